@@ -1,0 +1,2 @@
+// Package blockmgr keeps the KV blocks of one node in host memory and on disk.
+package blockmgr

@@ -1,0 +1,83 @@
+package blockmgr
+
+import (
+	"errors"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// SessionID names an engine session; it is the agent's, unique in its life.
+type SessionID uint64
+
+// Block describes one block of a request: its identity, and what its events
+// and its slot record say about it.
+type Block struct {
+	Key kv.StoredKey
+	// Parent is the key of the block before it; the request's root key for the
+	// first block.
+	Parent kv.BlockKey
+	Local  kv.LocalHash
+	Seq    kv.SequenceHash
+	// ParentSeq is meaningless at position 0.
+	ParentSeq kv.SequenceHash
+	// Position counts blocks from the start of the sequence.
+	Position uint32
+	// Seed is the kv.LocalSeed of the request: which LoRA and salt.
+	Seed uint64
+}
+
+// Slot names one slot of a host extent at one generation.
+type Slot struct {
+	Extent     uint32
+	Index      uint32
+	Generation uint64
+}
+
+// LookupResult is the answer to Manager.Lookup. Its slots are pinned.
+type LookupResult struct {
+	// Slots are the host slots of the first len(Slots) blocks asked for.
+	Slots []Slot
+	// Sources are the tiers that those blocks were found in: kv.TierHost, or
+	// kv.TierDisk for a block that was promoted.
+	Sources []kv.Tier
+	// Coming is how many blocks after them are being promoted.
+	Coming int
+}
+
+// Grant is a slot granted for the block with index Index of the call.
+type Grant struct {
+	Index int
+	Slot  Slot
+}
+
+// GrantResult is the answer to Manager.Grant: len(Grants)+Present+Refused is
+// the number of blocks offered.
+type GrantResult struct {
+	Grants  []Grant
+	Present int
+	Refused int
+}
+
+// EventSink receives the pool's own residency changes. The manager calls it at
+// the registry's commit point, in order, with its lock held: it must not block
+// and must not call the manager. A removal is reported before its slot can be
+// granted again.
+type EventSink interface {
+	BlockStored(ns kv.NamespaceID, t kv.Tier, b Block)
+	BlockRemoved(ns kv.NamespaceID, t kv.Tier, b Block)
+}
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrClosed: the manager is closed or closing.
+	ErrClosed = errors.New("block manager is closed")
+	// ErrNoTier: neither a host nor a disk tier is configured.
+	ErrNoTier = errors.New("no host or disk tier is configured")
+	// ErrBadSlot: a slot that is not the caller's: wrong extent, index or
+	// generation, or not granted or pinned to its session.
+	ErrBadSlot = errors.New("slot is not held by this session")
+	// ErrPinLimit: the session holds as many pins as it may.
+	ErrPinLimit = errors.New("session has reached its pin limit")
+	// ErrCorrupt: stored bytes do not match their checksum or identity.
+	ErrCorrupt = errors.New("stored block is corrupt")
+)

@@ -1,0 +1,119 @@
+package kv
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
+
+// LocalHash is the hash of one block's tokens, LoRA and salt: content only.
+type LocalHash uint64
+
+// SequenceHash is the hash of a block with its whole prefix.
+type SequenceHash uint64
+
+// EngineHash is an engine's own name for a block, opaque to us. Byte-string
+// hashes are projected to their last eight bytes, big-endian, which is what
+// vLLM itself does in integer mode.
+type EngineHash uint64
+
+// HashSeed is the XXH3 seed of tokens and of the chain (Dynamo's XXH3_SEED and
+// CHAIN_XXH3_SEED).
+const HashSeed uint64 = 1337
+
+// LocalSeed is the XXH3 seed of a request's blocks: HashSeed, plus the LoRA
+// name's hash (seed 0), plus the cache salt's hash (seed 1), wrapping. An
+// empty string counts as absent.
+func LocalSeed(lora, salt string) uint64 {
+	seed := HashSeed
+	if lora != "" {
+		seed += xxh3.HashStringSeed(lora, 0)
+	}
+	if salt != "" {
+		seed += xxh3.HashStringSeed(salt, 1)
+	}
+	return seed
+}
+
+// Hasher computes LocalHashes without allocating per block. It is not safe for
+// concurrent use; make one per goroutine. The zero value is ready.
+type Hasher struct {
+	buf []byte
+}
+
+// Local hashes the tokens of one block under seed (see LocalSeed). mm holds
+// the hashes of the multimodal objects that touch the block, in any order; nil
+// for text. Their order does not matter: they are hashed sorted, as Dynamo's
+// router does.
+func (h *Hasher) Local(tokens []uint32, seed uint64, mm []uint64) LocalHash {
+	h.buf = h.buf[:0]
+	for _, t := range tokens {
+		h.buf = binary.LittleEndian.AppendUint32(h.buf, t)
+	}
+	if len(mm) > 0 {
+		sorted := slices.Clone(mm)
+		slices.Sort(sorted)
+		for _, m := range sorted {
+			h.buf = binary.LittleEndian.AppendUint64(h.buf, m)
+		}
+	}
+	return LocalHash(xxh3.HashSeed(h.buf, seed))
+}
+
+// AppendLocals appends the LocalHash of each full block of tokens to dst; a
+// tail shorter than blockSize is ignored. A blockSize of zero yields nothing.
+func (h *Hasher) AppendLocals(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
+	if blockSize <= 0 {
+		return dst
+	}
+	for ; len(tokens) >= blockSize; tokens = tokens[blockSize:] {
+		dst = append(dst, h.Local(tokens[:blockSize], seed, nil))
+	}
+	return dst
+}
+
+// AppendEagleLocals is AppendLocals for engines that cache token pairs (Eagle,
+// bigram): windows of blockSize+1 tokens at a stride of blockSize.
+func (h *Hasher) AppendEagleLocals(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
+	if blockSize <= 0 {
+		return dst
+	}
+	for ; len(tokens) > blockSize; tokens = tokens[blockSize:] {
+		dst = append(dst, h.Local(tokens[:blockSize+1], seed, nil))
+	}
+	return dst
+}
+
+// Chain is the SequenceHash of a block with the given LocalHash whose parent
+// has SequenceHash parent. A block without parent has SequenceHash(local).
+func Chain(parent SequenceHash, local LocalHash) SequenceHash {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], uint64(parent))
+	binary.LittleEndian.PutUint64(b[8:], uint64(local))
+	return SequenceHash(xxh3.HashSeed(b[:], HashSeed))
+}
+
+// AppendSequence appends the SequenceHash of each block of a sequence that
+// starts at its root to dst.
+func AppendSequence(dst []SequenceHash, locals []LocalHash) []SequenceHash {
+	var parent SequenceHash
+	for i, l := range locals {
+		s := SequenceHash(l)
+		if i > 0 {
+			s = Chain(parent, l)
+		}
+		dst = append(dst, s)
+		parent = s
+	}
+	return dst
+}
+
+// Digest is the term that a block adds to the digest of its owner: a mix of
+// hash and tier whose 64-bit sum over all blocks does not depend on order.
+func Digest(h SequenceHash, t Tier) uint64 {
+	x := uint64(h) + 0x9e3779b97f4a7c15*(uint64(t)+1)
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,66 @@
+package kv
+
+import "fmt"
+
+// WorkerID names one engine instance in the cluster. Zero is not a worker.
+type WorkerID uint64
+
+// DPRank is the data-parallel rank of an engine; zero without data parallelism.
+type DPRank uint32
+
+// Worker is one data-parallel rank of one engine: what a request is sent to.
+type Worker struct {
+	ID   WorkerID
+	Rank DPRank
+}
+
+// String is "id/rank".
+func (w Worker) String() string { return fmt.Sprintf("%d/%d", uint64(w.ID), uint32(w.Rank)) }
+
+// OwnerKind says what kind of thing holds a block.
+type OwnerKind uint8
+
+const (
+	// OwnerWorker is a worker rank; it owns device blocks.
+	OwnerWorker OwnerKind = 0
+	// OwnerPool is the host and disk pool of one node and namespace. Its blocks
+	// count for every worker that is a member of the pool.
+	OwnerPool OwnerKind = 1
+)
+
+// String is "worker" or "pool".
+func (k OwnerKind) String() string {
+	switch k {
+	case OwnerWorker:
+		return "worker"
+	case OwnerPool:
+		return "pool"
+	}
+	return fmt.Sprintf("owner(%d)", uint8(k))
+}
+
+// Owner is who holds a block: a worker rank, or a pool (whose Rank is 0). It
+// is comparable and serves as a map key. Each owner has one publisher and one
+// sequence of event ids.
+type Owner struct {
+	Kind OwnerKind
+	ID   uint64
+	Rank DPRank
+}
+
+// WorkerOwner is the owner that stands for w's device blocks.
+func WorkerOwner(w Worker) Owner { return Owner{Kind: OwnerWorker, ID: uint64(w.ID), Rank: w.Rank} }
+
+// PoolOwner is the owner that stands for the blocks of pool id.
+func PoolOwner(id uint64) Owner { return Owner{Kind: OwnerPool, ID: id} }
+
+// Worker is the worker an OwnerWorker stands for.
+func (o Owner) Worker() Worker { return Worker{ID: WorkerID(o.ID), Rank: o.Rank} }
+
+// String is "worker 7/0" or "pool 7".
+func (o Owner) String() string {
+	if o.Kind == OwnerPool {
+		return fmt.Sprintf("pool %d", o.ID)
+	}
+	return fmt.Sprintf("%s %d/%d", o.Kind, o.ID, uint32(o.Rank))
+}

@@ -1,0 +1,78 @@
+package kv
+
+import "fmt"
+
+// Tier is where the bytes of a block lie. The order is from fast to slow, and
+// the numbers are stored in slot tables and dumps: they never change.
+type Tier uint8
+
+const (
+	// TierDevice is G1, the engine's own GPU (or CPU-engine) block pool.
+	TierDevice Tier = 0
+	// TierHost is G2, the node's shared pinned host memory.
+	TierHost Tier = 1
+	// TierDisk is G3, local NVMe.
+	TierDisk Tier = 2
+	// TierExternal is G4, anything off this node.
+	TierExternal Tier = 3
+
+	// NumTiers is the number of tiers; arrays indexed by Tier have this length.
+	NumTiers = 4
+)
+
+// Tiers lists every tier from fast to slow.
+var Tiers = [NumTiers]Tier{TierDevice, TierHost, TierDisk, TierExternal}
+
+// String is the tier's name on the wire: Dynamo's storage_tier spelling.
+func (t Tier) String() string {
+	switch t {
+	case TierDevice:
+		return "device"
+	case TierHost:
+		return "host_pinned"
+	case TierDisk:
+		return "disk"
+	case TierExternal:
+		return "external"
+	}
+	return fmt.Sprintf("tier(%d)", uint8(t))
+}
+
+// ParseTier reads the wire name of a tier.
+func ParseTier(s string) (Tier, error) {
+	for _, t := range Tiers {
+		if t.String() == s {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("tier %q: want device, host_pinned, disk or external", s)
+}
+
+// TierFromMedium maps the medium field of an engine event to a tier. An empty
+// or absent medium is the device. The second result is false for a medium that
+// is not known, whose events must not be indexed.
+func TierFromMedium(medium string) (Tier, bool) {
+	switch medium {
+	case "", "GPU", "DEVICE":
+		return TierDevice, true
+	case "CPU", "CPU_PINNED", "CPU_TIER1":
+		return TierHost, true
+	case "CPU_TIER2", "DISK", "NVME", "STORAGE":
+		return TierDisk, true
+	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED":
+		return TierExternal, true
+	}
+	return 0, false
+}
+
+// TierMask is a set of tiers: bit 1<<t for each member t.
+type TierMask uint8
+
+// Has reports whether t is in the set.
+func (m TierMask) Has(t Tier) bool { return m&(1<<t) != 0 }
+
+// With is the set with t added.
+func (m TierMask) With(t Tier) TierMask { return m | 1<<t }
+
+// Without is the set with t taken out.
+func (m TierMask) Without(t Tier) TierMask { return m &^ (1 << t) }

@@ -1,0 +1,207 @@
+package kvevent
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// Kind is what happened to some blocks.
+type Kind uint8
+
+const (
+	// Stored: blocks became resident.
+	Stored Kind = 1
+	// Removed: blocks are no longer resident.
+	Removed Kind = 2
+	// Cleared: from an engine, its whole device cache was dropped; in a
+	// RouterEvent, everything that the owner holds, in every tier.
+	Cleared Kind = 3
+)
+
+// String is the kind's name in logs and metrics.
+func (k Kind) String() string {
+	switch k {
+	case Stored:
+		return "stored"
+	case Removed:
+		return "removed"
+	case Cleared:
+		return "cleared"
+	}
+	return "unknown"
+}
+
+// NoGroup is EngineEvent.Group when the event names no KV cache group.
+const NoGroup int32 = -1
+
+// EngineEvent is one event of an engine, in vLLM's terms. Which fields carry
+// meaning depends on Kind.
+type EngineEvent struct {
+	Kind Kind
+	// BlockHashes are the engine's names of the blocks, in sequence order.
+	BlockHashes []kv.EngineHash
+	// Parent is the block before the first one; meaningless without HasParent,
+	// which is false at the start of a sequence. Stored only.
+	Parent    kv.EngineHash
+	HasParent bool
+	// Tokens are the tokens of all the blocks, BlockSize each (Eagle: one more
+	// than BlockSize·len(BlockHashes)). Empty in a placeholder. Stored only.
+	Tokens    []uint32
+	BlockSize uint32
+	// Eagle says that tokens came as pairs and were flattened.
+	Eagle bool
+	// LoRAName is the adapter's name, empty for the base model.
+	LoRAName string
+	// Salt is the cache salt, from its own key or from the extra keys of the
+	// first block; empty when there is none.
+	Salt string
+	// Multimodal holds, for each block, the 64-bit hashes of the multimodal
+	// objects in it; nil when no block of the event has any.
+	Multimodal [][]uint64
+	// Medium is where the blocks lie in the engine's words; see kv.TierFromMedium.
+	Medium string
+	// Locality is "LOCAL", "REMOTE" or empty.
+	Locality string
+	// Ownership says who keeps the blocks, when it is not the engine.
+	Ownership string
+	// Group is the KV cache group, or NoGroup. SpecKind and SlidingWindow
+	// describe it.
+	Group         int32
+	SpecKind      string
+	SlidingWindow uint32
+}
+
+// EngineBatch is what an engine publishes in one message: the events of one
+// scheduler step. A batch is reused from one Decode to the next.
+type EngineBatch struct {
+	// Timestamp is the engine's wall clock in seconds; for display only.
+	Timestamp float64
+	// Rank is the data-parallel rank, meaningless without HasRank.
+	Rank    kv.DPRank
+	HasRank bool
+	Events  []EngineEvent
+	// Bad holds one error for each event of the batch that could not be decoded
+	// and is therefore not in Events.
+	Bad []error
+}
+
+// StoredBlock is one block of a stored RouterEvent.
+type StoredBlock struct {
+	Hash  kv.SequenceHash
+	Local kv.LocalHash
+}
+
+// RouterEvent is one change of residency: some blocks of one owner, in one
+// tier. IDs run from 1 without holes per publisher; a publisher speaks for one
+// owner.
+type RouterEvent struct {
+	Owner kv.Owner
+	Tier  kv.Tier
+	ID    uint64
+	Kind  Kind
+	// Parent is the block before Blocks[0]; meaningless without HasParent.
+	Parent    kv.SequenceHash
+	HasParent bool
+	// StartPosition is the position of Blocks[0] in its sequence, counted in
+	// blocks; meaningless without HasStart.
+	StartPosition uint32
+	HasStart      bool
+	// Blocks are the stored blocks, each the child of the one before.
+	Blocks []StoredBlock
+	// Removed are the removed blocks, in any order.
+	Removed []kv.SequenceHash
+}
+
+// NumBlocks is the number of blocks that the event names.
+func (e *RouterEvent) NumBlocks() int { return len(e.Blocks) + len(e.Removed) }
+
+// Topic is the topic of every Envelope of KV events.
+const Topic = "kv-events"
+
+// Limits of one published message; larger sets of events are split.
+const (
+	MaxEventsPerMessage = 128
+	MaxBlocksPerMessage = 8192
+)
+
+// Envelope is one message of a publisher.
+type Envelope struct {
+	// PublisherID is random, below 2^53, and new at every start of a publisher:
+	// it is the epoch of the event ids.
+	PublisherID uint64
+	// Sequence counts the publisher's messages from 0.
+	Sequence uint64
+	// PublishedAt is in Unix milliseconds on the publisher's clock; for display.
+	PublishedAt uint64
+	Topic       string
+	Events      []RouterEvent
+}
+
+// Health says how far a publisher's stream can be trusted.
+type Health string
+
+const (
+	// HealthExact: the stream equals the truth up to LastEventID.
+	HealthExact Health = "exact"
+	// HealthDegraded: something was lost upstream and could not be repaired yet.
+	HealthDegraded Health = "degraded"
+	// HealthGone: the owner has ended; forget everything it held.
+	HealthGone Health = "gone"
+)
+
+// Announcement is a publisher's heartbeat. Each publisher sends one when it
+// starts, when anything but the counters changes, and once a second.
+type Announcement struct {
+	PublisherID uint64
+	Owner       kv.Owner
+	// Pool is the id of the pool whose blocks count for this worker too; 0 for a
+	// pool itself and for a worker without one.
+	Pool uint64
+	// Namespace, Model and BlockSize (tokens) say what the hashes are about.
+	Namespace kv.NamespaceID
+	Model     string
+	BlockSize uint32
+	// LastEventID is the id of the last event made, published or not. Digest is
+	// the sum of kv.Digest over everything the owner holds after that event, and
+	// Blocks the number of (block, tier) pairs in that sum.
+	LastEventID uint64
+	Digest      uint64
+	Blocks      uint64
+	Health      Health
+}
+
+// QueryRequest asks a publisher for events from StartID on, or, without
+// HasStart, for a dump of everything its owner holds.
+type QueryRequest struct {
+	StartID  uint64
+	HasStart bool
+	EndID    uint64
+	HasEnd   bool
+}
+
+// QueryKind is the answer to a QueryRequest.
+type QueryKind string
+
+const (
+	// QueryEvents: the events asked for, with their own ids.
+	QueryEvents QueryKind = "events"
+	// QueryTreeDump: everything the owner holds after LastEventID, as stored
+	// events with synthetic ids, parents before children; it replaces what the
+	// asker had.
+	QueryTreeDump QueryKind = "tree_dump"
+	// QueryTooNew: StartID has not happened yet.
+	QueryTooNew QueryKind = "too_new"
+	// QueryInvalidRange: EndID lies before StartID.
+	QueryInvalidRange QueryKind = "invalid_range"
+	// QueryError: the request could not be served; Message says why.
+	QueryError QueryKind = "error"
+)
+
+// QueryReply is one chunk of an answer. Chunks are numbered from 0 and the
+// last one is marked Final; a missing chunk makes the whole answer void.
+type QueryReply struct {
+	PublisherID uint64
+	Kind        QueryKind
+	LastEventID uint64
+	Chunk       uint32
+	Final       bool
+	Message     string
+	Events      []RouterEvent
+}

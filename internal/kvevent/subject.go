@@ -1,0 +1,44 @@
+package kvevent
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// Subjects of the native stream. P is the publisher id as 16 hexadecimal
+// digits and CLUSTER a name that keeps deployments on one NATS apart.
+//
+//	blockyard.CLUSTER.kv-events.P   Envelope
+//	blockyard.CLUSTER.announce.P    Announcement
+//	blockyard.CLUSTER.kv-query.P    QueryRequest, answered by QueryReply chunks
+
+var clusterName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// CheckCluster reports whether a cluster name can be part of a subject.
+func CheckCluster(name string) error {
+	if !clusterName.MatchString(name) {
+		return fmt.Errorf("cluster %q: want 1 to 64 of the characters A-Z a-z 0-9 _ -", name)
+	}
+	return nil
+}
+
+// EventsSubject is where publisher p publishes its envelopes.
+func EventsSubject(cluster string, p uint64) string {
+	return fmt.Sprintf("blockyard.%s.kv-events.%016x", cluster, p)
+}
+
+// AllEventsSubject matches every publisher's EventsSubject.
+func AllEventsSubject(cluster string) string { return "blockyard." + cluster + ".kv-events.*" }
+
+// AnnounceSubject is where publisher p announces itself.
+func AnnounceSubject(cluster string, p uint64) string {
+	return fmt.Sprintf("blockyard.%s.announce.%016x", cluster, p)
+}
+
+// AllAnnounceSubject matches every publisher's AnnounceSubject.
+func AllAnnounceSubject(cluster string) string { return "blockyard." + cluster + ".announce.*" }
+
+// QuerySubject is where publisher p answers queries.
+func QuerySubject(cluster string, p uint64) string {
+	return fmt.Sprintf("blockyard.%s.kv-query.%016x", cluster, p)
+}

@@ -1,0 +1,115 @@
+package proto
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Type is the type of a frame. The numbers are frozen.
+type Type uint16
+
+// Frame types. S is the engine's scheduler, W one of its workers, A the agent.
+const (
+	TypeHello       Type = 1  // S,W→A: who I am; answered by TypeWelcome
+	TypeWelcome     Type = 2  // A→S,W
+	TypeRegister    Type = 3  // W→A: geometry of the worker's KV; answered by TypeOK
+	TypeExtentReady Type = 4  // A→S,W: map this extent; carries one file descriptor
+	TypeOK          Type = 5  // A→S,W: done, nothing to report
+	TypeError       Type = 6  // A→S,W: refused; see Error
+	TypeOpen        Type = 16 // S→A: a request and the first piece of its tokens
+	TypeAppend      Type = 17 // S→A: more tokens
+	TypeLookup      Type = 18 // S→A: what is resident; answered by TypeLookupResult
+	TypeLookupHit   Type = 19 // A→S
+	TypeClaim       Type = 20 // S→A: load these pinned blocks; answered by TypeClaimed
+	TypeClaimed     Type = 21 // A→S
+	TypeStore       Type = 22 // S→A: I could store these; answered by TypeGrant
+	TypeGrant       Type = 23 // A→S
+	TypeCommit      Type = 24 // S→A: granted slots are filled; answered by TypeOK
+	TypeAbort       Type = 25 // S→A: granted slots will not be filled
+	TypeRelease     Type = 26 // S→A: pins no longer needed
+	TypeLoad        Type = 27 // A→W: copy these slots into these device blocks
+	TypeClose       Type = 28 // S→A: the request has ended
+	TypeBye         Type = 29 // S,W→A: orderly end of the session; answered by TypeOK
+	TypeResume      Type = 30 // S→A: what I still hold from an earlier agent
+	TypeResumed     Type = 31 // A→S
+)
+
+var typeNames = map[Type]string{
+	TypeHello: "HELLO", TypeWelcome: "WELCOME", TypeRegister: "REGISTER", TypeExtentReady: "EXTENT_READY",
+	TypeOK: "OK", TypeError: "ERROR", TypeOpen: "OPEN", TypeAppend: "APPEND", TypeLookup: "LOOKUP",
+	TypeLookupHit: "LOOKUP_HIT", TypeClaim: "CLAIM", TypeClaimed: "CLAIMED", TypeStore: "STORE", TypeGrant: "GRANT",
+	TypeCommit: "COMMIT", TypeAbort: "ABORT", TypeRelease: "RELEASE", TypeLoad: "LOAD", TypeClose: "CLOSE",
+	TypeBye: "BYE", TypeResume: "RESUME", TypeResumed: "RESUMED",
+}
+
+// String is the frame's name in the documentation, such as "LOOKUP".
+func (t Type) String() string {
+	if s, ok := typeNames[t]; ok {
+		return s
+	}
+	return fmt.Sprintf("TYPE(%d)", uint16(t))
+}
+
+const (
+	// Magic starts every frame: "BYD1" read as a little-endian u32.
+	Magic uint32 = 0x31445942
+	// HeaderSize is the size of a frame's header in bytes.
+	HeaderSize = 16
+	// MaxFrame is the size of the largest frame, header included.
+	MaxFrame = 32 << 10
+	// VersionMajor and VersionMinor are the protocol's version. Majors must be
+	// equal; the lower minor of the two sides holds.
+	VersionMajor = 1
+	VersionMinor = 0
+	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every
+	// list of slots fits a frame. Longer runs take several frames.
+	MaxBlocksPerFrame = 1024
+	// MaxTokensPerFrame bounds the tokens that one OPEN or APPEND carries.
+	MaxTokensPerFrame = 7168
+)
+
+// Header is the fixed start of a frame, little-endian:
+//
+//	u32 magic | u16 type | u16 flags (0) | u32 correlation | u32 body length
+//
+// A request with correlation 0 wants no answer; an answer carries its
+// request's correlation. Frames that the agent sends on its own have 0.
+type Header struct {
+	Type  Type
+	Flags uint16
+	Corr  uint32
+	Body  uint32
+}
+
+// AppendHeader appends the header's 16 bytes to b.
+func AppendHeader(b []byte, h Header) []byte {
+	b = binary.LittleEndian.AppendUint32(b, Magic)
+	b = binary.LittleEndian.AppendUint16(b, uint16(h.Type))
+	b = binary.LittleEndian.AppendUint16(b, h.Flags)
+	b = binary.LittleEndian.AppendUint32(b, h.Corr)
+	return binary.LittleEndian.AppendUint32(b, h.Body)
+}
+
+// ParseFrame splits one received message into header and body. The body
+// borrows from b.
+func ParseFrame(b []byte) (Header, []byte, error) {
+	if len(b) < HeaderSize {
+		return Header{}, nil, fmt.Errorf("frame of %d bytes: want at least %d", len(b), HeaderSize)
+	}
+	if len(b) > MaxFrame {
+		return Header{}, nil, fmt.Errorf("frame of %d bytes: want at most %d", len(b), MaxFrame)
+	}
+	if m := binary.LittleEndian.Uint32(b); m != Magic {
+		return Header{}, nil, fmt.Errorf("frame magic %#08x: want %#08x", m, Magic)
+	}
+	h := Header{
+		Type:  Type(binary.LittleEndian.Uint16(b[4:])),
+		Flags: binary.LittleEndian.Uint16(b[6:]),
+		Corr:  binary.LittleEndian.Uint32(b[8:]),
+		Body:  binary.LittleEndian.Uint32(b[12:]),
+	}
+	if int(h.Body) != len(b)-HeaderSize {
+		return Header{}, nil, fmt.Errorf("frame %s: body length %d, but %d bytes follow the header", h.Type, h.Body, len(b)-HeaderSize)
+	}
+	return h, b[HeaderSize:], nil
+}

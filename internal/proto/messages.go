@@ -1,0 +1,264 @@
+package proto
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+//go:generate go tool msgp -file messages.go -o messages_gen.go -tests=false -io=false
+
+// Bodies are msgpack maps with the keys given in the msg tags. A reader
+// ignores keys it does not know and takes absent ones as zero, so that a later
+// minor version may add some. Lists of tokens and slots are msgpack bin in the
+// packed forms of packed.go: one copy, no per-element work.
+
+// Role is what a connection drives.
+type Role string
+
+const (
+	// RoleScheduler drives: it opens requests, looks up, claims and stores.
+	RoleScheduler Role = "scheduler"
+	// RoleWorker copies: it maps extents and receives LOAD.
+	RoleWorker Role = "worker"
+)
+
+// Hello opens a connection (HELLO).
+type Hello struct {
+	Major uint16 `msg:"major"`
+	Minor uint16 `msg:"minor"`
+	Role  string `msg:"role"`
+	// Engine names the engine and its version, for people: "vllm 0.32.0".
+	Engine string `msg:"engine"`
+	// Incarnation is random and new at every start of the engine.
+	Incarnation uint64 `msg:"incarnation"`
+	// WorkerID and DPRank are the worker that requests are routed to.
+	WorkerID uint64 `msg:"worker_id"`
+	DPRank   uint32 `msg:"dp_rank"`
+	// Session is the scheduler's session that a worker joins; 0 from a scheduler.
+	Session uint64 `msg:"session"`
+	// Namespace must be equal for all connections of a session.
+	Namespace kv.Namespace `msg:"namespace"`
+	// EventsEndpoint and ReplayEndpoint are where the engine publishes its KV
+	// events (ZMQ); empty when it publishes none. Scheduler only.
+	EventsEndpoint string `msg:"events_endpoint"`
+	ReplayEndpoint string `msg:"replay_endpoint"`
+	EventsTopic    string `msg:"events_topic"`
+}
+
+// Welcome answers Hello.
+type Welcome struct {
+	Major   uint16 `msg:"major"`
+	Minor   uint16 `msg:"minor"`
+	Session uint64 `msg:"session"`
+	// AgentNonce is random and new at every start of the agent.
+	AgentNonce uint64 `msg:"agent_nonce"`
+	// NamespaceID is the fingerprint that the agent computed, 16 bytes.
+	NamespaceID []byte `msg:"namespace_id"`
+	// Pool is the id under which the agent publishes this namespace's pool.
+	Pool uint64 `msg:"pool"`
+	// BlockBytes is the size of one block's bytes, SlotBytes the distance between
+	// two slots of an extent.
+	BlockBytes uint64 `msg:"block_bytes"`
+	SlotBytes  uint64 `msg:"slot_bytes"`
+	// MaxRequests and MaxPins bound the open requests and the pins of a session.
+	MaxRequests uint32 `msg:"max_requests"`
+	MaxPins     uint32 `msg:"max_pins"`
+	// HostEnabled is false when the agent has no tier to store into: then STORE
+	// grants nothing and LOOKUP finds nothing.
+	HostEnabled bool `msg:"host_enabled"`
+}
+
+// Register is the geometry of one worker's KV (REGISTER). It must fit the
+// session's namespace.
+type Register struct {
+	// DeviceBlocks is the number of blocks in the worker's pool.
+	DeviceBlocks uint32 `msg:"device_blocks"`
+	// BlockBytes is the size of this worker's share of one block.
+	BlockBytes uint64 `msg:"block_bytes"`
+}
+
+// ExtentReady tells a client to map one extent (EXTENT_READY). The file
+// descriptor travels beside the frame. The file starts with one u64 generation
+// word per slot, little-endian, padded to DataOffset; slot i lies at
+// DataOffset + i·SlotBytes.
+type ExtentReady struct {
+	Extent     uint32 `msg:"extent"`
+	Slots      uint32 `msg:"slots"`
+	SlotBytes  uint64 `msg:"slot_bytes"`
+	DataOffset uint64 `msg:"data_offset"`
+	FileBytes  uint64 `msg:"file_bytes"`
+}
+
+// Error refuses a frame (ERROR). With correlation 0 it is about a frame that
+// wanted no answer; Request then names its request.
+type Error struct {
+	Code      string `msg:"code"`
+	Retryable bool   `msg:"retryable"`
+	Request   uint64 `msg:"req"`
+	Text      string `msg:"text"`
+}
+
+// Error codes.
+const (
+	CodeMalformed   = "malformed"    // the frame could not be decoded
+	CodeUnsupported = "unsupported"  // unknown frame type or version
+	CodeRange       = "out_of_range" // a field is outside its range
+	CodeState       = "bad_state"    // the frame does not fit the session's or request's state
+	CodeNotFound    = "not_found"    // no such request or generation
+	CodeLimit       = "limit"        // a limit of the session is reached
+	CodeNamespace   = "namespace"    // the namespace is not the session's
+	CodeDenied      = "denied"       // the peer is not allowed
+	CodeInternal    = "internal"     // the agent failed
+)
+
+// Open begins a request and carries the first piece of its tokens (OPEN).
+// Request ids are the engine's; Generation tells the incarnations of one id
+// apart (a preempted request comes back with the next one). A second OPEN of an
+// id with a higher generation closes the earlier one. Wants no answer; mistakes
+// surface in the next frame that does.
+type Open struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	// LoRA is the adapter's fingerprint for keys, LoRAName its name for event
+	// hashes, Salt the cache salt; empty when absent.
+	LoRA     string `msg:"lora"`
+	LoRAName string `msg:"lora_name"`
+	Salt     string `msg:"salt"`
+	// Tokens is packed; see AppendTokens.
+	Tokens []byte `msg:"tokens"`
+}
+
+// Append adds tokens to a request (APPEND). Offset is the number of tokens
+// that the request already has, so that a lost or repeated piece is noticed.
+type Append struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	Offset     uint32 `msg:"offset"`
+	Tokens     []byte `msg:"tokens"`
+}
+
+// Range names blocks of a request: Count blocks from block First on. It is the
+// body of RELEASE (the pins of these blocks are no longer needed, claimed or
+// not).
+type Range struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	First      uint32 `msg:"first"`
+	Count      uint32 `msg:"count"`
+}
+
+// Lookup asks how many blocks from First on are resident, at most Count
+// (LOOKUP). The agent may wait up to WaitMillis for blocks on disk to reach
+// host memory before it answers.
+type Lookup struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	First      uint32 `msg:"first"`
+	Count      uint32 `msg:"count"`
+	WaitMillis uint32 `msg:"wait_ms"`
+}
+
+// LookupHit answers Lookup (LOOKUP_HIT): the blocks First … First+Ready-1 are
+// in host memory and pinned for this session until CLAIM and RELEASE, CLOSE or
+// the session's end.
+type LookupHit struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	First      uint32 `msg:"first"`
+	Ready      uint32 `msg:"ready"`
+	// Coming is how many blocks after those are on their way from disk; asking
+	// again later may report them.
+	Coming uint32 `msg:"coming"`
+	// Sources has one byte for each ready block: the kv.Tier that it was found in
+	// (a promoted block says disk).
+	Sources []byte `msg:"sources"`
+}
+
+// Claim says that pinned blocks will be loaded into device blocks (CLAIM). The
+// agent sends LOAD to the session's workers and answers the scheduler with
+// CLAIMED.
+type Claim struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	First      uint32 `msg:"first"`
+	Count      uint32 `msg:"count"`
+	// Job is the engine's name for the load; unique in the session.
+	Job uint64 `msg:"job"`
+	// Blocks are the Count device block ids, packed as tokens are.
+	Blocks []byte `msg:"blocks"`
+}
+
+// Claimed answers Claim (CLAIMED).
+type Claimed struct {
+	Job uint64 `msg:"job"`
+	// Slots are the Count slots, packed; see AppendSlots. Workers got the same.
+	Slots []byte `msg:"slots"`
+	// Workers is the number of workers that LOAD was sent to.
+	Workers uint32 `msg:"workers"`
+}
+
+// Load tells a worker to copy slots into device blocks (LOAD). The worker
+// compares each slot's generation word with the slot's generation before and
+// after its copy; a difference is a failed load.
+type Load struct {
+	Job    uint64 `msg:"job"`
+	Slots  []byte `msg:"slots"`
+	Blocks []byte `msg:"blocks"`
+}
+
+// Store offers blocks for storing (STORE). The agent decides before anything
+// is copied: blocks that are there already, or that the filter refuses, get no
+// slot.
+type Store struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	First      uint32 `msg:"first"`
+	Count      uint32 `msg:"count"`
+}
+
+// Grant answers Store (GRANT). Granted + Present + Refused = Count.
+type Grant struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	// Grants are the blocks to copy and their slots, packed; see AppendGrants.
+	Grants []byte `msg:"grants"`
+	// Present is how many blocks were there already, Refused how many found no
+	// slot or were filtered.
+	Present uint32 `msg:"present"`
+	Refused uint32 `msg:"refused"`
+}
+
+// SlotList names slots that were granted; the body of COMMIT and ABORT.
+type SlotList struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+	Slots      []byte `msg:"slots"`
+}
+
+// Close ends a request (CLOSE): its remaining pins drop and its granted but
+// uncommitted slots are aborted.
+type Close struct {
+	Request    uint64 `msg:"req"`
+	Generation uint32 `msg:"gen"`
+}
+
+// Bye ends the session in order (BYE): the engine promises that no copy is in
+// flight.
+type Bye struct {
+	Reason string `msg:"reason"`
+}
+
+// Resume names what a client still holds from a session with an earlier agent
+// (RESUME), after HELLO.
+type Resume struct {
+	// Session and AgentNonce are those of the earlier WELCOME.
+	Session    uint64 `msg:"session"`
+	AgentNonce uint64 `msg:"agent_nonce"`
+	// Granted and Pinned are packed slots.
+	Granted []byte `msg:"granted"`
+	Pinned  []byte `msg:"pinned"`
+}
+
+// Resumed answers Resume (RESUMED): the slots that the client keeps. Whatever
+// it named and does not find here is no longer its own.
+type Resumed struct {
+	Granted []byte `msg:"granted"`
+	Pinned  []byte `msg:"pinned"`
+}

@@ -1,0 +1,111 @@
+package proto
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Slot names one slot of an extent at one generation. A generation is used
+// once: a slot that is granted again has a higher one.
+type Slot struct {
+	Extent     uint32
+	Index      uint32
+	Generation uint64
+}
+
+// GrantedSlot is a slot granted for the block with index Block of the request.
+type GrantedSlot struct {
+	Block uint32
+	Slot
+}
+
+// Sizes of the packed forms, in bytes.
+const (
+	packedTokenSize = 4
+	packedSlotSize  = 16
+	packedGrantSize = 24
+)
+
+// AppendTokens packs tokens (or device block ids): u32 little-endian each.
+func AppendTokens(b []byte, tokens []uint32) []byte {
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	return b
+}
+
+// ParseTokens appends what AppendTokens packed to dst.
+func ParseTokens(dst []uint32, b []byte) ([]uint32, error) {
+	if len(b)%packedTokenSize != 0 {
+		return dst, fmt.Errorf("packed tokens: %d bytes is not a multiple of %d", len(b), packedTokenSize)
+	}
+	for ; len(b) > 0; b = b[packedTokenSize:] {
+		dst = append(dst, binary.LittleEndian.Uint32(b))
+	}
+	return dst, nil
+}
+
+// AppendSlots packs slots: u32 extent | u32 index | u64 generation each,
+// little-endian.
+func AppendSlots(b []byte, slots []Slot) []byte {
+	for _, s := range slots {
+		b = appendSlot(b, s)
+	}
+	return b
+}
+
+// ParseSlots appends what AppendSlots packed to dst.
+func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
+	if len(b)%packedSlotSize != 0 {
+		return dst, fmt.Errorf("packed slots: %d bytes is not a multiple of %d", len(b), packedSlotSize)
+	}
+	for ; len(b) > 0; b = b[packedSlotSize:] {
+		dst = append(dst, parseSlot(b))
+	}
+	return dst, nil
+}
+
+// AppendGrants packs granted slots: u32 block | u32 extent | u32 index | u32
+// zero | u64 generation each, little-endian.
+func AppendGrants(b []byte, grants []GrantedSlot) []byte {
+	for _, g := range grants {
+		b = binary.LittleEndian.AppendUint32(b, g.Block)
+		b = binary.LittleEndian.AppendUint32(b, g.Extent)
+		b = binary.LittleEndian.AppendUint32(b, g.Index)
+		b = binary.LittleEndian.AppendUint32(b, 0)
+		b = binary.LittleEndian.AppendUint64(b, g.Generation)
+	}
+	return b
+}
+
+// ParseGrants appends what AppendGrants packed to dst.
+func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
+	if len(b)%packedGrantSize != 0 {
+		return dst, fmt.Errorf("packed grants: %d bytes is not a multiple of %d", len(b), packedGrantSize)
+	}
+	for ; len(b) > 0; b = b[packedGrantSize:] {
+		dst = append(dst, GrantedSlot{
+			Block: binary.LittleEndian.Uint32(b),
+			Slot: Slot{
+				Extent:     binary.LittleEndian.Uint32(b[4:]),
+				Index:      binary.LittleEndian.Uint32(b[8:]),
+				Generation: binary.LittleEndian.Uint64(b[16:]),
+			},
+		})
+	}
+	return dst, nil
+}
+
+func appendSlot(b []byte, s Slot) []byte {
+	b = binary.LittleEndian.AppendUint32(b, s.Extent)
+	b = binary.LittleEndian.AppendUint32(b, s.Index)
+	return binary.LittleEndian.AppendUint64(b, s.Generation)
+}
+
+func parseSlot(b []byte) Slot {
+	return Slot{
+		Extent:     binary.LittleEndian.Uint32(b),
+		Index:      binary.LittleEndian.Uint32(b[4:]),
+		Generation: binary.LittleEndian.Uint64(b[8:]),
+	}
+}
