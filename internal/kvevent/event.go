@@ -80,6 +80,8 @@ type EngineBatch struct {
 	// Bad holds one error for each event of the batch that could not be decoded
 	// and is therefore not in Events.
 	Bad []error
+
+	mem batchMemory
 }
 
 // StoredBlock is one block of a stored RouterEvent.
@@ -132,6 +134,8 @@ type Envelope struct {
 	PublishedAt uint64
 	Topic       string
 	Events      []RouterEvent
+
+	mem routerMemory
 }
 
 // Health says how far a publisher's stream can be trusted.

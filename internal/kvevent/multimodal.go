@@ -1,0 +1,90 @@
+package kvevent
+
+// MultimodalHash is the 64-bit hash of a multimodal object with the given
+// identifier: the first sixteen of its sixty-four hexadecimal digits. Any other
+// string is no such identifier, and the second result is false.
+func MultimodalHash[T ~string | ~[]byte](id T) (uint64, bool) {
+	if len(id) != 64 {
+		return 0, false
+	}
+	var v uint64
+	for i := range len(id) {
+		d, ok := hexDigit(id[i])
+		if !ok {
+			return 0, false
+		}
+		if i < 16 {
+			v = v<<4 | d
+		}
+	}
+	return v, true
+}
+
+func hexDigit(b byte) (uint64, bool) {
+	switch {
+	case b >= '0' && b <= '9':
+		return uint64(b - '0'), true
+	case b >= 'a' && b <= 'f':
+		return uint64(b-'a') + 10, true
+	case b >= 'A' && b <= 'F':
+		return uint64(b-'A') + 10, true
+	}
+	return 0, false
+}
+
+// readMMInfos reads a list with one entry per block: nil, or a map whose
+// mm_objects are maps with an mm_hash each.
+func (f *eventFields) readMMInfos() error {
+	if f.mmInfos == nil {
+		return nil
+	}
+	c := cursor{buf: f.mmInfos}
+	for block := range c.array() {
+		if c.null() {
+			continue
+		}
+		start := len(f.mem.objects)
+		for range c.mapping() {
+			if string(c.text()) != "mm_objects" || c.peek() == wireNil {
+				c.skip()
+				continue
+			}
+			for range c.array() {
+				f.readMMObject(&c)
+			}
+		}
+		if c.err != nil {
+			return c.err
+		}
+		f.addObjects(block, start)
+	}
+	return c.err
+}
+
+func (f *eventFields) readMMObject(c *cursor) {
+	for range c.mapping() {
+		if string(c.text()) == "mm_hash" {
+			f.mem.objects = append(f.mem.objects, c.uint64())
+		} else {
+			c.skip()
+		}
+	}
+}
+
+// addObjects makes what was appended to the objects since start those of one
+// block of the event. A block that the event does not name has none.
+func (f *eventFields) addObjects(block, start int) {
+	objects := f.mem.objects[start:len(f.mem.objects):len(f.mem.objects)]
+	if len(objects) == 0 || block >= len(f.ev.BlockHashes) {
+		f.mem.objects = f.mem.objects[:start]
+		return
+	}
+	if f.ev.Multimodal == nil {
+		row := len(f.mem.rows)
+		for range f.ev.BlockHashes {
+			f.mem.rows = append(f.mem.rows, nil)
+		}
+		f.ev.Multimodal = f.mem.rows[row:len(f.mem.rows):len(f.mem.rows)]
+	}
+	f.ev.Multimodal[block] = objects
+}
