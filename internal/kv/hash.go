@@ -39,7 +39,8 @@ func LocalSeed(lora, salt string) uint64 {
 // Hasher computes LocalHashes without allocating per block. It is not safe for
 // concurrent use; make one per goroutine. The zero value is ready.
 type Hasher struct {
-	buf []byte
+	buf    []byte
+	sorted []uint64
 }
 
 // Local hashes the tokens of one block under seed (see LocalSeed). mm holds
@@ -52,9 +53,9 @@ func (h *Hasher) Local(tokens []uint32, seed uint64, mm []uint64) LocalHash {
 		h.buf = binary.LittleEndian.AppendUint32(h.buf, t)
 	}
 	if len(mm) > 0 {
-		sorted := slices.Clone(mm)
-		slices.Sort(sorted)
-		for _, m := range sorted {
+		h.sorted = append(h.sorted[:0], mm...)
+		slices.Sort(h.sorted)
+		for _, m := range h.sorted {
 			h.buf = binary.LittleEndian.AppendUint64(h.buf, m)
 		}
 	}

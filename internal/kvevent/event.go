@@ -81,7 +81,7 @@ type EngineBatch struct {
 	// and is therefore not in Events.
 	Bad []error
 
-	mem batchMemory
+	mem batchMemory // behind the slices in Events
 }
 
 // StoredBlock is one block of a stored RouterEvent.
@@ -135,7 +135,7 @@ type Envelope struct {
 	Topic       string
 	Events      []RouterEvent
 
-	mem routerMemory
+	mem routerMemory // behind the slices in Events
 }
 
 // Health says how far a publisher's stream can be trusted.

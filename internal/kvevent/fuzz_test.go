@@ -18,7 +18,7 @@ func addGolden(f *testing.F) {
 
 func FuzzDecode(f *testing.F) {
 	addGolden(f)
-	f.Add(AppendEngineBatch(nil, largeBatch()))
+	f.Add(AppendEngineBatch(nil, fullBatch()))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var d Decoder
 		var first, second EngineBatch
@@ -33,15 +33,15 @@ func FuzzDecode(f *testing.F) {
 		if !bytes.Equal(kept, payload) {
 			t.Fatal("Decode changed its input")
 		}
+		if again := AppendEngineBatch(nil, &second); !bytes.Equal(again, encoded) {
+			t.Fatalf("encoded twice: %x and %x", encoded, again)
+		}
 		first.Bad = nil
-		if math.IsNaN(first.Timestamp) {
+		if math.IsNaN(first.Timestamp) { // which equals nothing
 			first.Timestamp, second.Timestamp = 0, 0
 		}
 		if diff := cmp.Diff(first, second, visible); diff != "" {
 			t.Fatalf("decoded twice: (-first +second)\n%s", diff)
-		}
-		if again := AppendEngineBatch(nil, &second); first.Timestamp != 0 && !bytes.Equal(again, encoded) {
-			t.Fatalf("encoded twice: %x and %x", encoded, again)
 		}
 	})
 }
