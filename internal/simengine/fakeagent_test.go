@@ -1,0 +1,245 @@
+package simengine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// fakeAgent is an agent in this process: it keeps blocks by their keys, counts
+// pins and open requests, and can be told to misbehave. It is both connections
+// of a session. Set its knobs before use.
+type fakeAgent struct {
+	naming     naming
+	tier       kv.Tier // what lookups say
+	blockBytes int
+
+	dropLoads   bool          // CLAIM is answered, LOAD never sent
+	gate        chan struct{} // when not nil, each LOAD waits to receive from it
+	staleOnLoad bool          // slots are granted again before they are read
+
+	mu       sync.Mutex
+	slots    []fakeSlot
+	index    map[kv.BlockKey]uint32
+	requests map[proto.RequestID]*sequence
+	pins     map[proto.RequestID]int
+	granted  int
+	claims   []int // blocks of each CLAIM
+	ended    bool
+
+	loads chan proto.LoadJob
+	done  chan struct{}
+}
+
+type fakeSlot struct {
+	bytes []byte
+	key   kv.BlockKey
+	gen   uint64
+}
+
+func newFakeAgent(n naming, blockBytes int) *fakeAgent {
+	return &fakeAgent{
+		naming: n, tier: kv.TierHost, blockBytes: blockBytes,
+		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{},
+		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}),
+	}
+}
+
+func (f *fakeAgent) Open(r proto.RequestID, _, _, _ string, tokens []uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	for o := range f.requests {
+		if o.ID == r.ID {
+			panic(fmt.Sprintf("OPEN %v while %v is open", r, o))
+		}
+	}
+	f.requests[r] = newSequence(f.naming, append([]uint32(nil), tokens...))
+	return nil
+}
+
+func (f *fakeAgent) request(r proto.RequestID) (*sequence, error) {
+	switch s := f.requests[r]; {
+	case f.ended:
+		return nil, proto.ErrDisconnected
+	case s == nil:
+		return nil, fmt.Errorf("request %v is not open", r)
+	default:
+		return s, nil
+	}
+}
+
+func (f *fakeAgent) Append(r proto.RequestID, offset int, tokens []uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return err
+	}
+	if offset != len(s.tokens) {
+		panic(fmt.Sprintf("APPEND %v at %d, has %d tokens", r, offset, len(s.tokens)))
+	}
+	for _, t := range tokens {
+		s.push(t)
+	}
+	return nil
+}
+
+func (f *fakeAgent) Lookup(_ context.Context, r proto.RequestID, first, count int, _ time.Duration) (proto.LookupAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return proto.LookupAnswer{}, err
+	}
+	var a proto.LookupAnswer
+	for _, id := range s.ids[first : first+count] {
+		if _, ok := f.index[id.key]; !ok {
+			break
+		}
+		a.Ready++
+		a.Sources = append(a.Sources, f.tier)
+	}
+	f.pins[r] += a.Ready
+	return a, nil
+}
+
+func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, first int, blocks []uint32) ([]proto.Slot, int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	var slots []proto.Slot
+	for i := range blocks {
+		n := f.index[s.ids[first+i].key]
+		slots = append(slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
+		if f.staleOnLoad {
+			f.slots[n].gen++
+		}
+	}
+	f.claims = append(f.claims, len(blocks))
+	if !f.dropLoads {
+		f.loads <- proto.LoadJob{Job: job, Slots: slots, Blocks: blocks}
+	}
+	return slots, 1, nil
+}
+
+func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int) (proto.StoreAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return proto.StoreAnswer{}, err
+	}
+	var a proto.StoreAnswer
+	for i, id := range s.ids[first : first+count] {
+		if _, ok := f.index[id.key]; ok {
+			a.Present++
+			continue
+		}
+		n := uint32(len(f.slots))
+		f.slots = append(f.slots, fakeSlot{bytes: make([]byte, f.blockBytes), key: id.key, gen: 1})
+		a.Grants = append(a.Grants, proto.GrantedSlot{Block: uint32(first + i), Slot: proto.Slot{Index: n, Generation: 1}})
+	}
+	f.granted += len(a.Grants)
+	return a, nil
+}
+
+func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.Slot) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.request(r); err != nil {
+		return err
+	}
+	for _, s := range slots {
+		slot := f.slots[s.Index]
+		if n := wrongBytes(slot.bytes, slot.key); n > 0 {
+			panic(fmt.Sprintf("COMMIT of slot %d with %d wrong bytes", s.Index, n))
+		}
+		f.index[slot.key] = s.Index
+	}
+	f.granted -= len(slots)
+	return nil
+}
+
+func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.granted -= len(slots)
+	return nil
+}
+
+func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pins[r] -= count
+	return nil
+}
+
+func (f *fakeAgent) CloseRequest(r proto.RequestID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.requests, r)
+	delete(f.pins, r)
+	return nil
+}
+
+func (f *fakeAgent) SlotBytes(s proto.Slot) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slots[s.Index].bytes, nil
+}
+
+func (f *fakeAgent) Generation(s proto.Slot) (uint64, error) {
+	if f.gate != nil {
+		<-f.gate
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slots[s.Index].gen, nil
+}
+
+func (f *fakeAgent) Loads() <-chan proto.LoadJob       { return f.loads }
+func (f *fakeAgent) Done() <-chan struct{}             { return f.done }
+func (f *fakeAgent) Bye(context.Context, string) error { return nil }
+
+// Close ends both connections, as an agent that dies does.
+func (f *fakeAgent) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.ended {
+		f.ended = true
+		close(f.done)
+		close(f.loads)
+	}
+	return nil
+}
+
+// flip inverts one byte of the stored block with the given key.
+func (f *fakeAgent) flip(key kv.BlockKey, at int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.slots[f.index[key]].bytes[at] ^= 0xff
+}
+
+// leftovers describes what the engine should have given back, and has not.
+func (f *fakeAgent) leftovers() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pins := 0
+	for _, n := range f.pins {
+		pins += n
+	}
+	if len(f.requests) == 0 && pins == 0 && f.granted == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), pins, f.granted)
+}

@@ -1,0 +1,258 @@
+package simengine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// talkQueue is how many things one conversation may have waiting. A request's
+// lookups, loads and releases never need more than a few; stores that find the
+// queue nearly full are refused, so that those always have room.
+const (
+	talkQueue   = 64
+	talkReserve = 16
+)
+
+// talk is the conversation with a real agent: a goroutine that carries out one
+// request's calls in order.
+type talk struct {
+	link  *link
+	id    proto.RequestID
+	tasks chan func()
+	done  chan struct{}
+
+	sent int   // tokens that the agent has; run's
+	err  error // why the agent does not know the request; run's
+}
+
+var _ conversation = (*talk)(nil)
+
+// newTalk starts a conversation over l. ended is called when it is over.
+func newTalk(l *link, a attempt) *talk {
+	t := &talk{
+		link:  l,
+		id:    proto.RequestID{ID: a.request, Generation: a.generation},
+		tasks: make(chan func(), talkQueue),
+		done:  make(chan struct{}),
+	}
+	go t.run(a)
+	return t
+}
+
+func (t *talk) run(a attempt) {
+	defer a.ended()
+	defer close(t.done)
+	if a.after != nil {
+		// A commit of the earlier generation must not meet this one's OPEN, which
+		// would close it.
+		<-a.after
+	}
+	t.err = t.link.sched.Open(t.id, "", "", "", a.tokens)
+	t.sent = len(a.tokens)
+	for task := range t.tasks {
+		task()
+	}
+	if t.err == nil {
+		// Without a connection the session's end has closed the request.
+		_ = t.link.sched.CloseRequest(t.id)
+	}
+}
+
+// do queues a task for which there is always room.
+func (t *talk) do(task func()) {
+	select {
+	case t.tasks <- task:
+	default:
+		panic("BUG: a conversation has no room for a task that it must take")
+	}
+}
+
+func (t *talk) close()                { close(t.tasks) }
+func (t *talk) over() <-chan struct{} { return t.done }
+
+func (t *talk) lookup(first, count int, done func(lookupHit)) {
+	t.do(func() {
+		sources, err := t.ask(first, count)
+		if err != nil {
+			t.link.ctr.lookupsFailed.Add(1)
+		}
+		done(lookupHit{first: first, sources: sources})
+	})
+}
+
+func (t *talk) ask(first, count int) ([]kv.Tier, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime+t.link.wait)
+	defer cancel()
+	t.link.ctr.lookups.Add(1)
+	a, err := t.link.sched.Lookup(ctx, t.id, first, count, t.link.wait)
+	if err != nil {
+		// Pins that were made all the same drop with CLOSE.
+		return nil, err
+	}
+	if a.Ready != len(a.Sources) || a.Ready > count {
+		return nil, fmt.Errorf("lookup answer: %d ready, %d sources, %d asked for", a.Ready, len(a.Sources), count)
+	}
+	return a.Sources, nil
+}
+
+func (t *talk) release(first, count int) {
+	t.do(func() {
+		if t.err == nil {
+			// A lost connection has dropped the pins.
+			_ = t.link.sched.Release(t.id, first, count)
+		}
+	})
+}
+
+func (t *talk) load(first int, blocks []int32, ids []identity, done func(good int)) {
+	t.do(func() {
+		good := t.loadAll(first, blocks, ids)
+		t.link.ctr.loaded.Add(uint64(good))
+		t.link.ctr.loadsFailed.Add(uint64(len(blocks) - good))
+		done(good)
+	})
+}
+
+// loadAll claims the blocks in as many frames as it takes and waits for the
+// copier to be done with each of them.
+func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
+	var jobs []*loadJob
+	for len(blocks) > 0 {
+		n := min(len(blocks), proto.MaxBlocksPerFrame)
+		j := &loadJob{blocks: blocks[:n], ids: ids[:n], good: make(chan int, 1)}
+		jobs = append(jobs, j)
+		if !t.claim(j, first) {
+			break
+		}
+		first, blocks, ids = first+n, blocks[n:], ids[n:]
+	}
+	whole := true
+	for _, j := range jobs {
+		n := t.await(j)
+		if whole {
+			good += n
+		}
+		whole = whole && n == len(j.blocks)
+	}
+	return good
+}
+
+// claim has the agent send one LOAD. The job reports in any case: by the
+// copier, or here when the LOAD will not come; claim returns false then.
+func (t *talk) claim(j *loadJob, first int) bool {
+	if t.err != nil || !t.link.expect(j) {
+		j.good <- 0
+		return false
+	}
+	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
+	defer cancel()
+	device := make([]uint32, len(j.blocks))
+	for i, b := range j.blocks {
+		device[i] = uint32(b)
+	}
+	_, workers, err := t.link.sched.Claim(ctx, t.id, j.number, first, device)
+	if err != nil || workers == 0 {
+		t.link.abandon(j)
+		return false
+	}
+	return true
+}
+
+// await waits for a job's report. A LOAD that does not come although the
+// connection stands is given up after answerTime.
+func (t *talk) await(j *loadJob) int {
+	timer := time.NewTimer(answerTime)
+	defer timer.Stop()
+	select {
+	case n := <-j.good:
+		return n
+	case <-timer.C:
+		t.link.abandon(j)
+		return <-j.good
+	}
+}
+
+func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bool {
+	if len(t.tasks) >= talkQueue-talkReserve {
+		return false
+	}
+	t.do(func() {
+		if err := t.storeAll(first, blocks, tokens); err != nil {
+			t.link.ctr.storesFailed.Add(uint64(len(blocks)))
+		}
+		done()
+	})
+	return true
+}
+
+// storeAll tells the agent the tokens it lacks and offers the blocks frame by
+// frame.
+func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
+	if t.err != nil {
+		return t.err
+	}
+	if len(tokens) > t.sent {
+		if t.err = t.link.sched.Append(t.id, t.sent, tokens[t.sent:]); t.err != nil {
+			return t.err
+		}
+		t.sent = len(tokens)
+	}
+	for len(blocks) > 0 {
+		n := min(len(blocks), proto.MaxBlocksPerFrame)
+		if err := t.storeSome(first, blocks[:n]); err != nil {
+			return err
+		}
+		first, blocks = first+n, blocks[n:]
+	}
+	return nil
+}
+
+// storeSome offers blocks, copies those that are granted a slot, and commits
+// them.
+func (t *talk) storeSome(first int, blocks []int32) error {
+	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
+	defer cancel()
+	a, err := t.link.sched.Store(ctx, t.id, first, len(blocks))
+	if err != nil {
+		return err
+	}
+	slots := make([]proto.Slot, 0, len(a.Grants))
+	for _, g := range a.Grants {
+		i := int(g.Block) - first
+		if i < 0 || i >= len(blocks) {
+			err = fmt.Errorf("grant for block %d: offered %d..%d", g.Block, first, first+len(blocks)-1)
+			break
+		}
+		if err = t.link.fillSlot(g.Slot, blocks[i]); err != nil {
+			break
+		}
+		slots = append(slots, g.Slot)
+	}
+	if err == nil && len(slots) > 0 {
+		err = t.link.sched.Commit(ctx, t.id, slots)
+	}
+	if err != nil {
+		// What is not aborted here is aborted by CLOSE or by the session's end.
+		_ = t.link.sched.Abort(t.id, grantedSlots(a.Grants))
+		return err
+	}
+	t.link.ctr.stored.Add(uint64(len(slots)))
+	t.link.ctr.present.Add(uint64(a.Present))
+	t.link.ctr.storesRefused.Add(uint64(a.Refused))
+	return nil
+}
+
+func grantedSlots(grants []proto.GrantedSlot) []proto.Slot {
+	slots := make([]proto.Slot, len(grants))
+	for i, g := range grants {
+		slots[i] = g.Slot
+	}
+	return slots
+}
