@@ -1,2 +1,59 @@
-// Package blockmgr keeps the KV blocks of one node in host memory and on disk.
+// Package blockmgr keeps the KV blocks of one node in host memory and on disk:
+// it decides what is stored, where, for how long, and who may touch which slot.
+//
+// A Manager owns the tiers and gives each namespace a Pool. A session asks its
+// pool in two ways:
+//
+//	Grant ── engine copies ──► Commit ──► sealed ──► written to disk
+//	Lookup ─► pinned slots ──► engine copies ──► Unpin
+//
+// # Guarantees
+//
+//   - A block is visible only after Commit, or after its bytes were read from
+//     disk and matched key and checksum. A copy that fails never registers.
+//   - Bytes are never moved by this package between engines and slots; only
+//     between host and disk slots. A checksum is computed once, after Commit, and
+//     carried along: a byte that flips later shows when the block is read from
+//     disk, and is a miss. Live host memory is trusted.
+//   - A pinned or granted slot is never given to anybody else. Its generation
+//     word changes when it is freed, before it can be granted again.
+//   - Residency changes reach the EventSink in the order in which they happened;
+//     a removal precedes any later store of its key or grant of its slot.
+//   - In each tier free + granted + staging + receiving + quarantined + active +
+//     inactive = capacity, at any moment.
+//   - Queues are bounded by slots, growth by the configured sizes, pins by a cap
+//     per session, and whatever is dropped or refused has a counter in Stats.
+//
+// # Slot states
+//
+//	free ─Grant─► granted ─Commit─► filled ─checksum─► sealed ─evicted─► free
+//	  │              └─Abort─► free      (session gone) └─► quarantined ─► free
+//	  └─Lookup─► staging ─read and verified─► sealed
+//
+// On disk, the write-behind is the one that is granted to and that seals. A
+// disk slot whose bytes were bad or could not be read or written stays
+// quarantined until the next start.
+//
+// # Eviction
+//
+// A block leaves a tier when its slot is needed, least recently used first
+// among those without children in that tier, and never while it is pinned,
+// being sealed, written, read or looked up.
+//
+// # Ownership and concurrency
+//
+// The slots named in results belong to the session until Unpin, Commit, Abort
+// or EndSession. Manager and Pool are safe for concurrent use. Each pool has
+// one mutex; the sink is called with it held, so a sink sees one pool's events
+// in order and two pools' concurrently. The mutex is not held during I/O,
+// checksums or the making of extents. Lock order: Manager.mu, then Pool.mu,
+// then whatever the sink takes.
+//
+// # Failure
+//
+// A bad read is a miss, a failed write a block that is not on disk, a full tier
+// a refused grant. A pool goes on without its disk. After a restart of the
+// agent the host tier is cold and the disk tier warm: its sealed records are
+// taken over and their bytes verified when first read. A power loss may lose
+// the blocks written last; it cannot make one wrong.
 package blockmgr

@@ -1,0 +1,155 @@
+package storage
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"strings"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Kind says what an arena's extents are made of.
+type Kind uint32
+
+const (
+	// KindHost: files mapped as memory.
+	KindHost Kind = 1
+	// KindDisk: files read and written.
+	KindDisk Kind = 2
+)
+
+// String is "host" or "disk".
+func (k Kind) String() string {
+	if k == KindHost {
+		return "host"
+	}
+	return "disk"
+}
+
+const (
+	// TableVersion is the version of the header and of the record that this code
+	// writes. Older tables are made anew, newer ones refused.
+	TableVersion = 1
+	// MaxNamespaces is the size of a table's namespace directory.
+	MaxNamespaces = 64
+
+	headerSize     = PageSize
+	tableMagic     = "BYARDTB1"
+	directoryStart = 64
+	directoryEntry = 24
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrForeign: the file at a slot table's place was not written by us.
+	ErrForeign = errors.New("file is not a slot table")
+	// ErrNewer: a later version of this program wrote the slot table.
+	ErrNewer = errors.New("slot table is of a newer version")
+	// ErrLocked: another agent has the arena open.
+	ErrLocked = errors.New("in use by another agent")
+	// ErrFull: the arena's size is used up.
+	ErrFull = errors.New("arena is full")
+
+	errStale = errors.New("slot table does not fit")
+)
+
+// directoryItem is one namespace of a table.
+type directoryItem struct {
+	id        kv.NamespaceID
+	slotBytes uint64
+}
+
+// header is the first page of a slot table, little-endian:
+//
+//	magic[8] "BYARDTB1" @0 | version u32 @8 | kind u32 @12 |
+//	extent bytes u64 @16 | records per extent u32 @24 | namespaces u32 @28 |
+//	boot id[16] @32 | zero[16] @48 |
+//	directory @64: 64 × (namespace id[16] | slot bytes u64) | zero |
+//	CRC32C of bytes 0..4091 u32 @4092
+type header struct {
+	kind        Kind
+	extentBytes uint64
+	// stride is the number of records that each extent has room for in the table,
+	// used or not, so that the place of a record never depends on its neighbours.
+	stride    uint32
+	bootID    [16]byte
+	directory []directoryItem
+}
+
+func (h *header) encode() []byte {
+	b := make([]byte, headerSize)
+	le := binary.LittleEndian
+	copy(b, tableMagic)
+	le.PutUint32(b[8:], TableVersion)
+	le.PutUint32(b[12:], uint32(h.kind))
+	le.PutUint64(b[16:], h.extentBytes)
+	le.PutUint32(b[24:], h.stride)
+	le.PutUint32(b[28:], uint32(len(h.directory)))
+	copy(b[32:], h.bootID[:])
+	for i, d := range h.directory {
+		e := b[directoryStart+i*directoryEntry:]
+		copy(e, d.id[:])
+		le.PutUint64(e[16:], d.slotBytes)
+	}
+	le.PutUint32(b[4092:], crc32.Checksum(b[:4092], castagnoli()))
+	return b
+}
+
+// decodeHeader reads what encode writes. ErrForeign and ErrNewer mean hands
+// off; errStale means that the table is ours and of no use.
+func decodeHeader(b []byte) (header, error) {
+	if len(b) < headerSize || string(b[:8]) != tableMagic {
+		return header{}, fmt.Errorf("%w: no %q at its start", ErrForeign, tableMagic)
+	}
+	le := binary.LittleEndian
+	if v := le.Uint32(b[8:]); v > TableVersion {
+		return header{}, fmt.Errorf("%w: %d, want %d", ErrNewer, v, TableVersion)
+	} else if v < TableVersion {
+		return header{}, fmt.Errorf("%w: version %d, want %d", errStale, v, TableVersion)
+	}
+	if got, want := crc32.Checksum(b[:4092], castagnoli()), le.Uint32(b[4092:]); got != want {
+		return header{}, fmt.Errorf("%w: header CRC %08x, computed %08x", errStale, want, got)
+	}
+	n := le.Uint32(b[28:])
+	if n > MaxNamespaces {
+		return header{}, fmt.Errorf("%w: %d namespaces", errStale, n)
+	}
+	h := header{
+		kind:        Kind(le.Uint32(b[12:])),
+		extentBytes: le.Uint64(b[16:]),
+		stride:      le.Uint32(b[24:]),
+		bootID:      [16]byte(b[32:48]),
+	}
+	for i := range n {
+		e := b[directoryStart+i*directoryEntry:]
+		h.directory = append(h.directory, directoryItem{kv.NamespaceID(e[:16]), le.Uint64(e[16:])})
+	}
+	return h, nil
+}
+
+// fits reports why a table with header h cannot serve an arena that wants w.
+func (h *header) fits(w *header) error {
+	if h.kind != w.kind || h.extentBytes != w.extentBytes || h.stride != w.stride {
+		return fmt.Errorf("%w: %s table with extents of %d bytes and %d records, want %s, %d and %d",
+			errStale, h.kind, h.extentBytes, h.stride, w.kind, w.extentBytes, w.stride)
+	}
+	return nil
+}
+
+// readBootID is the kernel's id of this boot, zero where there is none.
+func readBootID() (id [16]byte) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return id
+	}
+	digits := strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")
+	if len(digits) == 2*len(id) {
+		// A malformed id stays partly zero; it is only ever compared.
+		_, _ = hex.Decode(id[:], []byte(digits))
+	}
+	return id
+}

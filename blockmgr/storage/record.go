@@ -1,0 +1,151 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// State is the state of a slot. The numbers are stored and never change.
+type State uint8
+
+const (
+	// StateFree: the slot holds nothing.
+	StateFree State = 0
+	// StateGranted: the slot is promised to whoever fills it (an engine for a
+	// host slot, the write-behind for a disk slot); its bytes mean nothing yet.
+	StateGranted State = 1
+	// StateStaging: the slot is being filled from disk.
+	StateStaging State = 2
+	// StateReceiving: the slot is being filled from a peer.
+	StateReceiving State = 3
+	// StateSealed: the bytes are complete and the checksum is in the record.
+	StateSealed State = 4
+	// StateEvicting: the block is leaving; nobody may start to use it.
+	StateEvicting State = 5
+	// StateQuarantined: the slot must not be used: somebody may still write into
+	// it, or its bytes could not be read back.
+	StateQuarantined State = 6
+	// StateFilled: the bytes are complete, the checksum is not computed yet.
+	StateFilled State = 7
+
+	// NumStates is the number of states; arrays indexed by State have this length.
+	NumStates = 8
+)
+
+// String is the state's name in logs and dumps.
+func (s State) String() string {
+	names := [NumStates]string{"free", "granted", "staging", "receiving", "sealed", "evicting", "quarantined", "filled"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}
+
+const (
+	// RecordSize is the size of an encoded Record. Four fit a 512-byte sector and
+	// none straddles one, so that a sector-atomic device never tears a record.
+	RecordSize = 128
+	// recordVersion is the version byte of every record that was ever written.
+	recordVersion = 1
+)
+
+// ErrBadRecord: the bytes are no record: wrong CRC, version, state or padding.
+var ErrBadRecord = errors.New("slot record is damaged")
+
+// Record is what a slot table says about one slot. See AppendRecord for its
+// bytes.
+type Record struct {
+	Key    kv.StoredKey
+	Parent kv.BlockKey
+	// Namespace is an index into the directory of the table's header.
+	Namespace uint32
+	Seed      uint64
+	Position  uint32
+	// Length is the number of bytes of the block; the rest of the slot is padding.
+	Length    uint32
+	Local     kv.LocalHash
+	Seq       kv.SequenceHash
+	ParentSeq kv.SequenceHash
+	// Checksum is Bind of the block's content sum; meaningful when sealed.
+	Checksum uint64
+	// Generation counts the slot's lives: one more each time it is freed.
+	Generation uint64
+	// Recency is the pool's coarse clock when the record was written.
+	Recency uint32
+	State   State
+	// Session is whom the slot was granted to.
+	Session uint64
+}
+
+// AppendRecord appends r's 128 bytes to b, little-endian:
+//
+//	key[16] @0 | group u32 @16 | parent[16] @20 | namespace u32 @36 |
+//	seed u64 @40 | position u32 @48 | length u32 @52 | local u64 @56 |
+//	seq u64 @64 | parent seq u64 @72 | checksum u64 @80 | generation u64 @88 |
+//	recency u32 @96 | state u8 @100 | version u8 @101 | zero u16 @102 |
+//	session u64 @104 | zero[12] @112 | CRC32C of bytes 0..123 u32 @124
+//
+// The encoding is frozen in testdata/records.txt.
+func AppendRecord(b []byte, r *Record) []byte {
+	n := len(b)
+	le := binary.LittleEndian
+	key := r.Key.Block()
+	b = append(b, key[:]...)
+	b = le.AppendUint32(b, r.Key.Group())
+	b = append(b, r.Parent[:]...)
+	b = le.AppendUint32(b, r.Namespace)
+	b = le.AppendUint64(b, r.Seed)
+	b = le.AppendUint32(b, r.Position)
+	b = le.AppendUint32(b, r.Length)
+	b = le.AppendUint64(b, uint64(r.Local))
+	b = le.AppendUint64(b, uint64(r.Seq))
+	b = le.AppendUint64(b, uint64(r.ParentSeq))
+	b = le.AppendUint64(b, r.Checksum)
+	b = le.AppendUint64(b, r.Generation)
+	b = le.AppendUint32(b, r.Recency)
+	b = append(b, byte(r.State), recordVersion, 0, 0)
+	b = le.AppendUint64(b, r.Session)
+	b = append(b, make([]byte, 12)...)
+	return le.AppendUint32(b, crc32.Checksum(b[n:], castagnoli()))
+}
+
+// DecodeRecord reads what AppendRecord writes. Anything else is ErrBadRecord.
+func DecodeRecord(b []byte) (Record, error) {
+	if len(b) < RecordSize {
+		return Record{}, fmt.Errorf("%w: %d bytes, want %d", ErrBadRecord, len(b), RecordSize)
+	}
+	b = b[:RecordSize]
+	le := binary.LittleEndian
+	if got, want := crc32.Checksum(b[:124], castagnoli()), le.Uint32(b[124:]); got != want {
+		return Record{}, fmt.Errorf("%w: CRC %08x, computed %08x", ErrBadRecord, want, got)
+	}
+	if b[101] != recordVersion || b[100] >= NumStates {
+		return Record{}, fmt.Errorf("%w: version %d, state %d", ErrBadRecord, b[101], b[100])
+	}
+	if le.Uint16(b[102:]) != 0 || [12]byte(b[112:124]) != [12]byte{} {
+		return Record{}, fmt.Errorf("%w: reserved bytes are set", ErrBadRecord)
+	}
+	return Record{
+		Key:        kv.BlockKey(b[:16]).InGroup(le.Uint32(b[16:])),
+		Parent:     kv.BlockKey(b[20:36]),
+		Namespace:  le.Uint32(b[36:]),
+		Seed:       le.Uint64(b[40:]),
+		Position:   le.Uint32(b[48:]),
+		Length:     le.Uint32(b[52:]),
+		Local:      kv.LocalHash(le.Uint64(b[56:])),
+		Seq:        kv.SequenceHash(le.Uint64(b[64:])),
+		ParentSeq:  kv.SequenceHash(le.Uint64(b[72:])),
+		Checksum:   le.Uint64(b[80:]),
+		Generation: le.Uint64(b[88:]),
+		Recency:    le.Uint32(b[96:]),
+		State:      State(b[100]),
+		Session:    le.Uint64(b[104:]),
+	}, nil
+}
+
+// castagnoli is the CRC32C table; the standard library builds it once.
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }

@@ -1,0 +1,238 @@
+package consolidator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// TestConversionScripts: engine events in, router events out. Commands:
+//
+//	batch [rank=N]    one engine event per input line (see parseEvent)
+//	lost, restarted   what the sequencer tells
+//	stats             counters and health
+//
+// The block size is 2, the rank 0 and the table holds 16 blocks. The engine is
+// one whose requests ask for full reports.
+func TestConversionScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/convert", func(t *testing.T, path string) {
+		rec := newRecorder(t)
+		s := NewStream(testOwner, rec)
+		count := new(counters)
+		c := newConverter(s, kv.Worker{ID: 7}, 2, 16, count)
+		c.fullReports = true
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "batch":
+				var b kvevent.EngineBatch
+				if d.HasArg("rank") {
+					var rank int
+					d.ScanArgs(t, "rank", &rank)
+					b.Rank, b.HasRank = kv.DPRank(rank), true
+				}
+				for line := range strings.Lines(d.Input) {
+					b.Events = append(b.Events, parseEvent(t, d, line))
+				}
+				c.apply(&b)
+			case "lost":
+				c.lost()
+			case "restarted":
+				c.restarted()
+			case "stats":
+				stats := count.snapshot()
+				out := fmt.Sprintf("health=%s known=%d reannounced=%d", s.Status().Health, stats.Known, stats.Reannounced)
+				for _, k := range slices.Sorted(maps.Keys(stats.Dropped)) {
+					out += fmt.Sprintf(" %s=%d", k, stats.Dropped[k])
+				}
+				return out + "\n"
+			default:
+				d.Fatalf(t, "unknown command")
+			}
+			s.Flush()
+			checkStream(t, s, rec.resident())
+			return rec.take()
+		})
+	})
+}
+
+// parseEvent reads "stored 1 2 tokens=1,2,3,4 parent=9 medium=CPU ...".
+func parseEvent(t *testing.T, d *datadriven.TestData, line string) kvevent.EngineEvent {
+	fields := strings.Fields(line)
+	e := kvevent.EngineEvent{Group: kvevent.NoGroup, BlockSize: 2}
+	switch fields[0] {
+	case "stored":
+		e.Kind = kvevent.Stored
+	case "removed":
+		e.Kind = kvevent.Removed
+	case "cleared":
+		e.Kind = kvevent.Cleared
+	default:
+		d.Fatalf(t, "event %q", line)
+	}
+	number := func(s string) uint64 {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			d.Fatalf(t, "event %q: %v", line, err)
+		}
+		return n
+	}
+	for _, f := range fields[1:] {
+		key, value, isOption := strings.Cut(f, "=")
+		if !isOption {
+			e.BlockHashes = append(e.BlockHashes, kv.EngineHash(number(f)))
+			continue
+		}
+		switch key {
+		case "tokens":
+			for tok := range strings.SplitSeq(value, ",") {
+				e.Tokens = append(e.Tokens, uint32(number(tok)))
+			}
+		case "parent":
+			e.Parent, e.HasParent = kv.EngineHash(number(value)), true
+		case "mm":
+			for obj := range strings.SplitSeq(value, ",") {
+				e.Multimodal = append(e.Multimodal, []uint64{number(obj)})
+			}
+		case "bs":
+			e.BlockSize = uint32(number(value))
+		case "group":
+			e.Group = int32(number(value))
+		case "eagle":
+			e.Eagle = true
+		case "medium":
+			e.Medium = value
+		case "kind":
+			e.SpecKind = value
+		case "locality":
+			e.Locality = value
+		case "ownership":
+			e.Ownership = value
+		case "salt":
+			e.Salt = value
+		case "lora":
+			e.LoRAName = value
+		default:
+			d.Fatalf(t, "event %q: option %s", line, key)
+		}
+	}
+	return e
+}
+
+// TestConversionGivesGoldenHashes: the tokens 1..8 in blocks of four have the
+// hashes that Dynamo gives them.
+func TestConversionGivesGoldenHashes(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
+	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{{
+		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
+		BlockSize: 4, Group: kvevent.NoGroup,
+	}}})
+	events, _, _ := s.Snapshot()
+	if len(events) != 1 || len(events[0].Blocks) != 2 {
+		t.Fatalf("snapshot %+v", events)
+	}
+	want := []kvevent.StoredBlock{
+		{Hash: 14643705804678351452, Local: 14643705804678351452},
+		{Hash: 4945711292740353085, Local: 16777012769546811212},
+	}
+	if !slices.Equal(events[0].Blocks, want) {
+		t.Errorf("blocks %+v, want %+v", events[0].Blocks, want)
+	}
+}
+
+// TestSecondCopyKeepsABlockResident: two requests that load one prompt at once
+// cache it twice; the block stays resident until the second copy is evicted.
+func TestSecondCopyKeepsABlockResident(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
+	stored := kvevent.EngineEvent{
+		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
+		BlockSize: 4, Group: kvevent.NoGroup,
+	}
+	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{222, 111}, Group: kvevent.NoGroup}
+	for _, step := range []struct {
+		event  kvevent.EngineEvent
+		blocks uint64
+	}{{stored, 2}, {stored, 2}, {removed, 2}, {removed, 0}} {
+		c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{step.event}})
+		if got := s.Status(); got.Blocks != step.blocks || got.Health != kvevent.HealthExact {
+			t.Fatalf("after %s: %d blocks, health %s; want %d, exact", step.event.Kind, got.Blocks, got.Health, step.blocks)
+		}
+	}
+	if drops := c.count.snapshot().Dropped; len(drops) > 0 {
+		t.Errorf("dropped %v", drops)
+	}
+}
+
+// TestConversionUsesTheSeedOfItsRequest: LoRA and salt change a block's hashes
+// as kv.LocalSeed says, for the children of a salted block too.
+func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
+	root := kvevent.EngineEvent{
+		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{1}, Tokens: []uint32{0, 1, 2, 3},
+		BlockSize: 4, Group: kvevent.NoGroup, LoRAName: "adapter-a", Salt: "tenant-a",
+	}
+	child := kvevent.EngineEvent{
+		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{2}, Tokens: []uint32{4, 5, 6, 7},
+		BlockSize: 4, Group: kvevent.NoGroup, LoRAName: "adapter-a", Parent: 1, HasParent: true,
+	}
+	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{root, child}})
+	events, _, _ := s.Snapshot()
+	if len(events) != 1 || len(events[0].Blocks) != 2 {
+		t.Fatalf("snapshot %+v", events)
+	}
+	var h kv.Hasher
+	if got := events[0].Blocks[0].Local; got != 8269515957840517240 {
+		t.Errorf("root %d, want Dynamo's 8269515957840517240", got)
+	}
+	if got, want := events[0].Blocks[1].Local, h.Local(child.Tokens, kv.LocalSeed("adapter-a", "tenant-a"), nil); got != want {
+		t.Errorf("child %d, want %d", got, want)
+	}
+}
+
+func TestConversionAllocatesNothingPerBlock(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
+	const n = 256
+	stored := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: kvevent.NoGroup}
+	for i := range n {
+		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
+	}
+	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: kvevent.NoGroup}
+	batch := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{stored, removed}}
+	turn := func() {
+		c.apply(batch)
+		s.Flush()
+	}
+	turn()
+	if got := testing.AllocsPerRun(20, turn); got > 0 {
+		t.Errorf("%v allocations per %d blocks", got, n)
+	}
+}
+
+func BenchmarkConversion(b *testing.B) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
+	const n = 128
+	stored := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: kvevent.NoGroup}
+	for i := range n {
+		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
+	}
+	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: kvevent.NoGroup}
+	batch := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{stored, removed}}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.apply(batch)
+		s.Flush()
+	}
+	b.ReportMetric(float64(2*n*b.N)/b.Elapsed().Seconds(), "blocks/s")
+}

@@ -1,0 +1,272 @@
+package consolidator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// RankConfig says where one worker rank publishes its KV events, and how to
+// follow it. Fields that have a default take it when zero.
+type RankConfig struct {
+	// Worker is whose events these are. A batch that names another rank is
+	// refused.
+	Worker kv.Worker
+	// BlockSize is the engine's KV block size in tokens, 1..4096.
+	BlockSize int
+	// EventsEndpoint is the ZMQ endpoint of the engine's PUB socket, such as
+	// tcp://127.0.0.1:5557. A wildcard host means this machine.
+	EventsEndpoint string
+	// ReplayEndpoint is the engine's ROUTER socket for replay. Empty: none, and
+	// every gap is a loss.
+	ReplayEndpoint string
+	// Topic is the prefix of the topics to receive; empty for all.
+	Topic string
+	// Bind makes the SUB socket bind EventsEndpoint, for engines that connect
+	// (vLLM does when its endpoint names a concrete address).
+	Bind bool
+	// FullReports says that requests of this engine ask for full cache reports
+	// (vLLM's kv_cache_report_mode=full); see the package comment.
+	FullReports bool
+	// MaxBlocks bounds the rank's table of engine blocks (40 bytes each and the
+	// map's overhead); default 8 Mi.
+	MaxBlocks int
+	// ReceiveHWM is how many live messages libzmq may queue; default 100,000.
+	ReceiveHWM int
+	// IdleProbe is how long the stream must be silent before the rank asks
+	// whether its last frames were lost; default 200 ms.
+	IdleProbe time.Duration
+	// ReplayTimeout is how long to wait for each reply of a replay; default 2 s.
+	ReplayTimeout time.Duration
+	// Log receives one line a second at most about what goes wrong; nil: none.
+	Log *zap.Logger
+}
+
+const (
+	maxBlockSize     = 4096
+	defaultMaxBlocks = 8 << 20
+	defaultHWM       = 100_000
+	defaultIdleProbe = 200 * time.Millisecond
+	defaultTimeout   = 2 * time.Second
+	// replayAttempts is how often in vain one gap is asked for before it is lost.
+	replayAttempts = 4
+	// maxHeldFrames and maxHeldBytes bound what waits for a replay.
+	maxHeldFrames = 4096
+	maxHeldBytes  = 64 << 20
+	// framesPerTurn bounds how much is received between two flushes.
+	framesPerTurn = 256
+)
+
+// Validate checks the fields; the error names the first bad one.
+func (c *RankConfig) Validate() error {
+	if c.Worker.ID == 0 {
+		return errors.New("rank worker: id 0 is not a worker")
+	}
+	if c.BlockSize < 1 || c.BlockSize > maxBlockSize {
+		return fmt.Errorf("rank block size: %d is not in 1..%d", c.BlockSize, maxBlockSize)
+	}
+	if c.EventsEndpoint == "" {
+		return errors.New("rank events endpoint: must not be empty")
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"max blocks", int64(c.MaxBlocks)},
+		{"receive hwm", int64(c.ReceiveHWM)},
+		{"idle probe", int64(c.IdleProbe)},
+		{"replay timeout", int64(c.ReplayTimeout)},
+	} {
+		if f.v < 0 {
+			return fmt.Errorf("rank %s: %d is negative", f.name, f.v)
+		}
+	}
+	return nil
+}
+
+func (c *RankConfig) setDefaults() {
+	if c.MaxBlocks == 0 {
+		c.MaxBlocks = defaultMaxBlocks
+	}
+	if c.ReceiveHWM == 0 {
+		c.ReceiveHWM = defaultHWM
+	}
+	if c.IdleProbe == 0 {
+		c.IdleProbe = defaultIdleProbe
+	}
+	if c.ReplayTimeout == 0 {
+		c.ReplayTimeout = defaultTimeout
+	}
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+}
+
+// Rank follows the KV events of one worker rank and keeps its stream.
+type Rank struct {
+	cfg    RankConfig
+	stream *Stream
+	log    *limitedLog
+	count  counters
+
+	// What follows belongs to Run's goroutine.
+	conv    *converter
+	decoder kvevent.Decoder
+	batch   kvevent.EngineBatch
+}
+
+// NewRank returns a rank that writes to s, which must be the stream of
+// cfg.Worker and must have no other writer. Nothing happens before Run.
+func NewRank(cfg RankConfig, s *Stream) (*Rank, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if want := kv.WorkerOwner(cfg.Worker); s.Owner() != want {
+		return nil, fmt.Errorf("rank of %s: the stream belongs to %s", want, s.Owner())
+	}
+	cfg.setDefaults()
+	r := &Rank{cfg: cfg, stream: s}
+	r.log = newLimitedLog(cfg.Log.With(zap.Stringer("worker", cfg.Worker), zap.String("events", cfg.EventsEndpoint)))
+	r.conv = newConverter(s, cfg.Worker, cfg.BlockSize, cfg.MaxBlocks, &r.count)
+	r.conv.fullReports = cfg.FullReports
+	return r, nil
+}
+
+// Stats returns the counters.
+func (r *Rank) Stats() RankStats { return r.count.snapshot() }
+
+// Run follows the engine until ctx ends, and then returns nil. It returns an
+// error when its sockets cannot be made or fail as a whole; an engine that is
+// not there, or goes and comes back, is no error. Run may be called once.
+func (r *Rank) Run(ctx context.Context) error {
+	socks, err := openSockets(&r.cfg)
+	if err != nil {
+		return fmt.Errorf("rank %s: %w", r.cfg.Worker, err)
+	}
+	defer socks.close()
+	socks.wakeWhenDone(ctx)
+	seq := newSequencer(sequencerConfig{
+		replay:     r.cfg.ReplayEndpoint != "",
+		idle:       r.cfg.IdleProbe,
+		timeout:    r.cfg.ReplayTimeout,
+		attempts:   replayAttempts,
+		heldFrames: maxHeldFrames,
+		heldBytes:  maxHeldBytes,
+	}, r, &r.count, time.Now())
+	for {
+		r.advance(seq, socks)
+		ready, err := socks.wait(seq.wake())
+		if err != nil {
+			return fmt.Errorf("rank %s: %w", r.cfg.Worker, err)
+		}
+		if ready.done {
+			return nil
+		}
+		if ready.live {
+			r.receiveLive(seq, socks)
+		}
+		if ready.replay {
+			r.receiveReplay(seq, socks)
+		}
+		r.stream.Flush()
+	}
+}
+
+// advance does what the sequencer wants done now.
+func (r *Rank) advance(seq *sequencer, socks *sockets) {
+	now := time.Now()
+	seq.tick(now)
+	if start, due := seq.request(now); due {
+		if err := socks.ask(start); err != nil {
+			r.log.warn("replay request failed", zap.Uint64("start", start), zap.Error(err))
+			seq.replayFailed(now)
+		}
+	}
+	if seq.phase != asking {
+		socks.hangUp()
+	}
+}
+
+// receiveLive takes what has arrived on the SUB socket.
+func (r *Rank) receiveLive(seq *sequencer, socks *sockets) {
+	for range framesPerTurn {
+		parts, ok := socks.receive(socks.sub)
+		if !ok {
+			return
+		}
+		r.count.frames.Add(1)
+		n, payload, err := parseLive(parts)
+		if err != nil {
+			r.badFrame(err)
+			continue
+		}
+		r.count.bytes.Add(uint64(len(payload)))
+		seq.live(time.Now(), n, payload)
+	}
+}
+
+// receiveReplay takes what has arrived on the DEALER socket, up to the end mark.
+func (r *Rank) receiveReplay(seq *sequencer, socks *sockets) {
+	for range framesPerTurn {
+		if seq.phase != asking {
+			return
+		}
+		parts, ok := socks.receive(socks.dealer)
+		if !ok {
+			return
+		}
+		reply, err := parseReply(parts)
+		switch {
+		case err != nil:
+			r.badFrame(err)
+		case reply.end:
+			seq.replayEnd(time.Now())
+		default:
+			seq.replayed(time.Now(), reply.seq, reply.payload)
+		}
+	}
+}
+
+func (r *Rank) badFrame(err error) {
+	r.count.badFrames.Add(1)
+	r.log.warn("engine message ignored", zap.Error(err))
+}
+
+// readable implements batchTarget.
+func (r *Rank) readable(payload []byte) bool {
+	if err := r.decoder.Decode(payload, &r.batch); err != nil {
+		r.badFrame(err)
+		return false
+	}
+	return true
+}
+
+// apply implements batchTarget.
+func (r *Rank) apply(payload []byte) bool {
+	if !r.readable(payload) {
+		return false
+	}
+	for _, err := range r.batch.Bad {
+		r.log.warn("engine event ignored", zap.Error(err))
+	}
+	r.conv.apply(&r.batch)
+	return true
+}
+
+// restarted implements batchTarget.
+func (r *Rank) restarted() {
+	r.log.warn("engine restarted: its blocks are forgotten")
+	r.conv.restarted()
+}
+
+// lost implements batchTarget.
+func (r *Rank) lost() {
+	r.log.warn("engine events lost beyond replay: its blocks are forgotten")
+	r.conv.lost()
+}

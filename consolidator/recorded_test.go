@@ -1,0 +1,193 @@
+package consolidator
+
+import (
+	"bufio"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// recordedLine is a line of a recording of a real vLLM; see the README beside
+// the recordings.
+type recordedLine struct {
+	Kind       string   `json:"kind"`
+	BlockSize  int      `json:"block_size"`
+	Frames     []string `json:"frames"`
+	PortOffset int      `json:"endpoint_port_offset"`
+}
+
+// sharedDir finds the directory of recordings, or skips the test.
+func sharedDir(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("BLOCKYARD_SHARED"); dir != "" {
+		return dir
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			shared := filepath.Join(filepath.Dir(dir), "shared")
+			if _, err := os.Stat(shared); err == nil {
+				return shared
+			}
+			t.Skip("no recordings: BLOCKYARD_SHARED is not set")
+		}
+		if filepath.Dir(dir) == dir {
+			t.Skip("no recordings: BLOCKYARD_SHARED is not set")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// TestRecordedFramesLeaveTheRightState replays the frames of a real engine and
+// compares what is resident after each with a set: in the recordings no block is
+// cached twice, so that a removal always means that it is gone.
+func TestRecordedFramesLeaveTheRightState(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(sharedDir(t), "golden", "vllm-0.32", "*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Skip("no recordings of vLLM")
+	}
+	frames, blocks := 0, 0
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			f, b := replayRecording(t, path)
+			frames, blocks = frames+f, blocks+b
+		})
+	}
+	fmt.Printf("replayed %d frames with %d block announcements from %d recordings\n", frames, blocks, len(files))
+}
+
+// engineResidency is the naive twin: engine hashes per tier, as a set.
+type engineResidency map[kv.Tier]map[kv.EngineHash]bool
+
+func (r engineResidency) apply(t *testing.T, b *kvevent.EngineBatch) {
+	for i := range b.Events {
+		e := &b.Events[i]
+		tier, ok := kv.TierFromMedium(e.Medium)
+		if !ok {
+			t.Fatalf("medium %q", e.Medium)
+		}
+		if r[tier] == nil {
+			r[tier] = make(map[kv.EngineHash]bool)
+		}
+		for _, h := range e.BlockHashes {
+			if e.Kind == kvevent.Stored {
+				r[tier][h] = true
+			} else {
+				delete(r[tier], h)
+			}
+		}
+		if e.Kind == kvevent.Cleared {
+			delete(r, kv.TierDevice)
+		}
+	}
+}
+
+// recordedRank is one rank of a recording, converted and naive.
+type recordedRank struct {
+	rec   *recorder
+	s     *Stream
+	c     *converter
+	naive engineResidency
+	dec   kvevent.Decoder
+}
+
+func replayRecording(t *testing.T, path string) (frames, blocks int) {
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ranks := make(map[int]*recordedRank)
+	blockSize := 0
+	scan := bufio.NewScanner(f)
+	scan.Buffer(nil, 4<<20)
+	for scan.Scan() {
+		var line recordedLine
+		if err := json.Unmarshal(scan.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		switch line.Kind {
+		case "meta":
+			blockSize = line.BlockSize
+		case "frame":
+			r := ranks[line.PortOffset]
+			if r == nil {
+				r = newRecordedRank(t, line.PortOffset, blockSize)
+				ranks[line.PortOffset] = r
+			}
+			frames++
+			blocks += r.replay(t, line.Frames)
+		}
+	}
+	if err := scan.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for offset, r := range ranks {
+		stats, st := r.c.count.snapshot(), r.s.Status()
+		t.Logf("rank %d: %d batches, %d resident, last event %d, %d reannounced, dropped %v",
+			offset, stats.Batches, st.Blocks, st.LastEventID, stats.Reannounced, stats.Dropped)
+		if len(stats.Dropped) > 0 || stats.BadEvents > 0 || st.Health != kvevent.HealthExact {
+			t.Errorf("health %s, dropped %v, bad events %d", st.Health, stats.Dropped, stats.BadEvents)
+		}
+	}
+	return frames, blocks
+}
+
+func newRecordedRank(t *testing.T, rank, blockSize int) *recordedRank {
+	rec := newRecorder(t)
+	s := NewStream(testOwner, rec)
+	w := kv.Worker{ID: 7, Rank: kv.DPRank(rank)}
+	c := newConverter(s, w, blockSize, 1<<20, new(counters))
+	c.fullReports = true // one of the recordings has them
+	return &recordedRank{rec: rec, s: s, c: c, naive: make(engineResidency)}
+}
+
+func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
+	raw := make([][]byte, len(parts))
+	for i, p := range parts {
+		b, err := hex.DecodeString(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw[i] = b
+	}
+	_, payload, err := parseLive(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b kvevent.EngineBatch
+	if err := r.dec.Decode(payload, &b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Events {
+		blocks += len(b.Events[i].BlockHashes)
+	}
+	r.c.apply(&b)
+	r.s.Flush()
+	r.naive.apply(t, &b)
+
+	want := make(map[tierHash]struct{})
+	for tier, hashes := range r.naive {
+		for h := range hashes {
+			want[tierHash{tier, r.c.known[h].seq}] = struct{}{}
+		}
+	}
+	if got := r.rec.resident(); !maps.Equal(got, want) {
+		t.Errorf("%d blocks resident, want %d", len(got), len(want))
+	}
+	checkStream(t, r.s, r.rec.resident())
+	return blocks
+}

@@ -1,0 +1,260 @@
+package consolidator
+
+import "time"
+
+// sequencerConfig bounds how a sequencer repairs.
+type sequencerConfig struct {
+	// replay: there is an endpoint to ask.
+	replay bool
+	// idle is how long after the last frame the first tail probe is sent.
+	idle time.Duration
+	// timeout is how long to wait for the next reply of a replay.
+	timeout time.Duration
+	// attempts is how often in a row one gap is asked for without any progress
+	// before it is lost.
+	attempts int
+	// heldFrames and heldBytes bound the live frames that wait for a replay.
+	heldFrames, heldBytes int
+}
+
+const (
+	// replayCooldown separates the requests of one rank, and is the first step of
+	// the doubling wait between the attempts at one gap.
+	replayCooldown = 50 * time.Millisecond
+	// firstProbePause doubles from probe to probe up to maxProbePause while the
+	// engine is idle.
+	firstProbePause = time.Second
+	maxProbePause   = 5 * time.Second
+)
+
+// batchTarget is what a sequencer drives.
+type batchTarget interface {
+	// apply applies the next batch of the sequence. False means that it cannot be
+	// read and that nothing was applied. readable tells the same beforehand.
+	apply(payload []byte) bool
+	readable(payload []byte) bool
+	// restarted: batches from here on are another incarnation's, from its first.
+	restarted()
+	// lost: batches are missing before the next one applied.
+	lost()
+}
+
+type phase uint8
+
+const (
+	// following: live frames are applied as they come.
+	following phase = iota
+	// waiting: a replay is due at a certain time; live frames are held.
+	waiting
+	// asking: a replay is under way; live frames are held.
+	asking
+)
+
+// frame is a live message.
+type frame struct {
+	seq     uint64
+	payload []byte
+}
+
+// sequencer puts the batches of one engine into order: each exactly once, or
+// else the loss is told. It does no I/O and knows no clock: its owner passes in
+// what arrives and when, asks it for the replay to start (request), and gives
+// up a replay when the sequencer has left the phase asking.
+type sequencer struct {
+	cfg   sequencerConfig
+	out   batchTarget
+	count *counters
+
+	// next is the number of the next batch to apply; recent knows those before.
+	next   uint64
+	recent recent
+	// lastLive is the highest number seen live in this incarnation.
+	lastLive uint64
+	hasLive  bool
+	// served: this incarnation has answered a replay, so it keeps a history.
+	// suspect: it has then failed to answer, so it may have been replaced.
+	served, suspect bool
+
+	phase phase
+	// gap: batches before gapEnd are known to be missing.
+	gap    bool
+	gapEnd uint64
+	// attempt counts requests in vain for the present gap. retryAt is when the next
+	// request is due (waiting), deadline when to give it up (asking).
+	attempt     int
+	retryAt     time.Time
+	deadline    time.Time
+	lastRequest time.Time
+	// A request starts with the last applied batch, to compare it. verified: it
+	// was the same, or cannot be had. answered: a batch came. progress:
+	// one was applied. counted: what the replay brings belongs to a gap that was
+	// counted already.
+	verified, answered, progress, counted bool
+
+	held heldFrames
+
+	probeAt    time.Time
+	probePause time.Duration
+}
+
+func newSequencer(cfg sequencerConfig, out batchTarget, count *counters, now time.Time) *sequencer {
+	s := &sequencer{cfg: cfg, out: out, count: count}
+	s.held.maxFrames, s.held.maxBytes = cfg.heldFrames, cfg.heldBytes
+	s.activity(now)
+	return s
+}
+
+// live takes a frame from the live stream and owns its payload from then on.
+func (s *sequencer) live(now time.Time, seq uint64, payload []byte) {
+	s.activity(now)
+	if s.phase != following && !s.gap && !s.suspect && !s.answered {
+		// A frame tells what the probe was to find out, and sooner.
+		s.phase = following
+	}
+	f := frame{seq, payload}
+	if s.phase == following && s.take(now, f) {
+		return
+	}
+	if !s.held.push(f) {
+		s.count.overflows.Add(1)
+	}
+}
+
+// wake is when tick must be called next.
+func (s *sequencer) wake() time.Time {
+	switch s.phase {
+	case waiting:
+		return s.retryAt
+	case asking:
+		return s.deadline
+	}
+	if !s.cfg.replay {
+		return time.Time{}
+	}
+	return s.probeAt
+}
+
+// tick does what is due: gives up a replay, or starts a probe.
+func (s *sequencer) tick(now time.Time) {
+	switch {
+	case s.phase == asking && !now.Before(s.deadline):
+		s.replayFailed(now)
+	case s.phase == following && s.cfg.replay && !now.Before(s.probeAt):
+		s.probeAt = now.Add(s.probePause)
+		s.probePause = min(2*s.probePause, maxProbePause)
+		s.ask(now)
+	}
+}
+
+// activity restarts the wait for silence.
+func (s *sequencer) activity(now time.Time) {
+	s.probeAt = now.Add(s.cfg.idle)
+	s.probePause = firstProbePause
+}
+
+// drain applies held frames until one shows a gap.
+func (s *sequencer) drain(now time.Time) {
+	for {
+		f, ok := s.held.first()
+		if !ok {
+			break
+		}
+		if !s.take(now, f) {
+			return
+		}
+		s.held.pop()
+	}
+	if missing, ok := s.held.takeOverflow(); ok && missing >= s.next {
+		s.foundGap(now, missing+1)
+	}
+}
+
+// take applies one live frame; false means that it has to wait for a repair. A
+// frame that cannot be read counts as not received, so that nobody can move the
+// sequence with garbage; if it was the engine's, the next one shows the gap.
+func (s *sequencer) take(now time.Time, f frame) bool {
+	if f.seq != s.next && !s.out.readable(f.payload) {
+		return true
+	}
+	if f.seq < s.next {
+		if s.isDuplicate(f) {
+			s.count.duplicates.Add(1)
+			s.lastLive, s.hasLive = max(f.seq, s.lastLive), true
+			return true
+		}
+		s.restart()
+	}
+	if s.suspect && s.cfg.replay {
+		s.ask(now)
+		return false
+	}
+	if f.seq > s.next {
+		s.foundGap(now, f.seq)
+		if s.phase != following {
+			return false
+		}
+	}
+	if s.apply(f.payload) {
+		s.lastLive, s.hasLive = f.seq, true
+	}
+	return true
+}
+
+// isDuplicate tells whether a frame with an old number was applied before. One
+// that is no longer remembered was, if it is newer than all live frames: then it
+// came by replay. An older one cannot come twice on a live stream.
+func (s *sequencer) isDuplicate(f frame) bool {
+	if remembered, same := s.recent.lookup(f.seq, f.payload); remembered {
+		return same
+	}
+	return s.hasLive && f.seq > s.lastLive
+}
+
+// foundGap notes that the batches before end are missing. Without replay that
+// is a loss at once.
+func (s *sequencer) foundGap(now time.Time, end uint64) {
+	s.count.gaps.Add(1)
+	s.setGap(true)
+	s.gapEnd, s.attempt = end, 0
+	if !s.cfg.replay {
+		s.lose(end)
+		return
+	}
+	s.ask(now)
+}
+
+// lose gives up everything before batch seq.
+func (s *sequencer) lose(seq uint64) {
+	if !s.gap {
+		s.count.gaps.Add(1)
+	}
+	s.count.lost.Add(1)
+	s.setGap(false)
+	s.recent.reset()
+	s.next, s.counted = seq, true
+	s.out.lost()
+}
+
+// restart begins with batch 0 of another incarnation.
+func (s *sequencer) restart() {
+	s.count.restarts.Add(1)
+	s.recent.reset()
+	s.next, s.lastLive, s.hasLive = 0, 0, false
+	s.served, s.suspect = false, false
+	s.out.restarted()
+}
+
+// apply applies batch next, if it can be read.
+func (s *sequencer) apply(payload []byte) bool {
+	if !s.out.apply(payload) {
+		return false
+	}
+	s.recent.add(s.next, payload)
+	s.next++
+	return true
+}
+
+func (s *sequencer) setGap(open bool) {
+	s.gap = open
+	s.count.repairing.Store(open)
+}

@@ -1,0 +1,207 @@
+package consolidator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+const (
+	// maxMessageBytes bounds one message from an engine; libzmq drops the
+	// connection of a peer that exceeds it.
+	maxMessageBytes = 64 << 20
+	reconnectFirst  = 100 * time.Millisecond
+	reconnectMax    = time.Second
+	wakeEndpoint    = "inproc://wake"
+)
+
+// sockets are the ZMQ sockets of one rank, in a context of their own. They
+// belong to one goroutine, but for wakeSend, which belongs to the function that
+// runs when the rank's context ends.
+type sockets struct {
+	ctx      *zmq4.Context
+	sub      *zmq4.Socket
+	wakeRecv *zmq4.Socket
+	wakeSend *zmq4.Socket
+	// dealer exists during a replay. Each replay gets a new one, so that no late
+	// reply to an abandoned request is taken for an answer.
+	dealer *zmq4.Socket
+	poller *zmq4.Poller
+
+	replayEndpoint string
+	receiveHWM     int
+	// stopWake detaches wakeSend from the context; false when it was used, and
+	// then woken is closed when it is free.
+	stopWake func() bool
+	woken    chan struct{}
+}
+
+func openSockets(cfg *RankConfig) (*sockets, error) {
+	zctx, err := zmq4.NewContext()
+	if err != nil {
+		return nil, fmt.Errorf("zmq context: %w", err)
+	}
+	s := &sockets{ctx: zctx, replayEndpoint: dialable(cfg.ReplayEndpoint), receiveHWM: cfg.ReceiveHWM}
+	if err := s.openWake(); err != nil {
+		s.close()
+		return nil, fmt.Errorf("wake-up sockets: %w", err)
+	}
+	if err := s.openSub(cfg); err != nil {
+		s.close()
+		return nil, fmt.Errorf("events endpoint %q: %w", cfg.EventsEndpoint, err)
+	}
+	s.repoll()
+	return s, nil
+}
+
+func (s *sockets) openWake() (err error) {
+	if s.wakeRecv, err = s.ctx.NewSocket(zmq4.PAIR); err != nil {
+		return err
+	}
+	if err = s.wakeRecv.Bind(wakeEndpoint); err != nil {
+		return err
+	}
+	if s.wakeSend, err = s.ctx.NewSocket(zmq4.PAIR); err != nil {
+		return err
+	}
+	return errors.Join(s.wakeSend.SetLinger(0), s.wakeSend.Connect(wakeEndpoint))
+}
+
+func (s *sockets) openSub(cfg *RankConfig) (err error) {
+	if s.sub, err = s.ctx.NewSocket(zmq4.SUB); err != nil {
+		return err
+	}
+	err = errors.Join(
+		s.sub.SetLinger(0),
+		s.sub.SetRcvhwm(cfg.ReceiveHWM),
+		s.sub.SetMaxmsgsize(maxMessageBytes),
+		s.sub.SetReconnectIvl(reconnectFirst),
+		s.sub.SetReconnectIvlMax(reconnectMax),
+		s.sub.SetSubscribe(cfg.Topic),
+	)
+	if err != nil {
+		return err
+	}
+	if cfg.Bind {
+		return s.sub.Bind(cfg.EventsEndpoint)
+	}
+	return s.sub.Connect(dialable(cfg.EventsEndpoint))
+}
+
+// wakeWhenDone makes wait return when ctx ends.
+func (s *sockets) wakeWhenDone(ctx context.Context) {
+	s.woken = make(chan struct{})
+	s.stopWake = context.AfterFunc(ctx, func() {
+		defer close(s.woken)
+		// The peer is in this process and its queue is empty: this cannot block,
+		// and if it fails the context is being closed anyway.
+		_, _ = s.wakeSend.SendBytes(nil, zmq4.DONTWAIT)
+	})
+}
+
+// ready is what wait found.
+type ready struct{ done, live, replay bool }
+
+// wait blocks until something arrives, the rank's context ends, or until comes;
+// a zero until is never.
+func (s *sockets) wait(until time.Time) (ready, error) {
+	timeout := time.Duration(-1)
+	if !until.IsZero() {
+		// libzmq counts in milliseconds; rounding down would spin.
+		timeout = max(0, time.Until(until).Truncate(time.Millisecond)+time.Millisecond)
+	}
+	polled, err := s.poller.Poll(timeout)
+	if err != nil {
+		return ready{}, fmt.Errorf("zmq poll: %w", err)
+	}
+	var r ready
+	for _, p := range polled {
+		switch p.Socket {
+		case s.wakeRecv:
+			r.done = true
+		case s.sub:
+			r.live = true
+		case s.dealer:
+			r.replay = true
+		}
+	}
+	return r, nil
+}
+
+// receive takes one message, if there is one.
+func (s *sockets) receive(from *zmq4.Socket) (parts [][]byte, ok bool) {
+	parts, err := from.RecvMessageBytes(zmq4.DONTWAIT)
+	return parts, err == nil
+}
+
+// ask sends a replay request on a new socket.
+func (s *sockets) ask(start uint64) error {
+	s.hangUp()
+	d, err := s.ctx.NewSocket(zmq4.DEALER)
+	if err != nil {
+		return err
+	}
+	s.dealer = d
+	s.repoll()
+	err = errors.Join(d.SetLinger(0), d.SetRcvhwm(s.receiveHWM), d.SetMaxmsgsize(maxMessageBytes), d.Connect(s.replayEndpoint))
+	if err != nil {
+		return fmt.Errorf("replay endpoint %q: %w", s.replayEndpoint, err)
+	}
+	request := replayRequest(start)
+	_, err = d.SendMessageDontwait(request[0], request[1])
+	return err
+}
+
+// hangUp ends the replay under way, if there is one.
+func (s *sockets) hangUp() {
+	if s.dealer == nil {
+		return
+	}
+	closeSocket(s.dealer)
+	s.dealer = nil
+	s.repoll()
+}
+
+// repoll makes the poller anew after a change of sockets.
+func (s *sockets) repoll() {
+	s.poller = zmq4.NewPoller()
+	for _, k := range []*zmq4.Socket{s.wakeRecv, s.sub, s.dealer} {
+		if k != nil {
+			s.poller.Add(k, zmq4.POLLIN)
+		}
+	}
+}
+
+func (s *sockets) close() {
+	if s.stopWake != nil && !s.stopWake() {
+		<-s.woken
+	}
+	for _, k := range []*zmq4.Socket{s.sub, s.dealer, s.wakeSend, s.wakeRecv} {
+		if k != nil {
+			closeSocket(k)
+		}
+	}
+	// All sockets are closed without linger, so that this does not wait. Its
+	// error would leave nothing to do.
+	_ = s.ctx.Term()
+}
+
+// closeSocket closes k, which can fail only if it is closed already.
+func closeSocket(k *zmq4.Socket) { _ = k.Close() }
+
+// dialable turns an endpoint that an engine binds into one to connect to.
+func dialable(endpoint string) string {
+	for _, wildcard := range []string{"tcp://*:", "tcp://0.0.0.0:"} {
+		if port, ok := strings.CutPrefix(endpoint, wildcard); ok {
+			return "tcp://127.0.0.1:" + port
+		}
+	}
+	if port, ok := strings.CutPrefix(endpoint, "tcp://[::]:"); ok {
+		return "tcp://[::1]:" + port
+	}
+	return endpoint
+}

@@ -1,0 +1,221 @@
+package consolidator
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+var testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
+
+func TestStreamScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/stream", func(t *testing.T, path string) {
+		rec := newRecorder(t)
+		s := NewStream(testOwner, rec)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "store":
+				storeFromScript(t, s, d)
+			case "remove":
+				s.Remove(scriptTier(t, d), scriptHashes(t, d, "hashes"))
+			case "clear":
+				s.Clear()
+			case "flush":
+				s.Flush()
+			case "snapshot":
+				events, last, _ := s.Snapshot()
+				out := rec.take() + fmt.Sprintf("after %d:\n", last)
+				for i := range events {
+					out += formatEvent(&events[i])
+				}
+				return out
+			case "status":
+				st := s.Status()
+				checkStream(t, s, rec.resident())
+				return rec.take() + fmt.Sprintf("last=%d blocks=%d health=%s unknown_removes=%d inline=%d\n",
+					st.LastEventID, st.Blocks, st.Health, s.Stats().UnknownRemoves, s.Stats().InlineFlushes)
+			default:
+				d.Fatalf(t, "unknown command")
+			}
+			return rec.take()
+		})
+	})
+}
+
+// storeFromScript reads "store tier=device parent=1 start=1 hashes=(2,3)" or
+// count=N in place of hashes.
+func storeFromScript(t *testing.T, s *Stream, d *datadriven.TestData) {
+	var blocks []kvevent.StoredBlock
+	for _, h := range scriptHashes(t, d, "hashes") {
+		blocks = append(blocks, kvevent.StoredBlock{Hash: h, Local: kv.LocalHash(h)})
+	}
+	if d.HasArg("count") {
+		var n, from int
+		d.ScanArgs(t, "count", &n)
+		d.ScanArgs(t, "from", &from)
+		for i := range n {
+			blocks = append(blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(from + i)})
+		}
+	}
+	parents := scriptHashes(t, d, "parent")
+	var parent kv.SequenceHash
+	if len(parents) > 0 {
+		parent = parents[0]
+	}
+	start := 0
+	d.MaybeScanArgs(t, "start", &start)
+	s.Store(scriptTier(t, d), parent, len(parents) > 0, uint32(start), blocks)
+}
+
+func scriptTier(t *testing.T, d *datadriven.TestData) kv.Tier {
+	name := "device"
+	d.MaybeScanArgs(t, "tier", &name)
+	tier, err := kv.ParseTier(name)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return tier
+}
+
+func scriptHashes(t *testing.T, d *datadriven.TestData, arg string) []kv.SequenceHash {
+	var out []kv.SequenceHash
+	for _, a := range d.CmdArgs {
+		if a.Key != arg {
+			continue
+		}
+		for _, v := range a.Vals {
+			n, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+			if err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			out = append(out, kv.SequenceHash(n))
+		}
+	}
+	return out
+}
+
+// TestStreamEqualsMultiset drives a stream and a naive multiset with the same
+// random changes: what the events say, what Snapshot says and what the digest
+// covers must be the set of pairs with a count above zero.
+func TestStreamEqualsMultiset(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		rec := newRecorder(t)
+		s := NewStream(testOwner, rec)
+		model := make(map[tierHash]int)
+		tree := newBlockTree(rapid.IntRange(1, 40).Draw(rt, "blocks"), rt)
+		tiers := rapid.SampledFrom(kv.Tiers[:])
+		rt.Repeat(map[string]func(*rapid.T){
+			"store": func(rt *rapid.T) {
+				tier := tiers.Draw(rt, "tier")
+				path := tree.path(rapid.IntRange(0, len(tree.parent)-1).Draw(rt, "leaf"))
+				skip := rapid.IntRange(0, len(path)-1).Draw(rt, "skip")
+				var blocks []kvevent.StoredBlock
+				for _, b := range path[skip:] {
+					blocks = append(blocks, kvevent.StoredBlock{Hash: treeHash(b)})
+					model[tierHash{tier, treeHash(b)}]++
+				}
+				var parent kv.SequenceHash
+				if skip > 0 {
+					parent = treeHash(path[skip-1])
+				}
+				s.Store(tier, parent, skip > 0, uint32(skip), blocks)
+			},
+			"remove": func(rt *rapid.T) {
+				tier := tiers.Draw(rt, "tier")
+				var hashes []kv.SequenceHash
+				for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.parent)-1), 1, 8).Draw(rt, "blocks") {
+					k := tierHash{tier, treeHash(b)}
+					hashes = append(hashes, k.hash)
+					if model[k]--; model[k] <= 0 {
+						delete(model, k)
+					}
+				}
+				s.Remove(tier, hashes)
+			},
+			"clear": func(rt *rapid.T) {
+				if rapid.IntRange(0, 5).Draw(rt, "really") == 0 {
+					s.Clear()
+					clear(model)
+				}
+			},
+			"flush": func(*rapid.T) { s.Flush() },
+			"": func(rt *rapid.T) {
+				if rapid.Bool().Draw(rt, "skip check") {
+					return
+				}
+				s.Flush()
+				set := rec.resident()
+				if len(set) != len(model) {
+					rt.Fatalf("events say %d pairs, the model %d", len(set), len(model))
+				}
+				for k := range model {
+					if _, ok := set[k]; !ok {
+						rt.Fatalf("%x is missing in %s", uint64(k.hash), k.tier)
+					}
+				}
+				checkStream(t, s, set)
+			},
+		})
+		if t.Failed() {
+			rt.FailNow()
+		}
+	})
+}
+
+// blockTree is a random forest; block i's parent has a lower index.
+type blockTree struct{ parent []int }
+
+func newBlockTree(n int, rt *rapid.T) *blockTree {
+	t := &blockTree{parent: make([]int, n)}
+	for i := range n {
+		t.parent[i] = rapid.IntRange(-1, i-1).Draw(rt, "parent")
+	}
+	return t
+}
+
+// path is the way from the root to block i.
+func (t *blockTree) path(i int) []int {
+	if i < 0 {
+		return nil
+	}
+	return append(t.path(t.parent[i]), i)
+}
+
+func treeHash(i int) kv.SequenceHash { return kv.SequenceHash(i)*0x9e3779b97f4a7c15 + 1 }
+
+func TestStreamFlushAllocatesNothingPerBlock(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	blocks := make([]kvevent.StoredBlock, 512)
+	hashes := make([]kv.SequenceHash, len(blocks))
+	for i := range blocks {
+		hashes[i] = treeHash(i)
+		blocks[i].Hash = hashes[i]
+	}
+	turn := func() {
+		s.Store(kv.TierDevice, 0, false, 0, blocks)
+		s.Remove(kv.TierDevice, hashes)
+		s.Flush()
+	}
+	turn()
+	if n := testing.AllocsPerRun(20, turn); n > 0 {
+		t.Errorf("%v allocations per turn of %d blocks", n, len(blocks))
+	}
+}
+
+func TestStreamTellsHealthChangesOnce(t *testing.T) {
+	rec := newRecorder(t)
+	s := NewStream(testOwner, rec)
+	for _, h := range []kvevent.Health{kvevent.HealthExact, kvevent.HealthDegraded, kvevent.HealthDegraded, kvevent.HealthExact} {
+		s.SetHealth(h)
+	}
+	if got := fmt.Sprint(rec.health); got != "[degraded exact]" {
+		t.Errorf("told %s", got)
+	}
+}

@@ -1,0 +1,259 @@
+package publisher
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Status is a source at one moment; see consolidator.StreamStatus, to which it
+// converts.
+type Status struct {
+	// LastEventID is the id of the last event made; 0 before the first.
+	LastEventID uint64
+	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
+	// Blocks the number of these pairs.
+	Digest uint64
+	Blocks uint64
+	Health kvevent.Health
+}
+
+// Source is what a feed speaks for. Its methods are called without the feed's
+// lock; Status and Snapshot hand pending events to Publish before they return.
+type Source interface {
+	Owner() kv.Owner
+	Status() Status
+	// Snapshot returns everything the owner holds as stored events, parents before
+	// children, with the id of the last event in it and the digest.
+	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
+}
+
+// Meta is what announcements say besides the status; see kvevent.Announcement.
+type Meta struct {
+	Pool      uint64
+	Namespace kv.NamespaceID
+	Model     string
+	BlockSize uint32
+}
+
+// FeedStats are a feed's counters since it was made.
+type FeedStats struct {
+	// Events, Messages and Bytes are what was handed to the connection.
+	Events, Messages, Bytes uint64
+	// Skipped are events that left the journal before they could be sent; Unsent
+	// is how many wait in it now.
+	Skipped, Unsent uint64
+	// PublishErrors are messages that the connection refused.
+	PublishErrors uint64
+	Announcements uint64
+	// Queries are requests answered, Dumps those among them that got a dump;
+	// BadQueries could not be read or had no reply subject; DroppedQueries came
+	// faster than they could be answered.
+	Queries, Dumps, BadQueries, DroppedQueries uint64
+}
+
+type feedCounters struct {
+	events, messages, bytes, skipped atomic.Uint64
+	publishErrors, announcements     atomic.Uint64
+	queries, dumps, badQueries       atomic.Uint64
+}
+
+// Feed publishes one owner's events.
+type Feed struct {
+	nats  *NATS
+	id    uint64
+	owner kv.Owner
+	meta  Meta
+	log   *zap.Logger
+	count feedCounters
+
+	wake        chan struct{} // room for one: there are events to send
+	announceNow chan struct{} // room for one
+	stop        chan struct{}
+	running     sync.WaitGroup
+	// ended is closed when Close is done.
+	ended chan struct{}
+
+	mu       sync.Mutex
+	journal  *journal
+	unsent   uint64 // id of the first event that was not sent
+	source   Source
+	requests *nats.Subscription
+	closing  bool
+
+	// What follows belongs to the sending goroutine, and to Close after it.
+	sequence uint64
+	batch    []kvevent.RouterEvent
+	buf      []byte
+}
+
+func newFeed(n *NATS, id uint64, owner kv.Owner, meta Meta) *Feed {
+	return &Feed{
+		nats: n, id: id, owner: owner, meta: meta,
+		log:         n.log.With(zap.Stringer("owner", owner), zap.String("publisher", fmt.Sprintf("%016x", id))),
+		wake:        make(chan struct{}, 1),
+		announceNow: make(chan struct{}, 1),
+		stop:        make(chan struct{}),
+		ended:       make(chan struct{}),
+		journal:     newJournal(),
+	}
+}
+
+// PublisherID is the feed's id, from 1 to 2^53-1.
+func (f *Feed) PublisherID() uint64 { return f.id }
+
+// Stats returns the counters.
+func (f *Feed) Stats() FeedStats {
+	c := &f.count
+	s := FeedStats{
+		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(), Skipped: c.skipped.Load(),
+		PublishErrors: c.publishErrors.Load(), Announcements: c.announcements.Load(),
+		Queries: c.queries.Load(), Dumps: c.dumps.Load(), BadQueries: c.badQueries.Load(),
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Unsent = f.journal.next - max(f.unsent, f.journal.first)
+	if f.requests != nil {
+		// The error is that of a closed subscription, which counts no more.
+		if n, err := f.requests.Dropped(); err == nil {
+			s.DroppedQueries = uint64(n)
+		}
+	}
+	return s
+}
+
+// Publish queues events, which are copied. It never blocks; events after Close
+// are ignored.
+func (f *Feed) Publish(events []kvevent.RouterEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closing {
+		return
+	}
+	for i := range events {
+		f.journal.add(&events[i])
+	}
+	signal(f.wake)
+}
+
+// HealthChanged makes the feed announce its source at once. It never blocks.
+func (f *Feed) HealthChanged(kvevent.Health) { signal(f.announceNow) }
+
+// Attach connects the feed with what it speaks for: announcements begin and
+// queries are answered. It may be called once.
+func (f *Feed) Attach(src Source) error {
+	if src.Owner() != f.owner {
+		return fmt.Errorf("feed of %s: the source is %s", f.owner, src.Owner())
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.closing:
+		return fmt.Errorf("feed of %s: %w", f.owner, ErrClosed)
+	case f.source != nil:
+		return fmt.Errorf("feed of %s: already attached", f.owner)
+	}
+	// The server registers the subscription before it sees the announcement that
+	// follows on the same connection, so that who reads that can ask at once.
+	requests := make(chan *nats.Msg, queryQueue)
+	sub, err := f.nats.conn.ChanSubscribe(kvevent.QuerySubject(f.nats.opt.Cluster, f.id), requests)
+	if err != nil {
+		return fmt.Errorf("feed of %s: %w", f.owner, err)
+	}
+	f.source, f.requests = src, sub
+	signal(f.announceNow)
+	f.running.Add(2)
+	go f.send(src)
+	go f.answer(src, requests)
+	return nil
+}
+
+// Close sends what is queued, announces that the owner is gone, and ends the
+// feed. It is idempotent and waits for the feed's goroutines. The error is that
+// the server did not confirm in time; the consumers will then notice by the
+// missing announcements.
+func (f *Feed) Close() error {
+	src, first := f.beginClose()
+	if !first {
+		<-f.ended
+		return nil
+	}
+	defer close(f.ended)
+	close(f.stop)
+	f.running.Wait()
+	f.nats.forget(f)
+	if src == nil {
+		return nil
+	}
+	f.endRequests()
+	if !f.nats.Connected() {
+		return nil
+	}
+	status := src.Status()
+	status.Health = kvevent.HealthGone
+	f.sendPending()
+	f.sendAnnouncement(status)
+	if err := f.nats.conn.FlushTimeout(closeTimeout); err != nil {
+		return fmt.Errorf("feed of %s: %w", f.owner, err)
+	}
+	return nil
+}
+
+func (f *Feed) beginClose() (src Source, first bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first = !f.closing
+	f.closing = true
+	return f.source, first
+}
+
+// endRequests gives up the subscription to queries. It can fail only if the
+// connection has ended, and then there is nothing to give up.
+func (f *Feed) endRequests() {
+	f.mu.Lock()
+	sub := f.requests
+	f.requests = nil
+	f.mu.Unlock()
+	_ = sub.Unsubscribe()
+}
+
+// send is the sending goroutine.
+func (f *Feed) send(src Source) {
+	defer f.running.Done()
+	tick := time.NewTicker(f.nats.opt.AnnounceEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-f.wake:
+			f.sendPending()
+		case <-f.announceNow:
+			f.announce(src)
+		case <-tick.C:
+			f.announce(src)
+		}
+	}
+}
+
+// announce flushes the source, sends what it had, and then says where it is.
+func (f *Feed) announce(src Source) {
+	status := src.Status()
+	f.sendPending()
+	f.sendAnnouncement(status)
+}
+
+// signal fills a channel that has room for one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

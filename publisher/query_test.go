@@ -1,0 +1,133 @@
+package publisher
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+func TestLateConsumerConvergesByADump(t *testing.T) {
+	for name, payload := range map[string]int32{"default limit": 0, "smallest limit": minPayload} {
+		t.Run(name, func(t *testing.T) {
+			srv := startServer(t, EmbeddedOptions{MaxPayload: payload})
+			_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: 5 * time.Millisecond})
+			for i := range 100 {
+				src.store(i*300+1, 300)
+			}
+			c := newConsumer(t, srv.URL())
+			a := c.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == 100 })
+			reply, chunks := c.ask(a.PublisherID, kvevent.QueryRequest{})
+			if reply.Kind != kvevent.QueryTreeDump || reply.LastEventID != 100 {
+				t.Fatalf("answer %s up to event %d", reply.Kind, reply.LastEventID)
+			}
+			if got := digest(blocksOf(reply.Events)); got != a.Digest {
+				t.Errorf("digest %x, announced %x", got, a.Digest)
+			}
+			if chunks < 30000/kvevent.MaxBlocksPerMessage+1 {
+				t.Errorf("30,000 blocks in %d chunks", chunks)
+			}
+			if s := f.Stats(); s.Dumps != 1 || s.PublishErrors != 0 {
+				t.Errorf("stats %+v", s)
+			}
+		})
+	}
+}
+
+func TestQueryAnswers(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	_, f, src := startFeed(t, NATSOptions{URL: srv.URL()})
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+
+	if reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{}); reply.Kind != kvevent.QueryTreeDump || len(reply.Events) != 0 || reply.LastEventID != 0 {
+		t.Errorf("dump of nothing: %+v", reply)
+	}
+	for i := range 300 {
+		src.store(i+1, 1)
+	}
+	for _, tc := range []struct {
+		name        string
+		q           kvevent.QueryRequest
+		kind        kvevent.QueryKind
+		first, last uint64
+	}{
+		{"from the start", kvevent.QueryRequest{StartID: 0, HasStart: true}, kvevent.QueryEvents, 1, 300},
+		{"to the newest", kvevent.QueryRequest{StartID: 5, HasStart: true}, kvevent.QueryEvents, 5, 300},
+		{"a range", kvevent.QueryRequest{StartID: 5, HasStart: true, EndID: 9, HasEnd: true}, kvevent.QueryEvents, 5, 9},
+		{"one event", kvevent.QueryRequest{StartID: 300, HasStart: true, EndID: 300, HasEnd: true}, kvevent.QueryEvents, 300, 300},
+		{"past the end", kvevent.QueryRequest{StartID: 5, HasStart: true, EndID: 900, HasEnd: true}, kvevent.QueryEvents, 5, 300},
+		{"too new", kvevent.QueryRequest{StartID: 301, HasStart: true}, kvevent.QueryTooNew, 0, 300},
+		{"backwards", kvevent.QueryRequest{StartID: 9, HasStart: true, EndID: 5, HasEnd: true}, kvevent.QueryInvalidRange, 0, 300},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reply, _ := c.ask(f.PublisherID(), tc.q)
+			if reply.Kind != tc.kind || reply.LastEventID != tc.last {
+				t.Fatalf("answer %s up to event %d, want %s up to %d", reply.Kind, reply.LastEventID, tc.kind, tc.last)
+			}
+			if tc.first == 0 {
+				if len(reply.Events) > 0 || reply.Message == "" {
+					t.Errorf("answer %+v", reply)
+				}
+				return
+			}
+			for i, e := range reply.Events {
+				if e.ID != tc.first+uint64(i) {
+					t.Fatalf("event %d at %d", e.ID, i)
+				}
+			}
+			if uint64(len(reply.Events)) != tc.last-tc.first+1 {
+				t.Errorf("%d events", len(reply.Events))
+			}
+		})
+	}
+	if reply, _ := c.query(f.PublisherID(), []byte("garbage")); reply.Kind != kvevent.QueryError || reply.Message == "" {
+		t.Errorf("answer to garbage: %+v", reply)
+	}
+	if err := c.conn.Publish(kvevent.QuerySubject("default", f.PublisherID()), nil); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the request without reply subject", func() bool { return f.Stats().BadQueries == 2 })
+}
+
+func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	_, f, src := startFeed(t, NATSOptions{URL: srv.URL()})
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+	for i := range journalEvents + 50 {
+		src.store(i+1, 1)
+	}
+	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 50, HasStart: true})
+	if reply.Kind != kvevent.QueryTreeDump || digest(blocksOf(reply.Events)) != src.Status().Digest {
+		t.Errorf("event 50: %s", reply.Kind)
+	}
+	reply, _ = c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 51, HasStart: true})
+	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != journalEvents {
+		t.Errorf("event 51: %s with %d events", reply.Kind, len(reply.Events))
+	}
+}
+
+func TestConnectErrorsNameTheFieldAndHideCredentials(t *testing.T) {
+	for field, o := range map[string]NATSOptions{
+		"cluster":         {Cluster: "a.b"},
+		"url":             {URL: "nats://user:hunter2@ho st:4222"},
+		"connect timeout": {ConnectTimeout: -1},
+		"announce period": {AnnounceEvery: -1},
+	} {
+		_, err := ConnectNATS(t.Context(), o)
+		if err == nil || !strings.Contains(err.Error(), field) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	srv := startServer(t, EmbeddedOptions{Token: "right"})
+	wrong := strings.Replace(srv.URL(), "right", "hunter2", 1)
+	if _, err := ConnectNATS(t.Context(), NATSOptions{URL: wrong}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("wrong token: %v", err)
+	}
+	small := startServer(t, EmbeddedOptions{MaxPayload: 1000})
+	if _, err := ConnectNATS(t.Context(), NATSOptions{URL: small.URL()}); err == nil || !strings.Contains(err.Error(), "max_payload 1000") {
+		t.Errorf("small messages: %v", err)
+	}
+}
