@@ -18,7 +18,7 @@ const (
 	TypeError       Type = 6  // A→S,W: refused; see Error
 	TypeOpen        Type = 16 // S→A: a request and the first piece of its tokens
 	TypeAppend      Type = 17 // S→A: more tokens
-	TypeLookup      Type = 18 // S→A: what is resident; answered by TypeLookupResult
+	TypeLookup      Type = 18 // S→A: what is resident; answered by TypeLookupHit
 	TypeLookupHit   Type = 19 // A→S
 	TypeClaim       Type = 20 // S→A: load these pinned blocks; answered by TypeClaimed
 	TypeClaimed     Type = 21 // A→S

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+const (
+	// DefaultCluster is Config.Cluster when it is empty.
+	DefaultCluster = "default"
+	// DefaultAdmin is Config.Admin when it is empty: loopback, any free port.
+	DefaultAdmin = "127.0.0.1:0"
+	// DefaultMaxRequests is Config.MaxRequests when it is zero.
+	DefaultMaxRequests = 4096
+	// DefaultMaxPins is Config.MaxPins when it is zero.
+	DefaultMaxPins = 65536
+	// maxSocketPath is the longest path that a Unix socket address can hold.
+	maxSocketPath = 107
+	maxNodeName   = 253
+)
+
+// Config says what an agent is. Node and Socket must be set; the zero value of
+// every other field is its documented default.
+type Config struct {
+	// Node names this node. Pool ids are made from it, so it must be unique in
+	// the cluster and stay the same from start to start.
+	Node string
+	// Socket is the path of the Unix socket that engines connect to. Its directory
+	// is made when absent.
+	Socket string
+	// Admin is the address of the HTTP server, default 127.0.0.1:0. It is not
+	// protected, so it should be loopback.
+	Admin string
+	// NATSURL is where events are published; empty publishes nothing.
+	NATSURL string
+	// Cluster keeps deployments on one NATS apart, default "default".
+	Cluster string
+	// HostDir and HostBytes are the host tier, DiskDir and DiskBytes the disk
+	// tier. A size of 0 turns a tier off. See blockmgr.Config.
+	HostDir   string
+	HostBytes uint64
+	DiskDir   string
+	DiskBytes uint64
+	// ExtentBytes is what a pool grows by, default 64 MiB.
+	ExtentBytes uint64
+	// AllowUIDs are the users whose processes may connect; empty means the agent's
+	// own and root.
+	AllowUIDs []uint32
+	// MaxRequests bounds the open requests of a session, default 4096, MaxPins its
+	// pinned blocks, default 65536.
+	MaxRequests int
+	MaxPins     int
+	// SendTimeout is how long a client may leave a frame unread before its
+	// connection is closed, default 2 s.
+	SendTimeout time.Duration
+}
+
+// withDefaults is c with zero fields replaced by their defaults.
+func (c Config) withDefaults() Config {
+	if c.Admin == "" {
+		c.Admin = DefaultAdmin
+	}
+	if c.Cluster == "" {
+		c.Cluster = DefaultCluster
+	}
+	if len(c.AllowUIDs) == 0 {
+		c.AllowUIDs = []uint32{0, uint32(os.Getuid())}
+	}
+	if c.MaxRequests == 0 {
+		c.MaxRequests = DefaultMaxRequests
+	}
+	if c.MaxPins == 0 {
+		c.MaxPins = DefaultMaxPins
+	}
+	return c
+}
+
+// Validate checks every field that no other package checks; the error names
+// the first bad one.
+func (c *Config) Validate() error {
+	if n := len(c.Node); n == 0 || n > maxNodeName {
+		return fmt.Errorf("node name %.64q: %d bytes, want 1..%d", c.Node, n, maxNodeName)
+	}
+	if n := len(c.Socket); n == 0 || n > maxSocketPath {
+		return fmt.Errorf("socket path %q: %d bytes, want 1..%d", c.Socket, n, maxSocketPath)
+	}
+	if !filepath.IsAbs(c.Socket) {
+		return fmt.Errorf("socket path %q: must be absolute", c.Socket)
+	}
+	if c.Admin != "" {
+		if _, _, err := net.SplitHostPort(c.Admin); err != nil {
+			return fmt.Errorf("admin address %q: want HOST:PORT", c.Admin)
+		}
+	}
+	if c.Cluster != "" {
+		if err := kvevent.CheckCluster(c.Cluster); err != nil {
+			return err
+		}
+	}
+	if c.MaxRequests < 0 || c.MaxRequests > 1<<20 {
+		return fmt.Errorf("requests per session %d: want 0 (default %d) to %d", c.MaxRequests, DefaultMaxRequests, 1<<20)
+	}
+	if c.MaxPins < 0 || c.MaxPins > 1<<24 {
+		return fmt.Errorf("pins per session %d: want 0 (default %d) to %d", c.MaxPins, DefaultMaxPins, 1<<24)
+	}
+	if c.SendTimeout < 0 {
+		return fmt.Errorf("send timeout %v: want 0 (default) or more", c.SendTimeout)
+	}
+	return nil
+}
+
+func (c *Config) allows(uid uint32) bool { return slices.Contains(c.AllowUIDs, uid) }

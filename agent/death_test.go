@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// childVariable makes the test binary an engine that is granted slots, loses its
+// connection and lives on until its standard input ends. Its value is the
+// agent's socket.
+const childVariable = "BLOCKYARD_TEST_ENGINE"
+
+func runChild() int {
+	c, err := proto.DialScheduler(context.Background(), proto.ClientOptions{Socket: os.Getenv(childVariable), Hello: helloOf(1)})
+	if err == nil {
+		r := proto.RequestID{ID: 1}
+		if err = c.Open(r, "", "", "", prompt(1, 4)); err == nil {
+			_, err = c.Store(context.Background(), r, 0, 4)
+		}
+		c.Close()
+	}
+	fmt.Println("disconnected:", err)
+	io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+func TestGrantsOfALostSessionWaitForItsProcess(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childVariable+"="+a.cfg.Socket)
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "disconnected: <nil>" {
+		t.Fatalf("the engine says %q, error %v", line, err)
+	}
+	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
+	s := a.Stats()
+	if q := s.Pools[0].Host.Quarantined; q != 4 || s.Engines.AwaitingExit != 1 {
+		t.Errorf("%d slots in quarantine for %d sessions while the engine lives, want 4 for 1", q, s.Engines.AwaitingExit)
+	}
+	stdin.Close()
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the quarantine ends", func() bool {
+		s := a.Stats()
+		return s.Pools[0].Host.Quarantined == 0 && s.Pools[0].Host.Granted == 0 && s.Engines.AwaitingExit == 0
+	})
+}
+
+func TestPinsOfALostSessionDropAtOnce(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 3, 0); err != nil || hit.Ready != 3 {
+		t.Fatalf("got %+v, error %v", hit, err)
+	}
+	c.Close()
+	eventually(t, "pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
+}
+
+func TestByeFreesGrantsAtOnce(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	r := proto.RequestID{ID: 1}
+	if err := c.Open(r, "", "", "", prompt(1, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Store(t.Context(), r, 0, 4); err != nil || len(got.Grants) != 4 {
+		t.Fatalf("got %+v, error %v", got, err)
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.Stats().Pools[0].Host; s.Granted != 0 || s.Quarantined != 0 {
+		t.Errorf("after BYE %d slots are granted and %d in quarantine", s.Granted, s.Quarantined)
+	}
+}
+
+func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := c.Claim(t.Context(), r, 1, 0, []uint32{0})
+	wantRefused(t, err, proto.CodeState) // no worker yet
+	first, second := a.worker(t, c, 1), a.worker(t, c, 1)
+	first.Close()
+	eventually(t, "the agent notices", func() bool { return a.Stats().Engines.WorkersLost == 1 })
+	_, _, err = c.Claim(t.Context(), r, 2, 0, []uint32{0})
+	wantRefused(t, err, proto.CodeState)
+	if _, told, err := c.Claim(t.Context(), r, 3, 0, []uint32{0}); err != nil || told != 1 {
+		t.Errorf("told %d workers, error %v: want the one that is left", told, err)
+	}
+	if job := <-second.Loads(); job.Job != 3 {
+		t.Errorf("the worker got job %d, want 3", job.Job)
+	}
+	if err := second.Bye(t.Context(), "test"); err != nil {
+		t.Error(err)
+	}
+	_, _, err = c.Claim(t.Context(), r, 4, 0, []uint32{0})
+	wantRefused(t, err, proto.CodeState)
+	if n := a.Stats().Engines.WorkersLost; n != 1 {
+		t.Errorf("%d workers count as lost, want 1: the other said BYE", n)
+	}
+}
+
+func TestSecondSessionOfAWorkerIsRefusedWhileTheFirstLives(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	_, err := a.dial(t, 1)
+	wantRefused(t, err, proto.CodeState)
+	c.Close()
+	a.scheduler(t, 1) // the end of the first one is waited for
+}
+
+func TestWorkersOfASessionAreCutOffWithIt(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	w := a.worker(t, c, 1)
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	<-w.Done()
+	h := helloOf(1)
+	h.Session = c.Welcome().Session
+	_, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
+	wantRefused(t, err, proto.CodeNotFound)
+}
+
+// A dead engine's connection can be kept open by a child that inherited it. Its
+// place must not be blocked for ever.
+func TestSessionOfADeadProcessMakesWay(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	dead := &process{exited: make(chan struct{})}
+	close(dead.exited)
+	a.server.mu.Lock()
+	a.server.byOwner[kv.Worker{ID: 1}].engine = dead
+	a.server.mu.Unlock()
+	a.scheduler(t, 1)
+	<-c.Done()
+}

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// body is what makes *M a message that can be decoded into.
+type body[M any] interface {
+	*M
+	proto.Message
+}
+
+// decoded reads a frame's body and hands it to do. It returns the request that
+// the frame is about, as far as it could be read.
+func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P) error) (uint64, error) {
+	m := P(new(M))
+	if err := decode(f, m); err != nil {
+		return request(m), err
+	}
+	return request(m), do(m)
+}
+
+// handle does what a scheduler's frame asks for and answers it. An error is to
+// be told to the scheduler, as one about the request returned with it.
+func (s *session) handle(f proto.Frame) (request uint64, err error) {
+	switch f.Type {
+	case proto.TypeOpen:
+		return decoded(f, func(m *proto.Open) uint64 { return m.Request }, s.open)
+	case proto.TypeAppend:
+		return decoded(f, func(m *proto.Append) uint64 { return m.Request }, s.append)
+	case proto.TypeRelease:
+		return decoded(f, func(m *proto.Range) uint64 { return m.Request }, s.release)
+	case proto.TypeAbort:
+		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, s.abort)
+	case proto.TypeClose:
+		return decoded(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
+	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume:
+		if f.Corr == 0 {
+			return 0, refuse(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
+		}
+		return s.handleCall(f)
+	}
+	return 0, unexpected(f.Type, proto.RoleScheduler)
+}
+
+// handleCall is handle for the frames that have an answer.
+func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
+	switch f.Type {
+	case proto.TypeLookup:
+		return decoded(f, func(m *proto.Lookup) uint64 { return m.Request }, func(m *proto.Lookup) error { return s.lookup(f.Corr, m) })
+	case proto.TypeClaim:
+		return decoded(f, func(m *proto.Claim) uint64 { return m.Request }, func(m *proto.Claim) error { return s.claim(f.Corr, m) })
+	case proto.TypeStore:
+		return decoded(f, func(m *proto.Store) uint64 { return m.Request }, func(m *proto.Store) error { return s.store(f.Corr, m) })
+	case proto.TypeCommit:
+		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
+	default:
+		return decoded(f, func(*proto.Resume) uint64 { return 0 }, func(*proto.Resume) error { return s.resume(f.Corr) })
+	}
+}
+
+// unexpected refuses a frame of a type that a client of this role never sends.
+func unexpected(t proto.Type, r proto.Role) error {
+	if _, known := proto.NewMessage(t); known {
+		return refuse(proto.CodeState, "%s does not come from a %s after HELLO", t, r)
+	}
+	return refuse(proto.CodeUnsupported, "%s is not known", t)
+}

@@ -1,0 +1,45 @@
+// Package agent is the composition root of a node: it joins the block manager,
+// the consolidator and the publisher, and serves the engines of the node.
+//
+// # What it guarantees
+//
+// An engine session holds pins and grants only as long as its connection lives;
+// a session that ends without BYE leaves its granted slots in quarantine until
+// every process of the session is gone, because a dying worker may still be
+// copying. Whatever a client sends, only its own connection can suffer: bodies
+// are checked before they are used, every list, table and wait is bounded, and
+// a client that does not read is cut off.
+//
+// # Parts and who owns them
+//
+// Agent owns everything and nothing outlives its Run:
+//
+//	Agent ── blockmgr.Manager     the pools
+//	      ── eventHub             one stream per pool and per worker rank, their feeds
+//	      ── publisher.NATS       where feeds go; absent without a NATS URL
+//	      ── sessionServer        the socket, its connections and sessions
+//	      ── adminServer          HTTP: health, metrics, stats, dumps
+//
+// A connection has one goroutine that reads it and one that announces extents.
+// LOOKUPs that wait have goroutines of their own, a bounded number per session.
+// Lock order: block manager, then eventHub, then stream, then feed; the session
+// locks are taken before the block manager's and never under any of them.
+//
+// # Start and stop
+//
+// New starts in this order, and undoes it when a step fails: NATS, block manager
+// (it locks its directories), agent socket, admin socket. Run then serves.
+// When its context ends: the agent says that it is not ready and stops
+// accepting; connections close and their sessions end; ranks and feeds end,
+// which tells the routers that these owners are gone; the block manager writes
+// what is queued for disk and removes its host files; NATS and the admin server
+// close last. The disk arena stays for the next start, nothing stays in shared
+// memory.
+//
+// # Failure
+//
+// The host pool starts cold with the agent, so RESUME keeps nothing: RESUMED is
+// empty. Without NATS the agent serves its engines and publishes nothing. A
+// rank whose events cannot be followed costs its worker its device residency in
+// the router and nothing else.
+package agent

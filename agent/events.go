@@ -1,0 +1,225 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// flushDelay is how long a pool's changes may wait for company, so that the
+// blocks of one COMMIT or eviction travel in one event.
+const flushDelay = 2 * time.Millisecond
+
+// poolID is the id under which a node publishes its pool of one namespace: the
+// first 8 bytes, big-endian, of the SHA-256 of the node's name and the
+// namespace's id, cut to 53 bits so that every JSON reader keeps it exact.
+func poolID(node string, ns kv.NamespaceID) uint64 {
+	h := sha256.New()
+	h.Write([]byte(node))
+	h.Write(ns[:])
+	return binary.BigEndian.Uint64(h.Sum(nil)) & (1<<53 - 1)
+}
+
+// feedTap is a stream's sink: it hands the events to the stream's feed, once
+// there is one, and counts them. What is made before is not published; the
+// feed's first announcement tells consumers to ask for it.
+type feedTap struct {
+	feed atomic.Pointer[publisher.Feed]
+	out  *atomic.Uint64
+}
+
+// Publish implements consolidator.Sink.
+func (t *feedTap) Publish(events []kvevent.RouterEvent) {
+	if f := t.feed.Load(); f != nil {
+		f.Publish(events)
+		t.out.Add(uint64(len(events)))
+	}
+}
+
+// HealthChanged implements consolidator.HealthObserver.
+func (t *feedTap) HealthChanged(h kvevent.Health) {
+	if f := t.feed.Load(); f != nil {
+		f.HealthChanged(h)
+	}
+}
+
+// source lets a stream answer its feed's questions.
+type source struct{ *consolidator.Stream }
+
+// Status implements publisher.Source.
+func (s source) Status() publisher.Status { return publisher.Status(s.Stream.Status()) }
+
+// ownerStream is one owner's stream and where it goes.
+type ownerStream struct {
+	stream *consolidator.Stream
+	tap    *feedTap
+}
+
+// attach gives the stream a feed on n.
+func (o *ownerStream) attach(n *publisher.NATS, meta publisher.Meta) error {
+	f, err := n.NewFeed(o.stream.Owner(), meta)
+	if err != nil {
+		return err
+	}
+	o.tap.feed.Store(f)
+	if err := f.Attach(source{o.stream}); err != nil {
+		o.tap.feed.Store(nil)
+		f.Close()
+		return err
+	}
+	return nil
+}
+
+// close announces that the owner is gone.
+func (o *ownerStream) close() error {
+	if f := o.tap.feed.Load(); f != nil {
+		return f.Close()
+	}
+	return nil
+}
+
+// eventHub holds the streams of the node: one per pool, one per worker rank. It
+// is the block manager's EventSink.
+type eventHub struct {
+	node string
+	nats *publisher.NATS // nil: nothing is published
+	log  *zap.Logger
+
+	dirty chan struct{} // room for one: some pool's stream has changes
+	out   atomic.Uint64 // router events handed to feeds
+	pool  atomic.Uint64 // changes that pools reported
+
+	// attachMu makes feeds one at a time, outside of mu: it takes a round trip.
+	attachMu sync.Mutex
+
+	mu    sync.Mutex
+	pools map[kv.NamespaceID]*ownerStream
+	ranks map[*rankStream]struct{}
+	ended consolidator.RankStats // sums over the ranks that have ended
+}
+
+func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {
+	return &eventHub{
+		node: node, nats: n, log: log, dirty: make(chan struct{}, 1),
+		pools: make(map[kv.NamespaceID]*ownerStream),
+		ranks: make(map[*rankStream]struct{}),
+	}
+}
+
+func (h *eventHub) newStream(owner kv.Owner) *ownerStream {
+	tap := &feedTap{out: &h.out}
+	return &ownerStream{stream: consolidator.NewStream(owner, tap), tap: tap}
+}
+
+// poolStream is the stream of a namespace's pool, made at its first use.
+func (h *eventHub) poolStream(ns kv.NamespaceID) *ownerStream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := h.pools[ns]
+	if o == nil {
+		o = h.newStream(kv.PoolOwner(poolID(h.node, ns)))
+		h.pools[ns] = o
+	}
+	return o
+}
+
+// openPool makes the pool of ns known to the routers and returns its id. It is
+// to be called before the pool is opened, so that what the pool recovers from
+// disk is published as it is found. Further calls do nothing.
+func (h *eventHub) openPool(ns *kv.Namespace) (uint64, error) {
+	o := h.poolStream(ns.ID())
+	id := o.stream.Owner().ID
+	if h.nats == nil {
+		return id, nil
+	}
+	h.attachMu.Lock()
+	defer h.attachMu.Unlock()
+	if o.tap.feed.Load() != nil {
+		return id, nil
+	}
+	err := o.attach(h.nats, publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize})
+	if err != nil {
+		return 0, fmt.Errorf("pool %d: %w", id, err)
+	}
+	return id, nil
+}
+
+// BlockStored implements blockmgr.EventSink. It is called under the block
+// manager's lock.
+func (h *eventHub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	h.poolStream(ns).stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
+	h.changed()
+}
+
+// BlockRemoved implements blockmgr.EventSink. It is called under the block
+// manager's lock.
+func (h *eventHub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	h.poolStream(ns).stream.Remove(t, []kv.SequenceHash{b.Seq})
+	h.changed()
+}
+
+func (h *eventHub) changed() {
+	h.pool.Add(1)
+	select {
+	case h.dirty <- struct{}{}:
+	default: // a flush is due already
+	}
+}
+
+// run flushes the pools' streams shortly after they change, until ctx ends.
+func (h *eventHub) run(ctx context.Context) {
+	timer := time.NewTimer(flushDelay)
+	timer.Stop()
+	for {
+		select {
+		case <-h.dirty:
+			timer.Reset(flushDelay)
+		case <-ctx.Done():
+			timer.Stop()
+			h.flushPools()
+			return
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		h.flushPools()
+	}
+}
+
+func (h *eventHub) flushPools() {
+	for _, o := range h.poolStreams() {
+		o.stream.Flush()
+	}
+}
+
+func (h *eventHub) poolStreams() []*ownerStream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	streams := make([]*ownerStream, 0, len(h.pools))
+	for _, o := range h.pools {
+		streams = append(streams, o)
+	}
+	return streams
+}
+
+// closePools announces that the pools are gone. The ranks must have ended.
+func (h *eventHub) closePools() {
+	for _, o := range h.poolStreams() {
+		if err := o.close(); err != nil {
+			h.log.Warn("close feed", zap.Stringer("owner", o.stream.Owner()), zap.Error(err))
+		}
+	}
+}

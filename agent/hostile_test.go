@@ -1,0 +1,335 @@
+package agent
+
+import (
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// raw connects without a client, to send what no client sends.
+func (a *testAgent) raw(t *testing.T) *proto.Conn {
+	t.Helper()
+	c, err := proto.Dial(t.Context(), a.cfg.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// rawScheduler is raw after a scheduler's handshake.
+func (a *testAgent) rawScheduler(t *testing.T, worker uint64) *proto.Conn {
+	t.Helper()
+	c := a.raw(t)
+	h := helloOf(worker)
+	h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
+	send(t, c, proto.TypeHello, 1, &h)
+	if f := receive(t, c); f.Type != proto.TypeWelcome {
+		t.Fatalf("HELLO was answered with %s", f.Type)
+	}
+	return c
+}
+
+func send(t *testing.T, c *proto.Conn, typ proto.Type, corr uint32, m proto.Message) {
+	t.Helper()
+	if err := c.Send(typ, corr, m, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receive is the next frame that is not EXTENT_READY.
+func receive(t *testing.T, c *proto.Conn) proto.Frame {
+	t.Helper()
+	for {
+		f, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.File != nil {
+			f.File.Close()
+		}
+		if f.Type != proto.TypeExtentReady {
+			return f
+		}
+	}
+}
+
+func wantError(t *testing.T, c *proto.Conn, corr uint32, code string) proto.Error {
+	t.Helper()
+	f := receive(t, c)
+	var e proto.Error
+	if f.Type != proto.TypeError || f.Corr != corr {
+		t.Errorf("got %s with correlation %d, want ERROR with %d", f.Type, f.Corr, corr)
+	} else if err := proto.Decode(f.Type, f.Body, &e); err != nil || e.Code != code {
+		t.Errorf("got %+v, error %v: want code %s", e, err, code)
+	}
+	return e
+}
+
+func wantClosed(t *testing.T, c *proto.Conn) {
+	t.Helper()
+	for {
+		f, err := c.Receive()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Errorf("got error %v, want io.EOF", err)
+			return
+		}
+		if f.File != nil {
+			f.File.Close()
+		}
+	}
+}
+
+func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	good := a.scheduler(t, 1)
+	frame := func(typ proto.Type, body ...byte) []byte {
+		return append(proto.AppendHeader(nil, proto.Header{Type: typ, Corr: 9, Body: uint32(len(body))}), body...)
+	}
+	for name, c := range map[string]struct {
+		message []byte
+		corr    uint32
+	}{
+		"half a header":    {frame(proto.TypeOpen)[:7], 0},
+		"length too large": {append(frame(proto.TypeOpen)[:12], 0xff, 0xff, 0xff, 0xff), 0},
+		"no map":           {frame(proto.TypeLookup, 0xc0), 9},
+		"map cut short":    {frame(proto.TypeOpen, 0x81, 0xa3, 'r', 'e', 'q'), 9},
+		"larger than 32K":  {make([]byte, proto.MaxFrame+100), 0},
+	} {
+		bad := a.rawScheduler(t, 2)
+		if _, err := bad.Socket().Write(c.message); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		wantError(t, bad, c.corr, proto.CodeMalformed)
+		wantClosed(t, bad)
+	}
+	storePrompt(t, good, proto.RequestID{ID: 1}, 1, 2)
+	if n := a.Stats().Engines.Malformed; n != 5 {
+		t.Errorf("%d malformed frames were counted, want 5", n)
+	}
+}
+
+func TestRefusedFrameLeavesItsConnectionOpen(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.rawScheduler(t, 1)
+	for _, s := range []struct {
+		t    proto.Type
+		corr uint32
+		m    proto.Message
+		code string
+		req  uint64
+	}{
+		{proto.TypeLookup, 5, &proto.Lookup{Request: 3, Count: 5000}, proto.CodeRange, 3},
+		{proto.TypeLookup, 5, &proto.Lookup{Request: 3, Count: 5}, proto.CodeNotFound, 3},
+		{proto.TypeLookup, 0, &proto.Lookup{Request: 3, Count: 5}, proto.CodeRange, 0},
+		{proto.TypeAppend, 0, &proto.Append{Request: 3, Tokens: make([]byte, 4)}, proto.CodeNotFound, 3},
+		{proto.TypeClose, 0, &proto.Close{Request: 3}, proto.CodeNotFound, 3},
+		{proto.TypeHello, 5, &proto.Hello{}, proto.CodeState, 0},
+		{proto.TypeRegister, 5, &proto.Register{}, proto.CodeState, 0},
+		{proto.TypeWelcome, 5, &proto.Welcome{}, proto.CodeState, 0},
+		{999, 5, nil, proto.CodeUnsupported, 0},
+	} {
+		send(t, c, s.t, s.corr, s.m)
+		if e := wantError(t, c, s.corr, s.code); e.Request != s.req {
+			t.Errorf("%s: the ERROR names request %d, want %d", s.t, e.Request, s.req)
+		}
+	}
+	send(t, c, proto.TypeBye, 6, &proto.Bye{})
+	if f := receive(t, c); f.Type != proto.TypeOK || f.Corr != 6 {
+		t.Errorf("BYE was answered with %s %d", f.Type, f.Corr)
+	}
+}
+
+func TestHandshakeErrorsAreNamed(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	hello := func(change func(*proto.Hello)) *proto.Hello {
+		h := helloOf(1)
+		h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
+		change(&h)
+		return &h
+	}
+	for _, s := range []struct {
+		t    proto.Type
+		corr uint32
+		m    proto.Message
+		code string
+	}{
+		{proto.TypeLookup, 4, &proto.Lookup{}, proto.CodeState},
+		{proto.TypeHello, 0, hello(func(*proto.Hello) {}), proto.CodeRange},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Major = 2 }), proto.CodeUnsupported},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Role = "x" }), proto.CodeRange},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.WorkerID = 0 }), proto.CodeRange},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Namespace.Layers = 0 }), proto.CodeRange},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Role, h.Session = "worker", 77 }), proto.CodeNotFound},
+	} {
+		c := a.raw(t)
+		send(t, c, s.t, s.corr, s.m)
+		wantError(t, c, s.corr, s.code)
+		wantClosed(t, c)
+	}
+}
+
+func TestWorkerMustFitItsSession(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	dial := func(change func(*proto.Hello), reg proto.Register) error {
+		h := helloOf(1)
+		h.Session = c.Welcome().Session
+		change(&h)
+		w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, reg)
+		if err == nil {
+			w.Close()
+		}
+		return err
+	}
+	reg := proto.Register{DeviceBlocks: 1, BlockBytes: 4096}
+	wantRefused(t, dial(func(h *proto.Hello) { h.Namespace.Weights = "other" }, reg), proto.CodeNamespace)
+	wantRefused(t, dial(func(h *proto.Hello) { h.WorkerID = 9 }, reg), proto.CodeState)
+	reg.BlockBytes = 4097
+	wantRefused(t, dial(func(*proto.Hello) {}, reg), proto.CodeRange)
+}
+
+func TestUserThatIsNotAllowedIsDenied(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+	a := startAgent(t, cfg)
+	c := a.raw(t)
+	wantError(t, c, 0, proto.CodeDenied)
+	wantClosed(t, c)
+	if n := a.Stats().Engines.Denied; n != 1 {
+		t.Errorf("%d connections were denied, want 1", n)
+	}
+}
+
+func TestClientThatSendsAFileIsCutOff(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.rawScheduler(t, 1)
+	b, err := proto.AppendFrame(nil, proto.TypeBye, 3, &proto.Bye{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Socket().WriteMsgUnix(b, unix.UnixRights(0), nil); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, c, 3, proto.CodeState)
+	wantClosed(t, c)
+}
+
+// A client that sends and never reads is cut off when its socket is full;
+// meanwhile and afterwards the others are served.
+func TestFloodingClientHurtsOnlyItself(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.SendTimeout = 50 * time.Millisecond
+	a := startAgent(t, cfg)
+	good := a.scheduler(t, 1)
+	bad := a.rawScheduler(t, 2)
+	b, err := proto.AppendFrame(nil, proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flooded := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := bad.Socket().Write(b); err != nil {
+				flooded <- err
+				return
+			}
+		}
+	}()
+	for i := range 20 {
+		storePrompt(t, good, proto.RequestID{ID: uint64(i)}, 100+i, 1)
+	}
+	if err := <-flooded; err == nil {
+		t.Error("the flood did not end")
+	} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		t.Errorf("the flood ended with %v, want a closed connection", err)
+	}
+	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 1 })
+	storePrompt(t, good, proto.RequestID{ID: 99}, 99, 1)
+}
+
+func TestPinsAreCapped(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.MaxPins = 3
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	if n := c.Welcome().MaxPins; n != 3 {
+		t.Errorf("WELCOME says %d pins, want 3", n)
+	}
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 6)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 6, 0); err != nil || hit.Ready != 3 {
+		t.Errorf("got %+v, error %v: want 3 blocks", hit, err)
+	}
+	if err := c.Release(r, 0, 6); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 3, 3, 0); err != nil || hit.Ready != 3 {
+		t.Errorf("after RELEASE: got %+v, error %v: want 3 blocks", hit, err)
+	}
+}
+
+func TestRequestsAreCapped(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.MaxRequests = 2
+	a := startAgent(t, cfg)
+	c := a.rawScheduler(t, 1)
+	for id := range uint64(3) {
+		send(t, c, proto.TypeOpen, 0, &proto.Open{Request: id})
+	}
+	if e := wantError(t, c, 0, proto.CodeLimit); e.Request != 2 {
+		t.Errorf("the ERROR names request %d, want 2", e.Request)
+	}
+	send(t, c, proto.TypeClose, 0, &proto.Close{Request: 0})
+	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 2})
+	send(t, c, proto.TypeStore, 8, &proto.Store{Request: 2, Count: 1})
+	wantError(t, c, 8, proto.CodeRange) // no tokens yet: the request is open
+}
+
+func TestLostPieceOfTokensBreaksTheRequest(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.rawScheduler(t, 1)
+	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Tokens: make([]byte, 4*testBlockSize)})
+	send(t, c, proto.TypeAppend, 0, &proto.Append{Request: 1, Offset: 20, Tokens: make([]byte, 4)})
+	wantError(t, c, 0, proto.CodeState)
+	send(t, c, proto.TypeLookup, 4, &proto.Lookup{Request: 1, Count: 1})
+	wantError(t, c, 4, proto.CodeState)
+	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Generation: 1, Tokens: make([]byte, 4*testBlockSize)})
+	send(t, c, proto.TypeLookup, 5, &proto.Lookup{Request: 1, Generation: 1, Count: 1})
+	if f := receive(t, c); f.Type != proto.TypeLookupHit {
+		t.Errorf("the next generation's LOOKUP was answered with %s", f.Type)
+	}
+	send(t, c, proto.TypeLookup, 6, &proto.Lookup{Request: 1, Generation: 0, Count: 1})
+	wantError(t, c, 6, proto.CodeNotFound)
+}
+
+func TestOnlyPinnedBlocksCanBeClaimed(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	a.worker(t, c, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := c.Claim(t.Context(), r, 1, 0, []uint32{0, 1})
+	wantRefused(t, err, proto.CodeState)
+	if _, _, err := c.Claim(t.Context(), r, 2, 0, []uint32{0}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// refusal is an error that a client is told: the body of an ERROR frame.
+type refusal struct {
+	code      string
+	retryable bool
+	err       error
+}
+
+func (r *refusal) Error() string { return r.code + ": " + r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+func refuse(code, format string, args ...any) error {
+	return &refusal{code: code, err: fmt.Errorf(format, args...)}
+}
+
+// refusalOf says with which code an error is told to a client.
+func refusalOf(err error) *refusal {
+	var r *refusal
+	switch {
+	case errors.As(err, &r):
+		return r
+	case proto.IsMalformed(err):
+		return &refusal{code: proto.CodeMalformed, err: err}
+	case errors.Is(err, blockmgr.ErrBadSlot):
+		return &refusal{code: proto.CodeState, err: err}
+	case errors.Is(err, blockmgr.ErrPinLimit):
+		return &refusal{code: proto.CodeLimit, retryable: true, err: err}
+	case errors.Is(err, blockmgr.ErrClosed):
+		return &refusal{code: proto.CodeInternal, retryable: true, err: err}
+	}
+	return &refusal{code: proto.CodeInternal, err: err}
+}
+
+// decode reads a frame's body; an error is what the client is told.
+func decode(f proto.Frame, m proto.Message) error {
+	err := proto.Decode(f.Type, f.Body, m)
+	if err != nil && !proto.IsMalformed(err) {
+		return &refusal{code: proto.CodeRange, err: err}
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// request is one open request of a session. The goroutine that reads the
+// session's scheduler owns it, but for what the session's lock guards.
+type request struct {
+	id         uint64
+	generation uint32
+	seed       uint64
+	root       kv.BlockKey
+	// blocks are the request's complete blocks; it only grows, so that a slice of
+	// it may be read by others. tail holds the tokens after them, fewer than one
+	// block. tokens counts all of them.
+	blocks []blockmgr.Block
+	tail   []uint32
+	tokens int
+	// broken is why the request's tokens are not known any more: a piece was lost
+	// or was not allowed. Every later frame about it is refused with this.
+	broken error
+
+	// Guarded by session.mu.
+	closed bool
+	pins   map[uint32]blockmgr.Slot // by block index
+	grants map[blockmgr.Slot]struct{}
+}
+
+// chain computes the identity of blocks as their tokens arrive. One goroutine
+// uses it.
+type chain struct {
+	ns        kv.NamespaceID
+	blockSize int
+	keyer     *kv.Keyer
+	hasher    kv.Hasher
+}
+
+func newChain(ns *kv.Namespace) *chain {
+	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), keyer: kv.NewKeyer()}
+}
+
+// open begins a request without tokens.
+func (c *chain) open(m *proto.Open) *request {
+	return &request{
+		id: m.Request, generation: m.Generation,
+		seed: kv.LocalSeed(m.LoRAName, m.Salt),
+		root: c.keyer.Root(c.ns, m.LoRA, m.Salt),
+		tail: make([]uint32, 0, c.blockSize),
+		pins: make(map[uint32]blockmgr.Slot), grants: make(map[blockmgr.Slot]struct{}),
+	}
+}
+
+// add appends tokens to r.
+func (c *chain) add(r *request, tokens []uint32) {
+	r.tokens += len(tokens)
+	for len(tokens) > 0 {
+		n := min(c.blockSize-len(r.tail), len(tokens))
+		r.tail = append(r.tail, tokens[:n]...)
+		tokens = tokens[n:]
+		if len(r.tail) == c.blockSize {
+			c.complete(r)
+		}
+	}
+}
+
+// complete turns r's tail into its next block.
+func (c *chain) complete(r *request) {
+	b := blockmgr.Block{Parent: r.root, Position: uint32(len(r.blocks)), Seed: r.seed}
+	b.Local = c.hasher.Local(r.tail, r.seed, nil)
+	b.Seq = kv.SequenceHash(b.Local)
+	if n := len(r.blocks); n > 0 {
+		b.Parent = r.blocks[n-1].Key.Block()
+		b.ParentSeq = r.blocks[n-1].Seq
+		b.Seq = kv.Chain(b.ParentSeq, b.Local)
+	}
+	b.Key = c.keyer.Next(b.Parent, r.tail, nil).InGroup(0)
+	r.blocks = append(r.blocks, b)
+	r.tail = r.tail[:0]
+}
+
+// completeBlocks are the blocks first … first+count-1 as far as they are
+// complete.
+func (r *request) completeBlocks(first, count uint32) []blockmgr.Block {
+	n := uint64(len(r.blocks))
+	return r.blocks[min(uint64(first), n):min(uint64(first)+uint64(count), n)]
+}
+
+// wholeRun is completeBlocks where every block must be complete.
+func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
+	if b := r.completeBlocks(first, count); len(b) == int(count) {
+		return b, nil
+	}
+	return nil, refuse(proto.CodeRange, "request %d blocks %d..%d: the request has %d complete blocks (%d tokens)",
+		r.id, first, uint64(first)+uint64(count)-1, len(r.blocks), r.tokens)
+}
+
+// name is how errors call the request.
+func (r *request) name() string { return fmt.Sprintf("request %d generation %d", r.id, r.generation) }

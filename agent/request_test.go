@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// naiveBlocks is what a request's blocks must be, computed from all its tokens
+// at once.
+func naiveBlocks(ns *kv.Namespace, m *proto.Open, tokens []uint32) []blockmgr.Block {
+	size := int(ns.BlockSize)
+	keyer, hasher := kv.NewKeyer(), kv.Hasher{}
+	seed := kv.LocalSeed(m.LoRAName, m.Salt)
+	locals := hasher.AppendLocals(nil, tokens, size, seed)
+	seqs := kv.AppendSequence(nil, locals)
+	key := keyer.Root(ns.ID(), m.LoRA, m.Salt)
+	var blocks []blockmgr.Block
+	for i := range locals {
+		b := blockmgr.Block{Parent: key, Local: locals[i], Seq: seqs[i], Position: uint32(i), Seed: seed}
+		if i > 0 {
+			b.ParentSeq = seqs[i-1]
+		}
+		key = keyer.Next(key, tokens[i*size:(i+1)*size], nil)
+		b.Key = key.InGroup(0)
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ns := testNamespace()
+		ns.BlockSize = uint32(rapid.IntRange(1, 9).Draw(t, "block size"))
+		m := &proto.Open{
+			LoRA: rapid.StringN(0, 3, -1).Draw(t, "lora"), LoRAName: rapid.StringN(0, 3, -1).Draw(t, "lora name"),
+			Salt: rapid.StringN(0, 3, -1).Draw(t, "salt"),
+		}
+		tokens := rapid.SliceOfN(rapid.Uint32(), 0, 60).Draw(t, "tokens")
+		c := newChain(&ns)
+		r := c.open(m)
+		for rest := tokens; len(rest) > 0; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
+			c.add(r, rest[:n])
+			rest = rest[n:]
+		}
+		if d := cmp.Diff(naiveBlocks(&ns, m, tokens), r.blocks); d != "" {
+			t.Fatalf("blocks (-want +got):\n%s", d)
+		}
+		if r.tokens != len(tokens) || len(r.tail) != len(tokens)%int(ns.BlockSize) {
+			t.Fatalf("%d tokens, %d in the tail", r.tokens, len(r.tail))
+		}
+	})
+}
+
+func TestTokensAreBounded(t *testing.T) {
+	ns := testNamespace()
+	s := &session{chain: newChain(&ns), requests: map[uint64]*request{}, limits: sessionLimits{requests: 10}}
+	if err := s.open(&proto.Open{Request: 1}); err != nil {
+		t.Fatal(err)
+	}
+	piece := make([]byte, 4*4096)
+	var err error
+	var n int
+	for err == nil {
+		err = s.append(&proto.Append{Request: 1, Offset: uint32(n), Tokens: piece})
+		n += 4096
+	}
+	if r := refusalOf(err); r.code != proto.CodeLimit || n != proto.MaxTokens+4096 {
+		t.Errorf("after %d tokens: got error %v, want %s after %d", n, err, proto.CodeLimit, proto.MaxTokens+4096)
+	}
+	if _, err := s.find(1, 0); err == nil {
+		t.Error("the request can still be used")
+	}
+}

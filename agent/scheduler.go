@@ -1,0 +1,243 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// serveScheduler makes a session for a scheduler that said hello and serves it
+// until its connection ends or it says BYE. It takes p over.
+func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *process, h *proto.Hello, corr uint32) error {
+	sess, pool, err := s.newSession(c, peer, p, h)
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, corr, 0, refusalOf(err))
+		p.close()
+		return err
+	}
+	sess.log.Info("session began", zap.String("engine", h.Engine), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	stop := make(chan struct{})
+	watched := make(chan struct{})
+	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err == nil {
+		go func() {
+			defer close(watched)
+			sess.sched.watch(stop)
+		}()
+		var bye *proto.Header
+		bye, err = s.readScheduler(sess)
+		close(stop)
+		<-watched
+		s.end(sess, bye != nil)
+		if bye != nil {
+			_ = c.Send(proto.TypeOK, bye.Corr, nil, nil)
+		}
+	} else {
+		s.end(sess, false)
+	}
+	sess.log.Info("session ended", zap.NamedError("cause", err))
+	return err
+}
+
+func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
+	return &proto.Welcome{
+		Major: proto.VersionMajor, Minor: min(h.Minor, proto.VersionMinor),
+		Session: uint64(sess.id), AgentNonce: s.nonce,
+		NamespaceID: sess.namespace[:], Pool: pool,
+		BlockBytes: sess.pool.BlockBytes(), SlotBytes: sess.pool.SlotBytes(),
+		MaxRequests: uint32(sess.limits.requests), MaxPins: uint32(sess.limits.pins),
+		HostEnabled: sess.pool.Enabled(),
+	}
+}
+
+// newSession makes the session: it reserves the worker rank's place first, so
+// that two engines that claim to be the same worker do not get in each other's
+// way. It takes p over unless it fails.
+func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h *proto.Hello) (*session, uint64, error) {
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	ctx, cancel := context.WithCancel(context.Background())
+	sess := &session{
+		id: blockmgr.SessionID(randomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
+		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
+		limits: sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins},
+		conn:   c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
+		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
+		requests: make(map[uint64]*request), workers: make(map[*link]struct{}), procs: []*process{p},
+	}
+	if err := s.reserve(sess); err != nil {
+		cancel()
+		return nil, 0, err
+	}
+	pool, err := s.furnish(sess, c, h)
+	if err != nil {
+		cancel()
+		s.remove(sess)
+		return nil, 0, err
+	}
+	s.mu.Lock()
+	s.byID[sess.id] = sess
+	s.mu.Unlock()
+	return sess, pool, nil
+}
+
+// reserve gives the session its worker rank's place, if that is free or its
+// holder is ending.
+func (s *sessionServer) reserve(sess *session) error {
+	timeout := time.NewTimer(replaceTimeout)
+	defer timeout.Stop()
+	for {
+		s.mu.Lock()
+		old := s.byOwner[sess.worker]
+		if old == nil && !s.closed {
+			s.byOwner[sess.worker] = sess
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		if old == nil {
+			return &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("the agent is stopping")}
+		}
+		if old.orphaned() {
+			old.conn.Close() // a child of the dead engine holds the connection open
+		}
+		select {
+		case <-old.done:
+		case <-timeout.C:
+			return &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("worker %s has a session already", sess.worker)}
+		}
+	}
+}
+
+// furnish opens what a session uses: its pool, its link and its event stream.
+func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
+	id, err := s.hub.openPool(&h.Namespace)
+	if err != nil {
+		return 0, err
+	}
+	if sess.pool, err = s.manager.Pool(h.Namespace); err != nil {
+		return 0, err
+	}
+	if err := sess.pool.BeginSession(sess.id); err != nil {
+		return 0, err
+	}
+	sess.sched = newLink(c, sess.pool)
+	if sess.rank, err = s.hub.startRank(h, id); err != nil {
+		sess.pool.EndSession(sess.id, nil)
+		return 0, refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", h.EventsEndpoint, h.ReplayEndpoint, err)
+	}
+	return id, nil
+}
+
+// remove gives up the session's place.
+func (s *sessionServer) remove(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, sess.id)
+	delete(s.byOwner, sess.worker)
+	close(sess.done)
+}
+
+// end ends a session whose scheduler is not read any more. In order: nothing
+// new begins, waiting lookups return, pins drop and grants are freed (after BYE)
+// or quarantined until every process is gone, the engine's device blocks are
+// taken back, and the place is free for a successor.
+func (s *sessionServer) end(sess *session, orderly bool) {
+	procs, workers := sess.finish()
+	sess.cancel()
+	for _, w := range workers {
+		w.conn.Close()
+	}
+	sess.lookups.Wait()
+	if orderly {
+		sess.pool.EndSession(sess.id, nil)
+		closeAll(procs)
+	} else {
+		gone := make(chan struct{})
+		sess.pool.EndSession(sess.id, gone)
+		s.awaitExit(sess, procs, gone)
+	}
+	sess.rank.stop()
+	s.remove(sess)
+}
+
+// awaitExit closes gone when all of procs have exited. When the agent stops
+// first gone stays open: the slots die with the host files.
+func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- struct{}) {
+	s.mu.Lock()
+	s.waiting++
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		defer func() {
+			closeAll(procs)
+			s.mu.Lock()
+			s.waiting--
+			s.mu.Unlock()
+		}()
+		for _, p := range procs {
+			select {
+			case <-p.exited:
+			case <-s.stopping:
+				return
+			}
+		}
+		close(gone)
+		sess.log.Info("all processes of the session are gone")
+	})
+}
+
+func closeAll(procs []*process) {
+	for _, p := range procs {
+		p.close()
+	}
+}
+
+// finish marks the session as ended and hands over what is left of it.
+func (s *session) finish() ([]*process, []*link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	workers := make([]*link, 0, len(s.workers))
+	for w := range s.workers {
+		workers = append(workers, w)
+	}
+	procs := s.procs
+	s.procs = nil
+	return procs, workers
+}
+
+// orphaned reports whether the scheduler's process is gone although its
+// connection is open.
+func (s *session) orphaned() bool { return s.engine.gone() }
+
+// readScheduler handles frames until the connection ends or BYE comes, whose
+// header it then returns.
+func (s *sessionServer) readScheduler(sess *session) (bye *proto.Header, err error) {
+	c := sess.sched.conn
+	for {
+		f, err := s.receive(c)
+		if err != nil {
+			return nil, err
+		}
+		if f.Type == proto.TypeBye {
+			var m proto.Bye
+			if err = decode(f, &m); err == nil {
+				return &f.Header, nil
+			}
+		}
+		var request uint64
+		if err == nil {
+			request, err = sess.handle(f)
+		}
+		if err != nil {
+			if err := s.report(c, f, request, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+}

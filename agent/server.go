@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// maxConnections bounds the connections of all engines of a node.
+	maxConnections = 4096
+	// helloTimeout bounds the time from connect to HELLO, and from a worker's
+	// HELLO to its REGISTER.
+	helloTimeout = 5 * time.Second
+	// replaceTimeout is how long a new session waits for the end of an earlier one
+	// of the same worker rank, whose connection may be closing right now.
+	replaceTimeout = 500 * time.Millisecond
+)
+
+// serverCounters count connections.
+type serverCounters struct {
+	accepted, denied, malformed atomic.Uint64
+}
+
+// sessionServer accepts the node's engines and holds their sessions.
+type sessionServer struct {
+	cfg      Config
+	manager  *blockmgr.Manager
+	hub      *eventHub
+	log      *zap.Logger
+	listener *net.UnixListener
+	nonce    uint64
+
+	count    serverCounters
+	sessions sessionCounters
+
+	stopping chan struct{}
+	wg       sync.WaitGroup // connections, and waits for processes to end
+
+	mu      sync.Mutex
+	closed  bool
+	conns   map[*proto.Conn]struct{}
+	byID    map[blockmgr.SessionID]*session
+	byOwner map[kv.Worker]*session
+	waiting int // ended sessions whose processes live on
+}
+
+func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, l *net.UnixListener, log *zap.Logger) *sessionServer {
+	return &sessionServer{
+		cfg: cfg, manager: m, hub: h, listener: l, log: log, nonce: randomID(),
+		stopping: make(chan struct{}),
+		conns:    make(map[*proto.Conn]struct{}),
+		byID:     make(map[blockmgr.SessionID]*session),
+		byOwner:  make(map[kv.Worker]*session),
+	}
+}
+
+// randomID is a random id, not 0, that survives a trip through JSON.
+func randomID() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if id := binary.LittleEndian.Uint64(b[:]) & (1<<53 - 1); id != 0 {
+			return id
+		}
+	}
+}
+
+// run accepts connections until ctx ends or close is called.
+func (s *sessionServer) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
+	defer stop()
+	for {
+		c, err := s.listener.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case err != nil:
+			// Out of descriptors, most likely: those in use go on.
+			s.log.Error("accept", zap.Error(err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		s.accept(proto.NewConn(c, s.cfg.SendTimeout))
+	}
+}
+
+// accept starts serving a connection, or turns it away.
+func (s *sessionServer) accept(c *proto.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxConnections {
+		s.count.denied.Add(1)
+		c.Close()
+		return
+	}
+	s.count.accepted.Add(1)
+	s.conns[c] = struct{}{}
+	s.wg.Go(func() {
+		s.serve(c)
+		c.Close()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+	})
+}
+
+// close ends every connection and waits until their sessions have ended.
+func (s *sessionServer) close() {
+	s.listener.Close()
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.stopping)
+	}
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// serve speaks with one connection until it ends.
+func (s *sessionServer) serve(c *proto.Conn) {
+	peer, err := c.Peer()
+	if err != nil {
+		s.log.Warn("connection without credentials", zap.Error(err))
+		return
+	}
+	if !s.cfg.allows(peer.UID) {
+		s.count.denied.Add(1)
+		s.log.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
+		_ = sendError(c, 0, 0, refusalOf(refuse(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
+		return
+	}
+	p, err := watchProcess(c.Socket(), peer.PID)
+	if err != nil {
+		s.log.Warn("the engine's process cannot be watched: slots it leaves behind stay in quarantine", zap.Error(err))
+	}
+	hello, corr, err := s.receiveHello(c)
+	if err == nil {
+		if hello.Role == string(proto.RoleScheduler) {
+			err = s.serveScheduler(c, peer, p, hello, corr)
+		} else {
+			err = s.serveWorker(c, peer, p, hello, corr)
+		}
+	} else {
+		p.close()
+	}
+	if err = endOf(err); err != nil {
+		s.log.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
+	}
+}
+
+// receiveHello reads the first frame. An error ends the connection; the client
+// has been told.
+func (s *sessionServer) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
+	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
+	f, err := s.receive(c)
+	if err != nil {
+		return nil, 0, err
+	}
+	_ = c.SetReceiveDeadline(time.Time{})
+	var h proto.Hello
+	switch {
+	case f.Type != proto.TypeHello:
+		err = refuse(proto.CodeState, "%s came first: want %s", f.Type, proto.TypeHello)
+	case f.Corr == 0:
+		err = refuse(proto.CodeRange, "%s correlation: 0, want another", f.Type)
+	default:
+		err = decode(f, &h)
+	}
+	if err == nil && h.Major != proto.VersionMajor {
+		err = refuse(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
+	}
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, f.Corr, 0, refusalOf(err))
+		return nil, 0, err
+	}
+	return &h, f.Corr, nil
+}
+
+// receive reads one frame. A message that is no frame is answered with an ERROR
+// before the error is returned, which ends the connection.
+func (s *sessionServer) receive(c *proto.Conn) (proto.Frame, error) {
+	f, err := c.Receive()
+	if err != nil {
+		if proto.IsMalformed(err) {
+			s.count.malformed.Add(1)
+			_ = sendError(c, 0, 0, refusalOf(err))
+		}
+		return proto.Frame{}, err
+	}
+	s.sessions.frames.Add(1)
+	if f.File != nil {
+		f.File.Close()
+		err := refuse(proto.CodeState, "%s came with a file descriptor: a client sends none", f.Type)
+		_ = sendError(c, f.Corr, 0, refusalOf(err))
+		return proto.Frame{}, err
+	}
+	return f, nil
+}
+
+// report tells a client why its frame was refused. It returns an error when the
+// connection must end: the frame was malformed, or the client does not listen.
+func (s *sessionServer) report(c *proto.Conn, f proto.Frame, request uint64, err error) error {
+	s.sessions.refused.Add(1)
+	r := refusalOf(err)
+	if r.code == proto.CodeMalformed {
+		s.count.malformed.Add(1)
+	}
+	if sendErr := sendError(c, f.Corr, request, r); sendErr != nil {
+		return sendErr
+	}
+	if r.code == proto.CodeMalformed {
+		return err
+	}
+	return nil
+}
+
+// endOf is nil for a connection that its client ended.
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

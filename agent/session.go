@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// Bounds of one session.
+const (
+	// maxSessionTokens and maxSessionBlocks bound the tokens and the complete
+	// blocks of all open requests; a block costs the agent about 120 bytes.
+	maxSessionTokens = 64 << 20
+	maxSessionBlocks = 4 << 20
+	// maxGrants bounds the slots that are granted and not committed yet.
+	maxGrants = 16384
+	// maxWaitingLookups bounds the LOOKUPs that wait for the disk at one time; one
+	// more is answered at once with what there is.
+	maxWaitingLookups = 64
+	// maxWorkers bounds the worker connections.
+	maxWorkers = 1024
+)
+
+// session is one connected engine scheduler with its workers. The goroutine
+// that reads the scheduler's connection calls its methods, but for join, leave
+// and the lookups that wait.
+type session struct {
+	id        blockmgr.SessionID
+	worker    kv.Worker
+	namespace kv.NamespaceID
+	uid       uint32
+	conn      *proto.Conn // the scheduler's
+	engine    *process    // the scheduler's; also the first of procs
+	sched     *link       // the scheduler's connection, once pool is open
+	pool      *blockmgr.Pool
+	log       *zap.Logger
+	count     *sessionCounters
+	limits    sessionLimits
+	rank      *rankStream
+	done      chan struct{} // closed when the session has ended and its place is free
+
+	// What only the reader uses.
+	chain          *chain
+	tokens, blocks int // of all open requests
+	tokenBuf       []uint32
+	resumed        bool
+
+	ctx         context.Context // ends with the session
+	cancel      context.CancelFunc
+	lookups     sync.WaitGroup
+	lookupSlots chan struct{}
+
+	mu       sync.Mutex
+	requests map[uint64]*request
+	grants   int
+	workers  map[*link]struct{}
+	lost     bool       // a worker has gone and the scheduler has not been told
+	procs    []*process // every process that ever connected and may still live
+	ended    bool
+}
+
+// sessionLimits are the limits that WELCOME tells.
+type sessionLimits struct{ requests, pins int }
+
+// sessionCounters count over all sessions.
+type sessionCounters struct {
+	frames, refused, loads, workersLost, lookups, claims, stores, commits atomic.Uint64
+}
+
+// find is the request that a frame names.
+func (s *session) find(id uint64, generation uint32) (*request, error) {
+	r := s.requests[id]
+	switch {
+	case r == nil:
+		return nil, refuse(proto.CodeNotFound, "request %d is not open", id)
+	case r.generation != generation:
+		return nil, refuse(proto.CodeNotFound, "request %d generation %d: generation %d is open", id, generation, r.generation)
+	case r.broken != nil:
+		return nil, r.broken
+	}
+	return r, nil
+}
+
+func (s *session) open(m *proto.Open) error {
+	if old := s.requests[m.Request]; old != nil {
+		if m.Generation <= old.generation {
+			return refuse(proto.CodeState, "request %d generation %d: generation %d is open", m.Request, m.Generation, old.generation)
+		}
+		if err := s.drop(old); err != nil {
+			return err
+		}
+	}
+	if len(s.requests) >= s.limits.requests {
+		return refuse(proto.CodeLimit, "request %d: the session has %d open requests, the most it may have", m.Request, len(s.requests))
+	}
+	r := s.chain.open(m)
+	s.mu.Lock()
+	s.requests[r.id] = r
+	s.mu.Unlock()
+	return s.addTokens(r, m.Tokens)
+}
+
+func (s *session) append(m *proto.Append) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	if int(m.Offset) != r.tokens {
+		r.broken = refuse(proto.CodeState, "%s offset: %d, but the request has %d tokens", r.name(), m.Offset, r.tokens)
+		return r.broken
+	}
+	return s.addTokens(r, m.Tokens)
+}
+
+// addTokens appends to r within the bounds of a session. A refusal breaks the
+// request: from then on its tokens are not what the engine thinks.
+func (s *session) addTokens(r *request, packed []byte) error {
+	tokens, err := proto.ParseTokens(s.tokenBuf[:0], packed)
+	if err != nil {
+		return err
+	}
+	s.tokenBuf = tokens
+	n := len(tokens)
+	switch {
+	case r.tokens+n > proto.MaxTokens:
+		r.broken = refuse(proto.CodeLimit, "%s tokens: %d, want at most %d", r.name(), r.tokens+n, proto.MaxTokens)
+	case s.tokens+n > maxSessionTokens:
+		r.broken = refuse(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r.name(), s.tokens+n, maxSessionTokens)
+	case s.blocks+(len(r.tail)+n)/s.chain.blockSize > maxSessionBlocks:
+		r.broken = refuse(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r.name(), maxSessionBlocks)
+	}
+	if r.broken != nil {
+		return r.broken
+	}
+	before := len(r.blocks)
+	s.chain.add(r, tokens)
+	s.tokens += n
+	s.blocks += len(r.blocks) - before
+	return nil
+}
+
+func (s *session) release(m *proto.Range) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	first, end := uint64(m.First), uint64(m.First)+uint64(m.Count)
+	var slots []blockmgr.Slot
+	s.mu.Lock()
+	for i, slot := range r.pins {
+		if uint64(i) >= first && uint64(i) < end {
+			slots = append(slots, slot)
+			delete(r.pins, i)
+		}
+	}
+	s.mu.Unlock()
+	return s.unpin(slots)
+}
+
+// close ends a request.
+func (s *session) close(m *proto.Close) error {
+	r := s.requests[m.Request]
+	if r == nil || r.generation != m.Generation {
+		_, err := s.find(m.Request, m.Generation)
+		return err
+	}
+	return s.drop(r)
+}
+
+// drop forgets a request, its pins and its grants.
+func (s *session) drop(r *request) error {
+	var pins, grants []blockmgr.Slot
+	s.mu.Lock()
+	r.closed = true
+	delete(s.requests, r.id)
+	for _, slot := range r.pins {
+		pins = append(pins, slot)
+	}
+	for slot := range r.grants {
+		grants = append(grants, slot)
+	}
+	s.grants -= len(grants)
+	s.mu.Unlock()
+	s.tokens -= r.tokens
+	s.blocks -= len(r.blocks)
+	err := s.unpin(pins)
+	if len(grants) > 0 {
+		err = errors.Join(err, s.pool.Abort(s.id, grants))
+	}
+	return err
+}
+
+func (s *session) unpin(slots []blockmgr.Slot) error {
+	if len(slots) == 0 {
+		return nil
+	}
+	return s.pool.Unpin(s.id, slots)
+}
+
+// join adds a worker's connection.
+func (s *session) join(l *link) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return refuse(proto.CodeNotFound, "session %d has ended", s.id)
+	case len(s.workers) >= maxWorkers:
+		return refuse(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
+	}
+	s.workers[l] = struct{}{}
+	s.lost = false
+	return nil
+}
+
+// leave takes a worker's connection out. lost says that it ended without BYE.
+func (s *session) leave(l *link, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.workers[l]; !ok {
+		return
+	}
+	delete(s.workers, l)
+	if lost && !s.ended {
+		s.lost = true
+		s.count.workersLost.Add(1)
+		s.log.Warn("a worker's connection ended without BYE", zap.Int("workers_left", len(s.workers)))
+	}
+}
+
+// watch keeps p until the session has ended; it takes p over. Processes that
+// have exited meanwhile are let go, so that the list is bounded by the
+// connections.
+func (s *session) watch(p *process) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	kept := s.procs[:0]
+	for _, old := range s.procs {
+		if old.gone() {
+			old.close()
+			continue
+		}
+		kept = append(kept, old)
+	}
+	clear(s.procs[len(kept):])
+	s.procs = append(kept, p)
+	return true
+}

@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+func TestSecondAgentOnASocketIsRefused(t *testing.T) {
+	cfg := testConfig(t)
+	a := startAgent(t, cfg)
+	other := testConfig(t)
+	other.Socket = cfg.Socket
+	if _, err := New(other, nil); err == nil || !strings.Contains(err.Error(), "another agent is serving on it") {
+		t.Errorf("got error %v", err)
+	}
+	a.scheduler(t, 1) // the first one goes on
+}
+
+func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
+	cfg := testConfig(t)
+	l, err := net.ListenUnix(proto.Network, &net.UnixAddr{Name: cfg.Socket, Net: proto.Network})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	a := startAgent(t, cfg)
+	a.scheduler(t, 1)
+	if info, err := os.Stat(cfg.Socket); err != nil || info.Mode().Perm() != socketMode {
+		t.Errorf("socket mode %v, error %v: want %#o", info.Mode(), err, socketMode)
+	}
+}
+
+func TestStopLeavesOnlyTheDisk(t *testing.T) {
+	cfg := testConfig(t)
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	a.stop()
+	<-c.Done()
+	if _, err := os.Stat(cfg.Socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is there: error %v", err)
+	}
+	if left, _ := os.ReadDir(cfg.HostDir); len(left) != 0 {
+		t.Errorf("%d host files are left: %v", len(left), left)
+	}
+	b := startAgent(t, cfg)
+	again := b.scheduler(t, 1)
+	r := proto.RequestID{ID: 1}
+	if err := again.Open(r, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := again.Lookup(t.Context(), r, 0, 3, proto.MaxWaitMillis*1e6); err != nil || hit.Ready != 3 {
+		t.Errorf("after the restart: got %+v, error %v: want 3 blocks from disk", hit, err)
+	}
+}
+
+func TestBadConfigIsNamed(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{"no node", func(c *Config) { c.Node = "" }, []string{"node name", `""`}},
+		{"relative socket", func(c *Config) { c.Socket = "a.sock" }, []string{"socket path", "a.sock"}},
+		{"long socket", func(c *Config) { c.Socket = "/" + strings.Repeat("x", 200) }, []string{"socket path", "201 bytes", "1..107"}},
+		{"socket is a file", func(c *Config) { c.Socket = file }, []string{"socket path", file, "not a socket"}},
+		{"admin without port", func(c *Config) { c.Admin = "localhost" }, []string{"admin address", "localhost"}},
+		{"admin port in use", func(c *Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
+		{"cluster", func(c *Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
+		{"NATS URL", func(c *Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
+		{"host directory", func(c *Config) { c.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
+		{"disk directory", func(c *Config) { c.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
+		{"host size", func(c *Config) { c.HostBytes = 1 }, []string{"host size", "1"}},
+		{"extent size", func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2147483648"}},
+	} {
+		cfg := testConfig(t)
+		c.change(&cfg)
+		_, err := New(cfg, nil)
+		if err == nil {
+			t.Errorf("%s: the agent started", c.name)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %q does not say %q", c.name, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: error %q has several lines", c.name, err)
+		}
+	}
+}
+
+func get(t *testing.T, a *testAgent, path string) (int, string) {
+	t.Helper()
+	tr := &http.Transport{DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: tr}).Get("http://" + a.AdminAddr() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestAdminShowsThePool(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 7)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+
+	var pools []struct {
+		Pool       uint64
+		Model      string
+		BlockBytes uint64 `json:"block_bytes"`
+		Blocks     []struct {
+			Key, Hash  string
+			Tiers      []string
+			Host, Disk struct {
+				Path   string
+				Offset int64
+			}
+		}
+	}
+	_, body := get(t, a, "/v1/pools")
+	if err := json.Unmarshal([]byte(body), &pools); err != nil || len(pools) != 1 || len(pools[0].Blocks) != 2 {
+		t.Fatalf("error %v, got %s", err, body)
+	}
+	if pools[0].Pool != c.Welcome().Pool || pools[0].BlockBytes != 4096 || pools[0].Model != "test" {
+		t.Errorf("got %+v", pools[0])
+	}
+	for _, b := range pools[0].Blocks {
+		if strings.Join(b.Tiers, " ") != "host_pinned disk" || len(b.Hash) != 16 {
+			t.Errorf("block %+v", b)
+		}
+		checkBytesAt(t, b.Host.Path, b.Host.Offset)
+		checkBytesAt(t, b.Disk.Path, b.Disk.Offset)
+	}
+}
+
+// checkBytesAt checks that a block of storePrompt with seed 1 lies in a file.
+func checkBytesAt(t *testing.T, path string, offset int64) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer f.Close()
+	got := make([]byte, 4096)
+	if _, err := f.ReadAt(got, offset); err != nil {
+		t.Error(err)
+		return
+	}
+	if s := string(got); s != string(content(1, 0)) && s != string(content(1, 1)) {
+		t.Errorf("no block lies in %s at %d", path, offset)
+	}
+}
+
+func TestAdminHealthStatsAndMetrics(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 7)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/readyz": "ready",
+		"/v1/stats": `"owner":"worker 7/0"`,
+		"/metrics":  `blockyard_pool_operations_total{kind="committed",pool="`,
+	} {
+		if status, body := get(t, a, path); status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: status %d, want %q in %s", path, status, want, body)
+		}
+	}
+	_, body := get(t, a, "/v1/stats")
+	var s struct {
+		Node     string
+		Sessions int
+		Quiet    bool
+		Events   struct{ In uint64 }
+		Pools    []map[string]any
+	}
+	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Node != "test-node" || s.Sessions != 1 || !s.Quiet || s.Events.In != 4 {
+		t.Errorf("error %v, got %s", err, body)
+	}
+	if s.Pools[0]["committed"] != 2.0 || s.Pools[0]["pool"] != float64(c.Welcome().Pool) {
+		t.Errorf("pool %v", s.Pools[0])
+	}
+	if status, _ := get(t, a, "/v1/other"); status != http.StatusNotFound {
+		t.Errorf("unknown path: status %d", status)
+	}
+}
+
+func TestPoolAndWorkerArePublished(t *testing.T) {
+	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nats.Close()
+	cfg := testConfig(t)
+	cfg.NATSURL = nats.URL()
+	a := startAgent(t, cfg)
+	defer a.stop() // before the server closes
+	c := a.scheduler(t, 7)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	eventually(t, "all is published", func() bool {
+		s := a.Stats()
+		return s.Quiet && len(s.Streams) == 2 && s.Streams[0].Blocks == 6 && s.Events.Out > 0
+	})
+	s := a.Stats()
+	if s.Streams[0].Owner != "pool "+jsonNumber(c.Welcome().Pool) || s.Streams[1].Owner != "worker 7/0" {
+		t.Errorf("streams %+v", s.Streams)
+	}
+	for _, st := range s.Streams {
+		if len(st.PublisherID) != 16 || st.Health != "exact" {
+			t.Errorf("stream %+v", st)
+		}
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.Stats(); len(s.Streams) != 1 || s.Streams[0].Blocks != 6 {
+		t.Errorf("after BYE: streams %+v, want the pool's alone", s.Streams)
+	}
+}
+
+func jsonNumber(v uint64) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+func TestPoolIDsAreStableAndDistinct(t *testing.T) {
+	ns := testNamespace()
+	other := ns
+	other.Weights = "other"
+	id := poolID("node-a", ns.ID())
+	if id != poolID("node-a", ns.ID()) || id == poolID("node-b", ns.ID()) || id == poolID("node-a", other.ID()) || id>>53 != 0 {
+		t.Errorf("pool id %d", id)
+	}
+}

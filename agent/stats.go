@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// EventStats count the node's events. In counts what engines and pools said,
+// Out the router events that were handed to feeds. Gaps are holes in engines'
+// sequences; each is Repaired or Lost in the end.
+type EventStats struct {
+	In        uint64 `json:"in"`
+	Out       uint64 `json:"out"`
+	Gaps      uint64 `json:"gaps"`
+	Repaired  uint64 `json:"repaired"`
+	Lost      uint64 `json:"lost"`
+	BadFrames uint64 `json:"bad_frames"`
+	BadEvents uint64 `json:"bad_events"`
+	Restarts  uint64 `json:"restarts"`
+}
+
+// StreamStats describe one owner's stream.
+type StreamStats struct {
+	Owner string `json:"owner"`
+	// PublisherID is 16 hexadecimal digits; empty when nothing is published.
+	PublisherID string         `json:"publisher_id"`
+	LastEventID uint64         `json:"last_event_id"`
+	Digest      string         `json:"digest"`
+	Blocks      uint64         `json:"blocks"`
+	Health      kvevent.Health `json:"health"`
+	// Dropped are blocks that were not applied, by reason.
+	Dropped map[string]uint64 `json:"dropped"`
+}
+
+// PoolStats describe one pool.
+type PoolStats struct {
+	Pool      uint64 `json:"pool"`
+	Namespace string `json:"namespace"`
+	blockmgr.Stats
+}
+
+// SessionStats count what engines asked for, over all sessions since the start.
+type SessionStats struct {
+	Connections uint64 `json:"connections"`
+	Denied      uint64 `json:"denied"`
+	Malformed   uint64 `json:"malformed"`
+	Frames      uint64 `json:"frames"`
+	Refused     uint64 `json:"refused"`
+	Lookups     uint64 `json:"lookups"`
+	Claims      uint64 `json:"claims"`
+	Loads       uint64 `json:"loads"`
+	Stores      uint64 `json:"stores"`
+	Commits     uint64 `json:"commits"`
+	WorkersLost uint64 `json:"workers_lost"`
+	// AwaitingExit is the number of ended sessions whose processes live on.
+	AwaitingExit int `json:"awaiting_exit"`
+}
+
+// Stats is a snapshot of the agent; GET /v1/stats.
+type Stats struct {
+	Node     string        `json:"node"`
+	Events   EventStats    `json:"events"`
+	Streams  []StreamStats `json:"streams"`
+	Pools    []PoolStats   `json:"pools"`
+	Sessions int           `json:"sessions"`
+	Engines  SessionStats  `json:"engines"`
+	// Quiet: nothing is pending anywhere in the agent.
+	Quiet bool `json:"quiet"`
+}
+
+// Stats takes a snapshot. It flushes the streams, so that the ids and digests
+// are those of the state now.
+func (a *Agent) Stats() Stats {
+	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
+	for _, p := range a.manager.Pools() {
+		ps := PoolStats{Pool: poolID(a.cfg.Node, p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
+		s.Quiet = s.Quiet && quiesced(p)
+		s.Pools = append(s.Pools, ps)
+	}
+	repairing := a.hub.snapshot(&s)
+	s.Quiet = s.Quiet && !repairing
+	a.server.snapshot(&s)
+	return s
+}
+
+// quiesced reports whether a pool has nothing to do.
+func quiesced(p *blockmgr.Pool) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return p.Quiesce(ctx) == nil
+}
+
+// snapshot fills in the events and streams, and reports whether a rank is
+// repairing a gap.
+func (h *eventHub) snapshot(s *Stats) (repairing bool) {
+	ranks, sum := h.liveRanks()
+	s.Streams = []StreamStats{}
+	for _, o := range h.poolStreams() {
+		s.Streams = append(s.Streams, o.describe(nil))
+	}
+	for _, r := range ranks {
+		rs := r.stats()
+		addRankStats(&sum, &rs)
+		s.Streams = append(s.Streams, r.describe(rs.Dropped))
+		repairing = repairing || rs.Repairing
+	}
+	slices.SortFunc(s.Streams, func(a, b StreamStats) int { return cmp.Compare(a.Owner, b.Owner) })
+	s.Events = EventStats{
+		In: sum.Events + h.pool.Load(), Out: h.out.Load(),
+		Gaps: sum.Gaps, Repaired: sum.Repaired, Lost: sum.Lost,
+		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
+	}
+	return repairing
+}
+
+func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
+	st := o.stream.Status()
+	s := StreamStats{
+		Owner: o.stream.Owner().String(), LastEventID: st.LastEventID, Digest: hex16(st.Digest),
+		Blocks: st.Blocks, Health: st.Health, Dropped: dropped,
+	}
+	if s.Dropped == nil {
+		s.Dropped = map[string]uint64{}
+	}
+	if f := o.tap.feed.Load(); f != nil {
+		s.PublisherID = hex16(f.PublisherID())
+	}
+	return s
+}
+
+func hex16(v uint64) string { return fmt.Sprintf("%016x", v) }
+
+// snapshot fills in the sessions.
+func (s *sessionServer) snapshot(out *Stats) {
+	s.mu.Lock()
+	out.Sessions = len(s.byID)
+	waiting := s.waiting
+	s.mu.Unlock()
+	c := &s.sessions
+	out.Engines = SessionStats{
+		Connections: s.count.accepted.Load(), Denied: s.count.denied.Load(), Malformed: s.count.malformed.Load(),
+		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
+		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
+		WorkersLost: c.workersLost.Load(), AwaitingExit: waiting,
+	}
+}
+
+// addRankStats adds to sum what the agent reports of all its ranks together.
+func addRankStats(sum, s *consolidator.RankStats) {
+	sum.Events += s.Events
+	sum.Gaps += s.Gaps
+	sum.Repaired += s.Repaired
+	sum.Lost += s.Lost
+	sum.BadFrames += s.BadFrames
+	sum.BadEvents += s.BadEvents
+	sum.Restarts += s.Restarts
+}

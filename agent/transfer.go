@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// lookup answers a LOOKUP: at once when it does not wait, else from a goroutine
+// of its own so that the connection is read on.
+func (s *session) lookup(corr uint32, m *proto.Lookup) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	s.count.lookups.Add(1)
+	blocks := r.completeBlocks(m.First, m.Count)
+	if m.WaitMillis == 0 {
+		return s.answerLookup(corr, m, r, blocks, 0)
+	}
+	select {
+	case s.lookupSlots <- struct{}{}:
+	default:
+		return s.answerLookup(corr, m, r, blocks, 0)
+	}
+	s.lookups.Go(func() {
+		defer func() { <-s.lookupSlots }()
+		wait := time.Duration(m.WaitMillis) * time.Millisecond
+		if err := s.answerLookup(corr, m, r, blocks, wait); err != nil {
+			s.count.refused.Add(1)
+			_ = sendError(s.sched.conn, corr, m.Request, refusalOf(err)) // a failed send has closed the connection
+		}
+	})
+	return nil
+}
+
+// answerLookup finds and pins blocks and answers. The pins are recorded before
+// the answer leaves; when the request was closed meanwhile, they drop instead.
+func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
+	var found blockmgr.LookupResult
+	if len(blocks) > 0 {
+		ctx, cancel := context.WithTimeout(s.ctx, wait)
+		defer cancel()
+		var err error
+		if found, err = s.pool.Lookup(ctx, s.id, blocks); err != nil {
+			return err
+		}
+	}
+	spare, open := s.recordPins(r, m.First, found.Slots)
+	if err := s.unpin(spare); err != nil {
+		return err
+	}
+	if !open {
+		return refuse(proto.CodeNotFound, "%s was closed", r.name())
+	}
+	hit := proto.LookupHit{
+		Request: m.Request, Generation: m.Generation, First: m.First,
+		Ready: uint32(len(found.Slots)), Coming: uint32(found.Coming), Sources: make([]byte, len(found.Sources)),
+	}
+	for i, t := range found.Sources {
+		hit.Sources[i] = byte(t)
+	}
+	return s.sched.conn.Send(proto.TypeLookupHit, corr, &hit, nil)
+}
+
+// recordPins notes the pins of a lookup in its request. A request holds each
+// block's pin once: spare are pins of blocks that were pinned already, or all of
+// them when the request is not open any more.
+func (s *session) recordPins(r *request, first uint32, slots []blockmgr.Slot) (spare []blockmgr.Slot, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.closed {
+		return slots, false
+	}
+	for i, slot := range slots {
+		block := first + uint32(i)
+		if _, ok := r.pins[block]; ok {
+			spare = append(spare, slot)
+			continue
+		}
+		r.pins[block] = slot
+	}
+	return spare, true
+}
+
+// claim answers a CLAIM: it sends LOAD to every worker and the slots to the
+// scheduler. The pins stay until RELEASE. After a worker was lost the next CLAIM
+// is refused, so that the scheduler learns of it before it relies on a load.
+func (s *session) claim(corr uint32, m *proto.Claim) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	s.count.claims.Add(1)
+	slots, workers, err := s.claimable(r, m)
+	if err != nil {
+		return err
+	}
+	packed := packSlots(slots)
+	told := 0
+	for _, w := range workers {
+		if w.send(proto.TypeLoad, 0, &proto.Load{Job: m.Job, Slots: packed, Blocks: m.Blocks}, slots) == nil {
+			told++ // else the connection is closed, and its reader takes the worker out
+		}
+	}
+	s.count.loads.Add(uint64(told))
+	if told == 0 {
+		return refuse(proto.CodeState, "job %d: no worker could be told", m.Job)
+	}
+	return s.sched.send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Slots: packed, Workers: uint32(told)}, slots)
+}
+
+// claimable is what a CLAIM needs: the pinned slots and the workers to tell.
+func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lost:
+		s.lost = false
+		return nil, nil, refuse(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
+	case len(s.workers) == 0:
+		return nil, nil, refuse(proto.CodeState, "job %d: no worker is registered", m.Job)
+	}
+	slots := make([]blockmgr.Slot, m.Count)
+	for i := range slots {
+		slot, ok := r.pins[m.First+uint32(i)]
+		if !ok {
+			return nil, nil, refuse(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r.name(), m.First+uint32(i))
+		}
+		slots[i] = slot
+	}
+	return slots, slices.Collect(maps.Keys(s.workers)), nil
+}
+
+// store answers a STORE. Beyond maxGrants blocks are refused without asking the
+// pool.
+func (s *session) store(corr uint32, m *proto.Store) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	blocks, err := r.wholeRun(m.First, m.Count)
+	if err != nil {
+		return err
+	}
+	s.count.stores.Add(1)
+	s.mu.Lock()
+	room := maxGrants - s.grants
+	s.mu.Unlock()
+	var got blockmgr.GrantResult
+	offered := blocks[:min(len(blocks), room)]
+	if len(offered) > 0 {
+		if got, err = s.pool.Grant(s.id, offered); err != nil {
+			return err
+		}
+	}
+	answer := proto.Grant{
+		Request: m.Request, Generation: m.Generation,
+		Present: uint32(got.Present), Refused: uint32(got.Refused + len(blocks) - len(offered)),
+	}
+	wire := make([]proto.GrantedSlot, len(got.Grants))
+	slots := make([]blockmgr.Slot, len(got.Grants))
+	s.mu.Lock()
+	for i, g := range got.Grants {
+		r.grants[g.Slot] = struct{}{}
+		slots[i] = g.Slot
+		wire[i] = proto.GrantedSlot{Block: m.First + uint32(g.Index), Slot: proto.Slot(g.Slot)}
+	}
+	s.grants += len(slots)
+	s.mu.Unlock()
+	answer.Grants = proto.AppendGrants(nil, wire)
+	return s.sched.send(proto.TypeGrant, corr, &answer, slots)
+}
+
+// granted checks that every slot of a list is granted to the request.
+func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return nil, nil, err
+	}
+	slots, err := unpackSlots(m.Slots)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range slots {
+		if _, ok := r.grants[slot]; !ok {
+			return nil, nil, refuse(proto.CodeState, "slot %d of extent %d generation %d is not granted to %s",
+				slot.Index, slot.Extent, slot.Generation, r.name())
+		}
+	}
+	return r, slots, nil
+}
+
+// settle forgets grants that were committed or aborted.
+func (s *session) settle(r *request, slots []blockmgr.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(r.grants)
+	for _, slot := range slots {
+		delete(r.grants, slot)
+	}
+	s.grants -= before - len(r.grants)
+}
+
+func (s *session) commit(corr uint32, m *proto.SlotList) error {
+	r, slots, err := s.granted(m)
+	if err != nil {
+		return err
+	}
+	if err := s.pool.Commit(s.id, slots); err != nil {
+		return err
+	}
+	s.count.commits.Add(1)
+	s.settle(r, slots)
+	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
+}
+
+func (s *session) abort(m *proto.SlotList) error {
+	r, slots, err := s.granted(m)
+	if err != nil {
+		return err
+	}
+	if err := s.pool.Abort(s.id, slots); err != nil {
+		return err
+	}
+	s.settle(r, slots)
+	return nil
+}
+
+// resume answers RESUME. The host pool starts cold with the agent, so nothing of
+// an earlier agent's can be kept.
+func (s *session) resume(corr uint32) error {
+	if s.resumed {
+		return refuse(proto.CodeState, "RESUME may come once in a session")
+	}
+	s.resumed = true
+	return s.sched.conn.Send(proto.TypeResumed, corr, &proto.Resumed{}, nil)
+}

@@ -1,0 +1,315 @@
+package proto
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// ErrDisconnected: the connection to the agent has ended.
+var ErrDisconnected = errors.New("connection to the agent has ended")
+
+// RefusedError is an ERROR frame from the agent.
+type RefusedError struct {
+	// Type is the frame that was refused.
+	Type Type
+	// Reply is what the agent says about it.
+	Reply Error
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("agent refused %s: %s: %s", e.Type, e.Reply.Code, e.Reply.Text)
+}
+
+// ClientOptions is what both kinds of client need to connect.
+type ClientOptions struct {
+	// Socket is the path of the agent's socket.
+	Socket string
+	// Hello is sent as it is, but for Major, Minor and Role, which the client sets.
+	Hello Hello
+	// Log gets what the agent reports outside of an answer; nil logs nothing.
+	Log *zap.Logger
+}
+
+// maxPending bounds the calls that wait for an answer on one connection.
+const maxPending = 4096
+
+// client is what both kinds of client share: one connection, one goroutine
+// that reads it, the calls that wait for an answer, and the mapped extents.
+type client struct {
+	conn    *Conn
+	log     *zap.Logger
+	welcome Welcome
+	extents *extentMap
+	load    func(Load) // called by the reader; nil for a scheduler
+	done    chan struct{}
+
+	mu      sync.Mutex
+	corr    uint32
+	pending map[uint32]pendingCall
+	cause   error // why done was closed; set before it is
+}
+
+type pendingCall struct {
+	sent   Type
+	answer chan reply // room for one, so that the reader never waits
+}
+
+// reply is a copy of an answer: its type and its body.
+type reply struct {
+	Type
+	body []byte
+}
+
+// dial connects, says hello and reads the welcome. The caller starts run.
+func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
+	log := o.Log
+	if log == nil {
+		log = zap.NewNop()
+	}
+	conn, err := Dial(ctx, o.Socket)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetReceiveDeadline(time.Unix(1, 0)) })
+	w, err := handshake(conn, o.Hello, role)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("agent socket %s: %w", o.Socket, err)
+	}
+	return &client{
+		conn: conn, log: log, welcome: w, extents: newExtentMap(&w),
+		done: make(chan struct{}), pending: make(map[uint32]pendingCall),
+	}, nil
+}
+
+func handshake(conn *Conn, h Hello, role Role) (Welcome, error) {
+	h.Major, h.Minor, h.Role = VersionMajor, VersionMinor, string(role)
+	if err := h.Validate(); err != nil {
+		return Welcome{}, fmt.Errorf("%s %w", TypeHello, err)
+	}
+	if err := conn.Send(TypeHello, 1, &h, nil); err != nil {
+		return Welcome{}, err
+	}
+	f, err := conn.Receive()
+	if err != nil {
+		return Welcome{}, err
+	}
+	if f.File != nil {
+		f.File.Close()
+	}
+	var w Welcome
+	err = decodeReply(TypeHello, reply{f.Type, f.Body}, TypeWelcome, &w)
+	return w, err
+}
+
+// decodeReply reads an answer of type want into m, or turns an ERROR into a
+// RefusedError.
+func decodeReply(sent Type, r reply, want Type, m Message) error {
+	switch r.Type {
+	case TypeError:
+		e := &RefusedError{Type: sent}
+		if err := Decode(r.Type, r.body, &e.Reply); err != nil {
+			return err
+		}
+		return e
+	case want:
+		if m == nil {
+			return nil
+		}
+		return Decode(r.Type, r.body, m)
+	}
+	return fmt.Errorf("agent answered %s with %s: want %s", sent, r.Type, want)
+}
+
+// run reads frames until the connection ends.
+func (c *client) run() {
+	err := c.receiveAll()
+	c.conn.Close()
+	if errors.Is(err, io.EOF) {
+		err = ErrDisconnected
+	} else {
+		err = fmt.Errorf("%w: %w", ErrDisconnected, err)
+	}
+	c.mu.Lock()
+	c.cause = err
+	c.mu.Unlock()
+	close(c.done)
+}
+
+func (c *client) receiveAll() error {
+	for {
+		f, err := c.conn.Receive()
+		if err != nil {
+			return err
+		}
+		if err := c.handle(f); err != nil {
+			return err
+		}
+	}
+}
+
+// handle takes one frame. An error means that the agent does not keep to the
+// protocol.
+func (c *client) handle(f Frame) error {
+	if f.Type == TypeExtentReady {
+		var r ExtentReady
+		if err := Decode(f.Type, f.Body, &r); err != nil {
+			if f.File != nil {
+				f.File.Close()
+			}
+			return err
+		}
+		return c.extents.add(r, f.File)
+	}
+	if f.File != nil {
+		f.File.Close()
+		return fmt.Errorf("%s came with a file descriptor", f.Type)
+	}
+	if f.Corr != 0 {
+		c.answer(f)
+		return nil
+	}
+	switch f.Type {
+	case TypeError:
+		var e Error
+		if err := Decode(f.Type, f.Body, &e); err != nil {
+			return err
+		}
+		c.log.Warn("the agent refused a frame", zap.String("code", e.Code), zap.Uint64("request", e.Request), zap.String("text", e.Text))
+	case TypeLoad:
+		var l Load
+		if err := Decode(f.Type, f.Body, &l); err != nil {
+			return err
+		}
+		if c.load == nil {
+			return fmt.Errorf("%s came to a scheduler", f.Type)
+		}
+		c.load(l)
+	}
+	return nil // a type of a later minor version
+}
+
+// answer hands a frame to the call that waits for it; an answer to a call that
+// was given up is dropped.
+func (c *client) answer(f Frame) {
+	c.mu.Lock()
+	p, ok := c.pending[f.Corr]
+	delete(c.pending, f.Corr)
+	c.mu.Unlock()
+	if ok {
+		p.answer <- reply{f.Type, slices.Clone(f.Body)}
+	}
+}
+
+// call sends a frame and waits for its answer.
+func (c *client) call(ctx context.Context, t Type, m Message, want Type, into Message) error {
+	if err := validate(t, m); err != nil {
+		return err
+	}
+	corr, answer, err := c.register(t)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		c.mu.Lock()
+		delete(c.pending, corr)
+		c.mu.Unlock()
+	}()
+	if err := c.conn.Send(t, corr, m, nil); err != nil {
+		return err
+	}
+	select {
+	case r := <-answer:
+		return decodeReply(t, r, want, into)
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", t, ctx.Err())
+	case <-c.done:
+	}
+	select { // the answer may have been the connection's last frame
+	case r := <-answer:
+		return decodeReply(t, r, want, into)
+	default:
+		return c.err()
+	}
+}
+
+// register reserves a correlation for a call.
+func (c *client) register(t Type) (uint32, <-chan reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) >= maxPending {
+		return 0, nil, fmt.Errorf("%s: %d calls already wait for an answer", t, maxPending)
+	}
+	c.corr++
+	for c.corr == 0 || c.pending[c.corr].answer != nil {
+		c.corr++
+	}
+	answer := make(chan reply, 1)
+	c.pending[c.corr] = pendingCall{sent: t, answer: answer}
+	return c.corr, answer, nil
+}
+
+// post sends a frame that wants no answer.
+func (c *client) post(t Type, m Message) error {
+	if err := validate(t, m); err != nil {
+		return err
+	}
+	return c.conn.Send(t, 0, m, nil)
+}
+
+func validate(t Type, m Message) error {
+	if m == nil {
+		return nil
+	}
+	if err := m.Validate(); err != nil {
+		return fmt.Errorf("%s %w", t, err)
+	}
+	return nil
+}
+
+func (c *client) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// Welcome is the agent's answer to HELLO.
+func (c *client) Welcome() Welcome { return c.welcome }
+
+// SlotBytes is the mapped memory of a slot, as long as one block. It is valid
+// until Close, also after the connection has ended; whether the caller may read
+// or write it is a matter of pins and grants.
+func (c *client) SlotBytes(s Slot) ([]byte, error) { return c.extents.bytes(s) }
+
+// Generation is the slot's generation word as it is now. A loader compares it
+// with the slot's generation before and after its copy.
+func (c *client) Generation(s Slot) (uint64, error) { return c.extents.generation(s) }
+
+// Done is closed when the connection has ended. The mapped memory stays until
+// Close.
+func (c *client) Done() <-chan struct{} { return c.done }
+
+// Close ends the connection without BYE, waits for the reader and unmaps the
+// extents: no copy may be in flight, and no slice from SlotBytes may be used
+// afterwards. Further calls do nothing.
+func (c *client) Close() error {
+	c.conn.Close()
+	<-c.done
+	return c.extents.close()
+}
+
+// bye ends the connection in order.
+func (c *client) bye(ctx context.Context, reason string) error {
+	return c.call(ctx, TypeBye, &Bye{Reason: reason}, TypeOK, nil)
+}

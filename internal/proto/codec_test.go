@@ -1,0 +1,177 @@
+package proto
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/tinylib/msgp/msgp"
+)
+
+func TestUnknownKeysAreSkipped(t *testing.T) {
+	b := msgp.AppendMapHeader(nil, 3)
+	b = msgp.AppendString(b, "from_a_later_minor")
+	b = msgp.AppendMapHeader(b, 1)
+	b = msgp.AppendString(b, "x")
+	b = msgp.AppendArrayHeader(b, 1)
+	b = msgp.AppendInt(b, 1)
+	b = msgp.AppendString(b, "req")
+	b = msgp.AppendUint64(b, 77)
+	b = msgp.AppendString(b, "gen")
+	b = msgp.AppendUint32(b, 3)
+	var m Close
+	if err := Decode(TypeClose, b, &m); err != nil {
+		t.Fatal(err)
+	}
+	if m != (Close{Request: 77, Generation: 3}) {
+		t.Errorf("got %+v", m)
+	}
+}
+
+func TestHostileBodiesAreMalformed(t *testing.T) {
+	claimed := func(prefix ...byte) []byte {
+		b := msgp.AppendMapHeader(nil, 1)
+		b = msgp.AppendString(b, "tokens")
+		return append(b, prefix...)
+	}
+	valid, err := (&Open{Request: 1}).MarshalMsg(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string][]byte{
+		"empty":                             {},
+		"not a map":                         msgp.AppendInt(nil, 5),
+		"map of 2^32-1 pairs":               {0xdf, 0xff, 0xff, 0xff, 0xff},
+		"bin of 4 GiB":                      claimed(0xc6, 0xff, 0xff, 0xff, 0xff),
+		"string where bin belongs":          claimed(0xa1, 'x'),
+		"array of 2^32-1 in an unknown key": append(msgp.AppendString(msgp.AppendMapHeader(nil, 1), "u"), 0xdd, 0xff, 0xff, 0xff, 0xff),
+		"nested 20000 deep":                 append(msgp.AppendString(msgp.AppendMapHeader(nil, 1), "u"), bytes.Repeat([]byte{0x91}, 20000)...),
+		"bytes after the body":              append(bytes.Clone(valid), 0),
+		"cut short":                         valid[:len(valid)-1],
+	} {
+		var m Open
+		if err := Decode(TypeOpen, body, &m); !IsMalformed(err) {
+			t.Errorf("%s: got error %v, want one that is malformed", name, err)
+		}
+	}
+}
+
+func TestClaimedSizesDoNotAllocate(t *testing.T) {
+	body := append(msgp.AppendString(msgp.AppendMapHeader(nil, 1), "tokens"), 0xc6, 0x7f, 0xff, 0xff, 0xff)
+	n := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var m Open
+			_ = Decode(TypeOpen, body, &m)
+		}
+	}).AllocedBytesPerOp()
+	if n > 4096 {
+		t.Errorf("%d bytes allocated for a body of %d bytes that claims 2 GiB", n, len(body))
+	}
+}
+
+func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
+	hello := func(change func(*Hello)) *Hello {
+		h := *samples()[0].m.(*Hello)
+		change(&h)
+		return &h
+	}
+	for _, c := range []struct {
+		m    Message
+		want string
+	}{
+		{hello(func(h *Hello) { h.Role = "boss" }), `role: "boss" is neither "scheduler" nor "worker"`},
+		{hello(func(h *Hello) { h.WorkerID = 0 }), "worker_id: 0 is not a worker, want 1 or more"},
+		{hello(func(h *Hello) { h.Session = 4 }), "session: 4, want 0 from a scheduler and its session from a worker"},
+		{hello(func(h *Hello) { h.Namespace.BlockSize = 5000 }), "namespace page_size: 5000 is not in 1..4096"},
+		{hello(func(h *Hello) { h.Namespace.Weights = strings.Repeat("w", 2000) }), "namespace weights: 2000 bytes, want at most 1024"},
+		{hello(func(h *Hello) { h.EventsEndpoint = strings.Repeat("e", 300) }), "events_endpoint: 300 bytes, want at most 256"},
+		{&Lookup{Count: 1025}, "count: 1025 is not in 1..1024"},
+		{&Lookup{First: MaxTokens, Count: 1}, "first: 4194304 is not in 0..4194303"},
+		{&Lookup{Count: 1, WaitMillis: 60001}, "wait_ms: 60001 is not in 0..60000"},
+		{&Store{}, "count: 0 is not in 1..1024"},
+		{&Claim{Count: 2, Blocks: make([]byte, 4)}, "blocks: 1 items, want 2..2"},
+		{&Claim{Count: 2, Blocks: make([]byte, 7)}, "blocks: 7 bytes is not a multiple of 4"},
+		{&Append{Offset: MaxTokens + 1, Tokens: make([]byte, 4)}, "offset: 4194305 is not in 0..4194304"},
+		{&Append{}, "tokens: 0 items, want 1..7168"},
+		{&Open{Salt: strings.Repeat("s", 1025)}, "salt: 1025 bytes, want at most 1024"},
+		{&SlotList{}, "slots: 0 items, want 1..1024"},
+		{&Register{}, "device_blocks: 0 is not in 1..2147483648"},
+		{&ExtentReady{Slots: 16, SlotBytes: 4096, FileBytes: 65536, DataOffset: 4096}, "file_bytes: 65536, but 16 slots of 4096 bytes from 4096 on need 69632"},
+		{&ExtentReady{Slots: 600, SlotBytes: 8, FileBytes: 65536, DataOffset: 4096}, "data_offset: 4096 is not in 4800..65536"},
+		{&LookupHit{Ready: 1}, "sources: 0 bytes, want one for each of the 1 ready blocks"},
+		{&LookupHit{Ready: 1, Sources: []byte{9}}, "sources: 9 is not in 0..3"},
+		{&Welcome{}, "namespace_id: 0 bytes, want 16"},
+		{&Grant{Grants: make([]byte, 23)}, "grants: 23 bytes is not a multiple of 24"},
+		{&Resume{Pinned: make([]byte, 17)}, "pinned: 17 bytes is not a multiple of 16"},
+		{&Load{Slots: make([]byte, 32), Blocks: make([]byte, 4)}, "blocks: 1 items, want 2..2"},
+		{&Bye{Reason: strings.Repeat("r", 1025)}, "reason: 1025 bytes, want at most 1024"},
+	} {
+		err := c.m.Validate()
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%T: got error %v, want %s", c.m, err, c.want)
+		}
+	}
+}
+
+func TestLargestBodiesFitAFrame(t *testing.T) {
+	name := strings.Repeat("n", MaxNameLen)
+	slots := make([]byte, MaxBlocksPerFrame*packedSlotSize)
+	for _, s := range []sample{
+		{TypeOpen, 0, &Open{Request: 1 << 63, Generation: 1 << 31, LoRA: name, LoRAName: name, Salt: name, Tokens: make([]byte, MaxTokensPerFrame*packedTokenSize)}},
+		{TypeGrant, 1, &Grant{Request: 1 << 63, Grants: make([]byte, MaxBlocksPerFrame*packedGrantSize)}},
+		{TypeLoad, 0, &Load{Job: 1 << 63, Slots: slots, Blocks: make([]byte, MaxBlocksPerFrame*packedTokenSize)}},
+		{TypeClaimed, 1, &Claimed{Job: 1 << 63, Slots: slots}},
+		{TypeCommit, 1, &SlotList{Request: 1 << 63, Slots: slots}},
+	} {
+		if err := s.m.Validate(); err != nil {
+			t.Errorf("%s: %v", s.t, err)
+		}
+		if _, err := AppendFrame(nil, s.t, s.corr, s.m); err != nil {
+			t.Errorf("%s: %v", s.t, err)
+		}
+	}
+	if _, err := AppendFrame(nil, TypeResume, 1, &Resume{Granted: make([]byte, MaxFrame)}); err == nil {
+		t.Error("a body larger than a frame was encoded")
+	}
+}
+
+// FuzzDecode feeds every decoder whatever a client may send. What it accepts
+// must be in range and survive a round trip.
+func FuzzDecode(f *testing.F) {
+	for _, s := range samples() {
+		b, err := AppendFrame(nil, s.t, s.corr, s.m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add(AppendHeader(nil, Header{Type: 999}))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		h, body, err := ParseFrame(frame)
+		if err != nil {
+			// The mutator rarely keeps the length field true: go on with the body.
+			if len(frame) < HeaderSize {
+				return
+			}
+			h.Type, body = Type(binary.LittleEndian.Uint16(frame[4:])), frame[HeaderSize:]
+		}
+		m, _ := NewMessage(h.Type)
+		if m == nil || Decode(h.Type, body, m) != nil {
+			return
+		}
+		again, err := m.MarshalMsg(nil)
+		if err != nil {
+			t.Fatalf("%s: decoded, but not encoded again: %v", h.Type, err)
+		}
+		n, _ := NewMessage(h.Type)
+		if err := Decode(h.Type, again, n); err != nil {
+			t.Fatalf("%s: encoded, but not decoded again: %v", h.Type, err)
+		}
+		if d := cmp.Diff(m, n); d != "" {
+			t.Fatalf("%s: changed on the way:\n%s", h.Type, d)
+		}
+	})
+}

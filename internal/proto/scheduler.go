@@ -1,0 +1,223 @@
+package proto
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// RequestID names one incarnation of a request: a preempted request comes back
+// with the next generation.
+type RequestID struct {
+	ID         uint64
+	Generation uint32
+}
+
+// LookupAnswer is what a LOOKUP found: Ready blocks from the first one asked
+// for are pinned, Coming more are on their way from disk. Sources has one tier
+// for each ready block.
+type LookupAnswer struct {
+	Ready, Coming int
+	Sources       []kv.Tier
+}
+
+// StoreAnswer is what a STORE was granted. Present blocks were there already,
+// Refused blocks found no slot.
+type StoreAnswer struct {
+	Grants           []GrantedSlot
+	Present, Refused int
+}
+
+// SchedulerClient is the connection of an engine's scheduler. Its methods may
+// be called from several goroutines; the frames of one request must be sent in
+// order, which is the caller's to see to.
+type SchedulerClient struct {
+	*client
+}
+
+// DialScheduler connects to the agent as a scheduler. From then on it maps each
+// extent as the agent announces it. ctx bounds the handshake only.
+func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
+	c, err := dial(ctx, o, RoleScheduler)
+	if err != nil {
+		return nil, err
+	}
+	go c.run()
+	return &SchedulerClient{client: c}, nil
+}
+
+// Open begins a request with all the tokens known so far, in as many frames as
+// it takes. There is no answer: a refusal shows in the next call that has one.
+func (c *SchedulerClient) Open(r RequestID, lora, loraName, salt string, tokens []uint32) error {
+	n := min(len(tokens), MaxTokensPerFrame)
+	err := c.post(TypeOpen, &Open{
+		Request: r.ID, Generation: r.Generation, LoRA: lora, LoRAName: loraName, Salt: salt,
+		Tokens: AppendTokens(nil, tokens[:n]),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Append(r, n, tokens[n:])
+}
+
+// Append adds tokens to a request that has offset tokens already.
+func (c *SchedulerClient) Append(r RequestID, offset int, tokens []uint32) error {
+	for len(tokens) > 0 {
+		if offset < 0 || offset > MaxTokens {
+			return fmt.Errorf("%s offset: %d is not in 0..%d", TypeAppend, offset, MaxTokens)
+		}
+		n := min(len(tokens), MaxTokensPerFrame)
+		a := Append{Request: r.ID, Generation: r.Generation, Offset: uint32(offset), Tokens: AppendTokens(nil, tokens[:n])}
+		if err := c.post(TypeAppend, &a); err != nil {
+			return err
+		}
+		tokens, offset = tokens[n:], offset+n
+	}
+	return nil
+}
+
+// Lookup asks for blocks first … first+count-1 and lets the agent wait up to
+// wait for those on disk. The ready blocks stay pinned until Release or
+// CloseRequest. When ctx ends first the pins may still be made; CloseRequest
+// drops them.
+func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count int, wait time.Duration) (LookupAnswer, error) {
+	if err := checkRun(TypeLookup, first, count); err != nil {
+		return LookupAnswer{}, err
+	}
+	var a LookupAnswer
+	deadline := time.Now().Add(wait)
+	for count > 0 {
+		n := min(count, MaxBlocksPerFrame)
+		left := min(max(time.Until(deadline).Milliseconds(), 0), MaxWaitMillis)
+		var hit LookupHit
+		err := c.call(ctx, TypeLookup, &Lookup{
+			Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), WaitMillis: uint32(left),
+		}, TypeLookupHit, &hit)
+		if err != nil {
+			return a, err
+		}
+		a.Ready += int(hit.Ready)
+		a.Coming += int(hit.Coming)
+		for _, s := range hit.Sources {
+			a.Sources = append(a.Sources, kv.Tier(s))
+		}
+		if int(hit.Ready) < n {
+			break
+		}
+		first, count = first+n, count-n
+	}
+	return a, nil
+}
+
+// Claim says that the pinned blocks from first on will be loaded into
+// deviceBlocks, at most MaxBlocksPerFrame of them. It returns their slots and
+// the number of workers that were told.
+func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, first int, deviceBlocks []uint32) ([]Slot, int, error) {
+	if err := checkRun(TypeClaim, first, len(deviceBlocks)); err != nil {
+		return nil, 0, err
+	}
+	var a Claimed
+	err := c.call(ctx, TypeClaim, &Claim{
+		Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(len(deviceBlocks)),
+		Job: job, Blocks: AppendTokens(nil, deviceBlocks),
+	}, TypeClaimed, &a)
+	if err != nil {
+		return nil, 0, err
+	}
+	slots, err := ParseSlots(make([]Slot, 0, len(deviceBlocks)), a.Slots)
+	if err == nil && len(slots) != len(deviceBlocks) {
+		err = fmt.Errorf("%s slots: %d items, want %d", TypeClaimed, len(slots), len(deviceBlocks))
+	}
+	return slots, int(a.Workers), err
+}
+
+// Store offers blocks first … first+count-1. The grants of several frames are
+// put together when count is above MaxBlocksPerFrame; on an error the grants
+// made so far are returned with it.
+func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count int) (StoreAnswer, error) {
+	if err := checkRun(TypeStore, first, count); err != nil {
+		return StoreAnswer{}, err
+	}
+	var a StoreAnswer
+	for count > 0 {
+		n := min(count, MaxBlocksPerFrame)
+		var g Grant
+		s := Store{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n)}
+		err := c.call(ctx, TypeStore, &s, TypeGrant, &g)
+		if err != nil {
+			return a, err
+		}
+		if a.Grants, err = ParseGrants(a.Grants, g.Grants); err != nil {
+			return a, err
+		}
+		a.Present += int(g.Present)
+		a.Refused += int(g.Refused)
+		first, count = first+n, count-n
+	}
+	return a, nil
+}
+
+// Commit says that granted slots are filled; their blocks are then resident.
+func (c *SchedulerClient) Commit(ctx context.Context, r RequestID, slots []Slot) error {
+	for len(slots) > 0 {
+		n := min(len(slots), MaxBlocksPerFrame)
+		m := SlotList{Request: r.ID, Generation: r.Generation, Slots: AppendSlots(nil, slots[:n])}
+		if err := c.call(ctx, TypeCommit, &m, TypeOK, nil); err != nil {
+			return err
+		}
+		slots = slots[n:]
+	}
+	return nil
+}
+
+// Abort gives granted slots back unfilled.
+func (c *SchedulerClient) Abort(r RequestID, slots []Slot) error {
+	for len(slots) > 0 {
+		n := min(len(slots), MaxBlocksPerFrame)
+		m := SlotList{Request: r.ID, Generation: r.Generation, Slots: AppendSlots(nil, slots[:n])}
+		if err := c.post(TypeAbort, &m); err != nil {
+			return err
+		}
+		slots = slots[n:]
+	}
+	return nil
+}
+
+// Release drops the pins of blocks first … first+count-1, claimed or not.
+func (c *SchedulerClient) Release(r RequestID, first, count int) error {
+	if err := checkRun(TypeRelease, first, count); err != nil {
+		return err
+	}
+	if count == 0 {
+		return nil
+	}
+	return c.post(TypeRelease, &Range{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(count)})
+}
+
+// CloseRequest ends a request: its pins drop and its uncommitted grants are
+// aborted.
+func (c *SchedulerClient) CloseRequest(r RequestID) error {
+	return c.post(TypeClose, &Close{Request: r.ID, Generation: r.Generation})
+}
+
+// Resume names what the engine still holds from a session with an earlier
+// agent, and returns what it may keep of that.
+func (c *SchedulerClient) Resume(ctx context.Context, m Resume) (Resumed, error) {
+	var a Resumed
+	err := c.call(ctx, TypeResume, &m, TypeResumed, &a)
+	return a, err
+}
+
+// Bye ends the session in order: no copy may be in flight. The agent then
+// closes the connection; Close is still needed.
+func (c *SchedulerClient) Bye(ctx context.Context, reason string) error { return c.bye(ctx, reason) }
+
+// checkRun checks block numbers before they are cut to 32 bits.
+func checkRun(t Type, first, count int) error {
+	if first < 0 || count < 0 || first > MaxTokens || count > MaxTokens {
+		return fmt.Errorf("%s blocks %d+%d: want both in 0..%d", t, first, count, MaxTokens)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package proto
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Limits of fields that no other limit bounds. An OPEN with every string at
+// its limit and MaxTokensPerFrame tokens still fits MaxFrame.
+const (
+	// MaxNameLen bounds LoRA fingerprints and names, salts and the namespace's
+	// strings; MaxTextLen bounds what is only for people; MaxEndpointLen bounds
+	// ZMQ endpoints and topics. All in bytes.
+	MaxNameLen     = 1024
+	MaxTextLen     = 1024
+	MaxEndpointLen = 256
+	// MaxTokens bounds the tokens of one request, and so block indices.
+	MaxTokens = 4 << 20
+	// MaxWaitMillis bounds how long a LOOKUP may ask the agent to wait.
+	MaxWaitMillis = 60_000
+	// MaxExtentBytes is the size of the largest extent file.
+	MaxExtentBytes = 1 << 30
+	// MaxDeviceBlocks bounds the device pool of one worker.
+	MaxDeviceBlocks = 1 << 31
+	// pageSize is what an extent's data is aligned to.
+	pageSize = 4096
+)
+
+func checkString(field, s string, limit int) error {
+	if len(s) > limit {
+		return fmt.Errorf("%s: %d bytes, want at most %d", field, len(s), limit)
+	}
+	return nil
+}
+
+func checkUint(field string, v, lo, hi uint64) error {
+	if v < lo || v > hi {
+		return fmt.Errorf("%s: %d is not in %d..%d", field, v, lo, hi)
+	}
+	return nil
+}
+
+// checkPacked checks a packed list of lo to hi items of size bytes each.
+func checkPacked(field string, b []byte, size, lo, hi int) error {
+	if len(b)%size != 0 {
+		return fmt.Errorf("%s: %d bytes is not a multiple of %d", field, len(b), size)
+	}
+	if n := len(b) / size; n < lo || n > hi {
+		return fmt.Errorf("%s: %d items, want %d..%d", field, n, lo, hi)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkBlocks checks a run of blocks of a request.
+func checkBlocks(first, count uint32, limit uint64) error {
+	return firstError(
+		checkUint("first", uint64(first), 0, MaxTokens-1),
+		checkUint("count", uint64(count), 1, limit),
+	)
+}
+
+// Validate implements Message.
+func (m *Hello) Validate() error {
+	if m.Role != string(RoleScheduler) && m.Role != string(RoleWorker) {
+		return fmt.Errorf("role: %.64q is neither %q nor %q", m.Role, RoleScheduler, RoleWorker)
+	}
+	worker := m.Role == string(RoleWorker)
+	if worker != (m.Session != 0) {
+		return fmt.Errorf("session: %d, want 0 from a scheduler and its session from a worker", m.Session)
+	}
+	if m.WorkerID == 0 {
+		return fmt.Errorf("worker_id: 0 is not a worker, want 1 or more")
+	}
+	ns := &m.Namespace
+	for _, s := range []struct{ name, v string }{
+		{"model", ns.Model}, {"weights", ns.Weights}, {"dtype", ns.DType}, {"layout", ns.Layout}, {"kv_format", ns.KVFormat},
+	} {
+		if err := checkString("namespace "+s.name, s.v, MaxNameLen); err != nil {
+			return err
+		}
+	}
+	return firstError(
+		checkString("engine", m.Engine, MaxTextLen),
+		checkString("events_endpoint", m.EventsEndpoint, MaxEndpointLen),
+		checkString("replay_endpoint", m.ReplayEndpoint, MaxEndpointLen),
+		checkString("events_topic", m.EventsTopic, MaxEndpointLen),
+		ns.Validate(),
+	)
+}
+
+// Validate implements Message.
+func (m *Welcome) Validate() error {
+	if n := len(m.NamespaceID); n != len(kv.NamespaceID{}) {
+		return fmt.Errorf("namespace_id: %d bytes, want %d", n, len(kv.NamespaceID{}))
+	}
+	return firstError(
+		checkUint("block_bytes", m.BlockBytes, 1, kv.MaxBlockBytes),
+		checkUint("slot_bytes", m.SlotBytes, m.BlockBytes, MaxExtentBytes),
+	)
+}
+
+// Validate implements Message.
+func (m *Register) Validate() error {
+	return firstError(
+		checkUint("device_blocks", uint64(m.DeviceBlocks), 1, MaxDeviceBlocks),
+		checkUint("block_bytes", m.BlockBytes, 1, kv.MaxBlockBytes),
+	)
+}
+
+// Validate implements Message.
+func (m *ExtentReady) Validate() error {
+	if err := firstError(
+		checkUint("slots", uint64(m.Slots), 1, MaxExtentBytes/pageSize),
+		checkUint("slot_bytes", m.SlotBytes, 1, MaxExtentBytes),
+		checkUint("file_bytes", m.FileBytes, 1, MaxExtentBytes),
+		checkUint("data_offset", m.DataOffset, 8*uint64(m.Slots), m.FileBytes),
+	); err != nil {
+		return err
+	}
+	if m.DataOffset%pageSize != 0 {
+		return fmt.Errorf("data_offset: %d is not a multiple of %d", m.DataOffset, pageSize)
+	}
+	if need := m.DataOffset + uint64(m.Slots)*m.SlotBytes; need > m.FileBytes {
+		return fmt.Errorf("file_bytes: %d, but %d slots of %d bytes from %d on need %d", m.FileBytes, m.Slots, m.SlotBytes, m.DataOffset, need)
+	}
+	return nil
+}
+
+// Validate implements Message.
+func (m *Error) Validate() error {
+	return firstError(checkString("code", m.Code, MaxNameLen), checkString("text", m.Text, 4*MaxTextLen))
+}
+
+// Validate implements Message.
+func (m *Open) Validate() error {
+	return firstError(
+		checkString("lora", m.LoRA, MaxNameLen),
+		checkString("lora_name", m.LoRAName, MaxNameLen),
+		checkString("salt", m.Salt, MaxNameLen),
+		checkPacked("tokens", m.Tokens, packedTokenSize, 0, MaxTokensPerFrame),
+	)
+}
+
+// Validate implements Message.
+func (m *Append) Validate() error {
+	return firstError(
+		checkUint("offset", uint64(m.Offset), 0, MaxTokens),
+		checkPacked("tokens", m.Tokens, packedTokenSize, 1, MaxTokensPerFrame),
+	)
+}
+
+// Validate implements Message.
+func (m *Range) Validate() error { return checkBlocks(m.First, m.Count, MaxTokens) }
+
+// Validate implements Message.
+func (m *Lookup) Validate() error {
+	return firstError(
+		checkBlocks(m.First, m.Count, MaxBlocksPerFrame),
+		checkUint("wait_ms", uint64(m.WaitMillis), 0, MaxWaitMillis),
+	)
+}
+
+// Validate implements Message.
+func (m *LookupHit) Validate() error {
+	if err := firstError(
+		checkUint("first", uint64(m.First), 0, MaxTokens-1),
+		checkUint("ready", uint64(m.Ready), 0, MaxBlocksPerFrame),
+		checkUint("coming", uint64(m.Coming), 0, MaxBlocksPerFrame),
+	); err != nil {
+		return err
+	}
+	if len(m.Sources) != int(m.Ready) {
+		return fmt.Errorf("sources: %d bytes, want one for each of the %d ready blocks", len(m.Sources), m.Ready)
+	}
+	for _, s := range m.Sources {
+		if err := checkUint("sources", uint64(s), 0, kv.NumTiers-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate implements Message.
+func (m *Claim) Validate() error {
+	if err := checkBlocks(m.First, m.Count, MaxBlocksPerFrame); err != nil {
+		return err
+	}
+	return checkPacked("blocks", m.Blocks, packedTokenSize, int(m.Count), int(m.Count))
+}
+
+// Validate implements Message.
+func (m *Claimed) Validate() error {
+	return checkPacked("slots", m.Slots, packedSlotSize, 1, MaxBlocksPerFrame)
+}
+
+// Validate implements Message.
+func (m *Load) Validate() error {
+	if err := checkPacked("slots", m.Slots, packedSlotSize, 1, MaxBlocksPerFrame); err != nil {
+		return err
+	}
+	n := len(m.Slots) / packedSlotSize
+	return checkPacked("blocks", m.Blocks, packedTokenSize, n, n)
+}
+
+// Validate implements Message.
+func (m *Store) Validate() error { return checkBlocks(m.First, m.Count, MaxBlocksPerFrame) }
+
+// Validate implements Message.
+func (m *Grant) Validate() error {
+	return firstError(
+		checkPacked("grants", m.Grants, packedGrantSize, 0, MaxBlocksPerFrame),
+		checkUint("present", uint64(m.Present), 0, MaxBlocksPerFrame),
+		checkUint("refused", uint64(m.Refused), 0, MaxBlocksPerFrame),
+	)
+}
+
+// Validate implements Message.
+func (m *SlotList) Validate() error {
+	return checkPacked("slots", m.Slots, packedSlotSize, 1, MaxBlocksPerFrame)
+}
+
+// Validate implements Message: any request and generation can be named.
+func (m *Close) Validate() error { return nil }
+
+// Validate implements Message.
+func (m *Bye) Validate() error { return checkString("reason", m.Reason, MaxTextLen) }
+
+// Validate implements Message.
+func (m *Resume) Validate() error { return checkHeld(m.Granted, m.Pinned) }
+
+// Validate implements Message.
+func (m *Resumed) Validate() error { return checkHeld(m.Granted, m.Pinned) }
+
+func checkHeld(granted, pinned []byte) error {
+	return firstError(
+		checkPacked("granted", granted, packedSlotSize, 0, MaxFrame/packedSlotSize),
+		checkPacked("pinned", pinned, packedSlotSize, 0, MaxFrame/packedSlotSize),
+	)
+}

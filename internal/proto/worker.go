@@ -1,0 +1,68 @@
+package proto
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+)
+
+// LoadJob is a LOAD: copy Slots[i] into device block Blocks[i] for every i.
+type LoadJob struct {
+	Job    uint64
+	Slots  []Slot
+	Blocks []uint32
+}
+
+// maxQueuedLoads bounds the LOADs that a WorkerClient holds for its reader.
+const maxQueuedLoads = 1024
+
+// WorkerClient is the connection of one engine worker: it maps extents and
+// receives LOADs.
+type WorkerClient struct {
+	*client
+	loads   chan LoadJob
+	dropped atomic.Uint64
+}
+
+// DialWorker connects to the agent as a worker of session o.Hello.Session and
+// registers its geometry. ctx bounds the handshake only.
+func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClient, error) {
+	c, err := dial(ctx, o, RoleWorker)
+	if err != nil {
+		return nil, err
+	}
+	w := &WorkerClient{client: c, loads: make(chan LoadJob, maxQueuedLoads)}
+	c.load = w.queue
+	go func() {
+		defer close(w.loads) // run has returned: nobody sends any more
+		c.run()
+	}()
+	if err := c.call(ctx, TypeRegister, &reg, TypeOK, nil); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("agent socket %s: %w", o.Socket, err)
+	}
+	return w, nil
+}
+
+// queue hands a LOAD to the reader of Loads. When that one is far behind the
+// LOAD is dropped and counted rather than holding up the connection: a load
+// that no worker reports is a failed load to the engine.
+func (w *WorkerClient) queue(l Load) {
+	slots, _ := ParseSlots(nil, l.Slots) // Decode has checked both lengths
+	blocks, _ := ParseTokens(nil, l.Blocks)
+	select {
+	case w.loads <- LoadJob{Job: l.Job, Slots: slots, Blocks: blocks}:
+	default:
+		w.dropped.Add(1)
+		w.log.Warn("a load was dropped: the queue is full")
+	}
+}
+
+// Loads delivers the LOADs in order. It is closed when the connection ends.
+func (w *WorkerClient) Loads() <-chan LoadJob { return w.loads }
+
+// Dropped counts the LOADs that found the queue full.
+func (w *WorkerClient) Dropped() uint64 { return w.dropped.Load() }
+
+// Bye leaves the session in order: this worker has no copy in flight.
+func (w *WorkerClient) Bye(ctx context.Context, reason string) error { return w.bye(ctx, reason) }
