@@ -206,7 +206,7 @@ func TestReadersSeeOldOrNewNeverAMixture(t *testing.T) {
 			}
 		}
 	})
-	for i := range 100 {
+	for i := range 40 {
 		if err := x.Replace(o, dumps[i%2]); err != nil {
 			t.Error(err)
 		}

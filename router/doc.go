@@ -1,0 +1,28 @@
+// Package router sends each request to the worker that can serve it soonest. It
+// follows the residency streams of all publishers, keeps an index of which
+// blocks lie in which tier of which node, and keeps account of the requests it
+// sent out.
+//
+// Parts: Router is the facade and the only type most callers need. A Transport
+// brings the publishers' messages; NATS is one. feedState is the rules of one
+// stream, feedSet all streams and who is a worker; packages index and schedule
+// hold the blocks and make the choice. Handler offers it all over HTTP.
+//
+// Guarantees: the index holds what a publisher announced up to its cursor, or
+// the router says so. Lost messages are found by their ids, or by the next
+// announcement when they were the last; what is missing is asked for, and until
+// it is there every answer says QualityDegraded. A digest that differs with
+// nothing missing leads to a dump that replaces what the owner had. An owner
+// whose publisher says goodbye, is followed by another one, or falls silent is
+// forgotten with its blocks and its requests. While the transport itself is
+// disconnected nobody is forgotten.
+//
+// Concurrency: one goroutine (Run) applies messages; queries run in a bounded
+// number of others and hand their results back to it. Decisions are made on the
+// caller's goroutine, from any number of them; they take a shared lock on the
+// index and then a short exclusive one on the account, never both.
+//
+// Failure: nothing in here ends the process. A decision fails when there is no
+// worker, when its request id is in use, or when its input is bad; every other
+// trouble lowers the quality of the answer and is counted.
+package router

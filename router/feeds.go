@@ -1,0 +1,315 @@
+package router
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// feedSet is every publisher that the router listens to. Announcements bring
+// owners in, silence and HealthGone take them out. One goroutine changes it;
+// others take snapshots.
+type feedSet struct {
+	index     *index.Index
+	scheduler *schedule.Scheduler
+	log       *zap.Logger
+	timeout   time.Duration
+	limit     int
+
+	// current is what a decision needs to know, without taking mu.
+	current atomic.Pointer[clusterView]
+
+	mu      sync.Mutex
+	feeds   map[uint64]*feedState // by publisher id
+	byOwner map[kv.Owner]*feedState
+	// retired are publishers that ended or were followed by another one of the
+	// same owner; they are not listened to until they have been silent for long.
+	// There are at most maxRetired of them.
+	retired map[uint64]time.Time
+	// refused are publishers that cannot be taken in, with the reason logged.
+	refused map[uint64]refusal
+	// offline is set while the transport is disconnected.
+	offline  bool
+	decoder  kvevent.EnvelopeDecoder
+	envelope kvevent.Envelope
+	// counters holds what belongs to no live feed, those that ended included.
+	counters FeedStats
+}
+
+// maxRefused bounds the refused publishers that are remembered; the others are
+// counted at each announcement and not logged.
+const maxRefused = 1024
+
+// maxRetired bounds the publishers that are fenced off.
+const maxRetired = 4096
+
+type refusal struct {
+	seen   time.Time
+	reason string
+}
+
+func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
+	set := &feedSet{
+		index:     x,
+		scheduler: s,
+		log:       o.Log,
+		timeout:   o.FeedTimeout,
+		limit:     o.MaxFeeds,
+		feeds:     make(map[uint64]*feedState),
+		byOwner:   make(map[kv.Owner]*feedState),
+		retired:   make(map[uint64]time.Time),
+		refused:   make(map[uint64]refusal),
+	}
+	set.current.Store(&clusterView{quality: QualityFallback})
+	return set
+}
+
+// frame takes in one message. The result is the feed that it concerned, if any.
+func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch fr.Kind {
+	case FrameAnnouncement:
+		a, err := kvevent.DecodeAnnouncement(fr.Data)
+		if err != nil {
+			s.undecodableLocked(err)
+			return nil
+		}
+		return s.announcementLocked(&a, now)
+	case FrameEvents:
+		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
+			s.undecodableLocked(err)
+			return nil
+		}
+		return s.eventsLocked(now)
+	case FrameDisconnected:
+		s.offline = true
+	case FrameConnected:
+		s.offline = false
+		// The silence was ours.
+		for _, f := range s.feeds {
+			f.seen = now
+		}
+	}
+	s.refreshLocked()
+	return nil
+}
+
+func (s *feedSet) undecodableLocked(err error) {
+	if s.counters.Undecodable++; s.counters.Undecodable == 1 {
+		s.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
+	}
+}
+
+func (s *feedSet) eventsLocked(now time.Time) *feedState {
+	f := s.feeds[s.envelope.PublisherID]
+	if f == nil {
+		// Its announcement is still to come and says how much was missed.
+		s.counters.Unannounced++
+		return nil
+	}
+	was := f.exact()
+	for i := range s.envelope.Events {
+		f.event(&s.envelope.Events[i], now)
+	}
+	if f.exact() != was {
+		s.refreshLocked()
+	}
+	return f
+}
+
+func (s *feedSet) announcementLocked(a *kvevent.Announcement, now time.Time) *feedState {
+	if _, ok := s.retired[a.PublisherID]; ok {
+		s.retired[a.PublisherID] = now
+		s.counters.Fenced++
+		return nil
+	}
+	f := s.feeds[a.PublisherID]
+	if a.Health == kvevent.HealthGone {
+		if f != nil {
+			s.counters.Gone++
+			s.endLocked(f, "its publisher says goodbye")
+			s.retireLocked(a.PublisherID, now)
+			s.refreshLocked()
+		}
+		return nil
+	}
+	if reason := s.objectionLocked(f, a); reason != "" {
+		s.refuseLocked(a, now, reason)
+		return nil
+	}
+	if f == nil {
+		f = s.beginLocked(a, now)
+	}
+	was, pool := f.exact(), f.announcement.Pool
+	isNew := f.seen.IsZero()
+	f.announced(a, now)
+	if isNew || pool != a.Pool {
+		s.joinLocked(f)
+	}
+	if isNew || pool != a.Pool || f.exact() != was {
+		s.refreshLocked()
+	}
+	return f
+}
+
+// objectionLocked says why an announcement is not accepted; f is its feed, nil
+// for a new publisher. An empty text is no objection.
+func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string {
+	if f != nil && f.owner() != a.Owner {
+		return fmt.Sprintf("it announced %s before", f.owner())
+	}
+	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
+		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
+	}
+	for _, other := range s.feeds {
+		if other == f || other.owner() == a.Owner {
+			continue
+		}
+		if have := &other.announcement; have.BlockSize != a.BlockSize || have.Model != a.Model {
+			return fmt.Sprintf("it has model %q with block size %d, the others %q with %d",
+				a.Model, a.BlockSize, have.Model, have.BlockSize)
+		}
+		break // The others agree with one another.
+	}
+	if f == nil && s.byOwner[a.Owner] == nil && len(s.feeds) >= s.limit {
+		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
+	}
+	return ""
+}
+
+func (s *feedSet) refuseLocked(a *kvevent.Announcement, now time.Time, reason string) {
+	if f := s.feeds[a.PublisherID]; f != nil {
+		s.endLocked(f, reason)
+		s.refreshLocked()
+	}
+	known, ok := s.refused[a.PublisherID]
+	if known.reason != reason {
+		s.counters.Refused++
+	}
+	if !ok && len(s.refused) >= maxRefused {
+		return
+	}
+	if known.reason != reason {
+		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
+			zap.String("publisher", publisherName(a.PublisherID)), zap.String("reason", reason))
+	}
+	s.refused[a.PublisherID] = refusal{now, reason}
+}
+
+// beginLocked makes a feed for a new publisher. One that has the same owner is
+// over: event ids start anew and the owner with them.
+func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState {
+	if former := s.byOwner[a.Owner]; former != nil {
+		s.endLocked(former, "another publisher speaks for it")
+		s.retireLocked(former.announcement.PublisherID, now)
+	}
+	delete(s.refused, a.PublisherID)
+	f := &feedState{announcement: *a, blocks: s.index}
+	s.feeds[a.PublisherID] = f
+	s.byOwner[a.Owner] = f
+	s.log.Info("owner joins", zap.Stringer("owner", a.Owner), zap.Uint64("pool", a.Pool),
+		zap.String("publisher", publisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID))
+	return f
+}
+
+// retireLocked stops listening to a publisher that is over. The one silent
+// longest makes room when there are too many.
+func (s *feedSet) retireLocked(publisher uint64, now time.Time) {
+	if len(s.retired) >= maxRetired {
+		oldest := publisher
+		for id, t := range s.retired {
+			if o, ok := s.retired[oldest]; !ok || t.Before(o) {
+				oldest = id
+			}
+		}
+		delete(s.retired, oldest)
+	}
+	s.retired[publisher] = now
+}
+
+// joinLocked makes a worker a candidate.
+func (s *feedSet) joinLocked(f *feedState) {
+	if f.owner().Kind != kv.OwnerWorker {
+		return
+	}
+	if err := s.index.SetMember(f.owner().Worker(), f.announcement.Pool, true); err != nil {
+		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
+	}
+}
+
+// endLocked forgets a feed and everything its owner held.
+func (s *feedSet) endLocked(f *feedState, reason string) {
+	delete(s.feeds, f.announcement.PublisherID)
+	delete(s.byOwner, f.owner())
+	s.counters.add(&f.counters)
+	// An answer that is still on its way finds nobody waiting.
+	f.recovery = recovery{queries: f.queries}
+	if f.owner().Kind == kv.OwnerWorker {
+		w := f.owner().Worker()
+		if err := s.index.SetMember(w, 0, false); err != nil {
+			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
+		}
+		s.scheduler.RemoveWorker(w)
+	}
+	s.index.RemoveOwner(f.owner())
+	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
+		zap.String("publisher", publisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+}
+
+// tick ends the feeds that were silent for too long and forgets publishers that
+// are no longer heard of. The result is every feed that is left.
+func (s *feedSet) tick(now time.Time) []*feedState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := false
+	left := make([]*feedState, 0, len(s.feeds))
+	for _, f := range s.feeds {
+		if !s.offline && now.Sub(f.seen) > s.timeout {
+			s.counters.Expired++
+			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
+			ended = true
+			continue
+		}
+		left = append(left, f)
+	}
+	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
+	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
+	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
+	if ended {
+		s.refreshLocked()
+	}
+	return left
+}
+
+// nextQuery asks a feed what it wants to know now.
+func (s *feedSet) nextQuery(f *feedState, now time.Time) (kvevent.QueryRequest, uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.nextQuery(now)
+}
+
+// answered hands a feed the result of its query.
+func (s *feedSet) answered(r *queryResult, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := r.feed.exact()
+	if err := r.feed.answered(r.number, r.answer, r.err, now); err != nil {
+		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", r.feed.owner()),
+			zap.Int("failures", r.feed.failures), zap.Error(err))
+	}
+	if r.feed.exact() != was {
+		s.refreshLocked()
+	}
+}
+
+func publisherName(id uint64) string { return fmt.Sprintf("%016x", id) }

@@ -1,0 +1,331 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// residency is what a feed keeps up to date; *index.Index is one.
+type residency interface {
+	Apply(e *kvevent.RouterEvent) error
+	Replace(o kv.Owner, events []kvevent.RouterEvent) error
+	Digest(o kv.Owner) (sum, pairs uint64)
+}
+
+// Bounds of the events that wait while a feed recovers. What does not fit is
+// asked for again afterwards.
+const (
+	maxWaitingEvents = 4096
+	maxWaitingBlocks = 1 << 18
+)
+
+// Bounds of the time between two tries to recover a feed.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 5 * time.Second
+	// lastRepair bounds the time between two repairs of a feed whose digest
+	// stays wrong after each.
+	lastRepair = time.Minute
+)
+
+// feedState follows the stream of one publisher and keeps the blocks of its
+// owner true. It is told what arrives and when, and says what to ask; it does
+// no I/O, knows no clock and is for one goroutine.
+//
+// Events are applied in the order of their ids without holes: an id at or below
+// the cursor is dropped, cursor+1 is applied, and anything above it is a gap.
+// In a gap, events wait and the publisher is asked for what is missing; its
+// answer is either those events or a dump of everything, which replaces what
+// the owner had. An announcement finds a gap at the end of a stream, and, when
+// nothing is missing, a difference between what the publisher holds and what is
+// held here.
+type feedState struct {
+	announcement kvevent.Announcement
+	seen         time.Time // when the last announcement came
+	blocks       residency
+
+	// cursor is the id of the last event that the blocks contain.
+	cursor uint64
+	// synced is set once the blocks have been complete.
+	synced bool
+	// diverged is set while the blocks are known to differ from the publisher's,
+	// with nothing missing to explain it.
+	diverged bool
+	// repairs counts repairs since the digests last agreed; none starts before
+	// repairAt.
+	repairs  int
+	repairAt time.Time
+
+	recovery
+	counters FeedCounters
+}
+
+// recovery is the part of a feedState that has a meaning while it recovers.
+type recovery struct {
+	recovering bool
+	cause      cause
+	// dump asks for everything instead of what is missing.
+	dump bool
+	// query is the number of the query in flight, 0 without one; queries counts
+	// them, so that a late answer is told from the one waited for.
+	query, queries uint64
+	failures       int
+	retryAt        time.Time
+	// waiting are the live events that came meanwhile, waitingBlocks their size.
+	waiting       []kvevent.RouterEvent
+	waitingBlocks int
+}
+
+// cause is why a feed recovers.
+type cause uint8
+
+const (
+	causeFirst cause = iota
+	causeGap
+	causeDivergence
+)
+
+// FeedCounters count what happened to the stream of a publisher.
+type FeedCounters struct {
+	// Applied counts events that became part of the index, Stale events that it
+	// had already, Unstored events that it had no room for, Foreign events of
+	// another owner than their publisher's, and Overflowed events that did not
+	// fit the queue of a recovering feed and were asked for later.
+	Applied, Stale, Unstored, Foreign, Overflowed uint64
+	// Gaps counts holes found in the ids, GapsRepaired those closed.
+	Gaps, GapsRepaired uint64
+	// Divergences counts digests that differed with nothing missing, and
+	// DivergencesRepaired those answered by a dump.
+	Divergences, DivergencesRepaired uint64
+	// Queries counts questions to the publisher, QueryFailures those without a
+	// usable answer, Dumps those answered by everything the owner held.
+	Queries, QueryFailures, Dumps uint64
+}
+
+func (c *FeedCounters) add(o *FeedCounters) {
+	c.Applied += o.Applied
+	c.Stale += o.Stale
+	c.Unstored += o.Unstored
+	c.Foreign += o.Foreign
+	c.Overflowed += o.Overflowed
+	c.Gaps += o.Gaps
+	c.GapsRepaired += o.GapsRepaired
+	c.Divergences += o.Divergences
+	c.DivergencesRepaired += o.DivergencesRepaired
+	c.Queries += o.Queries
+	c.QueryFailures += o.QueryFailures
+	c.Dumps += o.Dumps
+}
+
+func (f *feedState) owner() kv.Owner { return f.announcement.Owner }
+
+// exact reports whether the blocks of the owner equal the truth, as far as
+// anybody can know.
+func (f *feedState) exact() bool {
+	return f.synced && !f.recovering && !f.diverged && f.announcement.Health == kvevent.HealthExact
+}
+
+// announced takes in an announcement of this publisher.
+func (f *feedState) announced(a *kvevent.Announcement, now time.Time) {
+	f.announcement = *a
+	f.seen = now
+	switch {
+	case f.recovering, a.LastEventID < f.cursor:
+		// Older than what has arrived since, or not comparable yet.
+	case a.LastEventID > f.cursor && !f.synced:
+		f.recover(causeFirst, now)
+	case a.LastEventID > f.cursor:
+		f.recover(causeGap, now)
+	default:
+		f.synced = true
+		f.compare(a, now)
+	}
+}
+
+// compare checks the digest of an announcement that is as old as the blocks.
+func (f *feedState) compare(a *kvevent.Announcement, now time.Time) {
+	sum, pairs := f.blocks.Digest(a.Owner)
+	f.diverged = sum != a.Digest || pairs != a.Blocks
+	if !f.diverged {
+		f.repairs = 0
+		return
+	}
+	if now.Before(f.repairAt) {
+		return
+	}
+	f.repairs++
+	f.repairAt = now.Add(backoff(f.repairs, firstRetry, lastRepair))
+	f.recover(causeDivergence, now)
+}
+
+// event takes in a live event, which is only borrowed.
+func (f *feedState) event(e *kvevent.RouterEvent, now time.Time) {
+	switch {
+	case e.Owner != f.owner():
+		f.counters.Foreign++
+	case e.ID <= f.cursor:
+		f.counters.Stale++
+	case e.Kind == kvevent.Cleared:
+		f.cleared(e, now)
+	case f.recovering:
+		f.wait(e)
+	case e.ID == f.cursor+1:
+		f.apply(e)
+	default:
+		f.recover(causeGap, now)
+		f.wait(e)
+	}
+}
+
+// cleared applies an event before which nothing matters, gap or not.
+func (f *feedState) cleared(e *kvevent.RouterEvent, now time.Time) {
+	if e.ID != f.cursor+1 && !f.recovering {
+		f.recover(causeGap, now)
+	}
+	f.apply(e)
+	f.synced, f.diverged = true, false
+	if f.recovering {
+		f.waiting = nil
+		f.recovered(now)
+	}
+}
+
+func (f *feedState) apply(e *kvevent.RouterEvent) {
+	f.cursor = e.ID
+	if err := f.blocks.Apply(e); err != nil {
+		// The blocks are short of something; the next digest says so too.
+		f.counters.Unstored++
+		f.diverged = true
+		return
+	}
+	f.counters.Applied++
+}
+
+func (f *feedState) wait(e *kvevent.RouterEvent) {
+	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
+		f.counters.Overflowed++
+		return
+	}
+	kept := *e
+	kept.Blocks = slices.Clone(e.Blocks)
+	kept.Removed = slices.Clone(e.Removed)
+	f.waiting = append(f.waiting, kept)
+	f.waitingBlocks += e.NumBlocks()
+}
+
+// recover begins a recovery: the next nextQuery asks for what is missing, or
+// for everything when that is not a matter of ids.
+func (f *feedState) recover(c cause, now time.Time) {
+	f.recovery = recovery{recovering: true, cause: c, dump: c != causeGap, queries: f.queries, retryAt: now}
+	switch c {
+	case causeGap:
+		f.counters.Gaps++
+	case causeDivergence:
+		f.counters.Divergences++
+	}
+}
+
+// nextQuery is the query to send now, if there is one, and its number.
+func (f *feedState) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
+	if !f.recovering || f.query != 0 || now.Before(f.retryAt) {
+		return q, 0, false
+	}
+	f.queries++
+	f.query = f.queries
+	f.counters.Queries++
+	if !f.dump {
+		q.StartID, q.HasStart = f.cursor+1, true
+	}
+	return q, f.query, true
+}
+
+// errVoid is wrapped by errors of answers that arrived and were of no use, so
+// that asking the same again would be of no use either.
+var errVoid = errors.New("answer is void")
+
+// answered takes in the answer to query number, or the error that came instead.
+// The result is the error, or why the answer was of no use; nil for an answer
+// that nobody waits for any more.
+func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time) error {
+	if number != f.query || !f.recovering {
+		return nil
+	}
+	f.query = 0
+	if err == nil {
+		err = f.takeIn(a)
+	}
+	if err != nil {
+		f.failures++
+		f.counters.QueryFailures++
+		f.retryAt = now.Add(backoff(f.failures, firstRetry, lastRetry))
+		f.dump = f.dump || errors.Is(err, errVoid)
+		return err
+	}
+	f.synced = true
+	f.recovered(now)
+	return nil
+}
+
+// takeIn makes the blocks what the answer says they are.
+func (f *feedState) takeIn(a *Answer) error {
+	switch a.Kind {
+	case kvevent.QueryTreeDump:
+		if err := f.blocks.Replace(f.owner(), a.Events); err != nil {
+			return fmt.Errorf("%w: %w", errVoid, err)
+		}
+		f.cursor = a.LastEventID
+		f.diverged = false
+		f.counters.Dumps++
+		return nil
+	case kvevent.QueryEvents:
+		for i := range a.Events {
+			e := &a.Events[i]
+			if e.Owner != f.owner() {
+				return fmt.Errorf("%w: event %d is of %s", errVoid, e.ID, e.Owner)
+			}
+			if e.ID > f.cursor+1 && e.Kind != kvevent.Cleared {
+				return fmt.Errorf("%w: event %d follows event %d", errVoid, e.ID, f.cursor)
+			}
+			if e.ID > f.cursor {
+				f.apply(e)
+			}
+		}
+		if f.cursor < a.LastEventID {
+			return fmt.Errorf("%w: it ends with event %d of %d", errVoid, f.cursor, a.LastEventID)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s", errVoid, a.Kind, a.Message)
+}
+
+// recovered ends a recovery and takes in the events that waited for it.
+func (f *feedState) recovered(now time.Time) {
+	switch f.cause {
+	case causeGap:
+		f.counters.GapsRepaired++
+	case causeDivergence:
+		f.counters.DivergencesRepaired++
+	}
+	waiting := f.waiting
+	f.recovery = recovery{queries: f.queries}
+	for i := range waiting {
+		f.event(&waiting[i], now)
+	}
+}
+
+// backoff is the time to wait after the n-th failure.
+func backoff(n int, first, last time.Duration) time.Duration {
+	d := first
+	for range n - 1 {
+		if d >= last {
+			break
+		}
+		d *= 2
+	}
+	return min(d, last)
+}

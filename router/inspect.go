@@ -1,0 +1,87 @@
+package router
+
+import (
+	"errors"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// Workers are the workers that requests may be sent to, in order.
+func (r *Router) Workers() []WorkerInfo { return r.feeds.workers() }
+
+// Feeds are the publishers that the router listens to, ordered by owner.
+func (r *Router) Feeds() []FeedInfo { return r.feeds.infos() }
+
+// Quality is the quality of a decision made now.
+func (r *Router) Quality() Quality {
+	if r.mode == ModeRoundRobin {
+		return QualityFallback
+	}
+	return r.feeds.current.Load().quality
+}
+
+// OwnerDump is everything that one owner holds.
+type OwnerDump struct {
+	Owner kv.Owner
+	// Pool is the pool of a worker, 0 for none and for a pool.
+	Pool   uint64
+	Blocks []BlockDump
+}
+
+// BlockDump is one block of an OwnerDump.
+type BlockDump struct {
+	Hash  kv.SequenceHash
+	Tiers kv.TierMask
+}
+
+// Dump is what every owner holds, ordered by owner and hash; owners without
+// blocks are included. It copies the whole index and is meant for inspection.
+func (r *Router) Dump() []OwnerDump {
+	var out []OwnerDump
+	at := make(map[kv.Owner]int)
+	for _, f := range r.Feeds() {
+		at[f.Owner] = len(out)
+		out = append(out, OwnerDump{Owner: f.Owner, Pool: f.Pool})
+	}
+	r.index.Dump(func(o kv.Owner, h kv.SequenceHash, tiers kv.TierMask) {
+		// An owner that came after the list was made is left out.
+		if i, ok := at[o]; ok {
+			out[i].Blocks = append(out[i].Blocks, BlockDump{h, tiers})
+		}
+	})
+	return out
+}
+
+// Stats are the counters of all parts.
+type Stats struct {
+	Workers   int
+	Index     index.Stats
+	Requests  schedule.Stats
+	Feeds     FeedStats
+	Transport TransportStats
+}
+
+// Stats is a snapshot of the counters.
+func (r *Router) Stats() Stats {
+	return Stats{
+		Workers:   r.feeds.current.Load().workers,
+		Index:     r.index.Stats(),
+		Requests:  r.scheduler.Stats(),
+		Feeds:     r.feeds.stats(),
+		Transport: r.transport.Stats(),
+	}
+}
+
+// Ready reports why the router cannot make a good decision now: it is not
+// connected, or knows no worker. It is nil when it can.
+func (r *Router) Ready() error {
+	if !r.transport.Stats().Connected {
+		return errors.New("not connected to the event transport")
+	}
+	if r.feeds.current.Load().workers == 0 {
+		return ErrNoWorkers
+	}
+	return nil
+}

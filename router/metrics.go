@@ -1,0 +1,151 @@
+package router
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// metrics is what GET /metrics shows: what the HTTP handlers count themselves,
+// and the Stats of the router at the time of the scrape.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	failures *prometheus.CounterVec
+	latency  prometheus.Histogram
+	hitRate  prometheus.Histogram
+	hits     *prometheus.CounterVec
+	tokens   prometheus.Counter
+}
+
+func newMetrics(r *Router) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "blockyard_router_requests_total",
+			Help: "Requests answered, by method and quality.",
+		}, []string{"method", "quality"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "blockyard_router_failures_total",
+			Help: "Requests answered with an error, by HTTP status.",
+		}, []string{"status"}),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "blockyard_router_decision_seconds",
+			Help: "Time to choose a worker: hashing, index, scheduling.",
+			// 10 µs to 160 ms.
+			Buckets: prometheus.ExponentialBuckets(10e-6, 2, 15),
+		}),
+		hitRate: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "blockyard_router_kv_hit_rate",
+			Help:    "Cached share of the prompt on the chosen worker, tiers weighted.",
+			Buckets: prometheus.LinearBuckets(0, 0.05, 21),
+		}),
+		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "blockyard_router_hit_blocks_total",
+			Help: "Prompt blocks that the chosen workers had, by tier.",
+		}, []string{"tier"}),
+		tokens: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "blockyard_router_input_tokens_total",
+			Help: "Prompt tokens of routed requests.",
+		}),
+	}
+	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens,
+		&statsCollector{router: r}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// decided counts a decision that took d for a prompt of so many tokens.
+func (m *metrics) decided(d time.Duration, match *Match, tokens int) {
+	m.served("new", match.Quality)
+	m.latency.Observe(d.Seconds())
+	m.tokens.Add(float64(tokens))
+	m.hitRate.Observe(min(1, float64(match.CachedTokens)/float64(tokens)))
+	for _, t := range kv.Tiers {
+		m.hits.WithLabelValues(t.String()).Add(float64(match.Hits[t]))
+	}
+}
+
+func (m *metrics) served(method string, q Quality) {
+	m.requests.WithLabelValues(method, string(q)).Inc()
+}
+
+func (m *metrics) failed(status int) { m.failures.WithLabelValues(strconv.Itoa(status)).Inc() }
+
+// statsCollector turns a snapshot of Stats into metrics.
+type statsCollector struct{ router *Router }
+
+var _ prometheus.Collector = (*statsCollector)(nil)
+
+// Describe sends nothing, which makes this an unchecked collector: its metrics
+// are what Collect sends.
+func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends one metric for each field of Stats.
+func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
+	s := c.router.Stats()
+	connected := 0
+	if s.Transport.Connected {
+		connected = 1
+	}
+	gauge := func(name, help string, v int) {
+		desc := prometheus.NewDesc("blockyard_router_"+name, help, nil, nil)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(v))
+	}
+	counter := func(name, help string, v uint64) {
+		desc := prometheus.NewDesc("blockyard_router_"+name+"_total", help, nil, nil)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v))
+	}
+	gauge("workers", "Workers that requests may be sent to.", s.Workers)
+	gauge("feeds", "Publishers listened to.", s.Feeds.Feeds)
+	gauge("feeds_exact", "Publishers whose blocks are exact.", s.Feeds.ExactFeeds)
+	gauge("index_blocks", "Distinct blocks in the index.", s.Index.Blocks)
+	gauge("index_memberships", "Pairs of owner and block in the index.", s.Index.Memberships)
+	gauge("active_requests", "Requests booked on workers.", s.Requests.ActiveRequests)
+	gauge("active_blocks", "Prompt blocks of the booked requests.", s.Requests.ActiveBlocks)
+	gauge("transport_connected", "1 while the event transport is connected.", connected)
+
+	counter("index_duplicate_stores", "Stores of what the index had already.", s.Index.DuplicateStores)
+	counter("index_unknown_removals", "Removals of what the index did not have.", s.Index.UnknownRemovals)
+	counter("index_refused", "Blocks and owners that did not fit into the index.", s.Index.Refused)
+	counter("requests_booked", "Requests booked on a worker.", s.Requests.Booked)
+	counter("requests_freed", "Requests freed.", s.Requests.Freed)
+	counter("requests_expired", "Requests that nothing was heard of for too long.", s.Requests.Expired)
+	counter("requests_abandoned", "Requests whose worker went away.", s.Requests.Abandoned)
+	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Requests.Unbooked)
+	counter("transport_dropped", "Messages lost because the router was too slow.", s.Transport.Dropped)
+	counter("transport_reconnects", "Connections after the first.", s.Transport.Reconnects)
+	s.Feeds.each(counter)
+}
+
+// each calls counter for every counter of the feeds.
+func (s *FeedStats) each(counter func(name, help string, v uint64)) {
+	counter("events_applied", "Events that became part of the index.", s.Applied)
+	counter("events_stale", "Events that the index had already.", s.Stale)
+	counter("events_unstored", "Events that the index had no room for.", s.Unstored)
+	counter("events_foreign", "Events of another owner than their publisher's.", s.Foreign)
+	counter("events_overflowed", "Events that did not fit the queue of a recovering feed.", s.Overflowed)
+	counter("gaps", "Holes found in the ids of events.", s.Gaps)
+	counter("gaps_repaired", "Holes in the ids of events that were closed.", s.GapsRepaired)
+	counter("divergences", "Digests that differed with nothing missing.", s.Divergences)
+	counter("repairs", "Differences repaired by a dump.", s.DivergencesRepaired)
+	counter("queries", "Questions to publishers.", s.Queries)
+	counter("query_failures", "Questions without a usable answer.", s.QueryFailures)
+	counter("dumps", "Questions answered by everything the owner held.", s.Dumps)
+	counter("messages_undecodable", "Messages of unknown form.", s.Undecodable)
+	counter("messages_unannounced", "Messages of publishers not announced yet.", s.Unannounced)
+	counter("publishers_refused", "Publishers that do not fit in.", s.Refused)
+	counter("publishers_fenced", "Announcements of publishers that were over.", s.Fenced)
+	counter("owners_expired", "Owners that fell silent.", s.Expired)
+	counter("owners_gone", "Owners that said goodbye.", s.Gone)
+}

@@ -1,0 +1,286 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// NATSOptions say which NATS and which cluster on it to listen to.
+type NATSOptions struct {
+	// URL of the NATS server, or several with commas between them.
+	URL string
+	// Cluster keeps deployments on one NATS apart; empty means "default".
+	Cluster string
+	// Queue is how many messages wait for the router before some are dropped; 0
+	// means 2048. A message is at most a few hundred KiB.
+	Queue int
+	// ConnectTimeout bounds the first connection; 0 means 5 s. Later ones are
+	// tried again without end, a quarter of a second apart.
+	ConnectTimeout time.Duration
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// Validate reports the first option that is out of range.
+func (o *NATSOptions) Validate() error {
+	if o.URL == "" {
+		return errors.New("nats url: must not be empty")
+	}
+	if o.Queue < 0 || o.ConnectTimeout < 0 {
+		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
+	}
+	if o.Cluster == "" {
+		return nil
+	}
+	return kvevent.CheckCluster(o.Cluster)
+}
+
+func (o NATSOptions) withDefaults() NATSOptions {
+	if o.Cluster == "" {
+		o.Cluster = "default"
+	}
+	if o.Queue == 0 {
+		o.Queue = 2048
+	}
+	if o.ConnectTimeout == 0 {
+		o.ConnectTimeout = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+// NATS is the Transport over NATS core. One channel takes both events and
+// announcements from the connection, so that the order in which a publisher
+// sent them is kept.
+type NATS struct {
+	cluster       string
+	log           *zap.Logger
+	conn          *nats.Conn
+	events        *nats.Subscription
+	announcements *nats.Subscription
+
+	messages chan *nats.Msg
+	frames   chan Frame
+	// changed wakes the pump when the connection came or went.
+	changed chan struct{}
+	lost    atomic.Bool
+
+	closing   chan struct{}
+	closeOnce sync.Once
+	pumping   sync.WaitGroup
+}
+
+var _ Transport = (*NATS)(nil)
+
+// ConnectNATS connects and subscribes. It fails when no server answers.
+func ConnectNATS(o NATSOptions) (*NATS, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	n := &NATS{
+		cluster:  o.Cluster,
+		log:      o.Log,
+		messages: make(chan *nats.Msg, o.Queue),
+		frames:   make(chan Frame),
+		changed:  make(chan struct{}, 1),
+		closing:  make(chan struct{}),
+	}
+	conn, err := nats.Connect(o.URL,
+		nats.Name("blockyard router"),
+		nats.Timeout(o.ConnectTimeout),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250*time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(5*time.Second),
+		nats.DisconnectErrHandler(n.disconnected),
+		nats.ReconnectHandler(n.reconnected),
+		nats.ErrorHandler(n.troubled),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	n.conn = conn
+	if err := n.subscribe(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	n.pumping.Go(n.pump)
+	return n, nil
+}
+
+// withoutCredentials is a list of URLs as it may be logged.
+func withoutCredentials(urls string) string {
+	parts := strings.Split(urls, ",")
+	for i, p := range parts {
+		if at := strings.LastIndex(p, "@"); at >= 0 {
+			scheme, _, found := strings.Cut(p, "://")
+			if parts[i] = p[at+1:]; found {
+				parts[i] = scheme + "://" + parts[i]
+			}
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (n *NATS) subscribe() (err error) {
+	if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
+		return fmt.Errorf("subscribe to events: %w", err)
+	}
+	if n.announcements, err = n.conn.ChanSubscribe(kvevent.AllAnnounceSubject(n.cluster), n.messages); err != nil {
+		return fmt.Errorf("subscribe to announcements: %w", err)
+	}
+	if err := n.conn.Flush(); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connection and waits for its goroutine. It may be called
+// twice.
+func (n *NATS) Close() error {
+	n.closeOnce.Do(func() {
+		close(n.closing)
+		n.conn.Close()
+	})
+	n.pumping.Wait()
+	return nil
+}
+
+func (n *NATS) disconnected(_ *nats.Conn, err error) {
+	select {
+	case <-n.closing:
+		return
+	default:
+	}
+	n.lost.Store(true)
+	n.wake()
+	n.log.Warn("nats connection lost", zap.Error(err))
+}
+
+func (n *NATS) reconnected(c *nats.Conn) {
+	n.lost.Store(false)
+	n.wake()
+	n.log.Info("nats connection is back", zap.String("server", c.ConnectedAddr()))
+}
+
+// troubled logs what nats.go reports besides. A slow consumer is reported once
+// per spell of it; the drops themselves are counted by the subscription.
+func (n *NATS) troubled(_ *nats.Conn, _ *nats.Subscription, err error) {
+	n.log.Warn("nats", zap.Error(err))
+}
+
+func (n *NATS) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// pump turns messages and changes of the connection into frames.
+func (n *NATS) pump() {
+	lost := false
+	for {
+		var f Frame
+		select {
+		case <-n.closing:
+			return
+		case m := <-n.messages:
+			f = Frame{Kind: FrameEvents, Data: m.Data}
+			if m.Sub == n.announcements {
+				f.Kind = FrameAnnouncement
+			}
+		case <-n.changed:
+			if lost == n.lost.Load() {
+				continue
+			}
+			lost = !lost
+			f.Kind = FrameConnected
+			if lost {
+				f.Kind = FrameDisconnected
+			}
+		}
+		select {
+		case n.frames <- f:
+		case <-n.closing:
+			return
+		}
+	}
+}
+
+// Frames is the Transport's.
+func (n *NATS) Frames() <-chan Frame { return n.frames }
+
+// Stats is the Transport's.
+func (n *NATS) Stats() TransportStats {
+	s := TransportStats{Connected: n.conn.IsConnected(), Reconnects: n.conn.Stats().Reconnects}
+	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
+		// The error says that the subscription is closed; then nothing is dropped.
+		if dropped, err := sub.Dropped(); err == nil {
+			s.Dropped += uint64(dropped)
+		}
+	}
+	return s
+}
+
+// Bounds of one answer's chunks that wait to be read, and of the silence
+// between two of them.
+const (
+	maxPendingChunks = 1 << 16
+	maxPendingBytes  = 1 << 29
+	chunkTimeout     = 5 * time.Second
+)
+
+// Query is the Transport's.
+func (n *NATS) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error) {
+	inbox := n.conn.NewInbox()
+	sub, err := n.conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	defer func() {
+		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+			n.log.Warn("unsubscribe from an answer", zap.Error(err))
+		}
+	}()
+	if err := sub.SetPendingLimits(maxPendingChunks, maxPendingBytes); err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	subject := kvevent.QuerySubject(n.cluster, publisher)
+	if err := n.conn.PublishRequest(subject, inbox, kvevent.AppendQueryRequest(nil, &q)); err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	a := assembly{publisher: publisher}
+	for done := false; !done; {
+		reply, err := nextChunk(ctx, sub)
+		if err == nil {
+			done, err = a.add(&reply)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("query publisher %016x, chunk %d: %w", publisher, a.chunks, err)
+		}
+	}
+	return &a.answer, nil
+}
+
+func nextChunk(ctx context.Context, sub *nats.Subscription) (kvevent.QueryReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, chunkTimeout)
+	defer cancel()
+	m, err := sub.NextMsgWithContext(ctx)
+	if err != nil {
+		return kvevent.QueryReply{}, err
+	}
+	return kvevent.DecodeQueryReply(m.Data)
+}

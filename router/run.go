@@ -1,0 +1,71 @@
+package router
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// queryResult is what came of a question to a publisher.
+type queryResult struct {
+	feed   *feedState
+	number uint64
+	answer *Answer
+	err    error
+}
+
+// tickInterval is how often silent feeds and due queries are looked for.
+const tickInterval = 100 * time.Millisecond
+
+// Run applies what the transport brings until ctx ends, and then waits for the
+// queries in flight. It always returns nil.
+func (r *Router) Run(ctx context.Context) error {
+	var queries sync.WaitGroup
+	defer queries.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	inFlight := 0
+	ask := func(f *feedState) {
+		if f == nil || inFlight == r.slots {
+			return
+		}
+		if q, number, due := r.feeds.nextQuery(f, time.Now()); due {
+			inFlight++
+			publisher := f.announcement.PublisherID
+			queries.Go(func() { r.query(ctx, f, publisher, number, q) })
+		}
+	}
+	ticker := time.NewTicker(tickInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case fr := <-r.transport.Frames():
+			ask(r.feeds.frame(fr, time.Now()))
+		case result := <-r.results:
+			inFlight--
+			r.feeds.answered(result, time.Now())
+			ask(result.feed)
+		case now := <-ticker.C:
+			r.scheduler.Expire()
+			for _, f := range r.feeds.tick(now) {
+				ask(f)
+			}
+		}
+	}
+}
+
+// query asks a publisher and hands the result to Run.
+func (r *Router) query(ctx context.Context, f *feedState, publisher, number uint64, q kvevent.QueryRequest) {
+	asking, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	result := &queryResult{feed: f, number: number}
+	result.answer, result.err = r.transport.Query(asking, publisher, q)
+	select {
+	case r.results <- result:
+	case <-ctx.Done():
+	}
+}

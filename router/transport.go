@@ -1,0 +1,94 @@
+package router
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// FrameKind says what a Frame is.
+type FrameKind uint8
+
+const (
+	// FrameEvents carries an encoded kvevent.Envelope.
+	FrameEvents FrameKind = iota + 1
+	// FrameAnnouncement carries an encoded kvevent.Announcement.
+	FrameAnnouncement
+	// FrameDisconnected says that from now on nothing may arrive, for reasons
+	// that have nothing to do with the publishers; FrameConnected that it is
+	// over. What was sent in between is lost.
+	FrameDisconnected
+	FrameConnected
+)
+
+// Frame is one message that a Transport received. Its receiver owns Data.
+type Frame struct {
+	Kind FrameKind
+	Data []byte
+}
+
+// Transport brings the messages of all publishers to a Router and its
+// questions to them.
+type Transport interface {
+	// Frames delivers what arrives; the messages of one publisher stay in order,
+	// events and announcements together. Frames that the receiver was too slow
+	// for are missing. The channel is never closed.
+	Frames() <-chan Frame
+	// Query asks a publisher and waits for the whole answer. It may be called
+	// from several goroutines.
+	Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error)
+	// Stats is a snapshot of the counters.
+	Stats() TransportStats
+}
+
+// TransportStats are a transport's gauges and counters.
+type TransportStats struct {
+	Connected bool
+	// Dropped counts frames lost because the router was too slow.
+	Dropped uint64
+	// Reconnects counts connections after the first.
+	Reconnects uint64
+}
+
+// Answer is a publisher's whole answer to a query; see kvevent.QueryReply.
+type Answer struct {
+	Kind        kvevent.QueryKind
+	LastEventID uint64
+	Message     string
+	Events      []kvevent.RouterEvent
+}
+
+// maxAnswerBlocks bounds the memory of one answer.
+const maxAnswerBlocks = 1 << 26
+
+// assembly puts the chunks of an answer together.
+type assembly struct {
+	publisher uint64
+	answer    Answer
+	chunks    uint32
+	blocks    int
+}
+
+// add takes in the next chunk and reports whether it was the last one. A chunk
+// out of order, or not of this answer, is an error and the answer is void.
+func (a *assembly) add(r *kvevent.QueryReply) (done bool, err error) {
+	switch {
+	case r.PublisherID != a.publisher:
+		return false, fmt.Errorf("answer chunk %d: publisher %016x, want %016x", r.Chunk, r.PublisherID, a.publisher)
+	case r.Chunk != a.chunks:
+		return false, fmt.Errorf("answer chunk %d: want chunk %d", r.Chunk, a.chunks)
+	case a.chunks > 0 && r.Kind != a.answer.Kind:
+		return false, fmt.Errorf("answer chunk %d: kind %q after %q", r.Chunk, r.Kind, a.answer.Kind)
+	}
+	for i := range r.Events {
+		a.blocks += r.Events[i].NumBlocks()
+	}
+	if a.blocks > maxAnswerBlocks {
+		return false, fmt.Errorf("answer chunk %d: more than %d blocks", r.Chunk, maxAnswerBlocks)
+	}
+	a.chunks++
+	a.answer.Kind, a.answer.LastEventID, a.answer.Message = r.Kind, r.LastEventID, r.Message
+	a.answer.Events = append(a.answer.Events, r.Events...)
+	return r.Final, nil
+}

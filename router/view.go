@@ -1,0 +1,167 @@
+package router
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Quality says how good a decision's knowledge is.
+type Quality string
+
+const (
+	// QualityExact: the index equals what every candidate holds.
+	QualityExact Quality = "exact"
+	// QualityDegraded: something is missing for at least one candidate, and is
+	// being repaired where that is possible.
+	QualityDegraded Quality = "degraded"
+	// QualityFallback: the decision used no knowledge of what lies where.
+	QualityFallback Quality = "fallback"
+)
+
+// clusterView is what a decision needs to know of the cluster. It is never
+// changed once it is published.
+type clusterView struct {
+	workers   int
+	blockSize int
+	quality   Quality
+}
+
+// refreshLocked publishes a new view.
+func (s *feedSet) refreshLocked() {
+	v := &clusterView{quality: QualityExact}
+	synced := false
+	for o, f := range s.byOwner {
+		if o.Kind != kv.OwnerWorker {
+			continue
+		}
+		v.workers++
+		v.blockSize = int(f.announcement.BlockSize)
+		pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
+		synced = synced || f.synced || pool != nil && pool.synced
+		if !s.workerExactLocked(f) {
+			v.quality = QualityDegraded
+		}
+	}
+	if !synced {
+		v.quality = QualityFallback
+	}
+	s.current.Store(v)
+}
+
+// workerExactLocked reports whether all that counts for a worker is exact.
+func (s *feedSet) workerExactLocked(f *feedState) bool {
+	if s.offline || !f.exact() {
+		return false
+	}
+	if f.announcement.Pool == 0 {
+		return true
+	}
+	pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
+	return pool != nil && pool.exact()
+}
+
+// WorkerInfo describes a worker that requests may be sent to.
+type WorkerInfo struct {
+	Worker kv.Worker
+	// Pool is the id of the pool whose blocks count for the worker, 0 for none.
+	Pool      uint64
+	Namespace kv.NamespaceID
+	Model     string
+	BlockSize uint32
+	// Quality is QualityExact or QualityDegraded.
+	Quality Quality
+}
+
+func (s *feedSet) workers() []WorkerInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []WorkerInfo
+	for o, f := range s.byOwner {
+		if o.Kind != kv.OwnerWorker {
+			continue
+		}
+		a := &f.announcement
+		w := WorkerInfo{Worker: o.Worker(), Pool: a.Pool, Namespace: a.Namespace,
+			Model: a.Model, BlockSize: a.BlockSize, Quality: QualityDegraded}
+		if s.workerExactLocked(f) {
+			w.Quality = QualityExact
+		}
+		out = append(out, w)
+	}
+	slices.SortFunc(out, func(a, b WorkerInfo) int {
+		return cmp.Or(cmp.Compare(a.Worker.ID, b.Worker.ID), cmp.Compare(a.Worker.Rank, b.Worker.Rank))
+	})
+	return out
+}
+
+// FeedInfo describes the stream of one publisher.
+type FeedInfo struct {
+	PublisherID uint64
+	Owner       kv.Owner
+	Pool        uint64
+	// Cursor is the id of the last event applied, Announced that of the last one
+	// made, as of the last announcement.
+	Cursor, Announced uint64
+	// Health is the publisher's, or HealthDegraded while something is missing
+	// here.
+	Health kvevent.Health
+	// DigestOK is false while the blocks are known to differ.
+	DigestOK bool
+	Counters FeedCounters
+}
+
+func (s *feedSet) infos() []FeedInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]FeedInfo, 0, len(s.feeds))
+	for id, f := range s.feeds {
+		info := FeedInfo{
+			PublisherID: id, Owner: f.owner(), Pool: f.announcement.Pool,
+			Cursor: f.cursor, Announced: f.announcement.LastEventID,
+			Health: kvevent.HealthDegraded, DigestOK: !f.diverged, Counters: f.counters,
+		}
+		if f.exact() && !s.offline {
+			info.Health = kvevent.HealthExact
+		}
+		out = append(out, info)
+	}
+	slices.SortFunc(out, func(a, b FeedInfo) int { return compareOwners(a.Owner, b.Owner) })
+	return out
+}
+
+func compareOwners(a, b kv.Owner) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank))
+}
+
+// FeedStats are gauges and counters over all feeds, those that have ended
+// included.
+type FeedStats struct {
+	// Feeds and ExactFeeds are the publishers listened to and those of them
+	// whose blocks are exact.
+	Feeds, ExactFeeds int
+	FeedCounters
+	// Undecodable and Unannounced count messages: of unknown form, and events
+	// that came before their publisher's announcement.
+	Undecodable, Unannounced uint64
+	// Refused counts publishers that do not fit in, Fenced announcements of
+	// publishers that were over, Expired and Gone owners that fell silent and
+	// that said goodbye.
+	Refused, Fenced, Expired, Gone uint64
+}
+
+func (s *feedSet) stats() FeedStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.counters
+	out.Feeds = len(s.feeds)
+	for _, f := range s.feeds {
+		out.add(&f.counters)
+		if f.exact() {
+			out.ExactFeeds++
+		}
+	}
+	return out
+}
