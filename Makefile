@@ -1,0 +1,67 @@
+# Blockyard. "make" or "make help" lists the targets.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+export CGO_ENABLED := 1
+# The version comes from git describe; go build asking git again would fail in a
+# checkout that another user owns.
+export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
+
+GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
+
+.PHONY: help deps build test race demo demo-trace selftest bench fmt vet lint fuzz-short generate docker clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## Check Go and the C compiler; install libzmq's headers where allowed
+	@scripts/deps.sh
+
+build: deps ## Build bin/blockyard
+	@$(GO_BUILD) -o bin/blockyard ./cmd/blockyard
+
+test: build ## Every check: format, vet, tests, race detector, short demo, self-test
+	@scripts/test.sh
+
+race: deps ## Every test under the race detector
+	@go test -race ./...
+
+demo: build ## Two agents, four simulated engines, a router; three runs side by side
+	@bin/blockyard demo
+
+demo-trace: build ## The demo on a Mooncake trace: make demo-trace TRACE=file.jsonl
+	@[ -n "$(TRACE)" ] || { echo 'blockyard: TRACE is empty: make demo-trace TRACE=file.jsonl' >&2; exit 2; }
+	@bin/blockyard demo --trace "$(TRACE)"
+
+selftest: build ## Flip stored bytes and see that the demo's checks notice
+	@bin/blockyard demo --selftest
+
+bench: deps ## Every benchmark, with allocations
+	@go test -run '^$$' -bench . -benchmem ./...
+
+fmt: ## Format all Go files
+	@gofmt -w .
+
+vet: deps ## go vet
+	@go vet ./...
+
+lint: vet ## go vet, format, and the rules of internal/lint
+	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "not formatted: $$files" >&2; exit 1; }
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
+	@go test -count=1 ./internal/lint
+
+fuzz-short: deps ## Every fuzz target for 10 seconds (FUZZTIME=30s for longer)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+generate: ## Regenerate the message codecs
+	@go generate ./...
+
+docker: ## Build the container image blockyard:VERSION
+	@docker build --build-arg VERSION=$(VERSION) -t blockyard:$(VERSION) .
+
+clean: ## Remove what the targets above built
+	@rm -rf bin dist

@@ -1,0 +1,312 @@
+package lint
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+)
+
+const maxLines = 500
+
+var sizeRule = rule{
+	name:   "no file is longer than 500 lines",
+	reason: "a file has one job and can be read in one sitting; generated files are nobody's reading",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if n := bytes.Count(s.data, []byte("\n")); n > maxLines && !s.isGenerated() {
+				found = append(found, t.at(s.syntax.Package, "%d lines", n))
+			}
+		}
+		return found
+	},
+}
+
+const maxFunctionLines = 60
+
+var functionRule = rule{
+	name:   "no function is longer than 60 lines",
+	reason: "what does not fit a screen does more than one thing; tests and their tables may be longer",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || s.isGenerated() {
+				continue
+			}
+			for _, d := range s.syntax.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				if n := t.fset.Position(f.End()).Line - t.fset.Position(f.Pos()).Line + 1; n > maxFunctionLines {
+					found = append(found, t.at(f.Pos(), "%s has %d lines", f.Name.Name, n))
+				}
+			}
+		}
+		return found
+	},
+}
+
+var packageDocRule = rule{
+	name:   "every package has its documentation in doc.go",
+	reason: "a reader looks in one place for what the package guarantees, who owns what, and what happens on failure",
+	check: func(t *tree) []problem {
+		var found []problem
+		documented, first := make(map[string]bool), make(map[string]*source)
+		for s := range t.goFiles {
+			if first[s.dir()] == nil {
+				first[s.dir()] = s
+			}
+			switch doc := strings.TrimSpace(s.syntax.Doc.Text()); {
+			case path.Base(s.path) == "doc.go":
+				documented[s.dir()] = doc != ""
+				if start := docStart(s.syntax.Name.Name); doc != "" && !strings.HasPrefix(doc, start) {
+					found = append(found, t.at(s.syntax.Package, "package comment must begin with %q", start))
+				}
+			case doc != "" && !s.isGenerated():
+				found = append(found, t.at(s.syntax.Package, "package comment outside doc.go"))
+			}
+		}
+		for dir, s := range first {
+			if !documented[dir] {
+				found = append(found, t.at(s.syntax.Package, "package %s has no doc.go with a package comment", dir))
+			}
+		}
+		return found
+	},
+}
+
+func docStart(name string) string {
+	if name == "main" {
+		return "Command "
+	}
+	return "Package " + name + " "
+}
+
+var exportedDocRule = rule{
+	name:   "exported identifiers are documented",
+	reason: "a caller must learn units, ownership and errors without reading the body",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" {
+				continue
+			}
+			for _, d := range s.syntax.Decls {
+				for _, id := range undocumented(d) {
+					found = append(found, t.at(id.Pos(), "%s has no doc comment", id.Name))
+				}
+			}
+		}
+		return found
+	},
+}
+
+// undocumented lists the exported names that d declares without a comment. A
+// comment on a group covers the group; one on a constant or variable covers
+// those after it too, as in "Min and Max bound the size".
+func undocumented(d ast.Decl) []*ast.Ident {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Doc == nil && d.Name.IsExported() && receiverExported(d) {
+			return []*ast.Ident{d.Name}
+		}
+	case *ast.GenDecl:
+		if d.Doc != nil {
+			return nil
+		}
+		var names []*ast.Ident
+		covered := false
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				if spec.Doc == nil && spec.Name.IsExported() {
+					names = append(names, spec.Name)
+				}
+			case *ast.ValueSpec:
+				covered = covered || spec.Doc != nil
+				if !covered && spec.Comment == nil && spec.Names[0].IsExported() {
+					names = append(names, spec.Names[0])
+				}
+			}
+		}
+		return names
+	}
+	return nil
+}
+
+var drawerRule = rule{
+	name:   "no package is a drawer",
+	reason: "a name such as util says nothing about what is inside, so everything ends up inside; name a package for what it does",
+	check: func(t *tree) []problem {
+		drawers := []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "lib", "base", "types"}
+		var found []problem
+		for s := range t.goFiles {
+			for _, name := range []string{strings.TrimSuffix(s.syntax.Name.Name, "_test"), path.Base(s.dir())} {
+				if slices.Contains(drawers, name) {
+					found = append(found, t.at(s.syntax.Name.Pos(), "package %s", name))
+					break
+				}
+			}
+		}
+		return found
+	},
+}
+
+var sleepRule = rule{
+	name:   "tests do not sleep",
+	reason: "a sleep is too short on a busy machine and too long on every other; use synctest, a channel, or a wait for a condition",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			clock := s.localName("time")
+			if !s.isTest() || clock == "" {
+				continue
+			}
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if x, ok := sel.X.(*ast.Ident); ok && x.Name == clock && sel.Sel.Name == "Sleep" {
+					found = append(found, t.at(sel.Pos(), "time.Sleep"))
+				}
+				return true
+			})
+		}
+		return found
+	},
+}
+
+var initRule = rule{
+	name:   "no init functions",
+	reason: "importing a package must have no effect; whatever needs setting up is set up by who needs it",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			for _, d := range s.syntax.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+					found = append(found, t.at(f.Pos(), "func init"))
+				}
+			}
+		}
+		return found
+	},
+}
+
+var unfinishedRule = rule{
+	name:   "no notes to self",
+	reason: "what is not done is said in the README or not shipped; a note in the code is read by nobody",
+	check: func(t *tree) []problem {
+		notes := []string{"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"}
+		var found []problem
+		for s := range t.goFiles {
+			for _, group := range s.syntax.Comments {
+				for _, c := range group.List {
+					words := strings.FieldsFunc(c.Text, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') })
+					if slices.ContainsFunc(words, func(w string) bool { return slices.Contains(notes, w) }) {
+						found = append(found, t.at(c.Pos(), "%s", firstLine(c.Text)))
+					}
+				}
+			}
+		}
+		return found
+	},
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+var exitRule = rule{
+	name:   "only main ends the process",
+	reason: "a library that exits takes away its caller's chance to drain, to report and to be tested",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			names := map[string][]string{s.localName("os"): {"Exit"}, s.localName("log"): {"Fatal", "Fatalf", "Fatalln"}}
+			if s.isTest() || s.syntax.Name.Name == "main" {
+				continue
+			}
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if x, ok := sel.X.(*ast.Ident); ok && x.Name != "" && slices.Contains(names[x.Name], sel.Sel.Name) {
+					found = append(found, t.at(sel.Pos(), "%s.%s", x.Name, sel.Sel.Name))
+				}
+				return true
+			})
+		}
+		return found
+	},
+}
+
+var panicRule = rule{
+	name:   "a panic means a bug",
+	reason: "bad input and failed I/O are errors; a panic marks a broken invariant and its message begins with BUG:",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || s.isGenerated() {
+				continue
+			}
+			deferred := recovering(s.syntax)
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if isBuiltin(call, "panic") && !mentionsBug(call) && !slices.ContainsFunc(deferred, encloses(call)) {
+					found = append(found, t.at(call.Pos(), "panic without BUG:"))
+				}
+				return true
+			})
+		}
+		return found
+	},
+}
+
+// recovering lists the function literals that call recover: what they panic
+// with is somebody else's panic, passed on.
+func recovering(f *ast.File) []*ast.FuncLit {
+	var all, found []*ast.FuncLit
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			all = append(all, n)
+		case *ast.CallExpr:
+			if isBuiltin(n, "recover") {
+				found = append(found, slices.DeleteFunc(slices.Clone(all), func(l *ast.FuncLit) bool { return !encloses(n)(l) })...)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func encloses(n ast.Node) func(*ast.FuncLit) bool {
+	return func(l *ast.FuncLit) bool { return l.Pos() <= n.Pos() && n.End() <= l.End() }
+}
+
+func isBuiltin(call *ast.CallExpr, name string) bool {
+	f, ok := call.Fun.(*ast.Ident)
+	return ok && f.Name == name
+}
+
+// mentionsBug reports whether a string literal in the call begins with BUG:.
+func mentionsBug(call *ast.CallExpr) bool {
+	found := false
+	ast.Inspect(call, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && strings.HasPrefix(lit.Value[1:], "BUG: ") {
+			found = true
+		}
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,81 @@
+package lint
+
+import (
+	"slices"
+	"strings"
+)
+
+// layer says what the packages below a directory may import of this module,
+// besides one another.
+type layer struct {
+	dir string
+	may []string
+}
+
+// layers lists every top-level directory with Go in it. Imports point down.
+func layers() []layer {
+	return []layer{
+		{"cmd", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
+		{"agent", []string{"blockmgr", "consolidator", "publisher", "layout", "internal"}},
+		{"router", []string{"layout", "internal"}},
+		{"blockmgr", []string{"layout", "internal"}},
+		{"consolidator", []string{"layout", "internal"}},
+		{"publisher", []string{"layout", "internal"}},
+		{"layout", []string{"internal"}},
+		{"internal", nil},
+		{"scripts", nil},
+	}
+}
+
+var layerRule = rule{
+	name: "imports point down",
+	reason: "blockmgr, consolidator, publisher and router meet only in internal types and in interfaces that the consumer declares, " +
+		"so that each can be read, tested and replaced alone; agent and cmd put them together",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			from := slices.IndexFunc(layers(), func(l layer) bool { return within(s.path, l.dir) })
+			if from < 0 {
+				found = append(found, t.at(s.syntax.Package, "%s belongs to no layer: add its directory to layers()", s.path))
+				continue
+			}
+			l := layers()[from]
+			for p, pos := range s.imports {
+				to, ours := strings.CutPrefix(p, t.module+"/")
+				if !ours || within(to, l.dir) {
+					continue
+				}
+				if !slices.ContainsFunc(l.may, func(dir string) bool { return within(to, dir) }) {
+					found = append(found, t.at(pos, "%s must not import %s", l.dir, to))
+				}
+			}
+		}
+		return found
+	},
+}
+
+// pure lists the packages that only compute.
+func pure() []string { return []string{"internal/kv", "internal/kvevent", "layout"} }
+
+var pureRule = rule{
+	name:   "pure packages do no I/O and do not log",
+	reason: "identities, codecs and geometry are values and functions: they can be called anywhere and tested without a world around them",
+	check: func(t *tree) []problem {
+		banned := []string{"os", "net", "syscall", "time", "log", "go.uber.org/zap", "golang.org/x/sys"}
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || !slices.Contains(pure(), s.dir()) {
+				continue
+			}
+			for p, pos := range s.imports {
+				if slices.ContainsFunc(banned, func(b string) bool { return within(p, b) }) {
+					found = append(found, t.at(pos, "%s must not import %s", s.dir(), p))
+				}
+			}
+		}
+		return found
+	},
+}
+
+// within reports whether the slash-separated path p is dir or lies below it.
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }

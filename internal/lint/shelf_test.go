@@ -1,0 +1,191 @@
+package lint
+
+import (
+	"go/ast"
+	"path"
+	"slices"
+	"strings"
+)
+
+// library says where a third-party module may be imported. A place that ends in
+// a slash is a directory with everything below it, any other a path.Match
+// pattern for one file. Test files may import every library.
+type library struct {
+	module string
+	places []string
+	// sealed: its types must not appear in exported declarations.
+	sealed bool
+}
+
+// shelf lists every direct dependency.
+func shelf() []library {
+	anywhere := []string{"*/"}
+	testsOnly := []string(nil)
+	return []library{
+		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/", "internal/simengine/", "cmd/blockyard/version.go"}, true},
+		{"github.com/nats-io/nats.go", []string{"publisher/", "router/natsfeed*.go"}, true},
+		{"github.com/nats-io/nats-server/v2", []string{"publisher/embedded*.go"}, true},
+		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go"}, true},
+		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
+		{"github.com/alecthomas/kong", []string{"cmd/"}, false},
+		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/proto/"}, false},
+		{"github.com/zeebo/xxh3", anywhere, false},
+		{"go.uber.org/zap", anywhere, false},
+		{"golang.org/x/sync", anywhere, false},
+		{"golang.org/x/sys", anywhere, false},
+		{"github.com/cockroachdb/datadriven", testsOnly, false},
+		{"github.com/google/go-cmp", testsOnly, false},
+		{"go.uber.org/goleak", testsOnly, false},
+		{"pgregory.net/rapid", testsOnly, false},
+	}
+}
+
+func (l *library) allows(s *source) bool {
+	return s.isTest() || slices.ContainsFunc(l.places, func(place string) bool {
+		if place == "*/" {
+			return true
+		}
+		if strings.HasSuffix(place, "/") {
+			return strings.HasPrefix(s.path, place)
+		}
+		ok, err := path.Match(place, s.path)
+		return err == nil && ok
+	})
+}
+
+// findLibrary is the shelf's entry for an import path, or nil.
+func findLibrary(p string) *library {
+	all := shelf()
+	i := slices.IndexFunc(all, func(l library) bool { return within(p, l.module) })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+var shelfRule = rule{
+	name:   "libraries stay in their place",
+	reason: "a transport, a metrics library or a driver can be replaced only while few files know it; a new dependency is a decision, not a side effect",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			for p, pos := range s.imports {
+				if thirdParty := strings.Contains(strings.Split(p, "/")[0], "."); !thirdParty || within(p, t.module) {
+					continue
+				}
+				switch l := findLibrary(p); {
+				case l == nil:
+					found = append(found, t.at(pos, "%s is not on the shelf: add it to shelf() with the files that may use it", p))
+				case !l.allows(s):
+					found = append(found, t.at(pos, "%s may be imported only in %s and in tests", p, strings.Join(l.places, ", ")))
+				}
+			}
+		}
+		return found
+	},
+}
+
+var leakRule = rule{
+	name:   "library types stay inside",
+	reason: "an exported declaration that mentions a ZMQ, NATS, Prometheus or NVML type makes every caller depend on that library",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" {
+				continue
+			}
+			sealed := make(map[string]string) // local name → import path
+			for p := range s.imports {
+				if l := findLibrary(p); l != nil && l.sealed {
+					sealed[s.localName(p)] = p
+				}
+			}
+			for node := range exportedTypes(s.syntax) {
+				ast.Inspect(node, func(n ast.Node) bool {
+					sel, ok := n.(*ast.SelectorExpr)
+					if !ok {
+						return true
+					}
+					if x, ok := sel.X.(*ast.Ident); ok && sealed[x.Name] != "" {
+						found = append(found, t.at(sel.Pos(), "exported declaration uses %s.%s of %s", x.Name, sel.Sel.Name, sealed[x.Name]))
+					}
+					return true
+				})
+			}
+		}
+		return found
+	},
+}
+
+// exportedTypes yields the type expressions that callers of a package can see:
+// signatures of exported functions and methods, exported fields and methods of
+// exported types, types of exported variables and constants.
+func exportedTypes(f *ast.File) func(yield func(ast.Node) bool) {
+	return func(yield func(ast.Node) bool) {
+		for _, d := range f.Decls {
+			for _, n := range visibleParts(d) {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func visibleParts(d ast.Decl) []ast.Node {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Name.IsExported() && receiverExported(d) {
+			return []ast.Node{d.Type}
+		}
+	case *ast.GenDecl:
+		var parts []ast.Node
+		for _, spec := range d.Specs {
+			parts = append(parts, visibleSpecParts(spec)...)
+		}
+		return parts
+	}
+	return nil
+}
+
+func visibleSpecParts(spec ast.Spec) []ast.Node {
+	switch spec := spec.(type) {
+	case *ast.ValueSpec:
+		if spec.Type != nil && slices.ContainsFunc(spec.Names, (*ast.Ident).IsExported) {
+			return []ast.Node{spec.Type}
+		}
+	case *ast.TypeSpec:
+		if !spec.Name.IsExported() {
+			return nil
+		}
+		st, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			return []ast.Node{spec.Type}
+		}
+		var parts []ast.Node
+		for _, field := range st.Fields.List {
+			if len(field.Names) == 0 || slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
+				parts = append(parts, field.Type)
+			}
+		}
+		return parts
+	}
+	return nil
+}
+
+// receiverExported reports whether d is a function, or a method of an exported
+// type.
+func receiverExported(d *ast.FuncDecl) bool {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return true
+	}
+	exported := false
+	ast.Inspect(d.Recv.List[0].Type, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			exported = id.IsExported()
+			return false
+		}
+		return true
+	})
+	return exported
+}

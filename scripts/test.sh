@@ -1,0 +1,69 @@
+#!/bin/bash
+# Runs every check of the repository once: format, vet, all tests (under the
+# race detector where a package has goroutines), a short demonstration and the
+# demonstration's test of itself. Ends with "N passed, N failed"; exit status 1
+# when anything failed. A passing check is one line, a failing one is shown in
+# full.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+# The packages whose tests run under the race detector; the others have no
+# concurrency of their own, and no package is tested twice.
+racy='^github.com/blockyard-ai/blockyard/(agent|blockmgr|consolidator|publisher|router|internal/proto|internal/simengine|internal/demo)(/|$)'
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+tally=$scratch/tally
+: >"$tally"
+
+# check NAME COMMAND... runs a command that counts as one test. Its output is
+# shown when it fails.
+check() {
+	local name=$1 start=$SECONDS
+	shift
+	if "$@" >"$scratch/output" 2>&1; then
+		printf 'ok    %-52s  %18ds\n' "$name" $((SECONDS - start))
+		echo '1 0' >>"$tally"
+	else
+		printf 'FAIL  %s (%s)\n' "$name" "$*"
+		cat "$scratch/output"
+		echo '0 1' >>"$tally"
+	fi
+}
+
+# tests FLAG... runs go test; its counts go to the tally.
+tests() {
+	go test -json -timeout 10m "$@" | "$scratch/testreport" -tally "$tally" || true
+}
+
+unformatted() {
+	local files
+	files=$(gofmt -l .)
+	[ -z "$files" ] || {
+		printf 'run "make fmt"; these files are not formatted:\n%s\n' "$files"
+		return 1
+	}
+}
+
+summary() {
+	awk '{ passed += $1; failed += $2 } END { printf "%d passed, %d failed\n", passed, failed; exit failed > 0 || passed == 0 }' "$tally"
+}
+
+go build -o "$scratch/testreport" ./scripts/testreport
+packages=$(go list ./...)
+
+check gofmt unformatted
+check 'go vet' go vet ./...
+# shellcheck disable=SC2046 # lists of words
+tests $(grep -Ev "$racy" <<<"$packages")
+# shellcheck disable=SC2046
+tests -race $(grep -E "$racy" <<<"$packages")
+if [ -x bin/blockyard ]; then
+	check 'blockyard demo' bin/blockyard demo --only ours
+	check 'blockyard demo --selftest' bin/blockyard demo --selftest
+else
+	printf 'FAIL  bin/blockyard is missing: run "make build" first\n'
+	echo '0 1' >>"$tally"
+fi
+summary
