@@ -32,17 +32,17 @@ type Options struct {
 	SystemZipf float64
 	// System, User and Output are the lengths of system prompts, of what the user
 	// adds each turn, and of answers.
-	// [median 320, sigma 0.5, 64..1,024], [120, 0.8, 8..768], [64, 0.6, 4..256]
+	// [median 480, sigma 0.5, 64..1,536], [160, 0.8, 8..1,024], [40, 0.6, 4..160]
 	System, User, Output Lengths
 	// Turns is the mean number of turns of a session, at least 1 (geometric), and
-	// MaxTurns bounds it. [3.5, 10]
+	// MaxTurns bounds it. [3.5, 6]
 	Turns    float64
 	MaxTurns int
 	// Rate is the mean number of sessions that begin per second (exponential
-	// gaps). [6]
+	// gaps). [10]
 	Rate float64
 	// Think is the mean time between an answer and the session's next prompt
-	// (exponential). [4 s]
+	// (exponential). [1.5 s]
 	Think time.Duration
 }
 
@@ -51,13 +51,13 @@ func (o Options) WithDefaults() Options {
 	setDefault(&o.Requests, 400)
 	setDefault(&o.SystemPrompts, 24)
 	setDefault(&o.SystemZipf, 1.1)
-	setDefault(&o.System, Lengths{Median: 320, Sigma: 0.5, Min: 64, Max: 1024})
-	setDefault(&o.User, Lengths{Median: 120, Sigma: 0.8, Min: 8, Max: 768})
-	setDefault(&o.Output, Lengths{Median: 64, Sigma: 0.6, Min: 4, Max: 256})
+	setDefault(&o.System, Lengths{Median: 480, Sigma: 0.5, Min: 64, Max: 1536})
+	setDefault(&o.User, Lengths{Median: 160, Sigma: 0.8, Min: 8, Max: 1024})
+	setDefault(&o.Output, Lengths{Median: 40, Sigma: 0.6, Min: 4, Max: 160})
 	setDefault(&o.Turns, 3.5)
-	setDefault(&o.MaxTurns, 10)
-	setDefault(&o.Rate, 6)
-	setDefault(&o.Think, 4*time.Second)
+	setDefault(&o.MaxTurns, 6)
+	setDefault(&o.Rate, 10)
+	setDefault(&o.Think, 1500*time.Millisecond)
 	return o
 }
 

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// logLevelVariable names the environment variable that newLogger reads.
+const logLevelVariable = "BLOCKYARD_LOG_LEVEL"
+
+// signalContext returns a context that ends at the first SIGINT or SIGTERM.
+// From then on signals have their default effect again, so that a second one
+// kills a process that is slow to drain. The caller must call the returned
+// function when it is done.
+func signalContext() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// newLogger returns a logger named name that writes to standard error: lines
+// for people when that is a terminal, JSON otherwise.
+func newLogger(name string) (*zap.Logger, error) {
+	level, err := logLevel(os.Getenv(logLevelVariable))
+	if err != nil {
+		return nil, err
+	}
+	core := zapcore.NewCore(logEncoder(isTerminal(os.Stderr)), zapcore.Lock(os.Stderr), level)
+	return zap.New(core).Named(name), nil
+}
+
+// logLevel reads a level's name; empty is info.
+func logLevel(name string) (zapcore.Level, error) {
+	if name == "" {
+		return zapcore.InfoLevel, nil
+	}
+	level, err := zapcore.ParseLevel(name)
+	if err != nil || level > zapcore.ErrorLevel {
+		return 0, fmt.Errorf("%s %q: want debug, info, warn or error", logLevelVariable, name)
+	}
+	return level, nil
+}
+
+func logEncoder(people bool) zapcore.Encoder {
+	c := zap.NewProductionEncoderConfig()
+	c.EncodeTime = zapcore.ISO8601TimeEncoder
+	c.EncodeDuration = zapcore.StringDurationEncoder
+	if people {
+		c.EncodeLevel = zapcore.CapitalLevelEncoder
+		return zapcore.NewConsoleEncoder(c)
+	}
+	return zapcore.NewJSONEncoder(c)
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// writeReady writes v as one line of JSON to standard output. A subcommand
+// calls it once, when it serves; whoever started it waits for that line.
+func writeReady(v any) error {
+	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
+		return fmt.Errorf("ready line: %w", err)
+	}
+	return nil
+}

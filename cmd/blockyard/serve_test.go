@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/zap/zapcore"
+)
+
+func TestLogLevelIsReadFromTheEnvironment(t *testing.T) {
+	for name, want := range map[string]zapcore.Level{
+		"": zapcore.InfoLevel, "debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
+	} {
+		t.Setenv(logLevelVariable, name)
+		log, err := newLogger("test")
+		if err != nil {
+			t.Errorf("level %q: %v", name, err)
+			continue
+		}
+		if log.Level() != want || log.Name() != "test" {
+			t.Errorf("level %q: logger %q at %s, want \"test\" at %s", name, log.Name(), log.Level(), want)
+		}
+	}
+}
+
+func TestBadLogLevelIsAnErrorThatNamesIt(t *testing.T) {
+	for _, name := range []string{"loud", "fatal", "panic", "9"} {
+		t.Setenv(logLevelVariable, name)
+		_, err := newLogger("test")
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), logLevelVariable) {
+			t.Errorf("level %q: error %v, want one that names variable and value", name, err)
+		}
+	}
+}
+
+func TestSignalEndsTheContext(t *testing.T) {
+	ctx, stop := signalContext()
+	defer stop()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-t.Context().Done():
+		t.Fatal("the context outlived SIGTERM")
+	}
+	if ctx.Err() != context.Canceled {
+		t.Errorf("context ended with %v, want %v", ctx.Err(), context.Canceled)
+	}
+}

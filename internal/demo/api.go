@@ -1,0 +1,287 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+)
+
+// requestIDHeader carries the router's context id.
+const requestIDHeader = "X-Request-Id"
+
+// maxReply bounds what is read of one answer: a dump of a few million blocks.
+const maxReply = 1 << 30
+
+// caller makes HTTP calls to the demo's children over connections that are kept.
+type caller struct{ http *http.Client }
+
+// newCaller allows idle connections for as many calls at a time.
+func newCaller(idle int) *caller {
+	t := &http.Transport{MaxIdleConns: 4 * idle, MaxIdleConnsPerHost: idle}
+	return &caller{http: &http.Client{Transport: t}}
+}
+
+func (c *caller) close() { c.http.CloseIdleConnections() }
+
+// get decodes the answer to GET url into v.
+func (c *caller) get(ctx context.Context, url string, v any) error {
+	resp, err := c.send(ctx, http.MethodGet, url, nil, "")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return decodeReply(url, resp, v)
+}
+
+// post decodes the answer to a POST of body into v, with the request id in the
+// header unless it is empty.
+func (c *caller) post(ctx context.Context, url string, body []byte, requestID string, v any) error {
+	resp, err := c.send(ctx, http.MethodPost, url, body, requestID)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return decodeReply(url, resp, v)
+}
+
+// send makes a call and returns the answer if its status is 200; the caller
+// closes the body.
+func (c *caller) send(ctx context.Context, method, url string, body []byte, requestID string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if requestID != "" {
+		req.Header.Set(requestIDHeader, requestID)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+	return nil, fmt.Errorf("%s %s: %s: %s", method, url, resp.Status, bytes.TrimSpace(text))
+}
+
+func decodeReply(url string, resp *http.Response, v any) error {
+	body := io.LimitReader(resp.Body, maxReply)
+	if err := json.NewDecoder(body).Decode(v); err != nil {
+		return fmt.Errorf("answer of %s: %w", url, err)
+	}
+	// Read to the end, so that the connection is kept.
+	_, err := io.Copy(io.Discard, body)
+	return err
+}
+
+// routeAnswer is the router's answer to {"method":"new"}.
+type routeAnswer struct {
+	WorkerID      uint64 `json:"worker_id"`
+	Rank          uint32 `json:"dp_rank"`
+	OverlapBlocks int    `json:"overlap_blocks"`
+}
+
+// routeBody is the body of a {"method":"new"} for tokens.
+func routeBody(tokens []uint32) []byte {
+	b := make([]byte, 0, 32+6*len(tokens))
+	b = append(b, `{"method":"new","tokens":`...)
+	return append(appendTokens(b, tokens), '}')
+}
+
+// generateBody is the body of a request to an engine.
+func generateBody(id string, tokens []uint32, output int) []byte {
+	b := make([]byte, 0, 96+len(id)+6*len(tokens))
+	b = append(b, `{"request_id":`...)
+	b = strconv.AppendQuote(b, id)
+	b = append(b, `,"output_tokens":`...)
+	b = strconv.AppendInt(b, int64(output), 10)
+	b = append(b, `,"tokens":`...)
+	return append(appendTokens(b, tokens), '}')
+}
+
+func appendTokens(b []byte, tokens []uint32) []byte {
+	b = append(b, '[')
+	for i, t := range tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(t), 10)
+	}
+	return append(b, ']')
+}
+
+// mark tells the router how far a request is: "mark_prefill" or "mark_free".
+func (c *caller) mark(ctx context.Context, routerURL, method, requestID string) error {
+	var answer struct {
+		Success bool `json:"success"`
+	}
+	if err := c.post(ctx, routerURL+"/v1/route", []byte(`{"method":"`+method+`"}`), requestID, &answer); err != nil {
+		return err
+	}
+	if !answer.Success {
+		return fmt.Errorf("router refused %s of request %s", method, requestID)
+	}
+	return nil
+}
+
+// Served counts input tokens by where their KV came from.
+type Served struct {
+	Device     uint64 `json:"device"`
+	Host       uint64 `json:"host"`
+	Disk       uint64 `json:"disk"`
+	Recomputed uint64 `json:"recomputed"`
+}
+
+func (s *Served) add(o Served) {
+	s.Device += o.Device
+	s.Host += o.Host
+	s.Disk += o.Disk
+	s.Recomputed += o.Recomputed
+}
+
+func (s Served) sum() uint64 { return s.Device + s.Host + s.Disk + s.Recomputed }
+
+// generate has the engine at url answer a prompt. firstToken is called when the
+// first token is there; the result is the output. An answer without end is an
+// error.
+func (c *caller) generate(ctx context.Context, url, id string, tokens []uint32, output int, firstToken func(Served)) ([]uint32, error) {
+	resp, err := c.send(ctx, http.MethodPost, url+"/v1/generate", generateBody(id, tokens, output), id)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	lines := json.NewDecoder(io.LimitReader(resp.Body, maxReply))
+	first := false
+	for {
+		var e struct {
+			Event   string   `json:"event"`
+			Served  Served   `json:"served"`
+			Output  []uint32 `json:"output"`
+			Message string   `json:"message"`
+		}
+		if err := lines.Decode(&e); err != nil {
+			return nil, fmt.Errorf("answer of %s/v1/generate: %w", url, err)
+		}
+		switch {
+		case e.Event == "error":
+			return nil, errors.New(e.Message)
+		case e.Event == "first_token" && !first:
+			first = true
+			firstToken(e.Served)
+		case e.Event == "done" && first:
+			_, err := io.Copy(io.Discard, resp.Body)
+			return e.Output, err
+		default:
+			return nil, fmt.Errorf("answer of %s/v1/generate: event %q out of place", url, e.Event)
+		}
+	}
+}
+
+// engineState is an engine's GET /v1/state.
+type engineState struct {
+	WorkerID uint64   `json:"worker_id"`
+	Rank     uint32   `json:"rank"`
+	Blocks   []string `json:"blocks"`
+	Idle     bool     `json:"idle"`
+	Stats    struct {
+		BlocksVerified uint64 `json:"blocks_verified"`
+		WrongBytes     uint64 `json:"wrong_bytes"`
+		LoadsFailed    uint64 `json:"loads_failed"`
+		FramesSent     uint64 `json:"frames_sent"`
+		FramesDropped  uint64 `json:"frames_dropped"`
+		Resets         uint64 `json:"resets"`
+	} `json:"stats"`
+}
+
+// agentStats is what the demo reads of an agent's GET /v1/stats.
+type agentStats struct {
+	Node    string       `json:"node"`
+	Quiet   bool         `json:"quiet"`
+	Events  EventCounts  `json:"events"`
+	Streams []streamStat `json:"streams"`
+	Pools   []poolStat   `json:"pools"`
+}
+
+type poolStat struct {
+	CorruptReads uint64 `json:"corrupt_reads"`
+}
+
+// EventCounts are an agent's counters of engine and router events.
+type EventCounts struct {
+	In       uint64 `json:"in"`
+	Out      uint64 `json:"out"`
+	Gaps     uint64 `json:"gaps"`
+	Repaired uint64 `json:"repaired"`
+	Lost     uint64 `json:"lost"`
+}
+
+func (e *EventCounts) add(o EventCounts) {
+	e.In += o.In
+	e.Out += o.Out
+	e.Gaps += o.Gaps
+	e.Repaired += o.Repaired
+	e.Lost += o.Lost
+}
+
+type streamStat struct {
+	Owner       string `json:"owner"`
+	PublisherID string `json:"publisher_id"`
+	LastEventID uint64 `json:"last_event_id"`
+	Health      string `json:"health"`
+}
+
+// agentPool is one pool of an agent's GET /v1/pools.
+type agentPool struct {
+	Pool   uint64      `json:"pool"`
+	Blocks []poolBlock `json:"blocks"`
+}
+
+type poolBlock struct {
+	Hash  string        `json:"hash"`
+	Tiers []string      `json:"tiers"`
+	Host  blockLocation `json:"host"`
+	Disk  blockLocation `json:"disk"`
+}
+
+// blockLocation is where the bytes of a block lie; Path is empty for nowhere.
+type blockLocation struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"`
+}
+
+// routerFeed is one entry of the router's GET /v1/feeds.
+type routerFeed struct {
+	PublisherID string `json:"publisher_id"`
+	Owner       string `json:"owner"`
+	Cursor      uint64 `json:"cursor"`
+	Health      string `json:"health"`
+	Gaps        uint64 `json:"gaps"`
+	Repaired    uint64 `json:"repaired"`
+}
+
+// routerDump is the router's GET /v1/dump.
+type routerDump struct {
+	Owners []dumpOwner `json:"owners"`
+}
+
+type dumpOwner struct {
+	Kind   string      `json:"kind"`
+	ID     uint64      `json:"id"`
+	Rank   uint32      `json:"rank"`
+	Blocks []dumpBlock `json:"blocks"`
+}
+
+type dumpBlock struct {
+	Hash  string   `json:"hash"`
+	Tiers []string `json:"tiers"`
+}

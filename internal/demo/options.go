@@ -1,0 +1,171 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+)
+
+// Options says what to run. Start from Defaults: a zero is a value here, and
+// mostly a bad one.
+type Options struct {
+	// Exe is the binary whose subcommands agent, router and sim-engine are
+	// started, and NATSURL the server that they meet at.
+	Exe     string
+	NATSURL string
+
+	// Nodes is the number of agents, 1..16, and Engines that of engines over all
+	// nodes, Nodes..64.
+	Nodes, Engines int
+	// Requests is the length of the workload, and of a trace the number of lines
+	// that are taken; 1..1,000,000.
+	Requests int
+	// Seed selects workload and dropped frames.
+	Seed uint64
+	// PrefillRate is how many tokens an engine prefills in a simulated second,
+	// 1..10,000,000.
+	PrefillRate int
+	// SpeedUp divides all simulated time; 0.01..1,000.
+	SpeedUp float64
+	// Trace is a file in Mooncake's format; empty for the built-in workload.
+	Trace string
+
+	// BlockSize is in tokens, 1..4,096; DeviceBlocks is per engine,
+	// 1..16,777,216.
+	BlockSize, DeviceBlocks int
+	// HostBytes and DiskBytes are per node, from one extent to 1 TiB.
+	HostBytes, DiskBytes uint64
+	// DropFrames is how many event frames each engine leaves out, 0..1,000.
+	DropFrames int
+	// Concurrency bounds the requests in flight, 1..4,096.
+	Concurrency int
+
+	// Report is a file that is given the figures as JSON; empty for none.
+	Report string
+	// OnlyOurs leaves out the two runs to compare with.
+	OnlyOurs bool
+	// KeepLogs keeps the children's logs even if all went well.
+	KeepLogs bool
+	// Dir is where logs and disk tiers go, in a directory of their own; empty for
+	// the system's temporary directory.
+	Dir string
+
+	// Out gets progress and report, Err the reasons of a failure.
+	Out, Err io.Writer
+	// Terminal says that Out can rewrite its current line, and Color that it
+	// understands colour codes.
+	Terminal, Color bool
+}
+
+// extentBytes is the unit in which the agents take host memory and disk: small,
+// because the demo's tiers are.
+const extentBytes = 1 << 20
+
+// usualRequests is the length of the built-in workload, and what the tiers of
+// its defaults are made for.
+const usualRequests = 400
+
+// Defaults are the options of a run that shows every tier at work in less than
+// a minute; with a trace those that fit its longer prompts. requests is the length
+// of the workload, 0 for the usual one: a shorter one gets smaller tiers, or it
+// would never fill them. Exe, NATSURL, Out and Err are left to the caller.
+func Defaults(trace string, requests int) Options {
+	o := Options{
+		Nodes: 2, Engines: 4, Requests: usualRequests, Seed: 1, SpeedUp: 2.5, PrefillRate: 5_000,
+		BlockSize: 16, DeviceBlocks: 768, HostBytes: 8 << 20, DiskBytes: 256 << 20,
+		DropFrames: 2, Concurrency: 256,
+	}
+	if trace != "" {
+		o.Trace, o.Requests, o.SpeedUp, o.PrefillRate = trace, 1000, 5, 20_000
+		o.BlockSize, o.DeviceBlocks = 128, 1536
+		o.HostBytes, o.DiskBytes = 28<<20, 512<<20
+	}
+	if requests > 0 {
+		if trace == "" && requests < usualRequests {
+			o.DeviceBlocks = max(o.DeviceBlocks*requests/usualRequests, 320)
+		}
+		if requests < o.Requests {
+			o.HostBytes = max(o.HostBytes*uint64(requests)/uint64(o.Requests), extentBytes)
+		}
+		o.Requests = requests
+	}
+	return o
+}
+
+// Validate checks the options; the error names the flag, its value and its
+// range.
+func (o *Options) Validate() error {
+	for _, c := range []struct {
+		flag     string
+		v        int
+		min, max int
+	}{
+		{"nodes", o.Nodes, 1, 16},
+		{"engines", o.Engines, o.Nodes, 64},
+		{"requests", o.Requests, 1, 1_000_000},
+		{"prefill-rate", o.PrefillRate, 1, 10_000_000},
+		{"block-size", o.BlockSize, 1, 4096},
+		{"device-blocks", o.DeviceBlocks, 1, 1 << 24},
+		{"drop-frames", o.DropFrames, 0, 1000},
+		{"concurrency", o.Concurrency, 1, 4096},
+	} {
+		if c.v < c.min || c.v > c.max {
+			return fmt.Errorf("--%s %d: want %d..%d", c.flag, c.v, c.min, c.max)
+		}
+	}
+	if math.IsNaN(o.SpeedUp) || o.SpeedUp < 0.01 || o.SpeedUp > 1000 {
+		return fmt.Errorf("--speed-up %g: want 0.01..1000", o.SpeedUp)
+	}
+	for _, c := range []struct {
+		flag string
+		v    uint64
+	}{{"host-size", o.HostBytes}, {"disk-size", o.DiskBytes}} {
+		if c.v < extentBytes || c.v > 1<<40 {
+			return fmt.Errorf("--%s %d: want %d (1MiB) to %d (1TiB) bytes", c.flag, c.v, extentBytes, uint64(1<<40))
+		}
+	}
+	if o.Exe == "" || o.NATSURL == "" || o.Out == nil || o.Err == nil {
+		return errors.New("demo options: Exe, NATSURL, Out and Err must be set")
+	}
+	return o.checkWritable()
+}
+
+// checkWritable finds out now, not after a minute of work, that a result could
+// not be written.
+func (o *Options) checkWritable() error {
+	if o.Report != "" {
+		_, missing := os.Stat(o.Report)
+		f, err := os.OpenFile(o.Report, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("--report: %w", err)
+		}
+		f.Close()
+		if missing != nil {
+			os.Remove(o.Report)
+		}
+	}
+	if o.Dir != "" {
+		probe, err := os.MkdirTemp(o.Dir, "blockyard-probe-")
+		if err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+		os.Remove(probe)
+	}
+	return nil
+}
+
+// Geometry of the simulated model. One block is about 4 KiB whatever its number
+// of tokens, so that the demo moves blocks rather than fills memory.
+const (
+	modelLayers     = 2
+	modelOuterDim   = 2
+	modelDTypeBytes = 2
+)
+
+// innerDim is the number of elements per token, layer and outer index.
+func innerDim(blockSize int) int {
+	const target = 4096
+	return max(1, target/(modelLayers*modelOuterDim*modelDTypeBytes*blockSize))
+}

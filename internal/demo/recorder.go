@@ -1,0 +1,111 @@
+package demo
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// recorder collects what the load generator sees. Safe for concurrent use.
+type recorder struct {
+	mu       sync.Mutex
+	total    int
+	finished int
+	failed   int
+	// firstErrors are the first few failures, to be shown.
+	firstErrors []string
+	inputTokens uint64
+	served      Served
+	ttft        []time.Duration
+	routing     []time.Duration
+}
+
+const maxFirstErrors = 3
+
+// routed records how long the router took to answer.
+func (r *recorder) routed(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.routing = append(r.routing, d)
+}
+
+// firstToken records the time to first token, in simulated time.
+func (r *recorder) firstToken(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ttft = append(r.ttft, d)
+}
+
+// succeeded records a request that was answered in full: s adds up to the
+// number of its input tokens.
+func (r *recorder) succeeded(s Served) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.finished++
+	r.inputTokens += s.sum()
+	r.served.add(s)
+}
+
+// fail records a request that was not answered.
+func (r *recorder) fail(id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.finished++
+	r.failed++
+	if len(r.firstErrors) < maxFirstErrors {
+		r.firstErrors = append(r.firstErrors, fmt.Sprintf("request %s: %v", id, err))
+	}
+}
+
+// progress is the state of a run under way.
+type progress struct {
+	finished, total, failed int
+	served                  Served
+}
+
+func (r *recorder) progress() progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return progress{finished: r.finished, total: r.total, failed: r.failed, served: r.served}
+}
+
+// fillReport copies the figures into a report.
+func (r *recorder) fillReport(out *RunReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out.Requests, out.Failed, out.firstErrors = r.finished, r.failed, r.firstErrors
+	out.InputTokens, out.Served = r.inputTokens, r.served
+	slices.Sort(r.ttft)
+	slices.Sort(r.routing)
+	out.TTFT = TTFT{
+		Mean: millis(mean(r.ttft)),
+		P50:  millis(percentile(r.ttft, 50)),
+		P99:  millis(percentile(r.ttft, 99)),
+	}
+	out.Routing = Routing{P50: micros(percentile(r.routing, 50)), P99: micros(percentile(r.routing, 99))}
+}
+
+// percentile is the smallest of the sorted values that at least p percent of
+// them do not exceed; 0 without values.
+func percentile(sorted []time.Duration, p int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := (len(sorted)*p + 99) / 100
+	return sorted[max(rank, 1)-1]
+}
+
+func mean(values []time.Duration) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, v := range values {
+		sum += float64(v)
+	}
+	return time.Duration(sum / float64(len(values)))
+}
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()/100) / 10 }

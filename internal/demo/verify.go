@@ -1,0 +1,231 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// settleTimeout bounds the wait for everything to come to rest after the last
+// answer.
+const settleTimeout = 15 * time.Second
+
+// snapshot is what the parts of a cluster say about themselves at one time.
+type snapshot struct {
+	engines []engineState
+	agents  []agentStats
+	pools   []agentPool
+	feeds   []routerFeed
+	dump    routerDump
+}
+
+// settled is how a cluster came to rest.
+type settled struct {
+	snapshot
+	// unsettled says what was still moving; empty if nothing was.
+	unsettled string
+	// diff is how the router's picture differs from the truth.
+	diff divergence
+}
+
+// settle waits until engines are idle, agents quiet, the router has applied
+// every event and its picture equals the truth. It gives up after patience and
+// then reports what it saw last.
+func (c *cluster) settle(ctx context.Context, calls *caller, patience time.Duration) (*settled, error) {
+	s := new(settled)
+	var failure error
+	err := poll(ctx, patience, func() (bool, error) {
+		if failure = s.look(ctx, c, calls); failure != nil {
+			return false, failure
+		}
+		return s.unsettled == "" && s.diff.Count == 0, nil
+	})
+	if failure != nil {
+		return nil, failure
+	}
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// look takes a new snapshot. Blocks are compared only when nothing moves.
+func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
+	s.snapshot = snapshot{}
+	s.diff = divergence{}
+	for _, a := range c.agents {
+		var stats agentStats
+		if err := calls.get(ctx, a.admin+"/v1/stats", &stats); err != nil {
+			return err
+		}
+		s.agents = append(s.agents, stats)
+	}
+	for _, e := range c.engines {
+		var state engineState
+		if err := calls.get(ctx, e.url+"/v1/state", &state); err != nil {
+			return err
+		}
+		s.engines = append(s.engines, state)
+	}
+	if c.router != "" {
+		if err := calls.get(ctx, c.router+"/v1/feeds", &s.feeds); err != nil {
+			return err
+		}
+	}
+	if s.unsettled = s.moving(c); s.unsettled != "" {
+		return nil
+	}
+	for _, a := range c.agents {
+		var pools []agentPool
+		if err := calls.get(ctx, a.admin+"/v1/pools", &pools); err != nil {
+			return err
+		}
+		s.pools = append(s.pools, pools...)
+	}
+	if c.router == "" {
+		return nil
+	}
+	if err := calls.get(ctx, c.router+"/v1/dump", &s.dump); err != nil {
+		return err
+	}
+	s.diff = compare(s.dump, s.snapshot.engines, s.pools)
+	return nil
+}
+
+// moving says what has not come to rest, or nothing.
+func (s *snapshot) moving(c *cluster) string {
+	for i, e := range s.engines {
+		if !e.Idle {
+			return c.engines[i].name + " is busy"
+		}
+	}
+	for i := range s.agents {
+		if !s.agents[i].Quiet {
+			return "agent " + c.agents[i].name + " is busy"
+		}
+	}
+	if c.router == "" {
+		return ""
+	}
+	cursors := make(map[string]uint64)
+	for _, f := range s.feeds {
+		cursors[f.PublisherID] = f.Cursor
+	}
+	for i := range s.agents {
+		for _, st := range s.agents[i].Streams {
+			if cursor, ok := cursors[st.PublisherID]; !ok || cursor != st.LastEventID {
+				return fmt.Sprintf("the router is at event %d of %s, its publisher at %d", cursor, st.Owner, st.LastEventID)
+			}
+		}
+	}
+	return ""
+}
+
+// residency says that an owner holds a block in a tier.
+type residency struct {
+	kind string
+	id   uint64
+	rank uint32
+	hash string
+	tier string
+}
+
+func (r residency) String() string {
+	return fmt.Sprintf("%s %d/%d block %s in %s", r.kind, r.id, r.rank, r.hash, r.tier)
+}
+
+// divergence is how two pictures of who holds what differ.
+type divergence struct {
+	// Count triples are in one picture only, out of Compared in either.
+	Count, Compared int
+	// First describes the first few, in order.
+	First []string
+}
+
+const maxDivergencesShown = 5
+
+// compare holds the router's dump against what engines and pools say they hold.
+func compare(dump routerDump, engines []engineState, pools []agentPool) divergence {
+	const believed, held = 1, 2
+	seen := make(map[residency]uint8)
+	for _, o := range dump.Owners {
+		for _, b := range o.Blocks {
+			for _, t := range b.Tiers {
+				seen[residency{o.Kind, o.ID, o.Rank, b.Hash, t}] |= believed
+			}
+		}
+	}
+	for _, e := range engines {
+		for _, hash := range e.Blocks {
+			seen[residency{"worker", e.WorkerID, e.Rank, hash, "device"}] |= held
+		}
+	}
+	for _, p := range pools {
+		for _, b := range p.Blocks {
+			for _, t := range b.Tiers {
+				seen[residency{"pool", p.Pool, 0, b.Hash, t}] |= held
+			}
+		}
+	}
+	d := divergence{Compared: len(seen)}
+	var all []string
+	for r, who := range seen {
+		switch who {
+		case believed:
+			all = append(all, "router only: "+r.String())
+		case held:
+			all = append(all, "owner only:  "+r.String())
+		}
+	}
+	d.Count = len(all)
+	slices.Sort(all)
+	d.First = all[:min(len(all), maxDivergencesShown)]
+	return d
+}
+
+// fillReport copies counters and comparison into a report.
+func (s *settled) fillReport(r *RunReport) {
+	for i := range s.engines {
+		st := &s.engines[i].Stats
+		r.BlocksVerified += st.BlocksVerified
+		r.WrongBytes += st.WrongBytes
+		r.LoadsFailed += st.LoadsFailed
+		r.FramesDropped += st.FramesDropped
+		r.Resets += st.Resets
+	}
+	for i := range s.agents {
+		r.Events.add(s.agents[i].Events)
+	}
+	r.Settled, r.unsettled = s.unsettled == "", s.unsettled
+	r.Diverged, r.Compared, r.divergence = s.diff.Count, s.diff.Compared, s.diff.First
+}
+
+// wrongBytes adds up what the engines found wrong.
+func (s *snapshot) wrongBytes() (n uint64) {
+	for i := range s.engines {
+		n += s.engines[i].Stats.WrongBytes
+	}
+	return n
+}
+
+// corruptReads adds up the blocks that the agents read from disk and refused.
+func (s *snapshot) corruptReads() (n uint64) {
+	for i := range s.agents {
+		for _, p := range s.agents[i].Pools {
+			n += p.CorruptReads
+		}
+	}
+	return n
+}
+
+// byHash finds the pools' blocks by their SequenceHash.
+func (s *snapshot) byHash() map[string]poolBlock {
+	m := make(map[string]poolBlock)
+	for _, p := range s.pools {
+		for _, b := range p.Blocks {
+			m[b.Hash] = b
+		}
+	}
+	return m
+}
