@@ -66,7 +66,7 @@ func TestRecordedFramesLeaveTheRightState(t *testing.T) {
 			frames, blocks = frames+f, blocks+b
 		})
 	}
-	fmt.Printf("replayed %d frames with %d block announcements from %d recordings\n", frames, blocks, len(files))
+	t.Attr("checked", fmt.Sprintf("replayed %d frames with %d block announcements from %d recordings", frames, blocks, len(files)))
 }
 
 // engineResidency is the naive twin: engine hashes per tier, as a set.

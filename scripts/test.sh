@@ -32,14 +32,22 @@ check() {
 	fi
 }
 
-# tests FLAG... runs go test; its counts go to the tally.
+# tests FLAG... runs go test; its counts go to the tally. When no counts come
+# (the report program itself failed), that is a failure.
 tests() {
+	local before after
+	before=$(wc -l <"$tally")
 	go test -json -timeout 10m "$@" | "$scratch/testreport" -tally "$tally" || true
+	after=$(wc -l <"$tally")
+	if [ "$after" -ne $((before + 1)) ]; then
+		printf 'FAIL  no counts from: go test %s\n' "$*"
+		echo '0 1' >>"$tally"
+	fi
 }
 
 unformatted() {
 	local files
-	files=$(gofmt -l .)
+	files=$(gofmt -l .) || return 1 # a file that does not parse
 	[ -z "$files" ] || {
 		printf 'run "make fmt"; these files are not formatted:\n%s\n' "$files"
 		return 1
@@ -60,8 +68,8 @@ tests $(grep -Ev "$racy" <<<"$packages")
 # shellcheck disable=SC2046
 tests -race $(grep -E "$racy" <<<"$packages")
 if [ -x bin/blockyard ]; then
-	check 'blockyard demo' bin/blockyard demo --only ours
-	check 'blockyard demo --selftest' bin/blockyard demo --selftest
+	check 'blockyard demo' timeout 300 bin/blockyard demo --only ours
+	check 'blockyard demo --selftest' timeout 120 bin/blockyard demo --selftest
 else
 	printf 'FAIL  bin/blockyard is missing: run "make build" first\n'
 	echo '0 1' >>"$tally"

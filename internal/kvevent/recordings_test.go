@@ -81,8 +81,7 @@ func recording(t *testing.T, path string) []recordLine {
 // report puts a count where a reader of the test's output sees it.
 func report(t *testing.T, format string, args ...any) {
 	t.Helper()
-	t.Logf(format, args...)
-	fmt.Printf(format+"\n", args...)
+	t.Attr("checked", fmt.Sprintf(format, args...))
 }
 
 func unhex(t *testing.T, s string) []byte {

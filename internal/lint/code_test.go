@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -213,8 +214,32 @@ var unfinishedRule = rule{
 				}
 			}
 		}
-		return found
+		return append(found, t.placeholders()...)
 	},
+}
+
+// placeholder matches a line of a document, outside its code blocks, that waits
+// for its text.
+var placeholder = regexp.MustCompile(`^[A-Z]+_[A-Z_]+$`)
+
+// placeholders finds the lines of documents that nobody has written yet.
+func (t *tree) placeholders() []problem {
+	var found []problem
+	for _, s := range t.sources {
+		if !strings.HasSuffix(s.path, ".md") {
+			continue
+		}
+		inCode := false
+		for i, line := range strings.Split(string(s.data), "\n") {
+			if strings.HasPrefix(line, "```") {
+				inCode = !inCode
+			}
+			if !inCode && placeholder.MatchString(line) {
+				found = append(found, problem{s.path, i + 1, line})
+			}
+		}
+	}
+	return found
 }
 
 func firstLine(s string) string {

@@ -55,6 +55,10 @@ func ruleExamples() map[string][]example {
 			bad("agent/a.go", importing("agent", "example.org/m/router")),
 			bad("layout/a.go", importing("layout", "example.org/m/blockmgr")),
 			bad("novelty/a.go", "package novelty\n"),
+			bad("internal/novelty/a.go", "package novelty\n"),
+			bad("internal/kv/a.go", importing("kv", "example.org/m/internal/workload")),
+			bad("layout/a.go", importing("layout", "example.org/m/internal/gpu")),
+			bad("router/index/a.go", importing("index", "example.org/m/router/schedule")),
 		},
 		pureRule.name: {
 			good("internal/kv/a.go", importing("kv", "fmt", "crypto/sha256")),
@@ -141,6 +145,8 @@ func ruleExamples() map[string][]example {
 			good("a/a.go", "package a\n\n// The method todo hacks nothing.\n"),
 			bad("a/a.go", "package a\n\n// TO"+"DO: finish.\n"),
 			bad("a/a.go", "package a\n\nvar x = 1 // FIX"+"ME(me)\n"),
+			good("a.md", "What the demo prints:\n"),
+			bad("a.md", "Result:\n\nDEMO_"+"OUTPUT\n"),
 		},
 		exitRule.name: {
 			good("cmd/x/a.go", importing("main", "os")+"func main() { os.Exit(1) }\n"),

@@ -17,6 +17,7 @@ type event struct {
 	Test       string
 	Elapsed    float64
 	Output     string
+	Key, Value string // of an attribute, see testing.T.Attr
 }
 
 // tally counts top-level tests and failures outside tests.
@@ -27,6 +28,9 @@ type tally struct {
 // packageState is what is known of a package whose tests are running.
 type packageState struct {
 	passed, failed, skipped int
+	// notes are what passing tests want to be read: their attributes, and the
+	// reasons of those that were skipped.
+	notes []string
 	// output is kept per top-level test until it has ended; "" is the package's
 	// own output.
 	output map[string]*bytes.Buffer
@@ -85,6 +89,9 @@ func (r *reporter) handle(e *event) {
 		if !isProgress(e.Output) {
 			buffer(r.state(e.Package).output, topLevel(e.Test)).WriteString(e.Output)
 		}
+	case "attr":
+		p := r.state(e.Package)
+		p.notes = append(p.notes, fmt.Sprintf("%s %s: %s", topLevel(e.Test), e.Key, e.Value))
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			r.endPackage(e)
@@ -102,6 +109,8 @@ func (r *reporter) endTest(e *event) {
 		r.tally.passed++
 	case "skip":
 		p.skipped++
+		reason := strings.TrimSpace(buffer(p.output, e.Test).String())
+		p.notes = append(p.notes, fmt.Sprintf("%s skipped: %s", e.Test, reason))
 	case "fail":
 		p.failed++
 		r.tally.failed++
@@ -122,6 +131,9 @@ func (r *reporter) endPackage(e *event) {
 		fmt.Fprintf(r.out, "ok    %-52s  %4d tests  %6.1fs  %d skipped\n", e.Package, p.passed, e.Elapsed, p.skipped)
 	default:
 		fmt.Fprintf(r.out, "ok    %-52s  %4d tests  %6.1fs\n", e.Package, p.passed, e.Elapsed)
+	}
+	for _, note := range p.notes {
+		fmt.Fprintf(r.out, "      %s\n", note)
 	}
 }
 
@@ -168,7 +180,7 @@ func (r *reporter) state(name string) *packageState {
 // repeats the verdict of a package.
 func isProgress(line string) bool {
 	line = strings.TrimLeft(line, " ")
-	for _, prefix := range []string{"=== ", "--- PASS: ", "--- SKIP: ", "PASS\n", "FAIL\n", "FAIL\t", "ok  \t"} {
+	for _, prefix := range []string{"=== ", "=== ATTR ", "--- PASS: ", "--- SKIP: ", "PASS\n", "FAIL\n", "FAIL\t", "ok  \t"} {
 		if strings.HasPrefix(line, prefix) {
 			return true
 		}

@@ -14,6 +14,8 @@ func TestReporterCountsAndShowsWhatFailed(t *testing.T) {
 {"Action":"output","Package":"m/a","Test":"TestGood","Output":"chatter\n"}
 {"Action":"pass","Package":"m/a","Test":"TestGood/sub","Elapsed":0}
 {"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0}
+{"Action":"attr","Package":"m/a","Test":"TestGood","Key":"decoded","Value":"76 frames"}
+{"Action":"output","Package":"m/a","Test":"TestSkipped","Output":"    a_test.go:9: no recordings\n"}
 {"Action":"skip","Package":"m/a","Test":"TestSkipped","Elapsed":0}
 {"Action":"pass","Package":"m/a","Elapsed":0.5}
 `
@@ -45,7 +47,7 @@ func TestReporterCountsAndShowsWhatFailed(t *testing.T) {
 		shown    []string
 		hidden   []string
 	}{
-		{"pass", passing, tally{1, 0}, []string{"ok    m/a", "1 tests", "1 skipped"}, []string{"chatter"}},
+		{"pass", passing, tally{1, 0}, []string{"ok    m/a", "1 tests", "1 skipped", "TestGood decoded: 76 frames", "TestSkipped skipped: a_test.go:9: no recordings"}, []string{"chatter"}},
 		{"test fails", failing, tally{1, 1}, []string{"FAIL  m/b TestBad", "detail of sub", "detail of bad"}, []string{"=== RUN", "--- PASS"}},
 		{"build fails", unbuilt, tally{0, 1}, []string{"FAIL  m/c", "syntax error"}, nil},
 		{"panic", panicking, tally{0, 1}, []string{"FAIL  m/d", "panic: oh"}, nil},
