@@ -348,3 +348,20 @@ func TestDiskEvictionTakesLeavesFirst(t *testing.T) {
 		t.Errorf("resident %q", got)
 	}
 }
+
+func TestSequenceLongerThanTheDiskKeepsItsPrefixThere(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(64), DiskBytes: 8 * testSlotBytes})
+	p.store(chain(2, 3))
+	p.quiesce()
+	blocks := chain(1, 24)
+	for i := 0; i < len(blocks); i += 4 {
+		p.store(blocks[i : i+4])
+		p.quiesce()
+	}
+	if got := p.tiersOf(blocks); got != "BBBBBBBBHHHHHHHHHHHHHHHH" {
+		t.Errorf("resident %q", got)
+	}
+	if st := p.Stats(); st.WriteBehindRefused != 16 {
+		t.Errorf("%d blocks refused by the disk, want 16", st.WriteBehindRefused)
+	}
+}

@@ -38,7 +38,16 @@
 //
 // A block leaves a tier when its slot is needed, least recently used first
 // among those without children in that tier, and never while it is pinned,
-// being sealed, written, read or looked up.
+// being sealed, written, read or looked up, nor for a block that comes after it
+// in its own sequence: a prompt longer than a tier keeps its beginning there.
+//
+// When a tier's size is used up, a pool that wants an extent gets one from
+// another pool: from that which has been unused longest, without sessions,
+// watchers or work under way. Its last extent goes with all its blocks, whose
+// removal is reported, and its file is deleted; the newcomer gets a new file. A
+// pool may lose all its extents and goes on without; one for which nobody gives
+// anything opens with that tier empty, and tries again when a pool becomes
+// unused.
 //
 // # Ownership and concurrency
 //
@@ -46,13 +55,18 @@
 // or EndSession. Manager and Pool are safe for concurrent use. Each pool has
 // one mutex; the sink is called with it held, so a sink sees one pool's events
 // in order and two pools' concurrently. The mutex is not held during I/O,
-// checksums or the making of extents. Lock order: Manager.mu, then Pool.mu,
-// then whatever the sink takes.
+// checksums or the making of extents, and neither is Manager.mu, so that Stats
+// and Pools wait for none of them. Manager.mu, and the mutexes of two pools,
+// are never held together. Lock order: a place's making, which serialises the
+// opening of one namespace; then Manager.mu or one Pool.mu; then, from Pool.mu,
+// whatever the sink takes.
 //
 // # Failure
 //
 // A bad read is a miss, a failed write a block that is not on disk, a full tier
-// a refused grant. A pool goes on without its disk. After a restart of the
+// a refused grant. A pool goes on without its disk. Host memory that is damaged
+// costs the slots in it, never the copy on disk that was read or written through
+// it. After a restart of the
 // agent the host tier is cold and the disk tier warm: its sealed records are
 // taken over and their bytes verified when first read. A power loss may lose
 // the blocks written last; it cannot make one wrong.

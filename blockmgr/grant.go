@@ -7,9 +7,9 @@ import (
 // Grant decides which of the blocks are worth copying, before anything is
 // copied: a block that is resident in either tier, or that somebody is filling
 // already, is present; the others get a slot each, for which the coldest
-// blocks leave; what finds no slot is refused. The slots are the session's
-// until Commit, Abort or EndSession, and their records say so before Grant
-// returns.
+// blocks leave, but none that comes before it in its own sequence; what finds
+// no slot is refused. The slots are the session's until Commit, Abort or
+// EndSession, and their records say so before Grant returns.
 func (p *Pool) Grant(s SessionID, blocks []Block) (GrantResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +35,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block) (GrantResult, error) {
 			}
 			continue
 		}
-		ref := p.allocLocked(p.host)
+		ref := p.allocForLocked(p.host, b)
 		if ref == none {
 			res.Refused++
 			continue

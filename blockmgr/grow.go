@@ -21,8 +21,11 @@ func (p *Pool) wakeGrowerLocked() {
 }
 
 func (p *Pool) hostWantsLocked() bool {
-	if p.host.full || p.closing {
+	if p.closing || p.fullLocked(p.host) || len(p.host.parts) >= p.watchCap {
 		return false
+	}
+	if len(p.host.parts) == 0 {
+		return true
 	}
 	last := p.host.parts[len(p.host.parts)-1]
 	return uint32(len(p.host.free)) < last.recs.Slots()/2+1
@@ -49,24 +52,36 @@ func (p *Pool) growLoop() {
 // growHostLocked adds one host extent; it lets go of the mutex while the extent
 // is made.
 func (p *Pool) growHostLocked() {
+	turn := p.broker.turns.Load()
 	p.mu.Unlock()
-	made, err := p.hostArena.Grow(p.host.ns, p.slotBytes, 1)
+	made, err := p.broker.growHost(p)
 	p.mu.Lock()
-	if err != nil {
-		p.growFailedLocked(p.host, err)
-		return
+	switch {
+	case err != nil:
+		p.growFailedLocked(p.host, turn, err)
+	case len(p.host.parts) >= p.watchCap:
+		// Somebody else grew the pool meanwhile.
+		p.mu.Unlock()
+		p.broker.host.Drop(made)
+		p.mu.Lock()
+	default:
+		p.addHostLocked(made)
 	}
-	p.addHostLocked(made)
 }
 
-// growFailedLocked stops a tier from growing. A tier that is at its size has
-// not failed.
-func (p *Pool) growFailedLocked(t *tier, err error) {
-	t.full = true
-	if !errors.Is(err, storage.ErrFull) {
-		p.count.GrowErrors++
-		p.log.Warn("tier does not grow any more", zap.Stringer("tier", t.kind), zap.Int("slots", len(t.slots)), zap.Error(err))
+// fullLocked reports whether trying to grow the tier is useless for now.
+func (p *Pool) fullLocked(t *tier) bool { return t.full && t.fullAt == p.broker.turns.Load() }
+
+// growFailedLocked stops a tier from growing until another pool may have become
+// able to give something. A tier that is at its size has not failed.
+func (p *Pool) growFailedLocked(t *tier, turn uint64, err error) {
+	t.full, t.fullAt = true, turn
+	if errors.Is(err, storage.ErrFull) {
+		p.count.GrowRefused++
+		return
 	}
+	p.count.GrowErrors++
+	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.kind), zap.Int("slots", len(t.slots)), zap.Error(err))
 }
 
 func (p *Pool) addHostLocked(made storage.HostPart) {
@@ -81,12 +96,13 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 // growDiskLocked adds disk extents until want slots are free or the disk tier
 // is at its size; it lets go of the mutex while an extent is made.
 func (p *Pool) growDiskLocked(want int) {
-	for len(p.disk.free) < want && !p.disk.full {
+	for len(p.disk.free) < want && !p.fullLocked(p.disk) {
+		turn := p.broker.turns.Load()
 		p.mu.Unlock()
-		made, err := p.diskArena.Grow(p.disk.ns, p.slotBytes)
+		made, err := p.broker.growDisk(p)
 		p.mu.Lock()
 		if err != nil {
-			p.growFailedLocked(p.disk, err)
+			p.growFailedLocked(p.disk, turn, err)
 			return
 		}
 		p.disk.add(part{id: made.ID, recs: made.Slots, disk: made.Extent})
@@ -112,9 +128,10 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 }
 
 // WatchExtents delivers the host extents that exist and then each new one as it
-// becomes ready. The channel holds every extent that the pool can ever have, so
-// a slow reader delays nobody. It is closed by stop, which may be called more
-// than once, or when the manager closes.
+// becomes ready. The channel holds every extent that the pool can have until
+// stop, so a slow reader delays nobody; extents do not go while somebody watches.
+// It is closed by stop, which may be called more than once, or when the manager
+// closes.
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,6 +155,7 @@ func (p *Pool) unwatchLocked(c chan ExtentInfo) {
 	if _, ok := p.watchers[c]; ok {
 		delete(p.watchers, c)
 		close(c)
+		p.releasedLocked()
 	}
 }
 

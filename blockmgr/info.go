@@ -18,8 +18,9 @@ type ExtentInfo struct {
 	SlotBytes, DataOffset, FileBytes uint64
 	// Path is the extent's file.
 	Path string
-	// File is open for reading and writing and borrowed: it stays valid until the
-	// manager closes, and the caller must not close it. Nil for disk.
+	// File is open for reading and writing and borrowed: it stays valid while the
+	// caller has a session in the pool or watches its extents, until the manager
+	// closes, and the caller must not close it. Nil for disk.
 	File *os.File
 }
 
@@ -99,13 +100,18 @@ type Stats struct {
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
 	// ReadErrors, WriteErrors and TableErrors count failed disk operations,
-	// MemoryErrors faults on mapped host memory.
+	// MemoryErrors faults on mapped host memory, each of which costs a host slot
+	// and never a disk slot.
 	ReadErrors   uint64 `json:"read_errors"`
 	WriteErrors  uint64 `json:"write_errors"`
 	TableErrors  uint64 `json:"table_errors"`
 	MemoryErrors uint64 `json:"memory_errors"`
-	// GrowErrors counts extents that could not be made.
-	GrowErrors uint64 `json:"grow_errors"`
+	// GrowErrors counts extents that could not be made, GrowRefused those for
+	// which there was no room and nobody gave any, ExtentsYielded those that this
+	// pool gave to others while nobody used it.
+	GrowErrors     uint64 `json:"grow_errors"`
+	GrowRefused    uint64 `json:"grow_refused"`
+	ExtentsYielded uint64 `json:"extents_yielded"`
 	// Recovered is the number of blocks found on disk when the pool was opened.
 	Recovered uint64 `json:"recovered"`
 }

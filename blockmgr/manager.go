@@ -20,13 +20,26 @@ const drainTime = 2 * time.Second
 // Manager owns the tiers of one node and hands each namespace a pool in them.
 // Its methods are safe for concurrent use.
 type Manager struct {
-	cfg  Config
-	host *storage.HostArena
-	disk *storage.DiskArena
+	cfg    Config
+	broker *broker
+	// opening counts calls of Pool that Close waits for.
+	opening sync.WaitGroup
+	once    sync.Once
 
+	// mu is never held during I/O.
 	mu     sync.Mutex
 	closed bool
-	pools  map[kv.NamespaceID]*Pool
+	places map[kv.NamespaceID]*place
+}
+
+// place is where a namespace's pool is, or is being made.
+type place struct {
+	// making is held by the one call of Pool that makes the pool or its extents.
+	making sync.Mutex
+	// pool is nil until it is open, callers how many calls of Pool use the place.
+	// Manager.mu guards both.
+	pool    *Pool
+	callers int
 }
 
 // Open takes the directories into use and finds what an earlier agent left on
@@ -36,7 +49,8 @@ func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), pools: map[kv.NamespaceID]*Pool{}}
+	m := &Manager{cfg: cfg.withDefaults(), broker: &broker{}, places: map[kv.NamespaceID]*place{}}
+	m.broker.pools = m.Pools
 	if !m.cfg.enabled() {
 		return m, nil
 	}
@@ -46,70 +60,115 @@ func Open(cfg Config) (*Manager, error) {
 		// One staging extent for each namespace, however many there are.
 		host.Bytes = storage.MaxNamespaces * MaxExtentBytes
 	}
-	if m.host, err = storage.OpenHostArena(host); err != nil {
+	if m.broker.host, err = storage.OpenHostArena(host); err != nil {
 		return nil, err
 	}
 	if m.cfg.DiskBytes == 0 {
 		return m, nil
 	}
-	m.disk, err = storage.OpenDiskArena(storage.ArenaConfig{
+	m.broker.disk, err = storage.OpenDiskArena(storage.ArenaConfig{
 		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
 		Disk: storage.DiskOptions{Direct: m.cfg.DirectIO, Wrap: m.cfg.wrapFile},
 	})
 	if err != nil {
-		return nil, errors.Join(err, m.host.Close(nil))
+		return nil, errors.Join(err, m.broker.host.Close(nil))
 	}
 	return m, nil
 }
 
 // Pool returns the namespace's pool, which it opens when there is none yet:
-// with its first host extent populated. The blocks that an earlier agent left
-// on disk are announced to the sink before Pool returns, so the sink must know
-// the namespace by then.
+// with its first extent of each tier, the host's populated. Where a tier's size
+// is used up, a pool without sessions gives an extent up; when none can, the
+// pool opens with that tier empty (see Enabled and Stats.GrowRefused), and the
+// next call tries again. The blocks that an earlier agent left on disk are
+// announced to the sink before Pool returns, so the sink must know the
+// namespace by then. ErrNamespace means that no agent could serve it.
 func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
-	if err := ns.Validate(); err != nil {
+	l, err := blockLayout(&ns)
+	if err != nil {
 		return nil, err
 	}
+	id := ns.ID()
+	here, err := m.enter(id)
+	if err != nil {
+		return nil, err
+	}
+	defer m.leave(id, here)
+	here.making.Lock()
+	defer here.making.Unlock()
+	m.mu.Lock()
+	p := here.pool
+	m.mu.Unlock()
+	if p != nil {
+		p.findRoom()
+		return p, nil
+	}
+	if p, err = m.newPool(ns, l); err != nil {
+		return nil, fmt.Errorf("pool of namespace %s: %w", id, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	here.pool = p
+	return p, nil
+}
+
+// enter finds the namespace's place and keeps it until leave.
+func (m *Manager) enter(id kv.NamespaceID) (*place, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, ErrClosed
 	}
-	id := ns.ID()
-	if p, ok := m.pools[id]; ok {
-		return p, nil
+	here, ok := m.places[id]
+	if !ok {
+		here = &place{}
+		m.places[id] = here
 	}
-	p, err := m.newPool(ns)
-	if err != nil {
-		return nil, fmt.Errorf("pool of namespace %s: %w", id, err)
+	here.callers++
+	m.opening.Add(1)
+	return here, nil
+}
+
+// leave forgets a place that nobody else waits for and that got no pool.
+func (m *Manager) leave(id kv.NamespaceID, here *place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if here.callers--; here.callers == 0 && here.pool == nil {
+		delete(m.places, id)
 	}
-	m.pools[id] = p
-	return p, nil
+	m.opening.Done()
 }
 
 // Pools are the pools that are open, in order of their namespaces' ids.
 func (m *Manager) Pools() []*Pool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	pools := make([]*Pool, 0, len(m.pools))
-	for _, p := range m.pools {
-		pools = append(pools, p)
+	pools := make([]*Pool, 0, len(m.places))
+	for _, here := range m.places {
+		if here.pool != nil {
+			pools = append(pools, here.pool)
+		}
 	}
 	slices.SortFunc(pools, func(a, b *Pool) int { return slices.Compare(a.id[:], b.id[:]) })
 	return pools
 }
 
-// Close refuses new work, waits up to two seconds for blocks that are on their
-// way to disk, and ends the pools. Host files are unlinked; the disk tier stays
-// for the next Open. Calling it again does nothing.
+// Close refuses new work, waits for pools that are being opened and up to two
+// seconds for blocks that are on their way to disk, and ends the pools. Host
+// files are unlinked; the disk tier stays for the next Open. Calling it again
+// waits for the first call and does nothing.
 func (m *Manager) Close() error {
-	pools := m.Pools()
+	var err error
+	m.once.Do(func() { err = m.close() })
+	return err
+}
+
+func (m *Manager) close() error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return nil
-	}
 	m.closed = true
+	m.mu.Unlock()
+	m.opening.Wait()
+	pools := m.Pools()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	for _, p := range pools {
@@ -125,11 +184,11 @@ func (m *Manager) Close() error {
 		h, d, err := p.finishClose()
 		host, disk, errs = append(host, h...), append(disk, d...), append(errs, err)
 	}
-	if m.disk != nil {
-		errs = append(errs, m.disk.Close(disk))
+	if m.broker.disk != nil {
+		errs = append(errs, m.broker.disk.Close(disk))
 	}
-	if m.host != nil {
-		errs = append(errs, m.host.Close(host))
+	if m.broker.host != nil {
+		errs = append(errs, m.broker.host.Close(host))
 	}
 	return errors.Join(errs...)
 }

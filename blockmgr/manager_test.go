@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
-	"github.com/blockyard-ai/blockyard/layout"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func TestNamespacesHaveExtentsOfTheirOwn(t *testing.T) {
@@ -26,10 +28,6 @@ func TestNamespacesHaveExtentsOfTheirOwn(t *testing.T) {
 	}
 	if n := len(p.m.Pools()); n != 2 {
 		t.Errorf("%d pools", n)
-	}
-	_, err = p.m.Pool(testNamespace("third"))
-	if !errors.Is(err, storage.ErrFull) || !strings.Contains(err.Error(), "host size 40960") {
-		t.Errorf("third namespace: %v", err)
 	}
 }
 
@@ -108,27 +106,121 @@ func TestErrorsNameFieldAndValue(t *testing.T) {
 	defer m.Close()
 	bad := testNamespace("test")
 	bad.OuterDim = 3
-	if _, err := m.Pool(bad); err == nil || !strings.Contains(err.Error(), "outer_dim") {
+	if _, err := m.Pool(bad); !errors.Is(err, ErrNamespace) || !strings.Contains(err.Error(), "outer_dim") {
 		t.Errorf("bad namespace: %v", err)
 	}
-	big := testNamespace("big")
-	big.InnerDim = 1 << 16
-	if _, err := m.Pool(big); err == nil || !strings.Contains(err.Error(), "host size 1048576") {
-		t.Errorf("block larger than the host tier: %v", err)
+	sparse := testNamespace("sparse")
+	sparse.Layout = "layer_separate"
+	if _, err := m.Pool(sparse); !errors.Is(err, ErrNamespace) || !strings.Contains(err.Error(), `layout "layer_separate": want "fully_contiguous"`) {
+		t.Errorf("another layout: %v", err)
+	}
+	if n := len(m.Pools()) + len(m.places); n != 0 {
+		t.Errorf("refused namespaces left %d pools and places", n)
 	}
 }
 
-func TestSlotBytesAreTheLayoutsAlignedStride(t *testing.T) {
-	ns := testNamespace("test")
-	l, err := layout.NewFullyContiguous(layout.Config{
-		NumBlocks: 2, NumLayers: uint64(ns.Layers), OuterDim: uint64(ns.OuterDim), PageSize: uint64(ns.BlockSize),
-		InnerDim: uint64(ns.InnerDim), Alignment: storage.PageSize, DTypeBytes: uint64(ns.DTypeBytes),
-	})
-	if err != nil {
-		t.Fatal(err)
+// The pool's geometry is the layout's; what namespaces say of themselves, which
+// limits and messages use, must be the same.
+func TestBlockBytesAreTheLayouts(t *testing.T) {
+	for _, change := range []func(*kv.Namespace){
+		func(*kv.Namespace) {},
+		func(ns *kv.Namespace) { ns.Layers, ns.OuterDim = 7, 1 },
+		func(ns *kv.Namespace) { ns.BlockSize, ns.InnerDim, ns.DTypeBytes = 32, 1024, 1 },
+	} {
+		ns := testNamespace("test")
+		change(&ns)
+		l, err := blockLayout(&ns)
+		if err != nil || l.BlockBytes() != ns.BlockBytes() || l.BlockStride()%storage.PageSize != 0 || l.BlockStride()-l.BlockBytes() >= storage.PageSize {
+			t.Errorf("%+v: layout %d/%d, namespace %d, %v", ns, l.BlockBytes(), l.BlockStride(), ns.BlockBytes(), err)
+		}
 	}
 	p := newTestPool(t, Config{HostBytes: hostBytes(2)})
-	if p.BlockBytes() != l.BlockBytes() || p.SlotBytes() != l.BlockStride() {
-		t.Errorf("pool %d/%d, layout %d/%d", p.BlockBytes(), p.SlotBytes(), l.BlockBytes(), l.BlockStride())
+	if p.BlockBytes() != 2304 || p.SlotBytes() != testSlotBytes {
+		t.Errorf("blocks of %d bytes in slots of %d", p.BlockBytes(), p.SlotBytes())
+	}
+}
+
+// A directory named by mistake costs a start, not the blocks in it.
+func TestHostDirectoryOverADiskTierIsRefusedAndKept(t *testing.T) {
+	disk, host := t.TempDir(), t.TempDir()
+	cfg := Config{HostDir: host, HostBytes: hostBytes(8), DiskDir: disk, DiskBytes: 16 * testSlotBytes}
+	p := openTestPool(t, cfg)
+	blocks := chain(1, 4)
+	p.store(blocks)
+	p.quiesce()
+	p.finish()
+
+	swapped := Config{HostDir: disk, HostBytes: hostBytes(8)}
+	if _, err := Open(swapped); !errors.Is(err, storage.ErrForeign) || !strings.Contains(err.Error(), "it is a disk table, want host") {
+		t.Errorf("host directory over a disk tier: %v", err)
+	}
+	p = openTestPool(t, cfg)
+	defer p.finish()
+	if got := sources(p.find(blocks)); got != "DDDD" {
+		t.Errorf("found %q", got)
+	}
+}
+
+// Stats and the pools of other models do not wait for a pool that is being
+// made, two callers make one pool, and Close waits.
+func TestManagerDoesNotWaitForAPoolThatIsBeingMade(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var slow atomic.Bool
+	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: 1 << 20, wrapFile: func(f storage.File) storage.File {
+		return &storage.Faulty{File: f, Plan: func(op storage.Op, _ int) storage.Fault {
+			if op == storage.OpAllocate && slow.Load() {
+				once.Do(func() { close(entered) })
+				<-release
+			}
+			return storage.FaultNone
+		}}
+	}})
+	slow.Store(true)
+	made := make(chan *Pool, 2)
+	for range 2 {
+		go func() {
+			other, err := p.m.Pool(testNamespace("other"))
+			if err != nil {
+				t.Error(err)
+			}
+			made <- other
+		}()
+	}
+	<-entered
+	if n := len(p.m.Pools()); n != 1 {
+		t.Errorf("%d pools", n)
+	}
+	if same, err := p.m.Pool(testNamespace("test")); same != p.Pool || err != nil {
+		t.Errorf("the open pool: %v", err)
+	}
+	p.Stats()
+	ns := testNamespace("other")
+	waitFor(t, func() bool {
+		p.m.mu.Lock()
+		defer p.m.mu.Unlock()
+		return p.m.places[ns.ID()].callers == 2
+	})
+	closed := make(chan error)
+	go func() { closed <- p.m.Close() }()
+	waitFor(t, func() bool {
+		p.m.mu.Lock()
+		defer p.m.mu.Unlock()
+		return p.m.closed
+	})
+	if _, err := p.m.Pool(testNamespace("late")); !errors.Is(err, ErrClosed) {
+		t.Errorf("a pool of a manager that closes: %v", err)
+	}
+	select {
+	case <-closed:
+		t.Error("closed under a pool that is being made")
+	default:
+	}
+	close(release)
+	if a, b := <-made, <-made; a == nil || a != b {
+		t.Error("two callers got two pools")
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }

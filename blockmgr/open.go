@@ -2,6 +2,8 @@ package blockmgr
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,88 +12,112 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/layout"
 )
 
-// newPool opens a pool and starts its goroutines.
-func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
+// ErrNamespace: the namespace cannot be served; the text says which field is
+// wrong.
+var ErrNamespace = errors.New("namespace is not served")
+
+// blockLayout is how the namespace's blocks lie in slots: the stride of blocks
+// that are aligned to pages is the size of a slot.
+func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
+	if err := ns.Validate(); err != nil {
+		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
+	}
+	if ns.Layout != layout.FullyContiguousName {
+		return layout.FullyContiguous{}, fmt.Errorf("%w: layout %q: want %q", ErrNamespace, ns.Layout, layout.FullyContiguousName)
+	}
+	l, err := layout.NewFullyContiguous(layout.Config{
+		NumBlocks: 1, NumLayers: uint64(ns.Layers), OuterDim: uint64(ns.OuterDim), PageSize: uint64(ns.BlockSize),
+		InnerDim: uint64(ns.InnerDim), DTypeBytes: uint64(ns.DTypeBytes), Alignment: storage.PageSize,
+	})
+	if err != nil {
+		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
+	}
+	return l, nil
+}
+
+// newPool opens a pool and starts its goroutines. A tier that has no room does
+// not keep it from opening.
+func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, error) {
 	p := &Pool{
-		cfg: &m.cfg, ns: ns, id: ns.ID(),
-		blockBytes: ns.BlockBytes(), slotBytes: storage.SlotBytes(ns.BlockBytes()),
-		hostArena: m.host, diskArena: m.disk,
+		cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker,
+		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
 		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
 		reg: newRegistry(), sessions: map[SessionID]*session{}, flights: map[uint32]*flight{},
-		watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1,
+		quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
 	p.sealWork, p.writeWork, p.promoteWork = sync.NewCond(&p.mu), sync.NewCond(&p.mu), sync.NewCond(&p.mu)
-	if !p.Enabled() {
+	if !m.cfg.enabled() {
 		return p, nil
 	}
-	if limit := uint64(MaxExtentBytes - storage.PageSize); p.slotBytes > limit {
-		return nil, fmt.Errorf("block of %d bytes: want at most %d", p.blockBytes, limit)
-	}
-	if err := p.openHost(); err != nil {
+	index, err := m.broker.host.Namespace(p.id, p.slotBytes)
+	if err != nil {
 		return nil, err
 	}
-	if m.disk != nil {
-		if err := p.openDisk(); err != nil {
-			first := p.host.parts[0]
-			m.host.Drop(storage.HostPart{ID: first.id, Extent: first.host, Slots: first.recs})
-			return nil, err
-		}
+	p.host = newTier(hostLevel, kv.TierHost, index)
+	if m.cfg.HostBytes == 0 {
+		// A staging extent: there is only one, so it is made big enough at once.
+		p.hostSlots = min(stagingSlots, (MaxExtentBytes-storage.PageSize)/p.slotBytes)
+	} else {
+		p.watchCap = int(m.cfg.HostBytes/m.cfg.ExtentBytes) + 1
 	}
+	if m.broker.disk != nil {
+		p.openDisk()
+	}
+	p.findRoom()
 	p.start()
 	return p, nil
 }
 
-// openHost makes the first host extent.
-func (p *Pool) openHost() error {
-	ns, err := p.hostArena.Namespace(p.id, p.slotBytes)
-	if err != nil {
-		return err
-	}
-	p.host = newTier(hostLevel, kv.TierHost, ns)
-	slots := uint64(1)
-	if p.cfg.HostBytes == 0 {
-		// A staging extent: it never grows, so it is made big enough at once.
-		p.host.full = true
-		slots = min(stagingSlots, (MaxExtentBytes-storage.PageSize)/p.slotBytes)
-	} else {
-		p.watchCap = int(p.cfg.HostBytes/p.cfg.ExtentBytes) + 1
-	}
-	made, err := p.hostArena.Grow(ns, p.slotBytes, slots)
-	if err != nil {
-		return err
-	}
+// openDisk takes the namespace's extents of an earlier agent into use. Without
+// a place in the disk's directory the pool goes on without a disk.
+func (p *Pool) openDisk() {
+	index, err := p.broker.disk.Namespace(p.id, p.slotBytes)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.addHostLocked(made)
-	return nil
-}
-
-// openDisk takes the namespace's extents of an earlier agent into use, or makes
-// the first one.
-func (p *Pool) openDisk() error {
-	ns, err := p.diskArena.Namespace(p.id, p.slotBytes)
 	if err != nil {
-		return err
+		p.count.GrowErrors++
+		p.log.Warn("pool opens without a disk tier", zap.Error(err))
+		return
 	}
-	p.disk = newTier(diskLevel, kv.TierDisk, ns)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, found := range p.diskArena.Claim(ns) {
+	p.disk = newTier(diskLevel, kv.TierDisk, index)
+	for _, found := range p.broker.disk.Claim(index) {
 		p.disk.add(part{id: found.ID, recs: found.Slots, disk: found.Extent})
 	}
-	if len(p.disk.parts) > 0 {
-		p.recoverLocked()
-		return nil
+	p.recoverLocked()
+}
+
+// findRoom sees to it that each tier has an extent, and counts and logs where
+// there is no room for one. It waits a little for pools that are about to be
+// unused.
+func (p *Pool) findRoom() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unusedSince = p.broker.turns.Add(1)
+	for _, t := range []*tier{p.host, p.disk} {
+		for t != nil && len(t.parts) == 0 && !p.closing {
+			if t.level == hostLevel {
+				p.growHostLocked()
+			} else {
+				p.growDiskLocked(1)
+			}
+			if len(t.parts) > 0 {
+				break
+			}
+			p.mu.Unlock()
+			again := p.broker.drain(ctx, p)
+			p.mu.Lock()
+			if !again {
+				p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", t.kind))
+				break
+			}
+		}
 	}
-	made, err := p.diskArena.Grow(ns, p.slotBytes)
-	if err != nil {
-		return err
-	}
-	p.disk.add(part{id: made.ID, recs: made.Slots, disk: made.Extent})
-	return nil
 }
 
 // recoverLocked registers the sealed blocks of a disk tier that an earlier
@@ -197,9 +223,6 @@ func (p *Pool) finishClose() (host []storage.HostPart, disk []storage.DiskPart, 
 		}
 	}
 	p.closed = true
-	for _, ch := range p.quiet {
-		close(ch)
-	}
-	p.quiet = nil
+	p.wakeQuietLocked()
 	return host, disk, err
 }

@@ -20,8 +20,7 @@ type Pool struct {
 	blockBytes uint64
 	slotBytes  uint64
 	log        *zap.Logger
-	hostArena  *storage.HostArena
-	diskArena  *storage.DiskArena
+	broker     *broker
 	// workers are the pool's goroutines; stop ends them.
 	workers sync.WaitGroup
 	stop    chan struct{}
@@ -33,7 +32,8 @@ type Pool struct {
 	// gone.
 	closing, closed bool
 	reg             registry
-	// host is nil when the pool is off, disk when there is no disk tier.
+	// host is nil when the manager is off, disk when it has no disk tier. A tier
+	// without extents is one that found no room.
 	host, disk *tier
 	clock      uint64
 	sessions   map[SessionID]*session
@@ -47,12 +47,17 @@ type Pool struct {
 	// The conditions are for the workers of each queue; they use mu.
 	sealWork, writeWork, promoteWork *sync.Cond
 	// busy counts what Quiesce waits for: everything queued or in work.
-	busy     int
-	quiet    []chan struct{}
+	busy int
+	// quiet are the channels of those who wait in Quiesce.
+	quiet    map[chan struct{}]struct{}
 	watchers map[chan ExtentInfo]struct{}
-	// watchCap is the most extents the pool can ever have.
-	watchCap int
-	count    Stats
+	// watchCap is the most host extents that the pool may have at once, and
+	// hostSlots how many slots one has at least.
+	watchCap  int
+	hostSlots uint64
+	// unusedSince is the broker's turn at which the pool was used last.
+	unusedSince uint64
+	count       Stats
 }
 
 // session is what one session holds in the pool.
@@ -76,9 +81,16 @@ func (p *Pool) BlockBytes() uint64 { return p.blockBytes }
 // SlotBytes is the distance between two slots: BlockBytes rounded up to a page.
 func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 
-// Enabled reports whether the pool can hold anything: a host or a disk tier is
-// configured.
-func (p *Pool) Enabled() bool { return p.cfg.enabled() }
+// Enabled reports whether the pool can hold anything now. It cannot when no
+// tier is configured or when other pools, all in use, have all of the room.
+func (p *Pool) Enabled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.host == nil || len(p.host.slots) == 0 {
+		return false
+	}
+	return p.cfg.HostBytes != 0 || p.disk != nil && len(p.disk.slots) > 0
+}
 
 // Stats is a snapshot of the pool's gauges and counters.
 func (p *Pool) Stats() Stats {
@@ -105,26 +117,41 @@ func (p *Pool) Quiesce(ctx context.Context) error {
 			return nil
 		}
 		ch := make(chan struct{})
-		p.quiet = append(p.quiet, ch)
-		busy := p.busy
+		p.quiet[ch] = struct{}{}
 		p.mu.Unlock()
 		select {
 		case <-ch:
 		case <-ctx.Done():
+			p.mu.Lock()
+			delete(p.quiet, ch)
+			busy := p.busy
+			p.mu.Unlock()
 			return fmt.Errorf("%d operations of pool %s are not done: %w", busy, p.id, ctx.Err())
 		}
 	}
+}
+
+// Idle reports whether Quiesce would return at once. It waits for nothing.
+func (p *Pool) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy == 0 || p.closed
 }
 
 // doneLocked ends n operations that were counted in busy.
 func (p *Pool) doneLocked(n int) {
 	p.busy -= n
 	if p.busy == 0 {
-		for _, ch := range p.quiet {
-			close(ch)
-		}
-		p.quiet = nil
+		p.wakeQuietLocked()
+		p.releasedLocked()
 	}
+}
+
+func (p *Pool) wakeQuietLocked() {
+	for ch := range p.quiet {
+		close(ch)
+	}
+	clear(p.quiet)
 }
 
 // tickLocked is the next moment of the pool's clock.
@@ -192,15 +219,44 @@ func (p *Pool) allocLocked(t *tier) uint32 {
 		if victim == none {
 			return none
 		}
-		if t.level == hostLevel {
-			p.count.HostEvictions++
-		} else {
-			p.count.DiskEvictions++
-		}
+		p.countEvictionLocked(t)
 		p.dropLocked(t, victim, storage.StateFree)
 		if ref := t.popFree(); ref != none {
 			return ref
 		}
+	}
+}
+
+// allocForLocked is allocLocked for block b, which must not push its own prefix
+// out: without that nobody could find it. The nearest ancestor in the tier is
+// held meanwhile, which holds the ones before it by the leaf-first order. For a
+// block whose prefix is not in the pool nothing is evicted.
+func (p *Pool) allocForLocked(t *tier, b *Block) uint32 {
+	if b.Position == 0 || len(t.free) > 0 {
+		return p.allocLocked(t)
+	}
+	for id := p.reg.find(b.Parent.InGroup(b.Key.Group())); ; {
+		if id == none || !p.reg.at(id).occupied() {
+			return none
+		}
+		e := p.reg.at(id)
+		if ref := e.slots[t.level]; ref != none {
+			p.holdLocked(t, ref)
+			defer p.releaseLocked(t, ref)
+			return p.allocLocked(t)
+		}
+		if e.parent == none {
+			return p.allocLocked(t)
+		}
+		id = e.parent
+	}
+}
+
+func (p *Pool) countEvictionLocked(t *tier) {
+	if t.level == hostLevel {
+		p.count.HostEvictions++
+	} else {
+		p.count.DiskEvictions++
 	}
 }
 

@@ -1,6 +1,7 @@
 package blockmgr
 
 import (
+	"context"
 	"errors"
 	"testing"
 )
@@ -261,24 +262,49 @@ func TestHostTierGrowsOnDemandToItsSizeAndWatchersSeeEveryExtent(t *testing.T) {
 	}
 }
 
-func TestMemoryThatAClientTruncatedCostsItsBlocksOnly(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
-	blocks := chain(1, 2)
-	res, err := p.Grant(1, blocks)
-	if err != nil {
-		t.Fatal(err)
+// A prompt longer than the tier keeps its beginning there, which is the part
+// that can be found again, however it is offered.
+func TestSequenceLongerThanTheTiersKeepsItsPrefix(t *testing.T) {
+	for _, step := range []int{1, 4, 24} {
+		p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+		blocks := chain(1, 24)
+		p.store(chain(2, 3)) // somebody else's, which may go
+		p.quiesce()
+		for i := 0; i < len(blocks); i += step {
+			p.store(blocks[i : i+step])
+			p.quiesce()
+		}
+		if got := p.tiersOf(blocks[:9]); got != "HHHHHHHH-" || len(p.find(blocks)) != 8 {
+			t.Errorf("%d at a time: resident %q", step, got)
+		}
+		if st := p.Stats(); st.Refused != 16 {
+			t.Errorf("%d blocks refused, want 16", st.Refused)
+		}
 	}
-	if err := p.Extents()[0].File.Truncate(testSlotBytes); err != nil {
-		t.Fatal(err)
+}
+
+// A cancelled wait leaves nothing behind, and Idle does not wait at all.
+func TestQuiesceForgetsWhoGaveUp(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+	if !p.Idle() {
+		t.Error("a fresh pool is busy")
 	}
-	if err := p.Commit(1, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}); err != nil {
-		t.Fatal(err)
+	p.mu.Lock()
+	p.busy++
+	p.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if err := p.Quiesce(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatalf("quiesce: %v", err)
+		}
 	}
-	p.quiesce()
-	if st := p.Stats(); st.MemoryErrors != 2 || st.Host.Quarantined != 2 || st.Blocks != 0 {
-		t.Errorf("%+v", st)
-	}
-	if got := p.find(blocks); len(got) != 0 {
-		t.Errorf("%d blocks found", len(got))
+	idle := p.Idle()
+	p.mu.Lock()
+	waiting := len(p.quiet)
+	p.doneLocked(1)
+	p.mu.Unlock()
+	if idle || waiting != 0 || !p.Idle() {
+		t.Errorf("idle %v while busy, %d waiting, then idle %v", idle, waiting, p.Idle())
 	}
 }

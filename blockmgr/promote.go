@@ -113,16 +113,26 @@ func (p *Pool) promotedLocked(ref uint32, r storage.Record, sum uint64) {
 	p.settleLocked(p.host, ref)
 }
 
-// promotionFailedLocked forgets a block that could not be read back. Its disk
-// slot stays out of use until a restart: the medium under it is suspect.
+// promotionFailedLocked ends a read that gave no block. When the host memory is
+// to blame, the host slot goes out of use and the block stays on disk.
+// Otherwise the block is forgotten, and its disk slot stays out of use until a
+// restart: the medium under it is suspect.
 func (p *Pool) promotionFailedLocked(ref uint32, f *flight, err error) {
+	// The waiters' holds are void: they see that the flight failed.
+	p.host.slots[ref].holds = 0
+	if errors.Is(err, storage.ErrMemory) {
+		part, _ := p.host.at(ref)
+		p.memoryErrorLocked(part, err)
+		p.dropLocked(p.host, ref, storage.StateQuarantined)
+		p.settleLocked(p.disk, f.disk)
+		return
+	}
 	if errors.Is(err, ErrCorrupt) {
 		p.count.CorruptReads++
 	} else {
 		p.count.ReadErrors++
 	}
 	p.log.Warn("block on disk is lost", zap.Stringer("key", f.key), zap.Error(err))
-	// The waiters' holds are void: they see that the flight failed.
 	p.dropLocked(p.host, ref, storage.StateFree)
 	p.dropLocked(p.disk, f.disk, storage.StateQuarantined)
 }

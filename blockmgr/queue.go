@@ -1,5 +1,7 @@
 package blockmgr
 
+import "slices"
+
 // refQueue is a first-in first-out queue of slots. Each slot is in it at most
 // once, so that the number of slots bounds it.
 type refQueue struct {
@@ -15,6 +17,12 @@ func (q *refQueue) push(ref uint32) {
 		q.head = 0
 	}
 	q.buf = append(q.buf, ref)
+}
+
+// forget removes the slots from ref on.
+func (q *refQueue) forget(ref uint32) {
+	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r uint32) bool { return r >= ref })
+	q.head = 0
 }
 
 // pop takes the oldest slot; the queue must not be empty.

@@ -41,6 +41,7 @@ func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) {
 		p.host.slots[ref].pins -= n
 		p.settleLocked(p.host, ref)
 	}
+	defer p.releasedLocked()
 	var waiting []uint32
 	for ref := range sess.granted {
 		if gone == nil {
@@ -48,6 +49,9 @@ func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) {
 			continue
 		}
 		p.dropLocked(p.host, ref, storage.StateQuarantined)
+		// Nobody else's hold is on a granted slot. This one keeps its extent, whose
+		// memory the writer has mapped.
+		p.holdLocked(p.host, ref)
 		waiting = append(waiting, ref)
 	}
 	if len(waiting) > 0 && !p.stopped() {
@@ -68,6 +72,7 @@ func (p *Pool) freeWhenGone(refs []uint32, gone <-chan struct{}) {
 	for _, ref := range refs {
 		p.freeLocked(p.host, ref)
 	}
+	p.releasedLocked()
 }
 
 // Unpin gives back one pin of each of the slots. Slots that the session does

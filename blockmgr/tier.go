@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -80,8 +81,10 @@ type tier struct {
 	order  evictionOrder
 	counts [storage.NumStates]int
 	active int
-	// full: no further extent can be had.
-	full bool
+	// full: no further extent could be had at the broker's turn fullAt. It is
+	// worth another try at another turn.
+	full   bool
+	fullAt uint64
 }
 
 func newTier(lv level, kind kv.Tier, ns uint32) *tier {
@@ -106,6 +109,22 @@ func (t *tier) add(p part) {
 	t.counts[storage.StateFree] += int(n)
 	t.byID[p.id] = index
 	t.parts = append(t.parts, p)
+}
+
+// removeLast takes the last extent out, none of whose slots has a block.
+func (t *tier) removeLast() part {
+	p := t.parts[len(t.parts)-1]
+	for ref := p.base; ref < uint32(len(t.slots)); ref++ {
+		if s := &t.slots[ref]; s.entry != none || s.heap >= 0 {
+			panic(fmt.Sprintf("BUG: %s slot %d of an extent that goes has a block", t.kind, ref))
+		}
+		t.counts[t.slots[ref].state]--
+	}
+	t.free = slices.DeleteFunc(t.free, func(ref uint32) bool { return ref >= p.base })
+	t.slots = t.slots[:p.base]
+	t.parts = t.parts[:len(t.parts)-1]
+	delete(t.byID, p.id)
+	return p
 }
 
 // at finds the extent of a slot and its index in there.

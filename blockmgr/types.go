@@ -71,13 +71,9 @@ type EventSink interface {
 var (
 	// ErrClosed: the manager is closed or closing.
 	ErrClosed = errors.New("block manager is closed")
-	// ErrNoTier: neither a host nor a disk tier is configured.
-	ErrNoTier = errors.New("no host or disk tier is configured")
 	// ErrBadSlot: a slot that is not the caller's: wrong extent, index or
 	// generation, or not granted or pinned to its session.
 	ErrBadSlot = errors.New("slot is not held by this session")
-	// ErrPinLimit: the session holds as many pins as it may.
-	ErrPinLimit = errors.New("session has reached its pin limit")
 	// ErrCorrupt: stored bytes do not match their checksum or identity.
 	ErrCorrupt = errors.New("stored block is corrupt")
 )

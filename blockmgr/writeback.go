@@ -141,12 +141,12 @@ func (p *Pool) takeWriteLocked(ref uint32) (write, bool) {
 	if p.reg.at(p.host.slots[ref].entry).slots[diskLevel] != none {
 		return letGo()
 	}
-	to := p.allocLocked(p.disk)
+	block := blockOf(&r)
+	to := p.allocForLocked(p.disk, &block)
 	if to == none {
 		p.count.WriteBehindRefused++
 		return letGo()
 	}
-	block := blockOf(&r)
 	// The sum moves to the disk slot's generation; the bytes are not read again.
 	sum := storage.Bind(r.Checksum, r.Key, p.host.slots[ref].generation)
 	r.Checksum = storage.Bind(sum, r.Key, p.disk.slots[to].generation)
@@ -156,7 +156,8 @@ func (p *Pool) takeWriteLocked(ref uint32) (write, bool) {
 	return write{host: ref, disk: to, buf: from.host.Slot(i), file: dest.disk, index: j}, true
 }
 
-// wroteLocked makes a written block visible on disk, or forgets the attempt.
+// wroteLocked makes a written block visible on disk, or forgets the attempt. A
+// block whose memory could not be read is forgotten altogether.
 func (p *Pool) wroteLocked(w *write) {
 	p.host.slots[w.host].queued = false
 	p.releaseLocked(p.host, w.host)
@@ -168,6 +169,13 @@ func (p *Pool) wroteLocked(w *write) {
 		p.disk.put(w.disk, r)
 		p.storedLocked(p.disk, &r)
 		p.settleLocked(p.disk, w.disk)
+		return
+	}
+	if errors.Is(w.err, storage.ErrMemory) {
+		p.dropLocked(p.disk, w.disk, storage.StateFree)
+		part, _ := p.host.at(w.host)
+		p.memoryErrorLocked(part, w.err)
+		p.dropLocked(p.host, w.host, storage.StateQuarantined)
 		return
 	}
 	p.count.WriteErrors++

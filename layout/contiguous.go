@@ -12,6 +12,9 @@ type Region struct {
 // End is the offset of the first byte after the region.
 func (r Region) End() uint64 { return r.Offset + r.Size }
 
+// FullyContiguousName is how namespaces and configurations call FullyContiguous.
+const FullyContiguousName = "fully_contiguous"
+
 // FullyContiguous is the layout [blocks, layers, outer, page, inner] in one
 // allocation. It is a value; make one with NewFullyContiguous.
 type FullyContiguous struct {

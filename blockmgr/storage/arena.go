@@ -92,7 +92,9 @@ func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 }
 
 // reserve takes an extent's bytes out of the budget: ExtentBytes, or least when
-// that is more, or what is left when that is less but at least least.
+// that is more, or what is left when that is less but at least least. On
+// hugetlbfs all of them are whole huge pages, as the files are. ErrFull means
+// that dropping other extents would help.
 func (a *arena) reserve(ns uint32, least uint64) (id uint32, bytes uint64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,8 +102,13 @@ func (a *arena) reserve(ns uint32, least uint64) (id uint32, bytes uint64, err e
 	for _, h := range a.extents {
 		used += h.bytes
 	}
+	least = roundUp(least, a.fs.Unit)
+	if least > a.cfg.Bytes {
+		return 0, 0, fmt.Errorf("%s size %d: too small, one extent needs at least %d bytes", a.kind, a.cfg.Bytes, least)
+	}
 	left := a.cfg.Bytes - min(used, a.cfg.Bytes)
-	bytes = min(max(a.cfg.ExtentBytes, least), left)
+	left -= left % a.fs.Unit
+	bytes = min(max(a.cfg.ExtentBytes-a.cfg.ExtentBytes%a.fs.Unit, least), left)
 	if bytes < least {
 		return 0, 0, fmt.Errorf("%s size %d: %w: %d bytes are left, one extent needs at least %d", a.kind, a.cfg.Bytes, ErrFull, left, least)
 	}

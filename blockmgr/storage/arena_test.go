@@ -142,7 +142,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 		{"newer version", func(b []byte) { b[8] = 9 }, ErrNewer, ""},
 		{"foreign file", func(b []byte) { b[0] = 'X' }, ErrForeign, ""},
 		{"another extent size", func(b []byte) { b[18]++ }, nil, "extents of"},
-		{"host table", func(b []byte) { b[12] = 1 }, nil, "host table"},
+		{"host table", func(b []byte) { b[12] = 1 }, ErrForeign, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -301,5 +301,98 @@ func TestStaleHostExtentsAreUnlinkedAtOpen(t *testing.T) {
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("foreign file: %v", err)
+	}
+}
+
+// On hugetlbfs a file is a whole number of huge pages: what is announced and
+// accounted must be that, and slots fill it.
+func TestExtentsAreWholeHugePages(t *testing.T) {
+	const unit = 1 << 16
+	h, err := OpenHostArena(ArenaConfig{Dir: t.TempDir(), Bytes: 3*unit + 5*PageSize, ExtentBytes: unit + PageSize, Log: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.arena.fs.Unit = unit
+	ns, err := h.Namespace(nsA, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []HostPart
+	defer func() { h.Close(parts) }()
+	for _, minSlots := range []uint64{1, 8} {
+		part, err := h.Grow(ns, testSlot, minSlots)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, part)
+		geo := part.Extent.Geometry()
+		st, err := part.Extent.File().Stat()
+		if err != nil || uint64(st.Size()) != geo.FileBytes() || geo.FileBytes()%unit != 0 || h.arena.extents[part.ID].bytes != geo.FileBytes() {
+			t.Errorf("%+v: file of %d bytes, %d accounted, %v", geo, st.Size(), h.arena.extents[part.ID].bytes, err)
+		}
+	}
+	if a, b := parts[0].Extent.Geometry(), parts[1].Extent.Geometry(); a.Slots != 7 || b.Slots != 15 {
+		t.Errorf("%d and %d slots", a.Slots, b.Slots)
+	}
+	// What is left of the budget is used in whole huge pages as well.
+	h.Drop(parts[1])
+	parts = parts[:1]
+	h.arena.cfg.ExtentBytes = 8 * unit
+	rest, err := h.Grow(ns, testSlot, 1)
+	if err != nil || h.arena.extents[rest.ID].bytes != 2*unit || rest.Extent.Geometry().FileBytes() != 2*unit {
+		t.Fatalf("the rest: %d bytes, %v", h.arena.extents[rest.ID].bytes, err)
+	}
+	parts = append(parts, rest)
+	if _, err := h.Grow(ns, testSlot, 1); !errors.Is(err, ErrFull) {
+		t.Errorf("a fourth huge page in a budget of three and a bit: %v", err)
+	}
+	if _, err := h.Grow(ns, testSlot, 32); err == nil || errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "too small") {
+		t.Errorf("an extent larger than the budget: %v", err)
+	}
+}
+
+func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
+	dir := t.TempDir()
+	d, err := OpenDiskArena(diskConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := growDisk(t, d, nsA), growDisk(t, d, nsA)
+	b.Slots.Put(0, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
+	if err := WritePages(b.Slots.TakeDirty(nil)); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := d.Namespace(nsB, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Grow(ns, testSlot); !errors.Is(err, ErrFull) {
+		t.Fatalf("a third extent: %v", err)
+	}
+	d.Drop(b)
+	if _, err := os.Stat(b.Extent.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("dropped extent: %v", err)
+	}
+	c := growDisk(t, d, nsB)
+	// As in a crash, nothing more is written: the new extent must not come back
+	// with the old one's records.
+	if err := d.Close([]DiskPart{a, c}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = OpenDiskArena(diskConfig(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if ns, err = d.Namespace(nsB, testSlot); err != nil {
+		t.Fatal(err)
+	}
+	parts := d.Claim(ns)
+	if len(parts) != 1 {
+		t.Fatalf("%d extents of the newcomer", len(parts))
+	}
+	if r, err := parts[0].Slots.Get(0); err != nil || r.State != StateFree {
+		t.Errorf("record %+v, %v", r, err)
+	}
+	if err := d.Close(parts); err != nil {
+		t.Fatal(err)
 	}
 }

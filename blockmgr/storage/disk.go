@@ -73,7 +73,8 @@ func (d *DiskExtent) Path() string { return d.path }
 func (d *DiskExtent) Direct() bool { return d.direct }
 
 // ReadSlot fills p, a whole slot of page-aligned memory, from slot i. It says
-// nothing about whether the bytes are the right ones.
+// nothing about whether the bytes are the right ones. ErrMemory means that p is
+// to blame, not the disk.
 func (d *DiskExtent) ReadSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
@@ -83,12 +84,13 @@ func (d *DiskExtent) ReadSlot(i uint32, p []byte) error {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), err)
+		return fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blame(err))
 	}
 	return nil
 }
 
-// WriteSlot writes p, a whole slot of page-aligned memory, to slot i.
+// WriteSlot writes p, a whole slot of page-aligned memory, to slot i. ErrMemory
+// means that p is to blame, not the disk.
 func (d *DiskExtent) WriteSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
@@ -98,7 +100,7 @@ func (d *DiskExtent) WriteSlot(i uint32, p []byte) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return fmt.Errorf("write slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), err)
+		return fmt.Errorf("write slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blame(err))
 	}
 	return nil
 }

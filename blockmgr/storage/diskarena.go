@@ -146,16 +146,27 @@ func (d *DiskArena) Grow(ns uint32, slotBytes uint64) (DiskPart, error) {
 // yield drops one unclaimed extent and reports whether there was one.
 func (d *DiskArena) yield() bool {
 	d.arena.mu.Lock()
-	defer d.arena.mu.Unlock()
+	var part DiskPart
 	for id, p := range d.unclaimed {
+		part = p
 		delete(d.unclaimed, id)
-		delete(d.arena.extents, id)
-		if err := errors.Join(p.close(), d.arena.removeExtents([]uint32{id})); err != nil {
-			d.arena.cfg.Log.Warn("unclaimed disk extent", zap.Error(err))
-		}
-		return true
+		break
 	}
-	return false
+	d.arena.mu.Unlock()
+	if part.Extent == nil {
+		return false
+	}
+	d.Drop(part)
+	return true
+}
+
+// Drop closes and removes one extent, whose bytes return to the budget.
+func (d *DiskArena) Drop(p DiskPart) {
+	// The id is free for another extent only when the file is gone.
+	if err := errors.Join(p.close(), d.arena.removeExtents([]uint32{p.ID})); err != nil {
+		d.arena.cfg.Log.Warn("dropping a disk extent", zap.String("path", p.Extent.path), zap.Error(err))
+	}
+	d.arena.release(p.ID)
 }
 
 func (d *DiskArena) build(id, ns uint32, bytes, slotBytes uint64) (DiskPart, error) {
@@ -163,13 +174,19 @@ func (d *DiskArena) build(id, ns uint32, bytes, slotBytes uint64) (DiskPart, err
 	if err != nil {
 		return DiskPart{}, err
 	}
-	ext, err := CreateDiskExtent(d.arena.extentPath(id), geo, d.arena.cfg.Disk)
+	slots, err := d.arena.table.section(id, ns, geo.Slots, true)
 	if err != nil {
 		return DiskPart{}, err
 	}
-	slots, err := d.arena.table.section(id, ns, geo.Slots, true)
+	// The records are written before the file exists: whatever an earlier extent
+	// of this id left in the table must not be taken for this one's blocks after
+	// a crash.
+	if err := WritePages(slots.TakeDirty(nil)); err != nil {
+		return DiskPart{}, errors.Join(err, slots.close())
+	}
+	ext, err := CreateDiskExtent(d.arena.extentPath(id), geo, d.arena.cfg.Disk)
 	if err != nil {
-		return DiskPart{}, errors.Join(err, ext.Close(), os.Remove(ext.path))
+		return DiskPart{}, errors.Join(err, slots.close())
 	}
 	if !ext.direct && d.arena.cfg.Disk.Direct != DirectIOOff {
 		d.arena.cfg.Log.Info("disk extent goes through the page cache: no O_DIRECT here", zap.String("path", ext.path))

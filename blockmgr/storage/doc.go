@@ -22,8 +22,8 @@
 //   - A host extent is fully allocated and faulted in before anybody learns of
 //     it. A disk extent is allocated where the file system can.
 //   - A record is either whole or recognised as damaged (CRC32C).
-//   - A file that is not ours is refused (ErrForeign), and so is a table of a
-//     later version (ErrNewer); a table of an earlier version or of another
+//   - A file that is not ours is refused (ErrForeign), and so is the table of a
+//     tier of the other kind and one of a later version (ErrNewer); a table of an earlier version or of another
 //     extent size is made anew, with a warning.
 //
 // # What outlives what
@@ -46,5 +46,6 @@
 // # Failure
 //
 // Errors are returned and name the file. Mapped memory that a client truncated
-// gives an error under Guard instead of a signal.
+// or hardware lost gives ErrMemory instead of a signal, under Guard and from
+// disk reads and writes, so that nobody blames the disk for it.
 package storage

@@ -1,13 +1,31 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"golang.org/x/sys/unix"
 )
 
-// Guard runs fn, which touches mapped memory, and turns a fault into an error:
-// a file that somebody truncated would otherwise kill the process with SIGBUS.
+// ErrMemory: mapped memory could not be touched, because a client truncated its
+// file or the hardware failed under it. The other side of the copy is not to
+// blame.
+var ErrMemory = errors.New("mapped memory is damaged")
+
+// blame adds ErrMemory to the error of a read or write whose buffer the kernel
+// could not touch.
+func blame(err error) error {
+	if errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EHWPOISON) {
+		return fmt.Errorf("%w: %w", ErrMemory, err)
+	}
+	return err
+}
+
+// Guard runs fn, which touches mapped memory, and turns a fault into
+// ErrMemory: a file that somebody truncated would otherwise kill the process
+// with SIGBUS.
 func Guard(fn func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -17,7 +35,7 @@ func Guard(fn func()) (err error) {
 			runtime.Error
 			Addr() uintptr
 		}:
-			err = fmt.Errorf("mapped memory at %#x: %w", r.Addr(), r)
+			err = fmt.Errorf("%w at %#x: %w", ErrMemory, r.Addr(), r)
 		default:
 			panic(r)
 		}

@@ -45,8 +45,9 @@ const (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrForeign: the file at a slot table's place was not written by us.
-	ErrForeign = errors.New("file is not a slot table")
+	// ErrForeign: the file at a slot table's place was not written by us, or is
+	// the table of the other kind of arena: its directory was named by mistake.
+	ErrForeign = errors.New("file is not a slot table of this tier")
 	// ErrNewer: a later version of this program wrote the slot table.
 	ErrNewer = errors.New("slot table is of a newer version")
 	// ErrLocked: another agent has the arena open.
@@ -75,7 +76,9 @@ type header struct {
 	extentBytes uint64
 	// stride is the number of records that each extent has room for in the table,
 	// used or not, so that the place of a record never depends on its neighbours.
-	stride    uint32
+	stride uint32
+	// bootID says during which boot the table was made, for whoever looks into
+	// the file. Nothing depends on it: host arenas start cold anyway.
 	bootID    [16]byte
 	directory []directoryItem
 }
@@ -131,11 +134,15 @@ func decodeHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// fits reports why a table with header h cannot serve an arena that wants w.
+// fits reports why a table with header h cannot serve an arena that wants w. A
+// table of the other kind is never ours to make anew: its blocks are somebody's.
 func (h *header) fits(w *header) error {
-	if h.kind != w.kind || h.extentBytes != w.extentBytes || h.stride != w.stride {
-		return fmt.Errorf("%w: %s table with extents of %d bytes and %d records, want %s, %d and %d",
-			errStale, h.kind, h.extentBytes, h.stride, w.kind, w.extentBytes, w.stride)
+	if h.kind != w.kind {
+		return fmt.Errorf("%w: it is a %s table, want %s", ErrForeign, h.kind, w.kind)
+	}
+	if h.extentBytes != w.extentBytes || h.stride != w.stride {
+		return fmt.Errorf("%w: extents of %d bytes and %d records, want %d and %d",
+			errStale, h.extentBytes, h.stride, w.extentBytes, w.stride)
 	}
 	return nil
 }
@@ -148,7 +155,7 @@ func readBootID() (id [16]byte) {
 	}
 	digits := strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")
 	if len(digits) == 2*len(id) {
-		// A malformed id stays partly zero; it is only ever compared.
+		// A malformed id stays partly zero.
 		_, _ = hex.Decode(id[:], []byte(digits))
 	}
 	return id

@@ -26,7 +26,7 @@ type HostExtent struct {
 // in: a hole in tmpfs would be a SIGBUS in the engine that copies into it. An
 // older file of that name is unlinked first, so that whoever still maps it
 // keeps the old memory.
-func CreateHostExtent(path string, geo Geometry, fs FSInfo) (*HostExtent, error) {
+func CreateHostExtent(path string, geo Geometry) (*HostExtent, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("host extent: %w", err)
 	}
@@ -35,7 +35,7 @@ func CreateHostExtent(path string, geo Geometry, fs FSInfo) (*HostExtent, error)
 		return nil, fmt.Errorf("host extent: %w", err)
 	}
 	h := &HostExtent{geo: geo, path: path, file: f}
-	if err := h.populate(fs.Round(geo.FileBytes())); err != nil {
+	if err := h.populate(geo.FileBytes()); err != nil {
 		return nil, errors.Join(fmt.Errorf("host extent %s of %d bytes: %w", path, geo.FileBytes(), err), h.Close())
 	}
 	return h, nil
@@ -126,9 +126,6 @@ type FSInfo struct {
 	// hugetlbfs, a page elsewhere.
 	Unit uint64
 }
-
-// Round is n rounded up to the unit.
-func (i FSInfo) Round(n uint64) uint64 { return roundUp(n, i.Unit) }
 
 // StatFS looks at the file system that dir is on.
 func StatFS(dir string) (FSInfo, error) {

@@ -65,11 +65,11 @@ func (h *HostArena) Grow(ns uint32, slotBytes, minSlots uint64) (HostPart, error
 }
 
 func (h *HostArena) build(id, ns uint32, bytes, slotBytes uint64) (HostPart, error) {
-	geo, err := HostGeometry(bytes, slotBytes)
+	geo, err := HostGeometry(bytes, slotBytes, h.arena.fs.Unit)
 	if err != nil {
 		return HostPart{}, err
 	}
-	ext, err := CreateHostExtent(h.arena.extentPath(id), geo, h.arena.fs)
+	ext, err := CreateHostExtent(h.arena.extentPath(id), geo)
 	if err != nil {
 		return HostPart{}, err
 	}
@@ -92,7 +92,8 @@ func (p HostPart) close() error {
 	return errors.Join(err, p.Extent.Close())
 }
 
-// Drop unmaps and unlinks one extent, whose bytes return to the budget.
+// Drop unmaps and unlinks one extent, whose bytes return to the budget. Whoever
+// still maps the file keeps the old memory.
 func (h *HostArena) Drop(p HostPart) {
 	if err := p.close(); err != nil {
 		h.arena.cfg.Log.Warn("dropping a host extent", zap.String("path", p.Extent.path), zap.Error(err))

@@ -22,6 +22,7 @@ func layers() []layer {
 		{"router/index", []string{"internal"}},
 		{"router/schedule", []string{"router/index", "internal"}},
 		{"blockmgr", []string{"layout", "internal"}},
+		{"blockmgr/config", []string{"layout", "internal"}},
 		{"blockmgr/storage", []string{"layout", "internal"}},
 		{"consolidator", []string{"internal"}},
 		{"publisher", []string{"internal"}},

@@ -1,0 +1,258 @@
+package blockmgr
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+)
+
+// openOther opens another namespace of the same manager, with session 1.
+func (p *testPool) openOther(model string) *testPool {
+	p.t.Helper()
+	other, err := p.m.Pool(testNamespace(model))
+	if err != nil {
+		p.t.Fatalf("pool %s: %v", model, err)
+	}
+	if err := other.BeginSession(1); err != nil {
+		p.t.Fatalf("session: %v", err)
+	}
+	return &testPool{Pool: other, t: p.t, m: p.m, sink: p.sink}
+}
+
+// The example of it all: a model fills the node and leaves, another one comes,
+// and then the first one comes back.
+func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 2 * hostBytes(8), DiskBytes: 2 * hostBytes(8), ExtentBytes: hostBytes(8)})
+	blocks := chain(1, 8)
+	p.store(blocks)
+	p.quiesce()
+	p.store(chain(2, 8))
+	// Not quiet: the newcomer waits for the last blocks' way to disk.
+	p.EndSession(1, nil)
+	oldPath := p.Extents()[1].Path
+	oldFile, err := os.Open(oldPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer oldFile.Close()
+
+	other := p.openOther("other")
+	if !other.Enabled() || other.Stats().Host.Extents != 1 || other.Stats().Disk.Extents != 1 {
+		t.Errorf("newcomer: %+v", other.Stats())
+	}
+	if st := p.Stats(); st.ExtentsYielded != 2 || st.Host.Extents != 1 || st.Disk.Extents != 1 {
+		t.Errorf("yielded: %+v", st)
+	}
+	p.check()
+	p.checkEvents()
+	old, _ := oldFile.Stat()
+	if now, err := os.Stat(oldPath); err == nil && os.SameFile(old, now) {
+		t.Error("the newcomer has the old file, which a client may still map")
+	}
+	// It grows into what is left of the pool without sessions.
+	for i := range uint64(2) {
+		other.store(chain(i, 8))
+		other.quiesce()
+	}
+	if st := other.Stats(); st.Host.Extents != 2 || st.HostEvictions != 0 {
+		t.Errorf("grown newcomer: %+v", st)
+	}
+	if st := p.Stats(); st.Host.Capacity != 0 || st.Host.Extents != 0 || p.Enabled() {
+		t.Errorf("the pool that gave all: %+v", st)
+	}
+
+	// Back again while the other is in use: no room, no error, and no harm.
+	back := p.openOther("test")
+	if back.Pool != p.Pool || back.Enabled() || back.Stats().GrowRefused == 0 {
+		t.Errorf("back: %+v", back.Stats())
+	}
+	if res, err := p.Grant(1, blocks); err != nil || res.Refused+res.Present != 8 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if got := p.find(blocks); len(got) != 0 {
+		t.Errorf("found %q", sources(got))
+	}
+	p.quiesce()
+	p.check()
+
+	// When the other's session ends the next demand finds room.
+	other.EndSession(1, nil)
+	p.store(chain(5, 1))
+	p.quiesce()
+	p.store(chain(5, 1))
+	if !p.Enabled() || sources(p.find(chain(5, 1))) != "H" {
+		t.Errorf("after the other left: %+v", p.Stats())
+	}
+	p.quiesce()
+	p.check()
+	other.check()
+	other.checkEvents()
+}
+
+func TestNamespaceWithoutRoomOpensDisabled(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+	p.store(chain(1, 8))
+	p.quiesce()
+	other := p.openOther("other")
+	if other.Enabled() || len(other.Extents()) != 0 || other.Stats().GrowRefused != 1 || p.Stats().ExtentsYielded != 0 {
+		t.Errorf("%+v", other.Stats())
+	}
+	if res, err := other.Grant(1, chain(1, 2)); err != nil || res.Refused != 2 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	ch, stop := other.WatchExtents()
+	defer stop()
+	p.EndSession(1, nil)
+	other.store(chain(1, 2))
+	if e := <-ch; e.Slots != 8 {
+		t.Errorf("extent %+v", e)
+	}
+	other.quiesce()
+	other.check()
+}
+
+func TestFullDiskDoesNotRefuseAPoolThatHostMemoryHasRoomFor(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(8), DiskBytes: 8 * testSlotBytes, ExtentBytes: hostBytes(8)})
+	other := p.openOther("other")
+	blocks := chain(1, 4)
+	other.store(blocks)
+	other.quiesce()
+	if st := other.Stats(); !other.Enabled() || st.Disk.Extents != 0 || st.WriteBehindRefused != 4 {
+		t.Errorf("%+v", st)
+	}
+	if got := sources(other.find(blocks)); got != "HHHH" {
+		t.Errorf("found %q", got)
+	}
+	other.quiesce()
+	other.check()
+}
+
+func TestBlockLargerThanATierOpensDisabledAndTakesNothing(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+	p.EndSession(1, nil)
+	ns := testNamespace("big")
+	ns.InnerDim = 1 << 16
+	big, err := p.m.Pool(ns)
+	if err != nil || big.Enabled() || big.Stats().GrowErrors != 1 {
+		t.Errorf("%+v, %v", big.Stats(), err)
+	}
+	if n := p.Stats().ExtentsYielded; n != 0 {
+		t.Errorf("%d extents were given up for nothing", n)
+	}
+}
+
+func TestTheColdestPoolYieldsFirst(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 2 * hostBytes(8), ExtentBytes: hostBytes(8)})
+	warm := p.openOther("warm")
+	warm.EndSession(1, nil)
+	p.EndSession(1, nil)
+	// Used once more, so that it is the warmer one although it left first.
+	if err := warm.BeginSession(2); err != nil {
+		t.Fatal(err)
+	}
+	warm.EndSession(2, nil)
+	p.openOther("third")
+	if p.Stats().ExtentsYielded != 1 || warm.Stats().ExtentsYielded != 0 {
+		t.Errorf("yielded %d by the coldest, %d by the other", p.Stats().ExtentsYielded, warm.Stats().ExtentsYielded)
+	}
+}
+
+func TestExtentsInUseAreNotYielded(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+	blocks := chain(1, 2)
+	res, err := p.Grant(1, blocks)
+	if err != nil || len(res.Grants) != 2 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	_, stop := p.WatchExtents()
+	gone := make(chan struct{})
+	p.EndSession(1, gone)
+	yields := func() bool { return p.yield(hostLevel) }
+	if yields() {
+		t.Error("yielded while a client watches")
+	}
+	stop()
+	if yields() {
+		t.Error("yielded while a dying worker may write")
+	}
+	close(gone)
+	waitFor(t, yields)
+	if yields() || p.Stats().Host.Capacity != 0 {
+		t.Error("yielded what it does not have")
+	}
+	// Whoever names a slot of the extent that is gone is told so.
+	if err := p.BeginSession(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(1, []Slot{res.Grants[0].Slot}); !errors.Is(err, ErrBadSlot) {
+		t.Errorf("commit: %v", err)
+	}
+}
+
+func TestYieldForgetsBlocksThatWaitToBeOfferedToTheDisk(t *testing.T) {
+	p := diskPool(t, nil)
+	p.mu.Lock()
+	p.missed.push(0)
+	p.missed.push(2)
+	p.mu.Unlock()
+	p.EndSession(1, nil)
+	if !p.yield(hostLevel) {
+		t.Error("nothing was yielded")
+	}
+	p.mu.Lock()
+	left := p.missed.len()
+	p.mu.Unlock()
+	if left != 0 || p.Stats().Host.Capacity != 0 {
+		t.Errorf("%d slots that are gone wait for the disk", left)
+	}
+	p.check()
+}
+
+// Models that come and go on a node too small for all of them: nobody reads a
+// wrong byte, nothing deadlocks, and every extent is accounted for.
+func TestModelsThatComeAndGoShareTheNode(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 3 * hostBytes(8), DiskBytes: 4 * hostBytes(8), ExtentBytes: hostBytes(8)})
+	p.EndSession(1, nil)
+	var wg sync.WaitGroup
+	for i, model := range []string{"a", "b", "c", "d"} {
+		wg.Go(func() {
+			for round := range uint64(30) {
+				pool, err := p.m.Pool(testNamespace(model))
+				if err != nil {
+					t.Errorf("%s: %v", model, err)
+					return
+				}
+				s := SessionID(100*(i+1)) + SessionID(round)
+				if err := pool.BeginSession(s); err != nil {
+					t.Errorf("%s: %v", model, err)
+					return
+				}
+				other := &testPool{Pool: pool, t: t, m: p.m}
+				other.storeAndFind(t, s, chain(1+round%4, 8))
+				other.storeAndFind(t, s, chain(1+round%3, 8))
+				pool.EndSession(s, nil)
+			}
+		})
+	}
+	wg.Wait()
+	// All of them first: a pool that grows still may take from one that is counted.
+	for _, pool := range p.m.Pools() {
+		(&testPool{Pool: pool, t: t}).quiesce()
+	}
+	yielded, hostBytesUsed := uint64(0), uint64(0)
+	for _, pool := range p.m.Pools() {
+		other := &testPool{Pool: pool, t: t, m: p.m, sink: p.sink}
+		other.check()
+		other.checkEvents()
+		st := pool.Stats()
+		if st.CorruptReads+st.ReadErrors+st.WriteErrors+st.MemoryErrors+st.GrowErrors != 0 {
+			t.Errorf("%+v", st)
+		}
+		yielded += st.ExtentsYielded
+		hostBytesUsed += st.Host.Bytes
+	}
+	if hostBytesUsed > p.cfg.HostBytes || yielded == 0 {
+		t.Errorf("%d bytes of host memory of %d, %d extents yielded", hostBytesUsed, p.cfg.HostBytes, yielded)
+	}
+}

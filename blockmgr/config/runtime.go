@@ -1,0 +1,92 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Runtime says who the manager is and what it may use. Its lifetime is the
+// context.Context passed when it is started; there is no field for it.
+type Runtime struct {
+	// WorkerID names this engine instance; it must be set.
+	WorkerID kv.WorkerID
+	// NIXL says whether and as whom NVIDIA's transfer library is used; by default
+	// it is.
+	NIXL NIXLOptions
+	// Metrics is where the manager's metrics are registered; nil for nowhere.
+	Metrics MetricsRegistry
+}
+
+// Validate checks every field; the error names the first bad one.
+func (r *Runtime) Validate() error {
+	if r.WorkerID == 0 {
+		return fmt.Errorf("worker_id %d: must be set and not be 0", r.WorkerID)
+	}
+	return r.NIXL.Validate()
+}
+
+// NIXLMode says whether NIXL is used.
+type NIXLMode uint8
+
+const (
+	// NIXLEnabled uses NIXL with an agent of our own, named for the worker id.
+	NIXLEnabled NIXLMode = iota
+	// NIXLEnabledWithAgent uses NIXL with the agent that NIXLOptions.Agent names.
+	NIXLEnabledWithAgent
+	// NIXLDisabled does without.
+	NIXLDisabled
+)
+
+// maxAgentName bounds NIXLOptions.Agent, which travels in NIXL's metadata.
+const maxAgentName = 255
+
+// NIXLOptions says whether NIXL is used and with which agent. This build cannot
+// load the library: the values are checked and Config.Warnings says that they
+// have no effect.
+type NIXLOptions struct {
+	// Mode is NIXLEnabled by default.
+	Mode NIXLMode
+	// Agent is the name of an agent that exists, 1 to 255 bytes with
+	// NIXLEnabledWithAgent and empty otherwise.
+	Agent string
+}
+
+// Validate checks that mode and agent fit together.
+func (o NIXLOptions) Validate() error {
+	switch n := len(o.Agent); o.Mode {
+	case NIXLEnabledWithAgent:
+		if n == 0 || n > maxAgentName {
+			return fmt.Errorf("nixl agent name %.64q: %d bytes, want 1 to %d with %s", o.Agent, n, maxAgentName, o.Mode)
+		}
+	case NIXLEnabled, NIXLDisabled:
+		if n != 0 {
+			return fmt.Errorf("nixl agent name %.64q: want none with %s", o.Agent, o.Mode)
+		}
+	default:
+		return fmt.Errorf("nixl mode %d: want %d (%s), %d (%s) or %d (%s)", uint8(o.Mode),
+			NIXLEnabled, NIXLEnabled, NIXLEnabledWithAgent, NIXLEnabledWithAgent, NIXLDisabled, NIXLDisabled)
+	}
+	return nil
+}
+
+// String is the mode, and the agent where one is named.
+func (o NIXLOptions) String() string {
+	if o.Mode == NIXLEnabledWithAgent {
+		return fmt.Sprintf("%s %q", o.Mode, o.Agent)
+	}
+	return o.Mode.String()
+}
+
+// String is "enabled", "enabled with agent" or "disabled".
+func (m NIXLMode) String() string {
+	switch m {
+	case NIXLEnabled:
+		return "enabled"
+	case NIXLEnabledWithAgent:
+		return "enabled with agent"
+	case NIXLDisabled:
+		return "disabled"
+	}
+	return fmt.Sprintf("nixl mode %d", uint8(m))
+}

@@ -1,0 +1,145 @@
+package config
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Names that errors and warnings mention.
+const (
+	hostGB      = "DYN_KVBM_CPU_CACHE_GB"
+	diskGB      = "DYN_KVBM_DISK_CACHE_GB"
+	minPriority = "DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY"
+	pubPort     = "DYN_KVBM_LEADER_ZMQ_PUB_PORT"
+	ackPort     = "DYN_KVBM_LEADER_ZMQ_ACK_PORT"
+	metricsPort = "DYN_KVBM_METRICS_PORT"
+	trtllmPort  = "DYN_KVBM_TRTLLM_ZMQ_PORT"
+)
+
+// maxCount bounds numbers of things that are kept in memory at once.
+const maxCount = 1 << 20
+
+// Variables is the table of all variables of KVBM, grouped by what they are
+// about. The caller owns the slice.
+func Variables() []Variable {
+	return slices.Concat(sizeVariables(), diskVariables(), offloadVariables(), leaderVariables(),
+		statsVariables(), eventVariables(), processVariables(), ignoredVariables())
+}
+
+func sizeVariables() []Variable {
+	return []Variable{
+		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
+			"Size of the host tier, all ranks together. It holds floor(GB * 1e9 / bytes of a block on all ranks) blocks; a size above 0 that holds none is an error."),
+		variable("DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
+			"Exact number of blocks of the host tier, which wins over its GB; 0 is no override."),
+		variable(diskGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Disk.Bytes },
+			"Size of the disk tier, by the same formula. With a disk tier and no host tier, by GB or by blocks, the host is bypassed."),
+		variable("DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS", number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
+			"Exact number of blocks of the disk tier, which wins over its GB; 0 is no override."),
+	}
+}
+
+func diskVariables() []Variable {
+	return []Variable{
+		variable("DYN_KVBM_DISK_CACHE_DIR", text("a path"), "", func(e *Env) *string { return &e.DiskFiles.Dir },
+			"Directory of the disk tier's files; not set, the system's temporary directory."),
+		variable("DYN_KVBM_DISK_ALLOCATOR_TYPE", choice([]string{"default", "open-direct"}, []bool{false, true}), "default",
+			func(e *Env) *bool { return &e.DiskFiles.OpenDirect },
+			"How O_DIRECT is set: after a file was opened, or (open-direct, for IBM Storage Scale) when it is."),
+		variable("DYN_KVBM_DISK_DISABLE_O_DIRECT", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.DisableDirectIO },
+			"Go through the page cache."),
+		variable("DYN_KVBM_DISK_ZEROFILL_FALLBACK", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.ZeroFill },
+			"Write zeros where the file system cannot allocate space otherwise (fallocate: EOPNOTSUPP)."),
+	}
+}
+
+func offloadVariables() []Variable {
+	return []Variable{
+		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
+			"Write every block of the host tier to disk, not only those in demand."),
+		variable(minPriority, number[uint32](0, math.MaxUint32), "0", func(e *Env) *uint32 { return &e.Offload.MinPriority },
+			"Offload the blocks of a request up to the first whose retention priority is lower. An engine without priorities, such as vLLM, has 0 everywhere."),
+		variable("DYN_KVBM_MAX_CONCURRENT_TRANSFERS", number[int](1, maxCount), "4", func(e *Env) *int { return &e.Transfer.MaxConcurrent },
+			"Batches copied at a time."),
+		variable("DYN_KVBM_MAX_TRANSFER_BATCH_SIZE", number[int](1, maxCount), "16", func(e *Env) *int { return &e.Transfer.MaxBatch },
+			"Blocks in a batch."),
+		variable("DYN_KVBM_DISABLE_WRITE_COMBINED", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableWriteCombined },
+			"Allocate host memory without write combining."),
+		variable("DYN_MEMORY_DISABLE_NUMA", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableNUMA },
+			"Allocate host memory anywhere, not on the GPU's NUMA node."),
+		{Name: "DYN_KVBM_ENABLE_NUMA", Status: Deprecated,
+			Meaning: "placing memory by NUMA node is on unless DYN_MEMORY_DISABLE_NUMA turns it off."},
+	}
+}
+
+func leaderVariables() []Variable {
+	return []Variable{
+		variable("DYN_KVBM_LEADER_WORKER_INIT_TIMEOUT_SECS", seconds(1), "1800", func(e *Env) *time.Duration { return &e.Leader.InitTimeout },
+			"How long the leader waits for its workers, from start to ready."),
+		variable("DYN_KVBM_LEADER_ZMQ_HOST", text("a host"), "127.0.0.1", func(e *Env) *string { return &e.Leader.ZMQHost },
+			"Host that the leader binds and the workers connect to."),
+		variable(pubPort, port(1), "56001", func(e *Env) *uint16 { return &e.Leader.PubPort },
+			"Port on which the leader sends. The consolidator publishes on this port + 1000. All ports must differ."),
+		variable(ackPort, port(1), "56002", func(e *Env) *uint16 { return &e.Leader.AckPort },
+			"Port on which the leader is answered."),
+		variable("DYN_KVBM_NCCL_MLA_MODE", boolean(), "false", func(e *Env) *bool { return &e.NCCL.MLAMode },
+			"Load replicated (MLA) blocks on one rank and broadcast them (TensorRT-LLM)."),
+		variable("DYN_KVBM_NCCL_MAX_CTAS", number[int32](1, math.MaxInt32), "8", func(e *Env) *int32 { return &e.NCCL.MaxCTAs },
+			"CTAs that such a broadcast may take."),
+	}
+}
+
+func statsVariables() []Variable {
+	return []Variable{
+		variable("DYN_KVBM_METRICS", boolean(), "false", func(e *Env) *bool { return &e.Stats.Metrics },
+			"Serve metrics over HTTP."),
+		variable(metricsPort, port(0), "6880", func(e *Env) *uint16 { return &e.Stats.MetricsPort },
+			"Port of the metrics; 0 is any free one."),
+		variable("DYN_KVBM_CACHE_STATS_MAX_REQUESTS", number[int](1, maxCount), "1000", func(e *Env) *int { return &e.Stats.MaxRequests },
+			"Finished requests that hit rates are computed over."),
+		variable("DYN_KVBM_CACHE_STATS_LOG_INTERVAL_SECS", seconds(0), "5", func(e *Env) *time.Duration { return &e.Stats.LogInterval },
+			"How often hit rates are logged when they changed."),
+		variable("DYN_KVBM_ENABLE_RECORD", boolean(), "false", func(e *Env) *bool { return &e.Stats.Record },
+			"Record every call of the engine to the connector in a JSONL file."),
+	}
+}
+
+func eventVariables() []Variable {
+	return []Variable{
+		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
+			"Merge the engine's events with the block manager's."),
+		variable("DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE", choice([]string{Dedup.String(), Passthrough.String()}, []ConsolidatorMode{Dedup, Passthrough}), "dedup",
+			func(e *Env) *ConsolidatorMode { return &e.Events.Mode },
+			"Report a block once for all its sources, or every event as it comes."),
+		variable(trtllmPort, port(1), "", func(e *Env) *uint16 { return &e.Events.TRTLLMPort },
+			"Port on which TensorRT-LLM's events are published; needed to consolidate them."),
+	}
+}
+
+func processVariables() []Variable {
+	return []Variable{
+		variable("DYN_RUNTIME_ENABLED_KVBM", boolean(), "false", func(e *Env) *bool { return &e.Process.AttachRuntime },
+			"Attach to the Dynamo runtime of the process."),
+		variable("DYN_FATBIN_PATH", text("a path"), "", func(e *Env) *string { return &e.Process.FatbinPath },
+			"File of the copy kernels; not set, those that were built in."),
+		variable("OTEL_EXPORT_ENABLED", boolean(), "false", func(e *Env) *bool { return &e.Process.OTELExport },
+			"Export logs by OTLP."),
+	}
+}
+
+func ignoredVariables() []Variable {
+	object := "KVBM declares it and does not read it; there is no object tier here either."
+	return []Variable{
+		{Name: "DYN_KVBM_OBJECT_ENABLED", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_BUCKET", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_ENDPOINT", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_REGION", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_ACCESS_KEY", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_SECRET_KEY", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_OBJECT_NUM_BLOCKS", Status: Ignored, Meaning: object},
+		{Name: "DYN_KVBM_TRANSFER_BATCH_SIZE", Status: Ignored, Meaning: "the name that is read is DYN_KVBM_MAX_TRANSFER_BATCH_SIZE."},
+		{Name: "DYN_KVBM_ENABLE", Status: Ignored, Meaning: "only release notes mention it; a tier is on when its size is above 0."},
+		{Name: "DYN_KVBM_NIXL_BACKEND_*", Status: Ignored, Meaning: "KVBM's connector does not read it, and this build has no NIXL."},
+	}
+}

@@ -1,0 +1,90 @@
+package blockmgr
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+func TestMemoryThatAClientTruncatedCostsItsBlocksOnly(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
+	blocks := chain(1, 2)
+	res, err := p.Grant(1, blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Extents()[0].File.Truncate(testSlotBytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(1, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}); err != nil {
+		t.Fatal(err)
+	}
+	p.quiesce()
+	if st := p.Stats(); st.MemoryErrors != 2 || st.Host.Quarantined != 2 || st.Blocks != 0 {
+		t.Errorf("%+v", st)
+	}
+	if got := p.find(blocks); len(got) != 0 {
+		t.Errorf("%d blocks found", len(got))
+	}
+}
+
+// Host memory that is gone is to blame for a failed read: the block stays on
+// disk and is found again through a slot that is good.
+func TestDamagedHostMemoryCostsNoDiskBlock(t *testing.T) {
+	p := diskPool(t, nil)
+	blocks := chain(1, 3)
+	p.store(blocks)
+	p.quiesce()
+	p.evictHost(blocks)
+	e := p.Extents()[0]
+	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.find(blocks[:1]); len(got) != 0 {
+		t.Errorf("found %q in memory that is gone", sources(got))
+	}
+	st := p.Stats()
+	if st.MemoryErrors != 1 || st.Host.Quarantined != 1 || st.ReadErrors+st.CorruptReads != 0 || st.Disk.Quarantined != 0 {
+		t.Errorf("%+v", st)
+	}
+	if got := p.tiersOf(blocks); got != "DDD" {
+		t.Errorf("resident %q", got)
+	}
+	p.check()
+	if err := os.Truncate(e.Path, int64(e.FileBytes)); err != nil {
+		t.Fatal(err)
+	}
+	if got := sources(p.find(blocks)); got != "DDD" {
+		t.Errorf("found %q", got)
+	}
+}
+
+func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p := diskPool(t, func(cfg *Config) {
+		cfg.wrapFile = faults(func(op storage.Op, _ int) storage.Fault {
+			if op == storage.OpWrite {
+				once.Do(func() { close(entered) })
+				<-release
+			}
+			return storage.FaultNone
+		}, isExtent)
+	})
+	blocks := chain(1, 1)
+	p.store(blocks)
+	<-entered
+	e := p.Extents()[0]
+	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	p.quiesce()
+	st := p.Stats()
+	if st.MemoryErrors != 1 || st.Host.Quarantined != 1 || st.WriteErrors != 0 || st.Disk.Quarantined != 0 || st.Blocks != 0 {
+		t.Errorf("%+v", st)
+	}
+	p.check()
+}

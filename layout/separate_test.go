@@ -1,0 +1,143 @@
+package layout
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestLayerStridesOfKnownShapes(t *testing.T) {
+	odd := Config{NumBlocks: 7, NumLayers: 5, OuterDim: 2, PageSize: 4, InnerDim: 13, DTypeBytes: 4} // R = 208
+	padded := odd
+	padded.Alignment = 256
+	oneByte := odd
+	oneByte.DTypeBytes = 1 // R = 52
+	for _, c := range []struct {
+		name                       string
+		cfg                        Config
+		order                      Order
+		block, outer, data, blockB uint64
+	}{
+		{"block first", odd, BlockFirst, 416, 208, 7 * 416, 2080},
+		{"outer first", odd, OuterFirst, 208, 7 * 208, 7 * 416, 2080},
+		{"block first, aligned", padded, BlockFirst, 512, 208, 7 * 512, 2080},
+		{"outer first, aligned", padded, OuterFirst, 256, 7 * 256, 7 * 512, 2080},
+		{"block first, one byte", oneByte, BlockFirst, 104, 52, 7 * 104, 520},
+		{"outer first, one byte", oneByte, OuterFirst, 52, 7 * 52, 7 * 104, 520},
+		{"Llama-3.1-8B", llama(10), OuterFirst, 32768, 327680, 655360, 2 << 20},
+	} {
+		l := must(NewLayerSeparate(c.cfg, c.order))(t)
+		want := Strides{Block: c.block, Outer: c.outer, LayerStorage: true}
+		if l.Strides() != want || l.DataBytes() != c.data || l.BlockBytes() != c.blockB || l.Storages() != int(c.cfg.NumLayers) ||
+			l.TotalBytes() != c.data+c.cfg.alignment()-1 || l.Order() != c.order || l.Config() != c.cfg {
+			t.Errorf("%s: strides %+v, data %d, block %d, storages %d", c.name, l.Strides(), l.DataBytes(), l.BlockBytes(), l.Storages())
+		}
+	}
+}
+
+// The memory that a cache of the sizing examples takes: blocks = ⌊GB·10^9 / all
+// ranks' bytes per block⌋. One copy for eight replicas is eight times as many.
+func TestSizesOfKnownModels(t *testing.T) {
+	for _, c := range []struct {
+		name                         string
+		layers, outer, page, inner   uint64 // inner of one rank
+		ranks                        uint64
+		mode                         Parallelism
+		rankBytes, gigabytes, blocks uint64
+	}{
+		{"Llama-3.1-8B", 32, 2, 16, 1024, 1, LeaderWorkerSharded, 2097152, 100, 47683},
+		{"Llama-3.1-8B, 4 ranks", 32, 2, 16, 256, 4, LeaderWorkerSharded, 524288, 100, 47683},
+		{"Llama-3.1-70B, 8 ranks", 80, 2, 16, 128, 8, LeaderWorkerSharded, 655360, 500, 95367},
+		{"DeepSeek-V3, 8 ranks, a copy each", 61, 1, 64, 576, 8, LeaderWorkerSharded, 4497408, 100, 2779},
+		{"DeepSeek-V3, 8 ranks, one copy", 61, 1, 64, 576, 8, Replicated, 4497408, 100, 22235},
+	} {
+		inner := c.inner
+		if c.mode == LeaderWorkerSharded {
+			inner *= c.ranks
+		}
+		slots := must(NewFullyContiguous(Config{NumBlocks: c.blocks, NumLayers: c.layers, OuterDim: c.outer, PageSize: c.page, InnerDim: inner, DTypeBytes: 2}))(t)
+		s := must(NewSharding(slots, c.ranks, c.mode))(t)
+		if n := must(s.Shard(c.ranks - 1))(t).BlockBytes(); n != c.rankBytes {
+			t.Errorf("%s: %d bytes per rank and block, want %d", c.name, n, c.rankBytes)
+		}
+		size := c.gigabytes * 1e9
+		if slots.TotalBytes() > size || slots.TotalBytes()+slots.BlockBytes() <= size {
+			t.Errorf("%s: %d blocks take %d bytes of %d", c.name, c.blocks, slots.TotalBytes(), size)
+		}
+	}
+}
+
+func TestLayerSeparateErrorsNameFieldValueAndRange(t *testing.T) {
+	good := Config{NumBlocks: 4, NumLayers: 2, OuterDim: 2, PageSize: 16, InnerDim: 8, DTypeBytes: 2}
+	for _, c := range []struct {
+		change func(*Config, *Order)
+		want   string
+	}{
+		{func(c *Config, _ *Order) { c.OuterDim = 3 }, "layout outer_dim 3: want 1 to 2"},
+		{func(c *Config, _ *Order) { c.Alignment = 3 }, "layout alignment 3: want a power of two"},
+		{func(_ *Config, o *Order) { *o = 2 }, "layout order 2: want 0 (block_first) or 1 (outer_first)"},
+		{func(c *Config, o *Order) {
+			// A page is 1⅛ GiB. A block padded to 3 GiB fits, two pages padded to
+			// 2 GiB each do not.
+			*c, *o = Config{NumBlocks: 2863311530, NumLayers: 1, OuterDim: 2, PageSize: 9, InnerDim: 1 << 24, Alignment: 1 << 30, DTypeBytes: 8}, OuterFirst
+		}, "layout num_blocks 2863311530: 2147483648 bytes each in a layer do not fit 9223372036854775807 bytes"},
+	} {
+		bad, order := good, BlockFirst
+		c.change(&bad, &order)
+		if _, err := NewLayerSeparate(bad, order); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+}
+
+func TestIndicesOutOfRangeAreNamedByEveryLayout(t *testing.T) {
+	c := Config{NumBlocks: 4, NumLayers: 2, OuterDim: 2, PageSize: 16, InnerDim: 8, DTypeBytes: 2}
+	slots := must(NewFullyContiguous(c))(t)
+	sharding := must(NewSharding(slots, 2, LeaderWorkerSharded))(t)
+	for _, l := range []Layout{slots, must(NewLayerSeparate(c, BlockFirst))(t), must(NewLayerSeparate(c, OuterFirst))(t), must(sharding.Shard(1))(t)} {
+		for _, x := range []struct {
+			b, l, o uint64
+			want    string
+		}{
+			{4, 0, 0, "layout block 4: want 0 to 3"},
+			{0, 2, 0, "layout layer 2: want 0 to 1"},
+			{0, 0, 2, "layout outer index 2: want 0 to 1"},
+			{3, 1, 1, ""},
+		} {
+			if _, err := l.Place(x.b, x.l, x.o); errorText(err) != x.want {
+				t.Errorf("%T: got %v, want %q", l, err, x.want)
+			}
+		}
+	}
+}
+
+func TestStoragesMustBeEnoughLargeEnoughAndApart(t *testing.T) {
+	c := Config{NumBlocks: 4, NumLayers: 2, OuterDim: 2, PageSize: 16, InnerDim: 8, Alignment: 256, DTypeBytes: 2}
+	l := must(NewLayerSeparate(c, BlockFirst))(t) // 4·512 = 2048 bytes a layer
+	slots := must(NewFullyContiguous(c))(t)       // 4·1024 = 4096 bytes
+	for _, x := range []struct {
+		name   string
+		layout Layout
+		have   []Storage
+		want   string
+	}{
+		{"aligned, exact", l, []Storage{{4096, 2048}, {8192, 2048}}, ""},
+		{"side by side, the later first", l, []Storage{{6144, 2048}, {4096, 2048}}, ""},
+		{"any base with total bytes", l, []Storage{{4097, l.TotalBytes()}, {8191, l.TotalBytes()}}, ""},
+		{"one too few", l, []Storage{{4096, 2048}}, "layout storages 1: want 2"},
+		{"one too many", slots, []Storage{{0, 4096}, {4096, 4096}}, "layout storages 2: want 1"},
+		{"too small", l, []Storage{{4096, 2048}, {8192, 2047}},
+			"layout storage 1: 2047 bytes at address 0x2000: want at least 2048 (0 to align the base and 2048 of data)"},
+		{"too small behind the aligned base", slots, []Storage{{255, 4096}},
+			"layout storage 0: 4096 bytes at address 0xff: want at least 4097 (1 to align the base and 4096 of data)"},
+		{"overlap by one alignment", l, []Storage{{5888, 2048}, {4096, 2048}},
+			"layout storage 0 at address 0x1700: want it behind storage 1, whose data ends at 0x1800"},
+		{"the same twice", l, []Storage{{4096, 2048}, {4096, 2048}},
+			"layout storage 1 at address 0x1000: want it behind storage 0, whose data ends at 0x1800"},
+		{"end of the address space", slots, []Storage{{1<<64 - 256, 4096}},
+			"layout storage 0: 4096 bytes at address 0xffffffffffffff00: want an end below 2^64"},
+	} {
+		if err := CheckStorages(x.layout, x.have); errorText(err) != x.want {
+			t.Errorf("%s: got %v, want %q", x.name, err, x.want)
+		}
+	}
+}
