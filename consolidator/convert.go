@@ -48,9 +48,6 @@ func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters)
 func (c *converter) apply(b *kvevent.EngineBatch) {
 	c.count.batches.Add(1)
 	c.count.badEvents.Add(uint64(len(b.Bad)))
-	if len(b.Bad) > 0 {
-		c.stream.SetHealth(kvevent.HealthDegraded)
-	}
 	for i := range b.Events {
 		e := &b.Events[i]
 		c.count.events.Add(1)
@@ -60,6 +57,11 @@ func (c *converter) apply(b *kvevent.EngineBatch) {
 			continue
 		}
 		c.applyEvent(e)
+	}
+	if len(b.Bad) > 0 {
+		// Nobody knows where in the batch they were: after a clear, perhaps, which
+		// makes up only for what came before it.
+		c.stream.SetHealth(kvevent.HealthDegraded)
 	}
 	c.count.known.Store(uint64(len(c.known)))
 }
@@ -137,6 +139,11 @@ type storing struct {
 // cannot be placed ends it, because the blocks after it hang on it.
 func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
 	n := len(e.BlockHashes)
+	if e.LoRAID != 0 && e.LoRAName == "" {
+		// Hashed without a name they would be the base model's blocks.
+		c.drop(dropUnnamedLoRA, n)
+		return
+	}
 	if reason, bad := c.malformed(e); bad {
 		c.drop(reason, n)
 		return
@@ -168,7 +175,7 @@ func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReaso
 	} else if len(c.known) >= c.maxBlocks {
 		return dropTableFull, false
 	}
-	local := c.hasher.Local(c.blockTokens(e, i), at.seed, blockObjects(e, i))
+	local := c.hasher.Local(kv.BlockTokens(e.Tokens, i, c.blockSize, e.Eagle), at.seed, blockObjects(e, i))
 	seq, position := b.seq, b.position
 	switch {
 	case at.root:
@@ -269,16 +276,6 @@ func seedOf(e *kvevent.EngineEvent, at *storing) (uint64, bool) {
 		return own, true
 	}
 	return at.parent.seed, e.Salt == "" || own == at.parent.seed
-}
-
-// blockTokens are the tokens that block i of the event is hashed over: one more
-// than the block size when the engine caches pairs.
-func (c *converter) blockTokens(e *kvevent.EngineEvent, i int) []uint32 {
-	first, last := i*c.blockSize, (i+1)*c.blockSize
-	if e.Eagle {
-		last++
-	}
-	return e.Tokens[first:last]
 }
 
 func blockObjects(e *kvevent.EngineEvent, i int) []uint64 {

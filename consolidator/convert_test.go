@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,9 +17,10 @@ import (
 
 // TestConversionScripts: engine events in, router events out. Commands:
 //
-//	batch [rank=N]    one engine event per input line (see parseEvent)
-//	lost, restarted   what the sequencer tells
-//	stats             counters and health
+//	batch [rank=N] [bad=N]    one engine event per input line (see parseEvent),
+//	                          and N that could not be decoded
+//	lost, restarted           what the sequencer tells
+//	stats                     counters and health
 //
 // The block size is 2, the rank 0 and the table holds 16 blocks. The engine is
 // one whose requests ask for full reports.
@@ -37,6 +39,11 @@ func TestConversionScripts(t *testing.T) {
 					var rank int
 					d.ScanArgs(t, "rank", &rank)
 					b.Rank, b.HasRank = kv.DPRank(rank), true
+				}
+				if d.HasArg("bad") {
+					var bad int
+					d.ScanArgs(t, "bad", &bad)
+					b.Bad = slices.Repeat([]error{errors.New("cannot be decoded")}, bad)
 				}
 				for line := range strings.Lines(d.Input) {
 					b.Events = append(b.Events, parseEvent(t, d, line))
@@ -119,6 +126,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) kvevent.Engin
 			e.Salt = value
 		case "lora":
 			e.LoRAName = value
+		case "lora-id":
+			e.LoRAID = int64(number(value))
 		default:
 			d.Fatalf(t, "event %q: option %s", line, key)
 		}

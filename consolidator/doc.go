@@ -23,11 +23,16 @@
 // is announced from there. Blocks whose parent was announced before the loss
 // are dropped as unknown_parent, because their place in a sequence cannot be
 // known. Health returns to exact when the engine restarts, or drops its whole
-// cache and has never announced blocks of another tier.
+// cache and has never announced blocks of another tier. Blocks of a LoRA adapter
+// that the engine numbers but does not name (vLLM did before 2026) are dropped as
+// unnamed_lora: without the name they would be taken for the base model's, and a
+// wrong hit is worse than a miss.
 //
 // How a Rank tells a restart of the engine from a duplicate: a frame with a
 // sequence number that was applied before is a duplicate only if its bytes are
-// those that were applied; otherwise the engine counts anew. Each replay asks
+// those that were applied; otherwise the engine counts anew. The last batches are
+// remembered for that; a frame whose batch is forgotten is a duplicate if its
+// number says that it came by replay before. Each replay asks
 // for the last applied batch too and compares it, so that a restart is also
 // found when the new engine has already overtaken the old number. The engine's
 // last frames before a pause may be lost without a later frame to show it: the

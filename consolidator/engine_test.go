@@ -119,7 +119,7 @@ func (e *testEngine) publishPayload(lost bool, payload []byte) {
 	e.t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	f := frame{e.next, payload}
+	f := frame{seq: e.next, payload: payload}
 	e.next++
 	e.history = append(e.history, f)
 	if len(e.history) > e.steps {

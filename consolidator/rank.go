@@ -150,6 +150,7 @@ func (r *Rank) Run(ctx context.Context) error {
 		return fmt.Errorf("rank %s: %w", r.cfg.Worker, err)
 	}
 	defer socks.close()
+	defer r.count.ended()
 	socks.wakeWhenDone(ctx)
 	seq := newSequencer(sequencerConfig{
 		replay:     r.cfg.ReplayEndpoint != "",
@@ -158,6 +159,7 @@ func (r *Rank) Run(ctx context.Context) error {
 		attempts:   replayAttempts,
 		heldFrames: maxHeldFrames,
 		heldBytes:  maxHeldBytes,
+		recent:     recentBatches,
 	}, r, &r.count, time.Now())
 	for {
 		r.advance(seq, socks)

@@ -18,6 +18,7 @@ const (
 	dropSaltConflict
 	dropForeignRank
 	dropTableFull
+	dropUnnamedLoRA
 	numDropReasons
 )
 
@@ -52,6 +53,8 @@ func (r dropReason) String() string {
 		return "foreign_rank"
 	case dropTableFull:
 		return "table_full"
+	case dropUnnamedLoRA:
+		return "unnamed_lora"
 	}
 	return "unknown"
 }
@@ -62,7 +65,8 @@ func (r dropReason) String() string {
 // what we never held.
 func (r dropReason) losesState() bool {
 	switch r {
-	case dropUnknownParent, dropHashConflict, dropTokenCount, dropSaltConflict, dropForeignRank, dropTableFull:
+	case dropUnknownParent, dropHashConflict, dropTokenCount, dropSaltConflict, dropForeignRank,
+		dropTableFull, dropUnnamedLoRA:
 		return true
 	}
 	return false

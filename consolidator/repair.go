@@ -19,13 +19,14 @@ func (s *sequencer) request(now time.Time) (start uint64, ok bool) {
 		return 0, false
 	}
 	s.count.replays.Add(1)
+	s.requests++
 	s.phase = asking
 	s.lastRequest, s.deadline = now, now.Add(s.cfg.timeout)
 	s.answered, s.counted, s.progress = false, s.gap, false
 	// Nothing is there to compare before the first batch and after a loss.
 	s.verified = true
 	if s.next > 0 {
-		if remembered, _ := s.recent.lookup(s.next-1, nil); remembered {
+		if _, remembered := s.recent.find(s.next - 1); remembered {
 			s.verified = false
 			return s.next - 1, true
 		}
@@ -41,7 +42,7 @@ func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
 	s.deadline = now.Add(s.cfg.timeout)
 	s.served, s.answered = true, true
 	if !s.verified && seq+1 == s.next {
-		if _, same := s.recent.lookup(seq, payload); !same {
+		if batch, _ := s.recent.find(seq); !batch.is(payload) {
 			s.restart()
 			s.ask(now)
 			return
@@ -67,7 +68,7 @@ func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
 		// The tail was missing: nothing live had shown it.
 		s.foundTail(seq)
 	}
-	if !s.apply(payload) {
+	if !s.apply(payload, s.requests) {
 		// The engine itself keeps it like this; it will not get better.
 		s.lose(seq + 1)
 		return

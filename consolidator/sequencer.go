@@ -15,6 +15,8 @@ type sequencerConfig struct {
 	attempts int
 	// heldFrames and heldBytes bound the live frames that wait for a replay.
 	heldFrames, heldBytes int
+	// recent is how many applied batches are remembered; see recentBatches.
+	recent int
 }
 
 const (
@@ -54,6 +56,8 @@ const (
 type frame struct {
 	seq     uint64
 	payload []byte
+	// request is how many replays had been asked for when it came.
+	request uint64
 }
 
 // sequencer puts the batches of one engine into order: each exactly once, or
@@ -71,6 +75,8 @@ type sequencer struct {
 	// lastLive is the highest number seen live in this incarnation.
 	lastLive uint64
 	hasLive  bool
+	// requests counts the replays asked for.
+	requests uint64
 	// served: this incarnation has answered a replay, so it keeps a history.
 	// suspect: it has then failed to answer, so it may have been replaced.
 	served, suspect bool
@@ -98,7 +104,7 @@ type sequencer struct {
 }
 
 func newSequencer(cfg sequencerConfig, out batchTarget, count *counters, now time.Time) *sequencer {
-	s := &sequencer{cfg: cfg, out: out, count: count}
+	s := &sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.recent)}
 	s.held.maxFrames, s.held.maxBytes = cfg.heldFrames, cfg.heldBytes
 	s.activity(now)
 	return s
@@ -106,12 +112,15 @@ func newSequencer(cfg sequencerConfig, out batchTarget, count *counters, now tim
 
 // live takes a frame from the live stream and owns its payload from then on.
 func (s *sequencer) live(now time.Time, seq uint64, payload []byte) {
-	s.activity(now)
-	if s.phase != following && !s.gap && !s.suspect && !s.answered {
-		// A frame tells what the probe was to find out, and sooner.
-		s.phase = following
+	if seq >= s.next {
+		s.activity(now)
+		if s.phase != following && !s.gap && !s.suspect && !s.answered {
+			// A frame tells what the probe was to find out, and sooner. One with an
+			// old number tells nothing.
+			s.phase = following
+		}
 	}
-	f := frame{seq, payload}
+	f := frame{seq, payload, s.requests}
 	if s.phase == following && s.take(now, f) {
 		return
 	}
@@ -177,12 +186,18 @@ func (s *sequencer) take(now time.Time, f frame) bool {
 		return true
 	}
 	if f.seq < s.next {
-		if s.isDuplicate(f) {
+		r := s.recognise(f)
+		switch {
+		case r == isDuplicate, r == isForgotten && !s.suspect:
 			s.count.duplicates.Add(1)
 			s.lastLive, s.hasLive = max(f.seq, s.lastLive), true
 			return true
+		case r == isOutdated:
+			s.count.outdated.Add(1)
+			return true
+		case r == isNew:
+			s.restart()
 		}
-		s.restart()
 	}
 	if s.suspect && s.cfg.replay {
 		s.ask(now)
@@ -194,20 +209,45 @@ func (s *sequencer) take(now time.Time, f frame) bool {
 			return false
 		}
 	}
-	if s.apply(f.payload) {
+	if s.apply(f.payload, 0) {
 		s.lastLive, s.hasLive = f.seq, true
 	}
 	return true
 }
 
-// isDuplicate tells whether a frame with an old number was applied before. One
-// that is no longer remembered was, if it is newer than all live frames: then it
-// came by replay. An older one cannot come twice on a live stream.
-func (s *sequencer) isDuplicate(f frame) bool {
-	if remembered, same := s.recent.lookup(f.seq, f.payload); remembered {
-		return same
+// recognition is what a frame with an old number is.
+type recognition uint8
+
+const (
+	// isDuplicate: the batch was applied before.
+	isDuplicate recognition = iota
+	// isForgotten: it was, as far as its number tells.
+	isForgotten
+	// isOutdated: it is of an engine that has gone.
+	isOutdated
+	// isNew: it is of an engine that counts anew.
+	isNew
+)
+
+// recognise tells what a frame with an old number is. When the batch of that
+// number is remembered, its bytes decide; if they differ, the later of the two
+// is the present engine's, and a replay that was asked for after the frame came
+// is later than the frame. When it is not remembered, a frame newer than all
+// live ones, or the first live one, was replayed before and its batch forgotten
+// since. That can hide a new engine until the next tail probe; but to take a
+// replayed frame for a new engine's would bring it by replay again, for ever. A
+// frame older than a live one cannot come twice.
+func (s *sequencer) recognise(f frame) recognition {
+	batch, remembered := s.recent.find(f.seq)
+	switch {
+	case remembered && batch.is(f.payload):
+		return isDuplicate
+	case remembered && batch.request > f.request:
+		return isOutdated
+	case !remembered && (!s.hasLive || f.seq > s.lastLive):
+		return isForgotten
 	}
-	return s.hasLive && f.seq > s.lastLive
+	return isNew
 }
 
 // foundGap notes that the batches before end are missing. Without replay that
@@ -244,12 +284,12 @@ func (s *sequencer) restart() {
 	s.out.restarted()
 }
 
-// apply applies batch next, if it can be read.
-func (s *sequencer) apply(payload []byte) bool {
+// apply applies batch next, if it can be read; request is as in type applied.
+func (s *sequencer) apply(payload []byte, request uint64) bool {
 	if !s.out.apply(payload) {
 		return false
 	}
-	s.recent.add(s.next, payload)
+	s.recent.add(s.next, payload, request)
 	s.next++
 	return true
 }

@@ -42,11 +42,12 @@ func (t *tape) take() string {
 //	fail                       its failure
 //	wait DURATION              the clock moves on, in steps of what is due
 //	noreplay                   first line: there is no replay endpoint
+//	memory APPLIED HELD        first line: batches remembered, frames held (64, 4)
 //
 // The payload is "e1-SEQ" unless given; "SEQ=e2" stands for "e2-SEQ".
 func TestSequencerScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/sequence", func(t *testing.T, path string) {
-		w := newSequencerScript(true)
+		w := newSequencerScript(scriptConfig())
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			for line := range strings.Lines(d.Input) {
 				w.line(t, strings.Fields(line))
@@ -63,12 +64,15 @@ type sequencerScript struct {
 	seq   *sequencer
 }
 
-func newSequencerScript(replay bool) *sequencerScript {
-	w := &sequencerScript{count: new(counters), now: time.Unix(1000, 0)}
-	cfg := sequencerConfig{
-		replay: replay, idle: 200 * time.Millisecond, timeout: 2 * time.Second, attempts: 3,
-		heldFrames: 4, heldBytes: 1 << 20,
+func scriptConfig() sequencerConfig {
+	return sequencerConfig{
+		replay: true, idle: 200 * time.Millisecond, timeout: 2 * time.Second, attempts: 3,
+		heldFrames: 4, heldBytes: 1 << 20, recent: 64,
 	}
+}
+
+func newSequencerScript(cfg sequencerConfig) *sequencerScript {
+	w := &sequencerScript{count: new(counters), now: time.Unix(1000, 0)}
 	w.seq = newSequencer(cfg, &w.tape, w.count, w.now)
 	return w
 }
@@ -79,8 +83,15 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 	}
 	switch fields[0] {
 	case "noreplay":
-		*w = *newSequencerScript(false)
-		w.seq.out = &w.tape
+		cfg := scriptConfig()
+		cfg.replay = false
+		w.begin(cfg)
+	case "memory":
+		cfg := scriptConfig()
+		if _, err := fmt.Sscan(strings.Join(fields[1:], " "), &cfg.recent, &cfg.heldFrames); err != nil {
+			t.Fatal(err)
+		}
+		w.begin(cfg)
 	case "live", "replay":
 		for _, f := range fields[1:] {
 			n, payload := scriptFrame(t, f)
@@ -105,6 +116,11 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 		t.Fatalf("line %v", fields)
 	}
 	w.ask()
+}
+
+func (w *sequencerScript) begin(cfg sequencerConfig) {
+	*w = *newSequencerScript(cfg)
+	w.seq.out = &w.tape
 }
 
 func (w *sequencerScript) wait(until time.Time) {
@@ -132,9 +148,9 @@ func (w *sequencerScript) report(cmd string) string {
 		return out
 	}
 	c := w.count
-	return out + fmt.Sprintf("gaps=%d repaired=%d lost=%d replayed=%d failures=%d duplicates=%d restarts=%d overflows=%d\n",
+	return out + fmt.Sprintf("gaps=%d repaired=%d lost=%d replayed=%d failures=%d duplicates=%d outdated=%d restarts=%d overflows=%d\n",
 		c.gaps.Load(), c.repaired.Load(), c.lost.Load(), c.replayed.Load(), c.replayFailures.Load(),
-		c.duplicates.Load(), c.restarts.Load(), c.overflows.Load())
+		c.duplicates.Load(), c.outdated.Load(), c.restarts.Load(), c.overflows.Load())
 }
 
 func scriptFrame(t *testing.T, f string) (uint64, []byte) {
@@ -149,66 +165,101 @@ func scriptFrame(t *testing.T, f string) (uint64, []byte) {
 	return n, []byte(payload + "-" + num)
 }
 
-// TestSequencerRepairsWhatTheHistoryHolds: whatever live frames are dropped,
-// with a history that reaches back far enough every batch is applied once and in
-// order, nothing is lost, and every gap counted is repaired.
+// TestSequencerRepairsWhatTheHistoryHolds: whatever live frames are dropped or
+// wait, and however few are remembered, with a history that reaches back far
+// enough every batch that can be read is applied once and in order, and nothing
+// is taken for another engine's. Without unreadable batches nothing is lost, and
+// every gap counted is repaired.
 func TestSequencerRepairsWhatTheHistoryHolds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newSequencerScript(true)
-		total := rapid.IntRange(1, 60).Draw(rt, "batches")
-		published := 0
-		serve := func() {
-			for w.seq.phase == asking {
-				start := w.seq.next
-				if !w.seq.verified {
-					start--
-				}
-				until := published
-				if rapid.IntRange(0, 3).Draw(rt, "cut") == 0 {
-					until = min(published, int(start)+2)
-				}
-				for n := int(start); n < until && w.seq.phase == asking; n++ {
-					w.seq.replayed(w.now, uint64(n), fmt.Appendf(nil, "e1-%d", n))
-				}
-				if until == published {
-					w.seq.replayEnd(w.now)
-				} else {
-					w.wait(w.now.Add(2 * time.Second))
-				}
-				w.ask()
-			}
-		}
-		for published < total {
-			n := published
-			published++
-			if rapid.IntRange(0, 2).Draw(rt, "drop") > 0 {
-				w.seq.live(w.now, uint64(n), fmt.Appendf(nil, "e1-%d", n))
-				w.ask()
-			}
+		cfg := scriptConfig()
+		cfg.recent = rapid.IntRange(1, 64).Draw(rt, "remembered")
+		cfg.heldFrames = rapid.IntRange(1, 64).Draw(rt, "held")
+		e := modelEngine{rt: rt, w: newSequencerScript(cfg)}
+		bad := rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(rt, "percent unreadable")
+		for range rapid.IntRange(1, 60).Draw(rt, "batches") {
+			e.publish(rapid.IntRange(0, 99).Draw(rt, "quality") < bad)
 			if rapid.IntRange(0, 4).Draw(rt, "serve") == 0 {
-				serve()
+				e.serve()
 			}
 		}
 		for range 20 {
-			serve()
-			w.wait(w.now.Add(time.Second))
+			e.serve()
+			e.w.wait(e.w.now.Add(time.Second))
 		}
-		var want strings.Builder
-		for n := range total {
-			fmt.Fprintf(&want, "apply e1-%d\n", n)
-		}
-		var got strings.Builder
-		for line := range strings.Lines(w.tape.take()) {
-			if !strings.HasPrefix(line, "ask") {
-				got.WriteString(line)
-			}
-		}
-		if got.String() != want.String() {
-			rt.Fatalf("applied\n%swant\n%s", got.String(), want.String())
-		}
-		c := w.count
-		if c.lost.Load() != 0 || c.restarts.Load() != 0 || c.gaps.Load() != c.repaired.Load() {
-			rt.Fatalf("gaps %d, repaired %d, lost %d, restarts %d", c.gaps.Load(), c.repaired.Load(), c.lost.Load(), c.restarts.Load())
-		}
+		e.check()
 	})
+}
+
+// modelEngine publishes to a script's sequencer and answers its replays.
+type modelEngine struct {
+	rt       *rapid.T
+	w        *sequencerScript
+	payloads [][]byte
+	wanted   strings.Builder // the tape's lines of all readable batches
+	bad      int
+}
+
+func (e *modelEngine) publish(bad bool) {
+	n := len(e.payloads)
+	payload := fmt.Appendf(nil, "e1-%d", n)
+	if bad {
+		payload = fmt.Appendf(nil, "bad-%d", n)
+		e.bad++
+	} else {
+		fmt.Fprintf(&e.wanted, "apply %s\n", payload)
+	}
+	e.payloads = append(e.payloads, payload)
+	if rapid.IntRange(0, 2).Draw(e.rt, "drop") > 0 {
+		e.w.seq.live(e.w.now, uint64(n), payload)
+		e.w.ask()
+	}
+}
+
+// serve answers replays until none is under way; some are cut off.
+func (e *modelEngine) serve() {
+	seq := e.w.seq
+	for range 100 {
+		if seq.phase != asking {
+			return
+		}
+		start := int(seq.next)
+		if !seq.verified {
+			start--
+		}
+		until := len(e.payloads)
+		if rapid.IntRange(0, 3).Draw(e.rt, "cut") == 0 {
+			until = min(until, start+2)
+		}
+		for n := start; n < until && seq.phase == asking; n++ {
+			seq.replayed(e.w.now, uint64(n), e.payloads[n])
+		}
+		if until == len(e.payloads) {
+			seq.replayEnd(e.w.now)
+		} else {
+			e.w.wait(e.w.now.Add(2 * time.Second))
+		}
+		e.w.ask()
+	}
+	e.rt.Fatal("100 replays in a row")
+}
+
+func (e *modelEngine) check() {
+	var got strings.Builder
+	for line := range strings.Lines(e.w.tape.take()) {
+		if strings.HasPrefix(line, "apply") || line == "RESTARTED\n" || e.bad == 0 && line == "LOST\n" {
+			got.WriteString(line)
+		}
+	}
+	if got.String() != e.wanted.String() {
+		e.rt.Fatalf("applied\n%swant\n%s", got.String(), e.wanted.String())
+	}
+	c := e.w.count
+	if n := len(e.w.seq.held.frames); n > 0 || e.w.seq.gap {
+		e.rt.Fatalf("%d frames are held, gap %t", n, e.w.seq.gap)
+	}
+	if c.gaps.Load() != c.repaired.Load()+c.lost.Load() || c.lost.Load() > uint64(e.bad) || c.restarts.Load() > 0 {
+		e.rt.Fatalf("gaps %d, repaired %d, lost %d, restarts %d; %d batches are unreadable",
+			c.gaps.Load(), c.repaired.Load(), c.lost.Load(), c.restarts.Load(), e.bad)
+	}
 }

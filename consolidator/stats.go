@@ -6,34 +6,102 @@ import "sync/atomic"
 type RankStats struct {
 	// Frames are the live messages received, Bytes their payload; BadFrames are
 	// messages, live or replayed, that could not be read at all.
-	Frames, Bytes, BadFrames uint64
+	Frames    uint64 `json:"frames"`
+	Bytes     uint64 `json:"bytes"`
+	BadFrames uint64 `json:"bad_frames"`
 	// Batches, Events and Blocks are what was decoded and handed to conversion;
 	// BadEvents are events of a batch that could not be decoded.
-	Batches, Events, Blocks, BadEvents uint64
+	Batches   uint64 `json:"batches"`
+	Events    uint64 `json:"events"`
+	Blocks    uint64 `json:"blocks"`
+	BadEvents uint64 `json:"bad_events"`
 	// Gaps are holes in the engine's sequence, lost last frames included. Each is
-	// in the end repaired by replay or lost.
-	Gaps, Repaired, Lost uint64
+	// in the end Repaired by replay or Lost.
+	Gaps     uint64 `json:"gaps"`
+	Repaired uint64 `json:"repaired"`
+	Lost     uint64 `json:"lost"`
 	// Replayed are the batches that were applied from replay, Replays the
 	// requests for it, ReplayFailures those that were not answered in time.
-	Replayed, Replays, ReplayFailures uint64
-	// Duplicates are frames that had been applied already, Restarts the times
-	// that the engine began to count anew.
-	Duplicates, Restarts uint64
+	Replayed       uint64 `json:"replayed"`
+	Replays        uint64 `json:"replays"`
+	ReplayFailures uint64 `json:"replay_failures"`
+	// Duplicates are frames that had been applied already, Outdated those of an
+	// engine that a replay has shown to be gone, and Restarts the times that the
+	// engine began to count anew.
+	Duplicates uint64 `json:"duplicates"`
+	Outdated   uint64 `json:"outdated"`
+	Restarts   uint64 `json:"restarts"`
 	// Overflows are live frames thrown away during a replay that took too long;
 	// they become a gap of their own.
-	Overflows uint64
+	Overflows uint64 `json:"overflows"`
 	// Reannounced are stores of resident blocks that were not counted again.
-	Reannounced uint64
+	Reannounced uint64 `json:"reannounced"`
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
-	// foreign_rank, table_full. A reason that did not occur is absent. The map is
-	// the caller's.
-	Dropped map[string]uint64
-	// Known is the number of engine blocks in the rank's table now.
-	Known uint64
-	// Repairing: a gap is being repaired right now.
-	Repairing bool
+	// foreign_rank, table_full, unnamed_lora. A reason that did not occur is
+	// absent. The map is the caller's.
+	Dropped map[string]uint64 `json:"dropped"`
+	// Known is the number of engine blocks in the rank's table now, and Repairing
+	// says that a gap is being repaired right now. Both are zero when Run has
+	// returned.
+	Known     uint64 `json:"known"`
+	Repairing bool   `json:"repairing"`
+}
+
+// Add adds o to s: counters and Known are summed, Dropped by reason, and
+// Repairing holds if it does for either. The map of o is not kept.
+func (s *RankStats) Add(o RankStats) {
+	s.Frames += o.Frames
+	s.Bytes += o.Bytes
+	s.BadFrames += o.BadFrames
+	s.Batches += o.Batches
+	s.Events += o.Events
+	s.Blocks += o.Blocks
+	s.BadEvents += o.BadEvents
+	s.Gaps += o.Gaps
+	s.Repaired += o.Repaired
+	s.Lost += o.Lost
+	s.Replayed += o.Replayed
+	s.Replays += o.Replays
+	s.ReplayFailures += o.ReplayFailures
+	s.Duplicates += o.Duplicates
+	s.Outdated += o.Outdated
+	s.Restarts += o.Restarts
+	s.Overflows += o.Overflows
+	s.Reannounced += o.Reannounced
+	s.Known += o.Known
+	s.Repairing = s.Repairing || o.Repairing
+	if s.Dropped == nil && len(o.Dropped) > 0 {
+		s.Dropped = make(map[string]uint64, len(o.Dropped))
+	}
+	for reason, n := range o.Dropped {
+		s.Dropped[reason] += n
+	}
+}
+
+// StreamStats are a stream's counters since it was made.
+type StreamStats struct {
+	// Events and Blocks are what was handed to the sink.
+	Events uint64 `json:"events"`
+	Blocks uint64 `json:"blocks"`
+	// UnknownRemoves are removals of blocks that were not resident; nothing was
+	// emitted for them.
+	UnknownRemoves uint64 `json:"unknown_removes"`
+	// RefOverflows are stores that could not be counted because the block had
+	// reached the highest reference count.
+	RefOverflows uint64 `json:"ref_overflows"`
+	// InlineFlushes are flushes made because too much was pending.
+	InlineFlushes uint64 `json:"inline_flushes"`
+}
+
+// Add adds the counters of o to s.
+func (s *StreamStats) Add(o StreamStats) {
+	s.Events += o.Events
+	s.Blocks += o.Blocks
+	s.UnknownRemoves += o.UnknownRemoves
+	s.RefOverflows += o.RefOverflows
+	s.InlineFlushes += o.InlineFlushes
 }
 
 // counters are RankStats while they count; written by the rank's goroutine.
@@ -43,7 +111,8 @@ type counters struct {
 	badEvents                         atomic.Uint64
 	gaps, repaired, lost              atomic.Uint64
 	replayed, replays, replayFailures atomic.Uint64
-	duplicates, restarts, overflows   atomic.Uint64
+	duplicates, outdated, restarts    atomic.Uint64
+	overflows                         atomic.Uint64
 	reannounced, known                atomic.Uint64
 	repairing                         atomic.Bool
 	dropped                           [numDropReasons]atomic.Uint64
@@ -55,9 +124,9 @@ func (c *counters) snapshot() RankStats {
 		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), BadEvents: c.badEvents.Load(),
 		Gaps: c.gaps.Load(), Repaired: c.repaired.Load(), Lost: c.lost.Load(),
 		Replayed: c.replayed.Load(), Replays: c.replays.Load(), ReplayFailures: c.replayFailures.Load(),
-		Duplicates: c.duplicates.Load(), Restarts: c.restarts.Load(), Overflows: c.overflows.Load(),
-		Reannounced: c.reannounced.Load(), Known: c.known.Load(), Repairing: c.repairing.Load(),
-		Dropped: make(map[string]uint64),
+		Duplicates: c.duplicates.Load(), Outdated: c.outdated.Load(), Restarts: c.restarts.Load(),
+		Overflows: c.overflows.Load(), Reannounced: c.reannounced.Load(),
+		Known: c.known.Load(), Repairing: c.repairing.Load(), Dropped: make(map[string]uint64),
 	}
 	for r := range numDropReasons {
 		if n := c.dropped[r].Load(); n > 0 {
@@ -65,4 +134,10 @@ func (c *counters) snapshot() RankStats {
 		}
 	}
 	return s
+}
+
+// ended zeroes what is about the present only.
+func (c *counters) ended() {
+	c.known.Store(0)
+	c.repairing.Store(false)
 }

@@ -42,20 +42,6 @@ type StreamStatus struct {
 	Health kvevent.Health
 }
 
-// StreamStats are a stream's counters since it was made.
-type StreamStats struct {
-	// Events and Blocks are what was handed to the sink.
-	Events, Blocks uint64
-	// UnknownRemoves are removals of blocks that were not resident; nothing was
-	// emitted for them.
-	UnknownRemoves uint64
-	// RefOverflows are stores that could not be counted because the block had
-	// reached the highest reference count.
-	RefOverflows uint64
-	// InlineFlushes are flushes made because too much was pending.
-	InlineFlushes uint64
-}
-
 // resident is a block of the table. It holds no pointers: the table scales with
 // blocks and must cost the garbage collector nothing.
 type resident struct {

@@ -3,7 +3,6 @@ package publisher
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,28 +40,6 @@ type Meta struct {
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
-}
-
-// FeedStats are a feed's counters since it was made.
-type FeedStats struct {
-	// Events, Messages and Bytes are what was handed to the connection.
-	Events, Messages, Bytes uint64
-	// Skipped are events that left the journal before they could be sent; Unsent
-	// is how many wait in it now.
-	Skipped, Unsent uint64
-	// PublishErrors are messages that the connection refused.
-	PublishErrors uint64
-	Announcements uint64
-	// Queries are requests answered, Dumps those among them that got a dump;
-	// BadQueries could not be read or had no reply subject; DroppedQueries came
-	// faster than they could be answered.
-	Queries, Dumps, BadQueries, DroppedQueries uint64
-}
-
-type feedCounters struct {
-	events, messages, bytes, skipped atomic.Uint64
-	publishErrors, announcements     atomic.Uint64
-	queries, dumps, badQueries       atomic.Uint64
 }
 
 // Feed publishes one owner's events.
@@ -109,32 +86,13 @@ func newFeed(n *NATS, id uint64, owner kv.Owner, meta Meta) *Feed {
 // PublisherID is the feed's id, from 1 to 2^53-1.
 func (f *Feed) PublisherID() uint64 { return f.id }
 
-// Stats returns the counters.
-func (f *Feed) Stats() FeedStats {
-	c := &f.count
-	s := FeedStats{
-		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(), Skipped: c.skipped.Load(),
-		PublishErrors: c.publishErrors.Load(), Announcements: c.announcements.Load(),
-		Queries: c.queries.Load(), Dumps: c.dumps.Load(), BadQueries: c.badQueries.Load(),
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.Unsent = f.journal.next - max(f.unsent, f.journal.first)
-	if f.requests != nil {
-		// The error is that of a closed subscription, which counts no more.
-		if n, err := f.requests.Dropped(); err == nil {
-			s.DroppedQueries = uint64(n)
-		}
-	}
-	return s
-}
-
 // Publish queues events, which are copied. It never blocks; events after Close
-// are ignored.
+// are counted and otherwise ignored.
 func (f *Feed) Publish(events []kvevent.RouterEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closing {
+		f.count.afterClose.Add(uint64(len(events)))
 		return
 	}
 	for i := range events {
@@ -186,6 +144,7 @@ func (f *Feed) Close() error {
 		return nil
 	}
 	defer close(f.ended)
+	defer f.skipUnsent()
 	close(f.stop)
 	f.running.Wait()
 	f.nats.forget(f)
@@ -219,6 +178,7 @@ func (f *Feed) beginClose() (src Source, first bool) {
 func (f *Feed) endRequests() {
 	f.mu.Lock()
 	sub := f.requests
+	f.count.droppedQueries.Add(droppedBy(sub))
 	f.requests = nil
 	f.mu.Unlock()
 	_ = sub.Unsubscribe()

@@ -2,12 +2,8 @@ package publisher
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +22,8 @@ var ErrClosed = errors.New("publisher is closed")
 // machine.
 type NATSOptions struct {
 	// URL names the server, or several separated by commas; user and password, or
-	// a token, may be part of it. Default nats://127.0.0.1:4222.
+	// a token, may be part of it. See kvevent.CheckServers. Default
+	// nats://127.0.0.1:4222.
 	URL string
 	// Cluster keeps deployments that share a server apart; default "default".
 	Cluster string
@@ -68,12 +65,9 @@ func (o *NATSOptions) Validate() error {
 			return fmt.Errorf("nats %w", err)
 		}
 	}
-	for i, u := range strings.Split(o.URL, ",") {
-		if o.URL == "" {
-			break
-		}
-		if p, err := url.Parse(strings.TrimSpace(u)); err != nil || p.Host == "" {
-			return fmt.Errorf("nats url: server %d of the list: want nats://[user:password@]host:port", i+1)
+	if o.URL != "" {
+		if err := kvevent.CheckServers(o.URL); err != nil {
+			return fmt.Errorf("nats %w", err)
 		}
 	}
 	for _, f := range []struct {
@@ -215,16 +209,12 @@ func (n *NATS) Connected() bool { return n.conn.IsConnected() }
 // NewFeed makes a publisher for owner, with a new random id. Nothing is sent
 // before Attach.
 func (n *NATS) NewFeed(owner kv.Owner, meta Meta) (*Feed, error) {
-	id, err := newPublisherID()
-	if err != nil {
-		return nil, fmt.Errorf("feed of %s: %w", owner, err)
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closing {
 		return nil, fmt.Errorf("feed of %s: %w", owner, ErrClosed)
 	}
-	f := newFeed(n, id, owner, meta)
+	f := newFeed(n, kv.RandomID(), owner, meta)
 	n.feeds[f] = struct{}{}
 	return f, nil
 }
@@ -279,18 +269,4 @@ func (n *NATS) maxMessage() int {
 		return int(limit)
 	}
 	return defaultPayload
-}
-
-// newPublisherID is a random id from 1 to 2^53-1, which every JSON reader keeps
-// exact.
-func newPublisherID() (uint64, error) {
-	var b [8]byte
-	for {
-		if _, err := rand.Read(b[:]); err != nil {
-			return 0, fmt.Errorf("publisher id: %w", err)
-		}
-		if id := binary.BigEndian.Uint64(b[:]) & (1<<53 - 1); id != 0 {
-			return id, nil
-		}
-	}
 }

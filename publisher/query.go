@@ -41,7 +41,9 @@ func (f *Feed) answerOne(src Source, m *nats.Msg) {
 	q, err := kvevent.DecodeQueryRequest(m.Data)
 	if err != nil {
 		f.count.badQueries.Add(1)
-		f.reply(m.Reply, &kvevent.QueryReply{Kind: kvevent.QueryError, Message: err.Error()}, nil)
+		f.reply(m.Reply, &kvevent.QueryReply{
+			Kind: kvevent.QueryError, LastEventID: src.Status().LastEventID, Message: err.Error(),
+		}, nil)
 		return
 	}
 	f.count.queries.Add(1)
@@ -111,10 +113,12 @@ func (f *Feed) reply(to string, r *kvevent.QueryReply, events []kvevent.RouterEv
 		buf = kvevent.AppendQueryReply(buf[:0], r)
 		if err := f.nats.conn.Publish(to, buf); err != nil {
 			f.count.publishErrors.Add(1)
+			f.count.voidAnswers.Add(1)
 			return
 		}
 		r.Chunk++
-		if r.Chunk%flushEvery == 0 && !f.flush() {
+		if !r.Final && r.Chunk%flushEvery == 0 && !f.flush() {
+			f.count.voidAnswers.Add(1)
 			return
 		}
 	}
@@ -128,11 +132,7 @@ func (f *Feed) flush() bool {
 		return false
 	default:
 	}
-	if err := f.nats.conn.FlushTimeout(flushTimeout); err != nil {
-		f.count.publishErrors.Add(1)
-		return false
-	}
-	return true
+	return f.nats.conn.FlushTimeout(flushTimeout) == nil
 }
 
 // chunkLen is how many of events go into one message.

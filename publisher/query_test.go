@@ -82,7 +82,7 @@ func TestQueryAnswers(t *testing.T) {
 			}
 		})
 	}
-	if reply, _ := c.query(f.PublisherID(), []byte("garbage")); reply.Kind != kvevent.QueryError || reply.Message == "" {
+	if reply, _ := c.query(f.PublisherID(), []byte("garbage")); reply.Kind != kvevent.QueryError || reply.LastEventID != 300 || reply.Message == "" {
 		t.Errorf("answer to garbage: %+v", reply)
 	}
 	if err := c.conn.Publish(kvevent.QuerySubject("default", f.PublisherID()), nil); err != nil {
@@ -113,6 +113,7 @@ func TestConnectErrorsNameTheFieldAndHideCredentials(t *testing.T) {
 	for field, o := range map[string]NATSOptions{
 		"cluster":         {Cluster: "a.b"},
 		"url":             {URL: "nats://user:hunter2@ho st:4222"},
+		"server 2":        {URL: "nats://127.0.0.1:1,http://user:hunter2@127.0.0.1:4222"},
 		"connect timeout": {ConnectTimeout: -1},
 		"announce period": {AnnounceEvery: -1},
 	} {

@@ -48,6 +48,7 @@ func (f *Feed) takeBatch() bool {
 
 func (f *Feed) sendAnnouncement(s Status) {
 	if !f.nats.Connected() {
+		f.count.silent.Add(1)
 		return
 	}
 	f.buf = kvevent.AppendAnnouncement(f.buf[:0], &kvevent.Announcement{

@@ -15,7 +15,12 @@
 // nothing missing leads to a dump that replaces what the owner had. An owner
 // whose publisher says goodbye, is followed by another one, or falls silent is
 // forgotten with its blocks and its requests. While the transport itself is
-// disconnected nobody is forgotten.
+// disconnected nobody is forgotten. A router may start before its transport: it
+// serves, knows nobody, and joins when there is one.
+//
+// A caller that sends requests by its own choice tells the account of them with
+// AddRequest, so that the choices made here take them into account; over HTTP
+// there is no such call.
 //
 // Concurrency: one goroutine (Run) applies messages; queries run in a bounded
 // number of others and hand their results back to it. Decisions are made on the

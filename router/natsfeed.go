@@ -17,15 +17,16 @@ import (
 
 // NATSOptions say which NATS and which cluster on it to listen to.
 type NATSOptions struct {
-	// URL of the NATS server, or several with commas between them.
+	// URL of the NATS server, or several with commas between them; see
+	// kvevent.CheckServers.
 	URL string
 	// Cluster keeps deployments on one NATS apart; empty means "default".
 	Cluster string
 	// Queue is how many messages wait for the router before some are dropped; 0
 	// means 2048. A message is at most a few hundred KiB.
 	Queue int
-	// ConnectTimeout bounds the first connection; 0 means 5 s. Later ones are
-	// tried again without end, a quarter of a second apart.
+	// ConnectTimeout bounds each try to connect to a server; 0 means 2 s. Tries
+	// are repeated without end, a quarter of a second apart.
 	ConnectTimeout time.Duration
 	// Log may be nil.
 	Log *zap.Logger
@@ -38,6 +39,9 @@ func (o *NATSOptions) Validate() error {
 	}
 	if o.Queue < 0 || o.ConnectTimeout < 0 {
 		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
+	}
+	if err := kvevent.CheckServers(o.URL); err != nil {
+		return fmt.Errorf("nats %w", err)
 	}
 	if o.Cluster == "" {
 		return nil
@@ -53,7 +57,7 @@ func (o NATSOptions) withDefaults() NATSOptions {
 		o.Queue = 2048
 	}
 	if o.ConnectTimeout == 0 {
-		o.ConnectTimeout = 5 * time.Second
+		o.ConnectTimeout = 2 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -76,6 +80,8 @@ type NATS struct {
 	// changed wakes the pump when the connection came or went.
 	changed chan struct{}
 	lost    atomic.Bool
+	// connections counts those made.
+	connections atomic.Uint64
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -84,7 +90,9 @@ type NATS struct {
 
 var _ Transport = (*NATS)(nil)
 
-// ConnectNATS connects and subscribes. It fails when no server answers.
+// ConnectNATS connects and subscribes. While no server answers, it goes on
+// trying: the NATS that it returns then begins with FrameDisconnected. It fails
+// when an option is bad or a server refuses the credentials.
 func ConnectNATS(o NATSOptions) (*NATS, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -98,27 +106,48 @@ func ConnectNATS(o NATSOptions) (*NATS, error) {
 		changed:  make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 	}
-	conn, err := nats.Connect(o.URL,
+	if err := n.connect(&o); err != nil {
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	if err := n.subscribe(); err != nil {
+		n.conn.Close()
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	n.pumping.Go(n.pump)
+	return n, nil
+}
+
+// connect makes the connection, now or, when no server answers, in the
+// background.
+func (n *NATS) connect(o *NATSOptions) error {
+	err := n.dial(o, false)
+	if err == nil || errors.Is(err, nats.ErrAuthorization) {
+		return err
+	}
+	n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
+		zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
+	n.lost.Store(true)
+	n.wake()
+	return n.dial(o, true)
+}
+
+// dial makes the connection; with retry it does not need a server.
+func (n *NATS) dial(o *NATSOptions, retry bool) (err error) {
+	n.conn, err = nats.Connect(o.URL,
 		nats.Name("blockyard router"),
 		nats.Timeout(o.ConnectTimeout),
+		nats.RetryOnFailedConnect(retry),
+		nats.IgnoreAuthErrorAbort(),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250*time.Millisecond),
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(5*time.Second),
 		nats.DisconnectErrHandler(n.disconnected),
-		nats.ReconnectHandler(n.reconnected),
+		nats.ConnectHandler(n.connected),
+		nats.ReconnectHandler(n.connected),
 		nats.ErrorHandler(n.troubled),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
-	}
-	n.conn = conn
-	if err := n.subscribe(); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
-	}
-	n.pumping.Go(n.pump)
-	return n, nil
+	return err
 }
 
 // withoutCredentials is a list of URLs as it may be logged.
@@ -142,7 +171,11 @@ func (n *NATS) subscribe() (err error) {
 	if n.announcements, err = n.conn.ChanSubscribe(kvevent.AllAnnounceSubject(n.cluster), n.messages); err != nil {
 		return fmt.Errorf("subscribe to announcements: %w", err)
 	}
-	if err := n.conn.Flush(); err != nil {
+	if !n.conn.IsConnected() {
+		// The connection subscribes when it is made.
+		return nil
+	}
+	if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	return nil
@@ -170,10 +203,12 @@ func (n *NATS) disconnected(_ *nats.Conn, err error) {
 	n.log.Warn("nats connection lost", zap.Error(err))
 }
 
-func (n *NATS) reconnected(c *nats.Conn) {
+// connected is told of the first connection and of each later one.
+func (n *NATS) connected(c *nats.Conn) {
 	n.lost.Store(false)
 	n.wake()
-	n.log.Info("nats connection is back", zap.String("server", c.ConnectedAddr()))
+	n.connections.Add(1)
+	n.log.Info("nats is connected", zap.String("server", c.ConnectedAddr()))
 }
 
 // troubled logs what nats.go reports besides. A slow consumer is reported once
@@ -225,7 +260,7 @@ func (n *NATS) Frames() <-chan Frame { return n.frames }
 
 // Stats is the Transport's.
 func (n *NATS) Stats() TransportStats {
-	s := TransportStats{Connected: n.conn.IsConnected(), Reconnects: n.conn.Stats().Reconnects}
+	s := TransportStats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
 	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
 		// The error says that the subscription is closed; then nothing is dropped.
 		if dropped, err := sub.Dropped(); err == nil {

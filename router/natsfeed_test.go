@@ -18,9 +18,13 @@ import (
 )
 
 // startServer starts a NATS server that ends with the test.
-func startServer(t *testing.T) *server.Server {
+func startServer(t *testing.T, change ...func(*server.Options)) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true}
+	for _, c := range change {
+		c(o)
+	}
+	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,6 +293,39 @@ func TestNATSOutageForgetsNobody(t *testing.T) {
 	}
 }
 
+// TestRouterStartsBeforeNATS: without a server the router serves, says that it
+// knows nothing, and joins when one comes up.
+func TestRouterStartsBeforeNATS(t *testing.T) {
+	s := startServer(t)
+	way := newLink(t, s.Addr().String())
+	way.set(true)
+	r := startRouter(t, "nats://"+way.listener.Addr().String(), "")
+	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "not connected") {
+		t.Errorf("ready: %v, want not connected", err)
+	}
+	if got := r.Quality(); got != QualityFallback {
+		t.Errorf("quality %s, want %s", got, QualityFallback)
+	}
+	if _, err := r.FindBestMatch(&Request{Tokens: promptTokens(1)}); !errors.Is(err, ErrNoWorkers) {
+		t.Errorf("decision: %v, want no workers", err)
+	}
+	eventually(t, "offline", func() bool {
+		r.feeds.mu.Lock()
+		defer r.feeds.mu.Unlock()
+		return r.feeds.offline
+	})
+	way.set(false)
+	p := newWirePublisher(t, s.ClientURL(), "default", newTestPublisher(11, workerOwner(1), 0))
+	p.add(kvevent.Stored, kv.TierDevice, promptTokens(1), 0)
+	eventually(t, "joined", func() bool {
+		p.sendAnnouncement("default")
+		return r.Ready() == nil && r.Quality() == QualityExact && deviceHits(r, promptTokens(1)) == 1
+	})
+	if got := r.Stats().Transport; !got.Connected || got.Reconnects != 0 {
+		t.Errorf("transport %+v, want the first connection", got)
+	}
+}
+
 // TestSlowConsumerDropsAreGaps: messages that nobody takes are dropped beyond
 // the queue and counted, and the connection lives on.
 func TestSlowConsumerDropsAreGaps(t *testing.T) {
@@ -311,11 +348,13 @@ func TestSlowConsumerDropsAreGaps(t *testing.T) {
 }
 
 func TestNATSErrorsNameWhatIsWrong(t *testing.T) {
+	guarded := startServer(t, func(o *server.Options) { o.Authorization = "right" })
 	for want, o := range map[string]NATSOptions{
-		"url":                     {},
-		"cluster":                 {URL: "nats://127.0.0.1:1", Cluster: "a.b"},
-		"queue":                   {URL: "nats://127.0.0.1:1", Queue: -1},
-		"nats nats://127.0.0.1:1": {URL: "nats://secret@127.0.0.1:1", ConnectTimeout: time.Second},
+		"url":                                    {},
+		"cluster":                                {URL: "nats://127.0.0.1:1", Cluster: "a.b"},
+		"queue":                                  {URL: "nats://127.0.0.1:1", Queue: -1},
+		"server 2":                               {URL: "nats://127.0.0.1:1,http://secret@127.0.0.1:1"},
+		"nats nats://" + guarded.Addr().String(): {URL: "nats://secret@" + guarded.Addr().String()},
 	} {
 		n, err := ConnectNATS(o)
 		if err == nil {

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -91,9 +90,7 @@ func (s *feedSet) workers() []WorkerInfo {
 		}
 		out = append(out, w)
 	}
-	slices.SortFunc(out, func(a, b WorkerInfo) int {
-		return cmp.Or(cmp.Compare(a.Worker.ID, b.Worker.ID), cmp.Compare(a.Worker.Rank, b.Worker.Rank))
-	})
+	slices.SortFunc(out, func(a, b WorkerInfo) int { return a.Worker.Compare(b.Worker) })
 	return out
 }
 
@@ -128,12 +125,8 @@ func (s *feedSet) infos() []FeedInfo {
 		}
 		out = append(out, info)
 	}
-	slices.SortFunc(out, func(a, b FeedInfo) int { return compareOwners(a.Owner, b.Owner) })
+	slices.SortFunc(out, func(a, b FeedInfo) int { return a.Owner.Compare(b.Owner) })
 	return out
-}
-
-func compareOwners(a, b kv.Owner) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank))
 }
 
 // FeedStats are gauges and counters over all feeds, those that have ended

@@ -114,9 +114,12 @@ func TestLoRAAndSaltMoveTheSeedAsDynamosDo(t *testing.T) {
 func TestEagleWindowsOverlapByOneToken(t *testing.T) {
 	var h kv.Hasher
 	full := []kv.LocalHash{11646242937812223497, 9948816348502404300}
-	for n, want := range map[int][]kv.LocalHash{0: nil, 2: nil, 3: full[:1], 4: full[:1], 5: full, 6: full} {
-		if got := h.AppendEagleLocals(nil, upTo(n), 2, kv.HashSeed); !slices.Equal(got, want) {
-			t.Errorf("%d tokens: got %d, want %d", n, got, want)
+	for i, want := range full {
+		if got := h.Local(kv.BlockTokens(upTo(5), i, 2, true), kv.HashSeed, nil); got != want {
+			t.Errorf("block %d: got %d, want %d", i, got, want)
+		}
+		if got := kv.BlockTokens(upTo(4), i, 2, false); !slices.Equal(got, upTo(4)[2*i:2*i+2]) {
+			t.Errorf("block %d without pairs: tokens %d", i, got)
 		}
 	}
 }
@@ -151,9 +154,6 @@ func TestOnlyFullBlocksAreHashed(t *testing.T) {
 	for _, size := range []int{0, -1, math.MinInt} {
 		if got := h.AppendLocals(kept, upTo(8), size, 0); len(got) != 1 {
 			t.Errorf("block size %d: got %d", size, got)
-		}
-		if got := h.AppendEagleLocals(kept, upTo(8), size, 0); len(got) != 1 {
-			t.Errorf("block size %d with pairs: got %d", size, got)
 		}
 	}
 }

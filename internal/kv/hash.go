@@ -74,16 +74,15 @@ func (h *Hasher) AppendLocals(dst []LocalHash, tokens []uint32, blockSize int, s
 	return dst
 }
 
-// AppendEagleLocals is AppendLocals for engines that cache token pairs (Eagle,
-// bigram): windows of blockSize+1 tokens at a stride of blockSize.
-func (h *Hasher) AppendEagleLocals(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
-	if blockSize <= 0 {
-		return dst
+// BlockTokens is the part of a sequence's tokens that block i is hashed over:
+// blockSize tokens, and with pairs, for engines that cache token pairs (Eagle,
+// bigram), the first token of the next block too. All of them must be there.
+func BlockTokens(tokens []uint32, i, blockSize int, pairs bool) []uint32 {
+	first, last := i*blockSize, (i+1)*blockSize
+	if pairs {
+		last++
 	}
-	for ; len(tokens) > blockSize; tokens = tokens[blockSize:] {
-		dst = append(dst, h.Local(tokens[:blockSize+1], seed, nil))
-	}
-	return dst
+	return tokens[first:last]
 }
 
 // Chain is the SequenceHash of a block with the given LocalHash whose parent

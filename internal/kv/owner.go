@@ -1,6 +1,9 @@
 package kv
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // WorkerID names one engine instance in the cluster. Zero is not a worker.
 type WorkerID uint64
@@ -16,6 +19,11 @@ type Worker struct {
 
 // String is "id/rank".
 func (w Worker) String() string { return fmt.Sprintf("%d/%d", uint64(w.ID), uint32(w.Rank)) }
+
+// Compare orders workers by id and then by rank.
+func (w Worker) Compare(o Worker) int {
+	return cmp.Or(cmp.Compare(w.ID, o.ID), cmp.Compare(w.Rank, o.Rank))
+}
 
 // OwnerKind says what kind of thing holds a block.
 type OwnerKind uint8
@@ -53,6 +61,11 @@ func WorkerOwner(w Worker) Owner { return Owner{Kind: OwnerWorker, ID: uint64(w.
 
 // PoolOwner is the owner that stands for the blocks of pool id.
 func PoolOwner(id uint64) Owner { return Owner{Kind: OwnerPool, ID: id} }
+
+// Compare orders owners: workers before pools, then by id and by rank.
+func (o Owner) Compare(p Owner) int {
+	return cmp.Or(cmp.Compare(o.Kind, p.Kind), cmp.Compare(o.ID, p.ID), cmp.Compare(o.Rank, p.Rank))
+}
 
 // Worker is the worker an OwnerWorker stands for.
 func (o Owner) Worker() Worker { return Worker{ID: WorkerID(o.ID), Rank: o.Rank} }

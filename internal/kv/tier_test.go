@@ -1,6 +1,7 @@
 package kv_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -90,5 +91,26 @@ func TestOwnersAreToldApart(t *testing.T) {
 	}
 	if got := kv.OwnerKind(9).String(); got != "owner(9)" {
 		t.Errorf("an unknown kind is called %q", got)
+	}
+}
+
+func TestWorkersAndOwnersHaveOneOrder(t *testing.T) {
+	worker := func(id kv.WorkerID, rank kv.DPRank) kv.Owner { return kv.WorkerOwner(kv.Worker{ID: id, Rank: rank}) }
+	ordered := []kv.Owner{
+		worker(1, 0), worker(1, 1), worker(2, 0), worker(10, 3), worker(1<<63, 0),
+		kv.PoolOwner(1), kv.PoolOwner(2), kv.PoolOwner(1 << 63),
+	}
+	for i, a := range ordered {
+		for j, b := range ordered {
+			if got := a.Compare(b); got != cmp.Compare(i, j) {
+				t.Errorf("%s and %s: %d", a, b, got)
+			}
+			if a.Kind != kv.OwnerWorker || b.Kind != kv.OwnerWorker {
+				continue
+			}
+			if got := a.Worker().Compare(b.Worker()); got != cmp.Compare(i, j) {
+				t.Errorf("workers %s and %s: %d", a.Worker(), b.Worker(), got)
+			}
+		}
 	}
 }

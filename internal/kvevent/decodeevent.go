@@ -79,6 +79,8 @@ func (f *eventFields) field(key []byte) {
 		f.ev.BlockSize = f.optionalUint32()
 	case "medium":
 		f.ev.Medium = f.optionalText()
+	case "lora_id":
+		f.loraID()
 	case "lora_name":
 		f.ev.LoRAName = f.optionalText()
 	case "cache_salt":
@@ -172,7 +174,7 @@ func (f *eventFields) storedField(i, n int) bool {
 	case 3:
 		f.ev.BlockSize = f.optionalUint32()
 	case 4:
-		f.c.skip() // the LoRA's number, which is only the engine's own
+		f.loraID()
 	case 5:
 		f.ev.Medium = f.optionalText()
 	case 6:
@@ -259,6 +261,17 @@ func (f *eventFields) pair() (first, second uint32) {
 		f.c.fail("%d tokens among pairs", n)
 	}
 	return f.c.uint32(), f.c.uint32()
+}
+
+// loraID reads the LoRA's number. Anything else than an integer is none.
+func (f *eventFields) loraID() {
+	f.ev.LoRAID = 0
+	if f.c.peek() != wireInt {
+		f.c.skip()
+		return
+	}
+	v, _ := f.c.integer()
+	f.ev.LoRAID = int64(v)
 }
 
 func (f *eventFields) group() {

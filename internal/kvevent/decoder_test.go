@@ -174,7 +174,7 @@ func TestWhatIsNotKnownIsSkipped(t *testing.T) {
 
 func TestFieldsOfAnotherKindAreDropped(t *testing.T) {
 	removed := decodeOne(t, dict{
-		"type", "BlockRemoved", "block_hashes", list{h1}, "token_ids", list{1}, "parent_block_hash", 3, "lora_name", "a",
+		"type", "BlockRemoved", "block_hashes", list{h1}, "token_ids", list{1}, "parent_block_hash", 3, "lora_name", "a", "lora_id", 3,
 		"cache_salt", "b", "block_size", 4, "group_idx", 1, "medium", "CPU",
 	})
 	want := EngineEvent{Kind: Removed, BlockHashes: hashes(h1), Medium: "CPU", Group: 1}
@@ -245,7 +245,7 @@ func TestSuffixOfPositionalEventsIsReadByType(t *testing.T) {
 		"beyond the fifth":    {list{nil, true, nil, true, nil, 3}, func(*EngineEvent) {}},
 		"a third integer":     {list{1, 2, 3}, func(e *EngineEvent) { e.Group, e.SlidingWindow = 1, 2 }},
 	} {
-		event := append(list{"BlockStored", list{h1}, nil, list{1, 2, 3, 4}, 4, 77, "GPU", nil, nil}, tc.suffix...)
+		event := append(list{"BlockStored", list{h1}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil}, tc.suffix...)
 		if diff := cmp.Diff(stored(tc.change), decodeOne(t, event), visible); diff != "" {
 			t.Errorf("stored, %s: (-want +got)\n%s", name, diff)
 		}

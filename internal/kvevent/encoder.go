@@ -56,7 +56,11 @@ func appendStored(dst []byte, e *EngineEvent) []byte {
 	dst = msgp.AppendString(dst, "block_size")
 	dst = msgp.AppendUint32(dst, e.BlockSize)
 	dst = msgp.AppendString(dst, "lora_id")
-	dst = msgp.AppendNil(dst)
+	if e.LoRAID == 0 {
+		dst = msgp.AppendNil(dst)
+	} else {
+		dst = msgp.AppendInt64(dst, e.LoRAID)
+	}
 	dst = appendTextOrNil(dst, "medium", e.Medium)
 	dst = appendTextOrNil(dst, "lora_name", e.LoRAName)
 	dst = appendText(dst, "cache_salt", e.Salt)

@@ -47,8 +47,11 @@ type EngineEvent struct {
 	BlockSize uint32
 	// Eagle says that tokens came as pairs and were flattened.
 	Eagle bool
-	// LoRAName is the adapter's name, empty for the base model.
+	// LoRAName is the adapter's name, empty for the base model. LoRAID is the
+	// engine's own number of it, 0 for none: it means nothing to anybody else, but
+	// some engines send it alone, and then the blocks are not the base model's.
 	LoRAName string
+	LoRAID   int64
 	// Salt is the cache salt, from its own key or from the extra keys of the
 	// first block; empty when there is none.
 	Salt string

@@ -86,7 +86,7 @@ func TestDecodeReadsEveryEngineEncoding(t *testing.T) {
 		})),
 		"V4": ranked(1, stored(func(e *EngineEvent) {
 			e.BlockHashes, e.Parent, e.HasParent = hashes(h2), h1, true
-			e.Tokens, e.LoRAName = []uint32{5, 6, 7, 8}, "adapter-a"
+			e.Tokens, e.LoRAName, e.LoRAID = []uint32{5, 6, 7, 8}, "adapter-a", 7
 		})),
 		"V5": ranked(0, stored(group0), removed, cleared),
 		"V6": ranked(0, stored(fullAttention)),

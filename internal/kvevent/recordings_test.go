@@ -206,6 +206,9 @@ func eventFromJSON(t *testing.T, m map[string]any) EngineEvent {
 	}
 	e.BlockSize = uint32(unsigned(t, m["block_size"]))
 	e.LoRAName, e.Salt = text(m["lora_name"]), text(m["cache_salt"])
+	if id := m["lora_id"]; id != nil {
+		e.LoRAID = int64(unsigned(t, id))
+	}
 	if keys := items(m["extra_keys"]); e.Salt == "" && len(keys) > 0 {
 		for _, key := range items(keys[0]) {
 			if s := text(key); s != e.LoRAName {

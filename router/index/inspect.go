@@ -71,8 +71,6 @@ func (x *Index) ownerList() []kv.Owner {
 	for o := range x.ids {
 		list = append(list, o)
 	}
-	slices.SortFunc(list, func(a, b kv.Owner) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank))
-	})
+	slices.SortFunc(list, kv.Owner.Compare)
 	return list
 }

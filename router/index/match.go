@@ -20,7 +20,7 @@ type Match struct {
 	Hits   Hits
 }
 
-// Matches is the answer to Match or Union and the memory that it needs; reused,
+// Matches is the answer to Match and the memory that it needs; reused,
 // it allocates nothing. It is for one goroutine at a time. The zero value is
 // ready.
 type Matches struct {
@@ -50,33 +50,13 @@ type sighting struct {
 	tiers kv.TierMask
 }
 
-// Match fills dst with the continuation reading of the prompt whose blocks are
+// Match fills dst with what each worker has of the prompt whose blocks are
 // locals. For each worker it counts, from the first block on, the consecutive
 // blocks on the worker's own device; from where that ended, the consecutive
 // blocks in host memory; then those on disk; then external ones. Below the
 // device the blocks of the worker's pool count as the worker's. Hits of a lower
 // tier are therefore extensions, and a walk never returns to a faster tier.
-func (x *Index) Match(dst *Matches, locals []kv.LocalHash) { x.walk(dst, locals, continuation) }
-
-// Union fills dst like Match, in another reading: each block of the longest
-// prefix of which the worker has every block, in whatever tier, counts for the
-// fastest tier that has it.
-func (x *Index) Union(dst *Matches, locals []kv.LocalHash) { x.walk(dst, locals, union) }
-
-// A reading says in which tier a block counts that lies in tiers, when the walk
-// has reached the tier from; NumTiers ends the walk.
-type reading func(from kv.Tier, tiers kv.TierMask) kv.Tier
-
-func continuation(from kv.Tier, tiers kv.TierMask) kv.Tier {
-	for from < kv.NumTiers && !tiers.Has(from) {
-		from++
-	}
-	return from
-}
-
-func union(_ kv.Tier, tiers kv.TierMask) kv.Tier { return continuation(kv.TierDevice, tiers) }
-
-func (x *Index) walk(dst *Matches, locals []kv.LocalHash, read reading) {
+func (x *Index) Match(dst *Matches, locals []kv.LocalHash) {
 	dst.Sequence = kv.AppendSequence(dst.Sequence[:0], locals)
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -92,7 +72,7 @@ func (x *Index) walk(dst *Matches, locals []kv.LocalHash, read reading) {
 			dst.seen[c.owner()] = sighting{dst.stamp, c.tiers()}
 			r = c.next
 		}
-		dst.advance(read)
+		dst.advance()
 	}
 }
 
@@ -117,12 +97,15 @@ func (d *Matches) nextStamp() {
 }
 
 // advance moves every live worker over one block and drops those that end.
-func (d *Matches) advance(read reading) {
+func (d *Matches) advance() {
 	live := d.live[:0]
 	for _, w := range d.live {
 		// A pool has no device; its word on that tier would be wrong.
 		tiers := d.tiersOf(w.own) | d.tiersOf(w.pool).Without(kv.TierDevice)
-		if w.tier = read(w.tier, tiers); w.tier == kv.NumTiers {
+		for w.tier < kv.NumTiers && !tiers.Has(w.tier) {
+			w.tier++
+		}
+		if w.tier == kv.NumTiers {
 			continue
 		}
 		d.Workers[w.at].Hits[w.tier]++

@@ -54,7 +54,7 @@ func (w *twin) has(worker kv.Worker, h kv.SequenceHash, t kv.Tier) bool {
 }
 
 func (w *twin) workers() []kv.Worker {
-	return slices.SortedFunc(maps.Keys(w.pools), compareWorkers)
+	return slices.SortedFunc(maps.Keys(w.pools), kv.Worker.Compare)
 }
 
 func (w *twin) match(seq []kv.SequenceHash) []Match {
@@ -66,25 +66,6 @@ func (w *twin) match(seq []kv.SequenceHash) []Match {
 			for ; pos < len(seq) && w.has(worker, seq[pos], t); pos++ {
 				m.Hits[t]++
 			}
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-func (w *twin) union(seq []kv.SequenceHash) []Match {
-	out := []Match{}
-	for _, worker := range w.workers() {
-		m := Match{Worker: worker}
-	prompt:
-		for _, h := range seq {
-			for _, t := range kv.Tiers {
-				if w.has(worker, h, t) {
-					m.Hits[t]++
-					continue prompt
-				}
-			}
-			break
 		}
 		out = append(out, m)
 	}
@@ -172,8 +153,6 @@ func TestModel(t *testing.T) {
 				seq := kv.AppendSequence(nil, locals)
 				x.Match(&m, locals)
 				same(t, "match", m.Workers, naive.match(seq))
-				x.Union(&m, locals)
-				same(t, "union", m.Workers, naive.union(seq))
 				compareContent(t, x, naive)
 			},
 		})

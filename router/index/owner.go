@@ -1,7 +1,6 @@
 package index
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -55,13 +54,7 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 }
 
 func (x *Index) findMemberLocked(w kv.Worker) (int, bool) {
-	return slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int {
-		return compareWorkers(m.worker, w)
-	})
-}
-
-func compareWorkers(a, b kv.Worker) int {
-	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank))
+	return slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.worker.Compare(w) })
 }
 
 // RemoveOwner drops every block of an owner. A worker that is known stays

@@ -22,7 +22,7 @@ import (
 //	clear w1|p5                             a cleared event
 //	drop w1|p5                              RemoveOwner
 //	replace w1|p5                           lines: [T] [after=...] blocks
-//	match|union 1,2,3                       non-zero workers only; "all" shows zeros
+//	match 1,2,3                             non-zero workers only; "all" shows zeros
 //	dump, stats
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
@@ -60,7 +60,7 @@ func (s *script) run(d *datadriven.TestData) string {
 		return ""
 	case "replace":
 		return errorText(s.x.Replace(s.owner(d), s.events(d)))
-	case "match", "union":
+	case "match":
 		return s.match(d)
 	case "dump":
 		return s.dump()
@@ -173,11 +173,7 @@ func (s *script) match(d *datadriven.TestData) string {
 		locals = s.blocks(d.CmdArgs[0].Key)
 	}
 	var m Matches
-	if d.Cmd == "union" {
-		s.x.Union(&m, locals)
-	} else {
-		s.x.Match(&m, locals)
-	}
+	s.x.Match(&m, locals)
 	var b strings.Builder
 	for _, w := range m.Workers {
 		if w.Hits.Total() > 0 || d.HasArg("all") {

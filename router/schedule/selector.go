@@ -142,7 +142,7 @@ type RoundRobin struct {
 func (s *RoundRobin) Select(_ Prompt, candidates []Candidate) int {
 	next := 0
 	if s.started {
-		for next < len(candidates) && compareWorkers(candidates[next].Worker, s.last) <= 0 {
+		for next < len(candidates) && candidates[next].Worker.Compare(s.last) <= 0 {
 			next++
 		}
 	}
@@ -151,8 +151,4 @@ func (s *RoundRobin) Select(_ Prompt, candidates []Candidate) int {
 	}
 	s.last, s.started = candidates[next].Worker, true
 	return next
-}
-
-func compareWorkers(a, b kv.Worker) int {
-	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Rank, b.Rank))
 }

@@ -1,0 +1,47 @@
+package publisher
+
+import (
+	"reflect"
+	"regexp"
+	"testing"
+	"time"
+)
+
+func TestStatsAreNamedAndAddUp(t *testing.T) {
+	var one, sum FeedStats
+	v := reflect.ValueOf(&one).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if name := f.Tag.Get("json"); !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) {
+			t.Errorf("%s: JSON name %q", f.Name, name)
+		}
+		v.Field(i).SetUint(uint64(i + 1))
+	}
+	sum.Add(one)
+	sum.Add(one)
+	for i := range v.NumField() {
+		if got := reflect.ValueOf(sum).Field(i).Uint(); got != 2*uint64(i+1) {
+			t.Errorf("%s: twice %d is %d", v.Type().Field(i).Name, i+1, got)
+		}
+	}
+}
+
+// TestNothingIsDroppedUncounted: what a feed without a server was told, and what
+// came after its end, is in its counters.
+func TestNothingIsDroppedUncounted(t *testing.T) {
+	_, f, src := startFeed(t, NATSOptions{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond, AnnounceEvery: time.Millisecond})
+	for i := range 10 {
+		src.store(i+1, 1)
+	}
+	waitFor(t, "an announcement that cannot be sent", func() bool { return f.Stats().SilentAnnouncements > 0 })
+	if s := f.Stats(); s.Unsent != 10 || s.Skipped != 0 {
+		t.Errorf("before the end: %+v", s)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	src.store(11, 1)
+	if s := f.Stats(); s.Unsent != 0 || s.Skipped != 10 || s.AfterClose != 1 || s.Events != 0 {
+		t.Errorf("after the end: %+v", s)
+	}
+}
