@@ -37,11 +37,14 @@ func (c *agentCmd) Run(ctx context.Context) error {
 			return fmt.Errorf("node name: %w", err)
 		}
 	}
-	a, err := agent.New(agent.Config{
+	a, err := agent.New(ctx, agent.Config{
 		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
 		HostDir: c.HostDir, HostBytes: uint64(c.HostSize), DiskDir: c.DiskDir, DiskBytes: uint64(c.DiskSize),
 		ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
 	}, log)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil // told to stop while it started
+	}
 	if err != nil {
 		return err
 	}

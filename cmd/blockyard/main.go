@@ -49,6 +49,7 @@ func run(ctx context.Context, root any, args []string, stdout, stderr io.Writer)
 		// what it finds after that is of no interest.
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		demoVars(),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.BindTo(stdout, (*io.Writer)(nil)),
 	)

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // logLevelVariable names the environment variable that newLogger reads.
@@ -59,9 +60,11 @@ func logEncoder(people bool) zapcore.Encoder {
 	return zapcore.NewJSONEncoder(c)
 }
 
+// isTerminal reports whether f is a terminal; other character devices, such as
+// /dev/null, are not.
 func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // writeReady writes v as one line of JSON to standard output. A subcommand

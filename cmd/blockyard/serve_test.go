@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,5 +49,25 @@ func TestSignalEndsTheContext(t *testing.T) {
 	}
 	if ctx.Err() != context.Canceled {
 		t.Errorf("context ended with %v, want %v", ctx.Err(), context.Canceled)
+	}
+}
+
+func TestNullDeviceIsNoTerminal(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if isTerminal(null) {
+		t.Errorf("%s is a terminal", os.DevNull)
+	}
+	// A new pseudo-terminal's controlling side answers as a terminal does.
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no terminal to look at: %v", err)
+	}
+	defer terminal.Close()
+	if !isTerminal(terminal) {
+		t.Error("a terminal is none")
 	}
 }

@@ -80,18 +80,19 @@ func (c *simEngineCmd) Validate() error {
 	for _, f := range []struct {
 		flag string
 		zero bool
+		want string
 	}{
-		{"device-blocks", c.DeviceBlocks == 0},
-		{"prefill-tokens-per-second", c.PrefillTokensPerSecond == 0},
-		{"step-base", c.StepBase == 0},
-		{"speed-up", c.SpeedUp == 0},
-		{"max-num-seqs", c.MaxNumSeqs == 0},
-		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0},
-		{"max-waiting", c.MaxWaiting == 0},
-		{"lookup-wait", c.LookupWait == 0},
+		{"device-blocks", c.DeviceBlocks == 0, fmt.Sprintf("1 to %d", simengine.MaxDeviceBlocks)},
+		{"prefill-tokens-per-second", c.PrefillTokensPerSecond == 0, "more than 0"},
+		{"step-base", c.StepBase == 0, fmt.Sprintf("more than 0s, at most %s", simengine.MaxStepBase)},
+		{"speed-up", c.SpeedUp == 0, "more than 0"},
+		{"max-num-seqs", c.MaxNumSeqs == 0, fmt.Sprintf("1 to %d", simengine.MaxSeqs)},
+		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0, fmt.Sprintf("1 to %d", simengine.MaxBatchedTokens)},
+		{"max-waiting", c.MaxWaiting == 0, fmt.Sprintf("1 to %d", simengine.MaxWaiting)},
+		{"lookup-wait", c.LookupWait == 0, fmt.Sprintf("more than 0s, at most %s, or less for no wait", simengine.MaxLookupWait)},
 	} {
 		if f.zero {
-			return fmt.Errorf("--%s: 0 is not in its range", f.flag)
+			return fmt.Errorf("--%s 0: want %s", f.flag, f.want)
 		}
 	}
 	return nil

@@ -18,8 +18,11 @@ import (
 
 func TestSimEngineRefusesZerosAndBadValues(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--device-blocks=0": "--device-blocks",
-		"--speed-up=0":      "--speed-up",
+		"--device-blocks=0": "--device-blocks 0: want 1 to 16777216",
+		"--step-base=0s":    "--step-base 0: want more than 0s, at most 1m0s",
+		"--lookup-wait=0s":  "--lookup-wait 0: want more than 0s, at most 1m0s, or less for no wait",
+		"--max-num-seqs=0":  "--max-num-seqs 0: want 1 to 65536",
+		"--speed-up=0":      "--speed-up 0: want more than 0",
 		"--speed-up=-1":     "speed-up: -1",
 		"--block-size=0":    "page_size",
 		"--worker-id=0":     "worker id",
@@ -42,7 +45,7 @@ func TestSimEngineRefusesZerosAndBadValues(t *testing.T) {
 func TestSimEnginesShareAnAgent(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "agent.sock")
-	node, err := agent.New(agent.Config{
+	node, err := agent.New(t.Context(), agent.Config{
 		Node: "test", Socket: socket, HostDir: filepath.Join(dir, "host"), HostBytes: 4 << 20, ExtentBytes: 1 << 20,
 	}, zap.NewNop())
 	if err != nil {

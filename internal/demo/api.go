@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 )
 
 // requestIDHeader carries the router's context id.
@@ -17,72 +18,106 @@ const requestIDHeader = "X-Request-Id"
 // maxReply bounds what is read of one answer: a dump of a few million blocks.
 const maxReply = 1 << 30
 
+// endpoint is where a child answers, and the child's name for errors.
+type endpoint struct{ process, url string }
+
 // caller makes HTTP calls to the demo's children over connections that are kept.
-type caller struct{ http *http.Client }
+// No call lasts longer than its limit.
+type caller struct {
+	http   *http.Client
+	limits limits
+}
 
 // newCaller allows idle connections for as many calls at a time.
-func newCaller(idle int) *caller {
+func newCaller(idle int, l limits) *caller {
 	t := &http.Transport{MaxIdleConns: 4 * idle, MaxIdleConnsPerHost: idle}
-	return &caller{http: &http.Client{Transport: t}}
+	return &caller{http: &http.Client{Transport: t}, limits: l}
 }
 
 func (c *caller) close() { c.http.CloseIdleConnections() }
 
-// get decodes the answer to GET url into v.
-func (c *caller) get(ctx context.Context, url string, v any) error {
-	resp, err := c.send(ctx, http.MethodGet, url, nil, "")
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	return decodeReply(url, resp, v)
+// request is one call; body and id (the request id of the header) may be empty.
+type request struct {
+	method string
+	at     endpoint
+	path   string
+	body   []byte
+	id     string
+}
+
+// get decodes the answer to a GET into v.
+func (c *caller) get(ctx context.Context, at endpoint, path string, v any) error {
+	return c.call(ctx, c.limits.call, request{method: http.MethodGet, at: at, path: path}, v)
+}
+
+// list is get for an answer that lists blocks, which takes longer.
+func (c *caller) list(ctx context.Context, at endpoint, path string, v any) error {
+	return c.call(ctx, c.limits.dump, request{method: http.MethodGet, at: at, path: path}, v)
 }
 
 // post decodes the answer to a POST of body into v, with the request id in the
 // header unless it is empty.
-func (c *caller) post(ctx context.Context, url string, body []byte, requestID string, v any) error {
-	resp, err := c.send(ctx, http.MethodPost, url, body, requestID)
+func (c *caller) post(ctx context.Context, at endpoint, path string, body []byte, id string, v any) error {
+	return c.call(ctx, c.limits.call, request{http.MethodPost, at, path, body, id}, v)
+}
+
+func (c *caller) call(ctx context.Context, limit time.Duration, r request, v any) error {
+	return c.within(ctx, limit, r, func(answer io.Reader) error {
+		if err := json.NewDecoder(answer).Decode(v); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+		// Read to the end, so that the connection is kept.
+		_, err := io.Copy(io.Discard, answer)
+		return err
+	})
+}
+
+// within makes a call and has read take in the answer if its status is 200; all
+// that within limit. Errors name process, method and path.
+func (c *caller) within(ctx context.Context, limit time.Duration, r request, read func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
+	defer cancel()
+	err := c.send(ctx, r, read)
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	var said *refusal
+	if errors.As(err, &said) {
+		return fmt.Errorf("%s: %w", r.at.process, err)
+	}
+	return fmt.Errorf("%s: %s %s: %w", r.at.process, r.method, r.path, err)
+}
+
+func (c *caller) send(ctx context.Context, r request, read func(io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, r.method, r.at.url+r.path, bytes.NewReader(r.body))
+	if err != nil {
+		return err
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.id != "" {
+		req.Header.Set(requestIDHeader, r.id)
+	}
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	return decodeReply(url, resp, v)
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+	}
+	return read(io.LimitReader(resp.Body, maxReply))
 }
 
-// send makes a call and returns the answer if its status is 200; the caller
-// closes the body.
-func (c *caller) send(ctx context.Context, method, url string, body []byte, requestID string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if requestID != "" {
-		req.Header.Set(requestIDHeader, requestID)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-	return nil, fmt.Errorf("%s %s: %s: %s", method, url, resp.Status, bytes.TrimSpace(text))
-}
+// refusal is an answer that is an error in the process's own words.
+type refusal struct{ message string }
 
-func decodeReply(url string, resp *http.Response, v any) error {
-	body := io.LimitReader(resp.Body, maxReply)
-	if err := json.NewDecoder(body).Decode(v); err != nil {
-		return fmt.Errorf("answer of %s: %w", url, err)
-	}
-	// Read to the end, so that the connection is kept.
-	_, err := io.Copy(io.Discard, body)
-	return err
-}
+func (r *refusal) Error() string { return r.message }
 
 // routeAnswer is the router's answer to {"method":"new"}.
 type routeAnswer struct {
@@ -121,15 +156,15 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 }
 
 // mark tells the router how far a request is: "mark_prefill" or "mark_free".
-func (c *caller) mark(ctx context.Context, routerURL, method, requestID string) error {
+func (c *caller) mark(ctx context.Context, router endpoint, method, requestID string) error {
 	var answer struct {
 		Success bool `json:"success"`
 	}
-	if err := c.post(ctx, routerURL+"/v1/route", []byte(`{"method":"`+method+`"}`), requestID, &answer); err != nil {
+	if err := c.post(ctx, router, "/v1/route", []byte(`{"method":"`+method+`"}`), requestID, &answer); err != nil {
 		return err
 	}
 	if !answer.Success {
-		return fmt.Errorf("router refused %s of request %s", method, requestID)
+		return fmt.Errorf("%s refused %s of request %s", router.process, method, requestID)
 	}
 	return nil
 }
@@ -151,16 +186,25 @@ func (s *Served) add(o Served) {
 
 func (s Served) sum() uint64 { return s.Device + s.Host + s.Disk + s.Recomputed }
 
-// generate has the engine at url answer a prompt. firstToken is called when the
-// first token is there; the result is the output. An answer without end is an
-// error.
-func (c *caller) generate(ctx context.Context, url, id string, tokens []uint32, output int, firstToken func(Served)) ([]uint32, error) {
-	resp, err := c.send(ctx, http.MethodPost, url+"/v1/generate", generateBody(id, tokens, output), id)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	lines := json.NewDecoder(io.LimitReader(resp.Body, maxReply))
+// generate has the engine answer a prompt. firstToken is called when the first
+// token is there; the result is the output. An answer without end, or with
+// another number of tokens than was asked for, is an error.
+func (c *caller) generate(ctx context.Context, at endpoint, id string, tokens []uint32, output int, firstToken func(Served)) ([]uint32, error) {
+	var made []uint32
+	r := request{http.MethodPost, at, "/v1/generate", generateBody(id, tokens, output), id}
+	err := c.within(ctx, c.limits.generate, r, func(answer io.Reader) (err error) {
+		made, err = readGenerated(answer, firstToken)
+		if err == nil && len(made) != output {
+			err = fmt.Errorf("%d tokens of output, want %d", len(made), output)
+		}
+		return err
+	})
+	return made, err
+}
+
+// readGenerated reads the lines of an engine's answer.
+func readGenerated(answer io.Reader, firstToken func(Served)) ([]uint32, error) {
+	lines := json.NewDecoder(answer)
 	first := false
 	for {
 		var e struct {
@@ -170,19 +214,19 @@ func (c *caller) generate(ctx context.Context, url, id string, tokens []uint32, 
 			Message string   `json:"message"`
 		}
 		if err := lines.Decode(&e); err != nil {
-			return nil, fmt.Errorf("answer of %s/v1/generate: %w", url, err)
+			return nil, fmt.Errorf("answer: %w", err)
 		}
 		switch {
 		case e.Event == "error":
-			return nil, errors.New(e.Message)
+			return nil, &refusal{e.Message}
 		case e.Event == "first_token" && !first:
 			first = true
 			firstToken(e.Served)
 		case e.Event == "done" && first:
-			_, err := io.Copy(io.Discard, resp.Body)
+			_, err := io.Copy(io.Discard, answer)
 			return e.Output, err
 		default:
-			return nil, fmt.Errorf("answer of %s/v1/generate: event %q out of place", url, e.Event)
+			return nil, fmt.Errorf("answer: event %q out of place", e.Event)
 		}
 	}
 }
@@ -264,9 +308,11 @@ type routerFeed struct {
 	PublisherID string `json:"publisher_id"`
 	Owner       string `json:"owner"`
 	Cursor      uint64 `json:"cursor"`
+	Announced   uint64 `json:"announced"`
 	Health      string `json:"health"`
 	Gaps        uint64 `json:"gaps"`
 	Repaired    uint64 `json:"repaired"`
+	DigestOK    bool   `json:"digest_ok"`
 }
 
 // routerDump is the router's GET /v1/dump.

@@ -51,19 +51,21 @@ type clusterSpec struct {
 // could read from a command line.
 func (s *clusterSpec) natsEnv() []string { return []string{"BLOCKYARD_NATS=" + s.natsURL} }
 
-// agentNode is a started agent.
+// agentNode is a started agent; the endpoint is its admin API.
 type agentNode struct {
-	name   string
+	endpoint
 	socket string
-	admin  string
 }
 
 // cluster is what was started; the supervisor stops it.
 type cluster struct {
 	agents  []*agentNode
 	engines []*engine
-	router  string // empty without one
+	router  endpoint // zero without one
 }
+
+// routed reports whether there is a router.
+func (c *cluster) routed() bool { return c.router != endpoint{} }
 
 // startCluster starts agents, engines and router, each when those it needs are
 // ready.
@@ -96,12 +98,12 @@ func startCluster(ctx context.Context, sup *supervisor, spec clusterSpec) (*clus
 			"--mode=" + spec.mode, "--seed=" + strconv.FormatUint(spec.seed, 10),
 		},
 	}, &ready)
-	c.router = "http://" + ready.HTTP
+	c.router = endpoint{"router", "http://" + ready.HTTP}
 	return c, err
 }
 
 func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (*agentNode, error) {
-	name := fmt.Sprintf("node-%d", n)
+	process, name := "agent-"+strconv.Itoa(n), "node-"+strconv.Itoa(n)
 	socket := filepath.Join(spec.dirs.work, name+".sock")
 	if len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: its %d bytes exceed %d; choose a shorter --dir", socket, len(socket), maxSocketPath)
@@ -117,7 +119,7 @@ func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (
 		Admin  string `json:"admin"`
 	}
 	err := sup.start(ctx, processSpec{
-		Name: "agent-" + strconv.Itoa(n), Stage: stageAgents, ReadyTimeout: readyTimeout, Env: spec.natsEnv(),
+		Name: process, Stage: stageAgents, ReadyTimeout: readyTimeout, Env: spec.natsEnv(),
 		Args: []string{
 			"agent", "--node=" + name, "--socket=" + socket, "--admin=127.0.0.1:0",
 			"--cluster=" + spec.name,
@@ -126,16 +128,16 @@ func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (
 			"--extent-size=" + decimal(extentBytes),
 		},
 	}, &ready)
-	return &agentNode{name: name, socket: ready.Socket, admin: "http://" + ready.Admin}, err
+	return &agentNode{endpoint: endpoint{process, "http://" + ready.Admin}, socket: ready.Socket}, err
 }
 
 func startEngine(ctx context.Context, sup *supervisor, spec clusterSpec, n int, socket string) (*engine, error) {
-	e := &engine{name: "engine-" + strconv.Itoa(n), worker: uint64(n)}
+	process := "engine-" + strconv.Itoa(n)
 	var ready struct {
 		HTTP string `json:"http"`
 	}
 	err := sup.start(ctx, processSpec{
-		Name: e.name, Stage: stageEngines, ReadyTimeout: readyTimeout,
+		Name: process, Stage: stageEngines, ReadyTimeout: readyTimeout,
 		Args: []string{
 			"sim-engine", "--worker-id=" + strconv.Itoa(n), "--agent-socket=" + socket, "--http=127.0.0.1:0",
 			"--block-size=" + strconv.Itoa(spec.blockSize), "--device-blocks=" + strconv.Itoa(spec.deviceBlocks),
@@ -148,8 +150,7 @@ func startEngine(ctx context.Context, sup *supervisor, spec clusterSpec, n int, 
 			"--seed=" + strconv.FormatUint(spec.seed+uint64(n), 10),
 		},
 	}, &ready)
-	e.url = "http://" + ready.HTTP
-	return e, err
+	return &engine{endpoint: endpoint{process, "http://" + ready.HTTP}, worker: uint64(n)}, err
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -159,7 +160,7 @@ func (c *cluster) awaitWorkers(ctx context.Context, calls *caller) error {
 	known := 0
 	err := poll(ctx, readyTimeout, func() (bool, error) {
 		var feeds []routerFeed
-		if err := calls.get(ctx, c.router+"/v1/feeds", &feeds); err != nil {
+		if err := calls.get(ctx, c.router, "/v1/feeds", &feeds); err != nil {
 			return false, err
 		}
 		known = 0

@@ -10,17 +10,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/workload"
 )
 
-// How long a mark_free may take, and after the run was cancelled.
-const (
-	freeTimeout      = 30 * time.Second
-	interruptTimeout = 500 * time.Millisecond
-)
+// interruptTimeout bounds a mark_free after the run was cancelled.
+const interruptTimeout = 500 * time.Millisecond
 
 // engine is where the load generator sends requests for one worker.
 type engine struct {
-	name   string
+	endpoint
 	worker uint64
-	url    string
 	gate   gate
 }
 
@@ -29,7 +25,7 @@ type engine struct {
 // many are still under way, up to concurrency.
 type player struct {
 	calls       *caller
-	router      string
+	router      endpoint
 	engines     map[uint64]*engine
 	speedUp     float64
 	concurrency int
@@ -152,21 +148,28 @@ func linkTurns(requests []workload.Request) (next, first []int) {
 // returns the history of the session's next turn.
 func (p *player) serve(ctx context.Context, r *workload.Request, history []uint32, due time.Time) []uint32 {
 	tokens := r.Prompt(history)
-	output, from, err := p.answer(ctx, r, tokens, due)
+	got, err := p.answer(ctx, r, tokens, due)
 	if err != nil {
 		p.rec.fail(r.ID, err)
 		return tokens
 	}
-	p.rec.succeeded(from)
-	return append(tokens, output...)
+	p.rec.succeeded(r.ID, got.engine, len(tokens), got.served)
+	return append(tokens, got.output...)
 }
 
-func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint32, due time.Time) (output []uint32, from Served, err error) {
+// answer is what came back for a request.
+type answer struct {
+	engine *engine
+	served Served
+	output []uint32
+}
+
+func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint32, due time.Time) (got answer, err error) {
 	body := routeBody(tokens)
 	asked := time.Now()
 	var route routeAnswer
-	if err := p.calls.post(ctx, p.router+"/v1/route", body, r.ID, &route); err != nil {
-		return nil, from, fmt.Errorf("route: %w", err)
+	if err := p.calls.post(ctx, p.router, "/v1/route", body, r.ID, &route); err != nil {
+		return got, err
 	}
 	p.rec.routed(time.Since(asked))
 	defer func() {
@@ -174,33 +177,28 @@ func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint3
 			err = fmt.Errorf("mark_free: %w", freeErr)
 		}
 	}()
-	e := p.engines[route.WorkerID]
-	if e == nil {
-		return nil, from, fmt.Errorf("route: worker %d is not one of ours", route.WorkerID)
+	got.engine = p.engines[route.WorkerID]
+	if got.engine == nil {
+		return got, fmt.Errorf("%s: chose worker %d, which is not one of ours", p.router.process, route.WorkerID)
 	}
 	// A wait at the gate is the demo's own doing and no time of the engine's.
-	due = due.Add(e.gate.wait(ctx))
+	due = due.Add(got.engine.gate.wait(ctx))
 	var markErr error
-	output, err = p.calls.generate(ctx, e.url, r.ID, tokens, r.OutputTokens, func(s Served) {
-		from = s
+	got.output, err = p.calls.generate(ctx, got.engine.endpoint, r.ID, tokens, r.OutputTokens, func(s Served) {
+		got.served = s
 		p.rec.firstToken(time.Duration(float64(time.Since(due)) * p.speedUp))
 		markErr = p.calls.mark(ctx, p.router, "mark_prefill", r.ID)
 	})
-	switch {
-	case err != nil:
-		return nil, from, fmt.Errorf("%s: %w", e.name, err)
-	case markErr != nil:
-		return nil, from, fmt.Errorf("mark_prefill: %w", markErr)
-	case from.sum() != uint64(len(tokens)):
-		return nil, from, fmt.Errorf("%s: served %+v adds up to %d, the prompt has %d tokens", e.name, from, from.sum(), len(tokens))
+	if err == nil && markErr != nil {
+		err = fmt.Errorf("mark_prefill: %w", markErr)
 	}
-	return output, from, nil
+	return got, err
 }
 
 // free tells the router that a request has ended, whatever happened to it
 // before; also when ctx has been cancelled.
 func (p *player) free(ctx context.Context, id string) error {
-	patience := freeTimeout
+	patience := p.calls.limits.call
 	if ctx.Err() != nil {
 		patience = interruptTimeout
 	}
@@ -226,7 +224,7 @@ func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Du
 		var answer struct {
 			Success bool `json:"success"`
 		}
-		err := calls.post(ctx, e.url+"/v1/reset_prefix_cache", nil, "", &answer)
+		err := calls.post(ctx, e.endpoint, "/v1/reset_prefix_cache", nil, "", &answer)
 		if err == nil && answer.Success {
 			return nil
 		}
@@ -234,9 +232,9 @@ func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Du
 		case <-retry.C:
 		case <-ctx.Done():
 			if err != nil {
-				return fmt.Errorf("reset the cache of %s: %w", e.name, err)
+				return fmt.Errorf("reset the cache of %s: %w", e.process, err)
 			}
-			return fmt.Errorf("reset the cache of %s: refused for %s", e.name, patience)
+			return fmt.Errorf("reset the cache of %s: refused for %s", e.process, patience)
 		}
 	}
 }

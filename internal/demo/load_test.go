@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -25,6 +26,8 @@ type fakeCluster struct {
 	prompts map[string][]uint32
 	// refuse makes the engine refuse requests with this id.
 	refuse string
+	// miscount is added to the device tokens that the engine claims.
+	miscount uint64
 	// resetsRefused is how many resets the engine still refuses.
 	resetsRefused int
 }
@@ -72,16 +75,16 @@ func (f *fakeCluster) generate(w http.ResponseWriter, r *http.Request) {
 		reply(w, map[string]any{"event": "error", "message": "no room"})
 		return
 	}
-	reply(w, map[string]any{"event": "first_token", "served": Served{Device: uint64(len(body.Tokens))}})
+	reply(w, map[string]any{"event": "first_token", "served": Served{Device: uint64(len(body.Tokens)) + f.miscount}})
 	reply(w, map[string]any{"event": "done", "output": slices.Repeat([]uint32{9}, body.Output)})
 }
 
 func (f *fakeCluster) player(t *testing.T, total int) *player {
-	calls := newCaller(8)
+	calls := newCaller(8, limitsFor(&Options{PrefillRate: 1, SpeedUp: 1}, nil))
 	t.Cleanup(calls.close)
 	return &player{
-		calls: calls, router: f.router.URL, speedUp: 1, concurrency: 8, rec: &recorder{total: total},
-		engines: map[uint64]*engine{7: {name: "engine-7", worker: 7, url: f.engine.URL}},
+		calls: calls, router: endpoint{"router", f.router.URL}, speedUp: 1, concurrency: 8, rec: &recorder{total: total},
+		engines: map[uint64]*engine{7: {endpoint: endpoint{"engine-7", f.engine.URL}, worker: 7}},
 	}
 }
 
@@ -119,8 +122,62 @@ func TestEachRequestIsRoutedServedMarkedAndFreed(t *testing.T) {
 	}
 	var r RunReport
 	p.rec.fillReport(&r)
-	if r.Requests != 3 || r.Failed != 0 || r.InputTokens != 5+4+10 || r.Served.Device != 19 {
+	if r.Requests != 3 || r.Failed != 0 || r.InputTokens != 5+4+10 || r.Served.Device != 19 || r.ByEngine[7] != 3 {
 		t.Errorf("report %+v", r)
+	}
+	if want := workload.InputTokens(conversation()); r.InputTokens != want {
+		t.Errorf("%d input tokens were sent, the workload has %d", r.InputTokens, want)
+	}
+}
+
+// The tokens sent are not those that the engine says it served: a wrong count
+// must show.
+func TestMiscountingEngineIsFoundOut(t *testing.T) {
+	f := newFakeCluster(t)
+	f.miscount = 2
+	p := f.player(t, 3)
+	if err := p.play(t.Context(), conversation()); err != nil {
+		t.Fatal(err)
+	}
+	r := RunReport{}
+	p.rec.fillReport(&r)
+	if r.InputTokens != 19 || r.Served.Device != 25 || r.misserved != 3 {
+		t.Errorf("report %+v", r)
+	}
+	j := judge{name: "ours"}
+	j.requests(&r)
+	if len(j.reasons) != 1+3 || j.reasons[0] != "ours: served tokens add up to 25, the prompts that were sent to 19; 3 requests differ" ||
+		!strings.Contains(strings.Join(j.reasons, "\n"), "request b0: engine-7: served {Device:6 Host:0 Disk:0 Recomputed:0} adds up to 6, the prompt has 4 tokens") {
+		t.Errorf("reasons %q", j.reasons)
+	}
+}
+
+// No process can make the demo wait for ever: each answer has a limit, and who
+// does not keep it is named.
+func TestSilentProcessFailsItsRequestsAndIsNamed(t *testing.T) {
+	f := newFakeCluster(t)
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) // or the end of the call is not noticed
+		<-r.Context().Done()
+	}))
+	t.Cleanup(silent.Close)
+	for _, c := range []struct {
+		silence func(*player)
+		want    string
+	}{
+		{func(p *player) { p.engines[7].url, p.calls.limits.generate = silent.URL, 50*time.Millisecond }, "request a0: engine-7: POST /v1/generate: no answer within 50ms"},
+		{func(p *player) { p.router.url, p.calls.limits.call = silent.URL, 40*time.Millisecond }, "request a0: router: POST /v1/route: no answer within 40ms"},
+	} {
+		p := f.player(t, 1)
+		c.silence(p)
+		if err := p.play(t.Context(), conversation()[:1]); err != nil {
+			t.Fatal(err)
+		}
+		var r RunReport
+		p.rec.fillReport(&r)
+		if r.Failed != 1 || !slices.Equal(r.firstErrors, []string{c.want}) {
+			t.Errorf("%d failed, %q; want 1, %q", r.Failed, r.firstErrors, c.want)
+		}
 	}
 }
 

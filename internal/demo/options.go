@@ -57,6 +57,9 @@ type Options struct {
 	// Terminal says that Out can rewrite its current line, and Color that it
 	// understands colour codes.
 	Terminal, Color bool
+
+	// limits replace those of limitsFor where they are not zero.
+	limits limits
 }
 
 // extentBytes is the unit in which the agents take host memory and disk: small,
@@ -94,8 +97,8 @@ func Defaults(trace string, requests int) Options {
 	return o
 }
 
-// Validate checks the options; the error names the flag, its value and its
-// range.
+// Validate checks the numbers, which are known before anything runs; the error
+// names the flag, its value and its range.
 func (o *Options) Validate() error {
 	for _, c := range []struct {
 		flag     string
@@ -126,8 +129,16 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("--%s %d: want %d (1MiB) to %d (1TiB) bytes", c.flag, c.v, extentBytes, uint64(1<<40))
 		}
 	}
+	return nil
+}
+
+// check checks everything that Run and Selftest need.
+func (o *Options) check() error {
 	if o.Exe == "" || o.NATSURL == "" || o.Out == nil || o.Err == nil {
 		return errors.New("demo options: Exe, NATSURL, Out and Err must be set")
+	}
+	if err := o.Validate(); err != nil {
+		return err
 	}
 	return o.checkWritable()
 }

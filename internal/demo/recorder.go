@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,12 +14,17 @@ type recorder struct {
 	total    int
 	finished int
 	failed   int
-	// firstErrors are the first few failures, to be shown.
+	// firstErrors are the first few failures and wrong sums, to be shown.
 	firstErrors []string
+	// inputTokens are counted as they were sent, served as the engines say;
+	// misserved is the number of requests for which the two differ.
 	inputTokens uint64
 	served      Served
-	ttft        []time.Duration
-	routing     []time.Duration
+	misserved   int
+	// byEngine is the number of requests that each worker has answered.
+	byEngine map[uint64]int
+	ttft     []time.Duration
+	routing  []time.Duration
 }
 
 const maxFirstErrors = 3
@@ -37,14 +43,22 @@ func (r *recorder) firstToken(d time.Duration) {
 	r.ttft = append(r.ttft, d)
 }
 
-// succeeded records a request that was answered in full: s adds up to the
-// number of its input tokens.
-func (r *recorder) succeeded(s Served) {
+// succeeded records that e answered a prompt of so many tokens in full, and where
+// it says their KV came from.
+func (r *recorder) succeeded(id string, e *engine, tokens int, s Served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.finished++
-	r.inputTokens += s.sum()
+	if r.byEngine == nil {
+		r.byEngine = make(map[uint64]int)
+	}
+	r.byEngine[e.worker]++
+	r.inputTokens += uint64(tokens)
 	r.served.add(s)
+	if s.sum() != uint64(tokens) {
+		r.misserved++
+		r.noteLocked("request %s: %s: served %+v adds up to %d, the prompt has %d tokens", id, e.process, s, s.sum(), tokens)
+	}
 }
 
 // fail records a request that was not answered.
@@ -53,8 +67,12 @@ func (r *recorder) fail(id string, err error) {
 	defer r.mu.Unlock()
 	r.finished++
 	r.failed++
+	r.noteLocked("request %s: %v", id, err)
+}
+
+func (r *recorder) noteLocked(format string, args ...any) {
 	if len(r.firstErrors) < maxFirstErrors {
-		r.firstErrors = append(r.firstErrors, fmt.Sprintf("request %s: %v", id, err))
+		r.firstErrors = append(r.firstErrors, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -75,7 +93,8 @@ func (r *recorder) fillReport(out *RunReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out.Requests, out.Failed, out.firstErrors = r.finished, r.failed, r.firstErrors
-	out.InputTokens, out.Served = r.inputTokens, r.served
+	out.InputTokens, out.Served, out.misserved = r.inputTokens, r.served, r.misserved
+	out.ByEngine = maps.Clone(r.byEngine)
 	slices.Sort(r.ttft)
 	slices.Sort(r.routing)
 	out.TTFT = TTFT{

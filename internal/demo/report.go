@@ -28,10 +28,13 @@ type RunReport struct {
 	Failed   int `json:"failed"`
 	// ElapsedS is the time the workload took, in real seconds.
 	ElapsedS float64 `json:"elapsed_s"`
-	// InputTokens are those of the answered requests; Served says where their KV
-	// came from and adds up to them.
+	// InputTokens are those of the prompts that were sent and answered, counted
+	// where they were sent; Served is where the engines say that their KV came
+	// from, and must add up to them.
 	InputTokens uint64 `json:"input_tokens"`
 	Served      Served `json:"served_tokens"`
+	// ByEngine is the number of requests that each worker has answered.
+	ByEngine map[uint64]int `json:"requests_by_worker"`
 	// BlocksVerified blocks were compared byte by byte after a load, and
 	// WrongBytes bytes were not what they had to be. LoadsFailed blocks were
 	// recomputed because they could not be loaded.
@@ -52,6 +55,9 @@ type RunReport struct {
 	SettleMS float64 `json:"settle_ms"`
 	Settled  bool    `json:"settled"`
 
+	// Unsound lists streams and feeds that were not exact in the end.
+	Unsound []string `json:"unsound,omitempty"`
+
 	Routing Routing `json:"routing_us"`
 	TTFT    TTFT    `json:"ttft_ms"`
 
@@ -59,7 +65,10 @@ type RunReport struct {
 	// they left in shared memory.
 	Unclean []string `json:"unclean,omitempty"`
 
-	// firstErrors, divergence and unsettled explain Failed, Diverged and Settled.
+	// misserved requests have Served counts that do not add up to their prompts.
+	// firstErrors, divergence and unsettled explain it, Failed, Diverged and
+	// Settled.
+	misserved   int
 	firstErrors []string
 	divergence  []string
 	unsettled   string
@@ -83,8 +92,25 @@ type Report struct {
 	Reasons []string `json:"reasons"`
 }
 
-// writeReport writes r to path as indented JSON.
-func writeReport(path string, r *Report) error {
+// SelftestReport is what Selftest found, and what it writes as JSON.
+type SelftestReport struct {
+	// HostFlipped bytes were flipped in host memory, each in a block of its own,
+	// and WrongBytes bytes found wrong by the engine: as many.
+	HostFlipped int    `json:"host_flipped"`
+	WrongBytes  uint64 `json:"wrong_bytes"`
+	// DiskFlipped bytes were flipped on disk, each in a block of its own;
+	// DiskWrongBytes of them reached the engine: none. Misses blocks were computed
+	// again instead: as many as were flipped.
+	DiskFlipped    int    `json:"disk_flipped"`
+	DiskWrongBytes uint64 `json:"disk_wrong_bytes"`
+	Misses         uint64 `json:"misses"`
+	// Passed says that no check failed; Reasons are those that did.
+	Passed  bool     `json:"passed"`
+	Reasons []string `json:"reasons"`
+}
+
+// writeReport writes r, a *Report or *SelftestReport, to path as indented JSON.
+func writeReport(path string, r any) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("report: %w", err)

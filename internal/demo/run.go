@@ -31,11 +31,17 @@ type variant struct {
 	offload    bool
 }
 
+// How the router chooses; its --mode.
+const (
+	modeKV         = "kv"
+	modeRoundRobin = "round-robin"
+)
+
 func variants(onlyOurs bool) []variant {
 	v := []variant{
-		{"ours", "by cache, all tiers", "kv", true},
-		{"round_robin", "round-robin, all tiers", "round-robin", true},
-		{"no_offload", "by cache, device only", "kv", false},
+		{"ours", "by cache, all tiers", modeKV, true},
+		{"round_robin", "round-robin, all tiers", modeRoundRobin, true},
+		{"no_offload", "by cache, device only", modeKV, false},
 	}
 	if onlyOurs {
 		return v[:1]
@@ -46,7 +52,7 @@ func variants(onlyOurs bool) []variant {
 // Run plays the workload in every variant, prints the figures side by side,
 // writes the report, and returns nil if every check passed.
 func Run(ctx context.Context, o Options) error {
-	if err := o.Validate(); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	requests, name, err := o.workload()
@@ -62,7 +68,10 @@ func Run(ctx context.Context, o Options) error {
 		out.say("host tiers are in %s: too little is free in %s", d.host, sharedMemory)
 	}
 	report := &Report{Workload: name, Seed: o.Seed, SpeedUp: o.SpeedUp, Nodes: o.Nodes, Engines: o.Engines, Reasons: []string{}}
-	err = runVariants(ctx, &o, d, out, requests, report)
+	o.limits = limitsFor(&o, requests)
+	watched, cancel := watch(ctx, o.limits.whole)
+	defer cancel()
+	err = runVariants(watched, &o, d, out, requests, report)
 	if err == nil {
 		err = conclude(&o, out, report)
 	}
@@ -80,7 +89,7 @@ func runVariants(ctx context.Context, o *Options, d *dirs, out *display, request
 		if err != nil {
 			return err
 		}
-		report.Reasons = append(report.Reasons, verdict(v.key, r, v.key == "ours", o.DropFrames*o.Engines)...)
+		report.Reasons = append(report.Reasons, verdict(v.expectation(o), r)...)
 		for _, line := range r.divergence {
 			fmt.Fprintf(o.Err, "%s: %s\n", v.key, line)
 		}
@@ -143,6 +152,9 @@ func (o *Options) workload() ([]workload.Request, string, error) {
 	if o.Trace != "" {
 		name = filepath.Base(o.Trace)
 		requests, err = workload.ReadMooncakeFile(o.Trace, o.Requests)
+		if err != nil {
+			err = fmt.Errorf("--trace: %w", err)
+		}
 	} else {
 		requests, err = workload.Generate(workload.Options{Seed: o.Seed, Requests: o.Requests})
 	}
@@ -197,7 +209,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 	if err != nil {
 		return nil, err
 	}
-	calls := newCaller(o.Concurrency)
+	calls := newCaller(o.Concurrency, o.limits)
 	defer calls.close()
 	if err := c.awaitWorkers(ctx, calls); err != nil {
 		return nil, err
@@ -225,7 +237,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 		}
 	}
 	start = time.Now()
-	s, err := c.settle(ctx, calls, settleTimeout)
+	s, err := c.settle(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("after the last answer: %w", err)
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/blockyard-ai/blockyard/internal/workload"
 )
 
 func durations(values []int64) []time.Duration {
@@ -136,12 +138,95 @@ func TestWrongByteFailsTheDemo(t *testing.T) {
 	if !errors.Is(err, ErrFailed) {
 		t.Errorf("error %v", err)
 	}
-	if !strings.Contains(errs.String(), "ours: 4 wrong bytes in 0 verified blocks\n") {
+	if !strings.Contains(errs.String(), "ours: 4 wrong bytes in 80 verified blocks\n") {
 		t.Errorf("reasons:\n%s", errs)
 	}
 	b, err := os.ReadFile(o.Report)
 	if err != nil || !bytes.Contains(b, []byte(`"wrong_bytes": 4`)) || !bytes.Contains(b, []byte(`"passed": false`)) {
 		t.Errorf("report (%v):\n%s", err, b)
+	}
+}
+
+// What goes wrong in a run to compare with fails the demo as well.
+func TestMisdeedFailsTheDemoInWhicheverRunItHappens(t *testing.T) {
+	for misdeed, want := range map[string]string{
+		"sim-engine=wrong byte@round_robin": "round_robin: 4 wrong bytes in 80 verified blocks\n",
+		"sim-engine=talk less@no_offload":   "no_offload: 40 of 40 requests failed\n",
+		"sim-engine=load@no_offload":        "though these tiers are off\n",
+		"sim-engine=verify nothing@ours":    "ours: 0 blocks of 16 tokens were verified, but 1280 tokens were loaded\n",
+		"sim-engine=miscount@round_robin":   "; 40 requests differ\n",
+		"router=favour@round_robin":         "round_robin: requests were not given out in turn: one engine answered 0 of them, another one 40\n",
+		"agent=unrepaired gap@no_offload":   "no_offload: 2 of 4 gaps were repaired\n",
+	} {
+		t.Run(misdeed, func(t *testing.T) {
+			t.Setenv(misbehaveVariable, misdeed)
+			o, _, errs := testOptions(t)
+			if err := Run(t.Context(), o); !errors.Is(err, ErrFailed) {
+				t.Errorf("error %v", err)
+			}
+			if !strings.Contains(errs.String(), want) {
+				t.Errorf("reasons:\n%swant %q", errs, want)
+			}
+		})
+	}
+}
+
+// What does not come right in the end is waited for, and then said.
+func TestWhatStaysWrongInTheEndFailsTheDemo(t *testing.T) {
+	for misdeed, want := range map[string]string{
+		"sim-engine=lose a block@round_robin": "round_robin: 4 of 8 (owner, block, tier) triples differ between the router and their owners\n",
+		"agent=degraded stream":               "ours: agent-1: the stream of worker 1/0 is degraded\n",
+		"router=wrong digest":                 "ours: router: the digest of worker 2/0 differs\n",
+	} {
+		t.Run(misdeed, func(t *testing.T) {
+			t.Setenv(misbehaveVariable, misdeed)
+			o, _, errs := testOptions(t)
+			o.OnlyOurs = !strings.Contains(misdeed, "@")
+			o.limits.settle = 200 * time.Millisecond
+			if err := Run(t.Context(), o); !errors.Is(err, ErrFailed) {
+				t.Errorf("error %v", err)
+			}
+			if !strings.Contains(errs.String(), want) {
+				t.Errorf("reasons:\n%swant %q", errs, want)
+			}
+		})
+	}
+}
+
+func TestDemoThatHangsEndsWithItsLogs(t *testing.T) {
+	t.Setenv(misbehaveVariable, "sim-engine=hang")
+	o, _, errs := testOptions(t)
+	o.limits.whole = 2 * time.Second
+	err := Run(t.Context(), o)
+	if err == nil || err.Error() != "demo: not done within 2s: something hangs" {
+		t.Errorf("error %v", err)
+	}
+	if !strings.Contains(errs.String(), "logs: "+o.Dir) {
+		t.Errorf("messages:\n%s", errs)
+	}
+}
+
+func TestLimitsGrowWithTheWorkload(t *testing.T) {
+	o := Defaults("", 0)
+	o.PrefillRate, o.SpeedUp = 100, 2
+	if got, want := limitsFor(&o, nil), (limits{10 * time.Second, time.Minute, time.Minute, 15 * time.Second, 15 * time.Minute}); got != want {
+		t.Errorf("without requests: %+v, want %+v", got, want)
+	}
+	requests := []workload.Request{
+		{Session: 1, Pieces: []workload.Piece{{Tokens: 1000}}, OutputTokens: 100},
+		{Session: 1, At: time.Minute, Pieces: []workload.Piece{{Tokens: 100}}, OutputTokens: 10},
+	}
+	// 2,200 tokens at 100 per second and 100 steps of 20 ms: 24 s.
+	l := limitsFor(&o, requests)
+	if want := time.Minute + 12*time.Second; l.generate != want {
+		t.Errorf("limit of an answer %s, want %s", l.generate, want)
+	}
+	if want := 15*time.Minute + 9*(24+60)*time.Second/2; l.whole != want {
+		t.Errorf("limit of the demo %s, want %s", l.whole, want)
+	}
+	o.SpeedUp = 1e-300
+	if l := limitsFor(&o, requests); l.generate != time.Minute+maxWorkloadTime || l.whole != 15*time.Minute+maxWorkloadTime {
+		t.Errorf("limits of an endless workload: %+v", l)
 	}
 }
 
@@ -218,7 +303,7 @@ func TestBadOptionIsOneLineWithFlagAndValue(t *testing.T) {
 		{func(o *Options) { o.DropFrames = -1 }, "--drop-frames -1: want 0..1000"},
 		{func(o *Options) { o.Dir = "/proc/nowhere" }, "--dir: "},
 		{func(o *Options) { o.Report = "/proc/nowhere/r.json" }, "--report: open /proc/nowhere/r.json: "},
-		{func(o *Options) { o.Trace = "testdata/absent.jsonl" }, "trace: open testdata/absent.jsonl: "},
+		{func(o *Options) { o.Trace = "testdata/absent.jsonl" }, "--trace: open testdata/absent.jsonl: "},
 		{func(o *Options) { o.DeviceBlocks = 20 }, "--device-blocks 20: the longest request needs "},
 	} {
 		o, _, _ := testOptions(t)

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -36,23 +37,27 @@ const (
 // Selftest shows on one agent and one engine that the byte check is not blind:
 // bytes flipped in host memory must be found by the engine's comparison, each of
 // them, and bytes flipped on disk must never reach the engine. Of o it uses Exe,
-// NATSURL, Dir, KeepLogs and the output fields.
+// NATSURL, Dir, Report, KeepLogs and the output fields.
 func Selftest(ctx context.Context, o Options) error {
-	defaults := Defaults("", 0)
-	defaults.Exe, defaults.NATSURL, defaults.Dir, defaults.KeepLogs = o.Exe, o.NATSURL, o.Dir, o.KeepLogs
-	defaults.Out, defaults.Err, defaults.Terminal, defaults.Color = o.Out, o.Err, o.Terminal, o.Color
-	o = defaults
-	if err := o.Validate(); err != nil {
+	own := Defaults("", 0)
+	own.Exe, own.NATSURL, own.Dir, own.Report, own.KeepLogs = o.Exe, o.NATSURL, o.Dir, o.Report, o.KeepLogs
+	own.Out, own.Err, own.Terminal, own.Color = o.Out, o.Err, o.Terminal, o.Color
+	own.limits = o.limits
+	own.limits = limitsFor(&own, nil)
+	if err := own.check(); err != nil {
 		return err
 	}
-	d, err := makeDirs(o.Dir, selftestHostBytes)
+	d, err := makeDirs(own.Dir, selftestHostBytes)
 	if err != nil {
 		return err
 	}
-	out := &display{out: o.Out, terminal: o.Terminal}
-	return finish(ctx, &o, out, d, selftestIn(ctx, &o, d, out))
+	out := &display{out: own.Out, terminal: own.Terminal}
+	watched, cancel := watch(ctx, own.limits.whole)
+	defer cancel()
+	return finish(ctx, &own, out, d, selftestIn(watched, &own, d, out))
 }
 
+// selftestIn runs the self-test in fresh processes and tells its result.
 func selftestIn(ctx context.Context, o *Options, d *dirs, out *display) error {
 	rd, err := d.forRun("selftest")
 	if err != nil {
@@ -73,27 +78,39 @@ func selftestIn(ctx context.Context, o *Options, d *dirs, out *display) error {
 	if err != nil {
 		return explain(ctx, err)
 	}
-	calls := newCaller(1)
+	calls := newCaller(1, o.limits)
 	defer calls.close()
-	t := &selftest{c: c, calls: calls}
+	t := &selftest{c: c, calls: calls, report: SelftestReport{Reasons: []string{}}}
 	if err := t.hostPart(ctx); err != nil {
 		return explain(ctx, fmt.Errorf("self-test, host part: %w", err))
 	}
 	if err := t.diskPart(ctx); err != nil {
 		return explain(ctx, fmt.Errorf("self-test, disk part: %w", err))
 	}
+	return t.conclude(o, out)
+}
+
+// conclude prints the checks and writes the report.
+func (t *selftest) conclude(o *Options, out *display) error {
 	out.print(renderChecks(t.checks, o.Color))
-	failed := 0
-	for _, check := range t.checks {
-		if !check.ok() {
-			failed++
-			fmt.Fprintf(o.Err, "selftest: %s: %d, want %s\n", check.what, check.got, check.want())
+	for _, c := range t.checks {
+		if !c.ok() {
+			t.report.Reasons = append(t.report.Reasons, fmt.Sprintf("selftest: %s: %d, want %s", c.what, c.got, c.want()))
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("self-test: %w (%d of %d)", ErrFailed, failed, len(t.checks))
+	t.report.Passed = len(t.report.Reasons) == 0
+	if o.Report != "" {
+		if err := writeReport(o.Report, &t.report); err != nil {
+			return err
+		}
 	}
-	return nil
+	if t.report.Passed {
+		return nil
+	}
+	for _, reason := range t.report.Reasons {
+		fmt.Fprintln(o.Err, reason)
+	}
+	return fmt.Errorf("self-test: %w (%d of %d)", ErrFailed, len(t.report.Reasons), len(t.checks))
 }
 
 // explain is why ctx ended, if it did, or err: a child that died explains the
@@ -131,6 +148,7 @@ type selftest struct {
 	// sent counts requests, for their ids.
 	sent   int
 	checks []check
+	report SelftestReport
 }
 
 func (t *selftest) exactly(what string, got, want uint64) {
@@ -184,7 +202,8 @@ func (t *selftest) hostPart(ctx context.Context) error {
 	}
 	t.exactly("host, whole blocks: tokens loaded", clean.Host, selftestControls*promptBlocks*selftestBlockSize)
 	t.exactly("host, whole blocks: wrong bytes", between.wrongBytes()-before.wrongBytes(), 0)
-	t.exactly("host, one byte flipped in each of 4 blocks: wrong bytes", after.wrongBytes()-between.wrongBytes(), selftestFlips)
+	t.report.HostFlipped, t.report.WrongBytes = len(flipped), after.wrongBytes()-between.wrongBytes()
+	t.exactly("host, one byte flipped in each of 4 blocks: wrong bytes", t.report.WrongBytes, selftestFlips)
 	return nil
 }
 
@@ -223,7 +242,9 @@ func (t *selftest) diskPart(ctx context.Context) error {
 	// One token of each prompt is always computed.
 	const block = selftestBlockSize
 	t.exactly("disk, whole blocks: tokens loaded", clean.Disk, selftestControls*promptBlocks*block)
-	t.exactly("disk, one byte flipped in each of 4 blocks: wrong bytes", after.wrongBytes()-before.wrongBytes(), 0)
+	t.report.DiskFlipped, t.report.DiskWrongBytes = len(flipped), after.wrongBytes()-before.wrongBytes()
+	t.report.Misses = (max(dirty.Recomputed, selftestFlips) - selftestFlips) / block
+	t.exactly("disk, one byte flipped in each of 4 blocks: wrong bytes", t.report.DiskWrongBytes, 0)
 	t.atLeast("disk, one byte flipped in each of 4 blocks: refused reads", after.corruptReads()-before.corruptReads(), selftestFlips)
 	t.exactly("disk, one byte flipped in each of 4 blocks: tokens recomputed", dirty.Recomputed, selftestFlips*(block+1))
 	return nil
@@ -235,7 +256,7 @@ func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) er
 	for _, p := range prompts {
 		t.sent++
 		id := fmt.Sprintf("selftest-%d", t.sent)
-		_, err := t.calls.generate(ctx, t.c.engines[0].url, id, p.tokens, 1, func(s Served) {
+		_, err := t.calls.generate(ctx, t.c.engines[0].endpoint, id, p.tokens, 1, func(s Served) {
 			if total != nil {
 				total.add(s)
 			}
@@ -281,12 +302,15 @@ func onDiskAlone(blocks map[string]poolBlock, prompts []prompt) bool {
 
 // rest waits until nothing moves.
 func (t *selftest) rest(ctx context.Context) (*settled, error) {
-	s, err := t.c.settle(ctx, t.calls, settleTimeout)
+	s, err := t.c.settle(ctx, t.calls)
 	if err != nil {
 		return nil, err
 	}
 	if s.unsettled != "" {
-		return nil, fmt.Errorf("no rest within %s: %s", settleTimeout, s.unsettled)
+		return nil, fmt.Errorf("no rest within %s: %s", t.calls.limits.settle, s.unsettled)
+	}
+	if len(s.unsound) > 0 {
+		return nil, errors.New(s.unsound[0])
 	}
 	return s, nil
 }

@@ -80,8 +80,12 @@ func newSupervisor(exe, logDir string, died func(error)) *supervisor {
 	return s
 }
 
+// killPatience bounds the wait for a killed child to be gone: one that hangs in
+// the kernel may take longer, and must not take the demo with it.
+const killPatience = 5 * time.Second
+
 // start starts a child, waits for its ready line and decodes that into ready.
-// On an error no child is left behind.
+// On an error no child is left behind, but one that a kill does not end.
 func (s *supervisor) start(ctx context.Context, spec processSpec, ready any) error {
 	p, stdout, err := s.spawn(spec)
 	if err != nil {
@@ -187,8 +191,8 @@ func decodeReady(line []byte, into any) error {
 // stop ends every child, the highest stage first and those of one stage
 // together: SIGTERM, and SIGKILL for what is still there when its share of the
 // budget is used up. It returns the names of the children that had to be killed
-// or ended with an error; afterwards no child is left. Calling it again does
-// nothing.
+// or ended with an error; afterwards no child is left, but one that a kill does
+// not end. Calling it again does nothing.
 func (s *supervisor) stop(budget time.Duration) []string {
 	procs := s.procs
 	s.procs = nil
@@ -232,7 +236,10 @@ func stopStage(procs []*process, budget time.Duration) (dirty []string) {
 		case <-p.done:
 		case <-timeout.C:
 			timeout.Reset(0) // those after it have no time either
-			p.kill()
+			if !p.kill() {
+				dirty = append(dirty, fmt.Sprintf("%s: still there %s after it was killed", p.spec.Name, killPatience))
+				continue
+			}
 		}
 		if p.err != nil {
 			dirty = append(dirty, fmt.Sprintf("%s: %s", p.spec.Name, p.ending()))
@@ -251,11 +258,19 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// kill ends the child and waits for that.
-func (p *process) kill() {
+// kill ends the child and waits for that; false if it is still there after
+// killPatience.
+func (p *process) kill() bool {
 	p.stopping.Store(true)
 	p.signal(syscall.SIGKILL)
-	<-p.done
+	timeout := time.NewTimer(killPatience)
+	defer timeout.Stop()
+	select {
+	case <-p.done:
+		return true
+	case <-timeout.C:
+		return false
+	}
 }
 
 // ending says how the child ended; done must be closed.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -156,6 +158,25 @@ func TestStubbornChildIsKilledWithinTheBudget(t *testing.T) {
 			t.Errorf("%s is still there", p.spec.Name)
 		}
 	}
+}
+
+// A child that hangs in the kernel does not even end when it is killed.
+func TestChildThatAKillDoesNotEndIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const noProcess = 1 << 30 // greater than any process id
+		p := &process{
+			spec: processSpec{Name: "stuck"}, done: make(chan struct{}),
+			cmd: &exec.Cmd{Process: &os.Process{Pid: noProcess}},
+		}
+		start := time.Now()
+		dirty := stopStage([]*process{p}, time.Second)
+		if want := []string{"stuck: still there 5s after it was killed"}; !slices.Equal(dirty, want) {
+			t.Errorf("unclean %q, want %q", dirty, want)
+		}
+		if took := time.Since(start); took != time.Second+killPatience {
+			t.Errorf("took %s", took)
+		}
+	})
 }
 
 func TestChildDiesWithItsParent(t *testing.T) {

@@ -6,72 +6,152 @@ import "fmt"
 // repair to count as shown.
 const minFramesDropped = 3
 
-// verdict lists what is wrong with a run, one line each; nothing if all is well.
-// tiers says that every tier must have served something.
-func verdict(name string, r *RunReport, tiers bool, dropped int) []string {
-	var reasons []string
-	fail := func(format string, args ...any) {
-		reasons = append(reasons, name+": "+fmt.Sprintf(format, args...))
-	}
-	if r.Failed > 0 {
-		fail("%d of %d requests failed", r.Failed, r.Requests)
-		for _, e := range r.firstErrors {
-			fail("%s", e)
-		}
-	}
-	if r.Requests == 0 {
-		fail("no request was sent")
-	}
-	if sum := r.Served.sum(); sum != r.InputTokens {
-		fail("served tokens add up to %d, not to the %d input tokens", sum, r.InputTokens)
-	}
-	if r.WrongBytes > 0 {
-		fail("%d wrong bytes in %d verified blocks", r.WrongBytes, r.BlocksVerified)
-	}
-	if tiers {
-		for _, t := range []struct {
-			name   string
-			tokens uint64
-		}{{"device", r.Served.Device}, {"host", r.Served.Host}, {"disk", r.Served.Disk}} {
-			if t.tokens == 0 {
-				fail("no token was served from the %s tier", t.name)
-			}
-		}
-	}
-	reasons = append(reasons, eventVerdict(name, r, dropped)...)
-	if r.Resets == 0 {
-		fail("no engine cache was reset")
-	}
-	if !r.Settled {
-		fail("did not come to rest: %s", r.unsettled)
-	}
-	if r.Diverged > 0 {
-		fail("%d of %d (owner, block, tier) triples differ between the router and their owners", r.Diverged, r.Compared)
-	}
-	for _, u := range r.Unclean {
-		fail("%s", u)
-	}
-	return reasons
+// expectation is what a run must be able to show.
+type expectation struct {
+	// name is the run's, for the reasons.
+	name string
+	// offload says that host and disk tiers are on, and everyTier that each of
+	// them must have served something.
+	offload, everyTier bool
+	// inTurn says that the router gives requests to the engines in turn.
+	inTurn bool
+	// engines is their number, blockSize that of tokens in a block, and dropped
+	// that of event frames that were to be left out.
+	engines, blockSize, dropped int
 }
 
-// eventVerdict checks that the frames left out were missed and made good.
-// Frames that are left out side by side make one gap.
-func eventVerdict(name string, r *RunReport, dropped int) []string {
-	var reasons []string
-	fail := func(format string, args ...any) {
-		reasons = append(reasons, name+": "+fmt.Sprintf(format, args...))
+func (v variant) expectation(o *Options) expectation {
+	return expectation{
+		name: v.key, offload: v.offload, everyTier: v.key == "ours", inTurn: v.mode == modeRoundRobin,
+		engines: o.Engines, blockSize: o.BlockSize, dropped: o.DropFrames * o.Engines,
 	}
-	if want := min(dropped, minFramesDropped); r.FramesDropped < uint64(want) {
-		fail("%d event frames were left out, want at least %d", r.FramesDropped, want)
+}
+
+// verdict lists what is wrong with a run, one line each; nothing if all is well.
+// A figure that is zero because nothing was looked at is wrong as well.
+func verdict(e expectation, r *RunReport) []string {
+	j := judge{name: e.name}
+	j.requests(r)
+	j.tiers(&e, r)
+	j.spread(&e, r)
+	j.events(&e, r)
+	j.end(r)
+	return j.reasons
+}
+
+// judge collects reasons.
+type judge struct {
+	name    string
+	reasons []string
+}
+
+func (j *judge) fail(format string, args ...any) {
+	j.reasons = append(j.reasons, j.name+": "+fmt.Sprintf(format, args...))
+}
+
+// requests checks that every request was answered and its tokens accounted for.
+func (j *judge) requests(r *RunReport) {
+	if r.Requests == 0 {
+		j.fail("no request was sent")
+	}
+	if r.Failed > 0 {
+		j.fail("%d of %d requests failed", r.Failed, r.Requests)
+	}
+	if sum := r.Served.sum(); sum != r.InputTokens || r.misserved > 0 {
+		j.fail("served tokens add up to %d, the prompts that were sent to %d; %d requests differ", sum, r.InputTokens, r.misserved)
+	}
+	for _, e := range r.firstErrors {
+		j.fail("%s", e)
+	}
+}
+
+// tiers checks that the run used the tiers that it is about, and that every
+// block that was loaded has been compared.
+func (j *judge) tiers(e *expectation, r *RunReport) {
+	if r.WrongBytes > 0 {
+		j.fail("%d wrong bytes in %d verified blocks", r.WrongBytes, r.BlocksVerified)
+	}
+	loaded := r.Served.Host + r.Served.Disk
+	if r.BlocksVerified*uint64(e.blockSize) < loaded {
+		j.fail("%d blocks of %d tokens were verified, but %d tokens were loaded", r.BlocksVerified, e.blockSize, loaded)
+	}
+	switch {
+	case !e.offload && (loaded > 0 || r.BlocksVerified > 0):
+		j.fail("%d tokens served from host and disk and %d blocks loaded, though these tiers are off", loaded, r.BlocksVerified)
+	case e.offload && !e.everyTier && loaded == 0:
+		j.fail("no token was served from host or disk, though these tiers are on")
+	}
+	if !e.everyTier {
+		return
+	}
+	for _, t := range []struct {
+		name   string
+		tokens uint64
+	}{{"device", r.Served.Device}, {"host", r.Served.Host}, {"disk", r.Served.Disk}} {
+		if t.tokens == 0 {
+			j.fail("no token was served from the %s tier", t.name)
+		}
+	}
+}
+
+// spread checks that requests that were given out in turn reached every engine
+// equally often. That holds in whatever order they arrived: the router takes one
+// at a time. A request that failed may have had a turn without having been
+// counted, so that there is nothing to check then.
+func (j *judge) spread(e *expectation, r *RunReport) {
+	if !e.inTurn || r.Failed > 0 {
+		return
+	}
+	least, most := r.Requests, 0
+	for _, n := range r.ByEngine {
+		least, most = min(least, n), max(most, n)
+	}
+	if len(r.ByEngine) < e.engines {
+		least = 0
+	}
+	if most-least > 1 {
+		j.fail("requests were not given out in turn: one engine answered %d of them, another one %d", least, most)
+	}
+}
+
+// events checks that there were any, and that the frames left out were missed and
+// made good. Frames that are left out side by side make one gap.
+func (j *judge) events(e *expectation, r *RunReport) {
+	if r.Events.In == 0 || r.Events.Out == 0 {
+		j.fail("the agents took in %d events and published %d", r.Events.In, r.Events.Out)
+	}
+	if want := min(e.dropped, minFramesDropped); r.FramesDropped < uint64(want) {
+		j.fail("%d event frames were left out, want at least %d", r.FramesDropped, want)
 	}
 	if r.FramesDropped > 0 && r.Events.Gaps == 0 {
-		fail("%d event frames were left out and no gap was found", r.FramesDropped)
+		j.fail("%d event frames were left out and no gap was found", r.FramesDropped)
 	}
 	if r.Events.Repaired != r.Events.Gaps {
-		fail("%d of %d gaps were repaired", r.Events.Repaired, r.Events.Gaps)
+		j.fail("%d of %d gaps were repaired", r.Events.Repaired, r.Events.Gaps)
 	}
 	if r.Events.Lost > 0 {
-		fail("%d gaps were lost", r.Events.Lost)
+		j.fail("%d gaps were lost", r.Events.Lost)
 	}
-	return reasons
+	if r.Resets == 0 {
+		j.fail("no engine cache was reset")
+	}
+}
+
+// end checks how the run came to rest and what it left.
+func (j *judge) end(r *RunReport) {
+	if !r.Settled {
+		j.fail("did not come to rest: %s", r.unsettled)
+	}
+	for _, u := range r.Unsound {
+		j.fail("%s", u)
+	}
+	switch {
+	case r.Diverged > 0:
+		j.fail("%d of %d (owner, block, tier) triples differ between the router and their owners", r.Diverged, r.Compared)
+	case r.Settled && r.Compared == 0:
+		j.fail("no block was compared between the router and its owner")
+	}
+	for _, u := range r.Unclean {
+		j.fail("%s", u)
+	}
 }

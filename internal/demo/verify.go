@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
-)
 
-// settleTimeout bounds the wait for everything to come to rest after the last
-// answer.
-const settleTimeout = 15 * time.Second
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
 
 // snapshot is what the parts of a cluster say about themselves at one time.
 type snapshot struct {
@@ -25,21 +22,23 @@ type settled struct {
 	snapshot
 	// unsettled says what was still moving; empty if nothing was.
 	unsettled string
+	// unsound lists streams and feeds that are not exact.
+	unsound []string
 	// diff is how the router's picture differs from the truth.
 	diff divergence
 }
 
 // settle waits until engines are idle, agents quiet, the router has applied
-// every event and its picture equals the truth. It gives up after patience and
-// then reports what it saw last.
-func (c *cluster) settle(ctx context.Context, calls *caller, patience time.Duration) (*settled, error) {
+// every event, every stream and feed is exact and the router's picture equals the
+// truth. It gives up after the limit for that and then reports what it saw last.
+func (c *cluster) settle(ctx context.Context, calls *caller) (*settled, error) {
 	s := new(settled)
 	var failure error
-	err := poll(ctx, patience, func() (bool, error) {
+	err := poll(ctx, calls.limits.settle, func() (bool, error) {
 		if failure = s.look(ctx, c, calls); failure != nil {
 			return false, failure
 		}
-		return s.unsettled == "" && s.diff.Count == 0, nil
+		return s.unsettled == "" && len(s.unsound) == 0 && s.diff.Count == 0, nil
 	})
 	if failure != nil {
 		return nil, failure
@@ -52,41 +51,41 @@ func (c *cluster) settle(ctx context.Context, calls *caller, patience time.Durat
 
 // look takes a new snapshot. Blocks are compared only when nothing moves.
 func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
-	s.snapshot = snapshot{}
-	s.diff = divergence{}
+	*s = settled{}
 	for _, a := range c.agents {
 		var stats agentStats
-		if err := calls.get(ctx, a.admin+"/v1/stats", &stats); err != nil {
+		if err := calls.get(ctx, a.endpoint, "/v1/stats", &stats); err != nil {
 			return err
 		}
 		s.agents = append(s.agents, stats)
 	}
 	for _, e := range c.engines {
 		var state engineState
-		if err := calls.get(ctx, e.url+"/v1/state", &state); err != nil {
+		if err := calls.list(ctx, e.endpoint, "/v1/state", &state); err != nil {
 			return err
 		}
 		s.engines = append(s.engines, state)
 	}
-	if c.router != "" {
-		if err := calls.get(ctx, c.router+"/v1/feeds", &s.feeds); err != nil {
+	if c.routed() {
+		if err := calls.get(ctx, c.router, "/v1/feeds", &s.feeds); err != nil {
 			return err
 		}
 	}
+	s.unsound = s.inexact(c)
 	if s.unsettled = s.moving(c); s.unsettled != "" {
 		return nil
 	}
 	for _, a := range c.agents {
 		var pools []agentPool
-		if err := calls.get(ctx, a.admin+"/v1/pools", &pools); err != nil {
+		if err := calls.list(ctx, a.endpoint, "/v1/pools", &pools); err != nil {
 			return err
 		}
 		s.pools = append(s.pools, pools...)
 	}
-	if c.router == "" {
+	if !c.routed() {
 		return nil
 	}
-	if err := calls.get(ctx, c.router+"/v1/dump", &s.dump); err != nil {
+	if err := calls.list(ctx, c.router, "/v1/dump", &s.dump); err != nil {
 		return err
 	}
 	s.diff = compare(s.dump, s.snapshot.engines, s.pools)
@@ -97,30 +96,82 @@ func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
 func (s *snapshot) moving(c *cluster) string {
 	for i, e := range s.engines {
 		if !e.Idle {
-			return c.engines[i].name + " is busy"
+			return c.engines[i].process + " is busy"
 		}
 	}
 	for i := range s.agents {
 		if !s.agents[i].Quiet {
-			return "agent " + c.agents[i].name + " is busy"
+			return c.agents[i].process + " is busy"
 		}
 	}
-	if c.router == "" {
+	if !c.routed() {
 		return ""
 	}
-	cursors := make(map[string]uint64)
-	for _, f := range s.feeds {
-		cursors[f.PublisherID] = f.Cursor
-	}
+	feeds := s.feedsByPublisher()
 	for i := range s.agents {
 		for _, st := range s.agents[i].Streams {
-			if cursor, ok := cursors[st.PublisherID]; !ok || cursor != st.LastEventID {
-				return fmt.Sprintf("the router is at event %d of %s, its publisher at %d", cursor, st.Owner, st.LastEventID)
+			f := feeds[st.PublisherID]
+			if f.Cursor != st.LastEventID {
+				return fmt.Sprintf("the router is at event %d of %s, its publisher at %d", f.Cursor, st.Owner, st.LastEventID)
+			}
+			// Until this announcement is there, no digest was compared at this event.
+			if f.Announced != st.LastEventID {
+				return fmt.Sprintf("the router has not heard the announcement of event %d of %s", st.LastEventID, st.Owner)
 			}
 		}
 	}
 	return ""
 }
+
+func (s *snapshot) feedsByPublisher() map[string]routerFeed {
+	feeds := make(map[string]routerFeed, len(s.feeds))
+	for _, f := range s.feeds {
+		feeds[f.PublisherID] = f
+	}
+	return feeds
+}
+
+// inexact lists what agents and router do not vouch for: engines without a
+// stream, streams without a feed, streams and feeds that say that they are not
+// exact, feeds whose digest differs or whose gaps were not all repaired.
+func (s *snapshot) inexact(c *cluster) []string {
+	var found []string
+	note := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	streams := make(map[string]bool)
+	feeds := s.feedsByPublisher()
+	for i := range s.agents {
+		for _, st := range s.agents[i].Streams {
+			streams[st.Owner] = true
+			if st.Health != exact {
+				note("%s: the stream of %s is %s", c.agents[i].process, st.Owner, st.Health)
+			}
+			if _, ok := feeds[st.PublisherID]; !ok && c.routed() {
+				note("router: no feed of %s", st.Owner)
+			}
+		}
+	}
+	for i := range s.engines {
+		owner := kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(s.engines[i].WorkerID), Rank: kv.DPRank(s.engines[i].Rank)}).String()
+		if !streams[owner] {
+			note("no agent has a stream of %s", owner)
+		}
+	}
+	for _, f := range s.feeds {
+		if f.Health != exact {
+			note("router: the feed of %s is %s", f.Owner, f.Health)
+		}
+		if !f.DigestOK {
+			note("router: the digest of %s differs", f.Owner)
+		}
+		if f.Repaired != f.Gaps {
+			note("router: %d of %d gaps in the feed of %s were repaired", f.Repaired, f.Gaps, f.Owner)
+		}
+	}
+	return found
+}
+
+// exact is what streams and feeds say that have missed nothing.
+const exact = "exact"
 
 // residency says that an owner holds a block in a tier.
 type residency struct {
@@ -198,6 +249,7 @@ func (s *settled) fillReport(r *RunReport) {
 		r.Events.add(s.agents[i].Events)
 	}
 	r.Settled, r.unsettled = s.unsettled == "", s.unsettled
+	r.Unsound = s.unsound
 	r.Diverged, r.Compared, r.divergence = s.diff.Count, s.diff.Compared, s.diff.First
 }
 

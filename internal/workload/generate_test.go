@@ -142,7 +142,7 @@ func TestTokensLieInTheVocabularyAndPiecesOfAStreamAgree(t *testing.T) {
 	}
 }
 
-func TestLongestCountsHistoryPromptAndOutput(t *testing.T) {
+func TestLongestAndInputTokensCountHistoryPromptAndOutput(t *testing.T) {
 	requests := []Request{
 		{Session: 1, Pieces: []Piece{{Tokens: 10}}, OutputTokens: 5},
 		{Session: 2, Pieces: []Piece{{Tokens: 20}}, OutputTokens: 5},
@@ -150,6 +150,9 @@ func TestLongestCountsHistoryPromptAndOutput(t *testing.T) {
 	}
 	if got := Longest(requests); got != 30 {
 		t.Errorf("longest %d, want 30", got)
+	}
+	if got := InputTokens(requests); got != 10+20+25 {
+		t.Errorf("input tokens %d, want 55", got)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 func ReadMooncakeFile(path string, limit int) ([]Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("trace: %w", err)
+		return nil, err // names the file
 	}
 	defer f.Close()
 	return ReadMooncake(f, path, limit)
@@ -56,7 +56,7 @@ func ReadMooncake(r io.Reader, name string, limit int) ([]Request, error) {
 		}
 		req, err := parseMooncakeLine(line)
 		if err != nil {
-			return nil, fmt.Errorf("trace %s:%d: %w", name, number, err)
+			return nil, fmt.Errorf("%s:%d: %w", name, number, err)
 		}
 		req.ID = fmt.Sprintf("l%d", number)
 		req.Session = len(requests)
@@ -64,12 +64,12 @@ func ReadMooncake(r io.Reader, name string, limit int) ([]Request, error) {
 	}
 	if err := lines.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
-			return nil, fmt.Errorf("trace %s:%d: line is longer than %d bytes", name, number+1, maxTraceLine)
+			return nil, fmt.Errorf("%s:%d: line is longer than %d bytes", name, number+1, maxTraceLine)
 		}
-		return nil, fmt.Errorf("trace %s:%d: %w", name, number+1, err)
+		return nil, fmt.Errorf("%s:%d: %w", name, number+1, err)
 	}
 	if len(requests) == 0 {
-		return nil, fmt.Errorf("trace %s: no requests in it", name)
+		return nil, fmt.Errorf("%s: no requests in it", name)
 	}
 	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
 	start := requests[0].At

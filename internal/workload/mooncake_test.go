@@ -66,9 +66,9 @@ this line is never read`
 func TestBadTraceLineIsNamedWithFieldAndValue(t *testing.T) {
 	const good = `{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[1]}` + "\n"
 	for _, c := range []struct{ line, want string }{
-		{`{"timestamp":0,`, `trace t.jsonl:2: want a JSON object, got "{\"timestamp\":0,"`},
-		{`[1,2]`, `trace t.jsonl:2: want a JSON object, got "[1,2]"`},
-		{`{"input_length":5,"output_length":1,"hash_ids":[1]}`, `trace t.jsonl:2: field timestamp: missing`},
+		{`{"timestamp":0,`, `t.jsonl:2: want a JSON object, got "{\"timestamp\":0,"`},
+		{`[1,2]`, `t.jsonl:2: want a JSON object, got "[1,2]"`},
+		{`{"input_length":5,"output_length":1,"hash_ids":[1]}`, `t.jsonl:2: field timestamp: missing`},
 		{`{"timestamp":"noon","input_length":5,"output_length":1,"hash_ids":[1]}`, `field timestamp: "\"noon\"" is not an integer`},
 		{`{"timestamp":-3,"input_length":5,"output_length":1,"hash_ids":[1]}`, `field timestamp: -3 is not in 0..`},
 		{`{"timestamp":0,"input_length":0,"output_length":1,"hash_ids":[]}`, `field input_length: 0 is not in 1..4194304`},
@@ -78,14 +78,14 @@ func TestBadTraceLineIsNamedWithFieldAndValue(t *testing.T) {
 		{`{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":7}`, `field hash_ids: "7" is not a list of integers`},
 		{`{"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[7]}`, `field hash_ids: 1 ids, but input_length 513 makes 2 blocks of 512 tokens`},
 		{`{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[-7]}`, `field hash_ids[0]: "-7" is not an integer from 0 to 2^64-1`},
-		{strings.Repeat("x", maxTraceLine+1), `trace t.jsonl:2: line is longer than 1048576 bytes`},
+		{strings.Repeat("x", maxTraceLine+1), `t.jsonl:2: line is longer than 1048576 bytes`},
 	} {
 		_, err := ReadMooncake(strings.NewReader(good+c.line), "t.jsonl", 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("line %.80s: error %v, want one line with %s", c.line, err, c.want)
 		}
 	}
-	if _, err := ReadMooncake(strings.NewReader("\n\n"), "empty.jsonl", 0); err == nil || err.Error() != "trace empty.jsonl: no requests in it" {
+	if _, err := ReadMooncake(strings.NewReader("\n\n"), "empty.jsonl", 0); err == nil || err.Error() != "empty.jsonl: no requests in it" {
 		t.Errorf("empty trace: error %v", err)
 	}
 }

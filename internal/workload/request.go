@@ -76,13 +76,28 @@ func (r *Request) Prompt(history []uint32) []uint32 {
 // occupies in an engine: history, prompt and output. Turns must come in order.
 func Longest(requests []Request) int {
 	longest := 0
-	total := make(map[int]int)
+	eachPrompt(requests, func(r *Request, prompt int) { longest = max(longest, prompt+r.OutputTokens) })
+	return longest
+}
+
+// InputTokens is the number of tokens of all prompts of the workload, histories
+// included. Turns must come in order.
+func InputTokens(requests []Request) uint64 {
+	var sum uint64
+	eachPrompt(requests, func(_ *Request, prompt int) { sum += uint64(prompt) })
+	return sum
+}
+
+// eachPrompt calls f for each request with the length of its prompt, history
+// included.
+func eachPrompt(requests []Request, f func(r *Request, prompt int)) {
+	history := make(map[int]int)
 	for i := range requests {
 		r := &requests[i]
-		total[r.Session] += r.NewTokens() + r.OutputTokens
-		longest = max(longest, total[r.Session])
+		prompt := history[r.Session] + r.NewTokens()
+		f(r, prompt)
+		history[r.Session] = prompt + r.OutputTokens
 	}
-	return longest
 }
 
 // mix is a bijection of 64-bit numbers that scatters them (the finaliser of

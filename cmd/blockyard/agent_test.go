@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAgentThatIsToldToStopWhileItStartsSucceeds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	var stdout, stderr strings.Builder
+	status := run(ctx, new(cli), []string{"agent",
+		"--socket=" + filepath.Join(dir, "agent.sock"), "--host-dir=" + filepath.Join(dir, "host"), "--host-size=1MiB",
+	}, &stdout, &stderr)
+	if status != 0 || stdout.String() != "" {
+		t.Errorf("status %d, standard output %q, standard error %q; want 0 and no ready line", status, stdout.String(), stderr.String())
+	}
+}
+
+func TestAgentNamesABadSizeOrServer(t *testing.T) {
+	dir := t.TempDir()
+	for flag, want := range map[string]string{
+		"--extent-size=2GiB":           "extent size 2147483648",
+		"--host-size=1":                "host size 1",
+		"--nats=redis://user:secret@a": "want nats:// or tls://",
+	} {
+		var stdout, stderr strings.Builder
+		status := run(t.Context(), new(cli), []string{"agent",
+			"--socket=" + filepath.Join(dir, "agent.sock"), "--host-dir=" + filepath.Join(dir, "host"), "--host-size=1MiB", flag,
+		}, &stdout, &stderr)
+		if status == 0 || !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "secret") {
+			t.Errorf("%s: status %d, standard error %q; want %q", flag, status, stderr.String(), want)
+		}
+	}
+}
