@@ -7,7 +7,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -16,9 +15,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
-
-// connectTimeout bounds how long New waits for NATS.
-const connectTimeout = 10 * time.Second
 
 // Agent is one node's agent. New starts it, Run serves until its context ends.
 type Agent struct {
@@ -38,9 +34,11 @@ type Agent struct {
 }
 
 // New takes the agent's directories, sockets and NATS connection into use. The
-// error names the field and the value that cannot be used. Run or Close must be
-// called.
-func New(cfg Config, log *zap.Logger) (*Agent, error) {
+// error names the field and the value that cannot be used; nothing is touched
+// before every field has been checked. When ctx ends first New stops between two
+// steps, undoes them and returns ctx's error. After New ctx is not used any more.
+// Run or Close must be called.
+func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -48,7 +46,7 @@ func New(cfg Config, log *zap.Logger) (*Agent, error) {
 		log = zap.NewNop()
 	}
 	a := &Agent{cfg: cfg.withDefaults(), log: log}
-	if err := a.start(); err != nil {
+	if err := a.start(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
@@ -56,52 +54,76 @@ func New(cfg Config, log *zap.Logger) (*Agent, error) {
 
 // start makes the parts in the order of the package comment. What was made when
 // a step fails is for Close to undo.
-func (a *Agent) start() error {
-	a.logGPUs()
-	if a.cfg.NATSURL != "" {
-		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-		defer cancel()
-		n, err := publisher.ConnectNATS(ctx, publisher.NATSOptions{
-			URL: a.cfg.NATSURL, Cluster: a.cfg.Cluster, Name: "blockyard agent " + a.cfg.Node, Log: a.log.Named("publisher"),
-		})
-		if err != nil {
+func (a *Agent) start(ctx context.Context) error {
+	logGPUs(a.log, gpu.List)
+	for _, step := range []func(context.Context) error{a.connect, a.openTiers, a.listen} {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+		if err := step(ctx); err != nil {
 			return err
 		}
-		a.nats = n
-	} else {
+	}
+	return nil
+}
+
+// connect connects to NATS, if there is to be one.
+func (a *Agent) connect(ctx context.Context) error {
+	if a.cfg.NATSURL == "" {
 		a.log.Info("no NATS URL is set: events are not published")
+	} else {
+		o := a.cfg.natsOptions()
+		o.Log = a.log.Named("publisher")
+		var err error
+		if a.nats, err = publisher.ConnectNATS(ctx, o); err != nil {
+			return err
+		}
 	}
 	a.hub = newEventHub(a.cfg.Node, a.nats, a.log.Named("events"))
+	return nil
+}
+
+// openTiers opens the block manager.
+func (a *Agent) openTiers(context.Context) error {
+	c := a.cfg.tiers()
+	c.Sink, c.Log = a.hub, a.log.Named("blockmgr")
 	var err error
-	a.manager, err = blockmgr.Open(blockmgr.Config{
-		HostDir: a.cfg.HostDir, HostBytes: a.cfg.HostBytes, DiskDir: a.cfg.DiskDir, DiskBytes: a.cfg.DiskBytes,
-		ExtentBytes: a.cfg.ExtentBytes, MaxPinsPerSession: a.cfg.MaxPins, Sink: a.hub, Log: a.log.Named("blockmgr"),
-	})
-	if err != nil {
+	if a.manager, err = blockmgr.Open(c); err != nil {
 		return err
 	}
 	a.log.Info("tiers",
 		zap.String("host_dir", a.cfg.HostDir), zap.Uint64("host_bytes", a.cfg.HostBytes),
 		zap.String("disk_dir", a.cfg.DiskDir), zap.Uint64("disk_bytes", a.cfg.DiskBytes))
+	return nil
+}
+
+// listen makes the sockets. Connections wait in them for Run.
+func (a *Agent) listen(ctx context.Context) error {
 	l, err := listen(a.cfg.Socket)
 	if err != nil {
 		return err
 	}
 	a.server = newSessionServer(a.cfg, a.manager, a.hub, l, a.log.Named("sessions"))
-	if a.adminTCP, err = net.Listen("tcp", a.cfg.Admin); err != nil {
+	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
 	a.admin = newAdminServer(a)
 	return nil
 }
 
-func (a *Agent) logGPUs() {
-	devices, err := gpu.List()
-	if err != nil {
-		a.log.Info("GPUs are not listed", zap.String("reason", err.Error()))
-	}
+// logGPUs tells people which GPUs the node has; the agent needs none.
+func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
+	devices, err := list()
 	for _, d := range devices {
-		a.log.Info("GPU", zap.Int("index", d.Index), zap.String("name", d.Name), zap.String("uuid", d.UUID), zap.Uint64("memory_bytes", d.MemoryBytes))
+		log.Info("GPU", zap.Int("index", d.Index), zap.String("name", d.Name), zap.String("uuid", d.UUID), zap.Uint64("memory_bytes", d.MemoryBytes))
+	}
+	switch {
+	case err != nil && len(devices) > 0:
+		log.Warn("not every GPU is listed", zap.String("reason", err.Error()))
+	case err != nil:
+		log.Info("GPUs are not listed", zap.String("reason", err.Error()))
+	case len(devices) == 0:
+		log.Info("no GPU visible")
 	}
 }
 

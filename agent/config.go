@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -37,7 +40,8 @@ type Config struct {
 	// Admin is the address of the HTTP server, default 127.0.0.1:0. It is not
 	// protected, so it should be loopback.
 	Admin string
-	// NATSURL is where events are published; empty publishes nothing.
+	// NATSURL is where events are published: nats:// or tls:// URLs, separated by
+	// commas. Empty publishes nothing.
 	NATSURL string
 	// Cluster keeps deployments on one NATS apart, default "default".
 	Cluster string
@@ -81,8 +85,22 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate checks every field that no other package checks; the error names
-// the first bad one.
+// tiers is what the block manager is told, but for its sink and log.
+func (c *Config) tiers() blockmgr.Config {
+	return blockmgr.Config{
+		HostDir: c.HostDir, HostBytes: c.HostBytes, DiskDir: c.DiskDir, DiskBytes: c.DiskBytes,
+		ExtentBytes: c.ExtentBytes, MaxPinsPerSession: c.MaxPins,
+	}
+}
+
+// natsOptions is what the publisher is told, but for its log.
+func (c *Config) natsOptions() publisher.NATSOptions {
+	return publisher.NATSOptions{URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node}
+}
+
+// Validate checks every field; the error names the first bad one, and shows no
+// credentials. What only use can tell (a directory that cannot be written, an
+// address that is taken) is for New to find.
 func (c *Config) Validate() error {
 	if n := len(c.Node); n == 0 || n > maxNodeName {
 		return fmt.Errorf("node name %.64q: %d bytes, want 1..%d", c.Node, n, maxNodeName)
@@ -93,13 +111,17 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.Socket) {
 		return fmt.Errorf("socket path %q: must be absolute", c.Socket)
 	}
-	if c.Admin != "" {
-		if _, _, err := net.SplitHostPort(c.Admin); err != nil {
-			return fmt.Errorf("admin address %q: want HOST:PORT", c.Admin)
-		}
+	if err := checkAdmin(c.Admin); err != nil {
+		return err
 	}
 	if c.Cluster != "" {
 		if err := kvevent.CheckCluster(c.Cluster); err != nil {
+			return err
+		}
+	}
+	if c.NATSURL != "" {
+		o := c.natsOptions()
+		if err := o.Validate(); err != nil {
 			return err
 		}
 	}
@@ -111,6 +133,21 @@ func (c *Config) Validate() error {
 	}
 	if c.SendTimeout < 0 {
 		return fmt.Errorf("send timeout %v: want 0 (default) or more", c.SendTimeout)
+	}
+	tiers := c.tiers()
+	return tiers.Validate()
+}
+
+func checkAdmin(address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("admin address %q: want HOST:PORT", address)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("admin address %q: port %q: want 0 (any free one) to 65535", address, port)
 	}
 	return nil
 }

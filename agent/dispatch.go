@@ -14,10 +14,27 @@ type body[M any] interface {
 // the frame is about, as far as it could be read.
 func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P) error) (uint64, error) {
 	m := P(new(M))
-	if err := decode(f, m); err != nil {
+	if err := decodeFrame(f, m); err != nil {
 		return request(m), err
 	}
 	return request(m), do(m)
+}
+
+// decodeFrame reads the body of a frame whose type its sender may send, and
+// checks that it has a correlation exactly if it wants an answer.
+func decodeFrame(f proto.Frame, m proto.Message) error {
+	err := proto.Decode(f.Type, f.Body, m)
+	switch wants := f.Type.WantsAnswer(); {
+	case proto.IsMalformed(err):
+		return err
+	case err != nil:
+		return &refusal{code: proto.CodeRange, err: err}
+	case wants && f.Corr == 0:
+		return refuse(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
+	case !wants && f.Corr != 0:
+		return refuse(proto.CodeRange, "%s correlation: %d, want 0 because it has no answer", f.Type, f.Corr)
+	}
+	return nil
 }
 
 // handle does what a scheduler's frame asks for and answers it. An error is to
@@ -35,9 +52,6 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 	case proto.TypeClose:
 		return decoded(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
 	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume:
-		if f.Corr == 0 {
-			return 0, refuse(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
-		}
 		return s.handleCall(f)
 	}
 	return 0, unexpected(f.Type, proto.RoleScheduler)

@@ -6,9 +6,10 @@
 // An engine session holds pins and grants only as long as its connection lives;
 // a session that ends without BYE leaves its granted slots in quarantine until
 // every process of the session is gone, because a dying worker may still be
-// copying. Whatever a client sends, only its own connection can suffer: bodies
-// are checked before they are used, every list, table and wait is bounded, and
-// a client that does not read is cut off.
+// copying. A process has one watch, and a bounded number of such sessions, however
+// often it comes back. Whatever a client sends, only its own connection can
+// suffer: bodies are checked before they are used, every list, table and wait is
+// bounded, and a client that does not read is cut off.
 //
 // # Parts and who owns them
 //
@@ -20,15 +21,32 @@
 //	      ── sessionServer        the socket, its connections and sessions
 //	      ── adminServer          HTTP: health, metrics, stats, dumps
 //
-// A connection has one goroutine that reads it and one that announces extents.
-// LOOKUPs that wait have goroutines of their own, a bounded number per session.
-// Lock order: block manager, then eventHub, then stream, then feed; the session
-// locks are taken before the block manager's and never under any of them.
+// A connection has one goroutine that reads it and one that announces extents;
+// to a worker the latter also sends the LOADs, from a bounded queue, so that no
+// worker delays its scheduler. LOOKUPs that wait have goroutines of their own, a
+// bounded number per session.
+//
+// # Locks
+//
+// A lock may be taken while holding one to its left:
+//
+//	session.mu ─► processTable.mu
+//	link.mu ─► blockmgr.Pool's ─► eventHub.mu
+//	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
+//	        └─► proto.Conn's
+//	sessionServer.mu
+//
+// eventHub.mu and sessionServer.mu are held for a look at their maps and no lock
+// is taken under them: the hub lets go before it calls a stream. No lock of the
+// agent is held while a pool is opened, a grant or a pin is made, or a socket is
+// waited for, but link.mu, which only delays its own connection. Sessions that
+// need a pool which another one is opening wait for a channel.
 //
 // # Start and stop
 //
-// New starts in this order, and undoes it when a step fails: NATS, block manager
-// (it locks its directories), agent socket, admin socket. Run then serves.
+// New checks the whole configuration and then starts in this order: NATS, block
+// manager (it locks its directories), agent socket, admin socket. It undoes that
+// when a step fails or its context ends between two steps. Run then serves.
 // When its context ends: the agent says that it is not ready and stops
 // accepting; connections close and their sessions end; ranks and feeds end,
 // which tells the routers that these owners are gone; the block manager writes

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,11 +100,8 @@ type eventHub struct {
 	out   atomic.Uint64 // router events handed to feeds
 	pool  atomic.Uint64 // changes that pools reported
 
-	// attachMu makes feeds one at a time, outside of mu: it takes a round trip.
-	attachMu sync.Mutex
-
 	mu    sync.Mutex
-	pools map[kv.NamespaceID]*ownerStream
+	pools map[kv.NamespaceID]*poolEntry
 	ranks map[*rankStream]struct{}
 	ended consolidator.RankStats // sums over the ranks that have ended
 }
@@ -113,7 +109,7 @@ type eventHub struct {
 func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {
 	return &eventHub{
 		node: node, nats: n, log: log, dirty: make(chan struct{}, 1),
-		pools: make(map[kv.NamespaceID]*ownerStream),
+		pools: make(map[kv.NamespaceID]*poolEntry),
 		ranks: make(map[*rankStream]struct{}),
 	}
 }
@@ -123,51 +119,22 @@ func (h *eventHub) newStream(owner kv.Owner) *ownerStream {
 	return &ownerStream{stream: consolidator.NewStream(owner, tap), tap: tap}
 }
 
-// poolStream is the stream of a namespace's pool, made at its first use.
-func (h *eventHub) poolStream(ns kv.NamespaceID) *ownerStream {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	o := h.pools[ns]
-	if o == nil {
-		o = h.newStream(kv.PoolOwner(poolID(h.node, ns)))
-		h.pools[ns] = o
-	}
-	return o
-}
-
-// openPool makes the pool of ns known to the routers and returns its id. It is
-// to be called before the pool is opened, so that what the pool recovers from
-// disk is published as it is found. Further calls do nothing.
-func (h *eventHub) openPool(ns *kv.Namespace) (uint64, error) {
-	o := h.poolStream(ns.ID())
-	id := o.stream.Owner().ID
-	if h.nats == nil {
-		return id, nil
-	}
-	h.attachMu.Lock()
-	defer h.attachMu.Unlock()
-	if o.tap.feed.Load() != nil {
-		return id, nil
-	}
-	err := o.attach(h.nats, publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize})
-	if err != nil {
-		return 0, fmt.Errorf("pool %d: %w", id, err)
-	}
-	return id, nil
-}
-
 // BlockStored implements blockmgr.EventSink. It is called under the block
 // manager's lock.
 func (h *eventHub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	h.poolStream(ns).stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
-	h.changed()
+	if o := h.poolStream(ns); o != nil {
+		o.stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
+		h.changed()
+	}
 }
 
 // BlockRemoved implements blockmgr.EventSink. It is called under the block
 // manager's lock.
 func (h *eventHub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	h.poolStream(ns).stream.Remove(t, []kv.SequenceHash{b.Seq})
-	h.changed()
+	if o := h.poolStream(ns); o != nil {
+		o.stream.Remove(t, []kv.SequenceHash{b.Seq})
+		h.changed()
+	}
 }
 
 func (h *eventHub) changed() {
@@ -202,24 +169,5 @@ func (h *eventHub) run(ctx context.Context) {
 func (h *eventHub) flushPools() {
 	for _, o := range h.poolStreams() {
 		o.stream.Flush()
-	}
-}
-
-func (h *eventHub) poolStreams() []*ownerStream {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	streams := make([]*ownerStream, 0, len(h.pools))
-	for _, o := range h.pools {
-		streams = append(streams, o)
-	}
-	return streams
-}
-
-// closePools announces that the pools are gone. The ranks must have ended.
-func (h *eventHub) closePools() {
-	for _, o := range h.poolStreams() {
-		if err := o.close(); err != nil {
-			h.log.Warn("close feed", zap.Stringer("owner", o.stream.Owner()), zap.Error(err))
-		}
 	}
 }

@@ -52,7 +52,7 @@ func testConfig(t *testing.T) Config {
 
 func startAgent(t *testing.T, cfg Config) *testAgent {
 	t.Helper()
-	a, err := New(cfg, nil)
+	a, err := New(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

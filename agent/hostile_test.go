@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
@@ -100,6 +101,7 @@ func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
 		corr    uint32
 	}{
 		"half a header":    {frame(proto.TypeOpen)[:7], 0},
+		"a flag":           {proto.AppendHeader(nil, proto.Header{Type: proto.TypeBye, Flags: 1, Corr: 9}), 0},
 		"length too large": {append(frame(proto.TypeOpen)[:12], 0xff, 0xff, 0xff, 0xff), 0},
 		"no map":           {frame(proto.TypeLookup, 0xc0), 9},
 		"map cut short":    {frame(proto.TypeOpen, 0x81, 0xa3, 'r', 'e', 'q'), 9},
@@ -113,8 +115,8 @@ func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
 		wantClosed(t, bad)
 	}
 	storePrompt(t, good, proto.RequestID{ID: 1}, 1, 2)
-	if n := a.Stats().Engines.Malformed; n != 5 {
-		t.Errorf("%d malformed frames were counted, want 5", n)
+	if n := a.Stats().Engines.Malformed; n != 6 {
+		t.Errorf("%d malformed frames were counted, want 6", n)
 	}
 }
 
@@ -130,9 +132,12 @@ func TestRefusedFrameLeavesItsConnectionOpen(t *testing.T) {
 	}{
 		{proto.TypeLookup, 5, &proto.Lookup{Request: 3, Count: 5000}, proto.CodeRange, 3},
 		{proto.TypeLookup, 5, &proto.Lookup{Request: 3, Count: 5}, proto.CodeNotFound, 3},
-		{proto.TypeLookup, 0, &proto.Lookup{Request: 3, Count: 5}, proto.CodeRange, 0},
 		{proto.TypeAppend, 0, &proto.Append{Request: 3, Tokens: make([]byte, 4)}, proto.CodeNotFound, 3},
 		{proto.TypeClose, 0, &proto.Close{Request: 3}, proto.CodeNotFound, 3},
+		{proto.TypeLookup, 0, &proto.Lookup{Request: 3, Count: 5}, proto.CodeRange, 3},
+		{proto.TypeBye, 0, &proto.Bye{}, proto.CodeRange, 0},
+		{proto.TypeOpen, 7, &proto.Open{Request: 3}, proto.CodeRange, 3},
+		{proto.TypeClose, 7, &proto.Close{Request: 3}, proto.CodeRange, 3},
 		{proto.TypeHello, 5, &proto.Hello{}, proto.CodeState, 0},
 		{proto.TypeRegister, 5, &proto.Register{}, proto.CodeState, 0},
 		{proto.TypeWelcome, 5, &proto.Welcome{}, proto.CodeState, 0},
@@ -255,6 +260,62 @@ func TestFloodingClientHurtsOnlyItself(t *testing.T) {
 	}
 	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 1 })
 	storePrompt(t, good, proto.RequestID{ID: 99}, 99, 1)
+}
+
+// Workers that do not read lose their connections, and only they: nobody waits
+// for them, however long a send may take.
+func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.SendTimeout = time.Hour
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	good := a.worker(t, c, 1)
+	const stuck, blocks = 3, 60
+	for range stuck {
+		w := a.raw(t)
+		h := helloOf(1)
+		h.Major, h.Role, h.Session = proto.VersionMajor, string(proto.RoleWorker), c.Welcome().Session
+		send(t, w, proto.TypeHello, 1, &h)
+		receive(t, w)
+		send(t, w, proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1})
+		receive(t, w)
+	}
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, blocks)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, blocks)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, blocks, 0); err != nil || hit.Ready != blocks {
+		t.Fatalf("got %+v, error %v", hit, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	claimed := uint64(0)
+	for job := uint64(0); a.Stats().Engines.WorkersLost < stuck; job++ {
+		if job == 10*maxQueuedLoads {
+			t.Fatalf("%d workers were cut off after %d claims, want %d", a.Stats().Engines.WorkersLost, job, stuck)
+		}
+		_, _, err := c.Claim(ctx, r, job, 0, make([]uint32, blocks))
+		if err != nil {
+			wantRefused(t, err, proto.CodeState) // a worker was lost
+			continue
+		}
+		claimed++
+		select { // the worker that reads gets every job
+		case load := <-good.Loads():
+			if load.Job != job || len(load.Slots) != blocks {
+				t.Fatalf("got job %d of %d blocks, want job %d of %d", load.Job, len(load.Slots), job, blocks)
+			}
+		case <-ctx.Done():
+			t.Fatal(ctx.Err())
+		}
+	}
+	if claimed <= maxQueuedLoads {
+		t.Errorf("%d claims before the last worker was cut off, want more than its queue of %d", claimed, maxQueuedLoads)
+	}
+	if n := a.Stats().Engines.LoadsDropped; n != stuck {
+		t.Errorf("%d LOADs were dropped, want the one that found each queue full", n)
+	}
 }
 
 func TestPinsAreCapped(t *testing.T) {

@@ -62,8 +62,8 @@ func (l *link) ready(slots []blockmgr.Slot) error {
 	return nil
 }
 
-// watch announces extents as they become ready, until stop is closed or the
-// connection ends.
+// watch announces extents to a scheduler as they become ready, until stop is
+// closed or the connection ends. A worker's link does so between its LOADs.
 func (l *link) watch(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()

@@ -118,6 +118,7 @@ func (e *SessionStats) named() []named {
 		{"connections", e.Connections}, {"denied", e.Denied}, {"malformed", e.Malformed}, {"frames", e.Frames},
 		{"refused", e.Refused}, {"lookups", e.Lookups}, {"claims", e.Claims}, {"loads", e.Loads},
 		{"stores", e.Stores}, {"commits", e.Commits}, {"workers_lost", e.WorkersLost},
+		{"loads_dropped", e.LoadsDropped},
 	}
 }
 

@@ -5,42 +5,89 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // process watches the process on the other end of a connection through a pidfd,
-// which, unlike a pid, can never come to mean another process.
+// which, unlike a pid, can never come to mean another process. All connections
+// of a process share one watch; each of them releases it once.
 type process struct {
-	pid    int32
-	f      *os.File      // the pidfd; nil when the process cannot be watched
-	exited chan struct{} // closed when the process is gone
+	key    processKey
+	table  *processTable
+	refs   int             // guarded by table.mu
+	f      *os.File        // the pidfd; nil when the process cannot be watched
+	raw    syscall.RawConn // of f
+	exited chan struct{}   // closed when the process is gone
 	wg     sync.WaitGroup
 }
 
-// watchProcess watches the peer of c, whose pid is pid. The process it returns
-// is never nil and must be closed.
+// processKey tells processes apart. Processes that nothing tells apart (out of
+// sight in a pid namespace of their own, on an old kernel) have the zero key.
+type processKey struct {
+	inode uint64 // of the pidfd, where the kernel gives each process its own (Linux 6.9)
+	pid   int32  // else
+}
+
+// processTable holds the watches of all processes that are connected or waited
+// for: one file descriptor and one goroutine for each.
+type processTable struct {
+	mu    sync.Mutex
+	byKey map[processKey]*process
+}
+
+func newProcessTable() *processTable { return &processTable{byKey: make(map[processKey]*process)} }
+
+// watch watches the peer of c, whose pid is pid. The process it returns is never
+// nil and must be released.
 //
 // With an error (an old kernel, a peer in a pid namespace that we do not see)
 // the process cannot be watched and never counts as gone: slots that it was
 // granted stay in quarantine until the agent restarts, and a gauge shows them.
-func watchProcess(c *net.UnixConn, pid int32) (*process, error) {
-	p := &process{pid: pid, exited: make(chan struct{})}
+func (t *processTable) watch(c *net.UnixConn, pid int32) (*process, error) {
 	fd, err := peerPidfd(c, pid)
 	if err != nil {
-		return p, fmt.Errorf("watch process %d: %w", pid, err)
+		return t.unwatched(pid), fmt.Errorf("watch process %d: %w", pid, err)
 	}
+	key := keyOf(fd, pid)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A pid is that of a process for as long as it is not reaped, and alive asks
+	// the kernel: it cannot have come to mean another one.
+	if p := t.byKey[key]; p != nil && p.alive() {
+		unix.Close(fd)
+		p.refs++
+		return p, nil
+	}
+	p, err := newProcess(t, key, fd)
+	if err != nil {
+		return t.unwatched(pid), fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	if key != (processKey{}) {
+		t.byKey[key] = p
+	}
+	return p, nil
+}
+
+// unwatched stands for a process that cannot be watched.
+func (t *processTable) unwatched(pid int32) *process {
+	return &process{key: processKey{pid: max(pid, 0)}, table: t, refs: 1, exited: make(chan struct{})}
+}
+
+// newProcess starts a watch. It takes the pidfd over.
+func newProcess(t *processTable, key processKey, fd int) (*process, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
-		return p, fmt.Errorf("watch process %d: %w", pid, err)
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
 	raw, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
-		return p, fmt.Errorf("watch process %d: %w", pid, err)
+		return nil, err
 	}
-	p.f = f
+	p := &process{key: key, table: t, refs: 1, f: f, raw: raw, exited: make(chan struct{})}
 	p.wg.Go(func() {
 		// The runtime's poller waits for us: no thread is held. An error means that
 		// the file was closed.
@@ -49,6 +96,16 @@ func watchProcess(c *net.UnixConn, pid int32) (*process, error) {
 		}
 	})
 	return p, nil
+}
+
+// keyOf is the key of the process that fd is a pidfd of.
+func keyOf(fd int, pid int32) processKey {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC && unix.Fstat(fd, &st) == nil {
+		return processKey{inode: st.Ino}
+	}
+	return processKey{pid: max(pid, 0)}
 }
 
 // peerPidfd opens a pidfd of c's peer: the kernel's own record of it where
@@ -82,7 +139,14 @@ func pidfdReadable(fd uintptr) bool {
 	return err == nil && n == 1 && poll[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
 }
 
-// gone reports whether the process has exited.
+// alive asks the kernel whether a watched process still runs.
+func (p *process) alive() bool {
+	alive := false
+	err := p.raw.Control(func(fd uintptr) { alive = !pidfdReadable(fd) })
+	return err == nil && alive
+}
+
+// gone reports whether the process is known to have exited.
 func (p *process) gone() bool {
 	select {
 	case <-p.exited:
@@ -92,10 +156,25 @@ func (p *process) gone() bool {
 	}
 }
 
-// close ends the watch.
-func (p *process) close() {
-	if p.f != nil {
+// release gives one use of the watch back; the last one ends it.
+func (p *process) release() {
+	if p.forget() && p.f != nil {
 		p.f.Close()
 		p.wg.Wait()
 	}
+}
+
+// forget reports whether that was the last use.
+func (p *process) forget() bool {
+	t := p.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.refs--
+	if p.refs > 0 {
+		return false
+	}
+	if t.byKey[p.key] == p {
+		delete(t.byKey, p.key)
+	}
+	return true
 }

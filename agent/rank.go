@@ -25,7 +25,8 @@ type rankStream struct {
 
 // startRank follows the engine that said hello, a member of the pool with id
 // pool. An engine without events is announced all the same, so that routers
-// credit it with the pool's blocks. stop must be called.
+// credit it with the pool's blocks. stop must be called. The error is a refusal
+// when the engine's endpoints are bad, and else the agent's own.
 func (h *eventHub) startRank(hello *proto.Hello, pool uint64) (*rankStream, error) {
 	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
 	log := h.log.With(zap.Stringer("worker", w))
@@ -38,7 +39,7 @@ func (h *eventHub) startRank(hello *proto.Hello, pool uint64) (*rankStream, erro
 			Log: log,
 		}, r.stream)
 		if err != nil {
-			return nil, err
+			return nil, refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
 		}
 	}
 	if h.nats != nil {
@@ -79,9 +80,7 @@ func (r *rankStream) stop() {
 		r.wg.Wait()
 		r.stream.Clear()
 		r.stream.Flush()
-		if err := r.close(); err != nil {
-			r.hub.log.Warn("close feed", zap.Stringer("owner", r.stream.Owner()), zap.Error(err))
-		}
+		r.hub.closeStream(r.ownerStream)
 		r.hub.forget(r)
 	})
 }

@@ -30,21 +30,12 @@ func refusalOf(err error) *refusal {
 		return r
 	case proto.IsMalformed(err):
 		return &refusal{code: proto.CodeMalformed, err: err}
+	case errors.Is(err, blockmgr.ErrNamespace):
+		return &refusal{code: proto.CodeNamespace, err: err}
 	case errors.Is(err, blockmgr.ErrBadSlot):
 		return &refusal{code: proto.CodeState, err: err}
-	case errors.Is(err, blockmgr.ErrPinLimit):
-		return &refusal{code: proto.CodeLimit, retryable: true, err: err}
 	case errors.Is(err, blockmgr.ErrClosed):
 		return &refusal{code: proto.CodeInternal, retryable: true, err: err}
 	}
 	return &refusal{code: proto.CodeInternal, err: err}
-}
-
-// decode reads a frame's body; an error is what the client is told.
-func decode(f proto.Frame, m proto.Message) error {
-	err := proto.Decode(f.Type, f.Body, m)
-	if err != nil && !proto.IsMalformed(err) {
-		return &refusal{code: proto.CodeRange, err: err}
-	}
-	return err
 }

@@ -8,13 +8,24 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// request is one open request of a session. The goroutine that reads the
-// session's scheduler owns it, but for what the session's lock guards.
-type request struct {
+// requestName tells the requests of a session apart.
+type requestName struct {
 	id         uint64
 	generation uint32
-	seed       uint64
-	root       kv.BlockKey
+}
+
+// String is how errors call the request.
+func (n requestName) String() string {
+	return fmt.Sprintf("request %d generation %d", n.id, n.generation)
+}
+
+// request is one open request of a session, or an earlier generation of one that
+// still holds grants. The goroutine that reads the
+// session's scheduler owns it, but for what the session's lock guards.
+type request struct {
+	requestName
+	seed uint64
+	root kv.BlockKey
 	// blocks are the request's complete blocks; it only grows, so that a slice of
 	// it may be read by others. tail holds the tokens after them, fewer than one
 	// block. tokens counts all of them.
@@ -47,11 +58,11 @@ func newChain(ns *kv.Namespace) *chain {
 // open begins a request without tokens.
 func (c *chain) open(m *proto.Open) *request {
 	return &request{
-		id: m.Request, generation: m.Generation,
-		seed: kv.LocalSeed(m.LoRAName, m.Salt),
-		root: c.keyer.Root(c.ns, m.LoRA, m.Salt),
-		tail: make([]uint32, 0, c.blockSize),
-		pins: make(map[uint32]blockmgr.Slot), grants: make(map[blockmgr.Slot]struct{}),
+		requestName: requestName{m.Request, m.Generation},
+		seed:        kv.LocalSeed(m.LoRAName, m.Salt),
+		root:        c.keyer.Root(c.ns, m.LoRA, m.Salt),
+		tail:        make([]uint32, 0, c.blockSize),
+		pins:        make(map[uint32]blockmgr.Slot), grants: make(map[blockmgr.Slot]struct{}),
 	}
 }
 
@@ -98,6 +109,3 @@ func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
 	return nil, refuse(proto.CodeRange, "request %d blocks %d..%d: the request has %d complete blocks (%d tokens)",
 		r.id, first, uint64(first)+uint64(count)-1, len(r.blocks), r.tokens)
 }
-
-// name is how errors call the request.
-func (r *request) name() string { return fmt.Sprintf("request %d generation %d", r.id, r.generation) }

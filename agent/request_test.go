@@ -60,7 +60,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 
 func TestTokensAreBounded(t *testing.T) {
 	ns := testNamespace()
-	s := &session{chain: newChain(&ns), requests: map[uint64]*request{}, limits: sessionLimits{requests: 10}}
+	s := &session{chain: newChain(&ns), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, limits: sessionLimits{requests: 10}}
 	if err := s.open(&proto.Open{Request: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,10 +21,10 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 	if err != nil {
 		s.sessions.refused.Add(1)
 		_ = sendError(c, corr, 0, refusalOf(err))
-		p.close()
+		p.release()
 		return err
 	}
-	sess.log.Info("session began", zap.String("engine", h.Engine), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("incarnation", hex16(h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
 	stop := make(chan struct{})
 	watched := make(chan struct{})
 	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err == nil {
@@ -63,12 +65,13 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
 	ctx, cancel := context.WithCancel(context.Background())
 	sess := &session{
-		id: blockmgr.SessionID(randomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
+		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		limits: sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins},
 		conn:   c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
-		requests: make(map[uint64]*request), workers: make(map[*link]struct{}), procs: []*process{p},
+		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
+		workers: make(map[*workerLink]struct{}), procs: []*process{p},
 	}
 	if err := s.reserve(sess); err != nil {
 		cancel()
@@ -92,16 +95,9 @@ func (s *sessionServer) reserve(sess *session) error {
 	timeout := time.NewTimer(replaceTimeout)
 	defer timeout.Stop()
 	for {
-		s.mu.Lock()
-		old := s.byOwner[sess.worker]
-		if old == nil && !s.closed {
-			s.byOwner[sess.worker] = sess
-			s.mu.Unlock()
-			return nil
-		}
-		s.mu.Unlock()
-		if old == nil {
-			return &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("the agent is stopping")}
+		old, err := s.tryReserve(sess)
+		if err != nil || old == nil {
+			return err
 		}
 		if old.orphaned() {
 			old.conn.Close() // a child of the dead engine holds the connection open
@@ -114,22 +110,37 @@ func (s *sessionServer) reserve(sess *session) error {
 	}
 }
 
+// tryReserve gives the session its place, unless it returns the session that
+// has it.
+func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("the agent is stopping")}
+	}
+	if n := s.waiting[sess.engine.key]; n >= maxAwaitingExit {
+		return nil, &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf(
+			"this process ended %d sessions without BYE while it was granted slots, the most it may: the slots wait for it to exit", n)}
+	}
+	if old = s.byOwner[sess.worker]; old == nil {
+		s.byOwner[sess.worker] = sess
+	}
+	return old, nil
+}
+
 // furnish opens what a session uses: its pool, its link and its event stream.
 func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	id, err := s.hub.openPool(&h.Namespace)
+	pool, id, err := s.hub.openPool(&h.Namespace, s.manager.Pool)
 	if err != nil {
 		return 0, err
 	}
-	if sess.pool, err = s.manager.Pool(h.Namespace); err != nil {
+	if err := pool.BeginSession(sess.id); err != nil {
 		return 0, err
 	}
-	if err := sess.pool.BeginSession(sess.id); err != nil {
-		return 0, err
-	}
-	sess.sched = newLink(c, sess.pool)
+	sess.pool, sess.sched = pool, newLink(c, pool)
 	if sess.rank, err = s.hub.startRank(h, id); err != nil {
-		sess.pool.EndSession(sess.id, nil)
-		return 0, refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", h.EventsEndpoint, h.ReplayEndpoint, err)
+		pool.EndSession(sess.id, nil)
+		return 0, err
 	}
 	return id, nil
 }
@@ -148,19 +159,19 @@ func (s *sessionServer) remove(sess *session) {
 // or quarantined until every process is gone, the engine's device blocks are
 // taken back, and the place is free for a successor.
 func (s *sessionServer) end(sess *session, orderly bool) {
-	procs, workers := sess.finish()
+	left := sess.finish()
 	sess.cancel()
-	for _, w := range workers {
+	for _, w := range left.workers {
 		w.conn.Close()
 	}
 	sess.lookups.Wait()
-	if orderly {
+	if orderly || left.grants == 0 {
 		sess.pool.EndSession(sess.id, nil)
-		closeAll(procs)
+		releaseAll(left.procs)
 	} else {
 		gone := make(chan struct{})
 		sess.pool.EndSession(sess.id, gone)
-		s.awaitExit(sess, procs, gone)
+		s.awaitExit(sess, left.procs, gone)
 	}
 	sess.rank.stop()
 	s.remove(sess)
@@ -169,14 +180,17 @@ func (s *sessionServer) end(sess *session, orderly bool) {
 // awaitExit closes gone when all of procs have exited. When the agent stops
 // first gone stays open: the slots die with the host files.
 func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- struct{}) {
+	key := sess.engine.key
 	s.mu.Lock()
-	s.waiting++
+	s.waiting[key]++
 	s.mu.Unlock()
 	s.wg.Go(func() {
 		defer func() {
-			closeAll(procs)
+			releaseAll(procs)
 			s.mu.Lock()
-			s.waiting--
+			if s.waiting[key]--; s.waiting[key] == 0 {
+				delete(s.waiting, key)
+			}
 			s.mu.Unlock()
 		}()
 		for _, p := range procs {
@@ -191,24 +205,29 @@ func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- s
 	})
 }
 
-func closeAll(procs []*process) {
+func releaseAll(procs []*process) {
 	for _, p := range procs {
-		p.close()
+		p.release()
 	}
 }
 
-// finish marks the session as ended and hands over what is left of it.
-func (s *session) finish() ([]*process, []*link) {
+// leftovers are what an ended session leaves behind: connections and processes
+// of which it was the owner, and the number of slots that it is granted.
+type leftovers struct {
+	workers []*workerLink
+	procs   []*process
+	grants  int
+}
+
+// finish marks the session as ended and hands over what is left of it. Its
+// scheduler is not read any more, so that no grant comes or goes.
+func (s *session) finish() leftovers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	workers := make([]*link, 0, len(s.workers))
-	for w := range s.workers {
-		workers = append(workers, w)
-	}
-	procs := s.procs
+	left := leftovers{workers: slices.Collect(maps.Keys(s.workers)), procs: s.procs, grants: s.grants}
 	s.procs = nil
-	return procs, workers
+	return left
 }
 
 // orphaned reports whether the scheduler's process is gone although its
@@ -225,8 +244,7 @@ func (s *sessionServer) readScheduler(sess *session) (bye *proto.Header, err err
 			return nil, err
 		}
 		if f.Type == proto.TypeBye {
-			var m proto.Bye
-			if err = decode(f, &m); err == nil {
+			if err = decodeFrame(f, new(proto.Bye)); err == nil {
 				return &f.Header, nil
 			}
 		}

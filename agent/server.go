@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -27,6 +25,9 @@ const (
 	// replaceTimeout is how long a new session waits for the end of an earlier one
 	// of the same worker rank, whose connection may be closing right now.
 	replaceTimeout = 500 * time.Millisecond
+	// maxAwaitingExit bounds the ended sessions of one process whose granted slots
+	// wait for its end. A process that has that many gets no new session.
+	maxAwaitingExit = 64
 )
 
 // serverCounters count connections.
@@ -43,8 +44,9 @@ type sessionServer struct {
 	listener *net.UnixListener
 	nonce    uint64
 
-	count    serverCounters
-	sessions sessionCounters
+	count     serverCounters
+	sessions  sessionCounters
+	processes *processTable
 
 	stopping chan struct{}
 	wg       sync.WaitGroup // connections, and waits for processes to end
@@ -54,27 +56,18 @@ type sessionServer struct {
 	conns   map[*proto.Conn]struct{}
 	byID    map[blockmgr.SessionID]*session
 	byOwner map[kv.Worker]*session
-	waiting int // ended sessions whose processes live on
+	waiting map[processKey]int // ended sessions whose grants wait for processes, by the scheduler's
 }
 
 func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, l *net.UnixListener, log *zap.Logger) *sessionServer {
 	return &sessionServer{
-		cfg: cfg, manager: m, hub: h, listener: l, log: log, nonce: randomID(),
-		stopping: make(chan struct{}),
-		conns:    make(map[*proto.Conn]struct{}),
-		byID:     make(map[blockmgr.SessionID]*session),
-		byOwner:  make(map[kv.Worker]*session),
-	}
-}
-
-// randomID is a random id, not 0, that survives a trip through JSON.
-func randomID() uint64 {
-	var b [8]byte
-	for {
-		rand.Read(b[:]) // never fails
-		if id := binary.LittleEndian.Uint64(b[:]) & (1<<53 - 1); id != 0 {
-			return id
-		}
+		cfg: cfg, manager: m, hub: h, listener: l, log: log, nonce: kv.RandomID(),
+		processes: newProcessTable(),
+		stopping:  make(chan struct{}),
+		conns:     make(map[*proto.Conn]struct{}),
+		byID:      make(map[blockmgr.SessionID]*session),
+		byOwner:   make(map[kv.Worker]*session),
+		waiting:   make(map[processKey]int),
 	}
 }
 
@@ -149,7 +142,7 @@ func (s *sessionServer) serve(c *proto.Conn) {
 		_ = sendError(c, 0, 0, refusalOf(refuse(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
 		return
 	}
-	p, err := watchProcess(c.Socket(), peer.PID)
+	p, err := s.processes.watch(c.Socket(), peer.PID)
 	if err != nil {
 		s.log.Warn("the engine's process cannot be watched: slots it leaves behind stay in quarantine", zap.Error(err))
 	}
@@ -161,7 +154,7 @@ func (s *sessionServer) serve(c *proto.Conn) {
 			err = s.serveWorker(c, peer, p, hello, corr)
 		}
 	} else {
-		p.close()
+		p.release()
 	}
 	if err = endOf(err); err != nil {
 		s.log.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
@@ -181,10 +174,8 @@ func (s *sessionServer) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error
 	switch {
 	case f.Type != proto.TypeHello:
 		err = refuse(proto.CodeState, "%s came first: want %s", f.Type, proto.TypeHello)
-	case f.Corr == 0:
-		err = refuse(proto.CodeRange, "%s correlation: 0, want another", f.Type)
 	default:
-		err = decode(f, &h)
+		err = decodeFrame(f, &h)
 	}
 	if err == nil && h.Major != proto.VersionMajor {
 		err = refuse(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -37,7 +39,7 @@ type session struct {
 	namespace kv.NamespaceID
 	uid       uint32
 	conn      *proto.Conn // the scheduler's
-	engine    *process    // the scheduler's; also the first of procs
+	engine    *process    // the scheduler's; one of procs
 	sched     *link       // the scheduler's connection, once pool is open
 	pool      *blockmgr.Pool
 	log       *zap.Logger
@@ -51,6 +53,9 @@ type session struct {
 	tokens, blocks int // of all open requests
 	tokenBuf       []uint32
 	resumed        bool
+	// superseded are requests whose id was opened again while they held grants;
+	// they stay until those are settled. maxGrants bounds them.
+	superseded map[requestName]*request
 
 	ctx         context.Context // ends with the session
 	cancel      context.CancelFunc
@@ -59,8 +64,8 @@ type session struct {
 
 	mu       sync.Mutex
 	requests map[uint64]*request
-	grants   int
-	workers  map[*link]struct{}
+	grants   int // of all requests, superseded ones too
+	workers  map[*workerLink]struct{}
 	lost     bool       // a worker has gone and the scheduler has not been told
 	procs    []*process // every process that ever connected and may still live
 	ended    bool
@@ -71,7 +76,7 @@ type sessionLimits struct{ requests, pins int }
 
 // sessionCounters count over all sessions.
 type sessionCounters struct {
-	frames, refused, loads, workersLost, lookups, claims, stores, commits atomic.Uint64
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits atomic.Uint64
 }
 
 // find is the request that a frame names.
@@ -88,12 +93,24 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 	return r, nil
 }
 
+// holder is the request that a frame about grants names: an open one, or an
+// earlier generation that still holds some.
+func (s *session) holder(id uint64, generation uint32) (*request, error) {
+	if r := s.superseded[requestName{id, generation}]; r != nil {
+		return r, nil
+	}
+	return s.find(id, generation)
+}
+
 func (s *session) open(m *proto.Open) error {
+	if s.superseded[requestName{m.Request, m.Generation}] != nil {
+		return refuse(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
+	}
 	if old := s.requests[m.Request]; old != nil {
 		if m.Generation <= old.generation {
 			return refuse(proto.CodeState, "request %d generation %d: generation %d is open", m.Request, m.Generation, old.generation)
 		}
-		if err := s.drop(old); err != nil {
+		if err := s.supersede(old); err != nil {
 			return err
 		}
 	}
@@ -113,7 +130,7 @@ func (s *session) append(m *proto.Append) error {
 		return err
 	}
 	if int(m.Offset) != r.tokens {
-		r.broken = refuse(proto.CodeState, "%s offset: %d, but the request has %d tokens", r.name(), m.Offset, r.tokens)
+		r.broken = refuse(proto.CodeState, "%s offset: %d, but the request has %d tokens", r, m.Offset, r.tokens)
 		return r.broken
 	}
 	return s.addTokens(r, m.Tokens)
@@ -130,11 +147,11 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	n := len(tokens)
 	switch {
 	case r.tokens+n > proto.MaxTokens:
-		r.broken = refuse(proto.CodeLimit, "%s tokens: %d, want at most %d", r.name(), r.tokens+n, proto.MaxTokens)
+		r.broken = refuse(proto.CodeLimit, "%s tokens: %d, want at most %d", r, r.tokens+n, proto.MaxTokens)
 	case s.tokens+n > maxSessionTokens:
-		r.broken = refuse(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r.name(), s.tokens+n, maxSessionTokens)
+		r.broken = refuse(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r, s.tokens+n, maxSessionTokens)
 	case s.blocks+(len(r.tail)+n)/s.chain.blockSize > maxSessionBlocks:
-		r.broken = refuse(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r.name(), maxSessionBlocks)
+		r.broken = refuse(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r, maxSessionBlocks)
 	}
 	if r.broken != nil {
 		return r.broken
@@ -164,37 +181,61 @@ func (s *session) release(m *proto.Range) error {
 	return s.unpin(slots)
 }
 
-// close ends a request.
+// close ends a request, or what is left of an earlier generation of it.
 func (s *session) close(m *proto.Close) error {
+	if r := s.superseded[requestName{m.Request, m.Generation}]; r != nil {
+		return s.abortGrants(r)
+	}
 	r := s.requests[m.Request]
 	if r == nil || r.generation != m.Generation {
 		_, err := s.find(m.Request, m.Generation)
 		return err
 	}
-	return s.drop(r)
+	return errors.Join(s.retire(r), s.abortGrants(r))
 }
 
-// drop forgets a request, its pins and its grants.
-func (s *session) drop(r *request) error {
-	var pins, grants []blockmgr.Slot
+// supersede ends a request whose id is opened again. Its grants stay: the engine
+// may still be copying into them, and commits or aborts them later.
+func (s *session) supersede(r *request) error {
+	s.mu.Lock()
+	held := len(r.grants)
+	s.mu.Unlock()
+	if held > 0 {
+		s.superseded[r.requestName] = r
+	}
+	return s.retire(r)
+}
+
+// retire takes a request out of the open ones. Its pins drop, its grants stay.
+func (s *session) retire(r *request) error {
+	var pins []blockmgr.Slot
 	s.mu.Lock()
 	r.closed = true
 	delete(s.requests, r.id)
 	for _, slot := range r.pins {
 		pins = append(pins, slot)
 	}
-	for slot := range r.grants {
-		grants = append(grants, slot)
-	}
-	s.grants -= len(grants)
+	clear(r.pins)
 	s.mu.Unlock()
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
-	err := s.unpin(pins)
-	if len(grants) > 0 {
-		err = errors.Join(err, s.pool.Abort(s.id, grants))
+	r.blocks, r.tail = nil, nil
+	return s.unpin(pins)
+}
+
+// abortGrants gives back all that a request was granted.
+func (s *session) abortGrants(r *request) error {
+	s.mu.Lock()
+	slots := slices.Collect(maps.Keys(r.grants))
+	s.mu.Unlock()
+	if len(slots) == 0 {
+		return nil
 	}
-	return err
+	if err := s.pool.Abort(s.id, slots); err != nil {
+		return err
+	}
+	s.settle(r, slots)
+	return nil
 }
 
 func (s *session) unpin(slots []blockmgr.Slot) error {
@@ -205,7 +246,7 @@ func (s *session) unpin(slots []blockmgr.Slot) error {
 }
 
 // join adds a worker's connection.
-func (s *session) join(l *link) error {
+func (s *session) join(l *workerLink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -220,7 +261,7 @@ func (s *session) join(l *link) error {
 }
 
 // leave takes a worker's connection out. lost says that it ended without BYE.
-func (s *session) leave(l *link, lost bool) {
+func (s *session) leave(l *workerLink, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.workers[l]; !ok {
@@ -235,8 +276,8 @@ func (s *session) leave(l *link, lost bool) {
 }
 
 // watch keeps p until the session has ended; it takes p over. Processes that
-// have exited meanwhile are let go, so that the list is bounded by the
-// connections.
+// have exited meanwhile are let go and one that is kept already is not kept
+// twice, so that the list is bounded by the processes that live.
 func (s *session) watch(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +286,8 @@ func (s *session) watch(p *process) bool {
 	}
 	kept := s.procs[:0]
 	for _, old := range s.procs {
-		if old.gone() {
-			old.close()
+		if old.gone() || old == p {
+			old.release()
 			continue
 		}
 		kept = append(kept, old)

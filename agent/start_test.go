@@ -1,15 +1,23 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -19,7 +27,7 @@ func TestSecondAgentOnASocketIsRefused(t *testing.T) {
 	a := startAgent(t, cfg)
 	other := testConfig(t)
 	other.Socket = cfg.Socket
-	if _, err := New(other, nil); err == nil || !strings.Contains(err.Error(), "another agent is serving on it") {
+	if _, err := New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another agent is serving on it") {
 		t.Errorf("got error %v", err)
 	}
 	a.scheduler(t, 1) // the first one goes on
@@ -76,36 +84,106 @@ func TestBadConfigIsNamed(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
+		early  bool // before anything is started
 		change func(*Config)
 		want   []string
 	}{
-		{"no node", func(c *Config) { c.Node = "" }, []string{"node name", `""`}},
-		{"relative socket", func(c *Config) { c.Socket = "a.sock" }, []string{"socket path", "a.sock"}},
-		{"long socket", func(c *Config) { c.Socket = "/" + strings.Repeat("x", 200) }, []string{"socket path", "201 bytes", "1..107"}},
-		{"socket is a file", func(c *Config) { c.Socket = file }, []string{"socket path", file, "not a socket"}},
-		{"admin without port", func(c *Config) { c.Admin = "localhost" }, []string{"admin address", "localhost"}},
-		{"admin port in use", func(c *Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
-		{"cluster", func(c *Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
-		{"NATS URL", func(c *Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
-		{"host directory", func(c *Config) { c.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
-		{"disk directory", func(c *Config) { c.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
-		{"host size", func(c *Config) { c.HostBytes = 1 }, []string{"host size", "1"}},
-		{"extent size", func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2147483648"}},
+		{"no node", true, func(c *Config) { c.Node = "" }, []string{"node name", `""`}},
+		{"relative socket", true, func(c *Config) { c.Socket = "a.sock" }, []string{"socket path", "a.sock"}},
+		{"long socket", true, func(c *Config) { c.Socket = "/" + strings.Repeat("x", 200) }, []string{"socket path", "201 bytes", "1..107"}},
+		{"socket is a file", false, func(c *Config) { c.Socket = file }, []string{"socket path", file, "not a socket"}},
+		{"admin without port", true, func(c *Config) { c.Admin = "localhost" }, []string{"admin address", "localhost"}},
+		{"admin port in use", false, func(c *Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
+		{"cluster", true, func(c *Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
+		{"NATS URL", true, func(c *Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
+		{"host directory", false, func(c *Config) { c.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
+		{"disk directory", false, func(c *Config) { c.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
+		{"host size", true, func(c *Config) { c.HostBytes = 1 }, []string{"host size", "1"}},
+		{"disk size", true, func(c *Config) { c.DiskBytes = 5 }, []string{"disk size", "5"}},
+		{"no disk directory", true, func(c *Config) { c.DiskDir = "" }, []string{"disk directory"}},
+		{"NATS scheme", true, func(c *Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
+		{"admin port", true, func(c *Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
+		{"extent size", true, func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2147483648"}},
 	} {
 		cfg := testConfig(t)
 		c.change(&cfg)
-		_, err := New(cfg, nil)
+		_, err := New(t.Context(), cfg, nil)
 		if err == nil {
 			t.Errorf("%s: the agent started", c.name)
 			continue
+		}
+		if c.early && (cfg.Validate() == nil || exists(cfg.HostDir)) {
+			t.Errorf("%s: found only after something was started: Validate says %v", c.name, cfg.Validate())
 		}
 		for _, want := range c.want {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error %q does not say %q", c.name, err, want)
 			}
 		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: error %q has several lines", c.name, err)
+		if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: error %q has several lines or a password", c.name, err)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// A signal may come while the agent starts. It then undoes what it has done.
+func TestStartIsBrokenOffWhenItsContextEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var server sync.WaitGroup
+	server.Go(func() { // a NATS server that hangs up; the signal comes meanwhile
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			cancel()
+			c.Close()
+		}
+	})
+	defer server.Wait()
+	defer l.Close()
+	cfg := testConfig(t)
+	cfg.NATSURL = "nats://" + l.Addr().String()
+	if _, err := New(ctx, cfg, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want %v", err, context.Canceled)
+	}
+	if _, err := New(ctx, testConfig(t), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("without NATS: got error %v, want %v", err, context.Canceled)
+	}
+	if exists(cfg.HostDir) || exists(cfg.Socket) {
+		t.Error("the agent went on starting")
+	}
+}
+
+func TestGPUsAreListedAsFarAsTheyCanBeRead(t *testing.T) {
+	one, broken := []gpu.Device{{Name: "H200"}}, errors.New("GPU 1: lost")
+	for _, c := range []struct {
+		devices []gpu.Device
+		err     error
+		want    []string
+	}{
+		{nil, nil, []string{"no GPU visible"}},
+		{nil, errors.New("no NVIDIA driver"), []string{"GPUs are not listed"}},
+		{one, nil, []string{"GPU"}},
+		{one, broken, []string{"GPU", "not every GPU is listed"}},
+	} {
+		core, logged := observer.New(zap.InfoLevel)
+		logGPUs(zap.New(core), func() ([]gpu.Device, error) { return c.devices, c.err })
+		var got []string
+		for _, e := range logged.All() {
+			got = append(got, e.Message)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d GPUs, error %v: logged %q, want %q", len(c.devices), c.err, got, c.want)
 		}
 	}
 }

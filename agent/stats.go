@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
@@ -58,7 +57,11 @@ type SessionStats struct {
 	Stores      uint64 `json:"stores"`
 	Commits     uint64 `json:"commits"`
 	WorkersLost uint64 `json:"workers_lost"`
-	// AwaitingExit is the number of ended sessions whose processes live on.
+	// LoadsDropped are LOADs that found the queue of a worker full; the worker is
+	// then cut off.
+	LoadsDropped uint64 `json:"loads_dropped"`
+	// AwaitingExit is the number of ended sessions that left granted slots in
+	// quarantine and whose processes live on.
 	AwaitingExit int `json:"awaiting_exit"`
 }
 
@@ -80,20 +83,13 @@ func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
 	for _, p := range a.manager.Pools() {
 		ps := PoolStats{Pool: poolID(a.cfg.Node, p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
-		s.Quiet = s.Quiet && quiesced(p)
+		s.Quiet = s.Quiet && p.Idle()
 		s.Pools = append(s.Pools, ps)
 	}
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
 	a.server.snapshot(&s)
 	return s
-}
-
-// quiesced reports whether a pool has nothing to do.
-func quiesced(p *blockmgr.Pool) bool {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return p.Quiesce(ctx) == nil
 }
 
 // snapshot fills in the events and streams, and reports whether a rank is
@@ -140,14 +136,17 @@ func hex16(v uint64) string { return fmt.Sprintf("%016x", v) }
 func (s *sessionServer) snapshot(out *Stats) {
 	s.mu.Lock()
 	out.Sessions = len(s.byID)
-	waiting := s.waiting
+	waiting := 0
+	for _, n := range s.waiting {
+		waiting += n
+	}
 	s.mu.Unlock()
 	c := &s.sessions
 	out.Engines = SessionStats{
 		Connections: s.count.accepted.Load(), Denied: s.count.denied.Load(), Malformed: s.count.malformed.Load(),
 		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
 		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
-		WorkersLost: c.workersLost.Load(), AwaitingExit: waiting,
+		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -55,7 +57,7 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 		return err
 	}
 	if !open {
-		return refuse(proto.CodeNotFound, "%s was closed", r.name())
+		return refuse(proto.CodeNotFound, "%s was closed", r)
 	}
 	hit := proto.LookupHit{
 		Request: m.Request, Generation: m.Generation, First: m.First,
@@ -87,9 +89,10 @@ func (s *session) recordPins(r *request, first uint32, slots []blockmgr.Slot) (s
 	return spare, true
 }
 
-// claim answers a CLAIM: it sends LOAD to every worker and the slots to the
-// scheduler. The pins stay until RELEASE. After a worker was lost the next CLAIM
-// is refused, so that the scheduler learns of it before it relies on a load.
+// claim answers a CLAIM: it queues LOAD for every worker and sends the slots to
+// the scheduler. The pins stay until RELEASE. After a worker was lost the next
+// CLAIM is refused, so that the scheduler learns of it before it relies on a
+// load.
 func (s *session) claim(corr uint32, m *proto.Claim) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -101,13 +104,18 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 		return err
 	}
 	packed := packSlots(slots)
+	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packed, Blocks: m.Blocks}, slots}
 	told := 0
 	for _, w := range workers {
-		if w.send(proto.TypeLoad, 0, &proto.Load{Job: m.Job, Slots: packed, Blocks: m.Blocks}, slots) == nil {
-			told++ // else the connection is closed, and its reader takes the worker out
+		if w.offer(load) {
+			told++
 		}
 	}
 	s.count.loads.Add(uint64(told))
+	if n := len(workers) - told; n > 0 {
+		s.count.loadsDropped.Add(uint64(n))
+		s.log.Warn("workers do not read: their connections are closed", zap.Int("workers", n), zap.Int("queued_loads", maxQueuedLoads))
+	}
 	if told == 0 {
 		return refuse(proto.CodeState, "job %d: no worker could be told", m.Job)
 	}
@@ -115,7 +123,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 }
 
 // claimable is what a CLAIM needs: the pinned slots and the workers to tell.
-func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*link, error) {
+func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*workerLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -129,7 +137,7 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*lin
 	for i := range slots {
 		slot, ok := r.pins[m.First+uint32(i)]
 		if !ok {
-			return nil, nil, refuse(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r.name(), m.First+uint32(i))
+			return nil, nil, refuse(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
 		}
 		slots[i] = slot
 	}
@@ -178,7 +186,7 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 
 // granted checks that every slot of a list is granted to the request.
 func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
-	r, err := s.find(m.Request, m.Generation)
+	r, err := s.holder(m.Request, m.Generation)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,7 +199,7 @@ func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) 
 	for _, slot := range slots {
 		if _, ok := r.grants[slot]; !ok {
 			return nil, nil, refuse(proto.CodeState, "slot %d of extent %d generation %d is not granted to %s",
-				slot.Index, slot.Extent, slot.Generation, r.name())
+				slot.Index, slot.Extent, slot.Generation, r)
 		}
 	}
 	return r, slots, nil
@@ -206,6 +214,9 @@ func (s *session) settle(r *request, slots []blockmgr.Slot) {
 		delete(r.grants, slot)
 	}
 	s.grants -= before - len(r.grants)
+	if len(r.grants) == 0 {
+		delete(s.superseded, r.requestName)
+	}
 }
 
 func (s *session) commit(corr uint32, m *proto.SlotList) error {

@@ -18,29 +18,38 @@ func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, 
 	if err != nil {
 		s.sessions.refused.Add(1)
 		_ = sendError(c, corr, 0, refusalOf(err))
-		p.close()
+		p.release()
 		return err
 	}
 	if err := c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, poolID(s.cfg.Node, sess.namespace)), nil); err != nil {
 		return err
 	}
-	l := newLink(c, sess.pool)
-	if err := s.register(c, sess, h, l); err != nil {
-		return err
-	}
-	stop, watched := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		l.watch(stop)
-	}()
-	bye, err := s.readWorker(c)
-	sess.leave(l, bye == nil)
-	close(stop)
-	<-watched
+	l := newWorkerLink(c, sess.pool)
+	bye, err := s.runWorker(c, sess, h, l)
 	if bye != nil {
 		_ = c.Send(proto.TypeOK, bye.Corr, nil, nil)
 	}
 	return err
+}
+
+// runWorker registers a worker and serves it until its connection ends or BYE
+// comes, whose header it then returns. The session does not count on the worker
+// any more, however it ended.
+func (s *sessionServer) runWorker(c *proto.Conn, sess *session, h *proto.Hello, l *workerLink) (bye *proto.Header, err error) {
+	if err := s.register(c, sess, h, l); err != nil {
+		sess.leave(l, true) // it may have joined and died before it was told so
+		return nil, err
+	}
+	stop, sent := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(sent)
+		l.send(stop)
+	}()
+	bye, err = s.readWorker(c)
+	sess.leave(l, bye == nil)
+	close(stop)
+	<-sent
+	return bye, err
 }
 
 // findSession is the session that a worker wants to join, if it may.
@@ -63,7 +72,7 @@ func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, 
 
 // register reads REGISTER and lets the worker join. An error ends the
 // connection; the client has been told.
-func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l *link) error {
+func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l *workerLink) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
 	if err != nil {
@@ -74,10 +83,8 @@ func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l
 	switch {
 	case f.Type != proto.TypeRegister:
 		err = refuse(proto.CodeState, "%s came before %s", f.Type, proto.TypeRegister)
-	case f.Corr == 0:
-		err = refuse(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
 	default:
-		if err = decode(f, &m); err == nil && m.BlockBytes > h.Namespace.BlockBytes() {
+		if err = decodeFrame(f, &m); err == nil && m.BlockBytes > h.Namespace.BlockBytes() {
 			err = refuse(proto.CodeRange, "REGISTER block_bytes: %d, want at most the %d of the namespace's block", m.BlockBytes, h.Namespace.BlockBytes())
 		}
 	}
@@ -102,8 +109,7 @@ func (s *sessionServer) readWorker(c *proto.Conn) (bye *proto.Header, err error)
 		}
 		err = unexpected(f.Type, proto.RoleWorker)
 		if f.Type == proto.TypeBye {
-			var m proto.Bye
-			if err = decode(f, &m); err == nil {
+			if err = decodeFrame(f, new(proto.Bye)); err == nil {
 				return &f.Header, nil
 			}
 		}

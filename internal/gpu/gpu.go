@@ -1,7 +1,9 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -23,7 +25,9 @@ type library interface {
 	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
 }
 
-// List returns the GPUs that the NVIDIA driver shows to this process.
+// List returns the GPUs that the NVIDIA driver shows to this process; there may
+// be none. With an error the devices are those that could be read: one that is
+// lost does not hide the others.
 func List() ([]Device, error) { return list(nvml.New()) }
 
 func list(lib library) ([]Device, error) {
@@ -40,12 +44,17 @@ func list(lib library) ([]Device, error) {
 		return nil, fmt.Errorf("count GPUs: %s", lib.ErrorString(ret))
 	}
 	devices := make([]Device, 0, n)
+	var unread []string
 	for i := range n {
 		d, err := describe(lib, i)
 		if err != nil {
-			return devices, err
+			unread = append(unread, err.Error())
+			continue
 		}
 		devices = append(devices, d)
+	}
+	if len(unread) > 0 {
+		return devices, errors.New(strings.Join(unread, "; "))
 	}
 	return devices, nil
 }

@@ -49,10 +49,24 @@ func TestListDescribesEachGPU(t *testing.T) {
 	}
 }
 
-func TestLostGPUIsNamed(t *testing.T) {
-	_, err := list(fakeLibrary(nvml.SUCCESS, nil))
-	if err == nil || !strings.HasPrefix(err.Error(), "GPU 0: ") {
-		t.Errorf("got error %v", err)
+func TestLostGPUIsNamedAndDoesNotHideTheOthers(t *testing.T) {
+	device := &mock.Device{
+		GetNameFunc:       func() (string, nvml.Return) { return "NVIDIA H200", nvml.SUCCESS },
+		GetUUIDFunc:       func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS },
+		GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED },
+	}
+	got, err := list(fakeLibrary(nvml.SUCCESS, nil, device, nil))
+	if err == nil || !strings.HasPrefix(err.Error(), "GPU 0: ") || !strings.Contains(err.Error(), "; GPU 2: ") {
+		t.Errorf("got error %v, want one that names GPUs 0 and 2", err)
+	}
+	if want := []Device{{Index: 1, UUID: "GPU-1", Name: "NVIDIA H200"}}; !cmp.Equal(want, got) {
+		t.Errorf("devices (-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+func TestNoGPUIsNoError(t *testing.T) {
+	if got, err := list(fakeLibrary(nvml.SUCCESS)); err != nil || len(got) != 0 {
+		t.Errorf("got %+v, error %v", got, err)
 	}
 }
 

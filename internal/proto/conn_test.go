@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,7 +99,10 @@ func TestMessagesThatAreNoFramesAreMalformed(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrongMagic := append([]byte("KVB1"), good[4:]...)
+	withFlag := slices.Clone(good)
+	withFlag[7] = 0x80
 	for name, message := range map[string][]byte{
+		"a flag":        withFlag,
 		"half a header": good[:8],
 		"half a body":   good[:len(good)-2],
 		"wrong magic":   wrongMagic,

@@ -22,15 +22,16 @@
 // LOOKUP, CLAIM, STORE, COMMIT, BYE, HELLO, REGISTER and RESUME want an answer
 // and carry a correlation other than 0; the answer, or ERROR, carries the same.
 // The other frames carry 0 and get no answer, but an ERROR with correlation 0
-// that names their request when they are refused. Answers to LOOKUPs that wait
+// that names their request when they are refused; with another correlation they
+// are refused. Answers to LOOKUPs that wait
 // may overtake each other and other answers.
 //
 // # Ownership
 //
-// What LOOKUP reports is pinned for the session until RELEASE, CLOSE or the
-// session's end; what STORE grants belongs to the session until COMMIT, ABORT,
-// CLOSE or the session's end. An engine must have no copy in flight to or from
-// a slot when it gives the slot back.
+// What LOOKUP reports is pinned for the session until RELEASE, CLOSE, the
+// request's next OPEN or the session's end; what STORE grants belongs to the
+// session until COMMIT, ABORT, CLOSE or the session's end. An engine must have no
+// copy in flight to or from a slot when it gives the slot back.
 //
 // # Limits and failure
 //

@@ -50,6 +50,16 @@ func (t Type) String() string {
 	return fmt.Sprintf("TYPE(%d)", uint16(t))
 }
 
+// WantsAnswer reports whether a client's frame of type t is answered. Such a
+// frame carries a correlation other than 0, every other frame carries 0.
+func (t Type) WantsAnswer() bool {
+	switch t {
+	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume:
+		return true
+	}
+	return false
+}
+
 const (
 	// Magic starts every frame: "BYD1" read as a little-endian u32.
 	Magic uint32 = 0x31445942
@@ -72,8 +82,10 @@ const (
 //
 //	u32 magic | u16 type | u16 flags (0) | u32 correlation | u32 body length
 //
-// A request with correlation 0 wants no answer; an answer carries its
-// request's correlation. Frames that the agent sends on its own have 0.
+// A frame that wants an answer (Type.WantsAnswer) has a correlation other than
+// 0, which its answer repeats. All other frames, and those that the agent sends
+// on its own, have 0. No flag is defined: a frame with one is no frame of this
+// version, since it may mean something else than it says.
 type Header struct {
 	Type  Type
 	Flags uint16
@@ -107,6 +119,9 @@ func ParseFrame(b []byte) (Header, []byte, error) {
 		Flags: binary.LittleEndian.Uint16(b[6:]),
 		Corr:  binary.LittleEndian.Uint32(b[8:]),
 		Body:  binary.LittleEndian.Uint32(b[12:]),
+	}
+	if h.Flags != 0 {
+		return Header{}, nil, fmt.Errorf("frame %s flags: %#x, want 0", h.Type, h.Flags)
 	}
 	if int(h.Body) != len(b)-HeaderSize {
 		return Header{}, nil, fmt.Errorf("frame %s: body length %d, but %d bytes follow the header", h.Type, h.Body, len(b)-HeaderSize)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +87,17 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 			t.Errorf("%s:\n got %x\nwant %x", s.t, got, want[s.t.String()])
 		}
 		checkDecodes(t, s, got)
+	}
+}
+
+// The sample of every frame that a client sends carries a correlation exactly
+// if the frame wants an answer.
+func TestFramesThatWantAnAnswerCarryACorrelation(t *testing.T) {
+	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed}
+	for _, s := range samples() {
+		if want := s.corr != 0 && !slices.Contains(fromAgent, s.t); s.t.WantsAnswer() != want {
+			t.Errorf("%s: wants an answer: %v, want %v", s.t, !want, want)
+		}
 	}
 }
 

@@ -26,7 +26,10 @@ type Hello struct {
 	Role  string `msg:"role"`
 	// Engine names the engine and its version, for people: "vllm 0.32.0".
 	Engine string `msg:"engine"`
-	// Incarnation is random and new at every start of the engine.
+	// Incarnation is random and new at every start of the engine. It is for people:
+	// the agent logs it, so that its lines can be matched with the engine's, and
+	// decides nothing by it. What a dead engine may still write is known from its
+	// processes, which cannot be wrong about it.
 	Incarnation uint64 `msg:"incarnation"`
 	// WorkerID and DPRank are the worker that requests are routed to.
 	WorkerID uint64 `msg:"worker_id"`
@@ -60,8 +63,8 @@ type Welcome struct {
 	// MaxRequests and MaxPins bound the open requests and the pins of a session.
 	MaxRequests uint32 `msg:"max_requests"`
 	MaxPins     uint32 `msg:"max_pins"`
-	// HostEnabled is false when the agent has no tier to store into: then STORE
-	// grants nothing and LOOKUP finds nothing.
+	// HostEnabled is false when the agent has no tier to store into, or no room for
+	// this namespace now: then STORE grants nothing and LOOKUP finds nothing.
 	HostEnabled bool `msg:"host_enabled"`
 }
 
@@ -102,8 +105,8 @@ const (
 	CodeRange       = "out_of_range" // a field is outside its range
 	CodeState       = "bad_state"    // the frame does not fit the session's or request's state
 	CodeNotFound    = "not_found"    // no such request or generation
-	CodeLimit       = "limit"        // a limit of the session is reached
-	CodeNamespace   = "namespace"    // the namespace is not the session's
+	CodeLimit       = "limit"        // a limit of the session or of the agent is reached
+	CodeNamespace   = "namespace"    // the agent does not keep this namespace, or it is not the session's
 	CodeDenied      = "denied"       // the peer is not allowed
 	CodeInternal    = "internal"     // the agent failed
 )
@@ -111,8 +114,10 @@ const (
 // Open begins a request and carries the first piece of its tokens (OPEN).
 // Request ids are the engine's; Generation tells the incarnations of one id
 // apart (a preempted request comes back with the next one). A second OPEN of an
-// id with a higher generation closes the earlier one. Wants no answer; mistakes
-// surface in the next frame that does.
+// id with a higher generation ends the earlier one: its pins drop, so that no
+// copy from them may be in flight. What it was granted stays granted, because a
+// copy into it may be; COMMIT and ABORT of the earlier generation settle it.
+// Wants no answer; mistakes surface in the next frame that does.
 type Open struct {
 	Request    uint64 `msg:"req"`
 	Generation uint32 `msg:"gen"`
@@ -190,7 +195,8 @@ type Claimed struct {
 	Job uint64 `msg:"job"`
 	// Slots are the Count slots, packed; see AppendSlots. Workers got the same.
 	Slots []byte `msg:"slots"`
-	// Workers is the number of workers that LOAD was sent to.
+	// Workers is the number of workers that LOAD is on its way to. One that does
+	// not take it loses its connection, and the next CLAIM is refused once.
 	Workers uint32 `msg:"workers"`
 }
 
@@ -233,7 +239,8 @@ type SlotList struct {
 }
 
 // Close ends a request (CLOSE): its remaining pins drop and its granted but
-// uncommitted slots are aborted.
+// uncommitted slots are aborted, so that no copy from or to any of them may be
+// in flight. It may also name an earlier generation that still holds grants.
 type Close struct {
 	Request    uint64 `msg:"req"`
 	Generation uint32 `msg:"gen"`

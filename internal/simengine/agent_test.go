@@ -217,3 +217,27 @@ func TestOutputBlocksAreStoredToo(t *testing.T) {
 		}
 	})
 }
+
+// The fake agent panics when a request is closed or opened again while it holds
+// grants.
+func TestGrantsAreSettledBeforeARequestEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := newFakeAgent(testNaming(), 64)
+		agent.failCommits = true
+		e := newTestEngine(testOptions(8), agent)
+		defer e.start(t)()
+		var requests []*request
+		for i := range 4 { // together they do not fit: some are preempted and opened again
+			requests = append(requests, e.generate(tokenRun(100*i, 9), 20))
+		}
+		for _, r := range requests {
+			if _, _, err := result(r); err != nil {
+				t.Error(err)
+			}
+		}
+		e.checkSettled(t, agent)
+		if s := e.counts.snapshot(); s.Preempted == 0 || s.StoresFailed == 0 || s.BlocksStored != 0 {
+			t.Errorf("%+v: want preemptions, failed stores and no block stored", s)
+		}
+	})
+}

@@ -3,7 +3,6 @@ package simengine
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // httpCloseTime bounds the end of HTTP exchanges after the last request has
@@ -98,7 +99,7 @@ func (e *Engine) start(ctx context.Context, pub *publisher) (c *core, wait func(
 	var group sync.WaitGroup
 	var agent remote = absent{}
 	if e.opts.AgentSocket != "" {
-		s := newSession(&e.opts, hello(&e.opts, incarnation(), pub.events, pub.again), e.device, e.log, &e.ctr)
+		s := newSession(&e.opts, hello(&e.opts, kv.RandomID(), pub.events, pub.again), e.device, e.log, &e.ctr)
 		group.Go(func() { s.run(sessionCtx) })
 		select {
 		case <-s.tried: // so that the first request finds the agent, if there is one
@@ -125,11 +126,4 @@ func closeServer(s *http.Server, failed <-chan error) error {
 		return fmt.Errorf("sim-engine: http: %w", err)
 	}
 	return nil
-}
-
-// incarnation tells this engine process from every other one.
-func incarnation() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:])
 }

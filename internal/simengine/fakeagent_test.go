@@ -21,13 +21,14 @@ type fakeAgent struct {
 	dropLoads   bool          // CLAIM is answered, LOAD never sent
 	gate        chan struct{} // when not nil, each LOAD waits to receive from it
 	staleOnLoad bool          // slots are granted again before they are read
+	failCommits bool          // COMMIT is refused
 
 	mu       sync.Mutex
 	slots    []fakeSlot
 	index    map[kv.BlockKey]uint32
 	requests map[proto.RequestID]*sequence
 	pins     map[proto.RequestID]int
-	granted  int
+	granted  map[proto.Slot]proto.RequestID
 	claims   []int // blocks of each CLAIM
 	ended    bool
 
@@ -44,7 +45,7 @@ type fakeSlot struct {
 func newFakeAgent(n naming, blockBytes int) *fakeAgent {
 	return &fakeAgent{
 		naming: n, tier: kv.TierHost, blockBytes: blockBytes,
-		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{},
+		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{}, granted: map[proto.Slot]proto.RequestID{},
 		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}),
 	}
 }
@@ -60,8 +61,19 @@ func (f *fakeAgent) Open(r proto.RequestID, _, _, _ string, tokens []uint32) err
 			panic(fmt.Sprintf("OPEN %v while %v is open", r, o))
 		}
 	}
+	f.checkSettled("OPEN", r)
 	f.requests[r] = newSequence(f.naming, append([]uint32(nil), tokens...))
 	return nil
+}
+
+// checkSettled panics when a request that ends, of whatever generation, still
+// holds grants: its engine may be copying into them.
+func (f *fakeAgent) checkSettled(frame string, r proto.RequestID) {
+	for slot, o := range f.granted {
+		if o.ID == r.ID {
+			panic(fmt.Sprintf("%s %v while %v is granted slot %v", frame, r, o, slot))
+		}
+	}
 }
 
 func (f *fakeAgent) request(r proto.RequestID) (*sequence, error) {
@@ -147,9 +159,10 @@ func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int
 		}
 		n := uint32(len(f.slots))
 		f.slots = append(f.slots, fakeSlot{bytes: make([]byte, f.blockBytes), key: id.key, gen: 1})
-		a.Grants = append(a.Grants, proto.GrantedSlot{Block: uint32(first + i), Slot: proto.Slot{Index: n, Generation: 1}})
+		slot := proto.Slot{Index: n, Generation: 1}
+		f.granted[slot] = r
+		a.Grants = append(a.Grants, proto.GrantedSlot{Block: uint32(first + i), Slot: slot})
 	}
-	f.granted += len(a.Grants)
 	return a, nil
 }
 
@@ -159,21 +172,26 @@ func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.S
 	if _, err := f.request(r); err != nil {
 		return err
 	}
+	if f.failCommits {
+		return &proto.RefusedError{Type: proto.TypeCommit}
+	}
 	for _, s := range slots {
 		slot := f.slots[s.Index]
 		if n := wrongBytes(slot.bytes, slot.key); n > 0 {
 			panic(fmt.Sprintf("COMMIT of slot %d with %d wrong bytes", s.Index, n))
 		}
 		f.index[slot.key] = s.Index
+		delete(f.granted, s)
 	}
-	f.granted -= len(slots)
 	return nil
 }
 
 func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.granted -= len(slots)
+	for _, s := range slots {
+		delete(f.granted, s)
+	}
 	return nil
 }
 
@@ -187,6 +205,7 @@ func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
 func (f *fakeAgent) CloseRequest(r proto.RequestID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.checkSettled("CLOSE", r)
 	delete(f.requests, r)
 	delete(f.pins, r)
 	return nil
@@ -238,8 +257,8 @@ func (f *fakeAgent) leftovers() string {
 	for _, n := range f.pins {
 		pins += n
 	}
-	if len(f.requests) == 0 && pins == 0 && f.granted == 0 {
+	if len(f.requests) == 0 && pins == 0 && len(f.granted) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), pins, f.granted)
+	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), pins, len(f.granted))
 }

@@ -50,14 +50,19 @@ type Options struct {
 	Seed uint64
 }
 
-// limits of the options, far above what a simulation needs.
+// The largest values of the options of the same names, far above what a
+// simulation needs.
 const (
-	maxDeviceBlocks = 1 << 24
-	maxDeviceBytes  = 1 << 40
-	maxSeqsLimit    = 1 << 16
-	maxWaitingLimit = 1 << 20
-	maxBufferSteps  = 1 << 20
-	maxDropFrames   = 1 << 12
+	MaxDeviceBlocks  = 1 << 24
+	MaxSeqs          = 1 << 16
+	MaxBatchedTokens = 1 << 24
+	MaxWaiting       = 1 << 20
+	MaxBufferSteps   = 1 << 20
+	MaxDropFrames    = 1 << 12
+	MaxStepBase      = time.Minute
+	MaxLookupWait    = time.Minute
+
+	maxDeviceBytes = 1 << 40
 )
 
 // withDefaults is o with every zero field replaced by its default.
@@ -97,12 +102,12 @@ func (o Options) Validate() error {
 		name        string
 		v, min, max int
 	}{
-		{"device blocks", o.DeviceBlocks, 1, maxDeviceBlocks},
-		{"max num seqs", o.MaxSeqs, 1, maxSeqsLimit},
-		{"max num batched tokens", o.MaxBatchedTokens, 1, 1 << 24},
-		{"max waiting", o.MaxWaiting, 1, maxWaitingLimit},
-		{"buffer steps", o.BufferSteps, 1, maxBufferSteps},
-		{"drop frames", o.DropFrames, 0, maxDropFrames},
+		{"device blocks", o.DeviceBlocks, 1, MaxDeviceBlocks},
+		{"max num seqs", o.MaxSeqs, 1, MaxSeqs},
+		{"max num batched tokens", o.MaxBatchedTokens, 1, MaxBatchedTokens},
+		{"max waiting", o.MaxWaiting, 1, MaxWaiting},
+		{"buffer steps", o.BufferSteps, 1, MaxBufferSteps},
+		{"drop frames", o.DropFrames, 0, MaxDropFrames},
 	} {
 		if c.v < c.min || c.v > c.max {
 			return fmt.Errorf("%s: %d is not in %d..%d", c.name, c.v, c.min, c.max)
@@ -114,11 +119,11 @@ func (o Options) Validate() error {
 	if !(o.SpeedUp > 0) {
 		return fmt.Errorf("speed-up: %g is not positive", o.SpeedUp)
 	}
-	if o.StepBase < 0 || o.StepBase > time.Minute {
-		return fmt.Errorf("step base: %s is not in 0s..1m", o.StepBase)
+	if o.StepBase < 0 || o.StepBase > MaxStepBase {
+		return fmt.Errorf("step base: %s is not in 0s..%s", o.StepBase, MaxStepBase)
 	}
-	if o.LookupWait > time.Minute {
-		return fmt.Errorf("lookup wait: %s is not in 0s..1m", o.LookupWait)
+	if o.LookupWait > MaxLookupWait {
+		return fmt.Errorf("lookup wait: %s is not in 0s..%s", o.LookupWait, MaxLookupWait)
 	}
 	if b := uint64(o.DeviceBlocks) * o.Namespace.BlockBytes(); b > maxDeviceBytes {
 		return fmt.Errorf("device blocks: %d blocks of %d bytes are %d bytes, more than %d",

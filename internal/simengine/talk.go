@@ -47,8 +47,8 @@ func (t *talk) run(a attempt) {
 	defer a.ended()
 	defer close(t.done)
 	if a.after != nil {
-		// A commit of the earlier generation must not meet this one's OPEN, which
-		// would close it.
+		// The earlier generation's copies have ended and its grants are committed or
+		// aborted by then: OPEN ends it in the agent.
 		<-a.after
 	}
 	t.err = t.link.sched.Open(t.id, "", "", "", a.tokens)
@@ -57,6 +57,7 @@ func (t *talk) run(a attempt) {
 		task()
 	}
 	if t.err == nil {
+		// No copy is in flight: loads have reported, stores have settled their grants.
 		// Without a connection the session's end has closed the request.
 		_ = t.link.sched.CloseRequest(t.id)
 	}
@@ -215,7 +216,8 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 }
 
 // storeSome offers blocks, copies those that are granted a slot, and commits
-// them.
+// them, or aborts all of them when that fails. Of a GRANT that does not come in
+// time nothing is copied, so that CLOSE may abort it.
 func (t *talk) storeSome(first int, blocks []int32) error {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
 	defer cancel()
@@ -239,7 +241,7 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 		err = t.link.sched.Commit(ctx, t.id, slots)
 	}
 	if err != nil {
-		// What is not aborted here is aborted by CLOSE or by the session's end.
+		// Without a connection the session's end has taken the slots back.
 		_ = t.link.sched.Abort(t.id, grantedSlots(a.Grants))
 		return err
 	}

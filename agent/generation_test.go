@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// superseded opens request 1 twice; its first generation holds grants for all n
+// blocks, its second generation has other tokens.
+func superseded(t *testing.T, c *proto.SchedulerClient, n int) (old, current proto.RequestID, grants []proto.Slot) {
+	t.Helper()
+	old, current = proto.RequestID{ID: 1}, proto.RequestID{ID: 1, Generation: 1}
+	if err := c.Open(old, "", "", "", prompt(1, n)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Store(t.Context(), old, 0, n)
+	if err != nil || len(got.Grants) != n {
+		t.Fatalf("got %+v, error %v", got, err)
+	}
+	if err := c.Open(current, "", "", "", prompt(2, n)); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range got.Grants {
+		grants = append(grants, g.Slot)
+	}
+	return old, current, grants
+}
+
+// The engine may still be copying into the grants of a request that it opens
+// again: nobody else may get these slots, and what was copied counts.
+func TestGrantsOutliveTheNextGeneration(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.HostBytes, cfg.ExtentBytes = 40<<10, 40<<10 // 8 or 9 slots
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	old, current, grants := superseded(t, c, 4)
+	other, err := c.Store(t.Context(), current, 0, 4)
+	if err != nil || len(other.Grants) != 4 {
+		t.Fatalf("got %+v, error %v", other, err)
+	}
+	for _, g := range other.Grants {
+		for _, s := range grants {
+			if g.Slot.Extent == s.Extent && g.Slot.Index == s.Index {
+				t.Errorf("slot %+v was granted again while the earlier generation holds it", s)
+			}
+		}
+	}
+	for i, s := range grants[:2] {
+		b, err := c.SlotBytes(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b, content(1, i))
+	}
+	if err := c.Commit(t.Context(), old, grants[:2]); err != nil {
+		t.Errorf("commit of the earlier generation: %v", err)
+	}
+	wantRefused(t, c.Commit(t.Context(), current, grants[2:]), proto.CodeState) // not this generation's
+	if err := c.Abort(old, grants[2:]); err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, c.Commit(t.Context(), old, grants[2:]), proto.CodeNotFound) // nothing is left of it
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 4, 0); err != nil || hit.Ready != 2 {
+		t.Errorf("got %+v, error %v: want the 2 blocks that were committed", hit, err)
+	}
+	if n := a.Stats().Pools[0].Host.Granted; n != 4 {
+		t.Errorf("%d slots are granted, want the 4 of the open generation", n)
+	}
+}
+
+func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	old, current, _ := superseded(t, c, 4)
+	if err := c.CloseRequest(current); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Open(old, "", "", "", nil); err != nil { // refused, which only the log says
+		t.Fatal(err)
+	}
+	_, err := c.Lookup(t.Context(), old, 0, 1, 0)
+	wantRefused(t, err, proto.CodeNotFound)
+	if n := a.Stats().Pools[0].Host.Granted; n != 4 {
+		t.Errorf("%d slots are granted, want 4", n)
+	}
+	if err := c.CloseRequest(old); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the grants are aborted", func() bool { return a.Stats().Pools[0].Host.Granted == 0 })
+	if err := c.Open(old, "", "", "", prompt(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(t.Context(), old, 0, 1, 0); err != nil {
+		t.Errorf("the name is free again: %v", err)
+	}
+}
+
+func TestGrantsOfAnEarlierGenerationAreQuarantinedWithTheSession(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	superseded(t, c, 4)
+	c.Close()
+	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
+	if s := a.Stats(); s.Pools[0].Host.Quarantined != 4 || s.Engines.AwaitingExit != 1 {
+		t.Errorf("%d slots in quarantine for %d sessions, want 4 for 1", s.Pools[0].Host.Quarantined, s.Engines.AwaitingExit)
+	}
+}
+
+func TestPinsDropWithTheNextGeneration(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 9}, 1, 3)
+	if err := c.Open(proto.RequestID{ID: 1}, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), proto.RequestID{ID: 1}, 0, 3, 0); err != nil || hit.Ready != 3 {
+		t.Fatalf("got %+v, error %v", hit, err)
+	}
+	if err := c.Open(proto.RequestID{ID: 1, Generation: 5}, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
+	a.server.mu.Lock()
+	s := a.server.byOwner[kv.Worker{ID: 1}]
+	a.server.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.superseded) != 0 {
+		t.Errorf("%d requests without grants are kept", len(s.superseded))
+	}
+}

@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+func namespaceNumber(i int) kv.Namespace {
+	ns := testNamespace()
+	ns.Weights = fmt.Sprint(i)
+	return ns
+}
+
+func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
+	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	h := newEventHub("node", n, zap.NewNop())
+	ns, broken := namespaceNumber(1), errors.New("no room")
+	var o *ownerStream
+	_, _, err = h.openPool(&ns, func(kv.Namespace) (*blockmgr.Pool, error) {
+		// What a pool recovers before it fails is still taken.
+		h.BlockStored(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
+		o = h.poolStream(ns.ID())
+		return nil, broken
+	})
+	if !errors.Is(err, broken) || len(h.poolStreams()) != 0 {
+		t.Errorf("error %v, %d streams: want %v and none", err, len(h.poolStreams()), broken)
+	}
+	if err := o.tap.feed.Load().Attach(source{o.stream}); !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("the feed of the refused pool: got error %v, want %v", err, publisher.ErrClosed)
+	}
+	h.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
+	if _, _, err := h.openPool(&ns, func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil }); err != nil {
+		t.Errorf("the next try: %v", err)
+	}
+	h.closePools()
+}
+
+// A session of a namespace whose pool another session is opening waits for that,
+// and shares its fate.
+func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
+	for _, want := range []error{nil, errors.New("no room")} {
+		h := newEventHub("node", nil, zap.NewNop())
+		ns, began, goOn := namespaceNumber(1), make(chan struct{}), make(chan struct{})
+		var sessions sync.WaitGroup
+		sessions.Go(func() {
+			_, _, err := h.openPool(&ns, func(kv.Namespace) (*blockmgr.Pool, error) {
+				close(began)
+				<-goOn
+				return new(blockmgr.Pool), want
+			})
+			if !errors.Is(err, want) {
+				t.Errorf("got error %v, want %v", err, want)
+			}
+		})
+		<-began
+		e, made, err := h.poolEntry(ns.ID())
+		if made || err != nil {
+			t.Errorf("the second session: made an entry %v, error %v", made, err)
+		}
+		select {
+		case <-e.opened:
+			t.Error("the second session does not wait")
+		default:
+		}
+		close(goOn)
+		<-e.opened
+		if !errors.Is(e.err, want) {
+			t.Errorf("the second session got error %v, want %v", e.err, want)
+		}
+		sessions.Wait()
+	}
+}
+
+// A pool without room, or one that gave its room up, looks for some whenever a
+// session begins.
+func TestEverySessionAsksForItsPool(t *testing.T) {
+	h := newEventHub("node", nil, zap.NewNop())
+	ns, asked, pool := namespaceNumber(1), 0, new(blockmgr.Pool)
+	for range 3 {
+		got, id, err := h.openPool(&ns, func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil })
+		if got != pool || id != poolID("node", ns.ID()) || err != nil {
+			t.Errorf("got pool %p with id %d, error %v", got, id, err)
+		}
+	}
+	if asked != 3 || len(h.poolStreams()) != 1 {
+		t.Errorf("the pool was asked for %d times and has %d streams, want 3 and 1", asked, len(h.poolStreams()))
+	}
+}
+
+func TestNamespacesAreBoundedBeforeAnythingIsMade(t *testing.T) {
+	if maxPools != storage.MaxNamespaces {
+		t.Errorf("%d pools, but a slot table has room for %d namespaces", maxPools, storage.MaxNamespaces)
+	}
+	h := newEventHub("node", nil, zap.NewNop())
+	opened := 0
+	open := func(kv.Namespace) (*blockmgr.Pool, error) { opened++; return new(blockmgr.Pool), nil }
+	for i := range maxPools + 3 {
+		ns := namespaceNumber(i)
+		_, _, err := h.openPool(&ns, open)
+		if i < maxPools && err != nil {
+			t.Fatalf("namespace %d: %v", i, err)
+		}
+		if i >= maxPools && (err == nil || refusalOf(err).code != proto.CodeLimit) {
+			t.Errorf("namespace %d: error %v, want it refused with %s", i, err, proto.CodeLimit)
+		}
+	}
+	ns := namespaceNumber(0)
+	if _, _, err := h.openPool(&ns, open); err != nil {
+		t.Errorf("a namespace that has its pool: %v", err)
+	}
+	if opened != maxPools+1 || len(h.poolStreams()) != maxPools {
+		t.Errorf("pools were asked for %d times and %d streams made, want %d and %d", opened, len(h.poolStreams()), maxPools+1, maxPools)
+	}
+}
+
+func TestRefusedNamespaceLeavesNothing(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	h := helloOf(1)
+	h.Namespace.Layout = "layer_separate"
+	_, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h})
+	wantRefused(t, err, proto.CodeNamespace)
+	if err != nil && !strings.Contains(err.Error(), `layout "layer_separate"`) {
+		t.Errorf("error %v does not name the layout", err)
+	}
+	a.server.manager.Close() // from now on no pool opens
+	for i := range 5 {
+		h := helloOf(1)
+		h.Namespace = namespaceNumber(i)
+		_, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h})
+		wantRefused(t, err, proto.CodeInternal)
+	}
+	if s := a.Stats(); len(s.Streams) != 0 || s.Sessions != 0 {
+		t.Errorf("%d streams and %d sessions, want none", len(s.Streams), s.Sessions)
+	}
+}
+
+func TestNamespaceFindsRoomOnceTheOthersHaveLeft(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.HostBytes, cfg.DiskBytes = cfg.ExtentBytes, 0
+	a := startAgent(t, cfg)
+	dial := func(worker uint64, ns kv.Namespace) *proto.SchedulerClient {
+		h := helloOf(worker)
+		h.Namespace = ns
+		c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	first, second := dial(1, namespaceNumber(1)), dial(2, namespaceNumber(2))
+	if !first.Welcome().HostEnabled || second.Welcome().HostEnabled {
+		t.Errorf("host memory: %v and %v, want it for the first alone", first.Welcome().HostEnabled, second.Welcome().HostEnabled)
+	}
+	for _, c := range []*proto.SchedulerClient{first, second} {
+		if err := c.Bye(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !dial(2, namespaceNumber(2)).Welcome().HostEnabled {
+		t.Error("the second namespace found no room although nobody uses the first")
+	}
+}
+
+// The engine can do nothing about a feed that the agent cannot make, and must
+// not be told that its endpoint is bad.
+func TestRankErrorsSayWhoseTheyAre(t *testing.T) {
+	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	hello := helloOf(1)
+	_, err = newEventHub("node", n, zap.NewNop()).startRank(&hello, 1)
+	if err == nil || refusalOf(err).code != proto.CodeInternal {
+		t.Errorf("feed: got error %v, want %s", err, proto.CodeInternal)
+	}
+	hello.EventsEndpoint = "carrier pigeon"
+	hello.Namespace.BlockSize = 1 << 20
+	_, err = newEventHub("node", nil, zap.NewNop()).startRank(&hello, 1)
+	if err == nil || refusalOf(err).code != proto.CodeRange {
+		t.Errorf("endpoint: got error %v, want %s", err, proto.CodeRange)
+	}
+}
