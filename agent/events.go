@@ -103,7 +103,7 @@ type eventHub struct {
 	mu    sync.Mutex
 	pools map[kv.NamespaceID]*poolEntry
 	ranks map[*rankStream]struct{}
-	ended consolidator.RankStats // sums over the ranks that have ended
+	ended EventTotals // of the ranks that have ended
 }
 
 func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {

@@ -17,6 +17,7 @@ type collector struct {
 	stats func() Stats
 
 	events, engines, dropped                *prometheus.Desc
+	totals, allDropped                      *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit                  *prometheus.Desc
@@ -31,6 +32,8 @@ func newCollector(stats func() Stats) *collector {
 		events:        desc("events_total", "Events by stage: in, out, gaps, repaired, lost and what was bad.", "stage"),
 		engines:       desc("engine_requests_total", "Connections, frames and operations of engines.", "kind"),
 		dropped:       desc("stream_dropped_blocks_total", "Blocks of engine events that were not applied.", "owner", "reason"),
+		totals:        desc("event_path_total", "What ranks, streams and feeds count, ended ones included.", "part", "kind"),
+		allDropped:    desc("dropped_blocks_total", "Blocks of engine events that were not applied, ended engines included.", "reason"),
 		streamBlocks:  desc("stream_blocks", "(Block, tier) pairs that an owner holds.", "owner"),
 		streamLast:    desc("stream_last_event_id", "Id of the last event of an owner's stream.", "owner"),
 		streamHealthy: desc("stream_exact", "1 when an owner's stream is exact, 0 when it is degraded.", "owner"),
@@ -67,6 +70,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, n := range s.Engines.named() {
 		counter(c.engines, n.value, n.name)
+	}
+	for part, counters := range s.Totals.named() {
+		for _, n := range counters {
+			counter(c.totals, n.value, part, n.name)
+		}
+	}
+	for reason, n := range s.Totals.Ranks.Dropped {
+		counter(c.allDropped, n, reason)
 	}
 	gauge(c.sessions, float64(s.Sessions))
 	gauge(c.awaitingExit, float64(s.Engines.AwaitingExit))
@@ -139,7 +150,8 @@ func poolCounters(s *blockmgr.Stats) []named {
 		{"write_behind", s.WriteBehind}, {"write_behind_dropped", s.WriteBehindDropped}, {"write_behind_refused", s.WriteBehindRefused},
 		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten},
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
-		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"recovered", s.Recovered},
+		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
+		{"recovered", s.Recovered},
 	}
 }
 

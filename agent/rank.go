@@ -87,18 +87,22 @@ func (r *rankStream) stop() {
 
 // forget keeps the totals of a rank that has ended.
 func (h *eventHub) forget(r *rankStream) {
-	s := r.stats()
+	t := EventTotals{Ranks: r.stats()}
+	t.addStream(r.ownerStream)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.ranks, r)
-	addRankStats(&h.ended, &s)
+	h.ended.add(&t)
 }
 
-func (h *eventHub) liveRanks() (ranks []*rankStream, ended consolidator.RankStats) {
+// liveRanks are the ranks that have not ended; the totals of the others are
+// added to sum.
+func (h *eventHub) liveRanks(sum *EventTotals) (ranks []*rankStream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	sum.add(&h.ended)
 	for r := range h.ranks {
 		ranks = append(ranks, r)
 	}
-	return ranks, h.ended
+	return ranks
 }

@@ -290,6 +290,35 @@ func TestAdminHealthStatsAndMetrics(t *testing.T) {
 	}
 }
 
+// TestTotalsOutliveTheirEngine: what a rank, its stream and its feed counted is
+// still there when its session has ended, in the statistics and the metrics.
+func TestTotalsOutliveTheirEngine(t *testing.T) {
+	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nats.Close()
+	cfg := testConfig(t)
+	cfg.NATSURL = nats.URL()
+	a := startAgent(t, cfg)
+	defer a.stop() // before the server closes
+	c := a.scheduler(t, 7)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	eventually(t, "the worker is announced", func() bool { return a.Stats().Totals.Feeds.Announcements >= 2 })
+	before := a.Stats().Totals
+	if err := c.Bye(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the session has ended", func() bool { return a.Stats().Sessions == 0 })
+	after := a.Stats().Totals
+	if after.Feeds.Announcements <= before.Feeds.Announcements || after.Streams.Blocks < before.Streams.Blocks {
+		t.Errorf("totals went from %+v to %+v", before, after)
+	}
+	if _, body := get(t, a, "/metrics"); !strings.Contains(body, `blockyard_event_path_total{kind="announcements",part="feed"}`) {
+		t.Errorf("metrics lack the feeds' announcements: %s", body)
+	}
+}
+
 func TestPoolAndWorkerArePublished(t *testing.T) {
 	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -73,6 +72,7 @@ type Stats struct {
 	Pools    []PoolStats   `json:"pools"`
 	Sessions int           `json:"sessions"`
 	Engines  SessionStats  `json:"engines"`
+	Totals   EventTotals   `json:"totals"`
 	// Quiet: nothing is pending anywhere in the agent.
 	Quiet bool `json:"quiet"`
 }
@@ -95,24 +95,26 @@ func (a *Agent) Stats() Stats {
 // snapshot fills in the events and streams, and reports whether a rank is
 // repairing a gap.
 func (h *eventHub) snapshot(s *Stats) (repairing bool) {
-	ranks, sum := h.liveRanks()
+	ranks := h.liveRanks(&s.Totals)
 	s.Streams = []StreamStats{}
 	for _, o := range h.poolStreams() {
+		s.Totals.addStream(o)
 		s.Streams = append(s.Streams, o.describe(nil))
 	}
 	for _, r := range ranks {
 		rs := r.stats()
-		addRankStats(&sum, &rs)
+		s.Totals.Ranks.Add(rs)
+		s.Totals.addStream(r.ownerStream)
 		s.Streams = append(s.Streams, r.describe(rs.Dropped))
-		repairing = repairing || rs.Repairing
 	}
+	sum := &s.Totals.Ranks
 	slices.SortFunc(s.Streams, func(a, b StreamStats) int { return cmp.Compare(a.Owner, b.Owner) })
 	s.Events = EventStats{
 		In: sum.Events + h.pool.Load(), Out: h.out.Load(),
 		Gaps: sum.Gaps, Repaired: sum.Repaired, Lost: sum.Lost,
 		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
 	}
-	return repairing
+	return sum.Repairing
 }
 
 func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
@@ -148,15 +150,4 @@ func (s *sessionServer) snapshot(out *Stats) {
 		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
 		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
 	}
-}
-
-// addRankStats adds to sum what the agent reports of all its ranks together.
-func addRankStats(sum, s *consolidator.RankStats) {
-	sum.Events += s.Events
-	sum.Gaps += s.Gaps
-	sum.Repaired += s.Repaired
-	sum.Lost += s.Lost
-	sum.BadFrames += s.BadFrames
-	sum.BadEvents += s.BadEvents
-	sum.Restarts += s.Restarts
 }
