@@ -168,18 +168,32 @@ func TestNamespaceFindsRoomOnceTheOthersHaveLeft(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	first, second := dial(1, namespaceNumber(1)), dial(2, namespaceNumber(2))
-	if !first.Welcome().HostEnabled || second.Welcome().HostEnabled {
-		t.Errorf("host memory: %v and %v, want it for the first alone", first.Welcome().HostEnabled, second.Welcome().HostEnabled)
-	}
-	for _, c := range []*proto.SchedulerClient{first, second} {
-		if err := c.Bye(t.Context(), "test"); err != nil {
+	granted := func(c *proto.SchedulerClient, id uint64) int {
+		r := proto.RequestID{ID: id}
+		if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
 			t.Fatal(err)
 		}
+		got, err := c.Store(t.Context(), r, 0, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseRequest(r); err != nil {
+			t.Fatal(err)
+		}
+		return len(got.Grants)
 	}
-	if !dial(2, namespaceNumber(2)).Welcome().HostEnabled {
-		t.Error("the second namespace found no room although nobody uses the first")
+	first, second := dial(1, namespaceNumber(1)), dial(2, namespaceNumber(2))
+	if one, two := granted(first, 1), granted(second, 1); one != 2 || two != 0 {
+		t.Errorf("grants: %d and %d, want 2 for the first alone", one, two)
 	}
+	if err := first.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(1)
+	eventually(t, "the connected second namespace finds room when the first has left", func() bool {
+		next++
+		return granted(second, next) == 2
+	})
 }
 
 // The engine can do nothing about a feed that the agent cannot make, and must

@@ -54,7 +54,7 @@ func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *pro
 		NamespaceID: sess.namespace[:], Pool: pool,
 		BlockBytes: sess.pool.BlockBytes(), SlotBytes: sess.pool.SlotBytes(),
 		MaxRequests: uint32(sess.limits.requests), MaxPins: uint32(sess.limits.pins),
-		HostEnabled: sess.pool.Enabled(),
+		HostEnabled: sess.pool.Configured(),
 	}
 }
 

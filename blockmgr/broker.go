@@ -14,38 +14,41 @@ import (
 
 // broker makes the extents that pools ask for. When a tier's size is used up,
 // pools that nobody uses give theirs, whole and coldest pool first, so that a
-// model that is gone does not keep the node from the one that is there. Pools
-// call it without their mutex.
+// model that is gone does not keep the node from the one that is there. The last
+// extent of a tier goes only to a pool that has none: an engine that is merely
+// restarting finds something of its own. Pools call it without their mutex.
 type broker struct {
 	host  *storage.HostArena
 	disk  *storage.DiskArena
 	pools func() []*Pool
+	// closing is closed when the manager closes: nobody waits for room any more.
+	closing chan struct{}
 	// turns counts the moments at which somebody may have become able to give: it
 	// orders pools by their last use and ends a full tier's wait.
 	turns atomic.Uint64
 }
 
-func (b *broker) growHost(p *Pool) (storage.HostPart, error) {
+func (b *broker) growHost(p *Pool, first bool) (storage.HostPart, error) {
 	for {
 		made, err := b.host.Grow(p.host.ns, p.slotBytes, p.hostSlots)
-		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, hostLevel) {
+		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, hostLevel, first) {
 			return made, err
 		}
 	}
 }
 
-func (b *broker) growDisk(p *Pool) (storage.DiskPart, error) {
+func (b *broker) growDisk(p *Pool, first bool) (storage.DiskPart, error) {
 	for {
 		made, err := b.disk.Grow(p.disk.ns, p.slotBytes)
-		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, diskLevel) {
+		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, diskLevel, first) {
 			return made, err
 		}
 	}
 }
 
 // reclaim makes the coldest unused pool give one extent up and reports whether
-// there was one.
-func (b *broker) reclaim(p *Pool, lv level) bool {
+// there was one; first says that it will be p's first in the tier.
+func (b *broker) reclaim(p *Pool, lv level, first bool) bool {
 	type giver struct {
 		pool  *Pool
 		since uint64
@@ -57,7 +60,7 @@ func (b *broker) reclaim(p *Pool, lv level) bool {
 		}
 	}
 	slices.SortFunc(givers, func(x, y giver) int { return cmp.Compare(x.since, y.since) })
-	return slices.ContainsFunc(givers, func(g giver) bool { return g.pool.yield(lv) })
+	return slices.ContainsFunc(givers, func(g giver) bool { return g.pool.yield(lv, first) })
 }
 
 // drain waits for a pool without sessions that is still busy with its last
@@ -98,16 +101,16 @@ func (p *Pool) releasedLocked() {
 	}
 }
 
-// yield gives the last extent of one tier back to the budget, if nobody uses
-// the pool. The extent's blocks are evicted; the pool goes on with what is
-// left.
-func (p *Pool) yield(lv level) bool {
+// yield gives one extent of one tier back to the budget, if nobody uses the
+// pool; the only one just if all says so. The extent's blocks are evicted; the
+// pool goes on with what is left.
+func (p *Pool) yield(lv level, all bool) bool {
 	p.mu.Lock()
 	t := p.host
 	if lv == diskLevel {
 		t = p.disk
 	}
-	if !p.unusedLocked() || t == nil || !t.lastIsFree() {
+	if !p.unusedLocked() || t == nil || !t.lastIsFree() || len(t.parts) == 1 && !all {
 		p.mu.Unlock()
 		return false
 	}

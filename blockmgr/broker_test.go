@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // openOther opens another namespace of the same manager, with session 1.
@@ -50,15 +52,21 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	if now, err := os.Stat(oldPath); err == nil && os.SameFile(old, now) {
 		t.Error("the newcomer has the old file, which a client may still map")
 	}
-	// It grows into what is left of the pool without sessions.
+	// It has one of its own: it does not take the last one of a pool whose engine
+	// may only be restarting.
 	for i := range uint64(2) {
 		other.store(chain(i, 8))
 		other.quiesce()
 	}
-	if st := other.Stats(); st.Host.Extents != 2 || st.HostEvictions != 0 {
-		t.Errorf("grown newcomer: %+v", st)
+	if st := other.Stats(); st.Host.Extents != 1 || st.HostEvictions != 8 {
+		t.Errorf("newcomer under pressure: %+v", st)
 	}
-	if st := p.Stats(); st.Host.Capacity != 0 || st.Host.Extents != 0 || p.Enabled() {
+	if st := p.Stats(); st.Host.Extents != 1 || !p.Enabled() {
+		t.Errorf("the pool that gave one: %+v", st)
+	}
+	// Another newcomer has none, and takes the last one.
+	third := p.openOther("third")
+	if st := p.Stats(); st.Host.Capacity != 0 || st.Host.Extents != 0 || p.Enabled() || !third.Enabled() {
 		t.Errorf("the pool that gave all: %+v", st)
 	}
 
@@ -88,6 +96,36 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	p.check()
 	other.check()
 	other.checkEvents()
+	third.check()
+}
+
+// TestYieldedExtentLeavesNoMemoryBehind: a client that keeps an extent mapped
+// does not keep its memory, so that extents that change hands stay within the
+// host size; and its loads there fail, because the generation words are gone.
+func TestYieldedExtentLeavesNoMemoryBehind(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
+	p.store(chain(1, 8))
+	p.quiesce()
+	kept, err := os.Open(p.Extents()[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	p.EndSession(1, nil)
+	if other := p.openOther("other"); !other.Enabled() {
+		t.Fatalf("newcomer: %+v", other.Stats())
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(kept.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	word := make([]byte, 8)
+	if _, err := kept.ReadAt(word, 0); err != nil {
+		t.Fatal(err)
+	}
+	if st.Blocks != 0 || string(word) != string(make([]byte, 8)) {
+		t.Errorf("the file still has %d blocks, its first generation word is %x", st.Blocks, word)
+	}
 }
 
 func TestNamespaceWithoutRoomOpensDisabled(t *testing.T) {
@@ -168,7 +206,7 @@ func TestExtentsInUseAreNotYielded(t *testing.T) {
 	_, stop := p.WatchExtents()
 	gone := make(chan struct{})
 	p.EndSession(1, gone)
-	yields := func() bool { return p.yield(hostLevel) }
+	yields := func() bool { return p.yield(hostLevel, true) }
 	if yields() {
 		t.Error("yielded while a client watches")
 	}
@@ -197,7 +235,7 @@ func TestYieldForgetsBlocksThatWaitToBeOfferedToTheDisk(t *testing.T) {
 	p.missed.push(2)
 	p.mu.Unlock()
 	p.EndSession(1, nil)
-	if !p.yield(hostLevel) {
+	if !p.yield(hostLevel, true) {
 		t.Error("nothing was yielded")
 	}
 	p.mu.Lock()

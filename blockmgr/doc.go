@@ -43,11 +43,12 @@
 //
 // When a tier's size is used up, a pool that wants an extent gets one from
 // another pool: from that which has been unused longest, without sessions,
-// watchers or work under way. Its last extent goes with all its blocks, whose
-// removal is reported, and its file is deleted; the newcomer gets a new file. A
-// pool may lose all its extents and goes on without; one for which nobody gives
-// anything opens with that tier empty, and tries again when a pool becomes
-// unused.
+// watchers or work under way. Its highest extent goes with all its blocks, whose
+// removal is reported; its file is deleted and its memory taken out from under
+// whoever still maps it; the newcomer gets a new file. The only extent of a pool
+// goes just to a pool that has none. A pool may lose all its extents and goes on
+// without; one for which nobody gives anything opens with that tier empty, and
+// tries again, at its sessions' next demand, when a pool has become unused.
 //
 // # Ownership and concurrency
 //

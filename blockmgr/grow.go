@@ -52,9 +52,9 @@ func (p *Pool) growLoop() {
 // growHostLocked adds one host extent; it lets go of the mutex while the extent
 // is made.
 func (p *Pool) growHostLocked() {
-	turn := p.broker.turns.Load()
+	turn, first := p.broker.turns.Load(), len(p.host.parts) == 0
 	p.mu.Unlock()
-	made, err := p.broker.growHost(p)
+	made, err := p.broker.growHost(p, first)
 	p.mu.Lock()
 	switch {
 	case err != nil:
@@ -97,9 +97,9 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 // is at its size; it lets go of the mutex while an extent is made.
 func (p *Pool) growDiskLocked(want int) {
 	for len(p.disk.free) < want && !p.fullLocked(p.disk) {
-		turn := p.broker.turns.Load()
+		turn, first := p.broker.turns.Load(), len(p.disk.parts) == 0
 		p.mu.Unlock()
-		made, err := p.broker.growDisk(p)
+		made, err := p.broker.growDisk(p, first)
 		p.mu.Lock()
 		if err != nil {
 			p.growFailedLocked(p.disk, turn, err)

@@ -49,7 +49,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), broker: &broker{}, places: map[kv.NamespaceID]*place{}}
+	m := &Manager{cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, places: map[kv.NamespaceID]*place{}}
 	m.broker.pools = m.Pools
 	if !m.cfg.enabled() {
 		return m, nil
@@ -167,6 +167,7 @@ func (m *Manager) close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
+	close(m.broker.closing)
 	m.opening.Wait()
 	pools := m.Pools()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)

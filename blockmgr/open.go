@@ -96,6 +96,13 @@ func (p *Pool) openDisk() {
 func (p *Pool) findRoom() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
+	go func() { // ends with ctx
+		select {
+		case <-p.broker.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unusedSince = p.broker.turns.Add(1)

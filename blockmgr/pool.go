@@ -81,6 +81,10 @@ func (p *Pool) BlockBytes() uint64 { return p.blockBytes }
 // SlotBytes is the distance between two slots: BlockBytes rounded up to a page.
 func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 
+// Configured reports whether the agent has a tier for blocks at all. Where it
+// has none the pool never holds anything.
+func (p *Pool) Configured() bool { return p.host != nil }
+
 // Enabled reports whether the pool can hold anything now. It cannot when no
 // tier is configured or when other pools, all in use, have all of the room.
 func (p *Pool) Enabled() bool {

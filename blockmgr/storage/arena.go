@@ -39,6 +39,9 @@ type arena struct {
 	// extents maps the id of each extent that exists to what it takes from the
 	// budget and whom it belongs to.
 	extents map[uint32]holding
+	// named are the directory indices handed out since the arena was opened. They
+	// stay their namespaces' although these may have no extent left.
+	named map[uint32]struct{}
 }
 
 type holding struct {
@@ -74,14 +77,17 @@ func openArena(cfg ArenaConfig, kind Kind) (a *arena, reused bool, err error) {
 		cfg.Log.Warn("slot table is made anew, stored blocks are forgotten",
 			zap.Stringer("tier", kind), zap.String("table", t.path), zap.Error(why))
 	}
-	return &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}}, reused, nil
+	return &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}, named: map[uint32]struct{}{}}, reused, nil
 }
 
 // namespace is the directory index of a namespace.
 func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.table.namespace(id, slotBytes, func(i uint32) bool {
+	index, err := a.table.namespace(id, slotBytes, func(i uint32) bool {
+		if _, ok := a.named[i]; ok {
+			return true
+		}
 		for _, h := range a.extents {
 			if h.ns == i {
 				return true
@@ -89,6 +95,10 @@ func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 		}
 		return false
 	})
+	if err == nil {
+		a.named[index] = struct{}{}
+	}
+	return index, err
 }
 
 // reserve takes an extent's bytes out of the budget: ExtentBytes, or least when

@@ -260,24 +260,45 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 }
 
 func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
-	d, err := OpenDiskArena(diskConfig(t.TempDir()))
+	dir := t.TempDir()
+	d, err := OpenDiskArena(diskConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	part := growDisk(t, d, nsA)
-	defer d.Close([]DiskPart{part})
-	for i := range 2 * MaxNamespaces {
-		id := kv.NamespaceID{0xff, byte(i)}
-		ns, err := d.Namespace(id, testSlot)
-		if err != nil {
-			t.Fatal(err)
+	fill := func(d *DiskArena, run byte) (named int) {
+		for i := range 2 * MaxNamespaces {
+			ns, err := d.Namespace(kv.NamespaceID{0xff, run, byte(i)}, testSlot)
+			if err != nil {
+				continue
+			}
+			if ns == 0 {
+				t.Fatal("an index that has an extent was given away")
+			}
+			named++
 		}
-		if ns == 0 {
-			t.Fatal("an index that has an extent was given away")
-		}
+		return named
+	}
+	// Without extents they keep their index as long as the arena is open: a pool
+	// that has yielded everything would share it with another otherwise.
+	if n := fill(d, 1); n != MaxNamespaces-1 {
+		t.Errorf("%d namespaces got an index, want %d", n, MaxNamespaces-1)
+	}
+	if ns, err := d.Namespace(kv.NamespaceID{0xff, 1, 0}, testSlot); err != nil || ns != 1 {
+		t.Errorf("the index of a namespace without extents became %d, %v", ns, err)
 	}
 	if _, err := d.Namespace(nsA, 2*testSlot); err == nil {
 		t.Error("a namespace with another slot size was accepted")
+	}
+	if err := d.Close([]DiskPart{part}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = OpenDiskArena(diskConfig(dir)); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(nil)
+	if n := fill(d, 2); n != MaxNamespaces-1 {
+		t.Errorf("after a restart %d namespaces got an index, want %d", n, MaxNamespaces-1)
 	}
 }
 

@@ -103,6 +103,16 @@ func (h *HostExtent) ContentSum(i uint32, key kv.StoredKey, n uint64) (sum uint6
 	return sum, err
 }
 
+// punch gives the file's memory back to the system, whoever maps it. Reading
+// what is gone gives zeros and faults nobody.
+func (h *HostExtent) punch() error {
+	err := unix.Fallocate(int(h.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(h.geo.FileBytes()))
+	if err != nil {
+		return fmt.Errorf("give back the memory of %s: %w", h.path, err)
+	}
+	return nil
+}
+
 // Close unmaps, closes and unlinks the file. Engines that still map it keep
 // their memory.
 func (h *HostExtent) Close() error {

@@ -92,10 +92,12 @@ func (p HostPart) close() error {
 	return errors.Join(err, p.Extent.Close())
 }
 
-// Drop unmaps and unlinks one extent, whose bytes return to the budget. Whoever
-// still maps the file keeps the old memory.
+// Drop unmaps and unlinks one extent, whose bytes return to the budget. A client
+// may map the file for as long as it likes, so its memory is taken out from under
+// the mapping: what is read there from now on is zero, the generation words
+// included, which tells a late loader that its load has failed.
 func (h *HostArena) Drop(p HostPart) {
-	if err := p.close(); err != nil {
+	if err := errors.Join(p.Extent.punch(), p.close()); err != nil {
 		h.arena.cfg.Log.Warn("dropping a host extent", zap.String("path", p.Extent.path), zap.Error(err))
 	}
 	h.arena.release(p.ID)

@@ -149,6 +149,9 @@ func linkTurns(requests []workload.Request) (next, first []int) {
 func (p *player) serve(ctx context.Context, r *workload.Request, history []uint32, due time.Time) []uint32 {
 	tokens := r.Prompt(history)
 	got, err := p.answer(ctx, r, tokens, due)
+	if err != nil && ctx.Err() != nil {
+		return nil // the run is being stopped; that is not the request's failure
+	}
 	if err != nil {
 		p.rec.fail(r.ID, err)
 		return tokens

@@ -63,8 +63,9 @@ type Welcome struct {
 	// MaxRequests and MaxPins bound the open requests and the pins of a session.
 	MaxRequests uint32 `msg:"max_requests"`
 	MaxPins     uint32 `msg:"max_pins"`
-	// HostEnabled is false when the agent has no tier to store into, or no room for
-	// this namespace now: then STORE grants nothing and LOOKUP finds nothing.
+	// HostEnabled is false when the agent has no tier to store into: then STORE
+	// grants nothing and LOOKUP finds nothing, ever. Where there is a tier but no
+	// room for the namespace now, it is true, and later STOREs may find room.
 	HostEnabled bool `msg:"host_enabled"`
 }
 
