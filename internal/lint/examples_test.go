@@ -164,7 +164,7 @@ func ruleExamples() map[string][]example {
 			bad("a/a.go", "package a\n\nfunc f() { panic(\"oh no\") }\n"),
 		},
 		machineRule.name: {
-			good("README.md", "See docs/work/x, https://example.org/home/ada, ~/.cache and /dev/shm/blockyard.\n"),
+			good("README.md", "See docs/root/x, https://example.org/home/ada, ~/.cache and /dev/shm/blockyard.\n"),
 			good("Dockerfile", "WORKDIR /src\nCOPY --from=build /out/x /usr/local/bin/x\n"),
 			bad("README.md", "cd /ho"+"me/ada/blockyard\n"),
 			bad("a/a.go", "package a\n\nvar dir = \"/wo"+"rk/main\"\n"),
