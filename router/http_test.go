@@ -126,7 +126,7 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 			{"", `{"method":"new","tokens":[1],"block_mm_infos":[]}`, 400, "block_mm_infos"},
 			{"", `{"method":"mark_free","request_id":"` + strings.Repeat("x", maxRequestID+1) + `"}`, 400, "request_id"},
 			{strings.Repeat("x", maxRequestID+1), fine, 400, RequestIDHeader},
-			{"", large, 413, "too large"},
+			{"", large, 413, "body: want at most 33554432 bytes"},
 		} {
 			r := call(t, h, "POST", "/v1/route", c.id, c.body)
 			var answer struct{ Error string }

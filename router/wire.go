@@ -116,7 +116,7 @@ func plainError(err error) error {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("%s: a %s cannot be read as %s", mismatch.Field, mismatch.Value, mismatch.Type)
 	case errors.As(err, &tooLarge):
-		return err
+		return fmt.Errorf("body: want at most %d bytes: %w", tooLarge.Limit, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("body: not a whole JSON value")
 	}
