@@ -1,0 +1,50 @@
+package registry
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// batchKeys is how many keys are looked up side by side: more than a core can
+// wait for at a time, few enough that nothing fetched is evicted before its use.
+const batchKeys = 64
+
+// FindAll sets ids[i] to Find(&keys[i]) for every key; ids must be as long as
+// keys. In a large registry nearly every look-up misses the caches, more than
+// once. Here each step is taken for a group of keys before the next one, so that
+// the processor waits for many of them at a time.
+func (r *Registry) FindAll(keys []kv.StoredKey, ids []ID) {
+	ids = ids[:len(keys)]
+	for len(keys) > 0 {
+		n := min(len(keys), batchKeys)
+		r.findBatch(keys[:n], ids[:n])
+		keys, ids = keys[n:], ids[n:]
+	}
+}
+
+// findBatch is FindAll for at most batchKeys keys. Each loop does little besides
+// the one load that misses.
+func (r *Registry) findBatch(keys []kv.StoredKey, ids []ID) {
+	var (
+		fps   [batchKeys]uint32
+		segs  [batchKeys]*segment
+		words [batchKeys]word
+	)
+	for i := range keys {
+		fps[i] = r.fingerprint(&keys[i])
+	}
+	for i := range keys {
+		segs[i] = r.index.segment(r.index.root(fps[i]))
+	}
+	for i := range keys {
+		words[i] = segs[i][home(fps[i])]
+	}
+	for i := range keys {
+		ids[i] = segs[i].candidate(fps[i], words[i])
+	}
+	for i := range keys {
+		switch id := ids[i]; {
+		case id == None && r.index.continued == 0:
+		case id == None || r.At(id).Key != keys[i]:
+			// Another key has the fingerprint, or the segment is continued.
+			ids[i] = r.index.find(fps[i], &keys[i], &r.entries)
+		}
+	}
+}
