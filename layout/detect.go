@@ -48,6 +48,20 @@ func (k Known) validate() error {
 	return nil
 }
 
+// InferNumBlocks is how many blocks a layer's tensor of this shape holds, for
+// engines that do not say how many they manage: the first axis of an MLA cache,
+// otherwise the longer of the first two. It is KVBM's rule, and wrong for a cache
+// of fewer blocks than its other axis is long; what the engine says is better.
+func InferNumBlocks(shape []uint64, mla bool) (uint64, error) {
+	if len(shape) < 3 {
+		return 0, fmt.Errorf("infer num_blocks of tensor %v: rank %d: want at least 3", shape, len(shape))
+	}
+	if mla {
+		return shape[0], nil
+	}
+	return max(shape[0], shape[1]), nil
+}
+
 // DetectFullyContiguous reads the layout of a cache that is one tensor
 // [blocks, layers, outer, …], as TensorRT-LLM registers it; if Known says that
 // the outer dimension is 1, its axis may be missing. The axes that follow are

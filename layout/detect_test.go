@@ -80,6 +80,34 @@ func TestContiguousTensorsAreDetected(t *testing.T) {
 	}
 }
 
+func TestNumberOfBlocksIsInferredFromTheShape(t *testing.T) {
+	for _, c := range []struct {
+		shape []uint64
+		mla   bool
+		want  uint64
+	}{
+		{[]uint64{2, 100, 16, 8, 64}, false, 100},
+		{[]uint64{100, 2, 16, 8, 64}, false, 100},
+		{[]uint64{100, 16, 576}, true, 100},
+		{[]uint64{10, 16, 576}, true, 10},
+	} {
+		n, err := InferNumBlocks(c.shape, c.mla)
+		if n != c.want || err != nil {
+			t.Errorf("%v: %d blocks, %v, want %d", c.shape, n, err, c.want)
+		}
+		k := Known{NumBlocks: n, PageSize: 16, DTypeBytes: 2}
+		if c.mla {
+			k.OuterDim, k.InnerDim = 1, 576
+		}
+		if l, err := DetectLayerSeparate(tensors(1, Tensor{Shape: c.shape}), k); err != nil || l.Config().NumBlocks != n {
+			t.Errorf("%v: %d blocks detected, %v, want %d", c.shape, l.Config().NumBlocks, err, n)
+		}
+	}
+	if _, err := InferNumBlocks([]uint64{100, 16}, true); errorText(err) != "infer num_blocks of tensor [100 16]: rank 2: want at least 3" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A tensor that is laid out by a layout's own strides is detected as that
 // layout, and one stride changed makes it another or an error.
 func TestDetectionFindsTheLayoutThatATensorWasMadeOf(t *testing.T) {

@@ -137,6 +137,7 @@ type twins struct {
 	Layout
 	naive *naive
 	name  string
+	align uint64 // of the storage, which for a shard is that of the slots
 }
 
 func drawGeometry(t *rapid.T) Config {
@@ -156,11 +157,11 @@ func drawLayout(t *rapid.T, c Config, label string) twins {
 	kind := rapid.SampledFrom([]string{"contiguous", "block first", "outer first", "sharded", "replicated"}).Draw(t, label)
 	switch kind {
 	case "contiguous":
-		return twins{must(NewFullyContiguous(c))(t), naiveContiguous(c), kind}
+		return twins{must(NewFullyContiguous(c))(t), naiveContiguous(c), kind, max(c.Alignment, 1)}
 	case "block first":
-		return twins{must(NewLayerSeparate(c, BlockFirst))(t), naiveSeparate(c, BlockFirst), kind}
+		return twins{must(NewLayerSeparate(c, BlockFirst))(t), naiveSeparate(c, BlockFirst), kind, max(c.Alignment, 1)}
 	case "outer first":
-		return twins{must(NewLayerSeparate(c, OuterFirst))(t), naiveSeparate(c, OuterFirst), kind}
+		return twins{must(NewLayerSeparate(c, OuterFirst))(t), naiveSeparate(c, OuterFirst), kind, max(c.Alignment, 1)}
 	}
 	ranks := rapid.Uint64Range(1, 4).Draw(t, label+" ranks")
 	rank := rapid.Uint64Range(0, ranks-1).Draw(t, label+" rank")
@@ -169,7 +170,7 @@ func drawLayout(t *rapid.T, c Config, label string) twins {
 		slots.InnerDim, mode = c.InnerDim*ranks, LeaderWorkerSharded
 	}
 	s := must(NewSharding(must(NewFullyContiguous(slots))(t), ranks, mode))(t)
-	return twins{must(s.Shard(rank))(t), naiveShards(slots, c, ranks, mode)[rank], fmt.Sprintf("%s %d of %d", kind, rank, ranks)}
+	return twins{must(s.Shard(rank))(t), naiveShards(slots, c, ranks, mode)[rank], fmt.Sprintf("%s %d of %d", kind, rank, ranks), max(c.Alignment, 1)}
 }
 
 // must lets a constructor stand inside an expression: must(New(c))(t).
@@ -247,6 +248,17 @@ func TestAlignmentIsHonouredAtAnyBase(t *testing.T) {
 		base := addr + w.BaseOffset(addr)
 		if base < addr || base+w.DataBytes() > addr+w.TotalBytes() {
 			t.Fatalf("%s: base %d with %d bytes leaves [%d, %d)", w.name, base, w.DataBytes(), addr, addr+w.TotalBytes())
+		}
+		first := addr
+		for first%w.align != 0 {
+			first++
+		}
+		if base != first {
+			t.Fatalf("%s: base of address %d is %d, want the first aligned one, %d", w.name, addr, base, first)
+		}
+		// The worst base wastes all but one byte of an alignment.
+		if worst := w.align + 1; w.BaseOffset(worst)+w.DataBytes() != w.TotalBytes() {
+			t.Fatalf("%s: %d bytes in all, want %d of data and %d to align", w.name, w.TotalBytes(), w.DataBytes(), w.BaseOffset(worst))
 		}
 		ls, separate := w.Layout.(LayerSeparate)
 		for _, i := range w.indices() {

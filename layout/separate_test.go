@@ -3,6 +3,8 @@ package layout
 import (
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 func TestLayerStridesOfKnownShapes(t *testing.T) {
@@ -30,6 +32,48 @@ func TestLayerStridesOfKnownShapes(t *testing.T) {
 		if l.Strides() != want || l.DataBytes() != c.data || l.BlockBytes() != c.blockB || l.Storages() != int(c.cfg.NumLayers) ||
 			l.TotalBytes() != c.data+c.cfg.alignment()-1 || l.Order() != c.order || l.Config() != c.cfg {
 			t.Errorf("%s: strides %+v, data %d, block %d, storages %d", c.name, l.Strides(), l.DataBytes(), l.BlockBytes(), l.Storages())
+		}
+	}
+}
+
+// Without an outer axis there is nothing that the order could order.
+func TestBothOrdersAreTheSameMemoryWithOneOuterIndex(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawGeometry(t)
+		c.OuterDim = 1
+		c.NumBlocks = rapid.Uint64Range(1, 6).Draw(t, "blocks")
+		c.Alignment = rapid.SampledFrom([]uint64{0, 16, 512}).Draw(t, "alignment")
+		a, b := must(NewLayerSeparate(c, BlockFirst))(t), must(NewLayerSeparate(c, OuterFirst))(t)
+		if a.DataBytes() != b.DataBytes() || a.BlockBytes() != b.BlockBytes() {
+			t.Fatalf("%d and %d bytes, blocks of %d and %d", a.DataBytes(), b.DataBytes(), a.BlockBytes(), b.BlockBytes())
+		}
+		for block := range c.NumBlocks {
+			for layer := range c.NumLayers {
+				if p, q := must(a.Place(block, layer, 0))(t), must(b.Place(block, layer, 0))(t); p != q {
+					t.Fatalf("block %d, layer %d lies at %v and at %v", block, layer, p, q)
+				}
+			}
+		}
+	})
+}
+
+// What O_DIRECT needs: blocks at multiples of 4096. Of the known models some
+// have them by themselves, and alignment gives them to the others.
+func TestAlignmentMakesEveryModelsBlocksFitForDirectIO(t *testing.T) {
+	for _, c := range []struct {
+		name                       string
+		layers, outer, page, inner uint64
+		region, block, stride      uint64
+	}{
+		{"Llama-3.1-8B, 4 ranks", 32, 2, 16, 256, 8192, 524288, 524288},
+		{"Llama-3.1-70B, 8 ranks", 80, 2, 16, 128, 4096, 655360, 655360},
+		{"DeepSeek-V3, 16 tokens", 61, 1, 16, 576, 18432, 1124352, 1126400},
+		{"DeepSeek-V3, 32 tokens", 61, 1, 32, 576, 36864, 2248704, 2248704},
+		{"DeepSeek-V3, 64 tokens", 61, 1, 64, 576, 73728, 4497408, 4497408},
+	} {
+		l := must(NewFullyContiguous(Config{NumBlocks: 3, NumLayers: c.layers, OuterDim: c.outer, PageSize: c.page, InnerDim: c.inner, Alignment: 4096, DTypeBytes: 2}))(t)
+		if l.OuterStride() != c.region || l.BlockBytes() != c.block || l.BlockStride() != c.stride || c.stride%4096 != 0 {
+			t.Errorf("%s: region %d, block %d, stride %d", c.name, l.OuterStride(), l.BlockBytes(), l.BlockStride())
 		}
 	}
 }

@@ -23,7 +23,7 @@ type Config struct {
 	// consolidator when there is one, and otherwise to nobody.
 	Events EventManager
 	// Reset is where requests to empty a tier arrive; nil for none. A closed
-	// channel is one without further requests.
+	// channel is one without further requests. See ServeResets.
 	Reset <-chan CacheLevel
 	// Metrics receives the counts of offloads and onboards; nil asks
 	// Runtime.Metrics for the namespace MetricsNamespaceName.

@@ -2,24 +2,19 @@
 // manager (KVBM) know: its structs, its rules and its environment variables,
 // with errors that name the field or variable, its value and what is allowed.
 //
-// # What the agent uses of it
-//
-// Nothing yet. The agent is configured by agent.Config and its own flags and
-// variables; it neither builds a Config nor reads the variables listed here.
-// This package says what their values mean and refuses wrong ones, so that the
-// agent can take them over without a second reading of them. The same holds
-// for the hooks: they are declared here, where they are configured, and nobody
-// calls them.
-//
 // # The structs
 //
-// Config is the whole: Runtime (who this is, NIXL, metrics), Model (the shape
-// of a block), one Layout for each of the device, host and disk tiers, and
-// Consolidator. Zero values are the documented defaults; Validate reports the
-// first bad field and Warnings what is allowed and probably not meant. Two
-// things that KVBM configures have no field. Cancellation is the
-// context.Context that whoever runs the manager passes when it starts: a
-// context is not stored. And there is no async runtime to choose in Go.
+// Config is the whole: Runtime (who this is, how long it lives, NIXL, metrics),
+// Model (the shape of a block), one Layout for each of the device, host and disk
+// tiers, and Consolidator. Zero values are the documented defaults; Validate
+// reports the first bad field and Warnings what is allowed and probably not
+// meant. One thing that KVBM configures has no field: there is no async runtime
+// to choose in Go.
+//
+// The agent serves many engines and is not built from a Config, which is about
+// one; it has agent.Config. Config is for programs that embed what KVBM would
+// give them, and its hooks are what they hand in; package kvbm makes a block
+// manager of it.
 //
 // # The environment
 //
@@ -29,17 +24,23 @@
 // size is parsed once, into a CacheSize, from which both the number of blocks
 // and Env.ShouldBypassCPUCache are derived.
 //
+// The agent takes these variables, behind its own flags and variables. The table
+// says of each what the agent does with it or, where that is nothing, why.
+//
 // # Ownership and concurrency
 //
-// Everything here is a value. Nothing starts a goroutine, opens a file or reads
-// the process's environment, and nothing is kept after a call returns. A Config
-// borrows its hooks, storages and channel: whoever made them keeps and closes
-// them, and must not do so before what was configured with them has stopped.
+// Everything here is a value. Nothing opens a file or reads the process's
+// environment. Runtime.Context starts a goroutine, which ends with the context
+// that it returns; no other call leaves anything behind. A Config borrows its
+// hooks, storages and channels: whoever made them keeps and closes them, and,
+// but for Cancellation, must not do so before what was configured with them has
+// stopped.
 //
 // # Failure
 //
 // Bad input is an error; nothing is replaced by a default with a warning, as
 // KVBM does. FromEnviron reports all bad variables at once. Variables that have
-// no effect, and unknown ones that begin with DYN_KVBM_, are warnings. Values
-// of variables that have no effect are never repeated: some are secrets.
+// no effect, and unknown ones that begin with DYN_KVBM_, are warnings, to be
+// logged once at the start. The values of what is not read are never repeated:
+// some are secrets.
 package config

@@ -25,11 +25,16 @@ func between(t *testing.T, text, mark, table string) string {
 
 func readTable() string {
 	var b strings.Builder
-	b.WriteString("| variable | takes | default | meaning |\n|---|---|---|---|\n")
+	b.WriteString("| variable | takes | default | meaning | in the agent |\n|---|---|---|---|---|\n")
 	for _, v := range Variables() {
-		if v.Status == Read {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Name, v.Accepts, code(v.Default), v.Meaning)
+		if v.Status != Read {
+			continue
 		}
+		effect := "**used.** " + v.Effect
+		if !v.Used {
+			effect = "accepted, no effect: " + v.Effect
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", v.Name, v.Accepts, code(v.Default), v.Meaning, effect)
 	}
 	return b.String()
 }
@@ -80,10 +85,10 @@ func TestTableIsCompleteAndWithoutDoubles(t *testing.T) {
 		if v.Meaning == "" || !strings.HasSuffix(v.Meaning, ".") {
 			t.Errorf("%s: meaning %q is no sentence", v.Name, v.Meaning)
 		}
-		if read := v.Status == Read; read != (v.Accepts != "") || !read && v.Default != "" {
-			t.Errorf("%s is %s, takes %q, default %q", v.Name, v.Status, v.Accepts, v.Default)
+		if read := v.Status == Read; read != (v.Accepts != "") || read != strings.HasSuffix(v.Effect, ".") || !read && (v.Default != "" || v.Used) {
+			t.Errorf("%s is %s, takes %q, default %q, used %v: %q", v.Name, v.Status, v.Accepts, v.Default, v.Used, v.Effect)
 		}
-		if strings.Contains(v.Accepts+v.Meaning, "|") {
+		if strings.Contains(v.Accepts+v.Meaning+v.Effect, "|") {
 			t.Errorf("%s: a bar breaks the document's table", v.Name)
 		}
 	}

@@ -123,8 +123,8 @@ func (e *Env) ShouldBypassCPUCache() bool { return e.Disk.Configured() && !e.Hos
 // returns; of two with one name the first counts. Values are trimmed, and a
 // blank one counts as not set, but for the switches whose presence alone turns
 // them on. The warnings name, in the table's order, variables that are
-// deprecated or have no effect, then values that are probably not meant, then
-// unknown DYN_KVBM_ names in alphabetical order. The error joins all bad
+// deprecated or have no effect here, then values that are probably not meant,
+// then unknown DYN_KVBM_ names in alphabetical order. The error joins all bad
 // variables; Env and warnings are then empty.
 func FromEnviron(environ []string) (Env, []string, error) {
 	var (
@@ -140,6 +140,9 @@ func FromEnviron(environ []string) (Env, []string, error) {
 				warnings = append(warnings, fmt.Sprintf("%s is %s: %s", name, v.Status, v.Meaning))
 			}
 		} else {
+			if !v.Used && v.given(values) {
+				warnings = append(warnings, fmt.Sprintf("%s has no effect in the agent: %s", v.Name, v.Effect))
+			}
 			bad = append(bad, v.read(&e, values))
 		}
 		for _, name := range names {
@@ -153,6 +156,20 @@ func FromEnviron(environ []string) (Env, []string, error) {
 		return Env{}, nil, err
 	}
 	return e, append(append(warnings, e.unlikely()...), unknown(values)...), nil
+}
+
+// Given lists the variables that are read and have a value in environ, by the
+// rules of FromEnviron and in the table's order. It tells a value that somebody
+// chose from a default of KVBM's, which need not be the agent's.
+func Given(environ []string) []string {
+	var given []string
+	values := index(environ)
+	for _, v := range Variables() {
+		if v.Status == Read && v.given(values) {
+			given = append(given, v.Name)
+		}
+	}
+	return given
 }
 
 // index is the environment as a map, with values trimmed.
@@ -182,10 +199,8 @@ func unknown(values map[string]string) []string {
 // unlikely names values that are allowed and probably not meant.
 func (e *Env) unlikely() []string {
 	var w []string
-	for _, p := range e.ports() {
-		if p.port < 1024 {
-			w = append(w, fmt.Sprintf("%s %d: ports below 1024 need privileges", p.name, p.port))
-		}
+	if p := e.Stats.MetricsPort; e.Stats.Metrics && p > 0 && p < 1024 {
+		w = append(w, fmt.Sprintf("%s %d: ports below 1024 need privileges", metricsPort, p))
 	}
 	if e.Offload.MinPriority > 0 {
 		w = append(w, fmt.Sprintf("%s %d: an engine that reports no priorities, such as vLLM, offloads nothing", minPriority, e.Offload.MinPriority))

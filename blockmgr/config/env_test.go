@@ -193,12 +193,49 @@ func TestNamesWithoutEffectAreWarnings(t *testing.T) {
 }
 
 func TestValuesThatAreProbablyNotMeantAreWarnings(t *testing.T) {
-	_, warnings := mustRead(t, "DYN_KVBM_LEADER_ZMQ_ACK_PORT=80", "DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY=1")
+	_, warnings := mustRead(t, "DYN_KVBM_METRICS=1", "DYN_KVBM_METRICS_PORT=80", "DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY=1")
 	want := []string{
-		"DYN_KVBM_LEADER_ZMQ_ACK_PORT 80: ports below 1024 need privileges",
+		"DYN_KVBM_METRICS_PORT 80: ports below 1024 need privileges",
 		"DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY 1: an engine that reports no priorities, such as vLLM, offloads nothing",
 	}
 	if !slices.Equal(warnings, want) {
 		t.Errorf("got %q\nwant %q", warnings, want)
+	}
+	if _, warnings := mustRead(t, "DYN_KVBM_METRICS_PORT=80"); len(warnings) != 0 {
+		t.Errorf("a port that is not bound is warned of: %q", warnings)
+	}
+}
+
+func TestVariablesThatTheAgentDoesNothingWithAreReportedWhenTheyAreSet(t *testing.T) {
+	values := map[string]string{"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE": "dedup", "DYN_KVBM_LEADER_ZMQ_HOST": "leader", "DYN_FATBIN_PATH": "k.fatbin"}
+	for _, v := range Variables() {
+		if v.Status != Read || v.Used {
+			continue
+		}
+		value := values[v.Name]
+		if value == "" {
+			value = "1"
+		}
+		_, warnings := mustRead(t, v.Name+"="+value)
+		if want := v.Name + " has no effect in the agent: "; len(warnings) != 1 || !strings.HasPrefix(warnings[0], want) {
+			t.Errorf("%s: warnings %q", v.Name, warnings)
+		}
+		if _, warnings := mustRead(t, v.Name+"= "); len(warnings) != 0 {
+			t.Errorf("%s is blank: warnings %q", v.Name, warnings)
+		}
+	}
+}
+
+func TestGivenTellsAChosenValueFromADefault(t *testing.T) {
+	got := Given([]string{
+		"DYN_KVBM_METRICS_PORT=6880", "DYN_KVBM_CPU_CACHE_GB=0", "DYN_KVBM_DISK_CACHE_GB= ", "DYN_KVBM_DISK_DISABLE_O_DIRECT=",
+		"DYN_KVBM_LEADER_ZMQ_HOST=x", "DYN_KVBM_ENABLE=1", "DYN_KVBM_ZZZ=1", "PATH=/bin",
+	})
+	want := []string{"DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_DISABLE_O_DIRECT", "DYN_KVBM_LEADER_ZMQ_HOST", "DYN_KVBM_METRICS_PORT"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := Given(nil); got != nil {
+		t.Errorf("got %q of nothing", got)
 	}
 }

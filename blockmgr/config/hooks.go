@@ -10,11 +10,20 @@ type Storage interface {
 	Bytes() uint64
 }
 
+// Located is a Storage whose bytes are files in a directory, which may have to be
+// made.
+type Located interface {
+	Storage
+	// Dir is the directory; it must not be empty.
+	Dir() string
+}
+
 // Allocator makes Storage.
 type Allocator interface {
 	// Tier is where what it makes lies.
 	Tier() kv.Tier
-	// Allocate makes a storage of at least size bytes, which the caller then owns.
+	// Allocate makes a storage of at least size bytes, which the caller then owns:
+	// one that is an io.Closer is closed when nobody uses it any more.
 	Allocate(size uint64) (Storage, error)
 }
 

@@ -56,7 +56,7 @@ const (
 	// NotParallel keeps whole blocks here; it is the default.
 	NotParallel BlockParallelism = iota
 	// LeaderWorkerSharded spreads each block over all workers: the leader keeps
-	// account of blocks whose bytes lie with the workers.
+	// account of blocks, and each worker has its part of their bytes.
 	LeaderWorkerSharded
 )
 
@@ -85,7 +85,7 @@ type Layout struct {
 	Storage []Storage
 	// Allocator makes the storage.
 	Allocator Allocator
-	// Logical keeps blocks without bytes of their own; see LeaderWorkerSharded.
+	// Logical leaves it open where the bytes lie; see LeaderWorkerSharded.
 	Logical BlockParallelism
 	// OffloadFilter chooses which blocks go on to the next lower tier; nil for
 	// all. The disk tier has none below it and takes no filter.

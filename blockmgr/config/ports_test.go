@@ -2,7 +2,7 @@ package config
 
 import "testing"
 
-func TestPortsThatCollideOrOverflowAreRefused(t *testing.T) {
+func TestC7PortsThatCollideOrOverflowAreRefused(t *testing.T) {
 	const output = "DYN_KVBM_LEADER_ZMQ_PUB_PORT + 1000, the consolidator's port,"
 	for _, c := range []struct {
 		environ []string

@@ -1,13 +1,13 @@
 package config
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Runtime says who the manager is and what it may use. Its lifetime is the
-// context.Context passed when it is started; there is no field for it.
+// Runtime says who the manager is, how long it lives and what it may use.
 type Runtime struct {
 	// WorkerID names this engine instance; it must be set.
 	WorkerID kv.WorkerID
@@ -16,6 +16,26 @@ type Runtime struct {
 	NIXL NIXLOptions
 	// Metrics is where the manager's metrics are registered; nil for nowhere.
 	Metrics MetricsRegistry
+	// Cancellation ends the manager when it is closed; nil for never. The Done
+	// channel of a context is one. See Context.
+	Cancellation <-chan struct{}
+}
+
+// Context is a child of parent that ends with it, with Cancellation, or when
+// cancel is called, which the caller must do at some time.
+func (r *Runtime) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(parent)
+	if r.Cancellation == nil {
+		return ctx, cancel
+	}
+	go func() {
+		select {
+		case <-r.Cancellation:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // Validate checks every field; the error names the first bad one.

@@ -58,3 +58,14 @@ func (e *Env) Blocks(blockBytes uint64) (host, disk uint64, err error) {
 	}
 	return host, disk, nil
 }
+
+// CheckTiers reports that there is to be neither a host nor a disk tier: KVBM
+// does not start then. It is for configurations that come from the environment
+// alone; the agent can be given its tiers otherwise.
+func (e *Env) CheckTiers() error {
+	if e.Host.Configured() || e.Disk.Configured() {
+		return nil
+	}
+	return fmt.Errorf("%s 0 and %s 0: want more than 0 for the host tier, the disk tier or both, in GB or in blocks (%s, %s)",
+		hostGB, diskGB, hostBlocks, diskBlocks)
+}

@@ -46,6 +46,10 @@ type Variable struct {
 	Meaning string
 	// Status says whether it is part of Env.
 	Status Status
+	// Used says that the agent acts on it, and Effect how it does or why it does
+	// not. Unless Status is Read it does not, and Meaning says why.
+	Used   bool
+	Effect string
 
 	// blank is set when an empty value is not the same as none.
 	blank bool
@@ -68,6 +72,19 @@ func variable[T any](name string, s syntax[T], def string, field func(*Env) *T, 
 	}
 }
 
+// used is the variable when the agent does this with it.
+func (v Variable) used(effect string) Variable {
+	v.Used, v.Effect = true, effect
+	return v
+}
+
+// unused is the variable when the agent takes it and, for this reason, does
+// nothing with it.
+func (v Variable) unused(why string) Variable {
+	v.Used, v.Effect = false, why
+	return v
+}
+
 // match lists the variable's names among values, sorted.
 func (v *Variable) match(values map[string]string) []string {
 	prefix, family := strings.CutSuffix(v.Name, "*")
@@ -80,14 +97,19 @@ func (v *Variable) match(values map[string]string) []string {
 	return nil
 }
 
+// given reports whether the variable has a value among values.
+func (v *Variable) given(values map[string]string) bool {
+	value, ok := values[v.Name]
+	return ok && (value != "" || v.blank)
+}
+
 // read sets the variable's field to its value or its default.
 func (v *Variable) read(e *Env, values map[string]string) error {
-	value, ok := values[v.Name]
-	if !ok || value == "" && !v.blank {
-		value = v.Default
-		if value == "" {
-			return nil
-		}
+	value := v.Default
+	if v.given(values) {
+		value = values[v.Name]
+	} else if value == "" {
+		return nil
 	}
 	return v.set(e, value)
 }

@@ -9,7 +9,9 @@ import (
 // Names that errors and warnings mention.
 const (
 	hostGB      = "DYN_KVBM_CPU_CACHE_GB"
+	hostBlocks  = "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS"
 	diskGB      = "DYN_KVBM_DISK_CACHE_GB"
+	diskBlocks  = "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"
 	minPriority = "DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY"
 	pubPort     = "DYN_KVBM_LEADER_ZMQ_PUB_PORT"
 	ackPort     = "DYN_KVBM_LEADER_ZMQ_ACK_PORT"
@@ -30,101 +32,132 @@ func Variables() []Variable {
 func sizeVariables() []Variable {
 	return []Variable{
 		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
-			"Size of the host tier, all ranks together. It holds floor(GB * 1e9 / bytes of a block on all ranks) blocks; a size above 0 that holds none is an error."),
-		variable("DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
-			"Exact number of blocks of the host tier, which wins over its GB; 0 is no override."),
+			"Size of the host tier, all ranks together. It holds floor(GB * 1e9 / bytes of a block on all ranks) blocks; a size above 0 that holds none is an error.").
+			used("The host tier of the node, which all engines share: one size, not one for each."),
+		variable(hostBlocks, number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
+			"Exact number of blocks of the host tier, which wins over its GB; 0 is no override.").
+			used("The host blocks of each namespace, exactly."),
 		variable(diskGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Disk.Bytes },
-			"Size of the disk tier, by the same formula. With a disk tier and no host tier, by GB or by blocks, the host is bypassed."),
-		variable("DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS", number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
-			"Exact number of blocks of the disk tier, which wins over its GB; 0 is no override."),
+			"Size of the disk tier, by the same formula. With a disk tier and no host tier, by GB or by blocks, the host is bypassed.").
+			used("The disk tier of the node, which all engines share."),
+		variable(diskBlocks, number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
+			"Exact number of blocks of the disk tier, which wins over its GB; 0 is no override.").
+			used("The disk blocks of each namespace, exactly."),
 	}
 }
 
 func diskVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISK_CACHE_DIR", text("a path"), "", func(e *Env) *string { return &e.DiskFiles.Dir },
-			"Directory of the disk tier's files; not set, the system's temporary directory."),
+			"Directory of the disk tier's files; not set, the system's temporary directory.").
+			used("Files there outlive the agent, and are warm for the next one. Not set, the agent's own default."),
 		variable("DYN_KVBM_DISK_ALLOCATOR_TYPE", choice([]string{"default", "open-direct"}, []bool{false, true}), "default",
 			func(e *Env) *bool { return &e.DiskFiles.OpenDirect },
-			"How O_DIRECT is set: after a file was opened, or (open-direct, for IBM Storage Scale) when it is."),
+			"How O_DIRECT is set: after a file was opened, or (open-direct, for IBM Storage Scale) when it is.").
+			used("As KVBM does. Where O_DIRECT is refused, the agent says so and goes through the page cache."),
 		variable("DYN_KVBM_DISK_DISABLE_O_DIRECT", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.DisableDirectIO },
-			"Go through the page cache."),
+			"Go through the page cache.").
+			used("As KVBM does."),
 		variable("DYN_KVBM_DISK_ZEROFILL_FALLBACK", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.ZeroFill },
-			"Write zeros where the file system cannot allocate space otherwise (fallocate: EOPNOTSUPP)."),
+			"Write zeros where the file system cannot allocate space otherwise (fallocate: EOPNOTSUPP).").
+			used("As KVBM does."),
 	}
 }
 
 func offloadVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
-			"Write every block of the host tier to disk, not only those in demand."),
+			"Write every block of the host tier to disk, not only those in demand.").
+			used("As KVBM does. Hits count as demand, not only repeated stores."),
 		variable(minPriority, number[uint32](0, math.MaxUint32), "0", func(e *Env) *uint32 { return &e.Offload.MinPriority },
-			"Offload the blocks of a request up to the first whose retention priority is lower. An engine without priorities, such as vLLM, has 0 everywhere."),
+			"Offload the blocks of a request up to the first whose retention priority is lower. An engine without priorities, such as vLLM, has 0 everywhere.").
+			used("Stores of a lower priority are refused."),
 		variable("DYN_KVBM_MAX_CONCURRENT_TRANSFERS", number[int](1, maxCount), "4", func(e *Env) *int { return &e.Transfer.MaxConcurrent },
-			"Batches copied at a time."),
+			"Batches copied at a time.").
+			used("Batches between host and disk; engines copy to and from their devices themselves."),
 		variable("DYN_KVBM_MAX_TRANSFER_BATCH_SIZE", number[int](1, maxCount), "16", func(e *Env) *int { return &e.Transfer.MaxBatch },
-			"Blocks in a batch."),
+			"Blocks in a batch.").
+			used("Blocks in such a batch."),
 		variable("DYN_KVBM_DISABLE_WRITE_COMBINED", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableWriteCombined },
-			"Allocate host memory without write combining."),
+			"Allocate host memory without write combining.").
+			unused("it allocates no CUDA memory; engines register the shared memory, which is never write-combined."),
 		variable("DYN_MEMORY_DISABLE_NUMA", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableNUMA },
-			"Allocate host memory anywhere, not on the GPU's NUMA node."),
+			"Allocate host memory anywhere, not on the GPU's NUMA node.").
+			unused("it does not place memory by NUMA node."),
 		{Name: "DYN_KVBM_ENABLE_NUMA", Status: Deprecated,
-			Meaning: "placing memory by NUMA node is on unless DYN_MEMORY_DISABLE_NUMA turns it off."},
+			Meaning: "KVBM places memory by NUMA node unless DYN_MEMORY_DISABLE_NUMA says otherwise; the agent does not."},
 	}
 }
 
 func leaderVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_LEADER_WORKER_INIT_TIMEOUT_SECS", seconds(1), "1800", func(e *Env) *time.Duration { return &e.Leader.InitTimeout },
-			"How long the leader waits for its workers, from start to ready."),
+			"How long the leader waits for its workers, from start to ready.").
+			unused("there is no leader; engines connect to the agent's socket when they like."),
 		variable("DYN_KVBM_LEADER_ZMQ_HOST", text("a host"), "127.0.0.1", func(e *Env) *string { return &e.Leader.ZMQHost },
-			"Host that the leader binds and the workers connect to."),
+			"Host that the leader binds and the workers connect to.").
+			unused("there is no leader; schedulers and workers connect to the agent's socket."),
 		variable(pubPort, port(1), "56001", func(e *Env) *uint16 { return &e.Leader.PubPort },
-			"Port on which the leader sends. The consolidator publishes on this port + 1000. All ports must differ."),
+			"Port on which the leader sends. The consolidator publishes on this port + 1000. All ports must differ.").
+			unused("there is no leader, and no ZMQ output to publish on the port above it."),
 		variable(ackPort, port(1), "56002", func(e *Env) *uint16 { return &e.Leader.AckPort },
-			"Port on which the leader is answered."),
+			"Port on which the leader is answered.").
+			unused("there is no leader."),
 		variable("DYN_KVBM_NCCL_MLA_MODE", boolean(), "false", func(e *Env) *bool { return &e.NCCL.MLAMode },
-			"Load replicated (MLA) blocks on one rank and broadcast them (TensorRT-LLM)."),
+			"Load replicated (MLA) blocks on one rank and broadcast them (TensorRT-LLM).").
+			unused("replicated blocks are stored once, and each rank loads them from shared memory."),
 		variable("DYN_KVBM_NCCL_MAX_CTAS", number[int32](1, math.MaxInt32), "8", func(e *Env) *int32 { return &e.NCCL.MaxCTAs },
-			"CTAs that such a broadcast may take."),
+			"CTAs that such a broadcast may take.").
+			unused("nothing is broadcast."),
 	}
 }
 
 func statsVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_METRICS", boolean(), "false", func(e *Env) *bool { return &e.Stats.Metrics },
-			"Serve metrics over HTTP."),
+			"Serve metrics over HTTP.").
+			used("The kvbm_ metrics, on all addresses."),
 		variable(metricsPort, port(0), "6880", func(e *Env) *uint16 { return &e.Stats.MetricsPort },
-			"Port of the metrics; 0 is any free one."),
+			"Port of the metrics; 0 is any free one.").
+			used("As KVBM does."),
 		variable("DYN_KVBM_CACHE_STATS_MAX_REQUESTS", number[int](1, maxCount), "1000", func(e *Env) *int { return &e.Stats.MaxRequests },
-			"Finished requests that hit rates are computed over."),
+			"Finished requests that hit rates are computed over.").
+			used("As KVBM does."),
 		variable("DYN_KVBM_CACHE_STATS_LOG_INTERVAL_SECS", seconds(0), "5", func(e *Env) *time.Duration { return &e.Stats.LogInterval },
-			"How often hit rates are logged when they changed."),
+			"How often hit rates are logged when they changed.").
+			used("As KVBM does."),
 		variable("DYN_KVBM_ENABLE_RECORD", boolean(), "false", func(e *Env) *bool { return &e.Stats.Record },
-			"Record every call of the engine to the connector in a JSONL file."),
+			"Record every call of the engine to the connector in a JSONL file.").
+			unused("it keeps no record of calls."),
 	}
 }
 
 func eventVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
-			"Merge the engine's events with the block manager's."),
+			"Merge the engine's events with the block manager's.").
+			unused("the events of an engine that names its endpoint are always taken, and published beside the pool's."),
 		variable("DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE", choice([]string{Dedup.String(), Passthrough.String()}, []ConsolidatorMode{Dedup, Passthrough}), "dedup",
 			func(e *Env) *ConsolidatorMode { return &e.Events.Mode },
-			"Report a block once for all its sources, or every event as it comes."),
+			"Report a block once for all its sources, or every event as it comes.").
+			unused("the streams keep sources and tiers apart; the mode is for a ZMQ output, which there is not."),
 		variable(trtllmPort, port(1), "", func(e *Env) *uint16 { return &e.Events.TRTLLMPort },
-			"Port on which TensorRT-LLM's events are published; needed to consolidate them."),
+			"Port on which TensorRT-LLM's events are published; needed to consolidate them.").
+			unused("an engine names its endpoint when it registers."),
 	}
 }
 
 func processVariables() []Variable {
 	return []Variable{
 		variable("DYN_RUNTIME_ENABLED_KVBM", boolean(), "false", func(e *Env) *bool { return &e.Process.AttachRuntime },
-			"Attach to the Dynamo runtime of the process."),
+			"Attach to the Dynamo runtime of the process.").
+			unused("it is a process of its own, without a Dynamo runtime."),
 		variable("DYN_FATBIN_PATH", text("a path"), "", func(e *Env) *string { return &e.Process.FatbinPath },
-			"File of the copy kernels; not set, those that were built in."),
+			"File of the copy kernels; not set, those that were built in.").
+			unused("engines copy with kernels of their own."),
 		variable("OTEL_EXPORT_ENABLED", boolean(), "false", func(e *Env) *bool { return &e.Process.OTELExport },
-			"Export logs by OTLP."),
+			"Export logs by OTLP.").
+			unused("logs go to standard error."),
 	}
 }
 
