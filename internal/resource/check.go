@@ -1,0 +1,208 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Want is what the tiers ask for. A tier of 0 bytes is not checked.
+type Want struct {
+	// HostDir and DiskDir are where the tiers lie.
+	HostDir, DiskDir string
+	// HostBytes and DiskBytes are the sizes asked for.
+	HostBytes, DiskBytes uint64
+	// HostHeld and DiskHeld are the bytes that an earlier agent allocated there and
+	// that this one takes over; they need no room again.
+	HostHeld, DiskHeld uint64
+	// HostSetting and DiskSetting name the flag or variable that the size came
+	// from, for messages; empty for "the host size" and "the disk size".
+	HostSetting, DiskSetting string
+}
+
+// tier is one tier's part of a Want, with the room there is for it.
+type tier struct {
+	name, setting, dir string
+	bytes, held        uint64
+	space              Space
+}
+
+// more is what the tier still has to allocate.
+func (t *tier) more() uint64 { return t.bytes - min(t.held, t.bytes) }
+
+// takesMemory reports whether the tier's bytes are ordinary memory. Huge pages
+// were set aside before and no limit counts them.
+func (t *tier) takesMemory() bool { return t.space.InMemory && t.space.Kind != kindHugetlbfs }
+
+func (t *tier) String() string { return fmt.Sprintf("%s size %d (%s)", t.name, t.bytes, t.setting) }
+
+func (t *tier) place() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
+
+// Check compares what the tiers ask for with what there is. The error, of one
+// line per problem, is for what cannot work, the warnings are for what may not;
+// both say what was asked, what is there and what to change. host and disk are
+// the SpaceOf of the tiers' directories. Slot tables and generation words, some
+// 136 bytes per slot, come on top and are not counted.
+func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
+	var tiers []*tier
+	for _, t := range []*tier{
+		{"host", w.HostSetting, w.HostDir, w.HostBytes, w.HostHeld, host},
+		{"disk", w.DiskSetting, w.DiskDir, w.DiskBytes, w.DiskHeld, disk},
+	} {
+		if t.bytes == 0 {
+			continue
+		}
+		if t.setting == "" {
+			t.setting = "the " + t.name + " size"
+		}
+		tiers = append(tiers, t)
+		switch {
+		case t.space.Kind != kindHugetlbfs:
+			err = errors.Join(err, checkSpace(t))
+		case t.name == "disk":
+			err = errors.Join(err, fmt.Errorf("disk directory %s: is on %s, where files cannot be written; use a directory on a disk", t.dir, t.place()))
+		default:
+			err = errors.Join(err, checkHugePages(l, t))
+		}
+	}
+	if len(tiers) == 2 && err == nil {
+		err = checkShared(tiers[0], tiers[1])
+	}
+	memWarnings, memErr := checkMemory(l, tiers)
+	return append(warnPlaces(l, tiers), memWarnings...), errors.Join(err, memErr)
+}
+
+func checkSpace(t *tier) error {
+	s := t.space
+	if s.Total == 0 || t.bytes <= s.Total && t.more() <= s.Free {
+		return nil
+	}
+	remedy := "free some space"
+	if s.Kind == kindTmpfs {
+		remedy = "make it larger (mount -o remount,size=…, or --shm-size in containers)"
+	}
+	held := ""
+	if t.held > 0 {
+		held = fmt.Sprintf(" and %d that an earlier agent allocated", t.held)
+	}
+	return fmt.Errorf("%v: %s has %d bytes free of %d%s; %s or lower %s", t, t.place(), s.Free, s.Total, held, remedy, t.setting)
+}
+
+func checkHugePages(l Limits, t *tier) error {
+	s := t.space
+	for _, p := range l.HugePages {
+		if p.PageBytes != s.Unit {
+			continue
+		}
+		free := p.Free * p.PageBytes
+		if t.more() > free {
+			return fmt.Errorf("%v: %s has %d bytes free in %d huge pages of %d bytes; make more in /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages or lower %s",
+				t, t.place(), free, p.Free, p.PageBytes, p.PageBytes>>10, t.setting)
+		}
+	}
+	if s.Total != 0 && (t.bytes > s.Total || t.more() > s.Free) {
+		return fmt.Errorf("%v: %s has %d bytes free of %d; mount it with a larger size or lower %s", t, t.place(), s.Free, s.Total, t.setting)
+	}
+	return nil
+}
+
+// checkShared is for tiers that fit alone, on one file system.
+func checkShared(a, b *tier) error {
+	if a.space.Device != b.space.Device || a.space.Total == 0 {
+		return nil
+	}
+	if a.more() > a.space.Free-b.more() {
+		return fmt.Errorf("%v and %v: both are on %s, which has %d bytes free; lower %s or %s, or move one of %s and %s",
+			a, b, a.place(), a.space.Free, a.setting, b.setting, a.dir, b.dir)
+	}
+	return nil
+}
+
+// checkMemory compares the tiers that take ordinary memory with what control
+// groups and the node leave.
+func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
+	var need uint64
+	var asked, settings string
+	for _, t := range tiers {
+		if !t.takesMemory() {
+			continue
+		}
+		if need > 0 {
+			asked, settings = asked+" and ", settings+" or "
+		}
+		asked, settings = asked+t.String(), settings+t.setting
+		need += t.more()
+	}
+	if need == 0 {
+		return nil, nil
+	}
+	if tight := tightest(l.Groups); tight != nil {
+		if left := tight.Left(); need > left {
+			err = fmt.Errorf("%s: control group %s has %d bytes left of its limit of %d; raise the limit (--memory in containers, MemoryMax in systemd) or lower %s",
+				asked, tight.Path, left, tight.Limit, settings)
+		} else if left-need < minHeap {
+			warnings = append(warnings, fmt.Sprintf("%s: leaves %d bytes of control group %s to the agent and all else in it; raise its limit of %d or lower %s",
+				asked, left-need, tight.Path, tight.Limit, settings))
+		}
+	}
+	node := l.MemTotal + l.SwapTotal
+	switch {
+	case l.MemTotal != 0 && need > node:
+		err = errors.Join(err, fmt.Errorf("%s: the node has %d bytes of memory and swap; lower %s", asked, node, settings))
+	case l.MemAvailable != 0 && need > l.MemAvailable:
+		warnings = append(warnings, fmt.Sprintf("%s: %d bytes of memory are available on the node; stop something or lower %s",
+			asked, l.MemAvailable, settings))
+	}
+	return warnings, err
+}
+
+// tightest is the group that has least left, nil when none is limited.
+func tightest(groups []Group) *Group {
+	var found *Group
+	for i := range groups {
+		if g := &groups[i]; found == nil || g.Left() < found.Left() {
+			found = g
+		}
+	}
+	return found
+}
+
+// warnPlaces is about tiers that work where they are, but not well.
+func warnPlaces(l Limits, tiers []*tier) (warnings []string) {
+	for _, t := range tiers {
+		switch {
+		case t.name == "host" && !t.space.InMemory:
+			warnings = append(warnings, fmt.Sprintf("host directory %s: is on %s, not in memory; use a directory on tmpfs (/dev/shm) or hugetlbfs", t.dir, t.place()))
+		case t.name == "disk" && t.takesMemory():
+			warnings = append(warnings, fmt.Sprintf("disk directory %s: is on %s, so the disk tier takes memory and does not outlive the node; use a directory on a disk", t.dir, t.place()))
+		}
+		if t.name == "host" && l.Memlock != 0 && t.bytes > l.Memlock {
+			warnings = append(warnings, fmt.Sprintf("%v: the limit of locked memory is %d bytes; engines with that limit may fail to pin the pool for their devices; raise theirs (ulimit -l, LimitMEMLOCK in systemd, --ulimit memlock=-1 in containers)",
+				t, l.Memlock))
+		}
+	}
+	return warnings
+}
+
+// minHeap is the least that MemoryLimit leaves to the Go heap, and the least
+// margin it keeps: a heap smaller than that would be collected all the time.
+const minHeap = 64 << 20
+
+// MemoryLimit is what debug.SetMemoryLimit should be told, so that the Go heap
+// is collected before the tightest control group kills the agent: its limit
+// without arenaBytes and without a tenth of the rest, at least 64 MiB, for C
+// libraries and the kernel. arenaBytes is the memory of the group that is not
+// Go's: tiers on tmpfs, held bytes included, and slot tables. goMemLimit is the
+// variable GOMEMLIMIT: ok is false when it is set, because then the user has
+// decided, and when no group has a limit.
+func MemoryLimit(l Limits, arenaBytes uint64, goMemLimit string) (limit int64, ok bool) {
+	if goMemLimit != "" || len(l.Groups) == 0 {
+		return 0, false
+	}
+	least := l.Groups[0].Limit
+	for _, g := range l.Groups {
+		least = min(least, g.Limit)
+	}
+	rest := least - min(arenaBytes, least)
+	margin := max(rest/10, minHeap)
+	return int64(max(rest-min(margin, rest), minHeap)), true
+}

@@ -1,0 +1,175 @@
+package resource
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limits is what bounds the memory of this process. Sizes are bytes; 0 means
+// unlimited or unknown.
+type Limits struct {
+	// Groups are the control groups that limit this process's memory, of either
+	// version, from its own group to the root. Groups without a limit are left out.
+	Groups []Group
+	// MemTotal, MemAvailable and SwapTotal are the node's, as /proc/meminfo has
+	// them. MemAvailable is what can be had without swapping.
+	MemTotal, MemAvailable, SwapTotal uint64
+	// Memlock is this process's soft RLIMIT_MEMLOCK. That of the engines, who pin
+	// the pool, is often the same, and cannot be seen from here. A limit of no
+	// bytes at all is given as 1.
+	Memlock uint64
+	// HugePages are the node's pools of huge pages, by ascending page size.
+	HugePages []HugePages
+}
+
+// Group is one control group with a memory limit.
+type Group struct {
+	// Path is the group's directory, as this process sees it.
+	Path string
+	// Limit is what its processes may have together.
+	Limit uint64
+	// Used is how much of it they have now, without page cache of files, which
+	// would make room. Memory in tmpfs counts.
+	Used uint64
+}
+
+// Left is what the group can still get.
+func (g Group) Left() uint64 { return g.Limit - min(g.Used, g.Limit) }
+
+// HugePages is a pool of huge pages of one size.
+type HugePages struct {
+	PageBytes   uint64
+	Total, Free uint64
+}
+
+// Read reads the limits of the calling process. root is "/", or a copy of parts
+// of it for a test. With an error, what could be read is returned as well.
+func Read(root string) (Limits, error) {
+	var l Limits
+	var errs []error
+	keep := func(err error) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	keep(l.readMeminfo(root))
+	keep(l.readMemlock(root))
+	keep(l.readHugePages(root))
+	groups, err := readGroups(root)
+	l.Groups = groups
+	keep(err)
+	return l, errors.Join(errs...)
+}
+
+func (l *Limits) readMeminfo(root string) error {
+	path := filepath.Join(root, "proc/meminfo")
+	lines, err := readLines(path)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ":")
+		var to *uint64
+		switch name {
+		case "MemTotal":
+			to = &l.MemTotal
+		case "MemAvailable":
+			to = &l.MemAvailable
+		case "SwapTotal":
+			to = &l.SwapTotal
+		default:
+			continue
+		}
+		kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 54)
+		if err != nil {
+			return fmt.Errorf("%s: %q: want NAME: NUMBER kB", path, line)
+		}
+		*to = kib << 10
+	}
+	return nil
+}
+
+// readMemlock reads the limit from procfs and not by getrlimit, so that a test
+// can set it.
+func (l *Limits) readMemlock(root string) error {
+	path := filepath.Join(root, "proc/self/limits")
+	lines, err := readLines(path)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		rest, ok := strings.CutPrefix(line, "Max locked memory")
+		if !ok {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if len(fields) > 0 && fields[0] == "unlimited" {
+			return nil
+		}
+		if len(fields) > 0 {
+			if n, err := strconv.ParseUint(fields[0], 10, 64); err == nil {
+				l.Memlock = max(n, 1)
+				return nil
+			}
+		}
+		return fmt.Errorf("%s: %q: want a number or unlimited", path, line)
+	}
+	return nil
+}
+
+func (l *Limits) readHugePages(root string) error {
+	dir := filepath.Join(root, "sys/kernel/mm/hugepages")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		digits, ok := strings.CutPrefix(e.Name(), "hugepages-")
+		if !ok {
+			continue
+		}
+		kib, err := strconv.ParseUint(strings.TrimSuffix(digits, "kB"), 10, 54)
+		if err != nil {
+			return fmt.Errorf("%s: %q: want hugepages-NUMBERkB", dir, e.Name())
+		}
+		total, err := readNumber(filepath.Join(dir, e.Name(), "nr_hugepages"))
+		if err != nil {
+			return err
+		}
+		free, err := readNumber(filepath.Join(dir, e.Name(), "free_hugepages"))
+		if err != nil {
+			return err
+		}
+		l.HugePages = append(l.HugePages, HugePages{PageBytes: kib << 10, Total: total, Free: free})
+	}
+	slices.SortFunc(l.HugePages, func(a, b HugePages) int { return cmp.Compare(a.PageBytes, b.PageBytes) })
+	return nil
+}
+
+func readLines(path string) ([]string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n"), nil
+}
+
+// readNumber reads a file that holds one number.
+func readNumber(path string) (uint64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %q: want a number", path, b)
+	}
+	return n, nil
+}
