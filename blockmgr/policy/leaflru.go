@@ -1,0 +1,182 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+)
+
+// LeafLRU is the Evictor that names the lowest priority first, then the least
+// tick, then the lowest reference. It is a heap that knows the position of each
+// of its slots, so that any of them can be moved or taken out.
+//
+// The heap has four children to a parent, which halves its depth against a
+// binary one, and its root is element 3, so that the four children of a parent
+// are elements 4k to 4k+3: they share a cache line and a chunk.
+type LeafLRU struct {
+	// parts by their number; a part that is not there has no positions.
+	parts []lruPart
+	heap  chunked[leaf]
+	// end is the element after the heap's last one.
+	end uint32
+}
+
+// lruPart says where in the heap the slots of one part are.
+type lruPart struct {
+	// position by slot; 0 for one that is not in the heap.
+	position []uint32
+	// placed is the number of those that are.
+	placed uint32
+}
+
+// leaf is one slot in the heap.
+type leaf struct {
+	tick     uint64
+	priority uint32
+	ref      registry.Ref
+}
+
+// heapRoot is the first element of the heap.
+const heapRoot = 3
+
+// NewLeafLRU is an order without parts.
+func NewLeafLRU() *LeafLRU { return &LeafLRU{end: heapRoot} }
+
+// AddPart implements Evictor.
+func (l *LeafLRU) AddPart(part, slots uint32) {
+	for uint32(len(l.parts)) <= part {
+		l.parts = append(l.parts, lruPart{})
+	}
+	p := &l.parts[part]
+	if p.position != nil {
+		panic(fmt.Sprintf("BUG: policy: part %d is added twice", part))
+	}
+	p.position = make([]uint32, slots)
+}
+
+// RemovePart implements Evictor. Memory that the remaining slots cannot need is
+// let go.
+func (l *LeafLRU) RemovePart(part uint32) {
+	if p := &l.parts[part]; p.placed != 0 {
+		panic(fmt.Sprintf("BUG: policy: part %d is removed with %d slots in the order", part, p.placed))
+	}
+	l.parts[part] = lruPart{}
+	left := uint32(heapRoot)
+	for i := range l.parts {
+		left += uint32(len(l.parts[i].position))
+	}
+	l.heap.trim(left)
+}
+
+// Place implements Evictor.
+func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
+	if !l.knows(ref) {
+		panic(fmt.Sprintf("BUG: policy: slot %d of part %d is placed, which was not added", ref.Slot(), ref.Part()))
+	}
+	n := leaf{tick: tick, priority: priority, ref: ref}
+	p := &l.parts[ref.Part()]
+	i := p.position[ref.Slot()]
+	if i == 0 {
+		p.placed++
+		i = l.end
+		l.heap.reach(i)
+		l.end++
+	}
+	l.settle(i, n)
+}
+
+// Remove implements Evictor.
+func (l *LeafLRU) Remove(ref registry.Ref) {
+	if !l.knows(ref) {
+		return
+	}
+	p := &l.parts[ref.Part()]
+	i := p.position[ref.Slot()]
+	if i == 0 {
+		return
+	}
+	p.position[ref.Slot()] = 0
+	p.placed--
+	l.end--
+	if i < l.end {
+		l.settle(i, *l.heap.at(l.end))
+	}
+}
+
+// Victim implements Evictor.
+func (l *LeafLRU) Victim() (ref registry.Ref, ok bool) {
+	if l.end == heapRoot {
+		return registry.NoRef, false
+	}
+	return l.heap.at(heapRoot).ref, true
+}
+
+// Len implements Evictor.
+func (l *LeafLRU) Len() int { return int(l.end - heapRoot) }
+
+// knows reports whether ref is a slot of a part that was added.
+func (l *LeafLRU) knows(ref registry.Ref) bool {
+	return ref.Part() < uint32(len(l.parts)) && ref.Slot() < uint32(len(l.parts[ref.Part()].position))
+}
+
+// settle puts n where it belongs, given that element i is free for it and that
+// the others are in order.
+func (l *LeafLRU) settle(i uint32, n leaf) {
+	if i > heapRoot && n.before(l.heap.at(parentOf(i))) {
+		l.up(i, n)
+	} else {
+		l.down(i, n)
+	}
+}
+
+func (l *LeafLRU) up(i uint32, n leaf) {
+	for i > heapRoot {
+		above := l.heap.at(parentOf(i))
+		if !n.before(above) {
+			break
+		}
+		l.put(i, *above)
+		i = parentOf(i)
+	}
+	l.put(i, n)
+}
+
+func (l *LeafLRU) down(i uint32, n leaf) {
+	for last := l.end - 1; i <= parentOf(last); {
+		child := childOf(i)
+		least := l.heap.at(child)
+		for c := child + 1; c <= min(childOf(i)+3, last); c++ {
+			if other := l.heap.at(c); other.before(least) {
+				child, least = c, other
+			}
+		}
+		if !least.before(&n) {
+			break
+		}
+		l.put(i, *least)
+		i = child
+	}
+	l.put(i, n)
+}
+
+// put makes n element i.
+func (l *LeafLRU) put(i uint32, n leaf) {
+	*l.heap.at(i) = n
+	l.parts[n.ref.Part()].position[n.ref.Slot()] = i
+}
+
+func (n *leaf) before(m *leaf) bool {
+	if n.priority != m.priority {
+		return n.priority < m.priority
+	}
+	if n.tick != m.tick {
+		return n.tick < m.tick
+	}
+	return n.ref < m.ref
+}
+
+// parentOf is the element above i; for the root it is one before the root.
+func parentOf(i uint32) uint32 { return i/4 + 2 }
+
+// childOf is the first of the four elements below i.
+func childOf(i uint32) uint32 { return 4*i - 8 }

@@ -1,0 +1,342 @@
+package policy
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+)
+
+// sortedTwin is an Evictor that sorts everything at each question.
+type sortedTwin struct {
+	leaves map[registry.Ref]leaf
+}
+
+func (s *sortedTwin) order() []registry.Ref {
+	var all []leaf
+	for _, l := range s.leaves {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b leaf) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tick, b.tick), cmp.Compare(a.ref, b.ref))
+	})
+	refs := make([]registry.Ref, len(all))
+	for i, l := range all {
+		refs[i] = l.ref
+	}
+	return refs
+}
+
+// drain takes the victims out until none is left.
+func drain(e Evictor) []registry.Ref {
+	var refs []registry.Ref
+	for {
+		ref, ok := e.Victim()
+		if !ok {
+			return refs
+		}
+		e.Remove(ref)
+		refs = append(refs, ref)
+	}
+}
+
+// checkHeap fails when a position is wrong or a child goes before its parent.
+func checkHeap(t rapid.TB, l *LeafLRU) {
+	t.Helper()
+	for i := uint32(heapRoot); i < l.end; i++ {
+		n := l.heap.at(i)
+		if at := l.parts[n.ref.Part()].position[n.ref.Slot()]; at != i {
+			t.Fatalf("element %d: position of its slot is %d", i, at)
+		}
+		if i > heapRoot && n.before(l.heap.at(parentOf(i))) {
+			t.Fatalf("element %d goes before its parent", i)
+		}
+	}
+}
+
+// lruModel drives a LeafLRU and its twin with parts that come and go.
+type lruModel struct {
+	lru   *LeafLRU
+	twin  sortedTwin
+	parts map[uint32]uint32 // slots by part
+}
+
+func (m *lruModel) ref(t *rapid.T) (registry.Ref, bool) {
+	if len(m.parts) == 0 {
+		return 0, false
+	}
+	var numbers []uint32
+	for part := range m.parts {
+		numbers = append(numbers, part)
+	}
+	slices.Sort(numbers)
+	part := rapid.SampledFrom(numbers).Draw(t, "part")
+	return registry.MakeRef(part, rapid.Uint32Range(0, m.parts[part]-1).Draw(t, "slot")), true
+}
+
+func (m *lruModel) place(t *rapid.T) {
+	if ref, ok := m.ref(t); ok {
+		n := leaf{tick: rapid.Uint64Range(0, 20).Draw(t, "tick"), priority: rapid.Uint32Range(0, 3).Draw(t, "priority"), ref: ref}
+		m.lru.Place(ref, n.priority, n.tick)
+		m.twin.leaves[ref] = n
+	}
+}
+
+func (m *lruModel) remove(t *rapid.T) {
+	if ref, ok := m.ref(t); ok {
+		m.lru.Remove(ref)
+		delete(m.twin.leaves, ref)
+	}
+}
+
+func (m *lruModel) togglePart(t *rapid.T) {
+	part := rapid.Uint32Range(0, 5).Draw(t, "toggled part")
+	slots, there := m.parts[part]
+	if !there {
+		m.parts[part] = rapid.Uint32Range(1, 40).Draw(t, "slots")
+		m.lru.AddPart(part, m.parts[part])
+		return
+	}
+	for slot := range slots {
+		m.lru.Remove(registry.MakeRef(part, slot))
+		delete(m.twin.leaves, registry.MakeRef(part, slot))
+	}
+	m.lru.RemovePart(part)
+	delete(m.parts, part)
+	m.lru.Remove(registry.MakeRef(part, 0))
+}
+
+func (m *lruModel) check(t *rapid.T) {
+	checkHeap(t, m.lru)
+	if m.lru.Len() != len(m.twin.leaves) {
+		t.Fatalf("%d slots are in, want %d", m.lru.Len(), len(m.twin.leaves))
+	}
+	want := m.twin.order()
+	got, ok := m.lru.Victim()
+	if ok != (len(want) > 0) || ok && got != want[0] {
+		t.Fatalf("victim %v, %v of %v", got, ok, want)
+	}
+}
+
+func TestLeafLRUOrdersAsASortDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &lruModel{lru: NewLeafLRU(), twin: sortedTwin{make(map[registry.Ref]leaf)}, parts: make(map[uint32]uint32)}
+		m.togglePart(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"place":       m.place,
+			"place more":  m.place,
+			"remove":      m.remove,
+			"toggle part": m.togglePart,
+			"":            m.check,
+		})
+		want := m.twin.order()
+		if got := drain(m.lru); !slices.Equal(got, want) {
+			t.Fatalf("order %v, want %v", got, want)
+		}
+	})
+}
+
+func TestLeafLRUOrdersAcrossChunks(t *testing.T) {
+	const parts, slots = 3, 2*chunkLen + 7
+	l, ticks := NewLeafLRU(), rand.New(rand.NewPCG(1, 2)).Perm(parts*slots)
+	for part := range uint32(parts) {
+		l.AddPart(part, slots)
+		for slot := range uint32(slots) {
+			l.Place(registry.MakeRef(part, slot), 0, uint64(ticks[part*slots+slot]))
+		}
+	}
+	checkHeap(t, l)
+	for want := range uint64(parts * slots) {
+		ref, ok := l.Victim()
+		if !ok || uint64(ticks[ref.Part()*slots+ref.Slot()]) != want {
+			t.Fatalf("victim %d is slot %d of part %d", want, ref.Slot(), ref.Part())
+		}
+		l.Remove(ref)
+	}
+}
+
+func TestLeafLRULetsMemoryGoWithItsParts(t *testing.T) {
+	l := NewLeafLRU()
+	for part := range uint32(4) {
+		l.AddPart(part, chunkLen)
+		for slot := range uint32(chunkLen) {
+			l.Place(registry.MakeRef(part, slot), 0, uint64(slot))
+		}
+	}
+	drain(l)
+	for part := range uint32(3) {
+		l.RemovePart(part)
+	}
+	if n := len(l.heap.chunks); n > 2 {
+		t.Errorf("%d chunks for %d slots", n, chunkLen)
+	}
+}
+
+// tier is the least of a tier that makes leaves: a block may be evicted when it
+// has no children, with the tick of its own last use.
+type tier struct {
+	order  Evictor
+	clock  uint64
+	blocks []tierBlock
+}
+
+type tierBlock struct {
+	name     string
+	parent   int
+	kids     int
+	priority uint32
+	tick     uint64
+}
+
+func newTier(slots uint32) *tier {
+	t := &tier{order: NewLeafLRU()}
+	t.order.AddPart(0, slots)
+	return t
+}
+
+// add puts a block after the one called parent, which may be empty.
+func (t *tier) add(name, parent string, priority uint32) {
+	b := tierBlock{name: name, parent: t.find(parent), priority: priority}
+	if b.parent >= 0 {
+		t.blocks[b.parent].kids++
+		t.order.Remove(registry.Ref(b.parent))
+	}
+	t.blocks = append(t.blocks, b)
+	t.touch(name)
+}
+
+func (t *tier) find(name string) int {
+	return slices.IndexFunc(t.blocks, func(b tierBlock) bool { return b.name == name })
+}
+
+func (t *tier) touch(name string) {
+	i := t.find(name)
+	t.clock++
+	t.blocks[i].tick = t.clock
+	t.placeLeaf(i)
+}
+
+func (t *tier) placeLeaf(i int) {
+	if b := t.blocks[i]; b.kids == 0 {
+		t.order.Place(registry.Ref(i), b.priority, b.tick)
+	}
+}
+
+// evict takes n victims and names them.
+func (t *tier) evict(n int) string {
+	var names []string
+	for range n {
+		ref, ok := t.order.Victim()
+		if !ok {
+			break
+		}
+		t.order.Remove(ref)
+		b := t.blocks[ref]
+		names = append(names, b.name)
+		if b.parent >= 0 {
+			t.blocks[b.parent].kids--
+			t.placeLeaf(b.parent)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func TestEvictionOrders(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		build func(*tier)
+		want  string
+	}{
+		{"a chain goes from its end", func(t *tier) {
+			t.add("A0", "", 0)
+			t.add("A1", "A0", 0)
+			t.add("A2", "A1", 0)
+			t.add("A3", "A2", 0)
+		}, "A3 A2 A1 A0"},
+		{"a fork goes after both its branches", func(t *tier) {
+			t.add("A0", "", 0)
+			t.add("B1", "A0", 0)
+			t.add("C1", "A0", 0)
+		}, "B1 C1 A0"},
+		{"a parent comes in with its own age, before younger strangers", func(t *tier) {
+			t.add("A0", "", 0)
+			t.add("A1", "A0", 0)
+			t.add("X", "", 0)
+		}, "A1 A0 X"},
+		{"a block that was used again is the newest", func(t *tier) {
+			t.add("A0", "", 0)
+			t.add("B0", "", 0)
+			t.add("C0", "", 0)
+			t.touch("A0")
+		}, "B0 C0 A0"},
+		{"a lower priority goes first, however recent", func(t *tier) {
+			t.add("high", "", 7)
+			t.add("low", "", 1)
+			t.add("none", "", 0)
+			t.touch("low")
+		}, "none low high"},
+		{"a child with a higher priority still goes before its parent", func(t *tier) {
+			t.add("A0", "", 0)
+			t.add("A1", "A0", 9)
+			t.add("X", "", 5)
+		}, "X A1 A0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tier := newTier(8)
+			tc.build(tier)
+			if got := tier.evict(8); got != tc.want {
+				t.Errorf("evicted %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLeafLRUMistakesOfTheCallerPanic(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		mistake    func(*LeafLRU)
+	}{
+		{"part added twice", "added twice", func(l *LeafLRU) { l.AddPart(1, 4) }},
+		{"slot of no part", "was not added", func(l *LeafLRU) { l.Place(registry.MakeRef(0, 0), 0, 0) }},
+		{"slot beyond its part", "was not added", func(l *LeafLRU) { l.Place(registry.MakeRef(1, 4), 0, 0) }},
+		{"no slot at all", "was not added", func(l *LeafLRU) { l.Place(registry.NoRef, 0, 0) }},
+		{"part with placed slots removed", "with 1 slots in the order", func(l *LeafLRU) {
+			l.Place(registry.MakeRef(1, 3), 0, 0)
+			l.RemovePart(1)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			defer func() {
+				if got, _ := recover().(string); !strings.HasPrefix(got, "BUG: policy: ") || !strings.Contains(got, tc.want) {
+					t.Errorf("panic %q, want one with %q", got, tc.want)
+				}
+			}()
+			l := NewLeafLRU()
+			l.AddPart(1, 4)
+			tc.mistake(l)
+		})
+	}
+}
+
+func TestLeafLRUDoesNotAllocateOnceItHasItsSize(t *testing.T) {
+	const slots = 3 * chunkLen
+	l := NewLeafLRU()
+	l.AddPart(0, slots)
+	for slot := range uint32(slots) {
+		l.Place(registry.MakeRef(0, slot), 0, uint64(slot))
+	}
+	tick := uint64(slots)
+	if n := testing.AllocsPerRun(1000, func() {
+		ref, _ := l.Victim()
+		l.Remove(ref)
+		tick++
+		l.Place(ref, 0, tick)
+	}); n != 0 {
+		t.Errorf("%v allocations for an eviction", n)
+	}
+}

@@ -1,0 +1,100 @@
+package policy
+
+import "math/bits"
+
+// Holder is a pool as one tier's size is divided up.
+type Holder struct {
+	// Bytes is what the pool has of the tier. A pool that cannot give an extent
+	// now, because somebody holds a slot of it, is left out with Bytes 0.
+	Bytes uint64
+	// Extent is what one more extent of the pool takes at most, in bytes. It is
+	// read for the taker only; one that leaves it 0 gets nothing from pools in use.
+	Extent uint64
+	// Weight is the pool's part of the tier in proportion to the others'.
+	Weight uint64
+	// InUse is true for a pool with sessions, watchers or work under way.
+	InUse bool
+	// Since is the turn at which the pool was used last.
+	Since uint64
+	// Last is true when the pool has a single extent in the tier.
+	Last bool
+}
+
+// Giver chooses the pool that makes room for an extent of holders[taker], of which
+// first says that it would be the taker's only one; ok is false when no pool
+// should. Budget is the tier's size in bytes.
+//
+// Unused pools come first, the one unused longest before the others; the only
+// extent of one goes just to a taker that has none. Then comes the pool in use
+// that is most over its share: the budget times its weight, divided by the weights
+// of the pools in use and the taker. It gives only while the taker, the new extent
+// included, is less over its own share than the giver is now, and never its only
+// extent. So both end below what the giver was over, no series of such moves comes
+// back to where it began, and pools in use do not take from each other for ever.
+//
+// A caller that needs several extents for one asks again, with what the givers
+// have left, before it takes any, and takes none when they do not suffice: what is
+// given in vain would come back, and be given in vain again. A pool that asks must
+// count as in use when others ask.
+func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, ok bool) {
+	if giver, ok = coldest(holders, taker, first); ok {
+		return giver, true
+	}
+	asker := holders[taker]
+	if asker.Extent == 0 {
+		return 0, false
+	}
+	weights := totalWeight(holders, taker)
+	most := max(0, over(asker.Bytes+asker.Extent, asker.Weight, weights, budget))
+	for i, h := range holders {
+		if i == taker || !h.InUse || h.Bytes == 0 || h.Last {
+			continue
+		}
+		by := over(h.Bytes, h.Weight, weights, budget)
+		if by > most || ok && by == most && h.Since < holders[giver].Since {
+			giver, ok, most = i, true, by
+		}
+	}
+	return giver, ok
+}
+
+// coldest is the pool that has been unused longest and may give something.
+func coldest(holders []Holder, taker int, first bool) (giver int, ok bool) {
+	for i, h := range holders {
+		if i == taker || h.InUse || h.Bytes == 0 || h.Last && !first {
+			continue
+		}
+		if !ok || h.Since < holders[giver].Since {
+			giver, ok = i, true
+		}
+	}
+	return giver, ok
+}
+
+// totalWeight is that of the pools in use and the taker; a sum that does not fit
+// is as large as can be.
+func totalWeight(holders []Holder, taker int) uint64 {
+	var sum uint64
+	for i, h := range holders {
+		if !h.InUse && i != taker {
+			continue
+		}
+		s, carry := bits.Add64(sum, h.Weight, 0)
+		if carry != 0 {
+			return ^uint64(0)
+		}
+		sum = s
+	}
+	return sum
+}
+
+// over is by how many bytes a pool that holds held bytes is over its share;
+// negative when it is under. Pools without weight have no share.
+func over(held, weight, weights, budget uint64) int64 {
+	if weights == 0 {
+		return int64(held)
+	}
+	hi, lo := bits.Mul64(budget, weight)
+	share, _ := bits.Div64(hi, lo, weights)
+	return int64(held) - int64(share)
+}
