@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,17 @@ selftest: build ## Flip stored bytes and see that the demo's checks notice
 
 bench: deps ## Every benchmark, with allocations
 	@go test -run '^$$' -bench . -benchmem ./...
+
+bench-disk: build ## Disk tier against fio, copies against memcpy: make bench-disk ARGS="--dir /mnt"
+	@bin/blockyard bench disk $(ARGS)
+
+stress: SECONDS ?= 30
+stress: build ## Random operations under faults, restarts and power losses: make stress SECONDS=30
+	@bin/blockyard bench stress --seconds $(SECONDS) $(ARGS)
+
+kill-loop: N ?= 50
+kill-loop: build ## Kill -9 agents and engines while engines copy, and check what comes back: make kill-loop N=50
+	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
 
 fmt: ## Format all Go files
 	@gofmt -w .

@@ -36,6 +36,15 @@ func newAdminServer(a *Agent) *adminServer {
 	mux.Handle("GET /metrics", metricsHandler(a.Stats))
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.Stats()) })
 	mux.HandleFunc("GET /v1/pools", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.dumpPools()) })
+	a.registerControl(mux)
+	return &adminServer{http: &http.Server{Handler: mux, ReadTimeout: adminReadTimeout}}
+}
+
+// newKVBMServer serves KVBM's metrics, at the path and on the kind of address
+// that KVBM has them.
+func newKVBMServer(a *Agent) *adminServer {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", kvbmHandler(a.Stats, a.cfg.bypassesHost()))
 	return &adminServer{http: &http.Server{Handler: mux, ReadTimeout: adminReadTimeout}}
 }
 

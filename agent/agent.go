@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -27,6 +28,8 @@ type Agent struct {
 	server   *sessionServer
 	admin    *adminServer
 	adminTCP net.Listener
+	kvbm     *adminServer // KVBM's metrics; nil when they are not served
+	kvbmTCP  net.Listener
 
 	ready     atomic.Bool
 	closeOnce sync.Once
@@ -85,15 +88,27 @@ func (a *Agent) connect(ctx context.Context) error {
 
 // openTiers opens the block manager.
 func (a *Agent) openTiers(context.Context) error {
+	held, err := checkSpace(&a.cfg, a.log)
+	if err != nil {
+		return err
+	}
 	c := a.cfg.tiers()
 	c.Sink, c.Log = a.hub, a.log.Named("blockmgr")
-	var err error
+	if a.cfg.Tuning.DiskFilter {
+		if c.Filter, err = policy.NewFrequencyFilter(policy.FrequencyOptions{}); err != nil {
+			return err
+		}
+	}
 	if a.manager, err = blockmgr.Open(c); err != nil {
 		return err
 	}
 	a.log.Info("tiers",
 		zap.String("host_dir", a.cfg.HostDir), zap.Uint64("host_bytes", a.cfg.HostBytes),
 		zap.String("disk_dir", a.cfg.DiskDir), zap.Uint64("disk_bytes", a.cfg.DiskBytes))
+	if a.manager.Warm() {
+		a.log.Info("the host tier of an earlier agent is taken over",
+			zap.Uint64("host_bytes", held), zap.Int("sessions", len(a.manager.Former())))
+	}
 	return nil
 }
 
@@ -108,6 +123,14 @@ func (a *Agent) listen(ctx context.Context) error {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
 	a.admin = newAdminServer(a)
+	if a.cfg.KVBM.Metrics == "" {
+		return nil
+	}
+	if a.kvbmTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.KVBM.Metrics); err != nil {
+		return fmt.Errorf("KVBM metrics address %q: %w", a.cfg.KVBM.Metrics, err)
+	}
+	a.kvbm = newKVBMServer(a)
+	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbmTCP.Addr().String()))
 	return nil
 }
 
@@ -136,21 +159,24 @@ func (a *Agent) SocketPath() string { return a.cfg.Socket }
 // Run serves engines until ctx ends, then stops in the order of the package
 // comment. It returns nil after an orderly stop. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
-	flushCtx, stopFlusher := context.WithCancel(context.Background())
-	flushed := make(chan struct{})
-	go func() {
-		defer close(flushed)
-		a.hub.run(flushCtx)
-	}()
+	backCtx, stopBack := context.WithCancel(context.Background())
+	var back sync.WaitGroup // what runs until the sessions have ended
+	back.Go(func() { a.hub.run(backCtx) })
+	if a.cfg.KVBM.LogHitRates {
+		back.Go(func() { a.server.cache.logRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.server.run(gctx) })
 	g.Go(func() error { return a.admin.serve(a.adminTCP) })
+	if a.kvbm != nil {
+		g.Go(func() error { return a.kvbm.serve(a.kvbmTCP) })
+	}
 	g.Go(func() error {
 		<-gctx.Done() // asked to stop, or a part has failed
 		a.ready.Store(false)
 		a.server.close()
-		stopFlusher()
-		<-flushed
+		stopBack()
+		back.Wait()
 		return a.Close()
 	})
 	a.ready.Store(true)
@@ -180,11 +206,16 @@ func (a *Agent) stop() error {
 	if a.nats != nil {
 		errs = append(errs, a.nats.Close())
 	}
-	if a.admin != nil {
-		errs = append(errs, a.admin.close())
+	for _, s := range []*adminServer{a.admin, a.kvbm} {
+		if s != nil {
+			errs = append(errs, s.close())
+		}
 	}
-	if a.adminTCP != nil {
-		if err := a.adminTCP.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+	for _, l := range []net.Listener{a.adminTCP, a.kvbmTCP} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}

@@ -63,6 +63,61 @@ type Config struct {
 	// SendTimeout is how long a client may leave a frame unread before its
 	// connection is closed, default 2 s.
 	SendTimeout time.Duration
+	// MinPriority refuses to store blocks of a lower retention priority, and those
+	// after them in their request.
+	MinPriority uint32
+	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them. By default
+	// they begin to move to host memory when a request's tokens arrive.
+	NoPrefetch bool
+	// Tuning is how the tiers work.
+	Tuning Tuning
+	// KVBM is what dashboards made for KVBM see.
+	KVBM KVBMOptions
+	// HostSetting and DiskSetting name what an operator changes to change HostBytes
+	// and DiskBytes, for messages; empty for none.
+	HostSetting, DiskSetting string
+}
+
+// Tuning is how the tiers work. The zero value is the default.
+type Tuning struct {
+	// HostBlocks and DiskBlocks are exact numbers of blocks of each namespace, which
+	// win over HostBytes and DiskBytes; 0 for none. See blockmgr.Config.
+	HostBlocks, DiskBlocks uint64
+	// DiskFilter writes only blocks in demand to disk: those offered or hit at least
+	// twice of late. Without it every block is written.
+	DiskFilter bool
+	// Weights are the shares of models in a tier that is used up; a model that is
+	// not in it has 1.
+	Weights map[string]uint64
+	// ScrubBytesPerSecond is how fast blocks at rest are verified again: 0 is the
+	// block manager's default, less is never.
+	ScrubBytesPerSecond int64
+	// IODeadline is how long a disk operation may take before the disk counts as
+	// stalled, 0 the default.
+	IODeadline time.Duration
+	// Transfers is the number of batches that are copied at a time, TransferBatch
+	// the number of blocks in one; 0 is the default.
+	Transfers, TransferBatch int
+	// DirectIO says whether disk files bypass the page cache; OpenDirect says so
+	// when a file is opened rather than afterwards; ZeroFill writes zeros where the
+	// file system cannot allocate.
+	DirectIO             blockmgr.DirectIOMode
+	OpenDirect, ZeroFill bool
+	// DiscardHost removes the host tier's files at an orderly stop. By default they
+	// stay, and the next agent finds its blocks.
+	DiscardHost bool
+}
+
+// KVBMOptions are the metrics under KVBM's names and the hit rates among them.
+type KVBMOptions struct {
+	// Metrics is the address that serves them at /metrics; empty for none.
+	Metrics string
+	// HitRateRequests is how many requests hit rates are computed over, default
+	// 1000.
+	HitRateRequests int
+	// LogHitRates logs the rates when they change, at most once every LogInterval.
+	LogHitRates bool
+	LogInterval time.Duration
 }
 
 // withDefaults is c with zero fields replaced by their defaults.
@@ -90,7 +145,18 @@ func (c *Config) tiers() blockmgr.Config {
 	return blockmgr.Config{
 		HostDir: c.HostDir, HostBytes: c.HostBytes, DiskDir: c.DiskDir, DiskBytes: c.DiskBytes,
 		ExtentBytes: c.ExtentBytes, MaxPinsPerSession: c.MaxPins,
+		HostBlocks: c.Tuning.HostBlocks, DiskBlocks: c.Tuning.DiskBlocks, Weights: c.Tuning.Weights,
+		ScrubBytesPerSecond: c.Tuning.ScrubBytesPerSecond, IODeadline: c.Tuning.IODeadline,
+		Transfers: c.Tuning.Transfers, TransferBatch: c.Tuning.TransferBatch,
+		DirectIO: c.Tuning.DirectIO, OpenDirect: c.Tuning.OpenDirect, ZeroFill: c.Tuning.ZeroFill,
+		DiscardHost: c.Tuning.DiscardHost,
 	}
+}
+
+// bypassesHost reports whether blocks only pass through host memory: there is a
+// disk tier and no host tier.
+func (c *Config) bypassesHost() bool {
+	return c.HostBytes == 0 && c.Tuning.HostBlocks == 0 && (c.DiskBytes != 0 || c.Tuning.DiskBlocks != 0)
 }
 
 // natsOptions is what the publisher is told, but for its log.
@@ -111,7 +177,10 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.Socket) {
 		return fmt.Errorf("socket path %q: must be absolute", c.Socket)
 	}
-	if err := checkAdmin(c.Admin); err != nil {
+	if err := checkAddress("admin address", c.Admin); err != nil {
+		return err
+	}
+	if err := checkAddress("KVBM metrics address", c.KVBM.Metrics); err != nil {
 		return err
 	}
 	if c.Cluster != "" {
@@ -134,20 +203,27 @@ func (c *Config) Validate() error {
 	if c.SendTimeout < 0 {
 		return fmt.Errorf("send timeout %v: want 0 (default) or more", c.SendTimeout)
 	}
+	if c.KVBM.HitRateRequests < 0 || c.KVBM.HitRateRequests > 1<<20 {
+		return fmt.Errorf("requests of hit rates %d: want 0 (default %d) to %d", c.KVBM.HitRateRequests, DefaultHitRateRequests, 1<<20)
+	}
+	if c.KVBM.LogInterval < 0 {
+		return fmt.Errorf("log interval of hit rates %v: want 0 or more", c.KVBM.LogInterval)
+	}
 	tiers := c.tiers()
 	return tiers.Validate()
 }
 
-func checkAdmin(address string) error {
+// checkAddress checks the address of an HTTP server; empty is allowed.
+func checkAddress(name, address string) error {
 	if address == "" {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("admin address %q: want HOST:PORT", address)
+		return fmt.Errorf("%s %q: want HOST:PORT", name, address)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("admin address %q: port %q: want 0 (any free one) to 65535", address, port)
+		return fmt.Errorf("%s %q: port %q: want 0 (any free one) to 65535", name, address, port)
 	}
 	return nil
 }

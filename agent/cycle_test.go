@@ -179,17 +179,6 @@ func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 	}
 }
 
-func TestResumeKeepsNothing(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	got, err := c.Resume(t.Context(), proto.Resume{Session: 5, AgentNonce: 6, Pinned: proto.AppendSlots(nil, []proto.Slot{{}})})
-	if err != nil || len(got.Granted)+len(got.Pinned) != 0 {
-		t.Errorf("got %+v, error %v", got, err)
-	}
-	_, err = c.Resume(t.Context(), proto.Resume{})
-	wantRefused(t, err, proto.CodeState)
-}
-
 func TestAgentWithoutTiersFindsAndGrantsNothing(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.HostBytes, cfg.DiskBytes = 0, 0

@@ -69,7 +69,7 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 	case proto.TypeCommit:
 		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
 	default:
-		return decoded(f, func(*proto.Resume) uint64 { return 0 }, func(*proto.Resume) error { return s.resume(f.Corr) })
+		return decoded(f, func(*proto.Resume) uint64 { return 0 }, func(m *proto.Resume) error { return s.resume(f.Corr, m) })
 	}
 }
 

@@ -7,7 +7,9 @@
 // a session that ends without BYE leaves its granted slots in quarantine until
 // every process of the session is gone, because a dying worker may still be
 // copying. A process has one watch, and a bounded number of such sessions, however
-// often it comes back. Whatever a client sends, only its own connection can
+// often it comes back. The processes of a session are on record before their
+// WELCOME leaves; the next agent waits for them, or until their scheduler comes
+// back with RESUME, before anybody else gets what the session held. Whatever a client sends, only its own connection can
 // suffer: bodies are checked before they are used, every list, table and wait is
 // bounded, and a client that does not read is cut off.
 //
@@ -19,7 +21,9 @@
 //	      ── eventHub             one stream per pool and per worker rank, their feeds
 //	      ── publisher.NATS       where feeds go; absent without a NATS URL
 //	      ── sessionServer        the socket, its connections and sessions
-//	      ── adminServer          HTTP: health, metrics, stats, dumps
+//	         ── formerSessions    those of an earlier agent, and waits for their processes
+//	      ── adminServer          HTTP: health, metrics, stats, dumps, control of pools
+//	      ── adminServer          HTTP: KVBM's metrics, when they are wanted
 //
 // A connection has one goroutine that reads it and one that announces extents;
 // to a worker the latter also sends the LOADs, from a bounded queue, so that no
@@ -34,10 +38,10 @@
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
 //	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
 //	        └─► proto.Conn's
-//	sessionServer.mu
+//	sessionServer.mu, formerSessions.mu, cacheCounters.mu
 //
-// eventHub.mu and sessionServer.mu are held for a look at their maps and no lock
-// is taken under them: the hub lets go before it calls a stream. No lock of the
+// eventHub.mu and those of the last line are held for a look at their maps and no
+// lock is taken under them: the hub lets go before it calls a stream. No lock of the
 // agent is held while a pool is opened, a grant or a pin is made, or a socket is
 // waited for, but link.mu, which only delays its own connection. Sessions that
 // need a pool which another one is opening wait for a channel.
@@ -45,19 +49,21 @@
 // # Start and stop
 //
 // New checks the whole configuration and then starts in this order: NATS, block
-// manager (it locks its directories), agent socket, admin socket. It undoes that
+// manager (sizes are compared with what the node has; it locks its directories),
+// agent socket and the waits for former sessions, admin sockets. It undoes that
 // when a step fails or its context ends between two steps. Run then serves.
 // When its context ends: the agent says that it is not ready and stops
 // accepting; connections close and their sessions end; ranks and feeds end,
 // which tells the routers that these owners are gone; the block manager writes
-// what is queued for disk and removes its host files; NATS and the admin server
-// close last. The disk arena stays for the next start, nothing stays in shared
-// memory.
+// what is queued for disk; NATS and the admin servers close last. Both tiers stay
+// for the next start, the host tier unless it is to be discarded. An agent that is
+// killed leaves the same but for blocks that were not sealed.
 //
 // # Failure
 //
-// The host pool starts cold with the agent, so RESUME keeps nothing: RESUMED is
-// empty. Without NATS the agent serves its engines and publishes nothing. A
+// A process that cannot be watched never counts as gone: what it held stays out of
+// use, and a gauge shows it. RESUME proves itself by its process, so that such an
+// engine cannot resume either. Without NATS the agent serves its engines and publishes nothing. A
 // rank whose events cannot be followed costs its worker its device residency in
 // the router and nothing else.
 package agent

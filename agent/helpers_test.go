@@ -17,8 +17,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
+	switch {
+	case os.Getenv(childVariable) != "":
 		os.Exit(runChild())
+	case os.Getenv(agentVariable) != "":
+		os.Exit(runAgentChild())
+	case os.Getenv(engineVariable) != "":
+		os.Exit(runEngineChild())
 	}
 	goleak.VerifyTestMain(m)
 }

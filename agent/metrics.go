@@ -20,7 +20,8 @@ type collector struct {
 	totals, allDropped                      *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
-	sessions, awaitingExit                  *prometheus.Desc
+	sessions, awaitingExit, former          *prometheus.Desc
+	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
 }
 
 func newCollector(stats func() Stats) *collector {
@@ -43,6 +44,11 @@ func newCollector(stats func() Stats) *collector {
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
 		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions whose processes live on; their granted slots are in quarantine."),
+		former:        desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended; stuck ones have processes that cannot be watched.", "kind"),
+		cacheTotal:    desc("cache_total", "Tokens that lookups found, and blocks that went to a device by tier.", "kind"),
+		hitRate:       desc("cache_hit_rate", "Share of the blocks asked for that a tier had, over the last requests.", "tier"),
+		space:         desc("space_bytes", "Sizes of the file systems that the tiers lie on.", "tier", "kind"),
+		heapLimit:     desc("heap_limit_bytes", "What the Go heap is kept below, 0 for no limit."),
 	}
 }
 
@@ -58,56 +64,88 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	s := c.stats()
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	s, m := c.stats(), metrics(ch)
+	c.collectEvents(m, &s)
+	c.collectEngines(m, &s)
+	for i := range s.Streams {
+		c.collectStream(m, &s.Streams[i])
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	for i := range s.Pools {
+		c.collectPool(m, &s.Pools[i])
 	}
+}
+
+// metrics is where values of one scrape go.
+type metrics chan<- prometheus.Metric
+
+func (m metrics) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	m <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (m metrics) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	m <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (c *collector) collectEvents(m metrics, s *Stats) {
 	for _, n := range s.Events.named() {
-		counter(c.events, n.value, n.name)
-	}
-	for _, n := range s.Engines.named() {
-		counter(c.engines, n.value, n.name)
+		m.counter(c.events, n.value, n.name)
 	}
 	for part, counters := range s.Totals.named() {
 		for _, n := range counters {
-			counter(c.totals, n.value, part, n.name)
+			m.counter(c.totals, n.value, part, n.name)
 		}
 	}
 	for reason, n := range s.Totals.Ranks.Dropped {
-		counter(c.allDropped, n, reason)
+		m.counter(c.allDropped, n, reason)
 	}
-	gauge(c.sessions, float64(s.Sessions))
-	gauge(c.awaitingExit, float64(s.Engines.AwaitingExit))
-	for _, st := range s.Streams {
-		gauge(c.streamBlocks, float64(st.Blocks), st.Owner)
-		gauge(c.streamLast, float64(st.LastEventID), st.Owner)
-		exact := 0.0
-		if st.Health == kvevent.HealthExact {
-			exact = 1
-		}
-		gauge(c.streamHealthy, exact, st.Owner)
-		for reason, n := range st.Dropped {
-			counter(c.dropped, n, st.Owner, reason)
+}
+
+func (c *collector) collectEngines(m metrics, s *Stats) {
+	for _, n := range s.Engines.named() {
+		m.counter(c.engines, n.value, n.name)
+	}
+	m.gauge(c.sessions, float64(s.Sessions))
+	m.gauge(c.awaitingExit, float64(s.Engines.AwaitingExit))
+	m.gauge(c.former, float64(s.Engines.Former-s.Engines.FormerStuck), "watched")
+	m.gauge(c.former, float64(s.Engines.FormerStuck), "stuck")
+	for _, n := range s.Cache.named() {
+		m.counter(c.cacheTotal, n.value, n.name)
+	}
+	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
+	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")
+	m.gauge(c.space, float64(s.Space.HostFree), "host_pinned", "free")
+	m.gauge(c.space, float64(s.Space.HostTotal), "host_pinned", "total")
+	m.gauge(c.space, float64(s.Space.DiskFree), "disk", "free")
+	m.gauge(c.space, float64(s.Space.DiskTotal), "disk", "total")
+	m.gauge(c.heapLimit, float64(s.Space.HeapLimit))
+}
+
+func (c *collector) collectStream(m metrics, st *StreamStats) {
+	m.gauge(c.streamBlocks, float64(st.Blocks), st.Owner)
+	m.gauge(c.streamLast, float64(st.LastEventID), st.Owner)
+	exact := 0.0
+	if st.Health == kvevent.HealthExact {
+		exact = 1
+	}
+	m.gauge(c.streamHealthy, exact, st.Owner)
+	for reason, n := range st.Dropped {
+		m.counter(c.dropped, n, st.Owner, reason)
+	}
+}
+
+func (c *collector) collectPool(m metrics, p *PoolStats) {
+	pool := strconv.FormatUint(p.Pool, 10)
+	for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {
+		m.gauge(c.tierBytes, float64(ts.Bytes), pool, tier)
+		for _, n := range slotStates(ts) {
+			m.gauge(c.slots, float64(n.value), pool, tier, n.name)
 		}
 	}
-	for i := range s.Pools {
-		p := &s.Pools[i]
-		pool := strconv.FormatUint(p.Pool, 10)
-		for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {
-			gauge(c.tierBytes, float64(ts.Bytes), pool, tier)
-			for _, n := range slotStates(ts) {
-				gauge(c.slots, float64(n.value), pool, tier, n.name)
-			}
-		}
-		for _, n := range poolCounters(&p.Stats) {
-			counter(c.poolCount, n.value, pool, n.name)
-		}
-		for _, n := range poolGauges(&p.Stats) {
-			gauge(c.poolGauge, float64(n.value), pool, n.name)
-		}
+	for _, n := range poolCounters(&p.Stats) {
+		m.counter(c.poolCount, n.value, pool, n.name)
+	}
+	for _, n := range poolGauges(&p.Stats) {
+		m.gauge(c.poolGauge, float64(n.value), pool, n.name)
 	}
 }
 
@@ -129,7 +167,14 @@ func (e *SessionStats) named() []named {
 		{"connections", e.Connections}, {"denied", e.Denied}, {"malformed", e.Malformed}, {"frames", e.Frames},
 		{"refused", e.Refused}, {"lookups", e.Lookups}, {"claims", e.Claims}, {"loads", e.Loads},
 		{"stores", e.Stores}, {"commits", e.Commits}, {"workers_lost", e.WorkersLost},
-		{"loads_dropped", e.LoadsDropped},
+		{"loads_dropped", e.LoadsDropped}, {"resumed", e.Resumed}, {"resumed_grants", e.ResumedGrants},
+		{"resumed_pins", e.ResumedPins}, {"prefetched", e.Prefetched}, {"low_priority", e.LowPriority},
+	}
+}
+
+func (c *CacheStats) named() []named {
+	return []named{
+		{"matched_tokens", c.MatchedTokens}, {"onboarded_host", c.OnboardedHost}, {"onboarded_disk", c.OnboardedDisk},
 	}
 }
 
@@ -145,19 +190,30 @@ func poolCounters(s *blockmgr.Stats) []named {
 	return []named{
 		{"host_hits", s.HostHits}, {"disk_hits", s.DiskHits}, {"misses", s.Misses},
 		{"granted", s.Granted}, {"present", s.Present}, {"refused", s.Refused}, {"committed", s.Committed}, {"aborted", s.Aborted},
-		{"pins_refused", s.PinsRefused}, {"host_evictions", s.HostEvictions}, {"disk_evictions", s.DiskEvictions},
+		{"pins_refused", s.PinsRefused}, {"deduplicated", s.Deduplicated},
+		{"host_evictions", s.HostEvictions}, {"disk_evictions", s.DiskEvictions},
 		{"promotions", s.Promotions}, {"promotions_shared", s.PromotionsShared},
+		{"prefetched", s.Prefetched}, {"prefetch_refused", s.PrefetchRefused},
 		{"write_behind", s.WriteBehind}, {"write_behind_dropped", s.WriteBehindDropped}, {"write_behind_refused", s.WriteBehindRefused},
-		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten},
+		{"write_behind_filtered", s.WriteBehindFiltered}, {"write_retries", s.WriteRetries}, {"writes_stalled", s.WritesStalled},
+		{"read_retries", s.ReadRetries}, {"reads_abandoned", s.ReadsAbandoned}, {"reads_cancelled", s.ReadsCancelled},
+		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten}, {"disk_trips", s.DiskTrips},
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
 		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
-		{"recovered", s.Recovered},
+		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},
+		{"verified", s.Verified}, {"corrupt_host", s.CorruptHost}, {"damaged_records", s.DamagedRecords}, {"scrubbed", s.Scrubbed},
+		{"resumed", s.Resumed}, {"keep_refused", s.KeepRefused}, {"blocks_reset", s.BlocksReset},
 	}
 }
 
 func poolGauges(s *blockmgr.Stats) []named {
+	open := uint64(0)
+	if s.DiskOpen {
+		open = 1
+	}
 	return []named{
-		{"sessions", uint64(s.Sessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
+		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
+		{"disk_open", open},
 	}
 }

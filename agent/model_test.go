@@ -47,7 +47,7 @@ func (c *client) step() {
 	ctx := c.t.Context()
 	r := c.request()
 	first, count := c.run()
-	switch rapid.IntRange(0, 8).Draw(c.t, "operation") {
+	switch rapid.IntRange(0, 9).Draw(c.t, "operation") {
 	case 0:
 		c.check(c.c.Open(r, "", "", "", prompt(rapid.IntRange(0, 2).Draw(c.t, "prompt"), count)))
 	case 1:
@@ -73,6 +73,12 @@ func (c *client) step() {
 		c.check(c.c.Abort(r, c.slots()))
 	case 8:
 		c.check(c.c.Release(r, first, count))
+	case 9: // of a session that is not a former one: nothing is kept
+		kept, err := c.c.Resume(ctx, c.c.Welcome(), proto.Held{Granted: c.slots(), Pinned: c.slots()})
+		c.check(err)
+		if len(kept.Granted)+len(kept.Pinned) != 0 {
+			c.t.Fatalf("kept %+v", kept)
+		}
 	}
 	if rapid.IntRange(0, 5).Draw(c.t, "close") == 0 {
 		c.check(c.c.CloseRequest(c.request()))

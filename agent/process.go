@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 // process watches the process on the other end of a connection through a pidfd,
@@ -15,6 +17,7 @@ import (
 // of a process share one watch; each of them releases it once.
 type process struct {
 	key    processKey
+	id     blockmgr.Process // what the next agent knows it by
 	table  *processTable
 	refs   int             // guarded by table.mu
 	f      *os.File        // the pidfd; nil when the process cannot be watched
@@ -44,12 +47,21 @@ func newProcessTable() *processTable { return &processTable{byKey: make(map[proc
 //
 // With an error (an old kernel, a peer in a pid namespace that we do not see)
 // the process cannot be watched and never counts as gone: slots that it was
-// granted stay in quarantine until the agent restarts, and a gauge shows them.
+// granted stay in quarantine, and a gauge shows them.
 func (t *processTable) watch(c *net.UnixConn, pid int32) (*process, error) {
 	fd, err := peerPidfd(c, pid)
-	if err != nil {
-		return t.unwatched(pid), fmt.Errorf("watch process %d: %w", pid, err)
+	var p *process
+	if err == nil {
+		p, err = t.adopt(fd, pid)
 	}
+	if err != nil {
+		return t.unwatched(identify(pid)), fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// adopt is the watch of the process that fd is a pidfd of. It takes fd over.
+func (t *processTable) adopt(fd int, pid int32) (*process, error) {
 	key := keyOf(fd, pid)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +74,10 @@ func (t *processTable) watch(c *net.UnixConn, pid int32) (*process, error) {
 	}
 	p, err := newProcess(t, key, fd)
 	if err != nil {
-		return t.unwatched(pid), fmt.Errorf("watch process %d: %w", pid, err)
+		return nil, err
+	}
+	if p.id = identify(pid); !p.alive() {
+		p.id.Start = 0 // it may have been another one's
 	}
 	if key != (processKey{}) {
 		t.byKey[key] = p
@@ -71,8 +86,12 @@ func (t *processTable) watch(c *net.UnixConn, pid int32) (*process, error) {
 }
 
 // unwatched stands for a process that cannot be watched.
-func (t *processTable) unwatched(pid int32) *process {
-	return &process{key: processKey{pid: max(pid, 0)}, table: t, refs: 1, exited: make(chan struct{})}
+func (t *processTable) unwatched(id blockmgr.Process) *process {
+	key := processKey{pid: id.PID}
+	if id.PID == unseenPID {
+		key = processKey{}
+	}
+	return &process{key: key, id: id, table: t, refs: 1, exited: make(chan struct{})}
 }
 
 // newProcess starts a watch. It takes the pidfd over.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 // Only a kernel that gives each process its own inode tells processes apart that
@@ -31,5 +33,56 @@ func TestProcessKeys(t *testing.T) {
 	}
 	if len(keys) != 2 || keys[processKey{}] {
 		t.Errorf("two processes have the keys %v", keys)
+	}
+}
+
+func TestStartTimeIsReadFromAnyName(t *testing.T) {
+	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
+	for _, name := range []string{"(engine)", "(a b) c)", "()", "((R) 9 9 9"} {
+		if got, err := parseStart([]byte("7 " + name + ")" + rest)); err != nil || got != 4711 {
+			t.Errorf("%s: got %d, error %v", name, got, err)
+		}
+	}
+	for _, stat := range []string{"", "7 (x) S 1 2", "7 (x" + rest, "7 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x"} {
+		if got, err := parseStart([]byte(stat)); err == nil {
+			t.Errorf("%q: got %d", stat, got)
+		}
+	}
+}
+
+func TestProcessOfAnEarlierAgentIsFoundOrGone(t *testing.T) {
+	table := newProcessTable()
+	self := identify(int32(os.Getpid()))
+	if !identified(self) {
+		t.Skip("this system shows no start times")
+	}
+	p, gone, err := table.find(self)
+	if err != nil || gone || p.id != self {
+		t.Fatalf("this process: gone %v, error %v", gone, err)
+	}
+	again, _, _ := table.find(self)
+	if again != p {
+		t.Error("one process is watched twice")
+	}
+	again.release()
+	p.release()
+	successor := self
+	successor.Start-- // as if the pid had been another's before
+	if _, gone, err := table.find(successor); err != nil || !gone {
+		t.Errorf("a process whose pid is another's: gone %v, error %v", gone, err)
+	}
+	dead := startChild(t, agentVariable, "no configuration") // it ends at once
+	id := identify(int32(dead.cmd.Process.Pid))
+	dead.kill()
+	if _, gone, err := table.find(id); id.Start != 0 && (err != nil || !gone) {
+		t.Errorf("a dead process: gone %v, error %v", gone, err)
+	}
+	for _, id := range []blockmgr.Process{identify(0), {PID: self.PID}} {
+		if _, gone, err := table.find(id); err == nil || gone {
+			t.Errorf("%+v: gone %v, error %v: nobody can tell", id, gone, err)
+		}
+	}
+	if n := len(table.byKey); n != 0 {
+		t.Errorf("%d watches are left", n)
 	}
 }

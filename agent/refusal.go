@@ -34,6 +34,10 @@ func refusalOf(err error) *refusal {
 		return &refusal{code: proto.CodeNamespace, err: err}
 	case errors.Is(err, blockmgr.ErrBadSlot):
 		return &refusal{code: proto.CodeState, err: err}
+	case errors.Is(err, blockmgr.ErrNoSession):
+		return &refusal{code: proto.CodeNotFound, err: err}
+	case errors.Is(err, blockmgr.ErrSessions):
+		return &refusal{code: proto.CodeLimit, retryable: true, err: err}
 	case errors.Is(err, blockmgr.ErrClosed):
 		return &refusal{code: proto.CodeInternal, retryable: true, err: err}
 	}

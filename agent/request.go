@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -24,8 +25,7 @@ func (n requestName) String() string {
 // session's scheduler owns it, but for what the session's lock guards.
 type request struct {
 	requestName
-	seed uint64
-	root kv.BlockKey
+	root blockmgr.Root
 	// blocks are the request's complete blocks; it only grows, so that a slice of
 	// it may be read by others. tail holds the tokens after them, fewer than one
 	// block. tokens counts all of them.
@@ -36,10 +36,33 @@ type request struct {
 	// or was not allowed. Every later frame about it is refused with this.
 	broken error
 
+	// offers is where the blocks end that may be stored: the first that was offered
+	// with too low a priority.
+	offers uint32
+
 	// Guarded by session.mu.
 	closed bool
-	pins   map[uint32]blockmgr.Slot // by block index
+	pins   map[uint32]pin // by block index
 	grants map[blockmgr.Slot]struct{}
+	hits   requestHits
+}
+
+// pin is a pinned slot and the tier that its block was found in.
+type pin struct {
+	slot   blockmgr.Slot
+	source kv.Tier
+}
+
+// dropPinsLocked takes the pins of blocks first … end-1 out of the request. The
+// session's mutex guards them.
+func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
+	for i, p := range r.pins {
+		if uint64(i) >= first && uint64(i) < end {
+			slots = append(slots, p.slot)
+			delete(r.pins, i)
+		}
+	}
+	return slots
 }
 
 // chain computes the identity of blocks as their tokens arrive. One goroutine
@@ -47,22 +70,21 @@ type request struct {
 type chain struct {
 	ns        kv.NamespaceID
 	blockSize int
-	keyer     *kv.Keyer
-	hasher    kv.Hasher
+	identify  *blockmgr.Identifier
 }
 
 func newChain(ns *kv.Namespace) *chain {
-	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), keyer: kv.NewKeyer()}
+	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier()}
 }
 
 // open begins a request without tokens.
 func (c *chain) open(m *proto.Open) *request {
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
-		seed:        kv.LocalSeed(m.LoRAName, m.Salt),
-		root:        c.keyer.Root(c.ns, m.LoRA, m.Salt),
+		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
 		tail:        make([]uint32, 0, c.blockSize),
-		pins:        make(map[uint32]blockmgr.Slot), grants: make(map[blockmgr.Slot]struct{}),
+		offers:      math.MaxUint32,
+		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),
 	}
 }
 
@@ -81,16 +103,11 @@ func (c *chain) add(r *request, tokens []uint32) {
 
 // complete turns r's tail into its next block.
 func (c *chain) complete(r *request) {
-	b := blockmgr.Block{Parent: r.root, Position: uint32(len(r.blocks)), Seed: r.seed}
-	b.Local = c.hasher.Local(r.tail, r.seed, nil)
-	b.Seq = kv.SequenceHash(b.Local)
-	if n := len(r.blocks); n > 0 {
-		b.Parent = r.blocks[n-1].Key.Block()
-		b.ParentSeq = r.blocks[n-1].Seq
-		b.Seq = kv.Chain(b.ParentSeq, b.Local)
+	if n := len(r.blocks); n == 0 {
+		r.blocks = append(r.blocks, c.identify.First(r.root, r.tail))
+	} else {
+		r.blocks = append(r.blocks, c.identify.Next(&r.blocks[n-1], r.tail))
 	}
-	b.Key = c.keyer.Next(b.Parent, r.tail, nil).InGroup(0)
-	r.blocks = append(r.blocks, b)
 	r.tail = r.tail[:0]
 }
 

@@ -67,8 +67,9 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 	sess := &session{
 		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
-		limits: sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins},
-		conn:   c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
+		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
+		formers: s.formers, cache: s.cache,
+		conn: c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
 		workers: make(map[*workerLink]struct{}), procs: []*process{p},
@@ -134,7 +135,7 @@ func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (u
 	if err != nil {
 		return 0, err
 	}
-	if err := pool.BeginSession(sess.id); err != nil {
+	if err := pool.BeginSession(sess.id, sess.engine.id); err != nil {
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
@@ -178,7 +179,7 @@ func (s *sessionServer) end(sess *session, orderly bool) {
 }
 
 // awaitExit closes gone when all of procs have exited. When the agent stops
-// first gone stays open: the slots die with the host files.
+// first gone stays open: the next agent waits on.
 func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- struct{}) {
 	key := sess.engine.key
 	s.mu.Lock()
@@ -193,12 +194,8 @@ func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- s
 			}
 			s.mu.Unlock()
 		}()
-		for _, p := range procs {
-			select {
-			case <-p.exited:
-			case <-s.stopping:
-				return
-			}
+		if !allExited(procs, s.stopping) {
+			return
 		}
 		close(gone)
 		sess.log.Info("all processes of the session are gone")

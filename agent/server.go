@@ -47,6 +47,8 @@ type sessionServer struct {
 	count     serverCounters
 	sessions  sessionCounters
 	processes *processTable
+	formers   *formerSessions
+	cache     *cacheCounters
 
 	stopping chan struct{}
 	wg       sync.WaitGroup // connections, and waits for processes to end
@@ -60,15 +62,19 @@ type sessionServer struct {
 }
 
 func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, l *net.UnixListener, log *zap.Logger) *sessionServer {
-	return &sessionServer{
+	s := &sessionServer{
 		cfg: cfg, manager: m, hub: h, listener: l, log: log, nonce: kv.RandomID(),
 		processes: newProcessTable(),
+		cache:     newCacheCounters(cfg.KVBM.HitRateRequests),
 		stopping:  make(chan struct{}),
 		conns:     make(map[*proto.Conn]struct{}),
 		byID:      make(map[blockmgr.SessionID]*session),
 		byOwner:   make(map[kv.Worker]*session),
 		waiting:   make(map[processKey]int),
 	}
+	s.formers = newFormerSessions(m, s.processes, s.nonce, s.stopping, log)
+	s.formers.watch()
+	return s
 }
 
 // run accepts connections until ctx ends or close is called.
@@ -127,6 +133,7 @@ func (s *sessionServer) close() {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.formers.wg.Wait()
 }
 
 // serve speaks with one connection until it ends.

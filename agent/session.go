@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,13 +47,17 @@ type session struct {
 	count     *sessionCounters
 	limits    sessionLimits
 	rank      *rankStream
+	formers   *formerSessions
+	cache     *cacheCounters
 	done      chan struct{} // closed when the session has ended and its place is free
 
 	// What only the reader uses.
 	chain          *chain
 	tokens, blocks int // of all open requests
 	tokenBuf       []uint32
-	resumed        bool
+	// held is what RESUMED gave back, which belongs to no request; nil before
+	// RESUME.
+	held *request
 	// superseded are requests whose id was opened again while they held grants;
 	// they stay until those are settled. maxGrants bounds them.
 	superseded map[requestName]*request
@@ -71,12 +76,16 @@ type session struct {
 	ended    bool
 }
 
-// sessionLimits are the limits that WELCOME tells.
-type sessionLimits struct{ requests, pins int }
+// sessionLimits are the bounds that the configuration sets.
+type sessionLimits struct {
+	requests, pins int // WELCOME tells them
+	priority       uint32
+	prefetch       bool
+}
 
 // sessionCounters count over all sessions.
 type sessionCounters struct {
-	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits atomic.Uint64
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority atomic.Uint64
 }
 
 // find is the request that a frame names.
@@ -93,9 +102,12 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 	return r, nil
 }
 
-// holder is the request that a frame about grants names: an open one, or an
-// earlier generation that still holds some.
+// holder is the request that a frame about grants names: an open one, an earlier
+// generation that still holds some, or what RESUMED gave back.
 func (s *session) holder(id uint64, generation uint32) (*request, error) {
+	if r := s.heldAs(id, generation); r != nil {
+		return r, nil
+	}
 	if r := s.superseded[requestName{id, generation}]; r != nil {
 		return r, nil
 	}
@@ -103,6 +115,9 @@ func (s *session) holder(id uint64, generation uint32) (*request, error) {
 }
 
 func (s *session) open(m *proto.Open) error {
+	if m.Request == proto.ResumedRequest {
+		return refuse(proto.CodeRange, "OPEN req: %d stands for what RESUMED gave back, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
+	}
 	if s.superseded[requestName{m.Request, m.Generation}] != nil {
 		return refuse(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
 	}
@@ -160,29 +175,37 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	s.chain.add(r, tokens)
 	s.tokens += n
 	s.blocks += len(r.blocks) - before
+	if complete := r.blocks[before:]; s.limits.prefetch && len(complete) > 0 {
+		s.count.prefetched.Add(uint64(s.pool.Prefetch(complete)))
+	}
 	return nil
 }
 
 func (s *session) release(m *proto.Range) error {
-	r, err := s.find(m.Request, m.Generation)
-	if err != nil {
-		return err
-	}
-	first, end := uint64(m.First), uint64(m.First)+uint64(m.Count)
-	var slots []blockmgr.Slot
-	s.mu.Lock()
-	for i, slot := range r.pins {
-		if uint64(i) >= first && uint64(i) < end {
-			slots = append(slots, slot)
-			delete(r.pins, i)
+	r := s.heldAs(m.Request, m.Generation)
+	if r == nil {
+		var err error
+		if r, err = s.find(m.Request, m.Generation); err != nil {
+			return err
 		}
 	}
+	return s.dropPins(r, uint64(m.First), uint64(m.First)+uint64(m.Count))
+}
+
+// dropPins gives back the pins of a request's blocks first … end-1.
+func (s *session) dropPins(r *request, first, end uint64) error {
+	s.mu.Lock()
+	slots := r.dropPinsLocked(first, end)
 	s.mu.Unlock()
 	return s.unpin(slots)
 }
 
-// close ends a request, or what is left of an earlier generation of it.
+// close ends a request, or what is left of an earlier generation of it or of what
+// RESUMED gave back.
 func (s *session) close(m *proto.Close) error {
+	if r := s.heldAs(m.Request, m.Generation); r != nil {
+		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
+	}
 	if r := s.superseded[requestName{m.Request, m.Generation}]; r != nil {
 		return s.abortGrants(r)
 	}
@@ -208,15 +231,13 @@ func (s *session) supersede(r *request) error {
 
 // retire takes a request out of the open ones. Its pins drop, its grants stay.
 func (s *session) retire(r *request) error {
-	var pins []blockmgr.Slot
 	s.mu.Lock()
 	r.closed = true
 	delete(s.requests, r.id)
-	for _, slot := range r.pins {
-		pins = append(pins, slot)
-	}
-	clear(r.pins)
+	pins := r.dropPinsLocked(0, math.MaxUint64)
+	hits := r.hits
 	s.mu.Unlock()
+	s.cache.finish(hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
 	r.blocks, r.tail = nil, nil

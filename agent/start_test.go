@@ -48,8 +48,9 @@ func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 	}
 }
 
-func TestStopLeavesOnlyTheDisk(t *testing.T) {
+func TestStopLeavesOnlyTheDiskWhenTheHostIsToBeDiscarded(t *testing.T) {
 	cfg := testConfig(t)
+	cfg.Tuning.DiscardHost = true
 	a := startAgent(t, cfg)
 	c := a.scheduler(t, 1)
 	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
@@ -190,8 +191,13 @@ func TestGPUsAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 
 func get(t *testing.T, a *testAgent, path string) (int, string) {
 	t.Helper()
+	return getFrom(t, a.AdminAddr(), path)
+}
+
+func getFrom(t *testing.T, address, path string) (int, string) {
+	t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: tr}).Get("http://" + a.AdminAddr() + path)
+	resp, err := (&http.Client{Transport: tr}).Get("http://" + address + path)
 	if err != nil {
 		t.Fatal(err)
 	}

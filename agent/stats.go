@@ -62,6 +62,19 @@ type SessionStats struct {
 	// AwaitingExit is the number of ended sessions that left granted slots in
 	// quarantine and whose processes live on.
 	AwaitingExit int `json:"awaiting_exit"`
+	// Former is the number of sessions of an earlier agent whose processes live and
+	// have not resumed, FormerStuck that of those whose processes cannot be watched.
+	Former      int `json:"former"`
+	FormerStuck int `json:"former_stuck"`
+	// Resumed are sessions that came back with RESUME, ResumedGrants and
+	// ResumedPins the slots that they kept.
+	Resumed       uint64 `json:"resumed"`
+	ResumedGrants uint64 `json:"resumed_grants"`
+	ResumedPins   uint64 `json:"resumed_pins"`
+	// Prefetched are blocks whose way from disk began before a LOOKUP asked.
+	Prefetched uint64 `json:"prefetched"`
+	// LowPriority are blocks that were refused for their retention priority.
+	LowPriority uint64 `json:"low_priority"`
 }
 
 // Stats is a snapshot of the agent; GET /v1/stats.
@@ -72,6 +85,8 @@ type Stats struct {
 	Pools    []PoolStats   `json:"pools"`
 	Sessions int           `json:"sessions"`
 	Engines  SessionStats  `json:"engines"`
+	Cache    CacheStats    `json:"cache"`
+	Space    SpaceStats    `json:"space"`
 	Totals   EventTotals   `json:"totals"`
 	// Quiet: nothing is pending anywhere in the agent.
 	Quiet bool `json:"quiet"`
@@ -89,6 +104,7 @@ func (a *Agent) Stats() Stats {
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
 	a.server.snapshot(&s)
+	s.Space = a.space()
 	return s
 }
 
@@ -149,5 +165,9 @@ func (s *sessionServer) snapshot(out *Stats) {
 		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
 		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
 		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
+		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
+		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
 	}
+	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()
+	out.Cache = s.cache.snapshot()
 }

@@ -52,7 +52,7 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 			return err
 		}
 	}
-	spare, open := s.recordPins(r, m.First, found.Slots)
+	spare, open := s.recordPins(r, m.First, len(blocks), found)
 	if err := s.unpin(spare); err != nil {
 		return err
 	}
@@ -69,23 +69,25 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	return s.sched.conn.Send(proto.TypeLookupHit, corr, &hit, nil)
 }
 
-// recordPins notes the pins of a lookup in its request. A request holds each
-// block's pin once: spare are pins of blocks that were pinned already, or all of
-// them when the request is not open any more.
-func (s *session) recordPins(r *request, first uint32, slots []blockmgr.Slot) (spare []blockmgr.Slot, open bool) {
+// recordPins notes the pins of a lookup of asked blocks in its request. A request
+// holds each block's pin once: spare are pins of blocks that were pinned already,
+// or all of them when the request is not open any more.
+func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.closed {
-		return slots, false
+		return found.Slots, false
 	}
-	for i, slot := range slots {
+	for i, slot := range found.Slots {
 		block := first + uint32(i)
 		if _, ok := r.pins[block]; ok {
 			spare = append(spare, slot)
 			continue
 		}
-		r.pins[block] = slot
+		r.pins[block] = pin{slot, found.Sources[i]}
 	}
+	matched := r.hits.add(first, asked, found.Sources)
+	s.cache.matchedTokens.Add(uint64(matched) * uint64(s.chain.blockSize))
 	return spare, true
 }
 
@@ -99,9 +101,13 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 		return err
 	}
 	s.count.claims.Add(1)
-	slots, workers, err := s.claimable(r, m)
+	pins, workers, err := s.claimable(r, m)
 	if err != nil {
 		return err
+	}
+	slots := make([]blockmgr.Slot, len(pins))
+	for i, p := range pins {
+		slots[i] = p.slot
 	}
 	packed := packSlots(slots)
 	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packed, Blocks: m.Blocks}, slots}
@@ -119,11 +125,12 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	if told == 0 {
 		return refuse(proto.CodeState, "job %d: no worker could be told", m.Job)
 	}
+	s.cache.onboarded(pins)
 	return s.sched.send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Slots: packed, Workers: uint32(told)}, slots)
 }
 
 // claimable is what a CLAIM needs: the pinned slots and the workers to tell.
-func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*workerLink, error) {
+func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -133,19 +140,20 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]blockmgr.Slot, []*wor
 	case len(s.workers) == 0:
 		return nil, nil, refuse(proto.CodeState, "job %d: no worker is registered", m.Job)
 	}
-	slots := make([]blockmgr.Slot, m.Count)
-	for i := range slots {
-		slot, ok := r.pins[m.First+uint32(i)]
+	pins := make([]pin, m.Count)
+	for i := range pins {
+		p, ok := r.pins[m.First+uint32(i)]
 		if !ok {
 			return nil, nil, refuse(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
 		}
-		slots[i] = slot
+		pins[i] = p
 	}
-	return slots, slices.Collect(maps.Keys(s.workers)), nil
+	return pins, slices.Collect(maps.Keys(s.workers)), nil
 }
 
 // store answers a STORE. Beyond maxGrants blocks are refused without asking the
-// pool.
+// pool, and so are those whose priority is too low, with all that come after them
+// in their request: without them nobody would find those.
 func (s *session) store(corr uint32, m *proto.Store) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -159,10 +167,15 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	s.mu.Lock()
 	room := maxGrants - s.grants
 	s.mu.Unlock()
+	if m.Priority < s.limits.priority {
+		r.offers = min(r.offers, m.First)
+	}
+	worth := int(min(max(r.offers, m.First)-m.First, m.Count))
+	s.count.lowPriority.Add(uint64(len(blocks) - worth))
 	var got blockmgr.GrantResult
-	offered := blocks[:min(len(blocks), room)]
+	offered := blocks[:min(worth, room)]
 	if len(offered) > 0 {
-		if got, err = s.pool.Grant(s.id, offered); err != nil {
+		if got, err = s.pool.Grant(s.id, offered, m.Priority); err != nil {
 			return err
 		}
 	}
@@ -242,14 +255,4 @@ func (s *session) abort(m *proto.SlotList) error {
 	}
 	s.settle(r, slots)
 	return nil
-}
-
-// resume answers RESUME. The host pool starts cold with the agent, so nothing of
-// an earlier agent's can be kept.
-func (s *session) resume(corr uint32) error {
-	if s.resumed {
-		return refuse(proto.CodeState, "RESUME may come once in a session")
-	}
-	s.resumed = true
-	return s.sched.conn.Send(proto.TypeResumed, corr, &proto.Resumed{}, nil)
 }

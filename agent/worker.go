@@ -12,8 +12,8 @@ import (
 // its connection ends or it says BYE. It takes p over.
 func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, h *proto.Hello, corr uint32) error {
 	sess, err := s.findSession(peer, h)
-	if err == nil && !sess.watch(p) {
-		err = refuse(proto.CodeNotFound, "session %d has ended", sess.id)
+	if err == nil {
+		err = sess.admit(p)
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)

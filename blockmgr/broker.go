@@ -1,7 +1,6 @@
 package blockmgr
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,18 +8,23 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 // broker makes the extents that pools ask for. When a tier's size is used up,
-// pools that nobody uses give theirs, whole and coldest pool first, so that a
-// model that is gone does not keep the node from the one that is there. The last
-// extent of a tier goes only to a pool that has none: an engine that is merely
-// restarting finds something of its own. Pools call it without their mutex.
+// extents change hands whole, as policy.Giver decides: from pools that nobody
+// uses, the one unused longest first, then from the one most over its share. The
+// last extent of a tier goes only to a pool that has none: an engine that is
+// merely restarting finds something of its own. Pools call it without their
+// mutex.
 type broker struct {
-	host  *storage.HostArena
-	disk  *storage.DiskArena
-	pools func() []*Pool
+	host *storage.HostArena
+	disk *storage.DiskArena
+	// breaker is the disk's.
+	breaker breaker
+	pools   func() []*Pool
 	// closing is closed when the manager closes: nobody waits for room any more.
 	closing chan struct{}
 	// turns counts the moments at which somebody may have become able to give: it
@@ -28,39 +32,97 @@ type broker struct {
 	turns atomic.Uint64
 }
 
-func (b *broker) growHost(p *Pool, first bool) (storage.HostPart, error) {
+func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
 	for {
-		made, err := b.host.Grow(p.host.ns, p.slotBytes, p.hostSlots)
-		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, hostLevel, first) {
+		made, err := b.host.Grow(p.host.ns, p.slotBytes, p.hostSlots, maxSlots)
+		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Host, first) {
 			return made, err
 		}
 	}
 }
 
-func (b *broker) growDisk(p *Pool, first bool) (storage.DiskPart, error) {
+func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
 	for {
-		made, err := b.disk.Grow(p.disk.ns, p.slotBytes)
-		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, diskLevel, first) {
+		made, err := b.disk.Grow(p.disk.ns, p.slotBytes, maxSlots)
+		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
 			return made, err
 		}
 	}
 }
 
-// reclaim makes the coldest unused pool give one extent up and reports whether
-// there was one; first says that it will be p's first in the tier.
-func (b *broker) reclaim(p *Pool, lv level, first bool) bool {
-	type giver struct {
-		pool  *Pool
-		since uint64
+// reclaim makes some other pool give one extent up and reports whether one did;
+// first says that p wants its first in the tier. A pool that turns out to have
+// none to spare is left out, and the next one is asked. Nobody gives in vain: what
+// all who would give have together must make room for the least that p needs.
+func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
+	pools := b.pools()
+	taker := slices.Index(pools, p)
+	if taker < 0 { // p is being opened
+		taker = len(pools)
+		pools = append(pools, p)
 	}
-	var givers []giver
-	for _, other := range b.pools() {
-		if since, ok := other.unused(); ok && other != p {
-			givers = append(givers, giver{other, since})
+	holders := make([]policy.Holder, len(pools))
+	for i, other := range pools {
+		holders[i] = other.holding(lv)
+	}
+	holders[taker].InUse = true
+	for {
+		i, ok := p.giver(lv, holders, taker, first)
+		if !ok {
+			return false
 		}
+		if pools[i].yield(lv) {
+			return true
+		}
+		holders[i].Bytes = 0
 	}
-	slices.SortFunc(givers, func(x, y giver) int { return cmp.Compare(x.since, y.since) })
-	return slices.ContainsFunc(givers, func(g giver) bool { return g.pool.yield(lv, first) })
+}
+
+// giver is the first of the pools that have to give an extent, so that p gets
+// one; ok is false when they would not suffice.
+func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
+	budget, least := p.cfg.HostBytes, p.slotBytes*p.hostSlots
+	if lv == registry.Disk {
+		budget, least = p.cfg.DiskBytes, p.slotBytes
+	}
+	plan := slices.Clone(holders)
+	giver = -1
+	for given := uint64(0); given < least; {
+		i, ok := policy.Giver(plan, taker, budget, first)
+		if !ok {
+			return 0, false
+		}
+		if giver < 0 {
+			giver = i
+		}
+		// What a pool gives may be its smallest extent; a slot is the least.
+		taken := min(plan[i].Extent, plan[i].Bytes)
+		plan[i].Bytes -= taken
+		given += max(taken, 1)
+	}
+	return giver, giver >= 0
+}
+
+// holding is what the pool has of a tier, as policy.Giver wants to know it.
+func (p *Pool) holding(lv registry.Level) policy.Holder {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := policy.Holder{
+		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.unusedSince,
+		Extent: max(p.cfg.ExtentBytes-p.cfg.ExtentBytes%p.slotBytes, p.slotBytes),
+	}
+	if t := p.at(lv); t != nil {
+		h.Bytes, h.Last = uint64(t.capacity)*p.slotBytes, t.live <= 1
+	}
+	return h
+}
+
+// at is the pool's tier of a level, nil when it has none.
+func (p *Pool) at(lv registry.Level) *tier {
+	if lv == registry.Host {
+		return p.host
+	}
+	return p.disk
 }
 
 // drain waits for a pool without sessions that is still busy with its last
@@ -77,15 +139,7 @@ func (b *broker) drain(ctx context.Context, p *Pool) bool {
 // unusedLocked reports whether nobody uses the pool and nothing is under way
 // in it, so that its extents may go.
 func (p *Pool) unusedLocked() bool {
-	return len(p.sessions) == 0 && len(p.watchers) == 0 && p.busy == 0 && !p.closing
-}
-
-// unused is the turn at which the pool was used last; ok is false while it is
-// in use.
-func (p *Pool) unused() (since uint64, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.unusedSince, p.unusedLocked()
+	return len(p.sessions)+len(p.formers) == 0 && len(p.watchers) == 0 && p.busy == 0 && !p.closing
 }
 
 func (p *Pool) draining() bool {
@@ -101,53 +155,55 @@ func (p *Pool) releasedLocked() {
 	}
 }
 
-// yield gives one extent of one tier back to the budget, if nobody uses the
-// pool; the only one just if all says so. The extent's blocks are evicted; the
-// pool goes on with what is left.
-func (p *Pool) yield(lv level, all bool) bool {
+// yield gives one extent of one tier back to the budget: of those that nobody
+// holds a slot of, the one whose blocks were used least recently. Its blocks are
+// evicted; the pool goes on with what is left. It reports whether there was one.
+func (p *Pool) yield(lv registry.Level) bool {
 	p.mu.Lock()
-	t := p.host
-	if lv == diskLevel {
-		t = p.disk
-	}
-	if !p.unusedLocked() || t == nil || !t.lastIsFree() || len(t.parts) == 1 && !all {
+	t := p.at(lv)
+	if t == nil || p.closing {
 		p.mu.Unlock()
 		return false
 	}
-	gone := p.emptyLastLocked(t)
+	var coldest *part
+	var lastUse uint64
+	for _, part := range t.parts {
+		if part == nil || !part.idle() {
+			continue
+		}
+		if use := part.lastUse(); coldest == nil || use < lastUse {
+			coldest, lastUse = part, use
+		}
+	}
+	if coldest == nil {
+		p.mu.Unlock()
+		return false
+	}
+	p.emptyLocked(t, coldest)
 	p.mu.Unlock()
-	p.log.Info("extent goes to another namespace", zap.Stringer("tier", t.kind), zap.String("path", gone.path()))
-	if gone.host != nil {
-		p.broker.host.Drop(storage.HostPart{ID: gone.id, Extent: gone.host, Slots: gone.recs})
+	p.log.Info("extent goes to another namespace", zap.Stringer("tier", t.kind), zap.String("path", coldest.path()))
+	if coldest.host != nil {
+		p.broker.host.Drop(storage.HostPart{ID: coldest.id, Extent: coldest.host, Slots: coldest.recs})
 	} else {
-		p.broker.disk.Drop(storage.DiskPart{ID: gone.id, Extent: gone.disk, Slots: gone.recs})
+		p.broker.disk.Drop(storage.DiskPart{ID: coldest.id, Extent: coldest.disk, Slots: coldest.recs})
 	}
 	return true
 }
 
-// lastIsFree reports whether there is a last extent and nobody holds a slot of
-// it: no lookup that ends late, no dying writer.
-func (t *tier) lastIsFree() bool {
-	if len(t.parts) == 0 {
-		return false
-	}
-	last := t.slots[t.parts[len(t.parts)-1].base:]
-	return !slices.ContainsFunc(last, func(s slot) bool { return s.holds+s.pins > 0 })
-}
-
-// emptyLastLocked evicts the blocks of a tier's last extent and takes it out.
-// Only the last one can go without renumbering the slots of the others.
-func (p *Pool) emptyLastLocked(t *tier) part {
-	base := t.parts[len(t.parts)-1].base
-	for ref := base; ref < uint32(len(t.slots)); ref++ {
-		if t.slots[ref].entry != none {
+// emptyLocked evicts the blocks of an extent and takes it out.
+func (p *Pool) emptyLocked(t *tier, gone *part) {
+	for i := range gone.slots {
+		if gone.slots[i].entry != registry.None {
 			p.countEvictionLocked(t)
-			p.dropLocked(t, ref, storage.StateFree)
+			p.dropLocked(t, registry.MakeRef(gone.number, uint32(i)), storage.StateFree)
 		}
 	}
-	if t.level == hostLevel {
-		p.missed.forget(base)
+	if t.level == registry.Host {
+		p.missed.forget(gone.number)
+		for _, sess := range p.sessions {
+			sess.pins.forget(gone.number)
+		}
 	}
 	p.count.ExtentsYielded++
-	return t.removeLast()
+	t.remove(gone)
 }

@@ -3,10 +3,12 @@ package blockmgr
 import (
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // DirectIOMode says whether disk extents bypass the page cache.
@@ -26,12 +28,24 @@ const (
 	DefaultExtentBytes = 64 << 20
 	// MaxExtentBytes is the largest Config.ExtentBytes.
 	MaxExtentBytes = storage.MaxExtentBytes
-	// minExtentBytes holds one page of generation words and one slot.
-	minExtentBytes = 8 << 10
+	// minExtentBytes holds one slot.
+	minExtentBytes = storage.PageSize
 	// DefaultMaxPinsPerSession is Config.MaxPinsPerSession when it is zero.
 	DefaultMaxPinsPerSession = 65536
 	// maxExtents bounds the extents of a tier: each is an open file.
 	maxExtents = 1 << 18
+	// unboundedBytes is the size of an arena whose namespaces are bounded one by one.
+	unboundedBytes = 1 << 60
+	// defaultTransfers and defaultTransferBatch are the defaults of
+	// Config.Transfers and TransferBatch.
+	defaultTransfers     = 4
+	defaultTransferBatch = 64
+	// maxTransfers bounds Config.Transfers and TransferBatch.
+	maxTransfers = 1024
+	// defaultIODeadline and defaultScrubRate are the defaults of
+	// Config.IODeadline and ScrubBytesPerSecond.
+	defaultIODeadline = 5 * time.Second
+	defaultScrubRate  = 16 << 20
 	// stagingSlots is what a staging arena holds at least; see Config.HostBytes.
 	stagingSlots = 64
 )
@@ -56,18 +70,57 @@ type Config struct {
 	// never smaller than one slot. Each extent is an open file, of which a process
 	// may have so many: terabytes want larger extents.
 	ExtentBytes uint64
+	// HostBlocks and DiskBlocks, when set, are the exact number of blocks of each
+	// namespace in a tier, instead of a size that all of them share.
+	HostBlocks, DiskBlocks uint64
+	// DiscardHost unlinks the host files at Close, so that the next agent starts
+	// cold.
+	DiscardHost bool
 	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup
 	// does not report blocks beyond it.
 	MaxPinsPerSession int
-	// DirectIO says whether disk extents are opened with O_DIRECT.
-	DirectIO DirectIOMode
+	// Filter chooses which blocks are worth writing to disk; nil for all. See
+	// policy.FrequencyFilter.
+	Filter OffloadFilter
+	// Weights are the shares of models in a tier that several namespaces want,
+	// default 1 each. See policy.Giver.
+	Weights map[string]uint64
+	// Transfers is how many blocks a pool reads from disk at once, and how many it
+	// writes, default 4. TransferBatch is how many blocks share the two writes of
+	// their slot records, default 64.
+	Transfers, TransferBatch int
+	// IODeadline is how long one read or write of a block may take before its
+	// block is given up and the disk is taken for stalled, default 5 s.
+	IODeadline time.Duration
+	// ScrubBytesPerSecond is how fast each pool compares what it stores with its
+	// checksums, default 16 MiB/s; negative turns that off.
+	ScrubBytesPerSecond int64
+	// DirectIO says whether disk extents are opened with O_DIRECT, OpenDirect that
+	// the flag is given to open instead of set afterwards.
+	DirectIO   DirectIOMode
+	OpenDirect bool
+	// ZeroFill writes zeros where the file system cannot reserve disk space.
+	ZeroFill bool
 	// Sink is told of every change of residency; nil for nobody.
 	Sink EventSink
+	// Reset is where requests to empty a tier arrive; nil for none. See
+	// Manager.Reset.
+	Reset <-chan kv.Tier
+	// WrapDisk puts something between the manager and each of its disk files, such
+	// as storage.Faulty; nil for nothing.
+	WrapDisk func(path string, f storage.File) storage.File
+	// TrustBytes leaves out every comparison of bytes with their checksums. It
+	// serves wrong bytes and exists to show that a fault test can see them.
+	TrustBytes bool
 	// Log is where warnings go; nil for nowhere.
 	Log *zap.Logger
+}
 
-	// wrapFile, in tests, puts faults between the manager and its disk files.
-	wrapFile func(storage.File) storage.File
+// OffloadFilter chooses the blocks that are worth a place on disk. It is asked
+// when a block is stored and each time that a lookup finds it in host memory
+// only, from several goroutines at once, and must not wait for anything.
+type OffloadFilter interface {
+	ShouldOffload(h kv.SequenceHash) bool
 }
 
 // Validate checks every field's range; the error names the first bad one.
@@ -87,19 +140,64 @@ func (c *Config) Validate() error {
 	if c.enabled() && c.HostDir == "" {
 		return fmt.Errorf("host directory %q: must be set when the host or disk size is not 0", c.HostDir)
 	}
-	if c.DiskBytes != 0 && c.DiskDir == "" {
+	if c.hasDisk() && c.DiskDir == "" {
 		return fmt.Errorf("disk directory %q: must be set when the disk size is not 0", c.DiskDir)
 	}
-	if c.DiskBytes != 0 && filepath.Clean(c.HostDir) == filepath.Clean(c.DiskDir) {
+	if c.hasDisk() && filepath.Clean(c.HostDir) == filepath.Clean(c.DiskDir) {
 		return fmt.Errorf("disk directory %q: must not be the host directory", c.DiskDir)
 	}
+	return c.validateLimits()
+}
+
+func (c *Config) validateLimits() error {
 	if c.MaxPinsPerSession < 0 {
 		return fmt.Errorf("pins per session %d: want 0 (default %d) or more", c.MaxPinsPerSession, DefaultMaxPinsPerSession)
+	}
+	if c.Transfers < 0 || c.Transfers > maxTransfers {
+		return fmt.Errorf("concurrent transfers %d: want 0 (default %d) to %d", c.Transfers, defaultTransfers, maxTransfers)
+	}
+	if c.TransferBatch < 0 || c.TransferBatch > maxTransfers {
+		return fmt.Errorf("transfer batch %d: want 0 (default %d) to %d blocks", c.TransferBatch, defaultTransferBatch, maxTransfers)
+	}
+	if c.IODeadline < 0 {
+		return fmt.Errorf("I/O deadline %v: want 0 (default %v) or more", c.IODeadline, defaultIODeadline)
+	}
+	for model, w := range c.Weights {
+		if w == 0 {
+			return fmt.Errorf("weight 0 of model %q: want 1 or more", model)
+		}
 	}
 	return c.DirectIO.Validate()
 }
 
-func (c *Config) enabled() bool { return c.HostBytes != 0 || c.DiskBytes != 0 }
+func (c *Config) enabled() bool {
+	return c.HostBytes != 0 || c.HostBlocks != 0 || c.hasDisk()
+}
+
+func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
+
+// bypassesHost reports whether blocks only pass through host memory: there is a
+// disk tier and no host tier.
+func (c *Config) bypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
+
+// hostExtents is the most host extents that a pool of such slots can have.
+func (c *Config) hostExtents(slotBytes uint64) int {
+	perExtent := max(c.ExtentBytes/slotBytes, 1)
+	slots := c.HostBytes / slotBytes
+	if c.HostBlocks != 0 {
+		slots = c.HostBlocks
+	}
+	// An extent may be cut short where the size ends, once for each tier's end.
+	return int(slots/perExtent) + 2
+}
+
+// weight is a model's share.
+func (c *Config) weight(model string) uint64 {
+	if w, ok := c.Weights[model]; ok {
+		return w
+	}
+	return 1
+}
 
 // withDefaults is c with zero fields replaced by their defaults.
 func (c Config) withDefaults() Config {
@@ -112,8 +210,17 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
-	if c.wrapFile == nil {
-		c.wrapFile = func(f storage.File) storage.File { return f }
+	if c.Transfers == 0 {
+		c.Transfers = defaultTransfers
+	}
+	if c.TransferBatch == 0 {
+		c.TransferBatch = defaultTransferBatch
+	}
+	if c.IODeadline == 0 {
+		c.IODeadline = defaultIODeadline
+	}
+	if c.ScrubBytesPerSecond == 0 {
+		c.ScrubBytesPerSecond = defaultScrubRate
 	}
 	return c
 }

@@ -7,48 +7,77 @@
 //	Grant ── engine copies ──► Commit ──► sealed ──► written to disk
 //	Lookup ─► pinned slots ──► engine copies ──► Unpin
 //
+// A program that embeds the manager may use handles in the place of slots: a
+// MutableBlock is a granted slot that has yet to become a block, an
+// ImmutableBlock a pinned one. See BlockState.
+//
+// A program that embeds the manager may use handles instead, which go through the
+// life of a block one step at a time: MutableBlock and ImmutableBlock.
+//
 // # Guarantees
 //
-//   - A block is visible only after Commit, or after its bytes were read from
-//     disk and matched key and checksum. A copy that fails never registers.
+//   - A block is visible only after Commit or Register, or after its bytes were
+//     read from disk and matched key and checksum. A copy that fails never
+//     registers.
 //   - Bytes are never moved by this package between engines and slots; only
 //     between host and disk slots. A checksum is computed once, after Commit, and
 //     carried along: a byte that flips later shows when the block is read from
-//     disk, and is a miss. Live host memory is trusted.
-//   - A pinned or granted slot is never given to anybody else. Its generation
-//     word changes when it is freed, before it can be granted again.
+//     disk, when it is first wanted after a restart, or when the scrubber comes by,
+//     and is a miss. Live host memory is trusted.
+//   - A pinned or granted slot is never given to anybody else, by this agent or
+//     the next: grants, pins and sessions are on record before the call that makes
+//     them returns. A slot's generation word changes when it is freed, before it
+//     can be granted again.
 //   - Residency changes reach the EventSink in the order in which they happened;
 //     a removal precedes any later store of its key or grant of its slot.
 //   - In each tier free + granted + staging + receiving + quarantined + active +
 //     inactive = capacity, at any moment.
 //   - Queues are bounded by slots, growth by the configured sizes, pins by a cap
-//     per session, and whatever is dropped or refused has a counter in Stats.
+//     per session, tries by a number, and whatever is dropped or refused has a
+//     counter in Stats.
 //
 // # Slot states
 //
 //	free ─Grant─► granted ─Commit─► filled ─checksum─► sealed ─evicted─► free
 //	  │              └─Abort─► free      (session gone) └─► quarantined ─► free
 //	  └─Lookup─► staging ─read and verified─► sealed
+//	                └─read does not end─► quarantined ─it ends─► free
 //
 // On disk, the write-behind is the one that is granted to and that seals. A
 // disk slot whose bytes were bad or could not be read or written stays
 // quarantined until the next start.
 //
-// # Eviction
+// # Restart
 //
-// A block leaves a tier when its slot is needed, least recently used first
-// among those without children in that tier, and never while it is pinned,
-// being sealed, written, read or looked up, nor for a block that comes after it
-// in its own sequence: a prompt longer than a tier keeps its beginning there.
+// Open finds both tiers as the last agent left them, however that ended. Sealed
+// blocks are served again, host blocks after their bytes were compared once. Slots
+// that a session of the dead agent was granted or had pinned stay out of use until
+// Manager.Forget says that its processes are gone, or Manager.Resume that it is
+// back and what of it it still uses (Former). All else is free. A record torn by
+// the death of the agent is out of use until every former session is gone. After a
+// reboot the host tier is empty. A power loss may lose the blocks written last; it
+// cannot make one wrong.
+//
+// # Eviction and offload
+//
+// A block leaves a tier when its slot is needed: the lowest priority first, then
+// least recently used first, among those without children in that tier, and never
+// while it is pinned, kept, being sealed, written, read or looked up, nor for a
+// block that comes after it in its own sequence: a prompt longer than a tier keeps
+// its beginning there. Sealed blocks that the filter wants on disk are written
+// behind, the highest priority first, then the oldest; when the queue is full, or
+// the disk fails, they wait without being held. The engine never waits for any
+// of it. The orders are those of package policy.
 //
 // When a tier's size is used up, a pool that wants an extent gets one from
-// another pool: from that which has been unused longest, without sessions,
-// watchers or work under way. Its highest extent goes with all its blocks, whose
-// removal is reported; its file is deleted and its memory taken out from under
-// whoever still maps it; the newcomer gets a new file. The only extent of a pool
-// goes just to a pool that has none. A pool may lose all its extents and goes on
-// without; one for which nobody gives anything opens with that tier empty, and
-// tries again, at its sessions' next demand, when a pool has become unused.
+// another pool: from that which has been unused longest, or else from the one
+// most over its share (policy.Giver). The extent whose blocks were used least
+// recently goes whole, if nobody holds a slot of it, and the removal of its blocks
+// is reported; its file is deleted and its memory taken out from under whoever
+// still maps it; the newcomer gets a new file with a number of its own. A pool may
+// lose all its extents and goes on without; one for which nobody gives anything
+// opens with that tier empty, and tries again, at its sessions' next demand, when
+// a pool has become unused.
 //
 // # Ownership and concurrency
 //
@@ -60,15 +89,16 @@
 // and Pools wait for none of them. Manager.mu, and the mutexes of two pools,
 // are never held together. Lock order: a place's making, which serialises the
 // opening of one namespace; then Manager.mu or one Pool.mu; then, from Pool.mu,
-// whatever the sink takes.
+// the breaker's, the session table's, and whatever filter and sink take.
 //
 // # Failure
 //
-// A bad read is a miss, a failed write a block that is not on disk, a full tier
-// a refused grant. A pool goes on without its disk. Host memory that is damaged
+// A bad read is tried once more and then a miss, a failed write is tried at two
+// other places and then a block that is not on disk, a full tier a refused grant.
+// A read that does not end is given up after Config.IODeadline; its host slot is
+// out of use until the kernel is done with it. A disk that fails five times in a
+// row, or stalls, is left alone for a while (breaker): pools go on with what is in
+// host memory, and try the disk again now and then. Host memory that is damaged
 // costs the slots in it, never the copy on disk that was read or written through
-// it. After a restart of the
-// agent the host tier is cold and the disk tier warm: its sealed records are
-// taken over and their bytes verified when first read. A power loss may lose
-// the blocks written last; it cannot make one wrong.
+// it.
 package blockmgr

@@ -1,5 +1,7 @@
 package blockmgr
 
+import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+
 // Dump lists every resident block, in no particular order. It is consistent
 // with the events reported so far: a block is in a tier here exactly when its
 // last event for that tier was a store.
@@ -9,9 +11,8 @@ func (p *Pool) Dump() []BlockInfo {
 	if p.closed {
 		return nil
 	}
-	infos := make([]BlockInfo, 0, p.reg.blocks)
-	for i := range p.reg.entries {
-		e := &p.reg.entries[i]
+	infos := make([]BlockInfo, 0, p.reg.Blocks())
+	for _, e := range p.reg.All {
 		var info BlockInfo
 		if loc, b, ok := p.host.locate(e); ok {
 			info.Tiers, info.Host, info.Block = info.Tiers.With(p.host.kind), loc, b
@@ -27,11 +28,11 @@ func (p *Pool) Dump() []BlockInfo {
 }
 
 // locate finds the entry's resident copy in the tier.
-func (t *tier) locate(e *entry) (Location, Block, bool) {
-	if t == nil || e.slots[t.level] == none || !t.slots[e.slots[t.level]].resident() {
+func (t *tier) locate(e *registry.Entry) (Location, Block, bool) {
+	if t == nil || e.Slots[t.level] == registry.NoRef || !t.slot(e.Slots[t.level]).resident() {
 		return Location{}, Block{}, false
 	}
-	ref := e.slots[t.level]
+	ref := e.Slots[t.level]
 	part, i := t.at(ref)
 	r := t.record(ref)
 	return Location{Path: part.path(), Offset: part.geometry().Offset(i), Slot: t.name(ref)}, blockOf(&r), true

@@ -1,52 +1,58 @@
 package blockmgr
 
 import (
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 // Grant decides which of the blocks are worth copying, before anything is
 // copied: a block that is resident in either tier, or that somebody is filling
 // already, is present; the others get a slot each, for which the coldest
-// blocks leave, but none that comes before it in its own sequence; what finds
-// no slot is refused. The slots are the session's until Commit, Abort or
+// blocks of the lowest priority leave, but none that comes before it in its own
+// sequence; what finds no slot is refused. Priority is that of the blocks, of
+// those that are present too if theirs is lower. The slots are the session's until Commit, Abort or
 // EndSession, and their records say so before Grant returns.
-func (p *Pool) Grant(s SessionID, blocks []Block) (GrantResult, error) {
+func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sess, err := p.checkLocked(s)
 	if err != nil {
 		return GrantResult{}, err
 	}
+	p.tickLocked()
 	if p.host == nil {
 		p.count.Refused += uint64(len(blocks))
 		return GrantResult{Refused: len(blocks)}, nil
 	}
-	var res GrantResult
+	res := GrantResult{Grants: make([]Grant, 0, len(blocks))}
 	// What the call finds present stays until it ends: making room for a block by
 	// evicting its parent would be for nothing.
-	var held []uint32
+	held := p.heldBuf[:0]
 	for i := range blocks {
 		b := &blocks[i]
-		if present, ref := p.presentLocked(b); present {
+		if present, ref := p.presentLocked(b, priority); present {
 			res.Present++
-			if ref != none {
+			if ref != registry.NoRef {
 				p.holdLocked(p.host, ref)
 				held = append(held, ref)
 			}
 			continue
 		}
 		ref := p.allocForLocked(p.host, b)
-		if ref == none {
+		if ref == registry.NoRef {
 			res.Refused++
 			continue
 		}
-		p.occupyLocked(p.host, ref, b, storage.StateGranted, s, recordOf(b, p.blockBytes))
+		r := recordOf(b, p.blockBytes)
+		r.Priority = priority
+		p.occupyLocked(p.host, ref, b, storage.StateGranted, s, r)
 		sess.granted[ref] = struct{}{}
 		res.Grants = append(res.Grants, Grant{Index: i, Slot: p.host.name(ref)})
 	}
 	for _, ref := range held {
 		p.releaseLocked(p.host, ref)
 	}
+	p.heldBuf = held[:0]
 	p.count.Granted += uint64(len(res.Grants))
 	p.count.Present += uint64(res.Present)
 	p.count.Refused += uint64(res.Refused)
@@ -56,27 +62,38 @@ func (p *Pool) Grant(s SessionID, blocks []Block) (GrantResult, error) {
 
 // presentLocked reports whether a block needs no slot, and its host slot if it
 // is resident there.
-func (p *Pool) presentLocked(b *Block) (bool, uint32) {
-	id := p.reg.find(b.Key)
-	if id == none {
-		return false, none
+func (p *Pool) presentLocked(b *Block, priority uint32) (bool, registry.Ref) {
+	id := p.reg.Find(&b.Key)
+	if id == registry.None {
+		return false, registry.NoRef
 	}
-	e := *p.reg.at(id)
-	if ref := e.slots[diskLevel]; ref != none && p.disk.slots[ref].resident() {
-		p.touchLocked(p.disk, ref)
-		if e.slots[hostLevel] == none {
-			return true, none
+	e := p.reg.At(id)
+	host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
+	if disk != registry.NoRef && p.disk.slot(disk).resident() {
+		p.reuseLocked(p.disk, disk, priority)
+		if host == registry.NoRef {
+			return !p.broker.breaker.isOpen(), registry.NoRef
 		}
 	}
-	ref := e.slots[hostLevel]
-	if ref == none {
-		return false, none
+	switch {
+	case host == registry.NoRef:
+		return false, registry.NoRef
+	case !p.host.slot(host).resident():
+		return true, registry.NoRef
 	}
-	if !p.host.slots[ref].resident() {
-		return true, none
+	p.reuseLocked(p.host, host, priority)
+	return true, host
+}
+
+// reuseLocked takes note of it that a block was offered again.
+func (p *Pool) reuseLocked(t *tier, ref registry.Ref, priority uint32) {
+	s := t.slot(ref)
+	p.touchLocked(t, ref, s)
+	if priority > s.priority {
+		s.priority = priority
+		t.put(ref, t.record(ref))
+		p.settleLocked(t, ref, s)
 	}
-	p.touchLocked(p.host, ref)
-	return true, ref
 }
 
 // Commit says that granted slots are filled. Either all of them are the
@@ -93,21 +110,34 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	if err != nil {
 		return err
 	}
+	p.tickLocked()
 	for _, ref := range refs {
 		delete(sess.granted, ref)
+		if _, late := sess.late[ref]; late {
+			delete(sess.late, ref)
+			p.dropGrantLocked(ref, storage.StateFree)
+			p.count.Deduplicated++
+			continue
+		}
 		r := p.host.record(ref)
-		p.host.slots[ref].session = 0
-		p.host.slots[ref].holds++
-		p.host.setState(ref, storage.StateFilled)
-		p.host.put(ref, r)
-		p.touchLocked(p.host, ref)
-		p.storedLocked(p.host, &r)
-		p.sealing.push(ref)
-		p.busy++
+		p.filledLocked(ref, &r)
 	}
 	p.count.Committed += uint64(len(refs))
-	p.sealWork.Broadcast()
 	return nil
+}
+
+// filledLocked makes the block of a granted slot visible and queues its checksum.
+func (p *Pool) filledLocked(ref registry.Ref, r *storage.Record) {
+	s := p.host.slot(ref)
+	s.session, s.tick = 0, p.clock
+	s.holds++
+	p.host.setState(s, storage.StateFilled)
+	p.host.put(ref, *r)
+	p.settleLocked(p.host, ref, s)
+	p.storedLocked(p.host, r)
+	p.sealing.push(ref)
+	p.busy++
+	p.sealWork.Signal()
 }
 
 // Abort says that granted slots will not be filled; nobody writes into them any
@@ -125,7 +155,8 @@ func (p *Pool) Abort(s SessionID, slots []Slot) error {
 	}
 	for _, ref := range refs {
 		delete(sess.granted, ref)
-		p.dropLocked(p.host, ref, storage.StateFree)
+		delete(sess.late, ref)
+		p.dropGrantLocked(ref, storage.StateFree)
 	}
 	p.count.Aborted += uint64(len(refs))
 	return nil

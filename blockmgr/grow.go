@@ -2,14 +2,15 @@ package blockmgr
 
 import (
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// wakeGrowerLocked asks for another host extent when less than half of the last
-// one's size is free.
+// wakeGrowerLocked asks for another host extent when less than half of one is
+// free.
 func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
 		select {
@@ -21,14 +22,10 @@ func (p *Pool) wakeGrowerLocked() {
 }
 
 func (p *Pool) hostWantsLocked() bool {
-	if p.closing || p.fullLocked(p.host) || len(p.host.parts) >= p.watchCap {
+	if p.closing || p.fullLocked(p.host) || p.host.atBound() || p.host.live >= p.watchCap {
 		return false
 	}
-	if len(p.host.parts) == 0 {
-		return true
-	}
-	last := p.host.parts[len(p.host.parts)-1]
-	return uint32(len(p.host.free)) < last.recs.Slots()/2+1
+	return p.host.live == 0 || p.host.free() < p.host.capacity/p.host.live/2+1
 }
 
 // growLoop makes host extents in the background, since populating one takes
@@ -52,14 +49,14 @@ func (p *Pool) growLoop() {
 // growHostLocked adds one host extent; it lets go of the mutex while the extent
 // is made.
 func (p *Pool) growHostLocked() {
-	turn, first := p.broker.turns.Load(), len(p.host.parts) == 0
+	turn, first, room := p.broker.turns.Load(), p.host.live == 0, p.host.room()
 	p.mu.Unlock()
-	made, err := p.broker.growHost(p, first)
+	made, err := p.broker.growHost(p, first, room)
 	p.mu.Lock()
 	switch {
 	case err != nil:
 		p.growFailedLocked(p.host, turn, err)
-	case len(p.host.parts) >= p.watchCap:
+	case p.host.live >= p.watchCap || !p.host.fits(made.Slots.Slots()):
 		// Somebody else grew the pool meanwhile.
 		p.mu.Unlock()
 		p.broker.host.Drop(made)
@@ -70,42 +67,76 @@ func (p *Pool) growHostLocked() {
 }
 
 // fullLocked reports whether trying to grow the tier is useless for now.
-func (p *Pool) fullLocked(t *tier) bool { return t.full && t.fullAt == p.broker.turns.Load() }
+func (p *Pool) fullLocked(t *tier) bool {
+	return t.full && t.fullAt == p.broker.turns.Load() && time.Now().Before(t.tryAgain)
+}
+
+// growRetry is how long a tier that could not grow does not try again.
+const growRetry = time.Second
 
 // growFailedLocked stops a tier from growing until another pool may have become
 // able to give something. A tier that is at its size has not failed.
 func (p *Pool) growFailedLocked(t *tier, turn uint64, err error) {
-	t.full, t.fullAt = true, turn
+	t.full, t.fullAt, t.tryAgain = true, turn, time.Now().Add(growRetry)
 	if errors.Is(err, storage.ErrFull) {
 		p.count.GrowRefused++
 		return
 	}
 	p.count.GrowErrors++
-	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.kind), zap.Int("slots", len(t.slots)), zap.Error(err))
+	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.kind), zap.Int("slots", t.capacity), zap.Error(err))
+}
+
+// atBound reports whether the tier has as many slots as one namespace may have.
+func (t *tier) atBound() bool { return t.maxSlots != 0 && uint64(t.capacity) >= t.maxSlots }
+
+// fits reports whether n more slots are within what one namespace may have.
+func (t *tier) fits(n uint32) bool {
+	return t.maxSlots == 0 || uint64(t.capacity)+uint64(n) <= t.maxSlots
+}
+
+// room is how many more slots the namespace may have; 0 is no bound.
+func (t *tier) room() uint64 {
+	if t.maxSlots == 0 {
+		return 0
+	}
+	return t.maxSlots - min(uint64(t.capacity), t.maxSlots)
 }
 
 func (p *Pool) addHostLocked(made storage.HostPart) {
-	p.host.add(part{id: made.ID, recs: made.Slots, host: made.Extent})
-	info := extentInfo(&p.host.parts[len(p.host.parts)-1])
+	added := &part{id: made.ID, recs: made.Slots, host: made.Extent}
+	p.host.add(added)
+	info := extentInfo(added)
 	for ch := range p.watchers {
-		// Room for every extent there can be; see WatchExtents.
-		ch <- info
+		select {
+		case ch <- info:
+		default:
+			// There is room for every extent that there can be at a time. A reader so
+			// slow that more have come and gone finds this one in Extents.
+			p.count.WatchDropped++
+		}
 	}
 }
 
 // growDiskLocked adds disk extents until want slots are free or the disk tier
 // is at its size; it lets go of the mutex while an extent is made.
 func (p *Pool) growDiskLocked(want int) {
-	for len(p.disk.free) < want && !p.fullLocked(p.disk) {
-		turn, first := p.broker.turns.Load(), len(p.disk.parts) == 0
+	for p.disk.free() < want && !p.fullLocked(p.disk) && !p.disk.atBound() {
+		turn, first, room := p.broker.turns.Load(), p.disk.live == 0, p.disk.room()
 		p.mu.Unlock()
-		made, err := p.broker.growDisk(p, first)
+		made, err := p.broker.growDisk(p, first, room)
 		p.mu.Lock()
 		if err != nil {
 			p.growFailedLocked(p.disk, turn, err)
 			return
 		}
-		p.disk.add(part{id: made.ID, recs: made.Slots, disk: made.Extent})
+		if !p.disk.fits(made.Slots.Slots()) {
+			// Somebody else grew the pool meanwhile.
+			p.mu.Unlock()
+			p.broker.disk.Drop(made)
+			p.mu.Lock()
+			return
+		}
+		p.disk.add(&part{id: made.ID, recs: made.Slots, disk: made.Extent})
 	}
 }
 
@@ -120,17 +151,18 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 	if p.host == nil {
 		return nil
 	}
-	infos := make([]ExtentInfo, len(p.host.parts))
-	for i := range p.host.parts {
-		infos[i] = extentInfo(&p.host.parts[i])
+	infos := make([]ExtentInfo, 0, p.host.live)
+	for _, part := range p.host.parts {
+		if part != nil {
+			infos = append(infos, extentInfo(part))
+		}
 	}
 	return infos
 }
 
 // WatchExtents delivers the host extents that exist and then each new one as it
-// becomes ready. The channel holds every extent that the pool can have until
-// stop, so a slow reader delays nobody; extents do not go while somebody watches.
-// It is closed by stop, which may be called more than once, or when the manager
+// becomes ready. A slow reader delays nobody: what the channel has no room for is
+// in Extents. It is closed by stop, which may be called more than once, or when the manager
 // closes.
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()

@@ -67,27 +67,37 @@ type Stats struct {
 	Disk TierStats `json:"disk"`
 	// Sessions, Blocks (distinct resident), Pins, and the lengths of the queues
 	// are gauges.
-	Sessions      int    `json:"sessions"`
-	Blocks        int    `json:"blocks"`
-	Pins          int    `json:"pins"`
-	SealQueue     int    `json:"seal_queue"`
-	WriteQueue    int    `json:"write_queue"`
-	PromoteQueue  int    `json:"promote_queue"`
-	HostHits      uint64 `json:"host_hits"`
-	DiskHits      uint64 `json:"disk_hits"`
-	Misses        uint64 `json:"misses"`
-	Granted       uint64 `json:"granted"`
-	Present       uint64 `json:"present"`
-	Refused       uint64 `json:"refused"`
-	Committed     uint64 `json:"committed"`
-	Aborted       uint64 `json:"aborted"`
-	PinsRefused   uint64 `json:"pins_refused"`
+	Sessions int `json:"sessions"`
+	Blocks   int `json:"blocks"`
+	// FormerSessions are sessions of an earlier agent whose processes may still
+	// touch slots of the pool.
+	FormerSessions int    `json:"former_sessions"`
+	Pins           int    `json:"pins"`
+	SealQueue      int    `json:"seal_queue"`
+	WriteQueue     int    `json:"write_queue"`
+	PromoteQueue   int    `json:"promote_queue"`
+	HostHits       uint64 `json:"host_hits"`
+	DiskHits       uint64 `json:"disk_hits"`
+	Misses         uint64 `json:"misses"`
+	Granted        uint64 `json:"granted"`
+	Present        uint64 `json:"present"`
+	Refused        uint64 `json:"refused"`
+	Committed      uint64 `json:"committed"`
+	Aborted        uint64 `json:"aborted"`
+	PinsRefused    uint64 `json:"pins_refused"`
+	// Deduplicated counts blocks that were registered through a handle when host
+	// memory had them already.
+	Deduplicated  uint64 `json:"deduplicated"`
 	HostEvictions uint64 `json:"host_evictions"`
 	DiskEvictions uint64 `json:"disk_evictions"`
 	// Promotions are blocks read from disk into the host tier; a lookup that
 	// joins a read under way adds to PromotionsShared instead.
 	Promotions       uint64 `json:"promotions"`
 	PromotionsShared uint64 `json:"promotions_shared"`
+	// Prefetched counts reads that Prefetch started, PrefetchRefused those that it
+	// did not: too many were under way, or no host slot could be had.
+	Prefetched      uint64 `json:"prefetched"`
+	PrefetchRefused uint64 `json:"prefetch_refused"`
 	// WriteBehind counts blocks written to disk; WriteBehindDropped offers that
 	// found the queue full (they may be made again), WriteBehindRefused blocks
 	// that found no disk slot.
@@ -96,6 +106,22 @@ type Stats struct {
 	WriteBehindRefused uint64 `json:"write_behind_refused"`
 	BytesRead          uint64 `json:"bytes_read"`
 	BytesWritten       uint64 `json:"bytes_written"`
+	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
+	// writes that are tried again, WritesStalled batches that took longer than the
+	// deadline.
+	WriteBehindFiltered uint64 `json:"write_behind_filtered"`
+	WriteRetries        uint64 `json:"write_retries"`
+	WritesStalled       uint64 `json:"writes_stalled"`
+	// ReadRetries counts second reads of a block, ReadsAbandoned reads that did not
+	// end in time, ReadsCancelled those that had not begun and that nobody wanted
+	// any more or that waited behind such a one.
+	ReadRetries    uint64 `json:"read_retries"`
+	ReadsAbandoned uint64 `json:"reads_abandoned"`
+	ReadsCancelled uint64 `json:"reads_cancelled"`
+	// DiskOpen is true while the disk is left alone because it fails; DiskTrips
+	// counts how often that began, for all pools together.
+	DiskOpen  bool   `json:"disk_open"`
+	DiskTrips uint64 `json:"disk_trips"`
 	// CorruptReads counts blocks whose bytes or record did not match when read
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
@@ -112,6 +138,24 @@ type Stats struct {
 	GrowErrors     uint64 `json:"grow_errors"`
 	GrowRefused    uint64 `json:"grow_refused"`
 	ExtentsYielded uint64 `json:"extents_yielded"`
-	// Recovered is the number of blocks found on disk when the pool was opened.
-	Recovered uint64 `json:"recovered"`
+	// WatchDropped counts extents that a slow watcher was not told of.
+	WatchDropped uint64 `json:"watch_dropped"`
+	// Recovered and RecoveredHost are the numbers of blocks found on disk and in
+	// host memory when the pool was opened. Verified counts the latter ones whose
+	// bytes were compared with their checksums since, CorruptHost blocks in host
+	// memory that did not match and were dropped, DamagedRecords slots of either
+	// tier whose records could not be read, so that nothing is known of them.
+	Recovered      uint64 `json:"recovered"`
+	RecoveredHost  uint64 `json:"recovered_host"`
+	Verified       uint64 `json:"verified"`
+	CorruptHost    uint64 `json:"corrupt_host"`
+	DamagedRecords uint64 `json:"damaged_records"`
+	// Scrubbed counts blocks that the scrubber compared with their checksums.
+	Scrubbed uint64 `json:"scrubbed"`
+	// Resumed counts slots that sessions took over from their former selves.
+	Resumed uint64 `json:"resumed"`
+	// KeepRefused counts blocks that were not kept because half of a tier was.
+	KeepRefused uint64 `json:"keep_refused"`
+	// BlocksReset counts copies of blocks that left a tier by a reset.
+	BlocksReset uint64 `json:"blocks_reset"`
 }

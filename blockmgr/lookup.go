@@ -4,14 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // candidate is one block of a running lookup. Its host slot is held.
 type candidate struct {
-	ref uint32
-	// flight is the read that fills the slot; nil when the block is in host memory.
+	ref registry.Ref
+	// flight is the read or the check that the slot waits for; nil when the block
+	// is in host memory and good.
 	flight *flight
 }
 
@@ -19,14 +21,15 @@ type candidate struct {
 // is in host memory is pinned; what is on disk only is read into host memory,
 // and Lookup waits for that until ctx is done. The result covers the blocks
 // that are ready without a hole, each pinned once for the session until Unpin
-// or EndSession. A block that cannot be read, or whose bytes are not what was
-// stored, is a miss. Neither that nor a context that is done is an error.
+// or EndSession; the pins are on record before Lookup returns. A block that
+// cannot be read, or whose bytes are not what was stored, is a miss. Neither
+// that nor a context that is done is an error.
 func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupResult, error) {
-	sess, found, err := p.beginLookup(s, blocks)
+	sess, found, waits, err := p.beginLookup(s, blocks)
 	if err != nil || len(found) == 0 {
 		return LookupResult{}, err
 	}
-	for _, c := range found {
+	for _, c := range found[:waits] {
 		if c.flight == nil {
 			continue
 		}
@@ -42,93 +45,160 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 }
 
 // beginLookup holds the host slots of the prefix and starts what reads it needs.
-func (p *Pool) beginLookup(s SessionID, blocks []Block) (*session, []candidate, error) {
+// waits is how many candidates there are up to the last one with a flight.
+func (p *Pool) beginLookup(s SessionID, blocks []Block) (sess *session, found []candidate, waits int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sess, err := p.checkLocked(s)
-	if err != nil {
-		return nil, nil, err
+	if sess, err = p.checkLocked(s); err != nil {
+		return nil, nil, 0, err
 	}
-	var found []candidate
+	p.tickLocked()
 	if p.host != nil {
-		found = p.matchLocked(blocks[:min(len(blocks), max(p.cfg.MaxPinsPerSession-sess.pinned, 0))])
+		room := max(p.cfg.MaxPinsPerSession-sess.pinned, 0)
+		found = p.matchLocked(blocks[:min(len(blocks), room)])
 		found = p.promoteLocked(blocks, found)
 		if len(found)+sess.pinned >= p.cfg.MaxPinsPerSession && len(found) < len(blocks) {
 			p.count.PinsRefused++
 		}
 	}
+	for i := range found {
+		if found[i].flight != nil {
+			waits = i + 1
+		}
+	}
 	sess.pinned += len(found)
 	p.count.Misses += uint64(len(blocks) - len(found))
-	return sess, found, nil
+	return sess, found, waits, nil
 }
+
+// matchGroup is how many keys are looked for at a time, so that the waits for
+// memory overlap.
+const matchGroup = 64
 
 // matchLocked finds the longest prefix over both tiers and holds it: the host
 // slot where there is one, the disk slot (a candidate without ref) where not.
 // All is held before anything is promoted, because promotion evicts.
 func (p *Pool) matchLocked(blocks []Block) []candidate {
+	var keys [matchGroup]kv.StoredKey
+	var ids [matchGroup]registry.ID
 	var found []candidate
-	for i := range blocks {
-		id := p.reg.find(blocks[i].Key)
-		if id == none {
-			break
+	for len(blocks) > 0 {
+		group := blocks[:min(len(blocks), matchGroup)]
+		for i := range group {
+			keys[i] = group[i].Key
 		}
-		e := *p.reg.at(id)
-		host, disk := e.slots[hostLevel], e.slots[diskLevel]
-		onDisk := disk != none && p.disk.slots[disk].resident()
-		if onDisk {
-			p.touchLocked(p.disk, disk)
+		p.reg.FindAll(keys[:len(group)], ids[:len(group)])
+		if found == nil && ids[0] != registry.None {
+			found = make([]candidate, 0, len(blocks))
 		}
-		switch {
-		case host != none && p.host.slots[host].resident():
-			p.holdLocked(p.host, host)
-			p.touchLocked(p.host, host)
-			if p.host.slots[host].state == storage.StateSealed {
-				p.offerLocked(host)
+		for i := range group {
+			c, ok := p.matchOneLocked(ids[i])
+			if !ok {
+				return found
 			}
-			found = append(found, candidate{ref: host})
-		case host != none && p.host.slots[host].state == storage.StateStaging:
-			f := p.flights[host]
-			p.count.PromotionsShared++
-			p.holdLocked(p.host, host)
-			found = append(found, candidate{ref: host, flight: f})
-		case host == none && onDisk:
-			p.holdLocked(p.disk, disk)
-			found = append(found, candidate{ref: none})
-		default:
-			return found
+			found = append(found, c)
 		}
+		blocks = blocks[len(group):]
 	}
 	return found
+}
+
+// matchOneLocked holds one block of a prefix. The disk copy of a block that is in
+// host memory too is not touched: it takes its age over when it is needed (see
+// victimLocked), which saves a lookup a memory access for each block.
+func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
+	if id == registry.None {
+		return candidate{}, false
+	}
+	e := p.reg.At(id)
+	host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
+	if host == registry.NoRef {
+		return p.matchDiskLocked(disk)
+	}
+	s := p.host.slot(host)
+	f := p.flights[host]
+	switch {
+	case f != nil:
+		p.count.PromotionsShared++ // a read, or a check after a restart
+	case !s.resident():
+		return candidate{}, false
+	case s.unverified:
+		f = p.startVerifyLocked(host, s)
+	}
+	if f != nil {
+		f.waiters++
+	}
+	s.holds++
+	if s.resident() {
+		p.touchLocked(p.host, host, s)
+		p.settleLocked(p.host, host, s)
+		if s.state == storage.StateSealed && disk == registry.NoRef && !s.unverified {
+			s.attempts = 0 // what is in demand is worth another try
+			p.offerLocked(host, s)
+		}
+	}
+	return candidate{ref: host, flight: f}, true
+}
+
+// matchDiskLocked holds a block that is on disk only.
+func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
+	if disk == registry.NoRef {
+		return candidate{}, false
+	}
+	s := p.disk.slot(disk)
+	if !s.resident() || !p.diskReadable() {
+		return candidate{}, false
+	}
+	p.touchLocked(p.disk, disk, s)
+	p.holdLocked(p.disk, disk)
+	return candidate{ref: registry.NoRef}, true
 }
 
 // promoteLocked gives every candidate without a host slot one and starts to
 // read its block. When no slot can be had the prefix ends there.
 func (p *Pool) promoteLocked(blocks []Block, found []candidate) []candidate {
+	promoted := false
 	for i := range found {
-		if found[i].ref != none {
+		if found[i].ref != registry.NoRef {
+			continue
+		}
+		if ref := p.hostSlotLocked(&blocks[i].Key); ref != registry.NoRef {
+			// The block was given twice: both wait for the same read.
+			p.releaseLocked(p.disk, p.reg.At(p.host.slot(ref).entry).Slots[registry.Disk])
+			found[i] = candidate{ref: ref, flight: p.flights[ref]}
+			found[i].flight.waiters++
+			p.host.slot(ref).holds++
 			continue
 		}
 		ref := p.allocLocked(p.host)
-		if ref == none {
+		if ref == registry.NoRef {
 			p.abandonLocked(blocks, found, i)
 			found = found[:i]
 			break
 		}
-		found[i] = candidate{ref: ref, flight: p.startFlightLocked(&blocks[i], ref)}
+		promoted = true
+		found[i] = candidate{ref: ref, flight: p.startReadLocked(&blocks[i].Key, ref)}
+		found[i].flight.waiters++
+		p.host.slot(ref).holds++
 	}
-	p.wakeGrowerLocked()
+	if promoted {
+		p.wakeGrowerLocked()
+	}
 	return found
 }
 
 // abandonLocked releases what matchLocked holds from candidate i on.
 func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	for ; i < len(found); i++ {
-		if ref := found[i].ref; ref != none {
+		if ref := found[i].ref; ref != registry.NoRef {
+			if f := found[i].flight; f != nil {
+				f.waiters--
+			}
 			p.releaseLocked(p.host, ref)
 			continue
 		}
-		id := p.reg.find(blocks[i].Key)
-		p.releaseLocked(p.disk, p.reg.at(id).slots[diskLevel])
+		id := p.reg.Find(&blocks[i].Key)
+		p.releaseLocked(p.disk, p.reg.At(id).Slots[registry.Disk])
 	}
 }
 
@@ -141,7 +211,7 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 		return LookupResult{}, ErrClosed
 	}
 	alive := p.sessions[s] == sess
-	var res LookupResult
+	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
 	ready, broken := alive, false
 	for _, c := range found {
 		if c.flight != nil && c.flight.finished && !c.flight.ok {
@@ -150,7 +220,7 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 			ready, broken = false, true
 			continue
 		}
-		sl := &p.host.slots[c.ref]
+		sl := p.host.slot(c.ref)
 		if c.flight == nil && !sl.resident() {
 			// Its memory turned out to be damaged meanwhile.
 			ready, broken = false, true
@@ -159,16 +229,21 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 			ready = false
 			if !broken {
 				res.Coming++
+				c.flight.wanted = c.flight.wanted || alive
 			}
 		}
 		sl.holds--
-		if ready {
-			sl.pins++
-			sess.pins[c.ref]++
-			res.Slots = append(res.Slots, p.host.name(c.ref))
-			res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight != nil))
+		if c.flight != nil {
+			c.flight.waiters--
 		}
-		p.settleLocked(p.host, c.ref)
+		if !ready {
+			p.letGoLocked(p.host, c.ref, sl)
+			continue
+		}
+		// The pin takes the hold's place: nothing else changes about the slot.
+		p.pinLocked(sess, c.ref, sl)
+		res.Slots = append(res.Slots, p.host.name(c.ref))
+		res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight))
 	}
 	if !alive {
 		return LookupResult{}, fmt.Errorf("session %d: %w", s, ErrNoSession)
@@ -180,8 +255,8 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 // sourceLocked is the tier that a block was found in, and counts the hit. A
 // block that an earlier lookup had promoted still says disk the first time
 // that it is reported.
-func (p *Pool) sourceLocked(sl *slot, waited bool) kv.Tier {
-	if waited || sl.fromDisk {
+func (p *Pool) sourceLocked(sl *slot, f *flight) kv.Tier {
+	if f != nil && f.disk != registry.NoRef || sl.fromDisk {
 		sl.fromDisk = false
 		p.count.DiskHits++
 		return kv.TierDisk

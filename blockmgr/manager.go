@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,14 +23,18 @@ const drainTime = 2 * time.Second
 type Manager struct {
 	cfg    Config
 	broker *broker
-	// opening counts calls of Pool that Close waits for.
-	opening sync.WaitGroup
-	once    sync.Once
+	// opening counts calls of Pool that Close waits for, and resets is the goroutine
+	// that serves Config.Reset.
+	opening, resets sync.WaitGroup
+	once            sync.Once
+	resetsRefused   atomic.Uint64
 
 	// mu is never held during I/O.
 	mu     sync.Mutex
 	closed bool
 	places map[kv.NamespaceID]*place
+	// formers are the sessions of earlier agents that are not done with yet.
+	formers map[SessionID]*storage.SessionRecord
 }
 
 // place is where a namespace's pool is, or is being made.
@@ -49,31 +54,63 @@ func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, places: map[kv.NamespaceID]*place{}}
-	m.broker.pools = m.Pools
-	if !m.cfg.enabled() {
-		return m, nil
+	m := &Manager{
+		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})},
+		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{},
 	}
-	var err error
-	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log}
-	if m.cfg.HostBytes == 0 {
-		// One staging extent for each namespace, however many there are.
-		host.Bytes = storage.MaxNamespaces * MaxExtentBytes
+	m.broker.pools, m.broker.breaker.log = m.Pools, m.cfg.Log
+	if m.cfg.enabled() {
+		if err := m.openArenas(); err != nil {
+			return nil, err
+		}
+		for _, r := range m.broker.host.Sessions().All() {
+			m.formers[SessionID(r.Session)] = &r
+		}
 	}
-	if m.broker.host, err = storage.OpenHostArena(host); err != nil {
-		return nil, err
-	}
-	if m.cfg.DiskBytes == 0 {
-		return m, nil
-	}
-	m.broker.disk, err = storage.OpenDiskArena(storage.ArenaConfig{
-		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
-		Disk: storage.DiskOptions{Direct: m.cfg.DirectIO, Wrap: m.cfg.wrapFile},
-	})
-	if err != nil {
-		return nil, errors.Join(err, m.broker.host.Close(nil))
+	if m.cfg.Reset != nil {
+		m.resets.Go(m.serveResets)
 	}
 	return m, nil
+}
+
+func (m *Manager) openArenas() (err error) {
+	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log}
+	if m.cfg.HostBlocks != 0 || m.cfg.bypassesHost() {
+		// Each namespace is bounded by itself: by its number of blocks, or by its one
+		// staging extent.
+		host.Bytes = unboundedBytes
+	}
+	if m.broker.host, err = storage.OpenHostArena(host); err != nil {
+		return err
+	}
+	if m.cfg.DiskBytes == 0 && m.cfg.DiskBlocks == 0 {
+		return nil
+	}
+	disk := storage.ArenaConfig{
+		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
+		Disk: storage.DiskOptions{
+			Direct: m.cfg.DirectIO, OpenDirect: m.cfg.OpenDirect, ZeroFill: m.cfg.ZeroFill, Wrap: m.cfg.WrapDisk,
+		},
+	}
+	if m.cfg.DiskBlocks != 0 {
+		disk.Bytes = unboundedBytes
+	}
+	if m.broker.disk, err = storage.OpenDiskArena(disk); err != nil {
+		return errors.Join(err, m.broker.host.Close(nil, true))
+	}
+	return nil
+}
+
+// Warm reports whether host extents of an earlier agent were found.
+func (m *Manager) Warm() bool { return m.broker.host != nil && m.broker.host.Warm() }
+
+// HostExtents is how many host extents there are, those included that an earlier
+// agent made and nobody has asked for yet.
+func (m *Manager) HostExtents() int {
+	if m.broker.host == nil {
+		return 0
+	}
+	return m.broker.host.Extents()
 }
 
 // Pool returns the namespace's pool, which it opens when there is none yet:
@@ -154,9 +191,12 @@ func (m *Manager) Pools() []*Pool {
 }
 
 // Close refuses new work, waits for pools that are being opened and up to two
-// seconds for blocks that are on their way to disk, and ends the pools. Host
-// files are unlinked; the disk tier stays for the next Open. Calling it again
-// waits for the first call and does nothing.
+// seconds for blocks that are on their way to disk, ends the sessions that are
+// left, whose callers must not touch a slot any more, and the pools. Both tiers
+// stay for the next Open; with Config.DiscardHost the host files go.
+// When an operation on the disk does not end, the error says so, and the arenas
+// stay locked until the process ends. Calling it again waits for the first call
+// and does nothing.
 func (m *Manager) Close() error {
 	var err error
 	m.once.Do(func() { err = m.close() })
@@ -164,17 +204,9 @@ func (m *Manager) Close() error {
 }
 
 func (m *Manager) close() error {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
-	close(m.broker.closing)
-	m.opening.Wait()
-	pools := m.Pools()
+	pools := m.beginClose()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	for _, p := range pools {
-		p.beginClose()
-	}
 	var errs []error
 	var host []storage.HostPart
 	var disk []storage.DiskPart
@@ -182,14 +214,55 @@ func (m *Manager) close() error {
 		if err := p.Quiesce(ctx); err != nil {
 			m.cfg.Log.Warn("closing before everything is on disk", zap.Error(err))
 		}
-		h, d, err := p.finishClose()
+		p.endSessions()
+		h, d, err := p.finishClose(true)
 		host, disk, errs = append(host, h...), append(disk, d...), append(errs, err)
+	}
+	if err := errors.Join(errs...); errors.Is(err, errStuck) {
+		// The locks stay: the next agent must not use memory that a read of this one
+		// may still change.
+		return err
 	}
 	if m.broker.disk != nil {
 		errs = append(errs, m.broker.disk.Close(disk))
 	}
 	if m.broker.host != nil {
-		errs = append(errs, m.broker.host.Close(host))
+		errs = append(errs, m.broker.host.Close(host, !m.cfg.DiscardHost))
 	}
 	return errors.Join(errs...)
+}
+
+// beginClose refuses callers and returns the pools, all of which are open.
+func (m *Manager) beginClose() []*Pool {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	close(m.broker.closing)
+	m.resets.Wait()
+	m.opening.Wait()
+	pools := m.Pools()
+	for _, p := range pools {
+		p.beginClose()
+	}
+	return pools
+}
+
+// Abandon ends the manager as kill -9 would: nothing that is under way is
+// finished, nothing is flushed, and files stay as they are. It is for fault
+// tests; use Close.
+func (m *Manager) Abandon() {
+	m.once.Do(func() {
+		var host []storage.HostPart
+		var disk []storage.DiskPart
+		for _, p := range m.beginClose() {
+			h, d, _ := p.finishClose(false) // flushes nothing, so that nothing fails
+			host, disk = append(host, h...), append(disk, d...)
+		}
+		if m.broker.disk != nil {
+			m.broker.disk.Abandon(disk)
+		}
+		if m.broker.host != nil {
+			m.broker.host.Abandon(host)
+		}
+	})
 }

@@ -33,7 +33,7 @@ func TestNamespacesHaveExtentsOfTheirOwn(t *testing.T) {
 
 func TestClosedManagerRefusesAndLeavesNoHostFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "by-us")
-	p := openTestPool(t, Config{HostDir: dir, HostBytes: hostBytes(4)})
+	p := openTestPool(t, Config{HostDir: dir, HostBytes: hostBytes(4), DiscardHost: true})
 	blocks := chain(1, 2)
 	p.store(blocks)
 	res, err := p.Lookup(t.Context(), 1, blocks)
@@ -53,7 +53,7 @@ func TestClosedManagerRefusesAndLeavesNoHostFiles(t *testing.T) {
 		t.Errorf("host directory: %v", err)
 	}
 	_, lookupErr := p.Lookup(context.Background(), 1, blocks)
-	_, grantErr := p.Grant(1, blocks)
+	_, grantErr := p.Grant(1, blocks, 0)
 	_, poolErr := p.m.Pool(testNamespace("test"))
 	for _, err := range []error{lookupErr, grantErr, poolErr, p.Unpin(1, res.Slots), p.Commit(1, nil), p.Abort(1, nil), p.BeginSession(9)} {
 		if !errors.Is(err, ErrClosed) {
@@ -78,14 +78,18 @@ func TestErrorsNameFieldAndValue(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{HostDir: dir, HostBytes: 100}, "host size 100: want 0 or at least 8192 bytes"},
-		{Config{HostDir: dir, DiskDir: dir, DiskBytes: 1}, "disk size 1: want 0 or at least 8192 bytes"},
+		{Config{HostDir: dir, HostBytes: 100}, "host size 100: want 0 or at least 4096 bytes"},
+		{Config{HostDir: dir, DiskDir: dir, DiskBytes: 1}, "disk size 1: want 0 or at least 4096 bytes"},
 		{Config{HostBytes: 1 << 20}, `host directory "": must be set`},
 		{Config{HostDir: dir, DiskBytes: 1 << 20}, `disk directory "": must be set`},
 		{Config{HostDir: dir + "/", DiskDir: dir, DiskBytes: 1 << 20}, `disk directory "` + dir + `": must not be`},
-		{Config{ExtentBytes: 2 << 30}, "extent size 2147483648: want 8192 to 1073741824 bytes"},
+		{Config{ExtentBytes: 2 << 30}, "extent size 2147483648: want 4096 to 1073741824 bytes"},
 		{Config{HostDir: dir, HostBytes: 1 << 40, ExtentBytes: 8192}, "extent size 8192: makes 134217728 extents, want at most 262144"},
 		{Config{MaxPinsPerSession: -1}, "pins per session -1: want"},
+		{Config{Transfers: -1}, "concurrent transfers -1: want 0 (default 4) to 1024"},
+		{Config{TransferBatch: 1025}, "transfer batch 1025: want 0 (default 64) to 1024 blocks"},
+		{Config{IODeadline: -1}, "I/O deadline -1ns: want 0 (default 5s) or more"},
+		{Config{Weights: map[string]uint64{"m": 0}}, `weight 0 of model "m": want 1 or more`},
 		{Config{DirectIO: 7}, "direct I/O mode 7: want"},
 		{Config{HostDir: filepath.Join(file, "x"), HostBytes: 1 << 20}, `host directory "` + file + `/x": mkdir`},
 		{Config{HostDir: dir, DiskDir: filepath.Join(file, "x"), DiskBytes: 1 << 20}, `disk directory "` + file + `/x": mkdir`},
@@ -143,7 +147,7 @@ func TestBlockBytesAreTheLayouts(t *testing.T) {
 // A directory named by mistake costs a start, not the blocks in it.
 func TestHostDirectoryOverADiskTierIsRefusedAndKept(t *testing.T) {
 	disk, host := t.TempDir(), t.TempDir()
-	cfg := Config{HostDir: host, HostBytes: hostBytes(8), DiskDir: disk, DiskBytes: 16 * testSlotBytes}
+	cfg := Config{HostDir: host, HostBytes: hostBytes(8), DiscardHost: true, DiskDir: disk, DiskBytes: 16 * testSlotBytes}
 	p := openTestPool(t, cfg)
 	blocks := chain(1, 4)
 	p.store(blocks)
@@ -167,7 +171,7 @@ func TestManagerDoesNotWaitForAPoolThatIsBeingMade(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	var slow atomic.Bool
-	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: 1 << 20, wrapFile: func(f storage.File) storage.File {
+	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: 1 << 20, WrapDisk: func(_ string, f storage.File) storage.File {
 		return &storage.Faulty{File: f, Plan: func(op storage.Op, _ int) storage.Fault {
 			if op == storage.OpAllocate && slow.Load() {
 				once.Do(func() { close(entered) })

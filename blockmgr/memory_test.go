@@ -11,7 +11,7 @@ import (
 func TestMemoryThatAClientTruncatedCostsItsBlocksOnly(t *testing.T) {
 	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
 	blocks := chain(1, 2)
-	res, err := p.Grant(1, blocks)
+	res, err := p.Grant(1, blocks, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	p := diskPool(t, func(cfg *Config) {
-		cfg.wrapFile = faults(func(op storage.Op, _ int) storage.Fault {
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
 			if op == storage.OpWrite {
 				once.Do(func() { close(entered) })
 				<-release

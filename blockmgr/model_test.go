@@ -57,7 +57,7 @@ func (m *twin) drawSession(t *rapid.T) SessionID {
 
 func (m *twin) Grant(t *rapid.T) {
 	s, blocks := m.drawSession(t), drawRun(t)
-	res, err := m.Pool.Grant(s, blocks)
+	res, err := m.Pool.Grant(s, blocks, 0)
 	if err != nil || len(res.Grants)+res.Present+res.Refused != len(blocks) {
 		t.Fatalf("grant of %d: %+v, %v", len(blocks), res, err)
 	}
@@ -140,9 +140,7 @@ func (m *twin) EndSession(t *rapid.T) {
 	}
 	delete(m.granted, s)
 	delete(m.pinned, s)
-	if err := m.BeginSession(s); err != nil {
-		t.Fatalf("session: %v", err)
-	}
+	m.sessions[slices.Index(m.sessions, s)] = m.begin()
 }
 
 func (m *twin) Settle(t *rapid.T) { m.quiesce() }
@@ -177,12 +175,10 @@ func TestPoolServesOnlyWhatWasCommitted(t *testing.T) {
 				change(&cfg)
 				m := &twin{
 					testPool: openTestPool(t, cfg), version: map[kv.StoredKey]uint64{},
-					granted: map[SessionID][]filled{}, pinned: map[SessionID][]pinned{}, sessions: []SessionID{1, 2},
+					granted: map[SessionID][]filled{}, pinned: map[SessionID][]pinned{},
 				}
 				defer m.finish()
-				if err := m.BeginSession(2); err != nil {
-					t.Fatal(err)
-				}
+				m.sessions = []SessionID{m.sid, m.begin()}
 				t.Repeat(map[string]func(*rapid.T){
 					"Grant": m.Grant, "Commit": m.Commit, "Abort": m.Abort, "Lookup": m.Lookup,
 					"Unpin": m.Unpin, "EndSession": m.EndSession, "Settle": m.Settle, "": m.check,
@@ -199,14 +195,15 @@ func TestSessionsAtOnceReadOnlyCommittedBytes(t *testing.T) {
 	p := newTestPool(t, Config{HostBytes: hostBytes(24), DiskBytes: 48 * testSlotBytes, ExtentBytes: hostBytes(12)})
 	p.EndSession(1, nil)
 	var wg sync.WaitGroup
-	for s := SessionID(1); s <= 4; s++ {
+	for worker := range uint64(4) {
 		wg.Go(func() {
 			for round := range uint64(60) {
+				s := SessionID(p.ids.Add(1))
 				if err := p.BeginSession(s); err != nil {
 					t.Errorf("session %d: %v", s, err)
 					return
 				}
-				p.storeAndFind(t, s, chain(1+(uint64(s)+round)%10, 8))
+				p.storeAndFind(t, s, chain(1+(worker+round)%10, 8))
 				gone := make(chan struct{})
 				p.EndSession(s, gone)
 				close(gone)
@@ -226,7 +223,7 @@ func TestSessionsAtOnceReadOnlyCommittedBytes(t *testing.T) {
 // storeAndFind commits all but the last block it is granted and checks what a
 // lookup pins, twice, so that a slot that changes hands under a pin shows.
 func (p *testPool) storeAndFind(t *testing.T, s SessionID, blocks []Block) {
-	res, err := p.Grant(s, blocks)
+	res, err := p.Grant(s, blocks, 0)
 	if err != nil {
 		t.Errorf("grant: %v", err)
 		return

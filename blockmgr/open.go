@@ -1,15 +1,15 @@
 package blockmgr
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/layout"
@@ -45,11 +45,11 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 		cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker,
 		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
 		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
-		reg: newRegistry(), sessions: map[SessionID]*session{}, flights: map[uint32]*flight{},
-		quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
+		reg: registry.New(), sessions: map[SessionID]*session{}, formers: m.formersOf(ns.ID()), flights: map[registry.Ref]*flight{},
+		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
-	p.sealWork, p.writeWork, p.promoteWork = sync.NewCond(&p.mu), sync.NewCond(&p.mu), sync.NewCond(&p.mu)
+	p.sealWork, p.writeWork, p.readWork = sync.NewCond(&p.mu), sync.NewCond(&p.mu), sync.NewCond(&p.mu)
 	if !m.cfg.enabled() {
 		return p, nil
 	}
@@ -57,16 +57,23 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	if err != nil {
 		return nil, err
 	}
-	p.host = newTier(hostLevel, kv.TierHost, index)
-	if m.cfg.HostBytes == 0 {
+	p.host = newTier(registry.Host, kv.TierHost, index, m.cfg.HostBlocks)
+	if m.cfg.bypassesHost() {
 		// A staging extent: there is only one, so it is made big enough at once.
 		p.hostSlots = min(stagingSlots, (MaxExtentBytes-storage.PageSize)/p.slotBytes)
 	} else {
-		p.watchCap = int(m.cfg.HostBytes/m.cfg.ExtentBytes) + 1
+		p.watchCap = m.cfg.hostExtents(p.slotBytes)
 	}
 	if m.broker.disk != nil {
 		p.openDisk()
 	}
+	p.mu.Lock()
+	for _, found := range m.broker.host.Claim(index) {
+		p.recoverLocked(p.host, &part{id: found.ID, recs: found.Slots, host: found.Extent})
+	}
+	p.mu.Unlock()
+	p.settleRecovered()
+	p.announceRecovered()
 	p.findRoom()
 	p.start()
 	return p, nil
@@ -83,11 +90,19 @@ func (p *Pool) openDisk() {
 		p.log.Warn("pool opens without a disk tier", zap.Error(err))
 		return
 	}
-	p.disk = newTier(diskLevel, kv.TierDisk, index)
-	for _, found := range p.broker.disk.Claim(index) {
-		p.disk.add(part{id: found.ID, recs: found.Slots, disk: found.Extent})
+	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
+	p.reg.Expect(p.broker.disk.Unclaimed(index) + p.broker.host.Unclaimed(p.host.ns))
+	// While one extent's records are looked through, the next one's are read.
+	parts := make(chan storage.DiskPart)
+	go func() { // ends with the last extent, for which the loop below waits
+		defer close(parts)
+		for found := range p.broker.disk.Claim(index) {
+			parts <- found
+		}
+	}()
+	for found := range parts {
+		p.recoverLocked(p.disk, &part{id: found.ID, recs: found.Slots, disk: found.Extent})
 	}
-	p.recoverLocked()
 }
 
 // findRoom sees to it that each tier has an extent, and counts and logs where
@@ -106,14 +121,14 @@ func (p *Pool) findRoom() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unusedSince = p.broker.turns.Add(1)
-	for _, t := range []*tier{p.host, p.disk} {
-		for t != nil && len(t.parts) == 0 && !p.closing {
-			if t.level == hostLevel {
+	for _, t := range p.tiers() {
+		for t.live == 0 && !p.closing {
+			if t.level == registry.Host {
 				p.growHostLocked()
 			} else {
 				p.growDiskLocked(1)
 			}
-			if len(t.parts) > 0 {
+			if t.live > 0 {
 				break
 			}
 			p.mu.Unlock()
@@ -127,62 +142,33 @@ func (p *Pool) findRoom() {
 	}
 }
 
-// recoverLocked registers the sealed blocks of a disk tier that an earlier
-// agent filled, parents first, and frees every other slot. Their bytes are
-// verified when they are read.
-func (p *Pool) recoverLocked() {
-	t := p.disk
-	type found struct {
-		ref uint32
-		r   storage.Record
-	}
-	var sealed []found
-	t.free = t.free[:0]
-	for ref := range uint32(len(t.slots)) {
-		part, i := t.at(ref)
-		r, err := part.recs.Get(i)
-		if err == nil && r.State == storage.StateSealed && r.Namespace == t.ns && uint64(r.Length) == p.blockBytes {
-			sealed = append(sealed, found{ref, r})
-			p.clock = max(p.clock, uint64(r.Recency)<<recencyShift)
-			continue
-		}
-		p.resetLocked(t, ref)
-	}
-	slices.SortFunc(sealed, func(a, b found) int {
-		return cmp.Or(cmp.Compare(a.r.Position, b.r.Position), cmp.Compare(a.ref, b.ref))
-	})
-	for i := range sealed {
-		f := &sealed[i]
-		if id := p.reg.find(f.r.Key); id != none && p.reg.at(id).slots[diskLevel] != none {
-			p.resetLocked(t, f.ref)
-			continue
-		}
-		block := blockOf(&f.r)
-		p.occupyLocked(t, f.ref, &block, storage.StateSealed, 0, f.r)
-		t.slots[f.ref].tick = uint64(f.r.Recency) << recencyShift
-		p.settleLocked(t, f.ref)
-		p.storedLocked(t, &f.r)
-		p.count.Recovered++
-	}
-}
-
-// resetLocked frees a slot that was in no good state when it was found.
-func (p *Pool) resetLocked(t *tier, ref uint32) {
-	t.slots[ref].generation++
-	t.put(ref, storage.Record{})
-	t.free = append(t.free, ref)
-}
-
 func (p *Pool) start() {
+	if p.host == nil {
+		return
+	}
 	p.workers.Go(p.growLoop)
 	p.workers.Go(p.sealLoop)
+	if p.cfg.ScrubBytesPerSecond > 0 {
+		p.transfers.Go(p.scrubLoop)
+	}
 	if p.disk == nil {
 		return
 	}
-	p.workers.Go(p.writeLoop)
-	for range promoteWorkers {
-		p.workers.Go(p.promoteLoop)
+	p.transfers.Go(p.writeLoop)
+	for range p.cfg.Transfers {
+		p.transfers.Go(p.readLoop)
 	}
+}
+
+// tiers are the tiers that the pool has.
+func (p *Pool) tiers() []*tier {
+	switch {
+	case p.host == nil:
+		return nil
+	case p.disk == nil:
+		return []*tier{p.host}
+	}
+	return []*tier{p.host, p.disk}
 }
 
 // stopped reports whether the workers must end.
@@ -200,36 +186,70 @@ func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closing = true
+	p.armKeepLocked()
 	for ch := range p.watchers {
 		p.unwatchLocked(ch)
 	}
 }
 
+// errStuck: operations on the disk do not return.
+var errStuck = errors.New("the disk does not answer")
+
 // finishClose ends the workers, after the operation that each is in, and gives
-// the pool's extents up to be closed.
-func (p *Pool) finishClose() (host []storage.HostPart, disk []storage.DiskPart, err error) {
+// the pool's extents up to be closed. With flush it writes the records that
+// changed first. When operations do not return (errStuck) the kernel may still
+// write into the extents, which then stay as they are until the process ends.
+func (p *Pool) finishClose(flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
 	p.mu.Lock()
 	close(p.stop)
 	p.sealWork.Broadcast()
 	p.writeWork.Broadcast()
-	p.promoteWork.Broadcast()
+	p.readWork.Broadcast()
 	p.mu.Unlock()
 	p.workers.Wait()
+	returned := p.transfersEnd()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.disk != nil {
+	if p.disk != nil && flush && returned {
+		p.host.each(func(_ registry.Ref, s *slot) {
+			if s.resident() {
+				p.ageDiskLocked(s)
+			}
+		})
 		err = p.flushDiskLocked()
-		for _, part := range p.disk.parts {
-			disk = append(disk, storage.DiskPart{ID: part.id, Extent: part.disk, Slots: part.recs})
-		}
-	}
-	if p.host != nil {
-		for _, part := range p.host.parts {
-			host = append(host, storage.HostPart{ID: part.id, Extent: part.host, Slots: part.recs})
-		}
 	}
 	p.closed = true
 	p.wakeQuietLocked()
+	if !returned {
+		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps a write are under way", p.id, errStuck, p.stuckReads)
+	}
+	for _, t := range p.tiers() {
+		for _, part := range t.parts {
+			switch {
+			case part == nil:
+			case part.host != nil:
+				host = append(host, storage.HostPart{ID: part.id, Extent: part.host, Slots: part.recs})
+			default:
+				disk = append(disk, storage.DiskPart{ID: part.id, Extent: part.disk, Slots: part.recs})
+			}
+		}
+	}
 	return host, disk, err
+}
+
+// transfersEnd waits for the reads and writes that are under way, for as long as
+// the disk may take.
+func (p *Pool) transfersEnd() bool {
+	ended := make(chan struct{})
+	go func() { // ends with the last operation
+		p.transfers.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-time.After(p.cfg.IODeadline):
+		return false
+	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -21,9 +23,10 @@ type Pool struct {
 	slotBytes  uint64
 	log        *zap.Logger
 	broker     *broker
-	// workers are the pool's goroutines; stop ends them.
-	workers sync.WaitGroup
-	stop    chan struct{}
+	// workers are the pool's goroutines, transfers those of them that may be stuck
+	// in an operation on the disk; stop ends all of them.
+	workers, transfers sync.WaitGroup
+	stop               chan struct{}
 	// growWake says that the host tier may need another extent.
 	growWake chan struct{}
 
@@ -31,26 +34,48 @@ type Pool struct {
 	// closing: callers are refused, the workers still run. closed: the memory is
 	// gone.
 	closing, closed bool
-	reg             registry
+	reg             *registry.Registry
 	// host is nil when the manager is off, disk when it has no disk tier. A tier
 	// without extents is one that found no room.
 	host, disk *tier
 	clock      uint64
 	sessions   map[SessionID]*session
-	flights    map[uint32]*flight
-	sealing    refQueue
-	writing    refQueue
-	promoting  refQueue
+	// formers are the sessions of an earlier agent that still hold slots here;
+	// orphans are slots whose records were damaged by its death, free once all
+	// formers are gone.
+	formers map[SessionID]*former
+	orphans []registry.Ref
+	flights map[registry.Ref]*flight
+	sealing refQueue
+	writing writeQueue
+	reading refQueue
+	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
+	// is in none; it begins none while scrubPaused is not 0.
+	scrubCheck  chan struct{}
+	scrubPaused int
+	// prefetching counts the flights that Prefetch began.
+	prefetching int
+	// flushWanted has the write-behind write the disk tier's records; it is counted
+	// in busy.
+	flushWanted bool
+	// stuckReads counts reads that were given up and have not returned.
+	stuckReads int
 	// missed are slots that found the write-behind full. They are not held: what
 	// is evicted meanwhile is not offered again.
 	missed refQueue
 	// The conditions are for the workers of each queue; they use mu.
-	sealWork, writeWork, promoteWork *sync.Cond
+	sealWork, writeWork, readWork *sync.Cond
 	// busy counts what Quiesce waits for: everything queued or in work.
 	busy int
 	// quiet are the channels of those who wait in Quiesce.
-	quiet    map[chan struct{}]struct{}
-	watchers map[chan ExtentInfo]struct{}
+	quiet map[chan struct{}]struct{}
+	// kept are the retention pins and when they end, keptIn how many each tier has.
+	kept      map[keptSlot]time.Time
+	keptIn    [registry.NumLevels]int
+	keepTimer *time.Timer
+	watchers  map[chan ExtentInfo]struct{}
+	// heldBuf is room for Grant.
+	heldBuf []registry.Ref
 	// watchCap is the most host extents that the pool may have at once, and
 	// hostSlots how many slots one has at least.
 	watchCap  int
@@ -62,11 +87,16 @@ type Pool struct {
 
 // session is what one session holds in the pool.
 type session struct {
-	// pins maps host slots to how often the session has pinned them.
-	pins map[uint32]uint32
+	// pins counts how often the session has pinned each host slot, and bit marks
+	// them in the pin words, which outlive the agent.
+	pins pinCounts
+	bit  uint64
 	// pinned is the sum of pins and of what running lookups may yet pin.
 	pinned  int
-	granted map[uint32]struct{}
+	granted map[registry.Ref]struct{}
+	// late are those of the granted slots whose block somebody else had stored
+	// before the session resumed.
+	late map[registry.Ref]struct{}
 }
 
 // Namespace is what the pool's blocks have in common.
@@ -90,10 +120,10 @@ func (p *Pool) Configured() bool { return p.host != nil }
 func (p *Pool) Enabled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.host == nil || len(p.host.slots) == 0 {
+	if p.host == nil || p.host.capacity == 0 {
 		return false
 	}
-	return p.cfg.HostBytes != 0 || p.disk != nil && len(p.disk.slots) > 0
+	return !p.cfg.bypassesHost() || p.disk != nil && p.disk.capacity > 0
 }
 
 // Stats is a snapshot of the pool's gauges and counters.
@@ -102,11 +132,12 @@ func (p *Pool) Stats() Stats {
 	defer p.mu.Unlock()
 	st := p.count
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
-	st.Sessions = len(p.sessions)
-	st.Blocks = p.reg.blocks
+	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
+	st.Blocks = p.reg.Blocks()
 	for _, s := range p.sessions {
 		st.Pins += s.pinned
 	}
+	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
 	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.len(), p.writing.len(), len(p.flights)
 	return st
 }
@@ -158,106 +189,167 @@ func (p *Pool) wakeQuietLocked() {
 	clear(p.quiet)
 }
 
-// tickLocked is the next moment of the pool's clock.
-func (p *Pool) tickLocked() uint64 {
-	p.clock++
-	return p.clock
-}
+// tickLocked begins an operation: the next moment of the pool's clock.
+func (p *Pool) tickLocked() { p.clock++ }
 
 // settleLocked is tier.settle with the children that the registry counts.
-func (p *Pool) settleLocked(t *tier, ref uint32) {
-	var kids uint32
-	if e := t.slots[ref].entry; e != none {
-		kids = p.reg.at(e).kids[t.level]
-	}
-	t.settle(ref, kids)
+func (p *Pool) settleLocked(t *tier, ref registry.Ref, s *slot) {
+	leaf := s.entry != registry.None && p.reg.At(s.entry).Kids[t.level] == 0
+	t.settle(ref, s, leaf)
 }
 
 // settleEntryLocked settles the slot that an entry has in tier t, if any.
-func (p *Pool) settleEntryLocked(t *tier, id uint32) {
-	if id == none {
+func (p *Pool) settleEntryLocked(t *tier, id registry.ID) {
+	if id == registry.None {
 		return
 	}
-	if ref := p.reg.at(id).slots[t.level]; ref != none {
-		p.settleLocked(t, ref)
+	if ref := p.reg.At(id).Slots[t.level]; ref != registry.NoRef {
+		p.settleLocked(t, ref, t.slot(ref))
 	}
 }
 
-func (p *Pool) holdLocked(t *tier, ref uint32) {
-	t.slots[ref].holds++
-	p.settleLocked(t, ref)
+func (p *Pool) holdLocked(t *tier, ref registry.Ref) {
+	s := t.slot(ref)
+	s.holds++
+	p.settleLocked(t, ref, s)
 }
 
-func (p *Pool) releaseLocked(t *tier, ref uint32) {
-	t.slots[ref].holds--
-	p.settleLocked(t, ref)
+func (p *Pool) releaseLocked(t *tier, ref registry.Ref) {
+	s := t.slot(ref)
+	s.holds--
+	p.letGoLocked(t, ref, s)
 }
 
-// touchLocked makes the slot the most recently used one.
-func (p *Pool) touchLocked(t *tier, ref uint32) {
-	t.slots[ref].tick = p.tickLocked()
-	p.settleLocked(t, ref)
+// letGoLocked settles a slot that lost a pin or a hold, and frees it when that
+// was the last one and its block is gone already.
+func (p *Pool) letGoLocked(t *tier, ref registry.Ref, s *slot) {
+	if s.lost && s.pins+s.holds == 0 {
+		p.freeLocked(t, ref)
+		return
+	}
+	p.settleLocked(t, ref, s)
+}
+
+// touchLocked makes the slot the most recently used one. A part of the moment is
+// kept beside the record, so that the order outlives the agent.
+func (p *Pool) touchLocked(t *tier, ref registry.Ref, s *slot) {
+	if s.tick == p.clock {
+		return
+	}
+	if s.tick>>recencyShift != p.clock>>recencyShift {
+		part, i := t.at(ref)
+		part.recs.SetRecency(i, uint32(p.clock>>recencyShift))
+	}
+	s.tick = p.clock
+	if s.ordered {
+		t.order.Place(ref, s.priority, s.tick)
+	}
 }
 
 // occupyLocked gives block b the free slot ref in tier t, in the given state,
 // with record r.
-func (p *Pool) occupyLocked(t *tier, ref uint32, b *Block, state storage.State, s SessionID, r storage.Record) {
-	id, parent := p.reg.occupy(b, t.level, ref)
-	sl := &t.slots[ref]
-	sl.entry, sl.session, sl.tick = id, s, p.tickLocked()
-	t.setState(ref, state)
+func (p *Pool) occupyLocked(t *tier, ref registry.Ref, b *Block, state storage.State, s SessionID, r storage.Record) {
+	id, parent := p.reg.Occupy(b.Key, b.Position > 0, b.parentKey(), t.level, ref)
+	sl := t.slot(ref)
+	sl.entry, sl.session, sl.tick, sl.priority = id, s, p.clock, r.Priority
+	t.setState(sl, state)
 	t.put(ref, r)
 	p.settleEntryLocked(t, parent)
 }
 
 // allocLocked takes a free slot, evicting a block when there is none. It
-// returns none when everything is in use.
-func (p *Pool) allocLocked(t *tier) uint32 {
-	if ref := t.popFree(); ref != none {
+// returns NoRef when everything is in use.
+func (p *Pool) allocLocked(t *tier) registry.Ref {
+	if ref := t.popFree(); ref != registry.NoRef {
 		return ref
 	}
 	// A victim whose generation word cannot be written is quarantined instead of
 	// freed; then the next one has to go.
 	for {
-		victim := t.order.victim()
-		if victim == none {
-			return none
+		victim, ok := p.victimLocked(t)
+		if !ok {
+			return registry.NoRef
 		}
 		p.countEvictionLocked(t)
 		p.dropLocked(t, victim, storage.StateFree)
-		if ref := t.popFree(); ref != none {
+		if ref := t.popFree(); ref != registry.NoRef {
 			return ref
 		}
 	}
+}
+
+// ageDiskLocked has the disk copy of a host block take over the block's age.
+func (p *Pool) ageDiskLocked(host *slot) {
+	ref := p.reg.At(host.entry).Slots[registry.Disk]
+	if ref == registry.NoRef {
+		return
+	}
+	s := p.disk.slot(ref)
+	if host.tick <= s.tick {
+		return
+	}
+	part, i := p.disk.at(ref)
+	part.recs.SetRecency(i, uint32(host.tick>>recencyShift))
+	s.tick = host.tick
+	if s.ordered {
+		p.disk.order.Place(ref, s.priority, s.tick)
+	}
+}
+
+// maxReprieves bounds how many blocks one eviction puts back.
+const maxReprieves = 64
+
+// victimLocked is the slot to evict first. A disk block whose copy in host memory
+// was used later is as young as that: it takes over its age and goes back.
+func (p *Pool) victimLocked(t *tier) (registry.Ref, bool) {
+	for range maxReprieves {
+		victim, ok := t.order.Victim()
+		if !ok || t.level == registry.Host {
+			return victim, ok
+		}
+		s := t.slot(victim)
+		host := p.reg.At(s.entry).Slots[registry.Host]
+		if host == registry.NoRef {
+			return victim, true
+		}
+		tick := p.host.slot(host).tick
+		if tick <= s.tick {
+			return victim, true
+		}
+		s.tick = tick
+		t.order.Place(victim, s.priority, s.tick)
+	}
+	return t.order.Victim()
 }
 
 // allocForLocked is allocLocked for block b, which must not push its own prefix
 // out: without that nobody could find it. The nearest ancestor in the tier is
 // held meanwhile, which holds the ones before it by the leaf-first order. For a
 // block whose prefix is not in the pool nothing is evicted.
-func (p *Pool) allocForLocked(t *tier, b *Block) uint32 {
-	if b.Position == 0 || len(t.free) > 0 {
+func (p *Pool) allocForLocked(t *tier, b *Block) registry.Ref {
+	if b.Position == 0 || t.free() > 0 {
 		return p.allocLocked(t)
 	}
-	for id := p.reg.find(b.Parent.InGroup(b.Key.Group())); ; {
-		if id == none || !p.reg.at(id).occupied() {
-			return none
+	parent := b.parentKey()
+	for id := p.reg.Find(&parent); ; {
+		if id == registry.None || !p.reg.At(id).Occupied() {
+			return registry.NoRef
 		}
-		e := p.reg.at(id)
-		if ref := e.slots[t.level]; ref != none {
+		e := p.reg.At(id)
+		if ref := e.Slots[t.level]; ref != registry.NoRef {
 			p.holdLocked(t, ref)
 			defer p.releaseLocked(t, ref)
 			return p.allocLocked(t)
 		}
-		if e.parent == none {
+		if e.Parent == registry.None {
 			return p.allocLocked(t)
 		}
-		id = e.parent
+		id = e.Parent
 	}
 }
 
 func (p *Pool) countEvictionLocked(t *tier) {
-	if t.level == hostLevel {
+	if t.level == registry.Host {
 		p.count.HostEvictions++
 	} else {
 		p.count.DiskEvictions++
@@ -266,15 +358,19 @@ func (p *Pool) countEvictionLocked(t *tier) {
 
 // dropLocked takes the slot's block out of the tier: it is forgotten, its
 // removal is reported, and the slot becomes free or quarantined.
-func (p *Pool) dropLocked(t *tier, ref uint32, to storage.State) {
-	s := &t.slots[ref]
-	r := t.record(ref)
+func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
+	s := t.slot(ref)
 	wasResident := s.resident()
-	parent := p.reg.vacate(s.entry, t.level)
-	s.entry, s.fromDisk = none, false
+	if t.level == registry.Host && wasResident {
+		p.ageDiskLocked(s)
+	}
+	parent := p.reg.Vacate(s.entry, t.level)
 	if wasResident && p.cfg.Sink != nil {
+		r := t.record(ref)
 		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
 	}
+	p.unkeepLocked(t, ref, s)
+	s.entry, s.fromDisk, s.unverified, s.attempts = registry.None, false, false, 0
 	if to == storage.StateFree {
 		p.freeLocked(t, ref)
 	} else {
@@ -285,10 +381,10 @@ func (p *Pool) dropLocked(t *tier, ref uint32, to storage.State) {
 
 // freeLocked makes a slot without a block grantable again, as its next
 // generation.
-func (p *Pool) freeLocked(t *tier, ref uint32) {
-	s := &t.slots[ref]
+func (p *Pool) freeLocked(t *tier, ref registry.Ref) {
+	s := t.slot(ref)
 	s.generation++
-	s.session, s.holds = 0, 0
+	s.session, s.holds, s.priority, s.lost = 0, 0, 0, false
 	part, i := t.at(ref)
 	if part.host != nil {
 		if err := part.host.SetGeneration(i, s.generation); err != nil {
@@ -297,17 +393,23 @@ func (p *Pool) freeLocked(t *tier, ref uint32) {
 			return
 		}
 	}
-	t.setState(ref, storage.StateFree)
+	t.setState(s, storage.StateFree)
 	t.put(ref, storage.Record{})
-	t.settle(ref, 0)
-	t.free = append(t.free, ref)
+	t.settle(ref, s, false)
+	t.pushFree(ref)
 }
 
-// quarantineLocked takes a slot without a block out of use.
-func (p *Pool) quarantineLocked(t *tier, ref uint32) {
-	t.setState(ref, storage.StateQuarantined)
-	t.put(ref, t.record(ref))
-	t.settle(ref, 0)
+// quarantineLocked takes a slot without a block out of use. Its record keeps
+// saying what it held, and for whom; a damaged one, which an earlier agent's death
+// can leave, stays as it is.
+func (p *Pool) quarantineLocked(t *tier, ref registry.Ref) {
+	s := t.slot(ref)
+	t.setState(s, storage.StateQuarantined)
+	part, i := t.at(ref)
+	if r, err := part.recs.Get(i); err == nil {
+		t.put(ref, r)
+	}
+	t.settle(ref, s, false)
 }
 
 func (p *Pool) memoryErrorLocked(part *part, err error) {

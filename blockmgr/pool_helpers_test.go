@@ -3,16 +3,13 @@ package blockmgr
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -29,52 +26,7 @@ func testNamespace(model string) kv.Namespace {
 const testSlotBytes = 4096
 
 // hostBytes is the size of a host tier with exactly n slots.
-func hostBytes(n uint64) uint64 { return storage.HostBytesFor(n, testSlotBytes) }
-
-// fataler is what *testing.T and *rapid.T have in common here.
-type fataler interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
-// orderSink checks that stores and removals alternate for every block and tier.
-type orderSink struct {
-	t fataler
-
-	mu       sync.Mutex
-	resident map[sinkKey]Block
-	stored   int
-}
-
-type sinkKey struct {
-	ns   kv.NamespaceID
-	tier kv.Tier
-	key  kv.StoredKey
-}
-
-func newOrderSink(t fataler) *orderSink { return &orderSink{t: t, resident: map[sinkKey]Block{}} }
-
-func (s *orderSink) BlockStored(ns kv.NamespaceID, tier kv.Tier, b Block) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := sinkKey{ns, tier, b.Key}
-	if _, ok := s.resident[k]; ok {
-		s.t.Errorf("%s stored in %s twice", b.Key, tier)
-	}
-	s.resident[k] = b
-	s.stored++
-}
-
-func (s *orderSink) BlockRemoved(ns kv.NamespaceID, tier kv.Tier, b Block) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := sinkKey{ns, tier, b.Key}
-	if was, ok := s.resident[k]; !ok || was != b {
-		s.t.Errorf("%s removed from %s, resident %v", b.Key, tier, ok)
-	}
-	delete(s.resident, k)
-}
+func hostBytes(n uint64) uint64 { return n * testSlotBytes }
 
 // testPool is a pool whose conservation and events are checked when it ends.
 type testPool struct {
@@ -82,10 +34,24 @@ type testPool struct {
 	t    fataler
 	m    *Manager
 	sink *orderSink
+	// sid is the session that store and find use.
+	sid SessionID
+	// ids hands out the session ids of the manager, which are never used twice.
+	ids *atomic.Uint64
+}
+
+// begin begins a session of its own id.
+func (p *testPool) begin() SessionID {
+	p.t.Helper()
+	s := SessionID(p.ids.Add(1))
+	if err := p.BeginSession(s); err != nil {
+		p.t.Fatalf("session: %v", err)
+	}
+	return s
 }
 
 // newTestPool opens a manager in fresh directories, or in those of cfg, with
-// one pool and session 1.
+// one pool and session 1. Nothing is scrubbed unless cfg says so.
 func newTestPool(t *testing.T, cfg Config) *testPool {
 	t.Helper()
 	if cfg.HostDir == "" {
@@ -99,22 +65,48 @@ func newTestPool(t *testing.T, cfg Config) *testPool {
 	return p
 }
 
+// openTestPool is newTestPool in directories that outlive the pool, which the
+// caller ends. Its session has the first id after those of earlier agents.
 func openTestPool(t fataler, cfg Config) *testPool {
+	t.Helper()
+	return openTestManager(t, cfg).openOther("test")
+}
+
+// openTestManager opens a manager and no pool yet; openOther makes one of it.
+func openTestManager(t fataler, cfg Config) *testPool {
 	t.Helper()
 	sink := newOrderSink(t)
 	cfg.Sink = sink
+	if cfg.ScrubBytesPerSecond == 0 {
+		cfg.ScrubBytesPerSecond = -1
+	}
 	m, err := Open(cfg)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
-	p, err := m.Pool(testNamespace("test"))
+	p := &testPool{t: t, m: m, sink: sink, ids: &atomic.Uint64{}}
+	for _, f := range m.Former() {
+		p.ids.Store(max(p.ids.Load(), uint64(f.Session)))
+	}
+	return p
+}
+
+// openOther opens the namespace of another model in the same manager, with a
+// session of its own.
+func (p *testPool) openOther(model string) *testPool {
+	p.t.Helper()
+	return p.openNamespace(testNamespace(model))
+}
+
+func (p *testPool) openNamespace(ns kv.Namespace) *testPool {
+	p.t.Helper()
+	pool, err := p.m.Pool(ns)
 	if err != nil {
-		t.Fatalf("pool: %v", err)
+		p.t.Fatalf("pool of %s: %v", ns.Model, err)
 	}
-	if err := p.BeginSession(1); err != nil {
-		t.Fatalf("session: %v", err)
-	}
-	return &testPool{Pool: p, t: t, m: m, sink: sink}
+	other := &testPool{Pool: pool, t: p.t, m: p.m, sink: p.sink, ids: p.ids}
+	other.sid = other.begin()
+	return other
 }
 
 // finish checks the pool once more and closes its manager.
@@ -127,75 +119,6 @@ func (p *testPool) finish() {
 	}
 }
 
-// check compares the tiers' counters with their slots and with the capacity.
-func (p *testPool) check() {
-	p.t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, t := range []*tier{p.host, p.disk} {
-		if t == nil || p.closed {
-			continue
-		}
-		st := t.stats()
-		if sum := st.Free + st.Granted + st.Staging + st.Receiving + st.Quarantined + st.Active + st.Inactive; sum != st.Capacity {
-			p.t.Errorf("%s: states add up to %d of %d: %+v", t.kind, sum, st.Capacity, st)
-		}
-		var counts [storage.NumStates]int
-		active, evictable := 0, 0
-		for ref := range t.slots {
-			s := &t.slots[ref]
-			counts[s.state]++
-			if s.resident() && s.pins+s.holds > 0 {
-				active++
-			}
-			if s.heap >= 0 {
-				evictable++
-				if s.state != storage.StateSealed || s.pins+s.holds > 0 || p.reg.at(s.entry).kids[t.level] > 0 {
-					p.t.Errorf("%s slot %d in state %s may be evicted", t.kind, ref, s.state)
-				}
-			}
-			if s.entry != none && p.reg.at(s.entry).slots[t.level] != uint32(ref) {
-				p.t.Errorf("%s slot %d: its entry names slot %d", t.kind, ref, p.reg.at(s.entry).slots[t.level])
-			}
-			if r := t.record(uint32(ref)); r.State != s.state || r.Generation != s.generation {
-				p.t.Errorf("%s slot %d is %s/%d, its record %s/%d", t.kind, ref, s.state, s.generation, r.State, r.Generation)
-			}
-		}
-		if counts != t.counts || active != t.active || evictable != len(t.order.heap) || counts[storage.StateFree] != len(t.free) {
-			p.t.Errorf("%s: counted %v, %d active, %d evictable; kept %v, %d, %d, %d free",
-				t.kind, counts, active, evictable, t.counts, t.active, len(t.order.heap), len(t.free))
-		}
-	}
-}
-
-// checkEvents compares what the sink was told with a dump.
-func (p *testPool) checkEvents() {
-	p.t.Helper()
-	dump := p.Dump()
-	p.sink.mu.Lock()
-	defer p.sink.mu.Unlock()
-	n := 0
-	for _, b := range dump {
-		for _, tier := range kv.Tiers {
-			if !b.Tiers.Has(tier) {
-				continue
-			}
-			n++
-			if told, ok := p.sink.resident[sinkKey{p.id, tier, b.Block.Key}]; !ok || told != b.Block {
-				p.t.Errorf("%s in %s: the sink was told %v", b.Block.Key, tier, ok)
-			}
-		}
-	}
-	for k := range p.sink.resident {
-		if k.ns == p.id {
-			n--
-		}
-	}
-	if n != 0 {
-		p.t.Errorf("the pool has %d blocks more than the sink was told of", n)
-	}
-}
-
 func (p *testPool) quiesce() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -205,80 +128,17 @@ func (p *testPool) quiesce() {
 	}
 }
 
-// chain is n blocks of one sequence; chains of different seeds share nothing.
-func chain(seed uint64, n int) []Block {
-	var root kv.BlockKey
-	binary.LittleEndian.PutUint64(root[:], seed)
-	blocks := make([]Block, n)
-	keyer := kv.NewKeyer()
-	parent, seq := root, kv.SequenceHash(0)
-	for i := range blocks {
-		local := kv.LocalHash(seed<<32 + uint64(i) + 1)
-		b := &blocks[i]
-		*b = Block{
-			Key: keyer.Next(parent, []uint32{uint32(i)}, nil).InGroup(0), Parent: parent,
-			Local: local, Seq: kv.SequenceHash(local), Position: uint32(i), Seed: kv.HashSeed,
-		}
-		if i > 0 {
-			b.ParentSeq, b.Seq = seq, kv.Chain(seq, local)
-		}
-		parent, seq = b.Key.Block(), b.Seq
-	}
-	return blocks
-}
-
-// content is what the version-th commit of a block fills it with.
-func (p *testPool) content(b *Block, version uint64) []byte {
-	data := make([]byte, p.BlockBytes())
-	rng := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(b.Key[:]), version))
-	for i := 0; i < len(data); i += 8 {
-		binary.LittleEndian.PutUint64(data[i:], rng.Uint64())
-	}
-	return data
-}
-
-// file finds a slot's extent file and offset, as a client does.
-func (p *testPool) file(s Slot) (ExtentInfo, int64) {
-	p.t.Helper()
-	for _, e := range p.Extents() {
-		if e.ID == s.Extent && s.Index < e.Slots {
-			return e, int64(e.DataOffset + uint64(s.Index)*e.SlotBytes)
-		}
-	}
-	p.t.Fatalf("slot %+v is in no extent", s)
-	return ExtentInfo{}, 0
-}
-
-func (p *testPool) write(s Slot, data []byte) {
-	p.t.Helper()
-	e, off := p.file(s)
-	if _, err := e.File.WriteAt(data, off); err != nil {
-		p.t.Fatalf("write slot: %v", err)
-	}
-}
-
-// read is a slot's bytes; its generation word must be the slot's.
-func (p *testPool) read(s Slot) []byte {
-	p.t.Helper()
-	e, off := p.file(s)
-	data, word := make([]byte, p.BlockBytes()), make([]byte, 8)
-	if _, err := e.File.ReadAt(data, off); err != nil {
-		p.t.Fatalf("read slot: %v", err)
-	}
-	if _, err := e.File.ReadAt(word, 8*int64(s.Index)); err != nil {
-		p.t.Fatalf("read generation: %v", err)
-	}
-	if g := binary.LittleEndian.Uint64(word); g != s.Generation {
-		p.t.Errorf("slot %+v has generation word %d", s, g)
-	}
-	return data
-}
-
-// store grants, fills and commits blocks for session 1 and returns how many
-// were granted.
+// store grants, fills and commits blocks for the pool's own session and returns
+// how many were granted.
 func (p *testPool) store(blocks []Block) int {
 	p.t.Helper()
-	res, err := p.Grant(1, blocks)
+	return p.storeAt(blocks, 0)
+}
+
+// storeAt is store at a priority.
+func (p *testPool) storeAt(blocks []Block, priority uint32) int {
+	p.t.Helper()
+	res, err := p.Grant(p.sid, blocks, priority)
 	if err != nil {
 		p.t.Fatalf("grant: %v", err)
 	}
@@ -290,7 +150,7 @@ func (p *testPool) store(blocks []Block) int {
 		p.write(g.Slot, p.content(&blocks[g.Index], 0))
 		slots[i] = g.Slot
 	}
-	if err := p.Commit(1, slots); err != nil {
+	if err := p.Commit(p.sid, slots); err != nil {
 		p.t.Fatalf("commit: %v", err)
 	}
 	return len(slots)
@@ -302,7 +162,7 @@ func (p *testPool) find(blocks []Block) []kv.Tier {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	res, err := p.Lookup(ctx, 1, blocks)
+	res, err := p.Lookup(ctx, p.sid, blocks)
 	if err != nil {
 		p.t.Fatalf("lookup: %v", err)
 	}
@@ -311,10 +171,46 @@ func (p *testPool) find(blocks []Block) []kv.Tier {
 			p.t.Errorf("block %d of the lookup has wrong bytes", i)
 		}
 	}
-	if err := p.Unpin(1, res.Slots); err != nil {
+	if err := p.Unpin(p.sid, res.Slots); err != nil {
 		p.t.Errorf("unpin: %v", err)
 	}
 	return res.Sources
+}
+
+// pin looks blocks up, all of which must be found, and leaves them pinned.
+func (p *testPool) pin(s SessionID, blocks []Block) []Slot {
+	p.t.Helper()
+	res, err := p.Lookup(context.Background(), s, blocks)
+	if err != nil || len(res.Slots) != len(blocks) {
+		p.t.Fatalf("%d of %d blocks pinned, %v", len(res.Slots), len(blocks), err)
+	}
+	return res.Slots
+}
+
+// grant asks for slots for blocks, each of which must get one.
+func (p *testPool) grant(s SessionID, blocks []Block) []Slot {
+	p.t.Helper()
+	res, err := p.Grant(s, blocks, 0)
+	if err != nil || len(res.Grants) != len(blocks) {
+		p.t.Fatalf("%d of %d blocks granted, %v", len(res.Grants), len(blocks), err)
+	}
+	slots := make([]Slot, len(blocks))
+	for i, g := range res.Grants {
+		slots[i] = g.Slot
+	}
+	return slots
+}
+
+// hostLocation is where a block lies in host memory.
+func (p *testPool) hostLocation(key kv.StoredKey) Location {
+	p.t.Helper()
+	for _, info := range p.Dump() {
+		if info.Block.Key == key && info.Tiers.Has(kv.TierHost) {
+			return info.Host
+		}
+	}
+	p.t.Fatalf("block %s is not in host memory", key)
+	return Location{}
 }
 
 // evictHost stores other blocks, one at a time, until the host tier holds none
@@ -339,6 +235,23 @@ func (p *testPool) evictHost(blocks []Block) {
 		p.quiesce()
 	}
 	p.t.Fatalf("the blocks stay in host memory")
+}
+
+// leaveDiskAlone has a disk that the breaker keeps away from not tried for long.
+func (p *testPool) leaveDiskAlone() {
+	b := &p.broker.breaker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tryAt = time.Now().Add(time.Hour)
+}
+
+// retryDisk has a disk that the breaker keeps away from tried at once.
+func (p *testPool) retryDisk() {
+	b := &p.broker.breaker
+	b.mu.Lock()
+	b.tryAt = time.Now()
+	b.mu.Unlock()
+	p.wakeWriter()
 }
 
 // tiersOf is where each of the blocks is resident.
@@ -374,7 +287,7 @@ func sources(tiers []kv.Tier) string {
 }
 
 // waitFor waits for a condition that other goroutines bring about.
-func waitFor(t *testing.T, cond func() bool) {
+func waitFor(t fataler, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -382,7 +295,7 @@ func waitFor(t *testing.T, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("the condition never held")
+			t.Fatalf("the condition never held")
 		}
 	}
 }

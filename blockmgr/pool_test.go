@@ -9,11 +9,11 @@ import (
 func TestCommittedBlockIsFoundAtOnceAndOnlyCommittedOnes(t *testing.T) {
 	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
 	blocks := chain(1, 4)
-	res, err := p.Grant(1, blocks)
+	res, err := p.Grant(1, blocks, 0)
 	if err != nil || len(res.Grants) != 4 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if again, _ := p.Grant(1, blocks); again.Present != 4 {
+	if again, _ := p.Grant(1, blocks, 0); again.Present != 4 {
 		t.Errorf("blocks being filled are granted again: %+v", again)
 	}
 	if got := p.find(blocks); len(got) != 0 {
@@ -44,11 +44,11 @@ func TestCommitIsAllOrNothingAndChecksOwnership(t *testing.T) {
 	if err := p.BeginSession(2); err != nil {
 		t.Fatal(err)
 	}
-	mine, err := p.Grant(1, chain(1, 2))
+	mine, err := p.Grant(1, chain(1, 2), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := p.Grant(2, chain(2, 1))
+	theirs, err := p.Grant(2, chain(2, 1), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestGrantDoesNotEvictTheParentsOfWhatItGrants(t *testing.T) {
 	blocks := chain(1, 6)
 	p.store(blocks[:3])
 	p.quiesce()
-	res, err := p.Grant(1, blocks)
+	res, err := p.Grant(1, blocks, 0)
 	if err != nil || res.Present != 3 || len(res.Grants) != 1 || res.Refused != 2 {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -141,7 +141,7 @@ func TestGrantedSlotsOfADeadSessionWaitUntilItIsGone(t *testing.T) {
 	if _, err := p.Lookup(t.Context(), 2, blocks[:1]); err != nil {
 		t.Fatal(err)
 	}
-	res, err := p.Grant(2, blocks[1:])
+	res, err := p.Grant(2, blocks[1:], 0)
 	if err != nil || len(res.Grants) != 3 {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -161,7 +161,7 @@ func TestGrantedSlotsOfADeadSessionWaitUntilItIsGone(t *testing.T) {
 	if n := p.store(blocks[1:]); n != 3 {
 		t.Errorf("%d granted after the processes are gone", n)
 	}
-	late, err := p.Grant(1, chain(5, 1))
+	late, err := p.Grant(1, chain(5, 1), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestPoolWithoutTiersIsOff(t *testing.T) {
 		t.Error("the pool is on")
 	}
 	blocks := chain(1, 2)
-	if res, err := p.Grant(1, blocks); err != nil || res.Refused != 2 {
+	if res, err := p.Grant(1, blocks, 0); err != nil || res.Refused != 2 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res, err := p.Lookup(t.Context(), 1, blocks); err != nil || len(res.Slots) != 0 {

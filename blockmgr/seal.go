@@ -1,11 +1,13 @@
 package blockmgr
 
 import (
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// sealLoop computes the checksums of committed blocks until the pool stops.
-// What is not sealed then is lost, as it would be in a restart.
+// sealLoop computes the checksums of committed blocks, and compares those of
+// recovered ones, until the pool stops. What is not sealed then is lost, as it
+// would be in a restart.
 func (p *Pool) sealLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -16,13 +18,18 @@ func (p *Pool) sealLoop() {
 		if p.stopped() {
 			return
 		}
-		p.sealOneLocked(p.sealing.pop())
+		ref := p.sealing.pop()
+		if f := p.flights[ref]; f != nil {
+			p.verifyOneLocked(ref, f)
+		} else {
+			p.sealOneLocked(ref)
+		}
 	}
 }
 
 // sealOneLocked seals one filled slot, which is held for it; it lets go of the
 // mutex for the checksum.
-func (p *Pool) sealOneLocked(ref uint32) {
+func (p *Pool) sealOneLocked(ref registry.Ref) {
 	t := p.host
 	r := t.record(ref)
 	part, i := t.at(ref)
@@ -33,16 +40,17 @@ func (p *Pool) sealOneLocked(ref uint32) {
 
 	p.mu.Lock()
 	defer p.doneLocked(1)
-	t.slots[ref].holds--
+	s := t.slot(ref)
+	s.holds--
 	if err != nil {
 		part, _ := t.at(ref)
 		p.memoryErrorLocked(part, err)
 		p.dropLocked(t, ref, storage.StateQuarantined)
 		return
 	}
-	r.Checksum = storage.Bind(sum, r.Key, t.slots[ref].generation)
-	t.setState(ref, storage.StateSealed)
+	r.Checksum = storage.Bind(sum, r.Key, s.generation)
+	t.setState(s, storage.StateSealed)
 	t.put(ref, r)
-	p.offerLocked(ref)
-	p.settleLocked(t, ref)
+	p.offerLocked(ref, s)
+	p.settleLocked(t, ref, s)
 }

@@ -4,24 +4,67 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 // ErrNoSession: the session is not known to the pool, or has ended.
 var ErrNoSession = errors.New("no such session in this pool")
 
+// ErrSessions: the node has as many sessions as its session table holds.
+var ErrSessions = storage.ErrSessions
+
+// Process names a process so that the next agent can tell whether it still runs.
+type Process = storage.Process
+
 // BeginSession makes the session known to the pool; without that it can
-// neither pin nor be granted anything.
-func (p *Pool) BeginSession(s SessionID) error {
+// neither pin nor be granted anything. The session and its processes are on
+// record before it returns, so that the next agent waits for them. Session ids
+// must be unique over the lives of all agents of the node. ErrSessions means
+// that the node has too many sessions.
+func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
 		return ErrClosed
 	}
-	if _, ok := p.sessions[s]; ok {
+	if _, ok := p.sessions[s]; ok || p.formers[s] != nil {
 		return fmt.Errorf("session %d: has begun already", s)
 	}
-	p.sessions[s] = &session{pins: map[uint32]uint32{}, granted: map[uint32]struct{}{}}
+	sess := &session{granted: map[registry.Ref]struct{}{}, late: map[registry.Ref]struct{}{}}
+	if p.host != nil {
+		bit, err := p.broker.host.Sessions().Begin(uint64(s), p.id)
+		if err != nil {
+			return fmt.Errorf("session %d: %w", s, err)
+		}
+		sess.bit = 1 << bit
+	}
+	p.sessions[s] = sess
+	for _, proc := range procs {
+		if err := p.addProcessLocked(s, proc); err != nil {
+			return errors.Join(err, p.endLocked(s, nil))
+		}
+	}
+	return nil
+}
+
+// AddProcess puts one more process of a session on record.
+func (p *Pool) AddProcess(s SessionID, proc Process) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := p.checkLocked(s); err != nil {
+		return err
+	}
+	return p.addProcessLocked(s, proc)
+}
+
+func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
+	if p.host == nil {
+		return nil
+	}
+	if err := p.broker.host.Sessions().AddProcess(uint64(s), proc); err != nil {
+		return fmt.Errorf("session %d: process %d: %w", s, proc.PID, err)
+	}
 	return nil
 }
 
@@ -32,36 +75,76 @@ func (p *Pool) BeginSession(s SessionID) error {
 func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.closed {
+		_ = p.endLocked(s, gone) // a session that is not known has nothing to end
+	}
+}
+
+func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) error {
 	sess, ok := p.sessions[s]
-	if !ok || p.closed {
-		return
+	if !ok {
+		return ErrNoSession
 	}
 	delete(p.sessions, s)
-	for ref, n := range sess.pins {
-		p.host.slots[ref].pins -= n
-		p.settleLocked(p.host, ref)
-	}
+	sess.pins.each(func(ref registry.Ref, n uint32) {
+		sl := p.host.slot(ref)
+		sl.pins -= n
+		p.clearPinLocked(ref, sess.bit)
+		p.letGoLocked(p.host, ref, sl)
+	})
 	defer p.releasedLocked()
-	var waiting []uint32
+	var waiting []registry.Ref
 	for ref := range sess.granted {
 		if gone == nil {
-			p.dropLocked(p.host, ref, storage.StateFree)
+			p.dropGrantLocked(ref, storage.StateFree)
 			continue
 		}
-		p.dropLocked(p.host, ref, storage.StateQuarantined)
+		p.dropGrantLocked(ref, storage.StateQuarantined)
 		// Nobody else's hold is on a granted slot. This one keeps its extent, whose
 		// memory the writer has mapped.
-		p.holdLocked(p.host, ref)
+		p.host.slot(ref).holds++
 		waiting = append(waiting, ref)
 	}
-	if len(waiting) > 0 && !p.stopped() {
-		p.workers.Go(func() { p.freeWhenGone(waiting, gone) })
+	if p.host == nil {
+		return nil
+	}
+	p.broker.host.Sessions().ReleasePins(uint64(s))
+	if len(waiting) == 0 {
+		p.broker.host.Sessions().End(uint64(s))
+		return nil
+	}
+	if !p.stopped() {
+		p.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
+	}
+	return nil
+}
+
+// endSessions ends all sessions, as their last call would.
+func (p *Pool) endSessions() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.sessions {
+		_ = p.endLocked(s, nil) // it is there
+	}
+}
+
+// dropGrantLocked takes a granted slot back. One without a block has no place in
+// the registry yet.
+func (p *Pool) dropGrantLocked(ref registry.Ref, to storage.State) {
+	switch {
+	case p.host.slot(ref).entry != registry.None:
+		p.dropLocked(p.host, ref, to)
+	case to == storage.StateFree:
+		p.freeLocked(p.host, ref)
+	default:
+		p.quarantineLocked(p.host, ref)
 	}
 }
 
 // freeWhenGone frees quarantined slots when nobody can write into them any
-// more. A pool that closes first takes its slots with it.
-func (p *Pool) freeWhenGone(refs []uint32, gone <-chan struct{}) {
+// more. A pool that closes first leaves them to the next agent, whose session
+// table still names the processes.
+func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct{}) {
 	select {
 	case <-gone:
 	case <-p.stop:
@@ -72,6 +155,7 @@ func (p *Pool) freeWhenGone(refs []uint32, gone <-chan struct{}) {
 	for _, ref := range refs {
 		p.freeLocked(p.host, ref)
 	}
+	p.broker.host.Sessions().End(uint64(s))
 	p.releasedLocked()
 }
 
@@ -87,39 +171,38 @@ func (p *Pool) Unpin(s SessionID, slots []Slot) error {
 	var bad error
 	for _, name := range slots {
 		ref, ok := p.findLocked(name)
-		if !ok || sess.pins[ref] == 0 {
+		if !ok || sess.pins.of(ref) == 0 {
 			if bad == nil {
 				bad = fmt.Errorf("unpin slot %d/%d generation %d: %w", name.Extent, name.Index, name.Generation, ErrBadSlot)
 			}
 			continue
 		}
-		if sess.pins[ref]--; sess.pins[ref] == 0 {
-			delete(sess.pins, ref)
-		}
 		sess.pinned--
-		p.host.slots[ref].pins--
-		p.settleLocked(p.host, ref)
+		p.unpinLocked(sess, ref, p.host.slot(ref))
 	}
 	return bad
 }
 
 // findLocked finds the host slot that a caller named.
-func (p *Pool) findLocked(name Slot) (uint32, bool) {
+func (p *Pool) findLocked(name Slot) (registry.Ref, bool) {
 	if p.host == nil {
-		return none, false
+		return registry.NoRef, false
 	}
 	return p.host.lookup(name)
 }
 
 // grantedLocked checks that the session was granted every one of the slots and
 // names none twice, and returns them.
-func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]uint32, error) {
-	refs := make([]uint32, 0, len(slots))
-	seen := make(map[uint32]struct{}, len(slots))
+func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error) {
+	refs := make([]registry.Ref, 0, len(slots))
+	seen := make(map[registry.Ref]struct{}, len(slots))
 	for _, name := range slots {
 		ref, ok := p.findLocked(name)
 		if ok {
 			_, ok = sess.granted[ref]
+			// A slot without a block is a MutableBlock's, or late.
+			_, late := sess.late[ref]
+			ok = ok && (late || p.host.slot(ref).entry != registry.None)
 		}
 		_, twice := seen[ref]
 		if !ok || twice {

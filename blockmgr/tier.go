@@ -2,15 +2,17 @@ package blockmgr
 
 import (
 	"fmt"
-	"slices"
+	"time"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// recencyShift makes a record's recency coarse: a counter of 32 bits then lasts
-// for four trillion uses of a block.
-const recencyShift = 10
+// recencyShift makes a record's recency coarse: it changes with every 64th
+// operation of the pool, and its 32 bits last for 270 billion of them.
+const recencyShift = 6
 
 // slot is what changes often about a slot; what describes its block is in the
 // slot's record. No pointers: there may be millions.
@@ -18,25 +20,37 @@ type slot struct {
 	generation uint64
 	// tick is when the slot was last used, on the pool's clock.
 	tick uint64
-	// session is whom a granted slot belongs to.
+	// session is whom a granted slot belongs to, or who may still write into a
+	// quarantined one.
 	session SessionID
-	entry   uint32
-	part    uint32
+	entry   registry.ID
 	// pins are held by sessions, holds by the manager's own work: sealing, the
-	// write-behind, reads, lookups that have not answered yet.
-	pins  uint32
-	holds uint32
-	// heap is the slot's place in the eviction order, -1 when it is not in it.
-	heap  int32
-	state storage.State
+	// write-behind, reads, lookups that have not answered yet, sessions of an
+	// earlier agent.
+	pins, holds uint32
+	// priority is the block's: a lower one is evicted first.
+	priority uint32
+	state    storage.State
 	// active: counted in tier.active.
 	active bool
+	// ordered: known to the eviction order.
+	ordered bool
 	// queued: waits for or is in the write-behind.
 	queued bool
 	// missed: found the write-behind full and waits to be offered again.
 	missed bool
+	// attempts counts failed writes of the block to disk.
+	attempts uint8
 	// fromDisk: promoted, and no lookup has reported it since.
 	fromDisk bool
+	// unverified: found in host memory after a restart, and not compared with its
+	// checksum since.
+	unverified bool
+	// lost: its block was dropped while somebody used the slot; it is free when
+	// nobody does any more.
+	lost bool
+	// kept: held for a retention pin; see Pool.Keep.
+	kept bool
 }
 
 // resident reports whether the slot's block can be served.
@@ -46,11 +60,14 @@ func (s *slot) resident() bool {
 
 // part is one extent of a tier. Exactly one of host and disk is set.
 type part struct {
-	id   uint32
-	base uint32
-	recs *storage.Section
-	host *storage.HostExtent
-	disk *storage.DiskExtent
+	number uint32
+	id     uint32
+	recs   *storage.Section
+	host   *storage.HostExtent
+	disk   *storage.DiskExtent
+	slots  []slot
+	// free are the indices of the free slots, a stack.
+	free []uint32
 }
 
 func (p *part) geometry() storage.Geometry {
@@ -67,96 +84,153 @@ func (p *part) path() string {
 	return p.disk.Path()
 }
 
-// tier is the slots of one pool in one tier, numbered through all its extents.
-// Its pool's mutex guards it.
+// idle reports whether nobody uses or waits for any slot of the part.
+func (p *part) idle() bool {
+	for i := range p.slots {
+		s := &p.slots[i]
+		if s.pins+s.holds > 0 || s.state != storage.StateFree && s.state != storage.StateSealed {
+			return false
+		}
+	}
+	return true
+}
+
+// lastUse is the latest moment at which a block in the part was used.
+func (p *part) lastUse() (tick uint64) {
+	for i := range p.slots {
+		if p.slots[i].entry != registry.None {
+			tick = max(tick, p.slots[i].tick)
+		}
+	}
+	return tick
+}
+
+// tier is the slots of one pool in one tier. Its pool's mutex guards it.
 type tier struct {
-	level level
+	level registry.Level
 	kind  kv.Tier
 	// ns is the namespace's index in the tier's slot table.
-	ns     uint32
-	parts  []part
-	byID   map[uint32]uint32
-	slots  []slot
-	free   []uint32
-	order  evictionOrder
-	counts [storage.NumStates]int
-	active int
+	ns uint32
+	// parts are the extents by their number in a Ref; nil where one has gone.
+	parts []*part
+	live  int
+	byID  map[uint32]*part
+	// freeFrom: no part of a lower number has a free slot.
+	freeFrom int
+	order    policy.Evictor
+	counts   [storage.NumStates]int
+	capacity int
+	active   int
+	// maxSlots bounds capacity; 0 is no bound but the tier's size.
+	maxSlots uint64
 	// full: no further extent could be had at the broker's turn fullAt. It is
-	// worth another try at another turn.
-	full   bool
-	fullAt uint64
+	// worth another try at another turn, or at tryAgain: what a pool in use could
+	// not give then it may give now.
+	full     bool
+	fullAt   uint64
+	tryAgain time.Time
 }
 
-func newTier(lv level, kind kv.Tier, ns uint32) *tier {
-	return &tier{level: lv, kind: kind, ns: ns, byID: map[uint32]uint32{}}
+func newTier(lv registry.Level, kind kv.Tier, ns uint32, maxSlots uint64) *tier {
+	return &tier{level: lv, kind: kind, ns: ns, byID: map[uint32]*part{}, order: policy.NewLeafLRU(), maxSlots: maxSlots}
 }
 
-// add appends an extent's slots, all free at the generations of their records.
-func (t *tier) add(p part) {
-	p.base = uint32(len(t.slots))
+// add takes an extent in whose slots are all free, at the generations of their
+// records.
+func (t *tier) add(p *part) {
+	t.install(p)
 	n := p.geometry().Slots
-	index := uint32(len(t.parts))
-	for i := range n {
-		generation := uint64(1)
-		if r, err := p.recs.Get(i); err == nil {
-			generation = r.Generation
-		}
-		t.slots = append(t.slots, slot{generation: generation, entry: none, part: index, heap: -1})
-	}
+	p.free = make([]uint32, 0, n)
 	for i := n; i > 0; i-- {
-		t.free = append(t.free, p.base+i-1)
+		p.free = append(p.free, i-1)
+	}
+	for i := range p.slots {
+		if r, err := p.recs.Get(uint32(i)); err == nil {
+			p.slots[i].generation = r.Generation
+		}
 	}
 	t.counts[storage.StateFree] += int(n)
-	t.byID[p.id] = index
-	t.parts = append(t.parts, p)
+	t.freeFrom = min(t.freeFrom, int(p.number))
 }
 
-// removeLast takes the last extent out, none of whose slots has a block.
-func (t *tier) removeLast() part {
-	p := t.parts[len(t.parts)-1]
-	for ref := p.base; ref < uint32(len(t.slots)); ref++ {
-		if s := &t.slots[ref]; s.entry != none || s.heap >= 0 {
-			panic(fmt.Sprintf("BUG: %s slot %d of an extent that goes has a block", t.kind, ref))
+// install gives an extent a number. Its slots are in no state yet: the caller
+// counts each of them.
+func (t *tier) install(p *part) {
+	p.number = uint32(len(t.parts))
+	for i, old := range t.parts {
+		if old == nil {
+			p.number = uint32(i)
+			break
 		}
-		t.counts[t.slots[ref].state]--
 	}
-	t.free = slices.DeleteFunc(t.free, func(ref uint32) bool { return ref >= p.base })
-	t.slots = t.slots[:p.base]
-	t.parts = t.parts[:len(t.parts)-1]
-	delete(t.byID, p.id)
-	return p
+	if p.number == uint32(len(t.parts)) {
+		t.parts = append(t.parts, nil)
+	}
+	t.parts[p.number] = p
+	n := p.geometry().Slots
+	p.slots = make([]slot, n)
+	for i := range p.slots {
+		p.slots[i].generation, p.slots[i].entry = 1, registry.None
+	}
+	t.byID[p.id] = p
+	t.live++
+	t.capacity += int(n)
+	t.order.AddPart(p.number, n)
 }
+
+// remove takes an extent out, none of whose slots has a block.
+func (t *tier) remove(p *part) {
+	for i := range p.slots {
+		s := &p.slots[i]
+		if s.entry != registry.None || s.ordered {
+			panic(fmt.Sprintf("BUG: %s slot %d of an extent that goes has a block", t.kind, i))
+		}
+		t.counts[s.state]--
+	}
+	t.order.RemovePart(p.number)
+	t.parts[p.number] = nil
+	t.live--
+	t.capacity -= len(p.slots)
+	delete(t.byID, p.id)
+}
+
+// slot is the state of slot ref.
+func (t *tier) slot(ref registry.Ref) *slot { return &t.parts[ref.Part()].slots[ref.Slot()] }
 
 // at finds the extent of a slot and its index in there.
-func (t *tier) at(ref uint32) (*part, uint32) {
-	p := &t.parts[t.slots[ref].part]
-	return p, ref - p.base
+func (t *tier) at(ref registry.Ref) (*part, uint32) { return t.parts[ref.Part()], ref.Slot() }
+
+// each calls do for every slot.
+func (t *tier) each(do func(registry.Ref, *slot)) {
+	for _, p := range t.parts {
+		if p == nil {
+			continue
+		}
+		for i := range p.slots {
+			do(registry.MakeRef(p.number, uint32(i)), &p.slots[i])
+		}
+	}
 }
 
 // name is the slot's name for callers.
-func (t *tier) name(ref uint32) Slot {
+func (t *tier) name(ref registry.Ref) Slot {
 	p, i := t.at(ref)
-	return Slot{Extent: p.id, Index: i, Generation: t.slots[ref].generation}
+	return Slot{Extent: p.id, Index: i, Generation: p.slots[i].generation}
 }
 
 // lookup finds the slot that a caller named; ok is false when there is none of
 // that extent, index and generation.
-func (t *tier) lookup(s Slot) (ref uint32, ok bool) {
-	index, ok := t.byID[s.Extent]
-	if !ok {
-		return none, false
+func (t *tier) lookup(s Slot) (ref registry.Ref, ok bool) {
+	p := t.byID[s.Extent]
+	if p == nil || s.Index >= uint32(len(p.slots)) {
+		return registry.NoRef, false
 	}
-	p := &t.parts[index]
-	if s.Index >= p.recs.Slots() {
-		return none, false
-	}
-	ref = p.base + s.Index
-	return ref, t.slots[ref].generation == s.Generation
+	return registry.MakeRef(p.number, s.Index), p.slots[s.Index].generation == s.Generation
 }
 
 // record is the slot's record. The image is ours alone and was encoded here, so
 // a damaged one is a broken invariant.
-func (t *tier) record(ref uint32) storage.Record {
+func (t *tier) record(ref registry.Ref) storage.Record {
 	p, i := t.at(ref)
 	r, err := p.recs.Get(i)
 	if err != nil {
@@ -165,27 +239,26 @@ func (t *tier) record(ref uint32) storage.Record {
 	return r
 }
 
-// put stores r as the slot's record, with the slot's own generation and state.
-func (t *tier) put(ref uint32, r storage.Record) {
+// put stores r as the slot's record, with what the slot itself knows.
+func (t *tier) put(ref registry.Ref, r storage.Record) {
 	p, i := t.at(ref)
-	s := &t.slots[ref]
-	r.Namespace, r.Generation, r.State = t.ns, s.generation, s.state
+	s := &p.slots[i]
+	r.Namespace, r.Generation, r.State, r.Priority = t.ns, s.generation, s.state, s.priority
 	r.Session, r.Recency = uint64(s.session), uint32(s.tick>>recencyShift)
 	p.recs.Put(i, &r)
 }
 
 // setState moves the slot between the counters; the caller puts the record.
-func (t *tier) setState(ref uint32, to storage.State) {
-	s := &t.slots[ref]
+func (t *tier) setState(s *slot, to storage.State) {
 	t.counts[s.state]--
 	s.state = to
 	t.counts[to]++
 }
 
 // settle brings the slot's place in the active count and in the eviction order
-// up to date after a change of its state, pins, holds, tick or children.
-func (t *tier) settle(ref uint32, kids uint32) {
-	s := &t.slots[ref]
+// up to date after a change of its state, pins, holds, tick, priority or
+// children.
+func (t *tier) settle(ref registry.Ref, s *slot, leaf bool) {
 	active := s.resident() && s.pins+s.holds > 0
 	if active != s.active {
 		s.active = active
@@ -195,22 +268,40 @@ func (t *tier) settle(ref uint32, kids uint32) {
 			t.active--
 		}
 	}
-	if s.state == storage.StateSealed && !active && kids == 0 {
-		t.order.place(t.slots, ref)
-	} else {
-		t.order.remove(t.slots, ref)
+	switch {
+	case s.state == storage.StateSealed && !active && leaf:
+		t.order.Place(ref, s.priority, s.tick)
+		s.ordered = true
+	case s.ordered:
+		t.order.Remove(ref)
+		s.ordered = false
 	}
 }
 
-// popFree takes a free slot; none when there is none.
-func (t *tier) popFree() uint32 {
-	n := len(t.free)
-	if n == 0 {
-		return none
+// free is the number of free slots.
+func (t *tier) free() int { return t.counts[storage.StateFree] }
+
+// popFree takes a free slot, of the first extent that has one, so that later
+// ones stay empty where they can; NoRef when there is none.
+func (t *tier) popFree() registry.Ref {
+	for ; t.freeFrom < len(t.parts); t.freeFrom++ {
+		p := t.parts[t.freeFrom]
+		if p == nil || len(p.free) == 0 {
+			continue
+		}
+		last := len(p.free) - 1
+		i := p.free[last]
+		p.free = p.free[:last]
+		return registry.MakeRef(p.number, i)
 	}
-	ref := t.free[n-1]
-	t.free = t.free[:n-1]
-	return ref
+	return registry.NoRef
+}
+
+// pushFree gives a slot back to popFree.
+func (t *tier) pushFree(ref registry.Ref) {
+	p, i := t.at(ref)
+	p.free = append(p.free, i)
+	t.freeFrom = min(t.freeFrom, int(p.number))
 }
 
 // stats are the tier's gauges.
@@ -219,18 +310,20 @@ func (t *tier) stats() TierStats {
 		return TierStats{}
 	}
 	st := TierStats{
-		Capacity:    len(t.slots),
+		Capacity:    t.capacity,
 		Free:        t.counts[storage.StateFree],
 		Granted:     t.counts[storage.StateGranted],
 		Staging:     t.counts[storage.StateStaging],
 		Receiving:   t.counts[storage.StateReceiving],
 		Quarantined: t.counts[storage.StateQuarantined],
 		Active:      t.active,
-		Extents:     len(t.parts),
+		Extents:     t.live,
 	}
 	st.Inactive = t.counts[storage.StateSealed] + t.counts[storage.StateFilled] + t.counts[storage.StateEvicting] - t.active
-	for i := range t.parts {
-		st.Bytes += t.parts[i].geometry().FileBytes()
+	for _, p := range t.parts {
+		if p != nil {
+			st.Bytes += p.geometry().FileBytes()
+		}
 	}
 	return st
 }

@@ -26,6 +26,9 @@ type Block struct {
 	Seed uint64
 }
 
+// parentKey is the stored key of the block before b in the same group.
+func (b *Block) parentKey() kv.StoredKey { return b.Parent.InGroup(b.Key.Group()) }
+
 // Slot names one slot of a host extent at one generation.
 type Slot struct {
 	Extent     uint32

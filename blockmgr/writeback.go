@@ -2,11 +2,13 @@ package blockmgr
 
 import (
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
@@ -14,15 +16,14 @@ const (
 	// writeQueueMax bounds the blocks that wait for the disk; they cannot be
 	// evicted, so at most half of the host slots wait.
 	writeQueueMax = 4096
-	// writeBatch is how many blocks share the two writes of their table pages.
-	writeBatch = 64
-	// writeWorkers is how many blocks of a batch are written at once.
-	writeWorkers = 4
+	// writeAttempts is how often a block is tried to be written, each time to
+	// another place, before it stays in host memory only.
+	writeAttempts = 3
 )
 
 // write is one block on its way from a host slot to a disk slot.
 type write struct {
-	host, disk uint32
+	host, disk registry.Ref
 	buf        []byte
 	file       *storage.DiskExtent
 	index      uint32
@@ -30,39 +31,59 @@ type write struct {
 }
 
 // offerLocked queues a sealed host slot for the disk, unless its block is there
-// already, or waits already. When the queue is full the block is offered again
-// once there is room, or when a lookup finds it.
-func (p *Pool) offerLocked(ref uint32) {
-	sl := &p.host.slots[ref]
-	if p.disk == nil || sl.queued || p.reg.at(sl.entry).slots[diskLevel] != none {
+// already, or waits already, or the filter does not want it there. When the
+// queue is full the block is offered again once there is room, or when a lookup
+// finds it.
+func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
+	if p.disk == nil || s.queued || s.missed || s.attempts >= writeAttempts {
 		return
 	}
+	if p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
+		return
+	}
+	if p.cfg.Filter != nil {
+		part, i := p.host.at(ref)
+		if !p.cfg.Filter.ShouldOffload(part.recs.Seq(i)) {
+			p.count.WriteBehindFiltered++
+			return
+		}
+	}
+	p.enqueueWriteLocked(ref, s)
+}
+
+func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
 	if p.writing.len() >= p.writeRoomLocked() {
 		p.count.WriteBehindDropped++
-		if !sl.missed {
-			sl.missed = true
-			p.missed.push(ref)
-		}
+		p.missLocked(ref, s)
 		return
 	}
-	sl.queued = true
+	s.queued = true
 	p.holdLocked(p.host, ref)
-	p.writing.push(ref)
+	p.writing.push(ref, s.priority)
 	p.busy++
 	p.writeWork.Signal()
 }
 
-// writeRoomLocked is how many blocks may wait for the disk.
-func (p *Pool) writeRoomLocked() int { return min(max(len(p.host.slots)/2, 1), writeQueueMax) }
+// missLocked has a block offered again later. Its slot is not held meanwhile.
+func (p *Pool) missLocked(ref registry.Ref, s *slot) {
+	if !s.missed {
+		s.missed = true
+		p.missed.push(ref)
+	}
+}
 
-// offerMissedLocked fills the queue with blocks that found it full.
+// writeRoomLocked is how many blocks may wait for the disk.
+func (p *Pool) writeRoomLocked() int { return min(max(p.host.capacity/2, 1), writeQueueMax) }
+
+// offerMissedLocked fills the queue with blocks that found it full, or that
+// could not be written.
 func (p *Pool) offerMissedLocked() {
 	for p.missed.len() > 0 && p.writing.len() < p.writeRoomLocked() {
 		ref := p.missed.pop()
-		sl := &p.host.slots[ref]
-		sl.missed = false
-		if sl.state == storage.StateSealed {
-			p.offerLocked(ref)
+		s := p.host.slot(ref)
+		s.missed = false
+		if s.state == storage.StateSealed && !s.queued && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
+			p.enqueueWriteLocked(ref, s)
 		}
 	}
 }
@@ -71,25 +92,58 @@ func (p *Pool) offerMissedLocked() {
 func (p *Pool) writeLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for {
-		for p.writing.len() == 0 && !p.stopped() {
+	for !p.stopped() {
+		switch {
+		case p.flushWanted:
+			// What cannot be written stays changed: the next batch or Close writes it.
+			p.flushWanted = false
+			_ = p.flushDiskLocked()
+			p.doneLocked(1)
+		case p.writing.len() == 0 && p.missed.len() == 0:
 			p.writeWork.Wait()
+		case !p.broker.breaker.allow():
+			p.shelveLocked()
+			again := time.AfterFunc(p.broker.breaker.untilTry(), p.wakeWriter)
+			p.writeWork.Wait()
+			again.Stop()
+		default:
+			p.offerMissedLocked()
+			if p.writing.len() > 0 {
+				p.writeBatchLocked()
+			}
 		}
-		if p.stopped() {
-			return
-		}
-		p.writeBatchLocked()
 	}
 }
 
-// writeBatchLocked takes up to writeBatch blocks through their three steps:
+// wakeWriter wakes the write-behind. It takes the mutex, so that it does not come
+// between the decision to wait and the wait.
+func (p *Pool) wakeWriter() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writeWork.Broadcast()
+}
+
+// shelveLocked lets go of the blocks that wait for a disk that fails, so that
+// they can be evicted.
+func (p *Pool) shelveLocked() {
+	for p.writing.len() > 0 {
+		ref := p.writing.pop()
+		s := p.host.slot(ref)
+		s.queued = false
+		p.releaseLocked(p.host, ref)
+		p.missLocked(ref, s)
+		p.doneLocked(1)
+	}
+}
+
+// writeBatchLocked takes up to Config.TransferBatch blocks through their three steps:
 // records that say granted, bytes, records that say sealed. Each step is
 // written before the next begins. There is no sync: after a power loss any of
 // it may be missing, which the checksum shows when the block is read.
 func (p *Pool) writeBatchLocked() {
 	// No more than there is room for now: what is queued while the tier grows
 	// belongs to the next batch, or it would evict where the tier could grow.
-	taken := min(p.writing.len(), writeBatch)
+	taken := min(p.writing.len(), p.cfg.TransferBatch)
 	p.growDiskLocked(taken)
 	var batch []write
 	for range taken {
@@ -98,10 +152,11 @@ func (p *Pool) writeBatchLocked() {
 		}
 	}
 	defer p.doneLocked(taken)
-	defer p.offerMissedLocked()
 	if len(batch) == 0 {
 		return
 	}
+	watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
+	defer watch.Stop()
 	if err := p.flushDiskLocked(); err != nil {
 		for i := range batch {
 			batch[i].err = err
@@ -109,7 +164,7 @@ func (p *Pool) writeBatchLocked() {
 	} else {
 		p.mu.Unlock()
 		var g errgroup.Group
-		g.SetLimit(writeWorkers)
+		g.SetLimit(p.cfg.Transfers)
 		for i := range batch {
 			g.Go(func() error {
 				w := &batch[i]
@@ -129,27 +184,38 @@ func (p *Pool) writeBatchLocked() {
 	_ = p.flushDiskLocked()
 }
 
+// writeStalled says that a batch has not ended in time. Its blocks stay held and
+// readable; only offloading waits.
+func (p *Pool) writeStalled() {
+	p.broker.breaker.stalled()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count.WritesStalled++
+}
+
 // takeWriteLocked finds a disk slot for a queued host slot. It lets go of the
 // host slot when there is nothing to write.
-func (p *Pool) takeWriteLocked(ref uint32) (write, bool) {
+func (p *Pool) takeWriteLocked(ref registry.Ref) (write, bool) {
 	r := p.host.record(ref)
+	s := p.host.slot(ref)
 	letGo := func() (write, bool) {
-		p.host.slots[ref].queued = false
+		s.queued = false
 		p.releaseLocked(p.host, ref)
 		return write{}, false
 	}
-	if p.reg.at(p.host.slots[ref].entry).slots[diskLevel] != none {
+	if s.state != storage.StateSealed || p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
 		return letGo()
 	}
 	block := blockOf(&r)
 	to := p.allocForLocked(p.disk, &block)
-	if to == none {
+	if to == registry.NoRef {
 		p.count.WriteBehindRefused++
 		return letGo()
 	}
 	// The sum moves to the disk slot's generation; the bytes are not read again.
-	sum := storage.Bind(r.Checksum, r.Key, p.host.slots[ref].generation)
-	r.Checksum = storage.Bind(sum, r.Key, p.disk.slots[to].generation)
+	sum := storage.Bind(r.Checksum, r.Key, s.generation)
+	r.Checksum = storage.Bind(sum, r.Key, p.disk.slot(to).generation)
+	r.Priority = s.priority
 	p.occupyLocked(p.disk, to, &block, storage.StateGranted, 0, r)
 	from, i := p.host.at(ref)
 	dest, j := p.disk.at(to)
@@ -159,23 +225,24 @@ func (p *Pool) takeWriteLocked(ref uint32) (write, bool) {
 // wroteLocked makes a written block visible on disk, or forgets the attempt. A
 // block whose memory could not be read is forgotten altogether.
 func (p *Pool) wroteLocked(w *write) {
-	p.host.slots[w.host].queued = false
+	s := p.host.slot(w.host)
+	s.queued = false
 	p.releaseLocked(p.host, w.host)
 	if w.err == nil {
+		p.broker.breaker.succeeded()
 		p.count.WriteBehind++
 		p.count.BytesWritten += p.slotBytes
 		r := p.disk.record(w.disk)
-		p.disk.setState(w.disk, storage.StateSealed)
+		to := p.disk.slot(w.disk)
+		p.disk.setState(to, storage.StateSealed)
 		p.disk.put(w.disk, r)
 		p.storedLocked(p.disk, &r)
-		p.settleLocked(p.disk, w.disk)
+		p.settleLocked(p.disk, w.disk, to)
 		return
 	}
 	if errors.Is(w.err, storage.ErrMemory) {
 		p.dropLocked(p.disk, w.disk, storage.StateFree)
-		part, _ := p.host.at(w.host)
-		p.memoryErrorLocked(part, w.err)
-		p.dropLocked(p.host, w.host, storage.StateQuarantined)
+		p.dropDamagedLocked(w.host, s, w.err)
 		return
 	}
 	p.count.WriteErrors++
@@ -186,6 +253,13 @@ func (p *Pool) wroteLocked(w *write) {
 		to = storage.StateFree
 	}
 	p.dropLocked(p.disk, w.disk, to)
+	if to == storage.StateQuarantined {
+		p.broker.breaker.failed(w.err)
+	}
+	if s.attempts++; s.attempts < writeAttempts && s.state == storage.StateSealed {
+		p.count.WriteRetries++
+		p.missLocked(w.host, s)
+	}
 }
 
 // errTable: the records of a batch could not be written.
@@ -195,8 +269,10 @@ var errTable = errors.New("slot table could not be written")
 // go of the mutex for that. Pages that fail stay changed.
 func (p *Pool) flushDiskLocked() error {
 	var pages []storage.Page
-	for i := range p.disk.parts {
-		pages = p.disk.parts[i].recs.TakeDirty(pages)
+	for _, part := range p.disk.parts {
+		if part != nil {
+			pages = part.recs.TakeDirty(pages)
+		}
 	}
 	p.mu.Unlock()
 	err := storage.WritePages(pages)
@@ -205,6 +281,7 @@ func (p *Pool) flushDiskLocked() error {
 		return nil
 	}
 	p.count.TableErrors++
+	p.broker.breaker.failed(err)
 	storage.Redirty(pages)
 	p.log.Warn("slot table of the disk tier", zap.Error(err))
 	return errors.Join(errTable, err)

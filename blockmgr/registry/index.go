@@ -105,6 +105,25 @@ func newIndex() index {
 	return ix
 }
 
+// expectedWords is how full a segment is to be on average when the number of
+// entries is known: chance keeps it below segmentLimit then.
+const expectedWords = segmentLimit * 5 / 6
+
+// expect gives an index without entries as many segments as it will need.
+func (ix *index) expect(entries int) {
+	var depth uint8
+	for entries>>depth > expectedWords && depth < maxDepth {
+		depth++
+	}
+	if depth <= ix.depth {
+		return
+	}
+	*ix = index{depth: depth, dir: make([]uint32, 1<<depth)}
+	for i := range ix.dir {
+		ix.dir[i] = ix.grow(depth)
+	}
+}
+
 // grow makes a segment.
 func (ix *index) grow(depth uint8) uint32 {
 	s := uint32(len(ix.states))

@@ -47,18 +47,36 @@ func (r *Registry) fingerprint(key *kv.StoredKey) uint32 {
 	return uint32(maphash.Bytes(r.seed, key[:]))
 }
 
+// Expect makes room in an empty registry for so many blocks at once, which saves
+// making it little by little. It may hold more later.
+func (r *Registry) Expect(blocks int) {
+	if r.entries.made == 0 {
+		r.index.expect(blocks)
+	}
+}
+
 // Occupy gives the block of key a slot in a level where it has none, and returns
 // its entry and that of its parent, None if it has no parent. hasParent and
 // parent are what the block says of itself; they are not looked at where the
 // block has a slot already. It panics when the block has a slot in the level.
 func (r *Registry) Occupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey, lv Level, slot Ref) (id, parentID ID) {
+	id, ok := r.TryOccupy(key, hasParent, parent, lv, slot)
+	if !ok {
+		panic("BUG: block " + key.String() + " has a slot in this tier already")
+	}
+	return id, r.At(id).Parent
+}
+
+// TryOccupy is Occupy for a block that may have a slot in the level: then ok is
+// false and nothing happens.
+func (r *Registry) TryOccupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey, lv Level, slot Ref) (id ID, ok bool) {
 	if slot == NoRef {
 		panic("BUG: block " + key.String() + " is given no slot")
 	}
 	id = r.ensure(&key)
 	e := r.At(id)
 	if e.Slots[lv] != NoRef {
-		panic("BUG: block " + key.String() + " has a slot in this tier already")
+		return id, false
 	}
 	if !e.Occupied() {
 		r.blocks++
@@ -71,7 +89,7 @@ func (r *Registry) Occupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey,
 	if e.Parent != None {
 		r.At(e.Parent).Kids[lv]++
 	}
-	return id, e.Parent
+	return id, true
 }
 
 // Vacate takes the slot of entry id in a level away and returns the entry of its

@@ -203,3 +203,33 @@ func TestRefNamesPartAndSlot(t *testing.T) {
 		}
 	}
 }
+
+func TestExpectedRegistryHoldsWhatAGrownOneDoes(t *testing.T) {
+	for _, expected := range []int{0, 1, 700, 20_000} {
+		r := New()
+		r.Expect(expected)
+		before := len(r.index.states)
+		const n = 20_000
+		for i := range uint64(n) {
+			r.Occupy(spread(int(i)), false, kv.StoredKey{}, Host, MakeRef(0, uint32(i)))
+		}
+		for i := range uint64(n) {
+			key := spread(int(i))
+			if id := r.Find(&key); id == None || r.At(id).Slots[Host] != MakeRef(0, uint32(i)) {
+				t.Fatalf("expected %d: block %d is lost", expected, i)
+			}
+		}
+		if after := len(r.index.states); expected == n && after != before {
+			t.Errorf("%d segments grew to %d although all blocks were expected", before, after)
+		}
+		r.Expect(1 << 20) // too late: nothing happens
+		if r.Blocks() != n {
+			t.Errorf("%d blocks, want %d", r.Blocks(), n)
+		}
+	}
+	r := New()
+	r.Occupy(spread(1), false, kv.StoredKey{}, Host, 1)
+	if id, ok := r.TryOccupy(spread(1), false, kv.StoredKey{}, Host, 2); ok || r.At(id).Slots[Host] != 1 {
+		t.Error("a second slot in one tier was given")
+	}
+}

@@ -1,13 +1,14 @@
 package storage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"go.uber.org/zap"
@@ -19,8 +20,11 @@ import (
 type ArenaConfig struct {
 	// Dir is made when absent.
 	Dir string
-	// Bytes is the budget of all extents; it is used in steps of ExtentBytes.
-	Bytes       uint64
+	// Bytes is the budget: how much the slots of all extents take together. What
+	// else is in the files comes on top: the generation words at the head of a
+	// host extent (a page for 512 slots), rounding to huge pages, and the table.
+	Bytes uint64
+	// ExtentBytes is what the slots of one extent take, unless less is left.
 	ExtentBytes uint64
 	Disk        DiskOptions
 	Log         *zap.Logger
@@ -36,48 +40,170 @@ type arena struct {
 	fs      FSInfo
 
 	mu sync.Mutex
-	// extents maps the id of each extent that exists to what it takes from the
-	// budget and whom it belongs to.
+	// extents are those that exist or are being made, by their place in the table.
 	extents map[uint32]holding
 	// named are the directory indices handed out since the arena was opened. They
 	// stay their namespaces' although these may have no extent left.
 	named map[uint32]struct{}
 }
 
+// holding is one extent of an arena.
 type holding struct {
-	bytes uint64
-	ns    uint32
+	sectionHead
+	// unclaimed: an earlier agent made it and nobody has asked for it yet.
+	unclaimed bool
 }
 
-const (
-	tableName    = "slots.table"
-	extentPrefix = "extent-"
-)
+const tableName = "slots.table"
 
-// openArena makes the directory, opens the table and reports whether its
-// records can be used again.
-func openArena(cfg ArenaConfig, kind Kind) (a *arena, reused bool, err error) {
-	_, err = os.Stat(cfg.Dir)
+// openArena makes the directory, opens the table and finds the extents of an
+// earlier agent, whose table must be warm; others are unlinked.
+func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
+	_, err := os.Stat(cfg.Dir)
 	made := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, false, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
+		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
 	fs, err := StatFS(cfg.Dir)
 	if err != nil {
-		return nil, false, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
+		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
 	want := header{kind: kind, extentBytes: cfg.ExtentBytes, bootID: readBootID()}
-	perUnit := fs.Unit / RecordSize
-	want.stride = uint32(roundUp(max(cfg.ExtentBytes/PageSize, 64), perUnit))
-	t, reused, why, err := openTable(filepath.Join(cfg.Dir, tableName), want, fs.Unit, cfg.Disk.wrap)
+	want.stride = uint32(roundUp(max(cfg.ExtentBytes/PageSize, 64), PageSize/RecordSize))
+	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, fs.Unit, cfg.Disk.wrap)
 	if err != nil {
-		return nil, false, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
+		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
-	if why != nil {
-		cfg.Log.Warn("slot table is made anew, stored blocks are forgotten",
-			zap.Stringer("tier", kind), zap.String("table", t.path), zap.Error(why))
+	a := &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}, named: map[uint32]struct{}{}}
+	if err := a.takeOver(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
 	}
-	return &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}, named: map[uint32]struct{}{}}, reused, nil
+	return a, nil
+}
+
+// takeOver takes over the extents whose sections are good, as far as the budget
+// goes, and unlinks everything else that an agent left.
+func (a *arena) takeOver() error {
+	files, err := extentFiles(a.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	next := a.table.header.nextExtent
+	for _, f := range files {
+		next = max(next, uint64(f.id)+1)
+	}
+	if next == 0 {
+		// Clients of an arena that was removed may still know its ids. Where to
+		// start is a guess that hardly ever meets them.
+		next = 1 + rand.Uint64N(1<<30)
+	}
+	if !a.table.warm {
+		if a.table.why != nil {
+			a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten",
+				zap.Stringer("tier", a.kind), zap.String("table", a.table.path), zap.Error(a.table.why))
+		}
+		if err := a.table.reset(next); err != nil {
+			return err
+		}
+		return a.removeFiles(files, errors.New("its slot table is gone"))
+	}
+	a.table.header.nextExtent = next
+	return a.adopt(files)
+}
+
+// adopt enters the extents of a warm table, oldest first, until the budget is
+// used. Those that processes of a session may still touch come before the others
+// and are kept in any case.
+func (a *arena) adopt(files []extentFile) error {
+	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
+	var errs []error
+	var used uint64
+	good := map[extentFile]sectionHead{}
+	for _, f := range files {
+		head, err := a.inspect(f)
+		if err != nil {
+			errs = append(errs, a.removeFiles([]extentFile{f}, err))
+			continue
+		}
+		good[f] = head
+		if a.hasSessions(head.namespace) {
+			a.extents[f.section] = holding{head, true}
+			used += head.bytes()
+		}
+	}
+	for _, f := range files {
+		head, ok := good[f]
+		if _, held := a.extents[f.section]; !ok || held {
+			continue
+		}
+		if used+head.bytes() > a.cfg.Bytes {
+			errs = append(errs, a.removeFiles([]extentFile{f}, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
+			continue
+		}
+		a.extents[f.section] = holding{head, true}
+		used += head.bytes()
+	}
+	return errors.Join(errs...)
+}
+
+// inspect finds out what an extent file holds, from its section's first page.
+func (a *arena) inspect(f extentFile) (sectionHead, error) {
+	if !f.whole {
+		return sectionHead{}, errors.New("it was never finished")
+	}
+	head, err := a.table.readSectionHead(f.section)
+	if err != nil {
+		return sectionHead{}, err
+	}
+	item, ok := a.table.item(head.namespace)
+	if head.extent != f.id || !ok || head.slotBytes != item.slotBytes || head.slots == 0 || head.slots > a.table.stride {
+		return sectionHead{}, fmt.Errorf("its section tells of extent %d, namespace %d, %d slots of %d bytes",
+			head.extent, head.namespace, head.slots, head.slotBytes)
+	}
+	st, err := os.Lstat(filepath.Join(a.cfg.Dir, f.name()))
+	if err != nil {
+		return sectionHead{}, err
+	}
+	if want := a.geometry(&head).FileBytes(); !st.Mode().IsRegular() || uint64(st.Size()) != want {
+		return sectionHead{}, fmt.Errorf("%d bytes, mode %v: want a file of %d", st.Size(), st.Mode(), want)
+	}
+	return head, nil
+}
+
+func (a *arena) geometry(h *sectionHead) Geometry {
+	if a.kind == KindHost {
+		return HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
+	}
+	return DiskGeometry(h.slots, h.slotBytes)
+}
+
+// path is the file of an extent.
+func (a *arena) path(section, id uint32) string {
+	return filepath.Join(a.cfg.Dir, extentFile{section: section, id: id, whole: true}.name())
+}
+
+// removeFiles unlinks extent files that nobody will use again. Whoever still
+// maps one keeps its memory.
+func (a *arena) removeFiles(files []extentFile, why error) error {
+	if len(files) == 0 {
+		return nil
+	}
+	a.cfg.Log.Warn("extents of an earlier agent are removed", zap.Stringer("tier", a.kind), zap.String("dir", a.cfg.Dir),
+		zap.Int("extents", len(files)), zap.String("first", files[0].name()), zap.Error(why))
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, unlink(filepath.Join(a.cfg.Dir, f.name())))
+	}
+	return errors.Join(errs...)
+}
+
+// unlink removes a file that may be gone already.
+func unlink(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // namespace is the directory index of a namespace.
@@ -89,7 +215,7 @@ func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 			return true
 		}
 		for _, h := range a.extents {
-			if h.ns == i {
+			if h.namespace == i {
 				return true
 			}
 		}
@@ -101,76 +227,23 @@ func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	return index, err
 }
 
-// reserve takes an extent's bytes out of the budget: ExtentBytes, or least when
-// that is more, or what is left when that is less but at least least. On
-// hugetlbfs all of them are whole huge pages, as the files are. ErrFull means
-// that dropping other extents would help.
-func (a *arena) reserve(ns uint32, least uint64) (id uint32, bytes uint64, err error) {
+// hasSessions reports whether processes of the namespace may still touch its
+// extents. Nobody but the agent touches a disk extent.
+func (a *arena) hasSessions(ns uint32) bool {
+	item, ok := a.table.item(ns)
+	return ok && a.table.sessions != nil && a.table.sessions.serves(item.id)
+}
+
+// holding is the extent at a place of the table.
+func (a *arena) holding(section uint32) holding {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var used uint64
-	for _, h := range a.extents {
-		used += h.bytes
-	}
-	least = roundUp(least, a.fs.Unit)
-	if least > a.cfg.Bytes {
-		return 0, 0, fmt.Errorf("%s size %d: too small, one extent needs at least %d bytes", a.kind, a.cfg.Bytes, least)
-	}
-	left := a.cfg.Bytes - min(used, a.cfg.Bytes)
-	left -= left % a.fs.Unit
-	bytes = min(max(a.cfg.ExtentBytes-a.cfg.ExtentBytes%a.fs.Unit, least), left)
-	if bytes < least {
-		return 0, 0, fmt.Errorf("%s size %d: %w: %d bytes are left, one extent needs at least %d", a.kind, a.cfg.Bytes, ErrFull, left, least)
-	}
-	if bytes > MaxExtentBytes {
-		return 0, 0, fmt.Errorf("%s extent of %d bytes: want at most %d", a.kind, bytes, MaxExtentBytes)
-	}
-	for {
-		if _, taken := a.extents[id]; !taken {
-			break
-		}
-		id++
-	}
-	a.extents[id] = holding{bytes, ns}
-	return id, bytes, nil
+	return a.extents[section]
 }
 
-// release gives an extent's bytes back to the budget.
-func (a *arena) release(id uint32) {
+// all is a copy of what the arena holds, by place in the table.
+func (a *arena) all() map[uint32]holding {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.extents, id)
-}
-
-func (a *arena) extentPath(id uint32) string {
-	return filepath.Join(a.cfg.Dir, fmt.Sprintf("%s%08x", extentPrefix, id))
-}
-
-// extentFiles are the ids of the extent files in the directory, ascending.
-func (a *arena) extentFiles() ([]uint32, error) {
-	entries, err := os.ReadDir(a.cfg.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("%s directory: %w", a.kind, err)
-	}
-	var ids []uint32
-	for _, e := range entries {
-		digits, ok := strings.CutPrefix(e.Name(), extentPrefix)
-		id, err := strconv.ParseUint(digits, 16, 32)
-		if ok && err == nil && len(digits) == 8 {
-			ids = append(ids, uint32(id))
-		}
-	}
-	slices.Sort(ids)
-	return ids, nil
-}
-
-// removeExtents unlinks extent files that nobody will use again.
-func (a *arena) removeExtents(ids []uint32) error {
-	var errs []error
-	for _, id := range ids {
-		if err := os.Remove(a.extentPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return maps.Clone(a.extents)
 }

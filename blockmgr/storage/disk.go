@@ -5,62 +5,89 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
-// DiskOptions are how disk files are opened.
+// DiskOptions are how disk files are opened. The zero value is the default.
 type DiskOptions struct {
+	// Direct says whether extents bypass the page cache.
 	Direct DirectIOMode
-	// Wrap puts something between the extent and its file; nil for nothing.
-	Wrap func(File) File
+	// OpenDirect passes O_DIRECT to open(2) instead of setting it afterwards, which
+	// some file systems (IBM Storage Scale) need.
+	OpenDirect bool
+	// ZeroFill writes zeros where the file system cannot reserve space, so that a
+	// full disk shows when an extent is made and not when a block is stored.
+	ZeroFill bool
+	// Wrap puts something between the arena and each of its files, of which it is
+	// told the path at that moment; nil for nothing.
+	Wrap func(path string, f File) File
 }
 
-func (o DiskOptions) wrap(f File) File {
+func (o DiskOptions) wrap(path string, f File) File {
 	if o.Wrap == nil {
 		return f
 	}
-	return o.Wrap(f)
+	return o.Wrap(path, f)
 }
 
 // DiskExtent is one preallocated file of slots. Reads and writes of different
-// slots may run concurrently; Close must come after all of them.
+// slots may run concurrently, and Sync with them; Close must come after all.
 type DiskExtent struct {
-	geo    Geometry
-	path   string
-	file   File
-	direct bool
+	geo  Geometry
+	path string
+	// file is raw with what DiskOptions.Wrap put around it.
+	file File
+	raw  *osFile
+	// direct is true with O_DIRECT; else refusal may say why not.
+	direct  bool
+	refusal string
 }
 
 // CreateDiskExtent makes the file anew and reserves its space.
 func CreateDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, error) {
 	d, err := openDiskExtent(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, geo, o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if err = d.file.Allocate(int64(geo.FileBytes())); err == nil {
+			return d, nil
+		}
+		err = errors.Join(fmt.Errorf("disk extent %s: allocate %d bytes: %w", path, geo.FileBytes(), err), d.file.Close())
 	}
-	if err := d.file.Allocate(int64(geo.FileBytes())); err != nil {
-		return nil, errors.Join(err, d.file.Close(), os.Remove(path))
+	if gone := os.Remove(path); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
-	return d, nil
+	return nil, err
 }
 
 // OpenDiskExtent opens a file that CreateDiskExtent made earlier. A file of
 // another size is refused.
 func OpenDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, error) {
-	st, err := os.Stat(path)
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fmt.Errorf("disk extent %s: %w", path, err)
+	}
+	if uint64(st.Size) != geo.FileBytes() {
+		return nil, fmt.Errorf("disk extent %s: %d bytes, want %d", path, st.Size, geo.FileBytes())
+	}
+	d, err := openDiskExtent(path, os.O_RDWR, geo, o)
 	if err != nil {
-		return nil, fmt.Errorf("disk extent: %w", err)
+		return nil, err
 	}
-	if uint64(st.Size()) != geo.FileBytes() {
-		return nil, fmt.Errorf("disk extent %s: %d bytes, want %d", path, st.Size(), geo.FileBytes())
-	}
-	return openDiskExtent(path, os.O_RDWR, geo, o)
+	// Blocks are counted in units of 512 bytes on every file system.
+	d.raw.sparse = st.Blocks*512 < st.Size
+	return d, nil
 }
 
 func openDiskExtent(path string, flag int, geo Geometry, o DiskOptions) (*DiskExtent, error) {
-	f, direct, err := openDirect(path, flag, o.Direct)
+	f, refusal, err := openExtentFile(path, flag, o)
 	if err != nil {
 		return nil, fmt.Errorf("disk extent: %w", err)
 	}
-	return &DiskExtent{geo: geo, path: path, file: o.wrap(osFile{f}), direct: direct}, nil
+	raw := &osFile{f: f, zeroFill: o.ZeroFill}
+	return &DiskExtent{
+		geo: geo, path: path, file: o.wrap(path, raw), raw: raw,
+		direct: o.Direct != DirectIOOff && refusal == "", refusal: refusal,
+	}, nil
 }
 
 // Geometry is how the slots lie in the file.
@@ -71,6 +98,14 @@ func (d *DiskExtent) Path() string { return d.path }
 
 // Direct reports whether the page cache is bypassed.
 func (d *DiskExtent) Direct() bool { return d.direct }
+
+// DirectRefusal says in one line why the page cache is not bypassed although
+// that was asked for; empty when it is, or was not asked for.
+func (d *DiskExtent) DirectRefusal() string { return d.refusal }
+
+// Sparse reports whether the file system has reserved less than the whole file:
+// then a write may find the disk full.
+func (d *DiskExtent) Sparse() bool { return d.raw.sparse }
 
 // ReadSlot fills p, a whole slot of page-aligned memory, from slot i. It says
 // nothing about whether the bytes are the right ones. ErrMemory means that p is
@@ -111,6 +146,14 @@ func (d *DiskExtent) check(i uint32, p []byte) error {
 	}
 	if uint64(len(p)) != d.geo.SlotBytes {
 		return fmt.Errorf("slot %d of %s: buffer of %d bytes, want %d", i, d.path, len(p), d.geo.SlotBytes)
+	}
+	return nil
+}
+
+// Sync returns when all slots written before are on stable storage.
+func (d *DiskExtent) Sync() error {
+	if err := d.file.Sync(); err != nil {
+		return fmt.Errorf("disk extent %s: %w", d.path, err)
 	}
 	return nil
 }

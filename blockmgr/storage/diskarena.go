@@ -1,210 +1,156 @@
 package storage
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
+	"iter"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// DiskArena is the node's disk tier. Its extents outlive the agent: an arena
-// with the same version and extent size is opened with the blocks it had.
-type DiskArena struct {
-	arena *arena
-	// unclaimed are the extents found at start whose namespace nobody has opened
-	// yet. Guarded by arena.mu.
-	unclaimed map[uint32]DiskPart
-}
+// DiskArena is the node's disk tier. Its extents outlive the agent and the
+// boot: an arena of the same version and extent size is opened with the blocks
+// it had.
+type DiskArena struct{ arena *arena }
 
 // DiskPart is one extent of a disk arena with its records.
 type DiskPart struct {
+	// ID names the extent. No other extent of the arena ever has it.
 	ID     uint32
 	Extent *DiskExtent
 	Slots  *Section
 }
 
-// OpenDiskArena locks the directory and finds the extents of an earlier agent.
+// OpenDiskArena locks the directory and finds what an earlier agent left.
 func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
-	a, reused, err := openArena(cfg, KindDisk)
+	a, err := openArena(cfg, KindDisk)
 	if err != nil {
 		return nil, err
 	}
-	d := &DiskArena{arena: a, unclaimed: map[uint32]DiskPart{}}
-	found, err := a.extentFiles()
-	if err != nil {
-		return nil, errors.Join(err, a.table.close())
-	}
-	var drop []uint32
-	var used uint64
-	for _, id := range found {
-		part, ns, err := d.reopen(id, reused)
-		if err == nil && used+part.Extent.geo.FileBytes() > cfg.Bytes {
-			err = errors.Join(fmt.Errorf("disk size %d is used up", cfg.Bytes), part.close())
-		}
-		if err != nil {
-			cfg.Log.Warn("disk extent is dropped", zap.String("path", a.extentPath(id)), zap.Error(err))
-			drop = append(drop, id)
-			continue
-		}
-		used += part.Extent.geo.FileBytes()
-		d.unclaimed[id] = part
-		a.extents[id] = holding{part.Extent.geo.FileBytes(), ns}
-	}
-	if err := a.removeExtents(drop); err != nil {
-		return nil, errors.Join(err, d.Close(nil))
-	}
-	return d, nil
+	return &DiskArena{a}, nil
 }
 
-// reopen opens an extent of an earlier agent. Its records say whose it is.
-func (d *DiskArena) reopen(id uint32, reused bool) (DiskPart, uint32, error) {
-	if !reused {
-		return DiskPart{}, 0, errors.New("its slot table is gone")
-	}
-	path := d.arena.extentPath(id)
-	st, err := os.Stat(path)
-	if err != nil {
-		return DiskPart{}, 0, err
-	}
-	// The first page of records is enough to learn the namespace, and with it how
-	// many records there are.
-	probe, err := d.arena.table.section(id, 0, PageSize/RecordSize, false)
-	if err != nil {
-		return DiskPart{}, 0, err
-	}
-	ns, ok := probe.Namespace()
-	if err := probe.close(); err != nil {
-		return DiskPart{}, 0, err
-	}
-	item, known := d.arena.table.item(ns)
-	if !ok || !known || item.slotBytes == 0 {
-		return DiskPart{}, 0, errors.New("its records name no namespace")
-	}
-	geo, err := DiskGeometry(uint64(st.Size()), item.slotBytes)
-	if err == nil && geo.Slots > d.arena.table.header.stride {
-		err = fmt.Errorf("%d slots, want at most %d", geo.Slots, d.arena.table.header.stride)
-	}
-	if err != nil {
-		return DiskPart{}, 0, err
-	}
-	ext, err := OpenDiskExtent(path, geo, d.arena.cfg.Disk)
-	if err != nil {
-		return DiskPart{}, 0, err
-	}
-	slots, err := d.arena.table.section(id, ns, geo.Slots, false)
-	if err != nil {
-		return DiskPart{}, 0, errors.Join(err, ext.Close())
-	}
-	return DiskPart{ID: id, Extent: ext, Slots: slots}, ns, nil
-}
-
-// Namespace enters a namespace and returns the index that its records carry.
+// Namespace enters a namespace whose slots are slotBytes long, a multiple of
+// PageSize, and returns the index that its records carry.
 func (d *DiskArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	return d.arena.namespace(id, slotBytes)
 }
 
-// Claim hands out the extents that namespace ns had before the restart.
-func (d *DiskArena) Claim(ns uint32) []DiskPart {
-	d.arena.mu.Lock()
-	defer d.arena.mu.Unlock()
-	var parts []DiskPart
-	for id, p := range d.unclaimed {
-		if d.arena.extents[id].ns == ns {
-			parts = append(parts, p)
-			delete(d.unclaimed, id)
-		}
-	}
-	slices.SortFunc(parts, func(a, b DiskPart) int { return cmp.Compare(a.ID, b.ID) })
-	return parts
-}
+// Unclaimed is how many slots Claim would find.
+func (d *DiskArena) Unclaimed(ns uint32) int { return d.arena.unclaimedSlots(ns) }
 
-// Grow makes one extent for namespace ns. When the budget is used, an extent
-// of a namespace that nobody has opened since the restart yields; ErrFull
-// means that there is none.
-func (d *DiskArena) Grow(ns uint32, slotBytes uint64) (DiskPart, error) {
-	for {
-		id, bytes, err := d.arena.reserve(ns, slotBytes)
-		if errors.Is(err, ErrFull) && d.yield() {
-			continue
+// Claim opens the extents that namespace ns had before the restart, one after the
+// other, and hands them out, oldest first. One that cannot be opened is dropped,
+// with a log line.
+func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
+	return func(yield func(DiskPart) bool) {
+		for _, section := range d.arena.takeUnclaimed(ns) {
+			held := d.arena.holding(section)
+			part, err := d.reopen(section, &held.sectionHead)
+			if err != nil {
+				d.arena.cfg.Log.Warn("disk extent is dropped", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
+				d.discard(section, held)
+				continue
+			}
+			if !yield(part) {
+				return
+			}
 		}
-		if err != nil {
-			return DiskPart{}, err
-		}
-		part, err := d.build(id, ns, bytes, slotBytes)
-		if err != nil {
-			d.arena.release(id)
-		}
-		return part, err
 	}
 }
 
-// yield drops one unclaimed extent and reports whether there was one.
-func (d *DiskArena) yield() bool {
-	d.arena.mu.Lock()
-	var part DiskPart
-	for id, p := range d.unclaimed {
-		part = p
-		delete(d.unclaimed, id)
-		break
-	}
-	d.arena.mu.Unlock()
-	if part.Extent == nil {
-		return false
-	}
-	d.Drop(part)
-	return true
-}
-
-// Drop closes and removes one extent, whose bytes return to the budget.
-func (d *DiskArena) Drop(p DiskPart) {
-	// The id is free for another extent only when the file is gone.
-	if err := errors.Join(p.close(), d.arena.removeExtents([]uint32{p.ID})); err != nil {
-		d.arena.cfg.Log.Warn("dropping a disk extent", zap.String("path", p.Extent.path), zap.Error(err))
-	}
-	d.arena.release(p.ID)
-}
-
-func (d *DiskArena) build(id, ns uint32, bytes, slotBytes uint64) (DiskPart, error) {
-	geo, err := DiskGeometry(bytes, slotBytes)
+func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) {
+	ext, err := OpenDiskExtent(d.arena.path(section, head.extent), d.arena.geometry(head), d.arena.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, err
 	}
-	slots, err := d.arena.table.section(id, ns, geo.Slots, true)
+	slots, err := d.arena.table.openSection(section, *head)
+	if err != nil {
+		return DiskPart{}, errors.Join(err, ext.Close())
+	}
+	return DiskPart{head.extent, ext, slots}, nil
+}
+
+// Grow makes one extent for namespace ns, with ExtentBytes of slots of slotBytes
+// each or what is left of the budget, but, unless it is zero, at most maxSlots.
+// When the budget is used, an extent of a namespace that nobody has claimed
+// since the restart yields; ErrFull means that there is none.
+func (d *DiskArena) Grow(ns uint32, slotBytes, maxSlots uint64) (DiskPart, error) {
+	section, head, err := d.arena.reserve(need{ns: ns, slotBytes: slotBytes, maxSlots: maxSlots}, d.discard)
 	if err != nil {
 		return DiskPart{}, err
 	}
-	// The records are written before the file exists: whatever an earlier extent
-	// of this id left in the table must not be taken for this one's blocks after
-	// a crash.
-	if err := WritePages(slots.TakeDirty(nil)); err != nil {
-		return DiskPart{}, errors.Join(err, slots.close())
+	part, err := d.build(section, head)
+	if err != nil {
+		d.arena.release(section)
+		return DiskPart{}, err
 	}
-	ext, err := CreateDiskExtent(d.arena.extentPath(id), geo, d.arena.cfg.Disk)
+	return part, nil
+}
+
+// build makes the records before the file exists: a file of this id vouches for
+// its section. It needs no temporary name, because a file that was not finished
+// has another size than the section says, and bytes that never were in it do
+// not pass a checksum.
+func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
+	slots, err := d.arena.table.createSection(section, head)
+	if err != nil {
+		return DiskPart{}, err
+	}
+	ext, err := CreateDiskExtent(d.arena.path(section, head.extent), d.arena.geometry(&head), d.arena.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, errors.Join(err, slots.close())
 	}
-	if !ext.direct && d.arena.cfg.Disk.Direct != DirectIOOff {
-		d.arena.cfg.Log.Info("disk extent goes through the page cache: no O_DIRECT here", zap.String("path", ext.path))
+	if why := ext.DirectRefusal(); why != "" {
+		d.arena.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.path), zap.String("why", why))
 	}
-	return DiskPart{ID: id, Extent: ext, Slots: slots}, nil
+	return DiskPart{head.extent, ext, slots}, nil
 }
 
 func (p DiskPart) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
 
-// Close closes the given parts and the unclaimed ones and unlocks the
-// directory. Everything stays on disk.
+// Drop closes and removes one extent, whose bytes return to the budget.
+func (d *DiskArena) Drop(p DiskPart) {
+	section := p.Slots.index
+	if err := p.close(); err != nil {
+		d.arena.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.path), zap.Error(err))
+	}
+	d.discard(section, d.arena.holding(section))
+}
+
+// discard removes the file of an extent that is not open. Its bytes are free for
+// another only then.
+func (d *DiskArena) discard(section uint32, held holding) {
+	if err := unlink(d.arena.path(section, held.extent)); err != nil {
+		d.arena.cfg.Log.Warn("dropping a disk extent", zap.Error(err))
+	}
+	d.arena.release(section)
+}
+
+// Sync returns when all pages that WritePages wrote before are on stable
+// storage. The bytes of blocks are synced by their extents.
+func (d *DiskArena) Sync() error {
+	if err := d.arena.table.io.Sync(); err != nil {
+		return fmt.Errorf("slot table %s: sync: %w", d.arena.table.path, err)
+	}
+	return nil
+}
+
+// Close closes the given parts and unlocks the directory. Everything stays on
+// disk. It writes nothing: what is dirty was the caller's to write.
 func (d *DiskArena) Close(parts []DiskPart) error {
 	var errs []error
 	for _, p := range parts {
 		errs = append(errs, p.close())
 	}
-	for _, p := range d.unclaimed {
-		errs = append(errs, p.close())
-	}
 	return errors.Join(append(errs, d.arena.table.close())...)
+}
+
+// Abandon leaves everything as if the agent had been killed now.
+func (d *DiskArena) Abandon(parts []DiskPart) {
+	if err := d.Close(parts); err != nil {
+		d.arena.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))
+	}
 }

@@ -1,16 +1,13 @@
 package storage
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -29,27 +26,17 @@ func alignedBuffer(t *testing.T, n int) []byte {
 
 func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 	dir := t.TempDir()
-	h, err := OpenHostArena(ArenaConfig{Dir: dir, Bytes: 1 << 20, ExtentBytes: 1 << 16, Log: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := h.Namespace(nsA, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	part, err := h.Grow(ns, testSlot, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := openHost(t, hostConfig(dir))
+	part := growHost(t, h, nsA)
 	geo := part.Extent.Geometry()
-	if geo.Slots != 7 || geo.DataOffset != PageSize || geo.FileBytes() > 1<<16 {
+	if geo.Slots != 4 || geo.DataOffset != PageSize || geo.FileBytes() != PageSize+4*testSlot {
 		t.Errorf("geometry %+v", geo)
 	}
 	st, err := part.Extent.File().Stat()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if blocks := st.Sys().(*syscall.Stat_t).Blocks * 512; blocks < int64(geo.FileBytes()) {
+	if blocks := st.Sys().(*syscall.Stat_t).Blocks * statBlockBytes; blocks < int64(geo.FileBytes()) {
 		t.Errorf("%d bytes are allocated of %d", blocks, geo.FileBytes())
 	}
 	// What a client writes through the file is what the slot shows.
@@ -66,10 +53,16 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 	if _, err := part.Extent.File().ReadAt(word, 3*8); err != nil || binary.LittleEndian.Uint64(word) != 0x0102030405060708 {
 		t.Errorf("generation word %x, %v", word, err)
 	}
-	if err := part.Extent.SetGeneration(7, 1); err == nil {
+	if got, err := part.Extent.Generation(3); err != nil || got != 0x0102030405060708 {
+		t.Errorf("generation %#x, %v", got, err)
+	}
+	if err := part.Extent.SetGeneration(4, 1); err == nil {
 		t.Error("a generation beyond the extent was set")
 	}
-	if err := h.Close([]HostPart{part}); err != nil {
+	if _, err := part.Extent.Generation(4); err == nil {
+		t.Error("a generation beyond the extent was read")
+	}
+	if err := h.Close([]HostPart{part}, false); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
@@ -78,11 +71,7 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 }
 
 func TestTruncatedHostMemoryIsAnErrorNotASignal(t *testing.T) {
-	geo, err := HostGeometry(1<<16, testSlot, PageSize)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ext, err := CreateHostExtent(filepath.Join(t.TempDir(), "x"), geo)
+	ext, err := CreateHostExtent(filepath.Join(t.TempDir(), "x"), HostGeometry(4, testSlot, PageSize))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +84,9 @@ func TestTruncatedHostMemoryIsAnErrorNotASignal(t *testing.T) {
 	}
 	if err := ext.SetGeneration(1, 2); !errors.Is(err, ErrMemory) {
 		t.Errorf("a generation in memory that is gone: %v", err)
+	}
+	if _, err := ext.Generation(1); !errors.Is(err, ErrMemory) {
+		t.Errorf("reading a generation in memory that is gone: %v", err)
 	}
 	disk, err := CreateDiskExtent(filepath.Join(t.TempDir(), "d"), Geometry{Slots: 1, SlotBytes: testSlot}, DiskOptions{})
 	if err != nil {
@@ -118,82 +110,39 @@ func TestGuardPassesOtherPanicsOn(t *testing.T) {
 	_ = Guard(func() { panic("other") })
 }
 
-func TestFaultyFileFailsAsPlanned(t *testing.T) {
-	geo := Geometry{Slots: 4, SlotBytes: testSlot}
-	var plan []Fault
-	o := DiskOptions{Wrap: func(f File) File {
-		return &Faulty{File: f, Plan: func(op Op, n int) Fault {
-			if op == OpAllocate || n > len(plan) {
-				return FaultNone
-			}
-			return plan[n-1]
-		}}
-	}}
-	ext, err := CreateDiskExtent(filepath.Join(t.TempDir(), "x"), geo, o)
+func TestHoleInAnExtentIsFilledWhenItIsOpened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	geo := HostGeometry(4, testSlot, PageSize)
+	ext, err := CreateHostExtent(path, geo)
 	if err != nil {
+		t.Fatal(err)
+	}
+	hole := unix.Fallocate(int(ext.File().Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, geo.Offset(1), testSlot)
+	if err := errors.Join(ext.Publish(), hole, ext.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if ext, err = OpenHostExtent(path, geo); err != nil {
 		t.Fatal(err)
 	}
 	defer ext.Close()
-	data := alignedBuffer(t, testSlot)
-	for i := range data {
-		data[i] = 1
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ext.File().Fd()), &st); err != nil || uint64(st.Blocks)*statBlockBytes < geo.FileBytes() {
+		t.Errorf("%d blocks are allocated, %v", st.Blocks, err)
 	}
-	plan = []Fault{FaultEIO, FaultENOSPC, FaultShort, FaultTorn, FaultNone}
-	for i, want := range []error{unix.EIO, unix.ENOSPC, errors.New("short write"), nil, nil} {
-		err := ext.WriteSlot(0, data)
-		if (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), want.Error()) {
-			t.Errorf("write %d: %v, want %v", i, err, want)
-		}
-	}
-	plan = []Fault{FaultShort, FaultTorn, FaultNone}
-	read := alignedBuffer(t, testSlot)
-	if err := ext.ReadSlot(0, read); err == nil {
-		t.Error("a short read passed")
-	}
-	if err := ext.ReadSlot(0, read); err != nil || bytes.Equal(read, data) {
-		t.Errorf("a torn read: %v, equal %v", err, bytes.Equal(read, data))
-	}
-	if err := ext.ReadSlot(0, read); err != nil || !bytes.Equal(read, data) {
-		t.Errorf("a good read: %v", err)
-	}
-	if err := ext.ReadSlot(4, read); err == nil {
-		t.Error("a slot beyond the extent was read")
-	}
-	if err := ext.ReadSlot(0, read[:PageSize]); err == nil {
-		t.Error("half a slot was read")
+	if _, err := OpenHostExtent(path, HostGeometry(5, testSlot, PageSize)); err == nil {
+		t.Error("a file of another size was opened")
 	}
 }
 
-func TestDirectIOModes(t *testing.T) {
-	dir := t.TempDir()
-	geo := Geometry{Slots: 2, SlotBytes: testSlot}
-	off, err := CreateDiskExtent(filepath.Join(dir, "off"), geo, DiskOptions{Direct: DirectIOOff})
-	if err != nil || off.Direct() {
-		t.Fatalf("off: %v, direct %v", err, off.Direct())
-	}
-	off.Close()
-	auto, err := CreateDiskExtent(filepath.Join(dir, "auto"), geo, DiskOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer auto.Close()
-	t.Logf("O_DIRECT in %s: %v", dir, auto.Direct())
-	if DirectIOMode(3).Validate() == nil {
-		t.Error("mode 3 is accepted")
-	}
-}
-
-func TestGeometryFitsItsLimit(t *testing.T) {
-	for _, c := range []struct{ limit, slot uint64 }{{8192, 4096}, {1 << 20, 4096}, {1 << 26, 20480}, {1 << 30, 2 << 20}, {1 << 26, 4096}} {
-		g, err := HostGeometry(c.limit, c.slot, PageSize)
-		if err != nil || g.FileBytes() > c.limit || g.DataOffset < 8*uint64(g.Slots) || g.DataOffset%PageSize != 0 {
-			t.Errorf("%+v: %+v, %v", c, g, err)
+func TestHostSlotsFitTheirLimitWithTheirWords(t *testing.T) {
+	for _, c := range []struct{ limit, slot uint64 }{{4096, 4096}, {8192, 4096}, {1 << 20, 4096}, {1 << 26, 20480}, {1 << 30, 2 << 20}, {1 << 26, 4096}} {
+		slots := HostSlots(c.limit, c.slot)
+		fits := HostGeometry(uint32(slots), c.slot, PageSize)
+		if fits.FileBytes() > c.limit || fits.DataOffset < 8*slots || fits.DataOffset%PageSize != 0 {
+			t.Errorf("%+v: %+v", c, fits)
 		}
-		if one := HostBytesFor(uint64(g.Slots)+1, c.slot); one <= c.limit {
-			t.Errorf("%+v: one more slot would fit %d", c, one)
+		if more := HostGeometry(uint32(slots)+1, c.slot, PageSize); more.FileBytes() <= c.limit {
+			t.Errorf("%+v: one more slot would fit: %+v", c, more)
 		}
-	}
-	if _, err := HostGeometry(4096, 4096, PageSize); err == nil || !strings.Contains(err.Error(), "host extent of 4096 bytes") {
-		t.Errorf("too small: %v", err)
 	}
 }

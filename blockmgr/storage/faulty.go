@@ -1,27 +1,49 @@
 package storage
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// Fault is what a Faulty file does instead of an operation.
+// Fault is what a Faulty file does instead of an operation, or to it. A fault
+// that means nothing for an operation lets it through.
 type Fault uint8
 
 const (
 	// FaultNone: the operation goes through.
 	FaultNone Fault = iota
-	// FaultEIO: nothing moves, EIO.
+	// FaultEIO: nothing moves, EIO. Any operation.
 	FaultEIO
-	// FaultENOSPC: nothing moves, ENOSPC.
+	// FaultENOSPC: nothing moves, ENOSPC. Any operation.
 	FaultENOSPC
-	// FaultShort: half of the bytes move and the count says so.
+	// FaultShort: about half of the bytes of a read or write move and the count
+	// says so.
 	FaultShort
-	// FaultTorn: half of a write reaches the file, but success is reported, as a
-	// power loss does; of a read, the second half is zeros.
+	// FaultTorn: the first half of a write, in whole sectors, reaches the file, but
+	// success is reported; of a read, the second half is zeros.
 	FaultTorn
+	// FaultStall: the operation waits for the file's Gate, then goes through. Any
+	// operation.
+	FaultStall
+	// FaultFlip: one bit of what is read, or of what is written, is inverted.
+	FaultFlip
+	// FaultLost: a write or a sync does nothing and reports success.
+	FaultLost
+
+	numFaults = iota
 )
+
+// String is the fault's name in reports.
+func (f Fault) String() string {
+	names := [numFaults]string{"none", "EIO", "ENOSPC", "short", "torn", "stall", "flip", "lost"}
+	if f >= numFaults {
+		return fmt.Sprintf("fault %d", uint8(f))
+	}
+	return names[f]
+}
 
 // Op names an operation of a File.
 type Op uint8
@@ -33,78 +55,201 @@ const (
 	OpWrite
 	// OpAllocate is Allocate.
 	OpAllocate
+	// OpSync is Sync.
+	OpSync
+
+	numOps = iota
 )
 
+// String is the operation's name in reports.
+func (op Op) String() string {
+	names := [numOps]string{"read", "write", "allocate", "sync"}
+	if op >= numOps {
+		return fmt.Sprintf("operation %d", uint8(op))
+	}
+	return names[op]
+}
+
 // Faulty is a File whose Plan decides, before each operation, what goes wrong.
-// A Plan that blocks stalls the operation.
+// With a PowerLoss it goes around the PowerLoss's file, not into it, so that the
+// PowerLoss sees what really reached the disk.
 type Faulty struct {
 	File
 	// Plan is called with the operation and its number, counted from 1 per file
-	// and operation. It may be called concurrently.
+	// and operation. It may be called concurrently. RandomPlan makes one.
 	Plan func(op Op, n int) Fault
+	// Gate is what stalled operations wait for; a Plan that stalls needs one.
+	Gate *Gate
 
-	mu     sync.Mutex
-	counts [3]int
+	mu sync.Mutex
+	// counts are the operations so far, and injected those that each fault hit.
+	counts   [numOps]int
+	injected [numOps][numFaults]int
 }
 
 var _ File = (*Faulty)(nil)
 
-func (f *Faulty) next(op Op) Fault {
+// Injected is how many operations of a kind the plan gave a fault.
+func (f *Faulty) Injected(op Op, fault Fault) int {
 	f.mu.Lock()
-	f.counts[op]++
-	n := f.counts[op]
-	f.mu.Unlock()
-	return f.Plan(op, n)
+	defer f.mu.Unlock()
+	return f.injected[op][fault]
 }
 
-func (fault Fault) err() error {
+// next asks the plan about the next operation and waits when it stalls. An error
+// is what the operation returns.
+func (f *Faulty) next(op Op) (fault Fault, n int, err error) {
+	f.mu.Lock()
+	f.counts[op]++
+	n = f.counts[op]
+	f.mu.Unlock()
+	fault = f.Plan(op, n)
+	f.mu.Lock()
+	f.injected[op][fault]++
+	f.mu.Unlock()
 	switch fault {
 	case FaultEIO:
-		return unix.EIO
+		err = unix.EIO
 	case FaultENOSPC:
-		return unix.ENOSPC
+		err = unix.ENOSPC
+	case FaultStall:
+		if f.Gate == nil {
+			panic(fmt.Sprintf("BUG: the plan stalls %s %d of a file without a gate", op, n))
+		}
+		f.Gate.wait()
 	}
-	return nil
+	return fault, n, err
 }
 
 // ReadAt reads through the plan.
 func (f *Faulty) ReadAt(p []byte, off int64) (int, error) {
-	fault := f.next(OpRead)
-	if err := fault.err(); err != nil {
+	fault, n, err := f.next(OpRead)
+	if err != nil {
 		return 0, err
 	}
-	n, err := f.File.ReadAt(p, off)
+	read, err := f.File.ReadAt(p, off)
+	if err != nil {
+		return read, err
+	}
 	switch fault {
 	case FaultShort:
-		return n / 2, nil
+		read /= 2
 	case FaultTorn:
 		clear(p[len(p)/2:])
+	case FaultFlip:
+		flipBit(p, n)
 	}
-	return n, err
+	return read, nil
 }
 
 // WriteAt writes through the plan.
 func (f *Faulty) WriteAt(p []byte, off int64) (int, error) {
-	fault := f.next(OpWrite)
-	if err := fault.err(); err != nil {
+	fault, n, err := f.next(OpWrite)
+	if err != nil {
 		return 0, err
 	}
 	switch fault {
-	case FaultShort, FaultTorn:
+	case FaultLost:
+		return len(p), nil
+	case FaultShort:
 		// Whole pages, so that O_DIRECT takes the half as well.
-		n, err := f.File.WriteAt(p[:len(p)/2&^(PageSize-1)], off)
-		if fault == FaultTorn && err == nil {
-			n = len(p)
+		return f.File.WriteAt(p[:len(p)/2&^(PageSize-1)], off)
+	case FaultTorn:
+		// The device may only take more than a sector at once, so what was there is
+		// written again. What lies past the end reads as zeros.
+		mixed := pageAligned(len(p))
+		_, _ = f.File.ReadAt(mixed, off)
+		if err := Guard(func() { copy(mixed, p[:len(p)/2&^(SectorSize-1)]) }); err != nil {
+			return 0, err
 		}
-		return n, err
+		return f.File.WriteAt(mixed, off)
+	case FaultFlip:
+		flipped := pageAligned(len(p))
+		if err := Guard(func() { copy(flipped, p) }); err != nil {
+			return 0, err
+		}
+		flipBit(flipped, n)
+		return f.File.WriteAt(flipped, off)
 	}
 	return f.File.WriteAt(p, off)
 }
 
 // Allocate allocates through the plan.
 func (f *Faulty) Allocate(size int64) error {
-	if err := f.next(OpAllocate).err(); err != nil {
+	if _, _, err := f.next(OpAllocate); err != nil {
 		return err
 	}
 	return f.File.Allocate(size)
+}
+
+// Sync syncs through the plan.
+func (f *Faulty) Sync() error {
+	fault, _, err := f.next(OpSync)
+	if err != nil || fault == FaultLost {
+		return err
+	}
+	return f.File.Sync()
+}
+
+// flipBit inverts one bit of p, always the same one for the n-th operation.
+func flipBit(p []byte, n int) {
+	if len(p) == 0 {
+		return
+	}
+	bit := rand.New(rand.NewPCG(uint64(n), 0)).IntN(8 * len(p))
+	p[bit/8] ^= 1 << (bit % 8)
+}
+
+// Gate holds stalled operations back until the test releases them. One gate may
+// serve many files. The zero Gate is shut.
+type Gate struct {
+	mu      sync.Mutex
+	release chan struct{}
+	waiting int
+	open    bool
+}
+
+// Waiting is how many operations are held back now.
+func (g *Gate) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.waiting
+}
+
+// Release lets the operations that wait now go on; later ones wait again.
+func (g *Gate) Release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.releaseLocked()
+}
+
+// Open lets every operation through, now and later.
+func (g *Gate) Open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = true
+	g.releaseLocked()
+}
+
+func (g *Gate) releaseLocked() {
+	if g.release != nil {
+		close(g.release)
+	}
+	g.release = nil
+	g.waiting = 0
+}
+
+func (g *Gate) wait() {
+	g.mu.Lock()
+	if g.open {
+		g.mu.Unlock()
+		return
+	}
+	if g.release == nil {
+		g.release = make(chan struct{})
+	}
+	release := g.release
+	g.waiting++
+	g.mu.Unlock()
+	<-release
 }

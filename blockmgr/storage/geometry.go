@@ -1,9 +1,5 @@
 package storage
 
-import (
-	"fmt"
-)
-
 const (
 	// PageSize is the unit of slots, of disk I/O and of the slot table: what
 	// O_DIRECT can address on every device.
@@ -26,35 +22,33 @@ type Geometry struct {
 	FileUnit uint64
 }
 
-// HostGeometry fits as many slots of slotBytes as it can into an extent of
-// limit bytes, generation words included, whose file is a multiple of unit; it
-// fails when not even one fits.
-func HostGeometry(limit, slotBytes, unit uint64) (Geometry, error) {
-	limit -= limit % unit
-	// One word per slot first, then give back what the rounding costs.
-	slots := limit / (slotBytes + 8)
-	for slots > 0 && roundUp(8*slots, PageSize)+slots*slotBytes > limit {
-		slots--
-	}
-	if slots == 0 {
-		return Geometry{}, fmt.Errorf("host extent of %d bytes: one slot of %d bytes needs %d", limit, slotBytes, PageSize+slotBytes)
-	}
-	return Geometry{Slots: uint32(slots), SlotBytes: slotBytes, DataOffset: roundUp(8*slots, PageSize), FileUnit: unit}, nil
+// HostGeometry is a host extent of the given number of slots, whose file is a
+// multiple of unit.
+func HostGeometry(slots uint32, slotBytes, unit uint64) Geometry {
+	return Geometry{Slots: slots, SlotBytes: slotBytes, DataOffset: wordBytes(uint64(slots)), FileUnit: unit}
 }
 
-// HostBytesFor is the size of a host extent of the given number of slots.
-func HostBytesFor(slots, slotBytes uint64) uint64 {
-	return roundUp(8*slots, PageSize) + slots*slotBytes
+// HostSlots is how many slots of slotBytes fit, with their generation words,
+// into an extent file of at most limit bytes. It may be zero.
+func HostSlots(limit, slotBytes uint64) uint64 {
+	// One word per slot first, then give back what the rounding costs.
+	slots := limit / (slotBytes + generationBytes)
+	for slots > 0 && wordBytes(slots)+slots*slotBytes > limit {
+		slots--
+	}
+	return slots
 }
 
 // DiskGeometry is HostGeometry for disk extents, which have no words.
-func DiskGeometry(limit, slotBytes uint64) (Geometry, error) {
-	slots := limit / slotBytes
-	if slots == 0 {
-		return Geometry{}, fmt.Errorf("disk extent of %d bytes: one slot needs %d", limit, slotBytes)
-	}
-	return Geometry{Slots: uint32(slots), SlotBytes: slotBytes}, nil
+func DiskGeometry(slots uint32, slotBytes uint64) Geometry {
+	return Geometry{Slots: slots, SlotBytes: slotBytes}
 }
+
+// generationBytes is the size of a generation word.
+const generationBytes = 8
+
+// wordBytes is what the generation words of a number of slots take.
+func wordBytes(slots uint64) uint64 { return roundUp(generationBytes*slots, PageSize) }
 
 // FileBytes is the size of the extent's file, what rounding to FileUnit adds
 // behind the last slot included.

@@ -31,12 +31,15 @@ func (k Kind) String() string {
 }
 
 const (
-	// TableVersion is the version of the header and of the record that this code
-	// writes. Older tables are made anew, newer ones refused.
-	TableVersion = 1
+	// TableVersion is the version of the header, the sections and the records that
+	// this code writes. Older tables are made anew, newer ones refused.
+	TableVersion = 2
 	// MaxNamespaces is the size of a table's namespace directory.
 	MaxNamespaces = 64
 
+	// A table starts with two header pages. They are written in turn, so that one
+	// is whole whenever the agent is killed or the power fails.
+	headerCopies   = 2
 	headerSize     = PageSize
 	tableMagic     = "BYARDTB1"
 	directoryStart = 64
@@ -64,11 +67,11 @@ type directoryItem struct {
 	slotBytes uint64
 }
 
-// header is the first page of a slot table, little-endian:
+// header is what a header page says, little-endian:
 //
 //	magic[8] "BYARDTB1" @0 | version u32 @8 | kind u32 @12 |
 //	extent bytes u64 @16 | records per extent u32 @24 | namespaces u32 @28 |
-//	boot id[16] @32 | zero[16] @48 |
+//	boot id[16] @32 | next extent id u64 @48 | sequence u64 @56 |
 //	directory @64: 64 × (namespace id[16] | slot bytes u64) | zero |
 //	CRC32C of bytes 0..4091 u32 @4092
 type header struct {
@@ -77,9 +80,15 @@ type header struct {
 	// stride is the number of records that each extent has room for in the table,
 	// used or not, so that the place of a record never depends on its neighbours.
 	stride uint32
-	// bootID says during which boot the table was made, for whoever looks into
-	// the file. Nothing depends on it: host arenas start cold anyway.
-	bootID    [16]byte
+	// bootID says during which boot the table was made. Host memory of another
+	// boot is gone, whatever the files look like.
+	bootID [16]byte
+	// nextExtent is the id of the next extent. It is stored before the id is used,
+	// so that no id is used twice.
+	nextExtent uint64
+	// sequence counts the writes of the header; of two good copies the one with
+	// the greater counts.
+	sequence  uint64
 	directory []directoryItem
 }
 
@@ -93,6 +102,8 @@ func (h *header) encode() []byte {
 	le.PutUint32(b[24:], h.stride)
 	le.PutUint32(b[28:], uint32(len(h.directory)))
 	copy(b[32:], h.bootID[:])
+	le.PutUint64(b[48:], h.nextExtent)
+	le.PutUint64(b[56:], h.sequence)
 	for i, d := range h.directory {
 		e := b[directoryStart+i*directoryEntry:]
 		copy(e, d.id[:])
@@ -103,8 +114,11 @@ func (h *header) encode() []byte {
 }
 
 // decodeHeader reads what encode writes. ErrForeign and ErrNewer mean hands
-// off; errStale means that the table is ours and of no use.
+// off; errStale means that the page is ours and of no use.
 func decodeHeader(b []byte) (header, error) {
+	if len(b) >= headerSize && [8]byte(b) == [8]byte{} {
+		return header{}, fmt.Errorf("%w: its header was never written", errStale)
+	}
 	if len(b) < headerSize || string(b[:8]) != tableMagic {
 		return header{}, fmt.Errorf("%w: no %q at its start", ErrForeign, tableMagic)
 	}
@@ -126,12 +140,28 @@ func decodeHeader(b []byte) (header, error) {
 		extentBytes: le.Uint64(b[16:]),
 		stride:      le.Uint32(b[24:]),
 		bootID:      [16]byte(b[32:48]),
+		nextExtent:  le.Uint64(b[48:]),
+		sequence:    le.Uint64(b[56:]),
 	}
 	for i := range n {
 		e := b[directoryStart+i*directoryEntry:]
 		h.directory = append(h.directory, directoryItem{kv.NamespaceID(e[:16]), le.Uint64(e[16:])})
 	}
 	return h, nil
+}
+
+// decodeHeaders reads the copies at the start of a table and returns the newest
+// whole one. When there is none, the first copy says whose file it is.
+func decodeHeaders(b []byte) (header, error) {
+	first, err := decodeHeader(b)
+	if errors.Is(err, ErrNewer) || len(b) < headerCopies*headerSize {
+		return first, err
+	}
+	second, err2 := decodeHeader(b[headerSize:])
+	if err2 == nil && (err != nil || second.sequence > first.sequence) {
+		return second, nil
+	}
+	return first, err
 }
 
 // fits reports why a table with header h cannot serve an arena that wants w. A
@@ -143,6 +173,9 @@ func (h *header) fits(w *header) error {
 	if h.extentBytes != w.extentBytes || h.stride != w.stride {
 		return fmt.Errorf("%w: extents of %d bytes and %d records, want %d and %d",
 			errStale, h.extentBytes, h.stride, w.extentBytes, w.stride)
+	}
+	if h.kind == KindHost && (h.bootID != w.bootID || w.bootID == [16]byte{}) {
+		return fmt.Errorf("%w: host memory of boot %x, this is boot %x", errStale, h.bootID, w.bootID)
 	}
 	return nil
 }

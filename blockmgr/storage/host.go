@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -20,43 +21,104 @@ type HostExtent struct {
 	path string
 	file *os.File
 	mem  []byte
+	// small is why the file has no huge pages; nil when it has.
+	small error
 }
 
 // CreateHostExtent makes the file, reserves its memory and faults every page
-// in: a hole in tmpfs would be a SIGBUS in the engine that copies into it. An
-// older file of that name is unlinked first, so that whoever still maps it
-// keeps the old memory.
+// in: a hole in tmpfs would be a SIGBUS in the engine that copies into it. Until
+// Publish the file has a temporary name, under which there must be none yet.
 func CreateHostExtent(path string, geo Geometry) (*HostExtent, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("host extent: %w", err)
-	}
+	path += newSuffix
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("host extent: %w", err)
 	}
 	h := &HostExtent{geo: geo, path: path, file: f}
-	if err := h.populate(geo.FileBytes()); err != nil {
-		return nil, errors.Join(fmt.Errorf("host extent %s of %d bytes: %w", path, geo.FileBytes(), err), h.Close())
+	if geo.FileUnit <= PageSize { // hugetlbfs has nothing else
+		h.small = makeHuge(f, geo.FileBytes())
+	}
+	if h.mem, err = mapShared(f, 0, geo.FileBytes()); err == nil {
+		err = populate(h.mem)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("host extent %s of %d bytes: %w", path, geo.FileBytes(), err), h.Close(), os.Remove(path))
 	}
 	return h, nil
 }
 
-func (h *HostExtent) populate(size uint64) error {
-	fd := int(h.file.Fd())
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
-		return fmt.Errorf("fallocate: %w", err)
+// Publish gives a new extent the name that CreateHostExtent was called with.
+func (h *HostExtent) Publish() error {
+	path := strings.TrimSuffix(h.path, newSuffix)
+	if err := os.Rename(h.path, path); err != nil {
+		return fmt.Errorf("host extent: %w", err)
 	}
-	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	h.path = path
+	return nil
+}
+
+// OpenHostExtent maps a file that CreateHostExtent made earlier. A file of
+// another size is refused, and holes, which such a file should not have, are
+// filled.
+func OpenHostExtent(path string, geo Geometry) (*HostExtent, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("mmap: %w", err)
+		return nil, fmt.Errorf("host extent: %w", err)
 	}
-	h.mem = mem
-	err = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	h := &HostExtent{geo: geo, path: path, file: f}
+	if err := h.remap(); err != nil {
+		return nil, errors.Join(fmt.Errorf("host extent %s: %w", path, err), h.Close())
+	}
+	return h, nil
+}
+
+func (h *HostExtent) remap() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(h.file.Fd()), &st); err != nil {
+		return err
+	}
+	size := h.geo.FileBytes()
+	if uint64(st.Size) != size {
+		return fmt.Errorf("%d bytes, want %d", st.Size, size)
+	}
+	whole := uint64(st.Blocks)*statBlockBytes >= size
+	var err error
+	if whole {
+		// Looking at every page again would take seconds for a large pool.
+		h.mem, err = unix.Mmap(int(h.file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		return err
+	}
+	if h.mem, err = mapShared(h.file, 0, size); err != nil {
+		return err
+	}
+	return populate(h.mem)
+}
+
+// statBlockBytes is the unit in which stat counts what a file has allocated.
+const statBlockBytes = 512
+
+// mapShared allocates a piece of a file and maps it, shared, for reading and
+// writing. It is not necessarily faulted in.
+func mapShared(f *os.File, off int64, size uint64) ([]byte, error) {
+	fd := int(f.Fd())
+	if err := retryInterrupted(func() error { return unix.Fallocate(fd, 0, off, int64(size)) }); err != nil {
+		return nil, fmt.Errorf("fallocate: %w", err)
+	}
+	mem, err := unix.Mmap(fd, off, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	return mem, nil
+}
+
+// populate faults mapped memory in for writing.
+func populate(mem []byte) error {
+	err := retryInterrupted(func() error { return unix.Madvise(mem, unix.MADV_POPULATE_WRITE) })
 	if errors.Is(err, unix.EINVAL) {
 		// Kernels before 5.14: touch one byte of every page.
 		err = Guard(func() {
 			for i := 0; i < len(mem); i += PageSize {
-				mem[i] = 0
+				atomic.AddUint64((*uint64)(unsafe.Pointer(&mem[i])), 0)
 			}
 		})
 	}
@@ -64,6 +126,25 @@ func (h *HostExtent) populate(size uint64) error {
 		return fmt.Errorf("populate: %w", err)
 	}
 	return nil
+}
+
+// retryInterrupted calls again what a signal interrupted, such as a profiler's;
+// tmpfs undoes an interrupted allocation.
+func retryInterrupted(call func() error) error {
+	const tries = 100
+	var err error
+	for range tries {
+		if err = call(); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return err
+}
+
+// wordsOf is mapped memory as words. They are little-endian to whoever reads the
+// file, which is what every platform with this code is.
+func wordsOf(mem []byte) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
 }
 
 // Geometry is how the slots lie in the file.
@@ -85,14 +166,29 @@ func (h *HostExtent) Slot(i uint32) []byte {
 // SetGeneration stores slot i's generation word. Loaders compare it before and
 // after their copy, so it must change before the slot can be granted again.
 func (h *HostExtent) SetGeneration(i uint32, generation uint64) error {
-	if i >= h.geo.Slots {
-		return fmt.Errorf("generation of slot %d: want 0 to %d", i, h.geo.Slots-1)
+	word, err := h.generation(i)
+	if err != nil {
+		return err
 	}
-	// The word is aligned: the mapping is, and words are eight bytes. Clients
-	// read little-endian, which is what every platform with this code is.
-	return Guard(func() {
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(&h.mem[8*i])), generation)
-	})
+	return Guard(func() { atomic.StoreUint64(word, generation) })
+}
+
+// Generation is slot i's generation word, as clients see it: the memory is
+// shared with them, and what the slot table says is the truth.
+func (h *HostExtent) Generation(i uint32) (generation uint64, err error) {
+	word, err := h.generation(i)
+	if err != nil {
+		return 0, err
+	}
+	err = Guard(func() { generation = atomic.LoadUint64(word) })
+	return generation, err
+}
+
+func (h *HostExtent) generation(i uint32) (*uint64, error) {
+	if i >= h.geo.Slots {
+		return nil, fmt.Errorf("generation of slot %d: want 0 to %d", i, h.geo.Slots-1)
+	}
+	return &wordsOf(h.mem[:h.geo.DataOffset])[i], nil
 }
 
 // ContentSum is ContentSum of the first n bytes of slot i, or an error when the
@@ -103,29 +199,36 @@ func (h *HostExtent) ContentSum(i uint32, key kv.StoredKey, n uint64) (sum uint6
 	return sum, err
 }
 
-// punch gives the file's memory back to the system, whoever maps it. Reading
-// what is gone gives zeros and faults nobody.
-func (h *HostExtent) punch() error {
-	err := unix.Fallocate(int(h.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(h.geo.FileBytes()))
-	if err != nil {
-		return fmt.Errorf("give back the memory of %s: %w", h.path, err)
-	}
-	return nil
-}
-
-// Close unmaps, closes and unlinks the file. Engines that still map it keep
-// their memory.
+// Close unmaps and closes the file and leaves it where it is.
 func (h *HostExtent) Close() error {
-	var errs []error
+	var err error
 	if h.mem != nil {
-		errs = append(errs, unix.Munmap(h.mem))
+		err = unix.Munmap(h.mem)
 		h.mem = nil
 	}
-	errs = append(errs, h.file.Close())
-	if err := os.Remove(h.path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
+	return errors.Join(err, h.file.Close())
+}
+
+// discardHostFile unlinks the file of a host extent and gives its memory back to
+// the system, whoever maps it. Reading what is gone gives zeros and faults
+// nobody.
+func discardHostFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// The name goes first: under it there is never a file with holes.
+	err = os.Remove(path)
+	punch := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size())
+	if punch != nil {
+		punch = fmt.Errorf("give back the memory of %s: %w", path, punch)
+	}
+	return errors.Join(err, punch)
 }
 
 // FSInfo is what matters about the file system of a host directory.

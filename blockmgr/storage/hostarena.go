@@ -3,118 +3,192 @@ package storage
 import (
 	"errors"
 	"os"
+	"sync"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// HostArena is the node's shared host memory. It starts empty: what an earlier
-// agent left in the directory is unlinked, and engines that still map it keep
-// the old memory for as long as they like.
-type HostArena struct{ arena *arena }
+// HostArena is the node's shared host memory. It outlives the agent, but not
+// the boot: an arena of the same version and extent size is opened with the
+// blocks, pins and sessions it had. Where that cannot be, the files of the
+// earlier agent are unlinked, and engines that still map them keep the old
+// memory for as long as they like.
+type HostArena struct {
+	arena *arena
+	// small says once why extents have small pages.
+	small sync.Once
+}
 
 // HostPart is one extent of a host arena with its records.
 type HostPart struct {
+	// ID names the extent to clients. No other extent of the arena ever has it.
 	ID     uint32
 	Extent *HostExtent
 	Slots  *Section
 }
 
-// OpenHostArena locks the directory and clears it.
+// OpenHostArena locks the directory and finds what an earlier agent left.
 func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
-	a, _, err := openArena(cfg, KindHost)
+	a, err := openArena(cfg, KindHost)
 	if err != nil {
 		return nil, err
-	}
-	stale, err := a.extentFiles()
-	if err == nil {
-		err = a.removeExtents(stale)
-	}
-	if err != nil {
-		return nil, errors.Join(err, a.table.close())
-	}
-	if len(stale) > 0 {
-		cfg.Log.Info("removed the host extents of an earlier agent", zap.Int("extents", len(stale)), zap.String("dir", cfg.Dir))
 	}
 	if !a.fs.InMemory {
 		cfg.Log.Warn("host directory is on neither tmpfs nor hugetlbfs: blocks go through a real file system", zap.String("dir", cfg.Dir))
 	}
-	return &HostArena{a}, nil
+	return &HostArena{arena: a}, nil
 }
 
-// Namespace enters a namespace whose slots are slotBytes long and returns the
-// index that its records carry.
+// Warm reports whether the arena came back as an earlier agent left it.
+func (h *HostArena) Warm() bool { return h.arena.table.warm }
+
+// Extents is how many extents there are, those of an earlier agent included.
+func (h *HostArena) Extents() int {
+	h.arena.mu.Lock()
+	defer h.arena.mu.Unlock()
+	return len(h.arena.extents)
+}
+
+// Sessions is the arena's session table.
+func (h *HostArena) Sessions() *SessionTable { return h.arena.table.sessions }
+
+// Namespace enters a namespace whose slots are slotBytes long, a multiple of
+// PageSize, and returns the index that its records carry.
 func (h *HostArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	return h.arena.namespace(id, slotBytes)
 }
 
-// Grow makes one extent for namespace ns with room for at least minSlots,
-// reserved and faulted in. ErrFull means that the budget is used.
-func (h *HostArena) Grow(ns uint32, slotBytes, minSlots uint64) (HostPart, error) {
-	id, bytes, err := h.arena.reserve(ns, HostBytesFor(minSlots, slotBytes))
+// Unclaimed is how many slots Claim would find.
+func (h *HostArena) Unclaimed(ns uint32) int { return h.arena.unclaimedSlots(ns) }
+
+// Claim maps the extents that namespace ns had before the restart and hands
+// them out, oldest first. One that cannot be mapped is dropped, with a log line.
+func (h *HostArena) Claim(ns uint32) []HostPart {
+	var parts []HostPart
+	for _, section := range h.arena.takeUnclaimed(ns) {
+		held := h.arena.holding(section)
+		part, err := h.reopen(section, &held.sectionHead)
+		if err != nil {
+			h.arena.cfg.Log.Warn("host extent is dropped", zap.String("path", h.arena.path(section, held.extent)), zap.Error(err))
+			h.discard(section, held)
+			continue
+		}
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+func (h *HostArena) reopen(section uint32, head *sectionHead) (HostPart, error) {
+	ext, err := OpenHostExtent(h.arena.path(section, head.extent), h.arena.geometry(head))
 	if err != nil {
 		return HostPart{}, err
 	}
-	part, err := h.build(id, ns, bytes, slotBytes)
+	slots, err := h.arena.table.openSection(section, *head)
 	if err != nil {
-		h.arena.release(id)
+		return HostPart{}, errors.Join(err, ext.Close())
+	}
+	return HostPart{head.extent, ext, slots}, nil
+}
+
+// Grow makes one extent for namespace ns, with ExtentBytes of slots of slotBytes
+// each or what is left of the budget, but at least minSlots and, unless it is
+// zero, at most maxSlots. Its memory is reserved and faulted in. When the budget
+// is used, unclaimed extents yield, unless a session of their namespace is in
+// the session table; ErrFull means that dropping extents would help.
+func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostPart, error) {
+	section, head, err := h.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, h.discard)
+	if err != nil {
+		return HostPart{}, err
+	}
+	part, err := h.build(section, head)
+	if err != nil {
+		h.arena.release(section)
 		return HostPart{}, err
 	}
 	return part, nil
 }
 
-func (h *HostArena) build(id, ns uint32, bytes, slotBytes uint64) (HostPart, error) {
-	geo, err := HostGeometry(bytes, slotBytes, h.arena.fs.Unit)
+// build makes the file under a temporary name, which it loses when everything
+// about the extent is true.
+func (h *HostArena) build(section uint32, head sectionHead) (part HostPart, err error) {
+	ext, err := CreateHostExtent(h.arena.path(section, head.extent), h.arena.geometry(&head))
 	if err != nil {
 		return HostPart{}, err
 	}
-	ext, err := CreateHostExtent(h.arena.extentPath(id), geo)
-	if err != nil {
-		return HostPart{}, err
-	}
-	part := HostPart{ID: id, Extent: ext}
-	part.Slots, err = h.arena.table.section(id, ns, geo.Slots, true)
-	for i := uint32(0); i < geo.Slots && err == nil; i++ {
+	for i := uint32(0); i < head.slots && err == nil; i++ {
 		err = ext.SetGeneration(i, 1)
 	}
-	if err != nil {
-		return HostPart{}, errors.Join(err, part.close())
+	var slots *Section
+	if err == nil {
+		slots, err = h.arena.table.createSection(section, head)
 	}
-	return part, nil
+	if err == nil {
+		err = ext.Publish()
+	}
+	if err != nil {
+		err = errors.Join(err, ext.Close(), unlink(ext.path))
+		if slots != nil {
+			err = errors.Join(err, slots.close())
+		}
+		return HostPart{}, err
+	}
+	if ext.small != nil && h.arena.fs.InMemory {
+		h.small.Do(func() { h.arena.cfg.Log.Info("host extents have small pages", zap.NamedError("reason", ext.small)) })
+	}
+	return HostPart{head.extent, ext, slots}, nil
 }
 
-func (p HostPart) close() error {
-	var err error
-	if p.Slots != nil {
-		err = p.Slots.close()
-	}
-	return errors.Join(err, p.Extent.Close())
-}
+func (p HostPart) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
 
 // Drop unmaps and unlinks one extent, whose bytes return to the budget. A client
 // may map the file for as long as it likes, so its memory is taken out from under
 // the mapping: what is read there from now on is zero, the generation words
 // included, which tells a late loader that its load has failed.
 func (h *HostArena) Drop(p HostPart) {
-	if err := errors.Join(p.Extent.punch(), p.close()); err != nil {
-		h.arena.cfg.Log.Warn("dropping a host extent", zap.String("path", p.Extent.path), zap.Error(err))
+	section := p.Slots.index
+	if err := p.close(); err != nil {
+		h.arena.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.path), zap.Error(err))
 	}
-	h.arena.release(p.ID)
+	h.discard(section, h.arena.holding(section))
 }
 
-// Close unmaps and unlinks everything the arena made, its directory included
-// when it made that too and nothing else is in it.
-func (h *HostArena) Close(parts []HostPart) error {
+// discard removes the file of an extent that is not mapped here.
+func (h *HostArena) discard(section uint32, held holding) {
+	if err := discardHostFile(h.arena.path(section, held.extent)); err != nil {
+		h.arena.cfg.Log.Warn("dropping a host extent", zap.Error(err))
+	}
+	h.arena.release(section)
+}
+
+// Close unmaps the given parts and unlocks the directory. With keep all files
+// stay for the next agent, the session table too. Otherwise everything is
+// unlinked that the arena made, unclaimed extents included, and the directory if
+// it made that too and nothing else is in it.
+func (h *HostArena) Close(parts []HostPart, keep bool) error {
 	var errs []error
 	for _, p := range parts {
 		errs = append(errs, p.close())
 	}
+	if keep {
+		return errors.Join(append(errs, h.arena.table.close())...)
+	}
+	for section, held := range h.arena.all() {
+		errs = append(errs, unlink(h.arena.path(section, held.extent)))
+	}
 	// Unlink before unlocking: the next agent must not find this table.
-	errs = append(errs, os.Remove(h.arena.table.path), h.arena.table.close())
+	errs = append(errs, unlink(h.arena.table.path), h.arena.table.close())
 	if h.arena.madeDir {
 		// Somebody else's files in it are a reason to keep it, not an error.
 		_ = os.Remove(h.arena.cfg.Dir)
 	}
 	return errors.Join(errs...)
+}
+
+// Abandon leaves everything as if the agent had been killed now.
+func (h *HostArena) Abandon(parts []HostPart) {
+	if err := h.Close(parts, true); err != nil {
+		h.arena.cfg.Log.Warn("abandoning the host arena", zap.Error(err))
+	}
 }

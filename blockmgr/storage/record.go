@@ -49,8 +49,9 @@ const (
 	// RecordSize is the size of an encoded Record. Four fit a 512-byte sector and
 	// none straddles one, so that a sector-atomic device never tears a record.
 	RecordSize = 128
-	// recordVersion is the version byte of every record that was ever written.
-	recordVersion = 1
+	// recordVersion is the version byte of a record. Tables of other versions are
+	// never read.
+	recordVersion = 2
 )
 
 // ErrBadRecord: the bytes are no record: wrong CRC, version, state or padding.
@@ -79,6 +80,9 @@ type Record struct {
 	State   State
 	// Session is whom the slot was granted to.
 	Session uint64
+	// Priority is the block's priority in eviction and offload; storage gives it
+	// no meaning.
+	Priority uint32
 }
 
 // AppendRecord appends r's 128 bytes to b, little-endian:
@@ -87,8 +91,10 @@ type Record struct {
 //	seed u64 @40 | position u32 @48 | length u32 @52 | local u64 @56 |
 //	seq u64 @64 | parent seq u64 @72 | checksum u64 @80 | generation u64 @88 |
 //	recency u32 @96 | state u8 @100 | version u8 @101 | zero u16 @102 |
-//	session u64 @104 | zero[12] @112 | CRC32C of bytes 0..123 u32 @124
+//	session u64 @104 | priority u32 @112 | zero u64 @116 |
+//	CRC32C of bytes 0..95 and 100..123 u32 @124
 //
+// The CRC leaves out the recency, which is a hint: see Section.SetRecency.
 // The encoding is frozen in testdata/records.txt.
 func AppendRecord(b []byte, r *Record) []byte {
 	n := len(b)
@@ -109,8 +115,9 @@ func AppendRecord(b []byte, r *Record) []byte {
 	b = le.AppendUint32(b, r.Recency)
 	b = append(b, byte(r.State), recordVersion, 0, 0)
 	b = le.AppendUint64(b, r.Session)
-	b = append(b, make([]byte, 12)...)
-	return le.AppendUint32(b, crc32.Checksum(b[n:], castagnoli()))
+	b = le.AppendUint32(b, r.Priority)
+	b = le.AppendUint64(b, 0)
+	return le.AppendUint32(b, recordCRC(b[n:]))
 }
 
 // DecodeRecord reads what AppendRecord writes. Anything else is ErrBadRecord.
@@ -120,13 +127,13 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	b = b[:RecordSize]
 	le := binary.LittleEndian
-	if got, want := crc32.Checksum(b[:124], castagnoli()), le.Uint32(b[124:]); got != want {
+	if got, want := recordCRC(b), le.Uint32(b[124:]); got != want {
 		return Record{}, fmt.Errorf("%w: CRC %08x, computed %08x", ErrBadRecord, want, got)
 	}
 	if b[101] != recordVersion || b[100] >= NumStates {
 		return Record{}, fmt.Errorf("%w: version %d, state %d", ErrBadRecord, b[101], b[100])
 	}
-	if le.Uint16(b[102:]) != 0 || [12]byte(b[112:124]) != [12]byte{} {
+	if le.Uint16(b[102:]) != 0 || le.Uint64(b[116:]) != 0 {
 		return Record{}, fmt.Errorf("%w: reserved bytes are set", ErrBadRecord)
 	}
 	return Record{
@@ -144,7 +151,14 @@ func DecodeRecord(b []byte) (Record, error) {
 		Recency:    le.Uint32(b[96:]),
 		State:      State(b[100]),
 		Session:    le.Uint64(b[104:]),
+		Priority:   le.Uint32(b[112:]),
 	}, nil
+}
+
+// recordCRC is the CRC that belongs at the end of an encoded record.
+func recordCRC(b []byte) uint32 {
+	table := castagnoli()
+	return crc32.Update(crc32.Checksum(b[:recencyOffset], table), table, b[recencyOffset+4:124])
 }
 
 // castagnoli is the CRC32C table; the standard library builds it once.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -13,10 +14,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// table is the slot table of one arena: a header page, then a section of
-// records for each extent. Its file is locked for as long as it is open.
+// table is the slot table of one arena: two copies of the header, in a host
+// table the session table, and then a section of records for each extent. Its
+// file is locked for as long as it is open.
 //
-// A host table is mapped: a record is on tmpfs as soon as it is put. A disk
+// A host table is mapped: a record is in the file as soon as it is put. A disk
 // table is an image in memory whose changed pages are written in batches.
 type table struct {
 	path string
@@ -24,50 +26,75 @@ type table struct {
 	// io is file, with whatever a test put in front of it.
 	io   File
 	unit uint64
+	// kind and stride are the header's. They never change, so that sections are
+	// found without mu.
+	kind   Kind
+	stride uint32
+	// warm tells that the sections still mean something. When it is false, why
+	// says what was wrong with the table that was there, nil if there was none.
+	warm bool
+	why  error
+	// head is what a host table has before its first section, mapped; nil in a
+	// disk table. sessions lies in it.
+	head     []byte
+	sessions *SessionTable
 
 	mu     sync.Mutex
 	header header
 }
 
-// openTable opens or makes the slot table at path and locks it. reused tells
-// whether its records still mean something; when it is false, why says what was
-// wrong with the table that was there, nil if there was none.
-func openTable(path string, want header, unit uint64, wrap func(File) File) (t *table, reused bool, why error, err error) {
+// openTable opens or makes the file at path and locks it. Unless the table is
+// warm, reset must follow.
+func openTable(path string, want header, unit uint64, wrap func(string, File) File) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {
-		return nil, false, nil, err
+		return nil, err
 	}
-	t = &table{path: path, file: f, io: wrap(osFile{f}), unit: unit, header: want}
-	page := make([]byte, headerSize)
-	n := 0
-	if unit == PageSize {
-		// Elsewhere, on hugetlbfs, the header is never written; see reset.
-		n, err = f.ReadAt(page, 0)
+	t := &table{path: path, file: f, io: wrap(path, &osFile{f: f}), unit: unit, kind: want.kind, stride: want.stride, header: want}
+	err = t.read(&want)
+	switch {
+	case errors.Is(err, errStale):
+		t.why = err
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("slot table %s: %w", path, err), t.close())
 	}
+	return t, nil
+}
+
+// read takes over the table that is in the file, if there is one and it fits.
+// errStale means that it does not and is ours to make anew.
+func (t *table) read(want *header) error {
+	copies := make([]byte, headerCopies*headerSize)
+	n, err := t.file.ReadAt(copies, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, false, nil, errors.Join(fmt.Errorf("slot table %s: %w", path, err), f.Close())
+		return err
 	}
-	if n > 0 {
-		var old header
-		if old, why = decodeHeader(page[:n]); why == nil {
-			why = old.fits(&want)
+	if n == 0 {
+		return nil
+	}
+	old, err := decodeHeaders(copies[:n])
+	if err != nil {
+		return err
+	}
+	// Ids go on from where they were, whatever becomes of the sections.
+	t.header.nextExtent = old.nextExtent
+	if err := old.fits(want); err != nil {
+		return err
+	}
+	if t.kind == KindHost {
+		if err := t.mapHead(); err != nil {
+			return fmt.Errorf("%w: %w", errStale, err)
 		}
-		switch {
-		case why == nil && want.kind == KindDisk:
-			t.header = old
-			return t, true, nil, nil
-		case why != nil && !errors.Is(why, errStale):
-			return nil, false, nil, errors.Join(fmt.Errorf("slot table %s: %w", path, why), f.Close())
+		if err := t.sessions.check(); err != nil {
+			return fmt.Errorf("%w: %w", errStale, err)
 		}
 	}
-	if err := t.reset(); err != nil {
-		return nil, false, nil, errors.Join(err, f.Close())
-	}
-	return t, false, why, nil
+	t.header, t.warm = old, true
+	return nil
 }
 
 // openLocked opens path and takes its lock. The previous owner of a host table
-// unlinks it, so the file that was locked must still be the one at path.
+// may unlink it, so the file that was locked must still be the one at path.
 func openLocked(path string) (*os.File, error) {
 	for range 10 {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -88,31 +115,101 @@ func openLocked(path string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	return nil, fmt.Errorf("slot table %s: replaced again and again: %w", path, ErrLocked)
+	return nil, fmt.Errorf("slot table %s: it is replaced again and again: %w", path, ErrLocked)
 }
 
-// reset makes the table empty, with the header it has.
-func (t *table) reset() error {
+// reset makes the table empty. Extent ids start at nextExtent.
+func (t *table) reset(nextExtent uint64) error {
+	if err := t.unmapHead(); err != nil {
+		return fmt.Errorf("slot table %s: %w", t.path, err)
+	}
 	if err := t.file.Truncate(0); err != nil {
 		return fmt.Errorf("slot table: %w", err)
 	}
-	// hugetlbfs takes no writes; nothing ever reads a host header back there.
-	if t.unit > PageSize {
-		return nil
+	if t.kind == KindHost {
+		if err := t.mapHead(); err != nil {
+			return fmt.Errorf("slot table %s: %w", t.path, err)
+		}
 	}
-	return t.writeHeader()
-}
-
-func (t *table) writeHeader() error {
-	if _, err := t.io.WriteAt(t.header.encode(), 0); err != nil {
-		return fmt.Errorf("slot table %s: header: %w", t.path, err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for range headerCopies {
+		if err := t.updateLocked(func(h *header) { h.nextExtent = nextExtent }); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// headBytes is what lies before the first section.
+func (t *table) headBytes() uint64 {
+	size := uint64(headerCopies * headerSize)
+	if t.kind == KindHost {
+		size += sessionTableBytes
+	}
+	return roundUp(size, t.unit)
+}
+
+func (t *table) mapHead() error {
+	mem, err := mapShared(t.file, 0, t.headBytes())
+	if err != nil {
+		return err
+	}
+	t.head = mem
+	t.sessions = newSessionTable(wordsOf(mem[headerCopies*headerSize:][:sessionTableBytes]), pidNamespace())
+	return nil
+}
+
+func (t *table) unmapHead() error {
+	if t.head == nil {
+		return nil
+	}
+	t.sessions.close()
+	err := unix.Munmap(t.head)
+	t.head = nil
+	return err
+}
+
+// updateLocked changes the header and stores it in the copy that is not the
+// newest. A host's goes through the mapping, because hugetlbfs takes no writes.
+func (t *table) updateLocked(change func(*header)) error {
+	next := t.header
+	change(&next)
+	next.sequence++
+	page, off := next.encode(), int64(next.sequence%headerCopies)*headerSize
+	if t.head != nil {
+		copy(t.head[off:], page)
+		t.header = next
+		return nil
+	}
+	_, err := t.io.WriteAt(page, off)
+	if err == nil {
+		err = t.io.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("slot table %s: header: %w", t.path, err)
+	}
+	t.header = next
+	return nil
+}
+
+// takeExtentID returns an id that no extent of this arena has had.
+func (t *table) takeExtentID() (uint32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := t.header.nextExtent
+	if id > math.MaxUint32 {
+		return 0, fmt.Errorf("slot table %s: all extent ids up to %d are used", t.path, uint32(math.MaxUint32))
+	}
+	return uint32(id), t.updateLocked(func(h *header) { h.nextExtent++ })
 }
 
 // namespace is the index of id in the directory, where it is entered when new.
 // inUse names the indices that must not be given to another namespace.
 func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32) bool) (uint32, error) {
+	if slotBytes == 0 || slotBytes%PageSize != 0 {
+		return 0, fmt.Errorf("namespace %s: slots of %d bytes: want a multiple of %d", id, slotBytes, PageSize)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	item := directoryItem{id, slotBytes}
@@ -135,15 +232,7 @@ func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32
 		}
 		next[i] = item
 	}
-	t.header.directory = next
-	if t.unit > PageSize {
-		return uint32(i), nil
-	}
-	if err := t.writeHeader(); err != nil {
-		t.header.directory = dir
-		return 0, err
-	}
-	return uint32(i), nil
+	return uint32(i), t.updateLocked(func(h *header) { h.directory = next })
 }
 
 // item is the directory entry of index i; ok is false when there is none.
@@ -156,38 +245,5 @@ func (t *table) item(i uint32) (item directoryItem, ok bool) {
 	return t.header.directory[i], true
 }
 
-func (t *table) sectionOffset(extent uint32) int64 {
-	return int64(t.unit + uint64(extent)*uint64(t.header.stride)*RecordSize)
-}
-
-// section opens the records of one extent. A fresh section is all free, at
-// generation 1, and belongs to namespace ns.
-func (t *table) section(extent, ns, slots uint32, fresh bool) (*Section, error) {
-	size := int(roundUp(uint64(slots)*RecordSize, t.unit))
-	off := t.sectionOffset(extent)
-	s := &Section{table: t, extent: extent, slots: slots, dirty: map[uint32]struct{}{}}
-	var err error
-	if t.header.kind == KindHost {
-		if err := unix.Fallocate(int(t.file.Fd()), 0, off, int64(size)); err != nil {
-			return nil, fmt.Errorf("slot table %s: fallocate: %w", t.path, err)
-		}
-		s.image, err = unix.Mmap(int(t.file.Fd()), off, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	} else {
-		s.image, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("slot table %s: mmap: %w", t.path, err)
-	}
-	if !fresh {
-		if _, err := t.io.ReadAt(s.image, off); err != nil && !errors.Is(err, io.EOF) {
-			return nil, errors.Join(fmt.Errorf("slot table %s: %w", t.path, err), s.close())
-		}
-		return s, nil
-	}
-	for i := range slots {
-		s.Put(i, &Record{Namespace: ns, Generation: 1})
-	}
-	return s, nil
-}
-
-func (t *table) close() error { return t.io.Close() }
+// close unmaps the head, closes the file and so gives up the lock.
+func (t *table) close() error { return errors.Join(t.unmapHead(), t.io.Close()) }

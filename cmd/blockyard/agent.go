@@ -4,16 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
-// agentCmd runs the node agent until it is told to stop.
+// agentCmd runs the node agent until it is told to stop. Where a setting of KVBM
+// means the same, its variable holds when neither the flag nor the variable of
+// Blockyard is given.
 type agentCmd struct {
 	Node       string   `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
 	Socket     string   `help:"Unix socket that engines connect to." default:"/run/blockyard/agent.sock" type:"path" env:"BLOCKYARD_SOCKET"`
-	Admin      string   `help:"Address of the HTTP server for health, metrics and dumps. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
+	Admin      string   `help:"Address of the HTTP server for health, metrics and administration. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
 	NATS       string   `name:"nats" help:"NATS server that events are published to. Without one nothing is published." env:"BLOCKYARD_NATS" placeholder:"URL"`
 	Cluster    string   `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
 	HostDir    string   `help:"Directory of the host tier; it should be on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
@@ -22,6 +31,31 @@ type agentCmd struct {
 	DiskSize   Size     `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
 	ExtentSize Size     `help:"What a pool grows by, at most 1GiB." default:"64MiB" env:"BLOCKYARD_EXTENT_SIZE"`
 	AllowUID   []uint32 `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+
+	DiskFilter    string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
+	DiskAllocator string            `help:"How O_DIRECT is set on disk files: after they were opened (default) or when they are (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
+	DirectIO      string            `name:"direct-io" help:"Whether disk files bypass the page cache: where it works (auto), never (off) or else not at all (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
+	ZeroFill      bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
+	IODeadline    time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
+	ScrubRate     Size              `help:"Bytes a second at which each pool verifies what it stores; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
+	Quota         map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
+	DiscardHost   bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
+	NoPrefetch    bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
+	KVBMMetrics   string            `name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
+
+	given map[string]bool // flags on the command line
+}
+
+// AfterApply notes which flags were on the command line: they win over every
+// variable, and the log says so.
+func (c *agentCmd) AfterApply(k *kong.Context) error {
+	c.given = make(map[string]bool)
+	for _, p := range k.Path {
+		if p.Flag != nil {
+			c.given[p.Flag.Name] = true
+		}
+	}
+	return nil
 }
 
 // Run starts the agent, says that it is ready and serves until ctx ends.
@@ -31,17 +65,12 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and there is nothing to do about it
-	node := c.Node
-	if node == "" {
-		if node, err = os.Hostname(); err != nil {
-			return fmt.Errorf("node name: %w", err)
-		}
+	cfg, err := c.configure(os.Environ(), log)
+	if err != nil {
+		return err
 	}
-	a, err := agent.New(ctx, agent.Config{
-		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
-		HostDir: c.HostDir, HostBytes: uint64(c.HostSize), DiskDir: c.DiskDir, DiskBytes: uint64(c.DiskSize),
-		ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
-	}, log)
+	limitHeap(cfg.HostBytes, log)
+	a, err := agent.New(ctx, cfg, log)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil // told to stop while it started
 	}
@@ -57,4 +86,55 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		return errors.Join(err, a.Close())
 	}
 	return a.Run(ctx)
+}
+
+// configure is what flags and environ make of an agent; the log gets each value
+// with its source.
+func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, error) {
+	node := c.Node
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return agent.Config{}, fmt.Errorf("node name: %w", err)
+		}
+	}
+	s, err := newSettings(c.given, environ)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	cfg := agent.Config{
+		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
+		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
+		NoPrefetch: c.NoPrefetch,
+		Tuning: agent.Tuning{
+			Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
+			DiscardHost: c.DiscardHost,
+		},
+	}
+	if c.ScrubRate == 0 {
+		cfg.Tuning.ScrubBytesPerSecond = -1
+	}
+	c.takeSizes(s, &cfg)
+	c.takeDisk(s, &cfg)
+	if err := c.takeKVBM(s, &cfg); err != nil {
+		return agent.Config{}, err
+	}
+	for _, w := range s.warnings {
+		log.Warn("environment", zap.String("warning", w))
+	}
+	log.Info("configuration", s.fields...)
+	return cfg, nil
+}
+
+// limitHeap has the Go heap collected before the node's memory limit is reached,
+// of which the host tier takes its part.
+func limitHeap(hostBytes uint64, log *zap.Logger) {
+	limits, err := resource.Read("/")
+	if err != nil {
+		log.Warn("the node's limits cannot be read: the heap is not limited by them", zap.Error(err))
+	}
+	if limit, ok := resource.MemoryLimit(limits, hostBytes, os.Getenv("GOMEMLIMIT")); ok {
+		debug.SetMemoryLimit(limit)
+		log.Info("heap limit", zap.Int64("bytes", limit), zap.Uint64("host_bytes", hostBytes))
+	}
 }

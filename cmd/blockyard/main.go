@@ -20,6 +20,7 @@ type cli struct {
 	Agent     agentCmd     `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
 	Router    routerCmd    `cmd:"" help:"Run the router: choose a worker for each request."`
 	Demo      demoCmd      `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
+	Bench     benchCmd     `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
 	Version   versionCmd   `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine simEngineCmd `cmd:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }
@@ -50,6 +51,7 @@ func run(ctx context.Context, root any, args []string, stdout, stderr io.Writer)
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		demoVars(),
+		benchVars(),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.BindTo(stdout, (*io.Writer)(nil)),
 	)

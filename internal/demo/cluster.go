@@ -126,6 +126,9 @@ func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (
 			"--host-dir=" + host, "--host-size=" + decimal(spec.hostBytes),
 			"--disk-dir=" + disk, "--disk-size=" + decimal(spec.diskBytes),
 			"--extent-size=" + decimal(extentBytes),
+			// Minutes of a cache's life: everything goes to disk at once, and nothing
+			// is left behind.
+			"--disk-filter=none", "--discard-host",
 		},
 	}, &ready)
 	return &agentNode{endpoint: endpoint{process, "http://" + ready.Admin}, socket: ready.Socket}, err

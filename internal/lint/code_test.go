@@ -158,13 +158,13 @@ var drawerRule = rule{
 }
 
 var sleepRule = rule{
-	name:   "tests do not sleep",
+	name:   "tests do not sleep but in synctest's time",
 	reason: "a sleep is too short on a busy machine and too long on every other; use synctest, a channel, or a wait for a condition",
 	check: func(t *tree) []problem {
 		var found []problem
 		for s := range t.goFiles {
 			clock := s.localName("time")
-			if !s.isTest() || clock == "" {
+			if !s.isTest() || clock == "" || s.localName("testing/synctest") != "" {
 				continue
 			}
 			ast.Inspect(s.syntax, func(n ast.Node) bool {

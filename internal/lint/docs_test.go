@@ -111,7 +111,8 @@ func messageKeys(m proto.Message) []string {
 	var collect func(reflect.Type)
 	collect = func(s reflect.Type) {
 		for i := range s.NumField() {
-			keys = append(keys, s.Field(i).Tag.Get("msg"))
+			key, _, _ := strings.Cut(s.Field(i).Tag.Get("msg"), ",")
+			keys = append(keys, key)
 			if s.Field(i).Type.Kind() == reflect.Struct {
 				collect(s.Field(i).Type)
 			}

@@ -133,6 +133,7 @@ func ruleExamples() map[string][]example {
 		sleepRule.name: {
 			good("a/a.go", importing("a", "time")+"func f() { time.Sleep(1) }\n"),
 			good("a/a_test.go", importing("a", "time")+"func f() { clock.Sleep(1); _ = time.Second }\n"),
+			good("a/a_test.go", importing("a", "time", "testing/synctest")+"func f() { synctest.Wait(); time.Sleep(1) }\n"),
 			bad("a/a_test.go", importing("a", "time")+"func f() { time.Sleep(1) }\n"),
 			bad("a/a_test.go", "package a\n\nimport clock \"time\"\n\nvar nap = clock.Sleep\n"),
 		},

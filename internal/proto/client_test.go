@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -149,6 +150,55 @@ func TestRefusalIsAnErrorThatSaysWhy(t *testing.T) {
 	}
 	if want := "agent refused STORE: not_found: request 1 is not open"; err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+func TestResumeNamesTheEarlierSessionAndReturnsWhatIsKept(t *testing.T) {
+	earlier := Welcome{Session: 98, AgentNonce: 6}
+	held := Held{Granted: []Slot{{Extent: 1, Index: 2, Generation: 3}, {Extent: 1, Index: 3, Generation: 3}}, Pinned: []Slot{{Extent: 4}}}
+	c := connect(t, DialScheduler, func(a fakeAgent) {
+		var m Resume
+		h := a.want(TypeResume, &m)
+		if m.Session != earlier.Session || m.AgentNonce != earlier.AgentNonce || len(m.Granted) != 32 || len(m.Pinned) != 16 {
+			t.Errorf("got %+v", m)
+		}
+		a.send(TypeResumed, h.Corr, &Resumed{Granted: m.Granted[16:], Pinned: m.Pinned}, nil)
+		a.untilClosed()
+	})
+	defer c.Close()
+	kept, err := c.Resume(t.Context(), earlier, held)
+	if d := cmp.Diff(Held{Granted: held.Granted[1:], Pinned: held.Pinned}, kept); err != nil || d != "" {
+		t.Errorf("error %v (-want +got):\n%s", err, d)
+	}
+}
+
+// An agent of an earlier build knows no priority: a STORE without one is the
+// frame that it always was.
+func TestPriorityTravelsOnlyWhenThereIsOne(t *testing.T) {
+	c := connect(t, DialScheduler, func(a fakeAgent) {
+		for _, want := range []struct {
+			priority uint32
+			keys     int
+		}{{0, 4}, {7, 5}} {
+			f, err := a.Receive()
+			var m Store
+			if err == nil {
+				err = Decode(f.Type, f.Body, &m)
+			}
+			keys, _, _ := msgp.ReadMapHeaderBytes(f.Body)
+			if err != nil || m.Priority != want.priority || int(keys) != want.keys {
+				t.Errorf("got %+v in %d keys, error %v: want priority %d in %d", m, keys, err, want.priority, want.keys)
+			}
+			a.send(TypeGrant, f.Corr, &Grant{Request: m.Request, Present: m.Count}, nil)
+		}
+		a.untilClosed()
+	})
+	defer c.Close()
+	if _, err := c.Store(t.Context(), RequestID{ID: 1}, 0, 4); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.StorePriority(t.Context(), RequestID{ID: 1}, 0, 4, 7); err != nil {
+		t.Error(err)
 	}
 }
 

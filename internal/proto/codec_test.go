@@ -106,6 +106,7 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{&Welcome{}, "namespace_id: 0 bytes, want 16"},
 		{&Grant{Grants: make([]byte, 23)}, "grants: 23 bytes is not a multiple of 24"},
 		{&Resume{Pinned: make([]byte, 17)}, "pinned: 17 bytes is not a multiple of 16"},
+		{&Resume{Granted: make([]byte, 16*1021), Pinned: make([]byte, 16*1020)}, "granted and pinned: 2041 items, want at most 2040 together"},
 		{&Load{Slots: make([]byte, 32), Blocks: make([]byte, 4)}, "blocks: 1 items, want 2..2"},
 		{&Bye{Reason: strings.Repeat("r", 1025)}, "reason: 1025 bytes, want at most 1024"},
 	} {
@@ -125,6 +126,7 @@ func TestLargestBodiesFitAFrame(t *testing.T) {
 		{TypeLoad, 0, &Load{Job: 1 << 63, Slots: slots, Blocks: make([]byte, MaxBlocksPerFrame*packedTokenSize)}},
 		{TypeClaimed, 1, &Claimed{Job: 1 << 63, Slots: slots}},
 		{TypeCommit, 1, &SlotList{Request: 1 << 63, Slots: slots}},
+		{TypeResume, 1, &Resume{Session: 1 << 63, AgentNonce: 1 << 63, Pinned: make([]byte, MaxResumeSlots*packedSlotSize)}},
 	} {
 		if err := s.m.Validate(); err != nil {
 			t.Errorf("%s: %v", s.t, err)

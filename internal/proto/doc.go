@@ -31,7 +31,9 @@
 // What LOOKUP reports is pinned for the session until RELEASE, CLOSE, the
 // request's next OPEN or the session's end; what STORE grants belongs to the
 // session until COMMIT, ABORT, CLOSE or the session's end. An engine must have no
-// copy in flight to or from a slot when it gives the slot back.
+// copy in flight to or from a slot when it gives the slot back. When the agent
+// dies both stay the engine's: it names them to the next agent with RESUME, and
+// settles what RESUMED gives back under the request id ResumedRequest.
 //
 // # Limits and failure
 //

@@ -218,6 +218,9 @@ type Store struct {
 	Generation uint32 `msg:"gen"`
 	First      uint32 `msg:"first"`
 	Count      uint32 `msg:"count"`
+	// Priority is the retention priority of the blocks, higher for what is worth
+	// more. An engine without priorities leaves it out.
+	Priority uint32 `msg:"priority,omitempty"`
 }
 
 // Grant answers Store (GRANT). Granted + Present + Refused = Count.
@@ -231,6 +234,11 @@ type Grant struct {
 	Present uint32 `msg:"present"`
 	Refused uint32 `msg:"refused"`
 }
+
+// ResumedRequest is the request id under which COMMIT, ABORT, RELEASE and CLOSE
+// name what RESUMED gave back, with generation 0. No request can be opened with
+// it. In RELEASE the run of blocks counts the slots of RESUMED's Pinned.
+const ResumedRequest = 1<<64 - 1
 
 // SlotList names slots that were granted; the body of COMMIT and ABORT.
 type SlotList struct {
@@ -254,18 +262,21 @@ type Bye struct {
 }
 
 // Resume names what a client still holds from a session with an earlier agent
-// (RESUME), after HELLO.
+// (RESUME), after HELLO: every slot that a copy may be in flight to or from. What
+// it does not name is free for others at once.
 type Resume struct {
 	// Session and AgentNonce are those of the earlier WELCOME.
 	Session    uint64 `msg:"session"`
 	AgentNonce uint64 `msg:"agent_nonce"`
-	// Granted and Pinned are packed slots.
+	// Granted and Pinned are packed slots, together at most MaxResumeSlots, no slot
+	// twice in one of them: a slot that several requests had pinned is named once.
 	Granted []byte `msg:"granted"`
 	Pinned  []byte `msg:"pinned"`
 }
 
-// Resumed answers Resume (RESUMED): the slots that the client keeps. Whatever
-// it named and does not find here is no longer its own.
+// Resumed answers Resume (RESUMED): the slots that the client keeps, under the
+// request id ResumedRequest. Whatever it named and does not find here is no
+// longer its own.
 type Resumed struct {
 	Granted []byte `msg:"granted"`
 	Pinned  []byte `msg:"pinned"`

@@ -1508,19 +1508,37 @@ func (z *SlotList) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Store) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 4
-	// string "req"
-	o = append(o, 0x84, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "first"
-	o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
-	o = msgp.AppendUint32(o, z.First)
-	// string "count"
-	o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
-	o = msgp.AppendUint32(o, z.Count)
+	// check for omitted fields
+	zb0001Len := uint32(5)
+	var zb0001Mask uint8 /* 5 bits */
+	_ = zb0001Mask
+	if z.Priority == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x10
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "first"
+		o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
+		o = msgp.AppendUint32(o, z.First)
+		// string "count"
+		o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
+		o = msgp.AppendUint32(o, z.Count)
+		if (zb0001Mask & 0x10) == 0 { // if not omitted
+			// string "priority"
+			o = append(o, 0xa8, 0x70, 0x72, 0x69, 0x6f, 0x72, 0x69, 0x74, 0x79)
+			o = msgp.AppendUint32(o, z.Priority)
+		}
+	}
 	return
 }
 
@@ -1566,6 +1584,12 @@ func (z *Store) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Count")
 				return
 			}
+		case "priority":
+			z.Priority, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Priority")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1580,7 +1604,7 @@ func (z *Store) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Store) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 9 + msgp.Uint32Size
 	return
 }
 

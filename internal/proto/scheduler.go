@@ -30,6 +30,12 @@ type StoreAnswer struct {
 	Present, Refused int
 }
 
+// Held is what an engine holds: slots that it was granted and has neither
+// committed nor aborted, and slots that it has pinned.
+type Held struct {
+	Granted, Pinned []Slot
+}
+
 // SchedulerClient is the connection of an engine's scheduler. Its methods may
 // be called from several goroutines; the frames of one request must be sent in
 // order, which is the caller's to see to.
@@ -137,6 +143,12 @@ func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, fi
 // put together when count is above MaxBlocksPerFrame; on an error the grants
 // made so far are returned with it.
 func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count int) (StoreAnswer, error) {
+	return c.StorePriority(ctx, r, first, count, 0)
+}
+
+// StorePriority is Store of blocks with a retention priority: the higher it is,
+// the longer they stay.
+func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first, count int, priority uint32) (StoreAnswer, error) {
 	if err := checkRun(TypeStore, first, count); err != nil {
 		return StoreAnswer{}, err
 	}
@@ -144,7 +156,7 @@ func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count i
 	for count > 0 {
 		n := min(count, MaxBlocksPerFrame)
 		var g Grant
-		s := Store{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n)}
+		s := Store{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), Priority: priority}
 		err := c.call(ctx, TypeStore, &s, TypeGrant, &g)
 		if err != nil {
 			return a, err
@@ -203,11 +215,24 @@ func (c *SchedulerClient) CloseRequest(r RequestID) error {
 }
 
 // Resume names what the engine still holds from a session with an earlier
-// agent, and returns what it may keep of that.
-func (c *SchedulerClient) Resume(ctx context.Context, m Resume) (Resumed, error) {
+// agent, of which Welcome was w, and returns what it may keep of that. What is
+// kept belongs to the request ResumedRequest, generation 0, until Commit, Abort,
+// Release, where the run counts the slots of Pinned, or CloseRequest. It may be
+// called once.
+func (c *SchedulerClient) Resume(ctx context.Context, w Welcome, h Held) (kept Held, err error) {
+	m := Resume{
+		Session: w.Session, AgentNonce: w.AgentNonce,
+		Granted: AppendSlots(nil, h.Granted), Pinned: AppendSlots(nil, h.Pinned),
+	}
 	var a Resumed
-	err := c.call(ctx, TypeResume, &m, TypeResumed, &a)
-	return a, err
+	if err := c.call(ctx, TypeResume, &m, TypeResumed, &a); err != nil {
+		return Held{}, err
+	}
+	if kept.Granted, err = ParseSlots(nil, a.Granted); err != nil {
+		return Held{}, err
+	}
+	kept.Pinned, err = ParseSlots(nil, a.Pinned)
+	return kept, err
 }
 
 // Bye ends the session in order: no copy may be in flight. The agent then

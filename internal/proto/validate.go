@@ -17,6 +17,9 @@ const (
 	MaxEndpointLen = 256
 	// MaxTokens bounds the tokens of one request, and so block indices.
 	MaxTokens = 4 << 20
+	// MaxResumeSlots bounds the slots of a RESUME, granted and pinned together: as
+	// many as fit a frame.
+	MaxResumeSlots = 2040
 	// MaxWaitMillis bounds how long a LOOKUP may ask the agent to wait.
 	MaxWaitMillis = 60_000
 	// MaxExtentBytes is the size of the largest extent file.
@@ -242,8 +245,14 @@ func (m *Resume) Validate() error { return checkHeld(m.Granted, m.Pinned) }
 func (m *Resumed) Validate() error { return checkHeld(m.Granted, m.Pinned) }
 
 func checkHeld(granted, pinned []byte) error {
-	return firstError(
-		checkPacked("granted", granted, packedSlotSize, 0, MaxFrame/packedSlotSize),
-		checkPacked("pinned", pinned, packedSlotSize, 0, MaxFrame/packedSlotSize),
-	)
+	if err := firstError(
+		checkPacked("granted", granted, packedSlotSize, 0, MaxResumeSlots),
+		checkPacked("pinned", pinned, packedSlotSize, 0, MaxResumeSlots),
+	); err != nil {
+		return err
+	}
+	if n := (len(granted) + len(pinned)) / packedSlotSize; n > MaxResumeSlots {
+		return fmt.Errorf("granted and pinned: %d items, want at most %d together", n, MaxResumeSlots)
+	}
+	return nil
 }

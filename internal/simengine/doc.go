@@ -32,9 +32,11 @@
 //	    that is the source of a store is referenced until it has been copied.
 //	  - publisher is one goroutine, the only one that touches the event sockets.
 //
-// Failure: without an agent, or when it goes away, the engine serves on. Loads
-// that were outstanding end as failed and their blocks are recomputed; the
-// engine dials again with bounded backoff. A loaded block with a wrong byte is
+// Failure: without an agent, or when it goes away, the engine serves on. Copies
+// under way end as they would have, because their slots stay the engine's; what
+// had not begun fails, and its blocks are recomputed. The engine dials again with
+// bounded backoff, names to the next agent what copies still use, and commits,
+// aborts or releases that when they have ended. A loaded block with a wrong byte is
 // counted byte by byte, recomputed and never served. When queues are full a
 // request is refused with 503. Shutdown drains for at most two seconds.
 package simengine

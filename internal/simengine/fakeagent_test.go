@@ -3,6 +3,7 @@ package simengine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ type fakeAgent struct {
 	granted  map[proto.Slot]proto.RequestID
 	claims   []int // blocks of each CLAIM
 	ended    bool
+	resumes  []proto.Held  // of each RESUME, as it came
+	keep     bool          // RESUMED gives back what was named
+	stored   chan struct{} // when not nil, each COMMIT waits to receive from it, and then fails if the agent has ended
 
 	loads chan proto.LoadJob
 	done  chan struct{}
@@ -167,9 +171,12 @@ func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int
 }
 
 func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.Slot) error {
+	if f.stored != nil {
+		<-f.stored
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.request(r); err != nil {
+	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
 		return err
 	}
 	if f.failCommits {
@@ -186,9 +193,34 @@ func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.S
 	return nil
 }
 
+// Resume gives back all that was named or, unless told to keep it, nothing; the
+// requests and pins of the earlier session are no more.
+func (f *fakeAgent) Resume(_ context.Context, _ proto.Welcome, h proto.Held) (proto.Held, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resumes = append(f.resumes, h)
+	clear(f.requests)
+	clear(f.pins)
+	if !f.keep {
+		clear(f.granted)
+		return proto.Held{}, nil
+	}
+	kept := proto.RequestID{ID: proto.ResumedRequest}
+	for s := range f.granted {
+		if delete(f.granted, s); slices.Contains(h.Granted, s) {
+			f.granted[s] = kept
+		}
+	}
+	f.pins[kept] = len(h.Pinned)
+	return h, nil
+}
+
 func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
 	for _, s := range slots {
 		delete(f.granted, s)
 	}
@@ -198,6 +230,9 @@ func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
 func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
+		return err
+	}
 	f.pins[r] -= count
 	return nil
 }
@@ -205,6 +240,9 @@ func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
 func (f *fakeAgent) CloseRequest(r proto.RequestID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
 	f.checkSettled("CLOSE", r)
 	delete(f.requests, r)
 	delete(f.pins, r)

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -45,7 +47,7 @@ func newTestEngine(o Options, agent *fakeAgent) *testEngine {
 	var r remote = absent{}
 	giveUp := func() {}
 	if agent != nil {
-		e.session = newSession(&o, hello(&o, 1, "", ""), d, nil, &e.counts)
+		e.session = newSession(&o, hello(&o, 1, "", ""), d, zap.NewNop(), &e.counts)
 		l := newLink(agent, agent, d, o.LookupWait, &e.counts)
 		e.session.current.Store(&liveLink{link: l, limit: 1000, enabled: true})
 		r, giveUp = e.session, l.close

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -29,6 +30,7 @@ type schedulerConn interface {
 	Abort(r proto.RequestID, slots []proto.Slot) error
 	Release(r proto.RequestID, first, count int) error
 	CloseRequest(r proto.RequestID) error
+	Resume(ctx context.Context, w proto.Welcome, h proto.Held) (proto.Held, error)
 	SlotBytes(s proto.Slot) ([]byte, error)
 	Bye(ctx context.Context, reason string) error
 	Done() <-chan struct{}
@@ -44,8 +46,9 @@ type workerConn interface {
 }
 
 // link is one session with the agent: the scheduler's connection, the
-// worker's, and the loads that are under way. Conversations may outlive it;
-// whatever they ask of it then fails.
+// worker's, and the copies that are under way. Conversations may outlive it;
+// whatever they ask of it then fails. Copies may outlive the connections: they
+// end before the mappings go.
 type link struct {
 	sched  schedulerConn
 	worker workerConn
@@ -57,12 +60,13 @@ type link struct {
 	cancel context.CancelFunc
 	copier chan struct{} // closed when the copier has ended
 
-	// copying is held for reading while mapped memory is in use. close takes it
-	// for writing before the mappings go.
-	copying sync.RWMutex
-	closed  bool // guarded by copying
+	copies  sync.WaitGroup // that use mapped memory; none begins once the link is lost
+	closing atomic.Bool    // copies give up at their next block
 
 	mu      sync.Mutex
+	lost    bool                // nothing begins any more
+	granted map[proto.Slot]bool // granted and not settled; whether the block is in it
+	loading map[proto.Slot]int  // pinned and being read, by how many loads
 	jobs    map[uint64]*loadJob // claimed, but no LOAD has come yet; nil when none will come
 	lastJob uint64
 }
@@ -80,6 +84,7 @@ func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duratio
 	l := &link{
 		sched: sched, worker: worker, device: d, wait: wait, ctr: ctr,
 		copier: make(chan struct{}), jobs: make(map[uint64]*loadJob),
+		granted: make(map[proto.Slot]bool), loading: make(map[proto.Slot]int),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.runCopier()
@@ -98,10 +103,9 @@ func (l *link) serve(ctx context.Context) {
 // close ends the session: it waits for copies under way, says goodbye if the
 // connection still stands, and unmaps the extents.
 func (l *link) close() {
-	l.cancel()
-	l.copying.Lock()
-	l.closed = true
-	l.copying.Unlock()
+	l.lose()
+	l.closing.Store(true)
+	l.copies.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), byeTime)
 	defer cancel()
 	// A session that has ended already needs no goodbye.
@@ -166,10 +170,11 @@ func (l *link) copyJob(load proto.LoadJob) {
 		return
 	}
 	good, whole := 0, true
-	if len(load.Slots) != len(j.blocks) || len(load.Blocks) != len(j.blocks) {
+	if len(load.Slots) != len(j.blocks) || len(load.Blocks) != len(j.blocks) || !l.beginLoad(load.Slots) {
 		j.good <- 0
 		return
 	}
+	defer l.endLoad(load.Slots)
 	for i, b := range j.blocks {
 		err := l.loadBlock(load.Slots[i], b, j.ids[i].key)
 		if load.Blocks[i] != uint32(b) {
@@ -185,9 +190,7 @@ func (l *link) copyJob(load proto.LoadJob) {
 // loadBlock copies a slot into device block b and compares every byte. A slot
 // that was granted again in the meantime shows in its generation word.
 func (l *link) loadBlock(s proto.Slot, b int32, key kv.BlockKey) error {
-	l.copying.RLock()
-	defer l.copying.RUnlock()
-	if l.closed {
+	if l.closing.Load() {
 		return proto.ErrDisconnected
 	}
 	src, err := l.worker.SlotBytes(s)
@@ -220,9 +223,7 @@ func (l *link) checkGeneration(s proto.Slot) error {
 
 // fillSlot copies device block b into a granted slot.
 func (l *link) fillSlot(s proto.Slot, b int32) error {
-	l.copying.RLock()
-	defer l.copying.RUnlock()
-	if l.closed {
+	if l.closing.Load() {
 		return proto.ErrDisconnected
 	}
 	dst, err := l.sched.SlotBytes(s)

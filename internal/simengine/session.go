@@ -40,6 +40,7 @@ type session struct {
 // liveLink is a link with what the agent said about it.
 type liveLink struct {
 	*link
+	welcome proto.Welcome
 	limit   int64 // open requests
 	enabled bool  // it has a tier to store into
 }
@@ -83,13 +84,24 @@ func (s *session) run(ctx context.Context) {
 	redial := minRedial
 	tried := sync.OnceFunc(func() { close(s.tried) })
 	defer tried()
+	var left *liveLink // of an agent that has died, with what it had granted and pinned
+	defer func() {
+		if left != nil {
+			left.close()
+		}
+	}()
 	for ctx.Err() == nil {
 		l, err := s.dial(ctx)
+		if err == nil && left != nil {
+			if left, err = s.resume(ctx, left, l); err != nil {
+				l.close()
+			}
+		}
 		if err == nil {
 			redial = minRedial
 			s.current.Store(l)
 			tried()
-			s.serve(ctx, l)
+			left = s.serve(ctx, l)
 		} else if ctx.Err() == nil {
 			tried()
 			s.ctr.dialsFailed.Add(1)
@@ -103,14 +115,20 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// serve keeps l until it or ctx ends.
-func (s *session) serve(ctx context.Context, l *liveLink) {
+// serve keeps l until it or ctx ends. It returns l when the agent is gone: what l
+// holds is then the next agent's to give back.
+func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	s.ctr.sessions.Add(1)
 	s.log.Info("connected to the agent", zap.String("socket", s.client.Socket))
 	l.serve(ctx)
 	s.current.Store(nil)
-	l.close()
 	s.log.Info("session with the agent has ended", zap.String("socket", s.client.Socket))
+	if ctx.Err() == nil && l.agentGone() {
+		l.lose()
+		return l
+	}
+	l.close()
+	return nil
 }
 
 // dial opens both connections of a session.
@@ -136,6 +154,7 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	}
 	return &liveLink{
 		link:    newLink(sched, worker, s.dev, s.wait, s.ctr),
+		welcome: w,
 		limit:   int64(w.MaxRequests),
 		enabled: w.HostEnabled,
 	}, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // greeter is an agent that says hello and holds nothing: every connection gets
-// a WELCOME made by welcome, and OK to REGISTER and BYE.
+// a WELCOME made by welcome, OK to REGISTER and BYE, and nothing back by RESUME.
 type greeter struct {
 	t       *testing.T
 	path    string
@@ -25,6 +25,7 @@ type greeter struct {
 	mu       sync.Mutex
 	conns    []*proto.Conn
 	byes     int
+	resumes  int
 }
 
 func newGreeter(t *testing.T, welcome func(proto.Hello) proto.Welcome) *greeter {
@@ -72,6 +73,11 @@ func (g *greeter) serve(c *proto.Conn) {
 				w := g.welcome(h)
 				err = c.Send(proto.TypeWelcome, f.Corr, &w, nil)
 			}
+		case proto.TypeResume:
+			g.mu.Lock()
+			g.resumes++
+			g.mu.Unlock()
+			err = c.Send(proto.TypeResumed, f.Corr, &proto.Resumed{}, nil)
 		case proto.TypeRegister:
 			err = c.Send(proto.TypeOK, f.Corr, nil, nil)
 		case proto.TypeBye:
@@ -155,6 +161,9 @@ func TestSessionIsDialledAgainWhenTheAgentGoes(t *testing.T) {
 	defer g.mu.Unlock()
 	if g.byes != 1 {
 		t.Errorf("%d goodbyes, want 1: from the session that was alive at the end", g.byes)
+	}
+	if g.resumes != 2 {
+		t.Errorf("%d sessions were resumed, want 2: after each that the agent ended", g.resumes)
 	}
 }
 

@@ -36,9 +36,14 @@ type Stats struct {
 	StoresOverflow uint64 `json:"stores_overflow"`
 	// Sessions with an agent that were opened and dials that failed; requests that
 	// were served without an agent's help although one is configured.
-	Sessions    uint64 `json:"sessions"`
-	DialsFailed uint64 `json:"dials_failed"`
-	Unconnected uint64 `json:"unconnected"`
+	Sessions uint64 `json:"sessions"`
+	// Sessions that went on where one with an agent that died had ended, and blocks
+	// that were stored by them although that agent had granted their slots; those
+	// count as failed stores too.
+	Resumes       uint64 `json:"resumes"`
+	BlocksResumed uint64 `json:"blocks_resumed"`
+	DialsFailed   uint64 `json:"dials_failed"`
+	Unconnected   uint64 `json:"unconnected"`
 	// Event frames sent live, dropped on purpose, replayed, and lost because
 	// libzmq refused them; replay requests that were malformed and ignored.
 	FramesSent     uint64 `json:"frames_sent"`
@@ -60,7 +65,7 @@ type counters struct {
 	requests, refused, finished, aborted, preempted, steps, tokens, resets, resetsRefused,
 	verified, wrongBytes, lookups, lookupsFailed, loaded, loadsFailed,
 	stored, present, storesRefused, storesFailed, storesOverflow,
-	sessions, dialsFailed, unconnected,
+	sessions, dialsFailed, unconnected, resumes, resumedBlocks,
 	framesSent, framesDropped, framesReplayed, framesFailed, replaysIgnored atomic.Uint64
 }
 
@@ -88,6 +93,8 @@ func (c *counters) snapshot() Stats {
 		StoresFailed:   c.storesFailed.Load(),
 		StoresOverflow: c.storesOverflow.Load(),
 		Sessions:       c.sessions.Load(),
+		Resumes:        c.resumes.Load(),
+		BlocksResumed:  c.resumedBlocks.Load(),
 		DialsFailed:    c.dialsFailed.Load(),
 		Unconnected:    c.unconnected.Load(),
 		FramesSent:     c.framesSent.Load(),

@@ -225,29 +225,40 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	if err != nil {
 		return err
 	}
-	slots := make([]proto.Slot, 0, len(a.Grants))
-	for _, g := range a.Grants {
-		i := int(g.Block) - first
-		if i < 0 || i >= len(blocks) {
-			err = fmt.Errorf("grant for block %d: offered %d..%d", g.Block, first, first+len(blocks)-1)
-			break
-		}
-		if err = t.link.fillSlot(g.Slot, blocks[i]); err != nil {
-			break
-		}
-		slots = append(slots, g.Slot)
+	slots := grantedSlots(a.Grants)
+	if !t.link.beginStore(slots) {
+		return proto.ErrDisconnected // it was granted by an agent that has died since
 	}
+	err = t.fill(a.Grants, first, blocks)
+	t.link.endStore(slots, err == nil)
 	if err == nil && len(slots) > 0 {
 		err = t.link.sched.Commit(ctx, t.id, slots)
 	}
 	if err != nil {
-		// Without a connection the session's end has taken the slots back.
-		_ = t.link.sched.Abort(t.id, grantedSlots(a.Grants))
-		return err
+		if t.link.sched.Abort(t.id, slots) == nil {
+			t.link.settled(slots)
+		}
+		return err // without a connection the next agent is told of the slots
 	}
+	t.link.settled(slots)
 	t.link.ctr.stored.Add(uint64(len(slots)))
 	t.link.ctr.present.Add(uint64(a.Present))
 	t.link.ctr.storesRefused.Add(uint64(a.Refused))
+	return nil
+}
+
+// fill copies blocks, of which the first is the request's block first, into the
+// slots that were granted for them.
+func (t *talk) fill(grants []proto.GrantedSlot, first int, blocks []int32) error {
+	for _, g := range grants {
+		i := int(g.Block) - first
+		if i < 0 || i >= len(blocks) {
+			return fmt.Errorf("grant for block %d: offered %d..%d", g.Block, first, first+len(blocks)-1)
+		}
+		if err := t.link.fillSlot(g.Slot, blocks[i]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

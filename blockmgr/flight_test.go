@@ -14,7 +14,7 @@ func TestOneReadServesAllLookupsAndADeadlineLeavesTheRestComing(t *testing.T) {
 	release := make(chan struct{})
 	var stalled atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.wrapFile = faults(func(op storage.Op, _ int) storage.Fault {
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
 			if op == storage.OpRead && stalled.Load() {
 				<-release
 			}
@@ -91,7 +91,7 @@ func TestPromotedBlockIsReportedAsADiskHitOnce(t *testing.T) {
 func TestSessionThatEndsDuringALookupLeavesNothingPinned(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(cfg *Config) {
-		cfg.wrapFile = faults(func(op storage.Op, _ int) storage.Fault {
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
 			if op == storage.OpRead {
 				<-release
 			}
@@ -134,7 +134,7 @@ func TestPrefixMixesTiersAndEndsWhereNoSlotIsFree(t *testing.T) {
 	}
 	p.evictHost(blocks)
 	// Six of the eight slots are granted: two are left for six blocks.
-	if res, err := p.Grant(1, chain(7, 6)); err != nil || len(res.Grants) != 6 {
+	if res, err := p.Grant(1, chain(7, 6), 0); err != nil || len(res.Grants) != 6 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	res, err := p.Lookup(t.Context(), 1, blocks)
@@ -145,4 +145,16 @@ func TestPrefixMixesTiersAndEndsWhereNoSlotIsFree(t *testing.T) {
 	if err := p.Unpin(1, res.Slots); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestBlockOnDiskThatIsAskedForTwiceInOneCallIsReadOnce(t *testing.T) {
+	p := diskPool(t, nil)
+	block := p.onDisk(1, 1)[0]
+	if got := sources(p.find([]Block{block, block})); got != "DD" {
+		t.Errorf("found %q", got)
+	}
+	if st := p.Stats(); st.Promotions != 1 {
+		t.Errorf("%d reads", st.Promotions)
+	}
+	p.check()
 }

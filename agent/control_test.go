@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+func post(t *testing.T, a *testAgent, path, body string) (int, string) {
+	t.Helper()
+	tr := &http.Transport{DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: tr}).Post("http://"+a.AdminAddr()+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// filledAgent is an agent with n blocks of prompt 1 in both tiers, and the engine
+// that stored them.
+func filledAgent(t *testing.T, n int) (*testAgent, *proto.SchedulerClient) {
+	t.Helper()
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, n)
+	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	return a, c
+}
+
+// status is what GET /v1/status says of the only pool.
+func (a *testAgent) status(t *testing.T) map[string]tierStatus {
+	t.Helper()
+	var pools []poolStatus
+	if _, body := get(t, a, "/v1/status"); json.Unmarshal([]byte(body), &pools) != nil || len(pools) != 1 {
+		t.Fatalf("got %s", body)
+	}
+	return pools[0].Tiers
+}
+
+func testNamespaceID() string {
+	ns := testNamespace()
+	return ns.ID().String()
+}
+
+func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
+	a, c := filledAgent(t, 3)
+	before := a.status(t)
+	if before["host"].Inactive != 3 || before["disk"].Inactive != 3 || before["host"].Active != 0 {
+		t.Fatalf("status %+v", before)
+	}
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
+		t.Fatalf("got %+v, error %v", hit, err)
+	}
+	for _, body := range []string{`{"tier":"host"}`, `{"tier":"all"}`, `{"tier":"host","namespace":"` + testNamespaceID() + `"}`} {
+		if status, got := post(t, a, "/v1/reset", body); status != http.StatusConflict || !strings.Contains(got, "in use") {
+			t.Errorf("%s: status %d, %s", body, status, got)
+		}
+	}
+	if got := a.status(t); got["host"].Active != 1 || got["disk"].Inactive != 3 {
+		t.Errorf("after refusals: %+v", got)
+	}
+	if err := c.CloseRequest(r); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing is in use", func() bool { return a.status(t)["host"].Active == 0 })
+	want := fmt.Sprintf(`{"reset":["%s"]}`, testNamespaceID())
+	if status, got := post(t, a, "/v1/reset", `{"tier":"disk"}`); status != http.StatusOK || strings.TrimSpace(got) != want {
+		t.Errorf("status %d, got %s, want %s", status, got, want)
+	}
+	if got := a.status(t); got["host"].Inactive != 3 || got["disk"].Inactive != 0 {
+		t.Errorf("after a reset of the disk: %+v", got)
+	}
+	eventually(t, "the disk's records are written", func() bool { return a.Stats().Quiet })
+	if status, got := post(t, a, "/v1/reset", `{"tier":"all"}`); status != http.StatusOK {
+		t.Errorf("status %d, got %s", status, got)
+	}
+	if got := a.status(t); got["host"].Inactive+got["disk"].Inactive != 0 {
+		t.Errorf("after a reset of all: %+v", got)
+	}
+}
+
+func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
+	a, c := filledAgent(t, 2)
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
+		t.Fatalf("got %+v, error %v", hit, err)
+	}
+	ns := testNamespace()
+	chain := newChain(&ns)
+	req := chain.open(&proto.Open{})
+	chain.add(req, prompt(1, 2))
+	used, free := uint64(req.blocks[0].Seq), uint64(req.blocks[1].Seq)
+	body := fmt.Sprintf(`{"namespace":"%s","tier":"host","sequence_hashes":["%016x",%d,"00000000000000ff"]}`, testNamespaceID(), used, free)
+	status, got := post(t, a, "/v1/reset-blocks", body)
+	want := fmt.Sprintf(`{"reset_blocks":["%016x"],"not_found":["00000000000000ff"],"not_reset":["%016x"]}`, free, used)
+	if status != http.StatusOK || strings.TrimSpace(got) != want {
+		t.Errorf("status %d, got %s, want %s", status, got, want)
+	}
+}
+
+func TestKeptBlocksAreNotReset(t *testing.T) {
+	a, _ := filledAgent(t, 3)
+	tokens, _ := json.Marshal(prompt(1, 3)[:2*testBlockSize+1])
+	body := fmt.Sprintf(`{"namespace":"%s","tokens":%s,"ttl_seconds":3600}`, testNamespaceID(), tokens)
+	if status, got := post(t, a, "/v1/keep", body); status != http.StatusOK || strings.TrimSpace(got) != `{"kept":2,"blocks":2}` {
+		t.Errorf("status %d, got %s", status, got)
+	}
+	if got := a.status(t); got["host"].Active != 2 || got["disk"].Active != 2 {
+		t.Errorf("status %+v, want two blocks in use", got)
+	}
+	body = fmt.Sprintf(`{"namespace":"%s","tokens":%s,"salt":"tenant","ttl_seconds":1.5}`, testNamespaceID(), tokens)
+	if status, got := post(t, a, "/v1/keep", body); status != http.StatusOK || strings.TrimSpace(got) != `{"kept":0,"blocks":2}` {
+		t.Errorf("of another salt: status %d, got %s", status, got)
+	}
+}
+
+func TestControlNamesWhatIsWrong(t *testing.T) {
+	a, _ := filledAgent(t, 1)
+	ns, absent := testNamespaceID(), strings.Repeat("ab", 16)
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"/v1/reset", `{"tier":"device"}`, 400, `tier \"device\": want host, disk or all`},
+		{"/v1/reset", `{"tier":"host","namespace":"xyz"}`, 400, `namespace \"xyz\": want 32 hexadecimal digits`},
+		{"/v1/reset", `{"tier":"host","namespace":"` + absent + `"}`, 404, `no such pool is open`},
+		{"/v1/reset", `{"tier":"host","force":true}`, 400, `unknown field \"force\"`},
+		{"/v1/reset", `{"tier":"host"} {}`, 400, `more than one JSON value`},
+		{"/v1/reset", ``, 400, `body: EOF`},
+		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"all","sequence_hashes":[1]}`, 400, `tier \"all\": want host or disk`},
+		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":[]}`, 400, `sequence_hashes: 0 items, want 1..1048576`},
+		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":["12"]}`, 400, `want 16 hexadecimal digits in quotes, or a whole number`},
+		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2],"ttl_seconds":5}`, 400, `tokens: 2 items, want 16 (one block) to 4194304`},
+		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":0}`, 400, `ttl_seconds 0: want more than 0, at most 2592000`},
+	} {
+		status, body := post(t, a, c.path, c.body)
+		var got struct{ Error string }
+		if err := json.Unmarshal([]byte(body), &got); err != nil || status != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s: status %d, %s; want %d, %s", c.path, c.body, status, body, c.status, c.want)
+		}
+	}
+	if status, _ := get(t, a, "/v1/reset"); status != http.StatusMethodNotAllowed {
+		t.Errorf("GET /v1/reset: status %d", status)
+	}
+	if d := cmp.Diff(map[string]tierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
+		t.Errorf("a refused request changed something:\n%s", d)
+	}
+}

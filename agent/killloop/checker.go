@@ -1,0 +1,156 @@
+package killloop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// patience is how long a block may be on its way from disk before it counts as
+// lost.
+const patience = 30 * time.Second
+
+// check looks for the blocks that are wanted, one document after the other, and
+// reads those that are found. It ends early, without an error, when the agent
+// dies: what was not looked for then is not reported.
+func check(ctx context.Context, o orders, out io.Writer) error {
+	for space := range spaces {
+		c := checker{space: space, notes: newNoteWriter(out, space)}
+		var err error
+		if c.link, err = dial(ctx, &o, space, o.Worker+uint64(space)); err != nil {
+			return err
+		}
+		for _, w := range o.Wanted {
+			if w.Space == space && err == nil {
+				err = c.document(ctx, w)
+			}
+		}
+		c.close()
+		switch {
+		case errors.Is(err, proto.ErrDisconnected):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := c.notes.failed(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checker is a session in one namespace.
+type checker struct {
+	link
+	space   int
+	notes   *noteWriter
+	request uint64
+}
+
+// document looks for the wanted blocks of one document.
+func (c *checker) document(ctx context.Context, w wanted) error {
+	c.request++
+	id := proto.RequestID{ID: c.request}
+	if err := c.sched.Open(id, "", "", "", w.Doc.tokens()); err != nil {
+		return c.gone(err)
+	}
+	for _, r := range runs(w.Blocks) {
+		if err := c.run(ctx, id, w.Doc, r); err != nil {
+			return c.gone(err)
+		}
+	}
+	return c.gone(c.sched.CloseRequest(id))
+}
+
+// gone is ErrDisconnected when err came from a connection that ends.
+func (c *checker) gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	var refused *proto.RefusedError
+	if errors.As(err, &refused) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", proto.ErrDisconnected, err)
+}
+
+// blockRun is a number of blocks that follow one another.
+type blockRun struct{ first, count int }
+
+// runs groups blocks in ascending order.
+func runs(blocks []uint32) []blockRun {
+	var all []blockRun
+	for _, b := range blocks {
+		if n := len(all); n > 0 && all[n-1].first+all[n-1].count == int(b) {
+			all[n-1].count++
+			continue
+		}
+		all = append(all, blockRun{int(b), 1})
+	}
+	return all
+}
+
+// run looks for the blocks of a run. A block that is not there is lost; the
+// search goes on behind it.
+func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
+	for r.count > 0 {
+		n, err := c.lookup(ctx, id, r)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			c.notes.put(note{Kind: noteLost, Doc: doc, Blocks: []uint32{uint32(r.first)}})
+			n = 1
+		} else if err := c.read(ctx, id, doc, blockRun{r.first, n}); err != nil {
+			return err
+		}
+		r = blockRun{r.first + n, r.count - n}
+	}
+	return nil
+}
+
+// lookup is how many of the run's first blocks are ready. It waits for what is on
+// its way.
+func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) (ready int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		hit, err := c.sched.Lookup(ctx, id, r.first, r.count, time.Second)
+		if err != nil || hit.Ready > 0 || hit.Coming == 0 {
+			return hit.Ready, err
+		}
+	}
+}
+
+// read claims ready blocks and compares every byte of them.
+func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
+	answer, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	slots, _, err := c.sched.Claim(answer, id, 1, r.first, devices(r.count))
+	if err != nil {
+		return err
+	}
+	ns := namespaceOf(c.space)
+	keys := doc.keys(ns.ID())
+	found := note{Kind: noteFound, Doc: doc}
+	for i, slot := range slots {
+		block := r.first + i
+		bytes, err := readSlot(ctx, &c.link, slot, 0)
+		switch {
+		case errors.Is(err, errMoved):
+			// Nothing takes a pinned slot while the agent lives, nor afterwards while we do.
+			c.notes.fault(faultPin, 1, "%+v of document %#x", slot, uint64(doc))
+			continue
+		case err != nil:
+			return err
+		}
+		c.notes.fault(faultWrong, contentOf(keys[block]).wrong(bytes, 0), "block %d of document %#x in %+v", block, uint64(doc), slot)
+		found.Blocks = append(found.Blocks, uint32(block))
+	}
+	c.notes.put(found)
+	return nil
+}

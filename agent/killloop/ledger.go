@@ -1,0 +1,308 @@
+package killloop
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// maxTexts bounds the descriptions of faults that a ledger keeps.
+const maxTexts = 20
+
+// ledger keeps what the children note and what the files said at each kill.
+type ledger struct {
+	ids [spaces]kv.NamespaceID
+
+	mu     sync.Mutex
+	docs   map[docKey]struct{} // that slots were granted for
+	places map[kv.StoredKey]place
+	holds  map[proto.Slot]*hold
+	copies []span  // copies into slots, those that were cut short too
+	kills  []int64 // when agents were killed
+	// must are the blocks that were sealed when an agent was killed: LOOKUP has to
+	// find them.
+	must   map[kv.StoredKey]*duty
+	counts map[fault]uint64
+	texts  []string
+	// What engines loaded, the checker found, and RESUMED kept or did not keep.
+	loaded, found, resumedGrants, resumedPins, notKept uint64
+}
+
+// hold is the time in which a slot, at one generation, was an engine's.
+type hold struct {
+	holder string
+	span
+	begun int64 // of the copy that goes on, 0 for none
+}
+
+// span is an interval of time; end is 0 while it lasts.
+type span struct{ start, end int64 }
+
+type docKey struct {
+	space int
+	doc   docID
+}
+
+// place says which block a key names.
+type place struct {
+	docKey
+	block uint32
+}
+
+// duty is a block that has to be there: whether it was found in this life of the
+// agent, and whether it was in any.
+type duty struct{ found, proven bool }
+
+func newLedger() *ledger {
+	l := &ledger{
+		holds: map[proto.Slot]*hold{}, docs: map[docKey]struct{}{}, places: map[kv.StoredKey]place{},
+		must: map[kv.StoredKey]*duty{}, counts: map[fault]uint64{},
+	}
+	for i := range spaces {
+		ns := namespaceOf(i)
+		l.ids[i] = ns.ID()
+	}
+	return l
+}
+
+// fault counts what must not happen.
+func (l *ledger) fault(f fault, count uint64, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faultLocked(f, count, format, args...)
+}
+
+func (l *ledger) faultLocked(f fault, count uint64, format string, args ...any) {
+	l.counts[f] += count
+	if len(l.texts) < maxTexts {
+		l.texts = append(l.texts, fmt.Sprintf("%s: %s", f, fmt.Sprintf(format, args...)))
+	}
+}
+
+// add enters a note of the process named from.
+func (l *ledger) add(from string, n *note) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch n.Kind {
+	case noteGrant:
+		l.learnLocked(docKey{n.Space, n.Doc})
+		for _, slot := range n.Slots {
+			l.grantLocked(from, slot, n.Time)
+		}
+	case noteSettle:
+		for _, slot := range n.Slots {
+			if h := l.holds[slot]; h != nil && h.holder == from {
+				h.end = max(h.end, n.Time)
+			}
+		}
+	case noteBegin, noteEnd:
+		for _, slot := range n.Slots {
+			l.copyLocked(from, slot, n)
+		}
+	case noteLoaded:
+		l.loaded += n.Count
+	case noteResumed:
+		l.resumedGrants += n.Count
+		l.resumedPins += n.Other
+		l.notKept += uint64(len(n.Slots))
+	case noteFound, noteLost:
+		l.checkedLocked(n)
+	case noteFault:
+		l.faultLocked(n.Fault, n.Count, "%s: %s", from, n.Text)
+	}
+}
+
+// learnLocked notes the keys of a document.
+func (l *ledger) learnLocked(d docKey) {
+	if _, known := l.docs[d]; known || d.space < 0 || d.space >= spaces {
+		return
+	}
+	l.docs[d] = struct{}{}
+	for i, key := range d.doc.keys(l.ids[d.space]) {
+		l.places[key.InGroup(0)] = place{d, uint32(i)}
+	}
+}
+
+func (l *ledger) grantLocked(from string, slot proto.Slot, at int64) {
+	if h := l.holds[slot]; h != nil {
+		l.faultLocked(faultDouble, 1, "%+v is granted to %s and was granted to %s", slot, from, h.holder)
+		return
+	}
+	l.holds[slot] = &hold{holder: from, span: span{start: at}}
+}
+
+func (l *ledger) copyLocked(from string, slot proto.Slot, n *note) {
+	h := l.holds[slot]
+	switch {
+	case h == nil || h.holder != from:
+	case n.Kind == noteBegin:
+		h.begun = n.Time
+	case h.begun != 0:
+		l.copies = append(l.copies, span{h.begun, n.Time})
+		h.begun = 0
+	}
+}
+
+// checkedLocked enters what a checker found or did not find. Each lost block is
+// counted once.
+func (l *ledger) checkedLocked(n *note) {
+	if n.Space < 0 || n.Space >= spaces {
+		return
+	}
+	keys := n.Doc.keys(l.ids[n.Space])
+	for _, b := range n.Blocks {
+		key := keys[b].InGroup(0)
+		d := l.must[key]
+		switch {
+		case d == nil:
+		case n.Kind == noteFound:
+			d.found, d.proven = true, true
+			l.found++
+		default:
+			delete(l.must, key)
+			l.faultLocked(faultSealed, 1, "block %d of document %#x in namespace %d", b, uint64(n.Doc), n.Space)
+		}
+	}
+}
+
+// engineEnded says that a process was killed, or has ended, at a time: what it
+// held it held until then. All its notes must be in.
+func (l *ledger) engineEnded(name string, at int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.holds {
+		if h.holder != name {
+			continue
+		}
+		if h.begun != 0 {
+			l.copies = append(l.copies, span{h.begun, at})
+			h.begun = 0
+		}
+		if h.end == 0 {
+			h.end = at
+		}
+	}
+}
+
+// granted is the number of slots that engines were granted.
+func (l *ledger) granted() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.holds)
+}
+
+// agentKilled enters what the files of a dead agent say. With wiped, the host
+// tier was lost with it.
+func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kills = append(l.kills, at)
+	if wiped {
+		host.Sealed = nil
+		maps.DeleteFunc(l.must, func(key kv.StoredKey, _ *duty) bool {
+			_, stays := disk.Sealed[key]
+			return !stays
+		})
+	}
+	seen := map[kv.StoredKey]struct{}{}
+	for _, tier := range []tierFiles{host, disk} {
+		for key := range tier.Sealed {
+			seen[key] = struct{}{}
+		}
+	}
+	for _, d := range l.must {
+		d.found = false
+	}
+	for key := range seen {
+		if l.must[key] == nil {
+			l.must[key] = &duty{}
+		}
+	}
+	return len(seen)
+}
+
+// wanted are the blocks that must be there and were not found yet in this life
+// of the agent, those first that were found in none, and apart from that in the
+// order of rank; at most limit documents, or all if limit is 0. unknown is the
+// number of sealed blocks that no engine ever spoke of.
+func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unknown int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	docs := map[docKey]*wanted{}
+	fresh := map[docID]bool{}
+	for key, d := range l.must {
+		p, ok := l.places[key]
+		if !ok {
+			unknown++
+			continue
+		}
+		if d.found {
+			continue
+		}
+		w := docs[p.docKey]
+		if w == nil {
+			w = &wanted{Space: p.space, Doc: p.doc}
+			docs[p.docKey] = w
+		}
+		w.Blocks = append(w.Blocks, p.block)
+		fresh[p.doc] = fresh[p.doc] || !d.proven
+	}
+	for _, w := range docs {
+		slices.Sort(w.Blocks)
+		list = append(list, *w)
+	}
+	slices.SortFunc(list, func(a, b wanted) int {
+		switch {
+		case fresh[a.Doc] == fresh[b.Doc]:
+			return cmp.Compare(rank(a.Doc), rank(b.Doc))
+		case fresh[a.Doc]:
+			return -1
+		}
+		return 1
+	})
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
+	}
+	return list, unknown
+}
+
+// audit looks for slots that were granted while somebody held them. It is for
+// the end, when all notes are in.
+func (l *ledger) audit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type position struct{ extent, index uint32 }
+	at := map[position][]proto.Slot{}
+	for slot := range l.holds {
+		p := position{slot.Extent, slot.Index}
+		at[p] = append(at[p], slot)
+	}
+	for _, slots := range at {
+		slices.SortFunc(slots, func(a, b proto.Slot) int { return cmp.Compare(a.Generation, b.Generation) })
+		for i, slot := range slots[1:] {
+			before, h := l.holds[slots[i]], l.holds[slot]
+			if before.end == 0 || before.end > h.start {
+				l.faultLocked(faultDouble, 1, "%+v is granted to %s while %s writes at generation %d", slot, h.holder, before.holder, slots[i].Generation)
+			}
+		}
+	}
+}
+
+// inFlight counts, over all kills, the copies that were going on.
+func (l *ledger) inFlight() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, kill := range l.kills {
+		for _, c := range l.copies {
+			if c.start < kill && kill < c.end {
+				n++
+			}
+		}
+	}
+	return n
+}

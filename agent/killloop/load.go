@@ -1,0 +1,218 @@
+package killloop
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// lookupWait is how long the agent may wait for its disk.
+const lookupWait = 50 * time.Millisecond
+
+// load is a document's pinned slots that are being read.
+type load struct {
+	origin *session // whose mappings the copies use
+
+	// Guarded by engine.mu.
+
+	owner   *session // by which the pins are held now
+	slots   []proto.Slot
+	resumed bool                // they came back with RESUMED
+	dropped map[proto.Slot]bool // or did not
+}
+
+// loadAll loads documents, one after the other.
+func (e *engine) loadAll(ctx context.Context, rng *rand.Rand) {
+	for {
+		s := e.session(ctx)
+		if s == nil {
+			return
+		}
+		e.loadDoc(ctx, s, e.choose(rng))
+		if !pause(ctx, piecePause) {
+			return
+		}
+	}
+}
+
+// choose picks a document that may be stored: of this life, of an earlier one, or
+// one that all engines store.
+func (e *engine) choose(rng *rand.Rand) docID {
+	switch rng.IntN(3) {
+	case 0:
+		ago := time.Duration(rng.Int64N(int64(2 * time.Second)))
+		return makeDoc(0, 0, uint32((now()-int64(ago))/int64(commonPeriod)))
+	case 1:
+		if e.Life > 0 {
+			return makeDoc(e.Worker, rng.Uint32N(e.Life), 1+rng.Uint32N(50))
+		}
+	}
+	return makeDoc(e.Worker, e.Life, 1+rng.Uint32N(max(e.stored.Load(), 1)))
+}
+
+// loadDoc loads what there is of a document.
+func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
+	id := e.request()
+	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
+		return
+	}
+	answer, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	hit, err := s.sched.Lookup(answer, id, 0, docBlocks, lookupWait)
+	if err == nil && hit.Ready > 0 {
+		err = e.claim(ctx, answer, s, id, doc, hit.Ready)
+	}
+	e.refusal(err)
+	_ = s.sched.CloseRequest(id) // without a connection there is no request
+}
+
+// claim loads pinned blocks. When the agent dies before the LOAD has come, there
+// is nothing to load.
+func (e *engine) claim(ctx, answer context.Context, s *session, id proto.RequestID, doc docID, n int) error {
+	job, came := s.expect()
+	if _, _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
+		return err
+	}
+	var j proto.LoadJob
+	select {
+	case j = <-came:
+	case <-s.sched.Done():
+		return nil
+	case <-answer.Done():
+		if ctx.Err() == nil {
+			e.notes.fault(faultRefused, 1, "LOAD of job %d does not come", job)
+		}
+		return nil
+	}
+	if l := e.beginLoad(s, j.Slots); l != nil {
+		keys := doc.keys(e.space)
+		loaded := 0
+		for i, slot := range j.Slots {
+			if e.loadSlot(ctx, l, slot, keys[i]) {
+				loaded++
+			}
+		}
+		e.endLoad(l)
+		e.notes.put(note{Kind: noteLoaded, Count: uint64(loaded)})
+	}
+	return nil
+}
+
+// beginLoad notes what is being read; nil when the agent is dead and the next one
+// will not be told of it.
+func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.lost {
+		return nil
+	}
+	l := &load{origin: s, owner: s, slots: slots, dropped: map[proto.Slot]bool{}}
+	s.loads[l] = struct{}{}
+	s.copies.Add(1)
+	return l
+}
+
+// endLoad releases the pins if RESUMED gave them back; the others go with their
+// request, or were dropped with the agent.
+func (e *engine) endLoad(l *load) {
+	defer l.origin.copies.Done()
+	owner, unused := e.dropPins(l)
+	owner.releaseResumed(unused)
+}
+
+// dropPins forgets a load, and returns the numbers of the resumed pins that no
+// other load uses.
+func (e *engine) dropPins(l *load) (owner *session, unused []int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(l.owner.loads, l)
+	for _, slot := range l.slots {
+		p := l.owner.pins[slot]
+		if !l.resumed || l.dropped[slot] || p == nil {
+			continue
+		}
+		if p.users--; p.users == 0 {
+			delete(l.owner.pins, slot)
+			unused = append(unused, p.index)
+		}
+	}
+	return l.owner, unused
+}
+
+// releaseResumed gives pins back. If the agent is dead, it has nothing to give
+// back to: the next one is not told of them.
+func (s *session) releaseResumed(pins []int) {
+	for _, i := range pins {
+		_ = s.sched.Release(proto.RequestID{ID: proto.ResumedRequest}, i, 1)
+	}
+}
+
+// errMoved: the slot's generation is another one.
+var errMoved = errors.New("generation has changed")
+
+// loadSlot copies one block and compares it; false when it could not be loaded.
+func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.BlockKey) bool {
+	block, err := readSlot(ctx, &l.origin.link, slot, piecePause)
+	switch {
+	case errors.Is(err, errMoved):
+		if e.stillPinned(ctx, l, slot) {
+			e.notes.fault(faultPin, 1, "%+v is pinned and has another generation", slot)
+		}
+		return false
+	case err != nil:
+		return false
+	}
+	wrong := contentOf(key).wrong(block, 0)
+	e.notes.fault(faultWrong, wrong, "%+v", slot)
+	return wrong == 0
+}
+
+// readSlot copies a slot in pieces with a gap after each, between two looks at
+// its generation.
+func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) ([]byte, error) {
+	mem, err := l.worker.SlotBytes(slot)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkGeneration(l, slot); err != nil {
+		return nil, err
+	}
+	block := make([]byte, len(mem))
+	for off := 0; off < len(mem); off += pieceBytes {
+		copy(block[off:off+pieceBytes], mem[off:])
+		if gap > 0 && !pause(ctx, gap) {
+			return nil, ctx.Err()
+		}
+	}
+	return block, checkGeneration(l, slot)
+}
+
+func checkGeneration(l *link, slot proto.Slot) error {
+	g, err := l.worker.Generation(slot)
+	if err == nil && g != slot.Generation {
+		err = errMoved
+	}
+	return err
+}
+
+// stillPinned reports whether the pin is ours for certain. When the agent is dead
+// the next one has to say so.
+func (e *engine) stillPinned(ctx context.Context, l *load, slot proto.Slot) bool {
+	for {
+		e.mu.Lock()
+		owner, lost, unsure, dropped := l.owner, l.owner.lost, l.owner.unsure, l.dropped[slot]
+		e.mu.Unlock()
+		if dropped || unsure || !lost {
+			return !dropped && !unsure
+		}
+		select {
+		case <-owner.moved:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package killloop
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// kind says what a note is about.
+type kind string
+
+// What engines and checkers tell the harness.
+const (
+	// noteGrant: the slots are the engine's to write, for blocks of the document.
+	// It is written before the first byte is.
+	noteGrant kind = "grant"
+	// noteSettle: the engine has written the last byte into the slots.
+	noteSettle kind = "settle"
+	// noteBegin and noteEnd are about the copy into one slot.
+	noteBegin kind = "begin"
+	noteEnd   kind = "end"
+	// noteLoaded: Count blocks were loaded and compared.
+	noteLoaded kind = "loaded"
+	// noteResumed: RESUMED kept Count granted and Other pinned slots, and not those
+	// in Slots, most likely because they had been committed.
+	noteResumed kind = "resumed"
+	// noteFound and noteLost are a checker's, about Blocks of the document.
+	noteFound kind = "found"
+	noteLost  kind = "lost"
+	// noteFault: something happened that must not, Count times.
+	noteFault kind = "fault"
+)
+
+// fault is what must not happen.
+type fault string
+
+const (
+	faultForeign fault = "foreign_writes" // bytes in a granted slot that its writer did not write
+	faultWrong   fault = "wrong_bytes"    // loaded bytes that are not the block's
+	faultDropped fault = "dropped_slots"  // slots that RESUME named and RESUMED did not keep
+	faultPin     fault = "broken_pins"    // pinned slots that changed their generation
+	faultRefused fault = "refusals"       // frames that the agent refused
+	faultDouble  fault = "double_grants"  // slots granted while somebody held them; found by the ledger
+	faultSealed  fault = "sealed_lost"    // sealed blocks that LOOKUP does not find; found by the ledger
+	faultLeak    fault = "leaks"          // what is held when nobody is left; found at the end
+)
+
+// faults are all of them, in the order of the report.
+func faults() []fault {
+	return []fault{faultSealed, faultWrong, faultForeign, faultDouble, faultDropped, faultPin, faultRefused, faultLeak}
+}
+
+// note is one line from a child.
+type note struct {
+	Kind kind `json:"k"`
+	// Time is of the kernel's monotonic clock, in nanoseconds, see now.
+	Time   int64        `json:"t"`
+	Space  int          `json:"ns,omitempty"`
+	Doc    docID        `json:"doc,omitempty"`
+	Blocks []uint32     `json:"blocks,omitempty"` // of Doc; with Slots, one for each
+	Slots  []proto.Slot `json:"slots,omitempty"`
+	Count  uint64       `json:"n,omitempty"`
+	Other  uint64       `json:"m,omitempty"`
+	Fault  fault        `json:"fault,omitempty"`
+	Text   string       `json:"text,omitempty"`
+}
+
+// now is the time that all processes of the machine share.
+func now() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(fmt.Sprintf("BUG: the monotonic clock: %v", err))
+	}
+	return ts.Nano()
+}
+
+// noteWriter writes a child's notes. A note is in the pipe when put returns, so
+// that a kill does not lose it.
+type noteWriter struct {
+	space int
+
+	mu  sync.Mutex
+	out *json.Encoder
+	err error
+}
+
+func newNoteWriter(w io.Writer, space int) *noteWriter {
+	return &noteWriter{space: space, out: json.NewEncoder(w)}
+}
+
+// put writes a note, with the present time unless it has one.
+func (w *noteWriter) put(n note) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n.Time == 0 {
+		n.Time = now()
+	}
+	n.Space = w.space
+	if err := w.out.Encode(n); w.err == nil {
+		w.err = err
+	}
+}
+
+// fault notes what must not happen.
+func (w *noteWriter) fault(f fault, count int, format string, args ...any) {
+	if count > 0 {
+		w.put(note{Kind: noteFault, Fault: f, Count: uint64(count), Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// failed is the first error of writing: the harness is gone.
+func (w *noteWriter) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}

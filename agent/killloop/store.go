@@ -1,0 +1,254 @@
+package killloop
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// A copy goes in pieces of pieceBytes with a pause after each.
+	pieceBytes = 2 << 10
+	piecePause = 400 * time.Microsecond
+	// commonPeriod is how long all engines of a namespace offer the same document.
+	commonPeriod = 300 * time.Millisecond
+)
+
+// store is a document's granted slots on their way to COMMIT or ABORT.
+type store struct {
+	doc    docID
+	origin *session // whose mappings the copies use
+
+	// Guarded by engine.mu.
+
+	owner   *session // by which the grants are held now
+	id      proto.RequestID
+	copies  []*slotCopy // that are ours
+	offered bool        // their COMMIT was sent, and nobody knows what became of it
+}
+
+// slotCopy is the copy of one block into its slot. At any moment the slot holds
+// written bytes of the content and then the stamp, as far as it got.
+type slotCopy struct {
+	block            uint32
+	slot             proto.Slot
+	mem              []byte
+	stamp, content   pattern
+	stamped, written int
+	dropped          atomic.Bool // the slot is not ours any more
+}
+
+// newSlotCopy is a copy that has not begun. No other process has the number
+// stamp, so that nobody else writes the same bytes into the slot.
+func newSlotCopy(block uint32, slot proto.Slot, mem []byte, stamp uint64, key kv.BlockKey) *slotCopy {
+	return &slotCopy{
+		block: block, slot: slot, mem: mem, content: contentOf(key),
+		stamp: pattern{stamp + slot.Generation, mix(uint64(slot.Extent)<<32 | uint64(slot.Index))},
+	}
+}
+
+// storeAll stores documents, one after the other.
+func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
+	for {
+		s := e.session(ctx)
+		if s == nil {
+			return
+		}
+		doc := makeDoc(e.Worker, e.Life, e.stored.Add(1))
+		if rng.IntN(2) == 0 {
+			doc = makeDoc(0, 0, uint32(now()/int64(commonPeriod)))
+		}
+		e.storeDoc(ctx, s, doc, rng)
+		if !pause(ctx, piecePause) {
+			return
+		}
+	}
+}
+
+// storeDoc stores one document, or gives it up in the middle now and then.
+func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.Rand) {
+	id := e.request()
+	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
+		return
+	}
+	answer, cancel := context.WithTimeout(ctx, answerTime)
+	a, err := s.sched.Store(answer, id, 0, docBlocks)
+	cancel()
+	if err != nil {
+		e.refusal(err)
+		return
+	}
+	if st := e.beginStore(s, doc, id, a.Grants, now()); st != nil {
+		whole := e.copyAll(ctx, st, rng)
+		e.settle(ctx, st, !whole)
+	}
+	_ = s.sched.CloseRequest(id) // without a connection there is no request
+}
+
+// beginStore notes what was granted; nil when that is nothing, or the agent is
+// dead and the next one will not be told of it.
+func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []proto.GrantedSlot, at int64) *store {
+	st := &store{doc: doc, origin: s, owner: s, id: id}
+	keys := doc.keys(e.space)
+	n := note{Kind: noteGrant, Time: at, Doc: doc}
+	for _, g := range grants {
+		mem, err := s.sched.SlotBytes(g.Slot)
+		if err != nil || int(g.Block) >= docBlocks {
+			e.notes.fault(faultRefused, 1, "grant %+v: %v", g, err)
+			return nil
+		}
+		st.copies = append(st.copies, newSlotCopy(g.Block, g.Slot, mem, e.stamp, keys[g.Block]))
+		n.Blocks, n.Slots = append(n.Blocks, g.Block), append(n.Slots, g.Slot)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.lost || len(grants) == 0 {
+		return nil
+	}
+	s.stores[st] = struct{}{}
+	s.copies.Add(1)
+	e.notes.put(n)
+	return st
+}
+
+// copyAll copies every block of a store, itself or by the engine's worker. It
+// gives up now and then, and when ctx ends; false then.
+func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole bool) {
+	e.mu.Lock()
+	copies := slices.Clone(st.copies) // a RESUME may take some away meanwhile
+	e.mu.Unlock()
+	if rng.IntN(2) == 0 && e.hand.mu.TryLock() {
+		defer e.hand.mu.Unlock()
+		if !e.hand.copy(st.origin.welcome.Session, st.doc, copies) {
+			return false
+		}
+		for _, c := range copies {
+			c.stamped, c.written = len(c.mem), len(c.mem)
+		}
+		return true
+	}
+	pieces := -1
+	if rng.IntN(10) == 0 {
+		pieces = rng.IntN(2 * docBlocks * blockBytes / pieceBytes)
+	}
+	return e.notes.copyAll(ctx, copies, pieces)
+}
+
+// copyAll copies blocks one after the other, and notes that. It stops after a
+// number of pieces, unless that is negative, and when ctx ends; false then.
+func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int) (whole bool) {
+	for _, c := range copies {
+		if c.dropped.Load() {
+			continue
+		}
+		w.put(note{Kind: noteBegin, Slots: []proto.Slot{c.slot}})
+		for c.written < len(c.mem) && pieces != 0 && ctx.Err() == nil {
+			if foreign := c.step(); foreign > 0 && !c.dropped.Load() {
+				w.fault(faultForeign, foreign, "in the middle of the copy to %+v", c.slot)
+			}
+			pieces--
+			pause(ctx, piecePause)
+		}
+		w.put(note{Kind: noteEnd, Slots: []proto.Slot{c.slot}})
+		if c.written < len(c.mem) && !c.dropped.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// step copies one piece: first the stamp over the whole slot, then the block.
+// It returns the number of bytes that it found and had not written.
+func (c *slotCopy) step() (foreign int) {
+	if c.stamped < len(c.mem) {
+		c.stamp.fill(c.mem[c.stamped:c.stamped+pieceBytes], c.stamped)
+		c.stamped += pieceBytes
+		return 0
+	}
+	piece := c.mem[c.written : c.written+pieceBytes]
+	foreign = c.stamp.wrong(piece, c.written)
+	c.content.fill(piece, c.written)
+	c.written += pieceBytes
+	return foreign
+}
+
+// foreign counts the bytes of the slot that are not what the copy has written.
+func (c *slotCopy) foreign() int {
+	return c.content.wrong(c.mem[:c.written], 0) + c.stamp.wrong(c.mem[c.written:c.stamped], c.written)
+}
+
+// settle looks at every byte of what is still held and gives it back: to this
+// agent or, when it is dead, to the next one that says that it is still held.
+func (e *engine) settle(ctx context.Context, st *store, abort bool) {
+	defer st.origin.copies.Done()
+	for {
+		e.mu.Lock()
+		owner, id, copies, lost := st.owner, st.id, slices.Clone(st.copies), st.owner.lost
+		e.mu.Unlock()
+		if len(copies) == 0 || !lost && e.giveBack(st, owner, id, copies, abort) {
+			break
+		}
+		select {
+		case <-owner.moved:
+			continue
+		case <-ctx.Done():
+			return // the process ends, and with it what it holds
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(st.owner.stores, st)
+}
+
+// giveBack commits or aborts; false when the agent is dead.
+func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies []*slotCopy, abort bool) bool {
+	slots := make([]proto.Slot, len(copies))
+	for i, c := range copies {
+		slots[i] = c.slot
+		if foreign := c.foreign(); !c.dropped.Load() {
+			e.notes.fault(faultForeign, foreign, "at the end of the copy to %+v", c.slot)
+		}
+	}
+	e.notes.put(note{Kind: noteSettle, Slots: slots})
+	if !e.offer(st, owner) {
+		return false
+	}
+	if abort {
+		return owner.sched.Abort(id, slots) == nil
+	}
+	// Not the engine's context: a commit that was begun is finished.
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	return !e.disconnected(owner.sched.Commit(ctx, id, slots))
+}
+
+// offer notes that the store's slots are about to be given to owner, whose answer
+// may never come; false when they have moved on meanwhile.
+func (e *engine) offer(st *store, owner *session) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st.offered = st.owner == owner
+	return st.offered
+}
+
+// disconnected reports whether err says that the agent is dead. A refusal is
+// noted: everything that an engine asks for here is in order.
+func (e *engine) disconnected(err error) bool {
+	return err != nil && !e.refusal(err)
+}
+
+// refusal notes err if it is one.
+func (e *engine) refusal(err error) bool {
+	var refused *proto.RefusedError
+	if !errors.As(err, &refused) && !errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	e.notes.fault(faultRefused, 1, "%v", err)
+	return true
+}

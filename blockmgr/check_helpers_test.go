@@ -1,0 +1,158 @@
+package blockmgr
+
+import (
+	"sync"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// fataler is what *testing.T and *rapid.T have in common here.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// orderSink checks that stores and removals alternate for every block and tier.
+type orderSink struct {
+	t fataler
+
+	mu       sync.Mutex
+	resident map[sinkKey]Block
+	// stores are all stores in their order.
+	stores []sinkKey
+}
+
+type sinkKey struct {
+	ns   kv.NamespaceID
+	tier kv.Tier
+	key  kv.StoredKey
+}
+
+func newOrderSink(t fataler) *orderSink { return &orderSink{t: t, resident: map[sinkKey]Block{}} }
+
+func (s *orderSink) BlockStored(ns kv.NamespaceID, tier kv.Tier, b Block) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := sinkKey{ns, tier, b.Key}
+	if _, ok := s.resident[k]; ok {
+		s.t.Errorf("%s stored in %s twice", b.Key, tier)
+	}
+	s.resident[k] = b
+	s.stores = append(s.stores, k)
+}
+
+func (s *orderSink) BlockRemoved(ns kv.NamespaceID, tier kv.Tier, b Block) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := sinkKey{ns, tier, b.Key}
+	if was, ok := s.resident[k]; !ok || was != b {
+		s.t.Errorf("%s removed from %s, resident %v", b.Key, tier, ok)
+	}
+	delete(s.resident, k)
+}
+
+// check compares the tiers' counters with their slots and with the capacity.
+func (p *testPool) check() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	for _, t := range p.tiers() {
+		st := t.stats()
+		if sum := st.Free + st.Granted + st.Staging + st.Receiving + st.Quarantined + st.Active + st.Inactive; sum != st.Capacity {
+			p.t.Errorf("%s: states add up to %d of %d: %+v", t.kind, sum, st.Capacity, st)
+		}
+		var counts [storage.NumStates]int
+		active, evictable, free := 0, 0, 0
+		t.each(func(ref registry.Ref, s *slot) {
+			counts[s.state]++
+			if s.resident() && s.pins+s.holds > 0 {
+				active++
+			}
+			if s.ordered {
+				evictable++
+				if s.state != storage.StateSealed || s.pins+s.holds > 0 || p.reg.At(s.entry).Kids[t.level] > 0 {
+					p.t.Errorf("%s slot %d in state %s may be evicted", t.kind, ref, s.state)
+				}
+			}
+			if s.entry != registry.None && p.reg.At(s.entry).Slots[t.level] != ref {
+				p.t.Errorf("%s slot %d: its entry names slot %d", t.kind, ref, p.reg.At(s.entry).Slots[t.level])
+			}
+			part, i := t.at(ref)
+			r, err := part.recs.Get(i)
+			former := s.state == storage.StateQuarantined && s.holds > 0
+			if !former && (err != nil || r.State != s.state || r.Generation != s.generation) {
+				p.t.Errorf("%s slot %d is %s/%d, its record %s/%d: %v", t.kind, ref, s.state, s.generation, r.State, r.Generation, err)
+			}
+			p.checkPins(t, ref, s)
+		})
+		for _, part := range t.parts {
+			if part != nil {
+				free += len(part.free)
+			}
+		}
+		if counts != t.counts || active != t.active || evictable != t.order.Len() || counts[storage.StateFree] != free {
+			p.t.Errorf("%s: counted %v, %d active, %d evictable; kept %v, %d, %d, %d free",
+				t.kind, counts, active, evictable, t.counts, t.active, t.order.Len(), free)
+		}
+	}
+}
+
+// checkPins compares a host slot's pin word, and its number of pins, with what
+// the sessions have.
+func (p *testPool) checkPins(t *tier, ref registry.Ref, s *slot) {
+	p.t.Helper()
+	if t.level != registry.Host {
+		return
+	}
+	var pins uint32
+	var word uint64
+	for _, sess := range p.sessions {
+		if n := sess.pins.of(ref); n > 0 {
+			pins += n
+			word |= sess.bit
+		}
+	}
+	for _, f := range p.formers {
+		if _, ok := f.pinned[ref]; ok {
+			word |= f.bit
+		}
+	}
+	part, i := t.at(ref)
+	if pins != s.pins || part.recs.Pins(i) != word {
+		p.t.Errorf("slot %d has %d pins and word %#x, its sessions %d and %#x", ref, s.pins, part.recs.Pins(i), pins, word)
+	}
+}
+
+// checkEvents compares what the sink was told with a dump.
+func (p *testPool) checkEvents() {
+	p.t.Helper()
+	dump := p.Dump()
+	p.sink.mu.Lock()
+	defer p.sink.mu.Unlock()
+	n := 0
+	for _, b := range dump {
+		for _, tier := range kv.Tiers {
+			if !b.Tiers.Has(tier) {
+				continue
+			}
+			n++
+			if told, ok := p.sink.resident[sinkKey{p.id, tier, b.Block.Key}]; !ok || told != b.Block {
+				p.t.Errorf("%s in %s: the sink was told %v", b.Block.Key, tier, ok)
+			}
+		}
+	}
+	for k := range p.sink.resident {
+		if k.ns == p.id {
+			n--
+		}
+	}
+	if n != 0 {
+		p.t.Errorf("the pool has %d blocks more than the sink was told of", n)
+	}
+}

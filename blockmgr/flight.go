@@ -1,0 +1,306 @@
+package blockmgr
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// readAttempts is how often a block is read from disk before it is given up.
+const readAttempts = 2
+
+// flight is the one read that fills a host slot from disk, or the one check of a
+// block in host memory, whoever waits for it.
+// Its fields are guarded by the pool's mutex; done is closed after finished is
+// set.
+type flight struct {
+	key kv.StoredKey
+	// disk is the disk slot that is read; NoRef for a check.
+	disk registry.Ref
+	done chan struct{}
+	// waiters are the lookups that hold the host slot for it; wanted says that
+	// somebody counts on it although nobody waits.
+	waiters uint32
+	wanted  bool
+	// prefetch: counted in Pool.prefetching.
+	prefetch bool
+	started  bool
+	finished bool
+	ok       bool
+}
+
+// diskReadable reports whether blocks may be read from disk now.
+func (p *Pool) diskReadable() bool {
+	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.allow()
+}
+
+// startReadLocked fills the free host slot ref with a block whose disk slot is
+// held; the flight releases it.
+func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
+	disk := p.reg.At(p.reg.Find(key)).Slots[registry.Disk]
+	r := p.disk.record(disk)
+	block := blockOf(&r)
+	p.occupyLocked(p.host, ref, &block, storage.StateStaging, 0, r)
+	f := &flight{key: r.Key, disk: disk, done: make(chan struct{})}
+	p.flights[ref] = f
+	p.reading.push(ref)
+	p.busy++
+	p.readWork.Signal()
+	return f
+}
+
+// startVerifyLocked queues the check of a recovered host block. The flight holds
+// the slot.
+func (p *Pool) startVerifyLocked(ref registry.Ref, s *slot) *flight {
+	f := &flight{key: p.reg.At(s.entry).Key, disk: registry.NoRef, done: make(chan struct{})}
+	p.flights[ref] = f
+	s.holds++
+	p.settleLocked(p.host, ref, s)
+	p.sealing.push(ref)
+	p.busy++
+	p.sealWork.Signal()
+	return f
+}
+
+// endFlightLocked says that a flight has ended; the caller closes done.
+func (p *Pool) endFlightLocked(ref registry.Ref, f *flight, ok bool) {
+	delete(p.flights, ref)
+	f.finished, f.ok = true, ok
+	if f.prefetch {
+		p.prefetching--
+	}
+}
+
+// verifyOneLocked ends the check of a recovered host block; it lets go of the
+// mutex for the check.
+func (p *Pool) verifyOneLocked(ref registry.Ref, f *flight) {
+	f.started = true
+	err := p.checkHostLocked(ref)
+	delete(p.flights, ref)
+	f.finished, f.ok = true, err == nil
+	s := p.host.slot(ref)
+	if s.holds--; err == nil {
+		p.letGoLocked(p.host, ref, s)
+	} else {
+		s.holds -= f.waiters
+		p.loseHostBlockLocked(ref, s, err)
+	}
+	close(f.done)
+	p.doneLocked(1)
+}
+
+// checkHostLocked compares a sealed host block, which is held, with its checksum;
+// it lets go of the mutex for that. A recovered block that is good is verified.
+func (p *Pool) checkHostLocked(ref registry.Ref) error {
+	r := p.host.record(ref)
+	part, i := p.host.at(ref)
+	host := part.host
+	p.mu.Unlock()
+	_, err := p.check(host, i, &r, r.Key)
+	p.mu.Lock()
+	if s := p.host.slot(ref); err == nil && s.unverified {
+		s.unverified = false
+		p.count.Verified++
+		p.offerLocked(ref, s)
+	}
+	return err
+}
+
+// loseHostBlockLocked forgets a host block whose bytes are wrong.
+func (p *Pool) loseHostBlockLocked(ref registry.Ref, s *slot, err error) {
+	p.count.CorruptHost++
+	p.log.Warn("block in host memory is lost", zap.Stringer("key", p.reg.At(s.entry).Key), zap.Error(err))
+	p.dropDamagedLocked(ref, s, err)
+}
+
+// dropDamagedLocked forgets a host block whose bytes are wrong. While somebody
+// holds the slot it is out of use.
+func (p *Pool) dropDamagedLocked(ref registry.Ref, s *slot, err error) {
+	p.unkeepLocked(p.host, ref, s)
+	switch {
+	case errors.Is(err, storage.ErrMemory):
+		part, _ := p.host.at(ref)
+		p.memoryErrorLocked(part, err)
+		p.dropLocked(p.host, ref, storage.StateQuarantined)
+	case s.pins+s.holds > 0:
+		s.lost = true
+		p.dropLocked(p.host, ref, storage.StateQuarantined)
+	default:
+		p.dropLocked(p.host, ref, storage.StateFree)
+	}
+}
+
+// readLoop reads blocks until the pool stops. What is queued then stays unread;
+// nobody waits for it any more.
+func (p *Pool) readLoop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		for p.reading.len() == 0 && !p.stopped() {
+			p.readWork.Wait()
+		}
+		if p.stopped() {
+			return
+		}
+		p.readOneLocked(p.reading.pop())
+	}
+}
+
+// readOneLocked reads one block; it lets go of the mutex for the read. A read
+// that takes longer than the deadline is given up meanwhile (abandonRead).
+func (p *Pool) readOneLocked(ref registry.Ref) {
+	f := p.flights[ref]
+	defer p.doneLocked(1)
+	if f.waiters == 0 && !f.wanted {
+		p.count.ReadsCancelled++
+		p.cancelReadLocked(ref, f)
+		return
+	}
+	f.started = true
+	r := p.disk.record(f.disk)
+	from, i := p.disk.at(f.disk)
+	to, j := p.host.at(ref)
+	disk, host := from.disk, to.host
+	p.mu.Unlock()
+
+	timer := time.AfterFunc(p.cfg.IODeadline, func() { p.abandonRead(ref, f) })
+	sum, retries, err := p.read(disk, i, host, j, &r, f.key)
+	timer.Stop()
+
+	p.mu.Lock()
+	p.count.ReadRetries += uint64(retries)
+	if f.finished { // abandoned
+		p.returnedLocked(ref, f, err)
+		return
+	}
+	p.endFlightLocked(ref, f, err == nil)
+	p.releaseLocked(p.disk, f.disk)
+	if err == nil {
+		p.broker.breaker.succeeded()
+		p.count.Promotions++
+		p.count.BytesRead += p.slotBytes
+		p.promotedLocked(ref, r, sum)
+	} else {
+		p.readFailedLocked(ref, f, err)
+	}
+	close(f.done)
+}
+
+// read fills host slot j from disk slot i and verifies it, in a few attempts:
+// what the device or the way to it spoiled once may come whole the next time.
+func (p *Pool) read(disk *storage.DiskExtent, i uint32, host *storage.HostExtent, j uint32, r *storage.Record, want kv.StoredKey) (sum uint64, retries int, err error) {
+	for ; ; retries++ {
+		if err = disk.ReadSlot(i, host.Slot(j)); err == nil {
+			sum, err = p.check(host, j, r, want)
+		}
+		if err == nil || errors.Is(err, storage.ErrMemory) || retries+1 == readAttempts {
+			return sum, retries, err
+		}
+	}
+}
+
+// check compares a host slot's bytes with the record that vouches for them, and
+// returns their content sum.
+func (p *Pool) check(host *storage.HostExtent, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
+	if r.Key != want || uint64(r.Length) != p.blockBytes {
+		return 0, fmt.Errorf("record of %s, want %s: %w", r.Key, want, ErrCorrupt)
+	}
+	sum, err := host.ContentSum(i, want, p.blockBytes)
+	if err != nil {
+		return 0, err
+	}
+	if got := storage.Bind(sum, want, r.Generation); got != r.Checksum && !p.cfg.TrustBytes {
+		return 0, fmt.Errorf("block %s: checksum %016x, stored %016x: %w", want, got, r.Checksum, ErrCorrupt)
+	}
+	return sum, nil
+}
+
+func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
+	sl := p.host.slot(ref)
+	sl.fromDisk = true
+	p.host.setState(sl, storage.StateSealed)
+	r.Checksum = storage.Bind(sum, r.Key, sl.generation)
+	p.host.put(ref, r)
+	p.storedLocked(p.host, &r)
+	p.settleLocked(p.host, ref, sl)
+}
+
+// readFailedLocked ends a read that gave no block. When the host memory is to
+// blame, the host slot goes out of use and the block stays on disk. Otherwise
+// the block is forgotten, and its disk slot stays out of use until a restart:
+// the medium under it is suspect.
+func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
+	s := p.host.slot(ref)
+	s.holds -= f.waiters
+	if errors.Is(err, storage.ErrMemory) {
+		p.dropDamagedLocked(ref, s, err)
+		return
+	}
+	if errors.Is(err, ErrCorrupt) {
+		p.count.CorruptReads++
+	} else {
+		p.count.ReadErrors++
+		p.broker.breaker.failed(err)
+	}
+	p.log.Warn("block on disk is lost", zap.Stringer("key", f.key), zap.Error(err))
+	p.dropLocked(p.host, ref, storage.StateFree)
+	p.loseDiskBlockLocked(f.disk)
+}
+
+// loseDiskBlockLocked forgets a disk block that could not be read back.
+func (p *Pool) loseDiskBlockLocked(ref registry.Ref) {
+	p.dropLocked(p.disk, ref, storage.StateQuarantined)
+}
+
+// cancelReadLocked ends a read that has not begun and that nobody wants.
+func (p *Pool) cancelReadLocked(ref registry.Ref, f *flight) {
+	p.endFlightLocked(ref, f, false)
+	s := p.host.slot(ref)
+	s.holds -= f.waiters
+	p.dropLocked(p.host, ref, storage.StateFree)
+	p.releaseLocked(p.disk, f.disk)
+	close(f.done)
+}
+
+// abandonRead gives up a read that does not end: those who wait for it have a
+// miss. The kernel may still write into the host slot, which is out of use until
+// the read returns. Reads that have not begun are given up with it.
+func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f.finished || p.closed {
+		return
+	}
+	p.broker.breaker.stalled()
+	p.count.ReadsAbandoned++
+	p.log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", p.cfg.IODeadline))
+	p.endFlightLocked(ref, f, false)
+	s := p.host.slot(ref)
+	s.holds -= f.waiters
+	p.dropLocked(p.host, ref, storage.StateQuarantined)
+	s.holds++ // the read's; it also keeps the extent
+	p.stuckReads++
+	close(f.done)
+	for p.reading.len() > 0 {
+		queued := p.reading.pop()
+		p.count.ReadsCancelled++
+		p.cancelReadLocked(queued, p.flights[queued])
+		p.doneLocked(1)
+	}
+}
+
+// returnedLocked ends an abandoned read. Nobody writes into the host slot now.
+func (p *Pool) returnedLocked(ref registry.Ref, f *flight, err error) {
+	p.stuckReads--
+	p.freeLocked(p.host, ref)
+	p.releaseLocked(p.disk, f.disk)
+	if err == nil {
+		p.broker.breaker.succeeded()
+	}
+}

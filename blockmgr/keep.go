@@ -1,0 +1,130 @@
+package blockmgr
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// MaxKeep is the longest time that Pool.Keep keeps a block.
+const MaxKeep = 30 * 24 * time.Hour
+
+// keptSlot names a slot that is held for a retention pin.
+type keptSlot struct {
+	level registry.Level
+	ref   registry.Ref
+}
+
+// Keep holds on to blocks for ttl: none of them is evicted before, from any tier
+// that it is in now. Keeping a block again makes its time the longer of the two.
+// It returns how many of the blocks are resident and kept; at most half of a
+// tier's slots are. A restart of the agent ends it.
+func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error) {
+	if ttl <= 0 || ttl > MaxKeep {
+		return 0, fmt.Errorf("time to keep %v: want more than 0, at most %v", ttl, MaxKeep)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return 0, ErrClosed
+	}
+	p.tickLocked()
+	until := time.Now().Add(ttl)
+	for i := range keys {
+		id := p.reg.Find(&keys[i])
+		if id == registry.None {
+			continue
+		}
+		found := false
+		for _, t := range p.tiers() {
+			if ref := p.reg.At(id).Slots[t.level]; ref != registry.NoRef {
+				found = p.keepLocked(t, ref, until) || found
+			}
+		}
+		if found {
+			kept++
+		}
+	}
+	p.armKeepLocked()
+	return kept, nil
+}
+
+func (p *Pool) keepLocked(t *tier, ref registry.Ref, until time.Time) bool {
+	s, name := t.slot(ref), keptSlot{t.level, ref}
+	if !s.resident() {
+		return false
+	}
+	p.touchLocked(t, ref, s)
+	if s.kept {
+		if until.After(p.kept[name]) {
+			p.kept[name] = until
+		}
+		return true
+	}
+	if p.keptIn[t.level] >= t.capacity/2 {
+		p.count.KeepRefused++
+		return false
+	}
+	s.kept = true
+	p.kept[name] = until
+	p.keptIn[t.level]++
+	p.holdLocked(t, ref)
+	return true
+}
+
+// unkeepLocked ends a retention pin, if the slot has one. The caller settles the
+// slot.
+func (p *Pool) unkeepLocked(t *tier, ref registry.Ref, s *slot) {
+	if !s.kept {
+		return
+	}
+	s.kept = false
+	if s.holds > 0 { // a failed read voids all holds at once
+		s.holds--
+	}
+	delete(p.kept, keptSlot{t.level, ref})
+	p.keptIn[t.level]--
+}
+
+// armKeepLocked sets the timer to the first retention pin that ends.
+func (p *Pool) armKeepLocked() {
+	if p.keepTimer != nil {
+		p.keepTimer.Stop()
+		p.keepTimer = nil
+	}
+	var first time.Time
+	for _, until := range p.kept {
+		if first.IsZero() || until.Before(first) {
+			first = until
+		}
+	}
+	if !first.IsZero() && !p.closing {
+		p.keepTimer = time.AfterFunc(time.Until(first), p.expireKept)
+	}
+}
+
+// expireKept ends the retention pins whose time has come.
+func (p *Pool) expireKept() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return
+	}
+	now := time.Now()
+	for name, until := range p.kept {
+		if until.After(now) {
+			continue
+		}
+		t := p.host
+		if name.level == registry.Disk {
+			t = p.disk
+		}
+		s := t.slot(name.ref)
+		p.unkeepLocked(t, name.ref, s)
+		p.settleLocked(t, name.ref, s)
+	}
+	p.armKeepLocked()
+	p.releasedLocked()
+}

@@ -1,0 +1,193 @@
+package kvbm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/layout"
+)
+
+// tendInterval is how often metrics are sent and former sessions are looked
+// after.
+const tendInterval = time.Second
+
+// Manager is a block manager for one model, as a config.Config describes it. New
+// makes it.
+type Manager struct {
+	log      *zap.Logger
+	core     *blockmgr.Manager
+	pool     *blockmgr.Pool
+	sharding layout.Sharding
+	tiers    tiers
+	// offload is what device_layout says about which blocks leave the device.
+	offload      config.OffloadFilter
+	consolidator *config.Consolidator
+	metrics      *feed
+
+	resets, resetsRefused atomic.Uint64
+
+	// cancel ends the manager. tasks are the goroutines that it waits for.
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	// done is closed when everything has ended; err is set before.
+	done chan struct{}
+	err  error
+}
+
+// New checks the configuration and opens a manager, which lives until Close, or
+// until ctx or cfg.Runtime.Cancellation ends. The error names the first bad field,
+// its value and what is allowed, or says what kept a tier from being opened.
+func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	sh, err := place.shape(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	place.Log = cmp.Or(place.Log, zap.NewNop()).With(zap.Uint64("worker_id", uint64(cfg.Runtime.WorkerID)))
+	metrics, err := newFeed(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	t, err := findTiers(&cfg, &place, sh.slotBytes)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		log: place.Log, sharding: sh.sharding, tiers: t, metrics: metrics,
+		consolidator: cfg.Consolidator, done: make(chan struct{}),
+	}
+	if cfg.DeviceLayout != nil {
+		m.offload = cfg.DeviceLayout.OffloadFilter
+	}
+	if err := m.open(&cfg, &place, sh.namespace); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	m.warn(&cfg, &place)
+	m.start(ctx, &cfg)
+	return m, nil
+}
+
+// open opens the manager beneath and the model's pool.
+func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error {
+	if err := m.tiers.checkSpace(m.log); err != nil {
+		return err
+	}
+	c := managerConfig(cfg, place, &m.tiers)
+	listener := cfg.Events
+	if listener == nil && cfg.Consolidator != nil && place.Consolidate != nil {
+		var err error
+		if listener, err = place.Consolidate(*cfg.Consolidator); err != nil {
+			return fmt.Errorf("consolidator: %w", err)
+		}
+	}
+	if listener != nil {
+		c.Sink = sink{listener}
+	}
+	var err error
+	if m.core, err = blockmgr.Open(c); err != nil {
+		return fmt.Errorf("block manager: %w", err)
+	}
+	m.forgetGone()
+	if m.pool, err = m.core.Pool(ns); err != nil {
+		return errors.Join(fmt.Errorf("block manager: %w", err), m.core.Close())
+	}
+	return nil
+}
+
+// warn logs what is allowed and probably not meant.
+func (m *Manager) warn(cfg *config.Config, place *Place) {
+	warnings := cfg.Warnings()
+	if cfg.HostLayout == nil && cfg.DiskLayout == nil {
+		warnings = append(warnings, "host_layout and disk_layout are not set: no block is kept")
+	}
+	if cfg.Consolidator != nil && cfg.Events == nil && place.Consolidate == nil {
+		warnings = append(warnings, "consolidator is set, but neither events nor the place's consolidate: it is not told what is in host memory and on disk")
+	}
+	for _, w := range warnings {
+		m.log.Warn("configuration", zap.String("warning", w))
+	}
+}
+
+// start starts the goroutines, all of which end before done is closed.
+func (m *Manager) start(ctx context.Context, cfg *config.Config) {
+	ctx, m.cancel = cfg.Runtime.Context(ctx)
+	m.tasks.Go(func() { cfg.ServeResets(ctx, m.empty, m.resetRefused) })
+	m.tasks.Go(func() { m.tend(ctx) })
+	go func() { // waited for by Close, through done
+		defer close(m.done)
+		<-ctx.Done()
+		m.tasks.Wait()
+		m.err = m.end()
+	}()
+}
+
+// tend does what is due every second, until ctx ends.
+func (m *Manager) tend(ctx context.Context) {
+	ticker := time.NewTicker(tendInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			m.metrics.send(m.pool.Stats())
+			m.forgetGone()
+		}
+	}
+}
+
+// end closes what New opened. The last counts are those after the blocks on their
+// way to disk have arrived.
+func (m *Manager) end() error {
+	err := m.core.Close()
+	m.metrics.send(m.pool.Stats())
+	if err = errors.Join(err, m.tiers.close()); err != nil {
+		m.log.Error("block manager ends with an error", zap.Error(err))
+	}
+	return err
+}
+
+// Close ends the manager: blocks on their way to disk have two seconds to arrive,
+// and sessions end, whose slots must not be touched any more. Both tiers stay for
+// the next manager. It returns what went wrong, every time that it is called,
+// whoever ended the manager.
+func (m *Manager) Close() error {
+	m.cancel()
+	<-m.done
+	return m.err
+}
+
+// Done is closed when the manager has ended, because of Close or without it; Close
+// then returns at once.
+func (m *Manager) Done() <-chan struct{} { return m.done }
+
+// Pool is the model's blocks. It is the manager's and ends with it.
+func (m *Manager) Pool() *blockmgr.Pool { return m.pool }
+
+// Sharding says which part of a slot is which rank's. Rank 0 is Place.FirstRank.
+func (m *Manager) Sharding() layout.Sharding { return m.sharding }
+
+// Consolidator is what is to merge the engine's events with those that Events is
+// told, for whoever runs the event path; ok is false when there is none.
+func (m *Manager) Consolidator() (c *config.Consolidator, ok bool) {
+	return m.consolidator, m.consolidator != nil
+}
+
+// ShouldStore asks the offload filter of device_layout whether a block is worth
+// being stored, and is to be called before it is copied; without a filter every
+// block is. It is safe for concurrent use if the filter is.
+func (m *Manager) ShouldStore(hash kv.SequenceHash) bool {
+	return m.offload == nil || m.offload.ShouldOffload(hash)
+}

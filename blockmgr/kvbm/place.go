@@ -1,0 +1,156 @@
+package kvbm
+
+import (
+	"cmp"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/layout"
+)
+
+// Place says what config.Config has no field for: where the bytes lie and what
+// they are bytes of.
+type Place struct {
+	// HostDir is the directory of the host tier, best on tmpfs or hugetlbfs. It
+	// must be set when there is a host or a disk tier, unless host_layout says it.
+	HostDir string
+	// Disk is how the files of the disk tier are made and, unless disk_layout says
+	// it, in which directory. There is no default for the directory.
+	Disk config.DiskFiles
+	// Transfer bounds the copies between host and disk; 0 is the default of
+	// blockmgr.Config.
+	Transfer config.Transfer
+
+	// Model is the served model's name, Weights a fingerprint of its weights, DType
+	// the type of the cache's elements, such as "bfloat16", and KVFormat the
+	// engine's name for its format and version. All must be set: blocks that differ
+	// in one of them are never taken for each other.
+	Model, Weights, DType, KVFormat string
+	// TP, PP and DCP are the tensor, pipeline and decode-context parallel sizes, 1
+	// to 1024; 0 means 1.
+	TP, PP, DCP uint32
+	// FirstRank is the first of the Ranks neighbouring ranks, among all TP·PP·DCP of
+	// them, whose parts make up a block here; Ranks 0 means all. Without a logical
+	// layout a block is the part of one rank.
+	FirstRank, Ranks uint32
+	// Replicated says that the parts of all ranks are equal, as with MLA and tensor
+	// parallelism: a slot holds them once. PP and DCP must then be 1.
+	Replicated bool
+
+	// Consolidate starts what config.Consolidator describes and returns its
+	// listener, which is told of every change of residency; an error fails New. It
+	// is called when there is a Consolidator and no Events. Whoever starts it stops
+	// it, after the manager has ended or New has failed.
+	Consolidate func(config.Consolidator) (config.EventManager, error)
+	// Log is where warnings go; nil for nowhere.
+	Log *zap.Logger
+}
+
+// shape is the size of a block and what it has in common with others.
+type shape struct {
+	namespace kv.Namespace
+	sharding  layout.Sharding
+	// slotBytes is the size of a slot: a block, rounded up to a page.
+	slotBytes uint64
+}
+
+// shape checks the fields that say what a block is, and puts them together. The
+// error names the first bad one.
+func (p *Place) shape(cfg *config.Config) (shape, error) {
+	for _, f := range []struct{ name, value string }{
+		{"model", p.Model}, {"weights", p.Weights}, {"dtype", p.DType}, {"kv_format", p.KVFormat},
+	} {
+		if f.value == "" {
+			return shape{}, fmt.Errorf("place %s %q: must be set, so that blocks of another one are told apart", f.name, f.value)
+		}
+	}
+	sharded, err := sharded(cfg)
+	if err != nil {
+		return shape{}, err
+	}
+	ranks, err := p.ranks(sharded)
+	if err != nil {
+		return shape{}, err
+	}
+	mode, inner := layout.LeaderWorkerSharded, cfg.Model.InnerDim*ranks
+	if p.Replicated {
+		mode, inner = layout.Replicated, cfg.Model.InnerDim
+	}
+	slot, err := layout.NewFullyContiguous(layout.Config{
+		NumBlocks: 1, NumLayers: cfg.Model.NumLayers, OuterDim: cfg.Model.OuterDim, PageSize: cfg.Model.PageSize,
+		InnerDim: inner, DTypeBytes: cmp.Or(cfg.Model.DTypeBytes, config.DefaultDTypeBytes), Alignment: storage.PageSize,
+	})
+	if err != nil {
+		return shape{}, fmt.Errorf("model, %d ranks together: %w", ranks, err)
+	}
+	sh := shape{namespace: p.namespace(slot.Config(), ranks), slotBytes: slot.BlockStride()}
+	if err := sh.namespace.Validate(); err != nil {
+		return shape{}, fmt.Errorf("place and model, %d ranks together: %w", ranks, err)
+	}
+	sh.sharding, err = layout.NewSharding(slot, ranks, mode)
+	return sh, err
+}
+
+// sharded reports whether slots hold the parts of several ranks. A block is the
+// same bytes in all tiers here, so that host and disk must agree.
+func sharded(cfg *config.Config) (bool, error) {
+	host, disk := cfg.HostLayout, cfg.DiskLayout
+	if host != nil && disk != nil && host.Logical != disk.Logical {
+		return false, fmt.Errorf("disk_layout: logical %s: want %s, as in host_layout", disk.Logical, host.Logical)
+	}
+	return host != nil && host.Logical == config.LeaderWorkerSharded ||
+		disk != nil && disk.Logical == config.LeaderWorkerSharded, nil
+}
+
+// maxParallel bounds each of TP, PP and DCP, so that their product is one.
+const maxParallel = 1024
+
+// ranks is how many ranks have a part of, or share, a block.
+func (p *Place) ranks(sharded bool) (uint64, error) {
+	all := uint64(1)
+	for _, f := range []struct {
+		name string
+		size uint32
+	}{{"tp", p.TP}, {"pp", p.PP}, {"dcp", p.DCP}} {
+		if f.size > maxParallel {
+			return 0, fmt.Errorf("place %s %d: want 0 (which means 1) to %d", f.name, f.size, maxParallel)
+		}
+		if f.size > 1 && f.name != "tp" && p.Replicated {
+			return 0, fmt.Errorf("place %s %d: want 1 with replicated: ranks of different %s have different parts", f.name, f.size, f.name)
+		}
+		all *= uint64(max(f.size, 1))
+	}
+	ranks, first := cmp.Or(uint64(p.Ranks), all), uint64(p.FirstRank)
+	switch {
+	case ranks > min(all, layout.MaxRanks):
+		return 0, fmt.Errorf("place ranks %d: want 0 (all) or 1 to %d", ranks, min(all, layout.MaxRanks))
+	case first > all-ranks:
+		return 0, fmt.Errorf("place first_rank %d: want 0 to %d for %d of %d ranks", first, all-ranks, ranks, all)
+	case ranks > 1 && !sharded && !p.Replicated:
+		return 0, fmt.Errorf("place ranks %d: want 1, because no layout has logical %s, and the ranks' parts are not replicated",
+			ranks, config.LeaderWorkerSharded)
+	}
+	return ranks, nil
+}
+
+// namespace is what the blocks of the place have in common. Where they are not
+// those of all ranks, the format says of which.
+func (p *Place) namespace(slot layout.Config, ranks uint64) kv.Namespace {
+	ns := kv.Namespace{
+		Model: p.Model, Weights: p.Weights, DType: p.DType, KVFormat: p.KVFormat, Layout: layout.FullyContiguousName,
+		Layers: uint32(slot.NumLayers), OuterDim: uint32(slot.OuterDim), BlockSize: uint32(slot.PageSize),
+		InnerDim: uint32(slot.InnerDim), DTypeBytes: uint32(slot.DTypeBytes),
+		TP: max(p.TP, 1), PP: max(p.PP, 1), DCP: max(p.DCP, 1),
+	}
+	switch all := uint64(ns.TP) * uint64(ns.PP) * uint64(ns.DCP); {
+	case p.Replicated:
+		ns.KVFormat += " replicated"
+	case ranks < all:
+		ns.KVFormat += fmt.Sprintf(" ranks %d+%d", p.FirstRank, ranks)
+	}
+	return ns
+}

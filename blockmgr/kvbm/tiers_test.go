@@ -1,0 +1,242 @@
+package kvbm
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// sources are the three ways to say where n blocks of a tier lie.
+func sources(tier kv.Tier, n uint64) map[string]*config.Layout {
+	size := n * slotBytes
+	return map[string]*config.Layout{
+		"storage":   {NumBlocks: n, Storage: []config.Storage{memory{tier, size}}},
+		"allocator": {NumBlocks: n, Allocator: maker{tier}},
+		"logical":   {NumBlocks: n, Logical: config.LeaderWorkerSharded},
+	}
+}
+
+// maker is an allocator of a tier.
+type maker struct{ tier kv.Tier }
+
+func (m maker) Tier() kv.Tier { return m.tier }
+
+func (m maker) Allocate(size uint64) (config.Storage, error) { return memory{m.tier, size}, nil }
+
+func TestEveryValidCombinationOfLayoutsHoldsExactlyItsBlocks(t *testing.T) {
+	for hostName, host := range orNone(sources(kv.TierHost, 5)) {
+		for diskName, disk := range orNone(sources(kv.TierDisk, 9)) {
+			for deviceName, device := range orNone(sources(kv.TierDevice, 3)) {
+				if host != nil && disk != nil && host.Logical != disk.Logical {
+					continue // refused, as another test says
+				}
+				t.Run("device "+deviceName+" host "+hostName+" disk "+diskName, func(t *testing.T) {
+					cfg, place := both(t, 1)
+					cfg.DeviceLayout, cfg.HostLayout, cfg.DiskLayout = device, host, disk
+					open(t, cfg, place).checkHoldsAll(host, disk)
+				})
+			}
+		}
+	}
+}
+
+func orNone(layouts map[string]*config.Layout) map[string]*config.Layout {
+	layouts["none"] = nil
+	return layouts
+}
+
+// checkHoldsAll fills the host tier and finds everything again.
+func (c *client) checkHoldsAll(host, disk *config.Layout) {
+	c.t.Helper()
+	const n = 5
+	blocks := c.sequence(1, n)
+	if host == nil && disk == nil {
+		if c.Pool().Configured() || c.find(blocks) != 0 {
+			c.t.Error("a manager without tiers holds blocks")
+		}
+		return
+	}
+	c.add(1, blocks)
+	if found := c.find(blocks); found != n {
+		c.t.Errorf("%d of %d blocks are found", found, n)
+	}
+	st := c.Pool().Stats()
+	if host != nil && uint64(st.Host.Capacity) != host.NumBlocks {
+		c.t.Errorf("%d host blocks, want %d", st.Host.Capacity, host.NumBlocks)
+	}
+	if disk != nil && (uint64(st.Disk.Capacity) != disk.NumBlocks || st.WriteBehind != n) {
+		c.t.Errorf("%d disk blocks, want %d; %d written, want %d", st.Disk.Capacity, disk.NumBlocks, st.WriteBehind, n)
+	}
+}
+
+func TestTierThatTheNodeHasNoRoomForIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	cfg, place := both(t, 4)
+	place.HostDir = filepath.Join(place.HostDir, "host")
+	cfg.Model.InnerDim = 1 << 20 // blocks of 128 MiB
+	cfg.HostLayout = &config.Layout{NumBlocks: config.MaxBlocks, Allocator: maker{kv.TierHost}}
+	cfg.DiskLayout = nil
+	_, err := New(t.Context(), cfg, place)
+	if err == nil || !strings.Contains(err.Error(), "lower host_layout num_blocks") {
+		t.Errorf("2^59 bytes of host memory: %v", err)
+	}
+	if _, err := os.Stat(place.HostDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
+	}
+}
+
+func TestRoomThatAnEarlierManagerTookIsNotAskedForTwice(t *testing.T) {
+	cfg, place := both(t, 64)
+	c := open(t, cfg, place)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := room{bytes: 64 * slotBytes, dir: place.HostDir}
+	if _, held, err := r.space(); err != nil || held < r.bytes {
+		t.Errorf("%d bytes are held, want at least %d: %v", held, r.bytes, err)
+	}
+}
+
+func TestBlocksBeyondTheHostTierComeBackFromDisk(t *testing.T) {
+	cfg, place := both(t, 4)
+	cfg.DiskLayout = sources(kv.TierDisk, 16)["storage"]
+	c := open(t, cfg, place)
+	for seed := range uint32(4) {
+		c.add(seed, c.sequence(seed, 4))
+	}
+	for seed := range uint32(4) {
+		if n := c.find(c.sequence(seed, 4)); n != 4 {
+			t.Errorf("sequence %d: %d of 4 blocks are found", seed, n)
+		}
+	}
+	if st := c.Pool().Stats(); st.DiskHits == 0 || st.Host.Capacity != 4 || st.Disk.Capacity != 16 {
+		t.Errorf("%d disk hits in %d and %d blocks", st.DiskHits, st.Host.Capacity, st.Disk.Capacity)
+	}
+}
+
+func TestDirectoryOfAStorageWinsOverThePlace(t *testing.T) {
+	cfg, place := both(t, 4)
+	place.HostDir, place.Disk.Dir = filepath.Join(t.TempDir(), "host"), filepath.Join(t.TempDir(), "disk")
+	host, disk := filepath.Join(t.TempDir(), "h"), filepath.Join(t.TempDir(), "d")
+	cfg.HostLayout.Storage = nil
+	cfg.HostLayout.Allocator = &allocator{makes: directory{memory{kv.TierHost, 4 * slotBytes}, host}}
+	cfg.DiskLayout.Storage[0] = directory{memory{kv.TierDisk, 4 * slotBytes}, disk}
+	c := open(t, cfg, place)
+	c.add(1, c.sequence(1, 4))
+	for dir, want := range map[string]bool{host: true, disk: true, place.HostDir: false, place.Disk.Dir: false} {
+		if _, err := os.Stat(dir); (err == nil) != want {
+			t.Errorf("%s: %v, want one: %v", dir, err, want)
+		}
+	}
+}
+
+func TestAllocatorIsAskedOnceForWholeSlotsAndItsStorageIsClosedAtTheEnd(t *testing.T) {
+	cfg, place := both(t, 4)
+	a := &allocator{}
+	bad := errors.New("does not close")
+	a.makes = closable{memory{kv.TierHost, 4 * slotBytes}, a, bad}
+	cfg.HostLayout = &config.Layout{NumBlocks: 4, Allocator: a}
+	m, err := New(t.Context(), cfg, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(a.asked, []uint64{4 * slotBytes}) || a.closed != 0 {
+		t.Errorf("asked for %d bytes, closed %d times", a.asked, a.closed)
+	}
+	for range 2 {
+		if err := m.Close(); !errors.Is(err, bad) || a.closed != 1 {
+			t.Errorf("closed %d times, %v", a.closed, err)
+		}
+	}
+	// What is wrong is found after the allocator was asked.
+	place.Disk.Dir = ""
+	if _, err := New(t.Context(), cfg, place); err == nil || !errors.Is(err, bad) || a.closed != 2 {
+		t.Errorf("closed %d times, %v", a.closed, err)
+	}
+	place.Disk.Dir = place.HostDir
+	if _, err := New(t.Context(), cfg, place); err == nil || !errors.Is(err, bad) || a.closed != 3 {
+		t.Errorf("closed %d times, %v", a.closed, err)
+	}
+}
+
+func TestHostFilterDecidesWhatIsWrittenToDisk(t *testing.T) {
+	cfg, place := both(t, 8)
+	wanted := make(filter, 1)
+	cfg.HostLayout.OffloadFilter = wanted
+	c := open(t, cfg, place)
+	blocks := c.sequence(1, 4)
+	wanted[0] = blocks[2].Seq
+	c.add(1, blocks)
+	var onDisk []kv.SequenceHash
+	for _, info := range c.Pool().Dump() {
+		if info.Tiers.Has(kv.TierDisk) {
+			onDisk = append(onDisk, info.Block.Seq)
+		}
+	}
+	if !slices.Equal(onDisk, wanted) {
+		t.Errorf("blocks %d are on disk, want %d", onDisk, wanted)
+	}
+}
+
+func TestDeviceFilterDecidesWhatIsStored(t *testing.T) {
+	cfg, place := both(t, 8)
+	if c := open(t, cfg, place); !c.ShouldStore(1) {
+		t.Error("refused without a filter")
+	}
+	cfg, place = both(t, 8)
+	cfg.DeviceLayout = sources(kv.TierDevice, 3)["storage"]
+	cfg.DeviceLayout.OffloadFilter = filter{2}
+	if c := open(t, cfg, place); c.ShouldStore(1) || !c.ShouldStore(2) {
+		t.Error("the filter is not asked")
+	}
+}
+
+func TestBlocksOfAnotherModelGiveTheirRoomUp(t *testing.T) {
+	cfg, place := both(t, 8)
+	for _, weights := range []string{"w0", "w1", "w2"} {
+		place.Weights = weights
+		m, err := New(t.Context(), cfg, place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &client{Manager: m, t: t}
+		if c.s, err = m.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		blocks := c.sequence(1, 8)
+		if n := c.find(blocks); n != 0 {
+			t.Errorf("%d blocks of other weights are found", n)
+		}
+		c.add(1, blocks)
+		if st := m.Pool().Stats(); st.Host.Capacity != 8 || st.Disk.Capacity != 8 || c.find(blocks) != 8 {
+			t.Errorf("weights %s have %d and %d blocks, want 8", weights, st.Host.Capacity, st.Disk.Capacity)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, dir := range []string{place.HostDir, place.Disk.Dir} {
+		extents, err := filepath.Glob(filepath.Join(dir, "extent-*"))
+		if err != nil || len(extents) != 1 {
+			t.Errorf("%d extents are left in %s, want one: %v", len(extents), dir, err)
+		}
+	}
+}
+
+func TestLargeTiersHaveFewFiles(t *testing.T) {
+	for _, c := range []struct{ tier, extent uint64 }{
+		{1 << 20, blockmgr.DefaultExtentBytes}, {64 << 30, blockmgr.DefaultExtentBytes},
+		{64<<30 + 1, blockmgr.DefaultExtentBytes + slotBytes}, {512 << 30, 512 << 20}, {1 << 50, blockmgr.MaxExtentBytes},
+	} {
+		if got := extentBytes(c.tier); got != c.extent {
+			t.Errorf("a tier of %d bytes has extents of %d, want %d", c.tier, got, c.extent)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package blockmgr
+
+import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+
+// pinCounts counts the pins of one session, for each host slot. It costs four
+// bytes for every slot of an extent in which the session ever pinned one.
+type pinCounts struct{ parts [][]uint32 }
+
+// add counts one pin and returns how many there were. slots is the number of
+// slots of the part that ref is in.
+func (c *pinCounts) add(ref registry.Ref, slots int) (before uint32) {
+	n := int(ref.Part())
+	for len(c.parts) <= n {
+		c.parts = append(c.parts, nil)
+	}
+	if c.parts[n] == nil {
+		c.parts[n] = make([]uint32, slots)
+	}
+	before = c.parts[n][ref.Slot()]
+	c.parts[n][ref.Slot()]++
+	return before
+}
+
+// of is the number of pins of a slot.
+func (c *pinCounts) of(ref registry.Ref) uint32 {
+	n := ref.Part()
+	if int(n) >= len(c.parts) || c.parts[n] == nil {
+		return 0
+	}
+	return c.parts[n][ref.Slot()]
+}
+
+// sub takes one pin off, of a slot that has some, and returns how many are left.
+func (c *pinCounts) sub(ref registry.Ref) (left uint32) {
+	at := &c.parts[ref.Part()][ref.Slot()]
+	*at--
+	return *at
+}
+
+// each calls do for every slot that has pins.
+func (c *pinCounts) each(do func(ref registry.Ref, n uint32)) {
+	for part, counts := range c.parts {
+		for i, n := range counts {
+			if n > 0 {
+				do(registry.MakeRef(uint32(part), uint32(i)), n)
+			}
+		}
+	}
+}
+
+// forget drops a part that goes; nothing in it is pinned.
+func (c *pinCounts) forget(part uint32) {
+	if int(part) < len(c.parts) {
+		c.parts[part] = nil
+	}
+}
+
+// pinLocked pins a slot once more for a session. The first pin is marked in the
+// slot's pin word, where the next agent finds it.
+func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *slot) {
+	s.pins++
+	part, i := p.host.at(ref)
+	if sess.pins.add(ref, len(part.slots)) == 0 {
+		part.recs.SetPins(i, part.recs.Pins(i)|sess.bit)
+	}
+}
+
+// unpinLocked takes one pin of a session off a slot that it has pinned.
+func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *slot) {
+	if sess.pins.sub(ref) == 0 {
+		p.clearPinLocked(ref, sess.bit)
+	}
+	s.pins--
+	p.letGoLocked(p.host, ref, s)
+}
+
+// clearPinLocked takes a session's mark out of a slot's pin word.
+func (p *Pool) clearPinLocked(ref registry.Ref, bit uint64) {
+	part, i := p.host.at(ref)
+	part.recs.SetPins(i, part.recs.Pins(i)&^bit)
+}

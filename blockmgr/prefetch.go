@@ -1,0 +1,91 @@
+package blockmgr
+
+import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+
+// prefetchShare is the part of the host slots, one in so many, that reads begun
+// by Prefetch may take at a time.
+const prefetchShare = 4
+
+// Prefetch begins to bring into host memory what the longest prefix of blocks
+// that is resident in any tier has on disk only, and returns how many reads it
+// started. It waits for nothing and pins nothing: a lookup later finds the blocks
+// there, joins the reads that are still under way, or finds them evicted again.
+// It is no hit. At most a quarter of the host slots are being filled by
+// prefetches at a time; Stats.PrefetchRefused counts what was not started.
+func (p *Pool) Prefetch(blocks []Block) (started int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing || p.host == nil || p.disk == nil {
+		return 0
+	}
+	p.tickLocked()
+	here, coming := p.prefetchableLocked(blocks)
+	for _, b := range coming {
+		if p.hostSlotLocked(&b.Key) == registry.NoRef { // else it was given twice
+			if p.prefetchOneLocked(b) {
+				started++
+				continue
+			}
+			p.count.PrefetchRefused++
+		}
+		p.releaseLocked(p.disk, p.reg.At(p.reg.Find(&b.Key)).Slots[registry.Disk])
+	}
+	for _, ref := range here {
+		p.releaseLocked(p.host, ref)
+	}
+	if started > 0 {
+		p.count.Prefetched += uint64(started)
+		p.wakeGrowerLocked()
+	}
+	return started
+}
+
+// prefetchOneLocked starts to read a block whose disk slot is held, and reports
+// whether it could. After one that could not the others cannot either.
+func (p *Pool) prefetchOneLocked(b *Block) bool {
+	if p.prefetching >= max(p.host.capacity/prefetchShare, 1) {
+		return false
+	}
+	ref := p.allocLocked(p.host)
+	if ref == registry.NoRef {
+		return false
+	}
+	f := p.startReadLocked(&b.Key, ref)
+	f.wanted, f.prefetch = true, true
+	p.prefetching++
+	return true
+}
+
+// prefetchableLocked walks the longest resident prefix and holds it: the host
+// slots of what is in host memory, so that no read takes their place, and the
+// disk slots of what is on disk only.
+func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming []*Block) {
+	for i := range blocks {
+		id := p.reg.Find(&blocks[i].Key)
+		if id == registry.None {
+			break
+		}
+		e := p.reg.At(id)
+		host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
+		if host != registry.NoRef {
+			s, f := p.host.slot(host), p.flights[host]
+			if f == nil && !s.resident() {
+				break
+			}
+			if f != nil {
+				f.wanted = true
+			}
+			p.touchLocked(p.host, host, s)
+			p.holdLocked(p.host, host)
+			here = append(here, host)
+			continue
+		}
+		if disk == registry.NoRef || !p.disk.slot(disk).resident() || !p.diskReadable() {
+			break
+		}
+		p.touchLocked(p.disk, disk, p.disk.slot(disk))
+		p.holdLocked(p.disk, disk)
+		coming = append(coming, &blocks[i])
+	}
+	return here, coming
+}

@@ -1,0 +1,225 @@
+package blockmgr
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Register makes complete blocks of session s, whose bytes are in place, visible
+// and returns a handle to each, in the order given. Checksums and copies to disk
+// follow in the background. A block that host memory has already is not stored
+// twice: the handle is that of the block there, and the new slot is free again.
+//
+// Either all blocks are registered or nothing happens: ErrNoBlocks, ErrBadSlot
+// where a block is not the session's or is given twice, ErrBlockState where one
+// is not complete, ErrPins, ErrFilling. It waits for blocks of the same keys
+// that are just being read or verified, which ends with Config.IODeadline.
+func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock, error) {
+	if len(blocks) == 0 {
+		return nil, fmt.Errorf("register: %w", ErrNoBlocks)
+	}
+	awaited, err := p.beginRegister(s, blocks)
+	if err != nil {
+		return nil, fmt.Errorf("register: %w", err)
+	}
+	for _, c := range awaited {
+		select {
+		case <-c.flight.done:
+		case <-p.stop:
+		}
+	}
+	handles, err := p.finishRegister(s, blocks, awaited)
+	if err != nil {
+		return nil, fmt.Errorf("register: %w", err)
+	}
+	return handles, nil
+}
+
+// beginRegister checks the blocks and holds those of the same keys that are not
+// ready yet.
+func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []candidate, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, _, err := p.registrableLocked(s, blocks); err != nil {
+		return nil, err
+	}
+	for _, b := range blocks {
+		ref := p.hostSlotLocked(&b.block.Key)
+		if ref == registry.NoRef {
+			continue
+		}
+		sl := p.host.slot(ref)
+		f := p.flights[ref]
+		if f == nil && sl.unverified {
+			f = p.startVerifyLocked(ref, sl)
+		}
+		if f != nil {
+			f.waiters++
+			p.holdLocked(p.host, ref)
+			awaited = append(awaited, candidate{ref: ref, flight: f})
+		}
+	}
+	return awaited, nil
+}
+
+func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []candidate) ([]*ImmutableBlock, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	defer p.stopWaitingLocked(awaited)
+	sess, refs, err := p.registrableLocked(s, blocks)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range blocks {
+		if ref := p.hostSlotLocked(&b.block.Key); ref != registry.NoRef && !p.host.slot(ref).resident() {
+			return nil, fmt.Errorf("block %s: %w", b.block.Key, ErrFilling)
+		}
+	}
+	p.tickLocked()
+	handles := make([]*ImmutableBlock, len(blocks))
+	for i, b := range blocks {
+		ref := p.registerOneLocked(sess, b, refs[i])
+		sess.pinned++
+		p.pinLocked(sess, ref, p.host.slot(ref))
+		p.settleLocked(p.host, ref, p.host.slot(ref))
+		handles[i] = p.handleLocked(s, sess, ref)
+	}
+	return handles, nil
+}
+
+// stopWaitingLocked lets go of what beginRegister holds. A flight that failed
+// has let go of its slot already.
+func (p *Pool) stopWaitingLocked(awaited []candidate) {
+	for _, c := range awaited {
+		if !c.flight.finished || c.flight.ok {
+			c.flight.waiters--
+			p.releaseLocked(p.host, c.ref)
+		}
+	}
+}
+
+// registrableLocked checks that the session may register all of the blocks, and
+// returns their slots.
+func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session, []registry.Ref, error) {
+	sess, err := p.checkLocked(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if sess.pinned+len(blocks) > p.cfg.MaxPinsPerSession {
+		p.count.PinsRefused++
+		return nil, nil, fmt.Errorf("%d blocks beside %d pins: want at most %d in all: %w", len(blocks), sess.pinned, p.cfg.MaxPinsPerSession, ErrPins)
+	}
+	refs := make([]registry.Ref, len(blocks))
+	seen := make(map[*MutableBlock]struct{}, len(blocks))
+	for i, b := range blocks {
+		if err := b.check("registration", BlockComplete); err != nil {
+			return nil, nil, fmt.Errorf("block %d: %w", i, err)
+		}
+		if b.pool != p || b.session != s {
+			return nil, nil, fmt.Errorf("block %d: session %d of pool %s: %w", i, b.session, b.pool.id, ErrBadSlot)
+		}
+		ref, held := b.heldLocked()
+		if !held {
+			return nil, nil, fmt.Errorf("block %d: %w", i, ErrBadSlot)
+		}
+		if _, twice := seen[b]; twice {
+			return nil, nil, fmt.Errorf("block %d: given twice: %w", i, ErrBadSlot)
+		}
+		seen[b] = struct{}{}
+		refs[i] = ref
+	}
+	return sess, refs, nil
+}
+
+// hostSlotLocked is the host slot of a key, in whatever state, NoRef if there is
+// none.
+func (p *Pool) hostSlotLocked(key *kv.StoredKey) registry.Ref {
+	id := p.reg.Find(key)
+	if id == registry.None {
+		return registry.NoRef
+	}
+	return p.reg.At(id).Slots[registry.Host]
+}
+
+// registerOneLocked makes a complete block in slot ref visible and returns the
+// slot that has it.
+func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
+	delete(sess.granted, ref)
+	b.state, b.tokens = BlockRegistered, nil
+	primary := p.hostSlotLocked(&b.block.Key)
+	if primary == registry.NoRef {
+		r := recordOf(&b.block, p.blockBytes)
+		r.Priority = b.priority
+		p.occupyLocked(p.host, ref, &b.block, storage.StateGranted, b.session, r)
+		p.filledLocked(ref, &r)
+		p.count.Committed++
+		return ref
+	}
+	s := p.host.slot(primary)
+	if s.state == storage.StateSealed && s.pins+s.holds == 0 {
+		// Nobody used it until now, which a lookup would tell the disk too.
+		p.offerLocked(primary, s)
+	}
+	p.reuseLocked(p.host, primary, b.priority)
+	p.dropGrantLocked(ref, storage.StateFree)
+	p.count.Deduplicated++
+	return primary
+}
+
+// Match is Lookup with a handle in the place of each pin: to the longest prefix
+// of blocks that is resident in any tier and ready when ctx is done.
+func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*ImmutableBlock, error) {
+	res, err := p.Lookup(ctx, s, blocks)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sess, err := p.checkLocked(s)
+	if err != nil {
+		return nil, err
+	}
+	handles := make([]*ImmutableBlock, 0, len(res.Slots))
+	for _, name := range res.Slots {
+		if ref, ok := p.findLocked(name); ok {
+			handles = append(handles, p.handleLocked(s, sess, ref))
+		}
+	}
+	return handles, nil
+}
+
+// Touch makes blocks the most recently used ones of their tiers, up to the first
+// that is in none, and returns how many there are before it.
+func (p *Pool) Touch(keys []kv.StoredKey) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return 0
+	}
+	p.tickLocked()
+	for i := range keys {
+		id := p.reg.Find(&keys[i])
+		if id == registry.None {
+			return i
+		}
+		found := false
+		for _, t := range p.tiers() {
+			ref := p.reg.At(id).Slots[t.level]
+			if ref != registry.NoRef && t.slot(ref).resident() {
+				p.touchLocked(t, ref, t.slot(ref))
+				found = true
+			}
+		}
+		if !found {
+			return i
+		}
+	}
+	return len(keys)
+}

@@ -1,0 +1,253 @@
+package blockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+var (
+	// ErrActive: blocks of the tier are in use; the text says how many.
+	ErrActive = errors.New("blocks are in use")
+	// ErrNoTier: the manager does not keep blocks in the tier.
+	ErrNoTier = errors.New("no such tier here")
+)
+
+// TierStatus counts the slots of a tier. Slots out of use, because somebody may
+// still write to them or because their medium is bad, are in none of the three.
+type TierStatus struct {
+	// Active slots hold a block that is pinned, kept, held for a session of an
+	// earlier agent, or being sealed, copied or read; or they are granted.
+	Active int
+	// Inactive slots hold a block that nobody uses now.
+	Inactive int
+	// Empty slots are free.
+	Empty int
+}
+
+// ResetResult says what became of each hash given to ResetBlocks, in the order
+// given and each once.
+type ResetResult struct {
+	// Reset are those whose blocks have left the tier.
+	Reset []kv.SequenceHash
+	// NotFound are those of which the tier has no block.
+	NotFound []kv.SequenceHash
+	// NotReset are those of which a block is in use; nothing has happened to them.
+	NotReset []kv.SequenceHash
+}
+
+// Status counts a tier's slots by what a reset would do to them: it is refused
+// while any is active. ErrNoTier if the pool does not have the tier.
+func (p *Pool) Status(kind kv.Tier) (TierStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, err := p.resettableLocked(kind)
+	if err != nil {
+		return TierStatus{}, err
+	}
+	return t.status(), nil
+}
+
+func (t *tier) status() TierStatus {
+	st := t.stats()
+	return TierStatus{Active: st.Active + st.Granted + st.Staging + st.Receiving, Inactive: st.Inactive, Empty: st.Free}
+}
+
+// Reset takes every block out of a tier, while no slot of it is in use
+// (ErrActive otherwise, and then nothing happens). What is being sealed or
+// written is in use: Quiesce comes first. The scrubber is waited for. Removals are reported, children before
+// parents. It takes about a microsecond a block, for which the pool waits.
+//
+// The records on disk are written in the background, for which Quiesce waits. A
+// crash before that may bring some of the blocks back; their bytes are right.
+func (p *Pool) Reset(kind kv.Tier) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pauseScrubLocked()
+	defer p.resumeScrubLocked()
+	t, err := p.resettableLocked(kind)
+	if err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	return p.resetTiersLocked(t)
+}
+
+// ResetAll is Reset of all tiers of the pool, or of none.
+func (p *Pool) ResetAll() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pauseScrubLocked()
+	defer p.resumeScrubLocked()
+	if p.closing {
+		return fmt.Errorf("reset: %w", ErrClosed)
+	}
+	return p.resetTiersLocked(p.tiers()...)
+}
+
+// resettableLocked is the tier of that kind of a pool that is open.
+func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
+	if p.closing {
+		return nil, ErrClosed
+	}
+	for _, t := range p.tiers() {
+		if t.kind == kind {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("tier %s of pool %s: %w", kind, p.id, ErrNoTier)
+}
+
+func (p *Pool) resetTiersLocked(tiers ...*tier) error {
+	for _, t := range tiers {
+		if active := t.status().Active; active > 0 {
+			return fmt.Errorf("reset tier %s of pool %s: %d %w", t.kind, p.id, active, ErrActive)
+		}
+	}
+	for _, t := range tiers {
+		// With nothing in use, every block becomes a leaf in its turn.
+		for ref, ok := t.order.Victim(); ok; ref, ok = t.order.Victim() {
+			p.resetBlockLocked(t, ref)
+		}
+		p.flushResetLocked(t)
+	}
+	return nil
+}
+
+func (p *Pool) resetBlockLocked(t *tier, ref registry.Ref) {
+	p.count.BlocksReset++
+	p.dropLocked(t, ref, storage.StateFree)
+}
+
+// flushResetLocked has the records of a tier written where that does not happen
+// by itself.
+func (p *Pool) flushResetLocked(t *tier) {
+	if t.level == registry.Disk && !p.flushWanted {
+		p.flushWanted = true
+		p.busy++
+		p.writeWork.Signal()
+	}
+}
+
+// ResetBlocks is Reset of single blocks: of those that are not in use. A hash
+// may have several blocks, of different KV cache groups; all of them go or none
+// does. Blocks that come after one that goes stay, to be found again once it is
+// back. Each call looks at every slot of the tier.
+func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pauseScrubLocked()
+	defer p.resumeScrubLocked()
+	t, err := p.resettableLocked(kind)
+	if err != nil {
+		return ResetResult{}, fmt.Errorf("reset blocks: %w", err)
+	}
+	type found struct {
+		refs []registry.Ref
+		used bool
+	}
+	blocks := make(map[kv.SequenceHash]*found, len(hashes))
+	for _, h := range hashes {
+		blocks[h] = &found{}
+	}
+	t.each(func(ref registry.Ref, s *slot) {
+		if !s.resident() {
+			return
+		}
+		part, i := t.at(ref)
+		if b := blocks[part.recs.Seq(i)]; b != nil {
+			b.refs, b.used = append(b.refs, ref), b.used || s.active
+		}
+	})
+	var res ResetResult
+	for _, h := range hashes {
+		b := blocks[h]
+		switch {
+		case b == nil: // given twice
+			continue
+		case len(b.refs) == 0:
+			res.NotFound = append(res.NotFound, h)
+		case b.used:
+			res.NotReset = append(res.NotReset, h)
+		default:
+			res.Reset = append(res.Reset, h)
+			for _, ref := range b.refs {
+				p.resetBlockLocked(t, ref)
+			}
+		}
+		blocks[h] = nil
+	}
+	if len(res.Reset) > 0 {
+		p.flushResetLocked(t)
+	}
+	return res, nil
+}
+
+// Reset is Pool.Reset of one tier of every open pool that has it. Each pool by
+// itself is reset or refuses, and the error joins the refusals. Namespaces whose
+// pool is not open keep what an earlier agent left.
+func (m *Manager) Reset(kind kv.Tier) error {
+	if !(kind == kv.TierHost && m.cfg.enabled() || kind == kv.TierDisk && m.cfg.hasDisk()) {
+		return fmt.Errorf("reset tier %s: %w", kind, ErrNoTier)
+	}
+	m.mu.Lock()
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return fmt.Errorf("reset: %w", ErrClosed)
+	}
+	var errs []error
+	for _, p := range m.Pools() {
+		if err := p.Reset(kind); !errors.Is(err, ErrNoTier) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ResetsRefused counts the requests on Config.Reset that some pool refused or
+// that named no tier.
+func (m *Manager) ResetsRefused() uint64 { return m.resetsRefused.Load() }
+
+// serveResets serves Config.Reset until it or the manager is closed.
+func (m *Manager) serveResets() {
+	for {
+		select {
+		case <-m.broker.closing:
+			return
+		case kind, open := <-m.cfg.Reset:
+			if !open {
+				return
+			}
+			m.settlePools()
+			if err := m.Reset(kind); err != nil {
+				m.resetsRefused.Add(1)
+				m.cfg.Log.Warn("request to empty a tier is refused", zap.Stringer("tier", kind), zap.Error(err))
+			}
+		}
+	}
+}
+
+// settlePools waits a little until nothing is being sealed or written, so that a
+// request is not refused for that alone.
+func (m *Manager) settlePools() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	go func() { // ends with ctx
+		select {
+		case <-m.broker.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for _, p := range m.Pools() {
+		if p.Quiesce(ctx) != nil {
+			return // Reset says what is in use
+		}
+	}
+}

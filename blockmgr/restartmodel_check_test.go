@@ -1,0 +1,110 @@
+package blockmgr
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// sealedBlock is a block in host memory that the next agent must have.
+type sealedBlock struct {
+	key  kv.StoredKey
+	path string
+	off  int64
+}
+
+func (m *survivor) sealed() map[Slot]sealedBlock {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found := map[Slot]sealedBlock{}
+	m.host.each(func(ref registry.Ref, s *slot) {
+		if s.state == storage.StateSealed && !m.flipped[m.host.name(ref)] {
+			part, i := m.host.at(ref)
+			found[m.host.name(ref)] = sealedBlock{m.reg.At(s.entry).Key, part.path(), part.geometry().Offset(i)}
+		}
+	})
+	return found
+}
+
+// damage flips a byte or tears a record of a block that nobody has pinned, at
+// times.
+func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
+	what := rapid.SampledFrom([]string{"nothing", "flip", "tear"}).Draw(t, "damage")
+	var targets []Slot
+	for s := range sealed {
+		targets = append(targets, s)
+	}
+	for _, f := range m.formers {
+		targets = slices.DeleteFunc(targets, func(s Slot) bool { return slices.Contains(slotsOfPins(f.pinned), s) })
+	}
+	if len(targets) == 0 || what == "nothing" {
+		return
+	}
+	slices.SortFunc(targets, func(a, b Slot) int {
+		return cmp.Or(cmp.Compare(a.Extent, b.Extent), cmp.Compare(a.Index, b.Index))
+	})
+	hit := rapid.SampledFrom(targets).Draw(t, "slot")
+	if what == "flip" {
+		flip(m.t, sealed[hit].path, sealed[hit].off)
+		m.flipped[hit] = true
+		return
+	}
+	tearRecord(m.t, m.cfg.HostDir, hit)
+	delete(sealed, hit)
+}
+
+// checkRecovered compares what a new agent found with what there was.
+func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
+	var formers []SessionID
+	for _, f := range m.m.Former() {
+		formers = append(formers, f.Session)
+	}
+	if want := slices.Sorted(maps.Keys(m.formers)); !slices.Equal(formers, want) {
+		m.t.Errorf("former sessions %v, want %v", formers, want)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for slot, b := range sealed {
+		if ref, ok := m.host.lookup(slot); !ok || !m.host.slot(ref).resident() || m.reg.At(m.host.slot(ref).entry).Key != b.key {
+			m.t.Errorf("sealed block %s is lost from slot %v", b.key, slot)
+		}
+	}
+}
+
+// check runs after every operation: nobody's slot has changed hands, and pinned
+// bytes are right.
+func (m *survivor) check(*rapid.T) {
+	m.testPool.check()
+	for state, all := range map[storage.State][]map[SessionID]*sessionSlots{
+		storage.StateGranted: {m.live}, storage.StateQuarantined: {m.ended, m.formers},
+	} {
+		for _, sessions := range all {
+			for s, has := range sessions {
+				m.checkSession(s, has, state)
+			}
+		}
+	}
+}
+
+func (m *survivor) checkSession(s SessionID, has *sessionSlots, granted storage.State) {
+	for _, f := range has.granted {
+		m.mu.Lock()
+		ref, ok := m.host.lookup(f.slot)
+		if !ok || m.host.slot(ref).state != granted {
+			m.t.Errorf("slot %v of session %d is not %s any more", f.slot, s, granted)
+		}
+		m.mu.Unlock()
+	}
+	for _, p := range has.pinned {
+		if !bytes.Equal(m.read(p.slot), m.content(&p.block, rightBytes)) {
+			m.t.Errorf("slot %v, pinned by session %d, has wrong bytes", p.slot, s)
+		}
+	}
+}

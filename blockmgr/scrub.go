@@ -1,0 +1,172 @@
+package blockmgr
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+// scrubIdle is how long the scrubber rests when it found nothing to do.
+const scrubIdle = time.Second
+
+// scrubLoop compares what the pool stores with its checksums, slot by slot and
+// round after round, host first, no faster than Config.ScrubBytesPerSecond, until the
+// pool stops. So a bit that flips is found before somebody asks for the block,
+// and blocks found after a restart are good when the first lookup comes.
+func (p *Pool) scrubLoop() {
+	buf, free, err := storage.NewBuffer(p.slotBytes)
+	if err != nil {
+		p.log.Warn("no scrubber", zap.Error(err))
+		return
+	}
+	defer free()
+	perBlock := time.Duration(float64(p.blockBytes) / float64(p.cfg.ScrubBytesPerSecond) * float64(time.Second))
+	pause := time.NewTimer(scrubIdle)
+	defer pause.Stop()
+	for {
+		checked := false
+		for _, lv := range []registry.Level{registry.Host, registry.Disk} {
+			for part := 0; ; part++ {
+				n, ok := p.scrubSlots(lv, part)
+				if !ok {
+					break
+				}
+				for i := range n {
+					if !p.scrubOne(registry.MakeRef(uint32(part), i), lv, buf) {
+						continue
+					}
+					checked = true
+					if !p.rest(pause, perBlock) {
+						return
+					}
+				}
+			}
+		}
+		if !checked && !p.rest(pause, scrubIdle) {
+			return
+		}
+	}
+}
+
+// rest waits; false means that the pool stops.
+func (p *Pool) rest(timer *time.Timer, d time.Duration) bool {
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stop:
+		return false
+	}
+}
+
+// scrubSlots is the number of slots of a part; ok is false behind the last one.
+func (p *Pool) scrubSlots(lv registry.Level, part int) (n uint32, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.at(lv)
+	if t == nil || part >= len(t.parts) {
+		return 0, false
+	}
+	if t.parts[part] == nil {
+		return 0, true
+	}
+	return uint32(len(t.parts[part].slots)), true
+}
+
+// scrubOne checks one slot and reports whether there was something to check. A
+// slot that is being read, written or filled is left for the next round.
+func (p *Pool) scrubOne(ref registry.Ref, lv registry.Level, buf []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.at(lv)
+	if int(ref.Part()) >= len(t.parts) || t.parts[ref.Part()] == nil || ref.Slot() >= uint32(len(t.parts[ref.Part()].slots)) {
+		return false // its extent has gone
+	}
+	s := t.slot(ref)
+	if p.scrubPaused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.allow() {
+		return false
+	}
+	check := make(chan struct{})
+	p.scrubCheck = check
+	defer func() {
+		p.scrubCheck = nil
+		close(check)
+	}()
+	if lv == registry.Host {
+		p.scrubHostLocked(ref, s)
+	} else {
+		p.scrubDiskLocked(ref, s, buf)
+	}
+	p.count.Scrubbed++
+	return true
+}
+
+// scrubHostLocked compares one host block. A lookup that finds a recovered block
+// meanwhile checks it for itself, and may have dropped it already.
+func (p *Pool) scrubHostLocked(ref registry.Ref, s *slot) {
+	p.holdLocked(p.host, ref)
+	err := p.checkHostLocked(ref)
+	s.holds--
+	if err != nil && p.flights[ref] == nil && s.state == storage.StateSealed {
+		p.loseHostBlockLocked(ref, s, err)
+		return
+	}
+	p.letGoLocked(p.host, ref, s)
+}
+
+// scrubDiskLocked reads one disk slot and compares it; it lets go of the mutex
+// for that.
+func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
+	r := p.disk.record(ref)
+	part, i := p.disk.at(ref)
+	disk := part.disk
+	p.holdLocked(p.disk, ref)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.stalled)
+	p.mu.Unlock()
+
+	err := disk.ReadSlot(i, buf)
+
+	var bad bool
+	if err == nil {
+		sum := storage.ContentSum(r.Key, buf[:p.blockBytes])
+		bad = storage.Bind(sum, r.Key, r.Generation) != r.Checksum && !p.cfg.TrustBytes
+	}
+	p.mu.Lock()
+	watch.Stop()
+	p.releaseLocked(p.disk, ref)
+	switch {
+	case err != nil:
+		// The block may still be good: a lookup that wants it tries again.
+		p.count.ReadErrors++
+		p.broker.breaker.failed(err)
+	case !bad:
+		p.broker.breaker.succeeded()
+	case s.holds == 0 && s.state == storage.StateSealed && s.generation == r.Generation:
+		p.count.CorruptReads++
+		p.log.Warn("block on disk is lost", zap.Stringer("key", r.Key), zap.String("cause", "its bytes do not match their checksum"))
+		p.loseDiskBlockLocked(ref)
+	}
+}
+
+// pauseScrubLocked keeps the scrubber from holding slots until resumeScrubLocked.
+// It lets go of the mutex while a check is under way, which may take as long as
+// any other operation.
+func (p *Pool) pauseScrubLocked() {
+	p.scrubPaused++
+	check := p.scrubCheck
+	if check == nil {
+		return
+	}
+	p.mu.Unlock()
+	select {
+	case <-check:
+	case <-time.After(p.cfg.IODeadline):
+	case <-p.stop:
+	}
+	p.mu.Lock()
+}
+
+func (p *Pool) resumeScrubLocked() { p.scrubPaused-- }

@@ -1,0 +1,170 @@
+package blockmgr
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+// scrub runs the scrubber over one slot, as its loop does.
+func (p *testPool) scrub(lv registry.Level, s Slot) bool {
+	p.t.Helper()
+	buf, free, err := storage.NewBuffer(p.SlotBytes())
+	if err != nil {
+		p.t.Fatalf("buffer: %v", err)
+	}
+	defer free()
+	p.mu.Lock()
+	ref, ok := p.at(lv).lookup(s)
+	p.mu.Unlock()
+	if !ok {
+		p.t.Fatalf("no slot %+v", s)
+	}
+	return p.scrubOne(ref, lv, buf)
+}
+
+// A bit that flips where nobody looks is found before the block is asked for.
+func TestScrubberFindsFlippedBits(t *testing.T) {
+	p := diskPool(t, func(cfg *Config) { cfg.ScrubBytesPerSecond = 4 << 20 })
+	blocks := chain(1, 4)
+	p.store(blocks)
+	p.quiesce()
+	onHost, onDisk := p.hostLocation(blocks[1].Key), p.diskLocation(blocks[3].Key)
+	flip(t, onHost.Path, onHost.Offset+7)
+	flip(t, onDisk.Path, onDisk.Offset+7)
+	waitFor(t, func() bool { st := p.Stats(); return st.CorruptHost == 1 && st.CorruptReads == 1 })
+	p.quiesce()
+	if got := p.tiersOf(blocks); got != "BDBH" {
+		t.Errorf("resident %q", got)
+	}
+	if st := p.Stats(); st.Host.Free != 5 || st.Host.Quarantined != 0 || st.Disk.Quarantined != 1 {
+		t.Errorf("%+v", st)
+	}
+	if got := sources(p.find(blocks)); got != "HDHH" {
+		t.Errorf("found %q", got)
+	}
+	p.quiesce()
+}
+
+func TestScrubberVerifiesWhatARestartLeft(t *testing.T) {
+	cfg := restartConfig(t, false)
+	first := openTestPool(t, cfg)
+	first.store(chain(1, 4))
+	first.quiesce()
+	first.m.Abandon()
+	cfg.ScrubBytesPerSecond = 4 << 20
+	p := openTestPool(t, cfg)
+	defer p.finish()
+	waitFor(t, func() bool { return p.Stats().Verified == 4 })
+	if got := sources(p.find(chain(1, 4))); got != "HHHH" || p.Stats().Verified != 4 {
+		t.Errorf("found %q, %d verified", got, p.Stats().Verified)
+	}
+}
+
+func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
+	p := diskPool(t, nil)
+	blocks := chain(1, 2)
+	p.store(blocks[:1])
+	p.quiesce()
+	granted := p.grant(p.sid, blocks[1:])[0]
+	host, disk := p.hostLocation(blocks[0].Key).Slot, p.diskLocation(blocks[0].Key).Slot
+	free := Slot{Extent: host.Extent, Index: 7, Generation: 1}
+	if p.scrub(registry.Host, granted) || p.scrub(registry.Host, free) {
+		t.Error("a slot without a sealed block was scrubbed")
+	}
+	for lv, slot := range map[registry.Level]Slot{registry.Host: host, registry.Disk: disk} {
+		p.mu.Lock()
+		tier := p.at(lv)
+		ref, _ := tier.lookup(slot)
+		p.holdLocked(tier, ref)
+		p.mu.Unlock()
+		if p.scrub(lv, slot) {
+			t.Errorf("a %s slot was scrubbed while it was in use", tier.kind)
+		}
+		p.mu.Lock()
+		p.releaseLocked(tier, ref)
+		p.mu.Unlock()
+		if !p.scrub(lv, slot) {
+			t.Errorf("a %s slot was not scrubbed when nobody used it", tier.kind)
+		}
+	}
+	if st := p.Stats(); st.Scrubbed != 2 || st.CorruptHost+st.CorruptReads != 0 {
+		t.Errorf("%+v", st)
+	}
+	if p.scrubOne(registry.MakeRef(9, 0), registry.Host, nil) {
+		t.Error("a slot of an extent that is not there was scrubbed")
+	}
+}
+
+// Whoever has a corrupt block pinned may go on with it; nobody else gets it, and
+// nobody gets its slot before.
+func TestPinnedSlotOfACorruptBlockIsFreeAfterItsLastPin(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
+	blocks := chain(1, 1)
+	p.store(blocks)
+	p.quiesce()
+	other := p.begin()
+	mine, theirs := p.pin(p.sid, blocks), p.pin(other, blocks)
+	where := p.hostLocation(blocks[0].Key)
+	flip(t, where.Path, where.Offset)
+	if !p.scrub(registry.Host, mine[0]) {
+		t.Fatal("not scrubbed")
+	}
+	p.check()
+	if st := p.Stats(); st.CorruptHost != 1 || st.Host.Quarantined != 1 || st.Pins != 2 {
+		t.Errorf("%+v", st)
+	}
+	if got := p.find(blocks); len(got) != 0 {
+		t.Errorf("found %q", sources(got))
+	}
+	if err := p.Unpin(p.sid, mine); err != nil {
+		t.Error(err)
+	}
+	if n := p.store(chain(2, 4)); n != 3 {
+		t.Errorf("%d blocks granted beside the pinned slot", n)
+	}
+	p.EndSession(other, nil)
+	p.quiesce()
+	if st := p.Stats(); st.Host.Quarantined != 0 || st.Host.Free != 1 {
+		t.Errorf("%+v", st.Host)
+	}
+	if err := p.Unpin(p.sid, theirs); err == nil {
+		t.Error("another session's pin was given back")
+	}
+}
+
+// A try of the scrubber is a try: it ends what the breaker began.
+func TestScrubberClosesTheBreakerOfADiskThatIsBack(t *testing.T) {
+	p := diskPool(t, nil)
+	blocks := chain(1, 1)
+	p.store(blocks)
+	p.quiesce()
+	slot := p.diskLocation(blocks[0].Key).Slot
+	p.broker.breaker.trip(t)
+	p.leaveDiskAlone()
+	if p.scrub(registry.Disk, slot) {
+		t.Error("a disk that is left alone was read")
+	}
+	p.retryDisk()
+	if !p.scrub(registry.Disk, slot) || p.Stats().DiskOpen {
+		t.Errorf("disk left alone: %v", p.Stats().DiskOpen)
+	}
+}
+
+func TestScrubberKeepsToItsRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Ten blocks a second.
+		p := newTestPool(t, Config{HostBytes: hostBytes(8), DiskBytes: 16 * testSlotBytes, ScrubBytesPerSecond: 23040})
+		p.store(chain(1, 6))
+		p.quiesce()
+		before := p.Stats().Scrubbed
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if got := p.Stats().Scrubbed - before; got < 180 || got > 201 {
+			t.Errorf("%d blocks in 20 s, want 200", got)
+		}
+	})
+}

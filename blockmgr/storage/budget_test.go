@@ -1,0 +1,226 @@
+package storage
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// A tier of B bytes and one namespace has exactly B / slot bytes slots, however
+// they are cut into extents.
+func TestBudgetIsUsedToTheLastSlot(t *testing.T) {
+	h := openHost(t, hostConfig(t.TempDir()))
+	defer h.Close(nil, false)
+	rapid.Check(t, func(t *rapid.T) {
+		a := &arena{kind: KindHost, table: h.arena.table, fs: h.arena.fs, extents: map[uint32]holding{}}
+		a.cfg.Bytes = rapid.Uint64Range(PageSize, 1<<32).Draw(t, "bytes")
+		a.cfg.ExtentBytes = rapid.Uint64Range(PageSize, MaxExtentBytes).Draw(t, "extent bytes")
+		slotBytes := PageSize * rapid.Uint64Range(max(1, a.cfg.Bytes/PageSize/2000), max(1, min(a.cfg.Bytes/PageSize, 1000))).Draw(t, "slot pages")
+		n := need{slotBytes: slotBytes, minSlots: rapid.Uint64Range(0, 2).Draw(t, "min"), maxSlots: rapid.SampledFrom([]uint64{0, 2, 1000}).Draw(t, "max")}
+		want := a.cfg.Bytes / slotBytes
+		var slots uint64
+		for {
+			section, head, err := a.tryReserve(n)
+			if err != nil {
+				if want >= max(n.minSlots, 1) && !errors.Is(err, ErrFull) {
+					t.Fatal(err)
+				}
+				break
+			}
+			size := a.geometry(&head).FileBytes()
+			if int(section) != len(a.extents)-1 || size > MaxExtentBytes || uint64(head.slots) < n.minSlots || n.maxSlots > 0 && uint64(head.slots) > n.maxSlots {
+				t.Fatalf("extent %d: %+v in a file of %d bytes", section, head, size)
+			}
+			slots += uint64(head.slots)
+		}
+		if left := want - slots; left >= max(n.minSlots, 1) || slots > want {
+			t.Fatalf("%d slots, want %d", slots, want)
+		}
+	})
+}
+
+func TestGrowRefusesWhatNoBudgetCanGive(t *testing.T) {
+	h := openHost(t, hostConfig(t.TempDir()))
+	defer h.Close(nil, false)
+	ns := hostIndex(t, h, nsA)
+	for _, c := range []struct {
+		slotBytes, least, most uint64
+		why                    string
+	}{
+		{testSlot, 9, 0, "too small, one extent needs at least 73728 bytes"},
+		{testSlot, 3, 2, "at most 2 slots: want at least 3"},
+		{testSlot, 1 << 20, 0, "want at most 64"},
+		{2 * testSlot, 1, 0, "namespace 0 has 8192"},
+	} {
+		if _, err := h.Grow(ns, c.slotBytes, c.least, c.most); err == nil || errors.Is(err, ErrFull) || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	part, err := h.Grow(ns, testSlot, 6, 7)
+	if err != nil || part.Slots.Slots() != 6 {
+		t.Fatalf("%v, %v", part, err)
+	}
+	if _, err := h.Grow(ns, testSlot, 3, 0); !errors.Is(err, ErrFull) {
+		t.Errorf("three slots where two are left: %v", err)
+	}
+	rest, err := h.Grow(ns, testSlot, 1, 1)
+	if err != nil || rest.Slots.Slots() != 1 {
+		t.Fatalf("%v, %v", rest, err)
+	}
+	h.Drop(part)
+	h.Drop(rest)
+}
+
+func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
+	dir := t.TempDir()
+	h := openHost(t, hostConfig(dir))
+	parts := []HostPart{growHost(t, h, nsA), growHost(t, h, nsB)}
+	if _, err := h.Sessions().Begin(1, nsA); err != nil {
+		t.Fatal(err)
+	}
+	h.Abandon(parts)
+
+	h = openHost(t, hostConfig(dir))
+	third := kv.NamespaceID{3}
+	mine := []HostPart{growHost(t, h, third)}
+	if len(h.Claim(hostIndex(t, h, nsB))) != 0 {
+		t.Error("the extent without sessions did not yield")
+	}
+	if _, err := h.Grow(hostIndex(t, h, third), testSlot, 1, 0); !errors.Is(err, ErrFull) {
+		t.Errorf("an extent that a process may touch yielded: %v", err)
+	}
+	h.Sessions().End(1)
+	mine = append(mine, growHost(t, h, third))
+	if len(h.Claim(hostIndex(t, h, nsA))) != 0 {
+		t.Error("the extent did not yield when its session had ended")
+	}
+	if err := h.Close(mine, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
+	dir := t.TempDir()
+	h := openHost(t, hostConfig(dir))
+	parts := []HostPart{growHost(t, h, nsA), growHost(t, h, nsB)}
+	if _, err := h.Sessions().Begin(1, nsB); err != nil {
+		t.Fatal(err)
+	}
+	h.Abandon(parts)
+	cfg := hostConfig(dir)
+	cfg.Bytes = 2 * testSlot
+	h = openHost(t, cfg)
+	if a, b := h.Claim(hostIndex(t, h, nsA)), h.Claim(hostIndex(t, h, nsB)); len(a) != 0 || len(b) != 1 {
+		t.Errorf("%d and %d extents", len(a), len(b))
+	} else {
+		h.Drop(b[0])
+	}
+	if err := h.Close(nil, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
+	dir := t.TempDir()
+	d, err := OpenDiskArena(diskConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := growDisk(t, d, nsA), growDisk(t, d, nsA)
+	if _, err := d.Grow(0, testSlot, 0); !errors.Is(err, ErrFull) {
+		t.Errorf("third extent: %v", err)
+	}
+	parts := []DiskPart{one, two}
+	for _, p := range parts {
+		if err := WritePages(p.Slots.TakeDirty(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Close(parts); err != nil {
+		t.Fatal(err)
+	}
+
+	d, err = OpenDiskArena(diskConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := growDisk(t, d, nsB)
+	files, err := extentFiles(dir)
+	if err != nil || len(files) != 2 {
+		t.Errorf("extents %v, %v", files, err)
+	}
+	ns, err := d.Namespace(nsA, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := slices.Collect(d.Claim(ns))
+	if len(left) != 1 {
+		t.Errorf("%d extents of the first namespace are left, want 1", len(left))
+	}
+	if err := d.Close(append(left, b)); err != nil {
+		t.Fatal(err)
+	}
+
+	small := diskConfig(dir)
+	small.Bytes = 4 * testSlot
+	d, err = OpenDiskArena(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held := d.arena.all(); len(held) != 1 {
+		t.Errorf("%d extents in a budget of one", len(held))
+	}
+	d.Close(nil)
+}
+
+func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
+	dir := t.TempDir()
+	d, err := OpenDiskArena(diskConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := growDisk(t, d, nsA), growDisk(t, d, nsA)
+	b.Slots.Put(0, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
+	if err := WritePages(b.Slots.TakeDirty(nil)); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := d.Namespace(nsB, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Grow(ns, testSlot, 0); !errors.Is(err, ErrFull) {
+		t.Fatalf("a third extent: %v", err)
+	}
+	d.Drop(b)
+	if _, err := os.Stat(b.Extent.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("dropped extent: %v", err)
+	}
+	c := growDisk(t, d, nsB)
+	// As in a crash, nothing more is written: the new extent must not come back
+	// with the old one's records.
+	if err := d.Close([]DiskPart{a, c}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = OpenDiskArena(diskConfig(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if ns, err = d.Namespace(nsB, testSlot); err != nil {
+		t.Fatal(err)
+	}
+	parts := slices.Collect(d.Claim(ns))
+	if len(parts) != 1 {
+		t.Fatalf("%d extents of the newcomer", len(parts))
+	}
+	if r, err := parts[0].Slots.Get(0); err != nil || r.State != StateFree {
+		t.Errorf("record %+v, %v", r, err)
+	}
+	if err := d.Close(parts); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,151 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// DirectIOMode says whether disk extents bypass the page cache.
+type DirectIOMode uint8
+
+const (
+	// DirectIOAuto uses O_DIRECT where file system and device take it in units of
+	// PageSize.
+	DirectIOAuto DirectIOMode = iota
+	// DirectIOOff never uses O_DIRECT.
+	DirectIOOff
+	// DirectIORequire fails where O_DIRECT does not work.
+	DirectIORequire
+)
+
+// Validate refuses numbers that are no mode.
+func (m DirectIOMode) Validate() error {
+	if m > DirectIORequire {
+		return fmt.Errorf("direct I/O mode %d: want 0 (auto), 1 (off) or 2 (require)", m)
+	}
+	return nil
+}
+
+// openExtentFile opens path as o says. refusal tells in one line why O_DIRECT
+// is not used although o asks for it.
+func openExtentFile(path string, flag int, o DiskOptions) (f *os.File, refusal string, err error) {
+	if o.Direct != DirectIOOff {
+		f, refusal, err = openDirect(path, flag, o.OpenDirect)
+		if err != nil {
+			return nil, "", err
+		}
+		if refusal == "" {
+			return f, "", nil
+		}
+		if o.Direct == DirectIORequire {
+			return nil, "", fmt.Errorf("direct I/O on %s is required: %s", path, refusal)
+		}
+	}
+	f, err = os.OpenFile(path, flag, 0o600)
+	return f, refusal, err
+}
+
+// openDirect opens path with O_DIRECT; with a refusal there is no file. Most
+// file systems take the flag from an open file. Some, like IBM Storage Scale,
+// only heed it at open.
+func openDirect(path string, flag int, atOpen bool) (f *os.File, refusal string, err error) {
+	if atOpen {
+		f, err = os.OpenFile(path, flag|unix.O_DIRECT, 0o600)
+		if errors.Is(err, unix.EINVAL) {
+			return nil, "open with O_DIRECT: " + unix.EINVAL.Error(), nil
+		}
+	} else {
+		f, err = os.OpenFile(path, flag, 0o600)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if !atOpen {
+		refusal = setDirect(f)
+	}
+	if refusal == "" {
+		refusal = directRefusal(f)
+	}
+	if refusal != "" {
+		return nil, refusal, f.Close()
+	}
+	return f, "", nil
+}
+
+// setDirect sets O_DIRECT on an open file.
+func setDirect(f *os.File) (refusal string) {
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags|unix.O_DIRECT)
+	}
+	if err != nil {
+		return "fcntl with O_DIRECT: " + err.Error()
+	}
+	return ""
+}
+
+// directRefusal is why f, which has O_DIRECT set, cannot be read and written in
+// units of PageSize; empty when it can. Kernels before 6.1 and some file systems
+// do not tell the alignment they want, so an attempt does.
+func directRefusal(f *os.File) string {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+		return probeDirect(f)
+	}
+	return alignmentRefusal(st.Dio_offset_align, st.Dio_mem_align)
+}
+
+// alignmentRefusal judges the alignment of file offsets and of memory that statx
+// reports; zero means that there is no direct I/O on this file.
+func alignmentRefusal(offset, memory uint32) string {
+	switch {
+	case offset == 0 || memory == 0:
+		return "the file system offers no direct I/O for this file"
+	case PageSize%offset != 0:
+		return fmt.Sprintf("direct I/O in units of %d bytes, want at most %d", offset, PageSize)
+	case PageSize%memory != 0:
+		return fmt.Sprintf("direct I/O from memory aligned to %d bytes, want at most %d", memory, PageSize)
+	}
+	return ""
+}
+
+// probeDirect reads one page at an odd multiple of PageSize into memory at an
+// odd multiple of PageSize, so that a file that wants more alignment than that
+// refuses. A file that is still empty gets a page of zeros there first: a read
+// past the end would not come far enough to be refused. Any failure but a
+// refusal says nothing about alignment and will show again in use.
+func probeDirect(f *os.File) string {
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	page := oddPage()
+	off := int64(PageSize)
+	if st.Size() == 0 {
+		// Allocate, which comes next, makes a file longer but never shorter.
+		defer f.Truncate(0)
+		_, err = f.WriteAt(page, off)
+	} else if st.Size() < 2*PageSize {
+		off = 0
+	}
+	if err == nil {
+		_, err = f.ReadAt(page, off)
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return "a direct read or write of one page: " + err.Error()
+	}
+	return ""
+}
+
+// oddPage is one page of memory aligned to PageSize and to no more.
+func oddPage() []byte {
+	two := pageAligned(2 * PageSize)
+	if addressOf(two)%(2*PageSize) == 0 {
+		return two[PageSize:]
+	}
+	return two[:PageSize]
+}

@@ -1,0 +1,52 @@
+package storage
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Offsets of fields that are read or written on their own; see AppendRecord.
+const (
+	positionOffset = 48
+	seqOffset      = 64
+	recencyOffset  = 96
+)
+
+// Position is the position in the record of slot i, which must be a good one.
+func (s *Section) Position(i uint32) uint32 {
+	return binary.LittleEndian.Uint32(s.bytes(i)[positionOffset:])
+}
+
+// Seq is the SequenceHash in the record of slot i, which must be a good one.
+func (s *Section) Seq(i uint32) kv.SequenceHash {
+	return kv.SequenceHash(binary.LittleEndian.Uint64(s.bytes(i)[seqOffset:]))
+}
+
+// SetRecency changes the recency of slot i and nothing else. In a host table it
+// has a place of its own. On disk it is in the record, which stays whole: its CRC
+// leaves the recency out, which is a hint. There it is written with the next
+// change of its page.
+func (s *Section) SetRecency(i, recency uint32) {
+	if s.recency != nil {
+		atomic.StoreUint32(&s.recency[i], recency)
+		return
+	}
+	// Aligned: the image is, records are 128 bytes and the field is at 96.
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.bytes(i)[recencyOffset])), recency)
+}
+
+// NewBuffer is page-aligned memory of its own that disk slots can be read into;
+// free gives it back. size is rounded up to a page.
+func NewBuffer(size uint64) (buf []byte, free func(), err error) {
+	mem, err := unix.Mmap(-1, 0, int(roundUp(size, PageSize)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, nil, fmt.Errorf("buffer of %d bytes: %w", size, err)
+	}
+	return mem[:size:size], func() { _ = unix.Munmap(mem) }, nil // fails only for memory that is not mapped
+}

@@ -1,0 +1,378 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+func hostConfig(dir string) ArenaConfig {
+	return ArenaConfig{Dir: dir, Bytes: 8 * testSlot, ExtentBytes: 4 * testSlot, Log: zap.NewNop()}
+}
+
+func openHost(t *testing.T, cfg ArenaConfig) *HostArena {
+	t.Helper()
+	h, err := OpenHostArena(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// hostIndex enters a namespace of slots of testSlot bytes.
+func hostIndex(t *testing.T, h *HostArena, id kv.NamespaceID) uint32 {
+	t.Helper()
+	ns, err := h.Namespace(id, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+func growHost(t *testing.T, h *HostArena, id kv.NamespaceID) HostPart {
+	t.Helper()
+	part, err := h.Grow(hostIndex(t, h, id), testSlot, 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return part
+}
+
+// tmpfsDir is a directory in memory.
+func tmpfsDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "blockyard-test-")
+	if err != nil {
+		t.Skipf("no tmpfs: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// hugeDir is a directory on hugetlbfs with room for pages huge pages.
+func hugeDir(t *testing.T, pages uint64) string {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "hugetlbfs", 0, "mode=0700"); err != nil {
+		t.Skipf("no hugetlbfs can be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	free, err := os.ReadFile(fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB/free_hugepages", st.Bsize>>10))
+	var n uint64
+	if err == nil {
+		_, err = fmt.Sscan(string(free), &n)
+	}
+	if err != nil || n < pages {
+		t.Skipf("%d huge pages are free, the test needs %d (see /proc/sys/vm/nr_hugepages), %v", n, pages, err)
+	}
+	return dir
+}
+
+func TestHostArenaComesBackWithBytesRecordsPinsAndSessions(t *testing.T) {
+	for name, where := range map[string]func(t *testing.T) string{
+		"tmpfs":             func(t *testing.T) string { return tmpfsDir(t) },
+		"hugetlbfs":         func(t *testing.T) string { return hugeDir(t, 8) },
+		"other file system": func(t *testing.T) string { return t.TempDir() },
+	} {
+		t.Run(name, func(t *testing.T) { testWarmRestart(t, where(t)) })
+	}
+}
+
+func testWarmRestart(t *testing.T, dir string) {
+	h := openHost(t, hostConfig(dir))
+	if h.Warm() {
+		t.Error("an arena that was just made is warm")
+	}
+	other, part := growHost(t, h, nsB), growHost(t, h, nsA)
+	want := Record{Key: kv.BlockKey{9}.InGroup(0), Namespace: 1, Generation: 5, State: StateSealed, Checksum: 77, Priority: 2}
+	copy(part.Extent.Slot(2), "the bytes of a block")
+	part.Slots.Put(2, &want)
+	part.Slots.SetPins(2, 1<<63|1)
+	if err := part.Extent.SetGeneration(2, 5); err != nil {
+		t.Fatal(err)
+	}
+	bit, err := h.Sessions().Begin(42, nsA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := SessionRecord{Session: 42, Namespace: nsA, PinBit: bit, Processes: []Process{{PID: 7, Start: 8}}}
+	if err := h.Sessions().AddProcess(42, session.Processes[0]); err != nil {
+		t.Fatal(err)
+	}
+	geo := part.Extent.Geometry()
+	client, err := unix.Mmap(int(part.Extent.File().Fd()), 0, int(geo.FileBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(client)
+	h.Abandon([]HostPart{other, part})
+
+	h = openHost(t, hostConfig(dir))
+	if !h.Warm() {
+		t.Fatal("the arena is cold")
+	}
+	if diff := cmp.Diff([]SessionRecord{session}, h.Sessions().All()); diff != "" {
+		t.Errorf("sessions:\n%s", diff)
+	}
+	ns := hostIndex(t, h, nsA)
+	parts := h.Claim(ns)
+	if len(parts) != 1 || parts[0].ID != part.ID || len(h.Claim(ns)) != 0 {
+		t.Fatalf("claimed %+v", parts)
+	}
+	again := parts[0]
+	if got, err := again.Slots.Get(2); err != nil || got != want {
+		t.Errorf("record %+v, %v", got, err)
+	}
+	if got, err := again.Slots.Get(3); err != nil || got.State != StateFree || got.Generation != 1 || again.Slots.Slots() != 4 {
+		t.Errorf("free record %+v of %d, %v", got, again.Slots.Slots(), err)
+	}
+	if got := again.Slots.Pins(2); got != 1<<63|1 || again.Slots.Pins(1) != 0 {
+		t.Errorf("pins %#x and %#x", got, again.Slots.Pins(1))
+	}
+	if got, err := again.Extent.Generation(2); err != nil || got != 5 {
+		t.Errorf("generation %d, %v", got, err)
+	}
+	if !strings.HasPrefix(string(again.Extent.Slot(2)), "the bytes of a block") {
+		t.Error("bytes differ")
+	}
+	// The client and the new agent have the same memory.
+	copy(client[geo.Offset(1):], "still here")
+	if !strings.HasPrefix(string(again.Extent.Slot(1)), "still here") {
+		t.Error("what a client that survived writes is not there")
+	}
+	if err := h.Close(parts, false); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("%d files are left, unclaimed extents among them", len(left))
+	}
+}
+
+func TestSectionOfANewExtentHasNothingOfTheOneBefore(t *testing.T) {
+	h := openHost(t, hostConfig(t.TempDir()))
+	old := growHost(t, h, nsA)
+	old.Slots.Put(1, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
+	old.Slots.SetPins(1, 3)
+	h.Drop(old)
+	part := growHost(t, h, nsB)
+	if part.Slots.index != old.Slots.index {
+		t.Fatalf("place %d after %d", part.Slots.index, old.Slots.index)
+	}
+	if r, err := part.Slots.Get(1); err != nil || r.State != StateFree || r.Namespace != hostIndex(t, h, nsB) || part.Slots.Pins(1) != 0 {
+		t.Errorf("record %+v, pins %#x, %v", r, part.Slots.Pins(1), err)
+	}
+	if err := h.Close([]HostPart{part}, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A kill after any step of Grow leaves the extents that were there, whole, and
+// nothing else.
+func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
+	for steps := range 5 {
+		dir := t.TempDir()
+		h := openHost(t, hostConfig(dir))
+		// The place that the new extent gets in the table had another owner.
+		gone, kept := growHost(t, h, nsB), growHost(t, h, nsA)
+		kept.Slots.Put(2, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
+		h.Drop(gone)
+		section, head, err := h.arena.reserve(need{ns: hostIndex(t, h, nsA), slotBytes: testSlot}, nil)
+		if err != nil || section != gone.Slots.index {
+			t.Fatalf("place %d, %v", section, err)
+		}
+		parts := []HostPart{kept}
+		var ext *HostExtent
+		if steps > 0 {
+			if ext, err = CreateHostExtent(h.arena.path(section, head.extent), h.arena.geometry(&head)); err != nil {
+				t.Fatal(err)
+			}
+			parts = append(parts, HostPart{head.extent, ext, &Section{}})
+		}
+		if steps > 1 {
+			slots, err := h.arena.table.createSection(section, head)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if steps == 2 {
+				clear(slots.image[:PageSize]) // the head was not written yet
+			}
+			parts[1].Slots = slots
+		}
+		whole := 1
+		if steps == 4 {
+			if err := ext.Publish(); err != nil {
+				t.Fatal(err)
+			}
+			whole = 2
+		}
+		h.Abandon(parts)
+
+		h = openHost(t, hostConfig(dir))
+		files, err := extentFiles(dir)
+		if err != nil || len(files) != whole || !h.Warm() {
+			t.Errorf("after %d steps: %v, warm %v, %v", steps, files, h.Warm(), err)
+		}
+		found := h.Claim(hostIndex(t, h, nsA))
+		if len(found) != whole || found[0].ID != kept.ID {
+			t.Fatalf("after %d steps: claimed %v", steps, found)
+		}
+		if r, err := found[0].Slots.Get(2); err != nil || r.State != StateSealed {
+			t.Errorf("after %d steps: %+v, %v", steps, r, err)
+		}
+		if whole == 1 {
+			found = append(found, growHost(t, h, nsA))
+			if found[1].ID <= head.extent {
+				t.Errorf("id %d was used again or given to a later extent: %d", head.extent, found[1].ID)
+			}
+		}
+		if err := h.Close(found, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(page []byte)
+		why    string
+	}{
+		{"another boot", func(b []byte) { b[32] ^= 1 }, "host memory of boot"},
+		{"older version", func(b []byte) { b[8] = 1 }, "version 1, want 2"},
+		{"another extent size", func(b []byte) { b[18]++ }, "extents of"},
+		{"damaged session table", nil, "session table: entry 3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			h := openHost(t, hostConfig(dir))
+			part := growHost(t, h, nsA)
+			copy(part.Extent.Slot(0), "kept")
+			client, err := unix.Mmap(int(part.Extent.File().Fd()), 0, 2*PageSize, unix.PROT_READ, unix.MAP_SHARED)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Munmap(client)
+			if c.change == nil {
+				h.Sessions().words[3*entryWords] = 0xff
+			}
+			if err := h.Close([]HostPart{part}, true); err != nil {
+				t.Fatal(err)
+			}
+			if c.change != nil {
+				rewriteHeader(t, filepath.Join(dir, tableName), c.change)
+			}
+			core, logs := observer.New(zap.WarnLevel)
+			cfg := hostConfig(dir)
+			cfg.Log = zap.New(core)
+			h = openHost(t, cfg)
+			said := slices.ContainsFunc(logs.All(), func(e observer.LoggedEntry) bool {
+				why, _ := e.ContextMap()["error"].(string)
+				return strings.Contains(why, c.why)
+			})
+			if h.Warm() || !said || len(h.Sessions().All()) != 0 {
+				t.Errorf("warm %v, logged %v", h.Warm(), logs.All())
+			}
+			if files, err := extentFiles(dir); err != nil || len(files) != 0 {
+				t.Errorf("extents %v are still there, %v", files, err)
+			}
+			if string(client[PageSize:PageSize+4]) != "kept" {
+				t.Error("an engine lost the memory it maps")
+			}
+			next := growHost(t, h, nsA)
+			if next.ID <= part.ID {
+				t.Errorf("extent %d comes after %d", next.ID, part.ID)
+			}
+			if err := h.Close([]HostPart{next}, false); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestRubbishInAHostDirectoryIsUnlinkedAndForeignFilesStay(t *testing.T) {
+	dir := t.TempDir()
+	if err := openHost(t, hostConfig(dir)).Close(nil, true); err != nil {
+		t.Fatal(err)
+	}
+	rubbish := []string{"extent-0000000a", "extent-00000001-00000002", "extent-00000001-00000003.new"}
+	foreign := []string{"extent-notes.txt", "extent-0000000a.new", "extent-00000001-00000002.old", "notes"}
+	for _, name := range slices.Concat(rubbish, foreign) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := openHost(t, hostConfig(dir))
+	defer h.Close(nil, true)
+	if !h.Warm() {
+		t.Error("rubbish made the arena cold")
+	}
+	for _, name := range rubbish {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range foreign {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if next := growHost(t, h, nsA); next.ID <= 0xa {
+		t.Errorf("extent %d: an id that a file had", next.ID)
+	}
+}
+
+func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
+	dir := t.TempDir()
+	seen := map[uint32]bool{}
+	note := func(id uint32) {
+		t.Helper()
+		if seen[id] {
+			t.Errorf("id %d is used again", id)
+		}
+		seen[id] = true
+	}
+	for range 3 {
+		h := openHost(t, hostConfig(filepath.Join(dir, "host")))
+		d := openDisk(t, diskConfig(filepath.Join(dir, "disk")))
+		for range 3 {
+			part := growHost(t, h, nsA)
+			note(part.ID)
+			h.Drop(part)
+		}
+		part := growHost(t, h, nsA)
+		note(part.ID)
+		h.Abandon([]HostPart{part})
+		h = openHost(t, hostConfig(filepath.Join(dir, "host")))
+		h.Drop(h.Claim(hostIndex(t, h, nsA))[0])
+		if err := h.Close(nil, true); err != nil {
+			t.Fatal(err)
+		}
+		a := growDisk(t, d, nsA)
+		d.Drop(a)
+		b := growDisk(t, d, nsA)
+		d.Drop(b)
+		if a.ID == b.ID {
+			t.Errorf("disk id %d is used again", a.ID)
+		}
+		if err := d.Close(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// mergedPages bounds one write of WritePages.
+const mergedPages = 64
+
+// Page is the content of one page of a slot table at one moment.
+type Page struct {
+	section *Section
+	index   uint32
+	data    [PageSize]byte
+}
+
+// follows reports whether p lies right behind q in the table.
+func (p *Page) follows(q *Page) bool { return p.section == q.section && p.index == q.index+1 }
+
+// offset is where the page lies in the table's file.
+func (p *Page) offset() int64 {
+	return p.section.table.sectionOffset(p.section.index) + int64(p.index)*PageSize
+}
+
+// markDirty notes that a page of a disk section changed; a host section has
+// nothing to note.
+func (s *Section) markDirty(page uint32) {
+	if s.dirty != nil {
+		s.dirty[page/64] |= 1 << (page % 64)
+	}
+}
+
+// TakeDirty appends copies of the pages that changed since the last call, in
+// ascending order.
+func (s *Section) TakeDirty(to []Page) []Page {
+	for w := range s.dirty {
+		for ; s.dirty[w] != 0; s.dirty[w] &= s.dirty[w] - 1 {
+			i := uint32(w*64 + bits.TrailingZeros64(s.dirty[w]))
+			to = append(to, Page{section: s, index: i})
+			copy(to[len(to)-1].data[:], s.image[int(i)*PageSize:])
+		}
+	}
+	return to
+}
+
+// WritePages writes pages to their tables, neighbours in one write. It goes on
+// after an error, so that one bad page does not lose the others.
+func WritePages(pages []Page) error {
+	var errs []error
+	var merged []byte
+	for len(pages) > 0 {
+		n := 1
+		for n < min(len(pages), mergedPages) && pages[n].follows(&pages[n-1]) {
+			n++
+		}
+		data := pages[0].data[:]
+		if n > 1 {
+			merged = merged[:0]
+			for i := range pages[:n] {
+				merged = append(merged, pages[i].data[:]...)
+			}
+			data = merged
+		}
+		t, off := pages[0].section.table, pages[0].offset()
+		if _, err := t.io.WriteAt(data, off); err != nil {
+			errs = append(errs, fmt.Errorf("slot table %s: %d pages at %d: %w", t.path, n, off, err))
+		}
+		pages = pages[n:]
+	}
+	return errors.Join(errs...)
+}
+
+// Redirty marks pages that could not be written as changed again. Unlike
+// WritePages it needs the guard of their pool.
+func Redirty(pages []Page) {
+	for i := range pages {
+		pages[i].section.markDirty(pages[i].index)
+	}
+}

@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// writeLog is a File that notes where it is written, and fails if told so.
+type writeLog struct {
+	File
+	writes []int
+	err    error
+}
+
+func (w *writeLog) WriteAt(p []byte, off int64) (int, error) {
+	w.writes = append(w.writes, len(p)/PageSize)
+	if w.err != nil {
+		return 0, w.err
+	}
+	return w.File.WriteAt(p, off)
+}
+
+func openLogged(t *testing.T) (*DiskArena, *writeLog) {
+	t.Helper()
+	log := &writeLog{}
+	cfg := ArenaConfig{Dir: t.TempDir(), Bytes: 1 << 23, ExtentBytes: 1 << 23, Log: diskConfig("").Log}
+	cfg.Disk.Wrap = func(_ string, f File) File {
+		if log.File != nil {
+			return f
+		}
+		log.File = f // the table comes first
+		return log
+	}
+	d := openDisk(t, cfg)
+	return d, log
+}
+
+func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
+	d, log := openLogged(t)
+	part := growDisk(t, d, nsA)
+	defer d.Close([]DiskPart{part})
+	const perPage = PageSize / RecordSize
+	rapid.Check(t, func(t *rapid.T) {
+		pages := rapid.SliceOfDistinct(rapid.IntRange(0, int(part.Slots.Slots())/perPage-1), rapid.ID).Draw(t, "pages")
+		for _, p := range pages {
+			part.Slots.Put(uint32(p*perPage+rapid.IntRange(0, perPage-1).Draw(t, "record")), &Record{Generation: rapid.Uint64().Draw(t, "generation")})
+		}
+		slices.Sort(pages)
+		runs := 0
+		for i, p := range pages {
+			if i == 0 || p != pages[i-1]+1 {
+				runs++
+			}
+		}
+		taken := part.Slots.TakeDirty(nil)
+		got := make([]int, 0, len(taken))
+		for i := range taken {
+			got = append(got, int(taken[i].index)-1)
+		}
+		if !slices.Equal(got, pages) {
+			t.Fatalf("taken %v, want %v", got, pages)
+		}
+		log.writes = nil
+		if err := WritePages(taken); err != nil {
+			t.Fatal(err)
+		}
+		if len(log.writes) != runs {
+			t.Fatalf("%v: writes of %v pages", pages, log.writes)
+		}
+		again, err := d.arena.table.openSection(part.Slots.index, part.Slots.head)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(again.image, part.Slots.image) {
+			t.Fatal("the file has other records")
+		}
+		if err := again.close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestPagesThatCouldNotBeWrittenBecomeDirtyAgain(t *testing.T) {
+	d, log := openLogged(t)
+	part := growDisk(t, d, nsA)
+	defer d.Close([]DiskPart{part})
+	for i := range part.Slots.Slots() {
+		part.Slots.Put(i, &Record{Generation: 2})
+	}
+	pages := part.Slots.TakeDirty(nil)
+	log.err = unix.EIO
+	if err := WritePages(pages); !errors.Is(err, unix.EIO) {
+		t.Errorf("got %v", err)
+	}
+	Redirty(pages)
+	if again := part.Slots.TakeDirty(nil); len(again) != len(pages) || len(again) == 0 {
+		t.Errorf("%d pages are dirty, want %d", len(again), len(pages))
+	}
+}
+
+func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
+	d, log := openLogged(t)
+	ns, err := d.Namespace(nsA, testSlot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.err = unix.ENOSPC
+	if _, err := d.Grow(ns, testSlot, 0); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	log.err = nil
+	part := growDisk(t, d, nsA)
+	if part.Slots.Slots() != 1<<23/testSlot {
+		t.Errorf("%d slots: the failed extent kept its part of the budget", part.Slots.Slots())
+	}
+	if err := d.Close([]DiskPart{part}); err != nil {
+		t.Fatal(err)
+	}
+}

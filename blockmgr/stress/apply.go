@@ -1,0 +1,309 @@
+package stress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// apply does one operation. Its error ends the run.
+func (w *world) apply(o *operation) error {
+	w.at++
+	w.total.Ops++
+	switch o.kind {
+	case opClose:
+		return w.restart(deathClose, o.rng())
+	case opKill:
+		return w.restart(deathKill, o.rng())
+	case opPower:
+		return w.restart(deathPower, o.rng())
+	case opGone:
+		return w.gone()
+	case opForget:
+		return w.forget()
+	}
+	c := w.clients[o.client%len(w.clients)]
+	pool, err := w.enter(c)
+	if err != nil {
+		return err
+	}
+	switch o.kind {
+	case opGrant:
+		return w.grant(c, pool, o)
+	case opCommit:
+		return w.commit(c, pool, o)
+	case opAbort:
+		n := min(o.n, len(c.grants))
+		gone := c.grants[len(c.grants)-n:]
+		c.grants = c.grants[:len(c.grants)-n]
+		return pool.Abort(c.session, slotsOf(gone, grantSlot))
+	case opRegister:
+		return w.register(c, pool, o)
+	case opLookup, opGlance:
+		return w.lookup(c, pool, o)
+	case opStorm:
+		return w.storm(c, pool, o)
+	case opUnpin:
+		return w.unpin(c, pool, o.n)
+	case opEnd:
+		return w.end(c, pool)
+	case opDie:
+		return w.die(c, pool)
+	}
+	return w.maintain(c, pool, o)
+}
+
+// maintain does the operations that need no session.
+func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
+	run := w.spaces[c.space].run(o)
+	keys, hashes := make([]kv.StoredKey, len(run)), make([]kv.SequenceHash, len(run))
+	for i := range run {
+		keys[i], hashes[i] = run[i].Key, run[i].Seq
+	}
+	tier := kv.TierHost
+	if w.v.hasDisk() && o.draw%2 == 0 {
+		tier = kv.TierDisk
+	}
+	var err error
+	switch o.kind {
+	case opPrefetch:
+		pool.Prefetch(run)
+	case opTouch:
+		pool.Touch(keys)
+	case opKeep:
+		_, err = pool.Keep(keys, time.Duration(o.n)*5*time.Millisecond)
+	case opResetBlocks:
+		_, err = pool.ResetBlocks(tier, hashes)
+	case opResetTier:
+		err = pool.Reset(tier)
+	case opSettle:
+		err = w.settle(pool)
+	case opRest:
+		err = w.rest(pool)
+	}
+	// A pool may have found no place for a disk tier, and somebody may use it.
+	if errors.Is(err, blockmgr.ErrActive) || w.v.faulty() && errors.Is(err, blockmgr.ErrNoTier) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.audit()
+}
+
+// restTime is a little longer than a failing disk is first left alone.
+const restTime = 1050 * time.Millisecond
+
+// rest waits until a disk that failed may be tried again.
+func (w *world) rest(pool *blockmgr.Pool) error {
+	if !pool.Stats().DiskOpen {
+		return nil
+	}
+	time.Sleep(restTime)
+	return nil
+}
+
+// grant asks for slots and fills them, as an engine whose copies have all ended
+// but whose commit is still to come.
+func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
+	run := w.spaces[c.space].run(o)
+	run = run[:min(len(run), w.held-len(c.grants))]
+	res, err := pool.Grant(c.session, run, uint32(o.draw%3))
+	if err != nil {
+		return err
+	}
+	if n := len(res.Grants) + res.Present + res.Refused; n != len(run) {
+		return fmt.Errorf("grant of %d blocks: %d granted, %d present, %d refused", len(run), len(res.Grants), res.Present, res.Refused)
+	}
+	data := w.buffer(c.space)
+	for _, g := range res.Grants {
+		if err := w.exclusive(g.Slot); err != nil {
+			return err
+		}
+		// The same operation has the same nonces under every configuration.
+		b, nonce := &run[g.Index], uint64(w.at)<<8|uint64(o.first+g.Index)
+		fill(data, b.Key, nonce)
+		if err := w.memory.write(pool, g.Slot, data); err != nil {
+			return err
+		}
+		c.grants = append(c.grants, grant{block: b, slot: g.Slot, nonce: nonce})
+	}
+	return nil
+}
+
+// commit commits the client's oldest grants. Until then nobody else may have
+// touched them. What was spoiled under the client is given up instead.
+func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
+	n := min(o.n, len(c.grants))
+	var good, bad []grant
+	for _, g := range c.grants[:n] {
+		if err := w.still(c.space, pool, g.block, g.slot, g.nonce, "about to be committed"); err != nil {
+			return err
+		}
+		if g.nonce == 0 {
+			bad = append(bad, g)
+		} else {
+			good = append(good, g)
+		}
+	}
+	c.grants = c.grants[n:]
+	if err := pool.Abort(c.session, slotsOf(bad, grantSlot)); err != nil {
+		return err
+	}
+	w.ledger.commit(w.spaces[c.space].id, good)
+	if err := pool.Commit(c.session, slotsOf(good, grantSlot)); err != nil {
+		return err
+	}
+	return w.ledger.committed(w.spaces[c.space].id, good)
+}
+
+// lookup looks a run up, checks what it gets, and keeps some of it pinned.
+func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
+	run := w.spaces[c.space].run(o)
+	res, err := look(pool, c.session, run, o.kind == opGlance)
+	if err != nil {
+		return err
+	}
+	if err := w.keepPins(c, pool, run, res); err != nil {
+		return err
+	}
+	return w.unpin(c, pool, max(len(c.pins)-w.held, 0))
+}
+
+// look looks a run up; a glance does not wait.
+func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glance bool) (blockmgr.LookupResult, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
+	defer cancel()
+	if glance {
+		cancel()
+	}
+	res, err := pool.Lookup(ctx, s, run)
+	if err == nil && (len(res.Slots)+res.Coming > len(run) || len(res.Sources) != len(res.Slots)) {
+		err = fmt.Errorf("lookup of %d blocks: %d slots from %d tiers, %d coming", len(run), len(res.Slots), len(res.Sources), res.Coming)
+	}
+	return res, err
+}
+
+// keepPins checks the blocks of a lookup and takes note of their pins.
+func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, res blockmgr.LookupResult) error {
+	for i, slot := range res.Slots {
+		nonce, err := w.served(c.space, pool, &run[i], slot)
+		if err != nil {
+			return err
+		}
+		c.pins = append(c.pins, pin{&run[i], slot, nonce})
+	}
+	return nil
+}
+
+// storm looks up overlapping runs at the same time: reads of a block are shared.
+func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
+	const lookups = 4
+	chain := w.spaces[c.space].chains[o.chain]
+	results, errs := make([]blockmgr.LookupResult, lookups), make([]error, lookups)
+	var wait sync.WaitGroup
+	for i := range lookups {
+		wait.Go(func() { results[i], errs[i] = look(pool, c.session, chain[i%2:], i == lookups-1) })
+	}
+	wait.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	held := len(c.pins)
+	for i, res := range results {
+		if err := w.keepPins(c, pool, chain[i%2:], res); err != nil {
+			return err
+		}
+	}
+	mine := c.pins[held:]
+	c.pins = c.pins[:held]
+	return pool.Unpin(c.session, slotsOf(mine, pinSlot))
+}
+
+// unpin gives the client's oldest pins back. Until then their bytes stay.
+func (w *world) unpin(c *client, pool *blockmgr.Pool, n int) error {
+	n = min(n, len(c.pins))
+	for _, p := range c.pins[:n] {
+		if err := w.still(c.space, pool, p.block, p.slot, p.nonce, "pinned"); err != nil {
+			return err
+		}
+	}
+	slots := slotsOf(c.pins[:n], pinSlot)
+	c.pins = c.pins[n:]
+	return pool.Unpin(c.session, slots)
+}
+
+// end ends a session in good order.
+func (w *world) end(c *client, pool *blockmgr.Pool) error {
+	if err := w.unpin(c, pool, len(c.pins)/2); err != nil {
+		return err
+	}
+	pool.EndSession(c.session, nil)
+	*c = client{space: c.space}
+	return nil
+}
+
+// die ends a session whose workers still write into what it was granted.
+func (w *world) die(c *client, pool *blockmgr.Pool) error {
+	g := &ghost{space: c.space, session: c.session, grants: c.grants, gone: make(chan struct{})}
+	pool.EndSession(c.session, g.gone)
+	*c = client{space: c.space}
+	if len(g.grants) == 0 {
+		return nil
+	}
+	w.ghosts = append(w.ghosts, g)
+	return w.haunt(g)
+}
+
+// gone ends the processes of the session that ended first.
+func (w *world) gone() error {
+	if len(w.ghosts) == 0 {
+		return nil
+	}
+	g := w.ghosts[0]
+	if err := w.haunt(g); err != nil {
+		return err
+	}
+	w.ghosts = w.ghosts[1:]
+	close(g.gone)
+	return nil
+}
+
+// forget ends the processes of a session of an earlier agent. Up to then its slots
+// are its own: what it loads from has the bytes that it had.
+func (w *world) forget() error {
+	if len(w.formers) == 0 {
+		return nil
+	}
+	g := w.formers[0]
+	if err := w.haunt(g); err != nil {
+		return err
+	}
+	for _, p := range g.pins {
+		if err := w.still(g.space, w.pools[g.space], p.block, p.slot, p.nonce, "pinned by a session of an earlier agent"); err != nil {
+			return err
+		}
+	}
+	w.formers = w.formers[1:]
+	w.m.Forget(g.session)
+	return nil
+}
+
+// haunt writes into the granted slots of a session that has ended.
+func (w *world) haunt(g *ghost) error {
+	data := w.buffer(g.space)
+	rng := (&operation{draw: uint64(w.at)}).rng()
+	for _, held := range g.grants {
+		scribble(data, rng)
+		err := w.memory.write(w.pools[g.space], held.slot, data)
+		if err != nil && !errors.Is(err, errUnmapped) {
+			return err
+		}
+	}
+	return nil
+}

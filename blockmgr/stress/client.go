@@ -1,0 +1,196 @@
+package stress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+)
+
+// grant is a slot that its session fills or has filled.
+type grant struct {
+	block *blockmgr.Block
+	slot  blockmgr.Slot
+	// nonce is that of the bytes written; 0 when they are spoiled and nobody knows.
+	nonce uint64
+	// resumed: granted by an earlier agent. Somebody else may have stored the block
+	// meanwhile; then the commit makes no copy.
+	resumed bool
+}
+
+// pin is a slot that its session loads from.
+type pin struct {
+	block *blockmgr.Block
+	slot  blockmgr.Slot
+	// nonce is that of the bytes served; 0 when they are spoiled.
+	nonce uint64
+}
+
+// client is one engine.
+type client struct {
+	space int
+	// session is 0 while there is none. former is the one that an earlier agent
+	// knew, which the client resumes when it comes back to the pool.
+	session, former blockmgr.SessionID
+	grants          []grant
+	pins            []pin
+}
+
+// ghost is a session that has ended while processes of it still touch its slots.
+type ghost struct {
+	space   int
+	session blockmgr.SessionID
+	grants  []grant
+	pins    []pin
+	// gone says to the agent that knew the session that the processes are gone; nil
+	// for a session of an earlier agent.
+	gone chan struct{}
+}
+
+func slotsOf[T any](held []T, slot func(*T) blockmgr.Slot) []blockmgr.Slot {
+	slots := make([]blockmgr.Slot, len(held))
+	for i := range held {
+		slots[i] = slot(&held[i])
+	}
+	return slots
+}
+
+func grantSlot(g *grant) blockmgr.Slot { return g.slot }
+func pinSlot(p *pin) blockmgr.Slot     { return p.slot }
+
+// holders calls do with everything that somebody may be touching.
+func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []pin)) {
+	for _, c := range w.clients {
+		do(max(c.session, c.former), c.grants, c.pins)
+	}
+	for _, g := range w.ghosts {
+		do(g.session, g.grants, g.pins)
+	}
+	for _, g := range w.formers {
+		do(g.session, g.grants, g.pins)
+	}
+}
+
+// exclusive checks that nobody touches a slot that was just granted, and that its
+// generation is a new one.
+func (w *world) exclusive(slot blockmgr.Slot) (err error) {
+	name := [2]uint32{slot.Extent, slot.Index}
+	if last := w.generations[name]; slot.Generation <= last {
+		return fmt.Errorf("slot %d/%d is granted at generation %d, and was at %d", slot.Extent, slot.Index, slot.Generation, last)
+	}
+	w.generations[name] = slot.Generation
+	w.holders(func(who blockmgr.SessionID, grants []grant, pins []pin) {
+		for _, s := range slices.Concat(slotsOf(grants, grantSlot), slotsOf(pins, pinSlot)) {
+			if s.Extent == slot.Extent && s.Index == slot.Index {
+				err = fmt.Errorf("slot %d/%d generation %d is granted while session %d holds it at generation %d",
+					slot.Extent, slot.Index, slot.Generation, who, s.Generation)
+			}
+		}
+	})
+	return err
+}
+
+// enter gives the client a session in its pool. One that an earlier agent knew is
+// resumed: what the manager returns of it stays the client's.
+func (w *world) enter(c *client) (*blockmgr.Pool, error) {
+	pool, err := w.pool(c.space)
+	if err != nil || c.session != 0 {
+		return pool, err
+	}
+	w.lastSession++
+	s := w.lastSession
+	if err := pool.BeginSession(s, blockmgr.Process{PID: int32(s), Start: uint64(s)}); err != nil {
+		return nil, err
+	}
+	c.session = s
+	if c.former == 0 {
+		return pool, nil
+	}
+	granted, pinned, err := w.m.Resume(pool, s, c.former, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
+	c.former = 0
+	if err != nil {
+		return nil, err
+	}
+	c.grants = slices.DeleteFunc(c.grants, func(g grant) bool { return !slices.Contains(granted, g.slot) })
+	for i := range c.grants {
+		c.grants[i].resumed = true
+	}
+	// A slot that was pinned twice is named twice, and returned as often.
+	c.pins = slices.DeleteFunc(c.pins, func(p pin) bool { return !slices.Contains(pinned, p.slot) })
+	return pool, nil
+}
+
+// wrongByte says which block was served with bytes that it should not have.
+type wrongByte struct {
+	block   *blockmgr.Block
+	slot    blockmgr.Slot
+	got     uint64
+	allowed []uint64
+	// torn: the bytes begin like those of got and go on otherwise.
+	torn bool
+	when string
+}
+
+// Error names the key and both contents.
+func (e *wrongByte) Error() string {
+	text := fmt.Sprintf("WRONG BYTES: %s: key %s in slot %d/%d generation %d: content %d", e.when, e.block.Key,
+		e.slot.Extent, e.slot.Index, e.slot.Generation, e.got)
+	if e.torn {
+		text += " (not whole)"
+	}
+	return text + fmt.Sprintf(", want %v", e.allowed)
+}
+
+// served checks the bytes of a block that a lookup has pinned and returns the
+// content that they are; 0 when they are wrong and the run goes on.
+func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) (nonce uint64, err error) {
+	data := w.buffer(space)
+	if err := w.memory.read(pool, slot, data); err != nil {
+		return 0, fmt.Errorf("block %s was looked up: %w", b.Key, err)
+	}
+	nonce = nonceOf(data)
+	allowed, ok := w.ledger.serve(w.spaces[space].id, b.Key, nonce)
+	if ok && holds(data, b.Key, nonce) {
+		w.total.Verified++
+		return nonce, nil
+	}
+	if ok {
+		allowed = []uint64{nonce}
+	}
+	return 0, w.wrong(&wrongByte{block: b, slot: slot, got: nonce, allowed: allowed, torn: ok, when: "looked up"})
+}
+
+// still checks that a slot that somebody holds has the bytes that it had.
+func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot, nonce uint64, when string) error {
+	if nonce == 0 {
+		return nil
+	}
+	data := w.buffer(space)
+	err := w.memory.read(pool, slot, data)
+	if pool == nil && errors.Is(err, errUnmapped) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("block %s is %s: %w", b.Key, when, err)
+	}
+	if !holds(data, b.Key, nonce) {
+		return w.wrong(&wrongByte{block: b, slot: slot, got: nonceOf(data), allowed: []uint64{nonce}, torn: nonceOf(data) == nonce, when: when})
+	}
+	w.total.Checked++
+	return nil
+}
+
+// wrong counts a wrong byte; it ends the run unless the run is meant to see some.
+func (w *world) wrong(e *wrongByte) error {
+	w.total.WrongBytes++
+	if w.blind {
+		return nil
+	}
+	return e
+}
+
+// buffer is room for the bytes of a block.
+func (w *world) buffer(space int) []byte {
+	return w.buf[:w.spaces[space].desc.BlockBytes()]
+}

@@ -1,0 +1,188 @@
+package stress
+
+import (
+	"errors"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+// errCut is what a dead agent's operations give.
+var errCut = errors.New("the agent is dead")
+
+// machine is the disk of the node as its agents see it, one after the other: with
+// faults, and with a power that can fail. What an agent writes goes through the
+// faults and then through the record of what is not on stable storage yet.
+type machine struct {
+	seed  uint64
+	rates storage.FaultRates
+	power *storage.PowerLoss
+
+	// wire is the present agent's connection to the disk, nil without one.
+	wire *wire
+
+	mu sync.Mutex
+	// wrapped counts files: each has faults of its own.
+	wrapped uint64
+	files   []*storage.Faulty
+	// injected are the faults that files of earlier agents had.
+	injected faultCounts
+}
+
+// faultCounts are how many operations each fault hit.
+type faultCounts map[storage.Fault]int
+
+func newMachine(seed uint64, rates storage.FaultRates) *machine {
+	return &machine{seed: seed, rates: rates, power: storage.NewPowerLoss(), injected: faultCounts{}}
+}
+
+// wire is what an agent's operations on the disk pass. Once it is cut nothing of
+// that agent reaches the disk any more, as after kill -9.
+type wire struct {
+	gate *storage.Gate
+	// mu is held for reading by each operation.
+	mu    sync.RWMutex
+	dead  bool
+	stop  chan struct{}
+	ended chan struct{}
+}
+
+// connect starts the life of an agent on the machine. What it returns is that
+// agent's blockmgr.Config.WrapDisk.
+func (m *machine) connect() (wrap func(path string, f storage.File) storage.File) {
+	w := &wire{gate: &storage.Gate{}, stop: make(chan struct{}), ended: make(chan struct{})}
+	go w.unstall()
+	m.wire = w
+	return func(path string, f storage.File) storage.File {
+		return &wiredFile{File: m.wrap(path, f, w.gate), wire: w}
+	}
+}
+
+// unstall lets stalled operations go on now and then.
+func (w *wire) unstall() {
+	defer close(w.ended)
+	tick := time.NewTicker(stallTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.gate.Release()
+		case <-w.stop:
+			return
+		}
+	}
+}
+
+// calm ends the stalls of this life.
+func (m *machine) calm() { m.wire.gate.Open() }
+
+// cut ends the agent's access to the disk after the operations under way, and
+// counts the faults that it met. Without an agent it does nothing.
+func (m *machine) cut() {
+	w := m.wire
+	if w == nil {
+		return
+	}
+	m.wire = nil
+	w.gate.Open()
+	w.mu.Lock()
+	w.dead = true
+	w.mu.Unlock()
+	close(w.stop)
+	<-w.ended
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.files {
+		for _, fault := range faultKinds() {
+			for _, op := range []storage.Op{storage.OpRead, storage.OpWrite, storage.OpAllocate, storage.OpSync} {
+				m.injected[fault] += f.Injected(op, fault)
+			}
+		}
+	}
+	m.files = nil
+}
+
+// faultKinds are all faults that there are.
+func faultKinds() []storage.Fault {
+	return []storage.Fault{
+		storage.FaultEIO, storage.FaultENOSPC, storage.FaultShort, storage.FaultTorn, storage.FaultStall, storage.FaultFlip, storage.FaultLost,
+	}
+}
+
+// wrap puts the faults around a file, and the record for a loss of power.
+func (m *machine) wrap(path string, f storage.File, gate *storage.Gate) storage.File {
+	f = m.power.Wrap(path, f)
+	if len(m.rates) == 0 {
+		return f
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wrapped++
+	name := fnv.New64a()
+	name.Write([]byte(filepath.Base(path)))
+	plan, err := storage.RandomPlan(m.seed^name.Sum64()+m.wrapped, m.rates)
+	if err != nil {
+		panic("BUG: " + err.Error()) // the rates are in this package
+	}
+	faulty := &storage.Faulty{File: f, Plan: plan, Gate: gate}
+	m.files = append(m.files, faulty)
+	return faulty
+}
+
+// wiredFile is a file of one agent.
+type wiredFile struct {
+	storage.File
+	wire *wire
+}
+
+var _ storage.File = (*wiredFile)(nil)
+
+func (f *wiredFile) do(op func() error) error {
+	f.wire.mu.RLock()
+	defer f.wire.mu.RUnlock()
+	if f.wire.dead {
+		return errCut
+	}
+	return op()
+}
+
+func (f *wiredFile) ReadAt(p []byte, off int64) (n int, err error) {
+	err = f.do(func() error {
+		n, err = f.File.ReadAt(p, off)
+		return err
+	})
+	return n, err
+}
+
+func (f *wiredFile) WriteAt(p []byte, off int64) (n int, err error) {
+	err = f.do(func() error {
+		n, err = f.File.WriteAt(p, off)
+		return err
+	})
+	return n, err
+}
+
+func (f *wiredFile) Allocate(size int64) error {
+	return f.do(func() error { return f.File.Allocate(size) })
+}
+
+func (f *wiredFile) Sync() error { return f.do(f.File.Sync) }
+
+// emptyDir removes what is in a directory, such as what a machine without power
+// had in memory.
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

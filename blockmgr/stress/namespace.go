@@ -1,0 +1,67 @@
+package stress
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// namespace is one of the namespaces of a run with the blocks that its clients
+// know of.
+type namespace struct {
+	desc   kv.Namespace
+	id     kv.NamespaceID
+	chains [chains][]blockmgr.Block
+}
+
+// makeNamespaces describes n namespaces. Their blocks do not fill their slots,
+// every second one's slots are two pages long, and no key is in two of them.
+func makeNamespaces(n int) []*namespace {
+	made := make([]*namespace, n)
+	for i := range made {
+		inner := uint32(36)
+		if i%2 == 1 {
+			inner = 100
+		}
+		ns := &namespace{desc: kv.Namespace{
+			Model: fmt.Sprintf("model-%d", i), Weights: "stress", DType: "float16", Layers: 1, OuterDim: 2, BlockSize: 16,
+			InnerDim: inner, DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "stress",
+		}}
+		ns.id = ns.desc.ID()
+		for c := range ns.chains {
+			ns.chains[c] = makeChain(ns.id, c)
+		}
+		made[i] = ns
+	}
+	return made
+}
+
+// makeChain is one sequence. Chains 2i and 2i+1 share their first blocks.
+func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
+	keyer := kv.NewKeyer()
+	parent, seq := keyer.Root(ns, "", ""), kv.SequenceHash(0)
+	blocks := make([]blockmgr.Block, chainLen)
+	for i := range blocks {
+		token := uint32(c)
+		if i < chainShared {
+			token = uint32(c / 2 * 2)
+		}
+		local := kv.LocalHash(uint64(token)<<8 | uint64(i) + 1)
+		b := &blocks[i]
+		*b = blockmgr.Block{
+			Key: keyer.Next(parent, []uint32{token, uint32(i)}, nil).InGroup(0), Parent: parent,
+			Local: local, Seq: kv.SequenceHash(local), Position: uint32(i), Seed: kv.HashSeed,
+		}
+		if i > 0 {
+			b.ParentSeq, b.Seq = seq, kv.Chain(seq, local)
+		}
+		parent, seq = b.Key.Block(), b.Seq
+	}
+	return blocks
+}
+
+// run is the blocks that an operation is about.
+func (ns *namespace) run(o *operation) []blockmgr.Block {
+	return ns.chains[o.chain][o.first:o.end]
+}

@@ -1,0 +1,251 @@
+package stress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// hangTime is how long one operation may take before the run is given up.
+const hangTime = 60 * time.Second
+
+// ErrHung: an operation did not end. The stacks of all goroutines are in the
+// report.
+var ErrHung = errors.New("an operation does not end")
+
+// Result is what Run saw.
+type Result struct {
+	// Seed is that of the first stream.
+	Seed uint64
+	// Totals are those of the run with checksums, by its configurations' names in
+	// Configs.
+	Totals
+	Configs map[string]Totals
+	// BlindWrong are the wrong bytes of the run without checksums.
+	BlindWrong int
+}
+
+// runner runs streams until its time is up or one fails.
+type runner struct {
+	o       Options
+	hostDir string
+	diskDir string
+	board   *board
+	blind   bool
+	// ops counts the operations of streams under way too, for the progress.
+	ops  atomic.Int64
+	hung chan struct{}
+}
+
+// Run runs streams of random operations under all configurations and writes a
+// report to Options.Out, whose last line is that of make stress. First comes one
+// stream under each configuration without checksums, which must show wrong bytes:
+// a run that cannot see any proves nothing. The error of a run that failed names
+// the seed and the configuration that fail again.
+func Run(ctx context.Context, o Options) (res Result, err error) {
+	if err := o.Validate(); err != nil {
+		return Result{}, err
+	}
+	o = o.withDefaults()
+	r := &runner{o: o, hung: make(chan struct{}, 1)}
+	if r.hostDir, err = os.MkdirTemp(o.HostDir, "blockyard-stress-"); err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(r.hostDir)) }()
+	if r.diskDir, err = os.MkdirTemp(o.Dir, "blockyard-stress-disk-"); err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(r.diskDir)) }()
+
+	res.Seed = o.Seed
+	fmt.Fprintf(o.Out, "stress: seed %d, %d configurations, %d operations in a stream\n", o.Seed, len(o.chosen()), o.Ops)
+	if o.Config == "" {
+		if res.BlindWrong, err = r.lookBlind(ctx); err != nil {
+			return res, err
+		}
+	}
+	all, err := r.streams(ctx, o.chosen(), o.Duration)
+	if all != nil {
+		res.Totals, res.Configs = all.sum(), all.copies()
+		io.WriteString(o.Out, all.table())
+		if res.LockedOut > 0 {
+			fmt.Fprintf(o.Out, "%d streams ended early: their agents ended while the disk did not answer\n", res.LockedOut)
+		}
+	}
+	if err != nil {
+		return res, err
+	}
+	if o.Config == "" {
+		fmt.Fprintf(o.Out, "stress (checksums off): wrong_bytes=%d\n", res.BlindWrong)
+	}
+	fmt.Fprintln(o.Out, res.line())
+	return res, o.judge(&res)
+}
+
+// judge says what a run did not see that it should have.
+func (o *Options) judge(res *Result) error {
+	switch {
+	case res.WrongBytes > 0:
+		return fmt.Errorf("seed %d: %d wrong bytes", res.Seed, res.WrongBytes)
+	case o.Config != "":
+		return nil
+	case res.BlindWrong == 0:
+		return fmt.Errorf("seed %d: no wrong byte with checksums off: the run is blind", res.Seed)
+	case res.Verified <= res.Ops/10:
+		return fmt.Errorf("seed %d: %d blocks verified in %d operations, want more than a tenth", res.Seed, res.Verified, res.Ops)
+	case res.Torn == 0:
+		return fmt.Errorf("seed %d: no torn, dropped or flipped block was refused", res.Seed)
+	}
+	return nil
+}
+
+// lookBlind runs the first stream with checksums off.
+func (r *runner) lookBlind(ctx context.Context) (wrong int, err error) {
+	var vs []variant
+	for _, v := range variants() {
+		if v.canWrong() {
+			vs = append(vs, v)
+		}
+	}
+	r.blind = true
+	defer func() { r.blind = false }()
+	all, err := r.streams(ctx, vs, 0)
+	if err != nil {
+		return 0, fmt.Errorf("checksums off: %w", err)
+	}
+	return all.sum().WrongBytes, nil
+}
+
+// streams runs stream after stream, each under all configurations, at least one
+// and until d is over.
+func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*board, error) {
+	r.board = newBoard(vs)
+	end := time.Now().Add(d)
+	stop := r.progress(d)
+	defer stop()
+	g, running := errgroup.WithContext(ctx)
+	g.SetLimit(r.o.Parallel)
+	for round := 0; running.Err() == nil && (round == 0 || time.Now().Before(end)); round++ {
+		for _, v := range vs {
+			if round > 0 && !time.Now().Before(end) {
+				break
+			}
+			seed := r.o.Seed + uint64(round)
+			g.Go(func() error {
+				// Streams of one configuration that overlap need directories of their own.
+				name := filepath.Join(fmt.Sprint(round), v.name)
+				return r.one(running, v, seed, filepath.Join(r.hostDir, name), filepath.Join(r.diskDir, name))
+			})
+		}
+	}
+	if err := r.wait(g); err != nil {
+		return r.board, err
+	}
+	return r.board, ctx.Err()
+}
+
+// wait waits for the streams, unless one hangs.
+func (r *runner) wait(g *errgroup.Group) error {
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }() // stays behind when a stream hangs, as the stream does
+	select {
+	case err := <-ended:
+		return err
+	case <-r.hung:
+		fmt.Fprintln(r.o.Out)
+		_ = pprof.Lookup("goroutine").WriteTo(r.o.Out, 2) // the report is all there is to tell it to
+		return ErrHung
+	}
+}
+
+// one runs one stream under one configuration.
+func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskDir string) (err error) {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	watch := time.AfterFunc(hangTime, func() {
+		select {
+		case r.hung <- struct{}{}:
+		default:
+		}
+	})
+	defer watch.Stop()
+	for _, dir := range []string{hostDir, diskDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	w, err := newWorld(v, seed, hostDir, diskDir, r.blind, r.o.Log)
+	if err == nil {
+		err = r.drive(ctx, w, stream(seed, r.o.Ops), watch)
+	}
+	if closed := w.close(); err == nil && closed != nil {
+		err = fmt.Errorf("end: %w", closed)
+	}
+	r.board.add(v.name, &w.total)
+	if err == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("seed %d, configuration %s, operation %d: %w (again: --seed %d --config %s)", seed, v.name, w.at, err, seed, v.name)
+}
+
+func (r *runner) drive(ctx context.Context, w *world, ops []operation, watch *time.Timer) error {
+	for i := range ops {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		watch.Reset(hangTime)
+		r.ops.Add(1)
+		switch err := w.apply(&ops[i]); {
+		case errors.Is(err, errLockedOut):
+			w.total.LockedOut++
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return w.audit()
+}
+
+// progressInterval is how often progress is shown.
+const progressInterval = time.Second
+
+// progress shows how far the run is until stop is called.
+func (r *runner) progress(d time.Duration) (stop func()) {
+	if !r.o.Live {
+		return func() {}
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	start, what := time.Now(), "checksums on"
+	if r.blind {
+		what = "checksums off"
+	}
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(progressInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				sum := r.board.sum()
+				fmt.Fprintf(r.o.Out, "\r\x1b[K%s: %.0f of %.0f s, %d operations, %d restarts, %d wrong bytes",
+					what, time.Since(start).Seconds(), d.Seconds(), r.ops.Load(), sum.Restarts, sum.WrongBytes)
+			case <-quit:
+				io.WriteString(r.o.Out, "\r\x1b[K")
+				return
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
+}

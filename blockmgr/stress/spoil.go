@@ -1,0 +1,161 @@
+package stress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// spoilChance is one in how many: the deaths at which bits of a tier's blocks, or
+// of its records, are flipped.
+const spoilChance = 2
+
+// target is a block that a bit can be flipped in.
+type target struct {
+	tier   kv.Tier
+	path   string
+	offset int64
+	length uint64
+	slot   blockmgr.Slot
+}
+
+// targets are the blocks that are resident now.
+func (w *world) targets() []target {
+	if !w.v.spoil {
+		return nil
+	}
+	var all []target
+	for _, p := range w.opened() {
+		for _, info := range p.Dump() {
+			if info.Tiers.Has(kv.TierHost) {
+				all = append(all, target{kv.TierHost, info.Host.Path, info.Host.Offset, p.BlockBytes(), info.Host.Slot})
+			}
+			if info.Tiers.Has(kv.TierDisk) {
+				all = append(all, target{kv.TierDisk, info.Disk.Path, info.Disk.Offset, p.BlockBytes(), info.Disk.Slot})
+			}
+		}
+	}
+	return all
+}
+
+// spoil flips bits while no agent runs: in blocks, and in records of the slot
+// tables.
+func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
+	for _, t := range targets {
+		if rng.IntN(4*spoilChance) != 0 || how == deathPower && t.tier == kv.TierHost {
+			continue
+		}
+		flipped, err := flip(t.path, t.offset+rng.Int64N(int64(t.length)), rng)
+		if err != nil {
+			return err
+		}
+		w.count(flipped)
+		if flipped && t.tier == kv.TierHost {
+			w.forgetBytes(t.slot)
+		}
+	}
+	for _, dir := range []string{w.cfg.HostDir, w.cfg.DiskDir} {
+		if rng.IntN(spoilChance) != 0 {
+			continue
+		}
+		path := filepath.Join(dir, "slots.table")
+		records, err := usedRecords(path)
+		if err != nil {
+			return err
+		}
+		if len(records) == 0 {
+			continue
+		}
+		flipped, err := flip(path, records[rng.IntN(len(records))]+rng.Int64N(storage.RecordSize), rng)
+		if err != nil {
+			return err
+		}
+		w.count(flipped)
+	}
+	return nil
+}
+
+func (w *world) count(flipped bool) {
+	if flipped {
+		w.total.fault("spoiled", 1)
+	}
+}
+
+// forgetBytes takes note of it that whoever holds a slot need not find there what
+// it knows: the bit was flipped under it.
+func (w *world) forgetBytes(slot blockmgr.Slot) {
+	w.holders(func(_ blockmgr.SessionID, grants []grant, pins []pin) {
+		for i := range grants {
+			if s := grants[i].slot; s.Extent == slot.Extent && s.Index == slot.Index {
+				grants[i].nonce = 0
+			}
+		}
+		for i := range pins {
+			if s := pins[i].slot; s.Extent == slot.Extent && s.Index == slot.Index {
+				pins[i].nonce = 0
+			}
+		}
+	})
+}
+
+// flip inverts one bit of the byte at off. It reports false where the file, or
+// that part of it, is not there any more.
+func flip(path string, off int64, rng *rand.Rand) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off); errors.Is(err, io.EOF) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	b[0] ^= 1 << rng.IntN(8)
+	_, err = f.WriteAt(b[:], off)
+	return err == nil, err
+}
+
+// sectionMagic begins a section of a slot table; its records follow on the next
+// page, and their number is 16 bytes behind it.
+const sectionMagic = "BYARDSC1"
+
+// usedRecords are the places of the records of a slot table that are not zero.
+func usedRecords(path string) ([]int64, error) {
+	table, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []int64
+	for page := 0; page+storage.PageSize <= len(table); page += storage.PageSize {
+		if !bytes.HasPrefix(table[page:], []byte(sectionMagic)) {
+			continue
+		}
+		slots := int(binary.LittleEndian.Uint32(table[page+16:]))
+		for i := range slots {
+			off := page + storage.PageSize + i*storage.RecordSize
+			if off+storage.RecordSize > len(table) {
+				break
+			}
+			if r := table[off : off+storage.RecordSize]; !bytes.Equal(r, make([]byte, storage.RecordSize)) {
+				found = append(found, int64(off))
+			}
+		}
+	}
+	return found, nil
+}

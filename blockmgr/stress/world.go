@@ -1,0 +1,295 @@
+package stress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+const (
+	// waitTime bounds every wait for the manager.
+	waitTime = 10 * time.Second
+	// openTries is how often an agent is started on a disk that fails.
+	openTries = 100
+	// maxBlockBytes is the size of the largest block of makeNamespaces.
+	maxBlockBytes = 2 * 16 * 100 * 2
+)
+
+// world is one stream under one configuration: the machine with its disk, the
+// agent, and the engines. One goroutine drives it.
+type world struct {
+	v      variant
+	cfg    blockmgr.Config
+	blind  bool
+	spaces []*namespace
+
+	machine *machine
+	ledger  *ledger
+	memory  memory
+	// m is the present agent, pools those of its pools that are open, by namespace.
+	m     *blockmgr.Manager
+	pools []*blockmgr.Pool
+
+	clients     []*client
+	held        int
+	ghosts      []*ghost
+	formers     []*ghost
+	lastSession blockmgr.SessionID
+	// generations are the last ones that slots were granted at, by extent and index.
+	generations map[[2]uint32]uint64
+	// at is the number of the operation under way, from 1.
+	at    int
+	total Totals
+	buf   []byte
+}
+
+// newWorld makes the machine in empty directories and starts the first agent. With
+// an error too the world must be closed.
+func newWorld(v variant, seed uint64, hostDir, diskDir string, blind bool, log *zap.Logger) (*world, error) {
+	w := &world{
+		v: v, cfg: v.config(hostDir, diskDir), blind: blind, spaces: makeNamespaces(v.namespaces),
+		machine: newMachine(seed, v.rates), ledger: newLedger(), memory: memory{map[uint32]mapped{}}, buf: make([]byte, maxBlockBytes),
+		generations: map[[2]uint32]uint64{},
+	}
+	w.cfg.TrustBytes, w.cfg.Log = blind, log
+	var engines int
+	engines, w.held = v.engines()
+	for i := range engines {
+		w.clients = append(w.clients, &client{space: i % v.namespaces})
+	}
+	return w, w.boot()
+}
+
+// boot starts an agent. On a disk that fails that may take several tries.
+func (w *world) boot() (err error) {
+	w.cfg.WrapDisk = w.machine.connect()
+	w.pools = make([]*blockmgr.Pool, len(w.spaces))
+	for range openTries {
+		w.cfg.Sink = w.ledger.begin()
+		if w.cfg.Filter, err = w.v.newFilter(); err != nil {
+			return err
+		}
+		if w.m, err = blockmgr.Open(w.cfg); err == nil {
+			return w.sortOut()
+		}
+		w.m = nil
+		if !w.v.faulty() {
+			break
+		}
+		if errors.Is(err, storage.ErrForeign) || errors.Is(err, storage.ErrNewer) {
+			// A header with a flipped bit is refused. Somebody has to clean up.
+			if err := emptyDir(w.cfg.DiskDir); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("start of an agent: %w", err)
+}
+
+// sortOut tells a new agent which former sessions nobody is left of: those whose
+// end its predecessor was told of and did not live to record. All others it must
+// know.
+func (w *world) sortOut() error {
+	known := map[blockmgr.SessionID]bool{}
+	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
+	for _, f := range w.m.Former() {
+		if !known[f.Session] {
+			w.m.Forget(f.Session)
+		}
+		delete(known, f.Session)
+	}
+	delete(known, 0)
+	if len(known) > 0 {
+		return fmt.Errorf("the agent does not know %d sessions that its predecessor had", len(known))
+	}
+	return nil
+}
+
+// pool is the pool of a namespace, opened when it is not.
+func (w *world) pool(space int) (*blockmgr.Pool, error) {
+	if w.pools[space] != nil {
+		return w.pools[space], nil
+	}
+	ns := w.spaces[space]
+	for try := 1; ; try++ {
+		p, err := w.m.Pool(ns.desc)
+		if err == nil {
+			w.pools[space] = p
+			return p, w.ledger.open(ns.id)
+		}
+		if !w.v.faulty() || try == openTries {
+			return nil, err
+		}
+	}
+}
+
+// opened are the pools that are open.
+func (w *world) opened() []*blockmgr.Pool {
+	return slices.DeleteFunc(slices.Clone(w.pools), func(p *blockmgr.Pool) bool { return p == nil })
+}
+
+// audit checks that in every tier the states of the slots add up, and that what
+// the events said is what is there.
+func (w *world) audit() error {
+	for _, p := range w.opened() {
+		st := p.Stats()
+		for name, t := range map[string]blockmgr.TierStats{"host": st.Host, "disk": st.Disk} {
+			if sum := t.Free + t.Granted + t.Staging + t.Receiving + t.Quarantined + t.Active + t.Inactive; sum != t.Capacity || t.Inactive < 0 {
+				return fmt.Errorf("pool %s: %s slots add up to %d of %d: %+v", p.NamespaceID(), name, sum, t.Capacity, t)
+			}
+		}
+		if err := w.ledger.compare(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle waits until a pool has nothing to do.
+func (w *world) settle(p *blockmgr.Pool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
+	defer cancel()
+	return p.Quiesce(ctx)
+}
+
+// death is how an agent ends.
+type death uint8
+
+const (
+	deathClose death = iota
+	deathKill
+	deathPower
+)
+
+// errLockedOut ends a stream whose agent ended while an operation on the disk took
+// longer than the deadline: its memory stays mapped, and so its arenas stay locked,
+// until its process ends, which is this one.
+var errLockedOut = errors.New("the arenas stay locked")
+
+// restart ends the agent and starts the next one.
+func (w *world) restart(how death, rng *rand.Rand) error {
+	if err := w.audit(); err != nil {
+		return err
+	}
+	w.total.life(w.opened())
+	targets := w.targets()
+	if err := w.kill(how, rng); err != nil {
+		return err
+	}
+	w.total.Restarts++
+	if how == deathPower || how == deathClose && w.v.discard {
+		if err := w.darken(); err != nil {
+			return err
+		}
+	} else {
+		w.part(how, rng)
+	}
+	if w.v.spoil {
+		if err := w.spoil(targets, how, rng); err != nil {
+			return err
+		}
+	}
+	if booted := w.boot(); booted != nil {
+		if w.v.deadline > 0 && errors.Is(booted, storage.ErrLocked) {
+			return errLockedOut
+		}
+		return booted
+	}
+	for _, space := range rng.Perm(len(w.spaces)) {
+		if rng.IntN(4) == 0 {
+			continue // it is opened when somebody needs it
+		}
+		if _, err := w.pool(space); err != nil {
+			return err
+		}
+	}
+	return w.audit()
+}
+
+// kill ends the agent.
+func (w *world) kill(how death, rng *rand.Rand) error {
+	m := w.m
+	w.m = nil
+	if how == deathClose {
+		w.machine.calm()
+		err := m.Close()
+		w.machine.cut()
+		if err != nil && !w.v.faulty() {
+			return fmt.Errorf("close: %w", err)
+		}
+		w.ledger.end(ending{
+			flushed: err == nil && !w.v.faulty(), dark: w.v.discard,
+			lossless: !w.v.canWrong() && w.v.namespaces == 1 && !w.v.discard,
+		})
+		return nil
+	}
+	w.machine.cut()
+	m.Abandon()
+	w.ledger.end(ending{reverted: how == deathPower, dark: how == deathPower})
+	if how == deathKill {
+		return nil
+	}
+	w.total.PowerLosses++
+	if _, err := w.machine.power.Lose(rng); err != nil {
+		return err
+	}
+	return emptyDir(w.cfg.HostDir)
+}
+
+// darken ends everything that touches host memory: it is gone.
+func (w *world) darken() error {
+	w.ghosts, w.formers = nil, nil
+	for _, c := range w.clients {
+		*c = client{space: c.space}
+	}
+	clear(w.generations)
+	return w.memory.forget()
+}
+
+// part decides who of the engines outlives the agent. They may come back, and
+// resume their sessions, or die without another word. Their workers go on as if
+// nothing had happened.
+func (w *world) part(how death, rng *rand.Rand) {
+	for _, g := range w.ghosts {
+		w.formers = append(w.formers, &ghost{space: g.space, session: g.session, grants: g.grants})
+	}
+	w.ghosts = nil
+	for _, c := range w.clients {
+		if c.session != 0 && how == deathClose {
+			*c = client{space: c.space} // the agent ended the session, as the engine knows
+		}
+		if c.session != 0 {
+			c.former, c.session = c.session, 0
+		}
+		if c.former != 0 && rng.IntN(4) == 0 {
+			w.formers = append(w.formers, &ghost{space: c.space, session: c.former, grants: c.grants, pins: c.pins})
+			*c = client{space: c.space}
+		}
+	}
+}
+
+// close ends the run. The counters of the last agent are in w.total then.
+func (w *world) close() error {
+	var errs []error
+	if w.m != nil {
+		w.total.life(w.opened())
+		w.machine.calm()
+		if err := w.m.Close(); err != nil && !w.v.faulty() {
+			errs = append(errs, err)
+		}
+	}
+	w.machine.cut()
+	for fault, n := range w.machine.injected {
+		w.total.fault(fault.String(), n)
+	}
+	errs = append(errs, w.memory.forget(), w.machine.power.Close(), emptyDir(w.cfg.HostDir), emptyDir(w.cfg.DiskDir))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,153 @@
+package blockmgr
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+func TestWriteQueueHandsOutPriorityThenAge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var q writeQueue
+		var want []writeItem // in order of their ages
+		age := uint64(0)
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				age++
+				item := writeItem{registry.Ref(age), rapid.Uint32Range(0, 3).Draw(t, "priority"), age}
+				q.push(item.ref, item.priority)
+				want = append(want, item)
+			},
+			"pop": func(t *rapid.T) {
+				if len(want) == 0 {
+					t.Skip()
+				}
+				first := slices.MinFunc(want, func(a, b writeItem) int {
+					return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.age, b.age))
+				})
+				want = slices.DeleteFunc(want, func(i writeItem) bool { return i == first })
+				if got := q.pop(); got != first.ref {
+					t.Errorf("popped %d, want %d", got, first.ref)
+				}
+			},
+			"": func(t *rapid.T) {
+				if q.len() != len(want) {
+					t.Errorf("%d in the queue, want %d", q.len(), len(want))
+				}
+			},
+		})
+	})
+}
+
+func TestBlocksAreWrittenInOrderOfPriorityThenAge(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p := diskPool(t, func(cfg *Config) {
+		cfg.HostBytes, cfg.TransferBatch, cfg.Transfers = hostBytes(32), 1, 1
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
+			if op == storage.OpWrite {
+				once.Do(func() { close(entered) })
+				<-release
+			}
+			return storage.FaultNone
+		}, isExtent)
+	})
+	p.store(chain(100, 1))
+	<-entered
+	var blocks []Block
+	for i, priority := range []uint32{0, 5, 0, 7, 5, 7} {
+		b := chain(uint64(i), 1)
+		blocks = append(blocks, b...)
+		p.storeAt(b, priority)
+		waitFor(t, func() bool { return p.Stats().WriteQueue == i+1 })
+	}
+	close(release)
+	p.quiesce()
+	var got []int
+	p.sink.mu.Lock()
+	defer p.sink.mu.Unlock()
+	for _, k := range p.sink.stores {
+		if i := slices.IndexFunc(blocks, func(b Block) bool { return b.Key == k.key }); k.tier == kv.TierDisk && i >= 0 {
+			got = append(got, i)
+		}
+	}
+	if want := []int{3, 5, 1, 4, 0, 2}; !slices.Equal(got, want) {
+		t.Errorf("written in order %v, want %v", got, want)
+	}
+}
+
+// countingFilter passes a question on and counts it.
+type countingFilter struct {
+	filter OffloadFilter
+
+	mu    sync.Mutex
+	asked map[kv.SequenceHash]int
+}
+
+func (f *countingFilter) ShouldOffload(h kv.SequenceHash) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked[h]++
+	return f.filter.ShouldOffload(h)
+}
+
+// take tells how often the blocks were asked about since the last time.
+func (f *countingFilter) take(blocks []Block) (asked []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, b := range blocks {
+		asked = append(asked, f.asked[b.Seq])
+	}
+	clear(f.asked)
+	return asked
+}
+
+func TestOnlyBlocksThatWereHitAreWrittenAndTheFilterSeesStoresAndHits(t *testing.T) {
+	frequency, err := policy.NewFrequencyFilter(policy.FrequencyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := &countingFilter{filter: frequency, asked: map[kv.SequenceHash]int{}}
+	p := diskPool(t, func(cfg *Config) { cfg.Filter = filter })
+	blocks := chain(1, 3)
+	p.store(blocks)
+	p.quiesce()
+	if got := filter.take(blocks); !slices.Equal(got, []int{1, 1, 1}) || p.tiersOf(blocks) != "HHH" {
+		t.Errorf("asked %v when they were stored, resident %q", got, p.tiersOf(blocks))
+	}
+	p.find(blocks[:2])
+	p.quiesce()
+	if got := filter.take(blocks); !slices.Equal(got, []int{1, 1, 0}) || p.tiersOf(blocks) != "BBH" {
+		t.Errorf("asked %v at hits of two, resident %q", got, p.tiersOf(blocks))
+	}
+	// What is on disk already is no question any more, and a grant is no hit.
+	p.find(blocks[:2])
+	p.store(blocks)
+	p.quiesce()
+	if got := filter.take(blocks); !slices.Equal(got, []int{0, 0, 0}) || p.tiersOf(blocks) != "BBH" {
+		t.Errorf("asked %v, resident %q", got, p.tiersOf(blocks))
+	}
+	if st := p.Stats(); st.WriteBehindFiltered != 3 || st.WriteBehind != 2 {
+		t.Errorf("%d offers filtered, %d blocks written", st.WriteBehindFiltered, st.WriteBehind)
+	}
+}
+
+func TestFilterIsNotAskedWhereThereIsNoDisk(t *testing.T) {
+	filter := &countingFilter{asked: map[kv.SequenceHash]int{}}
+	p := newTestPool(t, Config{HostBytes: hostBytes(8), Filter: filter})
+	blocks := chain(1, 2)
+	p.store(blocks)
+	p.quiesce()
+	p.find(blocks)
+	if got := filter.take(blocks); !slices.Equal(got, []int{0, 0}) {
+		t.Errorf("asked %v", got)
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+)
+
+// configured is the configuration that a command line and variables make, and
+// the sources that are logged, by name.
+func configured(t *testing.T, args []string, variables map[string]string) (agent.Config, map[string]string, error) {
+	t.Helper()
+	var environ []string
+	for name, value := range variables {
+		t.Setenv(name, value) // kong reads Blockyard's own variables
+		environ = append(environ, name+"="+value)
+	}
+	var root struct {
+		Agent agentCmd `cmd:""`
+	}
+	parser, err := kong.New(&root, kong.BindTo(context.Background(), (*context.Context)(nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(append([]string{"agent", "--node=n"}, args...)); err != nil {
+		return agent.Config{}, nil, err
+	}
+	core, logged := observer.New(zap.DebugLevel)
+	cfg, err := root.Agent.configure(environ, zap.New(core))
+	sources := map[string]string{}
+	for _, e := range logged.FilterMessage("configuration").All() {
+		for name, value := range e.ContextMap() {
+			sources[name] = value.(string)
+		}
+	}
+	return cfg, sources, err
+}
+
+// The rows are: a flag wins over Blockyard's variable, that over KVBM's, and all
+// over the default.
+func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		env  map[string]string
+		want func(*agent.Config)
+		log  map[string]string
+	}{
+		"nothing": {
+			want: func(*agent.Config) {},
+			log:  map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "true (default)", "kvbm_metrics": `"" (default)`},
+		},
+		"KVBM's sizes": {
+			env: map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0.5", "DYN_KVBM_DISK_CACHE_GB": "2"},
+			want: func(c *agent.Config) {
+				c.HostBytes, c.DiskBytes = 5e8, 2e9
+				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
+			},
+			log: map[string]string{"host_size": "500000000 (DYN_KVBM_CPU_CACHE_GB)"},
+		},
+		"KVBM's disk alone bypasses the host": {
+			env: map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0.5"},
+			want: func(c *agent.Config) {
+				c.HostBytes, c.DiskBytes = 0, 5e8
+				c.HostSetting, c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
+			},
+			log: map[string]string{"host_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
+		},
+		"KVBM's numbers of blocks": {
+			env: map[string]string{"DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "100", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS": "200"},
+			want: func(c *agent.Config) {
+				c.HostBytes, c.Tuning.HostBlocks, c.Tuning.DiskBlocks = 0, 100, 200
+				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"
+			},
+			log: map[string]string{"disk_size": "200 blocks of each namespace (DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS)"},
+		},
+		"flag over Blockyard's variable over KVBM's": {
+			args: []string{"--host-size=3MiB"},
+			env:  map[string]string{"BLOCKYARD_HOST_SIZE": "2MiB", "BLOCKYARD_DISK_SIZE": "4MiB", "DYN_KVBM_CPU_CACHE_GB": "1", "DYN_KVBM_DISK_CACHE_GB": "1"},
+			want: func(c *agent.Config) { c.HostBytes, c.DiskBytes = 3<<20, 4<<20; c.DiskSetting = "BLOCKYARD_DISK_SIZE" },
+			log:  map[string]string{"host_size": "3MiB (--host-size)", "disk_size": "4MiB (BLOCKYARD_DISK_SIZE)"},
+		},
+		"KVBM's disk files": {
+			env: map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "", "DYN_KVBM_DISK_ZEROFILL_FALLBACK": "1",
+				"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
+			want: func(c *agent.Config) {
+				c.DiskDir = "/mnt/kv"
+				c.Tuning.OpenDirect, c.Tuning.ZeroFill, c.Tuning.DirectIO, c.Tuning.DiskFilter = true, true, blockmgr.DirectIOOff, false
+			},
+			log: map[string]string{"direct_io": "off (DYN_KVBM_DISK_DISABLE_O_DIRECT)", "disk_filter": "false (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)"},
+		},
+		"flags over KVBM's disk files": {
+			args: []string{"--disk-dir=/a", "--disk-allocator=default", "--direct-io=require", "--disk-filter=frequency"},
+			env:  map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "1", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
+			want: func(c *agent.Config) { c.DiskDir, c.Tuning.DirectIO = "/a", blockmgr.DirectIORequire },
+			log:  map[string]string{"direct_io": "require (--direct-io)"},
+		},
+		"KVBM's metrics": {
+			env: map[string]string{"DYN_KVBM_METRICS": "1", "DYN_KVBM_CACHE_STATS_MAX_REQUESTS": "50", "DYN_KVBM_CACHE_STATS_LOG_INTERVAL_SECS": "9"},
+			want: func(c *agent.Config) {
+				c.KVBM = agent.KVBMOptions{Metrics: "0.0.0.0:6880", HitRateRequests: 50, LogHitRates: true, LogInterval: 9 * time.Second}
+			},
+			log: map[string]string{"kvbm_metrics": `"0.0.0.0:6880" (DYN_KVBM_METRICS)`},
+		},
+		"KVBM's metrics on another port": {
+			env:  map[string]string{"DYN_KVBM_METRICS": "1", "DYN_KVBM_METRICS_PORT": "7000"},
+			want: func(c *agent.Config) { c.KVBM.Metrics = "0.0.0.0:7000" },
+		},
+		"a port alone turns nothing on": {
+			env:  map[string]string{"DYN_KVBM_METRICS_PORT": "7000"},
+			want: func(*agent.Config) {},
+		},
+		"flag over KVBM's metrics": {
+			args: []string{"--kvbm-metrics=127.0.0.1:0"},
+			env:  map[string]string{"DYN_KVBM_METRICS": "1"},
+			want: func(c *agent.Config) { c.KVBM.Metrics = "127.0.0.1:0" },
+		},
+		"KVBM's offloads": {
+			env:  map[string]string{"DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY": "7", "DYN_KVBM_MAX_CONCURRENT_TRANSFERS": "8", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "32"},
+			want: func(c *agent.Config) { c.MinPriority, c.Tuning.Transfers, c.Tuning.TransferBatch = 7, 8, 32 },
+			log:  map[string]string{"min_priority": "7 (DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY)"},
+		},
+		"what only Blockyard has": {
+			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch"},
+			want: func(c *agent.Config) {
+				c.Tuning.Weights = map[string]uint64{"meta/llama": 3, "b": 2}
+				c.Tuning.ScrubBytesPerSecond, c.Tuning.IODeadline = -1, 2*time.Second
+				c.Tuning.DiscardHost, c.NoPrefetch = true, true
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := agent.Config{
+				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
+				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard", ExtentBytes: 64 << 20,
+				HostSetting: "--host-size", DiskSetting: "--disk-size",
+				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
+			}
+			c.want(&want)
+			got, sources, err := configured(t, c.args, c.env)
+			if d := cmp.Diff(want, got); err != nil || d != "" {
+				t.Errorf("error %v (-want +got):\n%s", err, d)
+			}
+			for name, value := range c.log {
+				if sources[name] != value {
+					t.Errorf("%s is logged as %q, want %q", name, sources[name], value)
+				}
+			}
+		})
+	}
+}
+
+func TestAgentNamesTheVariableThatIsWrong(t *testing.T) {
+	for variable, value := range map[string]string{
+		"DYN_KVBM_CPU_CACHE_GB": "lots", "DYN_KVBM_METRICS_PORT": "99999", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "nvme",
+		"BLOCKYARD_HOST_SIZE": "1XB", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "100000",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			_, _, err := configured(t, nil, map[string]string{variable: value})
+			if err == nil || !strings.Contains(err.Error(), variable) && !strings.Contains(err.Error(), "host-size") || !strings.Contains(err.Error(), value) {
+				t.Errorf("got error %v, want the name and the value %q", err, value)
+			}
+		})
+	}
+}
+
+func TestAgentWarnsOfVariablesWithoutEffect(t *testing.T) {
+	core, logged := observer.New(zap.WarnLevel)
+	if _, err := new(agentCmd).configure([]string{"DYN_KVBM_CPU_CACHE_GBS=5", "DYN_KVBM_OBJECT_ENABLED=1"}, zap.New(core)); err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, e := range logged.All() {
+		text = append(text, e.ContextMap()["warning"].(string))
+	}
+	for _, name := range []string{"DYN_KVBM_CPU_CACHE_GBS", "DYN_KVBM_OBJECT_ENABLED"} {
+		if !strings.Contains(strings.Join(text, "\n"), name) {
+			t.Errorf("%s is not mentioned in %q", name, text)
+		}
+	}
+}
