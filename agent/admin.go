@@ -4,16 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 const (
 	adminReadTimeout = 10 * time.Second
+	// adminWriteTimeout bounds how long a client may take to read an answer; one in
+	// pieces has as long for each piece.
+	adminWriteTimeout = 30 * time.Second
 	// adminDrainTimeout bounds the wait for answers in progress at the end.
 	adminDrainTimeout = 500 * time.Millisecond
 )
@@ -35,17 +36,22 @@ func newAdminServer(a *Agent) *adminServer {
 	})
 	mux.Handle("GET /metrics", metricsHandler(a.Stats))
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.Stats()) })
-	mux.HandleFunc("GET /v1/pools", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.dumpPools()) })
+	mux.HandleFunc("GET /v1/pools", a.servePools)
 	a.registerControl(mux)
-	return &adminServer{http: &http.Server{Handler: mux, ReadTimeout: adminReadTimeout}}
+	return newHTTPServer(jsonErrors(mux))
 }
 
 // newKVBMServer serves KVBM's metrics, at the path and on the kind of address
 // that KVBM has them.
 func newKVBMServer(a *Agent) *adminServer {
+	tiers := a.cfg.tiers()
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", kvbmHandler(a.Stats, a.cfg.bypassesHost()))
-	return &adminServer{http: &http.Server{Handler: mux, ReadTimeout: adminReadTimeout}}
+	mux.Handle("GET /metrics", kvbmHandler(a.Stats, tiers.BypassesHost()))
+	return newHTTPServer(mux)
+}
+
+func newHTTPServer(h http.Handler) *adminServer {
+	return &adminServer{http: &http.Server{Handler: h, ReadTimeout: adminReadTimeout, WriteTimeout: adminWriteTimeout}}
 }
 
 // serve answers until close.
@@ -76,56 +82,40 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client has gone: nobody to tell
 }
 
-// poolDump is one pool in GET /v1/pools.
-type poolDump struct {
-	Pool       uint64      `json:"pool"`
-	Namespace  string      `json:"namespace"`
-	Model      string      `json:"model"`
-	BlockBytes uint64      `json:"block_bytes"`
-	Blocks     []blockDump `json:"blocks"`
+// writeError answers with a status that is not 200.
+func writeError(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct { // the client has gone: nobody to tell
+		Error string `json:"error"`
+	}{text})
 }
 
-type blockDump struct {
-	Key string `json:"key"`
-	// Hash is the SequenceHash, 16 hexadecimal digits.
-	Hash  string        `json:"hash"`
-	Tiers []string      `json:"tiers"`
-	Host  *locationDump `json:"host,omitempty"`
-	Disk  *locationDump `json:"disk,omitempty"`
-}
-
-type locationDump struct {
-	Path   string `json:"path"`
-	Offset int64  `json:"offset"`
-}
-
-func (a *Agent) dumpPools() []poolDump {
-	dumps := []poolDump{}
-	for _, p := range a.manager.Pools() {
-		d := poolDump{
-			Pool: poolID(a.cfg.Node, p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: p.Namespace().Model,
-			BlockBytes: p.BlockBytes(), Blocks: []blockDump{},
+// jsonErrors has a mux refuse unknown paths and methods as its handlers refuse
+// what they do not take.
+func jsonErrors(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
 		}
-		for _, b := range p.Dump() {
-			d.Blocks = append(d.Blocks, dumpBlock(b))
+		refused := refusedRequest{header: w.Header(), status: http.StatusOK}
+		h.ServeHTTP(&refused, r)
+		text := fmt.Sprintf("path %.200q: unknown", r.URL.Path)
+		if refused.status == http.StatusMethodNotAllowed {
+			text = fmt.Sprintf("method %.20q of %s: want %s", r.Method, r.URL.Path, w.Header().Get("Allow"))
 		}
-		dumps = append(dumps, d)
-	}
-	return dumps
+		writeError(w, refused.status, text)
+	})
 }
 
-func dumpBlock(b blockmgr.BlockInfo) blockDump {
-	d := blockDump{Key: b.Block.Key.String(), Hash: hex16(uint64(b.Block.Seq)), Tiers: []string{}}
-	for _, t := range kv.Tiers {
-		if b.Tiers.Has(t) {
-			d.Tiers = append(d.Tiers, t.String())
-		}
-	}
-	if b.Tiers.Has(kv.TierHost) {
-		d.Host = &locationDump{Path: b.Host.Path, Offset: b.Host.Offset}
-	}
-	if b.Tiers.Has(kv.TierDisk) {
-		d.Disk = &locationDump{Path: b.Disk.Path, Offset: b.Disk.Offset}
-	}
-	return d
+// refusedRequest takes the status of an answer and throws its body away.
+type refusedRequest struct {
+	header http.Header
+	status int
 }
+
+func (r *refusedRequest) Header() http.Header         { return r.header }
+func (r *refusedRequest) Write(b []byte) (int, error) { return len(b), nil }
+func (r *refusedRequest) WriteHeader(status int)      { r.status = status }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -22,6 +23,7 @@ type Agent struct {
 	cfg Config
 	log *zap.Logger
 
+	room     *tierRoom
 	manager  *blockmgr.Manager
 	nats     *publisher.NATS // nil: nothing is published
 	hub      *eventHub
@@ -88,12 +90,16 @@ func (a *Agent) connect(ctx context.Context) error {
 
 // openTiers opens the block manager.
 func (a *Agent) openTiers(context.Context) error {
-	held, err := checkSpace(&a.cfg, a.log)
-	if err != nil {
+	if !a.cfg.hostOn() && !a.cfg.diskOn() {
+		a.log.Warn("NO TIER IS ON: nothing is stored and nothing is found; set the size of a host tier, of a disk tier or of both")
+	}
+	a.room = newTierRoom(&a.cfg, a.log)
+	if err := a.room.checkStart(); err != nil {
 		return err
 	}
 	c := a.cfg.tiers()
 	c.Sink, c.Log = a.hub, a.log.Named("blockmgr")
+	var err error
 	if a.cfg.Tuning.DiskFilter {
 		if c.Filter, err = policy.NewFrequencyFilter(policy.FrequencyOptions{}); err != nil {
 			return err
@@ -103,22 +109,34 @@ func (a *Agent) openTiers(context.Context) error {
 		return err
 	}
 	a.log.Info("tiers",
-		zap.String("host_dir", a.cfg.HostDir), zap.Uint64("host_bytes", a.cfg.HostBytes),
-		zap.String("disk_dir", a.cfg.DiskDir), zap.Uint64("disk_bytes", a.cfg.DiskBytes))
-	if a.manager.Warm() {
-		a.log.Info("the host tier of an earlier agent is taken over",
-			zap.Uint64("host_bytes", held), zap.Int("sessions", len(a.manager.Former())))
+		zap.String("host_dir", a.cfg.HostDir), zap.Uint64("host_bytes", a.cfg.HostBytes), zap.Uint64("host_blocks", a.cfg.Tuning.HostBlocks),
+		zap.String("disk_dir", a.cfg.DiskDir), zap.Uint64("disk_bytes", a.cfg.DiskBytes), zap.Uint64("disk_blocks", a.cfg.Tuning.DiskBlocks))
+	return a.logTakeover()
+}
+
+// logTakeover says what of an earlier agent's host tier is left, after what does
+// not fit any more is gone.
+func (a *Agent) logTakeover() error {
+	extents, sessions := a.manager.HostExtents(), len(a.manager.Former())
+	if !a.manager.Warm() || extents+sessions == 0 {
+		return nil
 	}
+	held, err := storage.HeldBytes(a.cfg.HostDir)
+	if err != nil {
+		return fmt.Errorf("host directory: %w", err)
+	}
+	a.log.Info("the host tier of an earlier agent is taken over",
+		zap.Uint64("host_bytes", held), zap.Int("extents", extents), zap.Int("sessions", sessions))
 	return nil
 }
 
 // listen makes the sockets. Connections wait in them for Run.
 func (a *Agent) listen(ctx context.Context) error {
-	l, err := listen(a.cfg.Socket)
+	l, err := listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
 	if err != nil {
 		return err
 	}
-	a.server = newSessionServer(a.cfg, a.manager, a.hub, l, a.log.Named("sessions"))
+	a.server = newSessionServer(a.cfg, a.manager, a.hub, a.room, l, a.log.Named("sessions"))
 	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
@@ -162,6 +180,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	backCtx, stopBack := context.WithCancel(context.Background())
 	var back sync.WaitGroup // what runs until the sessions have ended
 	back.Go(func() { a.hub.run(backCtx) })
+	back.Go(func() { a.room.run(backCtx) })
 	if a.cfg.KVBM.LogHitRates {
 		back.Go(func() { a.server.cache.logRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
 	}
@@ -174,10 +193,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error {
 		<-gctx.Done() // asked to stop, or a part has failed
 		a.ready.Store(false)
+		a.log.Info("stopping", zap.NamedError("cause", context.Cause(gctx)))
 		a.server.close()
 		stopBack()
 		back.Wait()
-		return a.Close()
+		err := a.Close()
+		a.log.Info("stopped", zap.Error(err))
+		return err
 	})
 	a.ready.Store(true)
 	a.log.Info("serving", zap.String("node", a.cfg.Node), zap.String("socket", a.cfg.Socket), zap.String("admin", a.AdminAddr()))

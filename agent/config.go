@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -26,6 +28,8 @@ const (
 	// maxSocketPath is the longest path that a Unix socket address can hold.
 	maxSocketPath = 107
 	maxNodeName   = 253
+	// minIODeadline is the least Tuning.IODeadline: no disk answers sooner.
+	minIODeadline = time.Millisecond
 )
 
 // Config says what an agent is. Node and Socket must be set; the zero value of
@@ -54,7 +58,9 @@ type Config struct {
 	// ExtentBytes is what a pool grows by, default 64 MiB.
 	ExtentBytes uint64
 	// AllowUIDs are the users whose processes may connect; empty means the agent's
-	// own and root.
+	// own and root. With others among them everybody may open the socket, and a
+	// directory that the agent makes for it; who is not among them is refused by
+	// the credentials that the kernel gives of the peer.
 	AllowUIDs []uint32
 	// MaxRequests bounds the open requests of a session, default 4096, MaxPins its
 	// pinned blocks, default 65536.
@@ -73,6 +79,10 @@ type Config struct {
 	Tuning Tuning
 	// KVBM is what dashboards made for KVBM see.
 	KVBM KVBMOptions
+	// LimitHeap keeps the Go heap of the whole process below what control groups leave
+	// beside the tiers, unless GOMEMLIMIT is set. It is for a process that is
+	// nothing but an agent.
+	LimitHeap bool
 	// HostSetting and DiskSetting name what an operator changes to change HostBytes
 	// and DiskBytes, for messages; empty for none.
 	HostSetting, DiskSetting string
@@ -153,11 +163,9 @@ func (c *Config) tiers() blockmgr.Config {
 	}
 }
 
-// bypassesHost reports whether blocks only pass through host memory: there is a
-// disk tier and no host tier.
-func (c *Config) bypassesHost() bool {
-	return c.HostBytes == 0 && c.Tuning.HostBlocks == 0 && (c.DiskBytes != 0 || c.Tuning.DiskBlocks != 0)
-}
+// hostOn and diskOn report whether there is to be such a tier.
+func (c *Config) hostOn() bool { return c.HostBytes != 0 || c.Tuning.HostBlocks != 0 }
+func (c *Config) diskOn() bool { return c.DiskBytes != 0 || c.Tuning.DiskBlocks != 0 }
 
 // natsOptions is what the publisher is told, but for its log.
 func (c *Config) natsOptions() publisher.NATSOptions {
@@ -209,8 +217,31 @@ func (c *Config) Validate() error {
 	if c.KVBM.LogInterval < 0 {
 		return fmt.Errorf("log interval of hit rates %v: want 0 or more", c.KVBM.LogInterval)
 	}
+	if d := c.Tuning.IODeadline; d != 0 && d < minIODeadline {
+		return fmt.Errorf("I/O deadline %v: want 0 (default) or at least %v", d, minIODeadline)
+	}
+	if err := c.validateExtents(); err != nil {
+		return err
+	}
 	tiers := c.tiers()
 	return tiers.Validate()
+}
+
+// validateExtents checks that the tiers have not too many extents, naming what
+// to change.
+func (c *Config) validateExtents() error {
+	extent := cmp.Or(c.ExtentBytes, blockmgr.DefaultExtentBytes)
+	for _, t := range []struct {
+		name, setting string
+		bytes         uint64
+	}{{"host", c.HostSetting, c.HostBytes}, {"disk", c.DiskSetting, c.DiskBytes}} {
+		if n := t.bytes / extent; n > blockmgr.MaxExtents && extent >= storage.PageSize {
+			least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
+			return fmt.Errorf("%s size %d%s: makes %d extents of the extent size %d, want at most %d: an extent size of at least %d, or a smaller tier",
+				t.name, t.bytes, inBrackets(t.setting), n, extent, blockmgr.MaxExtents, least)
+		}
+	}
+	return nil
 }
 
 // checkAddress checks the address of an HTTP server; empty is allowed.
@@ -229,3 +260,9 @@ func checkAddress(name, address string) error {
 }
 
 func (c *Config) allows(uid uint32) bool { return slices.Contains(c.AllowUIDs, uid) }
+
+// allowsOthers reports whether users may connect who are neither root nor the
+// agent's own.
+func (c *Config) allowsOthers() bool {
+	return slices.ContainsFunc(c.AllowUIDs, func(uid uint32) bool { return uid != 0 && uid != uint32(os.Getuid()) })
+}

@@ -20,6 +20,8 @@ const (
 	maxControlBody = 64 << 20
 	// maxResetHashes bounds the hashes of one /v1/reset-blocks.
 	maxResetHashes = 1 << 20
+	// minKeep is the shortest time that blocks can be kept for.
+	minKeep = time.Millisecond
 )
 
 // controlError is an answer that is not 200.
@@ -53,11 +55,7 @@ func control[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
 			out, err = do(in)
 		}
 		if err != nil {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(controlStatus(err))
-			_ = json.NewEncoder(w).Encode(struct { // the client has gone: nobody to tell
-				Error string `json:"error"`
-			}{err.Error()})
+			writeError(w, controlStatus(err), err.Error())
 			return
 		}
 		writeJSON(w, out)
@@ -113,10 +111,11 @@ func (a *Agent) findPool(namespace string) (*blockmgr.Pool, error) {
 	return nil, &controlError{http.StatusNotFound, fmt.Errorf("namespace %q: no such pool is open", namespace)}
 }
 
-// controlTier reads the name of a tier that a pool has.
+// controlTier reads the name of a tier that a pool has. Events, metrics and
+// messages have another name for the host tier, which is taken too.
 func controlTier(name string) (kv.Tier, error) {
 	switch name {
-	case "host":
+	case "host", kv.TierHost.String():
 		return kv.TierHost, nil
 	case "disk":
 		return kv.TierDisk, nil
@@ -125,10 +124,10 @@ func controlTier(name string) (kv.Tier, error) {
 }
 
 // resetRequest is the body of POST /v1/reset. Without a namespace it is for all
-// pools.
+// pools; an empty one is a mistake.
 type resetRequest struct {
-	Namespace string `json:"namespace"`
-	Tier      string `json:"tier"`
+	Namespace *string `json:"namespace"`
+	Tier      string  `json:"tier"`
 }
 
 // resetAnswer lists the namespaces whose pools were emptied.
@@ -148,8 +147,8 @@ func (a *Agent) reset(in resetRequest) (resetAnswer, error) {
 		do = func(p *blockmgr.Pool) error { return p.Reset(tier) }
 	}
 	pools := a.manager.Pools()
-	if in.Namespace != "" {
-		p, err := a.findPool(in.Namespace)
+	if in.Namespace != nil {
+		p, err := a.findPool(*in.Namespace)
 		if err != nil {
 			return resetAnswer{}, err
 		}
@@ -259,8 +258,8 @@ func (a *Agent) keep(in keepRequest) (keepAnswer, error) {
 	if n := len(in.Tokens); n < chain.blockSize || n > proto.MaxTokens {
 		return keepAnswer{}, badRequest("tokens: %d items, want %d (one block) to %d", n, chain.blockSize, proto.MaxTokens)
 	}
-	if most := blockmgr.MaxKeep.Seconds(); !(in.TTL > 0 && in.TTL <= most) {
-		return keepAnswer{}, badRequest("ttl_seconds %v: want more than 0, at most %.0f", in.TTL, most)
+	if most := blockmgr.MaxKeep.Seconds(); !(in.TTL >= minKeep.Seconds() && in.TTL <= most) {
+		return keepAnswer{}, badRequest("ttl_seconds %v: want %v to %.0f", in.TTL, minKeep.Seconds(), most)
 	}
 	r := chain.open(&proto.Open{LoRA: in.LoRA, Salt: in.Salt})
 	chain.add(r, in.Tokens)

@@ -151,7 +151,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":[]}`, 400, `sequence_hashes: 0 items, want 1..1048576`},
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":["12"]}`, 400, `want 16 hexadecimal digits in quotes, or a whole number`},
 		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2],"ttl_seconds":5}`, 400, `tokens: 2 items, want 16 (one block) to 4194304`},
-		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":0}`, 400, `ttl_seconds 0: want more than 0, at most 2592000`},
+		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":0}`, 400, `ttl_seconds 0: want 0.001 to 2592000`},
 	} {
 		status, body := post(t, a, c.path, c.body)
 		var got struct{ Error string }
@@ -165,4 +165,42 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 	if d := cmp.Diff(map[string]tierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
 		t.Errorf("a refused request changed something:\n%s", d)
 	}
+}
+
+func TestControlRefusesWhatIsProbablyNotMeant(t *testing.T) {
+	a, _ := filledAgent(t, 1)
+	for _, c := range []struct {
+		path, body string
+		want       string
+	}{
+		{"/v1/reset", `{"tier":"all","namespace":""}`, "namespace"},
+		{"/v1/keep", fmt.Sprintf(`{"namespace":%q,"tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":1e-12}`, testNamespaceID()), "ttl_seconds 1e-12: want 0.001 to"},
+	} {
+		if status, got := post(t, a, c.path, c.body); status != http.StatusBadRequest || !strings.Contains(got, c.want) {
+			t.Errorf("%s %s: status %d, %s", c.path, c.body, status, got)
+		}
+	}
+	if got := a.status(t); got["host"].Inactive != 1 {
+		t.Errorf("something was reset: %+v", got)
+	}
+	if status, got := post(t, a, "/v1/reset", `{"tier":"host_pinned"}`); status != http.StatusOK {
+		t.Errorf("the host tier by its name in events: status %d, %s", status, got)
+	}
+}
+
+func TestUnknownPathsAndMethodsAreRefusedInJSON(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	refused := func(status, want int, body, text string) {
+		t.Helper()
+		var e struct{ Error string }
+		if err := json.Unmarshal([]byte(body), &e); err != nil || status != want || !strings.Contains(e.Error, text) {
+			t.Errorf("status %d, %q, error %v: want %d and %q", status, body, err, want, text)
+		}
+	}
+	status, body := get(t, a, "/v2/pools")
+	refused(status, http.StatusNotFound, body, "/v2/pools")
+	status, body = get(t, a, "/v1/reset")
+	refused(status, http.StatusMethodNotAllowed, body, "want POST")
+	status, body = post(t, a, "/v1/pools", "{}")
+	refused(status, http.StatusMethodNotAllowed, body, "GET")
 }

@@ -23,8 +23,8 @@ type formerSessions struct {
 	resumed, grants, pins atomic.Uint64
 
 	mu sync.Mutex
-	// stuck are the sessions whose processes nobody can watch. They end with the
-	// boot, or with RESUME.
+	// stuck are the sessions whose processes nobody can watch. One that holds
+	// nothing ends when its pool is opened, any other with the host tier.
 	stuck map[blockmgr.SessionID]struct{}
 }
 
@@ -63,13 +63,13 @@ func (f *formerSessions) watch() {
 func (f *formerSessions) find(former blockmgr.Former) (procs []*process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(former.Session)))
 	if former.Foreign {
-		log.Warn("a former session's processes are in another pid namespace: its slots stay out of use until it resumes")
+		log.Warn("a former session's processes are in another pid namespace: what it holds stays out of use until the host tier is discarded or the machine restarts")
 		return nil, false
 	}
 	for _, id := range former.Processes {
 		p, gone, err := f.processes.find(id)
 		if err != nil {
-			log.Warn("a former session's process cannot be watched: its slots stay out of use until it resumes", zap.Error(err))
+			log.Warn("a former session's process cannot be watched: what it holds stays out of use until the host tier is discarded or the machine restarts", zap.Error(err))
 			releaseAll(procs)
 			return nil, false
 		}
@@ -78,6 +78,14 @@ func (f *formerSessions) find(former blockmgr.Former) (procs []*process, ok bool
 		}
 	}
 	return procs, true
+}
+
+// settle ends the former sessions that hold nothing in a pool that has been
+// opened: there is nothing to wait for.
+func (f *formerSessions) settle(p *blockmgr.Pool) {
+	for _, s := range f.manager.ForgetIdle(p) {
+		f.log.Info("a former session holds nothing", zap.Uint64("session", uint64(s)))
+	}
 }
 
 // lookup finds a former session that has not been forgotten.

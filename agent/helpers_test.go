@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -57,7 +58,12 @@ func testConfig(t *testing.T) Config {
 
 func startAgent(t *testing.T, cfg Config) *testAgent {
 	t.Helper()
-	a, err := New(t.Context(), cfg, nil)
+	return startLoggedAgent(t, cfg, nil)
+}
+
+func startLoggedAgent(t *testing.T, cfg Config, log *zap.Logger) *testAgent {
+	t.Helper()
+	a, err := New(t.Context(), cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +100,12 @@ func (a *testAgent) scheduler(t *testing.T, worker uint64) *proto.SchedulerClien
 
 func (a *testAgent) dial(t *testing.T, worker uint64) (*proto.SchedulerClient, error) {
 	t.Helper()
-	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: helloOf(worker)})
+	return a.dialWith(t, helloOf(worker))
+}
+
+func (a *testAgent) dialWith(t *testing.T, h proto.Hello) (*proto.SchedulerClient, error) {
+	t.Helper()
+	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h})
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -32,6 +33,8 @@ func (l *link) announce(extents ...blockmgr.ExtentInfo) error {
 	return l.announceLocked(extents)
 }
 
+// announceLocked skips extents that have gone since they were listed: a pool may
+// give up one in which nobody holds a slot, which closes its file.
 func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 	for _, e := range extents {
 		if l.sent[e.ID] {
@@ -41,6 +44,9 @@ func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 			Extent: e.ID, Slots: e.Slots, SlotBytes: e.SlotBytes, DataOffset: e.DataOffset, FileBytes: e.FileBytes,
 		}
 		if err := l.conn.Send(proto.TypeExtentReady, 0, &m, e.File); err != nil {
+			if l.gone(e.ID) {
+				continue
+			}
 			return err
 		}
 		l.sent[e.ID] = true
@@ -48,9 +54,15 @@ func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 	return nil
 }
 
+// gone reports whether the pool has given an extent up.
+func (l *link) gone(id uint32) bool {
+	return !slices.ContainsFunc(l.pool.Extents(), func(e blockmgr.ExtentInfo) bool { return e.ID == id })
+}
+
 // ready announces the extents of slots, if there are any that the client does
-// not have. A slot in an extent is only ever named after the extent is ready, so
-// that the pool lists it.
+// not have. A slot in an extent is only ever named after the extent is ready, and
+// the pin or the grant that it is named for keeps the extent, so that the pool
+// lists it.
 func (l *link) ready(slots []blockmgr.Slot) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

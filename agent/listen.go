@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -17,6 +18,10 @@ import (
 const (
 	socketMode    = 0o660
 	socketDirMode = 0o750
+	// openSocketMode and openSocketDirMode are for sockets that other users may
+	// connect to; the agent then goes by the peer's credentials alone.
+	openSocketMode    = 0o666
+	openSocketDirMode = 0o755
 	// probeTimeout bounds the look at who answers on an existing socket.
 	probeTimeout = time.Second
 )
@@ -24,11 +29,20 @@ const (
 // listen makes the agent's socket at path. A socket file that nobody answers on
 // is what a killed agent left behind and is replaced; one that is answered on,
 // or a file that is no socket, is refused. The listener removes the file when it
-// is closed.
-func listen(path string) (*net.UnixListener, error) {
+// is closed. With others everybody may open the socket. A directory that was
+// there before stays as it is; log is told when it keeps others out.
+func listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, socketDirMode); err != nil {
+	mode, dirMode := fs.FileMode(socketMode), fs.FileMode(socketDirMode)
+	if others {
+		mode, dirMode = openSocketMode, openSocketDirMode
+	}
+	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("socket path %s: %w", path, err)
+	}
+	if info, err := os.Stat(dir); others && err == nil && info.Mode().Perm()&0o001 == 0 {
+		log.Warn("other users are allowed to connect, and the mode of the socket's directory keeps them out",
+			zap.String("dir", dir), zap.Stringer("mode", info.Mode()))
 	}
 	unlock, err := lockDirectory(dir)
 	if err != nil {
@@ -42,7 +56,7 @@ func listen(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket path %s: %w", path, err)
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("socket path %s: %w", path, err)
 	}

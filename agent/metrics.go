@@ -201,8 +201,9 @@ func poolCounters(s *blockmgr.Stats) []named {
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
 		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
 		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},
+		{"recovery_unsealed", s.RecoveryUnsealed}, {"recovery_freed", s.RecoveryFreed}, {"recovery_foreign", s.RecoveryForeign}, {"recovery_twice", s.RecoveryTwice},
 		{"verified", s.Verified}, {"corrupt_host", s.CorruptHost}, {"damaged_records", s.DamagedRecords}, {"scrubbed", s.Scrubbed},
-		{"resumed", s.Resumed}, {"keep_refused", s.KeepRefused}, {"blocks_reset", s.BlocksReset},
+		{"resumed", s.Resumed}, {"resume_refused", s.ResumeRefused}, {"keep_refused", s.KeepRefused}, {"blocks_reset", s.BlocksReset},
 	}
 }
 
@@ -214,6 +215,6 @@ func poolGauges(s *blockmgr.Stats) []named {
 	return []named{
 		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_open", open},
+		{"disk_breaker_open", open},
 	}
 }

@@ -36,11 +36,16 @@ type processKey struct {
 // processTable holds the watches of all processes that are connected or waited
 // for: one file descriptor and one goroutine for each.
 type processTable struct {
+	// proc is where procfs is mounted.
+	proc string
+
 	mu    sync.Mutex
 	byKey map[processKey]*process
 }
 
-func newProcessTable() *processTable { return &processTable{byKey: make(map[processKey]*process)} }
+func newProcessTable() *processTable {
+	return &processTable{proc: "/proc", byKey: make(map[processKey]*process)}
+}
 
 // watch watches the peer of c, whose pid is pid. The process it returns is never
 // nil and must be released.
@@ -55,7 +60,7 @@ func (t *processTable) watch(c *net.UnixConn, pid int32) (*process, error) {
 		p, err = t.adopt(fd, pid)
 	}
 	if err != nil {
-		return t.unwatched(identify(pid)), fmt.Errorf("watch process %d: %w", pid, err)
+		return t.unwatched(t.identify(pid)), fmt.Errorf("watch %s: %w", processName(pid), err)
 	}
 	return p, nil
 }
@@ -76,7 +81,7 @@ func (t *processTable) adopt(fd int, pid int32) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.id = identify(pid); !p.alive() {
+	if p.id = t.identify(pid); !p.alive() {
 		p.id.Start = 0 // it may have been another one's
 	}
 	if key != (processKey{}) {

@@ -52,7 +52,7 @@ func TestStartTimeIsReadFromAnyName(t *testing.T) {
 
 func TestProcessOfAnEarlierAgentIsFoundOrGone(t *testing.T) {
 	table := newProcessTable()
-	self := identify(int32(os.Getpid()))
+	self := table.identify(int32(os.Getpid()))
 	if !identified(self) {
 		t.Skip("this system shows no start times")
 	}
@@ -72,15 +72,35 @@ func TestProcessOfAnEarlierAgentIsFoundOrGone(t *testing.T) {
 		t.Errorf("a process whose pid is another's: gone %v, error %v", gone, err)
 	}
 	dead := startChild(t, agentVariable, "no configuration") // it ends at once
-	id := identify(int32(dead.cmd.Process.Pid))
+	id := table.identify(int32(dead.cmd.Process.Pid))
 	dead.kill()
 	if _, gone, err := table.find(id); id.Start != 0 && (err != nil || !gone) {
 		t.Errorf("a dead process: gone %v, error %v", gone, err)
 	}
-	for _, id := range []blockmgr.Process{identify(0), {PID: self.PID}} {
+	for _, id := range []blockmgr.Process{table.identify(0), {PID: self.PID}} {
 		if _, gone, err := table.find(id); err == nil || gone {
 			t.Errorf("%+v: gone %v, error %v: nobody can tell", id, gone, err)
 		}
+	}
+	if n := len(table.byKey); n != 0 {
+		t.Errorf("%d watches are left", n)
+	}
+}
+
+// With hidepid, or in a service with ProtectProc, /proc shows no process of
+// another user.
+func TestProcessThatProcDoesNotShowIsNotGoneWhileItLives(t *testing.T) {
+	table := newProcessTable()
+	child := startChild(t, agentVariable, "no configuration")
+	id := table.identify(int32(os.Getpid()))
+	dead := blockmgr.Process{PID: int32(child.cmd.Process.Pid), Start: 1}
+	table.proc = t.TempDir() // where nothing is to be seen
+	if p, gone, err := table.find(id); err == nil || gone || p != nil {
+		t.Errorf("a living process: gone %v, error %v; want an error", gone, err)
+	}
+	child.kill()
+	if _, gone, err := table.find(dead); err != nil || !gone {
+		t.Errorf("a dead process: gone %v, error %v", gone, err)
 	}
 	if n := len(table.byKey); n != 0 {
 		t.Errorf("%d watches are left", n)

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -27,20 +27,28 @@ const unseenPID = math.MaxInt32
 // identify names the process that has a pid now. Its start time is 0 when it
 // cannot be read or there is no pid: such a process can never be shown to be
 // gone.
-func identify(pid int32) blockmgr.Process {
+func (t *processTable) identify(pid int32) blockmgr.Process {
 	if pid <= 0 {
 		return blockmgr.Process{PID: unseenPID}
 	}
-	start, _ := startTime(pid) // 0 says that it is not known
+	start, _ := t.startTime(pid) // 0 says that it is not known
 	return blockmgr.Process{PID: pid, Start: start}
+}
+
+// processName is what messages call a process.
+func processName(pid int32) string {
+	if pid <= 0 || pid == unseenPID {
+		return "a process outside of this agent's pid namespace"
+	}
+	return fmt.Sprintf("process %d", pid)
 }
 
 // identified reports whether id names exactly one process.
 func identified(id blockmgr.Process) bool { return id.PID != unseenPID && id.Start > 0 }
 
 // startTime is when the process with a pid started, in clock ticks since boot.
-func startTime(pid int32) (uint64, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/stat")
+func (t *processTable) startTime(pid int32) (uint64, error) {
+	stat, err := os.ReadFile(filepath.Join(t.proc, strconv.Itoa(int(pid)), "stat"))
 	if err != nil {
 		return 0, err
 	}
@@ -62,17 +70,28 @@ func parseStart(stat []byte) (uint64, error) {
 	return start, nil
 }
 
-// errUnidentified: nobody knows which process is meant.
-var errUnidentified = errors.New("its start time was not known")
+var (
+	// errUnidentified: nobody knows which process is meant.
+	errUnidentified = errors.New("which one was not known when it connected")
+	// errHidden: some process has the pid, and nobody can tell whether it is the
+	// one that is meant.
+	errHidden = errors.New("a process has this pid, and its start time cannot be read")
+)
 
 // find watches the process that an earlier agent knew as id. p is nil when gone
 // says that it has exited. An error means that nobody can tell: it counts as
 // alive.
+//
+// Only the kernel's word for the pid itself shows that a process is gone. That
+// /proc has no such process shows nothing: it may be mounted with hidepid.
 func (t *processTable) find(id blockmgr.Process) (p *process, gone bool, err error) {
 	if !identified(id) {
-		return nil, false, fmt.Errorf("watch process %d: %w", id.PID, errUnidentified)
+		return nil, false, fmt.Errorf("watch %s: %w", processName(id.PID), errUnidentified)
 	}
 	fd, err := unix.PidfdOpen(int(id.PID), 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, true, nil
+	}
 	if err == nil {
 		if p, err = t.adopt(fd, id.PID); err == nil {
 			switch {
@@ -83,12 +102,13 @@ func (t *processTable) find(id blockmgr.Process) (p *process, gone bool, err err
 				return nil, true, nil
 			}
 			p.release()
+			err = errHidden
 		}
 	}
 	// The start time alone can still show that the process is gone, for instance
 	// when its pid has become that of a thread.
-	start, statErr := startTime(id.PID)
-	if errors.Is(statErr, fs.ErrNotExist) || statErr == nil && start != id.Start {
+	start, statErr := t.startTime(id.PID)
+	if statErr == nil && start != id.Start {
 		return nil, true, nil
 	}
 	return nil, false, fmt.Errorf("watch process %d: %w", id.PID, errors.Join(err, statErr))

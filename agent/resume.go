@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -43,7 +45,7 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 		if err := s.inherit(&former); err != nil {
 			return err
 		}
-		granted, pinned, err = s.formers.manager.Resume(s.pool, s.id, former.Session, granted, pinned)
+		granted, pinned, err = s.pool.Resume(s.id, former.Session, granted, pinned)
 		if errors.Is(err, blockmgr.ErrNoSession) {
 			granted, pinned, err = nil, nil, nil // it was forgotten just now
 		}
@@ -84,14 +86,16 @@ func (s *session) mayResume(f *blockmgr.Former) error {
 	case f.Namespace != s.namespace:
 		return refuse(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", f.Session, f.Namespace, s.namespace)
 	case f.Foreign || !identified(id) || !slices.Contains(f.Processes, id):
-		return refuse(proto.CodeState, "RESUME session: process %d, started at %d, is not known to be one of session %d", id.PID, id.Start, f.Session)
+		return refuse(proto.CodeState, "RESUME session: %s, started at %d, is not known to be one of session %d", processName(id.PID), id.Start, f.Session)
 	}
 	return nil
 }
 
 // inherit makes the former session's processes this session's: its workers may
-// still be copying, and have not connected to this agent yet.
+// still be copying, and have not connected to this agent yet. When there are too
+// many of them none is taken.
 func (s *session) inherit(f *blockmgr.Former) error {
+	var alive []*process
 	for _, id := range f.Processes {
 		p, gone, err := s.formers.processes.find(id)
 		switch {
@@ -100,8 +104,15 @@ func (s *session) inherit(f *blockmgr.Former) error {
 		case err != nil:
 			p = s.formers.processes.unwatched(id)
 		}
-		if err := s.admit(p); err != nil {
-			p.release()
+		alive = append(alive, p)
+	}
+	if err := s.enlist(alive...); err != nil {
+		releaseAll(alive)
+		return err
+	}
+	for i, p := range alive {
+		if err := s.record(p); err != nil { // the session or the agent ends
+			releaseAll(alive[i:])
 			return err
 		}
 	}
@@ -134,6 +145,32 @@ func (f *formerSessions) took(s *session, granted, pinned []blockmgr.Slot) {
 // agent, which waits for all that were ever there. It takes p over unless it
 // fails.
 func (s *session) admit(p *process) error {
+	if err := s.enlist(p); err != nil {
+		return err
+	}
+	return s.record(p)
+}
+
+// enlist counts processes among those that the session has had, all of them or,
+// when there is no room for all, none.
+func (s *session) enlist(procs ...*process) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := make(map[blockmgr.Process]struct{})
+	for _, p := range procs {
+		if _, ok := s.enlisted[p.id]; !ok {
+			fresh[p.id] = struct{}{}
+		}
+	}
+	if n := len(s.enlisted) + len(fresh); n > storage.MaxSessionProcesses {
+		return refuse(proto.CodeLimit, "session %d: %d processes, those that have exited included: want at most %d", s.id, n, storage.MaxSessionProcesses)
+	}
+	maps.Copy(s.enlisted, fresh)
+	return nil
+}
+
+// record puts an enlisted process on record. It takes p over unless it fails.
+func (s *session) record(p *process) error {
 	if err := s.pool.AddProcess(s.id, p.id); err != nil {
 		return err
 	}

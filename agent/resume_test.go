@@ -270,10 +270,10 @@ func TestSlotsOfAnEngineThatDiedBetweenTwoAgentsAreFree(t *testing.T) {
 func TestFormerSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
 	table := newProcessTable()
 	f := newFormerSessions(nil, table, 1, nil, zap.NewNop())
-	self := identify(int32(os.Getpid()))
+	self := table.identify(int32(os.Getpid()))
 	for name, s := range map[string]blockmgr.Former{
 		"of another pid namespace":  {Foreign: true},
-		"with one that had no pid":  {Processes: []blockmgr.Process{self, identify(0)}},
+		"with one that had no pid":  {Processes: []blockmgr.Process{self, table.identify(0)}},
 		"without its starting time": {Processes: []blockmgr.Process{{PID: self.PID}}},
 	} {
 		if procs, ok := f.find(s); ok || procs != nil {

@@ -15,7 +15,8 @@ import (
 )
 
 // serveScheduler makes a session for a scheduler that said hello and serves it
-// until its connection ends or it says BYE. It takes p over.
+// until its connection ends or it says BYE. It takes p over. The error is why
+// there was no session; the log is told how one ended.
 func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *process, h *proto.Hello, corr uint32) error {
 	sess, pool, err := s.newSession(c, peer, p, h)
 	if err != nil {
@@ -36,15 +37,14 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		bye, err = s.readScheduler(sess)
 		close(stop)
 		<-watched
-		s.end(sess, bye != nil)
+		s.end(sess, bye != nil, err)
 		if bye != nil {
 			_ = c.Send(proto.TypeOK, bye.Corr, nil, nil)
 		}
 	} else {
-		s.end(sess, false)
+		s.end(sess, false, err)
 	}
-	sess.log.Info("session ended", zap.NamedError("cause", err))
-	return err
+	return nil
 }
 
 func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
@@ -72,7 +72,7 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		conn: c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
-		workers: make(map[*workerLink]struct{}), procs: []*process{p},
+		workers: make(map[*workerLink]struct{}), procs: []*process{p}, enlisted: map[blockmgr.Process]struct{}{p.id: {}},
 	}
 	if err := s.reserve(sess); err != nil {
 		cancel()
@@ -131,10 +131,15 @@ func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 
 // furnish opens what a session uses: its pool, its link and its event stream.
 func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	pool, id, err := s.hub.openPool(&h.Namespace, s.manager.Pool)
-	if err != nil {
+	if err := s.room.admit(&h.Namespace); err != nil {
 		return 0, err
 	}
+	pool, id, err := s.hub.openPool(&h.Namespace, s.manager.Pool)
+	if err != nil {
+		s.room.forget(sess.namespace)
+		return 0, err
+	}
+	s.formers.settle(pool)
 	if err := pool.BeginSession(sess.id, sess.engine.id); err != nil {
 		return 0, err
 	}
@@ -158,21 +163,24 @@ func (s *sessionServer) remove(sess *session) {
 // end ends a session whose scheduler is not read any more. In order: nothing
 // new begins, waiting lookups return, pins drop and grants are freed (after BYE)
 // or quarantined until every process is gone, the engine's device blocks are
-// taken back, and the place is free for a successor.
-func (s *sessionServer) end(sess *session, orderly bool) {
+// taken back, and the place is free for a successor. cause is what ended its
+// connection, for the log.
+func (s *sessionServer) end(sess *session, orderly bool, cause error) {
 	left := sess.finish()
+	sess.log.Info("session ended", zap.Bool("bye", orderly), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
 	sess.cancel()
 	for _, w := range left.workers {
 		w.conn.Close()
 	}
 	sess.lookups.Wait()
-	if orderly || left.grants == 0 {
-		sess.pool.EndSession(sess.id, nil)
-		releaseAll(left.procs)
-	} else {
-		gone := make(chan struct{})
-		sess.pool.EndSession(sess.id, gone)
+	var gone chan struct{} // nil: by its BYE no copy is in flight
+	if !orderly {
+		gone = make(chan struct{})
+	}
+	if sess.pool.EndSession(sess.id, gone) {
 		s.awaitExit(sess, left.procs, gone)
+	} else {
+		releaseAll(left.procs)
 	}
 	sess.rank.stop()
 	s.remove(sess)

@@ -40,6 +40,7 @@ type sessionServer struct {
 	cfg      Config
 	manager  *blockmgr.Manager
 	hub      *eventHub
+	room     *tierRoom
 	log      *zap.Logger
 	listener *net.UnixListener
 	nonce    uint64
@@ -61,9 +62,9 @@ type sessionServer struct {
 	waiting map[processKey]int // ended sessions whose grants wait for processes, by the scheduler's
 }
 
-func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, l *net.UnixListener, log *zap.Logger) *sessionServer {
+func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRoom, l *net.UnixListener, log *zap.Logger) *sessionServer {
 	s := &sessionServer{
-		cfg: cfg, manager: m, hub: h, listener: l, log: log, nonce: kv.RandomID(),
+		cfg: cfg, manager: m, hub: h, room: room, listener: l, log: log, nonce: kv.RandomID(),
 		processes: newProcessTable(),
 		cache:     newCacheCounters(cfg.KVBM.HitRateRequests),
 		stopping:  make(chan struct{}),
@@ -233,7 +234,17 @@ func (s *sessionServer) report(c *proto.Conn, f proto.Frame, request uint64, err
 	return nil
 }
 
-// endOf is nil for a connection that its client ended.
+// isStopping reports whether close was called.
+func (s *sessionServer) isStopping() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// endOf is nil for a connection that its client or this agent ended.
 func endOf(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return nil

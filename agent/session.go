@@ -73,6 +73,8 @@ type session struct {
 	workers  map[*workerLink]struct{}
 	lost     bool       // a worker has gone and the scheduler has not been told
 	procs    []*process // every process that ever connected and may still live
+	// enlisted are the processes that ever connected, as many as a session may have.
+	enlisted map[blockmgr.Process]struct{}
 	ended    bool
 }
 

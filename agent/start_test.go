@@ -104,6 +104,8 @@ func TestBadConfigIsNamed(t *testing.T) {
 		{"no disk directory", true, func(c *Config) { c.DiskDir = "" }, []string{"disk directory"}},
 		{"NATS scheme", true, func(c *Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
 		{"admin port", true, func(c *Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
+		{"disk of too many extents", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20000000000000 (--disk-size)", "extent size of at least 76296192"}},
+		{"I/O deadline", true, func(c *Config) { c.Tuning.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
 		{"extent size", true, func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2147483648"}},
 	} {
 		cfg := testConfig(t)

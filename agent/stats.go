@@ -86,8 +86,9 @@ type Stats struct {
 	Sessions int           `json:"sessions"`
 	Engines  SessionStats  `json:"engines"`
 	Cache    CacheStats    `json:"cache"`
-	Space    SpaceStats    `json:"space"`
-	Totals   EventTotals   `json:"totals"`
+	// Space is as of the last look, at most ten seconds ago.
+	Space  SpaceStats  `json:"space"`
+	Totals EventTotals `json:"totals"`
 	// Quiet: nothing is pending anywhere in the agent.
 	Quiet bool `json:"quiet"`
 }
@@ -104,7 +105,7 @@ func (a *Agent) Stats() Stats {
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
 	a.server.snapshot(&s)
-	s.Space = a.space()
+	s.Space = *a.room.stats.Load()
 	return s
 }
 

@@ -37,7 +37,7 @@ func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, 
 // any more, however it ended.
 func (s *sessionServer) runWorker(c *proto.Conn, sess *session, h *proto.Hello, l *workerLink) (bye *proto.Header, err error) {
 	if err := s.register(c, sess, h, l); err != nil {
-		sess.leave(l, true) // it may have joined and died before it was told so
+		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
 		return nil, err
 	}
 	stop, sent := make(chan struct{}), make(chan struct{})
@@ -46,7 +46,7 @@ func (s *sessionServer) runWorker(c *proto.Conn, sess *session, h *proto.Hello, 
 		l.send(stop)
 	}()
 	bye, err = s.readWorker(c)
-	sess.leave(l, bye == nil)
+	sess.leave(l, bye == nil && !s.isStopping())
 	close(stop)
 	<-sent
 	return bye, err

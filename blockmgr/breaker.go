@@ -49,6 +49,10 @@ func (b *breaker) allow() bool {
 	return true
 }
 
+// ready reports whether allow would say yes, and leaves the try to whoever comes
+// to the point of using the disk.
+func (b *breaker) ready() bool { return b.untilTry() == 0 }
+
 // untilTry is how long it takes until allow says yes.
 func (b *breaker) untilTry() time.Duration {
 	b.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
@@ -17,8 +18,12 @@ import (
 // extents change hands whole, as policy.Giver decides: from pools that nobody
 // uses, the one unused longest first, then from the one most over its share. The
 // last extent of a tier goes only to a pool that has none: an engine that is
-// merely restarting finds something of its own. Pools call it without their
-// mutex.
+// merely restarting finds something of its own. An extent that somebody has a
+// slot of is nobody's to give: a single block that is pinned or kept for long holds
+// all of it. Where namespaces have slots of different sizes, an extent that was made
+// of what was left is short, and stays so until it is given: what they have
+// together is within the size, though in more and smaller files. Pools call it
+// without their mutex.
 type broker struct {
 	host *storage.HostArena
 	disk *storage.DiskArena
@@ -33,8 +38,9 @@ type broker struct {
 }
 
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
+	least := leastOf(p.hostSlots, maxSlots)
 	for {
-		made, err := b.host.Grow(p.host.ns, p.slotBytes, p.hostSlots, maxSlots)
+		made, err := b.host.Grow(p.host.ns, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Host, first) {
 			return made, err
 		}
@@ -42,11 +48,57 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 }
 
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
+	least := leastOf(p.diskSlots, maxSlots)
 	for {
-		made, err := b.disk.Grow(p.disk.ns, p.slotBytes, maxSlots)
+		made, err := b.disk.Grow(p.disk.ns, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
 			return made, err
 		}
+	}
+}
+
+// leastOf is the fewest slots that a new extent may have: the last one of a
+// namespace has what is left of its number of blocks, 0 for no bound.
+func leastOf(least, maxSlots uint64) uint64 {
+	if maxSlots == 0 {
+		return least
+	}
+	return min(least, maxSlots)
+}
+
+// drop gives an extent that a pool has taken out back to its arena.
+func (b *broker) drop(gone *part) {
+	if gone.host != nil {
+		b.host.Drop(gone.hostPart())
+	} else {
+		b.disk.Drop(gone.diskPart())
+	}
+}
+
+// extentBytes is what the slots of an extent of a tier take.
+func (b *broker) extentBytes(lv registry.Level) uint64 {
+	if lv == registry.Host {
+		return b.host.ExtentBytes()
+	}
+	return b.disk.ExtentBytes()
+}
+
+// leaving counts the extents whose files could not be removed yet.
+func (b *broker) leaving() (n int) {
+	if b.host != nil {
+		n = b.host.Leaving()
+	}
+	if b.disk != nil {
+		n += b.disk.Leaving()
+	}
+	return n
+}
+
+// blame tells the breaker of an error that the disk itself is to blame for: that
+// there is no room, or no further file can be opened, is not its fault.
+func (b *broker) blame(err error) {
+	if errors.Is(err, unix.EIO) {
+		b.breaker.failed(err)
 	}
 }
 
@@ -109,9 +161,10 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	defer p.mu.Unlock()
 	h := policy.Holder{
 		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.unusedSince,
-		Extent: max(p.cfg.ExtentBytes-p.cfg.ExtentBytes%p.slotBytes, p.slotBytes),
 	}
 	if t := p.at(lv); t != nil {
+		extent := p.broker.extentBytes(lv)
+		h.Extent = max(extent-extent%p.slotBytes, p.slotBytes)
 		h.Bytes, h.Last = uint64(t.capacity)*p.slotBytes, t.live <= 1
 	}
 	return h
@@ -159,34 +212,66 @@ func (p *Pool) releasedLocked() {
 // holds a slot of, the one whose blocks were used least recently. Its blocks are
 // evicted; the pool goes on with what is left. It reports whether there was one.
 func (p *Pool) yield(lv registry.Level) bool {
+	if lv == registry.Disk {
+		// Records that are being written must not come after those of whoever gets the
+		// extent's place in the table.
+		if !p.flushing.TryLock() {
+			return false
+		}
+		defer p.flushing.Unlock()
+	}
+	for range yieldTries {
+		coldest := p.coldest(lv)
+		if coldest == nil {
+			return false
+		}
+		if p.takeOut(lv, coldest) {
+			p.log.Info("extent goes to another namespace", zap.Stringer("tier", p.at(lv).kind), zap.String("path", coldest.path()))
+			p.broker.drop(coldest)
+			return true
+		}
+	}
+	return false
+}
+
+// yieldTries is how often yield looks for an extent when the one that it found is
+// used again before it can take it.
+const yieldTries = 3
+
+// coldest is the idle extent of a tier whose blocks were used least recently, nil
+// when there is none. It lets go of the mutex between extents, so that nobody waits
+// for more than one of them.
+func (p *Pool) coldest(lv registry.Level) (coldest *part) {
+	var oldest uint64
+	for n := 0; ; n++ {
+		p.mu.Lock()
+		t := p.at(lv)
+		if t == nil || p.closing || n >= len(t.parts) {
+			p.mu.Unlock()
+			return coldest
+		}
+		if part := t.parts[n]; part != nil {
+			if lastUse, idle := part.idle(); idle && (coldest == nil || lastUse < oldest) {
+				coldest, oldest = part, lastUse
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+// takeOut empties an extent and takes it out, if it is still there and idle.
+func (p *Pool) takeOut(lv registry.Level, gone *part) bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	t := p.at(lv)
-	if t == nil || p.closing {
-		p.mu.Unlock()
+	if p.closing || t.parts[gone.number] != gone {
 		return false
 	}
-	var coldest *part
-	var lastUse uint64
-	for _, part := range t.parts {
-		if part == nil || !part.idle() {
-			continue
-		}
-		if use := part.lastUse(); coldest == nil || use < lastUse {
-			coldest, lastUse = part, use
-		}
-	}
-	if coldest == nil {
-		p.mu.Unlock()
+	if _, idle := gone.idle(); !idle {
 		return false
 	}
-	p.emptyLocked(t, coldest)
-	p.mu.Unlock()
-	p.log.Info("extent goes to another namespace", zap.Stringer("tier", t.kind), zap.String("path", coldest.path()))
-	if coldest.host != nil {
-		p.broker.host.Drop(storage.HostPart{ID: coldest.id, Extent: coldest.host, Slots: coldest.recs})
-	} else {
-		p.broker.disk.Drop(storage.DiskPart{ID: coldest.id, Extent: coldest.disk, Slots: coldest.recs})
-	}
+	p.emptyLocked(t, gone)
+	p.count.ExtentsYielded++
 	return true
 }
 
@@ -204,6 +289,5 @@ func (p *Pool) emptyLocked(t *tier, gone *part) {
 			sess.pins.forget(gone.number)
 		}
 	}
-	p.count.ExtentsYielded++
 	t.remove(gone)
 }

@@ -1,12 +1,14 @@
 package blockmgr
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -24,18 +26,23 @@ const (
 )
 
 const (
-	// DefaultExtentBytes is Config.ExtentBytes when it is zero.
-	DefaultExtentBytes = 64 << 20
+	// DefaultExtentBytes is the least of the sizes that ExtentBytesFor chooses.
+	DefaultExtentBytes = storage.DefaultExtentBytes
 	// MaxExtentBytes is the largest Config.ExtentBytes.
 	MaxExtentBytes = storage.MaxExtentBytes
 	// minExtentBytes holds one slot.
 	minExtentBytes = storage.PageSize
 	// DefaultMaxPinsPerSession is Config.MaxPinsPerSession when it is zero.
 	DefaultMaxPinsPerSession = 65536
-	// maxExtents bounds the extents of a tier: each is an open file.
-	maxExtents = 1 << 18
-	// unboundedBytes is the size of an arena whose namespaces are bounded one by one.
-	unboundedBytes = 1 << 60
+	// MaxExtents bounds the extents of a tier: each is an open file. One namespace
+	// uses all of them but one, in no more than maxParts.
+	MaxExtents = 1 << 14
+	maxParts   = registry.MaxParts
+	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: what slots can be named.
+	MaxBlocks = maxParts << registry.RefSlotBits
+	// fewExtents is how many extents a namespace with a number of blocks has, while
+	// they can be made larger instead.
+	fewExtents = 4096
 	// defaultTransfers and defaultTransferBatch are the defaults of
 	// Config.Transfers and TransferBatch.
 	defaultTransfers     = 4
@@ -65,13 +72,16 @@ type Config struct {
 	DiskDir string
 	// DiskBytes is the size of the disk tier; zero is none.
 	DiskBytes uint64
-	// ExtentBytes is how much a pool grows by, default 64 MiB, at most 1 GiB. A
-	// tier smaller than one extent has one extent of its own size; an extent is
-	// never smaller than one slot. Each extent is an open file, of which a process
-	// may have so many: terabytes want larger extents.
+	// ExtentBytes is how much a pool grows by, at most 1 GiB. A tier smaller than
+	// one extent has one extent of its own size; an extent is never smaller than one
+	// slot. Each extent is an open file, of which a tier has at most MaxExtents. By
+	// default each tier has its own size, ExtentBytesFor, and what an earlier agent
+	// left in extents of another size stays; with a size that is set it is forgotten.
 	ExtentBytes uint64
 	// HostBlocks and DiskBlocks, when set, are the exact number of blocks of each
-	// namespace in a tier, instead of a size that all of them share.
+	// namespace in a tier, instead of a size that all of them share; at most
+	// MaxBlocks, and no more than fit into MaxExtents files. What an earlier agent
+	// left beyond it goes, but for extents that its sessions still use.
 	HostBlocks, DiskBlocks uint64
 	// DiscardHost unlinks the host files at Close, so that the next agent starts
 	// cold.
@@ -134,8 +144,12 @@ func (c *Config) Validate() error {
 	if c.DiskBytes != 0 && c.DiskBytes < minExtentBytes {
 		return fmt.Errorf("disk size %d: want 0 or at least %d bytes", c.DiskBytes, minExtentBytes)
 	}
-	if n := max(c.HostBytes, c.DiskBytes) / c.withDefaults().ExtentBytes; n > maxExtents {
-		return fmt.Errorf("extent size %d: makes %d extents, want at most %d", c.withDefaults().ExtentBytes, n, maxExtents)
+	extent := cmp.Or(c.ExtentBytes, MaxExtentBytes)
+	if n := max(c.HostBytes, c.DiskBytes) / extent; n > MaxExtents {
+		return fmt.Errorf("extent size %d: makes %d extents, want at most %d", extent, n, MaxExtents)
+	}
+	if n := max(c.HostBlocks, c.DiskBlocks); n > MaxBlocks {
+		return fmt.Errorf("blocks of a namespace %d: want 0 to %d in each tier", n, uint64(MaxBlocks))
 	}
 	if c.enabled() && c.HostDir == "" {
 		return fmt.Errorf("host directory %q: must be set when the host or disk size is not 0", c.HostDir)
@@ -176,20 +190,32 @@ func (c *Config) enabled() bool {
 
 func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
 
-// bypassesHost reports whether blocks only pass through host memory: there is a
+// BypassesHost reports whether blocks only pass through host memory: there is a
 // disk tier and no host tier.
-func (c *Config) bypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
+func (c *Config) BypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
 
-// hostExtents is the most host extents that a pool of such slots can have.
-func (c *Config) hostExtents(slotBytes uint64) int {
-	perExtent := max(c.ExtentBytes/slotBytes, 1)
+// leastSlots is how many slots the extents of a namespace of a number of blocks
+// have at least, where one can have most: so many that it has enough extents.
+func leastSlots(blocks, most uint64) uint64 {
+	return max(min((blocks+fewExtents-1)/fewExtents, most), 1)
+}
+
+// maxHostExtents is the most host extents that a pool of such slots can have, when
+// it makes each as large as extentBytes and leastSlots say.
+func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
+	perExtent := max(extentBytes/slotBytes, leastSlots)
 	slots := c.HostBytes / slotBytes
 	if c.HostBlocks != 0 {
 		slots = c.HostBlocks
 	}
 	// An extent may be cut short where the size ends, once for each tier's end.
-	return int(slots/perExtent) + 2
+	return int(min(slots/perExtent+2, maxParts))
 }
+
+// ExtentBytesFor is the default of Config.ExtentBytes for a new tier of that many
+// bytes, 0 for one that is bounded in blocks: 64 MiB, and from 256 GiB on as much
+// more as keeps the number of extents small, up to 1 GiB.
+func ExtentBytesFor(tierBytes uint64) uint64 { return storage.ExtentBytesFor(tierBytes) }
 
 // weight is a model's share.
 func (c *Config) weight(model string) uint64 {
@@ -201,9 +227,6 @@ func (c *Config) weight(model string) uint64 {
 
 // withDefaults is c with zero fields replaced by their defaults.
 func (c Config) withDefaults() Config {
-	if c.ExtentBytes == 0 {
-		c.ExtentBytes = DefaultExtentBytes
-	}
 	if c.MaxPinsPerSession == 0 {
 		c.MaxPinsPerSession = DefaultMaxPinsPerSession
 	}

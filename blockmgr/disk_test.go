@@ -280,6 +280,7 @@ func TestDiskTierWithoutHostTierGoesThroughAStagingExtent(t *testing.T) {
 func TestFullWriteQueueDropsTheOfferAndMakesItAgain(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(cfg *Config) {
+		cfg.Transfers = 1
 		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
 			if op == storage.OpWrite {
 				<-release
@@ -333,5 +334,21 @@ func TestSequenceLongerThanTheDiskKeepsItsPrefixThere(t *testing.T) {
 	}
 	if st := p.Stats(); st.WriteBehindRefused != 16 {
 		t.Errorf("%d blocks refused by the disk, want 16", st.WriteBehindRefused)
+	}
+}
+
+func TestDiskCopyOfABlockInDemandIsNotEvictedFirst(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8), DiskBytes: 4 * testSlotBytes})
+	var blocks []Block
+	for i := range uint64(4) {
+		blocks = append(blocks, chain(i+1, 1)...)
+		p.store(blocks[i:])
+		p.quiesce()
+	}
+	p.find(blocks[:1]) // a hit in host memory, which does not touch the disk copy
+	p.store(chain(9, 1))
+	p.quiesce()
+	if got := p.tiersOf(blocks); got != "BHBB" {
+		t.Errorf("resident %q; the second block was the oldest on disk", got)
 	}
 }

@@ -11,9 +11,6 @@
 // MutableBlock is a granted slot that has yet to become a block, an
 // ImmutableBlock a pinned one. See BlockState.
 //
-// A program that embeds the manager may use handles instead, which go through the
-// life of a block one step at a time: MutableBlock and ImmutableBlock.
-//
 // # Guarantees
 //
 //   - A block is visible only after Commit or Register, or after its bytes were
@@ -52,11 +49,12 @@
 // Open finds both tiers as the last agent left them, however that ended. Sealed
 // blocks are served again, host blocks after their bytes were compared once. Slots
 // that a session of the dead agent was granted or had pinned stay out of use until
-// Manager.Forget says that its processes are gone, or Manager.Resume that it is
-// back and what of it it still uses (Former). All else is free. A record torn by
-// the death of the agent is out of use until every former session is gone. After a
-// reboot the host tier is empty. A power loss may lose the blocks written last; it
-// cannot make one wrong.
+// Manager.Forget says that its processes are gone, or Pool.Resume that it is back
+// and what of it it still uses (Former). All else is free. A slot whose record the
+// death of the agent tore is out of use until the processes of every session of
+// that time are gone, those that came back included. Memory that was damaged stays
+// out of use for as long as it cannot be read. After a reboot the host tier is
+// empty. A power loss may lose the blocks written last; it cannot make one wrong.
 //
 // # Eviction and offload
 //

@@ -2,9 +2,14 @@ package blockmgr
 
 import "github.com/blockyard-ai/blockyard/blockmgr/registry"
 
+// dumpChunk is how many entries of the registry DumpChunks looks at while it holds
+// the pool's mutex.
+const dumpChunk = 4096
+
 // Dump lists every resident block, in no particular order. It is consistent
 // with the events reported so far: a block is in a tier here exactly when its
-// last event for that tier was a store.
+// last event for that tier was a store. The pool waits for it; for large pools
+// there is DumpChunks.
 func (p *Pool) Dump() []BlockInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -13,18 +18,56 @@ func (p *Pool) Dump() []BlockInfo {
 	}
 	infos := make([]BlockInfo, 0, p.reg.Blocks())
 	for _, e := range p.reg.All {
-		var info BlockInfo
-		if loc, b, ok := p.host.locate(e); ok {
-			info.Tiers, info.Host, info.Block = info.Tiers.With(p.host.kind), loc, b
-		}
-		if loc, b, ok := p.disk.locate(e); ok {
-			info.Tiers, info.Disk, info.Block = info.Tiers.With(p.disk.kind), loc, b
-		}
-		if info.Tiers != 0 {
+		if info, ok := p.describeLocked(e); ok {
 			infos = append(infos, info)
 		}
 	}
 	return infos
+}
+
+// DumpChunks yields what Dump lists in chunks, between which the pool goes on.
+// Each block is as it was at one moment, but not all at the same: a block that
+// comes or goes meanwhile may be left out. A chunk is the pool's: it is good until
+// the next one.
+func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {
+	var chunk []BlockInfo
+	for next := registry.ID(0); ; {
+		var more bool
+		if chunk, next, more = p.dumpChunk(chunk[:0], next, dumpChunk); len(chunk) > 0 && !yield(chunk) || !more {
+			return
+		}
+	}
+}
+
+// dumpChunk appends the blocks of limit entries, from one on.
+func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []BlockInfo, next registry.ID, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return chunk, from, false
+	}
+	seen := 0
+	for id, e := range p.reg.From(from) {
+		if seen == limit {
+			return chunk, id, true
+		}
+		seen++
+		if info, ok := p.describeLocked(e); ok {
+			chunk = append(chunk, info)
+		}
+	}
+	return chunk, from, false
+}
+
+// describeLocked says where an entry's block is; ok is false when it is nowhere.
+func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
+	if loc, b, ok := p.host.locate(e); ok {
+		info.Tiers, info.Host, info.Block = info.Tiers.With(p.host.kind), loc, b
+	}
+	if loc, b, ok := p.disk.locate(e); ok {
+		info.Tiers, info.Disk, info.Block = info.Tiers.With(p.disk.kind), loc, b
+	}
+	return info, info.Tiers != 0
 }
 
 // locate finds the entry's resident copy in the tier.

@@ -35,9 +35,9 @@ type flight struct {
 	ok       bool
 }
 
-// diskReadable reports whether blocks may be read from disk now.
-func (p *Pool) diskReadable() bool {
-	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.allow()
+// diskReadableLocked reports whether it makes sense to queue reads now.
+func (p *Pool) diskReadableLocked() bool {
+	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.ready()
 }
 
 // startReadLocked fills the free host slot ref with a block whose disk slot is
@@ -82,14 +82,17 @@ func (p *Pool) endFlightLocked(ref registry.Ref, f *flight, ok bool) {
 func (p *Pool) verifyOneLocked(ref registry.Ref, f *flight) {
 	f.started = true
 	err := p.checkHostLocked(ref)
-	delete(p.flights, ref)
-	f.finished, f.ok = true, err == nil
 	s := p.host.slot(ref)
-	if s.holds--; err == nil {
-		p.letGoLocked(p.host, ref, s)
-	} else {
+	there := s.state == storage.StateSealed // it may have been dropped meanwhile
+	p.endFlightLocked(ref, f, there && err == nil)
+	s.holds--
+	if !f.ok {
 		s.holds -= f.waiters
+	}
+	if there && err != nil {
 		p.loseHostBlockLocked(ref, s, err)
+	} else {
+		p.letGoLocked(p.host, ref, s)
 	}
 	close(f.done)
 	p.doneLocked(1)
@@ -104,7 +107,7 @@ func (p *Pool) checkHostLocked(ref registry.Ref) error {
 	p.mu.Unlock()
 	_, err := p.check(host, i, &r, r.Key)
 	p.mu.Lock()
-	if s := p.host.slot(ref); err == nil && s.unverified {
+	if s := p.host.slot(ref); err == nil && s.unverified && s.state == storage.StateSealed {
 		s.unverified = false
 		p.count.Verified++
 		p.offerLocked(ref, s)
@@ -157,7 +160,7 @@ func (p *Pool) readLoop() {
 func (p *Pool) readOneLocked(ref registry.Ref) {
 	f := p.flights[ref]
 	defer p.doneLocked(1)
-	if f.waiters == 0 && !f.wanted {
+	if f.waiters == 0 && !f.wanted || !p.broker.breaker.allow() {
 		p.count.ReadsCancelled++
 		p.cancelReadLocked(ref, f)
 		return
@@ -258,7 +261,8 @@ func (p *Pool) loseDiskBlockLocked(ref registry.Ref) {
 	p.dropLocked(p.disk, ref, storage.StateQuarantined)
 }
 
-// cancelReadLocked ends a read that has not begun and that nobody wants.
+// cancelReadLocked ends a read that has not begun: nobody wants it, or the disk
+// fails.
 func (p *Pool) cancelReadLocked(ref registry.Ref, f *flight) {
 	p.endFlightLocked(ref, f, false)
 	s := p.host.slot(ref)

@@ -158,3 +158,27 @@ func TestBlockOnDiskThatIsAskedForTwiceInOneCallIsReadOnce(t *testing.T) {
 	}
 	p.check()
 }
+
+func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T) {
+	cfg := restartConfig(t, false)
+	blocks := chain(1, 2)
+	first := openTestPool(t, cfg)
+	first.store(blocks)
+	first.quiesce()
+	first.finish()
+	p := openTestPool(t, cfg)
+	defer p.finish()
+	sess, found, waits, err := p.beginLookup(p.sid, blocks)
+	if err != nil || waits != 2 {
+		t.Fatalf("%d flights, %v", waits, err)
+	}
+	for _, c := range found {
+		<-c.flight.done
+	}
+	p.mu.Lock() // as the write-behind does when it cannot read the memory
+	p.dropDamagedLocked(found[0].ref, p.host.slot(found[0].ref), storage.ErrMemory)
+	p.mu.Unlock()
+	if res, err := p.finishLookup(p.sid, sess, found); err != nil || len(res.Slots) != 0 {
+		t.Errorf("found %+v, %v; want nothing", res, err)
+	}
+}

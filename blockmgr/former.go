@@ -2,7 +2,6 @@ package blockmgr
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
@@ -11,7 +10,7 @@ import (
 )
 
 // Former is a session of an earlier agent of this node. What it was granted and
-// had pinned stays out of use until Forget or Resume, because its processes may
+// had pinned stays out of use until Forget or Pool.Resume, because its processes may
 // still be copying.
 type Former struct {
 	Session   SessionID
@@ -55,6 +54,32 @@ func (m *Manager) Forget(s SessionID) {
 		pool.forget(s)
 	}
 	m.broker.host.Sessions().End(uint64(s))
+}
+
+// ForgetIdle forgets the former sessions of the pool's namespace that hold nothing
+// in it, and returns them: no process of theirs can touch a slot. As long as there
+// are slots that may be any former session's, because their records were damaged,
+// it forgets none.
+func (m *Manager) ForgetIdle(p *Pool) []SessionID {
+	idle := p.idleFormers()
+	for _, s := range idle {
+		m.Forget(s)
+	}
+	return idle
+}
+
+func (p *Pool) idleFormers() (idle []SessionID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.orphans) > 0 {
+		return nil
+	}
+	for s, f := range p.formers {
+		if len(f.granted)+len(f.pinned) == 0 {
+			idle = append(idle, s)
+		}
+	}
+	return idle
 }
 
 // takeFormer takes a former session off the list; pool is that of its namespace,
@@ -119,90 +144,17 @@ func (p *Pool) forgetLocked(s SessionID) {
 		p.clearPinLocked(ref, f.bit)
 		p.releaseLocked(p.host, ref)
 	}
-	if len(p.formers) == 0 {
-		for _, ref := range p.orphans {
-			p.freeLocked(p.host, ref)
-		}
-		p.orphans = nil
-	}
+	p.freeOrphansLocked()
 	p.releasedLocked()
 }
 
-// Resume gives session s what it still holds of its former self: of the granted
-// and pinned slots that it names, those that are returned are its own again, as
-// if it had just been granted them or had looked them up. Everything else that
-// the former session held is free, so that the caller must name every slot that
-// a copy of it may still touch.
-func (m *Manager) Resume(p *Pool, s, formerID SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
-	m.mu.Lock()
-	r := m.formers[formerID]
-	m.mu.Unlock()
-	if r == nil || r.Namespace != p.id {
-		return nil, nil, fmt.Errorf("former session %d: %w", formerID, ErrNoSession)
+// freeOrphansLocked frees the orphans once nobody is left who may touch one.
+func (p *Pool) freeOrphansLocked() {
+	if len(p.formers)+len(p.heirs) > 0 {
+		return
 	}
-	if g, pn, err = p.resume(s, formerID, granted, pinned); err != nil {
-		return nil, nil, err
+	for _, ref := range p.orphans {
+		p.freeLocked(p.host, ref)
 	}
-	m.Forget(formerID)
-	return g, pn, nil
-}
-
-func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	sess, err := p.checkLocked(s)
-	if err != nil {
-		return nil, nil, err
-	}
-	f := p.formers[formerID]
-	if f == nil {
-		return nil, nil, fmt.Errorf("former session %d: %w", formerID, ErrNoSession)
-	}
-	p.tickLocked()
-	for _, name := range granted {
-		ref, ok := p.findLocked(name)
-		if _, held := f.granted[ref]; !ok || !held {
-			continue
-		}
-		if p.regrantLocked(s, sess, ref) {
-			delete(f.granted, ref)
-			g = append(g, name)
-		}
-	}
-	for _, name := range pinned {
-		ref, ok := p.findLocked(name)
-		_, held := f.pinned[ref]
-		if !ok || !held || sess.pinned >= p.cfg.MaxPinsPerSession || !p.host.slot(ref).resident() {
-			continue
-		}
-		sess.pinned++
-		p.pinLocked(sess, ref, p.host.slot(ref))
-		pn = append(pn, name)
-	}
-	p.count.Resumed += uint64(len(g) + len(pn))
-	return g, pn, nil
-}
-
-// regrantLocked turns a slot that a former session was granted back into a
-// granted one. When somebody else has brought the block in meanwhile it is late:
-// the copy into it goes on, and Commit frees it. One that was granted without a
-// block had a handle, which died with its agent.
-func (p *Pool) regrantLocked(s SessionID, sess *session, ref registry.Ref) bool {
-	r := p.host.record(ref)
-	if r.Length == 0 {
-		return false
-	}
-	p.host.slot(ref).holds = 0
-	if id := p.reg.Find(&r.Key); id != registry.None && p.reg.At(id).Slots[registry.Host] != registry.NoRef {
-		sl := p.host.slot(ref)
-		sl.session, sl.tick = s, p.clock
-		p.host.setState(sl, storage.StateGranted)
-		p.host.put(ref, r) // which tells the next agent that it can be resumed
-		sess.granted[ref], sess.late[ref] = struct{}{}, struct{}{}
-		return true
-	}
-	block := blockOf(&r)
-	p.occupyLocked(p.host, ref, &block, storage.StateGranted, s, r)
-	sess.granted[ref] = struct{}{}
-	return true
+	p.orphans = nil
 }

@@ -86,12 +86,16 @@ func (p *Pool) growFailedLocked(t *tier, turn uint64, err error) {
 	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.kind), zap.Int("slots", t.capacity), zap.Error(err))
 }
 
-// atBound reports whether the tier has as many slots as one namespace may have.
-func (t *tier) atBound() bool { return t.maxSlots != 0 && uint64(t.capacity) >= t.maxSlots }
+// atBound reports whether the tier has as many slots, or extents, as one namespace
+// may have.
+func (t *tier) atBound() bool {
+	return t.maxSlots != 0 && uint64(t.capacity) >= t.maxSlots || t.live >= maxParts
+}
 
-// fits reports whether n more slots are within what one namespace may have.
+// fits reports whether another extent, of n slots, is within what one namespace
+// may have.
 func (t *tier) fits(n uint32) bool {
-	return t.maxSlots == 0 || uint64(t.capacity)+uint64(n) <= t.maxSlots
+	return t.live < maxParts && (t.maxSlots == 0 || uint64(t.capacity)+uint64(n) <= t.maxSlots)
 }
 
 // room is how many more slots the namespace may have; 0 is no bound.
@@ -118,17 +122,22 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 }
 
 // growDiskLocked adds disk extents until want slots are free or the disk tier
-// is at its size; it lets go of the mutex while an extent is made.
+// is at its size; it lets go of the mutex while an extent is made, and takes a disk
+// that does not answer meanwhile for stalled. The caller has asked the breaker.
 func (p *Pool) growDiskLocked(want int) {
-	for p.disk.free() < want && !p.fullLocked(p.disk) && !p.disk.atBound() {
+	for p.disk.free() < want && !p.joining && !p.fullLocked(p.disk) && !p.disk.atBound() {
 		turn, first, room := p.broker.turns.Load(), p.disk.live == 0, p.disk.room()
 		p.mu.Unlock()
+		watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
 		made, err := p.broker.growDisk(p, first, room)
+		watch.Stop()
 		p.mu.Lock()
 		if err != nil {
+			p.broker.blame(err)
 			p.growFailedLocked(p.disk, turn, err)
 			return
 		}
+		p.broker.breaker.succeeded()
 		if !p.disk.fits(made.Slots.Slots()) {
 			// Somebody else grew the pool meanwhile.
 			p.mu.Unlock()
@@ -162,12 +171,12 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 
 // WatchExtents delivers the host extents that exist and then each new one as it
 // becomes ready. A slow reader delays nobody: what the channel has no room for is
-// in Extents. It is closed by stop, which may be called more than once, or when the manager
-// closes.
+// in Extents. It is closed by stop, which may be called more than once, or when the
+// manager closes.
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := make(chan ExtentInfo, p.watchCap)
+	c := make(chan ExtentInfo, p.watchCap) // never less than what exists
 	for _, info := range p.extentsLocked() {
 		c <- info
 	}

@@ -18,9 +18,12 @@ type ExtentInfo struct {
 	SlotBytes, DataOffset, FileBytes uint64
 	// Path is the extent's file.
 	Path string
-	// File is open for reading and writing and borrowed: it stays valid while the
-	// caller has a session in the pool or watches its extents, until the manager
-	// closes, and the caller must not close it. Nil for disk.
+	// File is open for reading and writing and borrowed: the caller must not close
+	// it, and it is closed as soon as the extent goes, which may be at any time: when
+	// nobody has a slot of it, it may be given to another namespace, whoever has a
+	// session in the pool or watches its extents. Whoever wants to use it later
+	// duplicates it at once, through SyscallConn, whose os.ErrClosed says that the
+	// extent has gone. Nil for disk.
 	File *os.File
 }
 
@@ -99,7 +102,7 @@ type Stats struct {
 	Prefetched      uint64 `json:"prefetched"`
 	PrefetchRefused uint64 `json:"prefetch_refused"`
 	// WriteBehind counts blocks written to disk; WriteBehindDropped offers that
-	// found the queue full (they may be made again), WriteBehindRefused blocks
+	// found the queue full or the disk failing (they are made again), WriteBehindRefused blocks
 	// that found no disk slot.
 	WriteBehind        uint64 `json:"write_behind"`
 	WriteBehindDropped uint64 `json:"write_behind_dropped"`
@@ -107,7 +110,7 @@ type Stats struct {
 	BytesRead          uint64 `json:"bytes_read"`
 	BytesWritten       uint64 `json:"bytes_written"`
 	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
-	// writes that are tried again, WritesStalled batches that took longer than the
+	// writes that are tried again, WritesStalled writes that took longer than the
 	// deadline.
 	WriteBehindFiltered uint64 `json:"write_behind_filtered"`
 	WriteRetries        uint64 `json:"write_retries"`
@@ -120,8 +123,14 @@ type Stats struct {
 	ReadsCancelled uint64 `json:"reads_cancelled"`
 	// DiskOpen is true while the disk is left alone because it fails; DiskTrips
 	// counts how often that began, for all pools together.
-	DiskOpen  bool   `json:"disk_open"`
+	DiskOpen  bool   `json:"disk_breaker_open"`
 	DiskTrips uint64 `json:"disk_trips"`
+	// DiskJoining is true while the pool goes on without its disk tier, or with a
+	// part of it, because the disk has not answered yet.
+	DiskJoining bool `json:"disk_joining"`
+	// ExtentsLeaving is how many extents, of all pools together, are gone although
+	// their files could not be removed yet; their room is not free. A gauge.
+	ExtentsLeaving int `json:"extents_leaving"`
 	// CorruptReads counts blocks whose bytes or record did not match when read
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
@@ -150,10 +159,19 @@ type Stats struct {
 	Verified       uint64 `json:"verified"`
 	CorruptHost    uint64 `json:"corrupt_host"`
 	DamagedRecords uint64 `json:"damaged_records"`
+	// The next four count blocks that were found and could not be taken over: whose
+	// checksum was not computed yet, whose slot was just being freed, that were of
+	// another namespace or size, and that were there already.
+	RecoveryUnsealed uint64 `json:"recovery_unsealed"`
+	RecoveryFreed    uint64 `json:"recovery_freed"`
+	RecoveryForeign  uint64 `json:"recovery_foreign"`
+	RecoveryTwice    uint64 `json:"recovery_twice"`
 	// Scrubbed counts blocks that the scrubber compared with their checksums.
 	Scrubbed uint64 `json:"scrubbed"`
-	// Resumed counts slots that sessions took over from their former selves.
-	Resumed uint64 `json:"resumed"`
+	// Resumed counts slots that sessions took over from their former selves,
+	// ResumeRefused those that they named and did not get.
+	Resumed       uint64 `json:"resumed"`
+	ResumeRefused uint64 `json:"resume_refused"`
 	// KeepRefused counts blocks that were not kept because half of a tier was.
 	KeepRefused uint64 `json:"keep_refused"`
 	// BlocksReset counts copies of blocks that left a tier by a reset.

@@ -47,7 +47,9 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 			kept++
 		}
 	}
-	p.armKeepLocked()
+	if p.keepTimer == nil || until.Before(p.keepUntil) {
+		p.armKeepLocked(until)
+	}
 	return kept, nil
 }
 
@@ -81,27 +83,23 @@ func (p *Pool) unkeepLocked(t *tier, ref registry.Ref, s *slot) {
 		return
 	}
 	s.kept = false
-	if s.holds > 0 { // a failed read voids all holds at once
-		s.holds--
-	}
+	s.holds--
 	delete(p.kept, keptSlot{t.level, ref})
 	p.keptIn[t.level]--
 }
 
-// armKeepLocked sets the timer to the first retention pin that ends.
-func (p *Pool) armKeepLocked() {
+// armKeepLocked sets the timer to the moment at which the first retention pin
+// ends.
+func (p *Pool) armKeepLocked(first time.Time) {
+	p.disarmKeepLocked()
+	p.keepUntil = first
+	p.keepTimer = time.AfterFunc(time.Until(first), p.expireKept)
+}
+
+func (p *Pool) disarmKeepLocked() {
 	if p.keepTimer != nil {
 		p.keepTimer.Stop()
 		p.keepTimer = nil
-	}
-	var first time.Time
-	for _, until := range p.kept {
-		if first.IsZero() || until.Before(first) {
-			first = until
-		}
-	}
-	if !first.IsZero() && !p.closing {
-		p.keepTimer = time.AfterFunc(time.Until(first), p.expireKept)
 	}
 }
 
@@ -112,9 +110,14 @@ func (p *Pool) expireKept() {
 	if p.closing {
 		return
 	}
+	p.disarmKeepLocked()
 	now := time.Now()
+	var first time.Time
 	for name, until := range p.kept {
 		if until.After(now) {
+			if first.IsZero() || until.Before(first) {
+				first = until
+			}
 			continue
 		}
 		t := p.host
@@ -125,6 +128,8 @@ func (p *Pool) expireKept() {
 		p.unkeepLocked(t, name.ref, s)
 		p.settleLocked(t, name.ref, s)
 	}
-	p.armKeepLocked()
+	if !first.IsZero() {
+		p.armKeepLocked(first)
+	}
 	p.releasedLocked()
 }

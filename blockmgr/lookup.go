@@ -146,7 +146,7 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 		return candidate{}, false
 	}
 	s := p.disk.slot(disk)
-	if !s.resident() || !p.diskReadable() {
+	if !s.resident() || !p.diskReadableLocked() {
 		return candidate{}, false
 	}
 	p.touchLocked(p.disk, disk, s)
@@ -221,8 +221,9 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 			continue
 		}
 		sl := p.host.slot(c.ref)
-		if c.flight == nil && !sl.resident() {
+		if (c.flight == nil || c.flight.finished) && !sl.resident() {
 			// Its memory turned out to be damaged meanwhile.
+			p.count.Misses++
 			ready, broken = false, true
 		}
 		if c.flight != nil && !c.flight.finished {

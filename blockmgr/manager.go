@@ -75,15 +75,13 @@ func Open(cfg Config) (*Manager, error) {
 
 func (m *Manager) openArenas() (err error) {
 	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log}
-	if m.cfg.HostBlocks != 0 || m.cfg.bypassesHost() {
-		// Each namespace is bounded by itself: by its number of blocks, or by its one
-		// staging extent.
-		host.Bytes = unboundedBytes
+	if m.cfg.HostBlocks != 0 {
+		host.Bytes = 0 // each namespace is bounded by itself
 	}
 	if m.broker.host, err = storage.OpenHostArena(host); err != nil {
 		return err
 	}
-	if m.cfg.DiskBytes == 0 && m.cfg.DiskBlocks == 0 {
+	if !m.cfg.hasDisk() {
 		return nil
 	}
 	disk := storage.ArenaConfig{
@@ -93,7 +91,7 @@ func (m *Manager) openArenas() (err error) {
 		},
 	}
 	if m.cfg.DiskBlocks != 0 {
-		disk.Bytes = unboundedBytes
+		disk.Bytes = 0
 	}
 	if m.broker.disk, err = storage.OpenDiskArena(disk); err != nil {
 		return errors.Join(err, m.broker.host.Close(nil, true))
@@ -114,7 +112,10 @@ func (m *Manager) HostExtents() int {
 }
 
 // Pool returns the namespace's pool, which it opens when there is none yet:
-// with its first extent of each tier, the host's populated. Where a tier's size
+// with its first extent of each tier, the host's populated. A disk that does not
+// answer holds it up for no longer than Config.IODeadline: then the pool opens
+// without its disk tier, or with a part of it, and the rest joins when the disk
+// answers (see Stats.DiskJoining). Where a tier's size
 // is used up, a pool without sessions gives an extent up; when none can, the
 // pool opens with that tier empty (see Enabled and Stats.GrowRefused), and the
 // next call tries again. The blocks that an earlier agent left on disk are
@@ -190,8 +191,9 @@ func (m *Manager) Pools() []*Pool {
 	return pools
 }
 
-// Close refuses new work, waits for pools that are being opened and up to two
-// seconds for blocks that are on their way to disk, ends the sessions that are
+// Close refuses new work, waits for pools that are being opened, up to two seconds
+// for blocks that are on their way to disk and up to Config.IODeadline for
+// operations there, ends the sessions that are
 // left, whose callers must not touch a slot any more, and the pools. Both tiers
 // stay for the next Open; with Config.DiscardHost the host files go.
 // When an operation on the disk does not end, the error says so, and the arenas
@@ -207,29 +209,44 @@ func (m *Manager) close() error {
 	pools := m.beginClose()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	var errs []error
-	var host []storage.HostPart
-	var disk []storage.DiskPart
 	for _, p := range pools {
 		if err := p.Quiesce(ctx); err != nil {
 			m.cfg.Log.Warn("closing before everything is on disk", zap.Error(err))
 		}
 		p.endSessions()
-		h, d, err := p.finishClose(true)
-		host, disk, errs = append(host, h...), append(disk, d...), append(errs, err)
 	}
-	if err := errors.Join(errs...); errors.Is(err, errStuck) {
+	host, disk, err := m.finishClose(pools, true)
+	if errors.Is(err, errStuck) {
 		// The locks stay: the next agent must not use memory that a read of this one
 		// may still change.
 		return err
 	}
 	if m.broker.disk != nil {
-		errs = append(errs, m.broker.disk.Close(disk))
+		err = errors.Join(err, m.broker.disk.Close(disk))
 	}
 	if m.broker.host != nil {
-		errs = append(errs, m.broker.host.Close(host, !m.cfg.DiscardHost))
+		err = errors.Join(err, m.broker.host.Close(host, !m.cfg.DiscardHost))
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// finishClose closes all pools at once, for which each of them has as long as an
+// operation on the disk may take, and returns their extents.
+func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, p := range pools {
+		wg.Go(func() {
+			h, d, closed := p.finishClose(ctx, flush)
+			mu.Lock()
+			defer mu.Unlock()
+			host, disk, err = append(host, h...), append(disk, d...), errors.Join(err, closed)
+		})
+	}
+	wg.Wait()
+	return host, disk, err
 }
 
 // beginClose refuses callers and returns the pools, all of which are open.
@@ -252,12 +269,7 @@ func (m *Manager) beginClose() []*Pool {
 // tests; use Close.
 func (m *Manager) Abandon() {
 	m.once.Do(func() {
-		var host []storage.HostPart
-		var disk []storage.DiskPart
-		for _, p := range m.beginClose() {
-			h, d, _ := p.finishClose(false) // flushes nothing, so that nothing fails
-			host, disk = append(host, h...), append(disk, d...)
-		}
+		host, disk, _ := m.finishClose(m.beginClose(), false) // flushes nothing, so that nothing fails
 		if m.broker.disk != nil {
 			m.broker.disk.Abandon(disk)
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
@@ -87,4 +88,45 @@ func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	p.check()
+}
+
+// Neither the agent that finds the damage nor a later one frees the slot.
+func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
+	e := p.Extents()[0]
+	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
+		t.Fatal(err)
+	}
+	// As an agent finds a slot that the one before it took out of use.
+	quarantined := func(pinned bool) Slot {
+		ref := p.host.popFree()
+		part, i := p.host.at(ref)
+		s := p.host.slot(ref)
+		if pinned {
+			p.formers[99] = &former{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
+			part.recs.SetPins(i, 1<<63)
+		}
+		r := storage.Record{State: storage.StateQuarantined, Generation: s.generation}
+		p.recoverHostLocked(ref, s, &r, false)
+		return p.host.name(ref)
+	}
+	p.mu.Lock()
+	quarantined(false)
+	quarantined(true)
+	p.mu.Unlock()
+	p.check()
+	p.forget(99)
+	p.check()
+	if st := p.Stats(); st.Host.Quarantined != 2 || st.Host.Free != 2 || st.MemoryErrors != 2 {
+		t.Errorf("%+v", st)
+	}
+	if err := os.Truncate(e.Path, int64(e.FileBytes)); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	quarantined(false)
+	p.mu.Unlock()
+	if st := p.Stats(); st.Host.Quarantined != 2 || st.Host.Free != 2 {
+		t.Errorf("%+v while the memory is good", st.Host)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,8 +45,9 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p := &Pool{
 		cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker,
 		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
-		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
-		reg: registry.New(), sessions: map[SessionID]*session{}, formers: m.formersOf(ns.ID()), flights: map[registry.Ref]*flight{},
+		stop: make(chan struct{}), growWake: make(chan struct{}, 1), writeSlots: make(chan struct{}, m.cfg.Transfers),
+		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{},
+		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, heirs: map[SessionID]struct{}{},
 		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
@@ -53,61 +55,92 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	if !m.cfg.enabled() {
 		return p, nil
 	}
-	index, err := m.broker.host.Namespace(p.id, p.slotBytes)
-	if err != nil {
+	if err := p.openHost(); err != nil {
 		return nil, err
 	}
-	p.host = newTier(registry.Host, kv.TierHost, index, m.cfg.HostBlocks)
-	if m.cfg.bypassesHost() {
-		// A staging extent: there is only one, so it is made big enough at once.
-		p.hostSlots = min(stagingSlots, (MaxExtentBytes-storage.PageSize)/p.slotBytes)
-	} else {
-		p.watchCap = m.cfg.hostExtents(p.slotBytes)
-	}
-	if m.broker.disk != nil {
-		p.openDisk()
-	}
-	p.mu.Lock()
-	for _, found := range m.broker.host.Claim(index) {
-		p.recoverLocked(p.host, &part{id: found.ID, recs: found.Slots, host: found.Extent})
-	}
-	p.mu.Unlock()
+	rest := p.openDisk()
+	p.claimHost()
 	p.settleRecovered()
 	p.announceRecovered()
+	p.trim(registry.Host)
+	if rest == nil && p.disk != nil {
+		p.trim(registry.Disk)
+	}
 	p.findRoom()
 	p.start()
+	if rest != nil {
+		p.transfers.Go(func() { p.joinDisk(rest) })
+	}
 	return p, nil
 }
 
-// openDisk takes the namespace's extents of an earlier agent into use. Without
-// a place in the disk's directory the pool goes on without a disk.
-func (p *Pool) openDisk() {
-	index, err := p.broker.disk.Namespace(p.id, p.slotBytes)
+// openHost makes the host tier, without an extent yet.
+func (p *Pool) openHost() error {
+	arena := p.broker.host
+	index, err := arena.Namespace(p.id, p.slotBytes)
+	if err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil {
-		p.count.GrowErrors++
-		p.log.Warn("pool opens without a disk tier", zap.Error(err))
-		return
+	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
+	if p.cfg.BypassesHost() {
+		// A staging extent: there is only one, so it is made big enough at once.
+		p.hostSlots = min(stagingSlots, most)
+		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.hostSlots)
+	} else {
+		p.hostSlots = leastSlots(p.cfg.HostBlocks, most)
+		p.watchCap = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.hostSlots)
 	}
-	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
-	p.reg.Expect(p.broker.disk.Unclaimed(index) + p.broker.host.Unclaimed(p.host.ns))
-	// While one extent's records are looked through, the next one's are read.
-	parts := make(chan storage.DiskPart)
-	go func() { // ends with the last extent, for which the loop below waits
-		defer close(parts)
-		for found := range p.broker.disk.Claim(index) {
-			parts <- found
+	p.host = newTier(registry.Host, kv.TierHost, index, maxSlots)
+	return nil
+}
+
+// claimHost takes the namespace's host extents of an earlier agent into use.
+func (p *Pool) claimHost() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reg.Expect(p.broker.host.Unclaimed(p.host.ns))
+	for _, found := range p.broker.host.Claim(p.host.ns) {
+		p.recoverLocked(p.host, &part{id: found.ID, recs: found.Slots, host: found.Extent})
+	}
+	// What was found may be of any size; as many as there may be come on top.
+	p.watchCap = min(p.watchCap+p.host.live, maxParts)
+}
+
+// trim gives up what an earlier agent left beyond the number of slots that the
+// namespace may have now, the newest extents first. Those that somebody may still
+// touch stay.
+func (p *Pool) trim(lv registry.Level) {
+	if lv == registry.Disk { // see yield
+		p.flushing.Lock()
+		defer p.flushing.Unlock()
+	}
+	p.mu.Lock()
+	t := p.at(lv)
+	var gone []*part
+	for _, part := range slices.Backward(t.parts) {
+		if t.maxSlots == 0 || uint64(t.capacity) <= t.maxSlots {
+			break
 		}
-	}()
-	for found := range parts {
-		p.recoverLocked(p.disk, &part{id: found.ID, recs: found.Slots, disk: found.Extent})
+		if _, idle := part.idle(); idle {
+			p.emptyLocked(t, part)
+			gone = append(gone, part)
+		}
+	}
+	p.mu.Unlock()
+	if len(gone) > 0 {
+		p.log.Warn("extents of an earlier agent are more than the namespace may have now; they go with their blocks",
+			zap.Stringer("tier", t.kind), zap.Int("extents", len(gone)), zap.Uint64("blocks_wanted", t.maxSlots))
+	}
+	for _, part := range gone {
+		p.broker.drop(part)
 	}
 }
 
 // findRoom sees to it that each tier has an extent, and counts and logs where
 // there is no room for one. It waits a little for pools that are about to be
-// unused.
+// unused, and for the disk as long as an operation there may take.
 func (p *Pool) findRoom() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -119,25 +152,35 @@ func (p *Pool) findRoom() {
 		}
 	}()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.unusedSince = p.broker.turns.Add(1)
-	for _, t := range p.tiers() {
-		for t.live == 0 && !p.closing {
-			if t.level == registry.Host {
-				p.growHostLocked()
-			} else {
-				p.growDiskLocked(1)
-			}
-			if t.live > 0 {
-				break
-			}
-			p.mu.Unlock()
-			again := p.broker.drain(ctx, p)
-			p.mu.Lock()
-			if !again {
-				p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", t.kind))
-				break
-			}
+	p.mu.Unlock()
+	if p.host == nil {
+		return
+	}
+	p.findRoomIn(ctx, registry.Host)
+	p.awaitDiskRoom(ctx)
+}
+
+// findRoomIn is findRoom for a tier that the pool has.
+func (p *Pool) findRoomIn(ctx context.Context, lv registry.Level) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.at(lv)
+	for t.live == 0 && !p.closing {
+		if lv == registry.Host {
+			p.growHostLocked()
+		} else {
+			p.growDiskLocked(1)
+		}
+		if t.live > 0 {
+			return
+		}
+		p.mu.Unlock()
+		again := p.broker.drain(ctx, p)
+		p.mu.Lock()
+		if !again {
+			p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", t.kind))
+			return
 		}
 	}
 }
@@ -151,10 +194,12 @@ func (p *Pool) start() {
 	if p.cfg.ScrubBytesPerSecond > 0 {
 		p.transfers.Go(p.scrubLoop)
 	}
-	if p.disk == nil {
+	if p.broker.disk == nil {
 		return
 	}
-	p.transfers.Go(p.writeLoop)
+	for range min(writeLoops, p.cfg.Transfers) {
+		p.transfers.Go(p.writeLoop)
+	}
 	for range p.cfg.Transfers {
 		p.transfers.Go(p.readLoop)
 	}
@@ -186,7 +231,7 @@ func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closing = true
-	p.armKeepLocked()
+	p.disarmKeepLocked()
 	for ch := range p.watchers {
 		p.unwatchLocked(ch)
 	}
@@ -197,9 +242,10 @@ var errStuck = errors.New("the disk does not answer")
 
 // finishClose ends the workers, after the operation that each is in, and gives
 // the pool's extents up to be closed. With flush it writes the records that
-// changed first. When operations do not return (errStuck) the kernel may still
-// write into the extents, which then stay as they are until the process ends.
-func (p *Pool) finishClose(flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
+// changed first. When operations do not return before ctx ends (errStuck) the
+// kernel may still write into the extents, which then stay as they are until the
+// process ends.
+func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
 	p.mu.Lock()
 	close(p.stop)
 	p.sealWork.Broadcast()
@@ -207,49 +253,63 @@ func (p *Pool) finishClose(flush bool) (host []storage.HostPart, disk []storage.
 	p.readWork.Broadcast()
 	p.mu.Unlock()
 	p.workers.Wait()
-	returned := p.transfersEnd()
+	var flushed error
+	returned := endsBefore(ctx, func() {
+		p.transfers.Wait()
+		if flush {
+			flushed = p.lastFlush()
+		}
+	})
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.disk != nil && flush && returned {
-		p.host.each(func(_ registry.Ref, s *slot) {
-			if s.resident() {
-				p.ageDiskLocked(s)
-			}
-		})
-		err = p.flushDiskLocked()
-	}
 	p.closed = true
 	p.wakeQuietLocked()
 	if !returned {
-		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps a write are under way", p.id, errStuck, p.stuckReads)
+		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.stuckReads)
 	}
 	for _, t := range p.tiers() {
 		for _, part := range t.parts {
 			switch {
 			case part == nil:
 			case part.host != nil:
-				host = append(host, storage.HostPart{ID: part.id, Extent: part.host, Slots: part.recs})
+				host = append(host, part.hostPart())
 			default:
-				disk = append(disk, storage.DiskPart{ID: part.id, Extent: part.disk, Slots: part.recs})
+				disk = append(disk, part.diskPart())
 			}
 		}
 	}
-	return host, disk, err
+	return host, disk, flushed
 }
 
-// transfersEnd waits for the reads and writes that are under way, for as long as
-// the disk may take.
-func (p *Pool) transfersEnd() bool {
+// lastFlush writes the records of the disk tier with the ages that its blocks
+// have in host memory.
+func (p *Pool) lastFlush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.disk == nil {
+		return nil
+	}
+	p.host.each(func(_ registry.Ref, s *slot) {
+		if s.resident() {
+			p.ageDiskLocked(s)
+		}
+	})
+	return p.flushDiskLocked()
+}
+
+// endsBefore runs what the disk may hold up and reports whether it ended before
+// ctx did; if not, it goes on.
+func endsBefore(ctx context.Context, run func()) bool {
 	ended := make(chan struct{})
 	go func() { // ends with the last operation
-		p.transfers.Wait()
-		close(ended)
+		defer close(ended)
+		run()
 	}()
 	select {
 	case <-ended:
 		return true
-	case <-time.After(p.cfg.IODeadline):
+	case <-ctx.Done():
 		return false
 	}
 }

@@ -30,6 +30,11 @@ type Pool struct {
 	// growWake says that the host tier may need another extent.
 	growWake chan struct{}
 
+	// writeSlots has a place for each block that may be written at a time.
+	writeSlots chan struct{}
+	// flushing is held while records are written to disk; it is taken before mu.
+	flushing sync.Mutex
+
 	mu sync.Mutex
 	// closing: callers are refused, the workers still run. closed: the memory is
 	// gone.
@@ -40,15 +45,18 @@ type Pool struct {
 	host, disk *tier
 	clock      uint64
 	sessions   map[SessionID]*session
-	// formers are the sessions of an earlier agent that still hold slots here;
-	// orphans are slots whose records were damaged by its death, free once all
-	// formers are gone.
-	formers map[SessionID]*former
-	orphans []registry.Ref
-	flights map[registry.Ref]*flight
-	sealing refQueue
-	writing writeQueue
-	reading refQueue
+	// formers are the sessions of an earlier agent that still hold slots here, and
+	// forgetFormer is Manager.Forget. orphans are slots whose records were torn by
+	// its death, free once all formers are gone and so are the heirs: sessions that
+	// resumed a former one while there were orphans.
+	formers      map[SessionID]*former
+	forgetFormer func(SessionID)
+	orphans      []registry.Ref
+	heirs        map[SessionID]struct{}
+	flights      map[registry.Ref]*flight
+	sealing      refQueue
+	writing      writeQueue
+	reading      refQueue
 	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
 	// is in none; it begins none while scrubPaused is not 0.
 	scrubCheck  chan struct{}
@@ -70,9 +78,12 @@ type Pool struct {
 	// quiet are the channels of those who wait in Quiesce.
 	quiet map[chan struct{}]struct{}
 	// kept are the retention pins and when they end, keptIn how many each tier has.
-	kept      map[keptSlot]time.Time
-	keptIn    [registry.NumLevels]int
+	kept   map[keptSlot]time.Time
+	keptIn [registry.NumLevels]int
+	// keepTimer goes off at keepUntil, when the first of them may end; nil when none
+	// is kept.
 	keepTimer *time.Timer
+	keepUntil time.Time
 	watchers  map[chan ExtentInfo]struct{}
 	// heldBuf is room for Grant.
 	heldBuf []registry.Ref
@@ -80,6 +91,11 @@ type Pool struct {
 	// hostSlots how many slots one has at least.
 	watchCap  int
 	hostSlots uint64
+	// joining: extents of an earlier agent are still to come from the disk, which
+	// is not written to before. makingRoom: somebody makes the first disk extent.
+	joining, makingRoom bool
+	// diskSlots is how many slots a disk extent has at least.
+	diskSlots uint64
 	// unusedSince is the broker's turn at which the pool was used last.
 	unusedSince uint64
 	count       Stats
@@ -123,7 +139,7 @@ func (p *Pool) Enabled() bool {
 	if p.host == nil || p.host.capacity == 0 {
 		return false
 	}
-	return !p.cfg.bypassesHost() || p.disk != nil && p.disk.capacity > 0
+	return !p.cfg.BypassesHost() || p.disk != nil && p.disk.capacity > 0
 }
 
 // Stats is a snapshot of the pool's gauges and counters.
@@ -138,6 +154,7 @@ func (p *Pool) Stats() Stats {
 		st.Pins += s.pinned
 	}
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
+	st.DiskJoining, st.ExtentsLeaving = p.joining, p.broker.leaving()
 	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.len(), p.writing.len(), len(p.flights)
 	return st
 }
@@ -233,16 +250,8 @@ func (p *Pool) letGoLocked(t *tier, ref registry.Ref, s *slot) {
 // touchLocked makes the slot the most recently used one. A part of the moment is
 // kept beside the record, so that the order outlives the agent.
 func (p *Pool) touchLocked(t *tier, ref registry.Ref, s *slot) {
-	if s.tick == p.clock {
-		return
-	}
-	if s.tick>>recencyShift != p.clock>>recencyShift {
-		part, i := t.at(ref)
-		part.recs.SetRecency(i, uint32(p.clock>>recencyShift))
-	}
-	s.tick = p.clock
-	if s.ordered {
-		t.order.Place(ref, s.priority, s.tick)
+	if s.tick != p.clock {
+		p.ageLocked(t, ref, s, p.clock)
 	}
 }
 
@@ -288,11 +297,18 @@ func (p *Pool) ageDiskLocked(host *slot) {
 	if host.tick <= s.tick {
 		return
 	}
-	part, i := p.disk.at(ref)
-	part.recs.SetRecency(i, uint32(host.tick>>recencyShift))
-	s.tick = host.tick
+	p.ageLocked(p.disk, ref, s, host.tick)
+}
+
+// ageLocked gives a slot another age.
+func (p *Pool) ageLocked(t *tier, ref registry.Ref, s *slot, tick uint64) {
+	if s.tick>>recencyShift != tick>>recencyShift {
+		part, i := t.at(ref)
+		part.recs.SetRecency(i, uint32(tick>>recencyShift))
+	}
+	s.tick = tick
 	if s.ordered {
-		p.disk.order.Place(ref, s.priority, s.tick)
+		t.order.Place(ref, s.priority, tick)
 	}
 }
 
@@ -316,8 +332,7 @@ func (p *Pool) victimLocked(t *tier) (registry.Ref, bool) {
 		if tick <= s.tick {
 			return victim, true
 		}
-		s.tick = tick
-		t.order.Place(victim, s.priority, s.tick)
+		p.ageLocked(t, victim, s, tick)
 	}
 	return t.order.Victim()
 }
@@ -370,7 +385,7 @@ func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
 		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
 	}
 	p.unkeepLocked(t, ref, s)
-	s.entry, s.fromDisk, s.unverified, s.attempts = registry.None, false, false, 0
+	s.entry, s.fromDisk, s.unverified, s.wanted, s.attempts = registry.None, false, false, false, 0
 	if to == storage.StateFree {
 		p.freeLocked(t, ref)
 	} else {

@@ -80,7 +80,7 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 			here = append(here, host)
 			continue
 		}
-		if disk == registry.NoRef || !p.disk.slot(disk).resident() || !p.diskReadable() {
+		if disk == registry.NoRef || !p.disk.slot(disk).resident() || !p.diskReadableLocked() {
 			break
 		}
 		p.touchLocked(p.disk, disk, p.disk.slot(disk))

@@ -92,16 +92,15 @@ func (p *Pool) recoverHostLocked(ref registry.Ref, s *slot, r *storage.Record, d
 		damaged = true
 	}
 	pinners := p.pinnersLocked(ref)
-	if f := p.formers[SessionID(r.Session)]; !damaged && f != nil && (r.State == storage.StateGranted || r.State == storage.StateQuarantined) {
+	outOfUse := r.State == storage.StateGranted || r.State == storage.StateQuarantined
+	if f := p.formers[SessionID(r.Session)]; !damaged && f != nil && outOfUse {
 		// The record stays as it is: it says for whom, should this agent die too.
 		s.session, s.holds = SessionID(r.Session), 1
 		f.granted[ref] = struct{}{}
 		p.host.setState(s, storage.StateQuarantined)
 		return
 	}
-	// The generation word is written before the record when a slot is freed: a
-	// word that is ahead says that the block is gone.
-	if !damaged && r.State == storage.StateSealed && word == r.Generation && p.recoverBlockLocked(p.host, ref, s, r) {
+	if !damaged && p.recoverableLocked(r, word) && p.recoverBlockLocked(p.host, ref, s, r) {
 		s.unverified = true
 		p.holdFormersLocked(ref, s, pinners)
 		return
@@ -116,15 +115,42 @@ func (p *Pool) recoverHostLocked(ref registry.Ref, s *slot, r *storage.Record, d
 		p.host.setState(s, storage.StateQuarantined)
 		s.holds = 1
 		p.orphans = append(p.orphans, ref)
+	case r.State == storage.StateQuarantined && !p.soundLocked(part, i):
+		p.quarantineLocked(p.host, ref)
+		p.holdFormersLocked(ref, s, pinners)
 	case len(pinners) > 0:
 		s.lost = true
-		p.host.setState(s, storage.StateQuarantined)
+		p.quarantineLocked(p.host, ref)
 		p.holdFormersLocked(ref, s, pinners)
 	case whole:
 		p.host.pushFree(ref)
 	default:
 		p.resetLocked(p.host, ref, s)
 	}
+}
+
+// recoverableLocked reports whether a host record vouches for the bytes in its
+// slot, and counts a block that is lost because it does not. The generation word is
+// written before the record when a slot is freed: a word that is ahead says that
+// the block is gone.
+func (p *Pool) recoverableLocked(r *storage.Record, word uint64) bool {
+	switch {
+	case r.State == storage.StateFilled:
+		p.count.RecoveryUnsealed++
+	case r.State == storage.StateSealed && word != r.Generation:
+		p.count.RecoveryFreed++
+	}
+	return r.State == storage.StateSealed && word == r.Generation
+}
+
+// soundLocked reads a whole slot that was taken out of use for no session's sake:
+// most likely its memory was damaged.
+func (p *Pool) soundLocked(part *part, i uint32) bool {
+	if _, err := part.host.ContentSum(i, kv.StoredKey{}, p.slotBytes); err != nil {
+		p.memoryErrorLocked(part, err)
+		return false
+	}
+	return true
 }
 
 // pinnersLocked are the former sessions that had the slot pinned; what others
@@ -157,13 +183,15 @@ func (p *Pool) holdFormersLocked(ref registry.Ref, s *slot, pinners []*former) {
 }
 
 // recoverBlockLocked registers a sealed block. It refuses records that cannot be
-// of this pool and all but the first of equal ones.
+// of this pool and all but the first of equal ones, and counts them.
 func (p *Pool) recoverBlockLocked(t *tier, ref registry.Ref, s *slot, r *storage.Record) bool {
 	if r.Namespace != t.ns || uint64(r.Length) != p.blockBytes {
+		p.count.RecoveryForeign++
 		return false
 	}
 	id, ok := p.reg.TryOccupy(r.Key, r.Position > 0, r.Parent.InGroup(r.Key.Group()), t.level, ref)
 	if !ok {
+		p.count.RecoveryTwice++
 		return false
 	}
 	s.entry, s.priority = id, r.Priority
@@ -184,7 +212,7 @@ func (p *Pool) resetLocked(t *tier, ref registry.Ref, s *slot) {
 	if part.host != nil {
 		if err := part.host.SetGeneration(i, s.generation); err != nil {
 			p.memoryErrorLocked(part, err)
-			p.host.setState(s, storage.StateQuarantined)
+			p.quarantineLocked(t, ref)
 			return
 		}
 	}

@@ -114,7 +114,8 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 	}
 	if sess.pinned+len(blocks) > p.cfg.MaxPinsPerSession {
 		p.count.PinsRefused++
-		return nil, nil, fmt.Errorf("%d blocks beside %d pins: want at most %d in all: %w", len(blocks), sess.pinned, p.cfg.MaxPinsPerSession, ErrPins)
+		return nil, nil, fmt.Errorf("%d blocks beside %d pins: want at most %d in all: %w",
+			len(blocks), sess.pinned, p.cfg.MaxPinsPerSession, ErrPins)
 	}
 	refs := make([]registry.Ref, len(blocks))
 	seen := make(map[*MutableBlock]struct{}, len(blocks))
@@ -188,9 +189,12 @@ func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*Immut
 	}
 	handles := make([]*ImmutableBlock, 0, len(res.Slots))
 	for _, name := range res.Slots {
-		if ref, ok := p.findLocked(name); ok {
-			handles = append(handles, p.handleLocked(s, sess, ref))
+		ref, ok := p.findLocked(name)
+		if !ok {
+			panic(fmt.Sprintf("BUG: slot %d/%d generation %d was freed while session %d has it pinned",
+				name.Extent, name.Index, name.Generation, s))
 		}
+		handles = append(handles, p.handleLocked(s, sess, ref))
 	}
 	return handles, nil
 }

@@ -14,7 +14,10 @@ import (
 )
 
 func TestDiskTierIsWarmAfterARestart(t *testing.T) {
-	cfg := Config{DiscardHost: true, HostDir: t.TempDir(), HostBytes: hostBytes(8), DiskDir: t.TempDir(), DiskBytes: 64 * testSlotBytes, ExtentBytes: 16 * testSlotBytes}
+	cfg := Config{
+		DiscardHost: true, HostDir: t.TempDir(), HostBytes: hostBytes(8),
+		DiskDir: t.TempDir(), DiskBytes: 64 * testSlotBytes, ExtentBytes: 16 * testSlotBytes,
+	}
 	first := openTestPool(t, cfg)
 	blocks, other := chain(1, 6), chain(2, 6)
 	first.store(blocks)
@@ -172,7 +175,8 @@ func TestUnsealedSlotsAreFreeAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.m.Abandon()
-	for i, state := range []storage.State{storage.StateFilled, storage.StateStaging, storage.StateReceiving, storage.StateEvicting} {
+	states := []storage.State{storage.StateFilled, storage.StateStaging, storage.StateReceiving, storage.StateEvicting}
+	for i, state := range states {
 		rewriteRecord(t, cfg.HostDir, slots[i], func(r *storage.Record) { r.State = state })
 	}
 
@@ -181,8 +185,8 @@ func TestUnsealedSlotsAreFreeAfterARestart(t *testing.T) {
 	if got := second.tiersOf(blocks); got != "----HH" {
 		t.Errorf("recovered %q", got)
 	}
-	if st := second.Stats(); st.Host.Free != 6 || st.Host.Quarantined != 0 {
-		t.Errorf("%+v", st.Host)
+	if st := second.Stats(); st.Host.Free != 6 || st.Host.Quarantined != 0 || st.RecoveryUnsealed != 1 {
+		t.Errorf("%+v", st)
 	}
 	for _, now := range second.grant(second.sid, chain(2, 6)) {
 		for _, old := range slots {
@@ -209,8 +213,8 @@ func TestSlotThatWasBeingFreedHasNoBlockAfterARestart(t *testing.T) {
 
 	second := openTestPool(t, cfg)
 	defer second.finish()
-	if got := second.tiersOf(blocks); got != "H-" {
-		t.Errorf("recovered %q", got)
+	if got := second.tiersOf(blocks); got != "H-" || second.Stats().RecoveryFreed != 1 {
+		t.Errorf("recovered %q, %+v", got, second.Stats())
 	}
 	for _, now := range second.grant(second.sid, chain(2, 7)) {
 		if now.Index == slot.Index && now.Generation <= slot.Generation+1 {
@@ -222,10 +226,13 @@ func TestSlotThatWasBeingFreedHasNoBlockAfterARestart(t *testing.T) {
 // A record that cannot be of this pool, or of a block that is there already, is
 // not taken over.
 func TestRecordsThatContradictOthersAreDroppedAtARestart(t *testing.T) {
-	for what, change := range map[string]func(r *storage.Record, other Block){
-		"another namespace": func(r *storage.Record, _ Block) { r.Namespace++ },
-		"another length":    func(r *storage.Record, _ Block) { r.Length++ },
-		"a block twice":     func(r *storage.Record, other Block) { r.Key = other.Key },
+	for what, c := range map[string]struct {
+		change         func(r *storage.Record, other Block)
+		foreign, twice uint64
+	}{
+		"another namespace": {func(r *storage.Record, _ Block) { r.Namespace++ }, 1, 0},
+		"another length":    {func(r *storage.Record, _ Block) { r.Length++ }, 1, 0},
+		"a block twice":     {func(r *storage.Record, other Block) { r.Key = other.Key }, 0, 1},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cfg := restartConfig(t, false)
@@ -235,11 +242,14 @@ func TestRecordsThatContradictOthersAreDroppedAtARestart(t *testing.T) {
 			first.quiesce()
 			slot := first.hostLocation(blocks[2].Key).Slot
 			first.m.Abandon()
-			rewriteRecord(t, cfg.HostDir, slot, func(r *storage.Record) { change(r, blocks[0]) })
+			rewriteRecord(t, cfg.HostDir, slot, func(r *storage.Record) { c.change(r, blocks[0]) })
 			p := openTestPool(t, cfg)
 			defer p.finish()
 			if got := p.tiersOf(blocks); got != "HH-" || p.Stats().Host.Free != 6 {
 				t.Errorf("recovered %q, %+v", got, p.Stats().Host)
+			}
+			if st := p.Stats(); st.RecoveryForeign != c.foreign || st.RecoveryTwice != c.twice || st.RecoveryUnsealed+st.RecoveryFreed != 0 {
+				t.Errorf("%+v", st)
 			}
 			if got := sources(p.find(blocks)); got != "HH" {
 				t.Errorf("found %q", got)

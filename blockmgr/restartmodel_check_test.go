@@ -33,10 +33,19 @@ func (m *survivor) sealed() map[Slot]sealedBlock {
 	return found
 }
 
-// damage flips a byte or tears a record of a block that nobody has pinned, at
-// times.
+// damage flips a byte or tears a record of a block that nobody has pinned, or
+// tears the record of a granted slot, at times.
 func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
-	what := rapid.SampledFrom([]string{"nothing", "flip", "tear"}).Draw(t, "damage")
+	what := rapid.SampledFrom([]string{"nothing", "flip", "tear", "tear a grant"}).Draw(t, "damage")
+	if what == "tear a grant" {
+		f := m.formers[draw(t, m.formers)]
+		if len(f.granted) > 0 {
+			tearRecord(m.t, m.cfg.HostDir, f.granted[0].slot)
+			f.torn = append(f.torn, f.granted[0])
+			f.granted = f.granted[1:]
+		}
+		return
+	}
 	var targets []Slot
 	for s := range sealed {
 		targets = append(targets, s)
@@ -72,7 +81,8 @@ func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for slot, b := range sealed {
-		if ref, ok := m.host.lookup(slot); !ok || !m.host.slot(ref).resident() || m.reg.At(m.host.slot(ref).entry).Key != b.key {
+		ref, ok := m.host.lookup(slot)
+		if !ok || !m.host.slot(ref).resident() || m.reg.At(m.host.slot(ref).entry).Key != b.key {
 			m.t.Errorf("sealed block %s is lost from slot %v", b.key, slot)
 		}
 	}
@@ -95,16 +105,24 @@ func (m *survivor) check(*rapid.T) {
 
 func (m *survivor) checkSession(s SessionID, has *sessionSlots, granted storage.State) {
 	for _, f := range has.granted {
-		m.mu.Lock()
-		ref, ok := m.host.lookup(f.slot)
-		if !ok || m.host.slot(ref).state != granted {
-			m.t.Errorf("slot %v of session %d is not %s any more", f.slot, s, granted)
-		}
-		m.mu.Unlock()
+		m.checkWriting(s, f, granted)
+	}
+	for _, f := range has.torn {
+		m.checkWriting(s, f, storage.StateQuarantined)
 	}
 	for _, p := range has.pinned {
 		if !bytes.Equal(m.read(p.slot), m.content(&p.block, rightBytes)) {
 			m.t.Errorf("slot %v, pinned by session %d, has wrong bytes", p.slot, s)
 		}
+	}
+}
+
+// checkWriting checks a slot that a session may be writing into.
+func (m *survivor) checkWriting(s SessionID, f filled, want storage.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ref, ok := m.host.lookup(f.slot)
+	if !ok || m.host.slot(ref).state != want {
+		m.t.Errorf("slot %v of session %d is not %s any more", f.slot, s, want)
 	}
 }

@@ -17,7 +17,12 @@ import (
 type sessionSlots struct {
 	granted []filled
 	pinned  []pinned
+	// torn were granted, and their records were torn by the death of an agent.
+	torn []filled
 }
+
+// writing is what its copies may go into.
+func (s *sessionSlots) writing() []filled { return slices.Concat(s.granted, s.torn) }
 
 // survivor is a node whose agent is killed and started again while its engines
 // live on. Every block has one right content, which is written just before
@@ -56,7 +61,8 @@ func newSurvivor(t *rapid.T, dir string, disk bool) *survivor {
 		}
 		return storage.FaultNone
 	}, isExtent)
-	m.dying, m.ended, m.formers = map[SessionID]chan struct{}{}, map[SessionID]*sessionSlots{}, map[SessionID]*sessionSlots{}
+	m.dying, m.ended = map[SessionID]chan struct{}{}, map[SessionID]*sessionSlots{}
+	m.formers = map[SessionID]*sessionSlots{}
 	m.flipped = map[Slot]bool{}
 	m.start(t)
 	return m
@@ -156,12 +162,15 @@ func (m *survivor) EndSession(t *rapid.T) {
 	s := draw(t, m.live)
 	// Without grants there is nothing to wait for: a late load sees that the slot's
 	// generation has changed.
-	if len(m.live[s].granted) > 0 && rapid.Bool().Draw(t, "dying") {
-		m.dying[s] = make(chan struct{})
-		m.ended[s] = &sessionSlots{granted: m.live[s].granted}
-		m.Pool.EndSession(s, m.dying[s])
-	} else {
-		m.Pool.EndSession(s, nil)
+	waits := len(m.live[s].writing()) > 0 && rapid.Bool().Draw(t, "dying")
+	var gone chan struct{}
+	if waits {
+		gone = make(chan struct{})
+		m.dying[s] = gone
+		m.ended[s] = &sessionSlots{granted: m.live[s].granted, torn: m.live[s].torn}
+	}
+	if m.Pool.EndSession(s, gone) != waits {
+		t.Fatalf("session %d waits for its processes: want %v", s, waits)
 	}
 	delete(m.live, s)
 	m.live[m.begin()] = &sessionSlots{}
@@ -180,7 +189,9 @@ func (m *survivor) Exit(t *rapid.T) {
 		})
 	}
 	waitFor(t, func() bool {
-		return !slices.ContainsFunc(m.broker.host.Sessions().All(), func(r storage.SessionRecord) bool { return r.Session == uint64(s) })
+		return !slices.ContainsFunc(m.broker.host.Sessions().All(), func(r storage.SessionRecord) bool {
+			return r.Session == uint64(s)
+		})
 	})
 	delete(m.dying, s)
 	delete(m.ended, s)
@@ -191,7 +202,7 @@ func (m *survivor) Exit(t *rapid.T) {
 func (m *survivor) LateWrite(t *rapid.T) {
 	late := maps.Clone(m.formers)
 	maps.Copy(late, m.ended)
-	for _, f := range late[draw(t, late)].granted {
+	for _, f := range late[draw(t, late)].writing() {
 		m.write(f.slot, m.content(&f.block, garbage+1))
 	}
 }
@@ -214,7 +225,9 @@ func (m *survivor) Rival(t *rapid.T) {
 }
 
 func (m *survivor) Fault(t *rapid.T) {
-	all := []storage.Fault{storage.FaultNone, storage.FaultNone, storage.FaultEIO, storage.FaultShort, storage.FaultTorn, storage.FaultFlip}
+	all := []storage.Fault{
+		storage.FaultNone, storage.FaultNone, storage.FaultEIO, storage.FaultShort, storage.FaultTorn, storage.FaultFlip,
+	}
 	m.reads.Store(uint32(rapid.SampledFrom(all).Draw(t, "reads")))
 	m.writes.Store(uint32(rapid.SampledFrom(all).Draw(t, "writes")))
 	m.retryDisk()
@@ -267,6 +280,7 @@ func (m *survivor) Resume(t *rapid.T) {
 	was, s := draw(t, m.formers), draw(t, m.live)
 	f := m.formers[was]
 	granted, pins := split(t, &f.granted), split(t, &f.pinned)
+	named := slices.Concat(slotsOfGrants(granted), slotsOfGrants(f.torn))
 	var wantPinned []pinned
 	m.mu.Lock()
 	for _, p := range pins {
@@ -276,11 +290,12 @@ func (m *survivor) Resume(t *rapid.T) {
 		}
 	}
 	m.mu.Unlock()
-	g, p, err := m.m.Resume(m.Pool, s, was, slotsOfGrants(granted), slotsOfPins(pins))
+	g, p, err := m.Pool.Resume(s, was, named, slotsOfPins(pins))
 	if err != nil || !slices.Equal(g, slotsOfGrants(granted)) || !slices.Equal(p, slotsOfPins(wantPinned)) {
 		t.Errorf("resumed %v and %v, want %v and %v: %v", g, p, slotsOfGrants(granted), slotsOfPins(wantPinned), err)
 	}
 	m.live[s].granted = append(m.live[s].granted, granted...)
+	m.live[s].torn = append(m.live[s].torn, f.torn...)
 	m.live[s].pinned = append(m.live[s].pinned, wantPinned...)
 	delete(m.formers, was)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 func TestResumeGivesBackWhatIsNamedAndHeldAndFreesTheRest(t *testing.T) {
@@ -12,13 +14,17 @@ func TestResumeGivesBackWhatIsNamedAndHeldAndFreesTheRest(t *testing.T) {
 	defer p.finish()
 	older := d.granted[1]
 	older.Generation--
-	g, pn, err := p.m.Resume(p.Pool, p.sid, d.session,
-		[]Slot{d.granted[0], d.granted[0], older, d.pinned[0], {Extent: 99}}, []Slot{d.pinned[1], d.granted[1], {Extent: 99}})
+	g, pn, err := p.Resume(p.sid, d.session,
+		[]Slot{d.granted[0], d.granted[0], older, {Extent: 99}}, []Slot{d.pinned[1], {Extent: 99}})
 	if err != nil || !slices.Equal(g, d.granted[:1]) || !slices.Equal(pn, d.pinned[1:]) {
 		t.Fatalf("resumed %+v and %+v, %v", g, pn, err)
 	}
 	p.check()
-	if st := p.Stats(); st.Resumed != 2 || st.Pins != 1 || st.Host.Granted != 1 || st.Host.Quarantined != 0 || st.FormerSessions != 0 || len(p.m.Former()) != 0 {
+	st := p.Stats()
+	if st.Resumed != 2 || st.ResumeRefused != 4 || st.FormerSessions != 0 || len(p.m.Former()) != 0 {
+		t.Errorf("%+v", st)
+	}
+	if st.Pins != 1 || st.Host.Granted != 1 || st.Host.Quarantined != 0 {
 		t.Errorf("%+v", st)
 	}
 	// The blocks before the resumed ones stay too.
@@ -50,7 +56,7 @@ func TestResumedGrantOfABlockThatCameBackIsFreedWhenItsCopyHasEnded(t *testing.T
 		t.Fatalf("%d blocks granted", n)
 	}
 	p.quiesce()
-	g, _, err := p.m.Resume(p.Pool, p.sid, d.session, d.granted, nil)
+	g, _, err := p.Resume(p.sid, d.session, d.granted, nil)
 	if err != nil || len(g) != len(d.granted) {
 		t.Fatalf("resumed %+v, %v", g, err)
 	}
@@ -74,14 +80,14 @@ func TestResumedGrantOfABlockThatCameBackIsResumedAgain(t *testing.T) {
 	second := openTestPool(t, d.cfg)
 	second.store(d.blocks)
 	second.quiesce()
-	if g, _, err := second.m.Resume(second.Pool, second.sid, d.session, d.granted, nil); err != nil || len(g) != 2 {
+	if g, _, err := second.Resume(second.sid, d.session, d.granted, nil); err != nil || len(g) != 2 {
 		t.Fatalf("resumed %+v, %v", g, err)
 	}
 	second.m.Abandon()
 	p := openTestPool(t, d.cfg)
 	defer p.finish()
 	p.spares(10, 6, d.granted)
-	g, _, err := p.m.Resume(p.Pool, p.sid, second.sid, d.granted, nil)
+	g, _, err := p.Resume(p.sid, second.sid, d.granted, nil)
 	if err != nil || !slices.Equal(g, d.granted) {
 		t.Errorf("resumed %+v, %v", g, err)
 	}
@@ -103,7 +109,7 @@ func TestResumeOfWhatIsNotThereChangesNothing(t *testing.T) {
 		"another namespace's session":   {other.Pool, other.sid, d.session},
 		"by a session that is not here": {p.Pool, 999, d.session},
 	} {
-		if _, _, err := p.m.Resume(c.pool, c.session, c.of, d.granted, d.pinned); !errors.Is(err, ErrNoSession) {
+		if _, _, err := c.pool.Resume(c.session, c.of, d.granted, d.pinned); !errors.Is(err, ErrNoSession) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -115,4 +121,118 @@ func TestResumeOfWhatIsNotThereChangesNothing(t *testing.T) {
 	}
 	p.check()
 	other.check()
+}
+
+// An agent may be killed while it notes that the session of a dying connection is
+// gone. What the engine still writes into must not be anybody else's then.
+func TestTornSlotsThatResumeNamesWaitUntilTheProcessesAreGone(t *testing.T) {
+	d := die(t)
+	torn := []Slot{d.granted[0], d.pinned[1]}
+	for _, s := range torn {
+		tearRecord(t, d.cfg.HostDir, s)
+	}
+	p := openTestPool(t, d.cfg)
+	g, pn, err := p.Resume(p.sid, d.session, d.granted, d.pinned)
+	if err != nil || !slices.Equal(g, d.granted[1:]) || !slices.Equal(pn, d.pinned[:1]) {
+		t.Fatalf("resumed %+v and %+v, %v", g, pn, err)
+	}
+	p.check()
+	p.spares(10, 4, slices.Concat(d.granted, d.pinned))
+	resumed := p.sid
+	p.m.Abandon() // the copies outlive this agent as well
+
+	p = openTestPool(t, d.cfg)
+	defer p.finish()
+	if _, _, err = p.Resume(p.sid, resumed, d.granted[1:], nil); err != nil {
+		t.Fatal(err)
+	}
+	gone, heir := make(chan struct{}), p.sid
+	p.sid = p.begin()
+	p.spares(11, 5, append(torn, d.granted[1]))
+	p.EndSession(heir, gone)
+	p.spares(12, 5, append(torn, d.granted[1]))
+	close(gone)
+	waitFor(t, func() bool { return p.Stats().Host.Quarantined == 0 })
+	p.spares(13, 8, nil)
+}
+
+// Nothing but a torn slot is left of the session.
+func TestSessionThatResumedWaitsForItsProcessesForATornSlotAlone(t *testing.T) {
+	d := die(t)
+	tearRecord(t, d.cfg.HostDir, d.granted[0])
+	p := openTestPool(t, d.cfg)
+	if g, _, err := p.Resume(p.sid, d.session, d.granted[:1], nil); err != nil || len(g) != 0 {
+		t.Fatalf("resumed %+v, %v", g, err)
+	}
+	heir := p.sid
+	p.EndSession(heir, make(chan struct{}))
+	p.sid = p.begin()
+	p.spares(10, 7, d.granted[:1])
+	other := p.sid
+	p.m.Abandon()
+
+	p = openTestPool(t, d.cfg)
+	defer p.finish()
+	p.m.Forget(other)
+	p.spares(11, 7, d.granted[:1])
+	p.m.Forget(heir)
+	p.spares(12, 8, nil)
+}
+
+// A slot of which the record names no block was granted all the same.
+func TestGrantWithoutABlockIsResumed(t *testing.T) {
+	d := die(t)
+	rewriteRecord(t, d.cfg.HostDir, d.granted[0], func(r *storage.Record) {
+		*r = storage.Record{Namespace: r.Namespace, Generation: r.Generation, State: r.State, Session: r.Session}
+	})
+	p := openTestPool(t, d.cfg)
+	defer p.finish()
+	g, _, err := p.Resume(p.sid, d.session, d.granted, nil)
+	if err != nil || !slices.Equal(g, d.granted) {
+		t.Fatalf("resumed %+v, %v", g, err)
+	}
+	p.check()
+	p.spares(10, 6, d.granted)
+	if err := p.Commit(p.sid, g[:1]); err != nil {
+		t.Fatal(err)
+	}
+	p.spares(11, 7, d.granted[1:])
+}
+
+// An engine that mixes its lists up may still touch all that it names.
+func TestResumeFreesNothingThatIsNamed(t *testing.T) {
+	d := die(t)
+	rewriteRecord(t, d.cfg.HostDir, d.pinned[1], func(r *storage.Record) { r.State = storage.StateFilled })
+	all := slices.Concat(d.granted, d.pinned)
+	p := openTestPool(t, d.cfg)
+	g, pn, err := p.Resume(p.sid, d.session, d.pinned, d.granted)
+	if err != nil || len(g)+len(pn) != 0 {
+		t.Fatalf("resumed %+v and %+v, %v", g, pn, err)
+	}
+	p.check()
+	p.spares(10, 3, all) // the block before the granted ones stays too
+	resumed := p.sid
+	p.m.Abandon()
+
+	p = openTestPool(t, d.cfg)
+	defer p.finish()
+	p.spares(11, 4, all)
+	p.m.Forget(resumed)
+	p.spares(12, 8, nil)
+}
+
+func TestResumedPinsMayExceedTheCapOfASession(t *testing.T) {
+	d := die(t)
+	d.cfg.MaxPinsPerSession = 1
+	p := openTestPool(t, d.cfg)
+	defer p.finish()
+	named := append(slices.Clone(d.pinned), d.pinned[0])
+	_, pn, err := p.Resume(p.sid, d.session, nil, named)
+	if err != nil || !slices.Equal(pn, d.pinned) {
+		t.Fatalf("resumed %+v, %v", pn, err)
+	}
+	if res, err := p.Lookup(t.Context(), p.sid, d.blocks[:1]); err != nil || len(res.Slots) != 0 {
+		t.Errorf("pinned %+v more, %v", res, err)
+	}
+	p.spares(10, 6, d.pinned)
 }

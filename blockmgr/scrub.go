@@ -10,7 +10,10 @@ import (
 )
 
 // scrubIdle is how long the scrubber rests when it found nothing to do.
-const scrubIdle = time.Second
+const scrubIdle = 5 * time.Second
+
+// scrubScan is how many slots are looked at under one lock.
+const scrubScan = 8192
 
 // scrubLoop compares what the pool stores with its checksums, slot by slot and
 // round after round, host first, no faster than Config.ScrubBytesPerSecond, until the
@@ -34,7 +37,7 @@ func (p *Pool) scrubLoop() {
 				if !ok {
 					break
 				}
-				for i := range n {
+				for i := p.nextSealed(lv, part, 0); i < n; i = p.nextSealed(lv, part, i+1) {
 					if !p.scrubOne(registry.MakeRef(uint32(part), i), lv, buf) {
 						continue
 					}
@@ -74,6 +77,28 @@ func (p *Pool) scrubSlots(lv registry.Level, part int) (n uint32, ok bool) {
 		return 0, true
 	}
 	return uint32(len(t.parts[part].slots)), true
+}
+
+// nextSealed is the first slot of a part from the given one on that holds a block,
+// or one further on that the search got to; it is beyond the last slot when there
+// is none.
+func (p *Pool) nextSealed(lv registry.Level, part int, from uint32) uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.at(lv)
+	if t == nil || part >= len(t.parts) || t.parts[part] == nil {
+		return registry.MaxPartSlots
+	}
+	slots := t.parts[part].slots
+	if len(t.parts[part].free) == len(slots) {
+		return registry.MaxPartSlots
+	}
+	for i := from; i < uint32(len(slots)); i++ {
+		if slots[i].state == storage.StateSealed || i-from == scrubScan {
+			return i
+		}
+	}
+	return registry.MaxPartSlots
 }
 
 // scrubOne checks one slot and reports whether there was something to check. A

@@ -160,6 +160,7 @@ func TestScrubberKeepsToItsRate(t *testing.T) {
 		p := newTestPool(t, Config{HostBytes: hostBytes(8), DiskBytes: 16 * testSlotBytes, ScrubBytesPerSecond: 23040})
 		p.store(chain(1, 6))
 		p.quiesce()
+		time.Sleep(scrubIdle) // it had found nothing to do and rests
 		before := p.Stats().Scrubbed
 		time.Sleep(20 * time.Second)
 		synctest.Wait()

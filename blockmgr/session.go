@@ -42,7 +42,8 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.sessions[s] = sess
 	for _, proc := range procs {
 		if err := p.addProcessLocked(s, proc); err != nil {
-			return errors.Join(err, p.endLocked(s, nil))
+			_, ended := p.endLocked(s, nil)
+			return errors.Join(err, ended)
 		}
 	}
 	return nil
@@ -70,20 +71,22 @@ func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 
 // EndSession drops the session's pins at once. Its granted slots are freed at
 // once when gone is nil; otherwise they are out of use until gone is closed,
-// because a dying worker may still be copying into them. Ending a session that
-// is not known does nothing.
-func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) {
+// because a dying worker may still be copying into them. It reports whether
+// anything waits for that. Ending a session that is not known does nothing.
+func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed {
-		_ = p.endLocked(s, gone) // a session that is not known has nothing to end
+	if p.closed {
+		return false
 	}
+	waits, _ = p.endLocked(s, gone) // a session that is not known has nothing to end
+	return waits
 }
 
-func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) error {
+func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err error) {
 	sess, ok := p.sessions[s]
 	if !ok {
-		return ErrNoSession
+		return false, ErrNoSession
 	}
 	delete(p.sessions, s)
 	sess.pins.each(func(ref registry.Ref, n uint32) {
@@ -106,17 +109,25 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) error {
 		waiting = append(waiting, ref)
 	}
 	if p.host == nil {
-		return nil
+		return false, nil
 	}
 	p.broker.host.Sessions().ReleasePins(uint64(s))
-	if len(waiting) == 0 {
-		p.broker.host.Sessions().End(uint64(s))
-		return nil
+	if _, heir := p.heirs[s]; gone == nil || len(waiting) == 0 && !heir {
+		p.goneLocked(s)
+		return false, nil
 	}
 	if !p.stopped() {
 		p.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
 	}
-	return nil
+	return true, nil
+}
+
+// goneLocked takes note of it that no process of a session that has ended can
+// touch a slot any more.
+func (p *Pool) goneLocked(s SessionID) {
+	delete(p.heirs, s)
+	p.freeOrphansLocked()
+	p.broker.host.Sessions().End(uint64(s))
 }
 
 // endSessions ends all sessions, as their last call would.
@@ -124,7 +135,7 @@ func (p *Pool) endSessions() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s := range p.sessions {
-		_ = p.endLocked(s, nil) // it is there
+		_, _ = p.endLocked(s, nil) // it is there
 	}
 }
 
@@ -155,7 +166,7 @@ func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct
 	for _, ref := range refs {
 		p.freeLocked(p.host, ref)
 	}
-	p.broker.host.Sessions().End(uint64(s))
+	p.goneLocked(s)
 	p.releasedLocked()
 }
 

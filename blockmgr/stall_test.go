@@ -274,3 +274,39 @@ func TestWriteThatStallsOpensTheBreakerAndLeavesHostMemoryAlone(t *testing.T) {
 	}
 	p.quiesce()
 }
+
+func TestTryOfAFailingDiskIsNotSpentOnALookupThatCannotRead(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(4), DiskBytes: 64 * testSlotBytes})
+	blocks := chain(1, 2)
+	p.store(blocks)
+	p.quiesce()
+	p.evictHost(blocks)
+	p.grant(p.sid, chain(200, 4)) // there is no host slot to read into
+	b := &p.broker.breaker
+	for range breakerFailures {
+		b.failed(storage.ErrForeign)
+	}
+	p.retryDisk()
+	if res, err := p.Lookup(context.Background(), p.sid, blocks); err != nil || len(res.Slots) != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if !b.ready() || b.trying {
+		t.Errorf("the try is gone: next in %v, trying %v", b.untilTry(), b.trying)
+	}
+}
+
+func TestStalledWriteHoldsNoBlockButItsOwn(t *testing.T) {
+	p, gate, armed := stallingPool(t, storage.OpWrite, nil)
+	armed.Store(true)
+	p.store(chain(1, 1))
+	waitFor(t, func() bool { st := p.Stats(); return st.WritesStalled > 0 && st.DiskOpen })
+	for i := range uint64(20) {
+		p.store(chain(50+i, 1))
+		waitFor(t, func() bool { return p.Stats().SealQueue == 0 })
+	}
+	if st := p.Stats(); st.Host.Active > 1 || st.WriteQueue > 0 {
+		t.Errorf("%d blocks cannot be evicted, %d wait for a disk that does not answer", st.Host.Active, st.WriteQueue)
+	}
+	armed.Store(false)
+	gate.Open()
+}

@@ -37,8 +37,9 @@ type slot struct {
 	ordered bool
 	// queued: waits for or is in the write-behind.
 	queued bool
-	// missed: found the write-behind full and waits to be offered again.
-	missed bool
+	// missed: in the list of slots that are offered again. wanted: the filter
+	// wants the block on disk.
+	missed, wanted bool
 	// attempts counts failed writes of the block to disk.
 	attempts uint8
 	// fromDisk: promoted, and no lookup has reported it since.
@@ -84,25 +85,27 @@ func (p *part) path() string {
 	return p.disk.Path()
 }
 
-// idle reports whether nobody uses or waits for any slot of the part.
-func (p *part) idle() bool {
+func (p *part) hostPart() storage.HostPart {
+	return storage.HostPart{ID: p.id, Extent: p.host, Slots: p.recs}
+}
+
+func (p *part) diskPart() storage.DiskPart {
+	return storage.DiskPart{ID: p.id, Extent: p.disk, Slots: p.recs}
+}
+
+// idle reports whether nobody uses or waits for any slot of the part, and if so
+// the latest moment at which one of its blocks was used.
+func (p *part) idle() (lastUse uint64, ok bool) {
 	for i := range p.slots {
 		s := &p.slots[i]
 		if s.pins+s.holds > 0 || s.state != storage.StateFree && s.state != storage.StateSealed {
-			return false
+			return 0, false
+		}
+		if s.entry != registry.None {
+			lastUse = max(lastUse, s.tick)
 		}
 	}
-	return true
-}
-
-// lastUse is the latest moment at which a block in the part was used.
-func (p *part) lastUse() (tick uint64) {
-	for i := range p.slots {
-		if p.slots[i].entry != registry.None {
-			tick = max(tick, p.slots[i].tick)
-		}
-	}
-	return tick
+	return lastUse, true
 }
 
 // tier is the slots of one pool in one tier. Its pool's mutex guards it.
@@ -111,7 +114,8 @@ type tier struct {
 	kind  kv.Tier
 	// ns is the namespace's index in the tier's slot table.
 	ns uint32
-	// parts are the extents by their number in a Ref; nil where one has gone.
+	// parts are the extents by their number in a Ref; nil where one has gone. There
+	// are at most maxParts.
 	parts []*part
 	live  int
 	byID  map[uint32]*part

@@ -36,7 +36,7 @@ type Slot struct {
 	Generation uint64
 }
 
-// LookupResult is the answer to Manager.Lookup. Its slots are pinned.
+// LookupResult is the answer to Pool.Lookup. Its slots are pinned.
 type LookupResult struct {
 	// Slots are the host slots of the first len(Slots) blocks asked for.
 	Slots []Slot
@@ -53,7 +53,7 @@ type Grant struct {
 	Slot  Slot
 }
 
-// GrantResult is the answer to Manager.Grant: len(Grants)+Present+Refused is
+// GrantResult is the answer to Pool.Grant: len(Grants)+Present+Refused is
 // the number of blocks offered.
 type GrantResult struct {
 	Grants  []Grant
@@ -61,9 +61,9 @@ type GrantResult struct {
 	Refused int
 }
 
-// EventSink receives the pool's own residency changes. The manager calls it at
-// the registry's commit point, in order, with its lock held: it must not block
-// and must not call the manager. A removal is reported before its slot can be
+// EventSink receives the pools' own residency changes. A pool calls it at the
+// registry's commit point, in order, with its lock held: it must not block and
+// must not call the manager or a pool. A removal is reported before its slot can be
 // granted again.
 type EventSink interface {
 	BlockStored(ns kv.NamespaceID, t kv.Tier, b Block)

@@ -2,10 +2,10 @@ package blockmgr
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
@@ -35,7 +35,7 @@ type write struct {
 // queue is full the block is offered again once there is room, or when a lookup
 // finds it.
 func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
-	if p.disk == nil || s.queued || s.missed || s.attempts >= writeAttempts {
+	if p.disk == nil || s.queued || s.missed && s.wanted || s.attempts >= writeAttempts {
 		return
 	}
 	if p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
@@ -47,6 +47,12 @@ func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
 			p.count.WriteBehindFiltered++
 			return
 		}
+	}
+	s.wanted = true
+	if p.broker.breaker.isOpen() {
+		p.count.WriteBehindDropped++
+		p.missLocked(ref, s)
+		return
 	}
 	p.enqueueWriteLocked(ref, s)
 }
@@ -64,7 +70,8 @@ func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
 	p.writeWork.Signal()
 }
 
-// missLocked has a block offered again later. Its slot is not held meanwhile.
+// missLocked has a block offered again later. Its slot is not held meanwhile; if
+// another block has it by then, that one is looked at instead.
 func (p *Pool) missLocked(ref registry.Ref, s *slot) {
 	if !s.missed {
 		s.missed = true
@@ -82,11 +89,15 @@ func (p *Pool) offerMissedLocked() {
 		ref := p.missed.pop()
 		s := p.host.slot(ref)
 		s.missed = false
-		if s.state == storage.StateSealed && !s.queued && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
+		if s.wanted && s.state == storage.StateSealed && !s.queued && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
 			p.enqueueWriteLocked(ref, s)
 		}
 	}
 }
+
+// writeLoops is how many batches are on their way at once: while one waits for its
+// records the other keeps the disk busy.
+const writeLoops = 2
 
 // writeLoop copies blocks to disk, batch by batch, until the pool stops.
 func (p *Pool) writeLoop() {
@@ -101,14 +112,14 @@ func (p *Pool) writeLoop() {
 			p.doneLocked(1)
 		case p.writing.len() == 0 && p.missed.len() == 0:
 			p.writeWork.Wait()
-		case !p.broker.breaker.allow():
+		case !p.broker.breaker.ready():
 			p.shelveLocked()
 			again := time.AfterFunc(p.broker.breaker.untilTry(), p.wakeWriter)
 			p.writeWork.Wait()
 			again.Stop()
 		default:
 			p.offerMissedLocked()
-			if p.writing.len() > 0 {
+			if p.writing.len() > 0 && p.broker.breaker.allow() {
 				p.writeBatchLocked()
 			}
 		}
@@ -143,9 +154,10 @@ func (p *Pool) shelveLocked() {
 func (p *Pool) writeBatchLocked() {
 	// No more than there is room for now: what is queued while the tier grows
 	// belongs to the next batch, or it would evict where the tier could grow.
-	taken := min(p.writing.len(), p.cfg.TransferBatch)
-	p.growDiskLocked(taken)
-	var batch []write
+	wanted := min(p.writing.len(), p.cfg.TransferBatch)
+	p.growDiskLocked(wanted)
+	taken := min(p.writing.len(), wanted) // the other loop may have been here
+	batch := make([]write, 0, taken)
 	for range taken {
 		if w, ok := p.takeWriteLocked(p.writing.pop()); ok {
 			batch = append(batch, w)
@@ -155,25 +167,13 @@ func (p *Pool) writeBatchLocked() {
 	if len(batch) == 0 {
 		return
 	}
-	watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
-	defer watch.Stop()
 	if err := p.flushDiskLocked(); err != nil {
 		for i := range batch {
 			batch[i].err = err
 		}
 	} else {
 		p.mu.Unlock()
-		var g errgroup.Group
-		g.SetLimit(p.cfg.Transfers)
-		for i := range batch {
-			g.Go(func() error {
-				w := &batch[i]
-				w.err = w.file.WriteSlot(w.index, w.buf)
-				return nil
-			})
-		}
-		// The errors are in the batch: one bad block does not stop the others.
-		_ = g.Wait()
+		p.writeBytes(batch)
 		p.mu.Lock()
 	}
 	for i := range batch {
@@ -184,13 +184,32 @@ func (p *Pool) writeBatchLocked() {
 	_ = p.flushDiskLocked()
 }
 
-// writeStalled says that a batch has not ended in time. Its blocks stay held and
-// readable; only offloading waits.
+// writeBytes writes a batch's bytes, as many blocks at once as Config.Transfers
+// says for all loops together. The errors are in the batch: one bad block does
+// not stop the others.
+func (p *Pool) writeBytes(batch []write) {
+	var wg sync.WaitGroup
+	for i := range batch {
+		p.writeSlots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-p.writeSlots }()
+			w := &batch[i]
+			watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
+			w.err = w.file.WriteSlot(w.index, w.buf)
+			watch.Stop()
+		})
+	}
+	wg.Wait()
+}
+
+// writeStalled says that a write has not ended in time. Its block stays held and
+// readable; what waits behind it is let go.
 func (p *Pool) writeStalled() {
 	p.broker.breaker.stalled()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.count.WritesStalled++
+	p.shelveLocked()
 }
 
 // takeWriteLocked finds a disk slot for a queued host slot. It lets go of the
@@ -227,7 +246,7 @@ func (p *Pool) takeWriteLocked(ref registry.Ref) (write, bool) {
 func (p *Pool) wroteLocked(w *write) {
 	s := p.host.slot(w.host)
 	s.queued = false
-	p.releaseLocked(p.host, w.host)
+	defer p.releaseLocked(p.host, w.host)
 	if w.err == nil {
 		p.broker.breaker.succeeded()
 		p.count.WriteBehind++
@@ -242,7 +261,9 @@ func (p *Pool) wroteLocked(w *write) {
 	}
 	if errors.Is(w.err, storage.ErrMemory) {
 		p.dropLocked(p.disk, w.disk, storage.StateFree)
-		p.dropDamagedLocked(w.host, s, w.err)
+		if s.state == storage.StateSealed {
+			p.dropDamagedLocked(w.host, s, w.err)
+		}
 		return
 	}
 	p.count.WriteErrors++
@@ -266,16 +287,27 @@ func (p *Pool) wroteLocked(w *write) {
 var errTable = errors.New("slot table could not be written")
 
 // flushDiskLocked writes the changed pages of the disk tier's records; it lets
-// go of the mutex for that. Pages that fail stay changed.
+// go of the mutex for that. When it returns, everything is written that had
+// changed when it was called, by whomever: two flushes at a time could write an
+// older page over a newer one. Pages that fail stay changed.
 func (p *Pool) flushDiskLocked() error {
+	p.mu.Unlock()
+	p.flushing.Lock()
+	defer p.flushing.Unlock()
+	p.mu.Lock()
 	var pages []storage.Page
 	for _, part := range p.disk.parts {
 		if part != nil {
 			pages = part.recs.TakeDirty(pages)
 		}
 	}
+	if len(pages) == 0 {
+		return nil
+	}
 	p.mu.Unlock()
+	watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
 	err := storage.WritePages(pages)
+	watch.Stop()
 	p.mu.Lock()
 	if err == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -149,5 +150,41 @@ func TestFilterIsNotAskedWhereThereIsNoDisk(t *testing.T) {
 	p.find(blocks)
 	if got := filter.take(blocks); !slices.Equal(got, []int{0, 0}) {
 		t.Errorf("asked %v", got)
+	}
+}
+
+// only is a filter that wants some blocks on disk.
+type only map[kv.SequenceHash]bool
+
+func (o only) ShouldOffload(h kv.SequenceHash) bool { return o[h] }
+
+func TestFilterIsAskedForABlockInASlotThatWaitedForTheDisk(t *testing.T) {
+	wanted := only{}
+	for i := range uint64(8) {
+		wanted[chain(50+i, 1)[0].Seq] = true
+	}
+	p, gate, armed := stallingPool(t, storage.OpWrite, func(cfg *Config) {
+		cfg.Transfers, cfg.TransferBatch, cfg.Filter, cfg.IODeadline = 1, 1, wanted, time.Minute
+	})
+	armed.Store(true)
+	sealed := func() bool { return p.Stats().SealQueue == 0 }
+	for i := range uint64(8) {
+		p.store(chain(50+i, 1)) // the last ones find the queue full
+		waitFor(t, sealed)
+	}
+	var unwanted []Block
+	for i := range uint64(3) {
+		b := chain(90+i, 1)
+		unwanted = append(unwanted, b...)
+		p.store(b)
+		waitFor(t, sealed)
+	}
+	armed.Store(false)
+	gate.Open()
+	p.quiesce()
+	for _, tier := range p.tiersOf(unwanted) {
+		if tier == 'B' || tier == 'D' {
+			t.Errorf("blocks that the filter does not want are in %s", p.tiersOf(unwanted))
+		}
 	}
 }

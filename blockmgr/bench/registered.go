@@ -81,7 +81,7 @@ func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks i
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		part, err := arena.Grow(index, tinySlot, 0)
+		part, err := arena.Grow(index, tinySlot, 1, 0)
 		if err != nil {
 			return err
 		}

@@ -120,6 +120,8 @@ func TestSwitchCanBeSaidToBeOff(t *testing.T) {
 func TestBadValueIsAnErrorThatNamesVariableValueAndRange(t *testing.T) {
 	for pair, want := range map[string]string{
 		"DYN_KVBM_CPU_CACHE_GB=100GB":                       "GB, 0 to 1000000000, decimal fractions allowed",
+		"DYN_KVBM_CPU_CACHE_GB=1_0":                         "GB, 0 to 1000000000, decimal fractions allowed",
+		"DYN_KVBM_CPU_CACHE_GB=0x1p4":                       "GB, 0 to 1000000000, decimal fractions allowed",
 		"DYN_KVBM_CPU_CACHE_GB=-1":                          "GB, 0 to 1000000000, decimal fractions allowed",
 		"DYN_KVBM_CPU_CACHE_GB=NaN":                         "GB, 0 to 1000000000, decimal fractions allowed",
 		"DYN_KVBM_DISK_CACHE_GB=inf":                        "GB, 0 to 1000000000, decimal fractions allowed",

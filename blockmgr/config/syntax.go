@@ -27,7 +27,8 @@ func gigabytes() syntax[uint64] {
 		accepts: fmt.Sprintf("GB, 0 to %.0f, decimal fractions allowed", float64(maxGB)),
 		parse: func(s string) (uint64, bool) {
 			gb, err := strconv.ParseFloat(s, 64)
-			if err != nil || math.IsNaN(gb) || gb < 0 || gb > maxGB {
+			// ParseFloat takes hexadecimal numbers too.
+			if err != nil || strings.ContainsAny(s, "xX_") || math.IsNaN(gb) || gb < 0 || gb > maxGB {
 				return 0, false
 			}
 			if gb == 0 {

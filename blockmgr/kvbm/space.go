@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
@@ -43,6 +44,6 @@ func (r *room) space() (s resource.Space, held uint64, err error) {
 	if s, err = resource.SpaceOf(r.dir); err != nil {
 		return s, 0, err
 	}
-	held, err = resource.HeldBytes(r.dir)
+	held, err = storage.HeldBytes(r.dir)
 	return s, held, err
 }

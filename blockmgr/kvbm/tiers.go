@@ -7,7 +7,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -139,9 +138,13 @@ func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 	return c
 }
 
-// extentBytes is the size of the files of a tier of that many bytes.
+// extentBytes is the size of the files of a tier of that many bytes. It is a
+// power of two, because a slot table with another extent size is made anew: a
+// tier that grows or shrinks keeps its blocks unless the size goes past one.
 func extentBytes(tier uint64) uint64 {
-	const step = maxFiles * storage.PageSize
-	share := (tier + step - 1) / step * storage.PageSize
-	return min(max(share, blockmgr.DefaultExtentBytes), blockmgr.MaxExtentBytes)
+	size := uint64(blockmgr.DefaultExtentBytes)
+	for size < blockmgr.MaxExtentBytes && tier/size > maxFiles {
+		size *= 2
+	}
+	return size
 }

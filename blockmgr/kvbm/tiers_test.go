@@ -233,7 +233,7 @@ func TestBlocksOfAnotherModelGiveTheirRoomUp(t *testing.T) {
 func TestLargeTiersHaveFewFiles(t *testing.T) {
 	for _, c := range []struct{ tier, extent uint64 }{
 		{1 << 20, blockmgr.DefaultExtentBytes}, {64 << 30, blockmgr.DefaultExtentBytes},
-		{64<<30 + 1, blockmgr.DefaultExtentBytes + slotBytes}, {512 << 30, 512 << 20}, {1 << 50, blockmgr.MaxExtentBytes},
+		{100 << 30, 128 << 20}, {110 << 30, 128 << 20}, {512 << 30, 512 << 20}, {1 << 50, blockmgr.MaxExtentBytes},
 	} {
 		if got := extentBytes(c.tier); got != c.extent {
 			t.Errorf("a tier of %d bytes has extents of %d, want %d", c.tier, got, c.extent)

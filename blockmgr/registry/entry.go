@@ -12,6 +12,8 @@ const (
 	// MaxParts is how many parts can be named; the last number is kept out, so
 	// that no slot is NoRef.
 	MaxParts = 1<<(32-RefSlotBits) - 1
+	// MaxPartSlots is how many slots of a part can be named.
+	MaxPartSlots = 1 << RefSlotBits
 	// NoRef is no slot.
 	NoRef = ^Ref(0)
 )

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"hash/maphash"
+	"iter"
 	"unsafe"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -123,10 +124,16 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 
 // All yields every entry that exists, ghosts included, by rising id. What the
 // loop vacates is not yielded later; what it occupies may or may not be.
-func (r *Registry) All(yield func(ID, *Entry) bool) {
-	for id := range r.entries.made {
-		if e := r.At(id); e.exists() && !yield(id, e) {
-			return
+func (r *Registry) All(yield func(ID, *Entry) bool) { r.From(0)(yield) }
+
+// From is All for the entries whose id is first or more. It lets a long walk be
+// made in parts.
+func (r *Registry) From(first ID) iter.Seq2[ID, *Entry] {
+	return func(yield func(ID, *Entry) bool) {
+		for id := first; id < r.entries.made; id++ {
+			if e := r.At(id); e.exists() && !yield(id, e) {
+				return
+			}
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -23,8 +24,11 @@ type ArenaConfig struct {
 	// Bytes is the budget: how much the slots of all extents take together. What
 	// else is in the files comes on top: the generation words at the head of a
 	// host extent (a page for 512 slots), rounding to huge pages, and the table.
+	// Zero is no budget: whoever asks for extents bounds them.
 	Bytes uint64
-	// ExtentBytes is what the slots of one extent take, unless less is left.
+	// ExtentBytes is what the slots of one extent take, unless less is left. Zero is
+	// ExtentBytesFor(Bytes), or what the table that is there was made for if that
+	// is more: such a table is taken over whatever extents it was made for.
 	ExtentBytes uint64
 	Disk        DiskOptions
 	Log         *zap.Logger
@@ -45,6 +49,9 @@ type arena struct {
 	// named are the directory indices handed out since the arena was opened. They
 	// stay their namespaces' although these may have no extent left.
 	named map[uint32]struct{}
+
+	// left counts the extents that are leaving; see holding.
+	left atomic.Int64
 }
 
 // holding is one extent of an arena.
@@ -52,6 +59,8 @@ type holding struct {
 	sectionHead
 	// unclaimed: an earlier agent made it and nobody has asked for it yet.
 	unclaimed bool
+	// leaving: nobody uses it any more, but its file could not be removed.
+	leaving bool
 }
 
 const tableName = "slots.table"
@@ -68,12 +77,17 @@ func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
-	want := header{kind: kind, extentBytes: cfg.ExtentBytes, bootID: readBootID()}
-	want.stride = uint32(roundUp(max(cfg.ExtentBytes/PageSize, 64), PageSize/RecordSize))
-	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, fs.Unit, cfg.Disk.wrap)
+	anySize := cfg.ExtentBytes == 0
+	if anySize {
+		cfg.ExtentBytes = ExtentBytesFor(cfg.Bytes)
+	}
+	cfg.Bytes = cmp.Or(cfg.Bytes, unboundedBytes)
+	want := header{kind: kind, extentBytes: cfg.ExtentBytes, stride: strideOf(cfg.ExtentBytes), bootID: readBootID()}
+	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, anySize, fs.Unit, cfg.Disk.wrap)
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
+	cfg.ExtentBytes = max(cfg.ExtentBytes, t.header.extentBytes)
 	a := &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}, named: map[uint32]struct{}{}}
 	if err := a.takeOver(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
@@ -116,18 +130,19 @@ func (a *arena) takeOver() error {
 // and are kept in any case.
 func (a *arena) adopt(files []extentFile) error {
 	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
-	var errs []error
+	var bad, beyond []extentFile
+	var firstBad error
 	var used uint64
 	good := map[extentFile]sectionHead{}
 	for _, f := range files {
 		head, err := a.inspect(f)
 		if err != nil {
-			errs = append(errs, a.removeFiles([]extentFile{f}, err))
+			bad, firstBad = append(bad, f), cmp.Or(firstBad, err)
 			continue
 		}
 		good[f] = head
 		if a.hasSessions(head.namespace) {
-			a.extents[f.section] = holding{head, true}
+			a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
 			used += head.bytes()
 		}
 	}
@@ -137,13 +152,13 @@ func (a *arena) adopt(files []extentFile) error {
 			continue
 		}
 		if used+head.bytes() > a.cfg.Bytes {
-			errs = append(errs, a.removeFiles([]extentFile{f}, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
+			beyond = append(beyond, f)
 			continue
 		}
-		a.extents[f.section] = holding{head, true}
+		a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
 		used += head.bytes()
 	}
-	return errors.Join(errs...)
+	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
 }
 
 // inspect finds out what an extent file holds, from its section's first page.
@@ -182,14 +197,14 @@ func (a *arena) path(section, id uint32) string {
 	return filepath.Join(a.cfg.Dir, extentFile{section: section, id: id, whole: true}.name())
 }
 
-// removeFiles unlinks extent files that nobody will use again. Whoever still
-// maps one keeps its memory.
+// removeFiles unlinks extent files that nobody will use again, why being true of
+// the first of them at least. Whoever still maps one keeps its memory.
 func (a *arena) removeFiles(files []extentFile, why error) error {
 	if len(files) == 0 {
 		return nil
 	}
 	a.cfg.Log.Warn("extents of an earlier agent are removed", zap.Stringer("tier", a.kind), zap.String("dir", a.cfg.Dir),
-		zap.Int("extents", len(files)), zap.String("first", files[0].name()), zap.Error(why))
+		zap.Int("extents", len(files)), zap.String("first", files[0].name()), zap.NamedError("why", why))
 	var errs []error
 	for _, f := range files {
 		errs = append(errs, unlink(filepath.Join(a.cfg.Dir, f.name())))

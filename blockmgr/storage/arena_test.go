@@ -37,7 +37,7 @@ func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskPart {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part, err := d.Grow(ns, testSlot, 0)
+	part, err := d.Grow(ns, testSlot, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

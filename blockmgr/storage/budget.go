@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+
+	"go.uber.org/zap"
 )
 
 // need is what somebody wants of a new extent. maxSlots 0 means no bound.
@@ -15,12 +18,16 @@ type need struct {
 }
 
 // reserve takes a new extent's slots out of the budget and gives it an id and a
-// place in the table. When the budget is used, an unclaimed extent yields, by
-// drop; ErrFull means that there is none.
-func (a *arena) reserve(n need, drop func(section uint32, h holding)) (section uint32, head sectionHead, err error) {
+// place in the table. When the budget is used, an unclaimed extent yields, whose
+// file goes by remove; ErrFull means that there is none. Files that could not be
+// removed earlier are tried again first.
+func (a *arena) reserve(n need, remove func(path string) error) (section uint32, head sectionHead, err error) {
 	item, ok := a.table.item(n.ns)
 	if !ok || item.slotBytes != n.slotBytes {
 		return 0, sectionHead{}, fmt.Errorf("%s extent: slots of %d bytes: namespace %d has %d", a.kind, n.slotBytes, n.ns, item.slotBytes)
+	}
+	for section, h := range a.takeLeaving() {
+		a.discard(section, h, remove)
 	}
 	for {
 		section, head, err = a.tryReserve(n)
@@ -31,7 +38,7 @@ func (a *arena) reserve(n need, drop func(section uint32, h holding)) (section u
 		if !ok {
 			return 0, sectionHead{}, err
 		}
-		drop(section, h)
+		a.discard(section, h, remove)
 	}
 	if err != nil {
 		return 0, sectionHead{}, err
@@ -96,6 +103,44 @@ func (a *arena) release(section uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.extents, section)
+}
+
+// discard makes an extent that nobody has open go, by remove. Its bytes and its
+// place are another's only when its file is gone: while it cannot be removed, the
+// extent is leaving, and is tried again before the next one is made.
+func (a *arena) discard(section uint32, h holding, remove func(path string) error) {
+	path := a.path(section, h.extent)
+	if err := remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		a.cfg.Log.Warn("extent cannot be removed for now; its room stays taken",
+			zap.Stringer("tier", a.kind), zap.String("path", path), zap.Error(err))
+		h.leaving = true
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.extents[section] = h
+		a.left.Add(1)
+		return
+	}
+	a.release(section)
+}
+
+// takeLeaving takes the extents that are leaving, by place in the table: the
+// caller, and nobody else meanwhile, tries to make them go.
+func (a *arena) takeLeaving() map[uint32]holding {
+	if a.left.Load() == 0 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := map[uint32]holding{}
+	for section, h := range a.extents {
+		if h.leaving {
+			h.leaving = false
+			a.extents[section] = h
+			taken[section] = h
+			a.left.Add(-1)
+		}
+	}
+	return taken
 }
 
 // takeUnclaimed are the extents that namespace ns had before the restart, in

@@ -133,7 +133,7 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := growDisk(t, d, nsA), growDisk(t, d, nsA)
-	if _, err := d.Grow(0, testSlot, 0); !errors.Is(err, ErrFull) {
+	if _, err := d.Grow(0, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Errorf("third extent: %v", err)
 	}
 	parts := []DiskPart{one, two}
@@ -194,7 +194,7 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Grow(ns, testSlot, 0); !errors.Is(err, ErrFull) {
+	if _, err := d.Grow(ns, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Fatalf("a third extent: %v", err)
 	}
 	d.Drop(b)

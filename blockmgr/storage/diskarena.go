@@ -11,8 +11,8 @@ import (
 )
 
 // DiskArena is the node's disk tier. Its extents outlive the agent and the
-// boot: an arena of the same version and extent size is opened with the blocks
-// it had.
+// boot: an arena of the same version, and of the extent size if one is asked for,
+// is opened with the blocks it had.
 type DiskArena struct{ arena *arena }
 
 // DiskPart is one extent of a disk arena with its records.
@@ -51,7 +51,7 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 			part, err := d.reopen(section, &held.sectionHead)
 			if err != nil {
 				d.arena.cfg.Log.Warn("disk extent is dropped", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
-				d.discard(section, held)
+				d.arena.discard(section, held, unlink)
 				continue
 			}
 			if !yield(part) {
@@ -74,11 +74,11 @@ func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) 
 }
 
 // Grow makes one extent for namespace ns, with ExtentBytes of slots of slotBytes
-// each or what is left of the budget, but, unless it is zero, at most maxSlots.
-// When the budget is used, an extent of a namespace that nobody has claimed
-// since the restart yields; ErrFull means that there is none.
-func (d *DiskArena) Grow(ns uint32, slotBytes, maxSlots uint64) (DiskPart, error) {
-	section, head, err := d.arena.reserve(need{ns: ns, slotBytes: slotBytes, maxSlots: maxSlots}, d.discard)
+// each or what is left of the budget, but at least minSlots and, unless it is
+// zero, at most maxSlots. When the budget is used, an extent of a namespace that
+// nobody has claimed since the restart yields; ErrFull means that there is none.
+func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskPart, error) {
+	section, head, err := d.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, unlink)
 	if err != nil {
 		return DiskPart{}, err
 	}
@@ -117,17 +117,18 @@ func (d *DiskArena) Drop(p DiskPart) {
 	if err := p.close(); err != nil {
 		d.arena.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.path), zap.Error(err))
 	}
-	d.discard(section, d.arena.holding(section))
+	d.arena.discard(section, d.arena.holding(section), unlink)
 }
 
-// discard removes the file of an extent that is not open. Its bytes are free for
-// another only then.
-func (d *DiskArena) discard(section uint32, held holding) {
-	if err := unlink(d.arena.path(section, held.extent)); err != nil {
-		d.arena.cfg.Log.Warn("dropping a disk extent", zap.Error(err))
-	}
-	d.arena.release(section)
-}
+// Leaving is how many extents are gone whose files could not be removed yet.
+// Their room stays taken, and each Grow tries again. It waits for nothing.
+func (d *DiskArena) Leaving() int { return int(d.arena.left.Load()) }
+
+// ExtentBytes is what the slots of one extent take; see ArenaConfig.
+func (d *DiskArena) ExtentBytes() uint64 { return d.arena.cfg.ExtentBytes }
+
+// MostSlots is how many slots of slotBytes the largest extent has.
+func (d *DiskArena) MostSlots(slotBytes uint64) uint64 { return d.arena.mostSlots(slotBytes) }
 
 // Sync returns when all pages that WritePages wrote before are on stable
 // storage. The bytes of blocks are synced by their extents.

@@ -32,8 +32,11 @@
 //   - A record is either whole or recognised as damaged (CRC32C).
 //   - A file that is not ours is refused (ErrForeign), and so is the table of a
 //     tier of the other kind and one of a later version (ErrNewer). A table of an
-//     earlier version or of another extent size is made anew, with a warning, and
-//     a host table of another boot too.
+//     earlier version is made anew, with a warning, and a host table of another
+//     boot too; and where ArenaConfig.ExtentBytes is set, one for extents of
+//     another size.
+//   - The room of an extent that is dropped is given to another only when its file
+//     is gone.
 //
 // # What outlives what
 //

@@ -209,9 +209,10 @@ func (h *HostExtent) Close() error {
 	return errors.Join(err, h.file.Close())
 }
 
-// discardHostFile unlinks the file of a host extent and gives its memory back to
-// the system, whoever maps it. Reading what is gone gives zeros and faults
-// nobody.
+// discardHostFile gives the memory of a host extent back to the system, whoever
+// maps it, and unlinks its file. Reading what is gone gives zeros and faults
+// nobody. The name goes last, so that a try that failed can be made again; a file
+// with holes under it is filled when it is opened.
 func discardHostFile(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -222,13 +223,13 @@ func discardHostFile(path string) error {
 	if err != nil {
 		return err
 	}
-	// The name goes first: under it there is never a file with holes.
-	err = os.Remove(path)
-	punch := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size())
-	if punch != nil {
-		punch = fmt.Errorf("give back the memory of %s: %w", path, punch)
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	err = retryInterrupted(func() error { return unix.Fallocate(int(f.Fd()), mode, 0, st.Size()) })
+	// Where there are no holes, whoever still maps the file keeps its memory.
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("give back the memory of %s: %w", path, err)
 	}
-	return errors.Join(err, punch)
+	return os.Remove(path)
 }
 
 // FSInfo is what matters about the file system of a host directory.

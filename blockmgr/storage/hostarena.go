@@ -11,8 +11,8 @@ import (
 )
 
 // HostArena is the node's shared host memory. It outlives the agent, but not
-// the boot: an arena of the same version and extent size is opened with the
-// blocks, pins and sessions it had. Where that cannot be, the files of the
+// the boot: an arena of the same version, and of the extent size if one is asked
+// for, is opened with the blocks, pins and sessions it had. Where that cannot be, the files of the
 // earlier agent are unlinked, and engines that still map them keep the old
 // memory for as long as they like.
 type HostArena struct {
@@ -34,9 +34,6 @@ func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
 	a, err := openArena(cfg, KindHost)
 	if err != nil {
 		return nil, err
-	}
-	if !a.fs.InMemory {
-		cfg.Log.Warn("host directory is on neither tmpfs nor hugetlbfs: blocks go through a real file system", zap.String("dir", cfg.Dir))
 	}
 	return &HostArena{arena: a}, nil
 }
@@ -72,7 +69,7 @@ func (h *HostArena) Claim(ns uint32) []HostPart {
 		part, err := h.reopen(section, &held.sectionHead)
 		if err != nil {
 			h.arena.cfg.Log.Warn("host extent is dropped", zap.String("path", h.arena.path(section, held.extent)), zap.Error(err))
-			h.discard(section, held)
+			h.arena.discard(section, held, discardHostFile)
 			continue
 		}
 		parts = append(parts, part)
@@ -98,7 +95,7 @@ func (h *HostArena) reopen(section uint32, head *sectionHead) (HostPart, error) 
 // is used, unclaimed extents yield, unless a session of their namespace is in
 // the session table; ErrFull means that dropping extents would help.
 func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostPart, error) {
-	section, head, err := h.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, h.discard)
+	section, head, err := h.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, discardHostFile)
 	if err != nil {
 		return HostPart{}, err
 	}
@@ -151,16 +148,18 @@ func (h *HostArena) Drop(p HostPart) {
 	if err := p.close(); err != nil {
 		h.arena.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.path), zap.Error(err))
 	}
-	h.discard(section, h.arena.holding(section))
+	h.arena.discard(section, h.arena.holding(section), discardHostFile)
 }
 
-// discard removes the file of an extent that is not mapped here.
-func (h *HostArena) discard(section uint32, held holding) {
-	if err := discardHostFile(h.arena.path(section, held.extent)); err != nil {
-		h.arena.cfg.Log.Warn("dropping a host extent", zap.Error(err))
-	}
-	h.arena.release(section)
-}
+// Leaving is how many extents are gone whose files could not be removed yet.
+// Their room stays taken, and each Grow tries again. It waits for nothing.
+func (h *HostArena) Leaving() int { return int(h.arena.left.Load()) }
+
+// ExtentBytes is what the slots of one extent take; see ArenaConfig.
+func (h *HostArena) ExtentBytes() uint64 { return h.arena.cfg.ExtentBytes }
+
+// MostSlots is how many slots of slotBytes the largest extent has.
+func (h *HostArena) MostSlots(slotBytes uint64) uint64 { return h.arena.mostSlots(slotBytes) }
 
 // Close unmaps the given parts and unlocks the directory. With keep all files
 // stay for the next agent, the session table too. Otherwise everything is

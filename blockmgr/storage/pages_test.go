@@ -109,7 +109,7 @@ func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
 		t.Fatal(err)
 	}
 	log.err = unix.ENOSPC
-	if _, err := d.Grow(ns, testSlot, 0); !errors.Is(err, unix.ENOSPC) {
+	if _, err := d.Grow(ns, testSlot, 1, 0); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
 	log.err = nil

@@ -29,7 +29,7 @@ func BenchmarkReopen(b *testing.B) {
 		}
 		var parts []DiskPart
 		for range extents {
-			part, err := d.Grow(ns, PageSize, 0)
+			part, err := d.Grow(ns, PageSize, 1, 0)
 			if err != nil {
 				b.Fatal(err)
 			}

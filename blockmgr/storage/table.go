@@ -26,8 +26,8 @@ type table struct {
 	// io is file, with whatever a test put in front of it.
 	io   File
 	unit uint64
-	// kind and stride are the header's. They never change, so that sections are
-	// found without mu.
+	// kind and stride are the header's. They do not change once the table is open,
+	// so that sections are found without mu.
 	kind   Kind
 	stride uint32
 	// warm tells that the sections still mean something. When it is false, why
@@ -43,15 +43,16 @@ type table struct {
 	header header
 }
 
-// openTable opens or makes the file at path and locks it. Unless the table is
-// warm, reset must follow.
-func openTable(path string, want header, unit uint64, wrap func(string, File) File) (*table, error) {
+// openTable opens or makes the file at path and locks it. With anySize a table
+// that was made for extents of another size will do. Unless the table is warm,
+// reset must follow.
+func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, File) File) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {
 		return nil, err
 	}
 	t := &table{path: path, file: f, io: wrap(path, &osFile{f: f}), unit: unit, kind: want.kind, stride: want.stride, header: want}
-	err = t.read(&want)
+	err = t.read(&want, anySize)
 	switch {
 	case errors.Is(err, errStale):
 		t.why = err
@@ -63,7 +64,7 @@ func openTable(path string, want header, unit uint64, wrap func(string, File) Fi
 
 // read takes over the table that is in the file, if there is one and it fits.
 // errStale means that it does not and is ours to make anew.
-func (t *table) read(want *header) error {
+func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
 	n, err := t.file.ReadAt(copies, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -78,6 +79,11 @@ func (t *table) read(want *header) error {
 	}
 	// Ids go on from where they were, whatever becomes of the sections.
 	t.header.nextExtent = old.nextExtent
+	if anySize && old.extentBytes <= MaxExtentBytes && old.stride == strideOf(old.extentBytes) {
+		resized := *want
+		resized.extentBytes, resized.stride = old.extentBytes, old.stride
+		want = &resized
+	}
 	if err := old.fits(want); err != nil {
 		return err
 	}
@@ -89,7 +95,7 @@ func (t *table) read(want *header) error {
 			return fmt.Errorf("%w: %w", errStale, err)
 		}
 	}
-	t.header, t.warm = old, true
+	t.header, t.stride, t.warm = old, old.stride, true
 	return nil
 }
 

@@ -107,7 +107,7 @@ func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 	if c.former == 0 {
 		return pool, nil
 	}
-	granted, pinned, err := w.m.Resume(pool, s, c.former, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
+	granted, pinned, err := pool.Resume(s, c.former, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
 	c.former = 0
 	if err != nil {
 		return nil, err

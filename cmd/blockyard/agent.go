@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
-	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
 // agentCmd runs the node agent until it is told to stop. Where a setting of KVBM
@@ -29,14 +27,14 @@ type agentCmd struct {
 	HostSize   Size     `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
 	DiskDir    string   `help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR"`
 	DiskSize   Size     `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
-	ExtentSize Size     `help:"What a pool grows by, at most 1GiB." default:"64MiB" env:"BLOCKYARD_EXTENT_SIZE"`
-	AllowUID   []uint32 `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+	ExtentSize Size     `help:"What a pool grows by, at most 1GiB. A tier that was made with another size is made anew and forgets its blocks." default:"64MiB" env:"BLOCKYARD_EXTENT_SIZE"`
+	AllowUID   []uint32 `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With another one everybody may open the socket, and the agent goes by the user that the kernel names." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 
 	DiskFilter    string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
 	DiskAllocator string            `help:"How O_DIRECT is set on disk files: after they were opened (default) or when they are (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
 	DirectIO      string            `name:"direct-io" help:"Whether disk files bypass the page cache: where it works (auto), never (off) or else not at all (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
 	ZeroFill      bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
-	IODeadline    time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
+	IODeadline    time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
 	ScrubRate     Size              `help:"Bytes a second at which each pool verifies what it stores; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
 	Quota         map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
 	DiscardHost   bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
@@ -69,7 +67,6 @@ func (c *agentCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	limitHeap(cfg.HostBytes, log)
 	a, err := agent.New(ctx, cfg, log)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil // told to stop while it started
@@ -105,7 +102,7 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 	cfg := agent.Config{
 		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
 		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
-		NoPrefetch: c.NoPrefetch,
+		NoPrefetch: c.NoPrefetch, LimitHeap: true,
 		Tuning: agent.Tuning{
 			Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
 			DiscardHost: c.DiscardHost,
@@ -114,27 +111,17 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 	if c.ScrubRate == 0 {
 		cfg.Tuning.ScrubBytesPerSecond = -1
 	}
-	c.takeSizes(s, &cfg)
+	if err := c.takeSizes(s, &cfg); err != nil {
+		return agent.Config{}, err
+	}
 	c.takeDisk(s, &cfg)
 	if err := c.takeKVBM(s, &cfg); err != nil {
 		return agent.Config{}, err
 	}
+	c.noteOthers(s, &cfg)
 	for _, w := range s.warnings {
 		log.Warn("environment", zap.String("warning", w))
 	}
 	log.Info("configuration", s.fields...)
 	return cfg, nil
-}
-
-// limitHeap has the Go heap collected before the node's memory limit is reached,
-// of which the host tier takes its part.
-func limitHeap(hostBytes uint64, log *zap.Logger) {
-	limits, err := resource.Read("/")
-	if err != nil {
-		log.Warn("the node's limits cannot be read: the heap is not limited by them", zap.Error(err))
-	}
-	if limit, ok := resource.MemoryLimit(limits, hostBytes, os.Getenv("GOMEMLIMIT")); ok {
-		debug.SetMemoryLimit(limit)
-		log.Info("heap limit", zap.Int64("bytes", limit), zap.Uint64("host_bytes", hostBytes))
-	}
 }

@@ -75,24 +75,43 @@ const (
 	kvbmDiskGB     = "DYN_KVBM_DISK_CACHE_GB"
 )
 
-// takeSizes sets the tiers' sizes. Variables of KVBM that size either tier size
-// the host, so that a disk tier alone bypasses it, as KVBM does.
-func (c *agentCmd) takeSizes(s *settings, cfg *agent.Config) {
-	source, kvbm := s.source("host-size", kvbmHostBlocks, kvbmHostGB, kvbmDiskBlocks, kvbmDiskGB)
+// takeSizes sets the tiers' sizes. Where KVBM's variables make a disk tier and no
+// host tier, there is none, as in KVBM: its variables of the disk then stand for
+// the host's. The error says that KVBM's variables leave no tier at all.
+func (c *agentCmd) takeSizes(s *settings, cfg *agent.Config) error {
+	diskNames := sizeNames(s.env.Disk, kvbmDiskBlocks, kvbmDiskGB)
+	source, disk := s.source("disk-size", diskNames...)
+	cfg.DiskBytes = uint64(c.DiskSize)
+	if disk {
+		cfg.DiskBytes, cfg.Tuning.DiskBlocks = s.env.Disk.Bytes, s.env.Disk.OverrideBlocks
+	}
+	cfg.DiskSetting = settingName(source, "disk-size")
+	s.note("disk_size", tierSize(cfg.DiskBytes, cfg.Tuning.DiskBlocks), source)
+
+	hostNames := sizeNames(s.env.Host, kvbmHostBlocks, kvbmHostGB)
+	if disk && s.env.ShouldBypassCPUCache() {
+		hostNames = append(hostNames, diskNames...)
+	}
+	source, host := s.source("host-size", hostNames...)
 	cfg.HostBytes = uint64(c.HostSize)
-	if kvbm {
+	if host {
 		cfg.HostBytes, cfg.Tuning.HostBlocks = s.env.Host.Bytes, s.env.Host.OverrideBlocks
 	}
 	cfg.HostSetting = settingName(source, "host-size")
 	s.note("host_size", tierSize(cfg.HostBytes, cfg.Tuning.HostBlocks), source)
 
-	source, kvbm = s.source("disk-size", kvbmDiskBlocks, kvbmDiskGB)
-	cfg.DiskBytes = uint64(c.DiskSize)
-	if kvbm {
-		cfg.DiskBytes, cfg.Tuning.DiskBlocks = s.env.Disk.Bytes, s.env.Disk.OverrideBlocks
+	if on := cfg.HostBytes + cfg.Tuning.HostBlocks + cfg.DiskBytes + cfg.Tuning.DiskBlocks; on == 0 && (host || disk) {
+		return s.env.CheckTiers()
 	}
-	cfg.DiskSetting = settingName(source, "disk-size")
-	s.note("disk_size", tierSize(cfg.DiskBytes, cfg.Tuning.DiskBlocks), source)
+	return nil
+}
+
+// sizeNames are the variables of a tier's size, that which decides first.
+func sizeNames(size config.CacheSize, blocks, gb string) []string {
+	if size.OverrideBlocks != 0 {
+		return []string{blocks, gb}
+	}
+	return []string{gb, blocks}
 }
 
 // settingName is what to change to change a value.
@@ -120,18 +139,20 @@ func (c *agentCmd) takeDisk(s *settings, cfg *agent.Config) {
 	s.note("disk_dir", cfg.DiskDir, source)
 
 	source, kvbm = s.source("disk-filter", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER")
-	cfg.Tuning.DiskFilter = c.DiskFilter == "frequency"
+	filter := c.DiskFilter
 	if kvbm {
-		cfg.Tuning.DiskFilter = !s.env.Offload.DisableDiskFilter
+		filter = either(s.env.Offload.DisableDiskFilter, "none", "frequency")
 	}
-	s.note("disk_filter", cfg.Tuning.DiskFilter, source)
+	cfg.Tuning.DiskFilter = filter == "frequency"
+	s.note("disk_filter", filter, source)
 
 	source, kvbm = s.source("disk-allocator", "DYN_KVBM_DISK_ALLOCATOR_TYPE")
-	cfg.Tuning.OpenDirect = c.DiskAllocator == "open-direct"
+	allocator := c.DiskAllocator
 	if kvbm {
-		cfg.Tuning.OpenDirect = s.env.DiskFiles.OpenDirect
+		allocator = either(s.env.DiskFiles.OpenDirect, "open-direct", "default")
 	}
-	s.note("open_direct", cfg.Tuning.OpenDirect, source)
+	cfg.Tuning.OpenDirect = allocator == "open-direct"
+	s.note("disk_allocator", allocator, source)
 
 	source, kvbm = s.source("direct-io", "DYN_KVBM_DISK_DISABLE_O_DIRECT")
 	mode := c.DirectIO
@@ -147,6 +168,43 @@ func (c *agentCmd) takeDisk(s *settings, cfg *agent.Config) {
 		cfg.Tuning.ZeroFill = s.env.DiskFiles.ZeroFill
 	}
 	s.note("zero_fill", cfg.Tuning.ZeroFill, source)
+}
+
+func either(condition bool, yes, no string) string {
+	if condition {
+		return yes
+	}
+	return no
+}
+
+// noteOthers logs the settings that KVBM has no variables for.
+func (c *agentCmd) noteOthers(s *settings, cfg *agent.Config) {
+	for _, v := range []struct {
+		flag  string
+		value any
+	}{
+		{"node", cfg.Node}, {"socket", c.Socket}, {"admin", c.Admin}, {"nats", withoutPassword(c.NATS)}, {"cluster", c.Cluster},
+		{"host-dir", c.HostDir}, {"extent-size", c.ExtentSize}, {"allow-uid", c.AllowUID}, {"io-deadline", c.IODeadline},
+		{"scrub-rate", c.ScrubRate}, {"quota", c.Quota}, {"discard-host", c.DiscardHost}, {"no-prefetch", c.NoPrefetch},
+	} {
+		source, _ := s.source(v.flag)
+		s.note(strings.ReplaceAll(v.flag, "-", "_"), v.value, source)
+	}
+}
+
+// withoutPassword is a list of URLs without what must not be logged.
+func withoutPassword(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, u := range list {
+		if at := strings.LastIndexByte(u, '@'); at >= 0 {
+			scheme, _, ok := strings.Cut(u, "://")
+			list[i] = "…" + u[at:]
+			if ok {
+				list[i] = scheme + "://" + list[i]
+			}
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // directIOMode is the mode of a value of --direct-io.

@@ -56,7 +56,11 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 	}{
 		"nothing": {
 			want: func(*agent.Config) {},
-			log:  map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "true (default)", "kvbm_metrics": `"" (default)`},
+			log: map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "frequency (default)", "kvbm_metrics": `"" (default)`,
+				"node": "n (--node)", "socket": "/run/blockyard/agent.sock (default)", "admin": "127.0.0.1:0 (default)", "nats": " (default)", "cluster": "default (default)",
+				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "64MiB (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
+				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)",
+				"disk_allocator": "default (default)", "direct_io": "auto (default)", "zero_fill": "false (default)", "disk_dir": "/var/lib/blockyard (default)"},
 		},
 		"KVBM's sizes": {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0.5", "DYN_KVBM_DISK_CACHE_GB": "2"},
@@ -73,6 +77,26 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				c.HostSetting, c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
 			log: map[string]string{"host_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
+		},
+		"KVBM's disk of nothing leaves the host tier on": {
+			env:  map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0"},
+			want: func(c *agent.Config) { c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB" },
+			log:  map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
+		},
+		"KVBM's disk does not count where a flag turns it off": {
+			args: []string{"--disk-size=0"},
+			env:  map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0.5"},
+			want: func(*agent.Config) {},
+			log:  map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (--disk-size)"},
+		},
+		"a number of blocks of 0 is none": {
+			env:  map[string]string{"DYN_KVBM_CPU_CACHE_GB": "100", "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "0"},
+			want: func(c *agent.Config) { c.HostBytes, c.HostSetting = 100e9, "DYN_KVBM_CPU_CACHE_GB" },
+		},
+		"flags may turn off what KVBM's variables turn on": {
+			args: []string{"--host-size=0", "--disk-size=0"},
+			env:  map[string]string{"DYN_KVBM_CPU_CACHE_GB": "1"},
+			want: func(c *agent.Config) { c.HostBytes = 0 },
 		},
 		"KVBM's numbers of blocks": {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "100", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS": "200"},
@@ -95,7 +119,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				c.DiskDir = "/mnt/kv"
 				c.Tuning.OpenDirect, c.Tuning.ZeroFill, c.Tuning.DirectIO, c.Tuning.DiskFilter = true, true, blockmgr.DirectIOOff, false
 			},
-			log: map[string]string{"direct_io": "off (DYN_KVBM_DISK_DISABLE_O_DIRECT)", "disk_filter": "false (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)"},
+			log: map[string]string{"direct_io": "off (DYN_KVBM_DISK_DISABLE_O_DIRECT)", "disk_filter": "none (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)", "disk_allocator": "open-direct (DYN_KVBM_DISK_ALLOCATOR_TYPE)"},
 		},
 		"flags over KVBM's disk files": {
 			args: []string{"--disk-dir=/a", "--disk-allocator=default", "--direct-io=require", "--disk-filter=frequency"},
@@ -141,7 +165,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			want := agent.Config{
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
 				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard", ExtentBytes: 64 << 20,
-				HostSetting: "--host-size", DiskSetting: "--disk-size",
+				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true,
 				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
 			}
 			c.want(&want)
@@ -161,7 +185,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 func TestAgentNamesTheVariableThatIsWrong(t *testing.T) {
 	for variable, value := range map[string]string{
 		"DYN_KVBM_CPU_CACHE_GB": "lots", "DYN_KVBM_METRICS_PORT": "99999", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "nvme",
-		"BLOCKYARD_HOST_SIZE": "1XB", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "100000",
+		"DYN_KVBM_DISK_CACHE_GB": "1_0", "BLOCKYARD_HOST_SIZE": "1XB", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "100000",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			_, _, err := configured(t, nil, map[string]string{variable: value})
@@ -184,6 +208,26 @@ func TestAgentWarnsOfVariablesWithoutEffect(t *testing.T) {
 	for _, name := range []string{"DYN_KVBM_CPU_CACHE_GBS", "DYN_KVBM_OBJECT_ENABLED"} {
 		if !strings.Contains(strings.Join(text, "\n"), name) {
 			t.Errorf("%s is not mentioned in %q", name, text)
+		}
+	}
+}
+
+func TestKVBMsVariablesThatLeaveNoTierAreRefused(t *testing.T) {
+	_, _, err := configured(t, nil, map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0"})
+	if err == nil || !strings.Contains(err.Error(), "DYN_KVBM_CPU_CACHE_GB 0 and DYN_KVBM_DISK_CACHE_GB 0") {
+		t.Errorf("got error %v, want the variables", err)
+	}
+}
+
+func TestNoPasswordIsLogged(t *testing.T) {
+	for urls, want := range map[string]string{
+		"":                                     "",
+		"nats://a:4222":                        "nats://a:4222",
+		"nats://u:pass@word@a:1,tls://token@b": "nats://…@a:1,tls://…@b",
+		"u:secret@a":                           "…@a",
+	} {
+		if got := withoutPassword(urls); got != want {
+			t.Errorf("%q is logged as %q, want %q", urls, got, want)
 		}
 	}
 }

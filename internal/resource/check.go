@@ -14,16 +14,59 @@ type Want struct {
 	// HostHeld and DiskHeld are the bytes that an earlier agent allocated there and
 	// that this one takes over; they need no room again.
 	HostHeld, DiskHeld uint64
+	// HostSlots and DiskSlots are how many slots the tiers are cut into, which their
+	// slot tables grow with; 0 when that is not known yet.
+	HostSlots, DiskSlots uint64
 	// HostSetting and DiskSetting name the flag or variable that the size came
 	// from, for messages; empty for "the host size" and "the disk size".
 	HostSetting, DiskSetting string
 }
 
+// What the slot tables keep in memory for each slot: a record, and for host slots
+// a pin word and a recency too.
+const (
+	hostSlotTable = 140
+	diskSlotTable = 128
+)
+
 // tier is one tier's part of a Want, with the room there is for it.
 type tier struct {
 	name, setting, dir string
 	bytes, held        uint64
+	table              uint64
 	space              Space
+}
+
+// tiers are those that ask for something.
+func (w *Want) tiers(host, disk Space) []*tier {
+	var tiers []*tier
+	for _, t := range []*tier{
+		{"host", w.HostSetting, w.HostDir, w.HostBytes, w.HostHeld, w.HostSlots * hostSlotTable, host},
+		{"disk", w.DiskSetting, w.DiskDir, w.DiskBytes, w.DiskHeld, w.DiskSlots * diskSlotTable, disk},
+	} {
+		if t.bytes == 0 {
+			continue
+		}
+		if t.setting == "" {
+			t.setting = "the " + t.name + " size"
+		}
+		tiers = append(tiers, t)
+	}
+	return tiers
+}
+
+// Memory is how much ordinary memory, which control groups count and Go's heap
+// does not hold, the tiers take: those on tmpfs, held bytes included, and the slot
+// tables. Huge pages are not ordinary memory.
+func (w *Want) Memory(host, disk Space) uint64 {
+	var sum uint64
+	for _, t := range w.tiers(host, disk) {
+		if t.takesMemory() {
+			sum += t.bytes
+		}
+		sum += t.tableMemory()
+	}
+	return sum
 }
 
 // more is what the tier still has to allocate.
@@ -33,6 +76,15 @@ func (t *tier) more() uint64 { return t.bytes - min(t.held, t.bytes) }
 // were set aside before and no limit counts them.
 func (t *tier) takesMemory() bool { return t.space.InMemory && t.space.Kind != kindHugetlbfs }
 
+// tableMemory is what the tier's slot table takes of ordinary memory. That of the
+// host tier is a file beside its extents, that of the disk tier is kept in memory.
+func (t *tier) tableMemory() uint64 {
+	if t.name == "host" && !t.takesMemory() {
+		return 0
+	}
+	return t.table
+}
+
 func (t *tier) String() string { return fmt.Sprintf("%s size %d (%s)", t.name, t.bytes, t.setting) }
 
 func (t *tier) place() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
@@ -40,21 +92,11 @@ func (t *tier) place() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.s
 // Check compares what the tiers ask for with what there is. The error, of one
 // line per problem, is for what cannot work, the warnings are for what may not;
 // both say what was asked, what is there and what to change. host and disk are
-// the SpaceOf of the tiers' directories. Slot tables and generation words, some
-// 136 bytes per slot, come on top and are not counted.
+// the SpaceOf of the tiers' directories. Generation words, 8 bytes for a slot, come
+// on top and are not counted.
 func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
-	var tiers []*tier
-	for _, t := range []*tier{
-		{"host", w.HostSetting, w.HostDir, w.HostBytes, w.HostHeld, host},
-		{"disk", w.DiskSetting, w.DiskDir, w.DiskBytes, w.DiskHeld, disk},
-	} {
-		if t.bytes == 0 {
-			continue
-		}
-		if t.setting == "" {
-			t.setting = "the " + t.name + " size"
-		}
-		tiers = append(tiers, t)
+	tiers := w.tiers(host, disk)
+	for _, t := range tiers {
 		switch {
 		case t.space.Kind != kindHugetlbfs:
 			err = errors.Join(err, checkSpace(t))
@@ -132,6 +174,11 @@ func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
 		asked, settings = asked+t.String(), settings+t.setting
 		need += t.more()
 	}
+	if need > 0 {
+		for _, t := range tiers {
+			need += t.tableMemory()
+		}
+	}
 	if need == 0 {
 		return nil, nil
 	}
@@ -191,7 +238,7 @@ const minHeap = 64 << 20
 // is collected before the tightest control group kills the agent: its limit
 // without arenaBytes and without a tenth of the rest, at least 64 MiB, for C
 // libraries and the kernel. arenaBytes is the memory of the group that is not
-// Go's: tiers on tmpfs, held bytes included, and slot tables. goMemLimit is the
+// Go's: Want.Memory of the tiers. goMemLimit is the
 // variable GOMEMLIMIT: ok is false when it is set, because then the user has
 // decided, and when no group has a limit.
 func MemoryLimit(l Limits, arenaBytes uint64, goMemLimit string) (limit int64, ok bool) {

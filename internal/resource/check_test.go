@@ -131,3 +131,28 @@ func TestMemoryLimitLeavesRoomBesideTheArena(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryIsWhatTheTiersTakeOfTheControlGroup(t *testing.T) {
+	ramDisk := shm
+	for _, c := range []struct {
+		name       string
+		host, disk Space
+		slots      uint64
+		want       uint64
+	}{
+		{"host on tmpfs", shm, nvme, 0, 4 * gib},
+		{"host on huge pages", huge, nvme, 0, 0},
+		{"disk on tmpfs too", shm, ramDisk, 0, 54 * gib},
+		{"slot tables", shm, nvme, 1000, 4*gib + 268_000},
+		{"host table on huge pages", huge, nvme, 1000, 128_000},
+	} {
+		w := wanted()
+		w.HostSlots, w.DiskSlots = c.slots, c.slots
+		if got := w.Memory(c.host, c.disk); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+	if off := new(Want).Memory(shm, shm); off != 0 {
+		t.Errorf("no tiers take %d bytes", off)
+	}
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/resource"
+)
+
+// stagingSlots is how many blocks on their way to or from the disk have room in
+// host memory at least, when the host is bypassed.
+const stagingSlots = 64
+
+// share is what one namespace takes.
+type share struct {
+	slotBytes uint64
+	// host and disk are the bytes that are the namespace's own, where tiers have a
+	// number of blocks for each namespace or the host is bypassed; else 0.
+	host, disk uint64
+}
+
+// admit lets a namespace have a pool when the tiers can hold one of its blocks
+// and the node has the memory and the disk space that the namespace adds. The
+// error is for the client; the log is told once.
+func (r *tierRoom) admit(ns *kv.Namespace) error {
+	id := ns.ID()
+	if r.knows(id) {
+		return nil
+	}
+	r.checking.Lock()
+	defer r.checking.Unlock()
+	if r.knows(id) {
+		return nil
+	}
+	r.mu.Lock()
+	all := maps.Clone(r.admitted)
+	r.mu.Unlock()
+	if len(all) >= maxPools {
+		return nil // its pool is refused, for that reason
+	}
+	err := r.tryAdmit(ns, all)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.admitted = all
+		delete(r.refused, id)
+		return nil
+	}
+	if _, told := r.refused[id]; !told {
+		r.log.Error("namespace refused", zap.Stringer("namespace", id), zap.String("model", ns.Model), zap.Error(err))
+		if len(r.refused) >= maxPools {
+			clear(r.refused)
+		}
+		r.refused[id] = struct{}{}
+	}
+	return err
+}
+
+// tryAdmit adds the namespace to all, if there is room for it beside them.
+func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share) error {
+	s, err := r.shareOf(ns)
+	if err != nil {
+		return err
+	}
+	n, err := r.lookAtNode()
+	if err != nil {
+		return err
+	}
+	all[ns.ID()] = s
+	want := r.want(all)
+	if s.host != 0 || s.disk != 0 {
+		if err := r.check(&n, want); err != nil {
+			return &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)}
+		}
+	}
+	r.limitHeap(&n, want)
+	return nil
+}
+
+func (r *tierRoom) knows(id kv.NamespaceID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.admitted[id]
+	return ok
+}
+
+// forget takes back the admission of a namespace that got no pool after all.
+func (r *tierRoom) forget(id kv.NamespaceID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.admitted, id)
+}
+
+// shareOf is what a namespace takes; a refusal when a tier that is shared holds
+// none of its blocks.
+func (r *tierRoom) shareOf(ns *kv.Namespace) (share, error) {
+	c := r.cfg
+	slot := (ns.BlockBytes() + storage.PageSize - 1) / storage.PageSize * storage.PageSize
+	s := share{slotBytes: slot, host: saturate(c.Tuning.HostBlocks, slot), disk: saturate(c.Tuning.DiskBlocks, slot)}
+	tiers := c.tiers()
+	if tiers.BypassesHost() {
+		extent := cmp.Or(c.ExtentBytes, blockmgr.DefaultExtentBytes)
+		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
+	}
+	for _, t := range []struct {
+		name, setting string
+		bytes, blocks uint64
+	}{
+		{"host", c.HostSetting, c.HostBytes, c.Tuning.HostBlocks},
+		{"disk", c.DiskSetting, c.DiskBytes, c.Tuning.DiskBlocks},
+	} {
+		if t.blocks == 0 && t.bytes != 0 && t.bytes < slot {
+			return s, refuse(proto.CodeNamespace, "HELLO namespace: %s size %d%s: holds none of its blocks, want 0 or at least %d bytes",
+				t.name, t.bytes, inBrackets(t.setting), slot)
+		}
+	}
+	return s, nil
+}
+
+func inBrackets(setting string) string {
+	if setting == "" {
+		return ""
+	}
+	return " (" + setting + ")"
+}
+
+// want is what the tiers ask for with these namespaces.
+func (r *tierRoom) want(all map[kv.NamespaceID]share) resource.Want {
+	c := r.cfg
+	w := resource.Want{
+		HostDir: c.HostDir, HostBytes: c.HostBytes, HostSetting: c.HostSetting,
+		DiskDir: c.DiskDir, DiskBytes: c.DiskBytes, DiskSetting: c.DiskSetting,
+	}
+	var host, disk uint64
+	smallest := uint64(math.MaxUint64)
+	for _, s := range all {
+		host, disk = add(host, s.host), add(disk, s.disk)
+		smallest = min(smallest, s.slotBytes)
+	}
+	tiers := c.tiers()
+	if c.Tuning.HostBlocks != 0 {
+		w.HostBytes = host
+	} else if tiers.BypassesHost() {
+		w.HostBytes, w.HostSetting = host, "the extent size"
+	}
+	if c.Tuning.DiskBlocks != 0 {
+		w.DiskBytes = disk
+	}
+	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest
+	return w
+}
+
+// saturate is the product, add the sum, or the largest number when they are too
+// large.
+func saturate(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	if high != 0 {
+		return math.MaxUint64
+	}
+	return low
+}
+
+func add(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	if carry != 0 {
+		return math.MaxUint64
+	}
+	return sum
+}

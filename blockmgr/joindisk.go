@@ -1,0 +1,205 @@
+package blockmgr
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// openDisk takes the namespace's disk extents of an earlier agent into use, as far
+// as the disk hands them out within the time that an operation may take: a disk
+// that fails or stalls does not keep engines from host memory. What is left comes
+// later, for joinDisk; nil is nothing.
+func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
+	if p.broker.disk == nil {
+		return nil
+	}
+	p.joining = true
+	// While one extent's records are looked through, the next one's are read.
+	parts, resting := make(chan storage.DiskPart), make(chan struct{})
+	p.transfers.Go(func() { p.readDisk(parts, resting) })
+	late := time.NewTimer(p.cfg.IODeadline)
+	defer late.Stop()
+	for {
+		select {
+		case found, ok := <-parts:
+			if !ok {
+				p.mu.Lock()
+				p.joining = p.disk == nil // where the manager closes
+				p.mu.Unlock()
+				return nil
+			}
+			p.mu.Lock()
+			p.recoverDiskPartLocked(found)
+			p.mu.Unlock()
+			continue
+		case <-late.C:
+		case <-resting:
+		case <-p.broker.closing:
+		}
+		p.log.Warn("the pool opens without its disk tier, which joins when the disk answers")
+		return parts
+	}
+}
+
+// readDisk enters the namespace in the disk's directory, which makes the tier, and
+// hands out its extents. Where that fails it says so, by closing resting, and
+// tries again now and then.
+func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) {
+	defer close(parts)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.stalled)
+	defer watch.Stop()
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for pause := growRetry; !p.broker.breaker.allow() || !p.enterDisk(); pause = min(2*pause, breakerPauseMax) {
+		watch.Stop()
+		if resting != nil {
+			close(resting)
+			resting = nil
+		}
+		if !p.rest(again, max(pause, p.broker.breaker.untilTry())) {
+			return
+		}
+		watch.Reset(p.cfg.IODeadline)
+	}
+	for found := range p.broker.disk.Claim(p.disk.ns) {
+		watch.Stop()
+		parts <- found
+		if p.stopped() {
+			return
+		}
+		watch.Reset(p.cfg.IODeadline)
+	}
+	p.broker.breaker.succeeded()
+}
+
+// enterDisk makes the disk tier, without an extent yet.
+func (p *Pool) enterDisk() bool {
+	arena := p.broker.disk
+	index, err := arena.Namespace(p.id, p.slotBytes)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.broker.blame(err)
+		p.count.GrowErrors++
+		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
+		return false
+	}
+	p.diskSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
+	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
+	p.reg.Expect(arena.Unclaimed(index) + p.broker.host.Unclaimed(p.host.ns))
+	return true
+}
+
+func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *part {
+	added := &part{id: found.ID, recs: found.Slots, disk: found.Extent}
+	p.recoverLocked(p.disk, added)
+	return added
+}
+
+// joinDisk takes in the rest of the disk tier while the pool is in use.
+func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
+	for found := range rest {
+		p.mu.Lock()
+		if !p.closed { // or else the process is about to end
+			p.welcomeLocked(p.recoverDiskPartLocked(found))
+		}
+		p.mu.Unlock()
+	}
+	if p.stopped() {
+		return
+	}
+	p.trim(registry.Disk)
+	p.mu.Lock()
+	p.joining = false
+	p.mu.Unlock()
+	p.log.Info("the disk tier has joined the pool")
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	p.makeDiskRoom(ctx)
+	p.offerAll()
+}
+
+// welcomeLocked does for one extent what settleRecovered and announceRecovered do
+// for all of them.
+func (p *Pool) welcomeLocked(added *part) {
+	var refs []registry.Ref
+	for i := range added.slots {
+		if s := &added.slots[i]; s.state == storage.StateSealed {
+			ref := registry.MakeRef(added.number, uint32(i))
+			refs = append(refs, ref)
+			p.settleLocked(p.disk, ref, s)
+			p.settleEntryLocked(p.disk, p.reg.At(s.entry).Parent)
+		}
+	}
+	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
+		return cmp.Compare(added.recs.Position(a.Slot()), added.recs.Position(b.Slot()))
+	})
+	for _, ref := range refs {
+		r := p.disk.record(ref)
+		p.storedLocked(p.disk, &r)
+	}
+}
+
+// offerAll offers the blocks that were sealed while there was no disk tier.
+func (p *Pool) offerAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.host.each(func(ref registry.Ref, s *slot) {
+		if s.state == storage.StateSealed && !s.unverified {
+			p.offerLocked(ref, s)
+		}
+	})
+}
+
+// awaitDiskRoom has makeDiskRoom done in the background and waits for it for as
+// long as an operation on the disk may take.
+func (p *Pool) awaitDiskRoom(ctx context.Context) {
+	p.mu.Lock()
+	lacking := p.lacksDiskLocked()
+	p.mu.Unlock()
+	if !lacking {
+		return
+	}
+	made := make(chan struct{})
+	p.transfers.Go(func() {
+		defer close(made)
+		p.makeDiskRoom(ctx)
+	})
+	late := time.NewTimer(p.cfg.IODeadline)
+	defer late.Stop()
+	select {
+	case <-made:
+	case <-late.C:
+	case <-p.broker.closing:
+	}
+}
+
+// lacksDiskLocked reports whether the disk tier is there but has no extent, and
+// nobody is making one.
+func (p *Pool) lacksDiskLocked() bool {
+	return p.disk != nil && !p.joining && p.disk.live == 0 && !p.makingRoom && !p.closing
+}
+
+// makeDiskRoom sees to it that the disk tier has an extent, unless the disk is
+// left alone.
+func (p *Pool) makeDiskRoom(ctx context.Context) {
+	p.mu.Lock()
+	if !p.lacksDiskLocked() || !p.broker.breaker.allow() {
+		p.mu.Unlock()
+		return
+	}
+	p.makingRoom = true
+	p.mu.Unlock()
+	p.findRoomIn(ctx, registry.Disk)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.makingRoom = false
+}
