@@ -51,7 +51,7 @@ func (r *tierRoom) admit(ns *kv.Namespace) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		r.admitted = all
+		r.admitted[id] = all[id]
 		delete(r.refused, id)
 		return nil
 	}
@@ -108,7 +108,7 @@ func (r *tierRoom) shareOf(ns *kv.Namespace) (share, error) {
 	s := share{slotBytes: slot, host: saturate(c.Tuning.HostBlocks, slot), disk: saturate(c.Tuning.DiskBlocks, slot)}
 	tiers := c.tiers()
 	if tiers.BypassesHost() {
-		extent := cmp.Or(c.ExtentBytes, blockmgr.DefaultExtentBytes)
+		extent := cmp.Or(c.ExtentBytes, blockmgr.ExtentBytesFor(0))
 		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
 	}
 	for _, t := range []struct {

@@ -55,7 +55,8 @@ type Config struct {
 	HostBytes uint64
 	DiskDir   string
 	DiskBytes uint64
-	// ExtentBytes is what a pool grows by, default 64 MiB.
+	// ExtentBytes is what a pool grows by; 0 leaves it to the size of each tier. See
+	// blockmgr.Config.
 	ExtentBytes uint64
 	// AllowUIDs are the users whose processes may connect; empty means the agent's
 	// own and root. With others among them everybody may open the socket, and a
@@ -227,19 +228,30 @@ func (c *Config) Validate() error {
 	return tiers.Validate()
 }
 
-// validateExtents checks that the tiers have not too many extents, naming what
-// to change.
+// validateExtents checks that the tiers have not too many blocks or extents,
+// naming what to change.
 func (c *Config) validateExtents() error {
-	extent := cmp.Or(c.ExtentBytes, blockmgr.DefaultExtentBytes)
 	for _, t := range []struct {
 		name, setting string
-		bytes         uint64
-	}{{"host", c.HostSetting, c.HostBytes}, {"disk", c.DiskSetting, c.DiskBytes}} {
-		if n := t.bytes / extent; n > blockmgr.MaxExtents && extent >= storage.PageSize {
-			least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
-			return fmt.Errorf("%s size %d%s: makes %d extents of the extent size %d, want at most %d: an extent size of at least %d, or a smaller tier",
-				t.name, t.bytes, inBrackets(t.setting), n, extent, blockmgr.MaxExtents, least)
+		bytes, blocks uint64
+	}{
+		{"host", c.HostSetting, c.HostBytes, c.Tuning.HostBlocks},
+		{"disk", c.DiskSetting, c.DiskBytes, c.Tuning.DiskBlocks},
+	} {
+		if t.blocks > blockmgr.MaxBlocks {
+			return fmt.Errorf("%s size of %d blocks%s: want at most %d", t.name, t.blocks, inBrackets(t.setting), uint64(blockmgr.MaxBlocks))
 		}
+		extent := cmp.Or(c.ExtentBytes, blockmgr.ExtentBytesFor(t.bytes))
+		n := t.bytes / extent
+		if n <= blockmgr.MaxExtents || extent < storage.PageSize {
+			continue
+		}
+		least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
+		if least > blockmgr.MaxExtentBytes {
+			return fmt.Errorf("%s size %d%s: want at most %d bytes", t.name, t.bytes, inBrackets(t.setting), uint64(blockmgr.MaxExtents*blockmgr.MaxExtentBytes))
+		}
+		return fmt.Errorf("%s size %d%s: makes %d extents of the extent size %d, want at most %d: an extent size of at least %d, or a smaller tier",
+			t.name, t.bytes, inBrackets(t.setting), n, extent, blockmgr.MaxExtents, least)
 	}
 	return nil
 }

@@ -204,3 +204,27 @@ func TestUnknownPathsAndMethodsAreRefusedInJSON(t *testing.T) {
 	status, body = post(t, a, "/v1/pools", "{}")
 	refused(status, http.StatusMethodNotAllowed, body, "GET")
 }
+
+func TestDumpOfSeveralPoolsIsOneListOfJSON(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	for n := range 3 {
+		var pools []struct{ Blocks []struct{ Key string } }
+		_, body := get(t, a, "/v1/pools")
+		if err := json.Unmarshal([]byte(body), &pools); err != nil || len(pools) != n {
+			t.Fatalf("with %d pools: error %v, %s", n, err, body)
+		}
+		for _, p := range pools {
+			if len(p.Blocks) != 2 {
+				t.Errorf("a pool has %d blocks, want 2", len(p.Blocks))
+			}
+		}
+		h := helloOf(uint64(n + 1))
+		h.Namespace.Weights = fmt.Sprint(n)
+		c, err := a.dialWith(t, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+		eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	}
+}

@@ -9,15 +9,17 @@
 // copying. A process has one watch, and a bounded number of such sessions, however
 // often it comes back. The processes of a session are on record before their
 // WELCOME leaves; the next agent waits for them, or until their scheduler comes
-// back with RESUME, before anybody else gets what the session held. Whatever a client sends, only its own connection can
-// suffer: bodies are checked before they are used, every list, table and wait is
-// bounded, and a client that does not read is cut off.
+// back with RESUME, before anybody else gets what the session held. A namespace has
+// a pool only where the node has room for it. Whatever a client sends, only its own
+// connection can suffer: bodies are checked before they are used, every list, table
+// and wait is bounded, and a client that does not read is cut off.
 //
 // # Parts and who owns them
 //
 // Agent owns everything and nothing outlives its Run:
 //
-//	Agent ── blockmgr.Manager     the pools
+//	Agent ── tierRoom             what the tiers take, and what the node has
+//	      ── blockmgr.Manager     the pools
 //	      ── eventHub             one stream per pool and per worker rank, their feeds
 //	      ── publisher.NATS       where feeds go; absent without a NATS URL
 //	      ── sessionServer        the socket, its connections and sessions
@@ -38,18 +40,23 @@
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
 //	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
 //	        └─► proto.Conn's
+//	tierRoom.checking ─► tierRoom.mu
 //	sessionServer.mu, formerSessions.mu, cacheCounters.mu
 //
 // eventHub.mu and those of the last line are held for a look at their maps and no
 // lock is taken under them: the hub lets go before it calls a stream. No lock of the
 // agent is held while a pool is opened, a grant or a pin is made, or a socket is
-// waited for, but link.mu, which only delays its own connection. Sessions that
-// need a pool which another one is opening wait for a channel.
+// waited for, but link.mu, which only delays its own connection. tierRoom.checking
+// is held while file systems are looked at, which only delays the first sessions
+// of other namespaces. Sessions that need a pool which another one is opening wait
+// for a channel. What a scrape shows of file systems was looked at before, in the
+// background, so that one that hangs hangs nothing else.
 //
 // # Start and stop
 //
 // New checks the whole configuration and then starts in this order: NATS, block
-// manager (sizes are compared with what the node has; it locks its directories),
+// manager (sizes are compared with what the node has, as far as they are known
+// without a block size; it locks its directories),
 // agent socket and the waits for former sessions, admin sockets. It undoes that
 // when a step fails or its context ends between two steps. Run then serves.
 // When its context ends: the agent says that it is not ready and stops
@@ -61,8 +68,8 @@
 //
 // # Failure
 //
-// A process that cannot be watched never counts as gone: what it held stays out of
-// use, and a gauge shows it. RESUME proves itself by its process, so that such an
+// A process that cannot be watched never counts as gone, and that /proc does not
+// show it proves nothing: what it held stays out of use, and a gauge shows it. RESUME proves itself by its process, so that such an
 // engine cannot resume either. Without NATS the agent serves its engines and publishes nothing. A
 // rank whose events cannot be followed costs its worker its device residency in
 // the router and nothing else.

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -99,5 +103,34 @@ func TestOrderlyStopIsLoggedAsOne(t *testing.T) {
 		if e.Level >= zap.WarnLevel && e.LoggerName == "sessions" {
 			t.Errorf("a warning: %s %v", e.Message, e.ContextMap())
 		}
+	}
+}
+
+func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	a.server.mu.Lock()
+	s := a.server.byID[blockmgr.SessionID(c.Welcome().Session)]
+	a.server.mu.Unlock()
+	table := a.server.processes
+	for n := range storage.MaxSessionProcesses - 2 {
+		if err := s.admit(table.unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alive := []blockmgr.Process{table.identify(int32(os.Getppid())), table.identify(1)}
+	if !identified(alive[0]) || alive[0] == alive[1] {
+		t.Skip("two other processes are needed")
+	}
+	before := len(s.procs)
+	var refused *refusal
+	if err := s.inherit(&blockmgr.Former{Processes: alive}); !errors.As(err, &refused) || refused.code != proto.CodeLimit {
+		t.Errorf("got error %v, want %s", err, proto.CodeLimit)
+	}
+	if n := a.watches(); len(s.procs) != before || len(s.enlisted) != storage.MaxSessionProcesses-1 || n != 1 {
+		t.Errorf("%d processes after %d, %d enlisted, %d watched", len(s.procs), before, len(s.enlisted), n)
+	}
+	if err := s.inherit(&blockmgr.Former{Processes: alive[:1]}); err != nil {
+		t.Errorf("one more, which there is room for: %v", err)
 	}
 }

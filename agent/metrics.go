@@ -200,6 +200,7 @@ func poolCounters(s *blockmgr.Stats) []named {
 		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten}, {"disk_trips", s.DiskTrips},
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
 		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
+		{"extents_removed", s.ExtentsRemoved},
 		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},
 		{"recovery_unsealed", s.RecoveryUnsealed}, {"recovery_freed", s.RecoveryFreed}, {"recovery_foreign", s.RecoveryForeign}, {"recovery_twice", s.RecoveryTwice},
 		{"verified", s.Verified}, {"corrupt_host", s.CorruptHost}, {"damaged_records", s.DamagedRecords}, {"scrubbed", s.Scrubbed},
@@ -208,13 +209,16 @@ func poolCounters(s *blockmgr.Stats) []named {
 }
 
 func poolGauges(s *blockmgr.Stats) []named {
-	open := uint64(0)
-	if s.DiskOpen {
-		open = 1
-	}
 	return []named{
 		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_breaker_open", open},
+		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)},
 	}
+}
+
+func oneIf(yes bool) uint64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

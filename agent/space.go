@@ -104,14 +104,18 @@ func (r *tierRoom) lookAtNode() (n node, err error) {
 	return n, nil
 }
 
-// check compares what the tiers ask for with what there is.
+// check compares what the tiers ask for with what there is. It warns only when it
+// finds no error, which is to be dealt with first.
 func (r *tierRoom) check(n *node, want resource.Want) error {
 	want.HostHeld, want.DiskHeld = n.hostHeld, n.diskHeld
 	warnings, err := resource.Check(n.limits, n.host, n.disk, want)
+	if err != nil {
+		return err
+	}
 	for _, w := range warnings {
 		r.log.Warn("resources", zap.String("warning", w))
 	}
-	return err
+	return nil
 }
 
 // limitHeap has the Go heap collected before the control groups' memory is used

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -60,23 +61,26 @@ func logged(level zapcore.Level) (*zap.Logger, *observer.ObservedLogs) {
 // A number of blocks says how much memory they take only with the size of one.
 func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"host": func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.HostSetting = 0, 1<<40, "OVERRIDE" },
-		"disk": func(c *Config) { c.DiskBytes, c.Tuning.DiskBlocks, c.DiskSetting = 0, 1<<40, "OVERRIDE" },
+		"host": func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE" },
+		"disk": func(c *Config) { c.DiskBytes, c.Tuning.DiskBlocks, c.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
 			change(&cfg)
-			log, logs := logged(zap.ErrorLevel)
+			log, logs := logged(zap.WarnLevel)
 			a := startLoggedAgent(t, cfg, log)
+			before := logs.Len()
 			for range 3 {
-				_, err := a.dial(t, 1)
+				h := helloOf(1)
+				h.Namespace.InnerDim = 4 << 10 // blocks of 512 KiB: petabytes
+				_, err := a.dialWith(t, h)
 				wantRefused(t, err, proto.CodeLimit)
 				if err != nil && !strings.Contains(err.Error(), "lower OVERRIDE") {
 					t.Errorf("refused with %v, want the setting", err)
 				}
 			}
-			if n := logs.FilterMessage("namespace refused").Len(); n != 1 {
-				t.Errorf("the log is told %d times, want once", n)
+			if n := logs.FilterMessage("namespace refused").Len(); n != 1 || logs.Len() != before+1 {
+				t.Errorf("the log is told %d times, in %d lines, want once", n, logs.Len()-before)
 			}
 			if s := a.Stats(); len(s.Pools) != 0 || len(s.Streams) != 0 {
 				t.Errorf("a refused namespace left %+v %+v", s.Pools, s.Streams)

@@ -26,7 +26,9 @@ import (
 // without their mutex.
 type broker struct {
 	host *storage.HostArena
-	disk *storage.DiskArena
+	// disk is nil without a disk tier, and until the disk has let it be opened. Once
+	// it is there it stays.
+	disk atomic.Pointer[storage.DiskArena]
 	// breaker is the disk's.
 	breaker breaker
 	pools   func() []*Pool
@@ -50,7 +52,7 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
 	least := leastOf(p.diskSlots, maxSlots)
 	for {
-		made, err := b.disk.Grow(p.disk.ns, p.slotBytes, least, maxSlots)
+		made, err := b.disk.Load().Grow(p.disk.ns, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
 			return made, err
 		}
@@ -71,7 +73,7 @@ func (b *broker) drop(gone *part) {
 	if gone.host != nil {
 		b.host.Drop(gone.hostPart())
 	} else {
-		b.disk.Drop(gone.diskPart())
+		b.disk.Load().Drop(gone.diskPart())
 	}
 }
 
@@ -80,7 +82,7 @@ func (b *broker) extentBytes(lv registry.Level) uint64 {
 	if lv == registry.Host {
 		return b.host.ExtentBytes()
 	}
-	return b.disk.ExtentBytes()
+	return b.disk.Load().ExtentBytes()
 }
 
 // leaving counts the extents whose files could not be removed yet.
@@ -88,8 +90,19 @@ func (b *broker) leaving() (n int) {
 	if b.host != nil {
 		n = b.host.Leaving()
 	}
-	if b.disk != nil {
-		n += b.disk.Leaving()
+	if disk := b.disk.Load(); disk != nil {
+		n += disk.Leaving()
+	}
+	return n
+}
+
+// removed counts the extents of earlier agents that could not be taken over.
+func (b *broker) removed() (n uint64) {
+	if b.host != nil {
+		n = b.host.Removed()
+	}
+	if disk := b.disk.Load(); disk != nil {
+		n += disk.Removed()
 	}
 	return n
 }
@@ -226,7 +239,7 @@ func (p *Pool) yield(lv registry.Level) bool {
 			return false
 		}
 		if p.takeOut(lv, coldest) {
-			p.log.Info("extent goes to another namespace", zap.Stringer("tier", p.at(lv).kind), zap.String("path", coldest.path()))
+			p.log.Info("extent goes to another namespace", zap.String("path", coldest.path()))
 			p.broker.drop(coldest)
 			return true
 		}

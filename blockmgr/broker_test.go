@@ -225,6 +225,29 @@ func TestExtentsInUseAreNotYielded(t *testing.T) {
 	}
 }
 
+func TestExtentThatIsUsedAgainBeforeItIsTakenStays(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 2 * hostBytes(8), ExtentBytes: hostBytes(8)})
+	var seed uint64
+	p.demand(&seed, 16)
+	coldest := p.coldest(registry.Host)
+	used := p.pin(p.sid, chain(1, 1)) // the block that was stored first
+	if used[0].Extent != coldest.id {
+		t.Fatalf("extent %d is the coldest, the first block is in %d", coldest.id, used[0].Extent)
+	}
+	if p.takeOut(registry.Host, coldest) {
+		t.Error("an extent with a pinned block was taken")
+	}
+	if !p.yield(registry.Host) || p.hostLocation(chain(1, 1)[0].Key).Slot != used[0] {
+		t.Error("the other extent was not yielded in its place")
+	}
+	if p.takeOut(registry.Host, coldest) || p.yield(registry.Host) {
+		t.Error("the last one was taken")
+	}
+	if err := p.Unpin(p.sid, used); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestYieldForgetsBlocksThatWaitToBeOfferedToTheDisk(t *testing.T) {
 	p := diskPool(t, nil)
 	p.mu.Lock()

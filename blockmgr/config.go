@@ -39,7 +39,7 @@ const (
 	MaxExtents = 1 << 14
 	maxParts   = registry.MaxParts
 	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: what slots can be named.
-	MaxBlocks = maxParts << registry.RefSlotBits
+	MaxBlocks = maxParts * registry.MaxPartSlots
 	// fewExtents is how many extents a namespace with a number of blocks has, while
 	// they can be made larger instead.
 	fewExtents = 4096

@@ -86,8 +86,9 @@
 // checksums or the making of extents, and neither is Manager.mu, so that Stats
 // and Pools wait for none of them. Manager.mu, and the mutexes of two pools,
 // are never held together. Lock order: a place's making, which serialises the
-// opening of one namespace; then Manager.mu or one Pool.mu; then, from Pool.mu,
-// the breaker's, the session table's, and whatever filter and sink take.
+// opening of one namespace; then Pool.flushing, while records go to disk; then
+// Manager.mu or one Pool.mu; then, from Pool.mu, the breaker's, the session
+// table's, and whatever filter and sink take.
 //
 // # Failure
 //
@@ -96,7 +97,10 @@
 // A read that does not end is given up after Config.IODeadline; its host slot is
 // out of use until the kernel is done with it. A disk that fails five times in a
 // row, or stalls, is left alone for a while (breaker): pools go on with what is in
-// host memory, and try the disk again now and then. Host memory that is damaged
+// host memory, and try the disk again now and then. A disk that does not answer when
+// the manager or a pool opens, or when a tier grows, holds nobody up for longer than
+// the deadline: the disk tier joins later, extent by extent, and nothing is written
+// to it before it is whole (Stats.DiskJoining). Host memory that is damaged
 // costs the slots in it, never the copy on disk that was read or written through
 // it.
 package blockmgr

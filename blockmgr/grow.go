@@ -125,7 +125,17 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 // is at its size; it lets go of the mutex while an extent is made, and takes a disk
 // that does not answer meanwhile for stalled. The caller has asked the breaker.
 func (p *Pool) growDiskLocked(want int) {
-	for p.disk.free() < want && !p.joining && !p.fullLocked(p.disk) && !p.disk.atBound() {
+	// One at a time: the budget that one has reserved would look used up to the
+	// other, which would then evict what there is room for.
+	for p.growingDisk {
+		p.writeWork.Wait()
+	}
+	p.growingDisk = true
+	defer func() {
+		p.growingDisk = false
+		p.writeWork.Broadcast()
+	}()
+	for p.disk.free() < want && !p.fullLocked(p.disk) && !p.disk.atBound() {
 		turn, first, room := p.broker.turns.Load(), p.disk.live == 0, p.disk.room()
 		p.mu.Unlock()
 		watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
@@ -141,7 +151,7 @@ func (p *Pool) growDiskLocked(want int) {
 		if !p.disk.fits(made.Slots.Slots()) {
 			// Somebody else grew the pool meanwhile.
 			p.mu.Unlock()
-			p.broker.disk.Drop(made)
+			p.broker.disk.Load().Drop(made)
 			p.mu.Lock()
 			return
 		}

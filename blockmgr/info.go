@@ -131,6 +131,10 @@ type Stats struct {
 	// ExtentsLeaving is how many extents, of all pools together, are gone although
 	// their files could not be removed yet; their room is not free. A gauge.
 	ExtentsLeaving int `json:"extents_leaving"`
+	// ExtentsRemoved counts the extents of earlier agents, in all namespaces
+	// together, that could not be taken over: damaged, never finished, made with
+	// other settings, or beyond a tier's size.
+	ExtentsRemoved uint64 `json:"extents_removed"`
 	// CorruptReads counts blocks whose bytes or record did not match when read
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`

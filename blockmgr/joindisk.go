@@ -18,7 +18,7 @@ import (
 // that fails or stalls does not keep engines from host memory. What is left comes
 // later, for joinDisk; nil is nothing.
 func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
-	if p.broker.disk == nil {
+	if !p.cfg.hasDisk() {
 		return nil
 	}
 	p.joining = true
@@ -58,7 +58,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	defer watch.Stop()
 	again := time.NewTimer(0)
 	defer again.Stop()
-	for pause := growRetry; !p.broker.breaker.allow() || !p.enterDisk(); pause = min(2*pause, breakerPauseMax) {
+	for pause := growRetry; !p.enterDisk(); pause = min(2*pause, breakerPauseMax) {
 		watch.Stop()
 		if resting != nil {
 			close(resting)
@@ -69,7 +69,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 		}
 		watch.Reset(p.cfg.IODeadline)
 	}
-	for found := range p.broker.disk.Claim(p.disk.ns) {
+	for found := range p.broker.disk.Load().Claim(p.disk.ns) {
 		watch.Stop()
 		parts <- found
 		if p.stopped() {
@@ -80,10 +80,19 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	p.broker.breaker.succeeded()
 }
 
-// enterDisk makes the disk tier, without an extent yet.
+// enterDisk makes the disk tier, without an extent yet, unless the disk is left
+// alone.
 func (p *Pool) enterDisk() bool {
-	arena := p.broker.disk
+	arena := p.broker.disk.Load()
+	if arena == nil || !p.broker.breaker.allow() {
+		return false
+	}
+	// What waits for the disk, or for somebody who does, comes before the mutex.
 	index, err := arena.Namespace(p.id, p.slotBytes)
+	expected := p.broker.host.Unclaimed(p.host.ns)
+	if err == nil {
+		expected += arena.Unclaimed(index)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
@@ -94,7 +103,7 @@ func (p *Pool) enterDisk() bool {
 	}
 	p.diskSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
 	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
-	p.reg.Expect(arena.Unclaimed(index) + p.broker.host.Unclaimed(p.host.ns))
+	p.reg.Expect(expected)
 	return true
 }
 

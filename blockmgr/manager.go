@@ -28,6 +28,8 @@ type Manager struct {
 	opening, resets sync.WaitGroup
 	once            sync.Once
 	resetsRefused   atomic.Uint64
+	// diskAnswered is closed when the disk tier was opened, or could not be.
+	diskAnswered chan struct{}
 
 	// mu is never held during I/O.
 	mu     sync.Mutex
@@ -49,13 +51,15 @@ type place struct {
 
 // Open takes the directories into use and finds what an earlier agent left on
 // disk. It fails when a field of cfg is out of range, a directory cannot be
-// used, or another agent uses it.
+// used, or another agent uses it. A disk that does not answer within
+// Config.IODeadline is left for later: the pools join it to what they have when it
+// does.
 func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	m := &Manager{
-		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})},
+		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
 		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{},
 	}
 	m.broker.pools, m.broker.breaker.log = m.Pools, m.cfg.Log
@@ -84,18 +88,63 @@ func (m *Manager) openArenas() (err error) {
 	if !m.cfg.hasDisk() {
 		return nil
 	}
-	disk := storage.ArenaConfig{
+	if err := m.openDiskArena(); err != nil {
+		return errors.Join(err, m.broker.host.Close(nil, true))
+	}
+	return nil
+}
+
+// openDiskArena waits for the disk for as long as an operation there may take. One
+// that does not answer is taken in when it does.
+func (m *Manager) openDiskArena() error {
+	cfg := storage.ArenaConfig{
 		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
 		Disk: storage.DiskOptions{
 			Direct: m.cfg.DirectIO, OpenDirect: m.cfg.OpenDirect, ZeroFill: m.cfg.ZeroFill, Wrap: m.cfg.WrapDisk,
 		},
 	}
 	if m.cfg.DiskBlocks != 0 {
-		disk.Bytes = 0
+		cfg.Bytes = 0
 	}
-	if m.broker.disk, err = storage.OpenDiskArena(disk); err != nil {
-		return errors.Join(err, m.broker.host.Close(nil, true))
+	opened := make(chan error, 1)
+	go func() { // ends when the disk answers
+		defer close(m.diskAnswered)
+		arena, err := storage.OpenDiskArena(cfg)
+		if err == nil {
+			err = m.takeDisk(arena)
+		}
+		opened <- err
+	}()
+	late := time.NewTimer(m.cfg.IODeadline)
+	defer late.Stop()
+	select {
+	case err := <-opened:
+		return err
+	case <-late.C:
+		m.broker.breaker.stalled()
+		m.cfg.Log.Warn("opening without the disk tier, which joins when the disk answers", zap.String("dir", cfg.Dir))
+		go func() { // ends when the disk answers
+			if err := <-opened; err != nil {
+				m.cfg.Log.Error("there is no disk tier until the next start", zap.Error(err))
+			}
+		}()
+		return nil
 	}
+}
+
+// takeDisk takes the disk's arena into use, unless the manager has closed
+// meanwhile.
+func (m *Manager) takeDisk(arena *storage.DiskArena) error {
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		m.broker.disk.Store(arena)
+	}
+	m.mu.Unlock()
+	if closed {
+		return errors.Join(ErrClosed, arena.Close(nil))
+	}
+	m.broker.breaker.succeeded()
 	return nil
 }
 
@@ -221,13 +270,28 @@ func (m *Manager) close() error {
 		// may still change.
 		return err
 	}
-	if m.broker.disk != nil {
-		err = errors.Join(err, m.broker.disk.Close(disk))
+	if arena := m.broker.disk.Load(); arena != nil {
+		err = errors.Join(err, arena.Close(disk))
+	} else if !m.diskEnded() {
+		err = errors.Join(err, fmt.Errorf("disk directory %q is still being opened: %w", m.cfg.DiskDir, errStuck))
 	}
 	if m.broker.host != nil {
 		err = errors.Join(err, m.broker.host.Close(host, !m.cfg.DiscardHost))
 	}
 	return err
+}
+
+// diskEnded reports whether nobody is opening the disk any more.
+func (m *Manager) diskEnded() bool {
+	if !m.cfg.hasDisk() {
+		return true
+	}
+	select {
+	case <-m.diskAnswered:
+		return true
+	default:
+		return false
+	}
 }
 
 // finishClose closes all pools at once, for which each of them has as long as an
@@ -270,8 +334,8 @@ func (m *Manager) beginClose() []*Pool {
 func (m *Manager) Abandon() {
 	m.once.Do(func() {
 		host, disk, _ := m.finishClose(m.beginClose(), false) // flushes nothing, so that nothing fails
-		if m.broker.disk != nil {
-			m.broker.disk.Abandon(disk)
+		if arena := m.broker.disk.Load(); arena != nil {
+			arena.Abandon(disk)
 		}
 		if m.broker.host != nil {
 			m.broker.host.Abandon(host)

@@ -194,7 +194,7 @@ func (p *Pool) start() {
 	if p.cfg.ScrubBytesPerSecond > 0 {
 		p.transfers.Go(p.scrubLoop)
 	}
-	if p.broker.disk == nil {
+	if !p.cfg.hasDisk() {
 		return
 	}
 	for range min(writeLoops, p.cfg.Transfers) {

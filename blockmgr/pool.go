@@ -66,6 +66,8 @@ type Pool struct {
 	// flushWanted has the write-behind write the disk tier's records; it is counted
 	// in busy.
 	flushWanted bool
+	// growingDisk: a disk extent is being made.
+	growingDisk bool
 	// stuckReads counts reads that were given up and have not returned.
 	stuckReads int
 	// missed are slots that found the write-behind full. They are not held: what
@@ -91,8 +93,8 @@ type Pool struct {
 	// hostSlots how many slots one has at least.
 	watchCap  int
 	hostSlots uint64
-	// joining: extents of an earlier agent are still to come from the disk, which
-	// is not written to before. makingRoom: somebody makes the first disk extent.
+	// joining: the disk has yet to hand out extents of an earlier agent, and nothing
+	// is offered to it before. makingRoom: somebody makes the first disk extent.
 	joining, makingRoom bool
 	// diskSlots is how many slots a disk extent has at least.
 	diskSlots uint64
@@ -154,7 +156,7 @@ func (p *Pool) Stats() Stats {
 		st.Pins += s.pinned
 	}
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
-	st.DiskJoining, st.ExtentsLeaving = p.joining, p.broker.leaving()
+	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.joining, p.broker.leaving(), p.broker.removed()
 	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.len(), p.writing.len(), len(p.flights)
 	return st
 }

@@ -105,6 +105,9 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
 
 func (p *Pool) resetTiersLocked(tiers ...*tier) error {
 	for _, t := range tiers {
+		if t.level == registry.Disk && p.joining {
+			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.kind, p.id, ErrActive)
+		}
 		if active := t.status().Active; active > 0 {
 			return fmt.Errorf("reset tier %s of pool %s: %d %w", t.kind, p.id, active, ErrActive)
 		}

@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,30 @@ func TestRestartWithAnotherExtentSizeStartsCold(t *testing.T) {
 	defer second.finish()
 	if got := second.find(chain(1, 3)); len(got) != 0 || logs.FilterMessageSnippet("made anew").Len() != 2 {
 		t.Errorf("%d blocks found, logs %v", len(got), logs.All())
+	}
+	if n := second.Stats().ExtentsRemoved; n != 2 {
+		t.Errorf("%d extents counted as removed, want one in each tier", n)
+	}
+}
+
+// Its file may go between the look at all files and the one at its own.
+func TestExtentThatCannotBeOpenedAgainIsCounted(t *testing.T) {
+	cfg := restartConfig(t, true)
+	first := openTestPool(t, cfg)
+	first.store(chain(1, 3))
+	first.quiesce()
+	gone := []string{first.hostLocation(chain(1, 1)[0].Key).Path, first.diskLocation(chain(1, 1)[0].Key).Path}
+	first.finish()
+	m := openTestManager(t, cfg)
+	for _, path := range gone {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := m.openOther("test")
+	defer second.finish()
+	if st := second.Stats(); st.ExtentsRemoved != 2 || st.Blocks != 0 || st.ExtentsLeaving != 0 {
+		t.Errorf("%+v", st)
 	}
 }
 

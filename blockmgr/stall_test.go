@@ -36,7 +36,15 @@ func stallingPool(t *testing.T, op storage.Op, change func(*Config)) (*testPool,
 		}
 	})
 	t.Cleanup(gate.Open) // before the pool closes
+	p.hasDisk()
 	return p, gate, armed
+}
+
+// hasDisk waits for the disk tier where a busy machine may not have made it within
+// a short deadline.
+func (p *testPool) hasDisk() {
+	p.t.Helper()
+	waitFor(p.t, func() bool { st := p.Stats(); return !st.DiskJoining && st.Disk.Extents > 0 && !st.DiskOpen })
 }
 
 func TestReadThatStallsIsAMissAndItsSlotWaitsForIt(t *testing.T) {
@@ -93,6 +101,7 @@ func TestAbandonedReadThatFailsInTheEndLosesNoBlock(t *testing.T) {
 			return storage.FaultEIO
 		}, isExtent)
 	})
+	p.hasDisk()
 	blocks := chain(1, 1)
 	p.store(blocks)
 	p.quiesce()
@@ -227,6 +236,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 			return f
 		}}
 	p := openTestPool(t, cfg)
+	p.hasDisk()
 	blocks := chain(1, 1)
 	p.store(blocks)
 	p.quiesce()

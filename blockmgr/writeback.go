@@ -35,7 +35,7 @@ type write struct {
 // queue is full the block is offered again once there is room, or when a lookup
 // finds it.
 func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
-	if p.disk == nil || s.queued || s.missed && s.wanted || s.attempts >= writeAttempts {
+	if p.disk == nil || p.joining || s.queued || s.missed && s.wanted || s.attempts >= writeAttempts {
 		return
 	}
 	if p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {

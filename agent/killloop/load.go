@@ -174,7 +174,7 @@ func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.
 // readSlot copies a slot in pieces with a gap after each, between two looks at
 // its generation.
 func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) ([]byte, error) {
-	mem, err := l.worker.SlotBytes(slot)
+	mem, err := mappedSlot(ctx, l, slot)
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +189,24 @@ func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) 
 		}
 	}
 	return block, checkGeneration(l, slot)
+}
+
+// mappedSlot is the memory of a slot as the worker maps it. The scheduler may be
+// told of a slot before the worker's own connection has brought the extent, which
+// comes before the LOAD.
+func mappedSlot(ctx context.Context, l *link, slot proto.Slot) ([]byte, error) {
+	deadline := time.Now().Add(answerTime)
+	for {
+		mem, err := l.worker.SlotBytes(slot)
+		if err == nil || time.Now().After(deadline) || !pause(ctx, time.Millisecond) {
+			return mem, err
+		}
+		select {
+		case <-l.worker.Done():
+			return nil, proto.ErrDisconnected
+		default:
+		}
+	}
 }
 
 func checkGeneration(l *link, slot proto.Slot) error {

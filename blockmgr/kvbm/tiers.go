@@ -10,10 +10,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// maxFiles is about how many files a large tier is spread over: each is open for
-// as long as the manager.
-const maxFiles = 1024
-
 // tiers is where host and disk lie.
 type tiers struct {
 	host, disk room
@@ -125,8 +121,7 @@ func (t *tiers) close() error {
 func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 	c := blockmgr.Config{
 		HostDir: t.host.dir, HostBytes: t.host.bytes, DiskDir: t.disk.dir, DiskBytes: t.disk.bytes,
-		ExtentBytes: extentBytes(max(t.host.bytes, t.disk.bytes)),
-		Transfers:   p.Transfer.MaxConcurrent, TransferBatch: p.Transfer.MaxBatch,
+		Transfers: p.Transfer.MaxConcurrent, TransferBatch: p.Transfer.MaxBatch,
 		OpenDirect: p.Disk.OpenDirect, ZeroFill: p.Disk.ZeroFill, Log: p.Log,
 	}
 	if p.Disk.DisableDirectIO {
@@ -136,15 +131,4 @@ func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 		c.Filter = cfg.HostLayout.OffloadFilter
 	}
 	return c
-}
-
-// extentBytes is the size of the files of a tier of that many bytes. It is a
-// power of two, because a slot table with another extent size is made anew: a
-// tier that grows or shrinks keeps its blocks unless the size goes past one.
-func extentBytes(tier uint64) uint64 {
-	size := uint64(blockmgr.DefaultExtentBytes)
-	for size < blockmgr.MaxExtentBytes && tier/size > maxFiles {
-		size *= 2
-	}
-	return size
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -230,13 +229,27 @@ func TestBlocksOfAnotherModelGiveTheirRoomUp(t *testing.T) {
 	}
 }
 
-func TestLargeTiersHaveFewFiles(t *testing.T) {
-	for _, c := range []struct{ tier, extent uint64 }{
-		{1 << 20, blockmgr.DefaultExtentBytes}, {64 << 30, blockmgr.DefaultExtentBytes},
-		{100 << 30, 128 << 20}, {110 << 30, 128 << 20}, {512 << 30, 512 << 20}, {1 << 50, blockmgr.MaxExtentBytes},
-	} {
-		if got := extentBytes(c.tier); got != c.extent {
-			t.Errorf("a tier of %d bytes has extents of %d, want %d", c.tier, got, c.extent)
+// The number of blocks is the size of the tier, which must not decide how its
+// files are cut: else every change of it would forget what they hold.
+func TestTierOfAnotherSizeKeepsItsBlocks(t *testing.T) {
+	cfg, place := both(t, 16)
+	c := open(t, cfg, place)
+	blocks := c.sequence(1, 8)
+	c.add(1, blocks)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []uint64{100_000, 16} {
+		cfg.HostLayout, cfg.DiskLayout = sources(kv.TierHost, n)["storage"], sources(kv.TierDisk, n)["storage"]
+		if m := managerConfig(&cfg, &place, &tiers{host: room{bytes: n << 30}}); m.ExtentBytes != 0 {
+			t.Errorf("%d blocks have extents of %d bytes", n, m.ExtentBytes)
+		}
+		c = open(t, cfg, place)
+		if found := c.find(blocks); found != len(blocks) {
+			t.Errorf("with %d blocks %d of %d are found", n, found, len(blocks))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -52,6 +52,8 @@ type arena struct {
 
 	// left counts the extents that are leaving; see holding.
 	left atomic.Int64
+	// removed counts the extents of an earlier agent that were not taken over.
+	removed atomic.Uint64
 }
 
 // holding is one extent of an arena.
@@ -205,6 +207,7 @@ func (a *arena) removeFiles(files []extentFile, why error) error {
 	}
 	a.cfg.Log.Warn("extents of an earlier agent are removed", zap.Stringer("tier", a.kind), zap.String("dir", a.cfg.Dir),
 		zap.Int("extents", len(files)), zap.String("first", files[0].name()), zap.NamedError("why", why))
+	a.removed.Add(uint64(len(files)))
 	var errs []error
 	for _, f := range files {
 		errs = append(errs, unlink(filepath.Join(a.cfg.Dir, f.name())))

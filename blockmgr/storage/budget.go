@@ -157,6 +157,15 @@ func (a *arena) takeUnclaimed(ns uint32) []uint32 {
 	return sections
 }
 
+// unclaim gives an extent that was claimed back to whoever asks for it next.
+func (a *arena) unclaim(section uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.extents[section]
+	h.unclaimed = true
+	a.extents[section] = h
+}
+
 // unclaimedSlots is how many slots namespace ns has in extents that it had before
 // the restart and has not claimed yet.
 func (a *arena) unclaimedSlots(ns uint32) (slots int) {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -43,14 +45,21 @@ func (d *DiskArena) Unclaimed(ns uint32) int { return d.arena.unclaimedSlots(ns)
 
 // Claim opens the extents that namespace ns had before the restart, one after the
 // other, and hands them out, oldest first. One that cannot be opened is dropped,
-// with a log line.
+// with a log line; but one that the disk fails to read stays for the next start,
+// unless the room is wanted.
 func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 	return func(yield func(DiskPart) bool) {
 		for _, section := range d.arena.takeUnclaimed(ns) {
 			held := d.arena.holding(section)
 			part, err := d.reopen(section, &held.sectionHead)
+			if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
+				d.arena.cfg.Log.Warn("disk extent is left for the next start", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
+				d.arena.unclaim(section)
+				continue
+			}
 			if err != nil {
 				d.arena.cfg.Log.Warn("disk extent is dropped", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
+				d.arena.removed.Add(1)
 				d.arena.discard(section, held, unlink)
 				continue
 			}
@@ -123,6 +132,10 @@ func (d *DiskArena) Drop(p DiskPart) {
 // Leaving is how many extents are gone whose files could not be removed yet.
 // Their room stays taken, and each Grow tries again. It waits for nothing.
 func (d *DiskArena) Leaving() int { return int(d.arena.left.Load()) }
+
+// Removed counts the extents of an earlier agent that are gone because they could
+// not be taken over: damaged, never finished, of another layout, or beyond the size.
+func (d *DiskArena) Removed() uint64 { return d.arena.removed.Load() }
 
 // ExtentBytes is what the slots of one extent take; see ArenaConfig.
 func (d *DiskArena) ExtentBytes() uint64 { return d.arena.cfg.ExtentBytes }

@@ -13,7 +13,7 @@
 // A section is a page that says whose it is, the 128-byte records of its slots
 // (see AppendRecord) and, in a host table, a pin word for each slot. A host
 // extent starts with a generation word for each slot, and has the suffix .new
-// until it is populated.
+// until it is populated, and again when it goes.
 //
 // The number of a section is used again when its extent is gone. The id of an
 // extent is not: a client may map a file for longer than the agent knows of it.

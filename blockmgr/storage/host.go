@@ -210,11 +210,15 @@ func (h *HostExtent) Close() error {
 }
 
 // discardHostFile gives the memory of a host extent back to the system, whoever
-// maps it, and unlinks its file. Reading what is gone gives zeros and faults
-// nobody. The name goes last, so that a try that failed can be made again; a file
-// with holes under it is filled when it is opened.
+// maps it, and removes its file, which may be gone already. Reading what is gone
+// gives zeros and faults nobody. The name goes first, so that under it there is
+// never a file with holes; under the other one a try that failed is made again.
 func discardHostFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	leaving := path + newSuffix
+	if err := os.Rename(path, leaving); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(leaving, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -229,7 +233,7 @@ func discardHostFile(path string) error {
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("give back the memory of %s: %w", path, err)
 	}
-	return os.Remove(path)
+	return os.Remove(leaving)
 }
 
 // FSInfo is what matters about the file system of a host directory.

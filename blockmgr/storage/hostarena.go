@@ -69,6 +69,7 @@ func (h *HostArena) Claim(ns uint32) []HostPart {
 		part, err := h.reopen(section, &held.sectionHead)
 		if err != nil {
 			h.arena.cfg.Log.Warn("host extent is dropped", zap.String("path", h.arena.path(section, held.extent)), zap.Error(err))
+			h.arena.removed.Add(1)
 			h.arena.discard(section, held, discardHostFile)
 			continue
 		}
@@ -154,6 +155,10 @@ func (h *HostArena) Drop(p HostPart) {
 // Leaving is how many extents are gone whose files could not be removed yet.
 // Their room stays taken, and each Grow tries again. It waits for nothing.
 func (h *HostArena) Leaving() int { return int(h.arena.left.Load()) }
+
+// Removed counts the extents of an earlier agent that are gone because they could
+// not be taken over: damaged, never finished, of another layout, or beyond the size.
+func (h *HostArena) Removed() uint64 { return h.arena.removed.Load() }
 
 // ExtentBytes is what the slots of one extent take; see ArenaConfig.
 func (h *HostArena) ExtentBytes() uint64 { return h.arena.cfg.ExtentBytes }

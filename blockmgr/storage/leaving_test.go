@@ -4,18 +4,28 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
-// obstruct puts something at path that no file removal removes, and returns how
-// to take it away.
-func obstruct(t *testing.T, path string) (clear func()) {
+// obstruct puts a directory that is not empty at path, where what is there goes
+// aside, and returns how to undo that.
+func obstruct(t *testing.T, path string) (undo func()) {
 	t.Helper()
-	if err := errors.Join(os.Rename(path, path+"-aside"), os.MkdirAll(filepath.Join(path, "in the way"), 0o700)); err != nil {
+	err := os.Rename(path, path+"-aside")
+	there := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
-		if err := errors.Join(os.RemoveAll(path), os.Rename(path+"-aside", path)); err != nil {
+		err := os.RemoveAll(path)
+		if there {
+			err = errors.Join(err, os.Rename(path+"-aside", path))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -26,12 +36,12 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 	t.Run("host", func(t *testing.T) {
 		h := openHost(t, hostConfig(t.TempDir()))
 		dropped, kept := growHost(t, h, nsA), growHost(t, h, nsA)
-		clearWay := obstruct(t, dropped.Extent.path)
+		undo := obstruct(t, dropped.Extent.path+newSuffix)
 		h.Drop(dropped)
 		if _, err := h.Grow(hostIndex(t, h, nsA), testSlot, 1, 0); !errors.Is(err, ErrFull) || h.Leaving() != 1 {
 			t.Errorf("%d extents leave, another one: %v", h.Leaving(), err)
 		}
-		clearWay()
+		undo()
 		next := growHost(t, h, nsA)
 		if _, err := os.Stat(dropped.Extent.path); !errors.Is(err, os.ErrNotExist) || h.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", h.Leaving(), err)
@@ -43,12 +53,12 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		d := openDisk(t, diskConfig(t.TempDir()))
 		dropped, kept := growDisk(t, d, nsA), growDisk(t, d, nsA)
-		clearWay := obstruct(t, dropped.Extent.path)
+		undo := obstruct(t, dropped.Extent.path)
 		d.Drop(dropped)
 		if _, err := d.Grow(0, testSlot, 1, 0); !errors.Is(err, ErrFull) || d.Leaving() != 1 {
 			t.Errorf("%d extents leave, another one: %v", d.Leaving(), err)
 		}
-		clearWay()
+		undo()
 		next := growDisk(t, d, nsA)
 		if _, err := os.Stat(dropped.Extent.path); !errors.Is(err, os.ErrNotExist) || d.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", d.Leaving(), err)
@@ -57,4 +67,37 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A disk that fails to read costs no blocks: they are found once it works.
+func TestExtentThatTheDiskFailsToReadStaysForTheNextStart(t *testing.T) {
+	cfg := diskConfig(t.TempDir())
+	d := openDisk(t, cfg)
+	if err := d.Close([]DiskPart{growDisk(t, d, nsA)}); err != nil {
+		t.Fatal(err)
+	}
+	sick := cfg
+	sick.Disk.Wrap = func(_ string, f File) File {
+		return &Faulty{File: f, Plan: func(op Op, n int) Fault {
+			if op == OpRead && n > 1 { // the first read is of the section's head
+				return FaultEIO
+			}
+			return FaultNone
+		}}
+	}
+	d = openDisk(t, sick)
+	if parts := slices.Collect(d.Claim(0)); len(parts) != 0 {
+		t.Errorf("%d extents claimed", len(parts))
+	}
+	if err := d.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	d = openDisk(t, cfg)
+	parts := slices.Collect(d.Claim(0))
+	if len(parts) != 1 {
+		t.Errorf("%d extents are left", len(parts))
+	}
+	if err := d.Close(parts); err != nil {
+		t.Fatal(err)
+	}
 }

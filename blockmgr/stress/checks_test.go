@@ -157,7 +157,7 @@ func TestLedgerKnowsWhatACopyMayHold(t *testing.T) {
 	start := func() (*ledger, blockmgr.EventSink) {
 		l := newLedger()
 		s := l.begin()
-		_ = l.open(ns.id)
+		_ = l.open(ns.id, false)
 		return l, s
 	}
 	// After 1 went to disk and left host memory, 2 was committed; 2 is not on disk.
@@ -178,7 +178,7 @@ func TestLedgerKnowsWhatACopyMayHold(t *testing.T) {
 		for _, t := range tiers {
 			s.BlockStored(ns.id, t, b)
 		}
-		err := l.open(ns.id)
+		err := l.open(ns.id, false)
 		if err == nil && !slices.Contains(tiers, kv.TierHost) {
 			s.BlockStored(ns.id, kv.TierHost, b) // it is read from disk
 		}
@@ -214,6 +214,25 @@ func TestLedgerKnowsWhatACopyMayHold(t *testing.T) {
 	l, _ = twice()
 	if err := next(l, ending{flushed: true, lossless: true}); err == nil {
 		t.Error("a block that is gone after a good close is lost")
+	}
+	l, _ = twice()
+	l.end(ending{flushed: true})
+	s = l.begin()
+	if err := l.open(ns.id, true); err != nil {
+		t.Error(err)
+	}
+	s.BlockStored(ns.id, kv.TierDisk, b)
+	s.BlockStored(ns.id, kv.TierHost, b)
+	if l.broken != nil || serves(l, 1) || !serves(l, 2) {
+		t.Errorf("a disk copy may come back while the disk joins: %v", l.broken)
+	}
+	l, _ = twice()
+	l.end(ending{flushed: true})
+	s = l.begin()
+	_ = l.open(ns.id, true)
+	l.joined(ns.id)
+	if s.BlockStored(ns.id, kv.TierDisk, b); l.broken == nil {
+		t.Error("a disk copy comes back after the disk has joined")
 	}
 	l, s = start()
 	commit(l, s, 1)

@@ -2,6 +2,7 @@ package stress
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -35,7 +36,9 @@ type ledger struct {
 	life   int
 	events uint64
 	// opened are the namespaces whose pool is open in this life.
-	opened   map[kv.NamespaceID]bool
+	opened map[kv.NamespaceID]bool
+	// joining are those whose pool was open before its disk tier was all there.
+	joining  map[kv.NamespaceID]bool
 	resident map[place]*content
 	// filling are the commits under way, by the host copies that they make; offered
 	// those of handles and of resumed grants, which make none where there is one
@@ -56,7 +59,7 @@ type ledger struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		opened: map[kv.NamespaceID]bool{}, resident: map[place]*content{}, filling: map[place]uint64{}, offered: map[place]uint64{},
+		opened: map[kv.NamespaceID]bool{}, joining: map[kv.NamespaceID]bool{}, resident: map[place]*content{}, filling: map[place]uint64{}, offered: map[place]uint64{},
 		lastHost: map[place]*content{}, comeback: map[place]*content{}, exact: map[kv.NamespaceID]bool{}, past: map[place][]uint64{},
 	}
 }
@@ -104,7 +107,7 @@ func (l *ledger) madeLocked(at place) *content {
 		source = l.lastHost[host]
 	}
 	found := l.comeback[at]
-	if !l.opened[at.ns] && found != nil {
+	if found != nil && (!l.opened[at.ns] || at.tier == kv.TierDisk && l.joining[at.ns]) {
 		if at.tier == kv.TierDisk && source != nil {
 			// Found by the pool, or written by it already: there is no telling.
 			return &content{slices.Concat(found.nonces, source.nonces)}
@@ -163,13 +166,13 @@ func (l *ledger) begin() blockmgr.EventSink {
 }
 
 // open says that the namespace's pool is open. Where nothing could have been lost
-// it must have found every copy.
-func (l *ledger) open(ns kv.NamespaceID) error {
+// it must have found every copy; with joining, those on disk may still come.
+func (l *ledger) open(ns kv.NamespaceID, joining bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.opened[ns] = true
+	l.opened[ns], l.joining[ns] = true, joining
 	for at := range l.comeback {
-		if at.ns != ns {
+		if at.ns != ns || joining && at.tier == kv.TierDisk {
 			continue
 		}
 		if l.exact[ns] && l.resident[at] == nil {
@@ -178,6 +181,17 @@ func (l *ledger) open(ns kv.NamespaceID) error {
 		delete(l.comeback, at)
 	}
 	return l.broken
+}
+
+// joined says that the disk tier of a pool is all there: no more copies come back.
+func (l *ledger) joined(ns kv.NamespaceID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.joining[ns] {
+		return
+	}
+	delete(l.joining, ns)
+	maps.DeleteFunc(l.comeback, func(at place, _ *content) bool { return at.ns == ns })
 }
 
 // ending is how a life ends.
@@ -220,6 +234,7 @@ func (l *ledger) end(how ending) {
 		clear(l.exact)
 	}
 	clear(l.opened)
+	clear(l.joining)
 	clear(l.resident)
 	clear(l.filling)
 	clear(l.lastHost)

@@ -42,6 +42,9 @@ func TestEveryBlockServedUnderFaultsHasItsBytes(t *testing.T) {
 		t.Error("no wrong byte with checksums off")
 	}
 	for _, fault := range faultKinds() {
+		if fault == storage.FaultStall {
+			continue // rare, and what follows one depends on time; it has the test below
+		}
 		if res.Faults[fault.String()] == 0 {
 			t.Errorf("fault %s never happened: %v", fault, res.Faults)
 		}

@@ -123,7 +123,7 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 		p, err := w.m.Pool(ns.desc)
 		if err == nil {
 			w.pools[space] = p
-			return p, w.ledger.open(ns.id)
+			return p, w.ledger.open(ns.id, p.Stats().DiskJoining)
 		}
 		if !w.v.faulty() || try == openTries {
 			return nil, err
@@ -145,6 +145,9 @@ func (w *world) audit() error {
 			if sum := t.Free + t.Granted + t.Staging + t.Receiving + t.Quarantined + t.Active + t.Inactive; sum != t.Capacity || t.Inactive < 0 {
 				return fmt.Errorf("pool %s: %s slots add up to %d of %d: %+v", p.NamespaceID(), name, sum, t.Capacity, t)
 			}
+		}
+		if !st.DiskJoining {
+			w.ledger.joined(p.NamespaceID())
 		}
 		if err := w.ledger.compare(p); err != nil {
 			return err

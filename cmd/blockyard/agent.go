@@ -27,7 +27,7 @@ type agentCmd struct {
 	HostSize   Size     `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
 	DiskDir    string   `help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR"`
 	DiskSize   Size     `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
-	ExtentSize Size     `help:"What a pool grows by, at most 1GiB. A tier that was made with another size is made anew and forgets its blocks." default:"64MiB" env:"BLOCKYARD_EXTENT_SIZE"`
+	ExtentSize Size     `help:"What a pool grows by, at most 1GiB. 0 leaves it to the size of each tier: 64MiB, and more from 256GiB on. With a size that is set, a tier that was made with another one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
 	AllowUID   []uint32 `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With another one everybody may open the socket, and the agent goes by the user that the kernel names." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 
 	DiskFilter    string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`

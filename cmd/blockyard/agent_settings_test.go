@@ -58,7 +58,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			want: func(*agent.Config) {},
 			log: map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "frequency (default)", "kvbm_metrics": `"" (default)`,
 				"node": "n (--node)", "socket": "/run/blockyard/agent.sock (default)", "admin": "127.0.0.1:0 (default)", "nats": " (default)", "cluster": "default (default)",
-				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "64MiB (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
+				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "0 (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
 				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)",
 				"disk_allocator": "default (default)", "direct_io": "auto (default)", "zero_fill": "false (default)", "disk_dir": "/var/lib/blockyard (default)"},
 		},
@@ -164,7 +164,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := agent.Config{
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
-				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard", ExtentBytes: 64 << 20,
+				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
 				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true,
 				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
 			}
