@@ -139,6 +139,11 @@ func (p *Pool) dropDamagedLocked(ref registry.Ref, s *slot, err error) {
 	}
 }
 
+// readLoops is how many loops read blocks, of which Config.Transfers are in the
+// disk at a time: the others check what they have read, and the disk does not wait
+// for them.
+func (c *Config) readLoops() int { return c.Transfers + c.Transfers/2 }
+
 // readLoop reads blocks until the pool stops. What is queued then stays unread;
 // nobody waits for it any more.
 func (p *Pool) readLoop() {
@@ -199,7 +204,10 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 // what the device or the way to it spoiled once may come whole the next time.
 func (p *Pool) read(disk *storage.DiskExtent, i uint32, host *storage.HostExtent, j uint32, r *storage.Record, want kv.StoredKey) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
-		if err = disk.ReadSlot(i, host.Slot(j)); err == nil {
+		p.readSlots <- struct{}{}
+		err = disk.ReadSlot(i, host.Slot(j))
+		<-p.readSlots
+		if err == nil {
 			sum, err = p.check(host, j, r, want)
 		}
 		if err == nil || errors.Is(err, storage.ErrMemory) || retries+1 == readAttempts {

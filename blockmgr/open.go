@@ -45,7 +45,8 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p := &Pool{
 		cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker,
 		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
-		stop: make(chan struct{}), growWake: make(chan struct{}, 1), writeSlots: make(chan struct{}, m.cfg.Transfers),
+		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
+		readSlots: make(chan struct{}, m.cfg.Transfers), writeSlots: make(chan struct{}, m.cfg.Transfers),
 		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{},
 		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, heirs: map[SessionID]struct{}{},
 		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
@@ -200,7 +201,7 @@ func (p *Pool) start() {
 	for range min(writeLoops, p.cfg.Transfers) {
 		p.transfers.Go(p.writeLoop)
 	}
-	for range p.cfg.Transfers {
+	for range p.cfg.readLoops() {
 		p.transfers.Go(p.readLoop)
 	}
 }

@@ -30,8 +30,9 @@ type Pool struct {
 	// growWake says that the host tier may need another extent.
 	growWake chan struct{}
 
-	// writeSlots has a place for each block that may be written at a time.
-	writeSlots chan struct{}
+	// readSlots and writeSlots have a place for each block that may be read or
+	// written at a time.
+	readSlots, writeSlots chan struct{}
 	// flushing is held while records are written to disk; it is taken before mu.
 	flushing sync.Mutex
 

@@ -110,17 +110,31 @@ func (t *trial) run(ctx context.Context, j job) error {
 }
 
 // rawLoop is pread and pwrite with O_DIRECT on as many threads as depth.
-type rawLoop struct{}
+type rawLoop struct {
+	// spread gives every block memory of its own, as a pool has it. Like fio, the
+	// loop otherwise moves all blocks through a few buffers, which stay in the
+	// processor's caches where the disk's bytes are copied by a processor.
+	spread bool
+}
 
-func (rawLoop) name() string { return "raw" }
+func (l rawLoop) name() string {
+	if l.spread {
+		return "raw, as much memory"
+	}
+	return "raw"
+}
 
-func (rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
+func (l rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
 	f, err := os.OpenFile(j.path, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
 		return sample{}, fmt.Errorf("raw loop: %w", err)
 	}
 	defer f.Close()
-	mem, err := mapMemory(j.block * depth)
+	buffers := uint64(depth)
+	if l.spread {
+		buffers = uint64(j.count)
+	}
+	mem, err := mapMemory(j.block * buffers)
 	if err != nil {
 		return sample{}, fmt.Errorf("raw loop: %w", err)
 	}
@@ -132,15 +146,18 @@ func (rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	start := time.Now()
-	for worker := range depth {
-		buf := mem[uint64(worker)*j.block:][:j.block]
+	for worker := range uint64(depth) {
 		g.Go(func() error {
 			for ctx.Err() == nil {
 				i := next.Add(1) - 1
 				if i >= int64(j.count) {
 					break
 				}
-				if _, err := op(buf, i*int64(j.block)); err != nil {
+				at := worker
+				if l.spread {
+					at = uint64(i)
+				}
+				if _, err := op(mem[at*j.block:][:j.block], i*int64(j.block)); err != nil {
 					return fmt.Errorf("raw loop: %w", err)
 				}
 			}

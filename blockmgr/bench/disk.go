@@ -182,7 +182,21 @@ func compareDisk(ctx context.Context, o *Options, w *workspace, size uint64) (fo
 	if err != nil {
 		return nil, err
 	}
-	return alternate(ctx, o.Duration, write, read)
+	pairs := []*pair{write, read}
+	for _, p := range []struct {
+		what string
+		ours side
+		job  job
+	}{
+		{spreadWrite, d.write, job{filepath.Join(dir.disk, "written"), true, size, d.n}},
+		{spreadRead, d.read, job{filepath.Join(dir.disk, "read"), false, size, d.n}},
+	} {
+		pairs = append(pairs, &pair{
+			what: p.what, against: rawLoop{spread: true}.name(), block: size, ours: p.ours,
+			ceiling: func(ctx context.Context) (sample, error) { return rawLoop{spread: true}.run(ctx, p.job) },
+		})
+	}
+	return alternate(ctx, o.Duration, pairs...)
 }
 
 // diskPair makes the ceiling's file and chooses the ceiling.

@@ -117,14 +117,14 @@ func alternate(ctx context.Context, d time.Duration, pairs ...*pair) ([]Comparis
 
 // printHeading writes the heading of the comparisons' table.
 func printHeading(w io.Writer) {
-	fmt.Fprintf(w, "%-10s %9s %6s %8s %10s  %21s  %21s  %19s  %s\n",
+	fmt.Fprintf(w, "%-14s %9s %6s %8s %10s  %21s  %21s  %19s  %s\n",
 		"", "block", "rounds", "ops", "bytes", "ours MB/s (quartiles)", "ceiling (quartiles)", "ratio (quartiles)", "ceiling")
 }
 
 // print writes the comparison's row.
 func (c *Comparison) print(w io.Writer) {
 	rate := func(s Summary) string { return fmt.Sprintf("%.0f (%.0f-%.0f)", s.Median/1e6, s.Low/1e6, s.High/1e6) }
-	fmt.Fprintf(w, "%-10s %9s %6d %8d %10s  %21s  %21s  %19s  %s\n",
+	fmt.Fprintf(w, "%-14s %9s %6d %8d %10s  %21s  %21s  %19s  %s\n",
 		c.What, sizeText(c.BlockBytes), c.Ratio.N, c.Ops, sizeText(c.Bytes), rate(c.Ours), rate(c.Ceiling),
 		fmt.Sprintf("%.3f (%.3f-%.3f)", c.Ratio.Median, c.Ratio.Low, c.Ratio.High), c.Against)
 }

@@ -57,8 +57,8 @@ func TestRunMeasuresEverythingAndLeavesNothing(t *testing.T) {
 	}
 	t.Log(r.Lines())
 	mustBeEmpty(t, o.Dir, o.HostDir)
-	if r.Ceiling != "raw" || len(r.Comparisons) != 3*len(o.Sizes) {
-		t.Errorf("%d comparisons with %q, want %d with raw", len(r.Comparisons), r.Ceiling, 3*len(o.Sizes))
+	if r.Ceiling != "raw" || len(r.Comparisons) != 5*len(o.Sizes) {
+		t.Errorf("%d comparisons with %q, want %d with raw", len(r.Comparisons), r.Ceiling, 5*len(o.Sizes))
 	}
 	for _, c := range r.Comparisons {
 		if c.Ratio.N < minRounds || c.Ratio.Median <= 0 || c.Bytes != uint64(c.Ratio.N)*o.RoundBytes || uint64(c.Ops)*c.BlockBytes != c.Bytes {

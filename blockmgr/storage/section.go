@@ -176,8 +176,12 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	if t.kind == KindHost {
 		s.image, err = mapShared(t.file, t.sectionOffset(index), size)
 	} else {
-		// All of it will be filled at once, so it is faulted in at once.
-		s.image, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+		s.image, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err == nil {
+			// All of it will be filled at once, and read often. Without huge pages it is
+			// memory all the same.
+			_ = unix.Madvise(s.image, unix.MADV_HUGEPAGE)
+		}
 		s.dirty = make([]uint64, (size/PageSize+63)/64)
 	}
 	if err != nil {
