@@ -71,13 +71,15 @@ func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share) erro
 	if err != nil {
 		return err
 	}
-	n, err := r.lookAtNode()
-	if err != nil {
-		return err
-	}
 	all[ns.ID()] = s
 	want := r.want(all)
+	// What every namespace shares was checked at the start. Looking again would make
+	// engines wait for a disk that does not answer.
+	n := r.atStart
 	if s.host != 0 || s.disk != 0 {
+		if n, err = r.lookAtNode(); err != nil {
+			return err
+		}
 		if err := r.check(&n, want); err != nil {
 			return &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)}
 		}

@@ -42,8 +42,10 @@ const (
 // have: their sizes before anything is allocated, and what a namespace adds to
 // them when it first comes.
 type tierRoom struct {
-	cfg *Config
-	log *zap.Logger
+	// atStart is what checkStart found; nobody changes it afterwards.
+	atStart node
+	cfg     *Config
+	log     *zap.Logger
 	// stats are those of the last look.
 	stats atomic.Pointer[SpaceStats]
 
@@ -77,6 +79,7 @@ func (r *tierRoom) checkStart() error {
 	}
 	r.limitHeap(&n, want)
 	r.look()
+	r.atStart = n
 	return nil
 }
 

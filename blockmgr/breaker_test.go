@@ -177,3 +177,22 @@ func TestGrantDoesNotCountOnADiskThatIsLeftAloneAndTakesNoTry(t *testing.T) {
 		t.Errorf("found %q after that", got)
 	}
 }
+
+func TestIdleWriteBehindTriesAFailingDiskAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPool(t, Config{HostBytes: hostBytes(8), DiskBytes: 64 * testSlotBytes})
+		p.store(chain(1, 2))
+		p.quiesce()
+		synctest.Wait() // nobody has anything to write
+		for range breakerFailures {
+			p.broker.breaker.failed(storage.ErrForeign)
+		}
+		p.store(chain(5, 2))
+		time.Sleep(2 * breakerPause)
+		synctest.Wait()
+		p.quiesce()
+		if st := p.Stats(); st.DiskOpen || st.WriteBehind != 4 {
+			t.Errorf("disk left alone: %v, %d of 4 blocks written", st.DiskOpen, st.WriteBehind)
+		}
+	})
+}

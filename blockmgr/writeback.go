@@ -76,6 +76,7 @@ func (p *Pool) missLocked(ref registry.Ref, s *slot) {
 	if !s.missed {
 		s.missed = true
 		p.missed.push(ref)
+		p.writeWork.Signal() // somebody must try the disk again
 	}
 }
 
@@ -208,6 +209,9 @@ func (p *Pool) writeStalled() {
 	p.broker.breaker.stalled()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
 	p.count.WritesStalled++
 	p.shelveLocked()
 }
