@@ -40,8 +40,9 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	if !other.Enabled() || other.Stats().Host.Extents != 1 || other.Stats().Disk.Extents != 1 {
 		t.Errorf("newcomer: %+v", other.Stats())
 	}
-	// More than two when its last writes took room that it had just given.
-	if st := p.Stats(); st.ExtentsYielded < 2 || st.Host.Extents != 1 || st.Disk.Extents != 1 {
+	// One of the host tier; of the disk none when its last writes had not come there
+	// yet, or more when they took room that it had just given.
+	if st := p.Stats(); st.ExtentsYielded < 1 || st.Host.Extents != 1 || st.Disk.Extents != 1 {
 		t.Errorf("yielded: %+v", st)
 	}
 	p.check()
