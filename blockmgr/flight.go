@@ -30,7 +30,6 @@ type flight struct {
 	wanted  bool
 	// prefetch: counted in Pool.prefetching.
 	prefetch bool
-	started  bool
 	finished bool
 	ok       bool
 }
@@ -80,7 +79,6 @@ func (p *Pool) endFlightLocked(ref registry.Ref, f *flight, ok bool) {
 // verifyOneLocked ends the check of a recovered host block; it lets go of the
 // mutex for the check.
 func (p *Pool) verifyOneLocked(ref registry.Ref, f *flight) {
-	f.started = true
 	err := p.checkHostLocked(ref)
 	s := p.host.slot(ref)
 	there := s.state == storage.StateSealed // it may have been dropped meanwhile
@@ -170,7 +168,6 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 		p.cancelReadLocked(ref, f)
 		return
 	}
-	f.started = true
 	r := p.disk.record(f.disk)
 	from, i := p.disk.at(f.disk)
 	to, j := p.host.at(ref)

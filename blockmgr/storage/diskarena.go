@@ -115,6 +115,9 @@ func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
 	if why := ext.DirectRefusal(); why != "" {
 		d.arena.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.path), zap.String("why", why))
 	}
+	if ext.Sparse() {
+		d.arena.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.path))
+	}
 	return DiskPart{head.extent, ext, slots}, nil
 }
 
