@@ -44,9 +44,6 @@ func (r *tierRoom) admit(ns *kv.Namespace) error {
 	r.mu.Lock()
 	all := maps.Clone(r.admitted)
 	r.mu.Unlock()
-	if len(all) >= maxPools {
-		return nil // its pool is refused, for that reason
-	}
 	err := r.tryAdmit(ns, all)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +92,8 @@ func (r *tierRoom) knows(id kv.NamespaceID) bool {
 	return ok
 }
 
-// forget takes back the admission of a namespace that got no pool after all.
+// forget takes back the admission of a namespace that has no pool any more, or got
+// none after all.
 func (r *tierRoom) forget(id kv.NamespaceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,6 +27,7 @@ type Agent struct {
 	manager  *blockmgr.Manager
 	nats     *publisher.NATS // nil: nothing is published
 	hub      *eventHub
+	evicted  *evictionTap
 	server   *sessionServer
 	admin    *adminServer
 	adminTCP net.Listener
@@ -98,7 +99,8 @@ func (a *Agent) openTiers(context.Context) error {
 		return err
 	}
 	c := a.cfg.tiers()
-	c.Sink, c.Log = a.hub, a.log.Named("blockmgr")
+	a.evicted = newEvictionTap(a.hub)
+	c.Sink, c.Log = a.evicted, a.log.Named("blockmgr")
 	var err error
 	if a.cfg.Tuning.DiskFilter {
 		if c.Filter, err = policy.NewFrequencyFilter(policy.FrequencyOptions{}); err != nil {
@@ -136,7 +138,7 @@ func (a *Agent) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.server = newSessionServer(a.cfg, a.manager, a.hub, a.room, l, a.log.Named("sessions"))
+	a.server = newSessionServer(a.cfg, a.manager, a.hub, a.room, a.evicted, l, a.log.Named("sessions"))
 	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
@@ -194,6 +196,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		<-gctx.Done() // asked to stop, or a part has failed
 		a.ready.Store(false)
 		a.log.Info("stopping", zap.NamedError("cause", context.Cause(gctx)))
+		if a.cfg.DrainTimeout > 0 {
+			a.server.drain(a.cfg.DrainTimeout)
+		}
 		a.server.close()
 		stopBack()
 		back.Wait()

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -70,6 +71,9 @@ type Config struct {
 	// SendTimeout is how long a client may leave a frame unread before its
 	// connection is closed, default 2 s.
 	SendTimeout time.Duration
+	// DrainTimeout is how long Run, once it is to stop, lets engines finish their copies
+	// and say goodbye before it closes their connections; 0 closes them at once.
+	DrainTimeout time.Duration
 	// MinPriority refuses to store blocks of a lower retention priority, and those
 	// after them in their request.
 	MinPriority uint32
@@ -211,6 +215,9 @@ func (c *Config) Validate() error {
 	}
 	if c.SendTimeout < 0 {
 		return fmt.Errorf("send timeout %v: want 0 (default) or more", c.SendTimeout)
+	}
+	if c.DrainTimeout < 0 || c.DrainTimeout > proto.MaxDrainMillis*time.Millisecond {
+		return fmt.Errorf("drain timeout %v: want 0 (none) to %v", c.DrainTimeout, proto.MaxDrainMillis*time.Millisecond)
 	}
 	if c.KVBM.HitRateRequests < 0 || c.KVBM.HitRateRequests > 1<<20 {
 		return fmt.Errorf("requests of hit rates %d: want 0 (default %d) to %d", c.KVBM.HitRateRequests, DefaultHitRateRequests, 1<<20)

@@ -70,11 +70,11 @@ func TestC7WorkerThatComesLateIsServedFromThenOn(t *testing.T) {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
 	early := a.worker(t, c, 1)
-	if _, told, err := c.Claim(t.Context(), r, 1, 0, []uint32{0}); err != nil || told != 1 {
+	if told, err := c.Claim(t.Context(), r, 1, 0, []uint32{0}); err != nil || told != 1 {
 		t.Fatalf("told %d workers, error %v", told, err)
 	}
 	late := a.worker(t, c, 1)
-	if _, told, err := c.Claim(t.Context(), r, 2, 1, []uint32{0}); err != nil || told != 2 {
+	if told, err := c.Claim(t.Context(), r, 2, 1, []uint32{0}); err != nil || told != 2 {
 		t.Fatalf("told %d workers, error %v", told, err)
 	}
 	if job := <-early.Loads(); job.Job != 1 {

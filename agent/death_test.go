@@ -225,14 +225,14 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := c.Claim(t.Context(), r, 1, 0, []uint32{0})
+	_, err := c.Claim(t.Context(), r, 1, 0, []uint32{0})
 	wantRefused(t, err, proto.CodeState) // no worker yet
 	first, second := a.worker(t, c, 1), a.worker(t, c, 1)
 	first.Close()
 	eventually(t, "the agent notices", func() bool { return a.Stats().Engines.WorkersLost == 1 })
-	_, _, err = c.Claim(t.Context(), r, 2, 0, []uint32{0})
+	_, err = c.Claim(t.Context(), r, 2, 0, []uint32{0})
 	wantRefused(t, err, proto.CodeState)
-	if _, told, err := c.Claim(t.Context(), r, 3, 0, []uint32{0}); err != nil || told != 1 {
+	if told, err := c.Claim(t.Context(), r, 3, 0, []uint32{0}); err != nil || told != 1 {
 		t.Errorf("told %d workers, error %v: want the one that is left", told, err)
 	}
 	if job := <-second.Loads(); job.Job != 3 {
@@ -241,7 +241,7 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 	if err := second.Bye(t.Context(), "test"); err != nil {
 		t.Error(err)
 	}
-	_, _, err = c.Claim(t.Context(), r, 4, 0, []uint32{0})
+	_, err = c.Claim(t.Context(), r, 4, 0, []uint32{0})
 	wantRefused(t, err, proto.CodeState)
 	if n := a.Stats().Engines.WorkersLost; n != 1 {
 		t.Errorf("%d workers count as lost, want 1: the other said BYE", n)

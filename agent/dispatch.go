@@ -37,6 +37,28 @@ func decodeFrame(f proto.Frame, m proto.Message) error {
 	return nil
 }
 
+// farewell is a BYE.
+type farewell struct {
+	corr   uint32
+	reason string
+}
+
+func decodeBye(f proto.Frame) (*farewell, error) {
+	var m proto.Bye
+	if err := decodeFrame(f, &m); err != nil {
+		return nil, err
+	}
+	return &farewell{f.Corr, m.Reason}, nil
+}
+
+// text is the engine's reason, for people; empty without a BYE.
+func (f *farewell) text() string {
+	if f == nil {
+		return ""
+	}
+	return f.reason
+}
+
 // handle does what a scheduler's frame asks for and answers it. An error is to
 // be told to the scheduler, as one about the request returned with it.
 func (s *session) handle(f proto.Frame) (request uint64, err error) {
@@ -51,7 +73,9 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, s.abort)
 	case proto.TypeClose:
 		return decoded(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
-	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume:
+	case proto.TypeStats:
+		return decoded(f, noRequest[*proto.Stats], s.takeStats)
+	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume, proto.TypeReset:
 		return s.handleCall(f)
 	}
 	return 0, unexpected(f.Type, proto.RoleScheduler)
@@ -68,10 +92,15 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 		return decoded(f, func(m *proto.Store) uint64 { return m.Request }, func(m *proto.Store) error { return s.store(f.Corr, m) })
 	case proto.TypeCommit:
 		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
+	case proto.TypeResume:
+		return decoded(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
 	default:
-		return decoded(f, func(*proto.Resume) uint64 { return 0 }, func(m *proto.Resume) error { return s.resume(f.Corr, m) })
+		return decoded(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
 	}
 }
+
+// noRequest is for frames that are about no request.
+func noRequest[M any](M) uint64 { return 0 }
 
 // unexpected refuses a frame of a type that a client of this role never sends.
 func unexpected(t proto.Type, r proto.Role) error {

@@ -24,13 +24,16 @@
 //	      ── publisher.NATS       where feeds go; absent without a NATS URL
 //	      ── sessionServer        the socket, its connections and sessions
 //	         ── formerSessions    those of an earlier agent, and waits for their processes
+//	         ── connectorReports  what connectors count themselves, by worker rank
+//	      ── evictionTap          what leaves a tier, for the sessions that asked for it
 //	      ── adminServer          HTTP: health, metrics, stats, dumps, control of pools
 //	      ── adminServer          HTTP: KVBM's metrics, when they are wanted
 //
 // A connection has one goroutine that reads it and one that announces extents;
 // to a worker the latter also sends the LOADs, from a bounded queue, so that no
-// worker delays its scheduler. LOOKUPs that wait have goroutines of their own, a
-// bounded number per session.
+// worker delays its scheduler. A scheduler that asked for EVICTED has one more, with
+// a bounded queue. LOOKUPs that wait have goroutines of their own, a bounded number
+// per session.
 //
 // # Locks
 //
@@ -39,9 +42,10 @@
 //	session.mu ─► processTable.mu
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
 //	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
+//	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
 //	tierRoom.checking ─► tierRoom.mu
-//	sessionServer.mu, formerSessions.mu, cacheCounters.mu
+//	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu
 //
 // eventHub.mu and those of the last line are held for a look at their maps and no
 // lock is taken under them: the hub lets go before it calls a stream. No lock of the
@@ -59,8 +63,9 @@
 // without a block size; it locks its directories),
 // agent socket and the waits for former sessions, admin sockets. It undoes that
 // when a step fails or its context ends between two steps. Run then serves.
-// When its context ends: the agent says that it is not ready and stops
-// accepting; connections close and their sessions end; ranks and feeds end,
+// When its context ends: the agent says that it is not ready, stops accepting and
+// tells schedulers to drain; when their sessions have ended, or Config.DrainTimeout
+// has passed, connections close and what is left of sessions ends; ranks and feeds end,
 // which tells the routers that these owners are gone; the block manager writes
 // what is queued for disk; NATS and the admin servers close last. Both tiers stay
 // for the next start, the host tier unless it is to be discarded. An agent that is

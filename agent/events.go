@@ -102,15 +102,19 @@ type eventHub struct {
 
 	mu    sync.Mutex
 	pools map[kv.NamespaceID]*poolEntry
-	ranks map[*rankStream]struct{}
-	ended EventTotals // of the ranks that have ended
+	// making has a channel for each namespace for which a pool is being closed; it is
+	// closed when that is done.
+	making map[kv.NamespaceID]chan struct{}
+	ranks  map[*rankStream]struct{}
+	ended  EventTotals // of the ranks and pools that have ended
 }
 
 func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {
 	return &eventHub{
 		node: node, nats: n, log: log, dirty: make(chan struct{}, 1),
-		pools: make(map[kv.NamespaceID]*poolEntry),
-		ranks: make(map[*rankStream]struct{}),
+		pools:  make(map[kv.NamespaceID]*poolEntry),
+		making: make(map[kv.NamespaceID]chan struct{}),
+		ranks:  make(map[*rankStream]struct{}),
 	}
 }
 

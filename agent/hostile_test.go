@@ -295,7 +295,7 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 		if job == 10*maxQueuedLoads {
 			t.Fatalf("%d workers were cut off after %d claims, want %d", a.Stats().Engines.WorkersLost, job, stuck)
 		}
-		_, _, err := c.Claim(ctx, r, job, 0, make([]uint32, blocks))
+		_, err := c.Claim(ctx, r, job, 0, make([]uint32, blocks))
 		if err != nil {
 			wantRefused(t, err, proto.CodeState) // a worker was lost
 			continue
@@ -388,9 +388,9 @@ func TestOnlyPinnedBlocksCanBeClaimed(t *testing.T) {
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := c.Claim(t.Context(), r, 1, 0, []uint32{0, 1})
+	_, err := c.Claim(t.Context(), r, 1, 0, []uint32{0, 1})
 	wantRefused(t, err, proto.CodeState)
-	if _, _, err := c.Claim(t.Context(), r, 2, 0, []uint32{0}); err != nil {
+	if _, err := c.Claim(t.Context(), r, 2, 0, []uint32{0}); err != nil {
 		t.Error(err)
 	}
 }

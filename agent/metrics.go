@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 // collector turns a Stats snapshot into Prometheus metrics at each scrape, so
@@ -22,14 +23,21 @@ type collector struct {
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit, former          *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
+	// connector are the counters of STATS, in the order of statFields.
+	connector []*prometheus.Desc
 }
 
 func newCollector(stats func() Stats) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("blockyard_"+name, help, labels, nil)
 	}
+	var connector []*prometheus.Desc
+	for _, f := range statFields(new(proto.Stats)) {
+		connector = append(connector, desc("connector_"+f.name+"_total", "What connectors of a worker rank report as "+f.name+".", "worker", "rank", "role"))
+	}
 	return &collector{
 		stats:         stats,
+		connector:     connector,
 		events:        desc("events_total", "Events by stage: in, out, gaps, repaired, lost and what was bad.", "stage"),
 		engines:       desc("engine_requests_total", "Connections, frames and operations of engines.", "kind"),
 		dropped:       desc("stream_dropped_blocks_total", "Blocks of engine events that were not applied.", "owner", "reason"),
@@ -72,6 +80,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i := range s.Pools {
 		c.collectPool(m, &s.Pools[i])
+	}
+	for i := range s.Connectors {
+		c.collectConnector(m, &s.Connectors[i])
 	}
 }
 
@@ -133,6 +144,12 @@ func (c *collector) collectStream(m metrics, st *StreamStats) {
 	}
 }
 
+func (c *collector) collectConnector(m metrics, s *ConnectorStats) {
+	for i, f := range statFields(&s.Stats) {
+		m.counter(c.connector[i], *f.value, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
+	}
+}
+
 func (c *collector) collectPool(m metrics, p *PoolStats) {
 	pool := strconv.FormatUint(p.Pool, 10)
 	for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {
@@ -169,6 +186,8 @@ func (e *SessionStats) named() []named {
 		{"stores", e.Stores}, {"commits", e.Commits}, {"workers_lost", e.WorkersLost},
 		{"loads_dropped", e.LoadsDropped}, {"resumed", e.Resumed}, {"resumed_grants", e.ResumedGrants},
 		{"resumed_pins", e.ResumedPins}, {"prefetched", e.Prefetched}, {"low_priority", e.LowPriority},
+		{"resets", e.Resets}, {"evicted", e.Evicted}, {"evicted_lost", e.EvictedLost},
+		{"stats_ignored", e.StatsIgnored}, {"stats_forgotten", e.StatsForgotten},
 	}
 }
 

@@ -38,7 +38,7 @@ func (c *kvbmCollector) Collect(ch chan<- prometheus.Metric) {
 	count := func(name config.Metric, help string, v uint64) {
 		send(name, help, prometheus.CounterValue, float64(v))
 	}
-	var committed, written uint64
+	committed, written := s.Retired.Committed, s.Retired.WriteBehind
 	for i := range s.Pools {
 		committed += s.Pools[i].Committed
 		written += s.Pools[i].WriteBehind

@@ -140,7 +140,7 @@ func TestKVBMMetricsAreServedOnTheirOwnAddress(t *testing.T) {
 			t.Fatalf("got %+v, error %v", hit, err)
 		}
 	}
-	if _, _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, 3)); err != nil {
+	if _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, 3)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.CloseRequest(r); err != nil {

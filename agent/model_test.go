@@ -59,7 +59,7 @@ func (c *client) step() {
 		_, err := c.c.Lookup(ctx, r, first, count, 5e6)
 		c.check(err)
 	case 4:
-		_, _, err := c.c.Claim(ctx, r, 1, first, make([]uint32, count))
+		_, err := c.c.Claim(ctx, r, 1, first, make([]uint32, count))
 		c.check(err)
 	case 5:
 		got, err := c.c.Store(ctx, r, first, count)

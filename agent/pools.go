@@ -1,81 +1,165 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"time"
+
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// maxPools bounds the namespaces that a node has pools of. It is the number that
-// the slot tables of the block manager have room for. A pool stays, sessions or
-// not, until the agent stops.
-const maxPools = 64
+const (
+	// maxPools bounds the namespaces that a node has pools of at a time. It is the
+	// number that the slot tables of the block manager have room for.
+	maxPools = 64
+	// poolRoomTimeout is how long a namespace waits for the end of a pool that makes
+	// room for it, or of one of its own.
+	poolRoomTimeout = 2 * time.Second
+)
+
+// poolSource is where pools come from.
+type poolSource interface {
+	// open opens the pool of a namespace, or finds the one that is open and gives it
+	// room. first says that the node has none of the namespace.
+	open(ns kv.Namespace, first bool) (*blockmgr.Pool, error)
+	// closed says that the pool of a namespace is gone, or that there is none after
+	// all.
+	closed(ns kv.NamespaceID)
+}
+
+// nodePools are the block manager's pools, each with a share of what the node has.
+type nodePools struct {
+	room    *tierRoom
+	manager *blockmgr.Manager
+}
+
+func (p nodePools) open(ns kv.Namespace, first bool) (*blockmgr.Pool, error) {
+	if first {
+		if err := p.room.admit(&ns); err != nil {
+			return nil, err
+		}
+	}
+	return p.manager.Pool(ns)
+}
+
+func (p nodePools) closed(ns kv.NamespaceID) { p.room.forget(ns) }
 
 // poolEntry is the pool of one namespace and its stream.
 type poolEntry struct {
 	*ownerStream
+	ns kv.NamespaceID
 	// opened is closed when the pool has been opened or, with err, could not be.
+	// pool and err are set by then and do not change.
 	opened chan struct{}
+	pool   *blockmgr.Pool
 	err    error
+
+	// eventHub.mu guards what follows. callers are the calls of openPool that use the
+	// entry. left is nil unless the pool makes room for another one, and is closed
+	// when the entry has gone, or stays after all.
+	callers int
+	left    chan struct{}
 }
 
-// openPool returns the pool of ns, by way of open, and the id that it is
+// openPool returns the pool of ns, by way of from, and the id that it is
 // published under. Before its first use the pool is made known to the routers:
-// what it recovers from disk is published as it is found. When open fails then,
-// everything is taken back, so that a refused namespace leaves nothing behind.
-// Later calls ask open too: a pool that has no room tries to get some.
-func (h *eventHub) openPool(ns *kv.Namespace, open func(kv.Namespace) (*blockmgr.Pool, error)) (*blockmgr.Pool, uint64, error) {
-	e, made, err := h.poolEntry(ns.ID())
-	if err != nil {
-		return nil, 0, err
+// what it recovers from disk is published as it is found. When it cannot be opened
+// then, everything is taken back, so that a refused namespace leaves nothing behind.
+// Later calls ask from too: a pool that has no room tries to get some. Where there
+// are as many pools as there may be, one that nobody uses makes room.
+func (h *eventHub) openPool(ns *kv.Namespace, from poolSource) (*blockmgr.Pool, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), poolRoomTimeout)
+	defer cancel()
+	for {
+		e, made, err := h.takeEntry(ctx, ns.ID(), from)
+		if err != nil {
+			return nil, 0, err
+		}
+		var pool *blockmgr.Pool
+		if made {
+			pool, err = h.fill(e, ns, from)
+		} else {
+			<-e.opened // another session may be opening it
+			if err = e.err; err == nil {
+				pool, err = from.open(*ns, false)
+			}
+		}
+		h.leaveEntry(e)
+		if errors.Is(err, blockmgr.ErrNamespaces) {
+			// Namespaces of an earlier agent whose sessions live take places too.
+			if err = h.makeRoom(ctx, ns.ID(), from); err == nil {
+				continue
+			}
+			return nil, 0, err
+		}
+		return pool, e.stream.Owner().ID, err
 	}
-	id := e.stream.Owner().ID
-	if made {
-		pool, err := h.fill(e, ns, open)
-		return pool, id, err
-	}
-	<-e.opened // another session may be opening it
-	if e.err != nil {
-		return nil, 0, e.err
-	}
-	pool, err := open(*ns)
-	return pool, id, err
 }
 
-// poolEntry is the entry of a namespace, made when there is none. Who made it
+// takeEntry is the entry of a namespace, which stays until leaveEntry. Who made it
 // must fill it.
-func (h *eventHub) poolEntry(ns kv.NamespaceID) (e *poolEntry, made bool, err error) {
+func (h *eventHub) takeEntry(ctx context.Context, ns kv.NamespaceID, from poolSource) (e *poolEntry, made bool, err error) {
+	for {
+		e, made, left := h.poolEntry(ns)
+		switch {
+		case left != nil:
+			err = awaitRoom(ctx, left)
+		case e == nil:
+			err = h.makeRoom(ctx, ns, from)
+		default:
+			return e, made, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// poolEntry is the entry of a namespace, made when there is none; nil when there is
+// no place for it. left says that there is one which is about to go.
+func (h *eventHub) poolEntry(ns kv.NamespaceID) (e *poolEntry, made bool, left <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.pools[ns]; e != nil {
-		return e, false, nil
+	switch e = h.pools[ns]; {
+	case e != nil && e.left != nil:
+		return nil, false, e.left
+	case e == nil && len(h.pools) >= maxPools:
+		return nil, false, nil
+	case e == nil:
+		e = &poolEntry{ownerStream: h.newStream(kv.PoolOwner(poolID(h.node, ns))), ns: ns, opened: make(chan struct{})}
+		h.pools[ns], made = e, true
 	}
-	if len(h.pools) >= maxPools {
-		return nil, false, refuse(proto.CodeLimit, "HELLO namespace: the agent has pools of %d namespaces, the most it can have", len(h.pools))
-	}
-	e = &poolEntry{ownerStream: h.newStream(kv.PoolOwner(poolID(h.node, ns))), opened: make(chan struct{})}
-	h.pools[ns] = e
-	return e, true, nil
+	e.callers++
+	return e, made, nil
+}
+
+func (h *eventHub) leaveEntry(e *poolEntry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.callers--
 }
 
 // fill opens the pool of a new entry, or drops the entry.
-func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, open func(kv.Namespace) (*blockmgr.Pool, error)) (pool *blockmgr.Pool, err error) {
+func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, from poolSource) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
 	if h.nats != nil {
 		err = e.attach(h.nats, publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize})
 	}
 	if err == nil {
-		pool, err = open(*ns)
+		pool, err = from.open(*ns, true)
 	}
 	if err == nil {
+		e.pool = pool
 		return pool, nil
 	}
 	e.err = err
+	from.closed(e.ns)
 	h.mu.Lock()
-	delete(h.pools, ns.ID())
+	delete(h.pools, e.ns)
 	h.mu.Unlock()
 	h.closeStream(e.ownerStream)
 	return nil, err
@@ -103,11 +187,34 @@ func (h *eventHub) poolStreams() []*ownerStream {
 	return streams
 }
 
-// closePools announces that the pools are gone. The ranks must have ended.
+// closePools announces that the pools are gone. The ranks must have ended. Pools
+// that make room are waited for, but not for long: a disk may not answer.
 func (h *eventHub) closePools() {
+	timeout := time.NewTimer(poolRoomTimeout)
+	defer timeout.Stop()
+	for _, left := range h.leaving() {
+		select {
+		case <-left:
+			continue
+		case <-timeout.C:
+		}
+		break
+	}
 	for _, o := range h.poolStreams() {
 		h.closeStream(o)
 	}
+}
+
+// leaving are the pools that make room.
+func (h *eventHub) leaving() (left []<-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.pools {
+		if e.left != nil {
+			left = append(left, e.left)
+		}
+	}
+	return left
 }
 
 // closeStream announces that a stream's owner is gone.

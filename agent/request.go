@@ -51,6 +51,9 @@ type request struct {
 type pin struct {
 	slot   blockmgr.Slot
 	source kv.Tier
+	// lost are slots that an earlier lookup of the block reported and whose bytes
+	// were found damaged since; they stay pinned as long.
+	lost []blockmgr.Slot
 }
 
 // dropPinsLocked takes the pins of blocks first … end-1 out of the request. The
@@ -58,7 +61,7 @@ type pin struct {
 func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
 	for i, p := range r.pins {
 		if uint64(i) >= first && uint64(i) < end {
-			slots = append(slots, p.slot)
+			slots = append(append(slots, p.slot), p.lost...)
 			delete(r.pins, i)
 		}
 	}

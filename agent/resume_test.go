@@ -41,13 +41,11 @@ func killedAgent(t *testing.T) *former {
 	if err := c.Open(r, "", "", "", prompt(1, storedBlocks)); err != nil {
 		t.Fatal(err)
 	}
-	if hit, err := c.Lookup(t.Context(), r, 0, storedBlocks, 0); err != nil || hit.Ready != storedBlocks {
+	hit, err := c.Lookup(t.Context(), r, 0, storedBlocks, 0)
+	if err != nil || hit.Ready != storedBlocks {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
-	var err error
-	if f.held.Pinned, _, err = c.Claim(t.Context(), r, 1, 0, make([]uint32, storedBlocks)); err != nil {
-		t.Fatal(err)
-	}
+	f.held.Pinned = hit.Slots
 	r = proto.RequestID{ID: 3}
 	if err := c.Open(r, "", "", "", prompt(2, grantedBlocks)); err != nil {
 		t.Fatal(err)
@@ -133,7 +131,7 @@ func (a *testAgent) wantFound(t *testing.T, c *proto.SchedulerClient, seed, n in
 	if hit, err := c.Lookup(t.Context(), r, 0, n+1, 10*time.Second); err != nil || hit.Ready != n {
 		t.Fatalf("got %+v, error %v: want %d blocks", hit, err, n)
 	}
-	if _, _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, n)); err != nil {
+	if _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, n)); err != nil {
 		t.Fatal(err)
 	}
 	job := <-w.Loads()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,25 +27,32 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		return err
 	}
 	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("incarnation", hex16(h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err != nil {
+		s.end(sess, nil, err)
+		return nil
+	}
+	s.noteWelcomed(sess)
 	stop := make(chan struct{})
-	watched := make(chan struct{})
-	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err == nil {
-		go func() {
-			defer close(watched)
-			sess.sched.watch(stop)
-		}()
-		var bye *proto.Header
-		bye, err = s.readScheduler(sess)
-		close(stop)
-		<-watched
-		s.end(sess, bye != nil, err)
-		if bye != nil {
-			_ = c.Send(proto.TypeOK, bye.Corr, nil, nil)
-		}
-	} else {
-		s.end(sess, false, err)
+	var tellers sync.WaitGroup
+	tellers.Go(func() { sess.sched.watch(stop) })
+	if h.WantEvicted {
+		tellers.Go(func() { s.tellEvicted(sess, stop) })
+	}
+	bye, err := s.readScheduler(sess)
+	close(stop)
+	tellers.Wait()
+	s.end(sess, bye, err)
+	if bye != nil {
+		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
 	}
 	return nil
+}
+
+// tellEvicted sends EVICTED to a session's scheduler until stop is closed.
+func (s *sessionServer) tellEvicted(sess *session, stop <-chan struct{}) {
+	q := s.evicted.listen(sess.namespace)
+	defer s.evicted.ignore(sess.namespace, q)
+	q.run(sess.conn, stop)
 }
 
 func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
@@ -68,7 +76,7 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
-		formers: s.formers, cache: s.cache,
+		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, proto.RoleScheduler),
 		conn: c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
@@ -116,7 +124,7 @@ func (s *sessionServer) reserve(sess *session) error {
 func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || !s.drainEnd.IsZero() {
 		return nil, &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("the agent is stopping")}
 	}
 	if n := s.waiting[sess.engine.key]; n >= maxAwaitingExit {
@@ -131,12 +139,8 @@ func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 
 // furnish opens what a session uses: its pool, its link and its event stream.
 func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	if err := s.room.admit(&h.Namespace); err != nil {
-		return 0, err
-	}
-	pool, id, err := s.hub.openPool(&h.Namespace, s.manager.Pool)
+	pool, id, err := s.hub.openPool(&h.Namespace, nodePools{s.room, s.manager})
 	if err != nil {
-		s.room.forget(sess.namespace)
 		return 0, err
 	}
 	s.formers.settle(pool)
@@ -163,18 +167,18 @@ func (s *sessionServer) remove(sess *session) {
 // end ends a session whose scheduler is not read any more. In order: nothing
 // new begins, waiting lookups return, pins drop and grants are freed (after BYE)
 // or quarantined until every process is gone, the engine's device blocks are
-// taken back, and the place is free for a successor. cause is what ended its
-// connection, for the log.
-func (s *sessionServer) end(sess *session, orderly bool, cause error) {
+// taken back, and the place is free for a successor. bye is nil unless it said BYE;
+// cause is what ended its connection, for the log.
+func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
 	left := sess.finish()
-	sess.log.Info("session ended", zap.Bool("bye", orderly), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
+	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
 	sess.cancel()
 	for _, w := range left.workers {
 		w.conn.Close()
 	}
 	sess.lookups.Wait()
 	var gone chan struct{} // nil: by its BYE no copy is in flight
-	if !orderly {
+	if bye == nil {
 		gone = make(chan struct{})
 	}
 	if sess.pool.EndSession(sess.id, gone) {
@@ -183,6 +187,7 @@ func (s *sessionServer) end(sess *session, orderly bool, cause error) {
 		releaseAll(left.procs)
 	}
 	sess.rank.stop()
+	sess.reports.close()
 	s.remove(sess)
 }
 
@@ -239,9 +244,9 @@ func (s *session) finish() leftovers {
 // connection is open.
 func (s *session) orphaned() bool { return s.engine.gone() }
 
-// readScheduler handles frames until the connection ends or BYE comes, whose
-// header it then returns.
-func (s *sessionServer) readScheduler(sess *session) (bye *proto.Header, err error) {
+// readScheduler handles frames until the connection ends or BYE comes, which it
+// then returns.
+func (s *sessionServer) readScheduler(sess *session) (bye *farewell, err error) {
 	c := sess.sched.conn
 	for {
 		f, err := s.receive(c)
@@ -249,8 +254,8 @@ func (s *sessionServer) readScheduler(sess *session) (bye *proto.Header, err err
 			return nil, err
 		}
 		if f.Type == proto.TypeBye {
-			if err = decodeFrame(f, new(proto.Bye)); err == nil {
-				return &f.Header, nil
+			if bye, err = decodeBye(f); err == nil {
+				return bye, nil
 			}
 		}
 		var request uint64

@@ -41,6 +41,7 @@ type sessionServer struct {
 	manager  *blockmgr.Manager
 	hub      *eventHub
 	room     *tierRoom
+	evicted  *evictionTap
 	log      *zap.Logger
 	listener *net.UnixListener
 	nonce    uint64
@@ -50,23 +51,28 @@ type sessionServer struct {
 	processes *processTable
 	formers   *formerSessions
 	cache     *cacheCounters
+	reports   *connectorReports
 
 	stopping chan struct{}
 	wg       sync.WaitGroup // connections, and waits for processes to end
 
-	mu      sync.Mutex
-	closed  bool
-	conns   map[*proto.Conn]struct{}
-	byID    map[blockmgr.SessionID]*session
-	byOwner map[kv.Worker]*session
-	waiting map[processKey]int // ended sessions whose grants wait for processes, by the scheduler's
+	mu     sync.Mutex
+	closed bool
+	// drainEnd is when an agent that stops closes its connections; zero while it does
+	// not stop. No session begins from then on.
+	drainEnd time.Time
+	conns    map[*proto.Conn]struct{}
+	byID     map[blockmgr.SessionID]*session
+	byOwner  map[kv.Worker]*session
+	waiting  map[processKey]int // ended sessions whose grants wait for processes, by the scheduler's
 }
 
-func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRoom, l *net.UnixListener, log *zap.Logger) *sessionServer {
+func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRoom, evicted *evictionTap, l *net.UnixListener, log *zap.Logger) *sessionServer {
 	s := &sessionServer{
-		cfg: cfg, manager: m, hub: h, room: room, listener: l, log: log, nonce: kv.RandomID(),
+		cfg: cfg, manager: m, hub: h, room: room, evicted: evicted, listener: l, log: log, nonce: kv.RandomID(),
 		processes: newProcessTable(),
 		cache:     newCacheCounters(cfg.KVBM.HitRateRequests),
+		reports:   newConnectorReports(),
 		stopping:  make(chan struct{}),
 		conns:     make(map[*proto.Conn]struct{}),
 		byID:      make(map[blockmgr.SessionID]*session),
@@ -185,7 +191,8 @@ func (s *sessionServer) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error
 	default:
 		err = decodeFrame(f, &h)
 	}
-	if err == nil && h.Major != proto.VersionMajor {
+	if f.Type == proto.TypeHello && !proto.IsMalformed(err) && h.Major != proto.VersionMajor {
+		// Its other fields may mean something else there.
 		err = refuse(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
 	}
 	if err != nil {

@@ -27,8 +27,6 @@ const (
 	// maxWaitingLookups bounds the LOOKUPs that wait for the disk at one time; one
 	// more is answered at once with what there is.
 	maxWaitingLookups = 64
-	// maxWorkers bounds the worker connections.
-	maxWorkers = 1024
 )
 
 // session is one connected engine scheduler with its workers. The goroutine
@@ -49,6 +47,7 @@ type session struct {
 	rank      *rankStream
 	formers   *formerSessions
 	cache     *cacheCounters
+	reports   *reporter     // of the scheduler's connection
 	done      chan struct{} // closed when the session has ended and its place is free
 
 	// What only the reader uses.
@@ -76,6 +75,9 @@ type session struct {
 	// enlisted are the processes that ever connected, as many as a session may have.
 	enlisted map[blockmgr.Process]struct{}
 	ended    bool
+
+	// welcomed says that WELCOME has left; guarded by the server's lock.
+	welcomed bool
 }
 
 // sessionLimits are the bounds that the configuration sets.
@@ -87,7 +89,7 @@ type sessionLimits struct {
 
 // sessionCounters count over all sessions.
 type sessionCounters struct {
-	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority atomic.Uint64
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets atomic.Uint64
 }
 
 // find is the request that a frame names.
@@ -275,7 +277,7 @@ func (s *session) join(l *workerLink) error {
 	switch {
 	case s.ended:
 		return refuse(proto.CodeNotFound, "session %d has ended", s.id)
-	case len(s.workers) >= maxWorkers:
+	case len(s.workers) >= proto.MaxWorkers:
 		return refuse(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
 	}
 	s.workers[l] = struct{}{}

@@ -75,17 +75,30 @@ type SessionStats struct {
 	Prefetched uint64 `json:"prefetched"`
 	// LowPriority are blocks that were refused for their retention priority.
 	LowPriority uint64 `json:"low_priority"`
+	// Resets are pools that were emptied because their engine said RESET.
+	Resets uint64 `json:"resets"`
+	// Evicted are notices of EVICTED, EvictedLost those that found a queue full.
+	Evicted     uint64 `json:"evicted"`
+	EvictedLost uint64 `json:"evicted_lost"`
+	// StatsIgnored are STATS that came too soon after the one before, StatsForgotten
+	// the worker ranks whose sums made room for others.
+	StatsIgnored   uint64 `json:"stats_ignored"`
+	StatsForgotten uint64 `json:"stats_forgotten"`
 }
 
 // Stats is a snapshot of the agent; GET /v1/stats.
 type Stats struct {
-	Node     string        `json:"node"`
-	Events   EventStats    `json:"events"`
-	Streams  []StreamStats `json:"streams"`
-	Pools    []PoolStats   `json:"pools"`
-	Sessions int           `json:"sessions"`
-	Engines  SessionStats  `json:"engines"`
-	Cache    CacheStats    `json:"cache"`
+	Node    string        `json:"node"`
+	Events  EventStats    `json:"events"`
+	Streams []StreamStats `json:"streams"`
+	Pools   []PoolStats   `json:"pools"`
+	// Retired are the pools that made room for other namespaces.
+	Retired  blockmgr.Retired `json:"retired"`
+	Sessions int              `json:"sessions"`
+	Engines  SessionStats     `json:"engines"`
+	// Connectors are what engines say about themselves.
+	Connectors []ConnectorStats `json:"connectors"`
+	Cache      CacheStats       `json:"cache"`
 	// Space is as of the last look, at most ten seconds ago.
 	Space  SpaceStats  `json:"space"`
 	Totals EventTotals `json:"totals"`
@@ -104,6 +117,7 @@ func (a *Agent) Stats() Stats {
 	}
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
+	s.Retired = a.manager.Retired()
 	a.server.snapshot(&s)
 	s.Space = *a.room.stats.Load()
 	return s
@@ -168,7 +182,9 @@ func (s *sessionServer) snapshot(out *Stats) {
 		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
 		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
 		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
+		Resets: c.resets.Load(), Evicted: s.evicted.told.Load(), EvictedLost: s.evicted.lost.Load(),
 	}
+	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.snapshot()
 	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()
 	out.Cache = s.cache.snapshot()
 }

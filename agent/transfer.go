@@ -62,16 +62,17 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	hit := proto.LookupHit{
 		Request: m.Request, Generation: m.Generation, First: m.First,
 		Ready: uint32(len(found.Slots)), Coming: uint32(found.Coming), Sources: make([]byte, len(found.Sources)),
+		Slots: packSlots(found.Slots),
 	}
 	for i, t := range found.Sources {
 		hit.Sources[i] = byte(t)
 	}
-	return s.sched.conn.Send(proto.TypeLookupHit, corr, &hit, nil)
+	return s.sched.send(proto.TypeLookupHit, corr, &hit, found.Slots)
 }
 
 // recordPins notes the pins of a lookup of asked blocks in its request. A request
-// holds each block's pin once: spare are pins of blocks that were pinned already,
-// or all of them when the request is not open any more.
+// holds each slot's pin once: spare are pins of slots that were pinned already, or
+// all of them when the request is not open any more.
 func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,21 +81,25 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 	}
 	for i, slot := range found.Slots {
 		block := first + uint32(i)
-		if _, ok := r.pins[block]; ok {
+		p, ok := r.pins[block]
+		switch {
+		case ok && p.slot == slot:
 			spare = append(spare, slot)
 			continue
+		case ok: // the bytes in that slot were lost; a copy from it may be in flight
+			p.lost = append(p.lost, p.slot)
 		}
-		r.pins[block] = pin{slot, found.Sources[i]}
+		p.slot, p.source = slot, found.Sources[i]
+		r.pins[block] = p
 	}
 	matched := r.hits.add(first, asked, found.Sources)
 	s.cache.matchedTokens.Add(uint64(matched) * uint64(s.chain.blockSize))
 	return spare, true
 }
 
-// claim answers a CLAIM: it queues LOAD for every worker and sends the slots to
-// the scheduler. The pins stay until RELEASE. After a worker was lost the next
-// CLAIM is refused, so that the scheduler learns of it before it relies on a
-// load.
+// claim answers a CLAIM: it queues LOAD for every worker. The pins stay until
+// RELEASE. After a worker was lost the next CLAIM is refused, so that the
+// scheduler learns of it before it relies on a load.
 func (s *session) claim(corr uint32, m *proto.Claim) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -109,8 +114,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	for i, p := range pins {
 		slots[i] = p.slot
 	}
-	packed := packSlots(slots)
-	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packed, Blocks: m.Blocks}, slots}
+	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packSlots(slots), Blocks: m.Blocks}, slots}
 	told := 0
 	for _, w := range workers {
 		if w.offer(load) {
@@ -126,7 +130,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 		return refuse(proto.CodeState, "job %d: no worker could be told", m.Job)
 	}
 	s.cache.onboarded(pins)
-	return s.sched.send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Slots: packed, Workers: uint32(told)}, slots)
+	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(told)}, nil)
 }
 
 // claimable is what a CLAIM needs: the pinned slots and the workers to tell.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -25,27 +26,29 @@ func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, 
 		return err
 	}
 	l := newWorkerLink(c, sess.pool)
-	bye, err := s.runWorker(c, sess, h, l)
+	bye, err := s.runWorker(c, sess, l)
 	if bye != nil {
-		_ = c.Send(proto.TypeOK, bye.Corr, nil, nil)
+		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
 	}
 	return err
 }
 
 // runWorker registers a worker and serves it until its connection ends or BYE
-// comes, whose header it then returns. The session does not count on the worker
-// any more, however it ended.
-func (s *sessionServer) runWorker(c *proto.Conn, sess *session, h *proto.Hello, l *workerLink) (bye *proto.Header, err error) {
-	if err := s.register(c, sess, h, l); err != nil {
+// comes, which it then returns. The session does not count on the worker any more,
+// however it ended.
+func (s *sessionServer) runWorker(c *proto.Conn, sess *session, l *workerLink) (bye *farewell, err error) {
+	if err := s.register(c, sess, l); err != nil {
 		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
 		return nil, err
 	}
+	reports := s.reports.reporter(sess.worker, proto.RoleWorker)
+	defer reports.close()
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)
 		l.send(stop)
 	}()
-	bye, err = s.readWorker(c)
+	bye, err = s.readWorker(c, reports)
 	sess.leave(l, bye == nil && !s.isStopping())
 	close(stop)
 	<-sent
@@ -54,25 +57,39 @@ func (s *sessionServer) runWorker(c *proto.Conn, sess *session, h *proto.Hello, 
 
 // findSession is the session that a worker wants to join, if it may.
 func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, error) {
-	s.mu.Lock()
-	sess := s.byID[blockmgr.SessionID(h.Session)]
-	s.mu.Unlock()
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	sess := s.lookup(blockmgr.SessionID(h.Session), w)
 	switch {
+	case sess == nil && h.Session == 0:
+		return nil, &refusal{code: proto.CodeNotFound, retryable: true, err: fmt.Errorf("HELLO session: worker %s has none now", w)}
 	case sess == nil:
 		return nil, refuse(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
 	case sess.uid != peer.UID:
-		return nil, refuse(proto.CodeDenied, "HELLO session: %d belongs to another user", h.Session)
-	case sess.worker != kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}:
+		return nil, refuse(proto.CodeDenied, "HELLO session: %d belongs to another user", sess.id)
+	case sess.worker != w:
 		return nil, refuse(proto.CodeState, "HELLO worker_id %d, dp_rank %d: the session is of worker %s", h.WorkerID, h.DPRank, sess.worker)
-	case sess.namespace != h.Namespace.ID():
+	case h.Namespace != (kv.Namespace{}) && sess.namespace != h.Namespace.ID():
 		return nil, refuse(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
 	}
 	return sess, nil
 }
 
+// lookup is the session with an id or, for id 0, the one that the worker rank
+// has; nil if there is none that has begun.
+func (s *sessionServer) lookup(id blockmgr.SessionID, w kv.Worker) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == 0 {
+		if held := s.byOwner[w]; held != nil {
+			id = held.id // of one that is being made byID knows nothing yet
+		}
+	}
+	return s.byID[id]
+}
+
 // register reads REGISTER and lets the worker join. An error ends the
 // connection; the client has been told.
-func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l *workerLink) error {
+func (s *sessionServer) register(c *proto.Conn, sess *session, l *workerLink) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
 	if err != nil {
@@ -84,8 +101,8 @@ func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l
 	case f.Type != proto.TypeRegister:
 		err = refuse(proto.CodeState, "%s came before %s", f.Type, proto.TypeRegister)
 	default:
-		if err = decodeFrame(f, &m); err == nil && m.BlockBytes > h.Namespace.BlockBytes() {
-			err = refuse(proto.CodeRange, "REGISTER block_bytes: %d, want at most the %d of the namespace's block", m.BlockBytes, h.Namespace.BlockBytes())
+		if err = decodeFrame(f, &m); err == nil && m.Offset+m.BlockBytes > sess.pool.BlockBytes() {
+			err = refuse(proto.CodeRange, "REGISTER offset %d, block_bytes %d: want a share of the session's %d", m.Offset, m.BlockBytes, sess.pool.BlockBytes())
 		}
 	}
 	if err == nil {
@@ -99,22 +116,28 @@ func (s *sessionServer) register(c *proto.Conn, sess *session, h *proto.Hello, l
 	return c.Send(proto.TypeOK, f.Corr, nil, nil)
 }
 
-// readWorker reads until the connection ends or BYE comes, whose header it then
-// returns. A worker has nothing else to say.
-func (s *sessionServer) readWorker(c *proto.Conn) (bye *proto.Header, err error) {
+// readWorker reads until the connection ends or BYE comes, which it then
+// returns. Besides, a worker only reports what it has counted.
+func (s *sessionServer) readWorker(c *proto.Conn, reports *reporter) (bye *farewell, err error) {
 	for {
 		f, err := s.receive(c)
 		if err != nil {
 			return nil, err
 		}
-		err = unexpected(f.Type, proto.RoleWorker)
-		if f.Type == proto.TypeBye {
-			if err = decodeFrame(f, new(proto.Bye)); err == nil {
-				return &f.Header, nil
+		switch f.Type {
+		case proto.TypeBye:
+			if bye, err = decodeBye(f); err == nil {
+				return bye, nil
 			}
+		case proto.TypeStats:
+			_, err = decoded(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reports.take(m, time.Now()) })
+		default:
+			err = unexpected(f.Type, proto.RoleWorker)
 		}
-		if err := s.report(c, f, 0, err); err != nil {
-			return nil, err
+		if err != nil {
+			if err := s.report(c, f, 0, err); err != nil {
+				return nil, err
+			}
 		}
 	}
 }

@@ -29,6 +29,8 @@ type broker struct {
 	// disk is nil without a disk tier, and until the disk has let it be opened. Once
 	// it is there it stays.
 	disk atomic.Pointer[storage.DiskArena]
+	// diskAnswered is the manager's: without disk when it is closed there is none.
+	diskAnswered <-chan struct{}
 	// breaker is the disk's.
 	breaker breaker
 	pools   func() []*Pool

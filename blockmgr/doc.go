@@ -77,6 +77,11 @@
 // opens with that tier empty, and tries again, at its sessions' next demand, when
 // a pool has become unused.
 //
+// Pool.Retire closes a pool that nobody uses, so that namespaces may come and go for
+// as long as the manager lives: its room and its place in the slot tables, which
+// hold storage.MaxNamespaces, are free again. Where the place of one is taken by a
+// namespace of an earlier agent that nobody has asked for yet, that one goes.
+//
 // # Ownership and concurrency
 //
 // The slots named in results belong to the session until Unpin, Commit, Abort
@@ -86,7 +91,7 @@
 // checksums or the making of extents, and neither is Manager.mu, so that Stats
 // and Pools wait for none of them. Manager.mu, and the mutexes of two pools,
 // are never held together. Lock order: a place's making, which serialises the
-// opening of one namespace; then Pool.flushing, while records go to disk; then
+// opening and retiring of one namespace; then Pool.flushing, while records go to disk; then
 // Manager.mu or one Pool.mu; then, from Pool.mu, the breaker's, the session
 // table's, and whatever filter and sink take.
 //

@@ -32,7 +32,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 		case found, ok := <-parts:
 			if !ok {
 				p.mu.Lock()
-				p.joining = p.disk == nil // where the manager closes
+				p.joining = false
 				p.mu.Unlock()
 				return nil
 			}
@@ -64,10 +64,13 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 			close(resting)
 			resting = nil
 		}
-		if !p.rest(again, max(pause, p.broker.breaker.untilTry())) {
+		if !p.restFromDisk(again, max(pause, p.broker.breaker.untilTry())) {
 			return
 		}
 		watch.Reset(p.cfg.IODeadline)
+	}
+	if p.stopped() {
+		return // the extents stay for whoever asks next
 	}
 	for found := range p.broker.disk.Load().Claim(p.disk.ns) {
 		watch.Stop()
@@ -78,6 +81,25 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 		watch.Reset(p.cfg.IODeadline)
 	}
 	p.broker.breaker.succeeded()
+}
+
+// restFromDisk waits; false means that the pool stops, or that there will be no disk
+// tier because it could not be opened.
+func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
+	select {
+	case <-p.broker.diskAnswered:
+		return p.broker.disk.Load() != nil && p.rest(timer, d)
+	default:
+	}
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+		return true
+	case <-p.broker.diskAnswered:
+		return p.broker.disk.Load() != nil
+	case <-p.stop:
+		return false
+	}
 }
 
 // enterDisk makes the disk tier, without an extent yet, unless the disk is left
@@ -123,6 +145,14 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 		p.mu.Unlock()
 	}
 	if p.stopped() {
+		return
+	}
+	p.mu.Lock()
+	lost := p.disk == nil
+	p.joining = !lost
+	p.mu.Unlock()
+	if lost {
+		p.log.Warn("the pool goes on without a disk tier until the next start")
 		return
 	}
 	p.trim(registry.Disk)

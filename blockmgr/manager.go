@@ -28,6 +28,8 @@ type Manager struct {
 	opening, resets sync.WaitGroup
 	once            sync.Once
 	resetsRefused   atomic.Uint64
+	// retiring counts the pools that are being closed by Retire.
+	retiring sync.WaitGroup
 	// diskAnswered is closed when the disk tier was opened, or could not be.
 	diskAnswered chan struct{}
 
@@ -37,14 +39,16 @@ type Manager struct {
 	places map[kv.NamespaceID]*place
 	// formers are the sessions of earlier agents that are not done with yet.
 	formers map[SessionID]*storage.SessionRecord
+	retired Retired
 }
 
 // place is where a namespace's pool is, or is being made.
 type place struct {
-	// making is held by the one call of Pool that makes the pool or its extents.
+	// making is held by the one call of Pool that makes the pool or its extents, and
+	// while the pool is retired.
 	making sync.Mutex
-	// pool is nil until it is open, callers how many calls of Pool use the place.
-	// Manager.mu guards both.
+	// pool is nil until it is open, callers how many calls of Pool and Retire use the
+	// place. Manager.mu guards both.
 	pool    *Pool
 	callers int
 }
@@ -62,7 +66,7 @@ func Open(cfg Config) (*Manager, error) {
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
 		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{},
 	}
-	m.broker.pools, m.broker.breaker.log = m.Pools, m.cfg.Log
+	m.broker.pools, m.broker.breaker.log, m.broker.diskAnswered = m.Pools, m.cfg.Log, m.diskAnswered
 	if m.cfg.enabled() {
 		if err := m.openArenas(); err != nil {
 			return nil, err
@@ -220,10 +224,14 @@ func (m *Manager) enter(id kv.NamespaceID) (*place, error) {
 func (m *Manager) leave(id kv.NamespaceID, here *place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.leaveLocked(id, here)
+	m.opening.Done()
+}
+
+func (m *Manager) leaveLocked(id kv.NamespaceID, here *place) {
 	if here.callers--; here.callers == 0 && here.pool == nil {
 		delete(m.places, id)
 	}
-	m.opening.Done()
 }
 
 // Pools are the pools that are open, in order of their namespaces' ids.
@@ -265,6 +273,7 @@ func (m *Manager) close() error {
 		p.endSessions()
 	}
 	host, disk, err := m.finishClose(pools, true)
+	err = errors.Join(err, m.awaitRetiring())
 	if errors.Is(err, errStuck) {
 		// The locks stay: the next agent must not use memory that a read of this one
 		// may still change.
@@ -313,6 +322,17 @@ func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostPar
 	return host, disk, err
 }
 
+// awaitRetiring waits for the pools that are giving their room back, for as long
+// as an operation on the disk may take.
+func (m *Manager) awaitRetiring() error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
+	defer cancel()
+	if !endsBefore(ctx, m.retiring.Wait) {
+		return fmt.Errorf("a pool that was closed before: %w", errStuck)
+	}
+	return nil
+}
+
 // beginClose refuses callers and returns the pools, all of which are open.
 func (m *Manager) beginClose() []*Pool {
 	m.mu.Lock()
@@ -334,6 +354,7 @@ func (m *Manager) beginClose() []*Pool {
 func (m *Manager) Abandon() {
 	m.once.Do(func() {
 		host, disk, _ := m.finishClose(m.beginClose(), false) // flushes nothing, so that nothing fails
+		m.retiring.Wait()
 		if arena := m.broker.disk.Load(); arena != nil {
 			arena.Abandon(disk)
 		}

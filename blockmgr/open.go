@@ -48,7 +48,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
 		readSlots: make(chan struct{}, m.cfg.Transfers), writeSlots: make(chan struct{}, m.cfg.Transfers),
 		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{},
-		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, heirs: map[SessionID]struct{}{},
+		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, retire: m.retire, heirs: map[SessionID]struct{}{},
 		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
@@ -247,12 +247,7 @@ var errStuck = errors.New("the disk does not answer")
 // kernel may still write into the extents, which then stay as they are until the
 // process ends.
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
-	p.mu.Lock()
-	close(p.stop)
-	p.sealWork.Broadcast()
-	p.writeWork.Broadcast()
-	p.readWork.Broadcast()
-	p.mu.Unlock()
+	p.stopWorkers()
 	p.workers.Wait()
 	var flushed error
 	returned := endsBefore(ctx, func() {
@@ -281,6 +276,16 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 		}
 	}
 	return host, disk, flushed
+}
+
+// stopWorkers tells the pool's goroutines to end.
+func (p *Pool) stopWorkers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.stop)
+	p.sealWork.Broadcast()
+	p.writeWork.Broadcast()
+	p.readWork.Broadcast()
 }
 
 // lastFlush writes the records of the disk tier with the ages that its blocks

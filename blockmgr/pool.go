@@ -51,12 +51,14 @@ type Pool struct {
 	// resumed a former one while there were orphans.
 	formers      map[SessionID]*former
 	forgetFormer func(SessionID)
-	orphans      []registry.Ref
-	heirs        map[SessionID]struct{}
-	flights      map[registry.Ref]*flight
-	sealing      refQueue
-	writing      writeQueue
-	reading      refQueue
+	// retire is Manager.retire.
+	retire  func(*Pool) (<-chan struct{}, error)
+	orphans []registry.Ref
+	heirs   map[SessionID]struct{}
+	flights map[registry.Ref]*flight
+	sealing refQueue
+	writing writeQueue
+	reading refQueue
 	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
 	// is in none; it begins none while scrubPaused is not 0.
 	scrubCheck  chan struct{}
@@ -68,6 +70,8 @@ type Pool struct {
 	flushWanted bool
 	// growingDisk: a disk extent is being made.
 	growingDisk bool
+	// exiting counts the sessions that have ended and whose processes may still copy.
+	exiting int
 	// stuckReads counts reads that were given up and have not returned.
 	stuckReads int
 	// missed are slots that found the write-behind full. They are not held: what

@@ -116,6 +116,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		p.goneLocked(s)
 		return false, nil
 	}
+	p.exiting++
 	if !p.stopped() {
 		p.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
 	}
@@ -166,6 +167,7 @@ func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct
 	for _, ref := range refs {
 		p.freeLocked(p.host, ref)
 	}
+	p.exiting--
 	p.goneLocked(s)
 	p.releasedLocked()
 }

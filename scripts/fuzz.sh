@@ -9,6 +9,8 @@ duration=${1:-10s}
 go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r package; do
 	{ go test -list '^Fuzz' "$package" </dev/null | grep '^Fuzz' || true; } | while read -r target; do
 		echo "== $package $target"
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$duration" "$package" </dev/null
+		# By default one input is made smaller for up to a minute, which is all the time
+		# that there is.
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$duration" -fuzzminimizetime 20x "$package" </dev/null
 	done
 done

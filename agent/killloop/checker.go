@@ -98,14 +98,15 @@ func runs(blocks []uint32) []blockRun {
 // search goes on behind it.
 func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
 	for r.count > 0 {
-		n, err := c.lookup(ctx, id, r)
+		slots, err := c.lookup(ctx, id, r)
 		if err != nil {
 			return err
 		}
+		n := len(slots)
 		if n == 0 {
 			c.notes.put(note{Kind: noteLost, Doc: doc, Blocks: []uint32{uint32(r.first)}})
 			n = 1
-		} else if err := c.read(ctx, id, doc, blockRun{r.first, n}); err != nil {
+		} else if err := c.read(ctx, id, doc, r.first, slots); err != nil {
 			return err
 		}
 		r = blockRun{r.first + n, r.count - n}
@@ -113,32 +114,26 @@ func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r bloc
 	return nil
 }
 
-// lookup is how many of the run's first blocks are ready. It waits for what is on
-// its way.
-func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) (ready int, err error) {
+// lookup pins the run's first blocks that are ready. It waits for what is on its
+// way.
+func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([]proto.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		hit, err := c.sched.Lookup(ctx, id, r.first, r.count, time.Second)
 		if err != nil || hit.Ready > 0 || hit.Coming == 0 {
-			return hit.Ready, err
+			return hit.Slots, err
 		}
 	}
 }
 
-// read claims ready blocks and compares every byte of them.
-func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
-	answer, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	slots, _, err := c.sched.Claim(answer, id, 1, r.first, devices(r.count))
-	if err != nil {
-		return err
-	}
+// read compares every byte of pinned blocks, which begin with block first.
+func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, first int, slots []proto.Slot) error {
 	ns := namespaceOf(c.space)
 	keys := doc.keys(ns.ID())
 	found := note{Kind: noteFound, Doc: doc}
 	for i, slot := range slots {
-		block := r.first + i
+		block := first + i
 		bytes, err := readSlot(ctx, &c.link, slot, 0)
 		switch {
 		case errors.Is(err, errMoved):

@@ -74,7 +74,7 @@ func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 // is nothing to load.
 func (e *engine) claim(ctx, answer context.Context, s *session, id proto.RequestID, doc docID, n int) error {
 	job, came := s.expect()
-	if _, _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
+	if _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
 		return err
 	}
 	var j proto.LoadJob

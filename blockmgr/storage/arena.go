@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // ArenaConfig describes one arena: a directory with a slot table and extents.
@@ -46,7 +44,7 @@ type arena struct {
 	mu sync.Mutex
 	// extents are those that exist or are being made, by their place in the table.
 	extents map[uint32]holding
-	// named are the directory indices handed out since the arena was opened. They
+	// named are the directory indices handed out and not given back since. They
 	// stay their namespaces' although these may have no extent left.
 	named map[uint32]struct{}
 
@@ -222,27 +220,6 @@ func unlink(path string) error {
 		return nil
 	}
 	return err
-}
-
-// namespace is the directory index of a namespace.
-func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	index, err := a.table.namespace(id, slotBytes, func(i uint32) bool {
-		if _, ok := a.named[i]; ok {
-			return true
-		}
-		for _, h := range a.extents {
-			if h.namespace == i {
-				return true
-			}
-		}
-		return false
-	})
-	if err == nil {
-		a.named[index] = struct{}{}
-	}
-	return index, err
 }
 
 // hasSessions reports whether processes of the namespace may still touch its

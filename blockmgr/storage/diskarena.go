@@ -35,10 +35,16 @@ func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 }
 
 // Namespace enters a namespace whose slots are slotBytes long, a multiple of
-// PageSize, and returns the index that its records carry.
+// PageSize, and returns the index that its records carry, which is its own until
+// Forget. When the directory is full, a namespace that nobody has claimed since the
+// restart loses its extents; ErrNamespaces means that there is none.
 func (d *DiskArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
-	return d.arena.namespace(id, slotBytes)
+	return d.arena.namespace(id, slotBytes, unlink)
 }
+
+// Forget gives the index of a namespace back, whose extents have been dropped:
+// another namespace may get it.
+func (d *DiskArena) Forget(ns uint32) { d.arena.forget(ns) }
 
 // Unclaimed is how many slots Claim would find.
 func (d *DiskArena) Unclaimed(ns uint32) int { return d.arena.unclaimedSlots(ns) }
@@ -49,7 +55,8 @@ func (d *DiskArena) Unclaimed(ns uint32) int { return d.arena.unclaimedSlots(ns)
 // unless the room is wanted.
 func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 	return func(yield func(DiskPart) bool) {
-		for _, section := range d.arena.takeUnclaimed(ns) {
+		sections := d.arena.takeUnclaimed(ns)
+		for i, section := range sections {
 			held := d.arena.holding(section)
 			part, err := d.reopen(section, &held.sectionHead)
 			if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
@@ -64,6 +71,9 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 				continue
 			}
 			if !yield(part) {
+				for _, left := range sections[i+1:] {
+					d.arena.unclaim(left)
+				}
 				return
 			}
 		}

@@ -55,6 +55,8 @@ var (
 	ErrNewer = errors.New("slot table is of a newer version")
 	// ErrLocked: another agent has the arena open.
 	ErrLocked = errors.New("in use by another agent")
+	// ErrNamespaces: every entry of the table's directory is in use.
+	ErrNamespaces = errors.New("the directory of namespaces is full")
 	// ErrFull: the arena's size is used up.
 	ErrFull = errors.New("arena is full")
 

@@ -52,10 +52,16 @@ func (h *HostArena) Extents() int {
 func (h *HostArena) Sessions() *SessionTable { return h.arena.table.sessions }
 
 // Namespace enters a namespace whose slots are slotBytes long, a multiple of
-// PageSize, and returns the index that its records carry.
+// PageSize, and returns the index that its records carry, which is its own until
+// Forget. When the directory is full, a namespace that nobody has claimed since the
+// restart loses its extents; ErrNamespaces means that there is none without processes.
 func (h *HostArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
-	return h.arena.namespace(id, slotBytes)
+	return h.arena.namespace(id, slotBytes, discardHostFile)
 }
+
+// Forget gives the index of a namespace back, whose extents have been dropped:
+// another namespace may get it.
+func (h *HostArena) Forget(ns uint32) { h.arena.forget(ns) }
 
 // Unclaimed is how many slots Claim would find.
 func (h *HostArena) Unclaimed(ns uint32) int { return h.arena.unclaimedSlots(ns) }

@@ -234,7 +234,7 @@ func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32
 		for i = 0; i < len(dir) && inUse(uint32(i)); i++ {
 		}
 		if i == len(dir) {
-			return 0, fmt.Errorf("namespace %s: %s holds %d namespaces already, the most it can", id, t.path, MaxNamespaces)
+			return 0, fmt.Errorf("namespace %s: %w: %s holds %d, the most it can", id, ErrNamespaces, t.path, MaxNamespaces)
 		}
 		next[i] = item
 	}

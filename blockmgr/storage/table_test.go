@@ -125,8 +125,15 @@ func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close(nil)
+	if ns, err := d.Namespace(nsA, testSlot); err != nil || ns != 0 {
+		t.Errorf("the namespace with an extent got index %d, %v", ns, err)
+	}
 	if n := fill(d, 2); n != MaxNamespaces-1 {
 		t.Errorf("after a restart %d namespaces got an index, want %d", n, MaxNamespaces-1)
+	}
+	d.Forget(9)
+	if ns, err := d.Namespace(kv.NamespaceID{0xff, 3}, testSlot); err != nil || ns != 9 {
+		t.Errorf("the index that was given back became %d, %v", ns, err)
 	}
 }
 

@@ -26,6 +26,8 @@ func (w *world) apply(o *operation) error {
 		return w.gone()
 	case opForget:
 		return w.forget()
+	case opRetire:
+		return w.retire(o)
 	}
 	c := w.clients[o.client%len(w.clients)]
 	pool, err := w.enter(c)

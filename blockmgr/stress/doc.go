@@ -8,7 +8,7 @@
 // A stream is drawn from a seed before anything runs: engines are granted slots
 // and fill them, commit and abort, look blocks up, keep them pinned, die with
 // workers that go on writing, come back to a new agent and resume; somebody
-// prefetches, keeps and resets; agents end in good order, or at once (nothing that
+// prefetches, keeps, resets and closes pools; agents end in good order, or at once (nothing that
 // was under way reaches the disk, engines go on), or with the whole machine (what
 // was not synced is dropped or torn by sector, memory is gone). While no agent
 // runs, bits are flipped in host memory, in disk extents and in slot records. Each

@@ -33,6 +33,8 @@ const (
 	// opResetBlocks and opResetTier empty what nobody uses.
 	opResetBlocks
 	opResetTier
+	// opRetire has all engines of a namespace leave and closes its pool.
+	opRetire
 	// opSettle waits until the pool has nothing to do, opRest until a disk that is
 	// being left alone may be tried again.
 	opSettle
@@ -53,7 +55,7 @@ func opWeights() [numOpKinds]int {
 		opLookup: 200, opGlance: 80, opStorm: 25, opUnpin: 110,
 		opPrefetch: 30, opTouch: 20, opKeep: 15,
 		opEnd: 15, opDie: 20, opGone: 30, opForget: 60,
-		opResetBlocks: 8, opResetTier: 3,
+		opResetBlocks: 8, opResetTier: 3, opRetire: 6,
 		opSettle: 40, opRest: 4,
 		opClose: 4, opKill: 6, opPower: 3,
 	}

@@ -30,7 +30,7 @@ func TestEveryBlockServedUnderFaultsHasItsBytes(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if res.WrongBytes != 0 || res.Verified <= res.Ops/10 || res.Torn == 0 || res.Evicted == 0 || res.Resumed == 0 || res.Checked == 0 {
+	if res.WrongBytes != 0 || res.Verified <= res.Ops/10 || res.Torn == 0 || res.Evicted == 0 || res.Retired == 0 || res.Resumed == 0 || res.Checked == 0 {
 		t.Errorf("the run saw too little: %+v", res.Totals)
 	}
 	for _, v := range variants() {

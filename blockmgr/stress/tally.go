@@ -17,6 +17,8 @@ type Totals struct {
 	// Torn are blocks that were refused because their bytes or records had been
 	// torn, dropped or flipped.
 	Torn int
+	// Retired are pools that were closed while their agent lived.
+	Retired int
 	// Evicted are blocks that left a tier to make room.
 	Evicted int
 	// WrongBytes are blocks that were served with other bytes than they should
@@ -38,6 +40,7 @@ type Totals struct {
 
 func (t *Totals) add(o *Totals) {
 	t.Ops += o.Ops
+	t.Retired += o.Retired
 	t.Verified += o.Verified
 	t.Restarts += o.Restarts
 	t.PowerLosses += o.PowerLosses

@@ -39,6 +39,7 @@ type agentCmd struct {
 	Quota         map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
 	DiscardHost   bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
 	NoPrefetch    bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
+	DrainTimeout  time.Duration     `name:"drain-timeout" help:"How long an agent that is told to stop lets engines finish their copies and say goodbye; 0 does not wait, at most 1h." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
 	KVBMMetrics   string            `name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
 
 	given map[string]bool // flags on the command line
@@ -102,7 +103,7 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 	cfg := agent.Config{
 		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
 		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
-		NoPrefetch: c.NoPrefetch, LimitHeap: true,
+		NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
 		Tuning: agent.Tuning{
 			Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
 			DiscardHost: c.DiscardHost,

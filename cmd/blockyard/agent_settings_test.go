@@ -59,7 +59,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			log: map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "frequency (default)", "kvbm_metrics": `"" (default)`,
 				"node": "n (--node)", "socket": "/run/blockyard/agent.sock (default)", "admin": "127.0.0.1:0 (default)", "nats": " (default)", "cluster": "default (default)",
 				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "0 (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
-				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)",
+				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)", "drain_timeout": "2s (default)",
 				"disk_allocator": "default (default)", "direct_io": "auto (default)", "zero_fill": "false (default)", "disk_dir": "/var/lib/blockyard (default)"},
 		},
 		"KVBM's sizes": {
@@ -153,11 +153,11 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			log:  map[string]string{"min_priority": "7 (DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY)"},
 		},
 		"what only Blockyard has": {
-			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch"},
+			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
 			want: func(c *agent.Config) {
 				c.Tuning.Weights = map[string]uint64{"meta/llama": 3, "b": 2}
 				c.Tuning.ScrubBytesPerSecond, c.Tuning.IODeadline = -1, 2*time.Second
-				c.Tuning.DiscardHost, c.NoPrefetch = true, true
+				c.Tuning.DiscardHost, c.NoPrefetch, c.DrainTimeout = true, true, 0
 			},
 		},
 	} {
@@ -165,7 +165,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			want := agent.Config{
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
 				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
-				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true,
+				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
 				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
 			}
 			c.want(&want)

@@ -17,12 +17,13 @@ The agent keeps the blocks of a node's engines in host memory and on disk and pu
 
 // cli is the command line: one field for each subcommand.
 type cli struct {
-	Agent     agentCmd     `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
-	Router    routerCmd    `cmd:"" help:"Run the router: choose a worker for each request."`
-	Demo      demoCmd      `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
-	Bench     benchCmd     `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
-	Version   versionCmd   `cmd:"" help:"Show the version of this binary and of what it is linked with."`
-	SimEngine simEngineCmd `cmd:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
+	Agent     agentCmd           `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
+	Router    routerCmd          `cmd:"" help:"Run the router: choose a worker for each request."`
+	Demo      demoCmd            `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
+	Bench     benchCmd           `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
+	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Show what an engine must be told to use the connector."`
+	Version   versionCmd         `cmd:"" help:"Show the version of this binary and of what it is linked with."`
+	SimEngine simEngineCmd       `cmd:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }
 
 // Exit statuses beside 0.

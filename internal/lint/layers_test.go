@@ -27,7 +27,6 @@ func layers() []layer {
 		{"blockmgr/policy", []string{"blockmgr/registry", "internal"}},
 		{"blockmgr/config", []string{"layout", "internal"}},
 		{"blockmgr/kvbm", []string{"blockmgr", "layout", "internal"}},
-		{"blockmgr/offload", []string{"internal"}},
 		{"blockmgr/bench", []string{"blockmgr", "layout", "internal"}},
 		{"blockmgr/stress", []string{"blockmgr", "internal"}},
 		{"blockmgr/storage", []string{"layout", "internal"}},

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // ErrDisconnected: the connection to the agent has ended.
@@ -32,8 +34,13 @@ func (e *RefusedError) Error() string {
 type ClientOptions struct {
 	// Socket is the path of the agent's socket.
 	Socket string
-	// Hello is sent as it is, but for Major, Minor and Role, which the client sets.
+	// Hello is sent as it is, but for Major, Minor, Role and WantEvicted, which the
+	// client sets.
 	Hello Hello
+	// Evicted is called, from the goroutine that reads the connection, with the blocks
+	// that have left a tier, and how many such notices were lost since the session
+	// began. Nil asks for none; a worker gets none.
+	Evicted func(tier kv.Tier, hashes []kv.SequenceHash, lost uint64)
 	// Log gets what the agent reports outside of an answer; nil logs nothing.
 	Log *zap.Logger
 }
@@ -48,7 +55,8 @@ type client struct {
 	log     *zap.Logger
 	welcome Welcome
 	extents *extentMap
-	load    func(Load) // called by the reader; nil for a scheduler
+	// notices are what the reader calls with the body of a frame that is no answer.
+	notices map[Type]func(body []byte) error
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -89,7 +97,8 @@ func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	}
 	return &client{
 		conn: conn, log: log, welcome: w, extents: newExtentMap(&w),
-		done: make(chan struct{}), pending: make(map[uint32]pendingCall),
+		notices: map[Type]func([]byte) error{},
+		done:    make(chan struct{}), pending: make(map[uint32]pendingCall),
 	}, nil
 }
 
@@ -180,24 +189,26 @@ func (c *client) handle(f Frame) error {
 		c.answer(f)
 		return nil
 	}
-	switch f.Type {
-	case TypeError:
-		var e Error
-		if err := Decode(f.Type, f.Body, &e); err != nil {
-			return err
-		}
-		c.log.Warn("the agent refused a frame", zap.String("code", e.Code), zap.Uint64("request", e.Request), zap.String("text", e.Text))
-	case TypeLoad:
-		var l Load
-		if err := Decode(f.Type, f.Body, &l); err != nil {
-			return err
-		}
-		if c.load == nil {
-			return fmt.Errorf("%s came to a scheduler", f.Type)
-		}
-		c.load(l)
+	if take := c.notices[f.Type]; take != nil {
+		return take(f.Body)
+	}
+	if f.Type == TypeError {
+		return c.refused(f.Body)
+	}
+	if _, known := NewMessage(f.Type); known {
+		return fmt.Errorf("%s came and was not asked for", f.Type)
 	}
 	return nil // a type of a later minor version
+}
+
+// refused logs what the agent says about a frame that wanted no answer.
+func (c *client) refused(body []byte) error {
+	var e Error
+	if err := Decode(TypeError, body, &e); err != nil {
+		return err
+	}
+	c.log.Warn("the agent refused a frame", zap.String("code", e.Code), zap.Uint64("request", e.Request), zap.String("text", e.Text))
+	return nil
 }
 
 // answer hands a frame to the call that waits for it; an answer to a call that
@@ -308,6 +319,10 @@ func (c *client) Close() error {
 	<-c.done
 	return c.extents.close()
 }
+
+// Report sends what was counted since the connection began. The agent counts one
+// report a second.
+func (c *client) Report(s Stats) error { return c.post(TypeStats, &s) }
 
 // bye ends the connection in order.
 func (c *client) bye(ctx context.Context, reason string) error {

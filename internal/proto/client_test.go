@@ -123,7 +123,8 @@ func TestLookupAsksFurtherWhileEverythingIsReady(t *testing.T) {
 			var m Lookup
 			h := a.want(TypeLookup, &m)
 			a.send(TypeLookupHit, h.Corr, &LookupHit{Request: m.Request, First: m.First, Ready: ready, Coming: 2,
-				Sources: slices.Repeat([]byte{byte(kv.TierHost)}, int(ready))}, nil)
+				Sources: slices.Repeat([]byte{byte(kv.TierHost)}, int(ready)),
+				Slots:   AppendSlots(nil, slices.Repeat([]Slot{{Extent: m.First}}, int(ready)))}, nil)
 		}
 		a.untilClosed() // a third LOOKUP would be an error
 	})
@@ -132,8 +133,8 @@ func TestLookupAsksFurtherWhileEverythingIsReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := MaxBlocksPerFrame + 10; got.Ready != want || len(got.Sources) != want || got.Coming != 4 {
-		t.Errorf("ready %d, sources %d, coming %d: want %d, %d, 4", got.Ready, len(got.Sources), got.Coming, want, want)
+	if want := MaxBlocksPerFrame + 10; got.Ready != want || len(got.Sources) != want || len(got.Slots) != want || got.Coming != 4 {
+		t.Errorf("ready %d, sources %d, slots %d, coming %d: want %d, %d, %d, 4", got.Ready, len(got.Sources), len(got.Slots), got.Coming, want, want, want)
 	}
 }
 
@@ -310,5 +311,51 @@ func TestExtentSmallerThanItsClaimIsRefused(t *testing.T) {
 	<-c.Done()
 	if err := c.err(); err == nil || !strings.Contains(err.Error(), "file_bytes: 65536, but the file has 65535 bytes") {
 		t.Errorf("got error %v", err)
+	}
+}
+
+// A known frame that was not asked for means that the agent does not keep to the
+// protocol; one of a later minor version is skipped.
+func TestFramesThatWereNotAskedForEndTheConnectionAndUnknownOnesDoNot(t *testing.T) {
+	c := connect(t, DialScheduler, func(a fakeAgent) {
+		a.send(Type(999), 0, nil, nil)
+		a.send(TypeDrain, 0, &Drain{DeadlineMillis: 7}, nil)
+		a.send(TypeDrain, 0, &Drain{DeadlineMillis: 8}, nil)
+		a.send(TypeEvicted, 0, &Evicted{Tier: 1, Hashes: make([]byte, 8)}, nil) // WantEvicted was not said
+		a.untilClosed()
+	})
+	defer c.Close()
+	<-c.Done()
+	if err := c.err(); !errors.Is(err, ErrDisconnected) || !strings.Contains(err.Error(), "EVICTED came and was not asked for") {
+		t.Errorf("got error %v", err)
+	}
+	if d := <-c.Draining(); d.DeadlineMillis != 7 {
+		t.Errorf("got %+v, want the first DRAIN, and the unknown frame skipped", d)
+	}
+}
+
+func TestNoticesOfEvictionComeInOrder(t *testing.T) {
+	type notice struct {
+		tier   kv.Tier
+		hashes []kv.SequenceHash
+		lost   uint64
+	}
+	got := make(chan notice, 2)
+	sent := []notice{{kv.TierHost, []kv.SequenceHash{1, 1 << 63}, 0}, {kv.TierDisk, []kv.SequenceHash{3}, 9}}
+	dial := func(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
+		o.Evicted = func(tier kv.Tier, hashes []kv.SequenceHash, lost uint64) { got <- notice{tier, hashes, lost} }
+		return DialScheduler(ctx, o)
+	}
+	c := connect(t, dial, func(a fakeAgent) {
+		for _, n := range sent {
+			a.send(TypeEvicted, 0, &Evicted{Tier: uint8(n.tier), Hashes: AppendHashes(nil, n.hashes), Lost: n.lost}, nil)
+		}
+		a.untilClosed()
+	})
+	defer c.Close()
+	for _, want := range sent {
+		if n := <-got; n.tier != want.tier || n.lost != want.lost || !slices.Equal(n.hashes, want.hashes) {
+			t.Errorf("got %+v, want %+v", n, want)
+		}
 	}
 }

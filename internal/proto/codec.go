@@ -67,6 +67,14 @@ func NewMessage(t Type) (Message, bool) {
 		return new(Resume), true
 	case TypeResumed:
 		return new(Resumed), true
+	case TypeEvicted:
+		return new(Evicted), true
+	case TypeReset:
+		return new(Reset), true
+	case TypeStats:
+		return new(Stats), true
+	case TypeDrain:
+		return new(Drain), true
 	}
 	return nil, false
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func TestUnknownKeysAreSkipped(t *testing.T) {
@@ -84,7 +86,10 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 	}{
 		{hello(func(h *Hello) { h.Role = "boss" }), `role: "boss" is neither "scheduler" nor "worker"`},
 		{hello(func(h *Hello) { h.WorkerID = 0 }), "worker_id: 0 is not a worker, want 1 or more"},
-		{hello(func(h *Hello) { h.Session = 4 }), "session: 4, want 0 from a scheduler and its session from a worker"},
+		{hello(func(h *Hello) { h.Session = 4 }), "session: 4, want 0 from a scheduler"},
+		{hello(func(h *Hello) { h.Namespace = kv.Namespace{} }), "namespace model: must not be empty"},
+		{hello(func(h *Hello) { h.Role, h.Namespace = "worker", kv.Namespace{DType: "int8"} }), "namespace model: must not be empty"},
+		{hello(func(h *Hello) { h.Role, h.Namespace, h.Engine = "worker", kv.Namespace{}, strings.Repeat("e", 1025) }), "engine: 1025 bytes, want at most 1024"},
 		{hello(func(h *Hello) { h.Namespace.BlockSize = 5000 }), "namespace page_size: 5000 is not in 1..4096"},
 		{hello(func(h *Hello) { h.Namespace.Weights = strings.Repeat("w", 2000) }), "namespace weights: 2000 bytes, want at most 1024"},
 		{hello(func(h *Hello) { h.EventsEndpoint = strings.Repeat("e", 300) }), "events_endpoint: 300 bytes, want at most 256"},
@@ -102,12 +107,19 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{&ExtentReady{Slots: 16, SlotBytes: 4096, FileBytes: 65536, DataOffset: 4096}, "file_bytes: 65536, but 16 slots of 4096 bytes from 4096 on need 69632"},
 		{&ExtentReady{Slots: 600, SlotBytes: 8, FileBytes: 65536, DataOffset: 4096}, "data_offset: 4096 is not in 4800..65536"},
 		{&LookupHit{Ready: 1}, "sources: 0 bytes, want one for each of the 1 ready blocks"},
-		{&LookupHit{Ready: 1, Sources: []byte{9}}, "sources: 9 is not in 0..3"},
+		{&LookupHit{Ready: 1, Sources: []byte{9}, Slots: make([]byte, 16)}, "sources: 9 is not in 0..3"},
+		{&LookupHit{Ready: 1, Sources: []byte{1}}, "slots: 0 items, want 1..1"},
+		{&Claimed{}, "workers: 0 is not in 1..1024"},
+		{&Register{DeviceBlocks: 1, BlockBytes: 1 << 20, Offset: 255<<20 + 1}, "offset: 267386881 is not in 0..267386880"},
 		{&Welcome{}, "namespace_id: 0 bytes, want 16"},
 		{&Grant{Grants: make([]byte, 23)}, "grants: 23 bytes is not a multiple of 24"},
 		{&Resume{Pinned: make([]byte, 17)}, "pinned: 17 bytes is not a multiple of 16"},
 		{&Resume{Granted: make([]byte, 16*1021), Pinned: make([]byte, 16*1020)}, "granted and pinned: 2041 items, want at most 2040 together"},
 		{&Load{Slots: make([]byte, 32), Blocks: make([]byte, 4)}, "blocks: 1 items, want 2..2"},
+		{&Evicted{Tier: 0, Hashes: make([]byte, 8)}, "tier: 0 is not in 1..2"},
+		{&Evicted{Tier: 2}, "hashes: 0 items, want 1..2048"},
+		{&Evicted{Tier: 1, Hashes: make([]byte, 8*2049)}, "hashes: 2049 items, want 1..2048"},
+		{&Drain{DeadlineMillis: 3_600_001}, "deadline_ms: 3600001 is not in 0..3600000"},
 		{&Bye{Reason: strings.Repeat("r", 1025)}, "reason: 1025 bytes, want at most 1024"},
 	} {
 		err := c.m.Validate()
@@ -124,8 +136,9 @@ func TestLargestBodiesFitAFrame(t *testing.T) {
 		{TypeOpen, 0, &Open{Request: 1 << 63, Generation: 1 << 31, LoRA: name, LoRAName: name, Salt: name, Tokens: make([]byte, MaxTokensPerFrame*packedTokenSize)}},
 		{TypeGrant, 1, &Grant{Request: 1 << 63, Grants: make([]byte, MaxBlocksPerFrame*packedGrantSize)}},
 		{TypeLoad, 0, &Load{Job: 1 << 63, Slots: slots, Blocks: make([]byte, MaxBlocksPerFrame*packedTokenSize)}},
-		{TypeClaimed, 1, &Claimed{Job: 1 << 63, Slots: slots}},
+		{TypeLookupHit, 1, &LookupHit{Request: 1 << 63, Ready: MaxBlocksPerFrame, Sources: make([]byte, MaxBlocksPerFrame), Slots: slots}},
 		{TypeCommit, 1, &SlotList{Request: 1 << 63, Slots: slots}},
+		{TypeEvicted, 0, &Evicted{Tier: 2, Hashes: make([]byte, MaxHashesPerFrame*packedHashSize), Lost: 1 << 63}},
 		{TypeResume, 1, &Resume{Session: 1 << 63, AgentNonce: 1 << 63, Pinned: make([]byte, MaxResumeSlots*packedSlotSize)}},
 	} {
 		if err := s.m.Validate(); err != nil {

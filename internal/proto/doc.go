@@ -15,11 +15,13 @@
 // The first frame of a connection is HELLO, and its answer WELCOME. A scheduler
 // (RoleScheduler) then drives: RESUME at most once, OPEN and APPEND, and for
 // open requests LOOKUP, CLAIM, STORE, COMMIT, ABORT, RELEASE and CLOSE, in any
-// order. A worker (RoleWorker) sends REGISTER and from then on only listens: to
-// EXTENT_READY and LOAD. Either ends with BYE. The agent sends EXTENT_READY
-// before any frame that names a slot of that extent, on the same connection.
+// order; RESET when it holds nothing. A worker (RoleWorker) sends REGISTER and from
+// then on listens: to EXTENT_READY and LOAD. Either may send STATS, and ends with
+// BYE. The agent sends EXTENT_READY before any frame that names a slot of that
+// extent, on the same connection; to schedulers EVICTED, where they asked for it,
+// and DRAIN before it stops.
 //
-// LOOKUP, CLAIM, STORE, COMMIT, BYE, HELLO, REGISTER and RESUME want an answer
+// LOOKUP, CLAIM, STORE, COMMIT, BYE, HELLO, REGISTER, RESUME and RESET want an answer
 // and carry a correlation other than 0; the answer, or ERROR, carries the same.
 // The other frames carry 0 and get no answer, but an ERROR with correlation 0
 // that names their request when they are refused; with another correlation they
@@ -37,7 +39,7 @@
 //
 // # Limits and failure
 //
-// Every list is bounded by MaxBlocksPerFrame or MaxTokensPerFrame, every string
+// Every list is bounded by a Max…PerFrame constant or MaxResumeSlots, every string
 // by the Max…Len constants, nesting by maxDepth; Decode checks all of it, so a
 // decoded message is inside its ranges. A message that is no frame, or a body
 // that is no message, ends its connection after an ERROR; a frame that is well

@@ -32,6 +32,10 @@ const (
 	TypeBye         Type = 29 // S,W→A: orderly end of the session; answered by TypeOK
 	TypeResume      Type = 30 // S→A: what I still hold from an earlier agent
 	TypeResumed     Type = 31 // A→S
+	TypeEvicted     Type = 32 // A→S: these blocks have left a tier; a hint
+	TypeReset       Type = 33 // S→A: forget what my namespace holds; answered by TypeOK
+	TypeStats       Type = 34 // S,W→A: what I have counted
+	TypeDrain       Type = 35 // A→S: I am about to stop
 )
 
 var typeNames = map[Type]string{
@@ -40,6 +44,7 @@ var typeNames = map[Type]string{
 	TypeLookupHit: "LOOKUP_HIT", TypeClaim: "CLAIM", TypeClaimed: "CLAIMED", TypeStore: "STORE", TypeGrant: "GRANT",
 	TypeCommit: "COMMIT", TypeAbort: "ABORT", TypeRelease: "RELEASE", TypeLoad: "LOAD", TypeClose: "CLOSE",
 	TypeBye: "BYE", TypeResume: "RESUME", TypeResumed: "RESUMED",
+	TypeEvicted: "EVICTED", TypeReset: "RESET", TypeStats: "STATS", TypeDrain: "DRAIN",
 }
 
 // String is the frame's name in the documentation, such as "LOOKUP".
@@ -54,7 +59,7 @@ func (t Type) String() string {
 // frame carries a correlation other than 0, every other frame carries 0.
 func (t Type) WantsAnswer() bool {
 	switch t {
-	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume:
+	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume, TypeReset:
 		return true
 	}
 	return false
@@ -76,6 +81,8 @@ const (
 	MaxBlocksPerFrame = 1024
 	// MaxTokensPerFrame bounds the tokens that one OPEN or APPEND carries.
 	MaxTokensPerFrame = 7168
+	// MaxHashesPerFrame bounds the blocks that one EVICTED names.
+	MaxHashesPerFrame = 2048
 )
 
 // Header is the fixed start of a frame, little-endian:

@@ -44,16 +44,16 @@ func samples() []sample {
 			Namespace: ns, EventsEndpoint: "tcp://127.0.0.1:5557", ReplayEndpoint: "tcp://127.0.0.1:5558", EventsTopic: "kv"}},
 		{TypeWelcome, 1, &Welcome{Major: 1, Session: 99, AgentNonce: 7, NamespaceID: id[:], Pool: 1234, BlockBytes: 4096, SlotBytes: 4096,
 			MaxRequests: 4096, MaxPins: 65536, HostEnabled: true}},
-		{TypeRegister, 2, &Register{DeviceBlocks: 512, BlockBytes: 4096}},
+		{TypeRegister, 2, &Register{DeviceBlocks: 512, BlockBytes: 2048, Offset: 2048}},
 		{TypeExtentReady, 0, &ExtentReady{Extent: 1, Slots: 15, SlotBytes: 4096, DataOffset: 4096, FileBytes: 65536}},
 		{TypeOK, 2, nil},
 		{TypeError, 5, &Error{Code: CodeRange, Retryable: true, Request: 77, Text: "LOOKUP count: 0 is not in 1..1024"}},
 		{TypeOpen, 0, &Open{Request: 77, Generation: 1, LoRA: "ab12", LoRAName: "sql", Salt: "tenant", Tokens: AppendTokens(nil, []uint32{1, 2, 3})}},
 		{TypeAppend, 0, &Append{Request: 77, Generation: 1, Offset: 3, Tokens: AppendTokens(nil, []uint32{4})}},
 		{TypeLookup, 6, &Lookup{Request: 77, Generation: 1, First: 2, Count: 10, WaitMillis: 20}},
-		{TypeLookupHit, 6, &LookupHit{Request: 77, Generation: 1, First: 2, Ready: 2, Coming: 3, Sources: []byte{1, 2}}},
+		{TypeLookupHit, 6, &LookupHit{Request: 77, Generation: 1, First: 2, Ready: 2, Coming: 3, Sources: []byte{1, 2}, Slots: slots}},
 		{TypeClaim, 7, &Claim{Request: 77, Generation: 1, First: 2, Count: 2, Job: 5, Blocks: blocks}},
-		{TypeClaimed, 7, &Claimed{Job: 5, Slots: slots, Workers: 1}},
+		{TypeClaimed, 7, &Claimed{Job: 5, Workers: 1}},
 		{TypeStore, 8, &Store{Request: 77, Generation: 1, First: 0, Count: 4}},
 		{TypeGrant, 8, &Grant{Request: 77, Generation: 1, Present: 2, Refused: 1,
 			Grants: AppendGrants(nil, []GrantedSlot{{Block: 3, Slot: Slot{Extent: 1, Index: 4, Generation: 6}}})}},
@@ -65,6 +65,11 @@ func samples() []sample {
 		{TypeBye, 10, &Bye{Reason: "shutdown"}},
 		{TypeResume, 11, &Resume{Session: 98, AgentNonce: 6, Granted: slots, Pinned: slots[:16]}},
 		{TypeResumed, 11, &Resumed{}},
+		{TypeEvicted, 0, &Evicted{Tier: 1, Hashes: AppendHashes(nil, []kv.SequenceHash{0x1122334455667788, 9}), Lost: 3}},
+		{TypeReset, 12, &Reset{}},
+		{TypeStats, 0, &Stats{Lookups: 1, HitBlocks: 2, Loads: 3, LoadedBlocks: 4, FailedLoads: 5, Stores: 6, StoredBlocks: 7, DroppedStores: 8,
+			CopiedBytes: 9, CopyMicros: 10, Errors: 11}},
+		{TypeDrain, 0, &Drain{DeadlineMillis: 2000, Reason: "the agent stops"}},
 	}
 }
 
@@ -93,7 +98,7 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 // The sample of every frame that a client sends carries a correlation exactly
 // if the frame wants an answer.
 func TestFramesThatWantAnAnswerCarryACorrelation(t *testing.T) {
-	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed}
+	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed, TypeEvicted, TypeDrain}
 	for _, s := range samples() {
 		if want := s.corr != 0 && !slices.Contains(fromAgent, s.t); s.t.WantsAnswer() != want {
 			t.Errorf("%s: wants an answer: %v, want %v", s.t, !want, want)

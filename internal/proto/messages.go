@@ -34,15 +34,19 @@ type Hello struct {
 	// WorkerID and DPRank are the worker that requests are routed to.
 	WorkerID uint64 `msg:"worker_id"`
 	DPRank   uint32 `msg:"dp_rank"`
-	// Session is the scheduler's session that a worker joins; 0 from a scheduler.
+	// Session is the session that a worker joins, or 0 for the one that its WorkerID
+	// and DPRank have now; 0 from a scheduler.
 	Session uint64 `msg:"session"`
-	// Namespace must be equal for all connections of a session.
+	// Namespace is what makes blocks interchangeable. A worker may leave it out; when
+	// it gives one, that is the session's.
 	Namespace kv.Namespace `msg:"namespace"`
 	// EventsEndpoint and ReplayEndpoint are where the engine publishes its KV
 	// events (ZMQ); empty when it publishes none. Scheduler only.
 	EventsEndpoint string `msg:"events_endpoint"`
 	ReplayEndpoint string `msg:"replay_endpoint"`
 	EventsTopic    string `msg:"events_topic"`
+	// WantEvicted asks for EVICTED. Scheduler only.
+	WantEvicted bool `msg:"want_evicted"`
 }
 
 // Welcome answers Hello.
@@ -74,8 +78,10 @@ type Welcome struct {
 type Register struct {
 	// DeviceBlocks is the number of blocks in the worker's pool.
 	DeviceBlocks uint32 `msg:"device_blocks"`
-	// BlockBytes is the size of this worker's share of one block.
+	// BlockBytes is the size of this worker's share of one block, Offset where in the
+	// block it begins. Workers that keep the same KV have the same share.
 	BlockBytes uint64 `msg:"block_bytes"`
+	Offset     uint64 `msg:"offset"`
 }
 
 // ExtentReady tells a client to map one extent (EXTENT_READY). The file
@@ -175,6 +181,9 @@ type LookupHit struct {
 	// Sources has one byte for each ready block: the kv.Tier that it was found in
 	// (a promoted block says disk).
 	Sources []byte `msg:"sources"`
+	// Slots are the Ready slots, packed; see AppendSlots. Those of blocks that the
+	// request had pinned before are among them.
+	Slots []byte `msg:"slots"`
 }
 
 // Claim says that pinned blocks will be loaded into device blocks (CLAIM). The
@@ -194,8 +203,6 @@ type Claim struct {
 // Claimed answers Claim (CLAIMED).
 type Claimed struct {
 	Job uint64 `msg:"job"`
-	// Slots are the Count slots, packed; see AppendSlots. Workers got the same.
-	Slots []byte `msg:"slots"`
 	// Workers is the number of workers that LOAD is on its way to. One that does
 	// not take it loses its connection, and the next CLAIM is refused once.
 	Workers uint32 `msg:"workers"`
@@ -259,6 +266,55 @@ type Close struct {
 // flight.
 type Bye struct {
 	Reason string `msg:"reason"`
+}
+
+// Evicted names blocks that have left a tier of the session's namespace (EVICTED),
+// to a scheduler that asked for it. It is a hint for people and counters: some may
+// be missing, and a block may be back already.
+type Evicted struct {
+	// Tier is the kv.Tier that they have left, host or disk.
+	Tier uint8 `msg:"tier"`
+	// Hashes are the blocks' sequence hashes, packed; see AppendHashes.
+	Hashes []byte `msg:"hashes"`
+	// Lost is how many blocks since the session began are in no EVICTED, because
+	// the agent's queue was full.
+	Lost uint64 `msg:"lost"`
+}
+
+// Reset says that the engine no longer stands behind what is stored under its
+// namespace (RESET). The agent empties the namespace's pool unless another session
+// has it open.
+type Reset struct{}
+
+// Stats is what a connection's sender has counted since the connection began
+// (STATS); no counter ever goes back.
+type Stats struct {
+	// Lookups were asked, and HitBlocks found by them.
+	Lookups   uint64 `msg:"lookups" json:"lookups"`
+	HitBlocks uint64 `msg:"hit_blocks" json:"hit_blocks"`
+	// Loads were begun, LoadedBlocks have arrived; FailedLoads were recomputed.
+	Loads        uint64 `msg:"loads" json:"loads"`
+	LoadedBlocks uint64 `msg:"loaded_blocks" json:"loaded_blocks"`
+	FailedLoads  uint64 `msg:"failed_loads" json:"failed_loads"`
+	// Stores were offered, StoredBlocks committed; DroppedStores are blocks that were
+	// not offered or were given up.
+	Stores        uint64 `msg:"stores" json:"stores"`
+	StoredBlocks  uint64 `msg:"stored_blocks" json:"stored_blocks"`
+	DroppedStores uint64 `msg:"dropped_stores" json:"dropped_stores"`
+	// CopiedBytes went either way, in CopyMicros microseconds.
+	CopiedBytes uint64 `msg:"copied_bytes" json:"copied_bytes"`
+	CopyMicros  uint64 `msg:"copy_us" json:"copy_us"`
+	// Errors are refused frames and whatever else went wrong.
+	Errors uint64 `msg:"errors" json:"errors"`
+}
+
+// Drain says that the agent is about to stop (DRAIN): the engine opens and claims
+// nothing new, lets its copies end, settles them and says BYE.
+type Drain struct {
+	// DeadlineMillis is how long the agent waits for that before it closes the
+	// connection.
+	DeadlineMillis uint32 `msg:"deadline_ms"`
+	Reason         string `msg:"reason"`
 }
 
 // Resume names what a client still holds from a session with an earlier agent

@@ -235,15 +235,12 @@ func (z *Claim) Msgsize() (s int) {
 }
 
 // MarshalMsg implements msgp.Marshaler
-func (z *Claimed) MarshalMsg(b []byte) (o []byte, err error) {
+func (z Claimed) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 3
+	// map header, size 2
 	// string "job"
-	o = append(o, 0x83, 0xa3, 0x6a, 0x6f, 0x62)
+	o = append(o, 0x82, 0xa3, 0x6a, 0x6f, 0x62)
 	o = msgp.AppendUint64(o, z.Job)
-	// string "slots"
-	o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
-	o = msgp.AppendBytes(o, z.Slots)
 	// string "workers"
 	o = append(o, 0xa7, 0x77, 0x6f, 0x72, 0x6b, 0x65, 0x72, 0x73)
 	o = msgp.AppendUint32(o, z.Workers)
@@ -274,12 +271,6 @@ func (z *Claimed) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Job")
 				return
 			}
-		case "slots":
-			z.Slots, bts, err = msgp.ReadBytesBytes(bts, z.Slots)
-			if err != nil {
-				err = msgp.WrapError(err, "Slots")
-				return
-			}
 		case "workers":
 			z.Workers, bts, err = msgp.ReadUint32Bytes(bts)
 			if err != nil {
@@ -299,8 +290,8 @@ func (z *Claimed) UnmarshalMsg(bts []byte) (o []byte, err error) {
 }
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
-func (z *Claimed) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 6 + msgp.BytesPrefixSize + len(z.Slots) + 8 + msgp.Uint32Size
+func (z Claimed) Msgsize() (s int) {
+	s = 1 + 4 + msgp.Uint64Size + 8 + msgp.Uint32Size
 	return
 }
 
@@ -362,6 +353,67 @@ func (z *Close) UnmarshalMsg(bts []byte) (o []byte, err error) {
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z Close) Msgsize() (s int) {
 	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
+func (z Drain) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 2
+	// string "deadline_ms"
+	o = append(o, 0x82, 0xab, 0x64, 0x65, 0x61, 0x64, 0x6c, 0x69, 0x6e, 0x65, 0x5f, 0x6d, 0x73)
+	o = msgp.AppendUint32(o, z.DeadlineMillis)
+	// string "reason"
+	o = append(o, 0xa6, 0x72, 0x65, 0x61, 0x73, 0x6f, 0x6e)
+	o = msgp.AppendString(o, z.Reason)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Drain) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "deadline_ms":
+			z.DeadlineMillis, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DeadlineMillis")
+				return
+			}
+		case "reason":
+			z.Reason, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Reason")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z Drain) Msgsize() (s int) {
+	s = 1 + 12 + msgp.Uint32Size + 7 + msgp.StringPrefixSize + len(z.Reason)
 	return
 }
 
@@ -441,6 +493,76 @@ func (z *Error) UnmarshalMsg(bts []byte) (o []byte, err error) {
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Error) Msgsize() (s int) {
 	s = 1 + 5 + msgp.StringPrefixSize + len(z.Code) + 10 + msgp.BoolSize + 4 + msgp.Uint64Size + 5 + msgp.StringPrefixSize + len(z.Text)
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
+func (z *Evicted) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 3
+	// string "tier"
+	o = append(o, 0x83, 0xa4, 0x74, 0x69, 0x65, 0x72)
+	o = msgp.AppendUint8(o, z.Tier)
+	// string "hashes"
+	o = append(o, 0xa6, 0x68, 0x61, 0x73, 0x68, 0x65, 0x73)
+	o = msgp.AppendBytes(o, z.Hashes)
+	// string "lost"
+	o = append(o, 0xa4, 0x6c, 0x6f, 0x73, 0x74)
+	o = msgp.AppendUint64(o, z.Lost)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Evicted) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "tier":
+			z.Tier, bts, err = msgp.ReadUint8Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Tier")
+				return
+			}
+		case "hashes":
+			z.Hashes, bts, err = msgp.ReadBytesBytes(bts, z.Hashes)
+			if err != nil {
+				err = msgp.WrapError(err, "Hashes")
+				return
+			}
+		case "lost":
+			z.Lost, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Lost")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z *Evicted) Msgsize() (s int) {
+	s = 1 + 5 + msgp.Uint8Size + 7 + msgp.BytesPrefixSize + len(z.Hashes) + 5 + msgp.Uint64Size
 	return
 }
 
@@ -623,9 +745,9 @@ func (z *Grant) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 12
+	// map header, size 13
 	// string "major"
-	o = append(o, 0x8c, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
+	o = append(o, 0x8d, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
 	o = msgp.AppendUint16(o, z.Major)
 	// string "minor"
 	o = append(o, 0xa5, 0x6d, 0x69, 0x6e, 0x6f, 0x72)
@@ -664,6 +786,9 @@ func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	// string "events_topic"
 	o = append(o, 0xac, 0x65, 0x76, 0x65, 0x6e, 0x74, 0x73, 0x5f, 0x74, 0x6f, 0x70, 0x69, 0x63)
 	o = msgp.AppendString(o, z.EventsTopic)
+	// string "want_evicted"
+	o = append(o, 0xac, 0x77, 0x61, 0x6e, 0x74, 0x5f, 0x65, 0x76, 0x69, 0x63, 0x74, 0x65, 0x64)
+	o = msgp.AppendBool(o, z.WantEvicted)
 	return
 }
 
@@ -757,6 +882,12 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "EventsTopic")
 				return
 			}
+		case "want_evicted":
+			z.WantEvicted, bts, err = msgp.ReadBoolBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "WantEvicted")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -771,7 +902,7 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Hello) Msgsize() (s int) {
-	s = 1 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic)
+	s = 1 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize
 	return
 }
 
@@ -936,9 +1067,9 @@ func (z *Lookup) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *LookupHit) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 6
+	// map header, size 7
 	// string "req"
-	o = append(o, 0x86, 0xa3, 0x72, 0x65, 0x71)
+	o = append(o, 0x87, 0xa3, 0x72, 0x65, 0x71)
 	o = msgp.AppendUint64(o, z.Request)
 	// string "gen"
 	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
@@ -955,6 +1086,9 @@ func (z *LookupHit) MarshalMsg(b []byte) (o []byte, err error) {
 	// string "sources"
 	o = append(o, 0xa7, 0x73, 0x6f, 0x75, 0x72, 0x63, 0x65, 0x73)
 	o = msgp.AppendBytes(o, z.Sources)
+	// string "slots"
+	o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
+	o = msgp.AppendBytes(o, z.Slots)
 	return
 }
 
@@ -1012,6 +1146,12 @@ func (z *LookupHit) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Sources")
 				return
 			}
+		case "slots":
+			z.Slots, bts, err = msgp.ReadBytesBytes(bts, z.Slots)
+			if err != nil {
+				err = msgp.WrapError(err, "Slots")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1026,7 +1166,7 @@ func (z *LookupHit) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *LookupHit) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 7 + msgp.Uint32Size + 8 + msgp.BytesPrefixSize + len(z.Sources)
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 7 + msgp.Uint32Size + 8 + msgp.BytesPrefixSize + len(z.Sources) + 6 + msgp.BytesPrefixSize + len(z.Slots)
 	return
 }
 
@@ -1209,13 +1349,16 @@ func (z *Range) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z Register) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 2
+	// map header, size 3
 	// string "device_blocks"
-	o = append(o, 0x82, 0xad, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+	o = append(o, 0x83, 0xad, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
 	o = msgp.AppendUint32(o, z.DeviceBlocks)
 	// string "block_bytes"
 	o = append(o, 0xab, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
 	o = msgp.AppendUint64(o, z.BlockBytes)
+	// string "offset"
+	o = append(o, 0xa6, 0x6f, 0x66, 0x66, 0x73, 0x65, 0x74)
+	o = msgp.AppendUint64(o, z.Offset)
 	return
 }
 
@@ -1249,6 +1392,12 @@ func (z *Register) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "BlockBytes")
 				return
 			}
+		case "offset":
+			z.Offset, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Offset")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1263,7 +1412,52 @@ func (z *Register) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z Register) Msgsize() (s int) {
-	s = 1 + 14 + msgp.Uint32Size + 12 + msgp.Uint64Size
+	s = 1 + 14 + msgp.Uint32Size + 12 + msgp.Uint64Size + 7 + msgp.Uint64Size
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
+func (z Reset) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 0
+	_ = z
+	o = append(o, 0x80)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Reset) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z Reset) Msgsize() (s int) {
+	s = 1
 	return
 }
 
@@ -1502,6 +1696,148 @@ func (z *SlotList) UnmarshalMsg(bts []byte) (o []byte, err error) {
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *SlotList) Msgsize() (s int) {
 	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.BytesPrefixSize + len(z.Slots)
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
+func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 11
+	// string "lookups"
+	o = append(o, 0x8b, 0xa7, 0x6c, 0x6f, 0x6f, 0x6b, 0x75, 0x70, 0x73)
+	o = msgp.AppendUint64(o, z.Lookups)
+	// string "hit_blocks"
+	o = append(o, 0xaa, 0x68, 0x69, 0x74, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+	o = msgp.AppendUint64(o, z.HitBlocks)
+	// string "loads"
+	o = append(o, 0xa5, 0x6c, 0x6f, 0x61, 0x64, 0x73)
+	o = msgp.AppendUint64(o, z.Loads)
+	// string "loaded_blocks"
+	o = append(o, 0xad, 0x6c, 0x6f, 0x61, 0x64, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+	o = msgp.AppendUint64(o, z.LoadedBlocks)
+	// string "failed_loads"
+	o = append(o, 0xac, 0x66, 0x61, 0x69, 0x6c, 0x65, 0x64, 0x5f, 0x6c, 0x6f, 0x61, 0x64, 0x73)
+	o = msgp.AppendUint64(o, z.FailedLoads)
+	// string "stores"
+	o = append(o, 0xa6, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
+	o = msgp.AppendUint64(o, z.Stores)
+	// string "stored_blocks"
+	o = append(o, 0xad, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+	o = msgp.AppendUint64(o, z.StoredBlocks)
+	// string "dropped_stores"
+	o = append(o, 0xae, 0x64, 0x72, 0x6f, 0x70, 0x70, 0x65, 0x64, 0x5f, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
+	o = msgp.AppendUint64(o, z.DroppedStores)
+	// string "copied_bytes"
+	o = append(o, 0xac, 0x63, 0x6f, 0x70, 0x69, 0x65, 0x64, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+	o = msgp.AppendUint64(o, z.CopiedBytes)
+	// string "copy_us"
+	o = append(o, 0xa7, 0x63, 0x6f, 0x70, 0x79, 0x5f, 0x75, 0x73)
+	o = msgp.AppendUint64(o, z.CopyMicros)
+	// string "errors"
+	o = append(o, 0xa6, 0x65, 0x72, 0x72, 0x6f, 0x72, 0x73)
+	o = msgp.AppendUint64(o, z.Errors)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "lookups":
+			z.Lookups, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Lookups")
+				return
+			}
+		case "hit_blocks":
+			z.HitBlocks, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "HitBlocks")
+				return
+			}
+		case "loads":
+			z.Loads, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Loads")
+				return
+			}
+		case "loaded_blocks":
+			z.LoadedBlocks, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "LoadedBlocks")
+				return
+			}
+		case "failed_loads":
+			z.FailedLoads, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "FailedLoads")
+				return
+			}
+		case "stores":
+			z.Stores, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Stores")
+				return
+			}
+		case "stored_blocks":
+			z.StoredBlocks, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "StoredBlocks")
+				return
+			}
+		case "dropped_stores":
+			z.DroppedStores, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DroppedStores")
+				return
+			}
+		case "copied_bytes":
+			z.CopiedBytes, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "CopiedBytes")
+				return
+			}
+		case "copy_us":
+			z.CopyMicros, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "CopyMicros")
+				return
+			}
+		case "errors":
+			z.Errors, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Errors")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z *Stats) Msgsize() (s int) {
+	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size
 	return
 }
 

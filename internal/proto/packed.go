@@ -3,6 +3,8 @@ package proto
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // Slot names one slot of an extent at one generation. A generation is used
@@ -24,6 +26,7 @@ const (
 	packedTokenSize = 4
 	packedSlotSize  = 16
 	packedGrantSize = 24
+	packedHashSize  = 8
 )
 
 // AppendTokens packs tokens (or device block ids): u32 little-endian each.
@@ -92,6 +95,25 @@ func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
 				Generation: binary.LittleEndian.Uint64(b[16:]),
 			},
 		})
+	}
+	return dst, nil
+}
+
+// AppendHashes packs sequence hashes: u64 little-endian each.
+func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
+	for _, h := range hashes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(h))
+	}
+	return b
+}
+
+// ParseHashes appends what AppendHashes packed to dst.
+func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
+	if len(b)%packedHashSize != 0 {
+		return dst, fmt.Errorf("packed hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
+	}
+	for ; len(b) > 0; b = b[packedHashSize:] {
+		dst = append(dst, kv.SequenceHash(binary.LittleEndian.Uint64(b)))
 	}
 	return dst, nil
 }

@@ -17,10 +17,11 @@ type RequestID struct {
 
 // LookupAnswer is what a LOOKUP found: Ready blocks from the first one asked
 // for are pinned, Coming more are on their way from disk. Sources has one tier
-// for each ready block.
+// and Slots one slot for each ready block.
 type LookupAnswer struct {
 	Ready, Coming int
 	Sources       []kv.Tier
+	Slots         []Slot
 }
 
 // StoreAnswer is what a STORE was granted. Present blocks were there already,
@@ -41,18 +42,50 @@ type Held struct {
 // order, which is the caller's to see to.
 type SchedulerClient struct {
 	*client
+	drain chan Drain
 }
 
 // DialScheduler connects to the agent as a scheduler. From then on it maps each
 // extent as the agent announces it. ctx bounds the handshake only.
 func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
+	o.Hello.WantEvicted = o.Evicted != nil
 	c, err := dial(ctx, o, RoleScheduler)
 	if err != nil {
 		return nil, err
 	}
+	s := &SchedulerClient{client: c, drain: make(chan Drain, 1)}
+	c.notices[TypeDrain] = s.noteDrain
+	if o.Evicted != nil {
+		c.notices[TypeEvicted] = func(body []byte) error {
+			var m Evicted
+			if err := Decode(TypeEvicted, body, &m); err != nil {
+				return err
+			}
+			hashes, err := ParseHashes(nil, m.Hashes)
+			o.Evicted(kv.Tier(m.Tier), hashes, m.Lost)
+			return err
+		}
+	}
 	go c.run()
-	return &SchedulerClient{client: c}, nil
+	return s, nil
 }
+
+// noteDrain keeps the first DRAIN; the agent sends one.
+func (c *SchedulerClient) noteDrain(body []byte) error {
+	var m Drain
+	if err := Decode(TypeDrain, body, &m); err != nil {
+		return err
+	}
+	select {
+	case c.drain <- m:
+	default:
+	}
+	return nil
+}
+
+// Draining delivers the agent's DRAIN when it is about to stop: begin nothing new,
+// let copies end, settle them and call Bye.
+func (c *SchedulerClient) Draining() <-chan Drain { return c.drain }
 
 // Open begins a request with all the tokens known so far, in as many frames as
 // it takes. There is no answer: a refusal shows in the next call that has one.
@@ -109,6 +142,9 @@ func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count 
 		for _, s := range hit.Sources {
 			a.Sources = append(a.Sources, kv.Tier(s))
 		}
+		if a.Slots, err = ParseSlots(a.Slots, hit.Slots); err != nil {
+			return a, err
+		}
 		if int(hit.Ready) < n {
 			break
 		}
@@ -118,25 +154,18 @@ func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count 
 }
 
 // Claim says that the pinned blocks from first on will be loaded into
-// deviceBlocks, at most MaxBlocksPerFrame of them. It returns their slots and
-// the number of workers that were told.
-func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, first int, deviceBlocks []uint32) ([]Slot, int, error) {
+// deviceBlocks, at most MaxBlocksPerFrame of them. It returns the number of
+// workers that were told.
+func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, first int, deviceBlocks []uint32) (int, error) {
 	if err := checkRun(TypeClaim, first, len(deviceBlocks)); err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	var a Claimed
 	err := c.call(ctx, TypeClaim, &Claim{
 		Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(len(deviceBlocks)),
 		Job: job, Blocks: AppendTokens(nil, deviceBlocks),
 	}, TypeClaimed, &a)
-	if err != nil {
-		return nil, 0, err
-	}
-	slots, err := ParseSlots(make([]Slot, 0, len(deviceBlocks)), a.Slots)
-	if err == nil && len(slots) != len(deviceBlocks) {
-		err = fmt.Errorf("%s slots: %d items, want %d", TypeClaimed, len(slots), len(deviceBlocks))
-	}
-	return slots, int(a.Workers), err
+	return int(a.Workers), err
 }
 
 // Store offers blocks first … first+count-1. The grants of several frames are
@@ -233,6 +262,12 @@ func (c *SchedulerClient) Resume(ctx context.Context, w Welcome, h Held) (kept H
 	}
 	kept.Pinned, err = ParseSlots(nil, a.Pinned)
 	return kept, err
+}
+
+// Reset has the agent empty the namespace's pool, unless another session has it
+// open, which is no error. The session must hold no request, pin or grant.
+func (c *SchedulerClient) Reset(ctx context.Context) error {
+	return c.call(ctx, TypeReset, &Reset{}, TypeOK, nil)
 }
 
 // Bye ends the session in order: no copy may be in flight. The agent then

@@ -22,10 +22,14 @@ const (
 	MaxResumeSlots = 2040
 	// MaxWaitMillis bounds how long a LOOKUP may ask the agent to wait.
 	MaxWaitMillis = 60_000
+	// MaxDrainMillis bounds how long an agent that stops waits for its engines.
+	MaxDrainMillis = 3_600_000
 	// MaxExtentBytes is the size of the largest extent file.
 	MaxExtentBytes = 1 << 30
 	// MaxDeviceBlocks bounds the device pool of one worker.
 	MaxDeviceBlocks = 1 << 31
+	// MaxWorkers bounds the workers of a session.
+	MaxWorkers = 1024
 	// pageSize is what an extent's data is aligned to.
 	pageSize = 4096
 )
@@ -78,13 +82,16 @@ func (m *Hello) Validate() error {
 		return fmt.Errorf("role: %.64q is neither %q nor %q", m.Role, RoleScheduler, RoleWorker)
 	}
 	worker := m.Role == string(RoleWorker)
-	if worker != (m.Session != 0) {
-		return fmt.Errorf("session: %d, want 0 from a scheduler and its session from a worker", m.Session)
+	if !worker && m.Session != 0 {
+		return fmt.Errorf("session: %d, want 0 from a scheduler", m.Session)
 	}
 	if m.WorkerID == 0 {
 		return fmt.Errorf("worker_id: 0 is not a worker, want 1 or more")
 	}
 	ns := &m.Namespace
+	if worker && *ns == (kv.Namespace{}) {
+		return m.validateTexts()
+	}
 	for _, s := range []struct{ name, v string }{
 		{"model", ns.Model}, {"weights", ns.Weights}, {"dtype", ns.DType}, {"layout", ns.Layout}, {"kv_format", ns.KVFormat},
 	} {
@@ -92,12 +99,16 @@ func (m *Hello) Validate() error {
 			return err
 		}
 	}
+	return firstError(m.validateTexts(), ns.Validate())
+}
+
+// validateTexts checks the texts of a HELLO, those of its namespace aside.
+func (m *Hello) validateTexts() error {
 	return firstError(
 		checkString("engine", m.Engine, MaxTextLen),
 		checkString("events_endpoint", m.EventsEndpoint, MaxEndpointLen),
 		checkString("replay_endpoint", m.ReplayEndpoint, MaxEndpointLen),
 		checkString("events_topic", m.EventsTopic, MaxEndpointLen),
-		ns.Validate(),
 	)
 }
 
@@ -117,6 +128,7 @@ func (m *Register) Validate() error {
 	return firstError(
 		checkUint("device_blocks", uint64(m.DeviceBlocks), 1, MaxDeviceBlocks),
 		checkUint("block_bytes", m.BlockBytes, 1, kv.MaxBlockBytes),
+		checkUint("offset", m.Offset, 0, kv.MaxBlockBytes-m.BlockBytes),
 	)
 }
 
@@ -185,6 +197,9 @@ func (m *LookupHit) Validate() error {
 	if len(m.Sources) != int(m.Ready) {
 		return fmt.Errorf("sources: %d bytes, want one for each of the %d ready blocks", len(m.Sources), m.Ready)
 	}
+	if err := checkPacked("slots", m.Slots, packedSlotSize, int(m.Ready), int(m.Ready)); err != nil {
+		return err
+	}
 	for _, s := range m.Sources {
 		if err := checkUint("sources", uint64(s), 0, kv.NumTiers-1); err != nil {
 			return err
@@ -202,9 +217,7 @@ func (m *Claim) Validate() error {
 }
 
 // Validate implements Message.
-func (m *Claimed) Validate() error {
-	return checkPacked("slots", m.Slots, packedSlotSize, 1, MaxBlocksPerFrame)
-}
+func (m *Claimed) Validate() error { return checkUint("workers", uint64(m.Workers), 1, MaxWorkers) }
 
 // Validate implements Message.
 func (m *Load) Validate() error {
@@ -243,6 +256,28 @@ func (m *Resume) Validate() error { return checkHeld(m.Granted, m.Pinned) }
 
 // Validate implements Message.
 func (m *Resumed) Validate() error { return checkHeld(m.Granted, m.Pinned) }
+
+// Validate implements Message.
+func (m *Evicted) Validate() error {
+	return firstError(
+		checkUint("tier", uint64(m.Tier), uint64(kv.TierHost), uint64(kv.TierDisk)),
+		checkPacked("hashes", m.Hashes, packedHashSize, 1, MaxHashesPerFrame),
+	)
+}
+
+// Validate implements Message: there is nothing in it.
+func (m *Reset) Validate() error { return nil }
+
+// Validate implements Message: any number may have been counted.
+func (m *Stats) Validate() error { return nil }
+
+// Validate implements Message.
+func (m *Drain) Validate() error {
+	return firstError(
+		checkUint("deadline_ms", uint64(m.DeadlineMillis), 0, MaxDrainMillis),
+		checkString("reason", m.Reason, MaxTextLen),
+	)
+}
 
 func checkHeld(granted, pinned []byte) error {
 	if err := firstError(

@@ -32,7 +32,7 @@ func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClie
 		return nil, err
 	}
 	w := &WorkerClient{client: c, loads: make(chan LoadJob, maxQueuedLoads)}
-	c.load = w.queue
+	c.notices[TypeLoad] = w.queue
 	go func() {
 		defer close(w.loads) // run has returned: nobody sends any more
 		c.run()
@@ -47,7 +47,11 @@ func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClie
 // queue hands a LOAD to the reader of Loads. When that one is far behind the
 // LOAD is dropped and counted rather than holding up the connection: a load
 // that no worker reports is a failed load to the engine.
-func (w *WorkerClient) queue(l Load) {
+func (w *WorkerClient) queue(body []byte) error {
+	var l Load
+	if err := Decode(TypeLoad, body, &l); err != nil {
+		return err
+	}
 	slots, _ := ParseSlots(nil, l.Slots) // Decode has checked both lengths
 	blocks, _ := ParseTokens(nil, l.Blocks)
 	select {
@@ -56,6 +60,7 @@ func (w *WorkerClient) queue(l Load) {
 		w.dropped.Add(1)
 		w.log.Warn("a load was dropped: the queue is full")
 	}
+	return nil
 }
 
 // Loads delivers the LOADs in order. It is closed when the connection ends.

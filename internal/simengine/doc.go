@@ -36,7 +36,8 @@
 // under way end as they would have, because their slots stay the engine's; what
 // had not begun fails, and its blocks are recomputed. The engine dials again with
 // bounded backoff, names to the next agent what copies still use, and commits,
-// aborts or releases that when they have ended. A loaded block with a wrong byte is
+// aborts or releases that when they have ended. An agent that is about to stop is
+// left in order: copies end, what they filled is committed, and BYE follows. A loaded block with a wrong byte is
 // counted byte by byte, recomputed and never served. When queues are full a
 // request is refused with 503. Shutdown drains for at most two seconds.
 package simengine

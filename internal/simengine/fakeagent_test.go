@@ -32,12 +32,14 @@ type fakeAgent struct {
 	granted  map[proto.Slot]proto.RequestID
 	claims   []int // blocks of each CLAIM
 	ended    bool
+	byes     int
 	resumes  []proto.Held  // of each RESUME, as it came
 	keep     bool          // RESUMED gives back what was named
 	stored   chan struct{} // when not nil, each COMMIT waits to receive from it, and then fails if the agent has ended
 
 	loads chan proto.LoadJob
 	done  chan struct{}
+	drain chan proto.Drain
 }
 
 type fakeSlot struct {
@@ -50,7 +52,7 @@ func newFakeAgent(n naming, blockBytes int) *fakeAgent {
 	return &fakeAgent{
 		naming: n, tier: kv.TierHost, blockBytes: blockBytes,
 		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{}, granted: map[proto.Slot]proto.RequestID{},
-		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}),
+		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}), drain: make(chan proto.Drain, 1),
 	}
 }
 
@@ -116,22 +118,24 @@ func (f *fakeAgent) Lookup(_ context.Context, r proto.RequestID, first, count in
 	}
 	var a proto.LookupAnswer
 	for _, id := range s.ids[first : first+count] {
-		if _, ok := f.index[id.key]; !ok {
+		n, ok := f.index[id.key]
+		if !ok {
 			break
 		}
 		a.Ready++
+		a.Slots = append(a.Slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
 		a.Sources = append(a.Sources, f.tier)
 	}
 	f.pins[r] += a.Ready
 	return a, nil
 }
 
-func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, first int, blocks []uint32) ([]proto.Slot, int, error) {
+func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, first int, blocks []uint32) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.request(r)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	var slots []proto.Slot
 	for i := range blocks {
@@ -145,7 +149,7 @@ func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, firs
 	if !f.dropLoads {
 		f.loads <- proto.LoadJob{Job: job, Slots: slots, Blocks: blocks}
 	}
-	return slots, 1, nil
+	return 1, nil
 }
 
 func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int) (proto.StoreAnswer, error) {
@@ -264,9 +268,20 @@ func (f *fakeAgent) Generation(s proto.Slot) (uint64, error) {
 	return f.slots[s.Index].gen, nil
 }
 
-func (f *fakeAgent) Loads() <-chan proto.LoadJob       { return f.loads }
-func (f *fakeAgent) Done() <-chan struct{}             { return f.done }
-func (f *fakeAgent) Bye(context.Context, string) error { return nil }
+func (f *fakeAgent) Loads() <-chan proto.LoadJob  { return f.loads }
+func (f *fakeAgent) Done() <-chan struct{}        { return f.done }
+func (f *fakeAgent) Draining() <-chan proto.Drain { return f.drain }
+
+// Bye panics when grants are left: the engine could have settled them.
+func (f *fakeAgent) Bye(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.byes++
+	if !f.ended && len(f.granted) > 0 {
+		panic(fmt.Sprintf("BYE with %d slots granted", len(f.granted)))
+	}
+	return nil
+}
 
 // Close ends both connections, as an agent that dies does.
 func (f *fakeAgent) Close() error {

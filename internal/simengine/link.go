@@ -3,6 +3,7 @@ package simengine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ type schedulerConn interface {
 	Open(r proto.RequestID, lora, loraName, salt string, tokens []uint32) error
 	Append(r proto.RequestID, offset int, tokens []uint32) error
 	Lookup(ctx context.Context, r proto.RequestID, first, count int, wait time.Duration) (proto.LookupAnswer, error)
-	Claim(ctx context.Context, r proto.RequestID, job uint64, first int, deviceBlocks []uint32) ([]proto.Slot, int, error)
+	Claim(ctx context.Context, r proto.RequestID, job uint64, first int, deviceBlocks []uint32) (int, error)
 	Store(ctx context.Context, r proto.RequestID, first, count int) (proto.StoreAnswer, error)
 	Commit(ctx context.Context, r proto.RequestID, slots []proto.Slot) error
 	Abort(r proto.RequestID, slots []proto.Slot) error
@@ -33,6 +34,7 @@ type schedulerConn interface {
 	Resume(ctx context.Context, w proto.Welcome, h proto.Held) (proto.Held, error)
 	SlotBytes(s proto.Slot) ([]byte, error)
 	Bye(ctx context.Context, reason string) error
+	Draining() <-chan proto.Drain
 	Done() <-chan struct{}
 	Close() error
 }
@@ -63,17 +65,19 @@ type link struct {
 	copies  sync.WaitGroup // that use mapped memory; none begins once the link is lost
 	closing atomic.Bool    // copies give up at their next block
 
-	mu      sync.Mutex
-	lost    bool                // nothing begins any more
-	granted map[proto.Slot]bool // granted and not settled; whether the block is in it
-	loading map[proto.Slot]int  // pinned and being read, by how many loads
-	jobs    map[uint64]*loadJob // claimed, but no LOAD has come yet; nil when none will come
-	lastJob uint64
+	mu         sync.Mutex
+	lost       bool                // nothing begins any more
+	granted    map[proto.Slot]bool // granted and not settled; whether the block is in it
+	loading    map[proto.Slot]int  // pinned and being read, by how many loads
+	jobs       map[uint64]*loadJob // claimed, but no LOAD has come yet; nil when none will come
+	lastJob    uint64
+	settledAll chan struct{} // nil unless drain waits for what is granted and read
 }
 
 // loadJob is the engine's side of one LOAD.
 type loadJob struct {
-	number uint64 // set by expect
+	number uint64       // set by expect
+	slots  []proto.Slot // as lookups reported them; LOAD names the same
 	blocks []int32
 	ids    []identity
 	good   chan int // gets the number of leading blocks that are right; room for it
@@ -91,13 +95,17 @@ func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duratio
 	return l
 }
 
-// serve returns when either connection or ctx has ended.
-func (l *link) serve(ctx context.Context) {
+// serve returns when either connection or ctx has ended or, with how long the
+// agent waits, when the agent is about to stop.
+func (l *link) serve(ctx context.Context) (patience time.Duration) {
 	select {
 	case <-l.sched.Done():
 	case <-l.copier:
 	case <-ctx.Done():
+	case d := <-l.sched.Draining():
+		return time.Duration(d.DeadlineMillis) * time.Millisecond
 	}
+	return 0
 }
 
 // close ends the session: it waits for copies under way, says goodbye if the
@@ -170,7 +178,7 @@ func (l *link) copyJob(load proto.LoadJob) {
 		return
 	}
 	good, whole := 0, true
-	if len(load.Slots) != len(j.blocks) || len(load.Blocks) != len(j.blocks) || !l.beginLoad(load.Slots) {
+	if !slices.Equal(load.Slots, j.slots) || len(load.Blocks) != len(j.blocks) || !l.beginLoad(load.Slots) {
 		j.good <- 0
 		return
 	}

@@ -16,9 +16,15 @@ import (
 // an agent dies. Beyond it the worker alone has lost its connection.
 const hangUpTime = 100 * time.Millisecond
 
-// agentGone reports whether it is the agent that ended the link.
-func (l *link) agentGone() bool {
-	timer := time.NewTimer(hangUpTime)
+// agentGone reports whether it is the agent that ended the link, of which it may
+// take the time wait to learn.
+func (l *link) agentGone(wait time.Duration) bool {
+	select {
+	case <-l.sched.Done():
+		return true
+	default:
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-l.sched.Done():
@@ -35,6 +41,33 @@ func (l *link) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lost = true
+}
+
+// drain lets no copy begin any more and waits, no longer than patience, until
+// those under way have ended and the agent has what they filled.
+func (l *link) drain(ctx context.Context, patience time.Duration) {
+	l.mu.Lock()
+	l.lost = true
+	done := make(chan struct{})
+	l.settledAll = done
+	l.tellSettledLocked()
+	l.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-l.sched.Done():
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// tellSettledLocked ends the wait of drain once nothing is granted or read.
+func (l *link) tellSettledLocked() {
+	if l.settledAll != nil && len(l.granted)+len(l.loading) == 0 {
+		close(l.settledAll)
+		l.settledAll = nil
+	}
 }
 
 // beginStore notes slots that were granted and will be written; endStore follows.
@@ -70,6 +103,7 @@ func (l *link) settled(slots []proto.Slot) {
 	for _, s := range slots {
 		delete(l.granted, s)
 	}
+	l.tellSettledLocked()
 }
 
 // beginLoad notes slots that are pinned and will be read; endLoad follows. It is
@@ -96,6 +130,7 @@ func (l *link) endLoad(slots []proto.Slot) {
 		}
 	}
 	l.copies.Done()
+	l.tellSettledLocked()
 }
 
 // held is what copies of a lost link use, and what they have filled. When that is

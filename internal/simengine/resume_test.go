@@ -137,3 +137,50 @@ func TestMoreThanARESUMEHoldsIsNamedOnceItsCopiesHaveEnded(t *testing.T) {
 		l.close()
 	})
 }
+
+// An agent that is about to stop gets what was filled, and then BYE; there is
+// nothing for the next one to be told.
+func TestAgentThatStopsGetsWhatIsUnderWayAndThenBye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := newFakeAgent(testNaming(), 64)
+		agent.stored = make(chan struct{})
+		e := newTestEngine(testOptions(32), agent)
+		defer e.start(t)()
+		left := make(chan *liveLink, 1)
+		go func() { left <- e.session.serve(t.Context(), e.session.current.Load()) }()
+		r := e.generate(tokenRun(0, 16), 1)
+		<-time.After(time.Minute) // of the bubble's time: COMMIT is on its way
+		agent.drain <- proto.Drain{DeadlineMillis: 2000}
+		synctest.Wait()
+		if e.session.current.Load() != nil || agent.byes != 0 {
+			t.Errorf("after DRAIN: link %v, %d times BYE while a COMMIT is on its way", e.session.current.Load(), agent.byes)
+		}
+		close(agent.stored)
+		if l := <-left; l != nil || len(agent.index) != 4 || agent.byes != 1 {
+			t.Errorf("left %v, the agent holds %d blocks and heard BYE %d times: want nothing, 4 and once", l, len(agent.index), agent.byes)
+		}
+		result(r)
+	})
+}
+
+// What does not end in time is not waited for.
+func TestEngineWaitsForItsCopiesNoLongerThanTheAgentThatStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := newFakeAgent(testNaming(), 64)
+		agent.stored = make(chan struct{})
+		e := newTestEngine(testOptions(32), agent)
+		defer e.start(t)()
+		r := e.generate(tokenRun(0, 16), 1)
+		<-time.After(time.Minute)
+		l := e.session.current.Swap(nil)
+		begin := time.Now()
+		l.drain(t.Context(), 2*time.Second)
+		if took := time.Since(begin); took != 2*time.Second {
+			t.Errorf("took %s, want 2 s", took)
+		}
+		close(agent.stored)
+		result(r)
+		synctest.Wait()
+		l.close()
+	})
+}

@@ -120,10 +120,15 @@ func (s *session) run(ctx context.Context) {
 func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	s.ctr.sessions.Add(1)
 	s.log.Info("connected to the agent", zap.String("socket", s.client.Socket))
-	l.serve(ctx)
+	patience := l.serve(ctx)
 	s.current.Store(nil)
-	s.log.Info("session with the agent has ended", zap.String("socket", s.client.Socket))
-	if ctx.Err() == nil && l.agentGone() {
+	hangUp := hangUpTime
+	if patience > 0 {
+		l.drain(ctx, patience-patience/4) // the rest is for BYE
+		hangUp = 0
+	}
+	s.log.Info("session with the agent has ended", zap.String("socket", s.client.Socket), zap.Bool("drained", patience > 0))
+	if ctx.Err() == nil && l.agentGone(hangUp) {
 		l.lose()
 		return l
 	}

@@ -25,8 +25,10 @@ type talk struct {
 	tasks chan func()
 	done  chan struct{}
 
-	sent int   // tokens that the agent has; run's
-	err  error // why the agent does not know the request; run's
+	sent int // tokens that the agent has; run's
+	// pinned are the slots that lookups reported, by block; run's.
+	pinned map[int]proto.Slot
+	err    error // why the agent does not know the request; run's
 }
 
 var _ conversation = (*talk)(nil)
@@ -34,10 +36,11 @@ var _ conversation = (*talk)(nil)
 // newTalk starts a conversation over l. ended is called when it is over.
 func newTalk(l *link, a attempt) *talk {
 	t := &talk{
-		link:  l,
-		id:    proto.RequestID{ID: a.request, Generation: a.generation},
-		tasks: make(chan func(), talkQueue),
-		done:  make(chan struct{}),
+		link:   l,
+		id:     proto.RequestID{ID: a.request, Generation: a.generation},
+		pinned: make(map[int]proto.Slot),
+		tasks:  make(chan func(), talkQueue),
+		done:   make(chan struct{}),
 	}
 	go t.run(a)
 	return t
@@ -97,8 +100,11 @@ func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 		// Pins that were made all the same drop with CLOSE.
 		return nil, err
 	}
-	if a.Ready != len(a.Sources) || a.Ready > count {
-		return nil, fmt.Errorf("lookup answer: %d ready, %d sources, %d asked for", a.Ready, len(a.Sources), count)
+	if a.Ready != len(a.Sources) || a.Ready != len(a.Slots) || a.Ready > count {
+		return nil, fmt.Errorf("lookup answer: %d ready, %d sources, %d slots, %d asked for", a.Ready, len(a.Sources), len(a.Slots), count)
+	}
+	for i, s := range a.Slots {
+		t.pinned[first+i] = s
 	}
 	return a.Sources, nil
 }
@@ -128,6 +134,9 @@ func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	for len(blocks) > 0 {
 		n := min(len(blocks), proto.MaxBlocksPerFrame)
 		j := &loadJob{blocks: blocks[:n], ids: ids[:n], good: make(chan int, 1)}
+		for i := range n {
+			j.slots = append(j.slots, t.pinned[first+i])
+		}
 		jobs = append(jobs, j)
 		if !t.claim(j, first) {
 			break
@@ -158,7 +167,7 @@ func (t *talk) claim(j *loadJob, first int) bool {
 	for i, b := range j.blocks {
 		device[i] = uint32(b)
 	}
-	_, workers, err := t.link.sched.Claim(ctx, t.id, j.number, first, device)
+	workers, err := t.link.sched.Claim(ctx, t.id, j.number, first, device)
 	if err != nil || workers == 0 {
 		t.link.abandon(j)
 		return false

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// stopping starts to stop the agent; the channel is closed when it has.
+func (a *testAgent) stopping() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.stop()
+	}()
+	return done
+}
+
+// An agent that stops gives its engines the time to finish: what they commit
+// then is there at the next start, and nothing is left in quarantine.
+func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.DrainTimeout = time.Minute // nobody waits as long
+	a := startAgent(t, cfg)
+	c, other := a.scheduler(t, 1), a.scheduler(t, 2)
+	r := proto.RequestID{ID: 1}
+	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Store(t.Context(), r, 0, 3)
+	if err != nil || len(got.Grants) != 3 {
+		t.Fatalf("got %+v, error %v", got, err)
+	}
+	stopped := a.stopping()
+	for _, s := range []*proto.SchedulerClient{c, other} {
+		d := <-s.Draining()
+		if d.Reason == "" || d.DeadlineMillis == 0 || d.DeadlineMillis > 60_000 {
+			t.Errorf("got %+v, want a reason and at most a minute", d)
+		}
+	}
+	if err := other.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	var slots []proto.Slot
+	for _, g := range got.Grants {
+		b, err := c.SlotBytes(g.Slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b, content(1, int(g.Block)))
+		slots = append(slots, g.Slot)
+	}
+	if err := c.Commit(t.Context(), r, slots); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stopped:
+		t.Fatal("the agent did not wait for its engine")
+	default:
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	b := startAgent(t, cfg)
+	b.wantFound(t, b.scheduler(t, 1), 1, 3)
+	if n := b.Stats().Pools[0].Host.Quarantined; n != 0 {
+		t.Errorf("%d slots are in quarantine", n)
+	}
+}
+
+// An engine that does not answer DRAIN, or does not read it, holds the agent up to
+// the deadline and no longer.
+func TestAgentThatStopsWaitsNoLongerThanItSays(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.DrainTimeout, cfg.SendTimeout = 50*time.Millisecond, time.Hour
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	a.rawScheduler(t, 2)
+	start := time.Now()
+	<-a.stopping()
+	if d := time.Since(start); d < cfg.DrainTimeout || d > 20*time.Second {
+		t.Errorf("it took %v, want %v and a little", d, cfg.DrainTimeout)
+	}
+	<-c.Done()
+	if d := <-c.Draining(); d.DeadlineMillis > 50 {
+		t.Errorf("DRAIN said %d ms, want at most 50", d.DeadlineMillis)
+	}
+}
+
+func TestNoSessionBeginsWhileTheAgentDrains(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.DrainTimeout = time.Minute
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	late := a.raw(t)
+	eventually(t, "the connection is accepted", func() bool { return a.Stats().Engines.Connections == 2 })
+	stopped := a.stopping()
+	<-c.Draining()
+	h := helloOf(2)
+	h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
+	send(t, late, proto.TypeHello, 1, &h)
+	if e := wantError(t, late, 1, proto.CodeState); !e.Retryable {
+		t.Error("the refusal is not retryable")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := proto.Dial(ctx, cfg.Socket); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got error %v, want a connection refused", err)
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+}
+
+// A scheduler that is welcomed after the agent began to stop hears of it too.
+func TestSessionThatBeginsAsTheAgentStopsIsToldToDrain(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	s := a.server
+	c := a.scheduler(t, 1)
+	s.mu.Lock()
+	sess := s.byID[blockmgr.SessionID(c.Welcome().Session)]
+	sess.welcomed = false
+	s.drainEnd = time.Now().Add(time.Minute)
+	s.mu.Unlock()
+	s.noteWelcomed(sess)
+	if d := <-c.Draining(); d.DeadlineMillis == 0 {
+		t.Errorf("got %+v", d)
+	}
+}

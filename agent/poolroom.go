@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// makeRoom closes the pool that has been unused for longest, for namespace ns, or
+// waits for another session that does so for it. The error is a refusal: all of them
+// are in use.
+func (h *eventHub) makeRoom(ctx context.Context, ns kv.NamespaceID, from poolSource) error {
+	h.mu.Lock()
+	if other := h.making[ns]; other != nil {
+		h.mu.Unlock()
+		return awaitRoom(ctx, other)
+	}
+	made := make(chan struct{})
+	h.making[ns] = made
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.making, ns)
+		close(made)
+	}()
+	for {
+		idle, going := h.idlePools()
+		left := h.retireOne(idle, from)
+		if left == nil {
+			left = going
+		}
+		if left != nil {
+			return awaitRoom(ctx, left)
+		}
+		i := slices.IndexFunc(idle, func(e *poolEntry) bool { return e.pool.Draining() })
+		if i < 0 || idle[i].pool.Quiesce(ctx) != nil {
+			return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, the most it can have, and all are in use", maxPools)
+		}
+	}
+}
+
+// refuseForNow refuses what there is no room for as long as others have it.
+func refuseForNow(format string, args ...any) error {
+	return &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf(format, args...)}
+}
+
+// awaitRoom waits for a pool that makes room.
+func awaitRoom(ctx context.Context, left <-chan struct{}) error {
+	select {
+	case <-left:
+		return nil
+	case <-ctx.Done():
+		return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, the most it can have, and the one that makes room takes more than %v",
+			maxPools, poolRoomTimeout)
+	}
+}
+
+// idlePools are the entries that nobody is asking for. going is closed when a pool
+// that makes room for another namespace has gone, nil when there is none.
+func (h *eventHub) idlePools() (idle []*poolEntry, going <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.pools {
+		switch {
+		case e.left != nil:
+			going = e.left
+		case e.callers == 0:
+			idle = append(idle, e)
+		}
+	}
+	return idle, going
+}
+
+// retireOne begins to close that pool of idle which has been unused for longest and
+// returns what is closed when it has gone; nil when all of them are in use.
+func (h *eventHub) retireOne(idle []*poolEntry, from poolSource) (left <-chan struct{}) {
+	type candidate struct {
+		*poolEntry
+		since uint64
+	}
+	var unused []candidate
+	for _, e := range idle {
+		if since, ok := e.pool.Unused(); ok {
+			unused = append(unused, candidate{e, since})
+		}
+	}
+	slices.SortFunc(unused, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
+	for _, c := range unused {
+		if left = h.retire(c.poolEntry, from); left != nil {
+			return left
+		}
+	}
+	return nil
+}
+
+// retire begins to close the pool of an entry, unless somebody asks for it: then it
+// returns nil. The stream ends, and the entry goes, when the removal of the last
+// block is in it.
+func (h *eventHub) retire(e *poolEntry, from poolSource) <-chan struct{} {
+	h.mu.Lock()
+	if e.callers > 0 || e.left != nil || h.pools[e.ns] != e {
+		h.mu.Unlock()
+		return nil
+	}
+	left := make(chan struct{})
+	e.left = left
+	h.mu.Unlock()
+	gone, err := e.pool.Retire()
+	if err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		e.left = nil
+		close(left)
+		return nil
+	}
+	h.log.Info("a pool makes room for another namespace", zap.Stringer("namespace", e.ns))
+	go func() { // ends when the pool has given its room back; closePools waits for it
+		defer close(left)
+		<-gone
+		from.closed(e.ns)
+		e.stream.Flush()
+		h.closeStream(e.ownerStream)
+		h.forgetPool(e)
+	}()
+	return left
+}
+
+// forgetPool keeps the totals of a pool's stream that has ended.
+func (h *eventHub) forgetPool(e *poolEntry) {
+	var t EventTotals
+	t.addStream(e.ownerStream)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pools, e.ns)
+	h.ended.add(&t)
+}

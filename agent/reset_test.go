@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// An engine whose weights have changed has what it stored thrown away.
+func TestResetEmptiesTheNamespaceOfItsOnlySession(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c, got := a.listener(t, helloOf(1))
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 5) // sealed and written to disk meanwhile
+	if err := c.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.Stats(); s.Pools[0].Blocks != 0 || s.Engines.Resets != 1 {
+		t.Errorf("%d blocks after %d resets, want none after 1", s.Pools[0].Blocks, s.Engines.Resets)
+	}
+	eventually(t, "the engine is told", func() bool { return len(got.sorted(1)) == 5 })
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", prompt(1, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if hit, err := c.Lookup(t.Context(), r, 0, 5, 0); err != nil || hit.Ready+hit.Coming != 0 {
+		t.Errorf("got %+v, error %v: want nothing", hit, err)
+	}
+}
+
+// Another engine of the namespace still stands behind the blocks.
+func TestResetLeavesAloneWhatAnotherSessionHasOpen(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	other := a.scheduler(t, 2)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 5)
+	if err := c.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.Stats(); s.Pools[0].Blocks != 5 || s.Engines.Resets != 0 {
+		t.Errorf("%d blocks after %d resets, want all 5 after none", s.Pools[0].Blocks, s.Engines.Resets)
+	}
+	if err := other.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Reset(t.Context()); err != nil || a.Stats().Pools[0].Blocks != 0 {
+		t.Errorf("error %v, %d blocks: want none once the other one has left", err, a.Stats().Pools[0].Blocks)
+	}
+}
+
+func TestResetIsRefusedWhileTheSessionHoldsAnything(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	r := proto.RequestID{ID: 1}
+	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	got, err := c.Store(t.Context(), r, 0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := proto.RequestID{ID: 1, Generation: 1}
+	if err := c.Open(next, "", "", "", nil); err != nil { // the grants stay with the one before
+		t.Fatal(err)
+	}
+	if err := c.CloseRequest(next); err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	if err := c.Abort(r, []proto.Slot{got.Grants[0].Slot, got.Grants[1].Slot}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Reset(t.Context()); err != nil {
+		t.Errorf("got error %v once nothing is held", err)
+	}
+}
+
+// What RESUMED gave back is held as any other pin.
+func TestResetIsRefusedWhileResumedPinsAreHeld(t *testing.T) {
+	f := killedAgent(t)
+	a := startAgent(t, f.cfg)
+	c := a.scheduler(t, 1)
+	kept, err := c.Resume(t.Context(), f.welcome, proto.Held{Pinned: f.held.Pinned})
+	if err != nil || len(kept.Pinned) != storedBlocks {
+		t.Fatalf("kept %+v, error %v", kept, err)
+	}
+	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	if err := c.CloseRequest(proto.RequestID{ID: proto.ResumedRequest}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Reset(t.Context()); err != nil || a.Stats().Pools[0].Blocks != 0 {
+		t.Errorf("error %v, %d blocks: want none", err, a.Stats().Pools[0].Blocks)
+	}
+}
