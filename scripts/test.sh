@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs every check of the repository once: format, vet, all tests (under the
-# race detector where a package has goroutines), a short demonstration and the
-# demonstration's test of itself. Ends with "N passed, N failed"; exit status 1
+# race detector where a package has goroutines), the connector's tests, a short
+# demonstration and the demonstration's test of itself. Ends with "N passed, N failed"; exit status 1
 # when anything failed. A passing check is one line, a failing one is shown in
 # full.
 set -euo pipefail
@@ -54,6 +54,24 @@ unformatted() {
 	}
 }
 
+# connector runs the connector's own tests, which need Python and nothing else.
+# Without Python that is said and is no failure: the agent needs none.
+connector() {
+	if ! command -v python3 >/dev/null || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+		echo 'skip  the connector: no Python 3.10 or later here'
+		return
+	fi
+	local before after
+	before=$(wc -l <"$tally")
+	timeout 600 python3 connector/tests --tally "$tally" || true
+	after=$(wc -l <"$tally")
+	if [ "$after" -ne $((before + 1)) ]; then
+		printf 'FAIL  no counts from: python3 connector/tests\n'
+		echo '0 1' >>"$tally"
+	fi
+	echo 'skip  the connector in a real vLLM: that is "make test-vllm"'
+}
+
 summary() {
 	awk '{ passed += $1; failed += $2 } END { printf "%d passed, %d failed\n", passed, failed; exit failed > 0 || passed == 0 }' "$tally"
 }
@@ -67,6 +85,7 @@ check 'go vet' go vet ./...
 tests $(grep -Ev "$racy" <<<"$packages")
 # shellcheck disable=SC2046
 tests -race $(grep -E "$racy" <<<"$packages")
+connector
 if [ -x bin/blockyard ]; then
 	check 'blockyard demo' timeout 300 bin/blockyard demo --only ours
 	check 'blockyard demo --selftest' timeout 120 bin/blockyard demo --selftest

@@ -1,0 +1,241 @@
+"""Copy jobs: which is next, in what pieces, and whether what was copied may be used.
+
+A Copier is used by one thread. Loads go before stores, also before the rest of a store that has
+begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from .extents import Extents
+from .mover import Copy, CopyEngine, Pages
+from .packed import Slot, unpack_slots, unpack_u32
+
+_log = logging.getLogger(__name__)
+
+# Copies that a device makes by itself, at a time: enough to keep it busy.
+MAX_FLYING = 16
+# How long a job waits for an extent that was not announced yet. The scheduler may hear of a slot
+# before this worker has joined its session, or before it has heard of a new extent.
+EXTENT_SECONDS = 2.0
+DEVICE_POLL_SECONDS = 0.25e-3
+
+
+class CopyJob:
+    """One job: slots[i] and block blocks[group][i], for every group.
+
+    fence is the mover's. at: slots before it are copied or on their way. flying: copies of it that
+    a device is making. problem: why it has failed. waited: it has waited for an extent. ValueError
+    when the packed lists do not fit each other.
+    """
+
+    __slots__ = (
+        "number",
+        "is_store",
+        "slots",
+        "blocks",
+        "fence",
+        "at",
+        "flying",
+        "problem",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        is_store: bool,
+        slots: bytes,
+        blocks: bytes,
+        groups: int,
+        fence: object | None = None,
+    ) -> None:
+        self.number = number
+        self.is_store = is_store
+        self.slots: list[Slot] = unpack_slots(slots)
+        ids = unpack_u32(blocks)
+        count = len(self.slots)
+        if not count or len(ids) != groups * count:
+            raise ValueError(
+                f"job {number}: {len(ids)} block ids for {count} slots and {groups} groups"
+            )
+        self.blocks = [ids[at : at + count] for at in range(0, len(ids), count)]
+        self.fence = fence
+        self.at = 0
+        self.flying = 0
+        self.problem = ""
+        self.waited = False
+
+
+class Copier:
+    """Runs jobs piece by piece.
+
+    counters gets what was copied, under the names of STATS.
+    """
+
+    def __init__(
+        self, mover: CopyEngine, pages: Pages, extents: Extents, counters: dict[str, int]
+    ) -> None:
+        self._mover = mover
+        self._pages = pages
+        self._extents = extents
+        self._counters = counters
+        self._loads: deque[CopyJob] = deque()
+        self._stores: deque[CopyJob] = deque()
+        self._flying: list[tuple[Copy, CopyJob]] = []
+        self._held: list[tuple[float, CopyJob]] = []  # jobs without their extent, and until when
+        self._announced = 0  # Extents.announced when they were looked at last
+        self._ended: list[tuple[CopyJob, bool]] = []
+        block = pages.share_bytes
+        self._load_blocks = max(1, mover.load_bytes // block)
+        self._store_blocks = max(1, mover.store_bytes // block)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job has not ended."""
+        return bool(self._loads or self._stores or self._flying or self._held)
+
+    def pause(self) -> float | None:
+        """For how many seconds step() will have nothing to do, unless a job or an extent comes;
+        None: for ever."""
+        if (self._loads or self._stores) and len(self._flying) < MAX_FLYING:
+            return 0.0
+        if self._flying:
+            return DEVICE_POLL_SECONDS
+        if self._held:
+            return max(0.0, self._held[0][0] - time.monotonic())
+        return None
+
+    def add(self, job: CopyJob) -> None:
+        """Queues a job."""
+        (self._stores if job.is_store else self._loads).append(job)
+
+    def drop(self, problem: str) -> list[tuple[CopyJob, bool]]:
+        """Fails all jobs that have no copy on its way, and returns them."""
+        queued = [*self._loads, *self._stores, *(job for _, job in self._held)]
+        self._loads.clear()
+        self._stores.clear()
+        self._held.clear()
+        for job in queued:
+            job.problem = job.problem or problem
+            if not job.flying:
+                self._end(job)
+        return self._take_ended()
+
+    def step(self) -> list[tuple[CopyJob, bool]]:
+        """Copies one piece of the most urgent job. Returns the jobs that have ended, and whether
+        all their bytes are where they should be."""
+        self._look_at_device()
+        self._look_at_held()
+        queue = self._loads or self._stores
+        if queue and len(self._flying) < MAX_FLYING:
+            job = queue[0]
+            if self._hold(job):
+                queue.popleft()
+                return self._take_ended()
+            started = time.perf_counter()
+            try:
+                self._copy_piece(job)
+            except Exception as err:
+                job.problem = f"{type(err).__name__}: {err}"
+            self._counters["copy_us"] += int((time.perf_counter() - started) * 1e6)
+            if job.problem or job.at == len(job.slots):
+                queue.popleft()
+                if not job.flying:
+                    self._end(job)
+        return self._take_ended()
+
+    def _hold(self, job: CopyJob) -> bool:
+        """Puts a job aside that has not begun and one of whose extents is not there."""
+        if job.at or job.waited or all(slot.extent in self._extents for slot in job.slots):
+            return False
+        job.waited = True
+        self._announced = self._extents.announced
+        self._held.append((time.monotonic() + EXTENT_SECONDS, job))
+        return True
+
+    def _look_at_held(self) -> None:
+        """Queues again what need not or must not wait any more."""
+        if not self._held:
+            return
+        if self._announced != self._extents.announced:
+            self._announced = self._extents.announced
+            held, self._held = self._held, []
+            for until, job in held:
+                if all(slot.extent in self._extents for slot in job.slots):
+                    self.add(job)
+                else:
+                    self._held.append((until, job))
+        now = time.monotonic()
+        while self._held and self._held[0][0] <= now:
+            self.add(self._held.pop(0)[1])
+
+    def _copy_piece(self, job: CopyJob) -> None:
+        if not job.at:
+            self._check_generations(job, "before")
+            if job.problem:
+                return
+        end = job.at + (self._store_blocks if job.is_store else self._load_blocks)
+        end = min(end, len(job.slots))
+        need = self._pages.share_offset + self._pages.share_bytes
+        slots = self._extents.addresses(job.slots[job.at : end], need)
+        blocks: Sequence[Sequence[int]] = [ids[job.at : end] for ids in job.blocks]
+        if job.is_store:
+            copy = self._mover.store(slots, blocks, job.fence)
+        else:
+            copy = self._mover.load(slots, blocks, job.fence)
+        job.at = end
+        self._counters["copied_bytes"] += len(slots) * self._pages.share_bytes
+        if copy is not None:
+            job.flying += 1
+            self._flying.append((copy, job))
+
+    def _check_generations(self, job: CopyJob, when: str) -> None:
+        right = self._extents.generations_match(job.slots)
+        if right < len(job.slots) and not job.problem:
+            job.problem = f"{job.slots[right]} has another generation {when} the copy, or no extent"
+
+    def _look_at_device(self) -> None:
+        still = []
+        for copy, job in self._flying:
+            try:
+                done = copy.done()
+            except Exception as err:
+                job.problem = job.problem or f"{type(err).__name__}: {err}"
+                done = True
+            if not done:
+                still.append((copy, job))
+                continue
+            job.flying -= 1
+            if not job.flying and (job.problem or job.at == len(job.slots)):
+                self._end(job)
+        self._flying = still
+
+    def _end(self, job: CopyJob) -> None:
+        if not job.is_store:
+            self._check_generations(job, "after")
+        ok = not job.problem
+        if not ok:
+            kind = "store" if job.is_store else "load"
+            _log.warning("%s job %d failed: %s", kind, job.number, job.problem)
+        self._count(job, ok)
+        self._ended.append((job, ok))
+
+    def _count(self, job: CopyJob, ok: bool) -> None:
+        counters, blocks = self._counters, len(job.slots)
+        if job.is_store:
+            counters["stores"] += 1
+            counters["stored_blocks" if ok else "dropped_stores"] += blocks
+        elif ok:
+            counters["loads"] += 1
+            counters["loaded_blocks"] += blocks
+        else:
+            counters["failed_loads"] += 1
+
+    def _take_ended(self) -> list[tuple[CopyJob, bool]]:
+        ended, self._ended = self._ended, []
+        return ended

@@ -1,0 +1,323 @@
+"""Frames of the connector protocol: numbers, header, one encoder for each frame a connector sends.
+
+The encoders return bodies; transport.Link adds the header. Those on the hot path put their bytes
+together by hand. They check what cannot be encoded; what the agent alone can judge, it refuses.
+replies.py decodes what the agent sends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .msgpack import binary, encode, text, uint
+
+HELLO = 1
+WELCOME = 2
+REGISTER = 3
+EXTENT_READY = 4
+OK = 5
+ERROR = 6
+OPEN = 16
+APPEND = 17
+LOOKUP = 18
+LOOKUP_HIT = 19
+CLAIM = 20
+CLAIMED = 21
+STORE = 22
+GRANT = 23
+COMMIT = 24
+ABORT = 25
+RELEASE = 26
+LOAD = 27
+CLOSE = 28
+BYE = 29
+RESUME = 30
+RESUMED = 31
+EVICTED = 32
+RESET = 33
+STATS = 34
+DRAIN = 35
+
+NAMES = {
+    number: name
+    for name, number in list(globals().items())
+    if name.isupper() and isinstance(number, int)
+}
+
+MAGIC = 0x31445942  # the bytes "BYD1"
+HEADER_BYTES = 16
+MAX_FRAME = 32 * 1024
+MAX_BODY = MAX_FRAME - HEADER_BYTES
+VERSION_MAJOR = 1
+VERSION_MINOR = 0
+MAX_BLOCKS_PER_FRAME = 1024
+MAX_TOKENS_PER_FRAME = 7168
+MAX_REQUEST_TOKENS = 4 << 20
+MAX_RESUME_SLOTS = 2040
+MAX_EXTENT_BYTES = 1 << 30
+MAX_EXTENT_SLOTS = MAX_EXTENT_BYTES // 4096
+MAX_BLOCK_BYTES = 256 << 20
+PAGE_BYTES = 4096
+# The request that COMMIT, ABORT, RELEASE and CLOSE name for what RESUMED gave back, with gen 0.
+RESUMED_REQUEST = 2**64 - 1
+
+# Codes of ERROR.
+MALFORMED = "malformed"
+UNSUPPORTED = "unsupported"
+OUT_OF_RANGE = "out_of_range"
+BAD_STATE = "bad_state"
+NOT_FOUND = "not_found"
+LIMIT = "limit"
+NAMESPACE = "namespace"
+DENIED = "denied"
+INTERNAL = "internal"
+
+_header = struct.Struct("<IHHII")
+
+
+class FrameError(ValueError):
+    """A message that is no frame of this version, or a body with a field outside its range."""
+
+
+class Header(NamedTuple):
+    """The first 16 bytes of a frame, without what is the same in all of them."""
+
+    type: int
+    corr: int
+    body_bytes: int
+
+
+def pack_header(frame_type: int, corr: int, body_bytes: int) -> bytes:
+    """The header of a frame. ValueError when the body is too large for one."""
+    if body_bytes > MAX_BODY:
+        raise ValueError(f"{name(frame_type)} body: {body_bytes} bytes, want at most {MAX_BODY}")
+    return _header.pack(MAGIC, frame_type, 0, corr, body_bytes)
+
+
+def parse_header(message: bytes | memoryview) -> Header:
+    """The header of one received message, checked against the message's length."""
+    size = len(message)
+    if not HEADER_BYTES <= size <= MAX_FRAME:
+        raise FrameError(f"frame of {size} bytes: want {HEADER_BYTES}..{MAX_FRAME}")
+    magic, frame_type, flags, corr, body = _header.unpack_from(message)
+    if magic != MAGIC:
+        raise FrameError(f"frame magic {magic:#010x}: want {MAGIC:#010x}")
+    if flags:
+        raise FrameError(f"frame {name(frame_type)} flags: {flags:#x}, want 0")
+    if body != size - HEADER_BYTES:
+        raise FrameError(
+            f"frame {name(frame_type)}: body length {body}, but {size - HEADER_BYTES} bytes follow"
+        )
+    return Header(frame_type, corr, body)
+
+
+def name(frame_type: int) -> str:
+    """The frame's name in the protocol's document, such as "LOOKUP"."""
+    return NAMES.get(frame_type, f"TYPE({frame_type})")
+
+
+@dataclass(frozen=True)
+class HelloFields:
+    """What an engine says of itself in HELLO. See the protocol's document for the ranges.
+
+    namespace is the protocol's namespace map; None (workers only) means the session's.
+    """
+
+    engine: str
+    worker_id: int
+    dp_rank: int = 0
+    incarnation: int = 0
+    namespace: Mapping[str, str | int] | None = None
+    events_endpoint: str = ""
+    replay_endpoint: str = ""
+    events_topic: str = ""
+    want_evicted: bool = False
+
+
+@dataclass(frozen=True)
+class RegisterFields:
+    """What a worker says of its KV in REGISTER.
+
+    device_blocks: blocks in its pool. block_bytes: its share of one block, which begins at
+    offset in the block.
+    """
+
+    device_blocks: int
+    block_bytes: int
+    offset: int = 0
+
+
+def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
+    """HELLO as "scheduler" or "worker". A worker's session 0 is that of its worker id and rank."""
+    body: dict[str, Any] = {
+        "major": VERSION_MAJOR,
+        "minor": VERSION_MINOR,
+        "role": role,
+        "engine": fields.engine,
+        "incarnation": fields.incarnation,
+        "worker_id": fields.worker_id,
+        "dp_rank": fields.dp_rank,
+        "session": session,
+    }
+    if fields.namespace is not None:
+        body["namespace"] = fields.namespace
+    if role == "scheduler":
+        body["events_endpoint"] = fields.events_endpoint
+        body["replay_endpoint"] = fields.replay_endpoint
+        body["events_topic"] = fields.events_topic
+        body["want_evicted"] = fields.want_evicted
+    return encode(body)
+
+
+def encode_register(fields: RegisterFields) -> bytes:
+    """REGISTER."""
+    return encode(
+        {
+            "device_blocks": fields.device_blocks,
+            "block_bytes": fields.block_bytes,
+            "offset": fields.offset,
+        }
+    )
+
+
+def encode_open(
+    req: int, gen: int, lora: str = "", lora_name: str = "", salt: str = "", tokens: bytes = b""
+) -> bytes:
+    """OPEN; tokens are packed (packed.pack_u32), at most MAX_TOKENS_PER_FRAME of them."""
+    _check_tokens("OPEN", tokens)
+    return b"".join(
+        (
+            b"\x86\xa3req",
+            uint(req),
+            b"\xa3gen",
+            uint(gen),
+            b"\xa4lora",
+            text(lora),
+            b"\xa9lora_name",
+            text(lora_name),
+            b"\xa4salt",
+            text(salt),
+            b"\xa6tokens",
+            binary(tokens),
+        )
+    )
+
+
+def encode_append(req: int, gen: int, offset: int, tokens: bytes) -> bytes:
+    """APPEND; offset is the number of tokens that the request has, tokens are packed."""
+    _check_tokens("APPEND", tokens)
+    return b"".join(
+        (
+            b"\x84\xa3req",
+            uint(req),
+            b"\xa3gen",
+            uint(gen),
+            b"\xa6offset",
+            uint(offset),
+            b"\xa6tokens",
+            binary(tokens),
+        )
+    )
+
+
+def _check_tokens(frame: str, tokens: bytes) -> None:
+    count, rest = divmod(len(tokens), 4)
+    if rest or count > MAX_TOKENS_PER_FRAME:
+        raise ValueError(
+            f"{frame} tokens: {len(tokens)} bytes, want at most {MAX_TOKENS_PER_FRAME} times 4"
+        )
+
+
+def _range(fields: int, req: int, gen: int, first: int, count: int) -> bytes:
+    """The start of a body of `fields` keys: a run of blocks of a request."""
+    return b"".join(
+        (
+            bytes((0x80 | fields,)),
+            b"\xa3req",
+            uint(req),
+            b"\xa3gen",
+            uint(gen),
+            b"\xa5first",
+            uint(first),
+            b"\xa5count",
+            uint(count),
+        )
+    )
+
+
+def encode_lookup(req: int, gen: int, first: int, count: int, wait_ms: int = 0) -> bytes:
+    """LOOKUP."""
+    return _range(5, req, gen, first, count) + b"\xa7wait_ms" + uint(wait_ms)
+
+
+def encode_claim(req: int, gen: int, first: int, count: int, job: int, blocks: bytes) -> bytes:
+    """CLAIM; blocks are `count` packed device block ids."""
+    if len(blocks) != 4 * count:
+        raise ValueError(f"CLAIM blocks: {len(blocks)} bytes, want 4 for each of {count} blocks")
+    start = _range(6, req, gen, first, count)
+    return b"".join((start, b"\xa3job", uint(job), b"\xa6blocks", binary(blocks)))
+
+
+def encode_store(req: int, gen: int, first: int, count: int, priority: int = 0) -> bytes:
+    """STORE; priority 0 is none."""
+    if not priority:
+        return _range(4, req, gen, first, count)
+    return _range(5, req, gen, first, count) + b"\xa8priority" + uint(priority)
+
+
+def encode_release(req: int, gen: int, first: int, count: int) -> bytes:
+    """RELEASE."""
+    return _range(4, req, gen, first, count)
+
+
+def encode_slots(req: int, gen: int, slots: bytes) -> bytes:
+    """COMMIT or ABORT of packed slots (packed.pack_slots), 1..MAX_BLOCKS_PER_FRAME of them."""
+    count, rest = divmod(len(slots), 16)
+    if rest or not 1 <= count <= MAX_BLOCKS_PER_FRAME:
+        raise ValueError(
+            f"slots: {len(slots)} bytes, want 16 for each of 1..{MAX_BLOCKS_PER_FRAME} slots"
+        )
+    return b"".join(
+        (b"\x83\xa3req", uint(req), b"\xa3gen", uint(gen), b"\xa5slots", binary(slots))
+    )
+
+
+# Two frames with one form of body.
+encode_commit = encode_slots
+encode_abort = encode_slots
+
+
+def encode_close(req: int, gen: int) -> bytes:
+    """CLOSE."""
+    return b"\x82\xa3req" + uint(req) + b"\xa3gen" + uint(gen)
+
+
+def encode_bye(reason: str) -> bytes:
+    """BYE; the reason is for people."""
+    return b"\x81\xa6reason" + text(reason)
+
+
+def encode_resume(session: int, agent_nonce: int, granted: bytes, pinned: bytes) -> bytes:
+    """RESUME; both lists are packed slots, together at most MAX_RESUME_SLOTS."""
+    count, rest = divmod(len(granted) + len(pinned), 16)
+    if rest or len(granted) % 16 or count > MAX_RESUME_SLOTS:
+        raise ValueError(
+            f"RESUME: {len(granted)} and {len(pinned)} bytes, want 16 for each of at most "
+            f"{MAX_RESUME_SLOTS} slots"
+        )
+    return encode(
+        {"session": session, "agent_nonce": agent_nonce, "granted": granted, "pinned": pinned}
+    )
+
+
+def encode_reset() -> bytes:
+    """RESET."""
+    return b"\x80"
+
+
+def encode_stats(counters: Mapping[str, int]) -> bytes:
+    """STATS: cumulative counters since the connection began, by name."""
+    return encode(counters)

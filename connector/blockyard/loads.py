@@ -1,0 +1,108 @@
+"""Loads: pinned slots into device blocks, from the engine's decision to the last report."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from . import frames
+from .connection import Connection, close_if_done
+from .jobs import LOAD, Job, Jobs
+from .lookups import Lookups
+from .packed import pack_u32
+from .request import KNOWN, LOADED, LOADING, MISSED, Request
+from .transport import Frame
+from .work import Load
+
+_BLOCKS = frames.MAX_BLOCKS_PER_FRAME
+_SLOT = 16
+
+
+class Loads:
+    """The loads of all requests. Used by the engine's thread alone."""
+
+    def __init__(self, count: dict[str, int], jobs: Jobs, lookups: Lookups) -> None:
+        self.queued: list[Load] = []  # for the next step
+        self._count = count
+        self._jobs = jobs
+        self._lookups = lookups
+
+    def begin(self, r: Request, first: int, block_ids: Sequence[Sequence[int]]) -> bool:
+        """Loads known blocks from `first` on into these device blocks, a list for each KV group.
+
+        False, and nothing begins, when they are not all known. CLAIM tells the workers at once,
+        where there is one KV group (a claim has one device block for each block); it may be refused
+        or stay unanswered, because the same job is in the next step's Work, and the slots are
+        pinned.
+        """
+        n = len(block_ids[0]) if block_ids else 0
+        connection = r.connection
+        if r.state != KNOWN or connection is None or not 0 < first + n <= r.known or not n:
+            return False
+        if any(len(ids) != n for ids in block_ids):
+            raise ValueError(f"load of {r.rid}: {[len(ids) for ids in block_ids]} device blocks")
+        packed = [pack_u32(ids) for ids in block_ids]
+        r.state = LOADING
+        r.load_failed = False
+        self._count["loads"] += 1
+        for at in range(0, n, _BLOCKS):
+            self._claim(r, connection, first + at, min(_BLOCKS, n - at), at, packed)
+        return True
+
+    def _claim(
+        self, r: Request, connection: Connection, first: int, n: int, at: int, packed: list[bytes]
+    ) -> None:
+        """One job: n blocks, into the device blocks at `at` of each group."""
+        slots = r.slots[_SLOT * first : _SLOT * (first + n)]
+        blocks = [ids[4 * at : 4 * (at + n)] for ids in packed]
+        job = self._jobs.add(LOAD, r, slots, connection, generation=r.generation)
+        job.taken = True  # a CLAIM may reach the workers before the next step does
+        r.loads += 1
+        if len(blocks) == 1 and connection.usable:
+            body = frames.encode_claim(r.number, r.generation, first, n, job.number, blocks[0])
+            connection.call(frames.CLAIM, body, self._claimed, None)
+        self.queued.append(Load(job.number, r.rid, slots, b"".join(blocks)))
+
+    def _claimed(self, _: object, frame: Frame | None) -> None:
+        if frame is not None and frame.type != frames.CLAIMED:
+            self._count["errors"] += 1  # a worker was lost: it finds the job in its Work
+
+    def fail(self, rid: str, r: Request | None, block_ids: Sequence[Sequence[int]]) -> None:
+        """A load that the engine waits for and that cannot begin: workers report it as failed."""
+        try:
+            blocks = b"".join([pack_u32(ids) for ids in block_ids])
+        except (OverflowError, TypeError, struct.error):
+            blocks = b""
+        job = self._jobs.add(LOAD, r, b"", None)
+        job.taken = True
+        if r is not None:
+            r.loads += 1
+            job.generation = r.generation
+            if r.state == KNOWN:
+                self._lookups.release_all(r)
+            if r.state != LOADING:
+                r.state = MISSED
+            r.load_failed = True
+        self.queued.append(Load(job.number, rid, b"", blocks or bytes(4)))
+
+    def ended(self, job: Job) -> None:
+        """All workers have reported a load."""
+        r = job.request
+        if job.failed:
+            self._count["failed_loads"] += 1
+        else:
+            self._count["loaded_blocks"] += job.blocks
+        if r is None:
+            return
+        r.loads -= 1
+        r.load_failed = r.load_failed or bool(job.failed)
+        if r.loads:
+            return
+        self._lookups.release_all(r)
+        if r.load_failed:
+            r.state = MISSED
+            r.offered = 0  # what is there has not the right bytes, or is gone
+        else:
+            r.state = LOADED
+            r.offered = max(r.offered, r.known)
+        close_if_done(r)

@@ -1,0 +1,250 @@
+"""What is resident: opens requests at the agent, asks, and keeps what it answers.
+
+A request is opened inline, or by the packer when it is long. LOOKUPs of at most 1,024 blocks go
+out together; the answers are put together to one prefix. When blocks behind that prefix are on
+their way from disk, one more round of LOOKUPs waits for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from . import frames
+from .connection import Connection
+from .packed import SLOT_BYTES
+from .packer import INLINE_TOKENS, Pack, PackError, Packer, pack_open
+from .request import ASKED, KNOWN, LOADING, MISS, MISSED, PACKING, PASSED, Hit, Part, Request
+from .transport import Frame
+
+_log = logging.getLogger(__name__)
+
+_BLOCKS = frames.MAX_BLOCKS_PER_FRAME
+_MAX_PARTS = 4  # LOOKUPs of a request at a time: sending more takes a hook too long
+_ANSWER_SECONDS = 1.0  # an answer is not waited for any longer, beside the wait for the disk
+_REFRESH_SECONDS = 0.25  # a request that still waits is looked up again after this time
+
+_now = time.monotonic
+
+
+class Lookups:
+    """The lookups of all requests. Used by the engine's thread alone."""
+
+    def __init__(
+        self, count: dict[str, int], block_tokens: int, wait_ms: int, packer: Packer
+    ) -> None:
+        self._count = count
+        self._block_tokens = block_tokens
+        self._wait_ms = wait_ms
+        self._packer = packer
+
+    def begin(self, r: Request, connection: Connection | None) -> None:
+        """Opens the current generation of r, and asks. r is MISSED where that cannot be."""
+        count = self._count
+        if connection is None or not connection.usable or connection.stalled:
+            count["absent"] += 1
+            return
+        if not connection.host_enabled:
+            return
+        known = connection.requests
+        if len(known) >= connection.max_requests and r.number not in known:
+            count["too_many"] += 1
+            return
+        end = len(r.tokens) // self._block_tokens * self._block_tokens
+        if end > frames.MAX_REQUEST_TOKENS:
+            count["skipped"] += 1
+            return
+        r.connection = connection
+        known[r.number] = r  # before anything is sent: see Connection.quiet
+        r.deadline = _now() + _ANSWER_SECONDS
+        if end > INLINE_TOKENS or not self._open_inline(r, end):
+            if not r.broken:
+                r.packing = Pack(r, connection, end)
+                r.state = PACKING
+                self._packer.submit(r.packing)
+            return
+        self._first_round(r)
+
+    def _open_inline(self, r: Request, end: int) -> bool:
+        """OPEN with all tokens. False when it was not sent; r is broken when it cannot be."""
+        assert r.connection is not None
+        try:
+            body = pack_open(r.number, r.generation, r.identity, list(r.tokens[:end]))
+        except PackError as err:
+            self._skip(r, str(err))
+            return False
+        if not r.connection.tell(frames.OPEN, body):
+            return False
+        r.opened = r.generation
+        r.sent = end
+        return True
+
+    def _skip(self, r: Request, why: str) -> None:
+        """The agent gets nothing of r."""
+        r.broken = True
+        self._count["skipped"] += 1
+        _log.debug("request %s: %s", r.rid, why)
+        if r.opened < 0 and r.connection is not None:
+            r.connection.requests.pop(r.number, None)
+            r.connection = None
+
+    def packed(self, pack: Pack) -> None:
+        """Takes over a request that the packer had."""
+        r = pack.request
+        r.packing = None
+        if pack.opened:
+            r.opened = pack.generation
+            r.sent = pack.sent
+        if r.connection is not pack.connection:
+            return  # it was lost meanwhile
+        if pack.error or pack.cancelled:
+            r.state = MISSED
+            if pack.error:
+                self._count["unsent"] += 1
+                self._skip(r, pack.error)
+            return
+        if r.state == PACKING:
+            self._first_round(r)
+
+    def _first_round(self, r: Request) -> None:
+        r.total = r.sent // self._block_tokens
+        r.state = MISSED
+        if r.lookup and r.total:
+            self._count["lookups"] += 1
+            self._ask(r, 0)
+
+    def _ask(self, r: Request, wait_ms: int) -> None:
+        """LOOKUPs for the blocks behind the known prefix, or as many as go out at a time."""
+        connection = r.connection
+        assert connection is not None
+        r.parts = []
+        r.waits = wait_ms > 0
+        r.asked_at = _now()
+        r.deadline = r.asked_at + _ANSWER_SECONDS + wait_ms / 1000
+        number, generation = r.number, r.generation
+        end = min(r.total, r.known + _MAX_PARTS * _BLOCKS)
+        for first in range(r.known, end, _BLOCKS):
+            n = min(_BLOCKS, end - first)
+            body = frames.encode_lookup(number, generation, first, n, wait_ms)
+            if not connection.call(frames.LOOKUP, body, self._answered, (r, generation, first, n)):
+                break
+            r.unanswered += 1
+        if r.state != KNOWN:  # a prefix that is known already stays so
+            r.state = ASKED if r.unanswered else MISSED
+
+    def _answered(self, asked: tuple[Request, int, int, int], frame: Frame | None) -> None:
+        """The answer to one LOOKUP; None when the connection ended."""
+        r, generation, first, count = asked
+        if generation != r.generation or r.connection is None or frame is None:
+            return  # its pins dropped with the next OPEN, or are those of a former session
+        r.unanswered -= 1
+        body = frame.body
+        if frame.type == frames.LOOKUP_HIT and body["first"] == first and body["ready"] <= count:
+            part = Part(first, count, body["ready"], body["coming"], body["slots"], body["sources"])
+            r.parts.append(part)
+        else:
+            self._count["errors"] += 1
+        if r.state not in (ASKED, KNOWN):
+            self._drop_parts(r)  # too late
+        elif not r.unanswered:
+            self._put_together(r)
+
+    def _drop_parts(self, r: Request) -> None:
+        """Gives back the pins of answers that are not used."""
+        for part in r.parts:
+            if part.ready:
+                self.release(r, part.first, part.ready)
+        r.parts = []
+
+    def _put_together(self, r: Request) -> None:
+        """All LOOKUPs of a round are answered: the known prefix grows by what follows it."""
+        r.parts.sort()
+        known, coming = r.known, 0
+        slots, sources = [r.slots], [r.sources]
+        strays = []
+        cut = not r.parts  # none was answered as it should be
+        for part in r.parts:
+            if part.first != known:
+                strays.append(part)
+                continue
+            known += part.ready
+            slots.append(part.slots)
+            sources.append(part.sources)
+            if part.ready < part.count:
+                coming = part.coming
+                cut = True
+        self._count["hit_blocks"] += known - r.known
+        r.known, r.slots, r.sources = known, b"".join(slots), b"".join(sources)
+        r.parts = strays
+        if coming and not r.waits and self._wait_ms and r.state == ASKED:
+            r.parts = []  # what is pinned behind the gap stays so: it is asked for again
+            self._ask(r, self._wait_ms)
+            return
+        self._drop_parts(r)
+        if r.state == ASKED and not cut and known < r.total:
+            self._ask(r, self._wait_ms if r.waits else 0)
+            if r.state == ASKED:
+                return
+        r.state = KNOWN
+
+    def hit(self, r: Request, local_blocks: int, least: int) -> Hit | None:
+        """What can be loaded beyond local_blocks; None when that is not known yet."""
+        if r.state == KNOWN:
+            if r.known < r.total and not r.unanswered:
+                self._refresh(r)
+            blocks = r.known - local_blocks
+            if blocks < least:
+                return MISS
+            return Hit(blocks, r.sources[local_blocks:], r.slots[SLOT_BYTES * local_blocks :])
+        if r.state not in (PACKING, ASKED):
+            return MISS
+        if _now() < r.deadline:
+            return None
+        self._count["late"] += 1
+        if r.connection is not None:
+            r.connection.stalled = True
+        if not r.known:
+            r.state = MISSED
+            return MISS
+        r.state = KNOWN  # what the first round has found
+        return self.hit(r, local_blocks, least)
+
+    def _refresh(self, r: Request) -> None:
+        """Looks the rest up again for a request that waits: others may have stored it."""
+        connection = r.connection
+        if connection is not None and connection.usable and not r.broken:
+            if _now() - r.asked_at >= _REFRESH_SECONDS:
+                self._ask(r, 0)
+
+    def pass_by(self, r: Request) -> None:
+        """The engine goes on without what was found or is asked for: pins drop."""
+        if r.state in (PACKING, ASKED, KNOWN):
+            r.state = PASSED
+            self.release_all(r)
+
+    def release_all(self, r: Request) -> None:
+        """Gives back every pin that r has now. No copy from them may be in flight."""
+        if r.known or r.parts:
+            self.release(r, 0, r.total)
+        r.parts = []
+        r.slots = r.sources = b""
+
+    def release(self, r: Request, first: int, count: int) -> None:
+        """RELEASE, if the request is open on its connection."""
+        connection = r.connection
+        if connection is None or r.opened != r.generation or r.number not in connection.requests:
+            return
+        body = frames.encode_release(r.number, r.generation, first, count)
+        connection.must(frames.RELEASE, body)
+
+    def forget(self, r: Request) -> None:
+        """The connection of r has ended or takes no more work: what was pinned is not r's."""
+        r.connection = None
+        if r.packing is not None:
+            r.packing.cancelled = True
+        r.parts = []
+        r.unanswered = 0
+        if r.state != LOADING:
+            r.state = MISSED if r.state in (PACKING, ASKED, KNOWN) else r.state
+            r.known = 0
+            r.slots = r.sources = b""

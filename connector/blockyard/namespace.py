@@ -1,0 +1,162 @@
+"""Who may share blocks with whom: the namespace of an engine and the identity of a request.
+
+Plain data. The agent computes every block's key from the namespace, the identity and the tokens;
+nothing here is a hash that names stored bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+# Ranges of docs/protocol.md, "HELLO".
+MAX_TEXT = 1024
+MAX_LAYERS = 4096
+MAX_BLOCK_TOKENS = 4096
+MAX_INNER = 2**24
+MAX_WIDTH = 8
+MAX_PARALLEL = 1024
+MAX_BLOCK_BYTES = 2**28
+
+LAYOUT = "fully_contiguous"
+
+
+class NamespaceError(ValueError):
+    """A namespace that the protocol cannot express; the message names field, value and range."""
+
+
+class Geometry(NamedTuple):
+    """Five numbers whose product is the size of a block in bytes, over all local ranks."""
+
+    num_layers: int
+    outer_dim: int
+    page_size: int
+    inner_dim: int
+    dtype_width_bytes: int
+
+    @property
+    def block_bytes(self) -> int:
+        """The product."""
+        layers, outer, page, inner, width = self
+        return layers * outer * page * inner * width
+
+
+def geometry_of(
+    block_bytes: int, block_tokens: int, num_layers: int, outer_dim: int, width: int
+) -> Geometry:
+    """The geometry of blocks of block_bytes bytes and block_tokens tokens.
+
+    The layer count, outer dimension (2 for K and V) and element width are used when the bytes
+    divide by them. Otherwise (inline scales, padded pages, layers of several shapes) the block is
+    described by its bytes per token alone, rounded up: then the block ends in a few unused bytes.
+    NamespaceError when the block is outside the protocol's ranges.
+    """
+    if not 1 <= block_bytes <= MAX_BLOCK_BYTES:
+        raise NamespaceError(f"block of {block_bytes} bytes, want 1..{MAX_BLOCK_BYTES}")
+    if not 1 <= block_tokens <= MAX_BLOCK_TOKENS:
+        raise NamespaceError(f"block of {block_tokens} tokens, want 1..{MAX_BLOCK_TOKENS}")
+    per_token = -(-block_bytes // block_tokens)
+    for layers, outer, element in (
+        (num_layers, outer_dim, width),
+        (num_layers, 1, width),
+        (num_layers, 1, 1),
+        (1, 1, 1),
+    ):
+        if not (1 <= layers <= MAX_LAYERS and 1 <= outer <= 2 and 1 <= element <= MAX_WIDTH):
+            continue
+        inner, rest = divmod(per_token, layers * outer * element)
+        if not rest and 1 <= inner <= MAX_INNER:
+            return Geometry(layers, outer, block_tokens, inner, element)
+    raise NamespaceError(f"{per_token} bytes per token, want at most {MAX_INNER}")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Everything that must be equal for bytes to be interchangeable, as HELLO carries it."""
+
+    model: str
+    weights: str
+    dtype: str
+    num_layers: int
+    outer_dim: int
+    page_size: int
+    inner_dim: int
+    dtype_width_bytes: int
+    kv_format: str
+    layout: str = LAYOUT
+    tp: int = 1
+    pp: int = 1
+    dcp: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("model", "weights", "dtype", "kv_format", "layout"):
+            size = len(getattr(self, name).encode())
+            low = 1 if name == "model" else 0
+            if not low <= size <= MAX_TEXT:
+                raise NamespaceError(f"namespace {name}: {size} bytes, want {low}..{MAX_TEXT}")
+        for name, high in (
+            ("num_layers", MAX_LAYERS),
+            ("outer_dim", 2),
+            ("page_size", MAX_BLOCK_TOKENS),
+            ("inner_dim", MAX_INNER),
+            ("dtype_width_bytes", MAX_WIDTH),
+            ("tp", MAX_PARALLEL),
+            ("pp", MAX_PARALLEL),
+            ("dcp", MAX_PARALLEL),
+        ):
+            value = getattr(self, name)
+            if not 1 <= value <= high:
+                raise NamespaceError(f"namespace {name}: {value}, want 1..{high}")
+        if self.block_bytes > MAX_BLOCK_BYTES:
+            raise NamespaceError(
+                f"namespace: block of {self.block_bytes} bytes, want 1..{MAX_BLOCK_BYTES}"
+            )
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of one block, all layers and all local ranks."""
+        return Geometry(
+            self.num_layers,
+            self.outer_dim,
+            self.page_size,
+            self.inner_dim,
+            self.dtype_width_bytes,
+        ).block_bytes
+
+    def as_map(self) -> dict[str, str | int]:
+        """The map that HELLO carries."""
+        return asdict(self)
+
+    def with_weights(self, weights: str) -> Namespace:
+        """The same engine with other weights."""
+        return replace(self, weights=weights)
+
+
+class Identity(NamedTuple):
+    """What a request's blocks depend on beside its tokens.
+
+    lora: fingerprint of the adapter's files, empty for the base model; part of the stored
+    blocks' identity. lora_name: the adapter's name; part of the event hashes. salt: cache salt,
+    part of both.
+    """
+
+    lora: str = ""
+    lora_name: str = ""
+    salt: str = ""
+
+
+BASE = Identity()
+
+
+def bounded(text: str) -> str:
+    """The text itself, or its hash when it is too long for the protocol.
+
+    Equal texts stay equal and different ones different, which is all that a salt needs.
+    """
+    try:
+        if len(text.encode()) <= MAX_TEXT:
+            return text
+    except UnicodeEncodeError:
+        pass  # a lone surrogate: JSON can carry it, the protocol's UTF-8 cannot
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

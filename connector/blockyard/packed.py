@@ -1,0 +1,80 @@
+"""Packed lists of the protocol: tokens and device blocks, slots, grants. Little-endian."""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+SLOT_BYTES = 16
+GRANT_BYTES = 24
+
+_slot = struct.Struct("<IIQ")
+_grant = struct.Struct("<IIIIQ")
+# An array packs fastest; it must have the protocol's form to be usable.
+_U32 = "I" if array.array("I").itemsize == 4 and sys.byteorder == "little" else ""
+
+
+class Slot(NamedTuple):
+    """A slot of an extent at one generation. A slot that is granted again has a higher one."""
+
+    extent: int
+    index: int
+    generation: int
+
+
+class Grant(NamedTuple):
+    """The slot that was granted for one block of a request."""
+
+    block: int
+    slot: Slot
+
+
+def pack_u32(values: Sequence[int]) -> bytes:
+    """Tokens or device block ids. OverflowError or struct.error for one outside 0..2^32-1."""
+    if _U32:
+        return array.array(_U32, values).tobytes()
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def unpack_u32(packed: bytes) -> list[int]:
+    """What pack_u32 packed. ValueError when the length is no multiple of 4."""
+    _check("u32 list", packed, 4)
+    if _U32:
+        return array.array(_U32, packed).tolist()
+    return list(struct.unpack(f"<{len(packed) // 4}I", packed))
+
+
+def pack_slots(slots: Iterable[Slot]) -> bytes:
+    """16 bytes for each slot."""
+    pack = _slot.pack
+    return b"".join([pack(*s) for s in slots])
+
+
+def unpack_slots(packed: bytes) -> list[Slot]:
+    """What pack_slots packed. ValueError when the length is no multiple of 16."""
+    _check("slots", packed, SLOT_BYTES)
+    return [Slot._make(s) for s in _slot.iter_unpack(packed)]
+
+
+def pack_grants(grants: Iterable[Grant]) -> bytes:
+    """24 bytes for each grant."""
+    return b"".join(
+        [_grant.pack(block, s.extent, s.index, 0, s.generation) for block, s in grants]
+    )
+
+
+def unpack_grants(packed: bytes) -> list[Grant]:
+    """What pack_grants packed. ValueError when the length is no multiple of 24."""
+    _check("grants", packed, GRANT_BYTES)
+    return [
+        Grant(block, Slot(extent, index, generation))
+        for block, extent, index, _, generation in _grant.iter_unpack(packed)
+    ]
+
+
+def _check(name: str, packed: bytes, size: int) -> None:
+    if len(packed) % size:
+        raise ValueError(f"{name}: {len(packed)} bytes is no multiple of {size}")

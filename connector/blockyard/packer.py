@@ -1,0 +1,151 @@
+"""A thread that sends long prompts to the agent in slices.
+
+Packing a prompt of 100,000 tokens takes longer than a hook of the engine may. The thread gives
+the interpreter lock back after every slice, so that the engine never waits for more than one.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+
+from . import frames
+from .connection import Connection
+from .namespace import Identity
+from .packed import pack_u32
+from .request import Request
+from .transport import LinkClosed, LinkFull
+
+_log = logging.getLogger(__name__)
+
+INLINE_TOKENS = 1024  # what a hook packs itself
+SLICE_TOKENS = 2048  # about 20 us
+_FULL_SECONDS = 1.0  # how long an agent that does not read is waited for
+_FULL_PAUSE = 0.0005
+# A call that returns at once gives the interpreter lock back and takes it again before a thread
+# that waits for it has woken up. So the pause must be a real one.
+_PAUSE = 50e-6
+
+
+class PackError(ValueError):
+    """Tokens or an identity that the protocol cannot carry."""
+
+
+def pack_tokens(tokens: list[int]) -> bytes:
+    """Packed tokens; PackError for a token outside 0..2^32-1."""
+    try:
+        return pack_u32(tokens)
+    except (OverflowError, TypeError) as err:
+        raise PackError(f"token: {err}") from None
+
+
+def pack_open(number: int, generation: int, identity: Identity, tokens: list[int]) -> bytes:
+    """The body of OPEN; PackError for what it cannot carry."""
+    lora, lora_name, salt = identity
+    for name, text in (("lora", lora), ("lora_name", lora_name), ("salt", salt)):
+        if len(text) > 256 and len(text.encode(errors="replace")) > 1024:
+            raise PackError(f"{name}: more than 1024 bytes")
+    packed = pack_tokens(tokens)
+    try:
+        return frames.encode_open(number, generation, lora, lora_name, salt, packed)
+    except ValueError as err:
+        raise PackError(f"request {number}: {err}") from None
+
+
+class Pack:
+    """One request's tokens on their way: `end` tokens of generation `generation`.
+
+    cancelled may be set by the engine's thread. opened, sent and error are the outcome, for the
+    engine's thread once it finds this in Packer.done.
+    """
+
+    __slots__ = (
+        "request",
+        "connection",
+        "generation",
+        "end",
+        "cancelled",
+        "opened",
+        "sent",
+        "error",
+    )
+
+    def __init__(self, request: Request, connection: Connection, end: int) -> None:
+        self.request = request
+        self.connection = connection
+        self.generation = request.generation
+        self.end = end
+        self.cancelled = False
+        self.opened = False
+        self.sent = 0
+        self.error = ""
+
+
+class Packer:
+    """The thread, which starts with the first prompt that it gets."""
+
+    def __init__(self) -> None:
+        self.done: deque[Pack] = deque()
+        self._queue: queue.SimpleQueue[Pack | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, pack: Pack) -> None:
+        """Hands over a prompt. It comes back in done, whatever happens."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="blockyard-packer", daemon=True)
+            self._thread.start()
+        self._queue.put(pack)
+
+    def close(self) -> None:
+        """Ends the thread after what it was given."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(2 * _FULL_SECONDS)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (pack := self._queue.get()) is not None:
+            try:
+                self._send_all(pack)
+            except (PackError, LinkClosed, LinkFull) as err:
+                pack.error = str(err) or type(err).__name__
+            except Exception as err:  # a bug must not leave a request without an answer
+                _log.exception("packing request %s", pack.request.rid)
+                pack.error = str(err) or type(err).__name__
+            self.done.append(pack)
+
+    def _send_all(self, pack: Pack) -> None:
+        request = pack.request
+        while not pack.opened or pack.sent < pack.end:
+            if pack.cancelled:
+                return
+            piece = list(request.tokens[pack.sent : min(pack.sent + SLICE_TOKENS, pack.end)])
+            if pack.opened:
+                kind = frames.APPEND
+                body = frames.encode_append(
+                    request.number, pack.generation, pack.sent, pack_tokens(piece)
+                )
+            else:
+                kind = frames.OPEN
+                body = pack_open(request.number, pack.generation, request.identity, piece)
+            self._send(pack, kind, body)
+            pack.opened = True
+            pack.sent += len(piece)
+            time.sleep(_PAUSE)  # the engine goes first
+
+    def _send(self, pack: Pack, kind: int, body: bytes) -> None:
+        give_up = time.monotonic() + _FULL_SECONDS
+        connection = pack.connection
+        while True:
+            try:
+                if connection.backlog:  # what gives room at the agent goes first
+                    raise LinkFull(f"{frames.name(kind)}: other frames wait to be sent")
+                connection.link.tell(kind, body)
+                return
+            except LinkFull:
+                if time.monotonic() > give_up or pack.cancelled:
+                    raise
+                time.sleep(_FULL_PAUSE)

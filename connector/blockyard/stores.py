@@ -1,0 +1,300 @@
+"""Stores: blocks that the engine has computed, from the offer to COMMIT.
+
+An offered block is referenced until the agent has said that it does not want it, or until the
+workers have copied it, so that the engine cannot use it for something else meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from . import frames
+from .connection import Connection, close_if_done
+from .former import FormerSlots
+from .jobs import STORE, Job, Jobs
+from .packed import pack_u32
+from .packer import PackError, pack_tokens
+from .request import Request
+from .transport import Frame
+from .work import Store
+
+_BLOCKS = frames.MAX_BLOCKS_PER_FRAME
+_GRANT_SECONDS = 1.0
+_APPEND_TOKENS = 4096
+_GRANT = 24
+_block_of = struct.Struct("<I").unpack_from  # a grant begins with its block
+
+_now = time.monotonic
+
+
+class DeviceBlocks(Protocol):
+    """The engine's device blocks, as its adapter gives them."""
+
+    def hold(self, block_ids: Sequence[int]) -> None:
+        """Adds a reference to each block."""
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """Takes a reference from each block, the last one first."""
+
+    def free_count(self) -> int:
+        """How many blocks nobody references."""
+
+
+class Offer:
+    """Blocks of a request that the agent was asked to keep. given_up: nobody waits for GRANT."""
+
+    __slots__ = ("request", "generation", "connection", "first", "ids", "deadline", "given_up")
+
+    def __init__(
+        self, r: Request, connection: Connection, first: int, ids: list[list[int]]
+    ) -> None:
+        self.request = r
+        self.generation = r.generation
+        self.connection = connection
+        self.first = first
+        self.ids = ids  # device blocks by KV group
+        self.deadline = _now() + _GRANT_SECONDS
+        self.given_up = False
+
+
+class Stores:
+    """The stores of all requests. Used by the engine's thread alone."""
+
+    def __init__(
+        self, count: dict[str, int], jobs: Jobs, former: FormerSlots, block_tokens: int
+    ) -> None:
+        self.offers: deque[Offer] = deque()  # oldest first; those given up leave
+        self.held = 0  # device blocks on which references are held
+        self.limit = 0
+        self.blocks: DeviceBlocks | None = None
+        self._queued: list[tuple[Job, Store]] = []
+        self._count = count
+        self._jobs = jobs
+        self._former = former
+        self._block_tokens = block_tokens
+
+    # Offering.
+
+    def offer(self, r: Request, blocks: int, block_ids: Sequence[Sequence[int]]) -> bool:
+        """Offers blocks up to `blocks` that were not offered yet. False when some are left.
+
+        Those may be offered by a later call: the limit on held blocks is reached, the packer has
+        the request, or the agent does not read.
+        """
+        connection = r.connection
+        if connection is None or not connection.usable or r.broken or not r.store:
+            return True
+        if self.blocks is None or blocks <= r.offered or not block_ids:
+            return True
+        if r.packing is not None or connection.stalled:
+            return False
+        known = len(r.tokens) // self._block_tokens
+        blocks = min(blocks, known, *[len(ids) for ids in block_ids])
+        while r.offered < blocks:
+            room = (self.limit - self.held) // len(block_ids)
+            n = min(blocks - r.offered, _BLOCKS, room)
+            if n <= 0:
+                self._count["deferred"] += 1
+                return False
+            if not self._append(r, connection, r.offered + n):
+                return r.broken
+            if not self._store(r, connection, n, block_ids):
+                return False
+        return True
+
+    def _append(self, r: Request, connection: Connection, blocks: int) -> bool:
+        """Sends the tokens of these leading blocks that the agent has not. False: not all went."""
+        end = blocks * self._block_tokens
+        while r.sent < end:
+            piece = list(r.tokens[r.sent : min(end, r.sent + _APPEND_TOKENS)])
+            try:
+                body = frames.encode_append(r.number, r.generation, r.sent, pack_tokens(piece))
+            except PackError:
+                r.broken = True
+                self._count["skipped"] += 1
+                return False
+            if not connection.tell(frames.APPEND, body):
+                return False
+            r.sent += len(piece)
+        return True
+
+    def _store(
+        self, r: Request, connection: Connection, n: int, block_ids: Sequence[Sequence[int]]
+    ) -> bool:
+        """STORE of the next n blocks, which are referenced first. False when it was not sent."""
+        assert self.blocks is not None
+        first = r.offered
+        offer = Offer(r, connection, first, [list(ids[first : first + n]) for ids in block_ids])
+        held = [block for ids in offer.ids for block in ids]
+        self.blocks.hold(held)
+        body = frames.encode_store(r.number, r.generation, first, n)
+        if not connection.call(frames.STORE, body, self._granted, offer):
+            self.blocks.release(held)
+            return False
+        self.held += len(held)
+        self.offers.append(offer)
+        r.offered = first + n
+        r.unsettled += 1
+        self._count["stores"] += 1
+        return True
+
+    # GRANT.
+
+    def _granted(self, offer: Offer, frame: Frame | None) -> None:
+        """The answer to STORE; None when the connection ended."""
+        if frame is None or frame.type != frames.GRANT:
+            if frame is not None:
+                self._count["errors"] += 1
+            self._end_offer(offer)
+            return
+        packed = frame.body["grants"]
+        starts = range(0, len(packed), _GRANT)
+        wanted = [_block_of(packed, at)[0] - offer.first for at in starts]
+        slots = b"".join(
+            [packed[at + 4 : at + 12] + packed[at + 16 : at + _GRANT] for at in starts]
+        )
+        count = len(offer.ids[0])
+        sane = len(set(wanted)) == len(wanted) and all(0 <= i < count for i in wanted)
+        if offer.given_up or not sane or not offer.connection.usable:
+            # Too late, or not to be understood: no copy begins.
+            if not sane:
+                self._count["errors"] += 1
+            self._end_offer(offer)
+            self._give_back(offer, slots)
+            return
+        self._count["dropped_stores"] += frame.body["refused"]
+        self._count["present_blocks"] += frame.body["present"]
+        if wanted:
+            self._begin(offer, wanted, slots)
+        else:
+            self._end_offer(offer, dropped=0)
+
+    def _begin(self, offer: Offer, wanted: list[int], slots: bytes) -> None:
+        """A job that fills the granted slots with these of the offer's blocks. The others go."""
+        r = offer.request
+        ids = [[group[i] for i in wanted] for group in offer.ids]
+        if len(wanted) < len(offer.ids[0]):
+            kept = set(wanted)
+            rest = [b for group in offer.ids for i, b in enumerate(group) if i not in kept]
+            self._let_go(rest)
+        held = [block for group in ids for block in group]
+        job = self._jobs.add(STORE, r, slots, offer.connection, held, offer.generation)
+        self.offers.remove(offer)  # near the front: answers come in order
+        store = Store(job.number, slots, b"".join([pack_u32(group) for group in ids]))
+        self._queued.append((job, store))
+
+    def _give_back(self, offer: Offer, slots: bytes) -> None:
+        """ABORT of slots that are not going to be filled, unless CLOSE or BYE has done it."""
+        r = offer.request
+        connection = offer.connection
+        if not slots:
+            return
+        if r.number in connection.requests or offer.generation != r.opened:
+            body = frames.encode_abort(r.number, offer.generation, slots)
+            connection.must(frames.ABORT, body)
+
+    def _end_offer(self, offer: Offer, dropped: int | None = None) -> None:
+        """Nothing of an offer is going to be copied; `dropped` of it count as lost, or all."""
+        if offer.given_up:
+            return
+        offer.given_up = True
+        self.offers.remove(offer)
+        ids = [block for group in offer.ids for block in group]
+        self._count["dropped_stores"] += len(offer.ids[0]) if dropped is None else dropped
+        self._let_go(ids)
+        self._settled(offer.request)
+
+    def _settled(self, r: Request) -> None:
+        """One store of r less."""
+        r.unsettled -= 1
+        close_if_done(r)
+
+    def _let_go(self, ids: Sequence[int]) -> None:
+        assert self.blocks is not None
+        self.held -= len(ids)
+        self.blocks.release(ids)
+
+    def superseded(self, connection: Connection) -> list[tuple[int, int]]:
+        """Earlier generations, by number, that may be granted slots of which GRANT has not come.
+
+        CLOSE of the request does not give those back.
+        """
+        offers = [offer for _, offer in connection.waiting.values() if isinstance(offer, Offer)]
+        return [
+            (offer.request.number, offer.generation)
+            for offer in offers
+            if offer.generation != offer.request.opened
+        ]
+
+    def expire(self) -> None:
+        """Gives up offers whose GRANT is overdue."""
+        now = _now()
+        while self.offers and self.offers[0].deadline <= now:
+            offer = self.offers[0]
+            offer.connection.stalled = True
+            self._count["late"] += 1
+            self._end_offer(offer)
+
+    def abandon_offers(self) -> None:
+        """The connection takes no more work: no offer becomes a job."""
+        while self.offers:
+            self._end_offer(self.offers[0])
+
+    def abandon_queued(self) -> None:
+        """Jobs that no worker knows of never begin."""
+        for job, _ in self._queued:
+            self._jobs.end(job)
+            assert job.request is not None
+            self._count["dropped_stores"] += job.blocks
+            self._let_go(job.held)
+            self._settled(job.request)
+        self._queued = []
+
+    # Copying.
+
+    @property
+    def waits(self) -> bool:
+        """Whether take() has something to give."""
+        return bool(self._queued)
+
+    def take(self) -> list[Store]:
+        """Jobs for the workers: from now on copies of them may be in flight."""
+        taken, self._queued = self._queued, []
+        for job, _ in taken:
+            job.taken = True
+        return [store for _, store in taken]
+
+    def ended(self, job: Job) -> None:
+        """All workers have reported a store: its slots are committed or given back."""
+        r = job.request
+        assert r is not None and job.connection is not None
+        self._let_go(job.held)
+        connection = job.connection
+        good = not job.failed and not job.discard
+        if not good:
+            self._count["dropped_stores"] += job.blocks
+        if connection.ended or connection.link.closed:
+            self._former.filled(job, good)
+        elif good:
+            body = frames.encode_commit(r.number, job.generation, job.slots)
+            connection.must(frames.COMMIT, body, self._committed, job)
+        else:
+            body = frames.encode_abort(r.number, job.generation, job.slots)
+            connection.must(frames.ABORT, body)
+        self._settled(r)
+
+    def _committed(self, job: Job, frame: Frame | None) -> None:
+        if frame is not None and frame.type == frames.OK:
+            self._count["stored_blocks"] += job.blocks
+            return
+        self._count["dropped_stores"] += job.blocks
+        connection = job.connection
+        if frame is not None and connection is not None and job.request is not None:
+            # It changed nothing. CLOSE of a later generation would not give them back either.
+            self._count["errors"] += 1
+            body = frames.encode_abort(job.request.number, job.generation, job.slots)
+            connection.must(frames.ABORT, body)

@@ -1,0 +1,218 @@
+"""Copies between slots and KV in CUDA memory, on streams of their own.
+
+What ran and what did not: the planning (which bytes go where, in which order, when a copy counts
+as ended, what happens when the driver refuses) is tested against a stand-in for TorchDriver.
+TorchDriver itself has not run on a GPU yet; it is a few calls of documented interfaces.
+
+Loads and stores have a stream each, so that a load does not stand behind a store that waits for
+the engine. Both wait for the engine's stream as it was when the engine handed the copy over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .mover import GeometryError, Pages
+
+_log = logging.getLogger(__name__)
+
+_HOST_REGISTER_PORTABLE = 1
+
+
+class Driver(Protocol):
+    """What CudaMover needs of a device."""
+
+    def stream(self) -> Any:
+        """A new stream."""
+
+    def fence(self) -> Any:
+        """An event behind all that the calling thread has launched."""
+
+    def copy(
+        self,
+        stream: Any,
+        fence: Any,
+        to: list[int],
+        source: list[int],
+        sizes: list[int],
+        load: bool,
+    ) -> Any:
+        """Queues copies on a stream, behind fence unless it is None; an event behind them.
+
+        An exception when they cannot be queued; none of them is under way then.
+        """
+
+    def register(self, address: int, size: int) -> int:
+        """Pins host memory. 0, or the driver's error."""
+
+    def unregister(self, address: int) -> int:
+        """Ends that."""
+
+
+class CudaCopy:
+    """A queued copy: ended when its event has been reached."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def done(self) -> bool:
+        """See mover.Copy."""
+        return bool(self._event.query())
+
+
+class CudaMover:
+    """The copy engine for pages on "cuda:N". Made by the engine's thread."""
+
+    load_bytes = 64 << 20
+    store_bytes = 16 << 20
+    needs_fence = True
+
+    def __init__(self, pages: Pages, driver: Driver | None = None) -> None:
+        self._pages = pages
+        self._driver: Driver = TorchDriver(pages.device) if driver is None else driver
+        self._loads = self._driver.stream()
+        self._stores = self._driver.stream()
+        self._pinned: set[int] = set()
+        self._warned = False
+
+    def load(
+        self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
+    ) -> CudaCopy:
+        """See CopyEngine."""
+        device, host, sizes = self._pages.runs(slots, blocks)
+        return CudaCopy(self._driver.copy(self._loads, fence, device, host, sizes, True))
+
+    def store(
+        self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
+    ) -> CudaCopy:
+        """See CopyEngine."""
+        device, host, sizes = self._pages.runs(slots, blocks)
+        return CudaCopy(self._driver.copy(self._stores, fence, host, device, sizes, False))
+
+    def fence(self) -> object:
+        """See CopyEngine."""
+        return self._driver.fence()
+
+    def on_map(self, address: int, size: int) -> None:
+        """Pins an extent. Copies work without it, only slower and not beside the engine's."""
+        error = self._driver.register(address, size)
+        if not error:
+            self._pinned.add(address)
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "extent of %d bytes cannot be pinned (CUDA error %d), copies will be slow: raise "
+                "the limit of locked memory (ulimit -l)",
+                size,
+                error,
+            )
+
+    def on_unmap(self, address: int, size: int) -> None:
+        """Ends what on_map began."""
+        if address in self._pinned:
+            self._pinned.remove(address)
+            error = self._driver.unregister(address)
+            if error:
+                _log.error("extent of %d bytes cannot be unpinned: CUDA error %d", size, error)
+
+
+class TorchDriver:
+    """torch for streams and events, the CUDA driver for pinning, and for copies where the engine
+    brings no operation that queues many at a time.
+
+    The driver's interface and not the runtime's: a call that the runtime refuses leaves an error
+    behind that the engine's next call would report as its own.
+    """
+
+    def __init__(self, device: str) -> None:
+        """GeometryError when there is no CUDA driver. The device's context must exist."""
+        import torch
+
+        self._torch = torch
+        self._device = torch.device(device)
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as err:
+            raise GeometryError(f"device: {device}, but no CUDA driver: {err}") from None
+        pointer, size = ctypes.c_uint64, ctypes.c_size_t
+        host, stream = ctypes.c_void_p, ctypes.c_void_p
+        self._cuda.cuMemcpyHtoDAsync_v2.argtypes = (pointer, host, size, stream)
+        self._cuda.cuMemcpyDtoHAsync_v2.argtypes = (host, pointer, size, stream)
+        self._cuda.cuMemHostRegister_v2.argtypes = (host, size, ctypes.c_uint)
+        self._cuda.cuMemHostUnregister.argtypes = (host,)
+        self._batch = _batch_operation(torch)
+
+    def stream(self) -> Any:
+        """See Driver."""
+        return self._torch.cuda.Stream(self._device)
+
+    def fence(self) -> Any:
+        """See Driver."""
+        event = self._torch.cuda.Event()
+        event.record(self._torch.cuda.current_stream(self._device))
+        return event
+
+    def copy(
+        self,
+        stream: Any,
+        fence: Any,
+        to: list[int],
+        source: list[int],
+        sizes: list[int],
+        load: bool,
+    ) -> Any:
+        """See Driver."""
+        torch = self._torch
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            if fence is not None:
+                stream.wait_event(fence)
+            try:
+                if self._batch is not None:
+                    lists = [torch.tensor(n, dtype=torch.int64) for n in (source, to, sizes)]
+                    self._batch(*lists)
+                else:
+                    self._copy_each(stream.cuda_stream, to, source, sizes, load)
+                event = torch.cuda.Event()
+                event.record(stream)
+            except Exception:
+                # Some may be under way, and a job that has failed must not touch its slots.
+                stream.synchronize()
+                raise
+        return event
+
+    def _copy_each(
+        self, stream: int, to: list[int], source: list[int], sizes: list[int], load: bool
+    ) -> None:
+        copy = self._cuda.cuMemcpyHtoDAsync_v2 if load else self._cuda.cuMemcpyDtoHAsync_v2
+        for run in zip(to, source, sizes):
+            error = copy(*run, stream)
+            if error:
+                raise RuntimeError(f"copy of {run[2]} bytes: CUDA error {error}")
+
+    def register(self, address: int, size: int) -> int:
+        """See Driver."""
+        with self._torch.cuda.device(self._device):
+            return self._cuda.cuMemHostRegister_v2(address, size, _HOST_REGISTER_PORTABLE)
+
+    def unregister(self, address: int) -> int:
+        """See Driver."""
+        with self._torch.cuda.device(self._device):
+            return self._cuda.cuMemHostUnregister(address)
+
+
+def _batch_operation(torch: Any) -> Any:
+    """vLLM's operation that queues many copies in one call (sources, destinations, sizes; on the
+    current stream); None in other engines and in builds without it."""
+    if "vllm" not in sys.modules:
+        return None
+    try:
+        from vllm import _custom_ops
+
+        torch.ops._C_cache_ops.swap_blocks_batch  # noqa: B018  (raises when there is none)
+        return _custom_ops.swap_blocks_batch
+    except (ImportError, AttributeError, RuntimeError):
+        return None

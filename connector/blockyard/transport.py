@@ -1,0 +1,256 @@
+"""One connection to the agent: a SEQPACKET socket that never blocks its user.
+
+A Link may be used by several threads. Sends go out at once or not at all. Receiving is done by
+whichever thread gets the receive lock without waiting, so that an engine's hook never stands
+behind a helper thread.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import logging
+import os
+import select
+import socket
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+from . import frames
+from .frames import FrameError
+from .replies import decode_body
+
+_log = logging.getLogger(__name__)
+
+_MAX_FDS = 4  # one is allowed; room for more, so that a second one is seen and closed
+_CORR_MASK = 0xFFFFFFFF
+
+
+class LinkClosed(Exception):
+    """The connection has ended: by either side, or because of a message that is no frame."""
+
+
+class LinkFull(Exception):
+    """The agent is behind with reading; the frame was not sent."""
+
+
+class Frame(NamedTuple):
+    """One frame from the agent. body has every field of its type, in range (see replies).
+
+    fd is the descriptor that came with EXTENT_READY, which the taker owns, and -1 otherwise.
+    """
+
+    type: int
+    corr: int
+    body: dict[str, Any]
+    fd: int
+
+
+class Link:
+    """A connection, made by the constructor. Thread-safe.
+
+    close() ends it for both sides at once. The descriptors themselves are given back when the
+    last reference to the Link goes, because another thread may be in a call with them, and a
+    number that is free can be another file by then.
+    """
+
+    _wake_fd = -1
+
+    def __init__(self, path: str) -> None:
+        """Connects to the agent's socket at path; OSError when there is none to connect to."""
+        self._sock = _connect(path)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._corr = itertools.count(1)
+        self._receiving = threading.Lock()
+        self._buffer = memoryview(bytearray(frames.MAX_FRAME + 1))  # a larger one is noticed
+        self._unsendable: str | None = None  # why no frame can be sent any more
+        self._unreadable: str | None = None  # why none can be received
+        self.skipped = 0  # frames of types that this version does not know
+
+    def __del__(self) -> None:
+        if self._wake_fd >= 0:  # -1: the constructor failed
+            os.close(self._wake_fd)
+            self._sock.close()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for polling beside others. Valid as long as the Link."""
+        return self._sock.fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is known to have ended. There may be frames to drain yet."""
+        return self._unsendable is not None
+
+    def call(self, frame_type: int, body: bytes) -> int:
+        """Sends a frame that is answered, and returns the correlation of the answer.
+
+        LinkFull when the agent does not read, LinkClosed when the connection has ended.
+        """
+        corr = next(self._corr) & _CORR_MASK
+        if not corr:  # 0 means that no answer is wanted
+            corr = next(self._corr) & _CORR_MASK
+        self._send(frame_type, corr, body)
+        return corr
+
+    def tell(self, frame_type: int, body: bytes) -> None:
+        """Sends a frame that is not answered. Raises as call() does."""
+        self._send(frame_type, 0, body)
+
+    def _send(self, frame_type: int, corr: int, body: bytes) -> None:
+        if self._unsendable is not None:
+            raise LinkClosed(self._unsendable)
+        message = frames.pack_header(frame_type, corr, len(body)) + body
+        try:
+            self._sock.send(message, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            raise LinkFull(f"{frames.name(frame_type)}: the agent does not read") from None
+        except OSError as err:
+            # What the agent had sent before can still be received.
+            self._shut(f"send {frames.name(frame_type)}: {err}")
+            raise LinkClosed(self._unsendable) from None
+
+    def drain(self, limit: int = 64) -> list[Frame]:
+        """The frames that have arrived, at most limit, without waiting.
+
+        Empty also while another thread receives: that one gets them. LinkClosed at the end of
+        the connection and after a malformed frame, once all frames before it were returned.
+        """
+        into: deque[Frame] = deque()
+        self.drain_into(into, limit)
+        return list(into)
+
+    def drain_into(self, into: deque[Frame], limit: int = 64) -> int:
+        """drain() that appends to a deque, and returns how many frames it appended.
+
+        Threads that all drain into one deque have the frames in it in the order of their arrival.
+        """
+        if not self._receiving.acquire(blocking=False):
+            return 0
+        count = 0
+        try:
+            while count < limit:
+                frame = self._receive()
+                if frame is None:
+                    break
+                into.append(frame)
+                count += 1
+        except LinkClosed:
+            if not count:
+                raise
+        finally:
+            self._receiving.release()
+        return count
+
+    def _receive(self) -> Frame | None:
+        """The next frame of a known type; None when there is none now."""
+        while True:
+            if self._unreadable is not None:
+                raise LinkClosed(self._unreadable)
+            try:
+                message, fds, flags = self._receive_message()
+            except BlockingIOError:
+                return None
+            except OSError as err:
+                raise self._end(f"receive: {err}") from None
+            frame = self._parse(message, fds, flags)
+            if frame is not None:
+                return frame
+            self.skipped += 1
+
+    def _receive_message(self) -> tuple[memoryview, list[int], int]:
+        """One message, which the next call overwrites, the descriptors that came with it, and
+        recvmsg's flags."""
+        n, ancillary, flags, _ = self._sock.recvmsg_into(
+            [self._buffer], socket.CMSG_SPACE(4 * _MAX_FDS), socket.MSG_CMSG_CLOEXEC
+        )
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        return self._buffer[:n], fds.tolist(), flags
+
+    def _parse(self, message: memoryview, fds: list[int], flags: int) -> Frame | None:
+        """The frame that a message is; None for one of an unknown type. Ends the connection at a
+        message that is none. Closes the descriptors that it does not return."""
+        unused = fds
+        try:
+            if not message:
+                raise self._end("the agent closed the connection")
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise FrameError(
+                    f"more than {frames.MAX_FRAME} bytes or {_MAX_FDS} descriptors in a message"
+                )
+            header = frames.parse_header(message)
+            body = decode_body(header.type, bytes(message[frames.HEADER_BYTES :]))
+            if body is None:
+                return None
+            want = 1 if header.type == frames.EXTENT_READY else 0
+            if len(fds) != want:
+                raise FrameError(
+                    f"{frames.name(header.type)} carries {len(fds)} descriptors: want {want}"
+                )
+            unused = []
+            return Frame(header.type, header.corr, body, fds[0] if fds else -1)
+        except FrameError as err:
+            _log.error("the connection to the agent ends: malformed frame: %s", err)
+            raise self._end(f"malformed frame: {err}") from None
+        finally:
+            for fd in unused:
+                os.close(fd)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until frames may have arrived, the connection has ended or wake() was called.
+
+        False when timeout (seconds; None for ever) has passed without any of them.
+        """
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
+        ready = poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
+        if any(fd == self._wake_fd for fd, _ in ready):
+            try:
+                os.eventfd_read(self._wake_fd)
+            except BlockingIOError:
+                pass  # another waiter was faster
+        return bool(ready)
+
+    def wake(self) -> None:
+        """Ends a wait() of another thread, or the next one if none waits."""
+        try:
+            os.eventfd_write(self._wake_fd, 1)
+        except BlockingIOError:
+            pass  # as awake as it can be
+
+    def close(self) -> None:
+        """Ends the connection and wakes who waits. May be called again."""
+        self._end("closed")
+        self.wake()
+
+    def _end(self, reason: str) -> LinkClosed:
+        """Ends both directions; the error to raise, with the reason that was first."""
+        if self._unreadable is None:
+            self._unreadable = reason
+        self._shut(reason)
+        return LinkClosed(self._unreadable)
+
+    def _shut(self, reason: str) -> None:
+        if self._unsendable is None:
+            self._unsendable = reason
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the agent was first
+
+
+def _connect(path: str) -> socket.socket:
+    """A connected socket. One that cannot connect at once fails: the agent's queue is full."""
+    sock = socket.socket(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    )
+    try:
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

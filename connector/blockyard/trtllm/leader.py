@@ -1,0 +1,306 @@
+"""BlockyardLeader: the scheduler side for TensorRT-LLM.
+
+The engine asks once for a request's hit and takes the answer for granted: it counts those tokens
+as computed before they are loaded, and knows no failed load. So
+
+- the question is answered within a millisecond for each 8,192 tokens, or with 0;
+- only blocks are promised that are in host memory and pinned for this request, and that every
+  worker loads from its own mapping, which outlives the agent;
+- a load that fails all the same is tried again by the worker, and when that does not help the
+  worker ends the engine's step with an error. Reporting it as loaded would give wrong tokens,
+  and not reporting it would leave the request waiting for ever.
+
+Stores hold no references in the engine. With the V1 manager a request keeps its blocks while it
+runs, so blocks are stored as they fill. With the V2 manager, which may take them away, all are
+stored at the end, when the engine keeps them until the workers report the request as saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from blockyard.namespace import Identity
+from blockyard.packed import SLOT_BYTES
+from blockyard.scheduler import Hit
+from blockyard.trtllm import arguments
+from blockyard.trtllm.crew import Metadata
+from blockyard.trtllm.geometry import Unsupported
+from blockyard.trtllm.hub import Hub
+from blockyard.trtllm.interface import KvCacheConnectorScheduler
+from blockyard.trtllm.ledger import Request, salt_of, skip_reason, whole_pages
+
+# The question for a hit is waited for, for each so many tokens that the agent has to take in.
+ANSWER_SECONDS = 1e-3
+ANSWER_TOKENS = 8192
+PAUSE_SECONDS = 2e-5
+READY_SECONDS = 10.0  # the longest wait for workers at the start
+
+_log = logging.getLogger(__name__)
+
+
+def engine_version() -> str:
+    """TensorRT-LLM's version, as far as blocks of two releases may differ."""
+    module = importlib.import_module("tensorrt_llm")
+    return str(getattr(module, "__version__", "unknown"))
+
+
+class BlockyardLeader(KvCacheConnectorScheduler):
+    """Decides what is loaded and stored. On rank 0; on every rank under attention parallelism.
+
+    A hook that fails inside is logged and counted, and its request goes on without a cache.
+    """
+
+    supports_attention_dp = True
+
+    def __init__(self, llm_args: Any, *_: Any, **__: Any) -> None:
+        super().__init__(llm_args)
+        self.counters: Counter[str] = Counter()
+        self._requests: dict[int, Request] = {}
+        self._generations: dict[int, int] = {}
+        self._step = 0
+        self._hub: Hub | None = None
+        self._settings = arguments.settings()
+        try:
+            args = arguments.read(llm_args, engine_version())
+        except Unsupported as err:
+            _log.warning("blockyard: no cache: %s is not supported", err)
+            return
+        if not self._settings.enabled:
+            _log.info("blockyard: no cache: switched off (BLOCKYARD_ENABLED)")
+            return
+        self._block_tokens = args.block_tokens
+        weights = arguments.weights(llm_args, args, self._settings.weights)
+        self._hub = Hub(args, self._settings, weights)
+
+    def wait_for_initialization(self) -> None:
+        """Waits, ten seconds at most, for this process's worker; the agent is not waited for."""
+        if self._hub is not None and not self._hub.ready.wait(READY_SECONDS):
+            _log.warning("blockyard: no worker has registered its KV cache; no cache until then")
+
+    # Hooks that the engine calls, in the order of a request's life.
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """Tokens beyond num_computed_tokens that can be loaded, and True when there are any."""
+        hub = self._hub
+        if hub is None or not hub.complete:
+            return 0, False
+        return hub.guarded(
+            "get_num_new_matched_tokens",
+            lambda: self._matched(hub, request, num_computed_tokens),
+            (0, False),
+        )
+
+    def _matched(self, hub: Hub, request: Any, num_computed: int) -> tuple[int, bool]:
+        state = self._admit(hub, request)
+        if state is None:
+            return 0, False
+        local, part = divmod(num_computed, self._block_tokens)
+        if part:
+            # The engine has part of that block; loading over it would undo what it counts.
+            self.counters["partial_reuse"] += 1
+            return 0, False
+        hit = self._answer(hub, state, local)
+        # One token must be left to compute.
+        blocks = min(hit.blocks, (len(state.tokens) - 1) // self._block_tokens - local)
+        if blocks < self._settings.min_load_blocks or not self._settings.load:
+            hub.session.release_hit(state.rid, state.generation)
+            return 0, False
+        state.offer = (local, local + blocks)
+        state.slots = hit.slots
+        state.slots_from = local
+        state.promised = True
+        return blocks * self._block_tokens, True
+
+    def _admit(self, hub: Hub, request: Any) -> Request | None:
+        """Opens the request with the agent; None when it goes without a cache."""
+        reason = skip_reason(request)
+        if reason:
+            self.counters["skipped_" + reason] += 1
+            return None
+        if hub.dispatch.distrusts:
+            return None
+        number = int(request.request_id)
+        if number in self._requests:  # a release that has no word for a reset
+            self._begin_anew(hub, self._requests[number])
+        state = Request(number, self._generations.get(number, 0), Identity(salt=salt_of(request)))
+        state.grow(request.get_tokens(0))
+        self._requests[number] = state
+        hub.session.open(state.rid, state.generation, state.tokens, state.identity)
+        return state
+
+    def _answer(self, hub: Hub, state: Request, local: int) -> Hit:
+        """What the agent has beyond `local` blocks; nothing when it does not say so in time."""
+        wait = ANSWER_SECONDS * (1 + len(state.tokens) // ANSWER_TOKENS)
+        until = time.monotonic() + wait
+        while True:
+            hit = hub.session.hit(state.rid, state.generation, local)
+            if hit is not None:
+                return hit
+            if time.monotonic() >= until:
+                self.counters["late_lookups"] += 1
+                return Hit(0, b"")
+            time.sleep(PAUSE_SECONDS)  # long prompts are packed by a thread
+
+    def cancel_load(self, request: Any, start: int, end: int) -> None:
+        """The engine will not use tokens start..end-1 of what it was promised."""
+        state = self._requests.get(request.request_id)
+        if state is not None and self._hub is not None:
+            self._hub.guarded(
+                "cancel_load", lambda: state.cut(start, end, self._block_tokens), None
+            )
+
+    def update_state_after_alloc(self, request: Any, block_ids: Sequence[int]) -> None:
+        """The engine has allocated blocks: what was promised is loaded into them."""
+        self.update_state_after_alloc_by_layer_group(request, [block_ids])
+
+    def update_state_after_alloc_by_layer_group(
+        self, request: Any, block_ids_by_layer_group: Sequence[Sequence[int]]
+    ) -> None:
+        """The same with one list for each layer group."""
+        hub, state = self._hub, self._requests.get(request.request_id)
+        if hub is None or state is None or not state.promised:
+            return
+        state.promised = False
+        begun = hub.guarded(
+            "update_state_after_alloc",
+            lambda: self._load(hub, state, block_ids_by_layer_group),
+            False,
+        )
+        if not begun:
+            hub.guarded("fail_load", lambda: hub.dispatch.fail_load(state.id), None)
+        hub.wake()
+
+    def _load(self, hub: Hub, state: Request, groups: Sequence[Sequence[int]]) -> bool:
+        """Whether the load was begun, or there is nothing to load."""
+        first, last = state.offer or (0, 0)
+        last = whole_pages(groups, first, last)
+        if first >= last:
+            hub.session.release_hit(state.rid, state.generation)
+            hub.dispatch.nothing_to_load(state.id)
+            return True
+        parts = [list(group[first:last]) for group in groups]
+        hub.dispatch.begin_load(state.id)
+        if hub.session.load(state.rid, state.generation, first, parts):
+            return True
+        # The agent has gone since it answered. Its memory is still mapped, and a slot that was
+        # used for something else meanwhile has another generation, which the worker sees.
+        start, end = (SLOT_BYTES * (block - state.slots_from) for block in (first, last))
+        if len(state.slots) < end:
+            return False
+        self.counters["unclaimed_loads"] += 1
+        hub.dispatch.load_unclaimed(state.id, state.slots[start:end], parts)
+        return True
+
+    def build_connector_meta(self, scheduler_output: Any) -> Metadata | None:
+        """What the workers get through the engine; takes note of what the step computes."""
+        hub = self._hub
+        if hub is None:
+            return None
+        self._step += 1
+        if hub.form is not None:
+            hub.guarded("build_connector_meta", lambda: self._note(hub, scheduler_output), None)
+        return Metadata(hub.name, self._step)
+
+    def _note(self, hub: Hub, output: Any) -> None:
+        hub.dispatch.step = self._step
+        for data in output.new_requests:
+            state = self._requests.get(data.request_id)
+            if state is None:
+                continue
+            if salt_of(data) not in ("", state.identity.salt):
+                self._forget(hub, state)
+                self.counters["skipped_salt"] += 1
+                continue
+            state.grow(data.new_tokens)
+            state.step(data)
+            self._offer_settled(hub, state)
+        for data in output.cached_requests:
+            state = self._requests.get(data.request_id)
+            if state is not None:
+                state.tokens.extend(data.new_tokens)
+                state.step(data)
+                self._offer_settled(hub, state)
+
+    def _offer_settled(self, hub: Hub, state: Request) -> None:
+        """Offers blocks that earlier steps have filled, when the request cannot lose them."""
+        assert hub.form is not None
+        if hub.form.stable and state.settled // self._block_tokens > state.offered:
+            self._offer(hub, state, state.settled, state.pages)
+            hub.wake()
+
+    def _offer(self, hub: Hub, state: Request, tokens: int, pages: Sequence[Sequence[int]]) -> None:
+        """Offers the full blocks of the first `tokens` tokens."""
+        if not self._settings.store or hub.dispatch.distrusts or not hub.complete:
+            return
+        blocks = min(tokens, len(state.tokens)) // self._block_tokens
+        blocks = whole_pages(pages, state.offered, blocks) if pages else 0
+        if blocks > state.offered:
+            state.offered = blocks
+            hub.session.computed(state.rid, state.generation, blocks, pages)
+
+    def request_finished(self, request: Any, cache_block_ids: Sequence[int]) -> bool:
+        """The request has ended. True while its blocks are read or written: the engine keeps
+        them until the workers report the request as saved."""
+        return self.request_finished_by_layer_group(request, [cache_block_ids])
+
+    def request_finished_by_layer_group(
+        self, request: Any, cache_block_ids_by_layer_group: Sequence[Sequence[int]]
+    ) -> bool:
+        """The same with one list for each layer group."""
+        hub, state = self._hub, self._requests.get(request.request_id)
+        self._generations.pop(request.request_id, None)
+        if hub is None or state is None:
+            return False
+        groups = cache_block_ids_by_layer_group
+        hub.guarded("request_finished", lambda: self._finish(hub, request, state, groups), None)
+        # Whatever has failed there: a copy that is under way needs the blocks.
+        blocks = {block for group in (*groups, *state.pages) for block in group}
+        pending = hub.guarded("finish", lambda: hub.dispatch.finish(state.id, blocks), False)
+        hub.wake()
+        return pending
+
+    def _finish(
+        self, hub: Hub, request: Any, state: Request, groups: Sequence[Sequence[int]]
+    ) -> None:
+        self._requests.pop(state.id, None)
+        try:
+            state.grow(request.get_tokens(0))
+            # The KV of the last token is not computed, and a request that was aborted in its
+            # prompt has only what its steps have scheduled.
+            self._offer(hub, state, min(len(state.tokens) - 1, state.computed), groups)
+        finally:
+            hub.session.finished(state.rid)
+
+    def request_reset(self, request: Any) -> None:
+        """The request's blocks are gone; it will be asked for again and run from its start."""
+        hub, state = self._hub, self._requests.get(request.request_id)
+        if hub is not None and state is not None:
+            hub.guarded("request_reset", lambda: self._begin_anew(hub, state), None)
+            hub.wake()
+
+    def _begin_anew(self, hub: Hub, state: Request) -> None:
+        self._generations[state.id] = state.generation + 1
+        hub.dispatch.blocks_are_gone()
+        self._forget(hub, state)
+
+    def _forget(self, hub: Hub, state: Request) -> None:
+        self._requests.pop(state.id, None)
+        hub.session.finished(state.rid)
+
+    # The end.
+
+    def stats(self) -> dict[str, int]:
+        """Counters of this leader and of its session."""
+        return {**(self._hub.stats() if self._hub is not None else {}), **self.counters}
+
+    def shutdown(self) -> None:
+        """Ends the session and the channel. Called at the process's end; may be called again."""
+        if self._hub is not None:
+            self._hub.shutdown()

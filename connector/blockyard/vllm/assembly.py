@@ -1,0 +1,98 @@
+"""Builds the connector's two roles from vLLM's configuration, and decides whether it stays off."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+from blockyard.frames import RegisterFields
+from blockyard.mover import Page, Pages
+from blockyard.scheduler import SchedulerSession
+from blockyard.settings import Settings
+from blockyard.vllm import facts
+from blockyard.vllm.geometry import Share, block_tokens, why_unsupported
+from blockyard.vllm.scheduler import VllmScheduler
+from blockyard.vllm.worker import VllmWorker, gather_stages, identity_fields, worker_ranks
+from blockyard.worker import WorkerIdentity, WorkerSession
+
+log = logging.getLogger("blockyard.vllm")
+
+
+def show_log(settings: Settings) -> None:
+    """Lets the connector's log lines go where vLLM's go."""
+    ours, theirs = logging.getLogger("blockyard"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        for handler in theirs.handlers:
+            ours.addHandler(handler)
+        ours.propagate = False
+        ours.setLevel(theirs.level)
+    if settings.log_level:
+        ours.setLevel(settings.log_level.upper())
+
+
+def _why_off(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> str:
+    if not hasattr(base, "KVConnectorTransferResults"):
+        return "this vLLM cannot be told of failed loads by request (0.31 and later can)"
+    return facts.why_off(vllm_config, settings) or why_unsupported(kv_cache_config)
+
+
+def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmScheduler:
+    """The scheduler role; its session starts when all workers have said what they keep."""
+    groups = len(kv_cache_config.kv_cache_groups)
+    reason = _why_off(vllm_config, kv_cache_config, settings)
+    if reason:
+        log.warning("Blockyard stays off, all requests run without it: %s", reason)
+        return VllmScheduler(settings, None, 1, groups)
+    transfer = vllm_config.kv_transfer_config
+    if getattr(transfer, "kv_role", "kv_both") == "kv_producer" and settings.load:
+        # vLLM keeps blocks that a step in flight still writes away from loads only for roles that
+        # consume.
+        log.warning('kv_role is "kv_producer": blocks are stored and never loaded')
+        settings = replace(settings, load=False)
+    if getattr(transfer, "kv_load_failure_policy", "fail") != "recompute":
+        log.warning(
+            'kv_load_failure_policy is not "recompute": a load that fails ends its request with an'
+            " error. Loads run from memory that this engine maps, so an agent's death fails none,"
+            ' but "recompute" is the better setting'
+        )
+    tokens = block_tokens(
+        kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")
+    )
+    return VllmScheduler(settings, SchedulerSession(settings, None, tokens), tokens, groups)
+
+
+def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:
+    """The worker role; it connects when vLLM has allocated its KV tensors."""
+    return VllmWorker(
+        settings,
+        vllm_config,
+        kv_cache_config,
+        _why_off(vllm_config, kv_cache_config, settings),
+        functools.partial(_open_session, vllm_config, settings),
+        functools.partial(worker_ranks, vllm_config),
+        gather_stages,
+    )
+
+
+def _open_session(
+    vllm_config: Any,
+    settings: Settings,
+    device: str,
+    specs: Sequence[Page],
+    register: RegisterFields,
+    share: Share,
+) -> WorkerSession:
+    """A started WorkerSession for these pages."""
+    pages = Pages(specs, register.device_blocks, device, share.offset)
+    session = WorkerSession(
+        settings,
+        WorkerIdentity(**identity_fields(vllm_config, settings)),
+        early_loads=not facts.steps_overlap(vllm_config),
+    )
+    session.start(register, pages)
+    return session

@@ -1,0 +1,70 @@
+"""References on vLLM's device blocks, so that a block keeps its bytes while a store reads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+# How long vLLM is asked to wait for a store to end before it preempts a request instead. A
+# store takes milliseconds; longer than this the answer is no, whatever is in flight.
+PREEMPTION_GRACE_S = 0.05
+
+
+class PoolBlocks:
+    """DeviceBlocks of a SchedulerSession on vLLM's BlockPool.
+
+    Used by the engine's thread alone, as the pool is.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._held: dict[int, int] = {}
+        self._waiting_since = 0.0
+
+    def hold(self, block_ids: Sequence[int]) -> None:
+        """One reference more on each block, freed blocks that nobody has reused included."""
+        blocks = self._pool.blocks
+        self._pool.touch([blocks[number] for number in block_ids])
+        held = self._held
+        for number in block_ids:
+            held[number] = held.get(number, 0) + 1
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """One reference less on each, last block first: prefixes are to be reused last."""
+        held = self._held
+        for number in block_ids:
+            left = held.get(number, 0) - 1
+            if left < 0:
+                raise ValueError(f"device block {number}: released more often than held")
+            if left:
+                held[number] = left
+            else:
+                del held[number]
+        blocks = self._pool.blocks
+        self._pool.free_blocks([blocks[number] for number in reversed(block_ids)])
+        self._waiting_since = 0.0
+
+    def free_count(self) -> int:
+        """Blocks that nobody references."""
+        return int(self._pool.get_num_free_blocks())
+
+    def held_count(self) -> int:
+        """Blocks that stores hold."""
+        return len(self._held)
+
+    def frees_soon(self) -> bool:
+        """Whether blocks are in use only because a store reads them, for a short time yet.
+
+        Asked when vLLM found no block and is about to preempt a request, which costs far more
+        than the milliseconds of a copy. True for PREEMPTION_GRACE_S at most without a release.
+        """
+        held = self._held
+        blocks = self._pool.blocks
+        if not any(blocks[number].ref_cnt <= count for number, count in held.items()):
+            self._waiting_since = 0.0
+            return False
+        now = time.monotonic()
+        if not self._waiting_since:
+            self._waiting_since = now
+        return now - self._waiting_since < PREEMPTION_GRACE_S

@@ -1,0 +1,189 @@
+"""BlockyardConnector: the class that vLLM loads. It delegates; nothing is decided here.
+
+vLLM makes one instance in the process of its scheduler and one in every worker. Members that a
+release does not have are never called by it; members that it has and this class lacks keep their
+base class's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+from blockyard.settings import Settings
+from blockyard.vllm.assembly import make_scheduler, make_worker, show_log
+from blockyard.vllm.handshakes import Assembly
+from blockyard.vllm.records import EMPTY, Handshake, StepMetadata, WorkerReport
+
+_RESULTS = getattr(base, "KVConnectorTransferResults", None)
+# vLLM reads results and keeps none of their sets, so that one object serves all empty steps.
+_NOTHING = None if _RESULTS is None else _RESULTS()
+
+
+class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
+    """Keeps KV cache blocks in the node's Blockyard agent."""
+
+    def __init__(self, vllm_config: Any, role: base.KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        settings = Settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        show_log(settings)
+        self._scheduler: Any = None
+        self._worker: Any = None
+        self._assembly: Assembly | None = None
+        self._group_ids = tuple(range(len(kv_cache_config.kv_cache_groups)))
+        if role == base.KVConnectorRole.SCHEDULER:
+            self._scheduler = make_scheduler(vllm_config, kv_cache_config, settings)
+            self._assembly = Assembly(vllm_config, kv_cache_config, settings, self._scheduler)
+        else:
+            self._worker = make_worker(vllm_config, kv_cache_config, settings)
+
+    # What kind of connector this is.
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache may lose what it is given."""
+        return False
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Any layout: it is part of the namespace."""
+        return None
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: Mapping[str, Any]) -> bool:
+        """Nothing happens between layers."""
+        return False
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """Sleep ends all copies first, and wakes at the same addresses."""
+        return True
+
+    # Scheduler.
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._scheduler.bind(gpu_block_pool)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[Any, Any]) -> None:
+        if self._assembly.add(metadata.values()):
+            self._scheduler.await_agent()
+
+    def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
+        self.set_xfer_handshake_metadata_pp_aware(metadata)
+
+    def on_new_request(self, request: Any) -> None:
+        self._scheduler.on_new_request(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+        return self._group_ids
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def get_external_cache_hit_sources(
+        self, request: Any, num_external_tokens: int
+    ) -> Mapping[Any, int]:
+        return self._scheduler.get_external_cache_hit_sources(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        return self._scheduler.build_connector_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        report = connector_output.kv_connector_worker_meta
+        if report is not None and isinstance(report, WorkerReport) and report.handshakes:
+            self._assembly.add(report.handshakes)
+        self._scheduler.update_connector_output(connector_output)
+
+    def request_finished(
+        self, request: Any, block_ids: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[Sequence[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        self._scheduler.request_finished(request, block_ids)
+        return False, None
+
+    def take_events(self) -> Iterable[Any]:
+        """Nothing: the agent publishes what its pool holds."""
+        return ()
+
+    def has_pending_push_work(self) -> bool:
+        return self._assembly.waiting() or self._scheduler.busy()
+
+    def has_pending_block_frees(self) -> bool:
+        return self._scheduler.frees_soon()
+
+    def reset_cache(self) -> bool | None:
+        return self._scheduler.reset_cache()
+
+    # Worker.
+
+    def has_connector_metadata(self) -> bool:
+        """False: vLLM then leaves out two calls for each attention layer that would do nothing."""
+        return False
+
+    def register_kv_caches(self, kv_caches: Mapping[str, Any]) -> None:
+        self._worker.register_kv_caches(kv_caches)
+
+    def get_handshake_metadata(self) -> Handshake | None:
+        """None when this connector is one of several.
+
+        vLLM's MultiConnector passes on one connector's handshake and gives it to all of them, so
+        ours then goes with the report of the first step.
+        """
+        return None if _is_nested(self) else self._worker.take_handshake()
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        if kv_connector_metadata is not EMPTY:
+            self._worker.begin(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._connector_metadata is not EMPTY:
+            self._worker.begin(self._connector_metadata)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        finished, failed = self._worker.transfer_results()
+        if not finished:
+            return _NOTHING
+        return _RESULTS(finished_recving=finished, failed_recving=failed)
+
+    def build_connector_worker_meta(self) -> WorkerReport | None:
+        return self._worker.report()
+
+    def unregister_kv_caches(self) -> None:
+        self._worker.suspend()
+
+    def restore_kv_caches(self) -> None:
+        self._worker.resume()
+
+    def shutdown(self) -> None:
+        for side in (self._scheduler, self._worker):
+            if side is not None:
+                side.shutdown()
+
+
+def _is_nested(connector: base.KVConnectorBase_V1) -> bool:
+    """Whether vLLM reaches this connector through another one (MultiConnector)."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    return not has_kv_transfer_group() or get_kv_transfer_group() is not connector

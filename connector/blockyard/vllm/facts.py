@@ -1,0 +1,268 @@
+"""What the connector reads from vLLM's configuration, as plain values.
+
+Every member is looked up by name and may be missing: vLLM's configuration changes from release to
+release. What must be known and is not makes the connector stay off, never guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockyard.fingerprint import Fingerprint, Source, combined, weights_fingerprint
+from blockyard.namespace import Namespace, geometry_of
+from blockyard.settings import Settings
+from blockyard.vllm.geometry import group_specs
+
+# Keys of a model's configuration that say where it came from, not what it computes.
+PROVENANCE = frozenset({"_name_or_path", "transformers_version", "_commit_hash"})
+
+
+def parallel(vllm_config: Any, name: str, default: int = 1) -> int:
+    """A field of the parallel configuration."""
+    return int(getattr(vllm_config.parallel_config, name, default) or default)
+
+
+def dp_rank_of(vllm_config: Any) -> int:
+    """The data-parallel rank that vLLM's events carry."""
+    index = getattr(vllm_config.parallel_config, "data_parallel_index", None)
+    if index is None:
+        index = getattr(vllm_config.parallel_config, "data_parallel_rank", 0)
+    return int(index or 0)
+
+
+def worker_id_of(vllm_config: Any, settings: Settings) -> int:
+    """The id of this engine for routers: the setting, or a hash of vLLM's engine id.
+
+    All data-parallel ranks of one engine have the same id; vLLM tells them apart by a suffix.
+    """
+    if settings.worker_id:
+        return settings.worker_id
+    engine_id = str(vllm_config.kv_transfer_config.engine_id or "")
+    suffix = f"_dp{parallel(vllm_config, 'data_parallel_rank', 0)}"
+    for ending in (f"_dp{dp_rank_of(vllm_config)}", suffix):
+        if engine_id.endswith(ending):
+            engine_id = engine_id[: -len(ending)]
+            break
+    digest = hashlib.sha256(b"blockyard.worker " + engine_id.encode()).digest()
+    return int.from_bytes(digest[:8], "little") or 1
+
+
+def why_off(vllm_config: Any, settings: Settings) -> str:
+    """Why the connector stays off for this configuration, for people; empty when it does not."""
+    if not settings.enabled:
+        return "it is disabled by its settings"
+    model = vllm_config.model_config
+    if getattr(model, "is_encoder_decoder", False):
+        return "encoder-decoder models are not supported"
+    if parallel(vllm_config, "prefill_context_parallel_size") > 1:
+        return "prefill context parallelism is not supported"
+    if parallel(vllm_config, "nnodes") > 1:
+        return "an engine on several nodes has no memory that one agent could hold"
+    pooling = getattr(model, "runner_type", "generate") == "pooling"
+    if pooling and not getattr(vllm_config.cache_config, "enable_prefix_caching", False):
+        # vLLM itself turns prefix caching off where a pooling model's KV of a prefix depends on
+        # what follows, or where it needs the hidden states of all tokens.
+        return "this pooling model does without prefix caching"
+    return ""
+
+
+def steps_overlap(vllm_config: Any) -> bool:
+    """Whether vLLM plans a step before the one before it has run.
+
+    A block that the scheduler gives to a load may then still be written, or be about to be zeroed,
+    by a step that the worker has not run yet.
+    """
+    batches = getattr(vllm_config, "max_concurrent_batches", None)
+    if batches is not None:
+        return int(batches) > 1
+    scheduler = getattr(vllm_config, "scheduler_config", None)
+    asynchronous = bool(getattr(scheduler, "async_scheduling", False))
+    return asynchronous or parallel(vllm_config, "pipeline_parallel_size") > 1
+
+
+def engine_version() -> str:
+    """vLLM's version, "unknown" when it does not say."""
+    try:
+        from vllm.version import __version__
+    except ImportError:
+        return "unknown"
+    return str(__version__)
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _config_map(model: Any) -> dict[str, Any]:
+    hf_config = getattr(model, "hf_config", None)
+    described = hf_config.to_dict() if hasattr(hf_config, "to_dict") else {}
+    described = {k: v for k, v in described.items() if k not in PROVENANCE}
+    described["blockyard"] = {
+        name: str(getattr(model, name, None))
+        for name in (
+            "dtype",
+            "quantization",
+            "quantization_config",
+            "hf_overrides",
+            "model_class_overrides",
+            "model_impl",
+            "code_revision",
+        )
+    }
+    return described
+
+
+def _source(vllm_config: Any, model: Any, load_format: str) -> Source:
+    cache = vllm_config.cache_config
+    config = _config_map(model)
+    config["blockyard"].update(
+        cache_dtype=str(getattr(cache, "cache_dtype", None)),
+        skipped=str(sorted(getattr(cache, "kv_cache_dtype_skip_layers", None) or [])),
+    )
+    return Source(
+        model=str(getattr(model, "model_weights", "") or model.model),
+        revision=str(getattr(model, "revision", None) or ""),
+        cache_dir=str(getattr(vllm_config.load_config, "download_dir", None) or ""),
+        load_format=load_format,
+        seed=int(getattr(model, "seed", 0) or 0),
+        config=config,
+    )
+
+
+def weights_of(vllm_config: Any, settings: Settings) -> Fingerprint:
+    """The fingerprint of the engine's weights, those of a draft model included."""
+    load_format = str(getattr(vllm_config.load_config, "load_format", "auto"))
+    model = vllm_config.model_config
+    result = weights_fingerprint(_source(vllm_config, model, load_format), settings.weights)
+    speculative = getattr(vllm_config, "speculative_config", None)
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is not None and draft is not model:
+        result = combined(result, weights_fingerprint(_source(vllm_config, draft, load_format)))
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        reason = "KV scales are measured while the engine runs (calculate_kv_scales)"
+        result = Fingerprint("scales-" + secrets.token_hex(16), False, reason)
+    if settings.namespace_salt:
+        salted = hashlib.sha256(f"{result.text} {settings.namespace_salt}".encode()).hexdigest()
+        result = result._replace(text="salted-" + salted[:32])
+    return result
+
+
+@dataclass(frozen=True)
+class Format:
+    """What one worker says of the bytes it keeps: see Handshake."""
+
+    layout: str
+    backend: str
+    dtype: str
+    digest: str
+
+
+def format_of(vllm_config: Any, kv_cache_config: Any, digest: str) -> Format:
+    """How this worker's attention backend lays KV out."""
+    context = getattr(vllm_config.compilation_config, "static_forward_context", {}) or {}
+    backends, isas = set(), set()
+    for group in kv_cache_config.kv_cache_groups:
+        for name in group.layer_names:
+            layer = context.get(name)
+            backend = getattr(layer, "attn_backend", None)
+            if backend is not None and hasattr(backend, "get_name"):
+                backends.add(str(backend.get_name()))
+            isas.add(str(getattr(layer, "isa", "") or ""))
+    # On CPU the backend packs KV for the instruction set; the name of the set is not enough to
+    # tell an old processor from a new one, but a node has processors of one kind.
+    isa = "+".join(sorted(isas - {""})) or platform.machine()
+    layout = getattr(kv_cache_config, "kv_cache_layout", None) or getattr(
+        vllm_config.cache_config, "kv_cache_layout", None
+    )
+    spec = group_specs(kv_cache_config)[0][0]
+    return Format(
+        layout=str(layout or "default"),
+        backend="+".join(sorted(backends) or ["unknown"]) + "." + isa,
+        dtype=str(getattr(spec, "dtype", "bytes")).removeprefix("torch."),
+        digest=digest,
+    )
+
+
+def namespace_of(
+    vllm_config: Any,
+    kv_cache_config: Any,
+    weights: str,
+    total_bytes: int,
+    tokens: int,
+    formats: Sequence[Format],
+) -> Namespace:
+    """The namespace of an engine whose blocks have total_bytes bytes and `tokens` tokens."""
+    specs = [spec for group in group_specs(kv_cache_config) for spec in group]
+    layers = sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups)
+    mla = any(type(spec).__name__ == "MLAAttentionSpec" for spec in specs)
+    width = getattr(getattr(specs[0], "dtype", None), "itemsize", 1)
+    pp = parallel(vllm_config, "pipeline_parallel_size")
+    geometry = geometry_of(total_bytes, tokens, layers * pp, 1 if mla else 2, width)
+    first = formats[0]
+    digest = hashlib.sha256(" ".join(f.digest for f in formats).encode()).hexdigest()[:16]
+    cache_dtype = str(getattr(vllm_config.cache_config, "cache_dtype", "auto"))
+    return Namespace(
+        model=_served_name(vllm_config.model_config),
+        weights=weights,
+        dtype=first.dtype,
+        kv_format=(
+            f"vllm-{_series(engine_version())}/{first.backend}/{first.layout}"
+            f"/{cache_dtype}/{digest}"
+        ),
+        tp=parallel(vllm_config, "tensor_parallel_size"),
+        pp=pp,
+        dcp=parallel(vllm_config, "decode_context_parallel_size"),
+        **geometry._asdict(),
+    )
+
+
+def _served_name(model: Any) -> str:
+    served = getattr(model, "served_model_name", None)
+    if isinstance(served, (list, tuple)):
+        served = served[0] if served else None
+    return str(served or model.model)
+
+
+def events_of(vllm_config: Any) -> Mapping[str, str]:
+    """Where this rank publishes its KV events, as HelloFields names it; empty when nowhere."""
+    config = getattr(vllm_config, "kv_events_config", None)
+    if config is None or not getattr(config, "enable_kv_cache_events", False):
+        return {}
+    if getattr(config, "publisher", "zmq") != "zmq":
+        return {}
+    rank = dp_rank_of(vllm_config)
+    endpoint = reachable(getattr(config, "endpoint", None) or "", rank)
+    if not endpoint:
+        return {}
+    return {
+        "events_endpoint": endpoint,
+        "replay_endpoint": reachable(getattr(config, "replay_endpoint", None) or "", rank, True),
+        "events_topic": str(getattr(config, "topic", "") or ""),
+    }
+
+
+def reachable(endpoint: str, rank: int, always_bound: bool = False) -> str:
+    """The address at which a neighbour finds what vLLM binds at `endpoint`; empty when nobody can.
+
+    vLLM adds the data-parallel rank to the port. It binds endpoints with a wildcard and the
+    replay endpoint; to others it connects, and nothing listens there for us.
+    """
+    if endpoint.startswith("ipc://"):
+        return endpoint if rank == 0 else ""
+    if not endpoint.startswith("tcp://"):
+        return ""
+    if not always_bound and "*" not in endpoint and "::" not in endpoint:
+        return ""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not port.isdigit() or int(port) == 0 or int(port) + rank > 65535:
+        return ""
+    if host in ("*", "0.0.0.0"):
+        host = "127.0.0.1"
+    elif host in ("[::]", "::"):
+        host = "[::1]"
+    return f"tcp://{host}:{int(port) + rank}"

@@ -1,0 +1,118 @@
+"""The scheduler's picture of the whole engine, put together from what its workers say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from blockyard.frames import HelloFields
+from blockyard.namespace import NamespaceError
+from blockyard.settings import Settings
+from blockyard.vllm import facts
+from blockyard.vllm.geometry import block_tokens
+from blockyard.vllm.guard import Faults
+from blockyard.vllm.records import Handshake
+
+log = logging.getLogger("blockyard.vllm")
+
+# How long an engine without requests is kept stepping for handshakes that vLLM has not carried.
+HANDSHAKE_SECONDS = 10.0
+
+
+class Assembly:
+    """Collects one Handshake of every worker, then starts the scheduler's session.
+
+    vLLM carries them before the first step; where it does not, because the connector is one of
+    several, they come with the report of the first step.
+    """
+
+    def __init__(
+        self, vllm_config: Any, kv_cache_config: Any, settings: Settings, scheduler: Any
+    ) -> None:
+        self._config = vllm_config
+        self._kv = kv_cache_config
+        self._settings = settings
+        self._scheduler = scheduler
+        self._faults = Faults()
+        self._shares: dict[tuple[int, int], Handshake] = {}
+        self._wanted = facts.parallel(vllm_config, "tensor_parallel_size") * facts.parallel(
+            vllm_config, "pipeline_parallel_size"
+        )
+        self._settled = scheduler.session is None
+        self._until = 0.0
+
+    def add(self, handshakes: Iterable[Any]) -> bool:
+        """Takes what arrived; handshakes of other connectors are none of ours.
+
+        True when these were the last ones that were missing.
+        """
+        if self._settled:
+            return False
+        for handshake in handshakes:
+            if isinstance(handshake, Handshake):
+                self._shares[handshake.pp_rank, handshake.tp_rank] = handshake
+        if len(self._shares) < self._wanted:
+            return False
+        self._settled = True
+        try:
+            self._start([self._shares[key] for key in sorted(self._shares)])
+        except Exception as err:
+            self._faults.note("handshake", err)
+            self._scheduler.turn_off(str(err))
+        return True
+
+    def waiting(self) -> bool:
+        """Whether the engine must step so that workers can report, for a bounded time."""
+        if self._settled:
+            return False
+        now = time.monotonic()
+        if not self._until:
+            self._until = now + HANDSHAKE_SECONDS
+        if now < self._until:
+            return True
+        self._settled = True
+        self._scheduler.turn_off(
+            f"{len(self._shares)} of {self._wanted} workers reported within {HANDSHAKE_SECONDS} s"
+        )
+        return False
+
+    def _start(self, shares: list[Handshake]) -> None:
+        problem = next((share.problem for share in shares if share.problem), "")
+        if not problem and len({share.host for share in shares}) > 1:
+            problem = "its workers are on several nodes"
+        if problem:
+            self._scheduler.turn_off(problem)
+            return
+        weights = facts.weights_of(self._config, self._settings)
+        if not weights.shared:
+            log.warning(
+                "weights cannot be told apart: %s; blocks are shared with nobody and lost at the"
+                " engine's end, unless the setting `weights` names them",
+                weights.reason,
+            )
+        dcp = facts.parallel(self._config, "decode_context_parallel_size")
+        try:
+            namespace = facts.namespace_of(
+                self._config,
+                self._kv,
+                weights.text,
+                shares[0].total_bytes,
+                block_tokens(self._kv, dcp),
+                [share.format for share in shares],
+            )
+        except NamespaceError as err:
+            self._scheduler.turn_off(str(err))
+            return
+        log.info("blocks of %d bytes, namespace %s", namespace.block_bytes, namespace.as_map())
+        hello = HelloFields(
+            engine=f"vllm {facts.engine_version()}",
+            worker_id=facts.worker_id_of(self._config, self._settings),
+            dp_rank=facts.dp_rank_of(self._config),
+            incarnation=time.time_ns(),
+            namespace=namespace.as_map(),
+            want_evicted=self._settings.want_evicted,
+            **facts.events_of(self._config),
+        )
+        self._scheduler.start(hello, len(shares))

@@ -1,0 +1,85 @@
+"""What the two roles of the connector say to each other through vLLM, once per step.
+
+Small and flat: vLLM pickles these to and from every worker process. Most steps carry nothing, for
+which one shared EMPTY is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from blockyard.vllm.facts import Format
+from blockyard.work import EMPTY_WORK, Done, Work
+
+
+class StepMetadata(KVConnectorMetadata):
+    """Scheduler to workers: the copies to make, and loads that will not be made after all.
+
+    failed: ids of requests whose load was promised to vLLM and could not be started; workers
+    report them as finished and failed.
+    """
+
+    __slots__ = ("failed", "work")
+
+    def __init__(self, work: Work = EMPTY_WORK, failed: tuple[str, ...] = ()) -> None:
+        self.work = work
+        self.failed = failed
+
+    def __reduce__(self) -> Any:
+        # An empty one is EMPTY in every process, so that workers know it by identity.
+        if not self.work and not self.failed:
+            return "EMPTY"
+        return StepMetadata, (self.work, self.failed)
+
+
+EMPTY = StepMetadata()
+
+
+@dataclass(frozen=True)
+class Handshake(KVConnectorHandshakeMetadata):
+    """Worker to scheduler, once: this worker's part of a block.
+
+    share_offset, share_bytes, total_bytes: see geometry.Share. device_blocks: blocks in its pool.
+    problem: why this worker cannot take part, for people; the connector then stays off.
+    """
+
+    pp_rank: int
+    tp_rank: int
+    share_offset: int
+    share_bytes: int
+    total_bytes: int
+    device_blocks: int
+    host: str
+    format: Format
+    problem: str = ""
+
+
+class WorkerReport(KVConnectorWorkerMetadata):
+    """Workers to scheduler: jobs that ended, and handshakes that vLLM did not carry itself."""
+
+    __slots__ = ("done", "handshakes")
+
+    def __init__(self, done: Done | None, handshakes: tuple[Handshake, ...] = ()) -> None:
+        self.done = done
+        self.handshakes = handshakes
+
+    def __reduce__(self) -> tuple[type, tuple[Done | None, tuple[Handshake, ...]]]:
+        return WorkerReport, (self.done, self.handshakes)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
+        """The sum of two workers' reports. `other` stays as it is."""
+        if not isinstance(other, WorkerReport):
+            return self
+        if self.done is None:
+            self.done = other.done
+        elif other.done is not None:
+            self.done.merge(other.done)
+        self.handshakes += other.handshakes
+        return self

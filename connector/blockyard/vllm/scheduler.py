@@ -1,0 +1,262 @@
+"""The scheduler's side in vLLM: hooks of the engine's main loop turned into SchedulerSession calls.
+
+All of it runs in the engine's thread, between the steps of the model, so every hook is bounded
+and none waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blockyard.frames import HelloFields
+from blockyard.settings import Settings
+from blockyard.vllm.blocks import PoolBlocks
+from blockyard.vllm.guard import Faults, guarded
+from blockyard.vllm.identity import Adapters
+from blockyard.vllm.offers import Offers, Tracked
+from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
+from blockyard.work import EMPTY_WORK, Work
+
+if TYPE_CHECKING:
+    from blockyard.scheduler import SchedulerSession
+
+log = logging.getLogger("blockyard.vllm")
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:  # before 0.32 vLLM does not ask where hits came from
+    CacheHitSource = None  # type: ignore[assignment,misc]
+
+SOURCE_DISK = 2
+START_SECONDS = 1.0
+START_POLL_SECONDS = 0.002
+NO_HIT = (0, False)
+
+
+class VllmScheduler:
+    """The scheduler role. session is None when the connector stays off for this model."""
+
+    def __init__(
+        self, settings: Settings, session: SchedulerSession | None, tokens: int, groups: int
+    ) -> None:
+        self.settings = settings
+        self.session = session
+        self.tokens = tokens
+        self.groups = groups
+        self.faults = Faults()
+        self.blocks: PoolBlocks | None = None
+        self._adapters = Adapters(self.faults)
+        self._tracked: dict[str, Tracked] = {}
+        self._offers = Offers(self._tracked, tokens, self.faults)
+        self._failed: list[str] = []
+        self._left = EMPTY_WORK
+
+    def give_up(self, subject: Any) -> None:
+        """Forgets the request that a failed hook was about, so that it runs without a cache."""
+        rid = getattr(subject, "request_id", None)
+        if self._tracked.pop(rid, None) is not None and self.session is not None:
+            self._offers.forget(rid)
+            self.session.finished(rid)
+
+    def bind(self, pool: Any) -> None:
+        """vLLM's block pool."""
+        if self.session is not None:
+            self.blocks = PoolBlocks(pool)
+            self.session.bind(self.blocks)
+
+    def start(self, hello: HelloFields, workers: int) -> None:
+        """All `workers` workers have said what they keep: connect."""
+        if self.session is not None:
+            self.session.start(hello, workers)
+
+    @guarded(lambda: None)
+    def await_agent(self) -> None:
+        """Waits, while the engine starts, until the session is there, START_SECONDS at most.
+
+        The engine's first request then finds what an earlier engine has stored. Without an agent's
+        socket there is nothing to wait for. For use outside of the engine's main loop alone.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while self.session is not None and os.path.exists(self.settings.socket):
+            self.session.take_work()  # lets the session see its connection
+            if self.session.stats()["connected"] or time.monotonic() > deadline:
+                return
+            time.sleep(START_POLL_SECONDS)
+
+    def turn_off(self, reason: str) -> None:
+        """From here on every request runs without a cache."""
+        log.warning("Blockyard stays off, all requests run without it: %s", reason)
+        if self.session is not None:
+            # vLLM waits for the loads in it; they fail, or succeed if they are quick.
+            self._left = self._take_work()
+        self.shutdown()
+
+    @guarded(lambda: None)
+    def on_new_request(self, request: Any) -> None:
+        """Opens the request and asks for its blocks, or leaves it alone."""
+        if self.session is None:
+            return
+        identity = self._adapters.identity_of(request)
+        if identity is None:
+            return
+        prompt = request.num_prompt_tokens // self.tokens
+        self._tracked[request.request_id] = Tracked(request, prompt)
+        lookup = self.settings.load and not getattr(request, "skip_reading_prefix_cache", False)
+        self.session.open(
+            request.request_id,
+            request.num_preemptions,
+            request.all_token_ids,
+            identity,
+            lookup=lookup,
+            store=self.settings.store,
+        )
+
+    @guarded(lambda: NO_HIT)
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens that can be loaded beyond the local hit; None while that is not known yet."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None or tracked.failed == request.num_preemptions:
+            return NO_HIT
+        local = num_computed_tokens // self.tokens
+        hit = self.session.hit(request.request_id, request.num_preemptions, local)
+        if hit is None:
+            return None, False
+        tracked.hit = min(hit.blocks, request.num_tokens // self.tokens - local)
+        if tracked.hit <= 0:
+            return NO_HIT
+        tracked.first = local
+        tracked.sources = hit.sources
+        return tracked.hit * self.tokens, True
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Starts the load for which vLLM has allocated blocks, or lets the pins go."""
+        tracked = self._tracked.get(request.request_id)
+        if num_external_tokens <= 0:
+            if tracked is not None:
+                self._pass_by(request, tracked)
+        elif tracked is None or not self._load(request, tracked, blocks, num_external_tokens):
+            # vLLM waits for this load now: the workers will report it as failed. Not tracked it
+            # is when the connector was turned off since it was promised.
+            self._failed.append(request.request_id)
+
+    @guarded(lambda: None)
+    def _pass_by(self, request: Any, tracked: Tracked) -> None:
+        if tracked.hit:
+            tracked.hit = 0
+            self.session.release_hit(request.request_id, request.num_preemptions)
+
+    @guarded(lambda: False)
+    def _load(self, request: Any, tracked: Tracked, blocks: Any, tokens: int) -> bool:
+        """True when the session has taken the load over, be it to say that it failed."""
+        rid, generation = request.request_id, request.num_preemptions
+        first, count = tracked.first, tokens // self.tokens
+        tracked.hit = 0
+        targets = [list(ids[first : first + count]) for ids in blocks.get_block_ids()]
+        if len(targets) != self.groups or any(
+            len(ids) != count or min(ids, default=0) < 1 for ids in targets
+        ):
+            raise ValueError(
+                f"request {rid}: vLLM allocated {[len(ids) for ids in targets]} blocks for a load"
+                f" of blocks {first}..{first + count - 1} in {self.groups} groups"
+            )
+        self.session.load(rid, generation, first, targets)
+        return True
+
+    def get_external_cache_hit_sources(self, request: Any, tokens: int) -> Mapping[Any, int]:
+        """Tokens of the planned load by the tier in which the agent found them."""
+        if CacheHitSource is None or tokens <= 0:
+            return {}
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return {CacheHitSource.EXTERNAL_UNSPECIFIED: tokens}
+        blocks = tokens // self.tokens
+        disk = tracked.sources[:blocks].count(SOURCE_DISK) * self.tokens
+        split = {CacheHitSource.HOST: tokens - disk, CacheHitSource.DISK: disk}
+        return {source: count for source, count in split.items() if count}
+
+    def build_connector_meta(self, output: Any) -> StepMetadata:
+        """The copies of this step: loads planned, and stores that the agent granted."""
+        if self.session is not None:
+            self._follow(output)
+            work = self._take_work()
+        else:
+            work, self._left = self._left, EMPTY_WORK
+        if not work and not self._failed:
+            return EMPTY
+        failed = tuple(self._failed)
+        self._failed.clear()
+        return StepMetadata(work, failed)
+
+    @guarded(lambda: None)
+    def _follow(self, output: Any) -> None:
+        self._offers.follow(self.session, output)
+
+    @guarded(lambda: EMPTY_WORK)
+    def _take_work(self) -> Work:
+        return self.session.take_work()
+
+    @guarded(lambda: None)
+    def request_finished(self, request: Any, block_ids: Sequence[Sequence[int]]) -> None:
+        """The engine's last word on a request: offers what is left, delays nothing."""
+        rid = request.request_id
+        tracked = self._tracked.get(rid)
+        if tracked is None:
+            return
+        self._offers.last(self.session, tracked, block_ids)
+        self._offers.forget(rid)
+        del self._tracked[rid]
+        self.session.finished(rid)
+
+    def update_connector_output(self, output: Any) -> None:
+        """What the workers report after a step: nothing, most of the time."""
+        report = getattr(output, "kv_connector_worker_meta", None)
+        failed = getattr(output, "failed_recving", None)
+        if report is not None or failed:
+            self._settle(report, failed or ())
+
+    @guarded(lambda: None)
+    def _settle(self, report: Any, failed: Iterable[str]) -> None:
+        for rid in failed:
+            tracked = self._tracked.get(rid)
+            if tracked is not None:
+                tracked.failed = tracked.request.num_preemptions
+        if self.session is not None and isinstance(report, WorkerReport) and report.done:
+            self.session.settle(report.done)
+
+    @guarded(lambda: False)
+    def busy(self) -> bool:
+        """Whether the engine must keep stepping for copies in flight."""
+        return self.session is not None and self.session.busy()
+
+    @guarded(lambda: False)
+    def frees_soon(self) -> bool:
+        """Whether stores are about to release blocks that vLLM could use instead of preempting."""
+        return self.blocks is not None and self.blocks.held_count() > 0 and self.blocks.frees_soon()
+
+    def reset_cache(self) -> bool:
+        """From here on nothing stored before is served; True when that is certain."""
+        if self.session is None:
+            return True
+        try:
+            return bool(self.session.reset())
+        except Exception as err:
+            self.faults.note("reset_cache", err)
+            self.turn_off("a reset failed, so what is stored may be of other weights")
+            return True
+
+    def shutdown(self) -> None:
+        """Ends the session."""
+        session, self.session = self.session, None
+        self._tracked.clear()
+        self._offers.clear()
+        if session is not None:
+            try:
+                session.close()
+            except Exception as err:
+                self.faults.note("shutdown", err)

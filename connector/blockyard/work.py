@@ -1,0 +1,84 @@
+"""What travels from the scheduler to the workers and back, through the engine's own channels.
+
+Flat: ints, strings and packed bytes, because the engine pickles it in every step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Load(NamedTuple):
+    """Slots to copy into device blocks, for one request.
+
+    slots: packed slots. blocks: packed u32 device block ids, as many for each KV group as there
+    are slots, the groups one after the other. All jobs of a request's load are in one Work. A load
+    without slots could not begin: workers report it failed, so that the engine hears of it.
+    """
+
+    job: int
+    rid: str
+    slots: bytes
+    blocks: bytes
+
+
+class Store(NamedTuple):
+    """Device blocks to copy into granted slots. slots and blocks are as in Load."""
+
+    job: int
+    slots: bytes
+    blocks: bytes
+
+
+class Work:
+    """The copies of one step. False when there are none."""
+
+    __slots__ = ("loads", "stores")
+
+    def __init__(self, loads: list[Load] | None = None, stores: list[Store] | None = None) -> None:
+        self.loads: list[Load] = [] if loads is None else loads
+        self.stores: list[Store] = [] if stores is None else stores
+
+    def __bool__(self) -> bool:
+        return bool(self.loads or self.stores)
+
+    def __getstate__(self) -> tuple[list[tuple], list[tuple]]:
+        # Plain tuples: a class name for each record would be most of the bytes.
+        return [tuple(load) for load in self.loads], [tuple(store) for store in self.stores]
+
+    def __setstate__(self, state: tuple[list[tuple], list[tuple]]) -> None:
+        self.loads = [Load._make(load) for load in state[0]]
+        self.stores = [Store._make(store) for store in state[1]]
+
+    def __repr__(self) -> str:
+        return f"Work(loads={self.loads!r}, stores={self.stores!r})"
+
+
+#: What a step without copies carries. Shared: nobody may add to it.
+EMPTY_WORK = Work()
+
+
+class Done:
+    """Jobs that workers have ended: job -> [workers that succeeded, workers that failed]."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: dict[int, list[int]] | None = None) -> None:
+        self.jobs: dict[int, list[int]] = {} if jobs is None else jobs
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs)
+
+    def add(self, job: int, ok: bool) -> None:
+        """One worker has ended its part of a job."""
+        self.jobs.setdefault(job, [0, 0])[0 if ok else 1] += 1
+
+    def merge(self, other: Done) -> None:
+        """Adds what another worker reports. other stays as it is."""
+        for job, (ok, failed) in other.jobs.items():
+            mine = self.jobs.setdefault(job, [0, 0])
+            mine[0] += ok
+            mine[1] += failed
+
+    def __repr__(self) -> str:
+        return f"Done({self.jobs!r})"

@@ -1,0 +1,212 @@
+"""A worker's connection to the agent: made again whenever it ends, until the worker is closed.
+
+Used by one thread, the worker's. Nothing here waits: service() does what can be done now and says
+by due() when it wants to be called again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from . import frames
+from .extents import Extents
+from .frames import HelloFields, RegisterFields
+from .transport import Frame, Link, LinkClosed, LinkFull
+
+_log = logging.getLogger(__name__)
+
+_RETRY_FIRST = 0.02
+_RETRY_LAST = 0.5
+_RETRY_SESSION = 0.05  # while the agent is there and the scheduler has not come yet,
+_SESSION_TRIES = 100  # for so many tries
+_ANSWER_SECONDS = 5.0
+_STATS_SECONDS = 1.0
+_FRAMES_AT_A_TIME = 64
+
+_OFF = "off"
+_GREETING = "greeting"  # HELLO or REGISTER is not answered yet
+_JOINED = "joined"
+
+
+class WorkerLink:
+    """Joins the session that a worker's id and rank have, as often as it takes.
+
+    extents gets what the agent announces. counters are the worker's, sent in STATS when they
+    have changed and send_stats is set; `errors` among them counts connections that ended.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        hello: HelloFields,
+        register: RegisterFields,
+        extents: Extents,
+        counters: dict[str, int],
+        send_stats: bool,
+    ) -> None:
+        self._path = path
+        self._hello = frames.encode_hello("worker", hello)
+        self._register = register
+        self._extents = extents
+        self._counters = counters
+        self._send_stats = send_stats
+        self._link: Link | None = None
+        self._state = _OFF
+        self._answer = 0  # correlation of the answer that is waited for
+        self._due = 0.0  # when off: next try; when greeting: give up
+        self._retry = _RETRY_FIRST
+        self._tries = 0  # without success, to join a session that is not there
+        self._tried = 0.0  # when the last try was
+        self._said = ""  # the last reason that was logged, not to repeat it
+        self._base: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
+        self._stats_due = 0.0
+
+    @property
+    def joined(self) -> bool:
+        """Whether the agent sends this worker its loads."""
+        return self._state == _JOINED
+
+    def fileno(self) -> int:
+        """The connection's descriptor, to wait for; -1 while there is none."""
+        return -1 if self._link is None else self._link.fileno()
+
+    def due(self) -> float | None:
+        """When service() has something to do though nothing has arrived; None: never."""
+        if self._state != _JOINED:
+            return self._due
+        if self._send_stats and self._counters != self._sent:
+            return self._stats_due
+        return None
+
+    def hurry(self) -> None:
+        """There is work, so there is a session: tries to join it now, if not just before."""
+        self._tries = 0
+        if self._link is None:
+            self._due = min(self._due, self._tried + _RETRY_FIRST)
+
+    def service(self, now: float) -> list[dict[str, Any]]:
+        """Connects, greets, maps, sends counters; returns the bodies of LOADs that have come.
+
+        The caller must see to it that no copy needs a mapping of a session before the last two
+        when it calls Extents.release_old().
+        """
+        if self._link is None:
+            if now >= self._due:
+                self._connect(now)
+            return []
+        loads: list[dict[str, Any]] = []
+        try:
+            for frame in self._link.drain(_FRAMES_AT_A_TIME):
+                if frame.type == frames.LOAD:
+                    loads.append(frame.body)
+                elif self._link is not None:
+                    self._take(frame, now)
+                elif frame.fd >= 0:
+                    os.close(frame.fd)  # it came behind the frame that ended the connection
+            if self._state == _GREETING and now >= self._due:
+                self._lose(f"no answer within {_ANSWER_SECONDS} s", now)
+            self._tell_stats(now)
+        except LinkClosed as err:
+            self._lose(str(err), now)
+        return loads
+
+    def _connect(self, now: float) -> None:
+        self._tried = now
+        try:
+            self._link = Link(self._path)
+            self._state = _GREETING
+            self._due = now + _ANSWER_SECONDS
+            self._answer = self._link.call(frames.HELLO, self._hello)
+        except (OSError, LinkClosed, LinkFull) as err:
+            self._lose(f"{self._path}: {err}", now, logging.INFO)
+
+    def _take(self, frame: Frame, now: float) -> None:
+        if frame.type == frames.EXTENT_READY:
+            try:
+                self._extents.add(frame.body, frame.fd)
+            except (ValueError, OSError, RuntimeError) as err:
+                # A worker that lacks an extent fails every load from there: better not to be one.
+                self._lose(str(err), now)
+        elif frame.type == frames.ERROR and frame.corr == self._answer:
+            body = frame.body
+            reason = f"refused: {body['code']}: {body['text']}"
+            if body["code"] == frames.NOT_FOUND and self._tries < _SESSION_TRIES:
+                self._tries += 1
+                self._retry = min(self._retry, _RETRY_SESSION)
+                self._lose(reason, now, logging.INFO)
+            else:
+                self._lose(reason, now)
+        elif frame.type == frames.ERROR:
+            self._say(f"refused: {frame.body['code']}: {frame.body['text']}", logging.WARNING)
+        elif frame.type == frames.WELCOME:
+            self._welcome(frame.body, now)
+        elif frame.type == frames.OK and frame.corr == self._answer:
+            self._state = _JOINED
+            self._retry = _RETRY_FIRST
+            self._tries = 0
+            self._base = dict(self._counters)
+            self._sent = dict(self._counters)
+            self._stats_due = now + _STATS_SECONDS
+            self._say(f"joined the agent at {self._path}", logging.INFO)
+
+    def _welcome(self, welcome: dict[str, Any], now: float) -> None:
+        own = self._register
+        if own.offset + own.block_bytes > welcome["block_bytes"]:
+            self._lose(
+                f"share: {own.block_bytes} bytes from {own.offset} on, but the session's blocks "
+                f"have {welcome['block_bytes']}",
+                now,
+            )
+            return
+        self._extents.begin_session(welcome["slot_bytes"])
+        assert self._link is not None
+        try:
+            self._answer = self._link.call(frames.REGISTER, frames.encode_register(own))
+        except (LinkFull, LinkClosed) as err:
+            self._lose(str(err), now)
+
+    def _lose(self, reason: str, now: float, level: int = logging.WARNING) -> None:
+        """Ends the connection and plans the next."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+            if self._state == _JOINED:
+                self._counters["errors"] += 1
+        self._state = _OFF
+        self._due = now + self._retry
+        self._retry = min(2 * self._retry, _RETRY_LAST)
+        self._say(f"no agent: {reason}", level)
+
+    def _say(self, text: str, level: int) -> None:
+        if text != self._said:
+            _log.log(level, "%s", text)
+        self._said = text
+
+    def _tell_stats(self, now: float) -> None:
+        if self._state != _JOINED or self.due() is None or now < self._stats_due:
+            return
+        assert self._link is not None
+        self._sent = dict(self._counters)
+        self._stats_due = now + _STATS_SECONDS
+        counters = {name: n - self._base.get(name, 0) for name, n in self._sent.items()}
+        try:
+            self._link.tell(frames.STATS, frames.encode_stats(counters))
+        except LinkFull:
+            pass  # the next ones say it too
+
+    def close(self) -> None:
+        """Leaves the session. No copy may be in flight."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        try:
+            if self._state == _JOINED:
+                link.call(frames.BYE, frames.encode_bye("worker ends"))
+                link.wait(_RETRY_LAST)  # the answer, so that it does not look like a death
+        except (LinkClosed, LinkFull):
+            pass
+        self._state = _OFF
+        link.close()

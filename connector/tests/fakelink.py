@@ -1,0 +1,143 @@
+"""Parts of fakeagent: memory, sessions, and a link and a packer that a test moves on."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from blockyard.msgpack import decode
+from blockyard.packer import Pack, Packer
+from blockyard.transport import Frame, LinkClosed, LinkFull
+
+if TYPE_CHECKING:
+    from tests.fakeagent import FakeAgent
+
+PAGE = 2  # tokens per block
+
+
+class Violation(AssertionError):
+    """The connector has done what it must not."""
+
+
+@dataclasses.dataclass
+class Memory:
+    """What a slot holds. state: free, granted, resident, or away: out of use for good."""
+
+    generation: int = 0
+    state: str = "free"
+    key: Any = None  # identity of the block
+    content: Any = None
+    pins: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+
+
+class Open:
+    """An open request of a session, or an earlier generation that holds grants."""
+
+    def __init__(self, generation: int, identity: tuple, tokens: list[int]) -> None:
+        self.generation = generation
+        self.identity = identity
+        self.tokens = tokens
+        self.pins: dict[int, int] = {}  # block -> slot
+        self.grants: dict[int, Any] = {}  # slot -> key
+        self.broken = False
+
+    def key(self, block: int) -> tuple:
+        return (*self.identity, *self.tokens[: (block + 1) * PAGE])
+
+
+class Session:
+    def __init__(self, number: int, nonce: int, weights: str) -> None:
+        self.number = number
+        self.nonce = nonce
+        self.weights = weights
+        self.requests: dict[int, Open] = {}
+        self.superseded: dict[tuple[int, int], Open] = {}
+        self.held: Open | None = None
+        self.resumed = False
+        self.bye = False
+
+    def all(self) -> list[Open]:
+        extra = [self.held] if self.held is not None else []
+        return [*self.requests.values(), *self.superseded.values(), *extra]
+
+
+class FakeLink:
+    """What transport.Link is to a connection, with queues that the test moves on."""
+
+    def __init__(self, agent: FakeAgent) -> None:
+        self.agent = agent
+        self.session: Session | None = None
+        self.sent: deque[tuple[int, int, dict]] = deque()
+        self.answers: deque[Frame] = deque()  # made, and not arrived yet
+        self.arrived: deque[Frame] = deque()
+        self.closed = False
+        self._corr = 0
+
+    def _send(self, frame_type: int, corr: int, body: bytes) -> None:
+        if self.closed:
+            raise LinkClosed("closed")
+        if self.agent.full(frame_type):
+            raise LinkFull("full")
+        self.sent.append((frame_type, corr, decode(body)))
+
+    def call(self, frame_type: int, body: bytes) -> int:
+        self._corr += 1
+        self._send(frame_type, self._corr, body)
+        return self._corr
+
+    def tell(self, frame_type: int, body: bytes) -> None:
+        self._send(frame_type, 0, body)
+
+    def drain_into(self, into: deque, limit: int = 64) -> int:
+        n = 0
+        while self.arrived and n < limit:
+            into.append(self.arrived.popleft())
+            n += 1
+        if not n and self.closed:
+            raise LinkClosed("closed")
+        return n
+
+    def drain(self, limit: int = 64) -> list[Frame]:
+        """The keeper's way to receive: everything is handled and arrives at once."""
+        while self.sent and not self.closed:
+            self.agent.handle(self)
+        self.arrived.extend(self.answers)
+        self.answers.clear()
+        out: deque[Frame] = deque()
+        self.drain_into(out, limit)
+        return list(out)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def answer(self, frame_type: int, corr: int, **body: Any) -> None:
+        self.answers.append(Frame(frame_type, corr, body, -1))
+
+
+class HandPacker(Packer):
+    """The packer without its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: deque[Pack] = deque()
+
+    def submit(self, pack: Pack) -> None:
+        self.queue.append(pack)
+
+    def pack_one(self) -> None:
+        if not self.queue:
+            return
+        pack = self.queue.popleft()
+        try:
+            self._send_all(pack)
+        except Exception as err:
+            pack.error = type(err).__name__
+        self.done.append(pack)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,110 @@
+"""Stand-in for the base classes of vLLM's connectors: the members that the connector relies on."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class KVConnectorTransferResults:
+    """What a worker says of transfers that have ended."""
+
+    finished_sending: set[str] = field(default_factory=set)
+    finished_recving: set[str] = field(default_factory=set)
+    failed_recving: set[str] = field(default_factory=set)
+
+
+class SupportsHMA(ABC):
+    """A connector that works with several KV cache groups."""
+
+    @abstractmethod
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        """The last word on a request."""
+
+
+class KVConnectorRole(enum.Enum):
+    """Where an instance lives."""
+
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class KVConnectorMetadata(ABC):  # noqa: B024
+    """Scheduler to workers."""
+
+
+class KVConnectorHandshakeMetadata(ABC):  # noqa: B024
+    """Workers to scheduler, once."""
+
+
+class KVConnectorWorkerMetadata(ABC):
+    """Workers to scheduler, every step."""
+
+    @abstractmethod
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        """The sum of two workers'."""
+
+
+class KVConnectorBase_V1(ABC):
+    """A connector."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        self._connector_metadata: KVConnectorMetadata | None = None
+        self._vllm_config = vllm_config
+        self._kv_transfer_config = vllm_config.kv_transfer_config
+        self._kv_cache_config = kv_cache_config
+        self._role = role
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Before a step."""
+        self._connector_metadata = connector_metadata
+
+    def clear_connector_metadata(self) -> None:
+        """After a step."""
+        self._connector_metadata = None
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """The scheduler has its cache manager."""
+        self.bind_gpu_block_pool(kv_cache_manager.block_pool)
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """The scheduler has its block pool."""
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Failures by block."""
+        return set()
+
+    @abstractmethod
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """In every step."""
+
+    @abstractmethod
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """In every layer."""
+
+    @abstractmethod
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """In every layer."""
+
+    @abstractmethod
+    def wait_for_save(self) -> None:
+        """At the end of every step."""
+
+    @abstractmethod
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens that can be loaded."""
+
+    @abstractmethod
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Blocks were allocated."""
+
+    @abstractmethod
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """What workers are told in this step."""

@@ -1,0 +1,3 @@
+"""Stand-in for vllm.version."""
+
+__version__ = "0.32.0"

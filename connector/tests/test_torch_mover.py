@@ -1,0 +1,175 @@
+"""CudaMover with a stand-in for the driver: plain memory, streams and events played by a test."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import random
+import unittest
+
+from blockyard import torch_mover
+from blockyard.mover import GeometryError, Pages
+from blockyard.torch_mover import CudaMover
+
+
+class FakeEvent:
+    """Reached when its stream has worked."""
+
+    def __init__(self) -> None:
+        self.reached = False
+
+    def query(self) -> bool:
+        return self.reached
+
+
+class FakeStream:
+    """Keeps copies until work() makes them, which stops at an event that is not reached."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[FakeEvent | None, list[tuple[int, int, int]], FakeEvent]] = []
+
+    def work(self) -> None:
+        while self.queue:
+            fence, runs, event = self.queue[0]
+            if fence is not None and not fence.reached:
+                return
+            for to, source, size in runs:
+                ctypes.memmove(to, source, size)
+            event.reached = True
+            del self.queue[0]
+
+
+class FakeDriver:
+    def __init__(self) -> None:
+        self.streams: list[FakeStream] = []
+        self.calls: list[bool] = []
+        self.registered: list[int] = []
+        self.unregistered: list[int] = []
+        self.error = 0
+
+    def stream(self) -> FakeStream:
+        self.streams.append(FakeStream())
+        return self.streams[-1]
+
+    def fence(self) -> FakeEvent:
+        return FakeEvent()
+
+    def copy(
+        self,
+        stream: FakeStream,
+        fence: FakeEvent | None,
+        to: list[int],
+        source: list[int],
+        sizes: list[int],
+        load: bool,
+    ) -> FakeEvent:
+        self.calls.append(load)
+        event = FakeEvent()
+        stream.queue.append((fence, list(zip(to, source, sizes, strict=True)), event))
+        return event
+
+    def register(self, address: int, size: int) -> int:
+        self.registered.append(address)
+        return self.error
+
+    def unregister(self, address: int) -> int:
+        self.unregistered.append(address)
+        return self.error
+
+
+BLOCKS, LAYERS, PAGE = 8, 3, 64
+
+
+class CudaCase(unittest.TestCase):
+    def setUp(self) -> None:
+        rng = random.Random(4)
+        size = BLOCKS * LAYERS * PAGE
+        self.kv = (ctypes.c_char * size).from_buffer_copy(rng.randbytes(size))
+        self.slots = (ctypes.c_char * size).from_buffer_copy(rng.randbytes(size))
+        base, limit = ctypes.addressof(self.kv), ctypes.addressof(self.kv) + size
+        described = [
+            (base + n * BLOCKS * PAGE, PAGE, PAGE, n * PAGE, 0, limit) for n in range(LAYERS)
+        ]
+        self.driver = FakeDriver()
+        self.mover = CudaMover(Pages(described, BLOCKS, "cuda:0"), self.driver)
+        self.loads, self.stores = self.driver.streams
+
+    def slot(self, number: int) -> int:
+        return ctypes.addressof(self.slots) + number * LAYERS * PAGE
+
+    def block(self, number: int) -> bytes:
+        pieces = (self.kv.raw[(n * BLOCKS + number) * PAGE :][:PAGE] for n in range(LAYERS))
+        return b"".join(pieces)
+
+
+class Copies(CudaCase):
+    def test_a_store_and_a_load_of_it_move_every_byte(self) -> None:
+        want = [self.block(5), self.block(2)]
+        stored = self.mover.store([self.slot(0), self.slot(1)], [[5, 2]], None)
+        self.stores.work()
+        self.assertTrue(stored.done())
+        self.assertEqual(self.slots.raw[: 2 * LAYERS * PAGE], b"".join(want))
+        loaded = self.mover.load([self.slot(1), self.slot(0)], [[6, 7]], None)
+        self.loads.work()
+        self.assertTrue(loaded.done())
+        self.assertEqual([self.block(7), self.block(6)], want)
+        self.assertEqual(self.driver.calls, [False, True])
+
+    def test_a_copy_ends_with_its_event_and_waits_for_its_fence(self) -> None:
+        fence = self.mover.fence()
+        assert isinstance(fence, FakeEvent)
+        copy = self.mover.store([self.slot(0)], [[1]], fence)
+        self.stores.work()
+        self.assertFalse(copy.done(), "the engine has yet to compute the block")
+        fence.reached = True
+        self.stores.work()
+        self.assertTrue(copy.done())
+
+    def test_a_load_does_not_stand_behind_a_store_that_waits(self) -> None:
+        self.mover.store([self.slot(0)], [[1]], self.mover.fence())
+        load = self.mover.load([self.slot(1)], [[2]], None)
+        self.stores.work()
+        self.loads.work()
+        self.assertTrue(load.done())
+
+    def test_a_block_outside_the_pool_queues_nothing(self) -> None:
+        for copy in (self.mover.load, self.mover.store):
+            with self.assertRaises(GeometryError):
+                copy([self.slot(0)], [[BLOCKS]], None)
+        self.assertEqual(self.driver.calls, [])
+
+    def test_no_load_may_begin_without_a_fence(self) -> None:
+        self.assertTrue(self.mover.needs_fence)
+
+
+class Pinning(CudaCase):
+    def test_what_was_pinned_is_unpinned_once(self) -> None:
+        self.mover.on_map(4096, 100)
+        self.mover.on_unmap(4096, 100)
+        self.mover.on_unmap(4096, 100)
+        self.assertEqual((self.driver.registered, self.driver.unregistered), ([4096], [4096]))
+
+    def test_memory_that_cannot_be_pinned_is_used_all_the_same_and_said_once(self) -> None:
+        self.driver.error = 2
+        with self.assertLogs("blockyard.torch_mover", "WARNING") as logs:
+            self.mover.on_map(4096, 100)
+            self.mover.on_map(8192, 100)
+        self.assertEqual(len(logs.output), 1)
+        self.mover.on_unmap(4096, 100)
+        self.assertEqual(self.driver.unregistered, [])
+
+
+class Torch(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
+    def test_a_machine_without_a_driver_is_told_so(self) -> None:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            with self.assertRaisesRegex(GeometryError, "no CUDA driver"):
+                torch_mover.TorchDriver("cuda:0")
+        else:
+            self.skipTest("there is a CUDA driver")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,165 @@
+"""The scheduler role: what vLLM's hooks make of requests and loads."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from types import SimpleNamespace as Bag
+from unittest import mock
+
+from blockyard.request import Hit
+from blockyard.settings import Settings
+from blockyard.work import Done
+from tests.vllm_case import TOKENS, Case
+from tests.vllm_fakes import step
+
+from blockyard.vllm import scheduler as scheduler_module  # isort: skip
+from blockyard.vllm.records import EMPTY, WorkerReport  # isort: skip
+from blockyard.vllm.scheduler import NO_HIT, VllmScheduler  # isort: skip
+
+
+class Opening(Case):
+    def test_a_request_is_opened_with_its_live_list_of_tokens(self) -> None:
+        req = self.open(10)
+        ((rid, generation, tokens, identity),) = self.session.take("open")
+        self.assertEqual((rid, generation, tuple(identity)), (req.request_id, 0, ("", "", "")))
+        self.assertIs(tokens, req.all_token_ids)
+
+    def test_a_salt_is_part_of_the_identity_and_a_long_one_is_hashed(self) -> None:
+        self.open(10, cache_salt="tenant")
+        self.open(10, cache_salt="x" * 2000)
+        first, second = (call[3] for call in self.session.take("open"))
+        self.assertEqual(first.salt, "tenant")
+        self.assertTrue(second.salt.startswith("sha256:"))
+
+    def test_what_tokens_do_not_describe_is_left_alone(self) -> None:
+        for changes in (
+            {"mm_features": [object()]},
+            {"prompt_embeds": object()},
+            {"prompt_is_token_ids": [True]},
+            {"prompt_token_ids": None},
+            {"resumable": True},
+            {"lora_request": Bag(lora_int_id=1, lora_name="a", lora_path="/nowhere")},
+        ):
+            req = self.open(10, **changes)
+            with self.subTest(**changes):
+                self.assertEqual(self.session.calls, [])
+                self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), NO_HIT)
+                self.alloc(req, 0, [1, 2])
+                self.assertIs(self.side.build_connector_meta(step([(req, [[1, 2]])])), EMPTY)
+                self.side.request_finished(req, [[1, 2]])
+                self.assertEqual(self.session.calls, [])
+        self.assertEqual(len(self.side.faults.counts), 5)
+
+    def test_a_request_may_ask_not_to_read(self) -> None:
+        session = mock.Mock()
+        self.side = VllmScheduler(Settings(), session, TOKENS, 1)
+        self.open(10, skip_reading_prefix_cache=True)
+        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": True})
+        self.side = VllmScheduler(Settings(load=False, store=False), session, TOKENS, 1)
+        self.open(10)
+        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": False})
+
+
+class Starting(Case):
+    def test_an_engine_that_starts_waits_for_its_session_but_not_for_long(self) -> None:
+        connected = [0, 0, 0, 1]
+        session = mock.Mock(**{"stats.side_effect": lambda: {"connected": connected.pop(0)}})
+        with tempfile.NamedTemporaryFile() as socket:
+            VllmScheduler(Settings(socket=socket.name), session, TOKENS, 1).await_agent()
+            self.assertEqual(connected, [])
+            connected = [0] * 100_000
+            with mock.patch.object(scheduler_module, "START_SECONDS", 0.01):
+                VllmScheduler(Settings(socket=socket.name), session, TOKENS, 1).await_agent()
+        self.assertGreater(len(connected), 0)
+
+    def test_without_an_agent_it_does_not_wait(self) -> None:
+        session = mock.Mock(**{"stats.return_value": {"connected": 0}})
+        VllmScheduler(Settings(socket="/nowhere.sock"), session, TOKENS, 1).await_agent()
+        self.assertEqual(session.stats.call_count, 0)
+
+
+class Loading(Case):
+    def test_undecided_then_a_hit_of_the_whole_prompt(self) -> None:
+        req = self.open(12)
+        self.session.answer = None
+        self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (None, False))
+        self.session.answer = Hit(3, b"\1\2\1")
+        for _ in range(3):  # vLLM asks again as long as it has no blocks
+            self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (12, True))
+        self.alloc(req, 12, [5, 6, 7])
+        self.assertEqual(self.session.take("load"), [(req.request_id, 0, 0, [[5, 6, 7]])])
+
+    def test_the_load_begins_behind_the_local_hit(self) -> None:
+        self.make(groups=2)
+        req = self.open(20)
+        self.session.answer = Hit(2, b"\1\1")
+        self.assertEqual(self.side.get_num_new_matched_tokens(req, 8), (8, True))
+        self.assertEqual(self.session.take("hit"), [(req.request_id, 0, 2)])
+        self.alloc(req, 8, [1, 2, 3, 4, 9], [11, 12, 13, 14, 19])
+        self.assertEqual(self.session.take("load"), [(req.request_id, 0, 2, [[3, 4], [13, 14]])])
+
+    def test_a_hit_never_exceeds_the_tokens_of_the_request(self) -> None:
+        req = self.open(11)
+        self.session.answer = Hit(9, b"\1" * 9)
+        self.assertEqual(self.side.get_num_new_matched_tokens(req, 4), (4, True))
+
+    def test_a_hit_that_vllm_does_not_load_is_let_go(self) -> None:
+        req = self.open(40)
+        self.session.answer = Hit(2, b"\1\1")
+        self.side.get_num_new_matched_tokens(req, 0)
+        for _ in range(2):
+            self.alloc(req, 0, [1])
+        self.assertEqual(self.session.take("release_hit"), [(req.request_id, 0)])
+
+    @unittest.skipIf(scheduler_module.CacheHitSource is None, "vLLM before 0.32 does not ask")
+    def test_sources_add_up_to_the_tokens_asked_about(self) -> None:
+        req = self.open(40)
+        self.session.answer = Hit(4, b"\1\2\1\2")
+        self.side.get_num_new_matched_tokens(req, 0)
+        self.alloc(req, 16, [1, 2, 3, 4])
+        split = self.side.get_external_cache_hit_sources(req, 16)
+        self.assertEqual({k.value: v for k, v in split.items()}, {"host": 8, "disk": 8})
+        split = self.side.get_external_cache_hit_sources(req, 4)
+        self.assertEqual({k.value: v for k, v in split.items()}, {"host": 4})
+        self.assertEqual(self.side.get_external_cache_hit_sources(req, 0), {})
+
+    def test_a_load_into_blocks_that_make_no_sense_is_failed_by_the_workers_once(self) -> None:
+        for ids in ([1], [0, 1]):
+            self.side.faults.counts.clear()
+            req = self.open(40)
+            self.session.answer = Hit(2, b"\1\1")
+            self.side.get_num_new_matched_tokens(req, 0)
+            with self.assertLogs("blockyard.vllm", "ERROR"):
+                self.alloc(req, 8, ids)
+            metadata = self.side.build_connector_meta(step())
+            self.assertEqual(metadata.failed, (req.request_id,))
+            self.assertIs(self.side.build_connector_meta(step()), EMPTY)
+
+    def test_a_load_that_the_session_refuses_is_failed_by_the_session(self) -> None:
+        req = self.open(40)
+        self.session.answer, self.session.loads = Hit(2, b"\1\1"), False
+        self.side.get_num_new_matched_tokens(req, 0)
+        self.alloc(req, 8, [1, 2])
+        self.assertIs(self.side.build_connector_meta(step()), EMPTY)
+
+    def test_after_a_failed_load_the_answer_is_miss_until_the_next_preemption(self) -> None:
+        req = self.open(40)
+        self.session.answer = Hit(2, b"\1\1")
+        self.side.get_num_new_matched_tokens(req, 0)
+        self.alloc(req, 8, [1, 2])
+        self.side.update_connector_output(Bag(failed_recving={req.request_id, "unknown"}))
+        self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), NO_HIT)
+        req.num_preemptions = 1
+        self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (8, True))
+
+    def test_reports_are_settled(self) -> None:
+        done = Done({7: [1, 0]})
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=WorkerReport(done)))
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=None))
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=object()))
+        self.assertEqual(self.session.take("settle"), [(done,)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,214 @@
+"""The scheduler role: which blocks are offered when, and references on device blocks."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from typing import Any
+from unittest import mock
+
+from blockyard.request import Hit
+from tests import vllm_fakes as fakes
+from tests.vllm_case import TOKENS, Case
+from tests.vllm_fakes import step
+
+from blockyard.vllm import blocks as blocks_module  # isort: skip
+from blockyard.vllm.blocks import PoolBlocks  # isort: skip
+from blockyard.vllm.offers import DECODED_BLOCKS  # isort: skip
+
+
+class Storing(Case):
+    def computed(self) -> list[tuple]:
+        return [call[2:] for call in self.session.take("computed")]
+
+    def test_chunked_prefill_is_offered_one_step_behind(self) -> None:
+        req = self.open(10)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.assertEqual(self.computed(), [], "nothing of this step is computed yet")
+        self.advance(req, 8)
+        self.side.build_connector_meta(step(cached=[(req, [[3]])]))
+        self.assertEqual(self.computed(), [(2, [[1, 2]])])
+        self.advance(req, 2)
+
+    def decode(self, req: Any, steps: int, first_block: int) -> list[int]:
+        """Runs a request alone; how many leading blocks each offer had."""
+        offers = []
+        for number in range(steps):
+            req.all_token_ids.append(number)
+            new = [[first_block + number]] if req.num_computed_tokens % TOKENS == 0 else None
+            self.side.build_connector_meta(step(cached=[(req, new)]))
+            offers += [blocks for blocks, _ in self.computed()]
+            self.advance(req, 1)
+        return offers
+
+    def test_the_prompt_is_offered_at_once_and_decoded_blocks_several_at_a_time(self) -> None:
+        req = self.open(7)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 7)
+        offers = self.decode(req, 20 * TOKENS, 3)
+        self.assertEqual(offers, [1, 1 + DECODED_BLOCKS, 1 + 2 * DECODED_BLOCKS])
+
+    def test_requests_in_step_with_one_another_do_not_all_offer_in_one_step(self) -> None:
+        running = [self.open(8) for _ in range(5)]
+        self.side.build_connector_meta(step([(r, [[1, 2, 3]]) for r in running]))
+        for req in running:
+            self.advance(req, 8)
+        offers = []
+        for _ in range(4):
+            self.side.build_connector_meta(step(cached=[(r, None) for r in running]))
+            offers.append(len(self.computed()))
+        self.assertEqual(offers, [2, 2, 1, 0])
+
+    def test_tokens_that_are_not_confirmed_are_not_offered(self) -> None:
+        req = self.open(8)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 8)
+        req.num_output_placeholders = 1  # asynchronous: the sampled token has not come back
+        self.side.build_connector_meta(step(cached=[(req, [[3]])]))
+        self.assertEqual(self.computed(), [(1, [[1]])])
+        self.advance(req, 1)
+        req.all_token_ids.append(99)
+        self.side.build_connector_meta(step(cached=[(req, None)]))
+        self.assertEqual(self.computed(), [(2, [[1, 2]])], "without another new block")
+
+    def test_rejected_drafts_are_never_beyond_real_tokens(self) -> None:
+        req = self.open(4)
+        self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))
+        self.advance(req, 9)  # drafts were computed too
+        self.side.build_connector_meta(step(cached=[(req, None)]))
+        self.assertEqual(self.computed(), [(1, [[1]])])
+
+    def test_a_preempted_request_offers_only_blocks_of_its_new_list(self) -> None:
+        req = self.open(8)
+        self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))
+        req.num_preemptions, req.num_computed_tokens = 1, 0
+        self.side.build_connector_meta(step())
+        # Waiting for a load of its whole prompt: vLLM presets what will have been computed.
+        req.num_computed_tokens = 8
+        self.side.build_connector_meta(step())
+        self.assertEqual(self.computed(), [])
+        self.side.build_connector_meta(step(cached=[(req, [[7, 8, 9]])], resumed=[req]))
+        ((rid, generation, blocks, ids),) = self.session.take("computed")
+        self.assertEqual((generation, blocks, ids), (1, 2, [[7, 8]]))
+
+    def test_the_rest_is_offered_at_the_end_and_nothing_is_delayed(self) -> None:
+        req = self.open(6)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 6)
+        for _ in range(4):
+            req.all_token_ids.append(1)
+            self.advance(req, 1)
+        req.num_in_flight_tokens = 2  # an abort while a step is on its way
+        self.assertIsNone(self.side.request_finished(req, [[1, 2, 3]]))
+        self.assertEqual(self.computed(), [(2, [[1, 2]])])
+        self.assertEqual(self.session.take("finished"), [(req.request_id,)])
+
+    def test_aborted_while_loading_offers_nothing(self) -> None:
+        req = self.open(8)
+        self.session.answer = Hit(2, b"\1\1")
+        self.side.get_num_new_matched_tokens(req, 0)
+        self.alloc(req, 8, [1, 2])
+        req.num_computed_tokens = 8  # preset by vLLM
+        self.side.request_finished(req, [[1, 2]])
+        self.assertEqual(self.computed(), [])
+        self.assertEqual(self.session.take("finished"), [(req.request_id,)])
+
+    def test_blocks_for_which_there_was_no_room_are_offered_again_some_steps_later(self) -> None:
+        req = self.open(8)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 8)
+        self.session.room = False
+        for _ in range(40):
+            self.side.build_connector_meta(step(cached=[(req, None)]))
+        self.assertIn(len(self.session.take("computed")), (2, 3, 4))
+        self.session.room = True
+        for _ in range(40):
+            self.side.build_connector_meta(step(cached=[(req, None)]))
+        self.assertEqual(len(self.session.take("computed")), 1)
+
+    def test_a_request_that_cannot_be_offered_does_not_stop_the_others(self) -> None:
+        bad, good = self.open(8), self.open(8)
+        computed = self.session.computed
+
+        def broken(rid: str, *rest: Any) -> bool:
+            if rid == bad.request_id:
+                raise RuntimeError("this one is broken")
+            return computed(rid, *rest)
+
+        self.session.computed = broken  # type: ignore[method-assign]
+        self.side.build_connector_meta(step([(bad, [[1, 2]]), (good, [[3, 4]])]))
+        self.advance(bad, 8)
+        self.advance(good, 8)
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            for _ in range(3):
+                self.side.build_connector_meta(step(cached=[(bad, None), (good, None)]))
+        self.assertEqual(self.computed(), [(2, [[3, 4]])])
+        self.assertEqual(self.side.faults.counts.total(), 1)
+
+    def test_several_groups(self) -> None:
+        self.make(groups=2)
+        req = self.open(8)
+        self.side.build_connector_meta(step([(req, [[1, 2], [5, 6]])]))
+        self.advance(req, 8)
+        self.side.build_connector_meta(step(cached=[(req, [[3], [7]])]))
+        self.assertEqual(self.computed(), [(2, [[1, 2], [5, 6]])])
+
+    def test_rows_that_vllm_replaces(self) -> None:
+        req = self.open(8)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 8)
+        output = step()
+        output.block_table_updates = {req.request_id: [[5, 6, 7]]}
+        self.side.build_connector_meta(output)
+        self.assertEqual(self.computed(), [(2, [[5, 6]])])
+
+    def test_a_step_of_256_running_requests_costs_little(self) -> None:
+        running = [self.open(8) for _ in range(256)]
+        self.side.build_connector_meta(step([(r, [[1, 2, 3]]) for r in running]))
+        for req in running:
+            self.advance(req, 9)
+        output = step(cached=[(req, None) for req in running])
+        self.side.build_connector_meta(output)
+        best = min(self.timed(output) for _ in range(200))
+        self.assertLess(best, 50e-6)
+
+    def timed(self, output: Any) -> float:
+        began = time.perf_counter()
+        self.side.build_connector_meta(output)
+        return time.perf_counter() - began
+
+
+class Pool(unittest.TestCase):
+    def setUp(self) -> None:
+        self.pool = fakes.FakePool()
+        self.blocks = PoolBlocks(self.pool)
+
+    def test_references_balance_and_are_given_back_tail_first(self) -> None:
+        self.blocks.hold([3, 4, 5])
+        self.blocks.hold([4])
+        self.assertEqual(self.blocks.held_count(), 3)
+        self.assertEqual(self.blocks.free_count(), 60)
+        self.blocks.release([3, 4, 5])
+        self.assertEqual(self.pool.freed, [5, 3])
+        self.blocks.release([4])
+        self.assertEqual(self.pool.freed, [5, 3, 4])
+        with self.assertRaises(ValueError):
+            self.blocks.release([4])
+        self.assertEqual(self.blocks.held_count(), 0)
+
+    def test_vllm_waits_only_for_blocks_that_nobody_else_uses_and_not_for_long(self) -> None:
+        self.assertFalse(self.blocks.frees_soon())
+        self.pool.touch([self.pool.blocks[3]])
+        self.blocks.hold([3])
+        self.assertFalse(self.blocks.frees_soon(), "a request uses it as well")
+        self.pool.free_blocks([self.pool.blocks[3]])
+        self.assertTrue(self.blocks.frees_soon())
+        late = time.monotonic() + 1
+        with mock.patch.object(blocks_module.time, "monotonic", return_value=late):
+            self.assertFalse(self.blocks.frees_soon())
+        self.blocks.release([3])
+        self.assertFalse(self.blocks.frees_soon())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,212 @@
+"""The worker role: registration, the copies of a step, and what is reported, each thing once."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from typing import Any
+
+from blockyard.frames import RegisterFields
+from blockyard.settings import Settings
+from blockyard.work import Done, Load, Store, Work
+from tests import vllm_fakes as fakes
+from tests.vllm_fakes import FakeTensor, full, kv_config, vllm_config
+
+fakes.require_vllm()
+
+from blockyard.vllm.geometry import Ranks  # noqa: E402
+from blockyard.vllm.records import EMPTY, StepMetadata  # noqa: E402
+from blockyard.vllm.worker import VllmWorker  # noqa: E402
+
+BLOCKS = 16
+PAGE = 32 * 4 * 4
+LOAD = Load(1, "r1", b"slots", b"blocks")
+STORE = Store(2, b"slots", b"blocks")
+
+
+class FakeSession:
+    """A WorkerSession whose jobs end when the test says."""
+
+    def __init__(self) -> None:
+        self.begun: list[Work] = []
+        self.finished: tuple[set[str], set[str]] = (set(), set())
+        self.ended: Done | None = None
+        self.waited = 0
+        self.closed = False
+
+    def begin(self, work: Work) -> None:
+        self.begun.append(work)
+
+    def finished_loads(self) -> tuple[set[str], set[str]]:
+        result, self.finished = self.finished, (set(), set())
+        return result
+
+    def done(self) -> Done | None:
+        result, self.ended = self.ended, None
+        return result
+
+    def wait(self, timeout: float) -> bool:
+        self.waited += 1
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.session = FakeSession()
+        self.opened: list[tuple] = []
+        self.kv = kv_config((full(), ["a", "b"]), blocks=BLOCKS, kv_tp_replicas=1)
+        self.tensors = {
+            "a": FakeTensor((BLOCKS, 32, 4), base=1 << 20),
+            "b": FakeTensor((BLOCKS, 32, 4), base=1 << 21),
+        }
+        self.make()
+
+    def make(self, ranks: Ranks | None = None, reason: str = "", stages: Any = None) -> None:
+        def open_session(*args: Any) -> FakeSession:
+            self.opened.append(args)
+            return self.session
+
+        self.side = VllmWorker(
+            Settings(),
+            vllm_config(),
+            self.kv,
+            reason,
+            open_session,
+            lambda replicas: ranks or Ranks(),
+            stages or (lambda own: [own]),
+        )
+        self.side.register_kv_caches(self.tensors)
+
+    def begin(self, *jobs: Any, failed: tuple[str, ...] = ()) -> None:
+        loads = [job for job in jobs if isinstance(job, Load)]
+        stores = [job for job in jobs if isinstance(job, Store)]
+        metadata = StepMetadata(Work(loads, stores), failed)
+        self.side.begin(metadata)  # before the forward pass
+        self.side.begin(metadata)  # and behind it: the same step
+
+
+class Registration(Case):
+    def test_one_worker_has_the_whole_block(self) -> None:
+        ((device, pages, register, share),) = self.opened
+        self.assertEqual(device, "cpu")
+        self.assertEqual(register, RegisterFields(BLOCKS, 2 * PAGE, 0))
+        self.assertEqual([page.offset for page in pages], [0, PAGE])
+        handshake = self.side.take_handshake()
+        self.assertEqual((handshake.total_bytes, handshake.problem), (2 * PAGE, ""))
+        self.assertIsNone(self.side.take_handshake())
+
+    def test_a_worker_of_an_uneven_pipeline_begins_behind_the_others(self) -> None:
+        self.make(Ranks(1, 2, 1, 2), stages=lambda own: [3 * PAGE, own])
+        register = self.opened[-1][2]
+        self.assertEqual(register, RegisterFields(BLOCKS, 2 * PAGE, 2 * 3 * PAGE + 2 * PAGE))
+        self.assertEqual(self.side.take_handshake().total_bytes, 2 * (3 * PAGE + 2 * PAGE))
+
+    def test_a_worker_that_cannot_take_part_says_so_to_its_stage_mates_too(self) -> None:
+        asked = []
+        self.tensors = {"a": FakeTensor((BLOCKS + 1, 32, 4))}
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.make(stages=lambda own: asked.append(own) or [own])
+        self.assertEqual(asked, [0])
+        self.assertIn("no axis of 16 blocks", self.side.take_handshake().problem)
+
+    def test_another_stage_that_cannot_take_part(self) -> None:
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.make(Ranks(0, 1, 0, 2), stages=lambda own: [own, 0])
+        self.assertIn("another", self.side.take_handshake().problem)
+
+    def test_off_it_opens_nothing_and_fails_what_it_is_given(self) -> None:
+        self.make(reason="it is disabled")
+        self.assertEqual(len(self.opened), 1, "the first one only")
+        self.assertEqual(self.side.take_handshake().problem, "it is disabled")
+        self.begin(LOAD, STORE)
+        self.assertEqual(self.side.transfer_results(), ({"r1"}, {"r1"}))
+        self.assertEqual(self.side.report().done.jobs, {2: [0, 1]})
+
+    def test_a_handshake_that_vllm_does_not_take_goes_with_the_first_report(self) -> None:
+        report = self.side.report()
+        self.assertEqual(len(report.handshakes), 1)
+        self.assertIsNone(self.side.report())
+
+
+class Copies(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        self.side.take_handshake()
+
+    def test_a_step_begins_once_though_vllm_shows_it_twice(self) -> None:
+        self.begin(LOAD, STORE)
+        self.assertEqual([(w.loads, w.stores) for w in self.session.begun], [([LOAD], [STORE])])
+
+    def test_results_are_passed_on_once(self) -> None:
+        self.session.finished = ({"r1", "r2"}, {"r2"})
+        self.session.ended = Done({1: [1, 0]})
+        self.assertEqual(self.side.transfer_results(), ({"r1", "r2"}, {"r2"}))
+        self.assertEqual(self.side.transfer_results(), (set(), set()))
+        self.assertEqual(self.side.report().done.jobs, {1: [1, 0]})
+        self.assertIsNone(self.side.report())
+
+    def test_a_load_that_never_began_is_reported_failed(self) -> None:
+        self.begin(failed=("r9",))
+        self.assertEqual(self.side.transfer_results(), ({"r9"}, {"r9"}))
+        self.assertEqual(self.side.transfer_results(), (set(), set()))
+
+    def test_a_load_that_began_in_part_is_reported_when_it_ends_and_as_failed(self) -> None:
+        self.begin(LOAD, failed=("r1",))
+        self.assertEqual(self.side.transfer_results(), (set(), set()))
+        self.session.finished = ({"r1"}, set())
+        self.assertEqual(self.side.transfer_results(), ({"r1"}, {"r1"}))
+        self.session.finished = ({"r1"}, set())
+        self.assertEqual(self.side.transfer_results(), ({"r1"}, set()), "a later load of it")
+
+    def test_replicated_kv_is_stored_by_one_rank_and_loaded_by_all(self) -> None:
+        self.make(Ranks(1, 2, 0, 1, replicas=2))
+        self.side.take_handshake()
+        self.begin(LOAD, STORE)
+        self.assertEqual([(w.loads, w.stores) for w in self.session.begun], [([LOAD], [])])
+        self.assertEqual(self.side.report().done.jobs, {2: [1, 0]})
+
+    def test_asleep_it_copies_nothing_and_wakes_with_what_was_asked(self) -> None:
+        self.side.suspend()
+        self.assertEqual(self.session.waited, 1)
+        self.begin(LOAD)
+        self.assertEqual(self.session.begun, [])
+        self.side.resume()
+        self.side.resume()
+        self.assertEqual(len(self.session.begun), 1)
+
+    def test_faults_stay_inside(self) -> None:
+        self.session.begin = lambda work: 1 / 0  # type: ignore[assignment]
+        self.session.finished_loads = lambda: 1 / 0  # type: ignore[assignment]
+        self.session.done = lambda: 1 / 0  # type: ignore[assignment]
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.begin(LOAD)
+            self.assertEqual(self.side.transfer_results(), (set(), set()))
+            self.assertIsNone(self.side.report())
+
+    def test_metadata_of_others_is_ignored(self) -> None:
+        self.side.begin(None)
+        self.side.begin(object())
+        self.assertEqual(self.session.begun, [])
+
+    def test_an_empty_step_costs_little(self) -> None:
+        def empty() -> float:
+            began = time.perf_counter()
+            self.side.begin(EMPTY)
+            self.side.begin(EMPTY)
+            self.side.transfer_results()
+            self.side.report()
+            return time.perf_counter() - began
+
+        self.assertLess(min(empty() for _ in range(200)), 20e-6)
+
+    def test_shutdown_closes_the_session(self) -> None:
+        self.side.shutdown()
+        self.side.shutdown()
+        self.assertTrue(self.session.closed)
+
+
+if __name__ == "__main__":
+    unittest.main()

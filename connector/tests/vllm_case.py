@@ -1,0 +1,81 @@
+"""A scheduler role of the vLLM connector on a session that only records what it is told."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Sequence
+from types import SimpleNamespace as Bag
+from typing import Any
+
+from blockyard.request import Hit
+from blockyard.settings import Settings
+from blockyard.work import EMPTY_WORK, Work
+from tests import vllm_fakes as fakes
+from tests.vllm_fakes import request
+
+fakes.require_vllm()
+
+from blockyard.vllm.scheduler import VllmScheduler  # noqa: E402
+
+TOKENS = 4
+
+
+class FakeSession:
+    """Records what it is told; answers as the test says."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.answer: Hit | None = Hit(0, b"")
+        self.loads = True
+        self.room = True
+        self.work = EMPTY_WORK
+        self.broken = ""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name == self.broken:
+                raise RuntimeError(f"{name} is broken")
+            self.calls.append((name, *args))
+            answers = {"hit": self.answer, "load": self.loads, "busy": True, "reset": True}
+            return answers.get(name)
+
+        return call
+
+    def computed(self, rid: str, generation: int, blocks: int, ids: Sequence[Any]) -> bool:
+        if self.broken == "computed":
+            raise RuntimeError("computed is broken")
+        self.calls.append(("computed", rid, generation, blocks, [list(g[:blocks]) for g in ids]))
+        return self.room
+
+    def take_work(self) -> Work:
+        if self.broken == "take_work":
+            raise RuntimeError("take_work is broken")
+        work, self.work = self.work, EMPTY_WORK
+        return work
+
+    def take(self, name: str) -> list[tuple]:
+        """The calls of that name since the last time, without it."""
+        found = [call[1:] for call in self.calls if call[0] == name]
+        self.calls = [call for call in self.calls if call[0] != name]
+        return found
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.session = FakeSession()
+        self.make()
+
+    def make(self, groups: int = 1, **settings: Any) -> None:
+        self.side = VllmScheduler(Settings(**settings), self.session, TOKENS, groups)
+
+    def open(self, tokens: int, **changes: Any) -> Any:
+        made = request(tokens, **changes)
+        self.side.on_new_request(made)
+        return made
+
+    def alloc(self, req: Any, tokens: int, *groups: Sequence[int]) -> None:
+        self.side.update_state_after_alloc(req, Bag(get_block_ids=lambda: groups), tokens)
+
+    def advance(self, req: Any, tokens: int) -> None:
+        """What vLLM does behind a step, and after it: computed, and a token sampled."""
+        req.num_computed_tokens += tokens
