@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -20,6 +21,9 @@ import (
 // host memory at least, when the host is bypassed.
 const stagingSlots = 64
 
+// errNoRoom: there would be room for the namespace if pools that nobody uses went.
+var errNoRoom = errors.New("idle namespaces have the room")
+
 // share is what one namespace takes.
 type share struct {
 	slotBytes uint64
@@ -30,8 +34,9 @@ type share struct {
 
 // admit lets a namespace have a pool when the tiers can hold one of its blocks
 // and the node has the memory and the disk space that the namespace adds. The
-// error is for the client; the log is told once.
-func (r *tierRoom) admit(ns *kv.Namespace) error {
+// error is for the client; the log is told once. errNoRoom, of which the log is not
+// told, says that there would be room without those that unused lists.
+func (r *tierRoom) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) error {
 	id := ns.ID()
 	if r.knows(id) {
 		return nil
@@ -44,13 +49,16 @@ func (r *tierRoom) admit(ns *kv.Namespace) error {
 	r.mu.Lock()
 	all := maps.Clone(r.admitted)
 	r.mu.Unlock()
-	err := r.tryAdmit(ns, all)
+	err := r.tryAdmit(ns, all, unused)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
 		r.admitted[id] = all[id]
 		delete(r.refused, id)
 		return nil
+	}
+	if errors.Is(err, errNoRoom) {
+		return err
 	}
 	if _, told := r.refused[id]; !told {
 		r.log.Error("namespace refused", zap.Stringer("namespace", id), zap.String("model", ns.Model), zap.Error(err))
@@ -63,7 +71,7 @@ func (r *tierRoom) admit(ns *kv.Namespace) error {
 }
 
 // tryAdmit adds the namespace to all, if there is room for it beside them.
-func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share) error {
+func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
 	s, err := r.shareOf(ns)
 	if err != nil {
 		return err
@@ -78,11 +86,27 @@ func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share) erro
 			return err
 		}
 		if err := r.check(&n, want); err != nil {
-			return &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)}
+			err = fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)
+			if r.fitsWithout(ns.ID(), all, unused(), &n) {
+				err = fmt.Errorf("%w: %w", err, errNoRoom)
+			}
+			return &refusal{code: proto.CodeLimit, retryable: true, err: err}
 		}
 	}
 	r.limitHeap(&n, want)
 	return nil
+}
+
+// fitsWithout reports whether there would be room for a namespace of all if those of
+// gone had none.
+func (r *tierRoom) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
+	left := maps.Clone(all)
+	for _, other := range gone {
+		if other != id {
+			delete(left, other)
+		}
+	}
+	return len(left) < len(all) && r.check(n, r.want(left)) == nil
 }
 
 func (r *tierRoom) knows(id kv.NamespaceID) bool {

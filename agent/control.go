@@ -89,7 +89,7 @@ func controlStatus(err error) int {
 		return c.status
 	case errors.Is(err, blockmgr.ErrActive):
 		return http.StatusConflict
-	case errors.Is(err, blockmgr.ErrNoTier):
+	case errors.Is(err, blockmgr.ErrNoTier), errors.Is(err, blockmgr.ErrRetired):
 		return http.StatusNotFound
 	case errors.Is(err, blockmgr.ErrClosed):
 		return http.StatusServiceUnavailable
@@ -136,7 +136,8 @@ type resetAnswer struct {
 }
 
 // reset empties a tier, or all of them, of one pool or of all. A pool in use is
-// left as it is; of several pools, those before the first in use are emptied.
+// left as it is; of several pools, those before the first in use are emptied. One that
+// made room for another namespace since it was listed is none.
 func (a *Agent) reset(in resetRequest) (resetAnswer, error) {
 	do := (*blockmgr.Pool).ResetAll
 	if in.Tier != "all" {
@@ -156,7 +157,11 @@ func (a *Agent) reset(in resetRequest) (resetAnswer, error) {
 	}
 	out := resetAnswer{Reset: []string{}}
 	for _, p := range pools {
-		if err := do(p); err != nil {
+		err := do(p)
+		if errors.Is(err, blockmgr.ErrRetired) && in.Namespace == nil {
+			continue
+		}
+		if err != nil {
 			return resetAnswer{}, fmt.Errorf("namespace %s, after %d pools were reset: %w", p.NamespaceID(), len(out.Reset), err)
 		}
 		out.Reset = append(out.Reset, p.NamespaceID().String())

@@ -33,7 +33,7 @@ func (s *sessionServer) drain(patience time.Duration) {
 	defer timeout.Stop()
 	for _, sess := range open {
 		select {
-		case <-sess.done:
+		case <-sess.answered:
 		case <-timeout.C:
 			s.mu.Lock()
 			left := len(s.byOwner)

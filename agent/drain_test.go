@@ -133,3 +133,19 @@ func TestSessionThatBeginsAsTheAgentStopsIsToldToDrain(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 }
+
+// The OK of the BYE that lets the agent stop is on its way before the connections close.
+func TestByeThatEndsTheDrainIsAnswered(t *testing.T) {
+	for range 5 {
+		cfg := testConfig(t)
+		cfg.DrainTimeout = time.Minute
+		a := startAgent(t, cfg)
+		c := a.scheduler(t, 1)
+		stopped := a.stopping()
+		<-c.Draining()
+		if err := c.Bye(t.Context(), "test"); err != nil {
+			t.Error(err)
+		}
+		<-stopped
+	}
+}

@@ -112,3 +112,22 @@ type nullSink struct{}
 
 func (nullSink) BlockStored(kv.NamespaceID, kv.Tier, blockmgr.Block)  {}
 func (nullSink) BlockRemoved(kv.NamespaceID, kv.Tier, blockmgr.Block) {}
+
+// What leaves a tier after WELCOME is told: the queue is there before that is sent.
+func TestEvictionsRightAfterWelcomeAreQueued(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	h := helloOf(1)
+	h.Major, h.Role, h.WantEvicted = proto.VersionMajor, string(proto.RoleScheduler), true
+	c := a.raw(t)
+	send(t, c, proto.TypeHello, 1, &h)
+	receive(t, c)
+	if n := len(*a.evicted.queues.Load()); n != 1 {
+		t.Errorf("%d queues at WELCOME, want 1", n)
+	}
+	send(t, c, proto.TypeBye, 2, &proto.Bye{})
+	receive(t, c)
+	wantClosed(t, c)
+	if n := len(*a.evicted.queues.Load()); n != 0 {
+		t.Errorf("%d queues are left", n)
+	}
+}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,10 +26,9 @@ func connected(ctx context.Context, a *testAgent, do func(c *proto.Conn)) {
 	do(c)
 }
 
-// greeted is connected after a scheduler's handshake.
-func greeted(ctx context.Context, a *testAgent, do func(c *proto.Conn)) {
+// greeted is connected after the handshake of a scheduler that says h.
+func greeted(ctx context.Context, a *testAgent, h proto.Hello, do func(c *proto.Conn)) {
 	connected(ctx, a, func(c *proto.Conn) {
-		h := helloOf(2)
 		h.Major, h.Role, h.WantEvicted = proto.VersionMajor, string(proto.RoleScheduler), true
 		if c.Send(proto.TypeHello, 1, &h, nil) != nil {
 			return
@@ -39,19 +39,82 @@ func greeted(ctx context.Context, a *testAgent, do func(c *proto.Conn)) {
 	})
 }
 
-// flood sends a frame for as long as it is taken, and reads nothing.
-func flood(typ proto.Type, corr uint32, m proto.Message) misbehaviour {
-	return func(ctx context.Context, t *testing.T, a *testAgent) {
-		b, err := proto.AppendFrame(nil, typ, corr, m)
+// drain reads until the connection ends.
+func drain(c *proto.Conn) {
+	for {
+		f, err := c.Receive()
 		if err != nil {
-			t.Error(err)
 			return
 		}
-		greeted(ctx, a, func(c *proto.Conn) {
-			for {
-				if _, err := c.Socket().Write(b); err != nil {
-					return
-				}
+		if f.File != nil {
+			f.File.Close()
+		}
+	}
+}
+
+// flood sends a frame for as long as it is taken. It reads the answers, or leaves them
+// to the agent, whose reading of the connection then ends soon.
+func flood(reads bool, typ proto.Type, corr uint32, m proto.Message) misbehaviour {
+	return func(ctx context.Context, t *testing.T, a *testAgent) {
+		greeted(ctx, a, helloOf(2), func(c *proto.Conn) { pour(t, c, reads, typ, corr, m) })
+	}
+}
+
+// pour is flood of a connection that stands.
+func pour(t *testing.T, c *proto.Conn, reads bool, typ proto.Type, corr uint32, m proto.Message) {
+	b, err := proto.AppendFrame(nil, typ, corr, m)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	if reads {
+		reading.Go(func() { drain(c) })
+	}
+	for {
+		if _, err := c.Socket().Write(b); err != nil {
+			c.Close()
+			return
+		}
+	}
+}
+
+// joined is a worker of worker 2's session that floods with STATS.
+func joined(ctx context.Context, t *testing.T, a *testAgent) {
+	greeted(ctx, a, helloOf(2), func(*proto.Conn) {
+		connected(ctx, a, func(c *proto.Conn) {
+			h := proto.Hello{Major: proto.VersionMajor, Role: string(proto.RoleWorker), WorkerID: 2}
+			if c.Send(proto.TypeHello, 1, &h, nil) != nil || c.Send(proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1}, nil) != nil {
+				return
+			}
+			pour(t, c, true, proto.TypeStats, 0, &proto.Stats{Loads: 1})
+		})
+	})
+}
+
+// eager are workers that ask for a scheduler which never comes, without a pause.
+func eager(ctx context.Context, t *testing.T, a *testAgent) {
+	b, err := proto.AppendFrame(nil, proto.TypeHello, 1, &proto.Hello{Major: proto.VersionMajor, Role: string(proto.RoleWorker), WorkerID: 3})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { repeat(false, b)(ctx, t, a) })
+	}
+	all.Wait()
+}
+
+// restless takes another namespace with each session.
+func restless(ctx context.Context, _ *testing.T, a *testAgent) {
+	for i := 0; ctx.Err() == nil; i++ {
+		h := helloOf(2)
+		h.Namespace = namespaceNumber(i % (3 * maxPools))
+		greeted(ctx, a, h, func(c *proto.Conn) {
+			if c.Send(proto.TypeBye, 2, &proto.Bye{}, nil) == nil {
+				drain(c)
 			}
 		})
 	}
@@ -62,17 +125,13 @@ func flood(typ proto.Type, corr uint32, m proto.Message) misbehaviour {
 func repeat(greet bool, message []byte) misbehaviour {
 	with := connected
 	if greet {
-		with = greeted
+		with = func(ctx context.Context, a *testAgent, do func(c *proto.Conn)) { greeted(ctx, a, helloOf(2), do) }
 	}
 	return func(ctx context.Context, _ *testing.T, a *testAgent) {
 		for ctx.Err() == nil {
 			with(ctx, a, func(c *proto.Conn) {
 				_, _ = c.Socket().Write(message) // it may have been cut off already
-				for {
-					if _, err := c.Receive(); err != nil {
-						return
-					}
-				}
+				drain(c)
 			})
 		}
 	}
@@ -87,19 +146,23 @@ func silent(ctx context.Context, _ *testing.T, a *testAgent) {
 	all.Wait()
 }
 
-// Whatever one client does, another one's calls take no longer than they would:
-// here a client that does not read may be waited for 30 s, and nobody else waits.
+// Whatever one client does, another one's calls take hardly longer than they would: here
+// a client that does not read may be waited for 30 s, and nobody else waits.
 func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 	header := func(typ proto.Type, body uint32) []byte {
 		return proto.AppendHeader(nil, proto.Header{Type: typ, Corr: 1, Body: body})
 	}
 	for name, bad := range map[string]misbehaviour{
-		"floods with lookups": flood(proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1}),
-		"floods with stats":   flood(proto.TypeStats, 0, &proto.Stats{Loads: 1}),
-		"floods with tokens":  flood(proto.TypeOpen, 0, &proto.Open{Request: 1, Tokens: make([]byte, 4*proto.MaxTokensPerFrame)}),
-		"floods with resets":  flood(proto.TypeReset, 1, &proto.Reset{}),
+		"floods with lookups":                   flood(true, proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1}),
+		"floods with lookups and reads nothing": flood(false, proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1}),
+		"floods with stats":                     flood(true, proto.TypeStats, 0, &proto.Stats{Loads: 1}),
+		"floods with tokens":                    flood(true, proto.TypeOpen, 0, &proto.Open{Request: 1, Tokens: make([]byte, 4*proto.MaxTokensPerFrame)}),
+		"floods with resets":                    flood(true, proto.TypeReset, 1, &proto.Reset{}),
+		"floods with stats from a worker":       joined,
+		"asks for a scheduler that never comes": eager,
+		"changes its weights all the time":      restless,
 		"never reads": func(ctx context.Context, _ *testing.T, a *testAgent) {
-			greeted(ctx, a, func(*proto.Conn) { <-ctx.Done() })
+			greeted(ctx, a, helloOf(2), func(*proto.Conn) { <-ctx.Done() })
 		},
 		"sends half a header":       repeat(true, header(proto.TypeOpen, 0)[:7]),
 		"sends half a body":         repeat(true, append(header(proto.TypeOpen, 100), 0x81, 0xa3)),
@@ -111,25 +174,43 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
 			cfg.SendTimeout = 30 * time.Second
+			// Fewer slots than prompts, so that blocks are evicted, and none that waits for a
+			// disk.
+			cfg.HostBytes, cfg.DiskDir, cfg.DiskBytes = 512<<10, "", 0
 			a := startAgent(t, cfg)
 			good := a.scheduler(t, 1)
+			usual, _ := storeTimes(t, good, 0, 50)
 			ctx, cancel := context.WithCancel(t.Context())
 			var done sync.WaitGroup
 			done.Go(func() { bad(ctx, t, a) })
-			var slowest time.Duration
-			for i := range 300 { // more than the host tier holds, so that blocks are evicted
-				begin := time.Now()
-				storePrompt(t, good, proto.RequestID{ID: uint64(i)}, i, 1)
-				slowest = max(slowest, time.Since(begin))
+			median, slowest := storeTimes(t, good, 50, 150)
+			// The client takes its part of the machine, but a call that waits for something
+			// of it would wait for seconds.
+			if most := 20*usual + 50*time.Millisecond; median > most || slowest > cfg.SendTimeout/10 {
+				t.Errorf("a store took %v, want at most %v; the slowest took %v", median, most, slowest)
 			}
-			if slowest > cfg.SendTimeout/3 {
-				t.Errorf("the slowest of 300 stores took %v", slowest)
-			}
-			t.Logf("the slowest of 300 stores took %v", slowest)
+			t.Logf("a store took %v before and then %v, the slowest %v", usual, median, slowest)
 			cancel()
 			done.Wait()
 			eventually(t, "the client's session ends", func() bool { return a.Stats().Sessions == 1 })
 			storePrompt(t, good, proto.RequestID{ID: 1000}, 1000, 1)
 		})
 	}
+}
+
+// storeTimes stores n prompts from first on, one in a millisecond at most, so that it
+// goes on for long enough to be disturbed.
+func storeTimes(t *testing.T, c *proto.SchedulerClient, first, n int) (median, slowest time.Duration) {
+	t.Helper()
+	pace := time.NewTicker(time.Millisecond)
+	defer pace.Stop()
+	var took []time.Duration
+	for i := first; i < first+n; i++ {
+		began := time.Now()
+		storePrompt(t, c, proto.RequestID{ID: uint64(i)}, i, 1)
+		took = append(took, time.Since(began))
+		<-pace.C
+	}
+	slices.Sort(took)
+	return took[n/2], took[n-1]
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap/zapcore"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -107,5 +110,79 @@ func TestWorkersShareLiesInTheBlock(t *testing.T) {
 		} else if f := receive(t, w); f.Type != proto.TypeOK {
 			t.Errorf("%d bytes at %d: answered with %s", s.bytes, s.offset, f.Type)
 		}
+	}
+}
+
+// Which moment of the end of a session a worker without one meets, it is told the same:
+// its rank has none now. One that named the session need not try again.
+func TestWorkerThatMeetsAnEndingSessionMayTryAgain(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	id := c.Welcome().Session
+	joining := func(session uint64) *proto.Conn {
+		w := a.raw(t)
+		send(t, w, proto.TypeHello, 1, &proto.Hello{Major: proto.VersionMajor, Role: string(proto.RoleWorker), WorkerID: 1, Session: session})
+		return w
+	}
+	any, named := joining(0), joining(id)
+	receive(t, any) // WELCOME
+	receive(t, named)
+	a.server.mu.Lock()
+	sess := a.server.byID[blockmgr.SessionID(id)]
+	a.server.mu.Unlock()
+	sess.mu.Lock()
+	sess.ended = true // as finish has it
+	sess.mu.Unlock()
+	hello, late := joining(0), joining(id)
+	for _, w := range []*proto.Conn{any, named} {
+		send(t, w, proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 4096})
+	}
+	for _, w := range []struct {
+		what  string
+		conn  *proto.Conn
+		corr  uint32
+		again bool
+	}{
+		{"REGISTER", any, 2, true}, {"REGISTER of one that named it", named, 2, false},
+		{"HELLO", hello, 1, true}, {"HELLO of one that named it", late, 1, false},
+	} {
+		if e := wantError(t, w.conn, w.corr, proto.CodeNotFound); e.Retryable != w.again {
+			t.Errorf("%s: retryable %v, want %v (%s)", w.what, e.Retryable, w.again, e.Text)
+		}
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	h := &proto.Hello{WorkerID: 1}
+	for _, err := range []error{sess.admit(new(process)), blockmgr.ErrRetired} {
+		if r := refusalOf(endedIsNone(h, err)); r.code != proto.CodeNotFound || !r.retryable {
+			t.Errorf("after its end: %v", r)
+		}
+	}
+}
+
+// Workers that start before their scheduler and ask for it every few milliseconds do not
+// fill the log, nor does a client that is refused for good again and again.
+func TestClientsThatTryAgainDoNotFillTheLog(t *testing.T) {
+	log, logs := logged(zapcore.InfoLevel)
+	a := startLoggedAgent(t, testConfig(t), log)
+	lines := func() int { return logs.FilterMessage("connection ended").Len() }
+	began := time.Now()
+	const tries = 300
+	for range tries {
+		_, err := a.dialWorker(t, proto.Hello{WorkerID: 1})
+		wantRefused(t, err, proto.CodeNotFound)
+	}
+	t.Logf("a try takes %v", time.Since(began)/tries)
+	if n := lines(); n > 0 {
+		t.Errorf("%d tries made %d lines", tries, n)
+	}
+	for range 2 * maxSampled {
+		_, err := a.dialWorker(t, proto.Hello{WorkerID: 1, Session: 77})
+		wantRefused(t, err, proto.CodeNotFound)
+	}
+	eventually(t, "the log tells of some", func() bool { return lines() == maxSampled })
+	if n := a.Stats().Engines.Refused; n != tries+2*maxSampled {
+		t.Errorf("%d refusals are counted", n)
 	}
 }

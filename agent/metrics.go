@@ -48,7 +48,7 @@ func newCollector(stats func() Stats) *collector {
 		streamHealthy: desc("stream_exact", "1 when an owner's stream is exact, 0 when it is degraded.", "owner"),
 		slots:         desc("pool_slots", "Slots of a pool's tier by state.", "pool", "tier", "state"),
 		tierBytes:     desc("pool_tier_bytes", "Size of the extents of a pool's tier.", "pool", "tier"),
-		poolCount:     desc("pool_operations_total", "Operations of a pool.", "pool", "kind"),
+		poolCount:     desc("pool_operations_total", "Operations of a pool, and of all that made room for others (pool=\"retired\").", "pool", "kind"),
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
 		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions whose processes live on; their granted slots are in quarantine."),
@@ -59,6 +59,9 @@ func newCollector(stats func() Stats) *collector {
 		heapLimit:     desc("heap_limit_bytes", "What the Go heap is kept below, 0 for no limit."),
 	}
 }
+
+// retiredPools stands in place of a pool's id for all that made room for others.
+const retiredPools = "retired"
 
 // metricsHandler serves the metrics of an agent.
 func metricsHandler(stats func() Stats) http.Handler {
@@ -80,6 +83,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i := range s.Pools {
 		c.collectPool(m, &s.Pools[i])
+	}
+	for _, n := range poolCounters(&s.Retired.Counters) {
+		m.counter(c.poolCount, n.value, retiredPools, n.name)
 	}
 	for i := range s.Connectors {
 		c.collectConnector(m, &s.Connectors[i])
@@ -158,7 +164,7 @@ func (c *collector) collectPool(m metrics, p *PoolStats) {
 			m.gauge(c.slots, float64(n.value), pool, tier, n.name)
 		}
 	}
-	for _, n := range poolCounters(&p.Stats) {
+	for _, n := range append(poolCounters(&p.Counters), nodeCounters(&p.Stats)...) {
 		m.counter(c.poolCount, n.value, pool, n.name)
 	}
 	for _, n := range poolGauges(&p.Stats) {
@@ -205,7 +211,7 @@ func slotStates(t *blockmgr.TierStats) []named {
 	}
 }
 
-func poolCounters(s *blockmgr.Stats) []named {
+func poolCounters(s *blockmgr.Counters) []named {
 	return []named{
 		{"host_hits", s.HostHits}, {"disk_hits", s.DiskHits}, {"misses", s.Misses},
 		{"granted", s.Granted}, {"present", s.Present}, {"refused", s.Refused}, {"committed", s.Committed}, {"aborted", s.Aborted},
@@ -216,10 +222,9 @@ func poolCounters(s *blockmgr.Stats) []named {
 		{"write_behind", s.WriteBehind}, {"write_behind_dropped", s.WriteBehindDropped}, {"write_behind_refused", s.WriteBehindRefused},
 		{"write_behind_filtered", s.WriteBehindFiltered}, {"write_retries", s.WriteRetries}, {"writes_stalled", s.WritesStalled},
 		{"read_retries", s.ReadRetries}, {"reads_abandoned", s.ReadsAbandoned}, {"reads_cancelled", s.ReadsCancelled},
-		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten}, {"disk_trips", s.DiskTrips},
+		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten},
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
 		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
-		{"extents_removed", s.ExtentsRemoved},
 		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},
 		{"recovery_unsealed", s.RecoveryUnsealed}, {"recovery_freed", s.RecoveryFreed}, {"recovery_foreign", s.RecoveryForeign}, {"recovery_twice", s.RecoveryTwice},
 		{"verified", s.Verified}, {"corrupt_host", s.CorruptHost}, {"damaged_records", s.DamagedRecords}, {"scrubbed", s.Scrubbed},
@@ -227,11 +232,16 @@ func poolCounters(s *blockmgr.Stats) []named {
 	}
 }
 
+// nodeCounters are the counters that pools have in common.
+func nodeCounters(s *blockmgr.Stats) []named {
+	return []named{{"disk_trips", s.DiskTrips}, {"extents_removed", s.ExtentsRemoved}}
+}
+
 func poolGauges(s *blockmgr.Stats) []named {
 	return []named{
 		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)},
+		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)},
 	}
 }
 

@@ -26,7 +26,8 @@ var rewrite = flag.Bool("rewrite", false, "write the files of frozen text in tes
 func TestKVBMMetricsAreTheFrozenText(t *testing.T) {
 	stats := Stats{
 		Pools: []PoolStats{
-			{Stats: blockmgr.Stats{Committed: 10, WriteBehind: 4}}, {Stats: blockmgr.Stats{Committed: 1, WriteBehind: 2}},
+			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 10, WriteBehind: 4}}},
+			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 1, WriteBehind: 2}}},
 		},
 		Cache: CacheStats{MatchedTokens: 640, OnboardedHost: 30, OnboardedDisk: 10, HostHitRate: 0.5, DiskHitRate: 0.25},
 	}

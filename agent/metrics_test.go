@@ -2,6 +2,7 @@ package agent
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,13 +13,13 @@ import (
 func TestEveryNumberOfAPoolIsAMetric(t *testing.T) {
 	shown := map[string]bool{}
 	var s blockmgr.Stats
-	for _, n := range append(poolCounters(&s), poolGauges(&s)...) {
+	for _, n := range slices.Concat(poolCounters(&s.Counters), nodeCounters(&s), poolGauges(&s)) {
 		if shown[n.name] {
 			t.Errorf("%s is shown twice", n.name)
 		}
 		shown[n.name] = true
 	}
-	for f := range reflect.TypeFor[blockmgr.Stats]().Fields() {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[blockmgr.Stats]()) {
 		name := f.Tag.Get("json")
 		if f.Type.Kind() != reflect.Struct && !shown[strings.Split(name, ",")[0]] {
 			t.Errorf("%s is not a metric", name)

@@ -12,9 +12,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// makeRoom closes the pool that has been unused for longest, for namespace ns, or
-// waits for another session that does so for it. The error is a refusal: all of them
-// are in use.
+// makeRoom closes a pool that nobody uses, for namespace ns, or waits for another
+// session that does so for it: one without blocks, else the one that has been unused
+// for longest. Pools whose last session has just ended are waited for. The error is a
+// refusal: all of them are in use.
 func (h *eventHub) makeRoom(ctx context.Context, ns kv.NamespaceID, from poolSource) error {
 	h.mu.Lock()
 	if other := h.making[ns]; other != nil {
@@ -39,11 +40,28 @@ func (h *eventHub) makeRoom(ctx context.Context, ns kv.NamespaceID, from poolSou
 		if left != nil {
 			return awaitRoom(ctx, left)
 		}
-		i := slices.IndexFunc(idle, func(e *poolEntry) bool { return e.pool.Draining() })
-		if i < 0 || idle[i].pool.Quiesce(ctx) != nil {
-			return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, the most it can have, and all are in use", maxPools)
+		if !awaitQuiet(ctx, idle) {
+			return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, of %d that it can have, and all are in use", h.poolCount(), maxPools)
 		}
 	}
+}
+
+// awaitQuiet waits until nothing is under way any more in one of those pools of idle
+// that have no session; false when there is none.
+func awaitQuiet(ctx context.Context, idle []*poolEntry) bool {
+	draining := slices.DeleteFunc(slices.Clone(idle), func(e *poolEntry) bool { return !e.pool.Draining() })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	quiet := make(chan error, len(draining))
+	for _, e := range draining {
+		go func() { quiet <- e.pool.Quiesce(ctx) }() // ends with ctx
+	}
+	for range draining {
+		if <-quiet == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // refuseForNow refuses what there is no room for as long as others have it.
@@ -57,8 +75,7 @@ func awaitRoom(ctx context.Context, left <-chan struct{}) error {
 	case <-left:
 		return nil
 	case <-ctx.Done():
-		return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, the most it can have, and the one that makes room takes more than %v",
-			maxPools, poolRoomTimeout)
+		return refuseForNow("HELLO namespace: the pool that makes room for another namespace takes more than %v", poolRoomTimeout)
 	}
 }
 
@@ -78,20 +95,27 @@ func (h *eventHub) idlePools() (idle []*poolEntry, going <-chan struct{}) {
 	return idle, going
 }
 
-// retireOne begins to close that pool of idle which has been unused for longest and
-// returns what is closed when it has gone; nil when all of them are in use.
+// retireOne begins to close one pool of idle, one without blocks first and then that
+// which has been unused for longest, and returns what is closed when it has gone; nil
+// when all of them are in use.
 func (h *eventHub) retireOne(idle []*poolEntry, from poolSource) (left <-chan struct{}) {
 	type candidate struct {
 		*poolEntry
 		since uint64
+		empty bool
 	}
 	var unused []candidate
 	for _, e := range idle {
-		if since, ok := e.pool.Unused(); ok {
-			unused = append(unused, candidate{e, since})
+		if since, empty, ok := e.pool.Unused(); ok {
+			unused = append(unused, candidate{e, since, empty})
 		}
 	}
-	slices.SortFunc(unused, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
+	slices.SortFunc(unused, func(a, b candidate) int {
+		if a.empty != b.empty {
+			return cmp.Compare(oneIf(b.empty), oneIf(a.empty))
+		}
+		return cmp.Compare(a.since, b.since)
+	})
 	for _, c := range unused {
 		if left = h.retire(c.poolEntry, from); left != nil {
 			return left
@@ -130,6 +154,13 @@ func (h *eventHub) retire(e *poolEntry, from poolSource) <-chan struct{} {
 		h.forgetPool(e)
 	}()
 	return left
+}
+
+// poolCount is how many pools there are, those included that make room.
+func (h *eventHub) poolCount() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.pools)
 }
 
 // forgetPool keeps the totals of a pool's stream that has ended.

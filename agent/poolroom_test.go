@@ -58,10 +58,7 @@ func (p *realPools) closed(ns kv.NamespaceID) {
 func openNumber(t *testing.T, h *eventHub, from poolSource, i int) *blockmgr.Pool {
 	t.Helper()
 	ns := namespaceNumber(i)
-	p, _, err := h.openPool(&ns, from)
-	if err == nil {
-		err = p.BeginSession(blockmgr.SessionID(i + 1))
-	}
+	p, _, err := h.openPool(&ns, from, func(p *blockmgr.Pool) error { return p.BeginSession(blockmgr.SessionID(i + 1)) })
 	if err != nil {
 		t.Fatalf("namespace %d: %v", i, err)
 	}
@@ -80,7 +77,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 		pools = append(pools, openNumber(t, h, from, i))
 	}
 	ns := namespaceNumber(maxPools)
-	_, _, err := h.openPool(&ns, from)
+	_, _, err := h.openPool(&ns, from, noSession)
 	if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable {
 		t.Errorf("one namespace too many: %v, want it refused with %s for now", err, proto.CodeLimit)
 	}
@@ -120,7 +117,7 @@ func TestSessionsOfOneNamespaceMakeRoomOnce(t *testing.T) {
 	for range 8 {
 		ranks.Go(func() {
 			ns := namespaceNumber(maxPools)
-			if _, _, err := h.openPool(&ns, from); err != nil {
+			if _, _, err := h.openPool(&ns, from, noSession); err != nil {
 				t.Error(err)
 			}
 		})
@@ -144,7 +141,7 @@ func TestNamespaceThatFindsNoPlaceInATableMakesRoom(t *testing.T) {
 	}
 	from.full = 1
 	ns := namespaceNumber(2)
-	if _, _, err := h.openPool(&ns, from); err == nil || refusalOf(err).code != proto.CodeLimit {
+	if _, _, err := h.openPool(&ns, from, noSession); err == nil || refusalOf(err).code != proto.CodeLimit {
 		t.Errorf("with nobody to make room: %v", err)
 	}
 	h.closePools()
@@ -227,7 +224,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	if len(s.Pools) != maxPools || len(s.Streams) != maxPools+1 || s.Totals.Streams.Blocks == 0 {
 		t.Errorf("%d pools and %d streams, want %d and one more", len(s.Pools), len(s.Streams), maxPools)
 	}
-	if got := a.manager.Retired(); got.Pools != rounds+1-maxPools || got.Committed != 3*got.Pools {
+	if _, got := a.manager.Census(); got.Pools != rounds+1-maxPools || got.Committed != 3*got.Pools {
 		t.Errorf("retired %+v", got)
 	}
 	a.room.mu.Lock()
@@ -337,7 +334,7 @@ func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 		h.pools[stuck.ID()].left = make(chan struct{})
 		for _, i := range []int{0, maxPools} {
 			ns, began := namespaceNumber(i), time.Now()
-			_, _, err := h.openPool(&ns, from)
+			_, _, err := h.openPool(&ns, from, noSession)
 			if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable || time.Since(began) != poolRoomTimeout {
 				t.Errorf("namespace %d: %v after %v", i, err, time.Since(began))
 			}

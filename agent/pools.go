@@ -24,7 +24,9 @@ const (
 // poolSource is where pools come from.
 type poolSource interface {
 	// open opens the pool of a namespace, or finds the one that is open and gives it
-	// room. first says that the node has none of the namespace.
+	// room. first says that the node has none of the namespace. An error that is
+	// errNoRoom or blockmgr.ErrNamespaces says that a pool which nobody uses is in
+	// the way.
 	open(ns kv.Namespace, first bool) (*blockmgr.Pool, error)
 	// closed says that the pool of a namespace is gone, or that there is none after
 	// all.
@@ -39,11 +41,21 @@ type nodePools struct {
 
 func (p nodePools) open(ns kv.Namespace, first bool) (*blockmgr.Pool, error) {
 	if first {
-		if err := p.room.admit(&ns); err != nil {
+		if err := p.room.admit(&ns, p.unused); err != nil {
 			return nil, err
 		}
 	}
 	return p.manager.Pool(ns)
+}
+
+// unused are the namespaces whose pools could make room.
+func (p nodePools) unused() (ids []kv.NamespaceID) {
+	for _, pool := range p.manager.Pools() {
+		if _, _, ok := pool.Unused(); ok {
+			ids = append(ids, pool.NamespaceID())
+		}
+	}
+	return ids
 }
 
 func (p nodePools) closed(ns kv.NamespaceID) { p.room.forget(ns) }
@@ -66,38 +78,56 @@ type poolEntry struct {
 }
 
 // openPool returns the pool of ns, by way of from, and the id that it is
-// published under. Before its first use the pool is made known to the routers:
+// published under, after begin has begun a session in it: until then it makes room
+// for nobody. Before its first use the pool is made known to the routers:
 // what it recovers from disk is published as it is found. When it cannot be opened
 // then, everything is taken back, so that a refused namespace leaves nothing behind.
 // Later calls ask from too: a pool that has no room tries to get some. Where there
-// are as many pools as there may be, one that nobody uses makes room.
-func (h *eventHub) openPool(ns *kv.Namespace, from poolSource) (*blockmgr.Pool, uint64, error) {
+// are as many pools as there may be, or these have all the room, one that nobody uses
+// makes room.
+func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, uint64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), poolRoomTimeout)
 	defer cancel()
-	for {
-		e, made, err := h.takeEntry(ctx, ns.ID(), from)
-		if err != nil {
+	for placed := false; ; {
+		e, pool, err := h.tryPool(ctx, ns, from, begin)
+		// Namespaces of an earlier agent whose sessions live take places in the tables
+		// too. One that cannot be given back frees none, and is the last that goes.
+		full := errors.Is(err, blockmgr.ErrNamespaces)
+		switch {
+		case err == nil:
+			return pool, e.stream.Owner().ID, nil
+		case full && placed:
+			return nil, 0, refuseForNow("HELLO namespace: %w", err)
+		case !full && !errors.Is(err, errNoRoom):
 			return nil, 0, err
 		}
-		var pool *blockmgr.Pool
-		if made {
-			pool, err = h.fill(e, ns, from)
-		} else {
-			<-e.opened // another session may be opening it
-			if err = e.err; err == nil {
-				pool, err = from.open(*ns, false)
-			}
-		}
-		h.leaveEntry(e)
-		if errors.Is(err, blockmgr.ErrNamespaces) {
-			// Namespaces of an earlier agent whose sessions live take places too.
-			if err = h.makeRoom(ctx, ns.ID(), from); err == nil {
-				continue
-			}
+		placed = placed || full
+		if err := h.makeRoom(ctx, ns.ID(), from); err != nil {
 			return nil, 0, err
 		}
-		return pool, e.stream.Owner().ID, err
 	}
+}
+
+// tryPool is one try of openPool, for which no other pool has to go but for want of
+// an entry.
+func (h *eventHub) tryPool(ctx context.Context, ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (e *poolEntry, pool *blockmgr.Pool, err error) {
+	e, made, err := h.takeEntry(ctx, ns.ID(), from)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.leaveEntry(e)
+	if made {
+		pool, err = h.fill(e, ns, from)
+	} else {
+		<-e.opened // another session may be opening it
+		if err = e.err; err == nil {
+			pool, err = from.open(*ns, false)
+		}
+	}
+	if err == nil {
+		err = begin(pool)
+	}
+	return e, pool, err
 }
 
 // takeEntry is the entry of a namespace, which stays until leaveEntry. Who made it
@@ -143,7 +173,8 @@ func (h *eventHub) leaveEntry(e *poolEntry) {
 	e.callers--
 }
 
-// fill opens the pool of a new entry, or drops the entry.
+// fill opens the pool of a new entry, or drops the entry, which has no feed any more
+// by then: the next one of the namespace has the same id.
 func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, from poolSource) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
 	if h.nats != nil {
@@ -158,10 +189,8 @@ func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, from poolSource) (pool *
 	}
 	e.err = err
 	from.closed(e.ns)
-	h.mu.Lock()
-	delete(h.pools, e.ns)
-	h.mu.Unlock()
 	h.closeStream(e.ownerStream)
+	h.forgetPool(e)
 	return nil, err
 }
 
@@ -180,6 +209,10 @@ func (h *eventHub) poolStream(ns kv.NamespaceID) *ownerStream {
 func (h *eventHub) poolStreams() []*ownerStream {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.poolStreamsLocked()
+}
+
+func (h *eventHub) poolStreamsLocked() []*ownerStream {
 	streams := make([]*ownerStream, 0, len(h.pools))
 	for _, e := range h.pools {
 		streams = append(streams, e.ownerStream)

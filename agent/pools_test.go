@@ -21,6 +21,9 @@ func namespaceNumber(i int) kv.Namespace {
 	return ns
 }
 
+// noSession opens a pool for nobody.
+func noSession(*blockmgr.Pool) error { return nil }
+
 // fakePools is a source of pools that nobody retires.
 type fakePools func(kv.Namespace) (*blockmgr.Pool, error)
 
@@ -46,7 +49,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 		h.BlockStored(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
 		o = h.poolStream(ns.ID())
 		return nil, broken
-	}))
+	}), noSession)
 	if !errors.Is(err, broken) || len(h.poolStreams()) != 0 {
 		t.Errorf("error %v, %d streams: want %v and none", err, len(h.poolStreams()), broken)
 	}
@@ -54,7 +57,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 		t.Errorf("the feed of the refused pool: got error %v, want %v", err, publisher.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
-	if _, _, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil })); err != nil {
+	if _, _, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil }), noSession); err != nil {
 		t.Errorf("the next try: %v", err)
 	}
 	h.closePools()
@@ -72,7 +75,7 @@ func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
 				close(began)
 				<-goOn
 				return new(blockmgr.Pool), want
-			}))
+			}), noSession)
 			if !errors.Is(err, want) {
 				t.Errorf("got error %v, want %v", err, want)
 			}
@@ -102,7 +105,7 @@ func TestEverySessionAsksForItsPool(t *testing.T) {
 	h := newEventHub("node", nil, zap.NewNop())
 	ns, asked, pool := namespaceNumber(1), 0, new(blockmgr.Pool)
 	for range 3 {
-		got, id, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil }))
+		got, id, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil }), noSession)
 		if got != pool || id != poolID("node", ns.ID()) || err != nil {
 			t.Errorf("got pool %p with id %d, error %v", got, id, err)
 		}

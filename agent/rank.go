@@ -95,14 +95,14 @@ func (h *eventHub) forget(r *rankStream) {
 	h.ended.add(&t)
 }
 
-// liveRanks are the ranks that have not ended; the totals of the others are
-// added to sum.
-func (h *eventHub) liveRanks(sum *EventTotals) (ranks []*rankStream) {
+// live are the ranks and the pools' streams that have not ended, as of one moment;
+// the totals of the others are added to sum.
+func (h *eventHub) live(sum *EventTotals) (ranks []*rankStream, pools []*ownerStream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sum.add(&h.ended)
 	for r := range h.ranks {
 		ranks = append(ranks, r)
 	}
-	return ranks
+	return ranks, h.poolStreamsLocked()
 }

@@ -15,6 +15,9 @@ type refusal struct {
 	err       error
 }
 
+// errEnded: the session has ended.
+var errEnded = errors.New("the session has ended")
+
 func (r *refusal) Error() string { return r.code + ": " + r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
@@ -34,7 +37,7 @@ func refusalOf(err error) *refusal {
 		return &refusal{code: proto.CodeNamespace, err: err}
 	case errors.Is(err, blockmgr.ErrBadSlot):
 		return &refusal{code: proto.CodeState, err: err}
-	case errors.Is(err, blockmgr.ErrNoSession):
+	case errors.Is(err, errEnded), errors.Is(err, blockmgr.ErrNoSession), errors.Is(err, blockmgr.ErrRetired):
 		return &refusal{code: proto.CodeNotFound, err: err}
 	case errors.Is(err, blockmgr.ErrSessions):
 		return &refusal{code: proto.CodeLimit, retryable: true, err: err}

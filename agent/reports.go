@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// reportInterval is how often a connection's STATS count; reportBurst more may
-	// follow at once, such as the one before BYE.
+	// reportInterval is how often a connection's STATS count; reportBurst of them may
+	// come at once after a pause, such as the last two before BYE.
 	reportInterval = time.Second
 	reportBurst    = 2
 	// maxConnectors bounds the worker ranks and roles whose sums are kept. It is twice
-	// what can be connected at a time.
+	// what can be connected at a time where blocks are kept. The sum of one that has
+	// made room and reports again begins with what its connection has counted.
 	maxConnectors = 256
 )
 
@@ -65,9 +66,10 @@ type reporter struct {
 	reports *connectorReports
 	key     connectorKey
 	into    *connectorSum // nil before the first report
-	last    proto.Stats
-	allowed int       // reports that count before the next interval ends
-	since   time.Time // when that one began
+	last    proto.Stats   // the last report of which something is in into
+	seen    proto.Stats   // the last report, ignored ones included
+	allowed int           // reports that count before the next interval ends
+	since   time.Time     // when that one began
 }
 
 func (c *connectorReports) reporter(w kv.Worker, role proto.Role) *reporter {
@@ -77,12 +79,13 @@ func (c *connectorReports) reporter(w kv.Worker, role proto.Role) *reporter {
 // take adds what has been counted since the last report. A counter that went back
 // refuses the whole.
 func (r *reporter) take(m *proto.Stats, now time.Time) error {
-	fields, last := statFields(m), statFields(&r.last)
+	fields, seen := statFields(m), statFields(&r.seen)
 	for i, f := range fields {
-		if *f.value < *last[i].value {
-			return refuse(proto.CodeRange, "STATS %s: %d, want at least the %d of the report before", f.name, *f.value, *last[i].value)
+		if *f.value < *seen[i].value {
+			return refuse(proto.CodeRange, "STATS %s: %d, want at least the %d of the report before", f.name, *f.value, *seen[i].value)
 		}
 	}
+	r.seen = *m
 	r.allow(now)
 	c := r.reports
 	c.mu.Lock()
@@ -92,11 +95,12 @@ func (r *reporter) take(m *proto.Stats, now time.Time) error {
 		return nil
 	}
 	r.allowed--
-	if r.into == nil {
-		r.into = c.enterLocked(r.key)
-		r.into.connected++
+	if into := c.enterLocked(r.key); into != r.into { // the first one, or its sum has made room
+		r.into, r.last = into, proto.Stats{}
+		into.connected++
 	}
 	r.into.last = now
+	last := statFields(&r.last)
 	for i, sum := range statFields(&r.into.sum) {
 		*sum.value = add(*sum.value, *fields[i].value-*last[i].value)
 	}

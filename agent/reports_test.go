@@ -113,3 +113,53 @@ func TestSumsOfConnectorsAreBoundedAndThoseOfLiveOnesStay(t *testing.T) {
 		t.Errorf("the live one's sum is %+v", last)
 	}
 }
+
+// A counter may not go back behind a report that came too soon to count either.
+func TestReportBelowAnIgnoredOneIsRefused(t *testing.T) {
+	c := newConnectorReports()
+	r := c.reporter(kv.Worker{ID: 1}, proto.RoleScheduler)
+	now := time.Now()
+	for _, n := range []uint64{1, 2, 9} { // the third is ignored
+		if err := r.take(&proto.Stats{Loads: n}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.take(&proto.Stats{Loads: 3}, now); err == nil {
+		t.Error("3 after 9 was taken")
+	}
+	if err := r.take(&proto.Stats{Loads: 10}, now.Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if list, _, _ := c.snapshot(); list[0].Loads != 10 {
+		t.Errorf("the sum is %d, want 10", list[0].Loads)
+	}
+}
+
+// Where more connectors live than sums are kept, each that reports is seen again.
+func TestReportsOfALiveConnectorAreNotLost(t *testing.T) {
+	c := newConnectorReports()
+	now := time.Now()
+	var all []*reporter
+	for i := range uint64(maxConnectors + 1) {
+		r := c.reporter(kv.Worker{ID: kv.WorkerID(i + 1)}, proto.RoleScheduler)
+		if err := r.take(&proto.Stats{Lookups: 1}, now.Add(time.Duration(i)*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	if err := all[0].take(&proto.Stats{Lookups: 5}, now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if list, _, forgotten := c.snapshot(); list[0].Worker != "1" || list[0].Lookups != 5 || list[0].Connected != 1 || forgotten != 2 {
+		t.Errorf("the first is %+v, %d are forgotten", list[0], forgotten)
+	}
+	for _, r := range all {
+		r.close()
+	}
+	list, _, _ := c.snapshot()
+	for i := range list {
+		if list[i].Connected != 0 {
+			t.Errorf("worker %s has %d connections after the end", list[i].Worker, list[i].Connected)
+		}
+	}
+}

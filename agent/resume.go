@@ -175,7 +175,7 @@ func (s *session) record(p *process) error {
 		return err
 	}
 	if !s.watch(p) {
-		return refuse(proto.CodeNotFound, "session %d has ended", s.id)
+		return errEnded
 	}
 	return nil
 }

@@ -27,6 +27,12 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		return err
 	}
 	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("incarnation", hex16(h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	defer close(sess.answered)
+	var evicted *evictionQueue
+	if h.WantEvicted { // from before WELCOME, after which the engine counts on it
+		evicted = s.evicted.listen(sess.namespace)
+		defer s.evicted.ignore(sess.namespace, evicted)
+	}
 	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err != nil {
 		s.end(sess, nil, err)
 		return nil
@@ -35,8 +41,8 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 	stop := make(chan struct{})
 	var tellers sync.WaitGroup
 	tellers.Go(func() { sess.sched.watch(stop) })
-	if h.WantEvicted {
-		tellers.Go(func() { s.tellEvicted(sess, stop) })
+	if evicted != nil {
+		tellers.Go(func() { evicted.run(c, stop) })
 	}
 	bye, err := s.readScheduler(sess)
 	close(stop)
@@ -46,13 +52,6 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
 	}
 	return nil
-}
-
-// tellEvicted sends EVICTED to a session's scheduler until stop is closed.
-func (s *sessionServer) tellEvicted(sess *session, stop <-chan struct{}) {
-	q := s.evicted.listen(sess.namespace)
-	defer s.evicted.ignore(sess.namespace, q)
-	q.run(sess.conn, stop)
 }
 
 func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
@@ -77,7 +76,7 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
 		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, proto.RoleScheduler),
-		conn: c, engine: p, done: make(chan struct{}), chain: newChain(&h.Namespace),
+		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
 		workers: make(map[*workerLink]struct{}), procs: []*process{p}, enlisted: map[blockmgr.Process]struct{}{p.id: {}},
@@ -90,6 +89,7 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 	if err != nil {
 		cancel()
 		s.remove(sess)
+		close(sess.answered)
 		return nil, 0, err
 	}
 	s.mu.Lock()
@@ -139,12 +139,11 @@ func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 
 // furnish opens what a session uses: its pool, its link and its event stream.
 func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	pool, id, err := s.hub.openPool(&h.Namespace, nodePools{s.room, s.manager})
+	pool, id, err := s.hub.openPool(&h.Namespace, nodePools{s.room, s.manager}, func(pool *blockmgr.Pool) error {
+		s.formers.settle(pool)
+		return pool.BeginSession(sess.id, sess.engine.id)
+	})
 	if err != nil {
-		return 0, err
-	}
-	s.formers.settle(pool)
-	if err := pool.BeginSession(sess.id, sess.engine.id); err != nil {
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
@@ -176,6 +175,7 @@ func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
 	for _, w := range left.workers {
 		w.conn.Close()
 	}
+	sess.links.Wait() // they watch the pool, which is in use as long
 	sess.lookups.Wait()
 	var gone chan struct{} // nil: by its BYE no copy is in flight
 	if bye == nil {

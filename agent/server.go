@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -28,6 +29,10 @@ const (
 	// maxAwaitingExit bounds the ended sessions of one process whose granted slots
 	// wait for its end. A process that has that many gets no new session.
 	maxAwaitingExit = 64
+	// maxSampled bounds the lines of one text in sampleTime that clients can cause by
+	// connecting again and again.
+	maxSampled = 30
+	sampleTime = time.Minute
 )
 
 // serverCounters count connections.
@@ -43,6 +48,7 @@ type sessionServer struct {
 	room     *tierRoom
 	evicted  *evictionTap
 	log      *zap.Logger
+	sampled  *zap.Logger // log, sampled
 	listener *net.UnixListener
 	nonce    uint64
 
@@ -79,6 +85,9 @@ func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRo
 		byOwner:   make(map[kv.Worker]*session),
 		waiting:   make(map[processKey]int),
 	}
+	s.sampled = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, sampleTime, maxSampled, 0)
+	}))
 	s.formers = newFormerSessions(m, s.processes, s.nonce, s.stopping, log)
 	s.formers.watch()
 	return s
@@ -152,13 +161,13 @@ func (s *sessionServer) serve(c *proto.Conn) {
 	}
 	if !s.cfg.allows(peer.UID) {
 		s.count.denied.Add(1)
-		s.log.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
+		s.sampled.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
 		_ = sendError(c, 0, 0, refusalOf(refuse(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
 		return
 	}
 	p, err := s.processes.watch(c.Socket(), peer.PID)
 	if err != nil {
-		s.log.Warn("the engine's process cannot be watched: slots it leaves behind stay in quarantine", zap.Error(err))
+		s.sampled.Warn("the engine's process cannot be watched: slots it leaves behind stay in quarantine", zap.Error(err))
 	}
 	hello, corr, err := s.receiveHello(c)
 	if err == nil {
@@ -170,8 +179,21 @@ func (s *sessionServer) serve(c *proto.Conn) {
 	} else {
 		p.release()
 	}
-	if err = endOf(err); err != nil {
-		s.log.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
+	s.logEnd(peer, hello, endOf(err))
+}
+
+// logEnd says why a connection ended, if not by its client or this agent. Workers
+// whose scheduler has not come ask again every few milliseconds: who wants to see
+// that has the log tell everything. Others fill the log no faster than the sampler
+// lets them; what it drops is counted as refused.
+func (s *sessionServer) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
+	var r *refusal
+	switch {
+	case err == nil:
+	case hello != nil && hello.Role == string(proto.RoleWorker) && errors.As(err, &r) && r.retryable:
+		s.log.Debug("worker is to try again", zap.Int32("pid", peer.PID), zap.Error(err))
+	default:
+		s.sampled.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
 	}
 }
 

@@ -49,6 +49,7 @@ type session struct {
 	cache     *cacheCounters
 	reports   *reporter     // of the scheduler's connection
 	done      chan struct{} // closed when the session has ended and its place is free
+	answered  chan struct{} // closed after that, when its BYE, if there was one, has its OK
 
 	// What only the reader uses.
 	chain          *chain
@@ -70,8 +71,9 @@ type session struct {
 	requests map[uint64]*request
 	grants   int // of all requests, superseded ones too
 	workers  map[*workerLink]struct{}
-	lost     bool       // a worker has gone and the scheduler has not been told
-	procs    []*process // every process that ever connected and may still live
+	links    sync.WaitGroup // of the workers that joined, until they have let go of the pool
+	lost     bool           // a worker has gone and the scheduler has not been told
+	procs    []*process     // every process that ever connected and may still live
 	// enlisted are the processes that ever connected, as many as a session may have.
 	enlisted map[blockmgr.Process]struct{}
 	ended    bool
@@ -276,11 +278,13 @@ func (s *session) join(l *workerLink) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.ended:
-		return refuse(proto.CodeNotFound, "session %d has ended", s.id)
+		return errEnded
 	case len(s.workers) >= proto.MaxWorkers:
 		return refuse(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
 	}
 	s.workers[l] = struct{}{}
+	s.links.Add(1)
+	l.joined = true
 	s.lost = false
 	return nil
 }

@@ -92,7 +92,8 @@ type Stats struct {
 	Events  EventStats    `json:"events"`
 	Streams []StreamStats `json:"streams"`
 	Pools   []PoolStats   `json:"pools"`
-	// Retired are the pools that made room for other namespaces.
+	// Retired are the pools that made room for other namespaces, or are about to: what
+	// these and Pools have counted never adds up to less than before.
 	Retired  blockmgr.Retired `json:"retired"`
 	Sessions int              `json:"sessions"`
 	Engines  SessionStats     `json:"engines"`
@@ -102,7 +103,8 @@ type Stats struct {
 	// Space is as of the last look, at most ten seconds ago.
 	Space  SpaceStats  `json:"space"`
 	Totals EventTotals `json:"totals"`
-	// Quiet: nothing is pending anywhere in the agent.
+	// Quiet: nothing that somebody asked for is pending anywhere in the agent. Checks
+	// of blocks that were found at the start (Stats.Unverified) are not waited for.
 	Quiet bool `json:"quiet"`
 }
 
@@ -110,14 +112,15 @@ type Stats struct {
 // are those of the state now.
 func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
-	for _, p := range a.manager.Pools() {
+	pools, retired := a.manager.Census()
+	s.Retired = retired
+	for _, p := range pools {
 		ps := PoolStats{Pool: poolID(a.cfg.Node, p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
 		s.Quiet = s.Quiet && p.Idle()
 		s.Pools = append(s.Pools, ps)
 	}
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
-	s.Retired = a.manager.Retired()
 	a.server.snapshot(&s)
 	s.Space = *a.room.stats.Load()
 	return s
@@ -126,9 +129,9 @@ func (a *Agent) Stats() Stats {
 // snapshot fills in the events and streams, and reports whether a rank is
 // repairing a gap.
 func (h *eventHub) snapshot(s *Stats) (repairing bool) {
-	ranks := h.liveRanks(&s.Totals)
+	ranks, pools := h.live(&s.Totals)
 	s.Streams = []StreamStats{}
-	for _, o := range h.poolStreams() {
+	for _, o := range pools {
 		s.Totals.addStream(o)
 		s.Streams = append(s.Streams, o.describe(nil))
 	}

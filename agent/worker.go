@@ -14,7 +14,7 @@ import (
 func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, h *proto.Hello, corr uint32) error {
 	sess, err := s.findSession(peer, h)
 	if err == nil {
-		err = sess.admit(p)
+		err = endedIsNone(h, sess.admit(p))
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)
@@ -26,7 +26,7 @@ func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, 
 		return err
 	}
 	l := newWorkerLink(c, sess.pool)
-	bye, err := s.runWorker(c, sess, l)
+	bye, err := s.runWorker(c, sess, l, h)
 	if bye != nil {
 		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
 	}
@@ -36,8 +36,13 @@ func (s *sessionServer) serveWorker(c *proto.Conn, peer proto.Peer, p *process, 
 // runWorker registers a worker and serves it until its connection ends or BYE
 // comes, which it then returns. The session does not count on the worker any more,
 // however it ended.
-func (s *sessionServer) runWorker(c *proto.Conn, sess *session, l *workerLink) (bye *farewell, err error) {
-	if err := s.register(c, sess, l); err != nil {
+func (s *sessionServer) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *farewell, err error) {
+	defer func() {
+		if l.joined {
+			sess.links.Done()
+		}
+	}()
+	if err := s.register(c, sess, l, h); err != nil {
 		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
 		return nil, err
 	}
@@ -61,7 +66,7 @@ func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, 
 	sess := s.lookup(blockmgr.SessionID(h.Session), w)
 	switch {
 	case sess == nil && h.Session == 0:
-		return nil, &refusal{code: proto.CodeNotFound, retryable: true, err: fmt.Errorf("HELLO session: worker %s has none now", w)}
+		return nil, endedIsNone(h, errEnded)
 	case sess == nil:
 		return nil, refuse(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
 	case sess.uid != peer.UID:
@@ -72,6 +77,16 @@ func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, 
 		return nil, refuse(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
 	}
 	return sess, nil
+}
+
+// endedIsNone is err, or that the rank of a worker that named no session has none now:
+// another one may begin at any time.
+func endedIsNone(h *proto.Hello, err error) error {
+	if err == nil || h.Session != 0 || refusalOf(err).code != proto.CodeNotFound {
+		return err
+	}
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	return &refusal{code: proto.CodeNotFound, retryable: true, err: fmt.Errorf("HELLO session: worker %s has none now", w)}
 }
 
 // lookup is the session with an id or, for id 0, the one that the worker rank
@@ -89,7 +104,7 @@ func (s *sessionServer) lookup(id blockmgr.SessionID, w kv.Worker) *session {
 
 // register reads REGISTER and lets the worker join. An error ends the
 // connection; the client has been told.
-func (s *sessionServer) register(c *proto.Conn, sess *session, l *workerLink) error {
+func (s *sessionServer) register(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
 	if err != nil {
@@ -106,7 +121,7 @@ func (s *sessionServer) register(c *proto.Conn, sess *session, l *workerLink) er
 		}
 	}
 	if err == nil {
-		err = sess.join(l)
+		err = endedIsNone(h, sess.join(l))
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)

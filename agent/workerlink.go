@@ -15,6 +15,8 @@ const maxQueuedLoads = 256
 type workerLink struct {
 	*link
 	loads chan queuedLoad
+	// joined is set by session.join, for the goroutine that reads the connection.
+	joined bool
 }
 
 // queuedLoad is a LOAD and the slots that it names. Workers share both.

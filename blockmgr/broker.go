@@ -175,7 +175,7 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := policy.Holder{
-		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.unusedSince,
+		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.unusedSince, Empty: p.reg.Blocks() == 0,
 	}
 	if t := p.at(lv); t != nil {
 		extent := p.broker.extentBytes(lv)

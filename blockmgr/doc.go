@@ -68,8 +68,8 @@
 // of it. The orders are those of package policy.
 //
 // When a tier's size is used up, a pool that wants an extent gets one from
-// another pool: from that which has been unused longest, or else from the one
-// most over its share (policy.Giver). The extent whose blocks were used least
+// another pool: from an unused one without blocks, from that which has been unused
+// longest, or else from the one most over its share (policy.Giver). The extent whose blocks were used least
 // recently goes whole, if nobody holds a slot of it, and the removal of its blocks
 // is reported; its file is deleted and its memory taken out from under whoever
 // still maps it; the newcomer gets a new file with a number of its own. A pool may

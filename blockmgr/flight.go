@@ -107,6 +107,7 @@ func (p *Pool) checkHostLocked(ref registry.Ref) error {
 	p.mu.Lock()
 	if s := p.host.slot(ref); err == nil && s.unverified && s.state == storage.StateSealed {
 		s.unverified = false
+		p.unverified--
 		p.count.Verified++
 		p.offerLocked(ref, s)
 	}

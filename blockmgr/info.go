@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"os"
+	"reflect"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -64,7 +65,7 @@ type TierStats struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Stats is a snapshot of one pool. Everything but the gauges only grows.
+// Stats is a snapshot of one pool.
 type Stats struct {
 	Host TierStats `json:"host"`
 	Disk TierStats `json:"disk"`
@@ -74,20 +75,43 @@ type Stats struct {
 	Blocks   int `json:"blocks"`
 	// FormerSessions are sessions of an earlier agent whose processes may still
 	// touch slots of the pool.
-	FormerSessions int    `json:"former_sessions"`
-	Pins           int    `json:"pins"`
-	SealQueue      int    `json:"seal_queue"`
-	WriteQueue     int    `json:"write_queue"`
-	PromoteQueue   int    `json:"promote_queue"`
-	HostHits       uint64 `json:"host_hits"`
-	DiskHits       uint64 `json:"disk_hits"`
-	Misses         uint64 `json:"misses"`
-	Granted        uint64 `json:"granted"`
-	Present        uint64 `json:"present"`
-	Refused        uint64 `json:"refused"`
-	Committed      uint64 `json:"committed"`
-	Aborted        uint64 `json:"aborted"`
-	PinsRefused    uint64 `json:"pins_refused"`
+	FormerSessions int `json:"former_sessions"`
+	Pins           int `json:"pins"`
+	SealQueue      int `json:"seal_queue"`
+	WriteQueue     int `json:"write_queue"`
+	PromoteQueue   int `json:"promote_queue"`
+	// Unverified is how many blocks were found in host memory when the pool was opened
+	// and have not been compared with their checksums yet. That happens when somebody
+	// first asks for them, or the scrubber comes by. A gauge.
+	Unverified int `json:"unverified"`
+	// DiskOpen is true while the disk is left alone because it fails; DiskTrips
+	// counts how often that began, for all pools together.
+	DiskOpen  bool   `json:"disk_breaker_open"`
+	DiskTrips uint64 `json:"disk_trips"`
+	// DiskJoining is true while the pool goes on without its disk tier, or with a
+	// part of it, because the disk has not answered yet.
+	DiskJoining bool `json:"disk_joining"`
+	// ExtentsLeaving is how many extents, of all pools together, are gone although
+	// their files could not be removed yet; their room is not free. A gauge.
+	ExtentsLeaving int `json:"extents_leaving"`
+	// ExtentsRemoved counts the extents of earlier agents, in all namespaces
+	// together, that could not be taken over: damaged, never finished, made with
+	// other settings, or beyond a tier's size.
+	ExtentsRemoved uint64 `json:"extents_removed"`
+	Counters
+}
+
+// Counters are what only grows in a pool's Stats.
+type Counters struct {
+	HostHits    uint64 `json:"host_hits"`
+	DiskHits    uint64 `json:"disk_hits"`
+	Misses      uint64 `json:"misses"`
+	Granted     uint64 `json:"granted"`
+	Present     uint64 `json:"present"`
+	Refused     uint64 `json:"refused"`
+	Committed   uint64 `json:"committed"`
+	Aborted     uint64 `json:"aborted"`
+	PinsRefused uint64 `json:"pins_refused"`
 	// Deduplicated counts blocks that were registered through a handle when host
 	// memory had them already.
 	Deduplicated  uint64 `json:"deduplicated"`
@@ -121,20 +145,6 @@ type Stats struct {
 	ReadRetries    uint64 `json:"read_retries"`
 	ReadsAbandoned uint64 `json:"reads_abandoned"`
 	ReadsCancelled uint64 `json:"reads_cancelled"`
-	// DiskOpen is true while the disk is left alone because it fails; DiskTrips
-	// counts how often that began, for all pools together.
-	DiskOpen  bool   `json:"disk_breaker_open"`
-	DiskTrips uint64 `json:"disk_trips"`
-	// DiskJoining is true while the pool goes on without its disk tier, or with a
-	// part of it, because the disk has not answered yet.
-	DiskJoining bool `json:"disk_joining"`
-	// ExtentsLeaving is how many extents, of all pools together, are gone although
-	// their files could not be removed yet; their room is not free. A gauge.
-	ExtentsLeaving int `json:"extents_leaving"`
-	// ExtentsRemoved counts the extents of earlier agents, in all namespaces
-	// together, that could not be taken over: damaged, never finished, made with
-	// other settings, or beyond a tier's size.
-	ExtentsRemoved uint64 `json:"extents_removed"`
 	// CorruptReads counts blocks whose bytes or record did not match when read
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
@@ -180,4 +190,12 @@ type Stats struct {
 	KeepRefused uint64 `json:"keep_refused"`
 	// BlocksReset counts copies of blocks that left a tier by a reset.
 	BlocksReset uint64 `json:"blocks_reset"`
+}
+
+// Add adds all of what o has counted.
+func (c *Counters) Add(o *Counters) {
+	sum, more := reflect.ValueOf(c).Elem(), reflect.ValueOf(o).Elem()
+	for i := range sum.NumField() {
+		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
+	}
 }

@@ -139,7 +139,7 @@ func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *part {
 func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	for found := range rest {
 		p.mu.Lock()
-		if !p.closed { // or else the process is about to end
+		if !p.closed { // or else Close gave the disk up, and its extents stay as they are
 			p.welcomeLocked(p.recoverDiskPartLocked(found))
 		}
 		p.mu.Unlock()

@@ -28,7 +28,7 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
-		return 0, ErrClosed
+		return 0, p.closedLocked()
 	}
 	p.tickLocked()
 	until := time.Now().Add(ttl)

@@ -208,7 +208,7 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return LookupResult{}, ErrClosed
+		return LookupResult{}, p.closedLocked()
 	}
 	alive := p.sessions[s] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}

@@ -28,7 +28,7 @@ type Manager struct {
 	opening, resets sync.WaitGroup
 	once            sync.Once
 	resetsRefused   atomic.Uint64
-	// retiring counts the pools that are being closed by Retire.
+	// retiring is waited for by Close: the pools in going.
 	retiring sync.WaitGroup
 	// diskAnswered is closed when the disk tier was opened, or could not be.
 	diskAnswered chan struct{}
@@ -39,6 +39,9 @@ type Manager struct {
 	places map[kv.NamespaceID]*place
 	// formers are the sessions of earlier agents that are not done with yet.
 	formers map[SessionID]*storage.SessionRecord
+	// going are the pools that are being closed by Retire, and retired counts those
+	// that are: each pool is in places, in going or in retired.
+	going   map[*Pool]struct{}
 	retired Retired
 }
 
@@ -64,7 +67,7 @@ func Open(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
-		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{},
+		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{}, going: map[*Pool]struct{}{},
 	}
 	m.broker.pools, m.broker.breaker.log, m.broker.diskAnswered = m.Pools, m.cfg.Log, m.diskAnswered
 	if m.cfg.enabled() {
@@ -238,6 +241,10 @@ func (m *Manager) leaveLocked(id kv.NamespaceID, here *place) {
 func (m *Manager) Pools() []*Pool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.poolsLocked()
+}
+
+func (m *Manager) poolsLocked() []*Pool {
 	pools := make([]*Pool, 0, len(m.places))
 	for _, here := range m.places {
 		if here.pool != nil {

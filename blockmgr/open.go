@@ -231,7 +231,7 @@ func (p *Pool) stopped() bool {
 func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closing = true
+	p.closing, p.retired = true, false
 	p.disarmKeepLocked()
 	for ch := range p.watchers {
 		p.unwatchLocked(ch)

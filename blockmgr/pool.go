@@ -37,9 +37,9 @@ type Pool struct {
 
 	mu sync.Mutex
 	// closing: callers are refused, the workers still run. closed: the memory is
-	// gone.
-	closing, closed bool
-	reg             *registry.Registry
+	// gone. retired: both for Retire's sake, not because the manager closes.
+	closing, closed, retired bool
+	reg                      *registry.Registry
 	// host is nil when the manager is off, disk when it has no disk tier. A tier
 	// without extents is one that found no room.
 	host, disk *tier
@@ -104,7 +104,9 @@ type Pool struct {
 	diskSlots uint64
 	// unusedSince is the broker's turn at which the pool was used last.
 	unusedSince uint64
-	count       Stats
+	count       Counters
+	// unverified is Stats.Unverified.
+	unverified int
 }
 
 // session is what one session holds in the pool.
@@ -152,7 +154,7 @@ func (p *Pool) Enabled() bool {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := p.count
+	st := Stats{Counters: p.count, Unverified: p.unverified}
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
 	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
 	st.Blocks = p.reg.Blocks()
@@ -212,10 +214,18 @@ func (p *Pool) wakeQuietLocked() {
 	clear(p.quiet)
 }
 
+// closedLocked is what a call of a pool that is closing is refused with.
+func (p *Pool) closedLocked() error {
+	if p.retired {
+		return ErrRetired
+	}
+	return ErrClosed
+}
+
 // checkLocked finds a session of a pool that is open.
 func (p *Pool) checkLocked(s SessionID) (*session, error) {
 	if p.closing {
-		return nil, ErrClosed
+		return nil, p.closedLocked()
 	}
 	sess, ok := p.sessions[s]
 	if !ok {

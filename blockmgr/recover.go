@@ -102,6 +102,7 @@ func (p *Pool) recoverHostLocked(ref registry.Ref, s *slot, r *storage.Record, d
 	}
 	if !damaged && p.recoverableLocked(r, word) && p.recoverBlockLocked(p.host, ref, s, r) {
 		s.unverified = true
+		p.unverified++
 		p.holdFormersLocked(ref, s, pinners)
 		return
 	}

@@ -70,7 +70,7 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, ErrClosed
+		return nil, p.closedLocked()
 	}
 	defer p.stopWaitingLocked(awaited)
 	sess, refs, err := p.registrableLocked(s, blocks)

@@ -85,7 +85,7 @@ func (p *Pool) ResetAll() error {
 	p.pauseScrubLocked()
 	defer p.resumeScrubLocked()
 	if p.closing {
-		return fmt.Errorf("reset: %w", ErrClosed)
+		return fmt.Errorf("reset: %w", p.closedLocked())
 	}
 	return p.resetTiersLocked(p.tiers()...)
 }
@@ -93,7 +93,7 @@ func (p *Pool) ResetAll() error {
 // resettableLocked is the tier of that kind of a pool that is open.
 func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
 	if p.closing {
-		return nil, ErrClosed
+		return nil, p.closedLocked()
 	}
 	for _, t := range p.tiers() {
 		if t.kind == kind {
@@ -192,7 +192,8 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 }
 
 // Reset is Pool.Reset of one tier of every open pool that has it. Each pool by
-// itself is reset or refuses, and the error joins the refusals. Namespaces whose
+// itself is reset or refuses, and the error joins the refusals; one that is retired
+// meanwhile has nothing left to reset. Namespaces whose
 // pool is not open keep what an earlier agent left.
 func (m *Manager) Reset(kind kv.Tier) error {
 	if !(kind == kv.TierHost && m.cfg.enabled() || kind == kv.TierDisk && m.cfg.hasDisk()) {
@@ -206,9 +207,11 @@ func (m *Manager) Reset(kind kv.Tier) error {
 	}
 	var errs []error
 	for _, p := range m.Pools() {
-		if err := p.Reset(kind); !errors.Is(err, ErrNoTier) {
-			errs = append(errs, err)
+		err := p.Reset(kind)
+		if errors.Is(err, ErrNoTier) || errors.Is(err, ErrRetired) { // the latter since it was listed
+			continue
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -2,10 +2,12 @@ package blockmgr
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -13,31 +15,39 @@ import (
 // ErrNamespaces: the tiers have as many namespaces as their slot tables hold.
 var ErrNamespaces = storage.ErrNamespaces
 
-// Retired is what the pools that Retire has closed leave behind in numbers.
+// Retired is what the pools that Retire has closed, or begun to close, leave behind
+// in numbers.
 type Retired struct {
-	// Pools is how many there were.
+	// Pools is how many are closed.
 	Pools uint64 `json:"pools"`
-	// Committed and WriteBehind are the sums of what Stats says of them.
-	Committed   uint64 `json:"committed"`
-	WriteBehind uint64 `json:"write_behind"`
+	// Counters are the sums of what Stats says of them.
+	Counters
 }
 
-// Retired counts the pools that Retire has closed.
-func (m *Manager) Retired() Retired {
+// Census lists the open pools and counts the others as of one moment, so that
+// what the pools on the list have counted and what retired has never add up to less
+// than before, whatever is retired meanwhile.
+func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.retired
+	pools, retired = m.poolsLocked(), m.retired
+	going := slices.Collect(maps.Keys(m.going))
+	m.mu.Unlock()
+	for _, p := range going {
+		st := p.Stats()
+		retired.Add(&st.Counters)
+	}
+	return pools, retired
 }
 
-// Unused reports whether Retire would close the pool now, and since when nobody
-// has used it: a pool with a smaller number has been unused for longer. A pool is
-// in use as long as it has a session, one that has ended and whose processes may
-// still copy, a former one, somebody who watches its extents, a block that is kept,
-// or something under way.
-func (p *Pool) Unused() (since uint64, ok bool) {
+// Unused reports whether Retire would close the pool now, since when nobody has used
+// it (a pool with a smaller number has been unused for longer), and whether it has
+// no block, so that nothing would be lost. A pool is in use as long as it has a
+// session, one that has ended and whose processes may still copy, a former one,
+// somebody who watches its extents, a block that is kept, or something under way.
+func (p *Pool) Unused() (since uint64, empty, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.unusedSince, p.retirableLocked()
+	return p.unusedSince, p.reg.Blocks() == 0, p.retirableLocked()
 }
 
 func (p *Pool) retirableLocked() bool {
@@ -56,7 +66,7 @@ func (p *Pool) Draining() bool { return p.draining() }
 // read stay on the disk until somebody needs their room.
 //
 // ErrActive: the pool is in use, or somebody asks for it; nothing has happened.
-// ErrClosed: it is closed, or about to be.
+// ErrRetired: it is closed, or about to be. ErrClosed: the manager is.
 func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	if gone, err = p.retire(p); err != nil {
 		return nil, fmt.Errorf("retire pool %s: %w", p.id, err)
@@ -66,9 +76,9 @@ func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 
 // retire is Pool.Retire of one of the manager's pools.
 func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
-	here := m.occupy(p)
-	if here == nil {
-		return nil, ErrClosed
+	here, err := m.occupy(p)
+	if err != nil {
+		return nil, err
 	}
 	if !here.making.TryLock() {
 		m.vacate(p.id, here)
@@ -86,21 +96,24 @@ func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 		defer m.vacate(p.id, here)
 		defer here.making.Unlock()
 		p.giveBack()
-		m.countRetired(p.Stats())
+		m.countRetired(p)
 	}()
 	return gone, nil
 }
 
-// occupy keeps the place of an open pool until vacate; nil when it has none.
-func (m *Manager) occupy(p *Pool) *place {
+// occupy keeps the place of an open pool until vacate.
+func (m *Manager) occupy(p *Pool) (*place, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	here := m.places[p.id]
-	if m.closed || here == nil || here.pool != p {
-		return nil
+	if m.closed {
+		return nil, ErrClosed
+	}
+	if here == nil || here.pool != p {
+		return nil, ErrRetired
 	}
 	here.callers++
-	return here
+	return here, nil
 }
 
 // vacate forgets a place that nobody else waits for and that has no pool any more.
@@ -122,16 +135,19 @@ func (m *Manager) beginRetire(here *place, p *Pool) error {
 		return ErrClosed // Close goes on with the pool
 	}
 	here.pool = nil
+	m.going[p] = struct{}{}
 	m.retiring.Add(1)
 	return nil
 }
 
-func (m *Manager) countRetired(st Stats) {
+// countRetired keeps what a pool that is closed has counted.
+func (m *Manager) countRetired(p *Pool) {
+	st := p.Stats()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.going, p)
 	m.retired.Pools++
-	m.retired.Committed += st.Committed
-	m.retired.WriteBehind += st.WriteBehind
+	m.retired.Add(&st.Counters)
 }
 
 // beginRetire refuses callers from now on, if nobody uses the pool.
@@ -141,7 +157,7 @@ func (p *Pool) beginRetire() bool {
 	if !p.retirableLocked() {
 		return false
 	}
-	p.closing = true
+	p.closing, p.retired = true, true
 	return true
 }
 
@@ -165,18 +181,28 @@ func (p *Pool) giveBack() {
 	p.log.Info("pool is closed, its room is free", zap.Int("extents", len(extents)))
 }
 
+// removeChunk is how many removals are reported under one lock.
+const removeChunk = 4096
+
 // takeAll reports the removal of every block, children before parents, and takes
-// the extents of a pool whose goroutines have ended.
+// the extents of a pool whose goroutines have ended. Nobody else changes anything
+// any more; the mutex is for those who look.
 func (p *Pool) takeAll() (extents []*part) {
+	for _, t := range p.tiers() {
+		if p.cfg.Sink == nil {
+			break
+		}
+		p.mu.Lock()
+		refs := p.byPosition(t)
+		p.mu.Unlock()
+		slices.Reverse(refs)
+		for chunk := range slices.Chunk(refs, removeChunk) {
+			p.reportRemoved(t, chunk)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.tiers() {
-		if p.cfg.Sink != nil {
-			for _, ref := range slices.Backward(p.byPosition(t)) {
-				r := t.record(ref)
-				p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
-			}
-		}
 		for _, part := range t.parts {
 			if part != nil {
 				extents = append(extents, part)
@@ -186,6 +212,16 @@ func (p *Pool) takeAll() (extents []*part) {
 	p.closed = true
 	p.wakeQuietLocked()
 	return extents
+}
+
+// reportRemoved tells the sink that some blocks of a tier are gone.
+func (p *Pool) reportRemoved(t *tier, refs []registry.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ref := range refs {
+		r := t.record(ref)
+		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
+	}
 }
 
 // ResetAlone is ResetAll for session s if no other session has the pool open;

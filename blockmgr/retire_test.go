@@ -58,14 +58,14 @@ func TestRetiredPoolGivesEverythingBack(t *testing.T) {
 	if names := extentNames(t, cfg.HostDir, cfg.DiskDir); len(names) != 0 || len(p.m.Pools()) != 0 {
 		t.Errorf("%v and %d pools are left", names, len(p.m.Pools()))
 	}
-	if got := p.m.Retired(); got != (Retired{Pools: 1, Committed: 6, WriteBehind: 6}) {
+	if _, got := p.m.Census(); got.Pools != 1 || got.Committed != 6 || got.WriteBehind != 6 || got.BytesWritten == 0 {
 		t.Errorf("%+v", got)
 	}
 	for what, err := range map[string]error{
 		"session": p.BeginSession(99), "reset": p.ResetAll(), "status": func() error { _, err := p.Status(kv.TierHost); return err }(),
 		"retire": func() error { _, err := p.Retire(); return err }(),
 	} {
-		if !errors.Is(err, ErrClosed) {
+		if !errors.Is(err, ErrRetired) {
 			t.Errorf("%s of a pool that is gone: %v", what, err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestPoolThatIsInUseIsNotRetired(t *testing.T) {
 			p.quiesce()
 			end := use(p, blocks)
 			p.EndSession(p.sid, nil)
-			if _, unused := p.Unused(); unused {
+			if _, _, unused := p.Unused(); unused {
 				t.Error("it passes for unused")
 			}
 			if _, err := p.Retire(); !errors.Is(err, ErrActive) {
@@ -127,7 +127,7 @@ func TestPoolThatIsInUseIsNotRetired(t *testing.T) {
 				t.Errorf("resident %q", got)
 			}
 			end()
-			waitFor(t, func() bool { _, unused := p.Unused(); return unused })
+			waitFor(t, func() bool { _, _, unused := p.Unused(); return unused })
 			if gone, err := p.Retire(); err != nil {
 				t.Error(err)
 			} else {
@@ -223,12 +223,12 @@ func TestPoolIsOpenedAndRetiredAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 					pool.EndSession(s, nil)
-				} else if !errors.Is(err, ErrClosed) {
+				} else if !errors.Is(err, ErrRetired) {
 					t.Error(err)
 				}
 				if gone, err := pool.Retire(); err == nil {
 					<-gone
-				} else if !errors.Is(err, ErrActive) && !errors.Is(err, ErrClosed) {
+				} else if !errors.Is(err, ErrActive) && !errors.Is(err, ErrRetired) {
 					t.Error(err)
 				}
 			}

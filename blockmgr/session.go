@@ -26,7 +26,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
-		return ErrClosed
+		return p.closedLocked()
 	}
 	if _, ok := p.sessions[s]; ok || p.formers[s] != nil {
 		return fmt.Errorf("session %d: has begun already", s)

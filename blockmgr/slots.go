@@ -186,6 +186,9 @@ func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
 		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
 	}
 	p.unkeepLocked(t, ref, s)
+	if s.unverified {
+		p.unverified--
+	}
 	s.entry, s.fromDisk, s.unverified, s.wanted, s.attempts = registry.None, false, false, false, 0
 	if to == storage.StateFree {
 		p.freeLocked(t, ref)

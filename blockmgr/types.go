@@ -74,6 +74,8 @@ type EventSink interface {
 var (
 	// ErrClosed: the manager is closed or closing.
 	ErrClosed = errors.New("block manager is closed")
+	// ErrRetired: the pool was closed by Retire; Manager.Pool opens another one.
+	ErrRetired = errors.New("pool is closed")
 	// ErrBadSlot: a slot that is not the caller's: wrong extent, index or
 	// generation, or not granted or pinned to its session.
 	ErrBadSlot = errors.New("slot is not held by this session")

@@ -116,7 +116,7 @@ func TestRegistryThatFailsFailsNew(t *testing.T) {
 func TestHitRatesForgetWhatIsOlderThanTheWindow(t *testing.T) {
 	v := newValues()
 	f := feed{to: v, pageSize: 16}
-	st := blockmgr.Stats{Misses: 1000}
+	st := blockmgr.Stats{Counters: blockmgr.Counters{Misses: 1000}}
 	f.send(st)
 	for i := range hitSamples {
 		if want := float64(i) / float64(i+1000); v.gauges[config.HostCacheHitRate] != want {

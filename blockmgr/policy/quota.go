@@ -16,6 +16,8 @@ type Holder struct {
 	InUse bool
 	// Since is the turn at which the pool was used last.
 	Since uint64
+	// Empty is true for a pool without blocks, with whose extents nothing is lost.
+	Empty bool
 	// Last is true when the pool has a single extent in the tier.
 	Last bool
 }
@@ -24,7 +26,8 @@ type Holder struct {
 // first says that it would be the taker's only one; ok is false when no pool
 // should. Budget is the tier's size in bytes.
 //
-// Unused pools come first, the one unused longest before the others; the only
+// Unused pools come first, of these the empty ones, and of either the one unused
+// longest; the only
 // extent of one goes just to a taker that has none. Then comes the pool in use
 // that is most over its share: the budget times its weight, divided by the weights
 // of the pools in use and the taker. It gives only while the taker, the new extent
@@ -58,17 +61,25 @@ func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, o
 	return giver, ok
 }
 
-// coldest is the pool that has been unused longest and may give something.
+// coldest is the unused pool with the least to lose that may give something.
 func coldest(holders []Holder, taker int, first bool) (giver int, ok bool) {
 	for i, h := range holders {
 		if i == taker || h.InUse || h.Bytes == 0 || h.Last && !first {
 			continue
 		}
-		if !ok || h.Since < holders[giver].Since {
+		if !ok || h.colder(&holders[giver]) {
 			giver, ok = i, true
 		}
 	}
 	return giver, ok
+}
+
+// colder reports whether an unused pool gives before another one.
+func (h *Holder) colder(other *Holder) bool {
+	if h.Empty != other.Empty {
+		return h.Empty
+	}
+	return h.Since < other.Since
 }
 
 // totalWeight is that of the pools in use and the taker; a sum that does not fit

@@ -20,6 +20,8 @@ func TestGiver(t *testing.T) {
 	}{
 		{"nobody else", []Holder{asker}, true, none},
 		{"the pool unused longest gives first", []Holder{asker, {Bytes: 40, Since: 3}, {Bytes: 20, Since: 2}, {Bytes: 90, InUse: true, Weight: 1}}, false, 2},
+		{"an unused pool without blocks gives before one that has been unused for longer", []Holder{asker, {Bytes: 40, Since: 2}, {Bytes: 20, Since: 3, Empty: true}}, false, 2},
+		{"of two without blocks the one unused longest gives", []Holder{asker, {Bytes: 40, Since: 3, Empty: true}, {Bytes: 20, Since: 2, Empty: true}}, false, 2},
 		{"of two unused equally long the first gives", []Holder{asker, {Bytes: 40, Since: 3}, {Bytes: 40, Since: 3}}, false, 1},
 		{"an unused pool without extents has nothing to give", []Holder{asker, {Since: 1}, {Bytes: 10, Since: 2}}, false, 2},
 		{"an unused pool keeps its only extent from one that has some", []Holder{asker, {Bytes: 10, Last: true}}, false, none},

@@ -107,8 +107,9 @@ func (a *arena) release(section uint32) {
 
 // discard makes an extent that nobody has open go, by remove. Its bytes and its
 // place are another's only when its file is gone: while it cannot be removed, the
-// extent is leaving, and is tried again before the next one is made.
-func (a *arena) discard(section uint32, h holding, remove func(path string) error) {
+// extent is leaving, and is tried again before the next one is made. It reports
+// whether the file is gone.
+func (a *arena) discard(section uint32, h holding, remove func(path string) error) bool {
 	path := a.path(section, h.extent)
 	if err := remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.cfg.Log.Warn("extent cannot be removed for now; its room stays taken",
@@ -118,9 +119,10 @@ func (a *arena) discard(section uint32, h holding, remove func(path string) erro
 		defer a.mu.Unlock()
 		a.extents[section] = h
 		a.left.Add(1)
-		return
+		return false
 	}
 	a.release(section)
+	return true
 }
 
 // takeLeaving takes the extents that are leaving, by place in the table: the

@@ -37,7 +37,8 @@ func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 // Namespace enters a namespace whose slots are slotBytes long, a multiple of
 // PageSize, and returns the index that its records carry, which is its own until
 // Forget. When the directory is full, a namespace that nobody has claimed since the
-// restart loses its extents; ErrNamespaces means that there is none.
+// restart loses its extents; ErrNamespaces means that there is none, or that the files
+// of one cannot be removed.
 func (d *DiskArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	return d.arena.namespace(id, slotBytes, unlink)
 }

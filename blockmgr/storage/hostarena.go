@@ -54,7 +54,8 @@ func (h *HostArena) Sessions() *SessionTable { return h.arena.table.sessions }
 // Namespace enters a namespace whose slots are slotBytes long, a multiple of
 // PageSize, and returns the index that its records carry, which is its own until
 // Forget. When the directory is full, a namespace that nobody has claimed since the
-// restart loses its extents; ErrNamespaces means that there is none without processes.
+// restart loses its extents; ErrNamespaces means that there is none without processes,
+// or that the files of one cannot be removed.
 func (h *HostArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	return h.arena.namespace(id, slotBytes, discardHostFile)
 }

@@ -11,12 +11,20 @@ import (
 // namespace is the directory index of a namespace, which is its own until forget.
 // Where the directory is full, the namespace whose unclaimed extents are the oldest
 // gives its entry up and loses these, by remove; but none whose processes may still
-// touch them. ErrNamespaces: there is no such namespace.
+// touch them. ErrNamespaces: there is no such namespace, or one has lost its
+// extents and their files cannot be removed, which most likely goes for others too.
 func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64, remove func(path string) error) (uint32, error) {
-	for {
+	for removed := true; ; {
 		index, err := a.tryNamespace(id, slotBytes)
 		if !errors.Is(err, ErrNamespaces) {
 			return index, err
+		}
+		if !removed {
+			return 0, err
+		}
+		if gone := a.takeLeaving(); len(gone) > 0 { // they hold entries too
+			removed = a.discardAll(gone, remove)
+			continue
 		}
 		gone := a.takeNamespace()
 		if len(gone) == 0 {
@@ -24,10 +32,17 @@ func (a *arena) namespace(id kv.NamespaceID, slotBytes uint64, remove func(path 
 		}
 		a.cfg.Log.Info("a namespace that nobody has asked for makes room in the directory",
 			zap.Stringer("tier", a.kind), zap.Int("extents", len(gone)), zap.Stringer("for", id))
-		for section, h := range gone {
-			a.discard(section, h, remove)
-		}
+		removed = a.discardAll(gone, remove)
 	}
+}
+
+// discardAll discards extents and reports whether all of their files are gone.
+func (a *arena) discardAll(gone map[uint32]holding, remove func(path string) error) bool {
+	removed := true
+	for section, h := range gone {
+		removed = a.discard(section, h, remove) && removed
+	}
+	return removed
 }
 
 func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {

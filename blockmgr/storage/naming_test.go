@@ -97,3 +97,27 @@ func TestClaimThatIsBrokenOffLosesNothing(t *testing.T) {
 		t.Errorf("%d slots wait to be claimed, want those of one extent", n)
 	}
 }
+
+// Where files cannot be removed, a newcomer costs one namespace its extents, and the next
+// one none; when they can be again, there is a place.
+func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
+	h, ids := crowd(t)
+	defer h.Close(nil, true)
+	tries := 0
+	stays := func(string) error { tries++; return errors.New("read-only file system") }
+	for range 2 {
+		if _, err := h.arena.namespace(kv.NamespaceID{8}, testSlot, stays); !errors.Is(err, ErrNamespaces) {
+			t.Errorf("got error %v", err)
+		}
+		if left := h.Leaving(); left != 1 {
+			t.Errorf("%d of %d extents are leaving", left, len(ids))
+		}
+	}
+	if tries != 2 {
+		t.Errorf("%d removals were tried, want that of one file in each call", tries)
+	}
+	hostIndex(t, h, kv.NamespaceID{8})
+	if h.Leaving() != 0 || h.Extents() != len(ids)-1 {
+		t.Errorf("%d extents are leaving and %d are left", h.Leaving(), h.Extents())
+	}
+}

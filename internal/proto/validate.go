@@ -201,7 +201,7 @@ func (m *LookupHit) Validate() error {
 		return err
 	}
 	for _, s := range m.Sources {
-		if err := checkUint("sources", uint64(s), 0, kv.NumTiers-1); err != nil {
+		if err := checkUint("sources", uint64(s), uint64(kv.TierHost), uint64(kv.TierDisk)); err != nil {
 			return err
 		}
 	}
