@@ -1,7 +1,10 @@
 #!/bin/sh
+# deps.sh [PACKAGE...]
+#
 # Checks what a build needs and installs what is missing and can be installed:
-# Go, a C compiler, pkg-config, and libzmq with its headers. Silent when all of
-# it is there. Every failure is one line that says what to do.
+# Go, a C compiler, pkg-config, and libzmq with its headers; and the Debian
+# packages that are named. Silent when there is nothing to install. Every failure
+# is one line that says what to do.
 set -eu
 
 go_minor=26 # Go 1.x that go.mod asks for
@@ -77,7 +80,7 @@ install_packages() {
 }
 
 check_go
-packages=$(missing_packages)
+packages="$(missing_packages)$*"
 if [ -n "$packages" ]; then
 	packages=${packages% }
 	if ! command -v apt-get >/dev/null 2>&1; then

@@ -8,11 +8,12 @@ begins on it, copies in flight are settled, and BYE ends it.
 from __future__ import annotations
 
 import logging
+import time
 
 from . import frames
 from .connection import Connection, close, close_if_done
 from .former import FormerSlots
-from .jobs import STORE, Jobs
+from .jobs import STORE, Job, Jobs
 from .keeper import UP, Keeper
 from .lookups import Lookups
 from .packer import Packer
@@ -24,6 +25,10 @@ _log = logging.getLogger(__name__)
 DRAIN = "the agent stops"
 RESET = "the engine resets its cache"
 CLOSED = "the engine stops"
+
+_LEAVE_SECONDS = 2.0  # how long an agent that does not read is waited for with BYE
+
+_now = time.monotonic
 
 
 class Attachment:
@@ -50,10 +55,12 @@ class Attachment:
         self._packer = packer
 
     @property
-    def leaving(self) -> bool:
+    def busy(self) -> bool:
         """Whether a connection waits to be left."""
         connection = self.connection
-        return connection is not None and connection.leaving != "" and not connection.farewell
+        if connection is None or not connection.leaving:
+            return False
+        return not connection.farewell and not connection.link.closed
 
     @property
     def idle(self) -> bool:
@@ -61,10 +68,16 @@ class Attachment:
         if self._keeper.events or self._packer.done:
             return False
         connection = self.connection
-        return connection is None or not (connection.owes or connection.draining)
+        if connection is None:
+            return True
+        if connection.inbox or connection.draining or connection.leaving:
+            return False
+        return connection.resumes is None or connection.resume_sent
 
-    def pump(self, adopt: bool) -> None:
-        """Deals with all that has come. Connections come and go only if adopt is true.
+    def pump(self, adopt: bool, receive: bool = False) -> None:
+        """Deals with all that has come; receive: with what is in the socket yet, too.
+
+        Connections come and go only if adopt is true.
 
         Between hit() and load() none does: what was pinned when the engine asked can be loaded,
         even when the connection has ended by then.
@@ -79,10 +92,8 @@ class Attachment:
             close_if_done(pack.request)
         connection = self.connection
         if connection is not None:
-            connection.touched += 1
-            connection.flush()
-            if connection.waiting and not connection.receive():
-                self._keeper.wake()  # what is not waited for, the keeper reads
+            if receive and connection.waiting and not connection.receive():
+                self._keeper.wake()
             self._read(connection)
             if adopt and connection.draining and not connection.leaving:
                 self._leave(connection, DRAIN)
@@ -122,14 +133,16 @@ class Attachment:
         """The connection has ended: requests miss, offers are void, copies in flight go on."""
         self._read(connection)  # a GRANT that had arrived is a grant
         connection.usable = False
+        connection.ended = True
+        commits = connection.unsent(frames.COMMIT)
         self._detach(connection)
         connection.give_up()
         connection.requests.clear()
-        connection.drop_outbox()
-        if connection.farewell:
-            connection.ended = True
-        else:
+        if not connection.farewell:
             self._former.lose(connection)
+        for commit in commits:
+            slots = commit.slots if isinstance(commit, Job) else commit
+            self._former.unsent(connection, slots)
         self.connection = None
 
     def _detach(self, connection: Connection) -> None:
@@ -146,13 +159,16 @@ class Attachment:
         self.leave_if_done()
 
     def leave_if_done(self) -> None:
-        """BYE of a connection that is being left, as soon as no copy is in flight.
+        """BYE of a connection that is being left, as soon as no copy is in flight. An agent that
+        does not read it is left without.
 
         Before it, after a reset: CLOSE of all requests, and RESET, so that the agent forgets what
         is stored.
         """
         connection = self.connection
         if connection is None or not connection.leaving or connection.farewell:
+            return
+        if connection.link.closed:
             return
         if connection.flying or self._former.flying:
             return
@@ -168,7 +184,11 @@ class Attachment:
             connection.requests.clear()
             connection.must(frames.RESET, frames.encode_reset(), self._reset_done)
         connection.say_bye(connection.leaving)
-        if connection.farewell:
+        now = _now()
+        connection.leave_by = connection.leave_by or now + _LEAVE_SECONDS
+        if not connection.farewell and now >= connection.leave_by:
+            connection.link.close()
+        if connection.farewell or connection.link.closed:
             self._keeper.wake()
 
     def _reset_done(self, _: object, frame: Frame | None) -> None:
@@ -194,10 +214,10 @@ class Attachment:
 
     def close(self) -> None:
         """Leaves for good. Copies in flight keep their slots until the engine has exited."""
+        self._packer.close()  # first: there is no BYE while it may send
         self.pump(True)
         connection = self.connection
         if connection is not None and not connection.farewell:
             self._leave(connection, CLOSED)
         self._keeper.close()
-        self._packer.close()
         self.pump(True)

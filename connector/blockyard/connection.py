@@ -1,12 +1,15 @@
 """One connection of the scheduler: its link, and what was asked and is open on it.
 
-The engine's thread owns all of it but what absorb() and receive() touch, which the link's keeper
-may call too. Sending never waits.
+The engine's thread owns all of it but the outbox and the inbox. It sends itself what it waits for
+the answer of; everything else it leaves to the link's keeper, because a send costs a hook more than
+all the rest. The keeper receives too. Sending never waits.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 Answer = Callable[[Any, "Frame | None"], None]
 
 _MAX_OUTBOX = 65536
+_MAX_LATER = 4096  # frames that can be done without are not put behind more than these
+_MAX_AHEAD = 4  # frames that a hook sends before its own, so that it takes 50 us
+_STALL_SECONDS = 10.0
+_TIERS = (1, 2)  # host and disk; a later minor version may have more
+
+_now = time.monotonic
 
 
 class Connection:
@@ -29,11 +38,19 @@ class Connection:
 
     usable: new work may begin on it; it is set once RESUMED has come, if that was asked for, and
     cleared when the connection ends or one of both sides wants to leave. resumes: the earlier
-    connection whose slots must be named in RESUME first, None when there is none.
+    connection whose slots must be named in RESUME first, None when there is none. wake ends a wait
+    of the keeper; asleep is set by the keeper while it may wait for long.
     """
 
-    def __init__(self, link: Link, welcome: dict[str, Any], namespace: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        welcome: dict[str, Any],
+        namespace: dict[str, Any],
+        wake: Callable[[], None],
+    ) -> None:
         self.link = link
+        self.asleep = False
         self.session: int = welcome["session"]
         self.nonce: int = welcome["agent_nonce"]
         self.max_requests: int = welcome["max_requests"]
@@ -41,22 +58,41 @@ class Connection:
         self.namespace = namespace
         self.resumes: Connection | None = None
         self.resume_sent = False
+        self.resumed = False  # RESUMED has arrived, though nobody may have looked at it yet
         self.usable = False
         self.ended = False  # the engine's thread knows that it has ended
         self.draining = False  # DRAIN has come
         self.leaving = ""  # why BYE is sent as soon as no job is in flight
         self.reset_sent = False
         self.farewell = False  # BYE was sent: no copy was in flight, and none may begin
-        self.stalled = False  # an answer is overdue and no frame has come since
-        self.touched = 0  # changes while the engine receives by itself
+        self.leave_by = 0.0  # when BYE is not waited for any longer, 0 while a copy is in flight
         self.requests: dict[int, Request] = {}  # those that the agent knows, by number
         self.waiting: dict[int, tuple[Answer, Any]] = {}  # by correlation
         self.flying = 0  # jobs between slots of this connection and device blocks
         self.filled: list[bytes] = []  # slots filled after its end, to be committed on the next one
         self.former: dict[int, Job] = {}  # jobs of earlier connections that are in flight
         self.inbox: deque[Frame] = deque()  # frames that the engine's thread has to see
+        self.received = 0  # times that frames were received
         self.evicted = 0  # blocks of which EVICTED told
-        self._outbox: deque[tuple[int, bytes, Answer | None, Any]] = deque()
+        self._wake = wake
+        self._outbox: deque[tuple[int, int, bytes]] = deque()  # type, correlation, body
+        self._sending = threading.Lock()  # of who takes frames from the outbox
+        self._full = False  # the first frame of the outbox has found no room
+        self._sent = 0  # frames that have left the outbox
+        self._stalled_until = 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an answer was overdue a moment ago, and no frame has come since.
+
+        No request is begun then. It passes by itself: an agent that is asked nothing has nothing
+        to answer.
+        """
+        return self._stalled_until > 0.0 and _now() < self._stalled_until
+
+    def stall(self) -> None:
+        """An answer is overdue, or there was no room in the socket for too long."""
+        self._stalled_until = _now() + _STALL_SECONDS
 
     def quiet(self) -> bool:
         """Whether nothing of it can be in flight or come to be.
@@ -64,7 +100,7 @@ class Connection:
         True stays true once the link is closed: whatever begins work adds the request to
         requests before it sends, and finds that it cannot send.
         """
-        mine = self.requests or self.flying or self.filled
+        mine = self.requests or self.flying or self.filled or self._outbox
         return not (mine or self.former or self.resumes is not None)
 
     @property
@@ -74,86 +110,157 @@ class Connection:
 
     @property
     def backlog(self) -> bool:
-        """Whether frames wait for room in the socket."""
+        """Whether frames wait to be sent."""
         return bool(self._outbox)
 
-    # Sending.
+    @property
+    def full(self) -> bool:
+        """Whether frames wait to be sent because the last one that was tried found no room."""
+        return self._full and bool(self._outbox)
+
+    # Sending. Frames keep the order of these calls, but for those of overtake().
 
     def call(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
-        """Sends a frame that is answered. False when it cannot be sent now, and never will."""
-        if self._outbox or self.farewell:
-            return False  # what waits goes first; nothing follows BYE
+        """Sends a frame whose answer is waited for. False: it will not be sent."""
+        return self._now_or_later(frame_type, self._expect(answer, argument), body)
+
+    def tell(self, frame_type: int, body: bytes) -> bool:
+        """Sends a frame that a waited for answer depends on. False: it will not be sent."""
+        return self._now_or_later(frame_type, 0, body)
+
+    def overtake(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
+        """Sends a frame at once, before all that wait. False: it will not be sent."""
+        corr = self._expect(answer, argument)
         try:
-            self.waiting[self.link.call(frame_type, body)] = (answer, argument)
+            self.link.send(frame_type, corr, body)
         except (LinkFull, LinkClosed):
+            del self.waiting[corr]
             return False
         return True
 
-    def tell(self, frame_type: int, body: bytes) -> bool:
-        """Sends a frame that is not answered. False when it cannot be sent now."""
-        if self._outbox or self.farewell:
+    def later(
+        self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
+    ) -> bool:
+        """Leaves a frame to the keeper. False: the agent does not read, it will not be sent."""
+        if self._full or not self._takes():
             return False
-        try:
-            self.link.tell(frame_type, body)
-        except (LinkFull, LinkClosed):
-            return False
+        self._leave(frame_type, self._expect(answer, argument), body)
         return True
 
     def must(
         self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
     ) -> None:
-        """Sends a frame now or as soon as there is room, in the order of these calls.
+        """Leaves a frame to the keeper, which sends it as soon as there is room.
 
         For frames that give something back. They are as many as what was given; should the agent
         not read for so long that this does not hold, the connection ends.
         """
-        if self.farewell:
-            return  # BYE has given back everything
-        self._outbox.append((frame_type, body, answer, argument))
-        self.flush()
+        if self.farewell or self.ended:
+            return  # BYE has given back everything, and so has the end of the session
+        self._leave(frame_type, self._expect(answer, argument), body)
         if len(self._outbox) > _MAX_OUTBOX:
             self.link.close()
+
+    def _expect(self, answer: Answer | None, argument: Any) -> int:
+        """The correlation of a frame that is answered, so that its answer finds who waits."""
+        if answer is None:
+            return 0
+        corr = self.link.correlation()
+        self.waiting[corr] = (answer, argument)
+        return corr
+
+    def _takes(self) -> bool:
+        """Whether a frame that can be done without may be put into the outbox."""
+        gone = self.farewell or self.ended or self.link.closed
+        return not gone and len(self._outbox) < _MAX_LATER
+
+    def _leave(self, frame_type: int, corr: int, body: bytes) -> None:
+        """Into the outbox. The keeper looks there after it has said that it is asleep, and this
+        looks whether it is asleep after it has put the frame there: one of both sees the other."""
+        self._outbox.append((frame_type, corr, body))
+        if self.asleep:
+            self.asleep = False
+            self._wake()
+
+    def _now_or_later(self, frame_type: int, corr: int, body: bytes) -> bool:
+        """Sends a frame behind what waits. Where that is much, or there is no room, the keeper
+        does."""
+        if self._full:
+            self.flush()
+        if self._full or not self._takes():
+            self.waiting.pop(corr, None)
+            return False
+        self._outbox.append((frame_type, corr, body))
+        if len(self._outbox) <= _MAX_AHEAD + 1:
+            self.flush()
+        if self._outbox:
+            self._wake()
+        return True
 
     def say_bye(self, reason: str) -> None:
         """BYE: no copy is in flight to or from any slot of this connection, and none will be."""
         self.usable = False
-        if not self._outbox and not self.farewell:
+        with self._sending:
+            if self.farewell:
+                return
             try:
+                self._send_all()
                 self.link.call(frames.BYE, frames.encode_bye(reason))
                 self.farewell = True
             except (LinkFull, LinkClosed):
                 pass  # full: asked again; closed: then it has ended anyway
 
-    def flush(self) -> None:
-        """Sends what must() has kept, as far as there is room."""
+    def flush(self) -> bool:
+        """Sends what waits, as far as there is room; whether anything was sent.
+
+        By any thread. One that comes while another sends leaves its frames to that one, which
+        looks again after it has let go of the lock.
+        """
+        before = self._sent
+        while self._outbox and self._sending.acquire(blocking=False):
+            try:
+                self._send_all()
+            except (LinkFull, LinkClosed):
+                break  # closed: unsent() tells what is left
+            finally:
+                self._sending.release()
+        return self._sent != before
+
+    def _send_all(self) -> None:
+        """Empties the outbox. A frame stays there while it is sent, so that none overtakes it."""
         outbox = self._outbox
-        try:
-            while outbox:
-                frame_type, body, answer, argument = outbox[0]
-                if answer is None:
-                    self.link.tell(frame_type, body)
-                else:
-                    self.waiting[self.link.call(frame_type, body)] = (answer, argument)
-                outbox.popleft()
-        except LinkFull:
-            pass
-        except LinkClosed:
-            outbox.clear()
+        while outbox:
+            if self.farewell:
+                outbox.clear()  # nothing follows BYE
+                return
+            try:
+                self.link.send(*outbox[0])
+            except LinkFull:
+                self._full = True
+                raise
+            outbox.popleft()
+            self._sent += 1
+            self._full = False
 
     # Receiving.
 
     def receive(self) -> bool:
-        """Takes what has arrived into the inbox. False when the connection has ended."""
-        arrived: deque[Frame] = deque()
+        """Takes what has arrived into the inbox. False when the connection has ended.
+
+        By any thread; a second one at a time finds nothing.
+        """
         try:
-            if self.link.drain_into(arrived):
-                self.stalled = False
+            if self.link.drain_to(self.take):
+                self.received += 1
+                self._stalled_until = 0.0
         except LinkClosed:
             return False
-        for frame in arrived:
-            if not self.absorb(frame):
-                self.inbox.append(frame)
         return True
+
+    def take(self, frame: Frame) -> None:
+        """Absorbs a frame or puts it into the inbox. By one thread at a time."""
+        if not self.absorb(frame):
+            self.inbox.append(frame)
 
     def absorb(self, frame: Frame) -> bool:
         """Deals with a frame that changes no state. Any thread may do that.
@@ -164,11 +271,14 @@ class Connection:
             os.close(frame.fd)
             return True
         if frame.type == frames.EVICTED:
-            self.evicted += len(frame.body["hashes"]) // 8
+            if frame.body["tier"] in _TIERS:
+                self.evicted += len(frame.body["hashes"]) // 8
             return True
         if frame.type == frames.DRAIN:
             self.draining = True
             return True
+        if frame.type == frames.RESUMED:
+            self.resumed = True
         return False
 
     def answer(self, frame: Frame) -> None:
@@ -177,9 +287,13 @@ class Connection:
         if waiter is not None:
             waiter[0](waiter[1], frame)
 
-    def drop_outbox(self) -> None:
-        """Forgets what must() has kept: the connection has ended."""
-        self._outbox.clear()
+    def unsent(self, frame_type: int) -> list[Any]:
+        """The arguments of frames of this type that were not sent; nobody is told that their
+        answers do not come. The connection has ended, and nothing is left to send."""
+        with self._sending:
+            left = [corr for kind, corr, _ in self._outbox if kind == frame_type]
+            self._outbox.clear()
+        return [self.waiting.pop(corr)[1] for corr in left]
 
     def give_up(self) -> None:
         """Tells all that wait for an answer that none will come."""

@@ -57,9 +57,11 @@ class Extent:
     """One mapped file. address is where it begins, words its generation words.
 
     populated: how much of it this process has touched, so that copies there meet no page fault.
+    file: device and inode, which nobody else has as long as it is mapped.
     """
 
     def __init__(self, ready: dict[str, Any], fd: int) -> None:
+        self.ready = ready
         self.number: int = ready["extent"]
         self.slots: int = ready["slots"]
         self.slot_bytes: int = ready["slot_bytes"]
@@ -84,6 +86,15 @@ class Extent:
         self.data = self.address + self.data_offset  # address of slot 0
         # Little-endian in the file, as every platform is that the agent runs on.
         self.words = (ctypes.c_uint64 * self.slots).from_address(self.address)
+
+    def same(self, ready: dict[str, Any], fd: int) -> bool:
+        """Whether it is what is announced there already."""
+        stat = os.fstat(fd)
+        return (
+            self.ready == ready
+            and self.file == (stat.st_dev, stat.st_ino)
+            and stat.st_size >= self.file_bytes
+        )
 
     def populate(self, size: int) -> None:
         """Touches the next size bytes, or up to the end. The agent has put memory there."""
@@ -120,7 +131,7 @@ class Extents:
         self._current: dict[int, Extent] = {}
         self._old: list[Extent] = []
         self._session: set[int] = set()  # numbers announced since begin_session()
-        self.announced = 0  # how many extents were mapped ever: tells whether one has come
+        self.announced = 0  # how many extents were announced ever: tells whether one has come
 
     def __len__(self) -> int:
         return len(self._current)
@@ -132,21 +143,40 @@ class Extents:
         """A new connection: its slots are slot_bytes apart, and it announces its extents anew.
 
         Extents that the session before it did not announce go with release_old(); those that it
-        did stay, because jobs of that session may still be on their way.
+        did stay, because jobs of that session may still be on their way, until retire(). A session
+        that ended before it announced any changes nothing.
         """
         with self._lock:
-            for number in self._current.keys() - self._session:
-                self._old.append(self._current.pop(number))
+            if self._session:
+                self._retire()
             self._session = set()
             self.slot_bytes = slot_bytes
+
+    def retire(self) -> None:
+        """No job of an earlier session comes any more: extents of those go with release_old()."""
+        with self._lock:
+            self._retire()
+
+    @property
+    def stale(self) -> bool:
+        """Whether retire() would find any."""
+        return len(self._current) > len(self._session)
+
+    def _retire(self) -> None:
+        for number in self._current.keys() - self._session:
+            self._old.append(self._current.pop(number))
 
     def add(self, ready: dict[str, Any], fd: int) -> None:
         """Maps the extent of an EXTENT_READY and closes fd, also when it fails.
 
-        A number that is known gets the new mapping; the old one stays until release_old(),
-        because copies may use it. ExtentError or OSError when the extent cannot be mapped.
+        What is mapped already, file and geometry alike, stays as it is: an agent that was started
+        again announces all of its memory. A number that is known with another geometry gets the
+        new mapping; the old one stays until release_old(), because copies may use it. ExtentError
+        or OSError when the extent cannot be mapped.
         """
         try:
+            if self._keep(ready, fd):
+                return
             extent = self._map(ready, fd)
         finally:
             os.close(fd)
@@ -163,6 +193,19 @@ class Extents:
             self._current[extent.number] = extent
             self._session.add(extent.number)
             self.announced += 1
+
+    def _keep(self, ready: dict[str, Any], fd: int) -> bool:
+        """Whether the extent is mapped already; then it is this session's."""
+        number = ready["extent"]
+        with self._lock:
+            extent = self._current.get(number)
+            if extent is None or self.slot_bytes not in (0, extent.slot_bytes):
+                return False
+            if not extent.same(ready, fd):
+                return False
+            self._session.add(number)
+            self.announced += 1
+            return True
 
     def _map(self, ready: dict[str, Any], fd: int) -> Extent:
         number = ready["extent"]
@@ -182,12 +225,15 @@ class Extents:
             # The agent's memory was thrown away as a whole and begins anew. Jobs that know the
             # old file by this number may still come: none of both may be used for them.
             self._old.append(self._current.pop(number))
+            self._session.discard(number)
         extent.unmap()
         raise ExtentError(f"extent {number}: another file than before")
 
     def populate(self, size: int) -> bool:
-        """Touches up to size bytes that were not touched yet. False when there are none."""
-        for extent in self._current.values():
+        """Touches up to size bytes of this session that were not touched yet. False when there are
+        none. What a session has left may have been taken out: touching would allocate it again."""
+        for number in self._session:
+            extent = self._current[number]
             if extent.populated < extent.file_bytes:
                 extent.populate(size)
                 return True

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,8 +75,14 @@ class Source:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def weights_fingerprint(source: Source, given: str = "") -> Fingerprint:
-    """The fingerprint of an engine's weights; `given` is the user's own word on the files."""
+def weights_fingerprint(
+    source: Source, given: str = "", read_after: float = math.inf
+) -> Fingerprint:
+    """The fingerprint of an engine's weights; `given` is the user's own word on the files.
+
+    read_after: when the engine began, in seconds of the epoch. Files that changed later may not be
+    those that it has read, so that what it computes with is not known.
+    """
     digest = hashlib.sha256(VERSION.encode())
     _feed(digest, json.dumps(source.config, sort_keys=True, default=str).encode())
     if given:
@@ -91,6 +99,9 @@ def weights_fingerprint(source: Source, given: str = "") -> Fingerprint:
     try:
         if not _feed_tree(digest, where):
             return _unique(f"no weight files in {where}")
+        changed = _changed_since(where, read_after)
+        if changed:
+            return _unique(f"{changed} changed after this engine's start")
     except (OSError, ValueError) as err:
         return _unique(f"weights in {where}: {err}")
     return Fingerprint("files-" + digest.hexdigest()[:32], True)
@@ -145,7 +156,7 @@ class LoraFiles(NamedTuple):
     """An adapter's fingerprint and what `stat` said of its files when it was taken."""
 
     text: str
-    stats: tuple[tuple[str, int, int, int], ...]
+    stats: tuple[tuple[str, int, int, int, int], ...]
 
     def unchanged(self) -> bool:
         """Whether the files are still those; costs one stat each."""
@@ -172,9 +183,9 @@ def lora_fingerprint(path: str, cache_dir: str = "") -> LoraFiles:
     return LoraFiles("lora-" + digest.hexdigest()[:32], stats)
 
 
-def _stat(path: str) -> tuple[str, int, int, int]:
-    status = os.stat(path)
-    return path, status.st_size, status.st_mtime_ns, status.st_ino
+def _stat(path: str) -> tuple[str, int, int, int, int]:
+    status = os.stat(path)  # the time of the last change of the inode cannot be put back
+    return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _files(where: Path) -> Iterator[tuple[str, Path]]:
@@ -191,7 +202,9 @@ def _files(where: Path) -> Iterator[tuple[str, Path]]:
         directories[:] = [name for name in directories if not name.startswith(".")]
         for name in names:
             lower = name.lower()
-            if lower.endswith(WEIGHT_SUFFIXES) and not lower.startswith(UNRELATED):
+            # A prefix says what a text is for; a file of weights counts whatever it is called.
+            unrelated = lower.endswith((".json", ".py")) and lower.startswith(UNRELATED)
+            if lower.endswith(WEIGHT_SUFFIXES) and not unrelated:
                 full = Path(base) / name
                 found.append((os.path.relpath(full, where), full))
         if len(found) > MAX_FILES:
@@ -229,11 +242,40 @@ def _feed_file(digest: Any, path: Path) -> None:
 
 def _version_of(path: Path, fd: int) -> bytes:
     """The content's name where the store is content-addressed (Hugging Face), else its time."""
+    return _blob_of(path).encode() or str(os.fstat(fd).st_mtime_ns).encode()
+
+
+def _blob_of(path: Path) -> str:
+    """The name of the content that `path` links to, empty where files have other names."""
     if path.is_symlink():
         target = Path(os.readlink(path))
         if target.parent.name == "blobs" and len(target.name) in (40, 64):
-            return target.name.encode()
-    return str(os.fstat(fd).st_mtime_ns).encode()
+            return target.name
+    return ""
+
+
+def _changed_since(where: Path, moment: float) -> str:
+    """A file that was changed, or put there, after `moment`; empty when there is none.
+
+    One that is named by its content has always been the same.
+    """
+    if moment == math.inf:
+        return ""
+    for _, path in _files(where):
+        if path.stat().st_ctime > moment and not _blob_of(path):
+            return str(path)
+    return ""
+
+
+def process_start() -> float:
+    """When this process began, in seconds of the epoch; infinity where that is not known."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return math.inf
+    return time.time() - age
 
 
 def _feed(digest: Any, *parts: bytes) -> None:

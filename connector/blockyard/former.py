@@ -47,10 +47,16 @@ class FormerSlots:
             self._owned = False
         # Else RESUMED has not come: the next connection names the holder before it.
 
+    def unsent(self, connection: Connection, packed: bytes) -> None:
+        """A COMMIT of these slots was not sent when its connection ended; lose() knows of that."""
+        connection.filled.append(packed)
+
     def take_over(self, connection: Connection) -> None:
         """A new connection is there. RESUME is sent on it, or there is none to send."""
         connection.former = self.flying
         if connection.resumes is None:
+            if self._holder is not None:
+                self._forget(self._holder)  # nobody names them any more
             self._holder = connection
             self._kept.clear()
             self._owned = False
@@ -131,7 +137,12 @@ class FormerSlots:
         """What was filled is not wanted any more. connection is the one that there is now."""
         for holder in (self._holder, connection and connection.resumes):
             if holder is not None:
-                holder.filled = []
+                self._forget(holder)
+
+    def _forget(self, holder: Connection) -> None:
+        """Drops what was filled for a holder and not committed."""
+        filled, holder.filled = holder.filled, []
+        self._count["dropped_stores"] += sum(len(packed) // _SLOT for packed in filled)
 
     def _commit(self, connection: Connection, packed: bytes) -> None:
         """COMMIT of those slots that were given back."""
@@ -141,9 +152,10 @@ class FormerSlots:
         for at in range(0, len(slots), _BLOCKS):
             piece = slots[at : at + _BLOCKS]
             body = frames.encode_commit(frames.RESUMED_REQUEST, 0, b"".join(piece))
-            connection.must(frames.COMMIT, body, self._committed, len(piece))
+            connection.must(frames.COMMIT, body, self._committed, b"".join(piece))
 
-    def _committed(self, blocks: int, frame: Frame | None) -> None:
+    def _committed(self, packed: bytes, frame: Frame | None) -> None:
+        blocks = len(packed) // _SLOT
         if frame is not None and frame.type == frames.OK:
             self._count["stored_blocks"] += blocks
             self._count["resumed_blocks"] += blocks

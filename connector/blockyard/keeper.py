@@ -1,13 +1,14 @@
 """The thread that keeps the scheduler connected to the agent.
 
-It connects, says HELLO, connects again when a connection has ended, sends STATS once a second, and
-reads the socket while the engine does not. It changes none of the engine's state: it hands
+It connects, says HELLO, connects again when a connection has ended, sends what the engine's thread
+leaves to it and STATS once a second, and receives. It changes none of the engine's state: it hands
 connections over, and tells of their end, through a queue that the engine's thread empties.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import threading
@@ -30,10 +31,17 @@ LOST = "lost"  # a connection has ended
 _FIRST_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
 _REFUSED_BACKOFF = 30.0  # after an answer that will be the same next time
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 15.0
 _FAREWELL_SECONDS = 2.0
-_TICK = 0.05  # how often an engine that reads the socket itself is looked after
+# While frames come and go they are sent and received together, at these intervals: an engine's
+# thread that wakes this one each time pays as much for that as for sending by itself.
+_TICK = 0.002
+_TICK_SECONDS = 0.05  # how long after the last frame
+_SLOW_TICK = 0.01
+_BUSY_SECONDS = 2.0  # how long after the last frame; longer than a step of the engine
+_FULL_TICK = 0.05  # how often it tries to send what has found no room
 _STATS_SECONDS = 1.0
+_ALONE_SECONDS = 30.0  # without an agent, until somebody should look
 
 
 class Refused(Exception):
@@ -51,6 +59,7 @@ class Keeper:
         self.events: deque[tuple[str, Connection]] = deque()
         self.connects = 0
         self.refusals = 0
+        self.errors = 0  # in the thread, and RESUMEs of its own that were refused
         self.evicted = 0  # blocks of which EVICTED told, on connections that have ended
         self._path = path
         self._counters = counters
@@ -60,6 +69,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._said = ""  # the last failure that was logged
+        self._alone_since: float | None = None  # infinity when that was warned of
 
     def __del__(self) -> None:
         os.close(self._wake_fd)
@@ -103,7 +113,13 @@ class Keeper:
                 wait = self._note_failure(err, backoff)
             else:
                 self._said = ""
-                self._attend(connection)
+                self._alone_since = None
+                for stage in (self._attend, self._part):
+                    try:
+                        stage(connection)
+                    except Exception:  # the engine must be told, and the next connection made
+                        self.errors += 1
+                        _log.exception("the keeper goes on after an error")
                 if time.monotonic() - began > _MAX_BACKOFF:
                     backoff = _FIRST_BACKOFF
                 wait = backoff
@@ -122,6 +138,16 @@ class Keeper:
             _log.log(level, "no agent at %s: %s; serving without it", self._path, text)
             if not isinstance(err, (Refused, OSError, LinkClosed, LinkFull, TimeoutError)):
                 _log.exception("connecting to the agent")
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        if now - self._alone_since >= _ALONE_SECONDS:
+            self._alone_since = math.inf
+            _log.warning(
+                "still no agent at %s after %d s (%s); all requests run without it",
+                self._path,
+                _ALONE_SECONDS,
+                text,
+            )
         return _REFUSED_BACKOFF if refused and not err.retryable else backoff
 
     def _connect(self) -> Connection:
@@ -142,16 +168,22 @@ class Keeper:
         hello = self._hello
         assert hello is not None and hello.namespace is not None
         early: list[Frame] = []
-        corr = link.call(frames.HELLO, frames.encode_hello("scheduler", hello))
-        frame = self._answer(link, corr, early.append)
+        try:
+            corr = link.call(frames.HELLO, frames.encode_hello("scheduler", hello))
+            frame = self._answer(link, corr, early.append)
+        except (LinkClosed, ConnectionError) as err:
+            raise Refused(
+                "it closed the connection before it answered HELLO:"
+                f" is uid {os.getuid()} on its --allow-uid list?",
+                True,
+            ) from err
         if frame.type == frames.ERROR:
             raise Refused(f"{frame.body['code']}: {frame.body['text']}", frame.body["retryable"])
         if frame.type != frames.WELCOME:
             raise Refused(f"{frames.name(frame.type)} came for HELLO", False)
-        connection = Connection(link, frame.body, dict(hello.namespace))
+        connection = Connection(link, frame.body, dict(hello.namespace), self.wake)
         for other in early:
-            if not connection.absorb(other):
-                connection.inbox.append(other)
+            connection.take(other)
         return connection
 
     def _answer(self, link: Link, corr: int, other: Callable[[Frame], Any]) -> Frame:
@@ -185,11 +217,11 @@ class Keeper:
             connection.usable = last is None
             return
         body = frames.encode_resume(last.session, last.nonce, b"", b"")
-        self._answer(
-            connection.link,
-            connection.link.call(frames.RESUME, body),
-            lambda f: connection.absorb(f) or connection.inbox.append(f),
-        )
+        corr = connection.link.call(frames.RESUME, body)
+        frame = self._answer(connection.link, corr, connection.take)
+        if frame.type != frames.RESUMED:
+            self.errors += 1
+            _log.warning("RESUME was refused: %s", frame.body.get("text", ""))
         connection.resumes = None
         connection.usable = True
 
@@ -198,10 +230,9 @@ class Keeper:
         base = self._counters() if self._counters else {}
         told: dict[str, int] = {}
         stats_at = time.monotonic() + _STATS_SECONDS
-        touched = -1
+        received, last_frame = 0, -math.inf
         while not self._closing and not connection.farewell:
-            idle = touched == connection.touched
-            touched = connection.touched
+            sent = connection.flush()
             if not connection.receive():
                 break
             if connection.draining and self._farewell(connection):
@@ -211,11 +242,25 @@ class Keeper:
                 told = self._tell_stats(connection, base, told)
                 stats_at = now + _STATS_SECONDS
             left = max(0.0, stats_at - now) if self._counters else _MAX_BACKOFF
-            if idle:
-                self._wait(connection.link, left)
+            if sent or received != connection.received:
+                received = connection.received
+                last_frame = now
+            if now - last_frame < _BUSY_SECONDS:
+                tick = _TICK if now - last_frame < _TICK_SECONDS else _SLOW_TICK
+                self._wait(None, min(left, tick))
             else:
-                self._wait(None, min(left, _TICK))
-        self._part(connection)
+                self._sleep(connection, left)
+
+    def _sleep(self, connection: Connection, seconds: float) -> None:
+        """Until there is something to receive or to send."""
+        connection.asleep = True
+        if connection.full:
+            self._wait(connection.link, min(seconds, _FULL_TICK))
+        elif connection.backlog:  # left here just now, or another thread is sending
+            self._wait(None, min(seconds, _TICK))
+        else:
+            self._wait(connection.link, seconds)
+        connection.asleep = False
 
     def _farewell(self, connection: Connection) -> bool:
         """BYE of an idle engine, which calls nothing that could say it."""
@@ -227,18 +272,22 @@ class Keeper:
 
     def _part(self, connection: Connection) -> None:
         """The end of a connection."""
-        if connection.farewell:
-            deadline = time.monotonic() + _FAREWELL_SECONDS
-            while connection.receive() and (left := deadline - time.monotonic()) > 0:
-                self._wait(connection.link, left)
-            self._last = None
-        elif connection.resumes is None:
-            self._last = connection
-        # Else its RESUME was not answered: the slots may be those of the one before still.
-        connection.link.close()
-        connection.usable = False
-        self.evicted += connection.evicted
-        self.events.append((LOST, connection))
+        try:
+            connection.flush()
+            if connection.farewell:
+                deadline = time.monotonic() + _FAREWELL_SECONDS
+                while connection.receive() and (left := deadline - time.monotonic()) > 0:
+                    self._wait(connection.link, left)
+        finally:
+            if connection.farewell:
+                self._last = None
+            elif connection.resumes is None or connection.resumed:
+                self._last = connection
+            # Else its RESUME was not answered: the slots may be those of the one before still.
+            connection.link.close()
+            connection.usable = False
+            self.evicted += connection.evicted
+            self.events.append((LOST, connection))
         if not connection.farewell and not self._closing:
             _log.warning("the connection to the agent has ended; serving without it")
 

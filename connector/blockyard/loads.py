@@ -23,6 +23,7 @@ class Loads:
 
     def __init__(self, count: dict[str, int], jobs: Jobs, lookups: Lookups) -> None:
         self.queued: list[Load] = []  # for the next step
+        self.workers = 1  # that a job needs
         self._count = count
         self._jobs = jobs
         self._lookups = lookups
@@ -45,6 +46,7 @@ class Loads:
         r.state = LOADING
         r.load_failed = False
         self._count["loads"] += 1
+        self._lookups.try_load()
         for at in range(0, n, _BLOCKS):
             self._claim(r, connection, first + at, min(_BLOCKS, n - at), at, packed)
         return True
@@ -60,12 +62,16 @@ class Loads:
         r.loads += 1
         if len(blocks) == 1 and connection.usable:
             body = frames.encode_claim(r.number, r.generation, first, n, job.number, blocks[0])
-            connection.call(frames.CLAIM, body, self._claimed, None)
+            connection.overtake(frames.CLAIM, body, self._claimed, job)
         self.queued.append(Load(job.number, r.rid, slots, b"".join(blocks)))
 
-    def _claimed(self, _: object, frame: Frame | None) -> None:
-        if frame is not None and frame.type != frames.CLAIMED:
-            self._count["errors"] += 1  # a worker was lost: it finds the job in its Work
+    def _claimed(self, job: Job, frame: Frame | None) -> None:
+        if frame is None:
+            return
+        refused = frame.type != frames.CLAIMED
+        self._count["errors"] += refused  # a worker was lost: it finds the job in its Work
+        if (refused or frame.body["workers"] < self.workers) and job.number in self._jobs.flying:
+            self._lookups.judge(False, sure=True)
 
     def fail(self, rid: str, r: Request | None, block_ids: Sequence[Sequence[int]]) -> None:
         """A load that the engine waits for and that cannot begin: workers report it as failed."""
@@ -88,6 +94,8 @@ class Loads:
     def ended(self, job: Job) -> None:
         """All workers have reported a load."""
         r = job.request
+        if job.slots:  # else it could not begin
+            self._lookups.judge(not job.failed)
         if job.failed:
             self._count["failed_loads"] += 1
         else:

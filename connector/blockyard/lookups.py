@@ -22,7 +22,11 @@ _log = logging.getLogger(__name__)
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _MAX_PARTS = 4  # LOOKUPs of a request at a time: sending more takes a hook too long
 _ANSWER_SECONDS = 1.0  # an answer is not waited for any longer, beside the wait for the disk
+_PACKING_SECONDS = 10.0  # a prompt is not waited for any longer, whatever the packer has to do
 _REFRESH_SECONDS = 0.25  # a request that still waits is looked up again after this time
+# While workers are in doubt nothing is promised for so long, at first and at most; see judge().
+_FIRST_DOUBT_SECONDS = 1.0
+_LAST_DOUBT_SECONDS = 64.0
 
 _now = time.monotonic
 
@@ -37,10 +41,15 @@ class Lookups:
         self._block_tokens = block_tokens
         self._wait_ms = wait_ms
         self._packer = packer
+        self._failures = 0  # copies that failed in a row
+        self._doubt = 0.0  # seconds that a doubt lasts; 0 when there is none
+        self._doubt_until = 0.0
 
     def begin(self, r: Request, connection: Connection | None) -> None:
         """Opens the current generation of r, and asks. r is MISSED where that cannot be."""
         count = self._count
+        # A connection that r has already knows an earlier generation alone.
+        r.broken = True
         if connection is None or not connection.usable or connection.stalled:
             count["absent"] += 1
             return
@@ -56,7 +65,8 @@ class Lookups:
             return
         r.connection = connection
         known[r.number] = r  # before anything is sent: see Connection.quiet
-        r.deadline = _now() + _ANSWER_SECONDS
+        r.broken = False
+        r.asked_at = _now()
         if end > INLINE_TOKENS or not self._open_inline(r, end):
             if not r.broken:
                 r.packing = Pack(r, connection, end)
@@ -195,19 +205,65 @@ class Lookups:
             blocks = r.known - local_blocks
             if blocks < least:
                 return MISS
+            if not r.promised and self._doubts():
+                self._count["doubted"] += 1
+                self.pass_by(r)
+                return MISS
+            r.promised = True
             return Hit(blocks, r.sources[local_blocks:], r.slots[SLOT_BYTES * local_blocks :])
         if r.state not in (PACKING, ASKED):
             return MISS
-        if _now() < r.deadline:
+        if not self._late(r):
             return None
         self._count["late"] += 1
-        if r.connection is not None:
-            r.connection.stalled = True
+        if r.state == ASKED and r.connection is not None:
+            r.connection.stall()
         if not r.known:
             r.state = MISSED
             return MISS
         r.state = KNOWN  # what the first round has found
         return self.hit(r, local_blocks, least)
+
+    def _late(self, r: Request) -> bool:
+        """Whether what is to be known of r is not waited for any longer.
+
+        A prompt waits as long as the packer gets on, with it or with those before it.
+        """
+        now = _now()
+        if r.state != PACKING:
+            return now >= r.deadline
+        got_on = max(r.asked_at, self._packer.progress)
+        return now >= got_on + _ANSWER_SECONDS or now >= r.asked_at + _PACKING_SECONDS
+
+    # Whether loads can be trusted.
+
+    def judge(self, good: bool, sure: bool = False) -> None:
+        """All workers have made a copy, or not all of them can.
+
+        A worker that cannot join its session fails every load, and with it, as the engine may be
+        configured, a request. One copy that fails may be the fault of its slots, which have gone to
+        another block meanwhile; after two in a row, or when it is sure that not all workers can,
+        hits are kept back until a copy has succeeded on all workers. Stores try that at no risk;
+        where there are none, a single load does from time to time, at growing intervals.
+        """
+        if good:
+            self._failures = 0
+            self._doubt = 0.0
+            return
+        self._failures += 1
+        if not self._doubt and (sure or self._failures > 1):
+            self._doubt = _FIRST_DOUBT_SECONDS
+            self._doubt_until = _now() + self._doubt
+            _log.warning("not all workers can load: no hits until a copy has succeeded on all")
+
+    def try_load(self) -> None:
+        """A load begins. If it is to show whether loads work again, others wait for that."""
+        if self._doubt and _now() >= self._doubt_until:
+            self._doubt = min(2 * self._doubt, _LAST_DOUBT_SECONDS)
+            self._doubt_until = _now() + self._doubt
+
+    def _doubts(self) -> bool:
+        return self._doubt > 0.0 and _now() < self._doubt_until
 
     def _refresh(self, r: Request) -> None:
         """Looks the rest up again for a request that waits: others may have stored it."""

@@ -9,6 +9,7 @@ import array
 import ctypes
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -177,6 +178,10 @@ class CopyEngine(Protocol):
 def mover_for(pages: Pages) -> CopyEngine:
     """The copy engine for the device that the pages are on. GeometryError when there is none."""
     if pages.device == "cpu":
+        if "torch" in sys.modules:  # the engine has it, and it costs nothing more
+            from .torch_cpu import TorchCpuMover
+
+            return TorchCpuMover(pages)
         return CpuMover(pages)
     if pages.device.startswith("cuda"):
         from .torch_mover import CudaMover
@@ -202,8 +207,8 @@ _memmove = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, 
 )
 
 _MAX_VECTOR = 1024  # pieces that the kernel takes in one call
-_PIECE = 4 << 20  # larger runs are cut, so that no piece keeps the lock for long
-_TURN = 32 << 20  # bytes that a load copies before others get the lock: below 2 ms
+_PIECE = 2 << 20  # larger runs are cut, so that no piece keeps the lock for long
+_TURN = 1.25e-3  # seconds that a load copies before others get the lock: below 2 ms with a piece
 _PAUSE = 50e-6  # long enough for a thread that waits for the lock to wake up and take it
 
 
@@ -217,7 +222,7 @@ class CpuMover:
     the speed, but the engine does not notice. bench/mover.py measures both.
     """
 
-    load_bytes = 1 << 30
+    load_bytes = 64 << 20
     store_bytes = 8 << 20
     needs_fence = False
 
@@ -230,13 +235,14 @@ class CpuMover:
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None = None
     ) -> None:
         """See CopyEngine."""
-        turn = 0
-        for to, source, size in zip(*self._pages.runs(slots, blocks, _PIECE)):
-            if turn >= _TURN:
+        runs = zip(*self._pages.runs(slots, blocks, _PIECE))
+        clock = time.perf_counter
+        until = clock() + _TURN
+        for to, source, size in runs:
+            if clock() >= until:
                 time.sleep(_PAUSE)
-                turn = 0
+                until = clock() + _TURN
             _memmove(to, source, size)
-            turn += size
 
     def store(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None = None

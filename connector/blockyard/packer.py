@@ -28,6 +28,9 @@ _FULL_PAUSE = 0.0005
 # A call that returns at once gives the interpreter lock back and takes it again before a thread
 # that waits for it has woken up. So the pause must be a real one.
 _PAUSE = 50e-6
+_JOIN_SECONDS = 1.0
+
+_now = time.monotonic
 
 
 class PackError(ValueError):
@@ -89,6 +92,8 @@ class Packer:
 
     def __init__(self) -> None:
         self.done: deque[Pack] = deque()
+        self.progress = 0.0  # when it last got on, with whichever prompt
+        self._closing = False
         self._queue: queue.SimpleQueue[Pack | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -100,10 +105,11 @@ class Packer:
         self._queue.put(pack)
 
     def close(self) -> None:
-        """Ends the thread after what it was given."""
+        """Ends the thread. Prompts that were not sent yet come back as cancelled."""
+        self._closing = True
         if self._thread is not None:
             self._queue.put(None)
-            self._thread.join(2 * _FULL_SECONDS)
+            self._thread.join(_JOIN_SECONDS)
             self._thread = None
 
     def _run(self) -> None:
@@ -120,6 +126,8 @@ class Packer:
     def _send_all(self, pack: Pack) -> None:
         request = pack.request
         while not pack.opened or pack.sent < pack.end:
+            self.progress = _now()
+            pack.cancelled = pack.cancelled or self._closing
             if pack.cancelled:
                 return
             piece = list(request.tokens[pack.sent : min(pack.sent + SLICE_TOKENS, pack.end)])
@@ -137,15 +145,19 @@ class Packer:
             time.sleep(_PAUSE)  # the engine goes first
 
     def _send(self, pack: Pack, kind: int, body: bytes) -> None:
-        give_up = time.monotonic() + _FULL_SECONDS
+        give_up = _now() + _FULL_SECONDS
         connection = pack.connection
         while True:
             try:
-                if connection.backlog:  # what gives room at the agent goes first
+                connection.flush()  # what gives room at the agent goes first
+                if connection.backlog:
                     raise LinkFull(f"{frames.name(kind)}: other frames wait to be sent")
                 connection.link.tell(kind, body)
                 return
             except LinkFull:
-                if time.monotonic() > give_up or pack.cancelled:
+                if pack.cancelled or self._closing or connection.stalled:
+                    raise
+                if _now() > give_up:
+                    connection.stall()  # so that the prompts behind it do not wait as long each
                     raise
                 time.sleep(_FULL_PAUSE)

@@ -143,7 +143,7 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
         "pinned": _packed(SLOT_BYTES, 0, frames.MAX_RESUME_SLOTS),
     },
     frames.EVICTED: {
-        "tier": _uint(1, 2),
+        "tier": _uint(0, 0xFF),
         "hashes": _packed(8, 1, 2048),
         "lost": _uint(0, _U64),
     },

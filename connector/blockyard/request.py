@@ -84,6 +84,7 @@ class Request:
         "offered",
         "loads",
         "load_failed",
+        "promised",
         "unsettled",
         "packing",
         "polled",
@@ -124,14 +125,15 @@ class Request:
         self.parts: list[Part] = []  # answers, until all LOOKUPs of a round are answered
         self.unanswered = 0  # LOOKUPs
         self.waits = False  # this round of LOOKUPs may wait for the disk
-        self.asked_at = 0.0
+        self.asked_at = 0.0  # also: when the packer got it
         self.deadline = 0.0  # when an answer is not waited for any longer
         self.offered = 0  # leading blocks that are in the agent, offered, or not wanted there
         self.loads = 0  # load jobs in flight
         self.load_failed = False
+        self.promised = False  # the engine was told of a hit
         self.packing: Pack | None = None  # the packer sends its tokens: nobody else may
         self.polled = False  # hit() has waited for an answer once
-        self.broken = False  # the agent has refused a frame about it
+        self.broken = False  # the agent has refused a frame about it, or was not told of it
 
     def __repr__(self) -> str:
         return (

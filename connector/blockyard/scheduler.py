@@ -52,6 +52,7 @@ _COUNTERS = (
     "skipped",  # requests that the protocol cannot carry
     "unsent",  # requests that the agent did not read
     "late",  # answers that were not waited for any longer
+    "doubted",  # hits that were kept back, because not all workers could load
 )
 _REPORTED = _COUNTERS[:9]
 
@@ -111,7 +112,7 @@ class SchedulerSession:
             workers = int(hello.namespace["tp"]) * int(hello.namespace["pp"])
         if workers < 1:
             raise ValueError(f"workers: {workers}, want 1 or more")
-        self._workers = workers
+        self._workers = self._loads.workers = workers
         self._hello = hello
         self._attachment.weights = hello.namespace["weights"]
         if self._settings.enabled:
@@ -191,11 +192,11 @@ class SchedulerSession:
             r = self._reopen(r, generation)
         if r.state in (PACKING, ASKED) or r.unanswered:
             until = _now() + spin
-            self._pump(False)
+            self._pump(False, r.state != PACKING)
             if r.state == ASKED and not r.waits and not r.polled:
                 r.polled = True
                 while r.state == ASKED and _now() < until:
-                    self._pump(False)
+                    self._pump(False, True)
         return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks)
 
     def load(
@@ -211,6 +212,10 @@ class SchedulerSession:
             return True
         self._loads.fail(rid, r, block_ids)
         return False
+
+    def fail_load(self, rid: str) -> None:
+        """A load that the engine waits for cannot begin: the workers report it as failed."""
+        self._loads.fail(rid, self._requests.get(rid), ())
 
     def release_hit(self, rid: str, generation: int) -> None:
         """What hit() told of is not going to be loaded: its pins drop."""
@@ -251,16 +256,17 @@ class SchedulerSession:
 
     def take_work(self) -> Work:
         """The copies that workers are to make with the next step."""
-        if self._attachment.idle and not self._loads.queued and not self._stores.waits:
+        stores = self._stores
+        if self._attachment.idle and not (self._loads.queued or stores.waits or stores.offers):
             return EMPTY_WORK
         self._pump(True)
-        if self._stores.offers:
-            self._stores.expire()
+        if stores.offers:
+            stores.expire()
         loads = self._loads.queued
         if loads:
             self._loads.queued = []
-        stores = self._stores.take() if self._stores.waits else []
-        return Work(loads, stores) if loads or stores else EMPTY_WORK
+        taken = stores.take() if stores.waits else []
+        return Work(loads, taken) if loads or taken else EMPTY_WORK
 
     def settle(self, done: Done | None) -> None:
         """What workers report of jobs."""
@@ -281,11 +287,17 @@ class SchedulerSession:
                 self._former.loaded(job)
         else:
             assert connection is not None
+            self._lookups.judge(not job.failed)
             self._stores.ended(job)
 
     def busy(self) -> bool:
         """Whether a copy, a reference on a device block or a BYE waits for a later step."""
-        return bool(self._jobs.flying or self._stores.offers or self._attachment.leaving)
+        return bool(self._jobs.flying or self._stores.offers or self._attachment.busy)
+
+    def yield_blocks(self) -> None:
+        """Lets go of all device blocks now. What is being stored of them is thrown away: workers
+        may still copy, and the engine write, what nobody is going to read."""
+        self._stores.yield_blocks()
 
     def stats(self) -> dict[str, int]:
         """Counters, cumulative; and what is there now: requests, jobs, held_blocks, connected."""
@@ -294,6 +306,7 @@ class SchedulerSession:
             **self._count,
             "connects": self._keeper.connects,
             "hello_refused": self._keeper.refusals,
+            "keeper_errors": self._keeper.errors,
             "evicted_blocks": self._keeper.evicted + (connection.evicted if connection else 0),
             "requests": len(self._requests),
             "jobs": len(self._jobs.flying),
@@ -315,7 +328,7 @@ class SchedulerSession:
         return True
 
     def close(self) -> None:
-        """Ends the session, with BYE if no copy is in flight. May wait for a second."""
+        """Ends the session, with BYE if no copy is in flight. May wait for two seconds."""
         self._attachment.close()
 
     def _reported(self) -> Mapping[str, int]:

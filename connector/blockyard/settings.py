@@ -2,12 +2,15 @@
 
 Every setting is optional. A key of kv_connector_extra_config comes before the environment
 variable BLOCKYARD_<KEY>, which comes before the default. An unknown key is an error, because a
-misspelt setting that is silently ignored costs more than an engine that does not start.
+misspelt setting that is silently ignored costs more than an engine that does not start. An unknown
+variable is only warned of: it may be another program's.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +20,24 @@ ENVIRONMENT_PREFIX = "BLOCKYARD_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1024
 MAX_U64 = 2**64 - 1
+
+# Variables that others read: the agent's own, those of the package `kvbm` and of tests, and what
+# Kubernetes sets in every container for a service whose name begins with "blockyard".
+_OTHERS = frozenset(
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        "ADMIN ALLOW_UID CLUSTER DIRECT_IO DISCARD_HOST DISK_ALLOCATOR DISK_DIR DISK_FILTER"
+        " DISK_SIZE DRAIN_TIMEOUT EXTENT_SIZE HOST_DIR HOST_SIZE IO_DEADLINE KVBM_METRICS NATS NODE"
+        " NO_PREFETCH QUOTA ROUTER_HTTP ROUTER_MODE SCRUB_RATE ZERO_FILL CONSOLIDATED_EVENTS BIN"
+        " COSTS MODEL_SEED MODEL_STEPS VLLM_ENV"
+    ).split()
+)
+_FOREIGN = re.compile(
+    r"BLOCKYARD_(E2E|TEST)_|\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+)$"
+)
+
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -70,6 +91,7 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         given: dict[str, Any] = {}
+        _warn_of_unknown(environ)
         for key in _CHECKS:
             variable = ENVIRONMENT_PREFIX + key.upper()
             if environ.get(variable):
@@ -80,6 +102,19 @@ class Settings:
                 raise SettingsError(f"kv_connector_extra_config has no key {key!r}; known: {known}")
             given[key] = _CHECKS[key](f"kv_connector_extra_config.{key}", value)
         return cls(**given)
+
+
+def _warn_of_unknown(environ: Mapping[str, str]) -> None:
+    """One line for each variable that looks like a setting and is none."""
+    for name in environ:
+        key = name.removeprefix(ENVIRONMENT_PREFIX)
+        if key == name or key.lower() in _CHECKS or name in _OTHERS or name in _warned:
+            continue
+        if _FOREIGN.match(name):
+            continue
+        _warned.add(name)
+        known = ", ".join(ENVIRONMENT_PREFIX + key.upper() for key in sorted(_CHECKS))
+        _log.warning("environment variable %s is not a setting; known: %s", name, known)
 
 
 def _flag(where: str, value: Any) -> bool:

@@ -117,7 +117,7 @@ class Stores:
                 r.broken = True
                 self._count["skipped"] += 1
                 return False
-            if not connection.tell(frames.APPEND, body):
+            if not connection.later(frames.APPEND, body):
                 return False
             r.sent += len(piece)
         return True
@@ -132,7 +132,7 @@ class Stores:
         held = [block for ids in offer.ids for block in ids]
         self.blocks.hold(held)
         body = frames.encode_store(r.number, r.generation, first, n)
-        if not connection.call(frames.STORE, body, self._granted, offer):
+        if not connection.later(frames.STORE, body, self._granted, offer):
             self.blocks.release(held)
             return False
         self.held += len(held)
@@ -219,23 +219,22 @@ class Stores:
         self.blocks.release(ids)
 
     def superseded(self, connection: Connection) -> list[tuple[int, int]]:
-        """Earlier generations, by number, that may be granted slots of which GRANT has not come.
-
-        CLOSE of the request does not give those back.
+        """Earlier generations, by number, that may have slots still: GRANT has not come, or COMMIT
+        may yet be refused. CLOSE of the request does not give those back.
         """
-        offers = [offer for _, offer in connection.waiting.values() if isinstance(offer, Offer)]
-        return [
-            (offer.request.number, offer.generation)
-            for offer in offers
-            if offer.generation != offer.request.opened
-        ]
+        found = {}
+        for _, asked in connection.waiting.values():
+            if isinstance(asked, (Offer, Job)) and asked.request is not None:
+                if asked.generation != asked.request.opened:
+                    found[asked.request.number, asked.generation] = None
+        return list(found)
 
     def expire(self) -> None:
         """Gives up offers whose GRANT is overdue."""
         now = _now()
         while self.offers and self.offers[0].deadline <= now:
             offer = self.offers[0]
-            offer.connection.stalled = True
+            offer.connection.stall()
             self._count["late"] += 1
             self._end_offer(offer)
 
@@ -244,11 +243,24 @@ class Stores:
         while self.offers:
             self._end_offer(self.offers[0])
 
+    def yield_blocks(self) -> None:
+        """No store holds device blocks any more, and nothing that is offered or copied is kept."""
+        self.abandon_offers()
+        for job in self._jobs.flying.values():
+            if job.kind == STORE:
+                job.discard = True
+                self._let_go(job.held)
+                job.held = ()
+
     def abandon_queued(self) -> None:
-        """Jobs that no worker knows of never begin."""
+        """Jobs that no worker knows of never begin. CLOSE or BYE gives their slots back, but for
+        those of an earlier generation."""
         for job, _ in self._queued:
             self._jobs.end(job)
-            assert job.request is not None
+            assert job.request is not None and job.connection is not None
+            if job.generation != job.request.opened:
+                body = frames.encode_abort(job.request.number, job.generation, job.slots)
+                job.connection.must(frames.ABORT, body)
             self._count["dropped_stores"] += job.blocks
             self._let_go(job.held)
             self._settled(job.request)

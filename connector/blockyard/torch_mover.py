@@ -21,6 +21,8 @@ from .mover import GeometryError, Pages
 _log = logging.getLogger(__name__)
 
 _HOST_REGISTER_PORTABLE = 1
+# Errors of the driver that a limit of locked memory causes: no memory, and the system's own.
+_LIMIT_ERRORS = (2, 304)
 
 
 class Driver(Protocol):
@@ -104,11 +106,14 @@ class CudaMover:
             self._pinned.add(address)
         elif not self._warned:
             self._warned = True
+            hint = ""
+            if error in _LIMIT_ERRORS:
+                hint = "; raise the limit of locked memory (ulimit -l)"
             _log.warning(
-                "extent of %d bytes cannot be pinned (CUDA error %d), copies will be slow: raise "
-                "the limit of locked memory (ulimit -l)",
+                "extent of %d bytes cannot be pinned (CUDA error %d), copies will be slow%s",
                 size,
                 error,
+                hint,
             )
 
     def on_unmap(self, address: int, size: int) -> None:
@@ -129,7 +134,9 @@ class TorchDriver:
     """
 
     def __init__(self, device: str) -> None:
-        """GeometryError when there is no CUDA driver. The device's context must exist."""
+        """Called by the engine's thread, whose context on the device every later call uses:
+        another thread has none of its own. GeometryError when there is no driver or no context.
+        """
         import torch
 
         self._torch = torch
@@ -144,7 +151,20 @@ class TorchDriver:
         self._cuda.cuMemcpyDtoHAsync_v2.argtypes = (host, pointer, size, stream)
         self._cuda.cuMemHostRegister_v2.argtypes = (host, size, ctypes.c_uint)
         self._cuda.cuMemHostUnregister.argtypes = (host,)
+        self._cuda.cuCtxSetCurrent.argtypes = (host,)
+        self._cuda.cuCtxGetCurrent.argtypes = (ctypes.POINTER(host),)
+        self._context = host()
+        with torch.cuda.device(self._device):
+            error = self._cuda.cuCtxGetCurrent(ctypes.byref(self._context))
+        if error or not self._context:
+            raise GeometryError(f"device: {device} has no context yet (CUDA error {error})")
         self._batch = _batch_operation(torch)
+
+    def _enter(self) -> None:
+        """Makes the engine's context this thread's."""
+        error = self._cuda.cuCtxSetCurrent(self._context)
+        if error:
+            raise RuntimeError(f"context of {self._device}: CUDA error {error}")
 
     def stream(self) -> Any:
         """See Driver."""
@@ -167,6 +187,7 @@ class TorchDriver:
     ) -> Any:
         """See Driver."""
         torch = self._torch
+        self._enter()
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             if fence is not None:
                 stream.wait_event(fence)
@@ -195,13 +216,13 @@ class TorchDriver:
 
     def register(self, address: int, size: int) -> int:
         """See Driver."""
-        with self._torch.cuda.device(self._device):
-            return self._cuda.cuMemHostRegister_v2(address, size, _HOST_REGISTER_PORTABLE)
+        self._enter()
+        return int(self._cuda.cuMemHostRegister_v2(address, size, _HOST_REGISTER_PORTABLE))
 
     def unregister(self, address: int) -> int:
         """See Driver."""
-        with self._torch.cuda.device(self._device):
-            return self._cuda.cuMemHostUnregister(address)
+        self._enter()
+        return int(self._cuda.cuMemHostUnregister(address))
 
 
 def _batch_operation(torch: Any) -> Any:

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import threading
-from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import frames
@@ -87,17 +87,21 @@ class Link:
 
         LinkFull when the agent does not read, LinkClosed when the connection has ended.
         """
-        corr = next(self._corr) & _CORR_MASK
-        if not corr:  # 0 means that no answer is wanted
-            corr = next(self._corr) & _CORR_MASK
-        self._send(frame_type, corr, body)
+        corr = self.correlation()
+        self.send(frame_type, corr, body)
         return corr
 
     def tell(self, frame_type: int, body: bytes) -> None:
         """Sends a frame that is not answered. Raises as call() does."""
-        self._send(frame_type, 0, body)
+        self.send(frame_type, 0, body)
 
-    def _send(self, frame_type: int, corr: int, body: bytes) -> None:
+    def correlation(self) -> int:
+        """One for a frame that is answered and sent later, by send()."""
+        corr = next(self._corr) & _CORR_MASK
+        return corr or next(self._corr) & _CORR_MASK  # 0 means that no answer is wanted
+
+    def send(self, frame_type: int, corr: int, body: bytes) -> None:
+        """Sends a frame with this correlation, 0 for none. Raises as call() does."""
         if self._unsendable is not None:
             raise LinkClosed(self._unsendable)
         message = frames.pack_header(frame_type, corr, len(body)) + body
@@ -116,14 +120,15 @@ class Link:
         Empty also while another thread receives: that one gets them. LinkClosed at the end of
         the connection and after a malformed frame, once all frames before it were returned.
         """
-        into: deque[Frame] = deque()
-        self.drain_into(into, limit)
-        return list(into)
+        into: list[Frame] = []
+        self.drain_to(into.append, limit)
+        return into
 
-    def drain_into(self, into: deque[Frame], limit: int = 64) -> int:
-        """drain() that appends to a deque, and returns how many frames it appended.
+    def drain_to(self, take: Callable[[Frame], object], limit: int = 64) -> int:
+        """drain() that calls take for each frame, and returns how many there were.
 
-        Threads that all drain into one deque have the frames in it in the order of their arrival.
+        One thread at a time: whichever calls it, the frames are taken in the order of their
+        arrival. take must not use the link.
         """
         if not self._receiving.acquire(blocking=False):
             return 0
@@ -133,7 +138,7 @@ class Link:
                 frame = self._receive()
                 if frame is None:
                     break
-                into.append(frame)
+                take(frame)
                 count += 1
         except LinkClosed:
             if not count:

@@ -3,6 +3,9 @@
 Jobs come on two ways, from the agent (LOAD), which is faster, and from the scheduler through the
 engine (Work), which also names the request; whichever is first begins the copy, and the other
 finds the job known. Results go back through the engine alone.
+
+A session is found by worker_id and rank, so an engine with another's worker_id gets that one's
+LOADs, whose blocks are not its own: a LOAD counts only if its job's number begins as those in Work.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +24,7 @@ from .copying import DEVICE_POLL_SECONDS, Copier, CopyJob
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
 from .mover import CopyEngine, Pages, mover_for
+from .packed import SLOT_BYTES
 from .settings import Settings
 from .work import Done, Load, Work
 from .workerlink import WorkerLink
@@ -31,6 +36,9 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 4096
 _POPULATE_BYTES = 4 << 20
 _CLOSE_SECONDS = 10.0
+# How long the interpreter lets a thread compute while others wait: its default, 5 ms, is what the
+# copying thread would wait for when a load begins beside an engine that is busy in Python.
+_SWITCH_SECONDS = 0.5e-3
 _ERROR_SECONDS = 0.05  # so that an error that comes again and again leaves the engine its time
 
 _COUNTERS = (
@@ -104,9 +112,13 @@ class WorkerSession:
         self._waiting: dict[int, str] = {}  # request of a load job that has not ended
         self._requests: dict[str, _Request] = {}
         self._named: set[int] = set()  # jobs that the engine knows and that have not ended
+        self._scheduler: int | None = None  # the upper half of its jobs' numbers
 
     def start(self, register: RegisterFields, pages: Pages) -> None:
         """Starts the thread, which connects as soon as there is an agent and a session.
+
+        Threads of this process switch every 0.5 ms from then on where they compete for the
+        interpreter, so that a load begins soon.
 
         ValueError when what is registered is not what pages has.
         """
@@ -125,6 +137,7 @@ class WorkerSession:
         copier = Copier(mover, pages, extents, self._counters)
         # LOAD names the blocks of one group only.
         self._early = self._early and pages.groups == 1 and not mover.needs_fence
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._thread = threading.Thread(
             target=self._run, args=(link, copier, extents, pages), name="blockyard", daemon=True
         )
@@ -139,11 +152,15 @@ class WorkerSession:
 
     def begin(self, work: Work, fence: object | None = None) -> None:
         """The copies of a step. They come after what the engine has launched until now: fence, or
-        else what the mover's fence() says here. Never waits."""
+        else what the mover's fence() says here. Never waits, and reports every job of the step,
+        also where the fence fails."""
         if not work:
             return
         if fence is None and self._mover is not None:
-            fence = self._mover.fence()
+            try:
+                fence = self._mover.fence()
+            except Exception as err:
+                fence = err  # then none of these jobs may be copied
         self._inbox.append((work, fence))
         self._quiet.clear()
         self._wake_up()
@@ -226,13 +243,12 @@ class WorkerSession:
             work, fence = self._inbox.popleft()
             self._take(work, fence, copier, pages.groups)
         for body in link.service(time.monotonic()):
-            if self._early:
+            if self._early and body["job"] >> 32 == self._scheduler:
                 self._add(body["job"], False, body["slots"], body["blocks"], 1, None, copier)
         self._settle(copier.step())
+        link.work(copier.busy, time.monotonic())
         if copier.busy:
             self._quiet.clear()
-            if not link.joined:
-                link.hurry()
         else:
             extents.release_old()
             self._quiet.set()
@@ -252,6 +268,9 @@ class WorkerSession:
 
     def _poll(self, link: WorkerLink, timeout: float | None) -> None:
         """Waits for a frame, for begin() or close(), at most for timeout."""
+        if timeout is not None and 0 < timeout < 1e-3:
+            time.sleep(timeout)  # poll() would make a whole millisecond of it
+            timeout = 0
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if link.fileno() >= 0:
@@ -263,11 +282,13 @@ class WorkerSession:
     def _take(self, work: Work, fence: object | None, copier: Copier, groups: int) -> None:
         for load in work.loads:
             self._name(load)
+        self._named.update(store.job for store in work.stores)
+        for job in (*work.loads, *work.stores):
+            self._scheduler = job.job >> 32
         for load in work.loads:  # all jobs of a request are named by now, so none ends it early
             self._add(load.job, False, load.slots, load.blocks, groups, fence, copier)
             self._report_if_ended(load.rid)
         for store in work.stores:
-            self._named.add(store.job)
             self._add(store.job, True, store.slots, store.blocks, groups, fence, copier)
 
     def _name(self, load: Load) -> None:
@@ -292,14 +313,17 @@ class WorkerSession:
         fence: object | None,
         copier: Copier,
     ) -> None:
-        """Queues a job unless it is known."""
+        """Queues a job unless it is known; one that cannot be queued fails."""
         if number in self._jobs or number in self._results:
             return
         try:
+            if isinstance(fence, Exception):
+                raise fence
             job = CopyJob(number, is_store, slots, blocks, groups, fence)
-        except ValueError as err:
-            _log.warning("job %d failed: %s", number, err)
+        except Exception as err:
+            _log.warning("job %d failed: %s: %s", number, type(err).__name__, err)
             self._counters["failed_loads"] += not is_store
+            self._counters["dropped_stores"] += len(slots) // SLOT_BYTES if is_store else 0
             self._finish(number, False)
             return
         self._jobs[number] = job

@@ -24,6 +24,7 @@ _SESSION_TRIES = 100  # for so many tries
 _ANSWER_SECONDS = 5.0
 _STATS_SECONDS = 1.0
 _FRAMES_AT_A_TIME = 64
+_IDLE_SECONDS = 10.0  # without a copy: then no job of a session that was left comes any more
 
 _OFF = "off"
 _GREETING = "greeting"  # HELLO or REGISTER is not answered yet
@@ -63,6 +64,7 @@ class WorkerLink:
         self._base: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._stats_due = 0.0
+        self._idle_since: float | None = None
 
     @property
     def joined(self) -> bool:
@@ -77,15 +79,29 @@ class WorkerLink:
         """When service() has something to do though nothing has arrived; None: never."""
         if self._state != _JOINED:
             return self._due
-        if self._send_stats and self._counters != self._sent:
-            return self._stats_due
-        return None
+        due = self._stats_due if self._stats_changed() else None
+        if self._idle_since is not None:
+            retire = self._idle_since + _IDLE_SECONDS
+            due = retire if due is None else min(due, retire)
+        return due
 
-    def hurry(self) -> None:
-        """There is work, so there is a session: tries to join it now, if not just before."""
-        self._tries = 0
-        if self._link is None:
-            self._due = min(self._due, self._tried + _RETRY_FIRST)
+    def work(self, busy: bool, now: float) -> None:
+        """Whether there is a copy to make. If so there is a session: tries to join it now, if not
+        just before. If not, extents of sessions that were left go after a while."""
+        if busy and self._state != _JOINED:
+            self._tries = 0
+            if self._link is None:
+                self._due = min(self._due, self._tried + _RETRY_FIRST)
+        if busy or self._state != _JOINED or not self._extents.stale:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now >= self._idle_since + _IDLE_SECONDS:
+            self._extents.retire()
+            self._idle_since = None
+
+    def _stats_changed(self) -> bool:
+        return self._send_stats and self._counters != self._sent
 
     def service(self, now: float) -> list[dict[str, Any]]:
         """Connects, greets, maps, sends counters; returns the bodies of LOADs that have come.
@@ -186,7 +202,7 @@ class WorkerLink:
         self._said = text
 
     def _tell_stats(self, now: float) -> None:
-        if self._state != _JOINED or self.due() is None or now < self._stats_due:
+        if self._state != _JOINED or now < self._stats_due or not self._stats_changed():
             return
         assert self._link is not None
         self._sent = dict(self._counters)

@@ -31,6 +31,7 @@ class FakeAgent:
         self.faults = 0.0  # how often a frame is refused for no reason
         self.fullness = 0.0  # how often a frame finds no room
         self.max_requests = 6
+        self.workers = 1  # that CLAIMED tells of
         self.claims: list[tuple[int, bytes, bytes]] = []  # LOADs: job, slots, device blocks
         self.seen: dict[int, set[int]] = collections.defaultdict(set)
         self.commits = 0
@@ -62,16 +63,16 @@ class FakeAgent:
         self.alive = True
         self.nonce += 1
 
-    def cut(self) -> None:
-        """The connection ends while both live: pins drop at once, grants stay out of use."""
-        for link in self.links:
-            link.closed = True
-            session = link.session
-            for r in session.all() if session is not None and not session.bye else ():
-                for slot in r.grants:
-                    self.slots[slot].state = "away"
-                self._unpin(r, r.pins, checked=False)
-        self.links.clear()
+    def cut(self, link: FakeLink) -> None:
+        """A connection ends while both live: pins drop at once, grants stay out of use."""
+        link.closed = True
+        session = link.session
+        for r in session.all() if session is not None and not session.bye else ():
+            for slot in r.grants:
+                self.slots[slot].state = "away"
+            self._unpin(r, r.pins, checked=False)
+        if link in self.links:
+            self.links.remove(link)
 
     def full(self, frame_type: int) -> bool:
         return frame_type not in (frames.HELLO, frames.BYE) and self.rng.random() < self.fullness
@@ -237,7 +238,7 @@ class FakeAgent:
             slots.append(r.pins[block])
         packed = pack_slots(Slot(0, s, self.slots[s].generation) for s in slots)
         self.claims.append((body["job"], packed, body["blocks"]))
-        link.answer(frames.CLAIMED, corr, job=body["job"], workers=1)
+        link.answer(frames.CLAIMED, corr, job=body["job"], workers=self.workers)
 
     def on_store(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         r = self._find(link, session, corr, body)

@@ -1,13 +1,15 @@
-"""Parts of fakeagent: memory, sessions, and a link and a packer that a test moves on."""
+"""Parts of fakeagent: memory, sessions, and a link, a packer and copies that a test moves on."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockyard.msgpack import decode
+from blockyard.packed import unpack_slots, unpack_u32
 from blockyard.packer import Pack, Packer
 from blockyard.transport import Frame, LinkClosed, LinkFull
 
@@ -75,7 +77,11 @@ class FakeLink:
         self.closed = False
         self._corr = 0
 
-    def _send(self, frame_type: int, corr: int, body: bytes) -> None:
+    def correlation(self) -> int:
+        self._corr += 1
+        return self._corr
+
+    def send(self, frame_type: int, corr: int, body: bytes) -> None:
         if self.closed:
             raise LinkClosed("closed")
         if self.agent.full(frame_type):
@@ -83,17 +89,17 @@ class FakeLink:
         self.sent.append((frame_type, corr, decode(body)))
 
     def call(self, frame_type: int, body: bytes) -> int:
-        self._corr += 1
-        self._send(frame_type, self._corr, body)
-        return self._corr
+        corr = self.correlation()
+        self.send(frame_type, corr, body)
+        return corr
 
     def tell(self, frame_type: int, body: bytes) -> None:
-        self._send(frame_type, 0, body)
+        self.send(frame_type, 0, body)
 
-    def drain_into(self, into: deque, limit: int = 64) -> int:
+    def drain_to(self, take: Callable[[Frame], object], limit: int = 64) -> int:
         n = 0
         while self.arrived and n < limit:
-            into.append(self.arrived.popleft())
+            take(self.arrived.popleft())
             n += 1
         if not n and self.closed:
             raise LinkClosed("closed")
@@ -105,18 +111,29 @@ class FakeLink:
             self.agent.handle(self)
         self.arrived.extend(self.answers)
         self.answers.clear()
-        out: deque[Frame] = deque()
-        self.drain_into(out, limit)
-        return list(out)
+        out: list[Frame] = []
+        self.drain_to(out.append, limit)
+        return out
 
     def fileno(self) -> int:
         return -1
 
     def close(self) -> None:
-        self.closed = True
+        if not self.closed:
+            self.agent.cut(self)
 
     def answer(self, frame_type: int, corr: int, **body: Any) -> None:
         self.answers.append(Frame(frame_type, corr, body, -1))
+
+
+class Copy:
+    """One worker's part of a job."""
+
+    def __init__(self, job: int, kind: str, slots: bytes, blocks: bytes) -> None:
+        self.job = job
+        self.kind = kind
+        self.slots = unpack_slots(slots)
+        self.blocks = unpack_u32(blocks)
 
 
 class HandPacker(Packer):

@@ -235,11 +235,12 @@ class Rig:
         return work
 
     def drain(self) -> None:
-        """Steps until nothing is in flight."""
+        """Steps until nothing is in flight and the agent has answered all it was told."""
 
         def quiet() -> bool:
             self.step()
-            return not self.session.busy()
+            connection = self.session._attachment.connection
+            return not self.session.busy() and not (connection and connection.owes)
 
         wait_until("nothing is in flight", quiet)
 

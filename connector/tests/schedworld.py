@@ -11,13 +11,13 @@ from unittest import mock
 
 from blockyard.frames import HelloFields
 from blockyard.namespace import Identity
-from blockyard.packed import unpack_slots, unpack_u32
+from blockyard.packed import unpack_slots
 from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
 from blockyard.transport import LinkClosed, LinkFull
 from blockyard.work import Done
 from tests.fakeagent import FakeAgent
-from tests.fakelink import PAGE, HandPacker, Violation
+from tests.fakelink import PAGE, Copy, HandPacker, Violation
 from tests.schedrig import NAMESPACE, Blocks
 
 SLOTS = 64
@@ -47,22 +47,13 @@ class EngineRequest:
         return (self.weights, self.identity.lora, self.identity.salt, *tokens)
 
 
-class Copy:
-    """One worker's part of a job."""
-
-    def __init__(self, job: int, kind: str, slots: bytes, blocks: bytes) -> None:
-        self.job = job
-        self.kind = kind
-        self.slots = unpack_slots(slots)
-        self.blocks = unpack_u32(blocks)
-
-
 class World:
     """Engine, workers, agent and the session between them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.agent = FakeAgent(self.rng, SLOTS, lambda slot: self.in_use[slot] > 0)
+        self.agent.workers = WORKERS
         self.in_use: Counter[int] = Counter()
         self.clock = 0.0
         self.blocks = Blocks(DEVICE_BLOCKS)
@@ -308,6 +299,13 @@ class World:
             except (OSError, LinkClosed, LinkFull):
                 pass
 
+    def keep(self) -> None:
+        """The keeper sends what was left to it, and receives."""
+        if self.connection is not None:
+            self.connection.flush()
+            if self.rng.random() < 0.7:
+                self.connection.receive()
+
     def notice(self) -> None:
         """The keeper sees that its connection has ended."""
         c = self.connection
@@ -332,7 +330,8 @@ class World:
 
     def cut(self) -> None:
         if self.rng.random() < 0.05:
-            self.agent.cut()
+            for link in list(self.agent.links):
+                self.agent.cut(link)
             self.seen["cut"] += 1
 
     def drain(self) -> None:
@@ -363,6 +362,7 @@ class World:
         ("handle", 30),
         ("deliver", 30),
         ("connect", 4),
+        ("keep", 20),
         ("notice", 4),
         ("die", 2),
         ("cut", 1),
@@ -386,9 +386,11 @@ class World:
             if not r.aborted:
                 self.end(r)
         for _ in range(2000):
-            for action in (self.step, self.work, self.handle, self.deliver, self.pack, self.notice):
+            for action in (self.step, self.work, self.keep, self.handle, self.deliver, self.pack):
                 action()
-            quiet = not self.session.busy() and not self.copies and not self.packer.queue
+            self.notice()
+            packing = self.packer.queue or self.packer.done
+            quiet = not (self.session.busy() or self.copies or packing)
             owes = self.connection is not None and self.connection.owes
             under_way = any(link.sent or link.answers for link in self.agent.links)
             if quiet and not owes and not under_way:

@@ -266,6 +266,21 @@ class Devices(CopierCase):
         self.assertEqual([ok for _, ok in self.copier.step()], [True])
         self.assertFalse(self.copier.busy)
 
+    def test_the_time_counts_in_which_the_device_copies(self) -> None:
+        clock = mock.Mock(return_value=10.0)
+        with mock.patch.object(copying.time, "perf_counter", clock):
+            self.copier.add(self.job(1, False, range(8)))
+            self.copier.step()
+            clock.return_value = 10.5
+            self.copier.step()  # a second copy beside the first
+            clock.return_value = 12.0
+            for copy in self.mover.copies:
+                copy.ended = True
+            self.copier.step()
+            clock.return_value = 20.0
+            self.copier.step()
+        self.assertAlmostEqual(self.counters["copy_us"], 2_000_000, delta=2)
+
     def test_generations_are_compared_after_the_device_has_ended(self) -> None:
         self.copier.add(self.job(1, False, [1]))
         self.copier.step()

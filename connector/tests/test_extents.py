@@ -97,10 +97,29 @@ class Mapping(ExtentsCase):
             os._exit(mappings(self.path))
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
 
-    def test_a_number_that_comes_again_is_mapped_anew_and_the_old_stays_a_while(self) -> None:
+    def test_what_is_announced_again_stays_as_it_is(self) -> None:
+        """An agent that was started again announces all it has: nothing to map or to pin."""
+        mapped: list[int] = []
+        extents = Extents(on_map=lambda address, size: mapped.append(size))
+        self.addCleanup(extents.close)
+        before = len(os.listdir("/proc/self/fd"))
+        for announced in (1, 2):
+            extents.begin_session(SLOT)
+            extents.add(ready(), self.fd())
+            self.assertEqual(extents.announced, announced, "jobs that wait for it look again")
+        self.assertEqual(len(mapped), 1)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_a_file_that_has_shrunk_is_not_taken_for_the_mapped_one(self) -> None:
+        self.extents.add(ready(), self.fd())
+        self.file.truncate(DATA)
+        with self.assertRaisesRegex(ExtentError, "file_bytes"):
+            self.extents.add(ready(), self.fd())
+
+    def test_another_geometry_is_mapped_anew_and_the_old_stays_a_while(self) -> None:
         self.extents.add(ready(), self.fd())
         old = self.extents.address(0, 0)
-        self.extents.add(ready(), self.fd())
+        self.extents.add(ready(slots=3), self.fd())
         new = self.extents.address(0, 0)
         self.assertNotEqual(old, new)
         ctypes.memmove(old, b"same", 4)
@@ -120,9 +139,44 @@ class Sessions(ExtentsCase):
         self.extents.begin_session(SLOT)
         self.extents.release_old()
         self.assertEqual(mappings(self.path), 1, "jobs of the last session may still come")
+        self.announce_another()
         self.extents.begin_session(SLOT)
         self.extents.release_old()
         self.assertEqual(mappings(self.path), 0)
+
+    def announce_another(self) -> None:
+        with tempfile.TemporaryFile() as other:
+            other.truncate(DATA + 4 * SLOT)
+            self.extents.add(ready(1), os.dup(other.fileno()))
+
+    def test_sessions_that_end_before_they_announce_anything_take_nothing_away(self) -> None:
+        self.extents.begin_session(SLOT)
+        self.extents.add(ready(), self.fd())
+        for _ in range(3):
+            self.extents.begin_session(SLOT)
+            self.extents.release_old()
+        self.extents.address(0, 3)
+
+    def test_extents_of_sessions_that_were_left_go_when_no_job_comes_any_more(self) -> None:
+        self.extents.begin_session(SLOT)
+        self.extents.add(ready(), self.fd())
+        self.assertFalse(self.extents.stale)
+        self.extents.begin_session(SLOT)
+        self.announce_another()
+        self.assertTrue(self.extents.stale)
+        self.extents.retire()
+        self.assertFalse(self.extents.stale)
+        self.extents.release_old()
+        self.assertEqual(mappings(self.path), 0)
+        self.extents.address(1, 0)
+
+    def test_memory_that_a_session_has_left_is_not_touched(self) -> None:
+        """The agent may have taken it out; touching would allocate it again."""
+        self.extents.begin_session(SLOT)
+        self.extents.add(ready(), self.fd())
+        self.extents.begin_session(SLOT)
+        self.assertFalse(self.extents.populate(4096))
+        self.assertEqual(os.fstat(self.file.fileno()).st_blocks, 0)
 
     def test_an_extent_that_every_session_announces_stays(self) -> None:
         for _ in range(4):
@@ -200,13 +254,13 @@ class Devices(ExtentsCase):
             on_unmap=lambda address, size: calls.append(("unmap", address, size)),
         )
         extents.add(ready(), self.fd())
-        extents.add(ready(), self.fd())
+        extents.add(ready(slots=3), self.fd())
         extents.release_old()
         extents.close()
         size = DATA + 4 * SLOT
         self.assertEqual([c[0] for c in calls], ["map", "map", "unmap", "unmap"])
         self.assertEqual([c[1] for c in calls[:2]], [c[1] for c in calls[2:]])
-        self.assertEqual({c[2] for c in calls}, {size})
+        self.assertEqual({c[2] for c in calls}, {size, size - SLOT})
 
     def test_an_extent_that_the_device_refuses_is_not_mapped(self) -> None:
         def refuse(address: int, size: int) -> None:

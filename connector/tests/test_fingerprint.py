@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -132,6 +134,29 @@ class Weights(Directory):
                 self.assertTrue(first.reason)
                 self.assertNotEqual(first.text, second.text)
 
+    def test_files_that_changed_after_the_engines_start_may_not_be_those_it_has_read(self) -> None:
+        began = time.time() - 60
+        changed = weights_fingerprint(Source(str(self.model)), "", began)
+        self.assertFalse(changed.shared)
+        self.assertIn("changed after", changed.reason)
+        self.assertTrue(weights_fingerprint(Source(str(self.model)), "", time.time() + 60).shared)
+        self.assertTrue(weights_fingerprint(Source(str(self.model)), "given", began).shared)
+
+    def test_a_process_knows_when_it_began(self) -> None:
+        asked = "from blockyard.fingerprint import process_start; print(process_start())"
+        before = time.time()
+        root = pathlib.Path(__file__).resolve().parents[1]
+        done = subprocess.run(
+            [sys.executable, "-c", asked], cwd=root, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(before - 0.1 <= float(done.stdout) <= time.time(), done.stdout)
+
+    def test_weights_count_whatever_they_are_called(self) -> None:
+        first = self.text()
+        self.write("processor.safetensors", b"layers")
+        self.assertNotEqual(self.text(), first)
+
     def test_a_pair_is_shared_only_if_both_are(self) -> None:
         known = weights_fingerprint(Source(str(self.model)))
         unknown = weights_fingerprint(Source("s3://draft"))
@@ -186,6 +211,11 @@ class Hub(Directory):
         self.snapshot(bytes(LARGE), "b" * 64, 1)
         self.assertNotEqual(self.hub_text(), first)
 
+    def test_a_download_at_the_engines_start_is_no_change(self) -> None:
+        self.snapshot(bytes(LARGE), "a" * 64, 1)
+        source = Source("org/name", cache_dir=str(self.root / "hub"))
+        self.assertTrue(weights_fingerprint(source, "", time.time() - 60).shared)
+
 
 class Adapters(Directory):
     def test_other_files_are_another_adapter(self) -> None:
@@ -195,6 +225,11 @@ class Adapters(Directory):
         self.write("adapter_config.json", json.dumps({"r": 16}).encode(), mtime=5)
         self.assertFalse(first.unchanged())
         self.assertNotEqual(lora_fingerprint(str(self.model)).text, first.text)
+
+    def test_a_change_with_its_time_put_back_is_noticed(self) -> None:
+        first = lora_fingerprint(str(self.model))
+        self.write("model.safetensors", b"Small weights")
+        self.assertFalse(first.unchanged())
 
     def test_a_missing_file_is_a_change(self) -> None:
         first = lora_fingerprint(str(self.model))

@@ -157,6 +157,11 @@ class Replies(unittest.TestCase):
     def test_an_unknown_type_is_none(self) -> None:
         self.assertIsNone(replies.decode_body(99, b"\x80"))
 
+    def test_a_tier_of_a_later_version_is_taken(self) -> None:
+        body = {"tier": 3, "hashes": bytes(16)}
+        taken = replies.decode_body(frames.EVICTED, msgpack.encode(body))
+        self.assertEqual(taken, {**body, "lost": 0})
+
     def test_fields_outside_their_range_are_named(self) -> None:
         cases: list[tuple[int, dict[str, Any], str]] = [
             (frames.LOOKUP_HIT, self.hit(ready=1025), "ready"),
@@ -169,7 +174,7 @@ class Replies(unittest.TestCase):
             (frames.LOAD, {"job": 1}, "slots"),
             (frames.LOAD, {"job": 1, "slots": b"0" * 16, "blocks": b"0" * 8}, "blocks"),
             (frames.DRAIN, {"reason": 5}, "reason"),
-            (frames.EVICTED, {"tier": 3}, "tier"),
+            (frames.EVICTED, {"tier": 256}, "tier"),
             (frames.WELCOME, {"session": 0}, "session"),
         ]
         for frame_type, body, field in cases:

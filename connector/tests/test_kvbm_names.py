@@ -85,7 +85,7 @@ class Conflict(unittest.TestCase):
         result = run("import kvbm", SHIM, CONNECTOR, self.dir)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("kvbm 1.6.1", result.stderr)
-        self.assertIn("pip uninstall kvbm", result.stderr)
+        self.assertIn("pip uninstall -y kvbm", result.stderr)
 
     def test_refuses_beside_a_compiled_core(self) -> None:
         """Files of KVBM that outlived its metadata are seen too."""

@@ -54,7 +54,14 @@ class Desk(unittest.TestCase):
     def link(self) -> FakeLink:
         return self.agent.links[-1]
 
+    def keep(self) -> None:
+        """What the keeper's thread does again and again."""
+        self.connection.flush()
+        self.connection.receive()
+
     def sent(self) -> list[str]:
+        """The names of the frames that were sent and not handled yet, the keeper's too."""
+        self.keep()
         return [frames.name(frame_type) for frame_type, _, _ in self.link.sent]
 
     def flow(self) -> list[str]:
@@ -64,6 +71,7 @@ class Desk(unittest.TestCase):
             self.agent.handle(self.link)
         self.link.arrived.extend(self.link.answers)
         self.link.answers.clear()
+        self.keep()
         return names
 
     def hit(self, rid: str, generation: int = 0) -> int:
@@ -286,6 +294,24 @@ class Storing(Desk):
         self.session.take_work()
         self.assertEqual(sorted(self.blocks.refs), [102])
         self.assertEqual(self.count("present_blocks"), 2)
+
+    def test_blocks_can_be_let_go_at_once_and_then_nothing_of_them_is_stored(self) -> None:
+        self.session.open("a", 0, TOKENS)
+        self.hit("a")
+        self.session.computed("a", 0, 2, [[100, 101]])
+        self.flow()
+        work = self.session.take_work()
+        self.session.computed("a", 0, 3, [[100, 101, 102]])
+        self.assertEqual(len(self.blocks.refs), 3)
+        self.session.yield_blocks()
+        self.assertFalse(self.blocks.refs)
+        self.session.settle(Done({work.stores[0].job: [1, 0]}))
+        self.session.take_work()
+        self.assertNotIn("COMMIT", self.sent())
+        self.flow()
+        self.session.take_work()
+        self.assertFalse(self.session.busy())
+        self.assertEqual(self.count("dropped_stores"), 3)
 
     def test_a_grant_that_comes_too_late_is_aborted(self) -> None:
         self.session.open("a", 0, TOKENS)

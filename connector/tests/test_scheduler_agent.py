@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 import signal
 import unittest
 from collections.abc import Callable
@@ -152,6 +153,7 @@ class WithAgent(unittest.TestCase):
         session.settle(done)
         for _ in range(3):
             self.assertEqual(session.hit("b", 0, 0).blocks, 0)
+        rig.store("c", list(range(5000, 5008)))  # shows that the workers can copy
         self.assertEqual(rig.hit("b", 1), 10, "the next generation asks again")
 
     def test_killed_at_every_frame(self) -> None:
@@ -354,6 +356,13 @@ class WithAgent(unittest.TestCase):
         agent = self.agent()
         rig = self.rig(agent)
         agent.signal(signal.SIGSTOP)
+        tasks = pathlib.Path(f"/proc/{agent.pid}/task")
+
+        def stopped() -> bool:
+            stats = [task.joinpath("stat").read_text() for task in tasks.iterdir()]
+            return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+        wait_until("every thread of the agent has stopped", stopped)
         rig.session.open("a", 0, TOKENS)
         self.assertEqual(rig.hit("a"), 0)
         rig.session.open("b", 0, TOKENS)

@@ -13,7 +13,7 @@ import unittest
 from collections import Counter
 from unittest import mock
 
-from blockyard import lookups, stores
+from blockyard import attachment, connection, lookups, packer, stores
 from tests.schedworld import World
 
 STEPS = int(os.environ.get("BLOCKYARD_MODEL_STEPS", "150000"))
@@ -29,7 +29,10 @@ class Model(unittest.TestCase):
         world = World(seed)
         world.agent.faults, world.agent.fullness = faults, fullness
         with (
+            mock.patch.object(attachment, "_now", world.now),
+            mock.patch.object(connection, "_now", world.now),
             mock.patch.object(lookups, "_now", world.now),
+            mock.patch.object(packer, "_now", world.now),
             mock.patch.object(stores, "_now", world.now),
             mock.patch("blockyard.lookups.INLINE_TOKENS", 6),
             mock.patch("blockyard.packer.SLICE_TOKENS", 4),

@@ -18,6 +18,21 @@ class Reading(unittest.TestCase):
         self.assertEqual(settings.lookup_wait_ms, 5)
         self.assertEqual(settings.min_load_blocks, Settings().min_load_blocks)
 
+    def test_a_misspelt_variable_is_warned_of_once(self) -> None:
+        with self.assertLogs("blockyard.settings", "WARNING") as caught:
+            Settings.read({}, {"BLOCKYARD_SOKET": "/x"})
+            Settings.read({}, {"BLOCKYARD_SOKET": "/x"})
+        self.assertEqual(len(caught.records), 1)
+        self.assertIn("BLOCKYARD_SOKET is not a setting; known: BLOCKYARD_", caught.output[0])
+
+    def test_variables_of_the_agent_and_of_kubernetes_are_known(self) -> None:
+        names = (
+            "HOST_SIZE DISK_DIR PORT SERVICE_HOST SERVICE_PORT SERVICE_PORT_HTTP PORT_80_TCP_ADDR"
+            " AGENT_SERVICE_HOST AGENT_PORT AGENT_PORT_9100_TCP LOOKUP_WAIT_MS"
+        )
+        with self.assertNoLogs("blockyard.settings"):
+            Settings.read({}, {f"BLOCKYARD_{name}": "1" for name in names.split()})
+
     def test_every_setting_has_an_environment_variable(self) -> None:
         words = {str: "/text", int: "7", bool: "false"}
         for name, default in Settings().__dict__.items():

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import random
+import threading
 import unittest
+from typing import Any
+from unittest import mock
 
 from blockyard import torch_mover
 from blockyard.mover import GeometryError, Pages
@@ -155,8 +158,75 @@ class Pinning(CudaCase):
             self.mover.on_map(4096, 100)
             self.mover.on_map(8192, 100)
         self.assertEqual(len(logs.output), 1)
+        self.assertIn("ulimit", logs.output[0])
         self.mover.on_unmap(4096, 100)
         self.assertEqual(self.driver.unregistered, [])
+
+
+    def test_other_errors_are_not_put_down_to_a_limit(self) -> None:
+        self.driver.error = 201
+        with self.assertLogs("blockyard.torch_mover", "WARNING") as logs:
+            self.mover.on_map(4096, 100)
+        self.assertIn("CUDA error 201", logs.output[0])
+        self.assertNotIn("ulimit", logs.output[0])
+
+
+class FakeCuda:
+    """The CUDA driver as far as contexts matter: a thread has the one that it has set."""
+
+    def __init__(self, context: int) -> None:
+        self.current = threading.local()
+        self.current.context = context
+        self.without: list[str] = []  # calls of a thread that had no context
+        self.pinned: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        function = mock.Mock(side_effect=lambda *args: self.call(name, *args))
+        setattr(self, name, function)
+        return function
+
+    def call(self, name: str, *args: Any) -> int:
+        if name == "cuCtxGetCurrent":
+            args[0]._obj.value = getattr(self.current, "context", 0)
+        elif name == "cuCtxSetCurrent":
+            self.current.context = args[0].value
+        elif not getattr(self.current, "context", 0):
+            self.without.append(name)
+            return 201
+        elif name == "cuMemHostRegister_v2":
+            self.pinned.append(args[0])
+        return 0
+
+
+class Contexts(unittest.TestCase):
+    def driver(self, context: int) -> tuple[torch_mover.TorchDriver, FakeCuda]:
+        cuda = FakeCuda(context)
+        torch = mock.MagicMock()
+        with (
+            mock.patch.dict("sys.modules", {"torch": torch}),
+            mock.patch.object(torch_mover.ctypes, "CDLL", return_value=cuda),
+        ):
+            return torch_mover.TorchDriver("cuda:0"), cuda
+
+    def test_calls_of_the_copying_thread_run_in_the_engines_context(self) -> None:
+        """torch's own switch does nothing for the device that a new thread begins with."""
+        driver, cuda = self.driver(77)
+        stream = mock.MagicMock(cuda_stream=5)
+        results: list[int] = []
+
+        def copying() -> None:
+            results.append(driver.register(4096, 100))
+            driver.copy(stream, None, [1], [2], [3], True)
+            results.append(driver.unregister(4096))
+
+        thread = threading.Thread(target=copying)
+        thread.start()
+        thread.join()
+        self.assertEqual((results, cuda.without, cuda.pinned), ([0, 0], [], [4096]))
+
+    def test_a_thread_without_a_context_makes_no_driver(self) -> None:
+        with self.assertRaisesRegex(GeometryError, "no context"):
+            self.driver(0)
 
 
 class Torch(unittest.TestCase):

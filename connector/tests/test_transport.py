@@ -188,21 +188,21 @@ class Receiving(LinkCase):
                 self.assertEqual(descriptors(), before)
                 self.peer.close()
 
-    def test_two_threads_that_drain_into_one_deque_keep_the_order(self) -> None:
+    def test_frames_are_taken_in_order_by_two_threads_at_once(self) -> None:
         into: deque[Frame] = deque()
         stop = threading.Event()
 
         def helper() -> None:
             while not stop.is_set():
-                self.link.drain_into(into)
+                self.link.drain_to(into.append)
 
         thread = threading.Thread(target=helper)
         thread.start()
         try:
             for corr in range(1, 2001):
                 self.peer.send(message(frames.OK, corr))
-                self.link.drain_into(into)
-            wait_until("all frames", lambda: self.link.drain_into(into) or len(into) == 2000)
+                self.link.drain_to(into.append)
+            wait_until("all frames", lambda: self.link.drain_to(into.append) or len(into) == 2000)
             wait_until("all frames", lambda: len(into) == 2000)
         finally:
             stop.set()

@@ -139,7 +139,7 @@ class Serving(Case):
         self.assertEqual(engine.hits[again.request_id], 0)
         self.assertEqual(engine.leader.stats()["late_lookups"], 1)
         self.settled(engine)
-        self.assertEqual(self.pool()["pins"], 0)
+        wait_until("no pins", lambda: self.pool()["pins"] == 0)
 
     def test_a_long_prompt_is_waited_for(self) -> None:
         """Packing it takes the helper thread longer than one look at the answer."""

@@ -190,7 +190,6 @@ class Handshakes(Engine):
         shares = {
             (0, rank): self.worker(Ranks(rank, 2)).get_handshake_metadata() for rank in (0, 1)
         }
-        self.assertEqual([shares[0, rank].share_offset for rank in (0, 1)], [0, 1024])
         made.set_xfer_handshake_metadata_pp_aware({(0, 1): shares[0, 1]})
         self.assertEqual(self.session.start.call_count, 0)
         made.set_xfer_handshake_metadata_pp_aware(shares)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from dataclasses import replace
 from types import SimpleNamespace as Bag
 from typing import Any
+from unittest import mock
 
 from blockyard.settings import Settings
 from tests import vllm_fakes as fakes
@@ -97,13 +99,9 @@ class Endpoints(unittest.TestCase):
 
 class Overlap(unittest.TestCase):
     def test_steps_overlap_with_asynchronous_scheduling_and_pipelines(self) -> None:
-        self.assertFalse(facts.steps_overlap(vllm_config()))
         self.assertFalse(facts.steps_overlap(vllm_config(max_concurrent_batches=1)))
         self.assertTrue(facts.steps_overlap(vllm_config(max_concurrent_batches=2)))
-        pipeline = vllm_config(parallel_config__pipeline_parallel_size=2)
-        self.assertTrue(facts.steps_overlap(pipeline))
-        waiting = vllm_config(scheduler_config=Bag(async_scheduling=True))
-        self.assertTrue(facts.steps_overlap(waiting))
+        self.assertTrue(facts.steps_overlap(vllm_config()), "it does not say")
 
 
 class Off(unittest.TestCase):
@@ -113,7 +111,6 @@ class Off(unittest.TestCase):
         for changes, word in (
             ({"model_config__is_encoder_decoder": True}, "encoder-decoder"),
             ({"parallel_config__prefill_context_parallel_size": 2}, "context"),
-            ({"parallel_config__nnodes": 2}, "nodes"),
         ):
             self.assertIn(word, facts.why_off(vllm_config(**changes), SETTINGS))
 
@@ -122,6 +119,76 @@ class Off(unittest.TestCase):
         self.assertEqual(facts.why_off(config, SETTINGS), "")
         config.model_config.runner_type = "pooling"
         self.assertIn("pooling", facts.why_off(config, SETTINGS))
+
+
+class Keys(unittest.TestCase):
+    """What makes other KV of the same tokens, or puts it elsewhere, is another namespace."""
+
+    def namespace(self, **changes: Any) -> dict[str, Any]:
+        config = vllm_config(**changes)
+        text = facts.weights_of(config, SETTINGS).text
+        kv = kv_config((full(32), ["a"]))
+        made = Format("LBNHC", "FLASH_ATTN", "float32", "d")
+        return facts.namespace_of(config, kv, text, 32 * 64, 32, [made]).as_map()
+
+    def model(self, kind: str, generation: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return self.namespace(
+            model_config__hf_config=Bag(to_dict=lambda: {"model_type": kind}),
+            model_config__try_get_generation_config=lambda: dict(generation),
+            **changes,
+        )
+
+    def test_the_greatest_length_counts_as_it_selects_rotary_factors(self) -> None:
+        """Phi-3 LongRoPE computes other keys at the same position above its original length."""
+        self.assertNotEqual(
+            self.namespace(model_config__max_model_len=4096),
+            self.namespace(model_config__max_model_len=8192),
+        )
+
+    def test_llama_4_takes_its_attention_tuning_from_where_sampling_defaults_are(self) -> None:
+        tuned = {"attn_temperature_tuning": True, "temperature": 0.6}
+        self.assertNotEqual(self.model("llama4", {}), self.model("llama4", tuned))
+        self.assertNotEqual(
+            self.model("llama4", tuned),
+            self.model(
+                "llama4",
+                tuned,
+                model_config__override_generation_config={"attn_temperature_tuning": False},
+            ),
+        )
+        self.assertEqual(self.model("llama", {}), self.model("llama", tuned))
+        self.assertEqual(self.model("llama4", {}), self.model("llama4", {"temperature": 0.6}))
+
+    def test_how_a_context_group_takes_turns_counts(self) -> None:
+        """It decides which rank has a token's KV."""
+
+        def made(dcp: int, interleave: int) -> dict[str, Any]:
+            return self.namespace(
+                parallel_config__decode_context_parallel_size=dcp,
+                parallel_config__tensor_parallel_size=2,
+                parallel_config__cp_kv_cache_interleave_size=interleave,
+            )
+
+        self.assertNotEqual(made(2, 1), made(2, 32))
+        self.assertEqual(made(1, 1), made(1, 32))
+
+    def test_what_adapters_are_applied_to_counts_where_there_are_adapters(self) -> None:
+        every = self.namespace(lora_config=Bag(target_modules=None))
+        self.assertNotEqual(every, self.namespace(lora_config=Bag(target_modules=["o_proj"])))
+        self.assertNotEqual(every, self.namespace(lora_config=Bag(lora_dtype="float16")))
+        self.assertEqual(every, self.namespace(lora_config=Bag(max_loras=4)))
+        self.assertEqual(self.namespace(lora_config=None), self.namespace())
+
+    def test_a_layout_that_only_a_variable_tells_of_counts(self) -> None:
+        plain = facts.format_of(vllm_config(), kv_config((full(), ["a"])), "d")
+        with mock.patch.dict(os.environ, {"VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"}):
+            shuffled = facts.format_of(vllm_config(), kv_config((full(), ["a"])), "d")
+        self.assertNotEqual(plain, shuffled)
+
+    def test_every_key_says_why(self) -> None:
+        for table in (facts.MODEL_KEYS, facts.CACHE_KEYS, facts.LORA_KEYS):
+            for name, why in table.items():
+                self.assertTrue(why, name)
 
 
 class Weights(unittest.TestCase):

@@ -48,7 +48,7 @@ class Faults(Case):
         self.side.get_num_new_matched_tokens(req, 0)
         with self.assertLogs("blockyard.vllm", "ERROR"):
             self.alloc(req, 4, [1])
-        self.assertEqual(self.side.build_connector_meta(step()).failed, (req.request_id,))
+        self.assertEqual(self.session.take("fail_load"), [(req.request_id,)])
         self.assertEqual(self.session.take("finished"), [(req.request_id,)])
 
     def test_each_kind_is_logged_once(self) -> None:
@@ -59,10 +59,11 @@ class Faults(Case):
         self.assertEqual(len(caught.records), 1)
         self.assertEqual(self.side.faults.counts["on_new_request: RuntimeError"], 5)
 
-    def test_turned_off_it_answers_and_does_nothing(self) -> None:
+    def test_turned_off_it_answers_and_begins_nothing(self) -> None:
         req = self.open(8)
         with self.assertLogs("blockyard.vllm", "WARNING"):
             self.side.turn_off("test")
+        self.assertEqual(self.session.take("finished"), [(req.request_id,)])
         self.assertEqual(self.session.take("close"), [()])
         self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), NO_HIT)
         self.alloc(req, 0, [1])
@@ -70,9 +71,17 @@ class Faults(Case):
         self.side.update_connector_output(Bag(kv_connector_worker_meta=None))
         self.side.request_finished(req, [[1]])
         self.open(8)
-        self.assertFalse(self.side.busy())
         self.assertTrue(self.side.reset_cache())
         self.assertEqual([c for c in self.session.calls if c[0] != "open"], [])
+
+    def test_turned_off_it_settles_what_is_in_flight(self) -> None:
+        """References on device blocks end with the copies, and the engine steps for that."""
+        with self.assertLogs("blockyard.vllm", "WARNING"):
+            self.side.turn_off("test")
+        self.assertTrue(self.side.busy())
+        report = WorkerReport(Done({1: [1, 0]}))
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=report))
+        self.assertEqual(len(self.session.take("settle")), 1)
 
     def test_turned_off_between_a_promise_and_its_load_vllm_hears_of_a_failure(self) -> None:
         first, second = self.open(8), self.open(8)
@@ -86,15 +95,15 @@ class Faults(Case):
         self.alloc(second, 4, [2])
         metadata = self.side.build_connector_meta(step())
         self.assertEqual([load.rid for load in metadata.work.loads], [first.request_id])
-        self.assertEqual(metadata.failed, (second.request_id,))
+        self.assertEqual(self.session.take("fail_load"), [(second.request_id,)])
         self.assertIs(self.side.build_connector_meta(step()), EMPTY)
 
 
 class Records(unittest.TestCase):
     def test_metadata_survives_pickling_and_an_empty_one_is_small(self) -> None:
-        sent = StepMetadata(Work([Load(1, "r", b"s", b"b")], []), ("x",))
+        sent = StepMetadata(Work([Load(1, "r", b"s", b"b")], []))
         got = pickle.loads(pickle.dumps(sent))
-        self.assertEqual((got.failed, got.work.loads), (sent.failed, sent.work.loads))
+        self.assertEqual(got.work.loads, sent.work.loads)
         self.assertLess(len(pickle.dumps(EMPTY)), 200)
 
     def test_reports_of_workers_are_summed(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import tempfile
 import unittest
 from types import SimpleNamespace as Bag
@@ -13,9 +14,21 @@ from blockyard.work import Done
 from tests.vllm_case import TOKENS, Case
 from tests.vllm_fakes import step
 
+from blockyard.vllm import identity  # isort: skip
 from blockyard.vllm import scheduler as scheduler_module  # isort: skip
 from blockyard.vllm.records import EMPTY, WorkerReport  # isort: skip
 from blockyard.vllm.scheduler import NO_HIT, VllmScheduler  # isort: skip
+
+
+def read_by_hand(adapters: identity.Adapters, adapter: identity.Adapter) -> None:
+    """The reader's thread has not come to it yet."""
+    adapter.reading = True
+
+
+def read_now(adapters: identity.Adapters) -> None:
+    """It has."""
+    for adapter in adapters._known.values():
+        adapter.read()
 
 
 class Opening(Case):
@@ -39,7 +52,6 @@ class Opening(Case):
             {"prompt_is_token_ids": [True]},
             {"prompt_token_ids": None},
             {"resumable": True},
-            {"lora_request": Bag(lora_int_id=1, lora_name="a", lora_path="/nowhere")},
         ):
             req = self.open(10, **changes)
             with self.subTest(**changes):
@@ -49,7 +61,56 @@ class Opening(Case):
                 self.assertIs(self.side.build_connector_meta(step([(req, [[1, 2]])])), EMPTY)
                 self.side.request_finished(req, [[1, 2]])
                 self.assertEqual(self.session.calls, [])
-        self.assertEqual(len(self.side.faults.counts), 5)
+        self.assertEqual(len(self.side.faults.counts), 4)
+
+    def test_a_request_waits_until_the_files_of_its_adapter_are_read(self) -> None:
+        with tempfile.TemporaryDirectory() as path:
+            (pathlib.Path(path) / "adapter.safetensors").write_bytes(b"weights")
+            lora = Bag(lora_int_id=1, lora_name="a", lora_path=path)
+            with mock.patch.object(identity.Adapters, "_read_later", read_by_hand):
+                req = self.open(8, lora_request=lora)
+                aborted = self.open(8, lora_request=lora)
+            self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (None, False))
+            self.side.request_finished(aborted, [[]])
+            self.assertEqual(self.session.take("open"), [])
+            read_now(self.side._adapters)
+            self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), NO_HIT)
+            ((rid, *_),) = self.session.take("open")
+            self.assertEqual(rid, req.request_id)
+
+    def test_an_adapter_that_cannot_be_read_is_not_waited_for(self) -> None:
+        lora = Bag(lora_int_id=1, lora_name="a", lora_path="/nowhere")
+        with mock.patch.object(identity.Adapters, "_read_later", read_by_hand):
+            slow, failed = self.open(8, lora_request=lora), self.open(8, lora_request=lora)
+        with mock.patch.object(identity, "READ_SECONDS", -1.0):
+            self.assertEqual(self.side.get_num_new_matched_tokens(slow, 0), NO_HIT)
+        with self.assertLogs("blockyard.vllm", "WARNING"):
+            read_now(self.side._adapters)
+        self.assertEqual(self.side.get_num_new_matched_tokens(failed, 0), NO_HIT)
+        self.assertEqual(self.session.calls, [])
+
+    def test_blocks_of_an_adapter_whose_files_changed_meanwhile_are_not_offered(self) -> None:
+        """Which files the engine has loaded is not known then: it reads them when the adapter's
+        first request is scheduled, after the fingerprint was taken."""
+        with tempfile.TemporaryDirectory() as path:
+            file = pathlib.Path(path) / "adapter.safetensors"
+            file.write_bytes(b"weights")
+            lora = Bag(lora_int_id=1, lora_name="a", lora_path=path)
+            with mock.patch.object(identity.Adapters, "_read_later", read_by_hand):
+                reqs = [self.open(8, lora_request=lora) for _ in range(3)]
+            read_now(self.side._adapters)
+            for req in reqs:
+                self.side.get_num_new_matched_tokens(req, 0)
+            self.side.build_connector_meta(step([(r, [[1, 2]]) for r in reqs]))
+            for req in reqs:
+                self.advance(req, 8)
+            self.side.request_finished(reqs[0], [[1, 2]])
+            self.assertEqual(len(self.session.take("computed")), 1)
+            file.write_bytes(b"Weights")
+            with self.assertLogs("blockyard.vllm", "WARNING"):
+                self.side.build_connector_meta(step(cached=[(reqs[1], None), (reqs[2], None)]))
+            self.side.request_finished(reqs[2], [[1, 2]])
+            self.assertEqual(self.session.take("computed"), [])
 
     def test_a_request_may_ask_not_to_read(self) -> None:
         session = mock.Mock()
@@ -132,8 +193,7 @@ class Loading(Case):
             self.side.get_num_new_matched_tokens(req, 0)
             with self.assertLogs("blockyard.vllm", "ERROR"):
                 self.alloc(req, 8, ids)
-            metadata = self.side.build_connector_meta(step())
-            self.assertEqual(metadata.failed, (req.request_id,))
+            self.assertEqual(self.session.take("fail_load"), [(req.request_id,)])
             self.assertIs(self.side.build_connector_meta(step()), EMPTY)
 
     def test_a_load_that_the_session_refuses_is_failed_by_the_session(self) -> None:

@@ -14,7 +14,7 @@ from tests.vllm_fakes import step
 
 from blockyard.vllm import blocks as blocks_module  # isort: skip
 from blockyard.vllm.blocks import PoolBlocks  # isort: skip
-from blockyard.vllm.offers import DECODED_BLOCKS  # isort: skip
+from blockyard.vllm.offers import DECODED_BLOCKS, VISITS_PER_STEP  # isort: skip
 
 
 class Storing(Case):
@@ -45,7 +45,7 @@ class Storing(Case):
         req = self.open(7)
         self.side.build_connector_meta(step([(req, [[1, 2]])]))
         self.advance(req, 7)
-        offers = self.decode(req, 20 * TOKENS, 3)
+        offers = self.decode(req, (2 * DECODED_BLOCKS + 4) * TOKENS, 3)
         self.assertEqual(offers, [1, 1 + DECODED_BLOCKS, 1 + 2 * DECODED_BLOCKS])
 
     def test_requests_in_step_with_one_another_do_not_all_offer_in_one_step(self) -> None:
@@ -58,6 +58,49 @@ class Storing(Case):
             self.side.build_connector_meta(step(cached=[(r, None) for r in running]))
             offers.append(len(self.computed()))
         self.assertEqual(offers, [2, 2, 1, 0])
+
+    def test_a_step_looks_at_a_bounded_number_of_requests_and_at_all_in_turn(self) -> None:
+        many = 3 * VISITS_PER_STEP
+        running = [self.open(8) for _ in range(many)]
+        self.side.build_connector_meta(step([(r, [[1, 2]]) for r in running]))
+        looked: list[str] = []
+        full = self.side._offers._full
+        self.side._offers._full = lambda t, *a: looked.append(t.request.request_id) or full(t, *a)
+        for n in range(1, 4):
+            self.side.build_connector_meta(step())
+            self.assertEqual(len(looked), n * VISITS_PER_STEP)
+        self.assertEqual(len(set(looked)), many, "nothing is computed yet: each was looked at once")
+        self.advance(running[-1], 8)
+        for _ in range(3):
+            self.side.build_connector_meta(step())
+        self.assertEqual(self.computed(), [(2, [[1, 2]])])
+
+    def test_a_fault_in_a_step_stops_offers_from_tables_that_missed_it(self) -> None:
+        """vLLM names new blocks once: what is behind the fault would land at the wrong index, and
+        a block's key would get another block's bytes."""
+        req, broken = self.open(4 * TOKENS), self.open(8)
+        self.side.build_connector_meta(step(new=[(req, [[1]])]))
+        self.advance(req, TOKENS)
+        output = step(new=[(broken, [[7]])], cached=[(req, [[2]])])
+        output.scheduled_new_reqs[0].block_ids = None
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.side.build_connector_meta(output)
+        for block in (3, 4):
+            self.advance(req, TOKENS)
+            self.side.build_connector_meta(step(cached=[(req, [[block]])]))
+        self.side.request_finished(req, [[1, 2, 3, 4]])
+        self.assertEqual(self.computed(), [])
+
+    def test_after_a_fault_a_complete_list_is_trusted_again(self) -> None:
+        req = self.open(8)
+        self.side.build_connector_meta(step(new=[(req, [[1, 2]])]))
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.side.build_connector_meta(None)
+        req.num_preemptions, req.num_computed_tokens = 1, 0
+        self.side.build_connector_meta(step(cached=[(req, [[7, 8, 9]])], resumed=[req]))
+        self.advance(req, 8)
+        self.side.build_connector_meta(step(cached=[(req, None)]))
+        self.assertEqual(self.computed(), [(2, [[7, 8]])])
 
     def test_tokens_that_are_not_confirmed_are_not_offered(self) -> None:
         req = self.open(8)
@@ -88,6 +131,7 @@ class Storing(Case):
         self.side.build_connector_meta(step())
         self.assertEqual(self.computed(), [])
         self.side.build_connector_meta(step(cached=[(req, [[7, 8, 9]])], resumed=[req]))
+        self.side.build_connector_meta(step(cached=[(req, None)]))
         ((rid, generation, blocks, ids),) = self.session.take("computed")
         self.assertEqual((generation, blocks, ids), (1, 2, [[7, 8]]))
 
@@ -186,7 +230,6 @@ class Pool(unittest.TestCase):
     def test_references_balance_and_are_given_back_tail_first(self) -> None:
         self.blocks.hold([3, 4, 5])
         self.blocks.hold([4])
-        self.assertEqual(self.blocks.held_count(), 3)
         self.assertEqual(self.blocks.free_count(), 60)
         self.blocks.release([3, 4, 5])
         self.assertEqual(self.pool.freed, [5, 3])
@@ -194,7 +237,26 @@ class Pool(unittest.TestCase):
         self.assertEqual(self.pool.freed, [5, 3, 4])
         with self.assertRaises(ValueError):
             self.blocks.release([4])
-        self.assertEqual(self.blocks.held_count(), 0)
+        self.assertEqual(self.blocks.free_count(), 63)
+
+    def test_vllm_can_empty_its_pool_when_only_stores_are_in_the_way(self) -> None:
+        emptied: list[int] = []
+        self.pool.reset_prefix_cache = lambda: emptied.append(self.blocks.free_count()) or True
+        let_go = mock.Mock(side_effect=lambda: self.blocks.release([3, 4]))
+        self.blocks.before_reset(let_go)
+        self.assertTrue(self.pool.reset_prefix_cache())
+        let_go.assert_not_called()
+        self.blocks.hold([3, 4])
+        self.pool.touch([self.pool.blocks[5]])
+        self.pool.reset_prefix_cache()
+        self.pool.free_blocks([self.pool.blocks[5]])
+        self.pool.touch([self.pool.blocks[3]])
+        self.pool.reset_prefix_cache()
+        let_go.assert_not_called()  # a request has blocks: letting go would not help
+        self.pool.free_blocks([self.pool.blocks[3]])
+        self.assertTrue(self.pool.reset_prefix_cache())
+        let_go.assert_called_once_with()
+        self.assertEqual(emptied, [63, 60, 61, 63])
 
     def test_vllm_waits_only_for_blocks_that_nobody_else_uses_and_not_for_long(self) -> None:
         self.assertFalse(self.blocks.frees_soon())

@@ -80,10 +80,10 @@ class Case(unittest.TestCase):
         )
         self.side.register_kv_caches(self.tensors)
 
-    def begin(self, *jobs: Any, failed: tuple[str, ...] = ()) -> None:
+    def begin(self, *jobs: Any) -> None:
         loads = [job for job in jobs if isinstance(job, Load)]
         stores = [job for job in jobs if isinstance(job, Store)]
-        metadata = StepMetadata(Work(loads, stores), failed)
+        metadata = StepMetadata(Work(loads, stores))
         self.side.begin(metadata)  # before the forward pass
         self.side.begin(metadata)  # and behind it: the same step
 
@@ -111,6 +111,14 @@ class Registration(Case):
             self.make(stages=lambda own: asked.append(own) or [own])
         self.assertEqual(asked, [0])
         self.assertIn("no axis of 16 blocks", self.side.take_handshake().problem)
+
+    def test_stages_that_cannot_be_asked_keep_it_off(self) -> None:
+        def broken(own: int) -> list[int]:
+            raise ConnectionError("a stage has gone")
+
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.make(stages=broken)
+        self.assertIn("a stage has gone", self.side.take_handshake().problem)
 
     def test_another_stage_that_cannot_take_part(self) -> None:
         with self.assertLogs("blockyard.vllm", "ERROR"):
@@ -148,18 +156,12 @@ class Copies(Case):
         self.assertEqual(self.side.report().done.jobs, {1: [1, 0]})
         self.assertIsNone(self.side.report())
 
-    def test_a_load_that_never_began_is_reported_failed(self) -> None:
-        self.begin(failed=("r9",))
-        self.assertEqual(self.side.transfer_results(), ({"r9"}, {"r9"}))
-        self.assertEqual(self.side.transfer_results(), (set(), set()))
-
-    def test_a_load_that_began_in_part_is_reported_when_it_ends_and_as_failed(self) -> None:
-        self.begin(LOAD, failed=("r1",))
-        self.assertEqual(self.side.transfer_results(), (set(), set()))
-        self.session.finished = ({"r1"}, set())
-        self.assertEqual(self.side.transfer_results(), ({"r1"}, {"r1"}))
-        self.session.finished = ({"r1"}, set())
-        self.assertEqual(self.side.transfer_results(), ({"r1"}, set()), "a later load of it")
+    def test_copies_that_do_not_end_keep_vllm_from_taking_their_memory(self) -> None:
+        self.session.wait = lambda timeout: False  # type: ignore[assignment]
+        with self.assertRaisesRegex(RuntimeError, "cannot sleep"):
+            self.side.suspend()
+        self.begin(LOAD)
+        self.assertEqual(len(self.session.begun), 1, "the engine goes on, awake")
 
     def test_replicated_kv_is_stored_by_one_rank_and_loaded_by_all(self) -> None:
         self.make(Ranks(1, 2, 0, 1, replicas=2))
@@ -171,8 +173,9 @@ class Copies(Case):
     def test_asleep_it_copies_nothing_and_wakes_with_what_was_asked(self) -> None:
         self.side.suspend()
         self.assertEqual(self.session.waited, 1)
-        self.begin(LOAD)
+        self.begin(LOAD, STORE)
         self.assertEqual(self.session.begun, [])
+        self.assertEqual(self.side.report().done.jobs, {2: [0, 1]}, "their KV is gone")
         self.side.resume()
         self.side.resume()
         self.assertEqual(len(self.session.begun), 1)

@@ -159,7 +159,7 @@ class Joining(LinkCase):
         self.service()
         due = self.link.due() or 0
         self.assertGreater(due - self.now, 0.4)
-        self.link.hurry()
+        self.link.work(True, self.now)
         due = self.link.due() or 0
         self.assertAlmostEqual(due - self.now, 0.02, 3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # How long vLLM is asked to wait for a store to end before it preempts a request instead. A
@@ -49,9 +49,27 @@ class PoolBlocks:
         """Blocks that nobody references."""
         return int(self._pool.get_num_free_blocks())
 
-    def held_count(self) -> int:
-        """Blocks that stores hold."""
-        return len(self._held)
+    def before_reset(self, let_go: Callable[[], None]) -> None:
+        """Has let_go() called when vLLM empties the pool and only stores are in its way.
+
+        vLLM empties a pool only if no block is referenced, and does not ask connectors first. An
+        engine that is idle may not take the steps in which a store would end.
+        """
+        reset = getattr(self._pool, "reset_prefix_cache", None)
+        if reset is None:
+            return
+
+        def reset_prefix_cache() -> Any:
+            if self._held and self._all_used_are_held():
+                let_go()
+            return reset()
+
+        self._pool.reset_prefix_cache = reset_prefix_cache
+
+    def _all_used_are_held(self) -> bool:
+        blocks = self._pool.blocks
+        own = sum(blocks[number].ref_cnt <= count for number, count in self._held.items())
+        return len(blocks) - 1 - self.free_count() == own  # the null block is never free
 
     def frees_soon(self) -> bool:
         """Whether blocks are in use only because a store reads them, for a short time yet.
@@ -60,6 +78,8 @@ class PoolBlocks:
         than the milliseconds of a copy. True for PREEMPTION_GRACE_S at most without a release.
         """
         held = self._held
+        if not held:
+            return False
         blocks = self._pool.blocks
         if not any(blocks[number].ref_cnt <= count for number, count in held.items()):
             self._waiting_since = 0.0

@@ -7,7 +7,7 @@ base class's answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
@@ -44,16 +44,6 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     @property
     def requires_kv_delivery(self) -> bool:
         """A cache may lose what it is given."""
-        return False
-
-    @classmethod
-    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Any layout: it is part of the namespace."""
-        return None
-
-    @classmethod
-    def requires_piecewise_for_cudagraph(cls, extra_config: Mapping[str, Any]) -> bool:
-        """Nothing happens between layers."""
         return False
 
     @classmethod
@@ -111,10 +101,6 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler.request_finished(request, block_ids)
         return False, None
-
-    def take_events(self) -> Iterable[Any]:
-        """Nothing: the agent publishes what its pool holds."""
-        return ()
 
     def has_pending_push_work(self) -> bool:
         return self._assembly.waiting() or self._scheduler.busy()

@@ -7,19 +7,51 @@ release. What must be known and is not makes the connector stay off, never guess
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.fingerprint import Fingerprint, Source, combined, weights_fingerprint
+from blockyard.fingerprint import (
+    Fingerprint,
+    Source,
+    combined,
+    process_start,
+    weights_fingerprint,
+)
 from blockyard.namespace import Namespace, geometry_of
 from blockyard.settings import Settings
 from blockyard.vllm.geometry import group_specs
 
 # Keys of a model's configuration that say where it came from, not what it computes.
 PROVENANCE = frozenset({"_name_or_path", "transformers_version", "_commit_hash"})
+
+# What the weights' fingerprint covers beside the files and the model's own configuration: each of
+# these changes the KV of the same tokens. What changes the bytes' places is in namespace_of.
+MODEL_KEYS = {
+    "dtype": "the arithmetic, and the element type",
+    "quantization": "the weights that are computed with are not those of the files",
+    "quantization_config": "the same, in detail",
+    "hf_overrides": "replaces parts of the model's configuration",
+    "model_class_overrides": "another implementation of the model",
+    "model_impl": "another implementation of the model",
+    "code_revision": "the model's own code",
+    "max_model_len": "selects the long or the short rotary factors (LongRoPE), and Llama 4's"
+    " tuning of attention",
+}
+CACHE_KEYS = {
+    "cache_dtype": "KV is rounded to it, and the next layer computes with rounded KV",
+    "kv_cache_dtype_skip_layers": "layers whose KV is not rounded",
+}
+# With LoRA switched on alone: an engine without it has no adapters to apply differently.
+LORA_KEYS = {
+    "target_modules": "modules to which adapters are not applied",
+    "lora_dtype": "adapters are rounded to it",
+    "enable_mixed_moe_lora_format": "which layout an adapter's expert weights are read in",
+    "enable_moe_shared_loras": "which layout an adapter's expert weights are read in",
+}
 
 
 def parallel(vllm_config: Any, name: str, default: int = 1) -> int:
@@ -61,8 +93,6 @@ def why_off(vllm_config: Any, settings: Settings) -> str:
         return "encoder-decoder models are not supported"
     if parallel(vllm_config, "prefill_context_parallel_size") > 1:
         return "prefill context parallelism is not supported"
-    if parallel(vllm_config, "nnodes") > 1:
-        return "an engine on several nodes has no memory that one agent could hold"
     pooling = getattr(model, "runner_type", "generate") == "pooling"
     if pooling and not getattr(vllm_config.cache_config, "enable_prefix_caching", False):
         # vLLM itself turns prefix caching off where a pooling model's KV of a prefix depends on
@@ -75,14 +105,9 @@ def steps_overlap(vllm_config: Any) -> bool:
     """Whether vLLM plans a step before the one before it has run.
 
     A block that the scheduler gives to a load may then still be written, or be about to be zeroed,
-    by a step that the worker has not run yet.
+    by a step that the worker has not run yet. True where vLLM does not say.
     """
-    batches = getattr(vllm_config, "max_concurrent_batches", None)
-    if batches is not None:
-        return int(batches) > 1
-    scheduler = getattr(vllm_config, "scheduler_config", None)
-    asynchronous = bool(getattr(scheduler, "async_scheduling", False))
-    return asynchronous or parallel(vllm_config, "pipeline_parallel_size") > 1
+    return int(getattr(vllm_config, "max_concurrent_batches", 2)) > 1
 
 
 def engine_version() -> str:
@@ -102,28 +127,29 @@ def _config_map(model: Any) -> dict[str, Any]:
     hf_config = getattr(model, "hf_config", None)
     described = hf_config.to_dict() if hasattr(hf_config, "to_dict") else {}
     described = {k: v for k, v in described.items() if k not in PROVENANCE}
-    described["blockyard"] = {
-        name: str(getattr(model, name, None))
-        for name in (
-            "dtype",
-            "quantization",
-            "quantization_config",
-            "hf_overrides",
-            "model_class_overrides",
-            "model_impl",
-            "code_revision",
-        )
-    }
+    ours = described["blockyard"] = {name: _text(model, name) for name in MODEL_KEYS}
+    if "llama4" in str(described.get("model_type", "")):
+        # Switches attention's temperature tuning; vLLM reads it from where sampling defaults are.
+        settings = dict(model.try_get_generation_config())
+        settings.update(getattr(model, "override_generation_config", None) or {})
+        ours["attn_temperature_tuning"] = str(settings.get("attn_temperature_tuning"))
     return described
 
 
+def _text(section: Any, name: str) -> str:
+    """A member in words that are the same in every process: sets have no order of their own."""
+    value = getattr(section, name, None)
+    return str(sorted(map(str, value)) if isinstance(value, (set, frozenset, list)) else value)
+
+
 def _source(vllm_config: Any, model: Any, load_format: str) -> Source:
-    cache = vllm_config.cache_config
     config = _config_map(model)
     config["blockyard"].update(
-        cache_dtype=str(getattr(cache, "cache_dtype", None)),
-        skipped=str(sorted(getattr(cache, "kv_cache_dtype_skip_layers", None) or [])),
+        {name: _text(vllm_config.cache_config, name) for name in CACHE_KEYS}
     )
+    lora = getattr(vllm_config, "lora_config", None)
+    if lora is not None:
+        config["blockyard"]["lora"] = {name: _text(lora, name) for name in LORA_KEYS}
     return Source(
         model=str(getattr(model, "model_weights", "") or model.model),
         revision=str(getattr(model, "revision", None) or ""),
@@ -138,11 +164,13 @@ def weights_of(vllm_config: Any, settings: Settings) -> Fingerprint:
     """The fingerprint of the engine's weights, those of a draft model included."""
     load_format = str(getattr(vllm_config.load_config, "load_format", "auto"))
     model = vllm_config.model_config
-    result = weights_fingerprint(_source(vllm_config, model, load_format), settings.weights)
+    began = process_start()
+    result = weights_fingerprint(_source(vllm_config, model, load_format), settings.weights, began)
     speculative = getattr(vllm_config, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
     if draft is not None and draft is not model:
-        result = combined(result, weights_fingerprint(_source(vllm_config, draft, load_format)))
+        drafts = weights_fingerprint(_source(vllm_config, draft, load_format), "", began)
+        result = combined(result, drafts)
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         reason = "KV scales are measured while the engine runs (calculate_kv_scales)"
         result = Fingerprint("scales-" + secrets.token_hex(16), False, reason)
@@ -176,6 +204,8 @@ def format_of(vllm_config: Any, kv_cache_config: Any, digest: str) -> Format:
     # On CPU the backend packs KV for the instruction set; the name of the set is not enough to
     # tell an old processor from a new one, but a node has processors of one kind.
     isa = "+".join(sorted(isas - {""})) or platform.machine()
+    if os.environ.get("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "").lower() in ("true", "1"):
+        isa += "-shuffled"  # the order of elements in a page; shapes and strides do not show it
     layout = getattr(kv_cache_config, "kv_cache_layout", None) or getattr(
         vllm_config.cache_config, "kv_cache_layout", None
     )
@@ -206,17 +236,20 @@ def namespace_of(
     first = formats[0]
     digest = hashlib.sha256(" ".join(f.digest for f in formats).encode()).hexdigest()[:16]
     cache_dtype = str(getattr(vllm_config.cache_config, "cache_dtype", "auto"))
+    dcp = parallel(vllm_config, "decode_context_parallel_size")
+    # Which rank has a token's KV, where ranks share a block's tokens among themselves.
+    turns = parallel(vllm_config, "cp_kv_cache_interleave_size") if dcp > 1 else 1
     return Namespace(
         model=_served_name(vllm_config.model_config),
         weights=weights,
         dtype=first.dtype,
         kv_format=(
             f"vllm-{_series(engine_version())}/{first.backend}/{first.layout}"
-            f"/{cache_dtype}/{digest}"
+            f"/{cache_dtype}/{digest}" + (f"/interleave-{turns}" if dcp > 1 else "")
         ),
         tp=parallel(vllm_config, "tensor_parallel_size"),
         pp=pp,
-        dcp=parallel(vllm_config, "decode_context_parallel_size"),
+        dcp=dcp,
         **geometry._asdict(),
     )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
+import time
 from typing import Any
 
 from blockyard.fingerprint import LoraFiles, lora_fingerprint
@@ -14,6 +17,76 @@ log = logging.getLogger("blockyard.vllm")
 # How many loadings of adapters one engine can tell apart; it caches no more of them after that.
 # None is forgotten, because its files may have changed since.
 MAX_ADAPTERS = 16384
+# How long requests wait for an adapter's files to be read, from when that was asked for.
+READ_SECONDS = 1.0
+# How often the files of an adapter are looked at for requests that only want to load.
+CHECK_SECONDS = 1.0
+
+PENDING = Identity("pending")  # the answer while an adapter's files are being read
+
+
+class Adapter:
+    """One loading of a LoRA adapter: what vLLM's lora_int_id names.
+
+    The id says which adapter the engine holds, not which files: those may change after it was
+    loaded, and then it cannot be known which ones the engine computes with. From then on the
+    adapter is barred, for good: nothing of it is loaded or stored.
+    """
+
+    __slots__ = ("_checked", "barred", "files", "name", "path", "reading", "since", "stacked")
+
+    def __init__(self, lora: Any) -> None:
+        self.name = str(lora.lora_name)
+        self.path = lora.lora_path
+        self.stacked = _is_stacked(lora)
+        self.barred = False
+        self.reading = False
+        self.since = time.monotonic()
+        self.files: LoraFiles | None = None  # None while they are read, or when they cannot be
+        self._checked = 0.0
+
+    def read(self) -> None:
+        """Takes the fingerprint. For the reader's thread, which nothing waits for."""
+        try:
+            self.files = lora_fingerprint(self.path)
+            self._checked = time.monotonic()
+        except Exception as err:  # whatever is wrong with the files: they are not cached
+            log.warning("LoRA adapter %s is not cached: %s", self.name, err)
+        self.reading = False
+
+    def bar(self, why: str) -> None:
+        """Nothing more is cached under this id."""
+        if not self.barred:
+            log.warning(
+                "LoRA adapter %s: %s; it is cached no more until it is loaded under another id",
+                self.name,
+                why,
+            )
+        self.barred = True
+
+    def intact(self) -> bool:
+        """Whether what the engine computes with are the files of the fingerprint.
+
+        Asked for each offer: files that are still the same after a block was computed were so when
+        the engine loaded them. One stat for each file.
+        """
+        if self.barred or self.files is None:
+            return False
+        if not self.files.unchanged():
+            self.bar("its files changed while it was loaded")
+        return not self.barred
+
+    def lately_intact(self) -> bool:
+        """intact(), as of CHECK_SECONDS ago at most."""
+        now = time.monotonic()
+        if now - self._checked < CHECK_SECONDS:
+            return not self.barred and self.files is not None
+        self._checked = now
+        return self.intact()
+
+    def late(self) -> bool:
+        """Whether reading takes longer than a request should wait."""
+        return time.monotonic() - self.since > READ_SECONDS
 
 
 class Adapters:
@@ -21,10 +94,15 @@ class Adapters:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._known: dict[tuple[int, str, str], LoraFiles | None] = {}
+        self._known: dict[int, Adapter] = {}
+        self._unread: queue.SimpleQueue[Adapter | None] = queue.SimpleQueue()
+        self._reader: threading.Thread | None = None
 
     def identity_of(self, request: Any) -> Identity | None:
-        """The identity of a request's blocks, None when they must not be shared (counted)."""
+        """The identity of a request's blocks, None when they must not be shared (counted).
+
+        PENDING while the files of its adapter are read, which takes milliseconds: ask again.
+        """
         reason = _why_skipped(request)
         if reason:
             self._skip(reason)
@@ -34,38 +112,57 @@ class Adapters:
             return BASE
         fingerprint = name = ""
         if lora is not None:
-            files = self._files_of(lora)
-            if files is None:
+            adapter = self.adapter_of(lora)
+            if adapter is not None and adapter.reading and not (adapter.barred or adapter.late()):
+                return PENDING
+            if adapter is None or not adapter.lately_intact():
                 self._skip("a LoRA adapter whose files cannot be told apart")
                 return None
-            fingerprint, name = files.text, bounded(lora.lora_name)
+            assert adapter.files is not None
+            fingerprint = adapter.files.text + ("-3d" if adapter.stacked else "")
+            name = bounded(lora.lora_name)
         return Identity(fingerprint, name, bounded(salt) if salt else "")
 
-    def _files_of(self, lora: Any) -> LoraFiles | None:
-        # The id is vLLM's for one loading of an adapter. Files that change afterwards may or may
-        # not be what the engine computes with: then this id is shared no more.
-        key = (lora.lora_int_id, lora.lora_name, lora.lora_path)
-        if key not in self._known:
+    def adapter_of(self, lora: Any) -> Adapter | None:
+        """The adapter of a request; None for one that cannot be cached."""
+        number = lora.lora_int_id
+        adapter = self._known.get(number)
+        if adapter is None:
             if len(self._known) >= MAX_ADAPTERS:
                 return None
-            try:
-                self._known[key] = lora_fingerprint(lora.lora_path)
-            except (OSError, ValueError) as err:
-                self._known[key] = None
-                log.warning("LoRA adapter %s is not cached: %s", lora.lora_name, err)
-        files = self._known[key]
-        if files is not None and not files.unchanged():
-            log.warning(
-                "LoRA adapter %s: its files changed while it was loaded; it is cached no more"
-                " until it is loaded under another id",
-                lora.lora_name,
-            )
-            self._known[key] = files = None
-        return files
+            adapter = self._known[number] = Adapter(lora)
+            self._read_later(adapter)
+        # vLLM keeps what it has under an id that comes with another path, and loads anew in place
+        # at a time of its own: either way the id's KV is of the old files, the new ones, or both.
+        if getattr(lora, "load_inplace", False):
+            adapter.bar("it is loaded in place")
+        elif (adapter.path, adapter.stacked) != (lora.lora_path, _is_stacked(lora)):
+            adapter.bar(f"its id {number} was given to another one")
+        return adapter
+
+    def _read_later(self, adapter: Adapter) -> None:
+        if self._reader is None:
+            self._reader = threading.Thread(target=self._read, name="blockyard-lora", daemon=True)
+            self._reader.start()
+        adapter.reading = True
+        self._unread.put(adapter)
+
+    def _read(self) -> None:
+        while (adapter := self._unread.get()) is not None:
+            adapter.read()
+
+    def close(self) -> None:
+        """Ends the reader's thread."""
+        self._unread.put(None)
 
     def _skip(self, reason: str) -> None:
         if self._faults.said(f"not shared: {reason}"):
             log.info("requests with %s are not shared (said once)", reason)
+
+
+def _is_stacked(lora: Any) -> bool:
+    """Whether the engine reads the adapter's expert weights as one tensor for all experts."""
+    return bool(getattr(lora, "is_3d_lora_weight", False))
 
 
 def _why_skipped(request: Any) -> str:

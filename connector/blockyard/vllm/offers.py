@@ -8,9 +8,11 @@ others. Offered are blocks of confirmed tokens that earlier steps have computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from blockyard.vllm.guard import Faults
+from blockyard.vllm.identity import Adapter
 
 if TYPE_CHECKING:
     from blockyard.scheduler import SchedulerSession
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 RETRY_STEPS = 16
 # A request that decodes offers so many blocks at a time, and the rest when it ends: its blocks are
 # in nobody's way meanwhile, and every offer costs the engine's thread three frames.
-DECODED_BLOCKS = 8
+DECODED_BLOCKS = 16
 # How many requests offer in one step. The others wait: requests that began together would
 # otherwise make one step in a hundred slow.
 OFFERS_PER_STEP = 2
+# How many requests that are due are looked at in one step, each in its turn.
+VISITS_PER_STEP = 32
 NEVER = -1  # a generation that no request has
 
 
@@ -32,10 +36,11 @@ class Tracked:
     groups: its device blocks by KV group, valid for `generation` (vLLM's num_preemptions) once it
     was scheduled in it. prompt: full blocks of its prompt. offered: blocks already given to the
     session. first: local hit, in blocks, when the session was last asked; hit, sources: what it
-    said. failed: the generation whose load failed.
+    said. failed: the generation whose load failed. adapter: what its KV depends on, if anything.
     """
 
     __slots__ = (
+        "adapter",
         "failed",
         "first",
         "generation",
@@ -47,8 +52,9 @@ class Tracked:
         "sources",
     )
 
-    def __init__(self, request: Any, prompt: int) -> None:
+    def __init__(self, request: Any, prompt: int, adapter: Adapter | None = None) -> None:
         self.request = request
+        self.adapter = adapter
         self.prompt = prompt
         self.generation = NEVER
         self.groups: list[list[int]] = []
@@ -81,7 +87,8 @@ class Offers:
         self._faults = faults
         self._tracked = tracked
         self._tokens = tokens
-        self._due: dict[str, None] = {}  # in the order in which they became due
+        self._due: dict[str, None] = {}  # in the order of their turns
+        self._begun: list[str] = []  # those of this step: nothing of them is computed yet
         self._later: dict[str, None] = {}
         self._steps = 0
 
@@ -94,6 +101,15 @@ class Offers:
         """All requests have."""
         self._due.clear()
         self._later.clear()
+        self._begun.clear()
+
+    def distrust(self) -> None:
+        """A step was not followed to its end: vLLM names new blocks once, so that no table is known
+        to be complete. Requests offer nothing before their next complete list."""
+        for tracked in self._tracked.values():
+            tracked.generation = NEVER
+            tracked.groups = []
+        self.clear()
 
     def follow(self, session: SchedulerSession, output: Any) -> None:
         """Takes over the block tables of a step (SchedulerOutput) and offers what is due."""
@@ -113,13 +129,16 @@ class Offers:
             self._later.clear()
         if self._due:
             self._offer_due(session)
+        if self._begun:
+            self._due.update(dict.fromkeys(self._begun))
+            self._begun.clear()
 
     def _adopt(self, rid: str, block_ids: Sequence[Sequence[int]]) -> None:
         tracked = self._tracked.get(rid)
         if tracked is not None:
             tracked.adopt(block_ids)
             if tracked.owes():
-                self._due[rid] = None
+                self._begun.append(rid)
 
     def _extend(self, cached: Any, index: int, block_ids: Sequence[Sequence[int]]) -> None:
         rid = cached.req_ids[index]
@@ -135,10 +154,10 @@ class Offers:
 
     def _offer_due(self, session: SchedulerSession) -> None:
         offers = 0
-        for rid in list(self._due):
+        for rid in list(islice(self._due, VISITS_PER_STEP)):
+            del self._due[rid]
             tracked = self._tracked.get(rid)
             if tracked is None or tracked.generation != tracked.request.num_preemptions:
-                del self._due[rid]
                 continue
             # Asynchronous scheduling counts tokens that have not come back yet.
             unsure = getattr(tracked.request, "num_output_placeholders", 0)
@@ -149,10 +168,9 @@ class Offers:
                 offers += 1
                 if not self._offer(session, tracked, full, tracked.groups):
                     self._later[rid] = None
-                    del self._due[rid]
                     continue
-            if not tracked.owes():
-                del self._due[rid]
+            if tracked.owes():
+                self._due[rid] = None  # its next turn is behind the others'
             if offers == OFFERS_PER_STEP:
                 return
 
@@ -192,6 +210,9 @@ class Offers:
         """False when stores hold as many blocks as they may: worth another try later."""
         rid, generation = tracked.request.request_id, tracked.generation
         try:
+            if tracked.adapter is not None and not tracked.adapter.intact():
+                tracked.generation = NEVER  # computed with one does not know which weights
+                return True
             room = session.computed(rid, generation, full, groups)
         except Exception as err:
             # Not this request's turn to stop the others: it offers nothing more.

@@ -20,23 +20,16 @@ from blockyard.work import EMPTY_WORK, Done, Work
 
 
 class StepMetadata(KVConnectorMetadata):
-    """Scheduler to workers: the copies to make, and loads that will not be made after all.
+    """Scheduler to workers: the copies to make."""
 
-    failed: ids of requests whose load was promised to vLLM and could not be started; workers
-    report them as finished and failed.
-    """
+    __slots__ = ("work",)
 
-    __slots__ = ("failed", "work")
-
-    def __init__(self, work: Work = EMPTY_WORK, failed: tuple[str, ...] = ()) -> None:
+    def __init__(self, work: Work = EMPTY_WORK) -> None:
         self.work = work
-        self.failed = failed
 
     def __reduce__(self) -> Any:
         # An empty one is EMPTY in every process, so that workers know it by identity.
-        if not self.work and not self.failed:
-            return "EMPTY"
-        return StepMetadata, (self.work, self.failed)
+        return (StepMetadata, (self.work,)) if self.work else "EMPTY"
 
 
 EMPTY = StepMetadata()
@@ -46,16 +39,13 @@ EMPTY = StepMetadata()
 class Handshake(KVConnectorHandshakeMetadata):
     """Worker to scheduler, once: this worker's part of a block.
 
-    share_offset, share_bytes, total_bytes: see geometry.Share. device_blocks: blocks in its pool.
+    total_bytes: of a block, see geometry.Share. host: equal for workers that one agent can serve.
     problem: why this worker cannot take part, for people; the connector then stays off.
     """
 
     pp_rank: int
     tp_rank: int
-    share_offset: int
-    share_bytes: int
     total_bytes: int
-    device_blocks: int
     host: str
     format: Format
     problem: str = ""

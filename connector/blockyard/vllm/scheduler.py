@@ -16,7 +16,7 @@ from blockyard.frames import HelloFields
 from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks
 from blockyard.vllm.guard import Faults, guarded
-from blockyard.vllm.identity import Adapters
+from blockyard.vllm.identity import PENDING, Adapters
 from blockyard.vllm.offers import Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
 from blockyard.work import EMPTY_WORK, Work
@@ -45,19 +45,20 @@ class VllmScheduler:
     ) -> None:
         self.settings = settings
         self.session = session
+        self.off = session is None
         self.tokens = tokens
         self.groups = groups
         self.faults = Faults()
         self.blocks: PoolBlocks | None = None
         self._adapters = Adapters(self.faults)
         self._tracked: dict[str, Tracked] = {}
+        self._unread: set[str] = set()  # requests that wait for an adapter's fingerprint
         self._offers = Offers(self._tracked, tokens, self.faults)
-        self._failed: list[str] = []
-        self._left = EMPTY_WORK
 
     def give_up(self, subject: Any) -> None:
         """Forgets the request that a failed hook was about, so that it runs without a cache."""
         rid = getattr(subject, "request_id", None)
+        self._unread.discard(rid)
         if self._tracked.pop(rid, None) is not None and self.session is not None:
             self._offers.forget(rid)
             self.session.finished(rid)
@@ -66,7 +67,13 @@ class VllmScheduler:
         """vLLM's block pool."""
         if self.session is not None:
             self.blocks = PoolBlocks(pool)
+            self.blocks.before_reset(self._yield_blocks)
             self.session.bind(self.blocks)
+
+    @guarded(lambda: None)
+    def _yield_blocks(self) -> None:
+        if self.session is not None:
+            self.session.yield_blocks()
 
     def start(self, hello: HelloFields, workers: int) -> None:
         """All `workers` workers have said what they keep: connect."""
@@ -81,30 +88,35 @@ class VllmScheduler:
         socket there is nothing to wait for. For use outside of the engine's main loop alone.
         """
         deadline = time.monotonic() + START_SECONDS
-        while self.session is not None and os.path.exists(self.settings.socket):
+        while not self.off and os.path.exists(self.settings.socket):
             self.session.take_work()  # lets the session see its connection
             if self.session.stats()["connected"] or time.monotonic() > deadline:
                 return
             time.sleep(START_POLL_SECONDS)
 
     def turn_off(self, reason: str) -> None:
-        """From here on every request runs without a cache."""
+        """From here on every request runs without a cache. Copies in flight are still settled."""
         log.warning("Blockyard stays off, all requests run without it: %s", reason)
-        if self.session is not None:
-            # vLLM waits for the loads in it; they fail, or succeed if they are quick.
-            self._left = self._take_work()
-        self.shutdown()
+        self.off = True
+        self._close(self.session)
 
     @guarded(lambda: None)
     def on_new_request(self, request: Any) -> None:
         """Opens the request and asks for its blocks, or leaves it alone."""
-        if self.session is None:
-            return
+        if not self.off and not self._begin(request):
+            self._unread.add(request.request_id)
+
+    def _begin(self, request: Any) -> bool:
+        """False while the files of the request's adapter are read: to be called again."""
         identity = self._adapters.identity_of(request)
+        if identity is PENDING:
+            return False
         if identity is None:
-            return
+            return True
         prompt = request.num_prompt_tokens // self.tokens
-        self._tracked[request.request_id] = Tracked(request, prompt)
+        lora = request.lora_request
+        adapter = None if lora is None else self._adapters.adapter_of(lora)
+        self._tracked[request.request_id] = Tracked(request, prompt, adapter)
         lookup = self.settings.load and not getattr(request, "skip_reading_prefix_cache", False)
         self.session.open(
             request.request_id,
@@ -114,12 +126,17 @@ class VllmScheduler:
             lookup=lookup,
             store=self.settings.store,
         )
+        return True
 
     @guarded(lambda: NO_HIT)
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Tokens that can be loaded beyond the local hit; None while that is not known yet."""
+        if self._unread and request.request_id in self._unread:
+            if not self._begin(request):
+                return None, False
+            self._unread.discard(request.request_id)
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.failed == request.num_preemptions:
             return NO_HIT
@@ -143,7 +160,11 @@ class VllmScheduler:
         elif tracked is None or not self._load(request, tracked, blocks, num_external_tokens):
             # vLLM waits for this load now: the workers will report it as failed. Not tracked it
             # is when the connector was turned off since it was promised.
-            self._failed.append(request.request_id)
+            self._fail(request)
+
+    @guarded(lambda: None)
+    def _fail(self, request: Any) -> None:
+        self.session.fail_load(request.request_id)
 
     @guarded(lambda: None)
     def _pass_by(self, request: Any, tracked: Tracked) -> None:
@@ -168,6 +189,7 @@ class VllmScheduler:
         self.session.load(rid, generation, first, targets)
         return True
 
+    @guarded(lambda: {})
     def get_external_cache_hit_sources(self, request: Any, tokens: int) -> Mapping[Any, int]:
         """Tokens of the planned load by the tier in which the agent found them."""
         if CacheHitSource is None or tokens <= 0:
@@ -182,20 +204,19 @@ class VllmScheduler:
 
     def build_connector_meta(self, output: Any) -> StepMetadata:
         """The copies of this step: loads planned, and stores that the agent granted."""
-        if self.session is not None:
-            self._follow(output)
-            work = self._take_work()
-        else:
-            work, self._left = self._left, EMPTY_WORK
-        if not work and not self._failed:
+        if self.session is None:
             return EMPTY
-        failed = tuple(self._failed)
-        self._failed.clear()
-        return StepMetadata(work, failed)
+        if not self.off:
+            self._follow(output)
+        work = self._take_work()
+        return StepMetadata(work) if work else EMPTY
 
-    @guarded(lambda: None)
     def _follow(self, output: Any) -> None:
-        self._offers.follow(self.session, output)
+        try:
+            self._offers.follow(self.session, output)
+        except Exception as err:
+            self.faults.note("follow", err)
+            self._offers.distrust()
 
     @guarded(lambda: EMPTY_WORK)
     def _take_work(self) -> Work:
@@ -207,6 +228,7 @@ class VllmScheduler:
         rid = request.request_id
         tracked = self._tracked.get(rid)
         if tracked is None:
+            self._unread.discard(rid)
             return
         self._offers.last(self.session, tracked, block_ids)
         self._offers.forget(rid)
@@ -237,11 +259,11 @@ class VllmScheduler:
     @guarded(lambda: False)
     def frees_soon(self) -> bool:
         """Whether stores are about to release blocks that vLLM could use instead of preempting."""
-        return self.blocks is not None and self.blocks.held_count() > 0 and self.blocks.frees_soon()
+        return self.blocks is not None and self.blocks.frees_soon()
 
     def reset_cache(self) -> bool:
         """From here on nothing stored before is served; True when that is certain."""
-        if self.session is None:
+        if self.session is None or self.off:
             return True
         try:
             return bool(self.session.reset())
@@ -253,10 +275,19 @@ class VllmScheduler:
     def shutdown(self) -> None:
         """Ends the session."""
         session, self.session = self.session, None
+        self._close(session)
+
+    def _close(self, session: SchedulerSession | None) -> None:
+        """Ends the session for requests; it can still settle what is in flight."""
+        requests = list(self._tracked)
         self._tracked.clear()
+        self._unread.clear()
         self._offers.clear()
+        self._adapters.close()
         if session is not None:
             try:
+                for rid in requests:
+                    session.finished(rid)
                 session.close()
             except Exception as err:
-                self.faults.note("shutdown", err)
+                self.faults.note("close", err)

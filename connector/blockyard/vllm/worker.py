@@ -58,7 +58,6 @@ class VllmWorker:
         self._stores = True
         self._begun: StepMetadata | None = None
         self._failed: set[str] = set()
-        self._tainted: set[str] = set()
         self._skipped: Done | None = None
         self._asleep = False
         self._held: list[Work] = []
@@ -80,7 +79,12 @@ class VllmWorker:
             if not isinstance(err, GeometryError):
                 self.faults.note("register_kv_caches", err)
         # All stages take part even if one has failed: the others wait for its number.
-        stages = self._gather(0 if problem else sum(page.bytes for page in pages))
+        stages: Sequence[int] = ()
+        try:
+            stages = self._gather(0 if problem else sum(page.bytes for page in pages))
+        except Exception as err:
+            self.faults.note("gather_stages", err)
+            problem = problem or f"the pipeline stages cannot be asked: {err}"
         if not problem and min(stages) == 0:
             problem = "another pipeline stage cannot take part"
         if problem:
@@ -101,19 +105,14 @@ class VllmWorker:
         return Handshake(
             pp_rank=ranks.pp_rank,
             tp_rank=ranks.tp_rank,
-            share_offset=share.offset,
-            share_bytes=share.bytes,
             total_bytes=share.total,
-            device_blocks=self._kv.num_blocks,
             host=_host(),
             format=format_of(self._config, self._kv, digest_of(kv_caches, self._kv)),
         )
 
     def _refusal(self, problem: str, ranks: Ranks | None = None) -> Handshake:
         ranks = ranks or Ranks()
-        return Handshake(
-            ranks.pp_rank, ranks.tp_rank, 0, 0, 0, 0, _host(), NO_FORMAT, problem=problem
-        )
+        return Handshake(ranks.pp_rank, ranks.tp_rank, 0, _host(), NO_FORMAT, problem=problem)
 
     def take_handshake(self) -> Handshake | None:
         """What vLLM carries to the scheduler. Not taken, it goes with the first step's report."""
@@ -126,11 +125,6 @@ class VllmWorker:
         if metadata is self._begun or not isinstance(metadata, StepMetadata):
             return
         self._begun = metadata
-        if metadata.failed:
-            # One that is partly on its way is reported when it ends, and as failed.
-            begun = {load.rid for load in metadata.work.loads}
-            self._tainted.update(begun.intersection(metadata.failed))
-            self._failed.update(set(metadata.failed) - begun)
         if metadata.work:
             self._begin_work(metadata.work)
 
@@ -144,7 +138,9 @@ class VllmWorker:
             self._report(work.stores, True)
             work = Work(work.loads, [])
         if self._asleep:
-            self._held.append(work)
+            self._report(work.stores, False)  # what the blocks had is gone
+            if work.loads:
+                self._held.append(Work(work.loads, []))
         elif work:
             self.session.begin(work)
 
@@ -157,19 +153,10 @@ class VllmWorker:
     @guarded(lambda: (set(), set()))
     def transfer_results(self) -> tuple[set[str], set[str]]:
         """Requests whose loads have ended, and those among them that failed; each once."""
-        finished: set[str]
-        failed: set[str]
-        if self.session is None:
-            finished, failed = set(), set()
-        else:
-            finished, failed = self.session.finished_loads()
-        if self._tainted and finished:
-            failed = failed | (finished & self._tainted)
-            self._tainted -= finished
-        if self._failed:
-            finished, failed = finished | self._failed, failed | self._failed
-            self._failed = set()
-        return finished, failed
+        if self.session is not None:
+            return self.session.finished_loads()
+        failed, self._failed = self._failed, set()
+        return failed, failed
 
     @guarded(lambda: None)
     def report(self) -> WorkerReport | None:
@@ -187,11 +174,20 @@ class VllmWorker:
         return None if done is None else WorkerReport(done)
 
     def suspend(self) -> None:
-        """The KV tensors' memory is about to go away: returns when no copy uses it."""
+        """The KV tensors' memory is about to go away: returns when no copy uses it.
+
+        Raises RuntimeError when copies do not end: vLLM must not take their memory then. This
+        worker stays awake.
+        """
         self._asleep = True
         if self.session is not None and not self.session.wait(DRAIN_SECONDS):
-            log.error("copies did not end within %s s before sleep", DRAIN_SECONDS)
+            self.resume()
+            raise RuntimeError(
+                f"Blockyard: copies still use the KV cache's memory after {DRAIN_SECONDS} s;"
+                " the engine cannot sleep now"
+            )
 
+    @guarded(lambda: None)
     def resume(self) -> None:
         """The KV tensors are back, at their old addresses."""
         self._asleep = False

@@ -10,8 +10,9 @@ import importlib.metadata
 import pathlib
 
 _ADVICE = (
-    "kvbm-blockyard takes the place of kvbm. Run: pip uninstall kvbm kvbm-blockyard && "
-    "pip install kvbm-blockyard (or install kvbm alone to go back)"
+    "kvbm-blockyard takes the place of kvbm. Run: pip uninstall -y kvbm kvbm-blockyard && "
+    "pip install dist/kvbm_blockyard-*.whl, which `make wheels` of Blockyard builds "
+    "(or install kvbm alone to go back)"
 )
 
 

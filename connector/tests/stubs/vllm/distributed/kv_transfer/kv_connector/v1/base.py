@@ -73,6 +73,20 @@ class KVConnectorBase_V1(ABC):
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """The scheduler has its block pool."""
 
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Any."""
+        return None
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: Any) -> bool:
+        """Nothing happens between layers."""
+        return False
+
+    def take_events(self) -> Any:
+        """None."""
+        return ()
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Failures by block."""
         return set()

@@ -1,0 +1,196 @@
+"""What the hooks cost in every step, and how soon a load begins."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import tempfile
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from tests.agentproc import AgentProcess
+
+from . import engine, model, report
+from .child import Child
+
+RUNNING = (1, 64, 256)
+LONG_PROMPT = 100_000  # tokens of the prompts whose first lookup is timed
+
+_ROUNDS = 2  # of each connector, in turn
+_MAX_TOKENS = 1024
+
+
+class HookFigures(NamedTuple):
+    """Microseconds at the 99th percentile, and what was printed about them."""
+
+    step: float  # of a worker's step without work, all hooks
+    hook: float  # of the scheduler's slowest hook
+    text: str
+
+
+class LoadFigures(NamedTuple):
+    """Milliseconds from decision to first copy, and what was printed about them."""
+
+    p50: float
+    p99: float
+    hook: float  # microseconds of the scheduler's slowest hook meanwhile, 99th percentile
+    text: str
+
+
+class _Decode:
+    """What the rounds of one connector with one number of running requests gave."""
+
+    def __init__(self) -> None:
+        self.scheduler: list[int] = []
+        self.worker: list[int] = []
+        self.quiet: list[int] = []  # the worker's steps without work
+        self.hooks: defaultdict[str, list[int]] = defaultdict(list)
+
+    def add(self, answer: dict[str, Any]) -> None:
+        self.scheduler += answer["scheduler"]
+        self.worker += answer["worker"]
+        self.quiet += [t for t, quiet in zip(answer["worker"], answer["quiet"]) if quiet]
+        for name, calls in answer["scheduler_hooks"].items():
+            self.hooks[name] += calls
+
+
+_Results = dict[tuple[str, int, bool], _Decode]
+
+
+def hooks(work: pathlib.Path, steps: int, prompts: int) -> HookFigures:
+    """Hooks of our connector and of the plain one, `steps` steps of each in each round, and the
+    first lookup of `prompts` long prompts."""
+    directory = work / "small"
+    directory.mkdir()
+    model.write(directory, model.SMALL, _MAX_TOKENS)
+    arguments = {
+        "max_model_len": _MAX_TOKENS,
+        "max_num_seqs": max(RUNNING),
+        "max_num_batched_tokens": 8192,
+        "num_gpu_blocks_override": max(RUNNING) * 28,
+    }
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(AgentProcess(host_size="512MiB"))
+        files = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        children = {}
+        for name, connector in (
+            ("blockyard", engine.ours(agent.socket)),
+            ("plain", engine.plain(files)),
+        ):
+            options = {"model": str(directory), "connector": connector, "arguments": arguments}
+            children[name] = Child(name, "hooks", options, work / f"hooks-{name}.log")
+            stack.callback(children[name].close)
+            children[name].start()
+        results = _decode(children, steps)
+        lookup = children["blockyard"].ask("first_lookup", tokens=LONG_PROMPT, count=prompts)
+    return _hook_figures(results, lookup)
+
+
+def _decode(children: dict[str, Child], steps: int) -> _Results:
+    results: _Results = defaultdict(_Decode)
+    for running in RUNNING:
+        for spread in (True, False):
+            for turn in range(_ROUNDS):
+                for name in sorted(children, reverse=turn % 2 == 1):
+                    answer = children[name].ask(
+                        "decode", running=running, steps=steps, spread=spread
+                    )
+                    results[name, running, spread].add(answer)
+    return results
+
+
+def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigures:
+    rows = []
+    for (name, running, spread), ours in results.items():
+        if name == "blockyard":
+            plain = results["plain", running, spread]
+            rows.append(_steps_row(running, spread, ours, plain))
+    again = lookup.pop("again")[0]
+    prompts = len(lookup["on_new_request"])
+    slowest, hook_rows = 0.0, []
+    for running in RUNNING:
+        for hook, calls in results["blockyard", running, True].hooks.items():
+            slowest = max(slowest, report.microseconds(calls, 0.99))
+            hook_rows.append(_hook_row(f"{hook}, {running} running", calls))
+    for hook, calls in lookup.items():
+        slowest = max(slowest, report.microseconds(calls, 0.99))
+        hook_rows.append(_hook_row(f"{hook}, {LONG_PROMPT} tokens", calls))
+    step = max(
+        report.microseconds(ours.quiet, 0.99)
+        for (name, _, _), ours in results.items()
+        if name == "blockyard" and ours.quiet
+    )
+    text = report.table(
+        "Hooks of one step in µs, ours and the plain connector's. Requests complete their blocks "
+        "at different steps (spread) or all at the same.",
+        ["running", "scheduler p50", "p99", "plain p50", "p99", "p50 ratio"]
+        + ["worker p50", "p99", "plain p50", "p99", "p50 ratio", "both", "empty p99"],
+        rows,
+    )
+    text += report.table(
+        f"The scheduler's hooks in µs; the lookups of {prompts} long prompts were asked for "
+        f"{again} times more",
+        ["hook", "calls", "p50", "p99", "most"],
+        hook_rows,
+    )
+    return HookFigures(step, slowest, text)
+
+
+def _steps_row(running: int, spread: bool, ours: _Decode, plain: _Decode) -> list[str]:
+    row = [f"{running} {'spread' if spread else 'same'}"]
+    middle = []
+    for mine, theirs in ((ours.scheduler, plain.scheduler), (ours.worker, plain.worker)):
+        figures = [report.microseconds(v, q) for v in (mine, theirs) for q in (0.5, 0.99)]
+        row += [report.number(f) for f in figures]
+        row.append(report.number(figures[0] / figures[2]))
+        middle.append((figures[0], figures[2]))
+    both = sum(m for m, _ in middle) / sum(t for _, t in middle)
+    return [*row, report.number(both), report.number(report.microseconds(ours.quiet, 0.99))]
+
+
+def _hook_row(name: str, calls: list[int]) -> list[str]:
+    figures = (report.microseconds(calls, share) for share in (0.5, 0.99, 1.0))
+    return [name, str(len(calls)), *(report.number(f) for f in figures)]
+
+
+def load_start(work: pathlib.Path, loads: int) -> LoadFigures:
+    """How soon loads begin while a neighbour's prompt of 8,192 tokens is computed."""
+    directory = work / "medium-loads"
+    directory.mkdir()
+    neighbour, chunk, tokens = 8192, 512, 4 * model.BLOCK_TOKENS
+    model.write(directory, model.MEDIUM, neighbour + 64)
+    arguments = {
+        "max_model_len": neighbour + 64,
+        "max_num_seqs": 4,
+        # The neighbour gets half of a step, so that the step has room for who loads.
+        "max_num_batched_tokens": 2 * chunk,
+        "long_prefill_token_threshold": chunk,
+        "num_gpu_blocks_override": 2 * neighbour // model.BLOCK_TOKENS,
+    }
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(AgentProcess(host_size="4GiB"))
+        options = {
+            "model": str(directory),
+            "connector": engine.ours(agent.socket),
+            "arguments": arguments,
+        }
+        child = Child("load start", "loadstart", options, work / "load-start.log")
+        stack.callback(child.close)
+        child.start()
+        child.ask("store", count=loads, tokens=tokens)
+        answer = child.ask("load", neighbour_tokens=neighbour)
+    delays = [d / 1e6 for d in answer["delays"]]
+    p50, p99, most = (report.quantile(delays, share) for share in (0.5, 0.99, 1.0))
+    text = report.table(
+        f"From the decision to load until the first copy, in ms, beside a prompt of {neighbour} "
+        f"tokens in chunks of {chunk}; {answer['steps']} steps",
+        ["loads", "p50", "p99", "most"],
+        [[str(len(delays)), report.number(p50), report.number(p99), report.number(most)]],
+    )
+    text += report.table(
+        "The scheduler's hooks meanwhile, in µs",
+        ["hook", "calls", "p50", "p99", "most"],
+        [_hook_row(name, calls) for name, calls in answer["hooks"].items()],
+    )
+    hook = max(report.microseconds(calls, 0.99) for calls in answer["hooks"].values())
+    return LoadFigures(p50, p99, hook, text)

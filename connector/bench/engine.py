@@ -1,0 +1,179 @@
+"""vLLM engines to measure: how they are configured, and one that runs in this process.
+
+The engine in this process is stepped by hand. That gives every hook of both roles to a stopwatch,
+and lets a request arrive at a chosen moment of a step.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import time
+from typing import Any
+
+from . import model
+
+# What vLLM runs with here: no network, no warm-up that the measurements do not need, one compute
+# thread so that the agent and the copier have a core on small machines.
+ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_CI_ENV": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+_DRAIN_SECONDS = 60.0
+
+
+def ours(socket: str, **extra: Any) -> dict[str, Any]:
+    """The transfer configuration of the connector that is measured."""
+    return {
+        "kv_connector": "BlockyardConnector",
+        "kv_connector_module_path": "blockyard.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"socket": socket, **extra},
+    }
+
+
+def plain(directory: str) -> dict[str, Any]:
+    """The transfer configuration of the yardstick of plain.py; files go to the directory."""
+    return {
+        "kv_connector": "PlainConnector",
+        "kv_connector_module_path": "bench.plain",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"directory": directory},
+    }
+
+
+def native(spec: str, host_bytes: int, tiers: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The transfer configuration of vLLM's own tiers, by a class of native_tiers.py."""
+    extra: dict[str, Any] = {
+        "spec_name": spec,
+        "spec_module_path": "bench.native_tiers",
+        "cpu_bytes_to_use": host_bytes,
+    }
+    if tiers is not None:
+        extra["secondary_tiers"] = tiers
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": extra,
+    }
+
+
+def start(directory: str, connector: dict[str, Any] | None, **arguments: Any) -> Any:
+    """A vllm.LLM on the model of the directory. `arguments` are LLM's; those that all engines
+    here share are filled in."""
+    os.environ.update(ENVIRONMENT)
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+
+    if connector is not None:
+        arguments["kv_transfer_config"] = KVTransferConfig(**connector)
+    return LLM(
+        model=directory,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        seed=0,
+        enforce_eager=True,
+        block_size=model.BLOCK_TOKENS,
+        enable_prefix_caching=True,
+        prefix_caching_hash_algo="sha256_cbor",
+        generation_config="vllm",
+        disable_log_stats=False,
+        **arguments,
+    )
+
+
+def prompt(draw: random.Random, tokens: int) -> list[int]:
+    """Token ids of a prompt that no other shares a block with."""
+    return [draw.randrange(model.FIRST_TOKEN, model.LAST_TOKEN) for _ in range(tokens)]
+
+
+class SteppedEngine:
+    """An engine in this process that does a step when it is told to."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        """options: shape, model (directory), connector (None for none) and the arguments."""
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        directory = pathlib.Path(options["model"])
+        self.llm = start(str(directory), options["connector"], **options["arguments"])
+        self.engine = self.llm.llm_engine
+        core = self.engine.engine_core.engine_core
+        self.scheduler: Any = core.scheduler.connector
+        self._draw = random.Random(options.get("seed", 7))
+        self._count = 0
+
+    @property
+    def worker(self) -> Any:
+        """The connector object of the worker's role."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group()
+
+    def prompt(self, tokens: int) -> list[int]:
+        """A prompt that this engine has not seen."""
+        return prompt(self._draw, tokens)
+
+    def add(self, tokens: list[int], max_tokens: int) -> str:
+        """Adds a request; it begins with the next step. Returns its id."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        self._count += 1
+        name = f"bench-{self._count}"
+        params = SamplingParams(
+            temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False
+        )
+        self.engine.add_request(name, TokensPrompt(prompt_token_ids=tokens), params)
+        return name
+
+    def step(self) -> list[Any]:
+        """One step of the engine, and what it gave out."""
+        return self.engine.step()
+
+    def run(self, tokens: list[int]) -> int:
+        """Runs one request to its first token alone; tokens of it that were not computed."""
+        name, cached = self.add(tokens, 1), None
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while cached is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(tokens)} tokens not computed in {_DRAIN_SECONDS:.0f} s")
+            for output in self.step():
+                if output.request_id == name and output.finished:
+                    cached = output.num_cached_tokens or 0
+            time.sleep(0.0005)  # as the engine's own loop, leaves the copier the lock
+        return cached
+
+    def forget(self) -> None:
+        """Steps until the connector has stored what it was going to, then empties the engine's
+        own prefix cache."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        self.step()
+        while self.scheduler.has_pending_push_work() or not self.engine.reset_prefix_cache():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"blocks are still referenced after {_DRAIN_SECONDS:.0f} s")
+            time.sleep(0.001)
+            self.step()
+
+    def wait_for_hits(self) -> None:
+        """Returns when a stored prompt is found again, so that the connector is at work."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while True:
+            tokens = self.prompt(4 * model.BLOCK_TOKENS)
+            self.run(tokens)
+            self.forget()
+            if self.run(tokens) > 0:
+                self.forget()
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nothing that was stored is hit in {_DRAIN_SECONDS:.0f} s")

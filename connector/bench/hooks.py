@@ -1,0 +1,128 @@
+"""Child process: one engine, stepped by hand, whose connector's hooks are timed.
+
+    python -m bench.hooks OPTIONS     (see engine.SteppedEngine; asked by child.Child)
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+from typing import Any
+
+from . import child, model
+from .engine import SteppedEngine
+from .stopwatch import Stopwatch, hooks
+
+_PROMPT_TOKENS = 2 * model.BLOCK_TOKENS
+_SETTLE_STEPS = 2 * model.BLOCK_TOKENS  # and one for each request: their stores have ended then
+_VOCABULARY = 128_000  # of the long prompts, which no model sees
+
+
+class HookBench:
+    """Operations of the child."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+        self._engine = SteppedEngine(options)
+        self._engine.wait_for_hits()
+        names = hooks(KVConnectorBase_V1)
+        self._scheduler = Stopwatch(self._engine.scheduler, names)
+        self._worker = Stopwatch(self._engine.worker, names)
+        self._empty = self._empty_plan()
+
+    def op_decode(self, running: int, steps: int, spread: bool) -> dict[str, Any]:
+        """Nanoseconds in the hooks of both roles in each of `steps` steps in which `running`
+        requests decode one token.
+
+        With `spread` the requests are at all positions of a block, so that each step completes
+        about running/32 blocks; without, all complete their blocks in the same steps.
+        """
+        engine = self._engine
+        settle = _SETTLE_STEPS + running
+        names = [
+            engine.add(
+                engine.prompt(_PROMPT_TOKENS + (i % model.BLOCK_TOKENS if spread else 0)),
+                # All have begun before the first ends: a few more steps than are wanted.
+                max_tokens=settle + steps + 2 * model.BLOCK_TOKENS,
+            )
+            for i in range(running)
+        ]
+        self._begin(set(names))
+        for _ in range(settle):
+            engine.step()
+        self._scheduler.clear()
+        self._worker.clear()
+        scheduler, worker, quiet = [], [], []
+        for _ in range(steps):
+            began = time.perf_counter_ns()
+            outputs = engine.step()
+            took = time.perf_counter_ns() - began
+            if len(outputs) != running:
+                raise RuntimeError(f"a step of {len(outputs)} requests, not {running}")
+            scheduler.append(self._scheduler.take())
+            worker.append(self._worker.take())
+            quiet.append(self._idle())
+        calls = self._calls()
+        engine.engine.abort_request(names)
+        engine.forget()
+        return {"scheduler": scheduler, "worker": worker, "quiet": quiet, "step": took, **calls}
+
+    def _begin(self, waiting: set[str]) -> None:
+        """Steps until every request has its first token."""
+        while waiting:
+            waiting -= {output.request_id for output in self._engine.step()}
+
+    def _idle(self) -> bool:
+        """Whether the last step gave its worker nothing to do and none was reported."""
+        report = self._worker.results["build_connector_worker_meta"]
+        return report is None and self._plan_bytes() <= self._empty
+
+    def _plan_bytes(self) -> int:
+        """Length of what the scheduler's side gave to the last step, as it travels."""
+        return len(pickle.dumps(self._scheduler.results["build_connector_meta"]))
+
+    def _empty_plan(self) -> int:
+        """Length of a plan without copies: the least while one request decodes a few tokens."""
+        engine, sizes = self._engine, []
+        engine.add(engine.prompt(_PROMPT_TOKENS), max_tokens=model.BLOCK_TOKENS // 2)
+        while engine.engine.has_unfinished_requests():
+            engine.step()
+            sizes.append(self._plan_bytes())
+        engine.forget()
+        return min(sizes)
+
+    def _calls(self) -> dict[str, dict[str, list[int]]]:
+        def called(watch: Stopwatch) -> dict[str, list[int]]:
+            return {name: list(calls) for name, calls in watch.calls.items() if calls}
+
+        return {"scheduler_hooks": called(self._scheduler), "worker_hooks": called(self._worker)}
+
+    def op_first_lookup(self, tokens: int, count: int) -> dict[str, list[int]]:
+        """Nanoseconds of every hook of the scheduler's role that the arrival of a prompt of
+        `tokens` tokens calls, until its lookup is answered, for `count` prompts. The engine
+        computes nothing meanwhile: the connector gets real requests that it never sees run."""
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        draw, connector = random.Random(5), self._engine.scheduler
+        self._scheduler.clear()
+        asked = 0
+        for i in range(count):
+            request = Request(
+                f"long-{i}",
+                [draw.randrange(_VOCABULARY) for _ in range(tokens)],
+                SamplingParams(max_tokens=1),
+                None,
+            )
+            connector.on_new_request(request)
+            while connector.get_num_new_matched_tokens(request, 0)[0] is None:
+                asked += 1
+                time.sleep(0.001)  # what the engine leaves between two questions
+            connector.request_finished_all_groups(request, ([],))
+        return {"again": [asked], **self._calls()["scheduler_hooks"]}
+
+
+if __name__ == "__main__":
+    child.serve(HookBench)

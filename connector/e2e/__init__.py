@@ -1,0 +1,1 @@
+"""A real vLLM on CPU with the connector and a real agent, end to end: `make test-vllm`."""

@@ -1,0 +1,53 @@
+"""Cases: what the router learns about an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from e2e import faults, hashes
+from e2e.case import Yard, case
+from e2e.services import Service
+from tests.agentproc import wait_until
+
+
+@case("events-to-router", "the router knows the engine's blocks by the agent's own names for them")
+def events_to_router(yard: Yard) -> str:
+    agent, engine = yard.main, yard.first
+    router = Service("router", "--http=127.0.0.1:0", env={"BLOCKYARD_NATS": yard.nats})
+    yard.at_end(router.close)
+    # From here on the device and the pool hold exactly what follows.
+    yard.forget(agent, engine)
+    agent.post("/v1/reset", {"tier": "all"})
+    name, path = next(iter(yard.adapters.items()))
+    want: set[str] = set()
+    for salt, lora in (("", ""), ("tenant-three", ""), ("", name)):
+        prompt = yard.prompt(330)
+        adapter = [lora, 1, str(path)] if lora else None
+        engine.generate(prompt, 1, salt=salt or None, lora=adapter)
+        want.update(hashes.chain(prompt, salt=salt, lora_name=lora))
+    wait_until("the pool holds the blocks", lambda: _pool(agent.get("/v1/pools")) == want, 20.0)
+
+    def known(kind: str, tier: str) -> set[str]:
+        owners = router.get("/v1/dump")["owners"]
+        return {
+            b["hash"]
+            for o in owners
+            if o["kind"] == kind
+            for b in o["blocks"]
+            if tier in b["tiers"]
+        }
+
+    said = f"the router knows these {len(want)} blocks and no other"
+    wait_until(f"{said} of the pool", lambda: known("pool", "host_pinned") == want, 20.0)
+    wait_until(f"{said} of the device", lambda: known("worker", "device") == want, 20.0)
+    assert {b.hash for b in faults.blocks(agent)} == want
+    yard.forget(agent, engine)
+    engine.generate(after := yard.prompt(100), 1)  # vLLM publishes the reset in its next step
+    left = set(hashes.chain(after))
+    wait_until("the router forgets the device's", lambda: known("worker", "device") == left, 20.0)
+    yard.forget(agent, engine)
+    return f"{len(want)} blocks by engine, agent and router"
+
+
+def _pool(pools: list[dict[str, Any]]) -> set[str]:
+    return {b["hash"] for pool in pools for b in pool["blocks"]}

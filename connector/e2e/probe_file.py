@@ -1,0 +1,23 @@
+"""The counters that e2e.probe keeps in a file and the test process reads. Imports no vLLM."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+from typing import NamedTuple
+
+ENV = "BLOCKYARD_E2E_PROBE"  # the directory of an engine's counters
+LAYOUT = struct.Struct("<QQQ")
+
+
+class Counts(NamedTuple):
+    """Cumulative since the engine core started."""
+
+    steps: int  # calls of schedule()
+    preempted: int  # requests that lost their blocks and begin again
+    pid: int  # of the engine core
+
+
+def read(directory: pathlib.Path) -> list[Counts]:
+    """The counters of every engine core that was given `directory`, in the order of ranks."""
+    return [Counts(*LAYOUT.unpack(p.read_bytes())) for p in sorted(directory.glob("rank-*"))]

@@ -1,0 +1,86 @@
+"""The other processes of the product that a run needs: a NATS server and the router."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import select
+import subprocess
+import urllib.request
+from typing import Any
+
+from tests.agentproc import binary, wait_until
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+
+
+class Service:
+    """`blockyard ARGUMENTS` as a child process, started when it has printed its ready line."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("BLOCKYARD_", "DYN_"))}
+        self._process = subprocess.Popen(
+            [str(binary()), *arguments],
+            env={**kept, "BLOCKYARD_LOG_LEVEL": "error", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        name = " ".join(["blockyard", *arguments])
+        if not select.select([self._process.stdout], [], [], _START_SECONDS)[0]:
+            self.close()
+            raise AssertionError(f"{name}: not ready in {_START_SECONDS} s")
+        line = self._process.stdout.readline()
+        if not line:
+            self.close()
+            raise AssertionError(f"{name}: ended with status {self._process.returncode}")
+        self.ready: dict[str, Any] = json.loads(line)
+
+    def get(self, path: str) -> Any:
+        """Parsed JSON from the HTTP server that the ready line names."""
+        with urllib.request.urlopen(f"http://{self.ready['http']}{path}", timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class NatsServer:
+    """A NATS server on a port that the kernel picks."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        path = binary().with_name("nats-server")
+        assert os.access(path, os.X_OK), f"{path} is missing: scripts/test-vllm.sh builds it"
+        directory.mkdir()
+        ports = ["--addr=127.0.0.1", "--port=-1", f"--ports_file_dir={directory}"]
+        with open(directory / "nats.log", "wb") as log:
+            self._process = subprocess.Popen([str(path), *ports], stdout=log, stderr=log)
+        file = directory / f"nats-server_{self._process.pid}.ports"
+        try:
+            wait_until(f"{path} serves", lambda: _complete(file), _START_SECONDS)
+        except AssertionError:
+            self.close()
+            raise
+        self.url: str = json.loads(file.read_text())["nats"][0]
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _complete(file: pathlib.Path) -> bool:
+    try:
+        return bool(json.loads(file.read_text())["nats"])
+    except (OSError, ValueError):
+        return False

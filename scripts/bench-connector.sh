@@ -1,0 +1,15 @@
+#!/bin/sh
+# Measures the connector in a real vLLM on CPU: hooks, load start, time to the
+# first token; see connector/bench. The first run installs vLLM
+# (scripts/vllm-env.sh). Arguments go to the benchmark: --quick, --only PART...,
+# --dir DIR, --keep.
+set -eu
+
+cd "$(dirname "$0")/.."
+
+[ -x "${BLOCKYARD_BIN:-bin/blockyard}" ] || {
+	echo "blockyard: ${BLOCKYARD_BIN:-bin/blockyard} is missing: make build" >&2
+	exit 1
+}
+python=$(scripts/vllm-env.sh)
+PYTHONPATH=connector exec "$python" -m bench "$@"
