@@ -9,7 +9,6 @@ import array
 import ctypes
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -178,10 +177,6 @@ class CopyEngine(Protocol):
 def mover_for(pages: Pages) -> CopyEngine:
     """The copy engine for the device that the pages are on. GeometryError when there is none."""
     if pages.device == "cpu":
-        if "torch" in sys.modules:  # the engine has it, and it costs nothing more
-            from .torch_cpu import TorchCpuMover
-
-            return TorchCpuMover(pages)
         return CpuMover(pages)
     if pages.device.startswith("cuda"):
         from .torch_mover import CudaMover

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from blockyard import mover, torch_cpu
+from blockyard import mover
 from blockyard.vllm.connector import BlockyardConnector
 from e2e.slow_file import ENV, Throttle
 
@@ -33,7 +33,7 @@ class _Gated:
         return True
 
 
-class GatedMover(torch_cpu.TorchCpuMover):
+class GatedMover(mover.CpuMover):
     """The mover for plain memory, behind a gate."""
 
     def __init__(self, pages: mover.Pages) -> None:
@@ -51,5 +51,5 @@ class SlowConnector(BlockyardConnector):
     """Loaded by vLLM through kv_connector_module_path."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        torch_cpu.TorchCpuMover = GatedMover  # type: ignore[misc]
+        mover.CpuMover = GatedMover  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)

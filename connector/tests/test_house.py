@@ -18,7 +18,6 @@ MAX_LINE = 100
 ENGINE_SIDE = (
     "blockyard/vllm/",
     "blockyard/trtllm/",
-    "blockyard/torch_cpu.py",
     "blockyard/torch_mover.py",
     "kvbm/",
     "bench/",

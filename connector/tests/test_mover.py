@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import random
 import unittest
 from unittest import mock
@@ -122,8 +121,6 @@ KINDS = ("layers outermost", "blocks outermost", "K and V outermost")
 
 
 class Copies(unittest.TestCase):
-    engine: type[CpuMover] = CpuMover
-
     def setUp(self) -> None:
         self.rng = random.Random(3)
 
@@ -132,7 +129,7 @@ class Copies(unittest.TestCase):
         slot_bytes = share + layout.block_bytes + 16
         count = self.rng.randrange(1, min(blocks, 40) + 1)
         slots = Memory(slot_bytes * count, self.rng)
-        engine = self.engine(Pages(layout.page_list, blocks, share_offset=share))
+        engine = CpuMover(Pages(layout.page_list, blocks, share_offset=share))
         ids = self.rng.sample(range(blocks), count)
         at = [slots.address + n * slot_bytes for n in range(count)]
         before = [slots.read(n * slot_bytes, slot_bytes) for n in range(count)]
@@ -197,42 +194,13 @@ class Copies(unittest.TestCase):
         layout = Layout(KINDS[0], 4, 2, 64, self.rng)
         slots = Memory(2 * layout.block_bytes, self.rng)
         before = layout.kv.data.raw, slots.data.raw
-        engine = self.engine(Pages(layout.page_list, 4))
+        engine = CpuMover(Pages(layout.page_list, 4))
         at = [slots.address, slots.address + layout.block_bytes]
         for copy in (engine.load, engine.store):
             with contextlib.suppress(GeometryError):
                 copy(at, [[1, 4]])
                 self.fail("block 4 of 4 was copied")
         self.assertEqual((layout.kv.data.raw, slots.data.raw), before)
-
-
-@unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
-class CopiesByTorch(Copies):
-    """The same with torch for loads."""
-
-    def setUp(self) -> None:
-        from blockyard import torch_cpu
-
-        super().setUp()
-        self.module = torch_cpu
-        self.engine = torch_cpu.TorchCpuMover
-
-    def test_runs_of_blocks_are_gathered_from_slots_in_any_order(self) -> None:
-        layout = Layout(KINDS[0], 40, 3, 64, self.rng)
-        slots = Memory(48 * layout.block_bytes, self.rng)
-        engine = self.module.TorchCpuMover(Pages(layout.page_list, 40))
-        ids = [*range(20, 3, -1), 30, 31, 38]
-        at = [slots.address + n * layout.block_bytes for n in self.rng.sample(range(48), len(ids))]
-        untouched = {b: layout.read(b) for b in set(range(40)) - set(ids)}
-        real = engine._gather
-        with mock.patch.object(engine, "_gather", side_effect=real) as gather:
-            engine.load(at, [ids])
-        self.assertEqual([len(call.args[0]) for call in gather.call_args_list], [17])
-        for block, slot in zip(ids, at):
-            want = slots.read(slot - slots.address, layout.block_bytes)
-            self.assertEqual(layout.read(block), want)
-        for block, want in untouched.items():
-            self.assertEqual(layout.read(block), want)
 
 
 if __name__ == "__main__":
