@@ -68,7 +68,12 @@ class Bench:
             "one system call": self._vector,
         }
         if importlib.util.find_spec("numpy"):
-            ways["numpy"] = self._numpy()
+            from blockyard.numpy_mover import NumpyMover
+
+            engine = NumpyMover(self.pages)
+            row = list(range(self.count))
+            ways["numpy mover, a run"] = lambda: engine.load(self.slots, [row])
+            ways["numpy, scattered"] = self._numpy()
         return ways
 
     def _store(self) -> None:

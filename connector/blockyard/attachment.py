@@ -86,10 +86,7 @@ class Attachment:
             while self._keeper.events:
                 kind, connection = self._keeper.events.popleft()
                 (self._adopt if kind == UP else self._lose)(connection)
-        while self._packer.done:
-            pack = self._packer.done.popleft()
-            self._lookups.packed(pack)
-            close_if_done(pack.request)
+        self._take_packed()
         connection = self.connection
         if connection is not None:
             if receive and connection.waiting and not connection.receive():
@@ -102,9 +99,16 @@ class Attachment:
             elif adopt and connection.resumes is not None:
                 self._former.resume(connection)
 
+    def _take_packed(self) -> None:
+        while self._packer.done:
+            pack = self._packer.done.popleft()
+            self._lookups.packed(pack)
+            close_if_done(pack.request)
+
     def _read(self, connection: Connection) -> None:
         while connection.inbox:
             frame = connection.inbox.popleft()
+            self._take_packed()  # this may answer what the packer has asked since
             if frame.corr:
                 connection.answer(frame)
             elif frame.type == frames.ERROR:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import frames
@@ -122,7 +122,7 @@ class Connection:
 
     def call(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
         """Sends a frame whose answer is waited for. False: it will not be sent."""
-        return self._now_or_later(frame_type, self._expect(answer, argument), body)
+        return self._now_or_later(frame_type, self.expect(answer, argument), body)
 
     def tell(self, frame_type: int, body: bytes) -> bool:
         """Sends a frame that a waited for answer depends on. False: it will not be sent."""
@@ -130,7 +130,7 @@ class Connection:
 
     def overtake(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
         """Sends a frame at once, before all that wait. False: it will not be sent."""
-        corr = self._expect(answer, argument)
+        corr = self.expect(answer, argument)
         try:
             self.link.send(frame_type, corr, body)
         except (LinkFull, LinkClosed):
@@ -144,7 +144,7 @@ class Connection:
         """Leaves a frame to the keeper. False: the agent does not read, it will not be sent."""
         if self._full or not self._takes():
             return False
-        self._leave(frame_type, self._expect(answer, argument), body)
+        self._leave(frame_type, self.expect(answer, argument), body)
         return True
 
     def must(
@@ -157,11 +157,19 @@ class Connection:
         """
         if self.farewell or self.ended:
             return  # BYE has given back everything, and so has the end of the session
-        self._leave(frame_type, self._expect(answer, argument), body)
+        self._leave(frame_type, self.expect(answer, argument), body)
         if len(self._outbox) > _MAX_OUTBOX:
             self.link.close()
 
-    def _expect(self, answer: Answer | None, argument: Any) -> int:
+    def ask(self, frame_type: int, asks: Sequence[tuple[int, bytes]]) -> None:
+        """Sends frames whose answers are expected already: correlation and body of each. By any
+        thread."""
+        self._outbox.extend((frame_type, corr, body) for corr, body in asks)
+        self.flush()
+        if self._outbox:
+            self._wake()
+
+    def expect(self, answer: Answer | None, argument: Any) -> int:
         """The correlation of a frame that is answered, so that its answer finds who waits."""
         if answer is None:
             return 0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import frames
+from . import frames, lockheld
 from .connection import Connection
 from .frames import HelloFields
 from .transport import Frame, Link, LinkClosed, LinkFull
@@ -88,10 +88,7 @@ class Keeper:
 
     def wake(self) -> None:
         """Makes the thread look around: a link was found closed, or BYE was sent."""
-        try:
-            os.eventfd_write(self._wake_fd, 1)
-        except BlockingIOError:
-            pass  # it is awake
+        lockheld.wake(self._wake_fd)
 
     def close(self, seconds: float = 1.0) -> None:
         """Ends the thread and its connection."""
@@ -312,7 +309,4 @@ class Keeper:
         if link is not None:
             poll.register(link.fileno(), select.POLLIN)
         if any(fd == self._wake_fd for fd, _ in poll.poll(seconds * 1000)):
-            try:
-                os.eventfd_read(self._wake_fd)
-            except BlockingIOError:
-                pass
+            lockheld.take_wakes(self._wake_fd)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 
 from . import frames
 from .connection import Connection
@@ -69,11 +70,32 @@ class Lookups:
         r.asked_at = _now()
         if end > INLINE_TOKENS or not self._open_inline(r, end):
             if not r.broken:
-                r.packing = Pack(r, connection, end)
+                r.packing = Pack(r, connection, end, self._asks(r, connection, end))
                 r.state = PACKING
                 self._packer.submit(r.packing)
             return
-        self._first_round(r)
+        r.total = end // self._block_tokens
+        r.state = MISSED
+        if r.lookup and r.total:
+            self._count["lookups"] += 1
+            self._ask(r, 0)
+
+    def _asks(self, r: Request, connection: Connection, end: int) -> list[tuple[int, bytes]]:
+        """The first round of LOOKUPs for `end` tokens: correlation and body of each."""
+        if not r.lookup:
+            return []
+        out = []
+        for first, n, body in self._round(r, end // self._block_tokens, 0):
+            asked = (r, r.generation, first, n)
+            out.append((connection.expect(self._answered, asked), body))
+        return out
+
+    def _round(self, r: Request, total: int, wait_ms: int) -> Iterator[tuple[int, int, bytes]]:
+        """First block, number of blocks and body of the LOOKUPs that go out at a time."""
+        end = min(total, r.known + _MAX_PARTS * _BLOCKS)
+        for first in range(r.known, end, _BLOCKS):
+            n = min(_BLOCKS, end - first)
+            yield first, n, frames.encode_lookup(r.number, r.generation, first, n, wait_ms)
 
     def _open_inline(self, r: Request, end: int) -> bool:
         """OPEN with all tokens. False when it was not sent; r is broken when it cannot be."""
@@ -99,29 +121,30 @@ class Lookups:
             r.connection = None
 
     def packed(self, pack: Pack) -> None:
-        """Takes over a request that the packer had."""
+        """Takes over a request that the packer had, before any answer to its LOOKUPs is seen."""
         r = pack.request
         r.packing = None
         if pack.opened:
             r.opened = pack.generation
             r.sent = pack.sent
+        if not pack.asked:
+            for corr, _ in pack.asks:
+                pack.connection.waiting.pop(corr, None)
         if r.connection is not pack.connection:
             return  # it was lost meanwhile
-        if pack.error or pack.cancelled:
+        if not pack.asked:
             r.state = MISSED
             if pack.error:
                 self._count["unsent"] += 1
                 self._skip(r, pack.error)
             return
-        if r.state == PACKING:
-            self._first_round(r)
-
-    def _first_round(self, r: Request) -> None:
         r.total = r.sent // self._block_tokens
-        r.state = MISSED
-        if r.lookup and r.total:
-            self._count["lookups"] += 1
-            self._ask(r, 0)
+        r.unanswered = len(pack.asks)
+        self._count["lookups"] += bool(pack.asks)
+        r.asked_at = _now()
+        r.deadline = r.asked_at + _ANSWER_SECONDS
+        if r.state == PACKING:
+            r.state = ASKED if pack.asks else MISSED
 
     def _ask(self, r: Request, wait_ms: int) -> None:
         """LOOKUPs for the blocks behind the known prefix, or as many as go out at a time."""
@@ -131,12 +154,9 @@ class Lookups:
         r.waits = wait_ms > 0
         r.asked_at = _now()
         r.deadline = r.asked_at + _ANSWER_SECONDS + wait_ms / 1000
-        number, generation = r.number, r.generation
-        end = min(r.total, r.known + _MAX_PARTS * _BLOCKS)
-        for first in range(r.known, end, _BLOCKS):
-            n = min(_BLOCKS, end - first)
-            body = frames.encode_lookup(number, generation, first, n, wait_ms)
-            if not connection.call(frames.LOOKUP, body, self._answered, (r, generation, first, n)):
+        for first, n, body in self._round(r, r.total, wait_ms):
+            asked = (r, r.generation, first, n)
+            if not connection.call(frames.LOOKUP, body, self._answered, asked):
                 break
             r.unanswered += 1
         if r.state != KNOWN:  # a prefix that is known already stays so
@@ -153,7 +173,7 @@ class Lookups:
             part = Part(first, count, body["ready"], body["coming"], body["slots"], body["sources"])
             r.parts.append(part)
         else:
-            self._count["errors"] += 1
+            self._count["errors"] += not r.finished  # the packer's LOOKUP may come behind CLOSE
         if r.state not in (ASKED, KNOWN):
             self._drop_parts(r)  # too late
         elif not r.unanswered:

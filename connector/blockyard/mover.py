@@ -1,6 +1,7 @@
 """Where a worker's KV lies, and how its bytes get from there into slots and back.
 
-Pages describes the memory; a CopyEngine copies. CpuMover is the one for KV in plain memory.
+Pages describes the memory; a CopyEngine copies. CpuMover is the one for KV in plain memory, and
+what NumpyMover falls back on.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import array
 import ctypes
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -177,7 +179,11 @@ class CopyEngine(Protocol):
 def mover_for(pages: Pages) -> CopyEngine:
     """The copy engine for the device that the pages are on. GeometryError when there is none."""
     if pages.device == "cpu":
-        return CpuMover(pages)
+        if sys.modules.get("numpy") is None:  # the engine does without it, and so does this
+            return CpuMover(pages)
+        from .numpy_mover import NumpyMover
+
+        return NumpyMover(pages)
     if pages.device.startswith("cuda"):
         from .torch_mover import CudaMover
 
@@ -218,7 +224,7 @@ class CpuMover:
     """
 
     load_bytes = 64 << 20
-    store_bytes = 8 << 20
+    store_bytes = 2 << 20
     needs_fence = False
 
     def __init__(self, pages: Pages) -> None:

@@ -1,4 +1,4 @@
-"""A thread that sends long prompts to the agent in slices.
+"""A thread that sends long prompts to the agent in slices, and the question what is resident.
 
 Packing a prompt of 100,000 tokens takes longer than a hook of the engine may. The thread gives
 the interpreter lock back after every slice, so that the engine never waits for more than one.
@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from . import frames
 from .connection import Connection
@@ -61,8 +62,9 @@ def pack_open(number: int, generation: int, identity: Identity, tokens: list[int
 class Pack:
     """One request's tokens on their way: `end` tokens of generation `generation`.
 
-    cancelled may be set by the engine's thread. opened, sent and error are the outcome, for the
-    engine's thread once it finds this in Packer.done.
+    asks: correlation and body of the LOOKUPs that follow them. cancelled may be set by the engine's
+    thread. opened, sent, asked and error are the outcome, for the engine's thread once it finds
+    this in Packer.done; asked: the LOOKUPs go out, or have gone.
     """
 
     __slots__ = (
@@ -70,20 +72,30 @@ class Pack:
         "connection",
         "generation",
         "end",
+        "asks",
         "cancelled",
         "opened",
         "sent",
+        "asked",
         "error",
     )
 
-    def __init__(self, request: Request, connection: Connection, end: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        connection: Connection,
+        end: int,
+        asks: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
         self.request = request
         self.connection = connection
         self.generation = request.generation
         self.end = end
+        self.asks = asks
         self.cancelled = False
         self.opened = False
         self.sent = 0
+        self.asked = False
         self.error = ""
 
 
@@ -114,14 +126,26 @@ class Packer:
 
     def _run(self) -> None:
         while (pack := self._queue.get()) is not None:
-            try:
-                self._send_all(pack)
-            except (PackError, LinkClosed, LinkFull) as err:
-                pack.error = str(err) or type(err).__name__
-            except Exception as err:  # a bug must not leave a request without an answer
-                _log.exception("packing request %s", pack.request.rid)
-                pack.error = str(err) or type(err).__name__
-            self.done.append(pack)
+            self._pack(pack)
+            self._ask(pack)
+
+    def _pack(self, pack: Pack) -> None:
+        """Sends the tokens, and puts the outcome into done."""
+        try:
+            self._send_all(pack)
+        except (PackError, LinkClosed, LinkFull) as err:
+            pack.error = str(err) or type(err).__name__
+        except Exception as err:  # a bug must not leave a request without an answer
+            _log.exception("packing request %s", pack.request.rid)
+            pack.error = str(err) or type(err).__name__
+        pack.asked = not (pack.error or pack.cancelled)
+        self.done.append(pack)
+
+    def _ask(self, pack: Pack) -> None:
+        """Sends the LOOKUPs, after the prompt has come into done: whoever sees an answer finds it
+        there. From here, because the engine may look into done only milliseconds later."""
+        if pack.asked and pack.asks:
+            pack.connection.ask(frames.LOOKUP, pack.asks)
 
     def _send_all(self, pack: Pack) -> None:
         request = pack.request
@@ -142,7 +166,8 @@ class Packer:
             self._send(pack, kind, body)
             pack.opened = True
             pack.sent += len(piece)
-            time.sleep(_PAUSE)  # the engine goes first
+            if pack.sent < pack.end:
+                time.sleep(_PAUSE)  # the engine goes first
 
     def _send(self, pack: Pack, kind: int, body: bytes) -> None:
         give_up = _now() + _FULL_SECONDS

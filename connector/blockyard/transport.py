@@ -7,7 +7,6 @@ behind a helper thread.
 
 from __future__ import annotations
 
-import array
 import itertools
 import logging
 import os
@@ -17,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import frames
+from . import frames, lockheld
 from .frames import FrameError
 from .replies import decode_body
 
@@ -63,7 +62,8 @@ class Link:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._corr = itertools.count(1)
         self._receiving = threading.Lock()
-        self._buffer = memoryview(bytearray(frames.MAX_FRAME + 1))  # a larger one is noticed
+        self._inbox = lockheld.Inbox(frames.MAX_FRAME + 1, _MAX_FDS)  # a larger one is noticed
+        self._buffer = memoryview(self._inbox.message)
         self._unsendable: str | None = None  # why no frame can be sent any more
         self._unreadable: str | None = None  # why none can be received
         self.skipped = 0  # frames of types that this version does not know
@@ -106,7 +106,7 @@ class Link:
             raise LinkClosed(self._unsendable)
         message = frames.pack_header(frame_type, corr, len(body)) + body
         try:
-            self._sock.send(message, socket.MSG_NOSIGNAL)
+            lockheld.send(self._sock.fileno(), message)
         except BlockingIOError:
             raise LinkFull(f"{frames.name(frame_type)}: the agent does not read") from None
         except OSError as err:
@@ -166,14 +166,8 @@ class Link:
     def _receive_message(self) -> tuple[memoryview, list[int], int]:
         """One message, which the next call overwrites, the descriptors that came with it, and
         recvmsg's flags."""
-        n, ancillary, flags, _ = self._sock.recvmsg_into(
-            [self._buffer], socket.CMSG_SPACE(4 * _MAX_FDS), socket.MSG_CMSG_CLOEXEC
-        )
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        return self._buffer[:n], fds.tolist(), flags
+        n, fds, flags = self._inbox.receive(self._sock.fileno())
+        return self._buffer[:n], fds, flags
 
     def _parse(self, message: memoryview, fds: list[int], flags: int) -> Frame | None:
         """The frame that a message is; None for one of an unknown type. Ends the connection at a
@@ -214,18 +208,12 @@ class Link:
         poll.register(self._wake_fd, select.POLLIN)
         ready = poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
         if any(fd == self._wake_fd for fd, _ in ready):
-            try:
-                os.eventfd_read(self._wake_fd)
-            except BlockingIOError:
-                pass  # another waiter was faster
+            lockheld.take_wakes(self._wake_fd)
         return bool(ready)
 
     def wake(self) -> None:
         """Ends a wait() of another thread, or the next one if none waits."""
-        try:
-            os.eventfd_write(self._wake_fd, 1)
-        except BlockingIOError:
-            pass  # as awake as it can be
+        lockheld.wake(self._wake_fd)
 
     def close(self) -> None:
         """Ends the connection and wakes who waits. May be called again."""

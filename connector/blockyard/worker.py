@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from . import lockheld
 from .copying import DEVICE_POLL_SECONDS, Copier, CopyJob
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
@@ -38,7 +39,7 @@ _POPULATE_BYTES = 4 << 20
 _CLOSE_SECONDS = 10.0
 # How long the interpreter lets a thread compute while others wait: its default, 5 ms, is what the
 # copying thread would wait for when a load begins beside an engine that is busy in Python.
-_SWITCH_SECONDS = 0.5e-3
+_SWITCH_SECONDS = 0.3e-3
 _ERROR_SECONDS = 0.05  # so that an error that comes again and again leaves the engine its time
 
 _COUNTERS = (
@@ -117,7 +118,7 @@ class WorkerSession:
     def start(self, register: RegisterFields, pages: Pages) -> None:
         """Starts the thread, which connects as soon as there is an agent and a session.
 
-        Threads of this process switch every 0.5 ms from then on where they compete for the
+        Threads of this process switch every 0.3 ms from then on where they compete for the
         interpreter, so that a load begins soon.
 
         ValueError when what is registered is not what pages has.
@@ -212,10 +213,7 @@ class WorkerSession:
     def _wake_up(self) -> None:
         if self._wake < 0:
             return  # closed
-        try:
-            os.eventfd_write(self._wake, 1)
-        except BlockingIOError:
-            pass  # as awake as it can be
+        lockheld.wake(self._wake)
 
     # The session's thread.
 
@@ -275,9 +273,9 @@ class WorkerSession:
         poll.register(self._wake, select.POLLIN)
         if link.fileno() >= 0:
             poll.register(link.fileno(), select.POLLIN)
-        ready = poll.poll(None if timeout is None else timeout * 1000)
-        if any(fd == self._wake for fd, _ in ready):
-            os.eventfd_read(self._wake)
+        for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
+            if fd == self._wake:
+                lockheld.take_wakes(fd)
 
     def _take(self, work: Work, fence: object | None, copier: Copier, groups: int) -> None:
         for load in work.loads:

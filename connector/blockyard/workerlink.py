@@ -124,7 +124,8 @@ class WorkerLink:
                     os.close(frame.fd)  # it came behind the frame that ended the connection
             if self._state == _GREETING and now >= self._due:
                 self._lose(f"no answer within {_ANSWER_SECONDS} s", now)
-            self._tell_stats(now)
+            if not loads:  # their copies go first
+                self._tell_stats(now)
         except LinkClosed as err:
             self._lose(str(err), now)
         return loads

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from blockyard import mover
+from blockyard import mover, numpy_mover
 from blockyard.vllm.connector import BlockyardConnector
 from e2e.slow_file import ENV, Throttle
 
@@ -33,8 +33,8 @@ class _Gated:
         return True
 
 
-class GatedMover(mover.CpuMover):
-    """The mover for plain memory, behind a gate."""
+class GatedMover(numpy_mover.NumpyMover):
+    """The mover that a vLLM on CPU gets, behind a gate."""
 
     def __init__(self, pages: mover.Pages) -> None:
         super().__init__(pages)
@@ -51,5 +51,5 @@ class SlowConnector(BlockyardConnector):
     """Loaded by vLLM through kv_connector_module_path."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        mover.CpuMover = GatedMover  # type: ignore[misc]
+        numpy_mover.NumpyMover = GatedMover  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)

@@ -142,19 +142,23 @@ class HandPacker(Packer):
     def __init__(self) -> None:
         super().__init__()
         self.queue: deque[Pack] = deque()
+        self.packed: Pack | None = None  # in done, and its LOOKUPs are not sent yet
 
     def submit(self, pack: Pack) -> None:
         self.queue.append(pack)
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.queue or self.packed or self.done)
+
     def pack_one(self) -> None:
-        if not self.queue:
-            return
-        pack = self.queue.popleft()
-        try:
-            self._send_all(pack)
-        except Exception as err:
-            pack.error = type(err).__name__
-        self.done.append(pack)
+        """Sends the tokens of a prompt, or, the next time, its LOOKUPs."""
+        packed, self.packed = self.packed, None
+        if packed is not None:
+            self._ask(packed)
+        elif self.queue:
+            self.packed = self.queue.popleft()
+            self._pack(self.packed)
 
     def close(self) -> None:
         pass

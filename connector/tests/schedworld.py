@@ -389,8 +389,7 @@ class World:
             for action in (self.step, self.work, self.keep, self.handle, self.deliver, self.pack):
                 action()
             self.notice()
-            packing = self.packer.queue or self.packer.done
-            quiet = not (self.session.busy() or self.copies or packing)
+            quiet = not (self.session.busy() or self.copies or self.packer.busy)
             owes = self.connection is not None and self.connection.owes
             under_way = any(link.sent or link.answers for link in self.agent.links)
             if quiet and not owes and not under_way:

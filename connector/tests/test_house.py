@@ -18,6 +18,7 @@ MAX_LINE = 100
 ENGINE_SIDE = (
     "blockyard/vllm/",
     "blockyard/trtllm/",
+    "blockyard/numpy_mover.py",
     "blockyard/torch_mover.py",
     "kvbm/",
     "bench/",

@@ -90,6 +90,25 @@ class Late(FaultDesk):
         self.session.open("next", 0, TOKENS)
         self.assertIn("OPEN", self.sent(), "a healthy agent is asked about the next request")
 
+    def test_an_answer_to_the_packers_lookup_is_known_when_the_prompt_is(self) -> None:
+        packer = self.hand_packer()
+        self.session.open("long", 0, list(range(4000)))
+        packer.pack_one()
+        packer.pack_one()  # its LOOKUP, which the engine has not asked for yet
+        self.flow()
+        self.assertIsNotNone(self.session.hit("long", 0, 0, spin=0))
+        self.assertEqual(self.session.stats()["errors"], 0)
+
+    def test_lookups_of_a_prompt_that_was_not_packed_are_not_waited_for(self) -> None:
+        packer = self.hand_packer()
+        self.session.open("long", 0, list(range(4000)))
+        self.session.finished("long")
+        packer.pack_one()
+        packer.pack_one()
+        self.session.take_work()
+        self.assertEqual(self.session._attachment.connection.waiting, {})
+        self.assertNotIn("LOOKUP", self.sent())
+
     def test_a_prompt_waits_while_the_packer_gets_on_with_others_but_not_for_ever(self) -> None:
         packer = self.hand_packer()
         for rid in ("first", "second"):

@@ -22,9 +22,11 @@ RETRY_STEPS = 16
 # A request that decodes offers so many blocks at a time, and the rest when it ends: its blocks are
 # in nobody's way meanwhile, and every offer costs the engine's thread three frames.
 DECODED_BLOCKS = 16
-# How many requests offer in one step. The others wait: requests that began together would
-# otherwise make one step in a hundred slow.
+# How many requests offer in one step, and how many of them what they have decoded, which nobody
+# waits for. The others wait: requests that began together would otherwise make one step in a
+# hundred slow.
 OFFERS_PER_STEP = 2
+DECODED_OFFERS_PER_STEP = 1
 # How many requests that are due are looked at in one step, each in its turn.
 VISITS_PER_STEP = 32
 NEVER = -1  # a generation that no request has
@@ -153,7 +155,7 @@ class Offers:
                 self._due[rid] = None
 
     def _offer_due(self, session: SchedulerSession) -> None:
-        offers = 0
+        offers = decoded = 0
         for rid in list(islice(self._due, VISITS_PER_STEP)):
             del self._due[rid]
             tracked = self._tracked.get(rid)
@@ -166,12 +168,13 @@ class Offers:
                 tracked.offered < tracked.prompt or full - tracked.offered >= DECODED_BLOCKS
             ):
                 offers += 1
+                decoded += tracked.offered >= tracked.prompt
                 if not self._offer(session, tracked, full, tracked.groups):
                     self._later[rid] = None
                     continue
             if tracked.owes():
                 self._due[rid] = None  # its next turn is behind the others'
-            if offers == OFFERS_PER_STEP:
+            if offers == OFFERS_PER_STEP or decoded == DECODED_OFFERS_PER_STEP:
                 return
 
     def last(
