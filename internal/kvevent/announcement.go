@@ -23,8 +23,10 @@ import (
 //	digest         unsigned, 64 bits
 //	blocks         unsigned
 //	health         "exact", "degraded" or "gone"
+//
+// and those of the card that are not zero; see ModelCard.
 func AppendAnnouncement(dst []byte, a *Announcement) []byte {
-	dst = msgp.AppendMapHeader(dst, 12)
+	dst = msgp.AppendMapHeader(dst, 12+a.Card.keys())
 	dst = appendUint(dst, "publisher_id", a.PublisherID)
 	dst = msgp.AppendString(dst, "owner_kind")
 	dst = msgp.AppendString(dst, a.Owner.Kind.String())
@@ -40,7 +42,8 @@ func AppendAnnouncement(dst []byte, a *Announcement) []byte {
 	dst = appendUint(dst, "digest", a.Digest)
 	dst = appendUint(dst, "blocks", a.Blocks)
 	dst = msgp.AppendString(dst, "health")
-	return msgp.AppendString(dst, string(a.Health))
+	dst = msgp.AppendString(dst, string(a.Health))
+	return a.Card.append(dst)
 }
 
 func appendUint(dst []byte, key string, v uint64) []byte {
@@ -109,7 +112,7 @@ func (a *Announcement) field(c *cursor, key []byte) {
 	case "blocks":
 		a.Blocks = c.uint64()
 	default:
-		c.skip()
+		a.Card.field(c, key)
 	}
 }
 

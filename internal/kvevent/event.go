@@ -172,6 +172,8 @@ type Announcement struct {
 	Digest      uint64
 	Blocks      uint64
 	Health      Health
+	// Card describes who serves; its zero value says nothing.
+	Card ModelCard
 }
 
 // QueryRequest asks a publisher for events from StartID on, or, without

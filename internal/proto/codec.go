@@ -75,6 +75,10 @@ func NewMessage(t Type) (Message, bool) {
 		return new(Stats), true
 	case TypeDrain:
 		return new(Drain), true
+	case TypeListCached:
+		return new(ListCached), true
+	case TypeCached:
+		return new(Cached), true
 	}
 	return nil, false
 }

@@ -36,6 +36,8 @@ const (
 	TypeReset       Type = 33 // S→A: forget what my namespace holds; answered by TypeOK
 	TypeStats       Type = 34 // S,W→A: what I have counted
 	TypeDrain       Type = 35 // A→S: I am about to stop
+	TypeListCached  Type = 36 // A→S: what is in your device's prefix cache?
+	TypeCached      Type = 37 // S→A: a part of that list
 )
 
 var typeNames = map[Type]string{
@@ -45,6 +47,7 @@ var typeNames = map[Type]string{
 	TypeCommit: "COMMIT", TypeAbort: "ABORT", TypeRelease: "RELEASE", TypeLoad: "LOAD", TypeClose: "CLOSE",
 	TypeBye: "BYE", TypeResume: "RESUME", TypeResumed: "RESUMED",
 	TypeEvicted: "EVICTED", TypeReset: "RESET", TypeStats: "STATS", TypeDrain: "DRAIN",
+	TypeListCached: "LIST_CACHED", TypeCached: "CACHED",
 }
 
 // String is the frame's name in the documentation, such as "LOOKUP".
@@ -75,7 +78,7 @@ const (
 	// VersionMajor and VersionMinor are the protocol's version. Majors must be
 	// equal; the lower minor of the two sides holds.
 	VersionMajor = 1
-	VersionMinor = 0
+	VersionMinor = 1
 	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every
 	// list of slots fits a frame. Longer runs take several frames.
 	MaxBlocksPerFrame = 1024
@@ -83,6 +86,10 @@ const (
 	MaxTokensPerFrame = 7168
 	// MaxHashesPerFrame bounds the blocks that one EVICTED names.
 	MaxHashesPerFrame = 2048
+	// MaxListedPerFrame bounds the hashes that one CACHED carries.
+	MaxListedPerFrame = 4000
+	// MaxListed bounds the hashes of a whole list, over all its CACHED.
+	MaxListed = 16 << 20
 )
 
 // Header is the fixed start of a frame, little-endian:

@@ -47,7 +47,23 @@ type Hello struct {
 	EventsTopic    string `msg:"events_topic"`
 	// WantEvicted asks for EVICTED. Scheduler only.
 	WantEvicted bool `msg:"want_evicted"`
+	// ListsCached says that the engine answers LIST_CACHED. Scheduler only.
+	ListsCached bool `msg:"lists_cached,omitempty"`
+	// ConsolidatedEndpoint is where somebody expects the rank's events, in vLLM's
+	// format, with those of the tiers among them: the agent binds it. Empty leaves it
+	// to the agent. Scheduler only.
+	ConsolidatedEndpoint string `msg:"consolidated_endpoint,omitempty"`
+	// ConsolidatorMode is how that stream names and merges blocks, one of the
+	// Consolidator… constants; empty leaves it to the agent. Scheduler only.
+	ConsolidatorMode string `msg:"consolidator_mode,omitempty"`
 }
+
+// Values of Hello.ConsolidatorMode.
+const (
+	ConsolidatorTiered      = "tiered"      // tiers as they are
+	ConsolidatorDedup       = "dedup"       // one tier: first store, last removal over all of them
+	ConsolidatorPassthrough = "passthrough" // the engine's own batches and nothing else
+)
 
 // Welcome answers Hello.
 type Welcome struct {
@@ -286,8 +302,21 @@ type Evicted struct {
 // has it open.
 type Reset struct{}
 
+// Gauges are the part of STATS that says how things are now. They come from
+// schedulers; DeviceBlocksTotal is 0 where the engine does not say, and nothing is
+// known of the others then.
+type Gauges struct {
+	// DeviceBlocksTotal is the size of the rank's device pool, DeviceBlocksUsed how many
+	// of its blocks requests or copies hold. Cached ones that nobody holds are not used.
+	DeviceBlocksTotal uint64 `msg:"device_blocks_total,omitempty" json:"device_blocks_total,omitempty"`
+	DeviceBlocksUsed  uint64 `msg:"device_blocks_used,omitempty" json:"device_blocks_used,omitempty"`
+	// RunningRequests took part in the engine's last step, WaitingRequests did not.
+	RunningRequests uint64 `msg:"running_requests,omitempty" json:"running_requests,omitempty"`
+	WaitingRequests uint64 `msg:"waiting_requests,omitempty" json:"waiting_requests,omitempty"`
+}
+
 // Stats is what a connection's sender has counted since the connection began
-// (STATS); no counter ever goes back.
+// (STATS); no counter ever goes back. Its Gauges may.
 type Stats struct {
 	// Lookups were asked, and HitBlocks found by them.
 	Lookups   uint64 `msg:"lookups" json:"lookups"`
@@ -306,6 +335,7 @@ type Stats struct {
 	CopyMicros  uint64 `msg:"copy_us" json:"copy_us"`
 	// Errors are refused frames and whatever else went wrong.
 	Errors uint64 `msg:"errors" json:"errors"`
+	Gauges
 }
 
 // Drain says that the agent is about to stop (DRAIN): the engine opens and claims

@@ -655,6 +655,118 @@ func (z *ExtentReady) Msgsize() (s int) {
 }
 
 // MarshalMsg implements msgp.Marshaler
+func (z *Gauges) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// check for omitted fields
+	zb0001Len := uint32(4)
+	var zb0001Mask uint8 /* 4 bits */
+	_ = zb0001Mask
+	if z.DeviceBlocksTotal == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x1
+	}
+	if z.DeviceBlocksUsed == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x2
+	}
+	if z.RunningRequests == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x4
+	}
+	if z.WaitingRequests == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x8
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		if (zb0001Mask & 0x1) == 0 { // if not omitted
+			// string "device_blocks_total"
+			o = append(o, 0xb3, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x74, 0x6f, 0x74, 0x61, 0x6c)
+			o = msgp.AppendUint64(o, z.DeviceBlocksTotal)
+		}
+		if (zb0001Mask & 0x2) == 0 { // if not omitted
+			// string "device_blocks_used"
+			o = append(o, 0xb2, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x75, 0x73, 0x65, 0x64)
+			o = msgp.AppendUint64(o, z.DeviceBlocksUsed)
+		}
+		if (zb0001Mask & 0x4) == 0 { // if not omitted
+			// string "running_requests"
+			o = append(o, 0xb0, 0x72, 0x75, 0x6e, 0x6e, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
+			o = msgp.AppendUint64(o, z.RunningRequests)
+		}
+		if (zb0001Mask & 0x8) == 0 { // if not omitted
+			// string "waiting_requests"
+			o = append(o, 0xb0, 0x77, 0x61, 0x69, 0x74, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
+			o = msgp.AppendUint64(o, z.WaitingRequests)
+		}
+	}
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Gauges) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "device_blocks_total":
+			z.DeviceBlocksTotal, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DeviceBlocksTotal")
+				return
+			}
+		case "device_blocks_used":
+			z.DeviceBlocksUsed, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DeviceBlocksUsed")
+				return
+			}
+		case "running_requests":
+			z.RunningRequests, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "RunningRequests")
+				return
+			}
+		case "waiting_requests":
+			z.WaitingRequests, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "WaitingRequests")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z *Gauges) Msgsize() (s int) {
+	s = 1 + 20 + msgp.Uint64Size + 19 + msgp.Uint64Size + 17 + msgp.Uint64Size + 17 + msgp.Uint64Size
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
 func (z *Grant) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// map header, size 5
@@ -745,50 +857,86 @@ func (z *Grant) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 13
-	// string "major"
-	o = append(o, 0x8d, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
-	o = msgp.AppendUint16(o, z.Major)
-	// string "minor"
-	o = append(o, 0xa5, 0x6d, 0x69, 0x6e, 0x6f, 0x72)
-	o = msgp.AppendUint16(o, z.Minor)
-	// string "role"
-	o = append(o, 0xa4, 0x72, 0x6f, 0x6c, 0x65)
-	o = msgp.AppendString(o, z.Role)
-	// string "engine"
-	o = append(o, 0xa6, 0x65, 0x6e, 0x67, 0x69, 0x6e, 0x65)
-	o = msgp.AppendString(o, z.Engine)
-	// string "incarnation"
-	o = append(o, 0xab, 0x69, 0x6e, 0x63, 0x61, 0x72, 0x6e, 0x61, 0x74, 0x69, 0x6f, 0x6e)
-	o = msgp.AppendUint64(o, z.Incarnation)
-	// string "worker_id"
-	o = append(o, 0xa9, 0x77, 0x6f, 0x72, 0x6b, 0x65, 0x72, 0x5f, 0x69, 0x64)
-	o = msgp.AppendUint64(o, z.WorkerID)
-	// string "dp_rank"
-	o = append(o, 0xa7, 0x64, 0x70, 0x5f, 0x72, 0x61, 0x6e, 0x6b)
-	o = msgp.AppendUint32(o, z.DPRank)
-	// string "session"
-	o = append(o, 0xa7, 0x73, 0x65, 0x73, 0x73, 0x69, 0x6f, 0x6e)
-	o = msgp.AppendUint64(o, z.Session)
-	// string "namespace"
-	o = append(o, 0xa9, 0x6e, 0x61, 0x6d, 0x65, 0x73, 0x70, 0x61, 0x63, 0x65)
-	o, err = z.Namespace.MarshalMsg(o)
-	if err != nil {
-		err = msgp.WrapError(err, "Namespace")
-		return
+	// check for omitted fields
+	zb0001Len := uint32(16)
+	var zb0001Mask uint16 /* 16 bits */
+	_ = zb0001Mask
+	if z.ListsCached == false {
+		zb0001Len--
+		zb0001Mask |= 0x2000
 	}
-	// string "events_endpoint"
-	o = append(o, 0xaf, 0x65, 0x76, 0x65, 0x6e, 0x74, 0x73, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
-	o = msgp.AppendString(o, z.EventsEndpoint)
-	// string "replay_endpoint"
-	o = append(o, 0xaf, 0x72, 0x65, 0x70, 0x6c, 0x61, 0x79, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
-	o = msgp.AppendString(o, z.ReplayEndpoint)
-	// string "events_topic"
-	o = append(o, 0xac, 0x65, 0x76, 0x65, 0x6e, 0x74, 0x73, 0x5f, 0x74, 0x6f, 0x70, 0x69, 0x63)
-	o = msgp.AppendString(o, z.EventsTopic)
-	// string "want_evicted"
-	o = append(o, 0xac, 0x77, 0x61, 0x6e, 0x74, 0x5f, 0x65, 0x76, 0x69, 0x63, 0x74, 0x65, 0x64)
-	o = msgp.AppendBool(o, z.WantEvicted)
+	if z.ConsolidatedEndpoint == "" {
+		zb0001Len--
+		zb0001Mask |= 0x4000
+	}
+	if z.ConsolidatorMode == "" {
+		zb0001Len--
+		zb0001Mask |= 0x8000
+	}
+	// variable map header, size zb0001Len
+	o = msgp.AppendMapHeader(o, zb0001Len)
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "major"
+		o = append(o, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
+		o = msgp.AppendUint16(o, z.Major)
+		// string "minor"
+		o = append(o, 0xa5, 0x6d, 0x69, 0x6e, 0x6f, 0x72)
+		o = msgp.AppendUint16(o, z.Minor)
+		// string "role"
+		o = append(o, 0xa4, 0x72, 0x6f, 0x6c, 0x65)
+		o = msgp.AppendString(o, z.Role)
+		// string "engine"
+		o = append(o, 0xa6, 0x65, 0x6e, 0x67, 0x69, 0x6e, 0x65)
+		o = msgp.AppendString(o, z.Engine)
+		// string "incarnation"
+		o = append(o, 0xab, 0x69, 0x6e, 0x63, 0x61, 0x72, 0x6e, 0x61, 0x74, 0x69, 0x6f, 0x6e)
+		o = msgp.AppendUint64(o, z.Incarnation)
+		// string "worker_id"
+		o = append(o, 0xa9, 0x77, 0x6f, 0x72, 0x6b, 0x65, 0x72, 0x5f, 0x69, 0x64)
+		o = msgp.AppendUint64(o, z.WorkerID)
+		// string "dp_rank"
+		o = append(o, 0xa7, 0x64, 0x70, 0x5f, 0x72, 0x61, 0x6e, 0x6b)
+		o = msgp.AppendUint32(o, z.DPRank)
+		// string "session"
+		o = append(o, 0xa7, 0x73, 0x65, 0x73, 0x73, 0x69, 0x6f, 0x6e)
+		o = msgp.AppendUint64(o, z.Session)
+		// string "namespace"
+		o = append(o, 0xa9, 0x6e, 0x61, 0x6d, 0x65, 0x73, 0x70, 0x61, 0x63, 0x65)
+		o, err = z.Namespace.MarshalMsg(o)
+		if err != nil {
+			err = msgp.WrapError(err, "Namespace")
+			return
+		}
+		// string "events_endpoint"
+		o = append(o, 0xaf, 0x65, 0x76, 0x65, 0x6e, 0x74, 0x73, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
+		o = msgp.AppendString(o, z.EventsEndpoint)
+		// string "replay_endpoint"
+		o = append(o, 0xaf, 0x72, 0x65, 0x70, 0x6c, 0x61, 0x79, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
+		o = msgp.AppendString(o, z.ReplayEndpoint)
+		// string "events_topic"
+		o = append(o, 0xac, 0x65, 0x76, 0x65, 0x6e, 0x74, 0x73, 0x5f, 0x74, 0x6f, 0x70, 0x69, 0x63)
+		o = msgp.AppendString(o, z.EventsTopic)
+		// string "want_evicted"
+		o = append(o, 0xac, 0x77, 0x61, 0x6e, 0x74, 0x5f, 0x65, 0x76, 0x69, 0x63, 0x74, 0x65, 0x64)
+		o = msgp.AppendBool(o, z.WantEvicted)
+		if (zb0001Mask & 0x2000) == 0 { // if not omitted
+			// string "lists_cached"
+			o = append(o, 0xac, 0x6c, 0x69, 0x73, 0x74, 0x73, 0x5f, 0x63, 0x61, 0x63, 0x68, 0x65, 0x64)
+			o = msgp.AppendBool(o, z.ListsCached)
+		}
+		if (zb0001Mask & 0x4000) == 0 { // if not omitted
+			// string "consolidated_endpoint"
+			o = append(o, 0xb5, 0x63, 0x6f, 0x6e, 0x73, 0x6f, 0x6c, 0x69, 0x64, 0x61, 0x74, 0x65, 0x64, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
+			o = msgp.AppendString(o, z.ConsolidatedEndpoint)
+		}
+		if (zb0001Mask & 0x8000) == 0 { // if not omitted
+			// string "consolidator_mode"
+			o = append(o, 0xb1, 0x63, 0x6f, 0x6e, 0x73, 0x6f, 0x6c, 0x69, 0x64, 0x61, 0x74, 0x6f, 0x72, 0x5f, 0x6d, 0x6f, 0x64, 0x65)
+			o = msgp.AppendString(o, z.ConsolidatorMode)
+		}
+	}
 	return
 }
 
@@ -888,6 +1036,24 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "WantEvicted")
 				return
 			}
+		case "lists_cached":
+			z.ListsCached, bts, err = msgp.ReadBoolBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "ListsCached")
+				return
+			}
+		case "consolidated_endpoint":
+			z.ConsolidatedEndpoint, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "ConsolidatedEndpoint")
+				return
+			}
+		case "consolidator_mode":
+			z.ConsolidatorMode, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "ConsolidatorMode")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -902,7 +1068,7 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Hello) Msgsize() (s int) {
-	s = 1 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize
+	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode)
 	return
 }
 
@@ -1702,9 +1868,9 @@ func (z *SlotList) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 11
+	// map header, size 12
 	// string "lookups"
-	o = append(o, 0x8b, 0xa7, 0x6c, 0x6f, 0x6f, 0x6b, 0x75, 0x70, 0x73)
+	o = append(o, 0x8c, 0xa7, 0x6c, 0x6f, 0x6f, 0x6b, 0x75, 0x70, 0x73)
 	o = msgp.AppendUint64(o, z.Lookups)
 	// string "hit_blocks"
 	o = append(o, 0xaa, 0x68, 0x69, 0x74, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
@@ -1736,6 +1902,13 @@ func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 	// string "errors"
 	o = append(o, 0xa6, 0x65, 0x72, 0x72, 0x6f, 0x72, 0x73)
 	o = msgp.AppendUint64(o, z.Errors)
+	// string "Gauges"
+	o = append(o, 0xa6, 0x47, 0x61, 0x75, 0x67, 0x65, 0x73)
+	o, err = z.Gauges.MarshalMsg(o)
+	if err != nil {
+		err = msgp.WrapError(err, "Gauges")
+		return
+	}
 	return
 }
 
@@ -1823,6 +1996,12 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Errors")
 				return
 			}
+		case "Gauges":
+			bts, err = z.Gauges.UnmarshalMsg(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Gauges")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1837,7 +2016,7 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Stats) Msgsize() (s int) {
-	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size
+	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size + 7 + z.Gauges.Msgsize()
 	return
 }
 

@@ -118,6 +118,25 @@ func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
 	return dst, nil
 }
 
+// AppendEngineHashes packs an engine's own hashes: u64 little-endian each.
+func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
+	for _, h := range hashes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(h))
+	}
+	return b
+}
+
+// ParseEngineHashes appends what AppendEngineHashes packed to dst.
+func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
+	if len(b)%packedHashSize != 0 {
+		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
+	}
+	for ; len(b) > 0; b = b[packedHashSize:] {
+		dst = append(dst, kv.EngineHash(binary.LittleEndian.Uint64(b)))
+	}
+	return dst, nil
+}
+
 func appendSlot(b []byte, s Slot) []byte {
 	b = binary.LittleEndian.AppendUint32(b, s.Extent)
 	b = binary.LittleEndian.AppendUint32(b, s.Index)

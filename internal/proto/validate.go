@@ -2,6 +2,10 @@ package proto
 
 import (
 	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -109,7 +113,33 @@ func (m *Hello) validateTexts() error {
 		checkString("events_endpoint", m.EventsEndpoint, MaxEndpointLen),
 		checkString("replay_endpoint", m.ReplayEndpoint, MaxEndpointLen),
 		checkString("events_topic", m.EventsTopic, MaxEndpointLen),
+		checkBind("consolidated_endpoint", m.ConsolidatedEndpoint),
+		checkMode("consolidator_mode", m.ConsolidatorMode),
 	)
+}
+
+// checkBind checks an endpoint that a ZMQ socket can be bound to: tcp://HOST:PORT.
+// Empty is none.
+func checkBind(field, s string) error {
+	if s == "" {
+		return nil
+	}
+	if err := checkString(field, s, MaxEndpointLen); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(s, "tcp://"))
+	if n, convErr := strconv.ParseUint(port, 10, 16); err != nil || convErr != nil || n == 0 || host == "" || !strings.HasPrefix(s, "tcp://") {
+		return fmt.Errorf("%s: %.300q is no tcp://HOST:PORT with a port of 1..65535", field, s)
+	}
+	return nil
+}
+
+func checkMode(field, s string) error {
+	switch s {
+	case "", ConsolidatorTiered, ConsolidatorDedup, ConsolidatorPassthrough:
+		return nil
+	}
+	return fmt.Errorf("%s: %.64q is none of %q, %q, %q", field, s, ConsolidatorTiered, ConsolidatorDedup, ConsolidatorPassthrough)
 }
 
 // Validate implements Message.
@@ -269,7 +299,23 @@ func (m *Evicted) Validate() error {
 func (m *Reset) Validate() error { return nil }
 
 // Validate implements Message: any number may have been counted.
-func (m *Stats) Validate() error { return nil }
+func (m *Stats) Validate() error {
+	return checkUint("device_blocks_used", m.DeviceBlocksUsed, 0, m.DeviceBlocksTotal)
+}
+
+// Validate implements Message.
+func (m *ListCached) Validate() error { return checkUint("list", m.List, 1, math.MaxUint64) }
+
+// Validate implements Message.
+func (m *Cached) Validate() error {
+	if m.Unavailable && (!m.Final || len(m.Hashes) > 0) {
+		return fmt.Errorf("unavailable: true with final %v and %d bytes of hashes, want final and none", m.Final, len(m.Hashes))
+	}
+	return firstError(
+		checkUint("list", m.List, 1, math.MaxUint64),
+		checkPacked("hashes", m.Hashes, packedHashSize, 0, MaxListedPerFrame),
+	)
+}
 
 // Validate implements Message.
 func (m *Drain) Validate() error {
