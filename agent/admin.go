@@ -38,6 +38,7 @@ func newAdminServer(a *Agent) *adminServer {
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.Stats()) })
 	mux.HandleFunc("GET /v1/pools", a.servePools)
 	a.registerControl(mux)
+	a.out.http.Register(mux)
 	return newHTTPServer(jsonErrors(mux))
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
-	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // Agent is one node's agent. New starts it, Run serves until its context ends.
@@ -25,7 +24,7 @@ type Agent struct {
 
 	room     *tierRoom
 	manager  *blockmgr.Manager
-	nats     *publisher.NATS // nil: nothing is published
+	out      *outputs
 	hub      *eventHub
 	evicted  *evictionTap
 	server   *sessionServer
@@ -73,20 +72,11 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// connect connects to NATS, if there is to be one.
-func (a *Agent) connect(ctx context.Context) error {
-	if a.cfg.NATSURL == "" {
-		a.log.Info("no NATS URL is set: events are not published")
-	} else {
-		o := a.cfg.natsOptions()
-		o.Log = a.log.Named("publisher")
-		var err error
-		if a.nats, err = publisher.ConnectNATS(ctx, o); err != nil {
-			return err
-		}
-	}
-	a.hub = newEventHub(a.cfg.Node, a.nats, a.log.Named("events"))
-	return nil
+// connect opens what events are told to.
+func (a *Agent) connect(ctx context.Context) (err error) {
+	a.out, err = openOutputs(ctx, &a.cfg, a.log.Named("publisher"))
+	a.hub = newEventHub(a.cfg.Node, a.out, a.log.Named("events"))
+	return err
 }
 
 // openTiers opens the block manager.
@@ -183,6 +173,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var back sync.WaitGroup // what runs until the sessions have ended
 	back.Go(func() { a.hub.run(backCtx) })
 	back.Go(func() { a.room.run(backCtx) })
+	back.Go(func() { reportLoads(backCtx, a.hub.loadSources, a.out.publishLoad) })
 	if a.cfg.KVBM.LogHitRates {
 		back.Go(func() { a.server.cache.logRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
 	}
@@ -230,8 +221,8 @@ func (a *Agent) stop() error {
 	if a.manager != nil {
 		errs = append(errs, a.manager.Close())
 	}
-	if a.nats != nil {
-		errs = append(errs, a.nats.Close())
+	if a.out != nil {
+		errs = append(errs, a.out.close())
 	}
 	for _, s := range []*adminServer{a.admin, a.kvbm} {
 		if s != nil {

@@ -80,6 +80,8 @@ type Config struct {
 	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them. By default
 	// they begin to move to host memory when a request's tokens arrive.
 	NoPrefetch bool
+	// Events is how events are followed and where they are told.
+	Events EventOptions
 	// Tuning is how the tiers work.
 	Tuning Tuning
 	// KVBM is what dashboards made for KVBM see.
@@ -174,7 +176,10 @@ func (c *Config) diskOn() bool { return c.DiskBytes != 0 || c.Tuning.DiskBlocks 
 
 // natsOptions is what the publisher is told, but for its log.
 func (c *Config) natsOptions() publisher.NATSOptions {
-	return publisher.NATSOptions{URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node}
+	return publisher.NATSOptions{
+		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node,
+		Auth: c.Events.Auth, JetStream: c.Events.JetStream,
+	}
 }
 
 // Validate checks every field; the error names the first bad one, and shows no
@@ -206,6 +211,9 @@ func (c *Config) Validate() error {
 		if err := o.Validate(); err != nil {
 			return err
 		}
+	}
+	if err := c.Events.validate(c.NATSURL != ""); err != nil {
+		return err
 	}
 	if c.MaxRequests < 0 || c.MaxRequests > 1<<20 {
 		return fmt.Errorf("requests per session %d: want 0 (default %d) to %d", c.MaxRequests, DefaultMaxRequests, 1<<20)

@@ -259,7 +259,7 @@ func (a *Agent) keep(in keepRequest) (keepAnswer, error) {
 		return keepAnswer{}, err
 	}
 	ns := p.Namespace()
-	chain := newChain(&ns)
+	chain := newChain(&ns, nobodysTokens)
 	if n := len(in.Tokens); n < chain.blockSize || n > proto.MaxTokens {
 		return keepAnswer{}, badRequest("tokens: %d items, want %d (one block) to %d", n, chain.blockSize, proto.MaxTokens)
 	}

@@ -105,7 +105,7 @@ func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
 	ns := testNamespace()
-	chain := newChain(&ns)
+	chain := newChain(&ns, nobodysTokens)
 	req := chain.open(&proto.Open{})
 	chain.add(req, prompt(1, 2))
 	used, free := uint64(req.blocks[0].Seq), uint64(req.blocks[1].Seq)

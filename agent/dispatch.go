@@ -75,6 +75,8 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 		return decoded(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
 	case proto.TypeStats:
 		return decoded(f, noRequest[*proto.Stats], s.takeStats)
+	case proto.TypeCached:
+		return decoded(f, noRequest[*proto.Cached], s.lists.take)
 	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume, proto.TypeReset:
 		return s.handleCall(f)
 	}

@@ -33,7 +33,8 @@
 // to a worker the latter also sends the LOADs, from a bounded queue, so that no
 // worker delays its scheduler. A scheduler that asked for EVICTED has one more, with
 // a bounded queue. LOOKUPs that wait have goroutines of their own, a bounded number
-// per session.
+// per session. Who asks for an engine's cached hashes waits in its own goroutine, for
+// a bounded time and number of hashes, and no longer than the session lives.
 //
 // # Locks
 //
@@ -45,7 +46,7 @@
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
 //	tierRoom.checking ─► tierRoom.mu
-//	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu
+//	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu
 //
 // eventHub.mu and those of the last line are held for a look at their maps and no
 // lock is taken under them: the hub lets go before it calls a stream. No lock of the

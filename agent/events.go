@@ -14,7 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // flushDelay is how long a pool's changes may wait for company, so that the
@@ -31,73 +30,14 @@ func poolID(node string, ns kv.NamespaceID) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil)) & (1<<53 - 1)
 }
 
-// feedTap is a stream's sink: it hands the events to the stream's feed, once
-// there is one, and counts them. What is made before is not published; the
-// feed's first announcement tells consumers to ask for it.
-type feedTap struct {
-	feed atomic.Pointer[publisher.Feed]
-	out  *atomic.Uint64
-}
-
-// Publish implements consolidator.Sink.
-func (t *feedTap) Publish(events []kvevent.RouterEvent) {
-	if f := t.feed.Load(); f != nil {
-		f.Publish(events)
-		t.out.Add(uint64(len(events)))
-	}
-}
-
-// HealthChanged implements consolidator.HealthObserver.
-func (t *feedTap) HealthChanged(h kvevent.Health) {
-	if f := t.feed.Load(); f != nil {
-		f.HealthChanged(h)
-	}
-}
-
-// source lets a stream answer its feed's questions.
-type source struct{ *consolidator.Stream }
-
-// Status implements publisher.Source.
-func (s source) Status() publisher.Status { return publisher.Status(s.Stream.Status()) }
-
-// ownerStream is one owner's stream and where it goes.
-type ownerStream struct {
-	stream *consolidator.Stream
-	tap    *feedTap
-}
-
-// attach gives the stream a feed on n.
-func (o *ownerStream) attach(n *publisher.NATS, meta publisher.Meta) error {
-	f, err := n.NewFeed(o.stream.Owner(), meta)
-	if err != nil {
-		return err
-	}
-	o.tap.feed.Store(f)
-	if err := f.Attach(source{o.stream}); err != nil {
-		o.tap.feed.Store(nil)
-		f.Close()
-		return err
-	}
-	return nil
-}
-
-// close announces that the owner is gone.
-func (o *ownerStream) close() error {
-	if f := o.tap.feed.Load(); f != nil {
-		return f.Close()
-	}
-	return nil
-}
-
 // eventHub holds the streams of the node: one per pool, one per worker rank. It
 // is the block manager's EventSink.
 type eventHub struct {
 	node string
-	nats *publisher.NATS // nil: nothing is published
+	out  *outputs
 	log  *zap.Logger
 
 	dirty chan struct{} // room for one: some pool's stream has changes
-	out   atomic.Uint64 // router events handed to feeds
 	pool  atomic.Uint64 // changes that pools reported
 
 	mu    sync.Mutex
@@ -109,9 +49,9 @@ type eventHub struct {
 	ended  EventTotals // of the ranks and pools that have ended
 }
 
-func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {
+func newEventHub(node string, out *outputs, log *zap.Logger) *eventHub {
 	return &eventHub{
-		node: node, nats: n, log: log, dirty: make(chan struct{}, 1),
+		node: node, out: out, log: log, dirty: make(chan struct{}, 1),
 		pools:  make(map[kv.NamespaceID]*poolEntry),
 		making: make(map[kv.NamespaceID]chan struct{}),
 		ranks:  make(map[*rankStream]struct{}),
@@ -119,8 +59,7 @@ func newEventHub(node string, n *publisher.NATS, log *zap.Logger) *eventHub {
 }
 
 func (h *eventHub) newStream(owner kv.Owner) *ownerStream {
-	tap := &feedTap{out: &h.out}
-	return &ownerStream{stream: consolidator.NewStream(owner, tap), tap: tap}
+	return &ownerStream{stream: consolidator.NewStream(owner, nil)}
 }
 
 // BlockStored implements blockmgr.EventSink. It is called under the block

@@ -59,6 +59,7 @@ func fuzzSeeds() [][]byte {
 		join(openStore, ask(3<<2|0, 30), ask(2, 16, 1, 0, 0, 0, 1, 3), ask(2, 18, 1, 0, 0, 3, 2)),
 		join(ask(0, 34, 5), ask(0, 34, 4), ask(1, 3, 1, 1), ask(1, 16), ask(0, 27), ask(0, 36)),
 		join(openStore, []byte{5<<2 | 0, 22, 1, 0, 0, 3, 0, 20, 1}, []byte{6<<2 | 2, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}),
+		join(ask(0, 18, 1, 0, 0, 1), []byte{4 << 2}, ask(0, 37, 1, 2, 0, 0), ask(0, 37, 1, 1, 1, 0), []byte{4 << 2}, ask(0, 37, 1, 0, 1, 0), ask(0, 37, 3, 0, 1, 0), ask(0, 37, 2, 0, 2, 3), []byte{4<<2 | 2}),
 		join(openStore, []byte{7<<2 | 0, 0}, []byte{7<<2 | 1, 1}, []byte{7<<2 | 2, 2}, []byte{7<<2 | 2, 3}),
 	}
 }
@@ -123,6 +124,7 @@ func (a *fuzzAgent) run(t *testing.T, program []byte) {
 			c.close()
 		}
 	}
+	r.lists.Wait()
 }
 
 // serveGood stores and finds a block.

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"sync"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -14,6 +16,7 @@ type fuzzRun struct {
 	in    []byte
 	conns [3]*fuzzConn
 	corr  uint32
+	lists sync.WaitGroup // that the agent waits for; each ends with its session
 }
 
 // next is the program's next byte, 0 at its end.
@@ -30,8 +33,9 @@ func (r *fuzzRun) u32(n int) uint32 { return uint32(int(r.next()) % n) }
 
 // step does one thing. The low two bits of its first byte choose the connection
 // (3 is a fresh one without a handshake), the next three what happens:
-// 0 to 4 send the message of the type and fields that follow, 5 changes or cuts it,
-// 6 sends bytes as they are, 7 does what no client does.
+// 0 to 3 send the message of the type and fields that follow, 4 has the agent ask all
+// engines for their cached hashes, 5 changes or cuts a message, 6 sends bytes as they
+// are, 7 does what no client does.
 func (r *fuzzRun) step() {
 	b := r.next()
 	i := int(b & 3)
@@ -40,6 +44,8 @@ func (r *fuzzRun) step() {
 		return
 	}
 	switch b >> 2 & 7 {
+	case 4:
+		r.list()
 	case 5:
 		r.spoil(c, i)
 	case 6:
@@ -94,7 +100,7 @@ func (r *fuzzRun) connection(i int) *fuzzConn {
 
 func (r *fuzzRun) hello(i int) *proto.Hello {
 	h := helloOf([]uint64{1, 1, 2}[i%3])
-	h.Major, h.Role, h.WantEvicted = proto.VersionMajor, string(proto.RoleScheduler), i == 0
+	h.Major, h.Role, h.WantEvicted, h.ListsCached = proto.VersionMajor, string(proto.RoleScheduler), i == 0, i == 0
 	if i == 1 {
 		h.Role = string(proto.RoleWorker)
 	}
@@ -114,6 +120,13 @@ func (r *fuzzRun) spoil(c *fuzzConn, i int) {
 	c.write(b, nil)
 	if h, _, err := proto.ParseFrame(b); err == nil {
 		c.await(r.t, h.Corr)
+	}
+}
+
+// list has the agent ask each engine for a list.
+func (r *fuzzRun) list() {
+	for _, s := range r.agent.sessions() {
+		r.lists.Go(func() { _, _ = s.cachedHashes(context.Background()) }) // whatever the program answers
 	}
 }
 
@@ -171,7 +184,10 @@ func (r *fuzzRun) message(c *fuzzConn, i int) (typ proto.Type, corr uint32, m pr
 		req, gen := id()
 		return typ, corr, &proto.Close{Request: req, Generation: gen}
 	case proto.TypeStats:
-		return typ, corr, &proto.Stats{Loads: uint64(r.next()), Errors: uint64(r.next())}
+		return typ, corr, &proto.Stats{Loads: uint64(r.next()), Errors: uint64(r.next()), DeviceBlocksTotal: uint64(r.u32(3)), DeviceBlocksUsed: uint64(r.u32(3))}
+	case proto.TypeCached:
+		m := &proto.Cached{List: uint64(r.u32(4)), Hashes: make([]byte, 8*r.u32(3)), Final: r.u32(3) > 0, Unavailable: r.u32(4) == 3}
+		return typ, corr, m
 	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeRelease:
 		return typ, corr, r.run(typ, id)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // collector turns a Stats snapshot into Prometheus metrics at each scrape, so
@@ -19,6 +20,7 @@ type collector struct {
 
 	events, engines, dropped                *prometheus.Desc
 	totals, allDropped                      *prometheus.Desc
+	httpClients, httpTotal                  *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit, former          *prometheus.Desc
@@ -43,6 +45,8 @@ func newCollector(stats func() Stats) *collector {
 		dropped:       desc("stream_dropped_blocks_total", "Blocks of engine events that were not applied.", "owner", "reason"),
 		totals:        desc("event_path_total", "What ranks, streams and feeds count, ended ones included.", "part", "kind"),
 		allDropped:    desc("dropped_blocks_total", "Blocks of engine events that were not applied, ended engines included.", "reason"),
+		httpClients:   desc("http_event_clients", "Clients that follow the events over HTTP."),
+		httpTotal:     desc("http_events_total", "What the events over HTTP count: frames, bytes, drops, queries.", "kind"),
 		streamBlocks:  desc("stream_blocks", "(Block, tier) pairs that an owner holds.", "owner"),
 		streamLast:    desc("stream_last_event_id", "Id of the last event of an owner's stream.", "owner"),
 		streamHealthy: desc("stream_exact", "1 when an owner's stream is exact, 0 when it is degraded.", "owner"),
@@ -115,6 +119,10 @@ func (c *collector) collectEvents(m metrics, s *Stats) {
 	for reason, n := range s.Totals.Ranks.Dropped {
 		m.counter(c.allDropped, n, reason)
 	}
+	m.gauge(c.httpClients, float64(s.HTTP.Clients))
+	for _, n := range httpCounters(&s.HTTP) {
+		m.counter(c.httpTotal, n.value, n.name)
+	}
 }
 
 func (c *collector) collectEngines(m metrics, s *Stats) {
@@ -182,6 +190,16 @@ func (e *EventStats) named() []named {
 	return []named{
 		{"in", e.In}, {"out", e.Out}, {"gaps", e.Gaps}, {"repaired", e.Repaired}, {"lost", e.Lost},
 		{"bad_frames", e.BadFrames}, {"bad_events", e.BadEvents}, {"engine_restarts", e.Restarts},
+	}
+}
+
+func httpCounters(s *httpfeed.Stats) []named {
+	t := &s.Totals
+	return []named{
+		{"frames", s.Frames}, {"bytes", s.Bytes}, {"dropped", s.Dropped}, {"clients_refused", s.Refused}, {"clients_cut", s.Cut},
+		{"events", t.Events}, {"skipped", t.Skipped}, {"after_close", t.AfterClose}, {"announcements", t.Announcements},
+		{"queries", t.Queries}, {"dumps", t.Dumps}, {"bad_queries", t.BadQueries},
+		{"dropped_queries", t.DroppedQueries}, {"void_answers", t.VoidAnswers},
 	}
 }
 

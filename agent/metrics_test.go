@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // Every drop has a counter, and every counter of a pool can be seen.
@@ -22,6 +23,22 @@ func TestEveryNumberOfAPoolIsAMetric(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[blockmgr.Stats]()) {
 		name := f.Tag.Get("json")
 		if f.Type.Kind() != reflect.Struct && !shown[strings.Split(name, ",")[0]] {
+			t.Errorf("%s is not a metric", name)
+		}
+	}
+}
+
+// Every drop of the events over HTTP can be seen.
+func TestEveryNumberOfTheHTTPFeedsIsAMetric(t *testing.T) {
+	shown := map[string]bool{}
+	for _, n := range httpCounters(new(httpfeed.Stats)) {
+		if shown[n.name] {
+			t.Errorf("%s is shown twice", n.name)
+		}
+		shown[n.name] = true
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[httpfeed.FeedStats]()) {
+		if name := f.Tag.Get("json"); !shown[name] {
 			t.Errorf("%s is not a metric", name)
 		}
 	}

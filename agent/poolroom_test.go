@@ -71,7 +71,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 	if maxPools != storage.MaxNamespaces {
 		t.Errorf("%d pools, but a slot table has room for %d namespaces", maxPools, storage.MaxNamespaces)
 	}
-	h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 	var pools []*blockmgr.Pool
 	for i := range maxPools {
 		pools = append(pools, openNumber(t, h, from, i))
@@ -109,7 +109,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 
 // The ranks of one engine come together, and for all of them one namespace goes.
 func TestSessionsOfOneNamespaceMakeRoomOnce(t *testing.T) {
-	h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 	for i := range maxPools {
 		openNumber(t, h, from, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}
@@ -131,7 +131,7 @@ func TestSessionsOfOneNamespaceMakeRoomOnce(t *testing.T) {
 
 // A slot table may be full of namespaces of an earlier agent whose processes live.
 func TestNamespaceThatFindsNoPlaceInATableMakesRoom(t *testing.T) {
-	h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 	openNumber(t, h, from, 0).EndSession(1, nil)
 	from.full = 1
 	openNumber(t, h, from, 1)
@@ -272,7 +272,7 @@ func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	h, from := newEventHub("node", n, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(n), zap.NewNop()), newRealPools(t)
 	for i := range maxPools {
 		openNumber(t, h, from, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}
@@ -281,7 +281,7 @@ func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 	h.BlockStored(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	openNumber(t, h, from, maxPools)
-	if err := o.tap.feed.Load().Attach(source{o.stream}); !errors.Is(err, publisher.ErrClosed) {
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("its feed: %v, want %v", err, publisher.ErrClosed)
 	}
 	if h.ended.Streams.Blocks == 0 || h.ended.Feeds.Announcements == 0 {
@@ -326,7 +326,7 @@ func TestPoolWithAKeptBlockDoesNotMakeRoom(t *testing.T) {
 // and the agent stops all the same.
 func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+		h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 		for i := range maxPools {
 			openNumber(t, h, from, i)
 		}

@@ -8,7 +8,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -77,15 +79,15 @@ type poolEntry struct {
 	left    chan struct{}
 }
 
-// openPool returns the pool of ns, by way of from, and the id that it is
-// published under, after begin has begun a session in it: until then it makes room
+// openPool returns the pool of ns, by way of from, and the stream that it is
+// published as, after begin has begun a session in it: until then it makes room
 // for nobody. Before its first use the pool is made known to the routers:
 // what it recovers from disk is published as it is found. When it cannot be opened
 // then, everything is taken back, so that a refused namespace leaves nothing behind.
 // Later calls ask from too: a pool that has no room tries to get some. Where there
 // are as many pools as there may be, or these have all the room, one that nobody uses
 // makes room.
-func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, uint64, error) {
+func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *consolidator.Stream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), poolRoomTimeout)
 	defer cancel()
 	for placed := false; ; {
@@ -95,15 +97,15 @@ func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*block
 		full := errors.Is(err, blockmgr.ErrNamespaces)
 		switch {
 		case err == nil:
-			return pool, e.stream.Owner().ID, nil
+			return pool, e.stream, nil
 		case full && placed:
-			return nil, 0, refuseForNow("HELLO namespace: %w", err)
+			return nil, nil, refuseForNow("HELLO namespace: %w", err)
 		case !full && !errors.Is(err, errNoRoom):
-			return nil, 0, err
+			return nil, nil, err
 		}
 		placed = placed || full
 		if err := h.makeRoom(ctx, ns.ID(), from); err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
 	}
 }
@@ -177,9 +179,10 @@ func (h *eventHub) leaveEntry(e *poolEntry) {
 // by then: the next one of the namespace has the same id.
 func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, from poolSource) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
-	if h.nats != nil {
-		err = e.attach(h.nats, publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize})
-	}
+	err = e.attach(h.out, publisher.Meta{
+		Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
+		Card: kvevent.ModelCard{HostBytes: h.out.cfg.HostBytes, DiskBytes: h.out.cfg.DiskBytes},
+	})
 	if err == nil {
 		pool, err = from.open(*ns, true)
 	}

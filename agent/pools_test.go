@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -23,6 +24,11 @@ func namespaceNumber(i int) kv.Namespace {
 
 // noSession opens a pool for nobody.
 func noSession(*blockmgr.Pool) error { return nil }
+
+// testOutputs publish on n, if there is one, and keep no checkpoints.
+func testOutputs(n *publisher.NATS) *outputs {
+	return &outputs{cfg: &Config{Events: EventOptions{NoCheckpoints: true}}, nats: n, log: zap.NewNop()}
+}
 
 // fakePools is a source of pools that nobody retires.
 type fakePools func(kv.Namespace) (*blockmgr.Pool, error)
@@ -41,7 +47,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	h := newEventHub("node", n, zap.NewNop())
+	h := newEventHub("node", testOutputs(n), zap.NewNop())
 	ns, broken := namespaceNumber(1), errors.New("no room")
 	var o *ownerStream
 	_, _, err = h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) {
@@ -53,7 +59,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 	if !errors.Is(err, broken) || len(h.poolStreams()) != 0 {
 		t.Errorf("error %v, %d streams: want %v and none", err, len(h.poolStreams()), broken)
 	}
-	if err := o.tap.feed.Load().Attach(source{o.stream}); !errors.Is(err, publisher.ErrClosed) {
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("the feed of the refused pool: got error %v, want %v", err, publisher.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
@@ -67,7 +73,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 // and shares its fate.
 func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
 	for _, want := range []error{nil, errors.New("no room")} {
-		h := newEventHub("node", nil, zap.NewNop())
+		h := newEventHub("node", testOutputs(nil), zap.NewNop())
 		ns, began, goOn := namespaceNumber(1), make(chan struct{}), make(chan struct{})
 		var sessions sync.WaitGroup
 		sessions.Go(func() {
@@ -102,12 +108,15 @@ func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
 // A pool without room, or one that gave its room up, looks for some whenever a
 // session begins.
 func TestEverySessionAsksForItsPool(t *testing.T) {
-	h := newEventHub("node", nil, zap.NewNop())
+	h := newEventHub("node", testOutputs(nil), zap.NewNop())
 	ns, asked, pool := namespaceNumber(1), 0, new(blockmgr.Pool)
 	for range 3 {
-		got, id, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil }), noSession)
-		if got != pool || id != poolID("node", ns.ID()) || err != nil {
-			t.Errorf("got pool %p with id %d, error %v", got, id, err)
+		got, stream, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil }), noSession)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id := stream.Owner().ID; got != pool || id != poolID("node", ns.ID()) {
+			t.Errorf("got pool %p with id %d", got, id)
 		}
 	}
 	if asked != 3 || len(h.poolStreams()) != 1 {
@@ -192,13 +201,13 @@ func TestRankErrorsSayWhoseTheyAre(t *testing.T) {
 	}
 	n.Close()
 	hello := helloOf(1)
-	_, err = newEventHub("node", n, zap.NewNop()).startRank(&hello, 1)
+	_, err = newEventHub("node", testOutputs(n), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), rankEngine{})
 	if err == nil || refusalOf(err).code != proto.CodeInternal {
 		t.Errorf("feed: got error %v, want %s", err, proto.CodeInternal)
 	}
 	hello.EventsEndpoint = "carrier pigeon"
 	hello.Namespace.BlockSize = 1 << 20
-	_, err = newEventHub("node", nil, zap.NewNop()).startRank(&hello, 1)
+	_, err = newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), rankEngine{})
 	if err == nil || refusalOf(err).code != proto.CodeRange {
 		t.Errorf("endpoint: got error %v, want %s", err, proto.CodeRange)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -16,38 +17,33 @@ import (
 // for as long as its session lives.
 type rankStream struct {
 	*ownerStream
-	hub    *eventHub
-	rank   *consolidator.Rank // nil when the engine publishes no events
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	once   sync.Once
+	hub     *eventHub
+	engine  rankEngine
+	rank    *consolidator.Rank // nil when the engine publishes no events
+	reaches []*reach
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	once    sync.Once
 }
 
-// startRank follows the engine that said hello, a member of the pool with id
-// pool. An engine without events is announced all the same, so that routers
+// rankEngine is what the engine of a rank can be asked.
+type rankEngine struct {
+	// cached are the hashes of what it has on its device; see session.cachedHashes.
+	cached func(context.Context) ([]kv.EngineHash, error)
+	// gauges are what it said last of how it stands.
+	gauges func() (engineGauges, bool)
+}
+
+// startRank follows the engine that said hello, a member of the pool that pool is
+// the stream of. An engine without events is announced all the same, so that routers
 // credit it with the pool's blocks. stop must be called. The error is a refusal
 // when the engine's endpoints are bad, and else the agent's own.
-func (h *eventHub) startRank(hello *proto.Hello, pool uint64) (*rankStream, error) {
+func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engine rankEngine) (*rankStream, error) {
 	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
-	log := h.log.With(zap.Stringer("worker", w))
-	r := &rankStream{ownerStream: h.newStream(kv.WorkerOwner(w)), hub: h, cancel: func() {}}
-	if hello.EventsEndpoint != "" {
-		var err error
-		r.rank, err = consolidator.NewRank(consolidator.RankConfig{
-			Worker: w, BlockSize: int(hello.Namespace.BlockSize),
-			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
-			Log: log,
-		}, r.stream)
-		if err != nil {
-			return nil, refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
-		}
-	}
-	if h.nats != nil {
-		ns := &hello.Namespace
-		meta := publisher.Meta{Pool: pool, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize}
-		if err := r.attach(h.nats, meta); err != nil {
-			return nil, err
-		}
+	r := &rankStream{ownerStream: h.newStream(kv.WorkerOwner(w)), hub: h, engine: engine, cancel: func() {}}
+	if err := r.open(w, hello, pool); err != nil {
+		r.closeOutputs()
+		return nil, err
 	}
 	h.mu.Lock()
 	h.ranks[r] = struct{}{}
@@ -57,11 +53,48 @@ func (h *eventHub) startRank(hello *proto.Hello, pool uint64) (*rankStream, erro
 		ctx, r.cancel = context.WithCancel(context.Background())
 		r.wg.Go(func() {
 			if err := r.rank.Run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("the engine's events cannot be followed", zap.String("endpoint", hello.EventsEndpoint), zap.Error(err))
+				h.log.Error("the engine's events cannot be followed", zap.Stringer("worker", w),
+					zap.String("endpoint", hello.EventsEndpoint), zap.Error(err))
 			}
 		})
 	}
 	return r, nil
+}
+
+// open makes the rank and what tells of it.
+func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.Stream) error {
+	out := r.hub.out
+	toDynamo, err := out.reachDynamo(w)
+	if err != nil {
+		return err
+	}
+	toZMQ := out.reachZMQ(w, hello)
+	for _, one := range []*reach{toDynamo, toZMQ} {
+		if one != nil {
+			r.reaches = append(r.reaches, one)
+		}
+	}
+	ns := &hello.Namespace
+	if hello.EventsEndpoint != "" {
+		cfg := consolidator.RankConfig{
+			Worker: w, BlockSize: int(ns.BlockSize),
+			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
+			FullReports: out.cfg.Events.FullReports, Checkpoint: out.cfg.checkpoint(w), Cached: r.engine.cached,
+			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
+		}
+		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
+			return refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
+		}
+	}
+	for _, one := range r.reaches {
+		if err := one.join(out, r.stream, pool); err != nil {
+			return err
+		}
+	}
+	return r.attach(out, publisher.Meta{
+		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
+		Card: kvevent.ModelCard{Silent: hello.EventsEndpoint == ""},
+	})
 }
 
 // stats are the rank's counters; zero for an engine without events.
@@ -80,9 +113,16 @@ func (r *rankStream) stop() {
 		r.wg.Wait()
 		r.stream.Clear()
 		r.stream.Flush()
-		r.hub.closeStream(r.ownerStream)
+		r.closeOutputs()
 		r.hub.forget(r)
 	})
+}
+
+func (r *rankStream) closeOutputs() {
+	for _, one := range r.reaches {
+		one.close()
+	}
+	r.hub.closeStream(r.ownerStream)
 }
 
 // forget keeps the totals of a rank that has ended.
@@ -105,4 +145,28 @@ func (h *eventHub) live(sum *EventTotals) (ranks []*rankStream, pools []*ownerSt
 		ranks = append(ranks, r)
 	}
 	return ranks, h.poolStreamsLocked()
+}
+
+// loadSources are the owners whose load can be told.
+func (h *eventHub) loadSources() []loadSource {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sources := make([]loadSource, 0, len(h.ranks)+len(h.pools))
+	for r := range h.ranks {
+		sources = append(sources, loadSource{publisher: r.publisherID(), owner: r.stream.Owner(), gauges: r.engine.gauges})
+	}
+	for _, e := range h.pools {
+		select {
+		case <-e.opened:
+		default:
+			continue
+		}
+		if e.pool != nil {
+			sources = append(sources, loadSource{
+				publisher: e.publisherID(), owner: e.stream.Owner(),
+				pool: e.pool.Stats, blockBytes: uint64(e.pool.SlotBytes()),
+			})
+		}
+	}
+	return sources
 }

@@ -118,9 +118,6 @@ func (r *reporter) allow(now time.Time) {
 	r.allowed = int(n)
 }
 
-// takeStats counts what a scheduler reports.
-func (s *session) takeStats(m *proto.Stats) error { return s.reports.take(m, time.Now()) }
-
 // close says that the connection has ended.
 func (r *reporter) close() {
 	r.reports.mu.Lock()

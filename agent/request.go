@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -26,6 +27,8 @@ func (n requestName) String() string {
 type request struct {
 	requestName
 	root blockmgr.Root
+	// says is what a format that carries tokens has to say of the request's blocks.
+	says consolidator.TokenIdentity
 	// blocks are the request's complete blocks; it only grows, so that a slice of
 	// it may be read by others. tail holds the tokens after them, fewer than one
 	// block. tokens counts all of them.
@@ -74,10 +77,15 @@ type chain struct {
 	ns        kv.NamespaceID
 	blockSize int
 	identify  *blockmgr.Identifier
+	// tokens is told the tokens of every block, if there is one to tell.
+	tokens func() consolidator.TokenSink
 }
 
-func newChain(ns *kv.Namespace) *chain {
-	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier()}
+// nobodysTokens are tokens that nobody is told.
+func nobodysTokens() consolidator.TokenSink { return nil }
+
+func newChain(ns *kv.Namespace, tokens func() consolidator.TokenSink) *chain {
+	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier(), tokens: tokens}
 }
 
 // open begins a request without tokens.
@@ -85,6 +93,7 @@ func (c *chain) open(m *proto.Open) *request {
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
 		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
+		says:        consolidator.TokenIdentity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
 		offers:      math.MaxUint32,
 		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),
@@ -110,6 +119,9 @@ func (c *chain) complete(r *request) {
 		r.blocks = append(r.blocks, c.identify.First(r.root, r.tail))
 	} else {
 		r.blocks = append(r.blocks, c.identify.Next(&r.blocks[n-1], r.tail))
+	}
+	if sink := c.tokens(); sink != nil {
+		sink.BlockTokens(r.blocks[len(r.blocks)-1].Seq, r.tail, r.says)
 	}
 	r.tail = r.tail[:0]
 }

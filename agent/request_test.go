@@ -42,7 +42,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 			Salt: rapid.StringN(0, 3, -1).Draw(t, "salt"),
 		}
 		tokens := rapid.SliceOfN(rapid.Uint32(), 0, 60).Draw(t, "tokens")
-		c := newChain(&ns)
+		c := newChain(&ns, nobodysTokens)
 		r := c.open(m)
 		for rest := tokens; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
@@ -60,7 +60,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 
 func TestTokensAreBounded(t *testing.T) {
 	ns := testNamespace()
-	s := &session{chain: newChain(&ns), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, limits: sessionLimits{requests: 10}}
+	s := &session{chain: newChain(&ns, nobodysTokens), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, limits: sessionLimits{requests: 10}}
 	if err := s.open(&proto.Open{Request: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		return nil
 	}
 	s.noteWelcomed(sess)
+	sess.lists.open()
 	stop := make(chan struct{})
 	var tellers sync.WaitGroup
 	tellers.Go(func() { sess.sched.watch(stop) })
@@ -76,11 +77,12 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
 		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, proto.RoleScheduler),
-		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace),
+		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.hub.out.tokenSink),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
 		workers: make(map[*workerLink]struct{}), procs: []*process{p}, enlisted: map[blockmgr.Process]struct{}{p.id: {}},
 	}
+	sess.lists = newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) })
 	if err := s.reserve(sess); err != nil {
 		cancel()
 		return nil, 0, err
@@ -139,7 +141,7 @@ func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 
 // furnish opens what a session uses: its pool, its link and its event stream.
 func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	pool, id, err := s.hub.openPool(&h.Namespace, nodePools{s.room, s.manager}, func(pool *blockmgr.Pool) error {
+	pool, stream, err := s.hub.openPool(&h.Namespace, nodePools{s.room, s.manager}, func(pool *blockmgr.Pool) error {
 		s.formers.settle(pool)
 		return pool.BeginSession(sess.id, sess.engine.id)
 	})
@@ -147,11 +149,11 @@ func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (u
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
-	if sess.rank, err = s.hub.startRank(h, id); err != nil {
+	if sess.rank, err = s.hub.startRank(h, stream, rankEngine{sess.cachedHashes, sess.gauges}); err != nil {
 		pool.EndSession(sess.id, nil)
 		return 0, err
 	}
-	return id, nil
+	return stream.Owner().ID, nil
 }
 
 // remove gives up the session's place.

@@ -48,6 +48,8 @@ type session struct {
 	formers   *formerSessions
 	cache     *cacheCounters
 	reports   *reporter     // of the scheduler's connection
+	lists     *cachedLists  // of what the engine has cached on its device
+	stand     gaugeBox      // what STATS last said of now
 	done      chan struct{} // closed when the session has ended and its place is free
 	answered  chan struct{} // closed after that, when its BYE, if there was one, has its OK
 
@@ -91,7 +93,7 @@ type sessionLimits struct {
 
 // sessionCounters count over all sessions.
 type sessionCounters struct {
-	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets atomic.Uint64
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped atomic.Uint64
 }
 
 // find is the request that a frame names.

@@ -6,7 +6,9 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // EventStats count the node's events. In counts what engines and pools said,
@@ -34,6 +36,9 @@ type StreamStats struct {
 	Health      kvevent.Health `json:"health"`
 	// Dropped are blocks that were not applied, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
+	// Rank are the counters of the worker rank that the stream is of; nil for a pool
+	// and for an engine without events.
+	Rank *consolidator.RankStats `json:"rank,omitempty"`
 }
 
 // PoolStats describe one pool.
@@ -91,7 +96,9 @@ type Stats struct {
 	Node    string        `json:"node"`
 	Events  EventStats    `json:"events"`
 	Streams []StreamStats `json:"streams"`
-	Pools   []PoolStats   `json:"pools"`
+	// HTTP counts what the clients of the events over HTTP got.
+	HTTP  httpfeed.Stats `json:"http"`
+	Pools []PoolStats    `json:"pools"`
 	// Retired are the pools that made room for other namespaces, or are about to: what
 	// these and Pools have counted never adds up to less than before.
 	Retired  blockmgr.Retired `json:"retired"`
@@ -101,8 +108,9 @@ type Stats struct {
 	Connectors []ConnectorStats `json:"connectors"`
 	Cache      CacheStats       `json:"cache"`
 	// Space is as of the last look, at most ten seconds ago.
-	Space  SpaceStats  `json:"space"`
-	Totals EventTotals `json:"totals"`
+	Space   SpaceStats  `json:"space"`
+	Totals  EventTotals `json:"totals"`
+	Outputs OutputStats `json:"outputs"`
 	// Quiet: nothing that somebody asked for is pending anywhere in the agent. Checks
 	// of blocks that were found at the start (Stats.Unverified) are not waited for.
 	Quiet bool `json:"quiet"`
@@ -118,6 +126,9 @@ func (a *Agent) Stats() Stats {
 		ps := PoolStats{Pool: poolID(a.cfg.Node, p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
 		s.Quiet = s.Quiet && p.Idle()
 		s.Pools = append(s.Pools, ps)
+	}
+	if a.out.http != nil {
+		s.HTTP = a.out.http.Stats()
 	}
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
@@ -139,15 +150,20 @@ func (h *eventHub) snapshot(s *Stats) (repairing bool) {
 		rs := r.stats()
 		s.Totals.Ranks.Add(rs)
 		s.Totals.addStream(r.ownerStream)
-		s.Streams = append(s.Streams, r.describe(rs.Dropped))
+		d := r.describe(rs.Dropped)
+		if r.rank != nil {
+			d.Rank = &rs
+		}
+		s.Streams = append(s.Streams, d)
 	}
 	sum := &s.Totals.Ranks
 	slices.SortFunc(s.Streams, func(a, b StreamStats) int { return cmp.Compare(a.Owner, b.Owner) })
 	s.Events = EventStats{
-		In: sum.Events + h.pool.Load(), Out: h.out.Load(),
+		In: sum.Events + h.pool.Load(), Out: h.out.events.Load(),
 		Gaps: sum.Gaps, Repaired: sum.Repaired, Lost: sum.Lost,
 		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
 	}
+	s.Outputs = h.out.stats(ranks)
 	return sum.Repairing
 }
 
@@ -160,8 +176,8 @@ func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
 	if s.Dropped == nil {
 		s.Dropped = map[string]uint64{}
 	}
-	if f := o.tap.feed.Load(); f != nil {
-		s.PublisherID = hex16(f.PublisherID())
+	if id := o.publisherID(); id != 0 {
+		s.PublisherID = hex16(id)
 	}
 	return s
 }

@@ -23,7 +23,7 @@ func (t *EventTotals) add(o *EventTotals) {
 // addStream adds what a stream and its feed count.
 func (t *EventTotals) addStream(o *ownerStream) {
 	t.Streams.Add(o.stream.Stats())
-	if f := o.tap.feed.Load(); f != nil {
+	if f := o.nats.Load(); f != nil {
 		t.Feeds.Add(f.Stats())
 	}
 }

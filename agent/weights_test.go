@@ -112,7 +112,7 @@ func TestEmptyPoolsMakeRoomFirst(t *testing.T) {
 
 // A pool that has been opened for a session makes no room before that has begun.
 func TestPoolWhoseSessionIsAboutToBeginDoesNotMakeRoom(t *testing.T) {
-	h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 	for i := range maxPools - 1 {
 		openNumber(t, h, from, i)
 	}
@@ -132,7 +132,7 @@ func TestPoolWhoseSessionIsAboutToBeginDoesNotMakeRoom(t *testing.T) {
 // A place in the slot tables that does not become free costs one namespace its blocks,
 // not all of them.
 func TestTablesThatStayFullCostOneNamespace(t *testing.T) {
-	h, from := newEventHub("node", nil, zap.NewNop()), newRealPools(t)
+	h, from := newEventHub("node", testOutputs(nil), zap.NewNop()), newRealPools(t)
 	for i := range 3 {
 		openNumber(t, h, from, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}

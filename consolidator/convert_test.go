@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -20,6 +21,8 @@ import (
 //	batch [rank=N] [bad=N]    one engine event per input line (see parseEvent),
 //	                          and N that could not be decoded
 //	lost, restarted           what the sequencer tells
+//	listed [1 2 ...]          a loss made up for with the engine's list
+//	wait DURATION             the clock moves on
 //	stats                     counters and health
 //
 // The block size is 2, the rank 0 and the table holds 16 blocks. The engine is
@@ -31,6 +34,8 @@ func TestConversionScripts(t *testing.T) {
 		count := new(counters)
 		c := newConverter(s, kv.Worker{ID: 7}, 2, 16, count)
 		c.fullReports = true
+		now := time.Unix(1000, 0)
+		c.now = func() time.Time { return now }
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "batch":
@@ -53,9 +58,32 @@ func TestConversionScripts(t *testing.T) {
 				c.lost()
 			case "restarted":
 				c.restarted()
+			case "listed":
+				var list []kv.EngineHash
+				for _, a := range d.CmdArgs {
+					n, err := strconv.ParseUint(a.Key, 10, 64)
+					if err != nil {
+						d.Fatalf(t, "%v", err)
+					}
+					list = append(list, kv.EngineHash(n))
+				}
+				c.listed(list)
+			case "wait":
+				pause, err := time.ParseDuration(d.CmdArgs[0].Key)
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				now = now.Add(pause)
+				c.tick()
 			case "stats":
 				stats := count.snapshot()
 				out := fmt.Sprintf("health=%s known=%d reannounced=%d", s.Status().Health, stats.Known, stats.Reannounced)
+				if stats.Parked > 0 {
+					out += fmt.Sprintf(" parked=%d spliced=%d waiting=%t", stats.Parked, stats.Spliced, stats.ParkedBytes > 0)
+				}
+				if stats.Unlisted > 0 {
+					out += fmt.Sprintf(" unlisted=%d", stats.Unlisted)
+				}
 				for _, k := range slices.Sorted(maps.Keys(stats.Dropped)) {
 					out += fmt.Sprintf(" %s=%d", k, stats.Dropped[k])
 				}

@@ -9,12 +9,12 @@ import (
 // joins the last change when that stores the block's parent as its last block.
 func (s *Stream) pendStoredLocked(t kv.Tier, h kv.SequenceHash, at *resident) {
 	s.boundPendingLocked()
-	if c := s.lastPendingLocked(kvevent.Stored, t); c != nil && at.hasParent && s.stored[len(s.stored)-1].Hash == at.parent {
+	if c := s.lastPendingLocked(kvevent.Stored, t); c != nil && at.hasParent() && s.stored[len(s.stored)-1].Hash == at.parent {
 		c.n++
 	} else {
 		s.pending = append(s.pending, change{
 			kind: kvevent.Stored, tier: t,
-			parent: at.parent, hasParent: at.hasParent, start: at.position,
+			parent: at.parent, hasParent: at.hasParent(), start: at.position(),
 			from: len(s.stored), n: 1,
 		})
 	}
@@ -81,8 +81,8 @@ func (s *Stream) flushLocked() {
 		s.stats.Blocks += uint64(c.n)
 		s.events = append(s.events, e)
 	}
-	if s.sink != nil {
-		s.sink.Publish(s.events)
+	for _, sink := range s.sinks {
+		sink.Publish(s.events)
 	}
 	clear(s.events)
 	s.resetPendingLocked()

@@ -34,8 +34,8 @@ type RankConfig struct {
 	// FullReports says that requests of this engine ask for full cache reports
 	// (vLLM's kv_cache_report_mode=full); see the package comment.
 	FullReports bool
-	// MaxBlocks bounds the rank's table of engine blocks (40 bytes each and the
-	// map's overhead); default 8 Mi.
+	// MaxBlocks bounds the rank's table of engine blocks (25 bytes each, and 38 in the
+	// stream); default 8 Mi.
 	MaxBlocks int
 	// ReceiveHWM is how many live messages libzmq may queue; default 100,000.
 	ReceiveHWM int
@@ -44,6 +44,27 @@ type RankConfig struct {
 	IdleProbe time.Duration
 	// ReplayTimeout is how long to wait for each reply of a replay; default 2 s.
 	ReplayTimeout time.Duration
+	// Checkpoint is a file in which the rank keeps what it knows, on a tmpfs
+	// best: it is written anew, at most every CheckpointEvery (default 500 ms), when
+	// something has changed, and when Run ends; it costs as much again as the rank's
+	// tables while it is written. Run begins with what it finds there and asks the
+	// engine for what has happened since; until the engine has shown that it is the
+	// same, the stream is degraded. It is removed when the engine restarts. Empty:
+	// none.
+	Checkpoint      string
+	CheckpointEvery time.Duration
+	// Cached asks for the hashes of all blocks that the engine has in its device
+	// cache now. It is called in Run's goroutine after a loss that replay could not
+	// repair, and gets ReplayTimeout for it; an error, or more than MaxBlocks hashes,
+	// means that the loss makes everything unknown. Nil: nobody knows.
+	Cached func(ctx context.Context) ([]kv.EngineHash, error)
+	// Tokens is told the tokens of each block that the rank learns of from an event,
+	// under the stream's lock; nil: nobody wants them. Blocks from a checkpoint have
+	// none.
+	Tokens TokenSink
+	// Raw gets the payload of each batch that is applied, lent, in order and in Run's
+	// goroutine; nil: nobody wants them.
+	Raw func(payload []byte)
 	// Log receives one line a second at most about what goes wrong; nil: none.
 	Log *zap.Logger
 }
@@ -61,6 +82,10 @@ const (
 	maxHeldBytes  = 64 << 20
 	// framesPerTurn bounds how much is received between two flushes.
 	framesPerTurn = 256
+	// listGrace is how long after the engine's list has come a store may be one that
+	// the list includes. listPause separates failed attempts to get a list.
+	listGrace = time.Second
+	listPause = 5 * time.Second
 )
 
 // Validate checks the fields; the error names the first bad one.
@@ -74,6 +99,9 @@ func (c *RankConfig) Validate() error {
 	if c.EventsEndpoint == "" {
 		return errors.New("rank events endpoint: must not be empty")
 	}
+	if c.MaxBlocks > maxDenseEntries {
+		return fmt.Errorf("rank max blocks: %d is not in 0..%d", c.MaxBlocks, maxDenseEntries)
+	}
 	for _, f := range []struct {
 		name string
 		v    int64
@@ -82,6 +110,7 @@ func (c *RankConfig) Validate() error {
 		{"receive hwm", int64(c.ReceiveHWM)},
 		{"idle probe", int64(c.IdleProbe)},
 		{"replay timeout", int64(c.ReplayTimeout)},
+		{"checkpoint interval", int64(c.CheckpointEvery)},
 	} {
 		if f.v < 0 {
 			return fmt.Errorf("rank %s: %d is negative", f.name, f.v)
@@ -103,6 +132,9 @@ func (c *RankConfig) setDefaults() {
 	if c.ReplayTimeout == 0 {
 		c.ReplayTimeout = defaultTimeout
 	}
+	if c.CheckpointEvery == 0 {
+		c.CheckpointEvery = defaultCheckpointEvery
+	}
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
@@ -119,6 +151,10 @@ type Rank struct {
 	conv    *converter
 	decoder kvevent.Decoder
 	batch   kvevent.EngineBatch
+	file    *checkpointFile
+	ctx     context.Context // Run's
+	// noList is until when the engine's list is not asked for again.
+	noList time.Time
 }
 
 // NewRank returns a rank that writes to s, which must be the stream of
@@ -134,7 +170,10 @@ func NewRank(cfg RankConfig, s *Stream) (*Rank, error) {
 	r := &Rank{cfg: cfg, stream: s}
 	r.log = newLimitedLog(cfg.Log.With(zap.Stringer("worker", cfg.Worker), zap.String("events", cfg.EventsEndpoint)))
 	r.conv = newConverter(s, cfg.Worker, cfg.BlockSize, cfg.MaxBlocks, &r.count)
-	r.conv.fullReports = cfg.FullReports
+	r.conv.fullReports, r.conv.tokens = cfg.FullReports, cfg.Tokens
+	r.file = newCheckpointFile(cfg.Checkpoint, cfg.CheckpointEvery, &r.count, func(err error) {
+		r.log.warn("checkpoint not written", zap.Error(err))
+	})
 	return r, nil
 }
 
@@ -161,9 +200,17 @@ func (r *Rank) Run(ctx context.Context) error {
 		heldBytes:  maxHeldBytes,
 		recent:     recentBatches,
 	}, r, &r.count, time.Now())
+	r.ctx = ctx
+	state := func(dst []byte) []byte {
+		st := seq.state()
+		return r.conv.appendCheckpoint(dst, r.cfg.Worker, &st)
+	}
+	r.restore(seq)
+	defer func() { r.file.finish(r.conv.version, state) }()
 	for {
 		r.advance(seq, socks)
-		ready, err := socks.wait(seq.wake())
+		r.file.save(time.Now(), r.conv.version, state)
+		ready, err := socks.wait(r.wake(seq))
 		if err != nil {
 			return fmt.Errorf("rank %s: %w", r.cfg.Worker, err)
 		}
@@ -180,10 +227,22 @@ func (r *Rank) Run(ctx context.Context) error {
 	}
 }
 
+// wake is when the rank must do something even if nothing arrives; zero: never.
+func (r *Rank) wake(seq *sequencer) time.Time {
+	wake := seq.wake()
+	for _, at := range []time.Time{r.file.due(r.conv.version), r.conv.wake()} {
+		if !at.IsZero() && (wake.IsZero() || at.Before(wake)) {
+			wake = at
+		}
+	}
+	return wake
+}
+
 // advance does what the sequencer wants done now.
 func (r *Rank) advance(seq *sequencer, socks *sockets) {
 	now := time.Now()
 	seq.tick(now)
+	r.conv.tick()
 	if start, due := seq.request(now); due {
 		if err := socks.ask(start); err != nil {
 			r.log.warn("replay request failed", zap.Uint64("start", start), zap.Error(err))
@@ -258,17 +317,8 @@ func (r *Rank) apply(payload []byte) bool {
 		r.log.warn("engine event ignored", zap.Error(err))
 	}
 	r.conv.apply(&r.batch)
+	if r.cfg.Raw != nil {
+		r.cfg.Raw(payload)
+	}
 	return true
-}
-
-// restarted implements batchTarget.
-func (r *Rank) restarted() {
-	r.log.warn("engine restarted: its blocks are forgotten")
-	r.conv.restarted()
-}
-
-// lost implements batchTarget.
-func (r *Rank) lost() {
-	r.log.warn("engine events lost beyond replay: its blocks are forgotten")
-	r.conv.lost()
 }

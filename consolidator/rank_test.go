@@ -180,7 +180,7 @@ func TestRankClearsWhatTheHistoryNoLongerHolds(t *testing.T) {
 	// event hangs on a block from before the loss.
 	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 140, 1)}, {storedEvent(0, 150, 1)}, {storedEvent(0, 500, 4)}}))
 	s := r.Stats()
-	if s.Lost != 1 || s.Gaps != 1 || s.Dropped["unknown_parent"] != 1 {
+	if s.Lost != 1 || s.Gaps != 1 || s.Parked != 1 {
 		t.Errorf("stats %+v", s)
 	}
 	if h := r.stream.Status().Health; h != kvevent.HealthDegraded {

@@ -48,6 +48,7 @@ func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
 			return
 		}
 		s.verified = true
+		s.out.continued()
 		return
 	}
 	if seq < s.next {
@@ -107,11 +108,12 @@ func (s *sequencer) replayFailed(now time.Time) {
 	switch {
 	case !s.closeGap(now):
 		s.retryOrLose(now)
-	case s.suspect:
-		// Nobody can tell whether the engine is the same: go by the numbers.
+	case s.suspect && len(s.held.frames) > 0:
+		// Frames come, and nobody can tell whether the engine is the same: go by the
+		// numbers.
 		s.suspect = false
 	default:
-		s.suspect = s.served
+		s.suspect = s.suspect || s.served
 	}
 	s.drainIfFollowing(now)
 }

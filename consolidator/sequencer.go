@@ -39,6 +39,9 @@ type batchTarget interface {
 	restarted()
 	// lost: batches are missing before the next one applied.
 	lost()
+	// continued: the engine has shown that its last batch is the one that was applied
+	// last.
+	continued()
 }
 
 type phase uint8
@@ -108,6 +111,39 @@ func newSequencer(cfg sequencerConfig, out batchTarget, count *counters, now tim
 	s.held.maxFrames, s.held.maxBytes = cfg.heldFrames, cfg.heldBytes
 	s.activity(now)
 	return s
+}
+
+// sequencerState is what a sequencer has to remember to go on later.
+type sequencerState struct {
+	next, lastLive uint64
+	hasLive        bool
+	recent         []applied // in any order
+}
+
+// state returns what restore needs.
+func (s *sequencer) state() sequencerState {
+	st := sequencerState{next: s.next, lastLive: s.lastLive, hasLive: s.hasLive}
+	for _, e := range s.recent.entries {
+		if e.after != 0 {
+			st.recent = append(st.recent, e)
+		}
+	}
+	return st
+}
+
+// restore goes on where another sequencer was. Whether the engine is still the
+// same is unknown: the history is asked at once, and live frames wait for it.
+func (s *sequencer) restore(now time.Time, st sequencerState) {
+	s.next, s.lastLive, s.hasLive = st.next, st.lastLive, st.hasLive
+	for _, e := range st.recent {
+		s.recent.entries[(e.after-1)%uint64(len(s.recent.entries))] = applied{after: e.after, sum: e.sum}
+	}
+	if s.cfg.replay {
+		// An engine that answers without our last batch is another one, even if
+		// there was no occasion to see that the old one kept a history.
+		s.served, s.suspect = true, true
+		s.ask(now)
+	}
 }
 
 // live takes a frame from the live stream and owns its payload from then on.

@@ -28,6 +28,7 @@ func (t *tape) apply(payload []byte) bool {
 
 func (t *tape) restarted() { t.out.WriteString("RESTARTED\n") }
 func (t *tape) lost()      { t.out.WriteString("LOST\n") }
+func (t *tape) continued() {}
 
 func (t *tape) take() string {
 	defer t.out.Reset()

@@ -8,11 +8,17 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// placed is a resident (block, tier) pair of a snapshot.
-type placed struct {
-	hash kv.SequenceHash
-	resident
-	tier kv.Tier
+// Snapshot flushes, and returns everything the owner holds as stored events
+// with ids from 1, together with the id of the last event it includes and the
+// digest after it. Across all tiers a parent stands before its children. The
+// events are the caller's. The lock is held while the table is copied, not
+// while it is put into order.
+func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
+	s.mu.Lock()
+	s.flushLocked()
+	table, last, digest := s.table.clone(), s.lastID, s.digest
+	s.mu.Unlock()
+	return snapshotEvents(s.owner, table), last, digest
 }
 
 // tierHash names a block in one tier.
@@ -21,68 +27,96 @@ type tierHash struct {
 	hash kv.SequenceHash
 }
 
-// Snapshot flushes, and returns everything the owner holds as stored events
-// with ids from 1, together with the id of the last event it includes and the
-// digest after it. Across all tiers a parent stands before its children. The
-// events are the caller's. The lock is held while the table is copied, not
-// while it is sorted.
-func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
-	pairs, last, digest := s.copyPairs()
-	slices.SortFunc(pairs, func(a, b placed) int {
+// chainHead is the first block of an event of a snapshot.
+type chainHead struct {
+	tierHash
+	position, slot uint32
+}
+
+// chains are the events of a snapshot in the making: heads, and for each block
+// in a tier the slot of the one that follows it in its event plus one, 0 for none.
+type chains struct {
+	table *dense[resident]
+	heads []chainHead
+	next  [kv.NumTiers][]uint32
+	pairs int
+}
+
+// snapshotEvents builds events of everything in table. Each block but the head of
+// an event follows its parent. A block is a head when its parent is not in its
+// tier, when a sibling with a lower hash follows the parent, or when an event is
+// full. Heads come in order of position, so that every parent, which lies one
+// position lower, was emitted with an earlier head.
+func snapshotEvents(owner kv.Owner, table *dense[resident]) []kvevent.RouterEvent {
+	c := chains{table: table}
+	for slot := range table.used {
+		if table.at(slot).refs != 0 { // not a free slot
+			c.add(slot)
+		}
+	}
+	slices.SortFunc(c.heads, func(a, b chainHead) int {
 		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.tier, b.tier), cmp.Compare(a.hash, b.hash))
 	})
-	return chainPairs(s.owner, pairs), last, digest
-}
-
-func (s *Stream) copyPairs() (pairs []placed, last, digest uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.flushLocked()
-	pairs = make([]placed, 0, s.pairs)
-	for h, r := range s.table {
-		for _, t := range kv.Tiers {
-			if r.refs[t] > 0 {
-				pairs = append(pairs, placed{hash: h, resident: r, tier: t})
-			}
+	events := make([]kvevent.RouterEvent, 0, len(c.heads))
+	blocks := make([]kvevent.StoredBlock, 0, c.pairs)
+	for _, head := range c.heads {
+		r := table.at(head.slot)
+		first := len(blocks)
+		for slot := head.slot + 1; slot != 0; slot = c.follower(head.tier, slot-1) {
+			blocks = append(blocks, kvevent.StoredBlock{
+				Hash: kv.SequenceHash(table.key(slot - 1)), Local: table.at(slot - 1).local,
+			})
 		}
-	}
-	return pairs, s.lastID, s.digest
-}
-
-// chainPairs builds events of pairs, which are sorted by position. Each block
-// but the head of an event follows its parent. A block is a head when its parent
-// is not in its tier, when a sibling follows the parent already, or when an event
-// is full. Heads come in order of position, so that every parent, which lies one
-// position lower, was emitted with an earlier head.
-func chainPairs(owner kv.Owner, pairs []placed) []kvevent.RouterEvent {
-	index := make(map[tierHash]int, len(pairs))
-	for i, p := range pairs {
-		index[tierHash{p.tier, p.hash}] = i
-	}
-	follower := make(map[tierHash]int, len(pairs))
-	var heads []int
-	for i, p := range pairs {
-		parent := tierHash{p.tier, p.parent}
-		at, inTier := index[parent]
-		_, taken := follower[parent]
-		follows := p.hasParent && inTier && !taken && pairs[at].position+1 == p.position
-		if !follows || p.position%maxEventBlocks == 0 {
-			heads = append(heads, i)
-			continue
-		}
-		follower[parent] = i
-	}
-	events := make([]kvevent.RouterEvent, 0, len(heads))
-	for _, i := range heads {
-		head := pairs[i]
-		e := kvevent.RouterEvent{
+		events = append(events, kvevent.RouterEvent{
 			Owner: owner, Tier: head.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored,
-			Parent: head.parent, HasParent: head.hasParent, StartPosition: head.position, HasStart: true,
-		}
-		for ok := true; ok; i, ok = follower[tierHash{head.tier, pairs[i].hash}] {
-			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: pairs[i].hash, Local: pairs[i].local})
-		}
-		events = append(events, e)
+			Parent: r.parent, HasParent: r.hasParent(), StartPosition: head.position, HasStart: true,
+			Blocks: blocks[first:len(blocks):len(blocks)],
+		})
 	}
 	return events
+}
+
+// add gives the block in a slot its place in each of its tiers.
+func (c *chains) add(slot uint32) {
+	r := c.table.at(slot)
+	parent, follows := uint32(0), r.hasParent() && r.position()%maxEventBlocks != 0
+	if follows {
+		parent, follows = c.table.find(uint64(r.parent))
+		follows = follows && c.table.at(parent).position()+1 == r.position()
+	}
+	for _, t := range kv.Tiers {
+		if r.refs.of(t) == 0 {
+			continue
+		}
+		c.pairs++
+		if !follows || c.table.at(parent).refs.of(t) == 0 {
+			c.addHead(t, slot)
+			continue
+		}
+		if c.next[t] == nil {
+			c.next[t] = make([]uint32, c.table.used)
+		}
+		switch sibling := c.next[t][parent]; {
+		case sibling == 0:
+			c.next[t][parent] = slot + 1
+		case c.table.key(sibling-1) < c.table.key(slot):
+			c.addHead(t, slot)
+		default:
+			c.addHead(t, sibling-1)
+			c.next[t][parent] = slot + 1
+		}
+	}
+}
+
+func (c *chains) addHead(t kv.Tier, slot uint32) {
+	h := kv.SequenceHash(c.table.key(slot))
+	c.heads = append(c.heads, chainHead{tierHash{t, h}, c.table.at(slot).position(), slot})
+}
+
+// follower is the slot of the block after that in slot, plus one; 0: none.
+func (c *chains) follower(t kv.Tier, slot uint32) uint32 {
+	if c.next[t] == nil {
+		return 0
+	}
+	return c.next[t][slot]
 }

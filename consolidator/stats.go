@@ -1,6 +1,6 @@
 package consolidator
 
-import "sync/atomic"
+import "slices"
 
 // RankStats are a rank's counters since it was made.
 type RankStats struct {
@@ -36,6 +36,29 @@ type RankStats struct {
 	Overflows uint64 `json:"overflows"`
 	// Reannounced are stores of resident blocks that were not counted again.
 	Reannounced uint64 `json:"reannounced"`
+	// Parked are blocks that had to wait for their parent, Spliced those of them
+	// whose parent came, and ParkOverflow those that had to go for others; they are
+	// also in Dropped. ParkedBytes is what waits now.
+	Parked       uint64 `json:"parked"`
+	Spliced      uint64 `json:"spliced"`
+	ParkOverflow uint64 `json:"park_overflow"`
+	ParkedBytes  uint64 `json:"parked_bytes"`
+	// Listed are losses made up for with the engine's list of cached blocks,
+	// ListFailures those for which it could not be had. Unlisted is how many listed
+	// blocks are still unknown now.
+	Listed       uint64 `json:"listed"`
+	ListFailures uint64 `json:"list_failures"`
+	Unlisted     uint64 `json:"unlisted"`
+	// Checkpoints are the files written, CheckpointFailures those that could not be.
+	// CheckpointsRejected are files that were damaged, of another version or about
+	// another rank, and Restored the engine blocks taken from a good one.
+	Checkpoints         uint64 `json:"checkpoints"`
+	CheckpointFailures  uint64 `json:"checkpoint_failures"`
+	CheckpointsRejected uint64 `json:"checkpoints_rejected"`
+	Restored            uint64 `json:"restored"`
+	// RecentBad are the last events that could not be decoded, at most 16, the
+	// oldest first.
+	RecentBad []BadEvent `json:"recent_bad,omitempty"`
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
@@ -49,8 +72,8 @@ type RankStats struct {
 	Repairing bool   `json:"repairing"`
 }
 
-// Add adds o to s: counters and Known are summed, Dropped by reason, and
-// Repairing holds if it does for either. The map of o is not kept.
+// Add adds o to s: counters and gauges are summed, Dropped by reason, and
+// Repairing holds if it does for either. Nothing of o is kept.
 func (s *RankStats) Add(o RankStats) {
 	s.Frames += o.Frames
 	s.Bytes += o.Bytes
@@ -70,6 +93,18 @@ func (s *RankStats) Add(o RankStats) {
 	s.Restarts += o.Restarts
 	s.Overflows += o.Overflows
 	s.Reannounced += o.Reannounced
+	s.Parked += o.Parked
+	s.Spliced += o.Spliced
+	s.ParkOverflow += o.ParkOverflow
+	s.ParkedBytes += o.ParkedBytes
+	s.Listed += o.Listed
+	s.ListFailures += o.ListFailures
+	s.Unlisted += o.Unlisted
+	s.Checkpoints += o.Checkpoints
+	s.CheckpointFailures += o.CheckpointFailures
+	s.CheckpointsRejected += o.CheckpointsRejected
+	s.Restored += o.Restored
+	s.RecentBad = lastBad(append(slices.Clip(s.RecentBad), o.RecentBad...))
 	s.Known += o.Known
 	s.Repairing = s.Repairing || o.Repairing
 	if s.Dropped == nil && len(o.Dropped) > 0 {
@@ -93,6 +128,10 @@ type StreamStats struct {
 	RefOverflows uint64 `json:"ref_overflows"`
 	// InlineFlushes are flushes made because too much was pending.
 	InlineFlushes uint64 `json:"inline_flushes"`
+	// TableFull are stores that could not be counted because the table holds as many
+	// blocks as it can (64 Mi), SinksRefused the sinks that were one too many.
+	TableFull    uint64 `json:"table_full"`
+	SinksRefused uint64 `json:"sinks_refused"`
 }
 
 // Add adds the counters of o to s.
@@ -102,42 +141,6 @@ func (s *StreamStats) Add(o StreamStats) {
 	s.UnknownRemoves += o.UnknownRemoves
 	s.RefOverflows += o.RefOverflows
 	s.InlineFlushes += o.InlineFlushes
-}
-
-// counters are RankStats while they count; written by the rank's goroutine.
-type counters struct {
-	frames, bytes, badFrames          atomic.Uint64
-	batches, events, blocks           atomic.Uint64
-	badEvents                         atomic.Uint64
-	gaps, repaired, lost              atomic.Uint64
-	replayed, replays, replayFailures atomic.Uint64
-	duplicates, outdated, restarts    atomic.Uint64
-	overflows                         atomic.Uint64
-	reannounced, known                atomic.Uint64
-	repairing                         atomic.Bool
-	dropped                           [numDropReasons]atomic.Uint64
-}
-
-func (c *counters) snapshot() RankStats {
-	s := RankStats{
-		Frames: c.frames.Load(), Bytes: c.bytes.Load(), BadFrames: c.badFrames.Load(),
-		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), BadEvents: c.badEvents.Load(),
-		Gaps: c.gaps.Load(), Repaired: c.repaired.Load(), Lost: c.lost.Load(),
-		Replayed: c.replayed.Load(), Replays: c.replays.Load(), ReplayFailures: c.replayFailures.Load(),
-		Duplicates: c.duplicates.Load(), Outdated: c.outdated.Load(), Restarts: c.restarts.Load(),
-		Overflows: c.overflows.Load(), Reannounced: c.reannounced.Load(),
-		Known: c.known.Load(), Repairing: c.repairing.Load(), Dropped: make(map[string]uint64),
-	}
-	for r := range numDropReasons {
-		if n := c.dropped[r].Load(); n > 0 {
-			s.Dropped[r.String()] = n
-		}
-	}
-	return s
-}
-
-// ended zeroes what is about the present only.
-func (c *counters) ended() {
-	c.known.Store(0)
-	c.repairing.Store(false)
+	s.TableFull += o.TableFull
+	s.SinksRefused += o.SinksRefused
 }

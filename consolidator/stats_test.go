@@ -3,6 +3,7 @@ package consolidator
 import (
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -15,7 +16,7 @@ func checkStats(t *testing.T, p any) {
 	v := reflect.ValueOf(p).Elem()
 	seen := map[string]bool{}
 	for i := range v.NumField() {
-		name := v.Type().Field(i).Tag.Get("json")
+		name := strings.TrimSuffix(v.Type().Field(i).Tag.Get("json"), ",omitempty")
 		if !snakeCase.MatchString(name) || seen[name] {
 			t.Errorf("%s.%s: JSON name %q", v.Type(), v.Type().Field(i).Name, name)
 		}
@@ -51,6 +52,14 @@ func TestStatsAreNamedAndAddUp(t *testing.T) {
 	}
 	if rank.Dropped["remote"] != 2 {
 		t.Error("the sum keeps the map of what it was given")
+	}
+	for i := range maxRecentBad {
+		rank.RecentBad = append(rank.RecentBad, BadEvent{Reason: string(rune('a' + i))})
+	}
+	ranks.Add(RankStats{RecentBad: []BadEvent{{Reason: "first"}}})
+	ranks.Add(rank)
+	if n := len(ranks.RecentBad); n != maxRecentBad || ranks.RecentBad[n-1].Reason != "p" {
+		t.Errorf("%d bad events, the last one %+v", n, ranks.RecentBad[n-1])
 	}
 
 	var stream, streams StreamStats

@@ -11,7 +11,14 @@
 //     the digest of the state after it; the last one says that the owner is gone;
 //   - answers to queries: a range of the journal, or a dump of the whole state.
 //
-// Core NATS may lose any of these messages. Events carry contiguous ids and
+// Ranges are answered at once, dumps to all who wait for one together and not
+// faster than a router can take them. A dump is kept for ten seconds and brought
+// up to date with the events since, so that routers that start together cost one
+// snapshot; there is never more than one of a feed in memory.
+//
+// Core NATS may lose any of these messages. With NATSOptions.JetStream a stream of
+// the server keeps events and announcements for routers that read from it; the
+// feed publishes as before, and waits for no acknowledgement. Events carry contiguous ids and
 // announcements say which id was last, so a consumer always finds out what it
 // lost, and asks. That is the only repair: nothing is sent twice.
 //
@@ -32,5 +39,6 @@
 // the feed's goroutines. Everything here may be used from any goroutine.
 //
 // Failure: a server that is away is reconnected to for ever. ConnectNATS returns
-// an error only for options that cannot work and for refused credentials.
+// an error only for options that cannot work, for refused credentials and for a
+// server without the JetStream that was asked for.
 package publisher

@@ -25,6 +25,12 @@ type EmbeddedOptions struct {
 	Token string
 	// MaxPayload is the largest message in bytes; default 1 MiB.
 	MaxPayload int32
+	// StoreDir turns JetStream on and is where it keeps its streams; a server that is
+	// started with the directory of an earlier one has its streams. Empty: no
+	// JetStream.
+	StoreDir string
+	// MaxStore is what JetStream stores at most, in bytes; default 8 GiB.
+	MaxStore int64
 	// Log receives the server's warnings and errors; nil: none.
 	Log *zap.Logger
 }
@@ -32,7 +38,14 @@ type EmbeddedOptions struct {
 // startTimeout bounds the wait for the embedded server.
 const startTimeout = 10 * time.Second
 
-// Embedded is a running NATS server without JetStream.
+// defaultMaxStore is EmbeddedOptions.MaxStore. Streams lie in files; in memory
+// JetStream keeps only consumers, within maxStreamMemory.
+const (
+	defaultMaxStore = 8 << 30
+	maxStreamMemory = 256 << 20
+)
+
+// Embedded is a running NATS server.
 type Embedded struct {
 	srv   *server.Server
 	url   string
@@ -46,6 +59,12 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	}
 	if o.MaxPayload < 0 {
 		return nil, fmt.Errorf("embedded nats max payload: %d is negative", o.MaxPayload)
+	}
+	if o.MaxStore < 0 {
+		return nil, fmt.Errorf("embedded nats max store: %d is negative", o.MaxStore)
+	}
+	if o.MaxStore == 0 {
+		o.MaxStore = defaultMaxStore
 	}
 	if o.Host == "" {
 		o.Host = "127.0.0.1"
@@ -64,6 +83,7 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	}
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "blockyard", Host: o.Host, Port: o.Port, Authorization: o.Token, MaxPayload: o.MaxPayload,
+		JetStream: o.StoreDir != "", StoreDir: o.StoreDir, JetStreamMaxStore: o.MaxStore, JetStreamMaxMemory: maxStreamMemory,
 		NoSigs: true, NoLog: o.Log == nil,
 	})
 	if err != nil {

@@ -40,6 +40,7 @@ type Meta struct {
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
+	Card      kvevent.ModelCard
 }
 
 // Feed publishes one owner's events.

@@ -69,6 +69,28 @@ func (s *fakeSource) store(first, n int) {
 	s.feed.Publish([]kvevent.RouterEvent{e})
 }
 
+// remove makes one event that takes the blocks first to first+n-1 away.
+func (s *fakeSource) remove(first, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	e := kvevent.RouterEvent{Owner: testOwner, ID: s.last, Kind: kvevent.Removed}
+	for i := range n {
+		h := kv.SequenceHash(first + i)
+		delete(s.blocks, h)
+		e.Removed = append(e.Removed, h)
+	}
+	s.feed.Publish([]kvevent.RouterEvent{e})
+}
+
+func (s *fakeSource) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	clear(s.blocks)
+	s.feed.Publish([]kvevent.RouterEvent{{Owner: testOwner, ID: s.last, Kind: kvevent.Cleared}})
+}
+
 func (s *fakeSource) setHealth(h kvevent.Health) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,119 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
 )
 
 // ErrClosed is the error of using a NATS or a Feed after its Close.
 var ErrClosed = errors.New("publisher is closed")
 
-// NATSOptions say how to reach a NATS server. The zero value is a server on this
-// machine.
-type NATSOptions struct {
-	// URL names the server, or several separated by commas; user and password, or
-	// a token, may be part of it. See kvevent.CheckServers. Default
-	// nats://127.0.0.1:4222.
-	URL string
-	// Cluster keeps deployments that share a server apart; default "default".
-	Cluster string
-	// Name is the connection's name in the server's monitoring; default "blockyard".
-	Name string
-	// ConnectTimeout is how long ConnectNATS waits for the first connection before
-	// it leaves connecting to the background; default 2 s.
-	ConnectTimeout time.Duration
-	// ReconnectWait is the pause between attempts to connect; default 250 ms.
-	ReconnectWait time.Duration
-	// ReconnectBuffer bounds the bytes that wait for a lost connection to return;
-	// default 1 MiB.
-	ReconnectBuffer int
-	// AnnounceEvery is the period of announcements; default 1 s.
-	AnnounceEvery time.Duration
-	// Log receives connections coming and going; nil: none. Credentials are never
-	// logged.
-	Log *zap.Logger
-}
-
-const (
-	defaultConnectTimeout  = 2 * time.Second
-	defaultReconnectWait   = 250 * time.Millisecond
-	defaultReconnectBuffer = 1 << 20
-	defaultAnnounceEvery   = time.Second
-	// minPayload is the least message limit of a server that one event fits.
-	minPayload = 64 << 10
-	// defaultPayload is assumed until a server has told its limit.
-	defaultPayload = 1 << 20
-	// closeTimeout bounds each wait for the server while closing.
-	closeTimeout = time.Second
-)
-
-// Validate checks the fields; the error names the first bad one and shows no
-// credentials.
-func (o *NATSOptions) Validate() error {
-	if o.Cluster != "" {
-		if err := kvevent.CheckCluster(o.Cluster); err != nil {
-			return fmt.Errorf("nats %w", err)
-		}
-	}
-	if o.URL != "" {
-		if err := kvevent.CheckServers(o.URL); err != nil {
-			return fmt.Errorf("nats %w", err)
-		}
-	}
-	for _, f := range []struct {
-		name string
-		v    int64
-	}{
-		{"connect timeout", int64(o.ConnectTimeout)},
-		{"reconnect wait", int64(o.ReconnectWait)},
-		{"reconnect buffer", int64(o.ReconnectBuffer)},
-		{"announce period", int64(o.AnnounceEvery)},
-	} {
-		if f.v < 0 {
-			return fmt.Errorf("nats %s: %d is negative", f.name, f.v)
-		}
-	}
-	return nil
-}
-
-func (o *NATSOptions) setDefaults() {
-	set := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	set(&o.ConnectTimeout, defaultConnectTimeout)
-	set(&o.ReconnectWait, defaultReconnectWait)
-	set(&o.AnnounceEvery, defaultAnnounceEvery)
-	if o.URL == "" {
-		o.URL = "nats://127.0.0.1:4222"
-	}
-	if o.Cluster == "" {
-		o.Cluster = "default"
-	}
-	if o.Name == "" {
-		o.Name = "blockyard"
-	}
-	if o.ReconnectBuffer == 0 {
-		o.ReconnectBuffer = defaultReconnectBuffer
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
-}
-
 // NATS is a connection that feeds share.
 type NATS struct {
 	opt    NATSOptions
 	log    *zap.Logger
+	login  natsauth.Login
 	conn   *nats.Conn
 	closed chan struct{} // closed when conn has ended
+	// keeper keeps the JetStream stream; nil without one.
+	keeper      *streamKeeper
+	connections atomic.Uint64
 
 	mu      sync.Mutex
 	feeds   map[*Feed]struct{}
@@ -127,19 +37,27 @@ type NATS struct {
 // ConnectNATS connects to a server. If none answers within the connect timeout,
 // it returns a NATS that goes on trying for ever; feeds work, and what they have
 // to say waits in their journals. It returns an error when an option is bad,
-// when the server refuses the credentials or takes too small messages, and when
-// ctx is cancelled (which does not shorten the connect timeout).
+// when client and server refuse one another, when the server takes too small
+// messages or has no JetStream that was asked for, and when ctx is cancelled
+// (which does not shorten the connect timeout).
 func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	o.setDefaults()
-	n := &NATS{opt: o, log: o.Log, feeds: make(map[*Feed]struct{})}
-	err := n.dial(false)
+	login, err := o.Auth.Login()
+	if err != nil {
+		return nil, err
+	}
+	n := &NATS{opt: o, log: o.Log, login: login, feeds: make(map[*Feed]struct{})}
+	if o.JetStream != nil {
+		n.keeper = newStreamKeeper(o.Cluster, *o.JetStream, o.Log)
+	}
+	err = n.dial(false)
 	switch {
 	case err == nil:
-		err = n.checkServer()
-	case errors.Is(err, nats.ErrAuthorization):
+		err = n.checkServer(ctx)
+	case natsauth.Refused(err):
 		return nil, fmt.Errorf("nats: %w", err)
 	default:
 		n.log.Warn("no NATS server answers yet", zap.Error(err))
@@ -153,6 +71,9 @@ func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	if n.keeper != nil {
+		n.keeper.start(n.conn)
+	}
 	return n, nil
 }
 
@@ -160,23 +81,32 @@ func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 // a URL shows a token, which stands where a user name would.
 func serverName(c *nats.Conn) string { return c.ConnectedAddr() }
 
-// checkServer looks at what the connected server told of itself.
-func (n *NATS) checkServer() error {
+// checkServer looks at what the connected server told of itself, and makes the
+// stream there.
+func (n *NATS) checkServer(ctx context.Context) error {
 	if limit := n.conn.MaxPayload(); limit < minPayload {
 		return fmt.Errorf("nats server %s: max_payload %d is below %d", serverName(n.conn), limit, minPayload)
 	}
-	return nil
+	if n.keeper == nil {
+		return nil
+	}
+	return n.keeper.ensure(ctx, n.conn)
 }
 
 // dial makes the connection; with retry it does not wait for a server.
 func (n *NATS) dial(retry bool) error {
 	n.closed = make(chan struct{})
 	up := func(c *nats.Conn) {
+		n.connections.Add(1)
 		n.log.Info("connected to NATS", zap.String("server", serverName(c)))
+		if n.keeper != nil {
+			signal(n.keeper.check)
+		}
 		n.announceAll()
 	}
 	closed := n.closed
 	conn, err := nats.Connect(n.opt.URL,
+		n.authenticate,
 		nats.Name(n.opt.Name),
 		nats.Timeout(n.opt.ConnectTimeout),
 		nats.RetryOnFailedConnect(retry),
@@ -200,6 +130,16 @@ func (n *NATS) dial(retry bool) error {
 		return err
 	}
 	n.conn = conn
+	return nil
+}
+
+// authenticate is the option that logs in.
+func (n *NATS) authenticate(o *nats.Options) error {
+	l := &n.login
+	o.User, o.Password, o.Token = l.User, l.Password, l.Token
+	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
+	o.TLSConfig, o.TLSCertCB, o.RootCAsCB = l.TLS, l.Certificate, l.RootCAs
+	o.Secure = l.TLS != nil
 	return nil
 }
 
@@ -227,6 +167,9 @@ func (n *NATS) Close() error {
 		closing.Go(f.Close)
 	}
 	err := closing.Wait()
+	if n.keeper != nil {
+		n.keeper.close()
+	}
 	n.conn.Close()
 	<-n.closed
 	return err
@@ -261,6 +204,41 @@ func (n *NATS) announceAll() {
 	for _, f := range feeds {
 		signal(f.announceNow)
 	}
+}
+
+// Publish sends data to a subject, or puts it into the buffer that waits for a
+// lost connection to return. data is not kept. The error says that the message
+// is lost: the buffer is full, the connection is closed, or data is longer than
+// MaxPayload.
+func (n *NATS) Publish(subject string, data []byte) error {
+	if err := n.conn.Publish(subject, data); err != nil {
+		return fmt.Errorf("nats publish to %s: %w", subject, err)
+	}
+	return nil
+}
+
+// MaxPayload is the longest message in bytes that the server takes; before the
+// first connection it is what servers take unless they are told otherwise.
+func (n *NATS) MaxPayload() int64 { return int64(n.maxMessage()) }
+
+// NATSStats are a connection's gauges and counters.
+type NATSStats struct {
+	Connected bool `json:"connected"`
+	// Reconnects counts connections after the first.
+	Reconnects uint64 `json:"reconnects"`
+	// StreamReady says that the JetStream stream was there when it was last looked
+	// for, StreamErrors counts tries to make it that failed.
+	StreamReady  bool   `json:"stream_ready"`
+	StreamErrors uint64 `json:"stream_errors"`
+}
+
+// Stats returns the gauges and counters.
+func (n *NATS) Stats() NATSStats {
+	s := NATSStats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1}
+	if n.keeper != nil {
+		s.StreamReady, s.StreamErrors = n.keeper.ready.Load(), n.keeper.failures.Load()
+	}
+	return s
 }
 
 // maxMessage is how many bytes one message may have.

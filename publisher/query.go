@@ -10,30 +10,85 @@ import (
 )
 
 const (
-	// queryQueue bounds the requests of one feed that wait; more are dropped, and
-	// their askers ask again.
+	// queryQueue bounds the requests of one feed that wait, and maxAskers those of
+	// them that wait for a dump; more are dropped, and their askers ask again.
 	queryQueue = 64
+	maxAskers  = 64
 	// flushEvery chunks of an answer the connection is flushed, so that a long
 	// answer does not fill the server's buffers faster than it forwards.
 	flushEvery   = 16
 	flushTimeout = 2 * time.Second
+	// dumpRate is how many bytes a second of a dump one asker is sent at most, after
+	// the first dumpBurst. The server hangs up on a client that it cannot get rid of
+	// its messages to; it keeps 64 MB for each unless it is told otherwise.
+	dumpRate  = 100 << 20
+	dumpBurst = 32 << 20
+	// keepDump is how long a dump is kept for the next asker.
+	keepDump = 10 * time.Second
 )
 
-// answer is the goroutine that answers queries, one after the other: there is
-// never more than one dump of a feed at a time.
+// answerer answers the queries of one feed. Ranges are answered at once, between
+// the chunks of a dump if need be; who wants a dump waits for the one that is
+// being sent, and all who wait get the next one together. Its fields belong to
+// one goroutine.
+type answerer struct {
+	feed     *Feed
+	src      Source
+	requests <-chan *nats.Msg
+	// askers are the reply subjects of those who wait for a dump.
+	askers []string
+	// cache is the last dump, forgotten when idle fires.
+	cache dump
+	idle  *time.Timer
+	buf   []byte
+}
+
+// answer is the goroutine that answers queries.
 func (f *Feed) answer(src Source, requests <-chan *nats.Msg) {
 	defer f.running.Done()
+	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
+	defer a.idle.Stop()
 	for {
 		select {
 		case <-f.stop:
 			return
 		case m := <-requests:
-			f.answerOne(src, m)
+			a.take(m)
+			a.takeWaiting()
+		case <-a.idle.C:
+			a.cache = dump{}
+		}
+		for len(a.askers) > 0 && !f.stopping() {
+			a.sendDump()
+			a.idle.Reset(keepDump)
 		}
 	}
 }
 
-func (f *Feed) answerOne(src Source, m *nats.Msg) {
+func (f *Feed) stopping() bool {
+	select {
+	case <-f.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// takeWaiting takes the requests that wait now.
+func (a *answerer) takeWaiting() {
+	for range queryQueue {
+		select {
+		case m := <-a.requests:
+			a.take(m)
+		default:
+			return
+		}
+	}
+}
+
+// take answers a request, or lets it wait for a dump.
+func (a *answerer) take(m *nats.Msg) {
+	f := a.feed
 	if m.Reply == "" {
 		f.count.badQueries.Add(1)
 		return
@@ -41,42 +96,70 @@ func (f *Feed) answerOne(src Source, m *nats.Msg) {
 	q, err := kvevent.DecodeQueryRequest(m.Data)
 	if err != nil {
 		f.count.badQueries.Add(1)
-		f.reply(m.Reply, &kvevent.QueryReply{
-			Kind: kvevent.QueryError, LastEventID: src.Status().LastEventID, Message: err.Error(),
+		a.reply(m.Reply, &kvevent.QueryReply{
+			Kind: kvevent.QueryError, LastEventID: a.src.Status().LastEventID, Message: err.Error(),
 		}, nil)
 		return
 	}
 	f.count.queries.Add(1)
-	if !q.HasStart {
-		f.dump(src, m.Reply)
+	if q.HasStart && a.answerRange(m.Reply, &q) {
 		return
 	}
+	if len(a.askers) == maxAskers {
+		f.count.droppedQueries.Add(1)
+		return
+	}
+	a.askers = append(a.askers, m.Reply)
+}
+
+// answerRange answers from the journal; false when only a dump can answer: the
+// events are no longer there, or none is.
+func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
+	f := a.feed
 	// Ids begin at 1; who has nothing may ask from 0.
 	start := max(q.StartID, 1)
-	last := src.Status().LastEventID
+	last := a.src.Status().LastEventID
 	switch {
 	case q.HasEnd && q.EndID < q.StartID:
-		f.reply(m.Reply, &kvevent.QueryReply{
+		a.reply(to, &kvevent.QueryReply{
 			Kind: kvevent.QueryInvalidRange, LastEventID: last,
 			Message: fmt.Sprintf("end %d lies before start %d", q.EndID, q.StartID),
 		}, nil)
+		return true
+	case f.journalEmpty():
+		return false
 	case start > last:
-		f.reply(m.Reply, &kvevent.QueryReply{
+		a.reply(to, &kvevent.QueryReply{
 			Kind: kvevent.QueryTooNew, LastEventID: last,
 			Message: fmt.Sprintf("event %d has not happened yet", start),
 		}, nil)
-	default:
-		end := last
-		if q.HasEnd {
-			end = min(end, q.EndID)
-		}
-		events, ok := f.journalRange(start, end)
-		if !ok {
-			f.dump(src, m.Reply)
-			return
-		}
-		f.reply(m.Reply, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, events)
+		return true
 	}
+	end := last
+	if q.HasEnd {
+		end = min(end, q.EndID)
+	}
+	events, ok := f.journalRange(start, end)
+	if ok {
+		a.reply(to, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, fromLastCleared(events))
+	}
+	return ok
+}
+
+// fromLastCleared leaves out what a later event makes void.
+func fromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
+	for i := len(events) - 1; i > 0; i-- {
+		if events[i].Kind == kvevent.Cleared {
+			return events[i:]
+		}
+	}
+	return events
+}
+
+func (f *Feed) journalEmpty() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.first == f.journal.next
 }
 
 // journalRange copies the events from start to end; false when the journal does
@@ -94,45 +177,91 @@ func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	return events, true
 }
 
-func (f *Feed) dump(src Source, to string) {
-	f.count.dumps.Add(1)
-	events, last, _ := src.Snapshot()
-	f.reply(to, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: last}, events)
+// sendDump answers all who wait for a dump now.
+func (a *answerer) sendDump() {
+	askers := a.askers
+	a.askers = nil
+	shared := len(askers)
+	if a.refresh() {
+		shared--
+	}
+	a.feed.count.dumps.Add(uint64(len(askers)))
+	a.feed.count.sharedDumps.Add(uint64(shared))
+	a.send(askers, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}, a.cache.events)
 }
 
-// reply sends an answer in chunks: r is the form of each of them. If one cannot
-// be sent the answer is void and ends there; the asker asks again.
-func (f *Feed) reply(to string, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
+// reply sends an answer to one asker.
+func (a *answerer) reply(to string, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
+	a.send([]string{to}, r, events)
+}
+
+// send sends an answer in chunks, each of them encoded once for all askers: r is
+// the form of each of them. If a chunk cannot be sent the answer is void and ends
+// there; the askers ask again.
+func (a *answerer) send(askers []string, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
+	f := a.feed
 	r.PublisherID = f.id
 	maxBytes := f.nats.maxMessage()
-	var buf []byte
+	began, sent := time.Now(), 0
+	// Ranges that are answered while the askers pause have a buffer of their own.
+	buf := a.buf
+	a.buf = nil
+	defer func() { a.buf = buf }()
 	for !r.Final {
 		n := chunkLen(events, maxBytes)
 		r.Events, events = events[:n], events[n:]
 		r.Final = len(events) == 0
 		buf = kvevent.AppendQueryReply(buf[:0], r)
-		if err := f.nats.conn.Publish(to, buf); err != nil {
-			f.count.publishErrors.Add(1)
-			f.count.voidAnswers.Add(1)
-			return
+		for _, to := range askers {
+			if err := f.nats.conn.Publish(to, buf); err != nil {
+				f.count.publishErrors.Add(1)
+				f.count.voidAnswers.Add(uint64(len(askers)))
+				return
+			}
 		}
 		r.Chunk++
-		if !r.Final && r.Chunk%flushEvery == 0 && !f.flush() {
-			f.count.voidAnswers.Add(1)
+		sent += len(buf)
+		if !r.Final && r.Chunk%flushEvery == 0 && !a.pause(pauseFor(sent, time.Since(began)), r.Kind == kvevent.QueryTreeDump) {
+			f.count.voidAnswers.Add(uint64(len(askers)))
 			return
 		}
 	}
 }
 
-// flush waits until the server has taken what was sent; false when it does not,
-// or when the feed is closing.
-func (f *Feed) flush() bool {
-	select {
-	case <-f.stop:
+// pauseFor is how long to wait after sent bytes in so much time.
+func pauseFor(sent int, took time.Duration) time.Duration {
+	return time.Duration(float64(sent-dumpBurst)/dumpRate*float64(time.Second)) - took
+}
+
+// pause waits until the server has taken what was sent and d has passed, and
+// meanwhile, if it may, answers others; false when the server does not take it, or
+// when the feed is closing.
+func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
+	f := a.feed
+	if f.stopping() || f.nats.conn.FlushTimeout(flushTimeout) != nil {
 		return false
-	default:
 	}
-	return f.nats.conn.FlushTimeout(flushTimeout) == nil
+	var requests <-chan *nats.Msg
+	if mayAnswer {
+		a.takeWaiting()
+		requests = a.requests
+	}
+	if d <= 0 {
+		return true
+	}
+	f.count.dumpPauses.Add(1)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return false
+		case <-timer.C:
+			return true
+		case m := <-requests:
+			a.take(m)
+		}
+	}
 }
 
 // chunkLen is how many of events go into one message.

@@ -58,6 +58,7 @@ func (f *Feed) sendAnnouncement(s Status) {
 		Namespace:   f.meta.Namespace,
 		Model:       f.meta.Model,
 		BlockSize:   f.meta.BlockSize,
+		Card:        f.meta.Card,
 		LastEventID: s.LastEventID,
 		Digest:      s.Digest,
 		Blocks:      s.Blocks,

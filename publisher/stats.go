@@ -25,10 +25,15 @@ type FeedStats struct {
 	Announcements       uint64 `json:"announcements"`
 	SilentAnnouncements uint64 `json:"silent_announcements"`
 	// Queries are requests answered, Dumps those among them that got a dump;
-	// BadQueries could not be read or had no reply subject; DroppedQueries came
+	// Snapshots is how often the source was asked for everything, SharedDumps are
+	// dumps that came from a snapshot taken for another asker; DumpPauses counts
+	// pauses that spared the askers of long dumps. BadQueries could not be read or had no reply subject; DroppedQueries came
 	// faster than they could be answered; VoidAnswers could not be sent to the end.
 	Queries        uint64 `json:"queries"`
 	Dumps          uint64 `json:"dumps"`
+	Snapshots      uint64 `json:"snapshots"`
+	SharedDumps    uint64 `json:"shared_dumps"`
+	DumpPauses     uint64 `json:"dump_pauses"`
 	BadQueries     uint64 `json:"bad_queries"`
 	DroppedQueries uint64 `json:"dropped_queries"`
 	VoidAnswers    uint64 `json:"void_answers"`
@@ -47,6 +52,9 @@ func (s *FeedStats) Add(o FeedStats) {
 	s.SilentAnnouncements += o.SilentAnnouncements
 	s.Queries += o.Queries
 	s.Dumps += o.Dumps
+	s.Snapshots += o.Snapshots
+	s.SharedDumps += o.SharedDumps
+	s.DumpPauses += o.DumpPauses
 	s.BadQueries += o.BadQueries
 	s.DroppedQueries += o.DroppedQueries
 	s.VoidAnswers += o.VoidAnswers
@@ -58,7 +66,10 @@ type feedCounters struct {
 	skipped, afterClose, publishErrors      atomic.Uint64
 	announcements, silent                   atomic.Uint64
 	queries, dumps, badQueries, voidAnswers atomic.Uint64
-	droppedQueries                          atomic.Uint64 // of a subscription that has ended
+	snapshots, sharedDumps, dumpPauses      atomic.Uint64
+	// droppedQueries are those beyond maxAskers, and those of a subscription that
+	// has ended.
+	droppedQueries atomic.Uint64
 }
 
 // Stats returns the counters.
@@ -68,6 +79,7 @@ func (f *Feed) Stats() FeedStats {
 		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(),
 		PublishErrors: c.publishErrors.Load(),
 		Announcements: c.announcements.Load(), SilentAnnouncements: c.silent.Load(),
+		Snapshots: c.snapshots.Load(), SharedDumps: c.sharedDumps.Load(), DumpPauses: c.dumpPauses.Load(),
 		Queries: c.queries.Load(), Dumps: c.dumps.Load(), BadQueries: c.badQueries.Load(), VoidAnswers: c.voidAnswers.Load(),
 	}
 	f.mu.Lock()

@@ -4,7 +4,8 @@
 // sent out.
 //
 // Parts: Router is the facade and the only type most callers need. A Transport
-// brings the publishers' messages; NATS is one. feedState is the rules of one
+// brings the publishers' messages: NATS is one, HTTP follows agents without NATS, and
+// Registry joins transports and makes workers known that no agent speaks for. feedState is the rules of one
 // stream, feedSet all streams and who is a worker; packages index and schedule
 // hold the blocks and make the choice. Handler offers it all over HTTP.
 //
@@ -17,6 +18,11 @@
 // forgotten with its blocks and its requests. While the transport itself is
 // disconnected nobody is forgotten. A router may start before its transport: it
 // serves, knows nobody, and joins when there is one.
+//
+// With Options.Snapshots a router saves what it knows and begins with what was
+// saved last. Nobody is sent to an owner of a snapshot before its publisher is
+// heard of, and then only what came since is asked for, or read on from a
+// transport that keeps messages.
 //
 // A caller that sends requests by its own choice tells the account of them with
 // AddRequest, so that the choices made here take them into account; over HTTP

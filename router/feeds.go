@@ -31,6 +31,12 @@ type feedSet struct {
 	mu      sync.Mutex
 	feeds   map[uint64]*feedState // by publisher id
 	byOwner map[kv.Owner]*feedState
+	// restored are feeds of a snapshot whose publishers were not heard of yet.
+	restored map[uint64]*feedState
+	// position is that of the last frame taken in, of a transport that has such;
+	// events counts the events in frames and in answers.
+	position uint64
+	events   atomic.Uint64
 	// retired are publishers that ended or were followed by another one of the
 	// same owner; they are not listened to until they have been silent for long.
 	// There are at most maxRetired of them.
@@ -66,6 +72,7 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 		limit:     o.MaxFeeds,
 		feeds:     make(map[uint64]*feedState),
 		byOwner:   make(map[kv.Owner]*feedState),
+		restored:  make(map[uint64]*feedState),
 		retired:   make(map[uint64]time.Time),
 		refused:   make(map[uint64]refusal),
 	}
@@ -77,6 +84,9 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if fr.Position > 0 {
+		s.position = fr.Position
+	}
 	switch fr.Kind {
 	case FrameAnnouncement:
 		a, err := kvevent.DecodeAnnouncement(fr.Data)
@@ -96,8 +106,10 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 	case FrameConnected:
 		s.offline = false
 		// The silence was ours.
-		for _, f := range s.feeds {
-			f.seen = now
+		for _, all := range []map[uint64]*feedState{s.feeds, s.restored} {
+			for _, f := range all {
+				f.seen = now
+			}
 		}
 	}
 	s.refreshLocked()
@@ -111,7 +123,11 @@ func (s *feedSet) undecodableLocked(err error) {
 }
 
 func (s *feedSet) eventsLocked(now time.Time) *feedState {
+	s.events.Add(uint64(len(s.envelope.Events)))
 	f := s.feeds[s.envelope.PublisherID]
+	if f == nil {
+		f = s.restored[s.envelope.PublisherID]
+	}
 	if f == nil {
 		// Its announcement is still to come and says how much was missed.
 		s.counters.Unannounced++
@@ -141,11 +157,15 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, now time.Time) *fe
 			s.retireLocked(a.PublisherID, now)
 			s.refreshLocked()
 		}
+		s.forgetRestoredLocked(func(f *feedState) bool { return f.announcement.PublisherID == a.PublisherID })
 		return nil
 	}
 	if reason := s.objectionLocked(f, a); reason != "" {
 		s.refuseLocked(a, now, reason)
 		return nil
+	}
+	if f == nil {
+		f = s.adoptLocked(a)
 	}
 	if f == nil {
 		f = s.beginLocked(a, now)
@@ -213,6 +233,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState
 		s.endLocked(former, "another publisher speaks for it")
 		s.retireLocked(former.announcement.PublisherID, now)
 	}
+	s.forgetRestoredLocked(func(f *feedState) bool { return f.owner() == a.Owner })
 	delete(s.refused, a.PublisherID)
 	f := &feedState{announcement: *a, blocks: s.index}
 	s.feeds[a.PublisherID] = f
@@ -282,6 +303,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 		}
 		left = append(left, f)
 	}
+	s.forgetRestoredLocked(func(f *feedState) bool { return !s.offline && now.Sub(f.seen) > s.timeout })
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
 	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
@@ -302,6 +324,9 @@ func (s *feedSet) nextQuery(f *feedState, now time.Time) (kvevent.QueryRequest, 
 func (s *feedSet) answered(r *queryResult, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.answer != nil {
+		s.events.Add(uint64(len(r.answer.Events)))
+	}
 	was := r.feed.exact()
 	if err := r.feed.answered(r.number, r.answer, r.err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", r.feed.owner()),

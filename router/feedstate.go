@@ -221,7 +221,9 @@ func (f *feedState) wait(e *kvevent.RouterEvent) {
 // recover begins a recovery: the next nextQuery asks for what is missing, or
 // for everything when that is not a matter of ids.
 func (f *feedState) recover(c cause, now time.Time) {
-	f.recovery = recovery{recovering: true, cause: c, dump: c != causeGap, queries: f.queries, retryAt: now}
+	// Who begins with a snapshot lacks only what came after it.
+	dump := c == causeDivergence || c == causeFirst && f.cursor == 0
+	f.recovery = recovery{recovering: true, cause: c, dump: dump, queries: f.queries, retryAt: now}
 	switch c {
 	case causeGap:
 		f.counters.Gaps++

@@ -33,13 +33,16 @@ type api struct {
 }
 
 // Handler serves the router over HTTP: POST /v1/route, GET /v1/workers,
-// /v1/feeds, /v1/dump, /metrics, /healthz and /readyz. docs/router-api.md
-// describes them.
+// /v1/feeds, /v1/dump, /metrics, /healthz and /readyz, and with a Registry POST and
+// DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
 func (r *Router) Handler() http.Handler {
 	a := &api{router: r, metrics: newMetrics(r)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
 	mux.HandleFunc("GET /v1/workers", a.workers)
+	if g, ok := r.transport.(*Registry); ok {
+		g.register(mux, a)
+	}
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.Handle("GET /metrics", a.metrics.handler())
@@ -184,27 +187,6 @@ func badBody(err error) int {
 		return http.StatusRequestEntityTooLarge
 	}
 	return http.StatusBadRequest
-}
-
-type workerAnswer struct {
-	WorkerID  uint64  `json:"worker_id"`
-	DPRank    uint32  `json:"dp_rank"`
-	Pool      uint64  `json:"pool"`
-	Namespace string  `json:"namespace"`
-	Model     string  `json:"model"`
-	BlockSize uint32  `json:"block_size"`
-	Quality   Quality `json:"quality"`
-}
-
-func (a *api) workers(w http.ResponseWriter, _ *http.Request) {
-	out := []workerAnswer{}
-	for _, i := range a.router.Workers() {
-		out = append(out, workerAnswer{
-			WorkerID: uint64(i.Worker.ID), DPRank: uint32(i.Worker.Rank), Pool: i.Pool,
-			Namespace: i.Namespace.String(), Model: i.Model, BlockSize: i.BlockSize, Quality: i.Quality,
-		})
-	}
-	a.answer(w, http.StatusOK, out)
 }
 
 type feedAnswer struct {

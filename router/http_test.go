@@ -201,8 +201,8 @@ func TestInspectionOverHTTP(t *testing.T) {
 		}
 		namespace := strings.Repeat("0", 32)
 		for path, want := range map[string]string{
-			"/v1/workers": `[{"worker_id":1,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact"},` +
-				`{"worker_id":2,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact"}]`,
+			"/v1/workers": `[{"worker_id":1,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact","source":"agent"},` +
+				`{"worker_id":2,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact","source":"agent"}]`,
 			"/v1/feeds": `[{"publisher_id":"0000000000000011","owner":"worker 1/0","pool":77,"cursor":0,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true},` +
 				`{"publisher_id":"0000000000000012","owner":"worker 2/0","pool":77,"cursor":1,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true},` +
 				`{"publisher_id":"0000000000000013","owner":"pool 77","pool":0,"cursor":2,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true}]`,

@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -13,6 +14,10 @@ func (r *Router) Workers() []WorkerInfo { return r.feeds.workers() }
 
 // Feeds are the publishers that the router listens to, ordered by owner.
 func (r *Router) Feeds() []FeedInfo { return r.feeds.infos() }
+
+// Loads are the last load reports of workers and pools; those that are older than a
+// minute are left out.
+func (r *Router) Loads() map[kv.Owner]Load { return r.loads.all(time.Now()) }
 
 // Quality is the quality of a decision made now.
 func (r *Router) Quality() Quality {
@@ -60,7 +65,9 @@ type Stats struct {
 	Index     index.Stats
 	Requests  schedule.Stats
 	Feeds     FeedStats
+	Loads     LoadStats
 	Transport TransportStats
+	Snapshots SnapshotStats
 }
 
 // Stats is a snapshot of the counters.
@@ -70,7 +77,9 @@ func (r *Router) Stats() Stats {
 		Index:     r.index.Stats(),
 		Requests:  r.scheduler.Stats(),
 		Feeds:     r.feeds.stats(),
+		Loads:     r.loads.stats(),
 		Transport: r.transport.Stats(),
+		Snapshots: r.snapshots.stats(),
 	}
 }
 

@@ -114,6 +114,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("active_requests", "Requests booked on workers.", s.Requests.ActiveRequests)
 	gauge("active_blocks", "Prompt blocks of the booked requests.", s.Requests.ActiveBlocks)
 	gauge("transport_connected", "1 while the event transport is connected.", connected)
+	c.collectLoads(out)
 
 	counter("index_duplicate_stores", "Stores of what the index had already.", s.Index.DuplicateStores)
 	counter("index_unknown_removals", "Removals of what the index did not have.", s.Index.UnknownRemovals)
@@ -125,7 +126,25 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Requests.Unbooked)
 	counter("transport_dropped", "Messages lost because the router was too slow.", s.Transport.Dropped)
 	counter("transport_reconnects", "Connections after the first.", s.Transport.Reconnects)
+	counter("stream_failures", "Tries to read from the event stream that failed.", s.Transport.StreamFailures)
+	counter("snapshots_saved", "Snapshots of what the router knew that were stored.", s.Snapshots.Saved)
+	counter("snapshots_loaded", "Stored snapshots that the router began with.", s.Snapshots.Loaded)
+	counter("snapshots_failed", "Snapshots that could not be stored, read or discarded.", s.Snapshots.Failed)
+	counter("load_reports", "Load reports taken.", s.Loads.Taken)
+	counter("load_reports_undecodable", "Load reports of unknown form.", s.Loads.Undecodable)
+	counter("load_reports_refused", "Load reports of more owners than are kept.", s.Loads.Refused)
 	s.Feeds.each(counter)
+	if g, ok := c.router.transport.(*Registry); ok {
+		s := g.RegistryStats()
+		gauge("registered_from_file", "Worker ranks that the workers file lists.", s.FromFile)
+		gauge("registered_over_http", "Worker ranks that are registered over HTTP.", s.FromHTTP)
+		gauge("registered_spoken", "Registered worker ranks that a publisher speaks for.", s.Spoken)
+		counter("workers_file_reads", "Workers files taken over.", s.FileReads)
+		counter("workers_file_errors", "Workers files that were not right.", s.FileErrors)
+		counter("registrations", "Registrations over HTTP, renewals included.", s.Registrations)
+		counter("registrations_refused", "Registrations over HTTP that were refused.", s.Refusals)
+		counter("registrations_expired", "Registered worker ranks whose time ran out.", s.Expired)
+	}
 }
 
 // each calls counter for every counter of the feeds.
@@ -147,5 +166,6 @@ func (s *FeedStats) each(counter func(name, help string, v uint64)) {
 	counter("publishers_refused", "Publishers that do not fit in.", s.Refused)
 	counter("publishers_fenced", "Announcements of publishers that were over.", s.Fenced)
 	counter("owners_expired", "Owners that fell silent.", s.Expired)
+	counter("owners_resumed", "Owners of a snapshot whose publishers were heard of again.", s.Resumed)
 	counter("owners_gone", "Owners that said goodbye.", s.Gone)
 }

@@ -1,9 +1,10 @@
 package router
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
 )
 
 // NATSOptions say which NATS and which cluster on it to listen to.
@@ -22,6 +24,14 @@ type NATSOptions struct {
 	URL string
 	// Cluster keeps deployments on one NATS apart; empty means "default".
 	Cluster string
+	// Auth says how to log in and whom to trust.
+	Auth natsauth.Settings
+	// JetStream reads events and announcements from a stream that keeps them, made
+	// with default limits when it is not there, instead of the subjects themselves;
+	// and makes the NATS a SnapshotStore. Stream is the stream's name; empty means
+	// kvevent.StreamName of the cluster.
+	JetStream bool
+	Stream    string
 	// Queue is how many messages wait for the router before some are dropped; 0
 	// means 2048. A message is at most a few hundred KiB.
 	Queue int
@@ -43,15 +53,23 @@ func (o *NATSOptions) Validate() error {
 	if err := kvevent.CheckServers(o.URL); err != nil {
 		return fmt.Errorf("nats %w", err)
 	}
-	if o.Cluster == "" {
-		return nil
+	if o.Stream != "" && !streamName.MatchString(o.Stream) {
+		return fmt.Errorf("nats stream %q: want 1 to 128 of the characters A-Z a-z 0-9 _ -", o.Stream)
 	}
-	return kvevent.CheckCluster(o.Cluster)
+	if o.Cluster == "" {
+		return o.Auth.Validate(o.URL)
+	}
+	return cmp.Or(kvevent.CheckCluster(o.Cluster), o.Auth.Validate(o.URL))
 }
+
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 func (o NATSOptions) withDefaults() NATSOptions {
 	if o.Cluster == "" {
 		o.Cluster = "default"
+	}
+	if o.Stream == "" {
+		o.Stream = kvevent.StreamName(o.Cluster)
 	}
 	if o.Queue == 0 {
 		o.Queue = 2048
@@ -65,13 +83,15 @@ func (o NATSOptions) withDefaults() NATSOptions {
 	return o
 }
 
-// NATS is the Transport over NATS core. One channel takes both events and
-// announcements from the connection, so that the order in which a publisher
+// NATS is the Transport over NATS. Events and announcements come from one channel
+// of the connection, or from one stream, so that the order in which a publisher
 // sent them is kept.
 type NATS struct {
 	cluster       string
 	log           *zap.Logger
+	login         natsauth.Login
 	conn          *nats.Conn
+	stream        *streamReader // nil without JetStream
 	events        *nats.Subscription
 	announcements *nats.Subscription
 
@@ -106,10 +126,20 @@ func ConnectNATS(o NATSOptions) (*NATS, error) {
 		changed:  make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 	}
+	var err error
+	if n.login, err = o.Auth.Login(); err != nil {
+		return nil, err
+	}
+	if o.JetStream {
+		n.stream = newStreamReader(&o, n.wake)
+	}
 	if err := n.connect(&o); err != nil {
 		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
 	}
-	if err := n.subscribe(); err != nil {
+	if n.stream != nil {
+		n.stream.conn = n.conn
+		n.pumping.Go(n.stream.run)
+	} else if err := n.subscribe(); err != nil {
 		n.conn.Close()
 		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
 	}
@@ -121,7 +151,7 @@ func ConnectNATS(o NATSOptions) (*NATS, error) {
 // background.
 func (n *NATS) connect(o *NATSOptions) error {
 	err := n.dial(o, false)
-	if err == nil || errors.Is(err, nats.ErrAuthorization) {
+	if err == nil || natsauth.Refused(err) {
 		return err
 	}
 	n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
@@ -134,6 +164,7 @@ func (n *NATS) connect(o *NATSOptions) error {
 // dial makes the connection; with retry it does not need a server.
 func (n *NATS) dial(o *NATSOptions, retry bool) (err error) {
 	n.conn, err = nats.Connect(o.URL,
+		n.authenticate,
 		nats.Name("blockyard router"),
 		nats.Timeout(o.ConnectTimeout),
 		nats.RetryOnFailedConnect(retry),
@@ -148,6 +179,16 @@ func (n *NATS) dial(o *NATSOptions, retry bool) (err error) {
 		nats.ErrorHandler(n.troubled),
 	)
 	return err
+}
+
+// authenticate is the option that logs in.
+func (n *NATS) authenticate(o *nats.Options) error {
+	l := &n.login
+	o.User, o.Password, o.Token = l.User, l.Password, l.Token
+	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
+	o.TLSConfig, o.TLSCertCB, o.RootCAsCB = l.TLS, l.Certificate, l.RootCAs
+	o.Secure = l.TLS != nil
+	return nil
 }
 
 // withoutCredentials is a list of URLs as it may be logged.
@@ -186,9 +227,12 @@ func (n *NATS) subscribe() (err error) {
 func (n *NATS) Close() error {
 	n.closeOnce.Do(func() {
 		close(n.closing)
-		n.conn.Close()
+		if n.stream != nil {
+			n.stream.stop()
+		}
 	})
 	n.pumping.Wait()
+	n.conn.Close()
 	return nil
 }
 
@@ -227,6 +271,10 @@ func (n *NATS) wake() {
 // pump turns messages and changes of the connection into frames.
 func (n *NATS) pump() {
 	lost := false
+	var streamed chan Frame
+	if n.stream != nil {
+		streamed = n.stream.frames
+	}
 	for {
 		var f Frame
 		select {
@@ -237,8 +285,9 @@ func (n *NATS) pump() {
 			if m.Sub == n.announcements {
 				f.Kind = FrameAnnouncement
 			}
+		case f = <-streamed:
 		case <-n.changed:
-			if lost == n.lost.Load() {
+			if lost == n.away() {
 				continue
 			}
 			lost = !lost
@@ -255,12 +304,22 @@ func (n *NATS) pump() {
 	}
 }
 
+// away reports whether what the router hears is not what is said now.
+func (n *NATS) away() bool {
+	return n.lost.Load() || n.stream != nil && n.stream.behind.Load()
+}
+
 // Frames is the Transport's.
 func (n *NATS) Frames() <-chan Frame { return n.frames }
 
 // Stats is the Transport's.
 func (n *NATS) Stats() TransportStats {
 	s := TransportStats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
+	if n.stream != nil {
+		s.Connected = s.Connected && !n.stream.behind.Load()
+		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.saved.Load()
+		return s
+	}
 	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
 		// The error says that the subscription is closed; then nothing is dropped.
 		if dropped, err := sub.Dropped(); err == nil {
@@ -268,54 +327,4 @@ func (n *NATS) Stats() TransportStats {
 		}
 	}
 	return s
-}
-
-// Bounds of one answer's chunks that wait to be read, and of the silence
-// between two of them.
-const (
-	maxPendingChunks = 1 << 16
-	maxPendingBytes  = 1 << 29
-	chunkTimeout     = 5 * time.Second
-)
-
-// Query is the Transport's.
-func (n *NATS) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error) {
-	inbox := n.conn.NewInbox()
-	sub, err := n.conn.SubscribeSync(inbox)
-	if err != nil {
-		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
-	}
-	defer func() {
-		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-			n.log.Warn("unsubscribe from an answer", zap.Error(err))
-		}
-	}()
-	if err := sub.SetPendingLimits(maxPendingChunks, maxPendingBytes); err != nil {
-		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
-	}
-	subject := kvevent.QuerySubject(n.cluster, publisher)
-	if err := n.conn.PublishRequest(subject, inbox, kvevent.AppendQueryRequest(nil, &q)); err != nil {
-		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
-	}
-	a := assembly{publisher: publisher}
-	for done := false; !done; {
-		reply, err := nextChunk(ctx, sub)
-		if err == nil {
-			done, err = a.add(&reply)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("query publisher %016x, chunk %d: %w", publisher, a.chunks, err)
-		}
-	}
-	return &a.answer, nil
-}
-
-func nextChunk(ctx context.Context, sub *nats.Subscription) (kvevent.QueryReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, chunkTimeout)
-	defer cancel()
-	m, err := sub.NextMsgWithContext(ctx)
-	if err != nil {
-		return kvevent.QueryReply{}, err
-	}
-	return kvevent.DecodeQueryReply(m.Data)
 }

@@ -115,7 +115,20 @@ func startRouter(t *testing.T, url, cluster string) *Router {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(Options{}, transport)
+	t.Cleanup(func() {
+		for range 2 {
+			if err := transport.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+	return runOn(t, Options{}, transport)
+}
+
+// runOn runs a router on a transport until the test ends.
+func runOn(t *testing.T, o Options, transport Transport) *Router {
+	t.Helper()
+	r, err := New(o, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +142,6 @@ func startRouter(t *testing.T, url, cluster string) *Router {
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		for range 2 {
-			if err := transport.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		}
 	})
 	return r
 }

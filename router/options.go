@@ -3,6 +3,7 @@ package router
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,6 +21,10 @@ const (
 	// ModeRoundRobin takes the workers in turn.
 	ModeRoundRobin Mode = "round-robin"
 )
+
+// NoSnapshots is a SnapshotThreshold: none is saved. One that is stored is loaded
+// all the same.
+const NoSnapshots = -1
 
 // Options configure a Router. The zero value is ready for use.
 type Options struct {
@@ -40,6 +45,13 @@ type Options struct {
 	// MaxFeeds bounds the publishers listened to; 0 means 16,384. MaxQueries
 	// bounds the questions in flight; 0 means 16.
 	MaxFeeds, MaxQueries int
+	// Snapshots keeps what the router knows for the next one; nil keeps nothing. A
+	// snapshot is saved each SnapshotThreshold events and when Run ends; 0 means
+	// 1,000,000 and NoSnapshots never. ResetStates discards the stored one at the
+	// start instead of beginning with it.
+	Snapshots         SnapshotStore
+	SnapshotThreshold int
+	ResetStates       bool
 	// Log may be nil.
 	Log *zap.Logger
 }
@@ -53,6 +65,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("feed timeout %v, query timeout %v: one is negative", o.FeedTimeout, o.QueryTimeout)
 	case o.MaxFeeds < 0 || o.MaxQueries < 0:
 		return fmt.Errorf("max feeds %d, max queries %d: one is negative", o.MaxFeeds, o.MaxQueries)
+	case o.SnapshotThreshold < NoSnapshots || o.SnapshotThreshold > math.MaxUint32:
+		return fmt.Errorf("router snapshot threshold: %d is not in 1..%d", o.SnapshotThreshold, uint32(math.MaxUint32))
 	}
 	if o.Weights != nil {
 		if err := o.Weights.Validate(); err != nil {
@@ -81,6 +95,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxQueries == 0 {
 		o.MaxQueries = 16
+	}
+	if o.SnapshotThreshold == 0 {
+		o.SnapshotThreshold = 1_000_000
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()

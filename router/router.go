@@ -30,6 +30,8 @@ type Router struct {
 	index     *index.Index
 	scheduler *schedule.Scheduler
 	feeds     *feedSet
+	loads     *loadTable
+	snapshots *snapshotKeeper
 	transport Transport
 	timeout   time.Duration
 	slots     int
@@ -69,10 +71,12 @@ func New(o Options, t Transport) (*Router, error) {
 	}
 	r := &Router{
 		mode: o.Mode, log: o.Log, prefill: o.Weights.PrefillLoadScale,
-		index: x, scheduler: s, feeds: newFeedSet(x, s, &o), transport: t,
+		index: x, scheduler: s, feeds: newFeedSet(x, s, &o), loads: newLoadTable(), transport: t,
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
 		results: make(chan *queryResult),
 	}
+	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
+		reset: o.ResetStates, feeds: r.feeds, log: o.Log}
 	r.work.New = func() any { return new(decision) }
 	return r, nil
 }

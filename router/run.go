@@ -19,9 +19,15 @@ type queryResult struct {
 // tickInterval is how often silent feeds and due queries are looked for.
 const tickInterval = 100 * time.Millisecond
 
-// Run applies what the transport brings until ctx ends, and then waits for the
-// queries in flight. It always returns nil.
+// Run begins with the stored snapshot, if there is one, and applies what the
+// transport brings until ctx ends. Then it waits for the queries in flight and
+// saves the last snapshot. It always returns nil.
 func (r *Router) Run(ctx context.Context) error {
+	position := r.snapshots.start(ctx)
+	if t, ok := r.transport.(Resumer); ok {
+		t.Resume(position)
+	}
+	defer r.snapshots.finish()
 	var queries sync.WaitGroup
 	defer queries.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -44,6 +50,10 @@ func (r *Router) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case fr := <-r.transport.Frames():
+			if fr.Kind == FrameLoad {
+				r.loads.take(fr.Data, time.Now())
+				continue
+			}
 			ask(r.feeds.frame(fr, time.Now()))
 		case result := <-r.results:
 			inFlight--
@@ -51,6 +61,7 @@ func (r *Router) Run(ctx context.Context) error {
 			ask(result.feed)
 		case now := <-ticker.C:
 			r.scheduler.Expire()
+			r.snapshots.keep(ctx)
 			for _, f := range r.feeds.tick(now) {
 				ask(f)
 			}

@@ -2,7 +2,9 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -15,9 +17,9 @@ const (
 	FrameEvents FrameKind = iota + 1
 	// FrameAnnouncement carries an encoded kvevent.Announcement.
 	FrameAnnouncement
-	// FrameDisconnected says that from now on nothing may arrive, for reasons
-	// that have nothing to do with the publishers; FrameConnected that it is
-	// over. What was sent in between is lost.
+	// FrameDisconnected says that from now on nothing may arrive, or only what is
+	// old, for reasons that have nothing to do with the publishers; FrameConnected
+	// that it is over. What was sent in between may be lost.
 	FrameDisconnected
 	FrameConnected
 )
@@ -26,6 +28,9 @@ const (
 type Frame struct {
 	Kind FrameKind
 	Data []byte
+	// Position is where the message lies among those that a durable transport
+	// keeps, from 1; 0 when none does.
+	Position uint64
 }
 
 // Transport brings the messages of all publishers to a Router and its
@@ -42,6 +47,29 @@ type Transport interface {
 	Stats() TransportStats
 }
 
+// Resumer is what a Transport implements besides that keeps messages.
+type Resumer interface {
+	// Resume lets messages come, those after a position: that of a frame of an
+	// earlier connection. After position 0 come those that are sent from now on.
+	// Nothing arrives before it is called, and it is called once.
+	Resume(position uint64)
+}
+
+// ErrNoSnapshot: nothing was saved, or it was forgotten.
+var ErrNoSnapshot = errors.New("there is no snapshot")
+
+// SnapshotStore keeps the last snapshot of what routers know.
+type SnapshotStore interface {
+	// SaveSnapshot makes what write writes the snapshot, when write returns nil:
+	// until then, and after an error, there is the former one or none.
+	SaveSnapshot(ctx context.Context, write func(io.Writer) error) error
+	// LoadSnapshot has read read the snapshot. The error is ErrNoSnapshot, that of
+	// read, or says that what was read is not what was saved.
+	LoadSnapshot(ctx context.Context, read func(io.Reader) error) error
+	// ForgetSnapshot deletes the snapshot; there may be none.
+	ForgetSnapshot(ctx context.Context) error
+}
+
 // TransportStats are a transport's gauges and counters.
 type TransportStats struct {
 	Connected bool
@@ -49,6 +77,10 @@ type TransportStats struct {
 	Dropped uint64
 	// Reconnects counts connections after the first.
 	Reconnects uint64
+	// StreamFailures counts tries to read from the stream that failed.
+	StreamFailures uint64
+	// SnapshotBytes is the size of the last snapshot saved.
+	SnapshotBytes uint64
 }
 
 // Answer is a publisher's whole answer to a query; see kvevent.QueryReply.

@@ -39,7 +39,7 @@ func (s *feedSet) refreshLocked() {
 		v.workers++
 		v.blockSize = int(f.announcement.BlockSize)
 		pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
-		synced = synced || f.synced || pool != nil && pool.synced
+		synced = synced || f.synced && !f.announcement.Card.Silent || pool != nil && pool.synced
 		if !s.workerExactLocked(f) {
 			v.quality = QualityDegraded
 		}
@@ -70,6 +70,8 @@ type WorkerInfo struct {
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
+	// Card is what is known of the worker besides; its Source says where from.
+	Card kvevent.ModelCard
 	// Quality is QualityExact or QualityDegraded.
 	Quality Quality
 }
@@ -84,7 +86,7 @@ func (s *feedSet) workers() []WorkerInfo {
 		}
 		a := &f.announcement
 		w := WorkerInfo{Worker: o.Worker(), Pool: a.Pool, Namespace: a.Namespace,
-			Model: a.Model, BlockSize: a.BlockSize, Quality: QualityDegraded}
+			Model: a.Model, BlockSize: a.BlockSize, Card: a.Card, Quality: QualityDegraded}
 		if s.workerExactLocked(f) {
 			w.Quality = QualityExact
 		}
@@ -141,8 +143,8 @@ type FeedStats struct {
 	Undecodable, Unannounced uint64
 	// Refused counts publishers that do not fit in, Fenced announcements of
 	// publishers that were over, Expired and Gone owners that fell silent and
-	// that said goodbye.
-	Refused, Fenced, Expired, Gone uint64
+	// that said goodbye, Resumed owners of a snapshot that were heard of again.
+	Refused, Fenced, Expired, Gone, Resumed uint64
 }
 
 func (s *feedSet) stats() FeedStats {

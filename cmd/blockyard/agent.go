@@ -21,7 +21,7 @@ type agentCmd struct {
 	Node       string   `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
 	Socket     string   `help:"Unix socket that engines connect to." default:"/run/blockyard/agent.sock" type:"path" env:"BLOCKYARD_SOCKET"`
 	Admin      string   `help:"Address of the HTTP server for health, metrics and administration. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
-	NATS       string   `name:"nats" help:"NATS server that events are published to. Without one nothing is published." env:"BLOCKYARD_NATS" placeholder:"URL"`
+	NATS       string   `name:"nats" help:"NATS server that events are published to. Default: NATS_SERVER. Without one they go over HTTP alone." env:"BLOCKYARD_NATS" placeholder:"URL"`
 	Cluster    string   `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
 	HostDir    string   `help:"Directory of the host tier; it should be on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
 	HostSize   Size     `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
@@ -41,6 +41,8 @@ type agentCmd struct {
 	NoPrefetch    bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
 	DrainTimeout  time.Duration     `name:"drain-timeout" help:"How long an agent that is told to stop lets engines finish their copies and say goodbye; 0 does not wait, at most 1h." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
 	KVBMMetrics   string            `name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
+
+	eventFlags
 
 	given map[string]bool // flags on the command line
 }
@@ -101,7 +103,7 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 		return agent.Config{}, err
 	}
 	cfg := agent.Config{
-		Node: node, Socket: c.Socket, Admin: c.Admin, NATSURL: c.NATS, Cluster: c.Cluster,
+		Node: node, Socket: c.Socket, Admin: c.Admin, Cluster: c.Cluster,
 		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
 		NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
 		Tuning: agent.Tuning{
@@ -115,11 +117,15 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 	if err := c.takeSizes(s, &cfg); err != nil {
 		return agent.Config{}, err
 	}
+	if err := c.eventFlags.configure(c.NATS, s, &cfg); err != nil {
+		return agent.Config{}, err
+	}
 	c.takeDisk(s, &cfg)
 	if err := c.takeKVBM(s, &cfg); err != nil {
 		return agent.Config{}, err
 	}
 	c.noteOthers(s, &cfg)
+	c.eventFlags.note(s)
 	for _, w := range s.warnings {
 		log.Warn("environment", zap.String("warning", w))
 	}

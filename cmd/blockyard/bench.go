@@ -17,7 +17,10 @@ type benchCmd struct {
 	Disk          benchDiskCmd     `cmd:"" help:"Compare the disk tier, copies and look-ups with what this machine can do."`
 	Stress        stressCmd        `cmd:"" help:"Run random operations on the block manager under faults and check every byte."`
 	KillLoop      killLoopCmd      `cmd:"" help:"Kill agents and engines while engines copy, and check what comes back."`
+	Events        benchEventsCmd   `cmd:"" help:"Measure the path of events: wire to wire, memory, age at the router."`
+	SoakEvents    soakEventsCmd    `cmd:"" name:"soak-events" help:"Break the path of events and compare what the router believes with what is held."`
 	Copier        benchCopierCmd   `cmd:"" hidden:"" help:"Copy blocks into shared memory; bench disk starts these."`
+	EventConsumer eventConsumerCmd `cmd:"" hidden:"" help:"Follow an engine's events; bench events starts these."`
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }
 

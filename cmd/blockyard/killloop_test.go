@@ -15,6 +15,9 @@ import (
 const mainVariable = "KILL_LOOP_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	if serveNATS() {
+		return
+	}
 	if os.Getenv(mainVariable) != "" {
 		main()
 		return

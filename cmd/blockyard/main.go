@@ -22,6 +22,7 @@ type cli struct {
 	Demo      demoCmd            `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
 	Bench     benchCmd           `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
 	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Show what an engine must be told to use the connector."`
+	Inspect   inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
 	Version   versionCmd         `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine simEngineCmd       `cmd:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }

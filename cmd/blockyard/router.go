@@ -15,10 +15,21 @@ import (
 
 // routerCmd is "blockyard router".
 type routerCmd struct {
-	NATS    string `name:"nats" required:"" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on."`
+	NATS    string `name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
 	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
 	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free one."`
 	Mode    string `enum:"kv,round-robin" default:"kv" env:"BLOCKYARD_ROUTER_MODE" help:"How to choose: by what is cached (kv) or in turn (round-robin)."`
+
+	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as an agent with --embedded-nats writes."`
+
+	natsFlags
+	workerFlags
+	dynamoWorkers
+
+	DurableKVEvents   bool   `name:"durable-kv-events" aliases:"router-durable-kv-events" env:"DYN_ROUTER_DURABLE_KV_EVENTS" help:"Read events from a JetStream stream that keeps them, and keep snapshots beside it."`
+	Stream            string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of that stream. Default: blockyard-CLUSTER."`
+	SnapshotThreshold uint32 `name:"router-snapshot-threshold" default:"1000000" env:"DYN_ROUTER_SNAPSHOT_THRESHOLD" help:"Events from one stored snapshot to the next, with --durable-kv-events; 0 stores none."`
+	ResetStates       bool   `name:"router-reset-states" env:"DYN_ROUTER_RESET_STATES" help:"Discard the stored snapshot at the start, with --durable-kv-events."`
 
 	OverlapScoreCredit  float64 `name:"overlap-score-credit" aliases:"router-kv-overlap-score-credit" default:"1" env:"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT" help:"Credit for a block cached on the device, in blocks."`
 	OverlapCreditDecay  float64 `name:"overlap-score-credit-decay" aliases:"router-kv-overlap-score-credit-decay" default:"0" env:"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY" help:"How fast that credit fades on workers with prefill pending."`
@@ -41,12 +52,15 @@ func (c *routerCmd) Run(ctx context.Context) (err error) {
 	if err := options.Validate(); err != nil {
 		return err
 	}
-	transport, err := router.ConnectNATS(router.NATSOptions{URL: c.NATS, Cluster: c.Cluster, Log: log})
+	sources, err := c.openSources(log)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, transport.Close()) }()
-	r, err := router.New(options, transport)
+	defer func() { err = errors.Join(err, sources.Close()) }()
+	if c.DurableKVEvents {
+		options.Snapshots = sources.nats
+	}
+	r, err := router.New(options, sources.Registry)
 	if err != nil {
 		return err
 	}
@@ -74,7 +88,17 @@ func (c *routerCmd) options(log *zap.Logger) router.Options {
 			HostWeight:          c.HostCacheHitWeight,
 			DiskWeight:          c.DiskCacheHitWeight,
 		},
-		Choice: schedule.CostOptions{Temperature: c.Temperature, Seed: c.Seed, FirstOfEqual: c.FirstOfEqual},
-		Log:    log,
+		Choice:            schedule.CostOptions{Temperature: c.Temperature, Seed: c.Seed, FirstOfEqual: c.FirstOfEqual},
+		SnapshotThreshold: snapshotThreshold(c.SnapshotThreshold),
+		ResetStates:       c.ResetStates,
+		Log:               log,
 	}
+}
+
+// snapshotThreshold is the option of a flag whose 0 turns snapshots off.
+func snapshotThreshold(events uint32) int {
+	if events == 0 {
+		return router.NoSnapshots
+	}
+	return int(events)
 }

@@ -35,8 +35,9 @@ type simEngineCmd struct {
 	MaxWaiting             int           `default:"1024" help:"Requests that wait to run; more are refused."`
 	LookupWait             time.Duration `default:"50ms" help:"How long the agent may let a lookup wait for its disk; negative for not at all."`
 
-	DropFrames int    `help:"Event frames not to send live, so that a gap has to be repaired."`
-	Seed       uint64 `help:"Chooses the dropped frames."`
+	DropFrames  int    `help:"Event frames not to send live, so that a gap has to be repaired."`
+	BufferSteps int    `default:"10000" help:"Event frames that can be replayed."`
+	Seed        uint64 `help:"Chooses the dropped frames."`
 }
 
 // Help implements kong's HelpProvider.
@@ -89,6 +90,7 @@ func (c *simEngineCmd) Validate() error {
 		{"max-num-seqs", c.MaxNumSeqs == 0, fmt.Sprintf("1 to %d", simengine.MaxSeqs)},
 		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0, fmt.Sprintf("1 to %d", simengine.MaxBatchedTokens)},
 		{"max-waiting", c.MaxWaiting == 0, fmt.Sprintf("1 to %d", simengine.MaxWaiting)},
+		{"buffer-steps", c.BufferSteps == 0, fmt.Sprintf("1 to %d", simengine.MaxBufferSteps)},
 		{"lookup-wait", c.LookupWait == 0, fmt.Sprintf("more than 0s, at most %s, or less for no wait", simengine.MaxLookupWait)},
 	} {
 		if f.zero {
@@ -117,6 +119,7 @@ func (c *simEngineCmd) options() simengine.Options {
 		MaxBatchedTokens: c.MaxNumBatchedTokens,
 		MaxWaiting:       c.MaxWaiting,
 		LookupWait:       c.LookupWait,
+		BufferSteps:      c.BufferSteps,
 		DropFrames:       c.DropFrames,
 		Seed:             c.Seed,
 	}

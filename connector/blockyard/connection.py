@@ -74,6 +74,7 @@ class Connection:
         self.inbox: deque[Frame] = deque()  # frames that the engine's thread has to see
         self.received = 0  # times that frames were received
         self.evicted = 0  # blocks of which EVICTED told
+        self.list_asked = 0  # the list that LIST_CACHED asked for last
         self._wake = wake
         self._outbox: deque[tuple[int, int, bytes]] = deque()  # type, correlation, body
         self._sending = threading.Lock()  # of who takes frames from the outbox
@@ -281,6 +282,10 @@ class Connection:
         if frame.type == frames.EVICTED:
             if frame.body["tier"] in _TIERS:
                 self.evicted += len(frame.body["hashes"]) // 8
+            return True
+        if frame.type == frames.LIST_CACHED:
+            self.list_asked = frame.body["list"]
+            self._wake()  # the keeper sees to it, and another thread may have received this
             return True
         if frame.type == frames.DRAIN:
             self.draining = True

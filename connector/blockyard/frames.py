@@ -40,6 +40,8 @@ EVICTED = 32
 RESET = 33
 STATS = 34
 DRAIN = 35
+LIST_CACHED = 36
+CACHED = 37
 
 NAMES = {
     number: name
@@ -52,11 +54,12 @@ HEADER_BYTES = 16
 MAX_FRAME = 32 * 1024
 MAX_BODY = MAX_FRAME - HEADER_BYTES
 VERSION_MAJOR = 1
-VERSION_MINOR = 0
+VERSION_MINOR = 1
 MAX_BLOCKS_PER_FRAME = 1024
 MAX_TOKENS_PER_FRAME = 7168
 MAX_REQUEST_TOKENS = 4 << 20
 MAX_RESUME_SLOTS = 2040
+MAX_LISTED_PER_FRAME = 4000
 MAX_EXTENT_BYTES = 1 << 30
 MAX_EXTENT_SLOTS = MAX_EXTENT_BYTES // 4096
 MAX_BLOCK_BYTES = 256 << 20
@@ -135,6 +138,9 @@ class HelloFields:
     replay_endpoint: str = ""
     events_topic: str = ""
     want_evicted: bool = False
+    lists_cached: bool = False
+    consolidated_endpoint: str = ""
+    consolidator_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,9 @@ def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
         body["replay_endpoint"] = fields.replay_endpoint
         body["events_topic"] = fields.events_topic
         body["want_evicted"] = fields.want_evicted
+        for key in ("lists_cached", "consolidated_endpoint", "consolidator_mode"):
+            if getattr(fields, key):
+                body[key] = getattr(fields, key)
     return encode(body)
 
 
@@ -319,5 +328,21 @@ def encode_reset() -> bytes:
 
 
 def encode_stats(counters: Mapping[str, int]) -> bytes:
-    """STATS: cumulative counters since the connection began, by name."""
+    """STATS: cumulative counters since the connection began, and gauges, by name."""
     return encode(counters)
+
+
+def encode_cached(number: int, hashes: bytes, final: bool, unavailable: bool = False) -> bytes:
+    """CACHED: a part of list `number`, packed hashes, at most MAX_LISTED_PER_FRAME of them.
+
+    unavailable: there is no list; then hashes is empty and final true.
+    """
+    count, rest = divmod(len(hashes), 8)
+    if rest or count > MAX_LISTED_PER_FRAME:
+        raise ValueError(
+            f"CACHED hashes: {len(hashes)} bytes, want at most {MAX_LISTED_PER_FRAME} times 8"
+        )
+    body: dict[str, Any] = {"list": number, "hashes": hashes, "final": final}
+    if unavailable:
+        body["unavailable"] = True
+    return encode(body)

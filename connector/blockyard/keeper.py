@@ -14,11 +14,12 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from . import frames, lockheld
+from .cached import Lister
 from .connection import Connection
 from .frames import HelloFields
 from .transport import Frame, Link, LinkClosed, LinkFull
@@ -53,9 +54,16 @@ class Refused(Exception):
 
 
 class Keeper:
-    """Keeps one connection. counters gives what STATS tells, cumulative."""
+    """Keeps one connection. counters gives what STATS tells, cumulative; gauges what it tells of
+    now, where that is known."""
 
-    def __init__(self, path: str, counters: Callable[[], dict[str, int]] | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        counters: Callable[[], Mapping[str, int]] | None,
+        gauges: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self.lister = Lister()
         self.events: deque[tuple[str, Connection]] = deque()
         self.connects = 0
         self.refusals = 0
@@ -63,6 +71,7 @@ class Keeper:
         self.evicted = 0  # blocks of which EVICTED told, on connections that have ended
         self._path = path
         self._counters = counters
+        self._gauges = gauges
         self._hello: HelloFields | None = None
         self._last: Connection | None = None  # ended without BYE, and not resumed yet
         self._closing = False
@@ -228,10 +237,14 @@ class Keeper:
         told: dict[str, int] = {}
         stats_at = time.monotonic() + _STATS_SECONDS
         received, last_frame = 0, -math.inf
+        listed = 0
         while not self._closing and not connection.farewell:
             sent = connection.flush()
             if not connection.receive():
                 break
+            if connection.list_asked != listed:
+                listed = connection.list_asked
+                self.lister.begin(connection, listed)
             if connection.draining and self._farewell(connection):
                 break
             now = time.monotonic()
@@ -289,11 +302,12 @@ class Keeper:
             _log.warning("the connection to the agent has ended; serving without it")
 
     def _tell_stats(
-        self, connection: Connection, base: dict[str, int], told: dict[str, int]
+        self, connection: Connection, base: Mapping[str, int], told: dict[str, int]
     ) -> dict[str, int]:
         """STATS, if anything has changed; what was told last."""
         assert self._counters is not None
         now = {name: value - base.get(name, 0) for name, value in self._counters().items()}
+        now.update(self._gauges())
         if now == told:
             return told
         try:

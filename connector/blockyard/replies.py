@@ -147,6 +147,7 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
         "hashes": _packed(8, 1, 2048),
         "lost": _uint(0, _U64),
     },
+    frames.LIST_CACHED: {"list": _uint(1, _U64)},
     frames.DRAIN: {"deadline_ms": _uint(0, _U32), "reason": _string()},
 }
 

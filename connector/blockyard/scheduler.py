@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from . import frames
 from .attachment import Attachment
+from .cached import CachePool
 from .connection import close_if_done
 from .former import FormerSlots
 from .frames import HelloFields
@@ -85,7 +86,9 @@ class SchedulerSession:
         self._lookups = Lookups(self._count, block_tokens, settings.lookup_wait_ms, self._packer)
         self._loads = Loads(self._count, self._jobs, self._lookups)
         self._stores = Stores(self._count, self._jobs, self._former, block_tokens)
-        self._keeper = Keeper(settings.socket, self._reported if settings.stats else None)
+        self._queues: Callable[[], tuple[int, int]] | None = None
+        reported = self._reported if settings.stats else None
+        self._keeper = Keeper(settings.socket, reported, self._gauges)
         self._attachment = Attachment(
             self._count,
             self._jobs,
@@ -124,6 +127,12 @@ class SchedulerSession:
         free = blocks.free_count()
         automatic = max(_MIN_LIMIT, free // 10, min(256, free // 2))
         self._stores.limit = self._settings.max_inflight_blocks or automatic
+
+    def observe(self, pool: CachePool, queues: Callable[[], tuple[int, int]]) -> None:
+        """What other threads may look at, for STATS and LIST_CACHED: the engine's device blocks,
+        and how many requests run and wait. HELLO must say that hashes are listed."""
+        self._queues = queues
+        self._keeper.lister.pool = pool
 
     # Requests.
 
@@ -307,6 +316,7 @@ class SchedulerSession:
             "connects": self._keeper.connects,
             "hello_refused": self._keeper.refusals,
             "keeper_errors": self._keeper.errors,
+            "lists_failed": self._keeper.lister.errors,
             "evicted_blocks": self._keeper.evicted + (connection.evicted if connection else 0),
             "requests": len(self._requests),
             "jobs": len(self._jobs.flying),
@@ -330,6 +340,19 @@ class SchedulerSession:
     def close(self) -> None:
         """Ends the session, with BYE if no copy is in flight. May wait for two seconds."""
         self._attachment.close()
+
+    def _gauges(self) -> Mapping[str, int]:
+        pool, queues = self._keeper.lister.pool, self._queues
+        if pool is None or queues is None:
+            return {}
+        running, waiting = queues()
+        total = pool.total()
+        return {
+            "device_blocks_total": total,
+            "device_blocks_used": min(total, pool.used()),
+            "running_requests": running,
+            "waiting_requests": waiting,
+        }
 
     def _reported(self) -> Mapping[str, int]:
         return {name: self._count[name] for name in _REPORTED}

@@ -2,8 +2,8 @@
 
 Prints one line for each case, before that of a failed one why and the ends of the logs, then
 
-    test-vllm: cases=18 passed=18 skipped=0 loads=N stores=N control=detected
-    18 passed, 0 failed
+    test-vllm: cases=19 passed=19 skipped=0 loads=N stores=N control=detected
+    19 passed, 0 failed
 
 where loads and stores are blocks. Cases that were not asked for count as skipped, and so do
 those that say why they cannot be run here. The exit status is 0 when every case that ran has

@@ -93,8 +93,9 @@ class Bed:
     def engine(self, name: str, agent: AgentProcess | None, **options: Any) -> EngineProcess:
         """A new engine that serves. `options` go over the usual ones; a `connector` among them
         names the connector's module and class, and `settings` are its. Without an agent there is
-        none."""
+        none, but for `by_hand`: settings with the socket of an agent that is none of ours."""
         settings = options.pop("settings", {})
+        by_hand = options.pop("by_hand", None)
         module = options.pop("connector", "blockyard.vllm:BlockyardConnector")
         module_path, _, class_name = module.partition(":")
         arguments: dict[str, Any] = {
@@ -113,13 +114,14 @@ class Bed:
             "kv_cache_memory_bytes": 2 * DEVICE_BLOCKS * model.BLOCK_BYTES,
             "scheduler_cls": "e2e.probe.CountingScheduler",
         }
-        if agent is not None:
+        extra = by_hand if agent is None else {"socket": agent.socket, **settings}
+        if extra is not None:
             arguments["kv_transfer_config"] = {
                 "kv_connector": class_name,
                 "kv_connector_module_path": module_path,
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"socket": agent.socket, **settings},
+                "kv_connector_extra_config": extra,
             }
         arguments.update(options)
         self._starts += 1

@@ -36,7 +36,7 @@ class Yard(Bed):
     @cached_property
     def first(self) -> EngineProcess:
         """The engine of most cases: takes LoRA adapters, publishes its KV events."""
-        port, replay = _free_ports(2)
+        port, replay = free_ports(2)
         events = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -91,7 +91,7 @@ def case(name: str, reason: str) -> Callable[[Callable[[Yard], str]], Case]:
     return lambda run: Case(name, reason, run)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody has now."""
     sockets = [socket.socket() for _ in range(count)]
     try:

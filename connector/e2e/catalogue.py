@@ -12,6 +12,7 @@ from e2e.cases_faults import (
 )
 from e2e.cases_idle import idle_engine
 from e2e.cases_isolation import lora_isolation, other_weights, salt_isolation
+from e2e.cases_lists import events_list
 from e2e.cases_reload import chunked_prefill, disk_only, engine_restart, reset_reload, two_engines
 from e2e.cases_scheduling import abort_mid_load, preemption, store_races_reuse, two_dp_ranks
 
@@ -30,6 +31,7 @@ CASES: tuple[Case, ...] = (
     agent_kill_restart,
     flipped_byte_host,
     events_to_router,
+    events_list,
     other_weights,
     two_dp_ranks,
     store_races_reuse,

@@ -19,11 +19,10 @@ SHIM = CONNECTOR / "kvbm"
 if str(SHIM) not in sys.path:
     sys.path.insert(0, str(SHIM))
 
-from kvbm import consolidation  # noqa: E402
+from blockyard.consolidation import ENABLE, MODE  # noqa: E402
 from kvbm.trtllm_integration import consolidator_config as trtllm  # noqa: E402
 from kvbm.vllm_integration import consolidator_config as vllm  # noqa: E402
 
-ON = {consolidation.SWITCH: "1"}
 logging.getLogger("kvbm").addHandler(logging.NullHandler())
 
 
@@ -122,16 +121,16 @@ def vllm_config(**changes: Any) -> Any:
 
 
 class VllmConsolidation(unittest.TestCase):
-    def test_without_a_publisher_dynamo_follows_the_engine(self) -> None:
-        """None by default: nobody publishes a consolidated stream."""
+    def test_on_by_default_as_in_kvbm(self) -> None:
         with environment():
-            self.assertFalse(vllm.should_enable_consolidator(vllm_config()))
+            self.assertTrue(vllm.should_enable_consolidator(vllm_config()))
+        with environment(**{ENABLE: "off"}):  # then Dynamo follows the engine
             self.assertIsNone(vllm.get_consolidator_endpoints(vllm_config()))
 
     def test_endpoints_follow_the_leader_s_port(self) -> None:
         cases = {"": 57001, "56001": 57001, " 42001 ": 43001, "64535": 65535}
         for value, port in cases.items():
-            with self.subTest(value), environment(**ON, DYN_KVBM_LEADER_ZMQ_PUB_PORT=value):
+            with self.subTest(value), environment(DYN_KVBM_LEADER_ZMQ_PUB_PORT=value):
                 self.assertEqual(
                     vllm.get_consolidator_endpoints(vllm_config(rank=1)),
                     ("tcp://127.0.0.1:20080", f"tcp://0.0.0.0:{port}", f"tcp://127.0.0.1:{port}"),
@@ -139,7 +138,7 @@ class VllmConsolidation(unittest.TestCase):
 
     def test_a_wrong_port_is_named(self) -> None:
         for value in ("0", "65536", "-1", "x", "64536", "1.5"):
-            with self.subTest(value), environment(**ON, DYN_KVBM_LEADER_ZMQ_PUB_PORT=value):
+            with self.subTest(value), environment(DYN_KVBM_LEADER_ZMQ_PUB_PORT=value):
                 with self.assertRaisesRegex(ValueError, "DYN_KVBM_LEADER_ZMQ_PUB_PORT"):
                     vllm.get_consolidator_endpoints(vllm_config())
 
@@ -153,41 +152,46 @@ class VllmConsolidation(unittest.TestCase):
             "no events": {"events": None},
         }
         for name, changes in cases.items():
-            with self.subTest(name), environment(**ON), self.assertLogs("kvbm", "WARNING"):
+            with self.subTest(name), environment(), self.assertLogs("kvbm", "WARNING"):
                 self.assertIsNone(vllm.get_consolidator_endpoints(vllm_config(**changes)))
 
     def test_a_pair_with_ours_has_it(self) -> None:
         children = [{"kv_connector": "DynamoConnector"}, {"kv_connector": "NixlConnector"}]
         config = vllm_config(connector="PdConnector", extra={"connectors": children})
-        with environment(**ON):
+        with environment():
             self.assertTrue(vllm.should_enable_consolidator(config))
 
     def test_kvbm_s_switch(self) -> None:
         for value, expected in (("0", False), ("Off", False), ("1", True), (" yes ", True)):
-            with self.subTest(value), environment(**ON, **{consolidation.ENABLE: value}):
+            with self.subTest(value), environment(**{ENABLE: value}):
                 self.assertEqual(vllm.should_enable_consolidator(vllm_config()), expected)
-        with environment(**ON, **{consolidation.ENABLE: "maybe"}):
+        with environment(**{ENABLE: "maybe"}):
             with self.assertRaisesRegex(ValueError, "maybe"):
                 vllm.should_enable_consolidator(vllm_config())
 
     def test_mode(self) -> None:
-        for value, expected in (("", "dedup"), ("Passthrough ", "passthrough")):
-            with environment(**{consolidation.MODE: value}):
+        cases = {"": "dedup", "Passthrough ": "passthrough", "tiered": "tiered"}
+        for value, expected in cases.items():
+            with environment(**{MODE: value}):
                 self.assertEqual(vllm.get_consolidator_mode(), expected)
                 self.assertEqual(trtllm.get_consolidator_mode(), expected)
-        with environment(**{consolidation.MODE: "merge"}), self.assertRaises(ValueError):
+        with environment(**{MODE: "merge"}), self.assertRaises(ValueError):
             vllm.get_consolidator_mode()
 
 
 class TrtllmConsolidation(unittest.TestCase):
     MODULE = "kvbm.trtllm_integration.connector"
 
-    def test_needs_the_connector_and_a_publisher(self) -> None:
+    def test_needs_the_connector_and_a_port(self) -> None:
         with_map = {"kv_connector_config": {"connector_module": self.MODULE}}
         with_object = {"kv_connector_config": SimpleNamespace(connector_module=self.MODULE)}
-        with environment():
+        with environment(), self.assertLogs("kvbm", "WARNING"):
             self.assertFalse(trtllm.should_enable_consolidator(with_map))
-        with environment(**ON):
+        with environment(DYN_KVBM_TRTLLM_ZMQ_PORT="20081", **{ENABLE: "0"}):
+            self.assertFalse(trtllm.should_enable_consolidator(with_map))
+        with environment(DYN_KVBM_LEADER_ZMQ_PUB_PORT="50000"):
+            self.assertTrue(trtllm.should_enable_consolidator(with_map))
+        with environment(DYN_KVBM_TRTLLM_ZMQ_PORT="20081"):
             self.assertTrue(trtllm.should_enable_consolidator(with_map))
             self.assertTrue(trtllm.should_enable_consolidator(with_object))
             other: list[Any] = [{}, None, "x", {"kv_connector_config": {"connector_module": "a"}}]

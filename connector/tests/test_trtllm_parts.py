@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from blockyard import consolidation
 from blockyard.namespace import Identity
 from blockyard.trtllm import arguments, geometry, ledger
 from blockyard.trtllm.dispatch import Dispatch
@@ -136,14 +137,25 @@ class Arguments(unittest.TestCase):
         self.assertEqual(space.block_bytes, replicated.share_bytes)
 
     def test_events_port(self) -> None:
-        cases = {"": "", "20081": "tcp://127.0.0.1:20081"}
-        for value, expected in cases.items():
-            with mock.patch.dict(os.environ, {arguments.EVENTS_PORT: value}):
-                self.assertEqual(arguments.events_endpoint(), expected)
+        """The engine's own port, else the leader's; the consolidated stream is above the latter."""
+        own, leader = arguments.EVENTS_PORT, consolidation.LEADER_PORT
+        cases: list[tuple[dict[str, str], tuple[str, str]]] = [
+            ({}, ("", "")),
+            ({own: "20081"}, ("tcp://127.0.0.1:20081", "tcp://0.0.0.0:57001")),
+            ({leader: "50000"}, ("tcp://127.0.0.1:50000", "tcp://0.0.0.0:51000")),
+            ({own: "20081", leader: "50000"}, ("tcp://127.0.0.1:20081", "tcp://0.0.0.0:51000")),
+            ({own: "20081", consolidation.ENABLE: "off"}, ("tcp://127.0.0.1:20081", "")),
+        ]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
+        for variables, expected in cases:
+            with mock.patch.dict(os.environ, {**kept, **variables}, clear=True):
+                found = arguments.events()
+                keys = ("events_endpoint", "consolidated_endpoint")
+                self.assertEqual(tuple(found.get(key, "") for key in keys), expected, variables)
         for value in ("0", "70000", "x"):
             with mock.patch.dict(os.environ, {arguments.EVENTS_PORT: value}):
                 with self.assertRaisesRegex(ValueError, arguments.EVENTS_PORT):
-                    arguments.events_endpoint()
+                    arguments.events()
 
 
 class Ledger(unittest.TestCase):

@@ -184,6 +184,17 @@ class Handshakes(Engine):
         self.assertFalse(made.has_pending_push_work())
         self.assertIsNone(worker.build_connector_worker_meta(), "it was taken")
 
+    def test_an_engine_that_publishes_events_lists_its_hashes(self) -> None:
+        """And says where somebody expects them consolidated; without events neither makes sense."""
+        told = ("tcp://127.0.0.1:5557", "tcp://0.0.0.0:57001", "tcp://127.0.0.1:57001")
+        for endpoint, expected in (("tcp://*:5557", (True, told[1])), ("", (False, ""))):
+            self.config.kv_events_config = Bag(enable_kv_cache_events=True, endpoint=endpoint)
+            self.config.additional_config = {"consolidator_endpoints": told}
+            made, worker = self.make(SCHEDULER), self.worker()
+            made.set_xfer_handshake_metadata_pp_aware({(0, 0): worker.get_handshake_metadata()})
+            hello = self.hello()
+            self.assertEqual((hello.lists_cached, hello.consolidated_endpoint), expected)
+
     def test_tensor_parallel_workers_are_waited_for(self) -> None:
         self.config.parallel_config.tensor_parallel_size = 2
         made = self.make(SCHEDULER)

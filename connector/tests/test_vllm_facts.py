@@ -9,13 +9,14 @@ from types import SimpleNamespace as Bag
 from typing import Any
 from unittest import mock
 
+from blockyard import consolidation
 from blockyard.settings import Settings
 from tests import vllm_fakes as fakes
 from tests.vllm_fakes import FakeTensor, full, kv_config, vllm_config
 
 fakes.require_vllm()
 
-from blockyard.vllm import facts  # noqa: E402
+from blockyard.vllm import consolidated, facts  # noqa: E402
 from blockyard.vllm.facts import Format, reachable  # noqa: E402
 from blockyard.vllm.geometry import digest_of  # noqa: E402
 
@@ -95,6 +96,51 @@ class Endpoints(unittest.TestCase):
         events.enable_kv_cache_events = False
         self.assertEqual(facts.events_of(config), {})
         self.assertEqual(facts.events_of(vllm_config()), {})
+
+
+class Consolidated(unittest.TestCase):
+    """Where the agent is to publish for Dynamo's worker, as HELLO says it."""
+
+    def stream(self, endpoints: Any = None, rank: int | None = 0, **variables: str) -> Any:
+        config = vllm_config(parallel_config__data_parallel_rank_local=rank)
+        if endpoints is not None:
+            config.additional_config = {consolidated.KEY: endpoints}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
+        with mock.patch.dict(os.environ, {**kept, **variables}, clear=True):
+            found = consolidated.stream_of(config)
+        return found.get("consolidated_endpoint", ""), found.get("consolidator_mode", "")
+
+    def test_the_place_is_what_dynamo_s_worker_was_told_else_kvbm_s_port(self) -> None:
+        told = ("tcp://127.0.0.1:20080", "tcp://0.0.0.0:57001", "tcp://127.0.0.1:57001")
+        port = {consolidation.LEADER_PORT: "50000"}
+        self.assertEqual(self.stream(told), ("tcp://0.0.0.0:57001", ""))
+        self.assertEqual(self.stream(list(told), **port), ("tcp://0.0.0.0:57001", ""))
+        self.assertEqual(self.stream(None, **port), ("tcp://0.0.0.0:51000", ""))
+        self.assertEqual(self.stream(), ("", ""), "the agent has a rule of its own")
+        self.assertEqual(self.stream("tcp://0.0.0.0:57001"), ("", ""))
+
+    def test_ranks_of_one_worker_have_ports_of_their_own(self) -> None:
+        told = ("", "tcp://0.0.0.0:57001", "")
+        self.assertEqual(self.stream(told, 2)[0], "tcp://0.0.0.0:57003")
+        self.assertEqual(self.stream(told, None)[0], "tcp://0.0.0.0:57001")
+
+    def test_the_mode_and_the_switch_are_kvbm_s(self) -> None:
+        told = ("", "tcp://0.0.0.0:57001", "")
+        for value, mode in (("Dedup", "dedup"), ("passthrough", "passthrough"), ("", "")):
+            self.assertEqual(self.stream(told, **{consolidation.MODE: value})[1], mode)
+        self.assertEqual(self.stream(told, **{consolidation.ENABLE: "0"}), ("", ""))
+
+    def test_what_cannot_be_used_is_said_and_left_to_the_agent(self) -> None:
+        cases: list[tuple[Any, dict[str, str], str]] = [
+            (("", "ipc:///x", ""), {}, "ipc:///x"),
+            (("", "tcp://0.0.0.0:65536", ""), {}, "65536"),
+            (None, {consolidation.LEADER_PORT: "65000"}, consolidation.LEADER_PORT),
+            (("", "tcp://*:1", ""), {consolidation.MODE: "merge"}, "merge"),
+        ]
+        for told, variables, word in cases:
+            with self.assertLogs("blockyard.consolidation", "WARNING") as logs:
+                self.assertEqual(self.stream(told, **variables), ("", ""))
+            self.assertIn(word, logs.output[0])
 
 
 class Overlap(unittest.TestCase):

@@ -12,7 +12,7 @@ from blockyard.request import Hit
 from blockyard.settings import Settings
 from blockyard.work import Done
 from tests.vllm_case import TOKENS, Case
-from tests.vllm_fakes import step
+from tests.vllm_fakes import FakePool, step
 
 from blockyard.vllm import identity  # isort: skip
 from blockyard.vllm import scheduler as scheduler_module  # isort: skip
@@ -120,6 +120,27 @@ class Opening(Case):
         self.side = VllmScheduler(Settings(load=False, store=False), session, TOKENS, 1)
         self.open(10)
         self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": False})
+
+
+class Queues(Case):
+    def test_what_was_in_the_last_step_runs_and_the_rest_waits(self) -> None:
+        """Requests that the connector leaves alone count as well."""
+        reqs = [self.open(8), self.open(8, mm_features=[object()]), self.open(8)]
+        self.assertEqual(self.side.queues(), (0, 3))
+        output = step([(reqs[0], [[1, 2]]), (reqs[1], [[3, 4]])])
+        output.num_scheduled_tokens = {r.request_id: 8 for r in reqs[:2]}
+        self.side.build_connector_meta(output)
+        self.assertEqual(self.side.queues(), (2, 1))
+        for req in reqs:
+            self.side.request_finished(req, [[]])
+        self.assertEqual(self.side.queues(), (0, 0), "an idle engine takes no step that says so")
+
+    def test_a_session_sees_pool_and_queues(self) -> None:
+        self.side.bind(FakePool())
+        ((pool, queues),) = self.session.take("observe")
+        self.assertEqual((pool.total(), queues()), (63, (0, 0)))
+        with self.assertLogs("blockyard.vllm", "ERROR"):  # a pool of a release that has another one
+            self.side.bind(object())
 
 
 class Starting(Case):

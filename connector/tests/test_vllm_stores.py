@@ -13,7 +13,7 @@ from tests.vllm_case import TOKENS, Case
 from tests.vllm_fakes import step
 
 from blockyard.vllm import blocks as blocks_module  # isort: skip
-from blockyard.vllm.blocks import PoolBlocks  # isort: skip
+from blockyard.vllm.blocks import PoolBlocks, PoolView  # isort: skip
 from blockyard.vllm.offers import DECODED_BLOCKS, VISITS_PER_STEP  # isort: skip
 
 
@@ -270,6 +270,23 @@ class Pool(unittest.TestCase):
             self.assertFalse(self.blocks.frees_soon())
         self.blocks.release([3])
         self.assertFalse(self.blocks.frees_soon())
+
+    def test_other_threads_see_what_the_cache_has_as_events_name_it(self) -> None:
+        """The digest's last eight bytes, as a number, of the first group's blocks."""
+        view = PoolView(self.pool)
+        self.assertEqual((len(view), view.total(), view.used()), (64, 63, 0))
+        self.pool.touch([self.pool.blocks[7]])
+        self.assertEqual(view.used(), 1)
+        digest = bytes(range(32))
+        for number, key in ((3, digest + bytes(4)), (5, digest + b"\0\0\0\1"), (63, bytes(36))):
+            self.pool.blocks[number].block_hash = key
+        first = int.from_bytes(digest, "big") & (2**64 - 1)
+        self.assertEqual(view.cached_hashes(0, 32), first.to_bytes(8, "little"))
+        self.assertEqual(view.cached_hashes(32, 32), bytes(8))
+        self.assertEqual(view.cached_hashes(4, 32), b"")
+        self.pool.blocks[9].block_hash = (digest, 0)  # a release that keeps its keys otherwise
+        with self.assertRaisesRegex(TypeError, "tuple"):
+            view.cached_hashes(0, 32)
 
 
 if __name__ == "__main__":

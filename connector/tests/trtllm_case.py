@@ -94,7 +94,13 @@ class Case(unittest.TestCase):
             self.settled(engine)
             return self.total() > before
 
+        def answered() -> bool:
+            engine.step()
+            s = leader.stats()
+            return s["stores"] <= s["stored_blocks"] + s["present_blocks"] + s["dropped_stores"]
+
         wait_until("a block was stored", stored_one, 30)
+        wait_until("what was stored before it is counted too", answered)
         self._base += self.total() - before
 
     def request(self, tokens: list[int], **kwargs: Any) -> LlmRequest:

@@ -137,6 +137,7 @@ class FakeBlock:
     def __init__(self, number: int) -> None:
         self.block_id = number
         self.ref_cnt = 0
+        self.block_hash: Any = None
 
 
 class FakePool:

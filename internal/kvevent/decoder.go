@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +12,25 @@ import (
 // ErrUnknownTag is wrapped by the entries of EngineBatch.Bad that stand for
 // events of a type that is not known.
 var ErrUnknownTag = errors.New("unknown event type")
+
+// maxBadPrefix is how much of a bad event is kept.
+const maxBadPrefix = 48
+
+// BadEvent is what an entry of EngineBatch.Bad is: an event that could not be
+// decoded. It wraps why.
+type BadEvent struct {
+	// Index is the event's number in its batch; Prefix are its first bytes, at most
+	// 48, its own copy.
+	Index  int
+	Prefix []byte
+	Reason error
+}
+
+// Error names the event and the reason.
+func (b *BadEvent) Error() string { return fmt.Sprintf("event %d: %v", b.Index, b.Reason) }
+
+// Unwrap is the reason.
+func (b *BadEvent) Unwrap() error { return b.Reason }
 
 // maxBadEvents is how many events of one batch may be bad before the whole
 // batch counts as garbage.
@@ -153,7 +173,8 @@ func (d *Decoder) event(c *cursor, b *EngineBatch, i int) error {
 	if len(b.Bad) == maxBadEvents {
 		return fmt.Errorf("event %d: more than %d bad events: %w", i, maxBadEvents, err)
 	}
-	b.Bad = append(b.Bad, fmt.Errorf("event %d: %w", i, err))
+	prefix := bytes.Clone(c.buf[start:min(c.off, start+maxBadPrefix)])
+	b.Bad = append(b.Bad, &BadEvent{Index: i, Prefix: prefix, Reason: err})
 	return nil
 }
 

@@ -144,6 +144,28 @@ func TestOneBadEventLeavesTheRestOfItsBatch(t *testing.T) {
 	}
 }
 
+// TestBadEventsShowHowTheyBegin: a bad event is kept by its first bytes, which do
+// not borrow from the input.
+func TestBadEventsShowHowTheyBegin(t *testing.T) {
+	long := list{"BlockRemoved", list{strings.Repeat("x", 100)}}
+	payload := wire(t, list{ts, list{list{"AllBlocksCleared"}, 7, long}, 0})
+	var b EngineBatch
+	if err := new(Decoder).Decode(payload, &b); err != nil {
+		t.Fatal(err)
+	}
+	clear(payload)
+	want := [][]byte{{7}, wire(t, long)[:48]}
+	if len(b.Bad) != len(want) {
+		t.Fatalf("bad %v", b.Bad)
+	}
+	for i, err := range b.Bad {
+		var bad *BadEvent
+		if !errors.As(err, &bad) || bad.Index != i+1 || !bytes.Equal(bad.Prefix, want[i]) || bad.Reason == nil {
+			t.Errorf("bad event %d: %#v, want prefix %x", i, err, want[i])
+		}
+	}
+}
+
 func TestABatchOfGarbageIsGivenUp(t *testing.T) {
 	events := make(list, maxBadEvents)
 	for i := range events {

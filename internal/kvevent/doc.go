@@ -14,7 +14,8 @@
 //
 // Guarantees: decoders never panic and never read past their input, whatever
 // the bytes; they allocate nothing per block once their buffers have grown; one
-// bad event does not lose the rest of its batch. Encoders write the shortest
+// bad event does not lose the rest of its batch, and is kept as a BadEvent, with
+// the reason and its first bytes. Encoders write the shortest
 // msgpack form of every integer, so that equal values are equal bytes.
 //
 // Ownership: decoded values borrow from the destination they were decoded into

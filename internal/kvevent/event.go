@@ -80,8 +80,8 @@ type EngineBatch struct {
 	Rank    kv.DPRank
 	HasRank bool
 	Events  []EngineEvent
-	// Bad holds one error for each event of the batch that could not be decoded
-	// and is therefore not in Events.
+	// Bad holds one error, a *BadEvent, for each event of the batch that could not
+	// be decoded and is therefore not in Events.
 	Bad []error
 
 	mem batchMemory // behind the slices in Events

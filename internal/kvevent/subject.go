@@ -57,3 +57,17 @@ func AllAnnounceSubject(cluster string) string { return "blockyard." + cluster +
 func QuerySubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.kv-query.%016x", cluster, p)
 }
+
+// StreamName is the JetStream stream that keeps a cluster's events and
+// announcements, where one does.
+func StreamName(cluster string) string { return "blockyard-" + cluster }
+
+// StreamSubjects are what that stream takes in. Events and announcements lie in
+// one stream, so that their order is kept.
+func StreamSubjects(cluster string) []string {
+	return []string{AllEventsSubject(cluster), AllAnnounceSubject(cluster)}
+}
+
+// SnapshotBucket is the JetStream object store of the snapshots of a cluster's
+// routers.
+func SnapshotBucket(cluster string) string { return "blockyard-" + cluster + "-router" }

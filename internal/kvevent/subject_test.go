@@ -13,6 +13,10 @@ func TestSubjectsNameClusterAndPublisher(t *testing.T) {
 		AnnounceSubject("prod", publisher): "blockyard.prod.announce.000123456789abcd",
 		AllAnnounceSubject("prod"):         "blockyard.prod.announce.*",
 		QuerySubject("prod", publisher):    "blockyard.prod.kv-query.000123456789abcd",
+		StreamName("prod"):                 "blockyard-prod",
+		SnapshotBucket("prod"):             "blockyard-prod-router",
+		StreamSubjects("prod")[0]:          AllEventsSubject("prod"),
+		StreamSubjects("prod")[1]:          AllAnnounceSubject("prod"),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

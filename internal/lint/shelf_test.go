@@ -23,7 +23,8 @@ func shelf() []library {
 	testsOnly := []string(nil)
 	return []library{
 		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/", "internal/simengine/", "cmd/blockyard/version.go"}, true},
-		{"github.com/nats-io/nats.go", []string{"publisher/", "router/natsfeed*.go"}, true},
+		{"github.com/nats-io/nats.go", []string{"publisher/", "router/nats*.go", "internal/natsauth/"}, true},
+		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
 		{"github.com/nats-io/nats-server/v2", []string{"publisher/embedded*.go"}, true},
 		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},

@@ -34,13 +34,18 @@ func (e *RefusedError) Error() string {
 type ClientOptions struct {
 	// Socket is the path of the agent's socket.
 	Socket string
-	// Hello is sent as it is, but for Major, Minor, Role and WantEvicted, which the
-	// client sets.
+	// Hello is sent as it is, but for Major, Minor, Role, WantEvicted and ListsCached,
+	// which the client sets.
 	Hello Hello
 	// Evicted is called, from the goroutine that reads the connection, with the blocks
 	// that have left a tier, and how many such notices were lost since the session
 	// began. Nil asks for none; a worker gets none.
 	Evicted func(tier kv.Tier, hashes []kv.SequenceHash, lost uint64)
+	// Cached lists the hashes of the device's prefix cache, as the engine's events have
+	// them; an error tells the agent that it cannot be listed. It is called from a
+	// goroutine of its own, once at a time; ctx ends with the connection. Nil cannot
+	// list; a worker is not asked.
+	Cached func(ctx context.Context) ([]kv.EngineHash, error)
 	// Log gets what the agent reports outside of an answer; nil logs nothing.
 	Log *zap.Logger
 }
@@ -57,6 +62,7 @@ type client struct {
 	extents *extentMap
 	// notices are what the reader calls with the body of a frame that is no answer.
 	notices map[Type]func(body []byte) error
+	lister  *lister // nil where LIST_CACHED is not answered
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -317,6 +323,9 @@ func (c *client) Done() <-chan struct{} { return c.done }
 func (c *client) Close() error {
 	c.conn.Close()
 	<-c.done
+	if c.lister != nil {
+		<-c.lister.done
+	}
 	return c.extents.close()
 }
 

@@ -93,6 +93,15 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{hello(func(h *Hello) { h.Namespace.BlockSize = 5000 }), "namespace page_size: 5000 is not in 1..4096"},
 		{hello(func(h *Hello) { h.Namespace.Weights = strings.Repeat("w", 2000) }), "namespace weights: 2000 bytes, want at most 1024"},
 		{hello(func(h *Hello) { h.EventsEndpoint = strings.Repeat("e", 300) }), "events_endpoint: 300 bytes, want at most 256"},
+		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "tcp://*:0" }), `consolidated_endpoint: "tcp://*:0" is no tcp://HOST:PORT with a port of 1..65535`},
+		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "127.0.0.1:57001" }), `consolidated_endpoint: "127.0.0.1:57001" is no tcp://HOST:PORT with a port of 1..65535`},
+		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "tcp://" + strings.Repeat("h", 300) + ":1" }), "consolidated_endpoint: 308 bytes, want at most 256"},
+		{hello(func(h *Hello) { h.ConsolidatorMode = "merge" }), `consolidator_mode: "merge" is none of "tiered", "dedup", "passthrough"`},
+		{&Stats{DeviceBlocksTotal: 3, DeviceBlocksUsed: 4}, "device_blocks_used: 4 is not in 0..3"},
+		{&ListCached{}, "list: 0 is not in 1..18446744073709551615"},
+		{&Cached{List: 1, Hashes: make([]byte, 9)}, "hashes: 9 bytes is not a multiple of 8"},
+		{&Cached{List: 1, Hashes: make([]byte, 8*4001)}, "hashes: 4001 items, want 0..4000"},
+		{&Cached{List: 1, Unavailable: true}, "unavailable: true with final false and 0 bytes of hashes, want final and none"},
 		{&Lookup{Count: 1025}, "count: 1025 is not in 1..1024"},
 		{&Lookup{First: MaxTokens, Count: 1}, "first: 4194304 is not in 0..4194303"},
 		{&Lookup{Count: 1, WaitMillis: 60001}, "wait_ms: 60001 is not in 0..60000"},
@@ -140,6 +149,7 @@ func TestLargestBodiesFitAFrame(t *testing.T) {
 		{TypeLookupHit, 1, &LookupHit{Request: 1 << 63, Ready: MaxBlocksPerFrame, Sources: bytes.Repeat([]byte{1}, MaxBlocksPerFrame), Slots: slots}},
 		{TypeCommit, 1, &SlotList{Request: 1 << 63, Slots: slots}},
 		{TypeEvicted, 0, &Evicted{Tier: 2, Hashes: make([]byte, MaxHashesPerFrame*packedHashSize), Lost: 1 << 63}},
+		{TypeCached, 0, &Cached{List: 1 << 63, Hashes: make([]byte, MaxListedPerFrame*packedHashSize), Final: true}},
 		{TypeResume, 1, &Resume{Session: 1 << 63, AgentNonce: 1 << 63, Pinned: make([]byte, MaxResumeSlots*packedSlotSize)}},
 	} {
 		if err := s.m.Validate(); err != nil {

@@ -19,7 +19,8 @@
 // then on listens: to EXTENT_READY and LOAD. Either may send STATS, and ends with
 // BYE. The agent sends EXTENT_READY before any frame that names a slot of that
 // extent, on the same connection; to schedulers EVICTED, where they asked for it,
-// and DRAIN before it stops.
+// LIST_CACHED, where they said that they answer it with CACHED, and DRAIN before it
+// stops.
 //
 // LOOKUP, CLAIM, STORE, COMMIT, BYE, HELLO, REGISTER, RESUME and RESET want an answer
 // and carry a correlation other than 0; the answer, or ERROR, carries the same.

@@ -70,6 +70,8 @@ func samples() []sample {
 		{TypeStats, 0, &Stats{Lookups: 1, HitBlocks: 2, Loads: 3, LoadedBlocks: 4, FailedLoads: 5, Stores: 6, StoredBlocks: 7, DroppedStores: 8,
 			CopiedBytes: 9, CopyMicros: 10, Errors: 11}},
 		{TypeDrain, 0, &Drain{DeadlineMillis: 2000, Reason: "the agent stops"}},
+		{TypeListCached, 0, &ListCached{List: 4}},
+		{TypeCached, 0, &Cached{List: 4, Hashes: AppendEngineHashes(nil, []kv.EngineHash{0x99aabbccddeeff00, 9}), Final: true}},
 	}
 }
 
@@ -95,10 +97,41 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 	}
 }
 
+// What minor version 1 added comes after the keys of minor version 0, and only where
+// it says something: an agent or an engine of either version reads the other's frames.
+func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
+	hello := *samples()[0].m.(*Hello)
+	hello.ListsCached, hello.ConsolidatedEndpoint, hello.ConsolidatorMode = true, "tcp://0.0.0.0:57001", ConsolidatorDedup
+	stats := Stats{Errors: 11, DeviceBlocksTotal: 100, DeviceBlocksUsed: 7, RunningRequests: 2, WaitingRequests: 1}
+	for _, c := range []struct {
+		t      Type
+		m, old Message
+		added  []string
+	}{
+		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode"}},
+		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests"}},
+	} {
+		frame, err := AppendFrame(nil, c.t, 1, c.m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkDecodes(t, sample{c.t, 1, c.m}, frame)
+		before, err := AppendFrame(nil, c.t, 1, c.old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range c.added {
+			if !bytes.Contains(frame, []byte(key)) || bytes.Contains(before, []byte(key)) {
+				t.Errorf("%s: key %s: want it where it says something, and only there", c.t, key)
+			}
+		}
+	}
+}
+
 // The sample of every frame that a client sends carries a correlation exactly
 // if the frame wants an answer.
 func TestFramesThatWantAnAnswerCarryACorrelation(t *testing.T) {
-	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed, TypeEvicted, TypeDrain}
+	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed, TypeEvicted, TypeDrain, TypeListCached}
 	for _, s := range samples() {
 		if want := s.corr != 0 && !slices.Contains(fromAgent, s.t); s.t.WantsAnswer() != want {
 			t.Errorf("%s: wants an answer: %v, want %v", s.t, !want, want)

@@ -302,21 +302,8 @@ type Evicted struct {
 // has it open.
 type Reset struct{}
 
-// Gauges are the part of STATS that says how things are now. They come from
-// schedulers; DeviceBlocksTotal is 0 where the engine does not say, and nothing is
-// known of the others then.
-type Gauges struct {
-	// DeviceBlocksTotal is the size of the rank's device pool, DeviceBlocksUsed how many
-	// of its blocks requests or copies hold. Cached ones that nobody holds are not used.
-	DeviceBlocksTotal uint64 `msg:"device_blocks_total,omitempty" json:"device_blocks_total,omitempty"`
-	DeviceBlocksUsed  uint64 `msg:"device_blocks_used,omitempty" json:"device_blocks_used,omitempty"`
-	// RunningRequests took part in the engine's last step, WaitingRequests did not.
-	RunningRequests uint64 `msg:"running_requests,omitempty" json:"running_requests,omitempty"`
-	WaitingRequests uint64 `msg:"waiting_requests,omitempty" json:"waiting_requests,omitempty"`
-}
-
 // Stats is what a connection's sender has counted since the connection began
-// (STATS); no counter ever goes back. Its Gauges may.
+// (STATS); no counter ever goes back.
 type Stats struct {
 	// Lookups were asked, and HitBlocks found by them.
 	Lookups   uint64 `msg:"lookups" json:"lookups"`
@@ -335,7 +322,16 @@ type Stats struct {
 	CopyMicros  uint64 `msg:"copy_us" json:"copy_us"`
 	// Errors are refused frames and whatever else went wrong.
 	Errors uint64 `msg:"errors" json:"errors"`
-	Gauges
+
+	// The rest are gauges, which say how things are now, from schedulers.
+	// DeviceBlocksTotal is 0 where the engine does not say, and nothing is known of the
+	// others then. Of the rank's device pool, DeviceBlocksUsed are held by requests or
+	// copies; cached ones that nobody holds are not.
+	DeviceBlocksTotal uint64 `msg:"device_blocks_total,omitempty" json:"device_blocks_total,omitempty"`
+	DeviceBlocksUsed  uint64 `msg:"device_blocks_used,omitempty" json:"device_blocks_used,omitempty"`
+	// RunningRequests took part in the engine's last step, WaitingRequests did not.
+	RunningRequests uint64 `msg:"running_requests,omitempty" json:"running_requests,omitempty"`
+	WaitingRequests uint64 `msg:"waiting_requests,omitempty" json:"waiting_requests,omitempty"`
 }
 
 // Drain says that the agent is about to stop (DRAIN): the engine opens and claims

@@ -655,118 +655,6 @@ func (z *ExtentReady) Msgsize() (s int) {
 }
 
 // MarshalMsg implements msgp.Marshaler
-func (z *Gauges) MarshalMsg(b []byte) (o []byte, err error) {
-	o = msgp.Require(b, z.Msgsize())
-	// check for omitted fields
-	zb0001Len := uint32(4)
-	var zb0001Mask uint8 /* 4 bits */
-	_ = zb0001Mask
-	if z.DeviceBlocksTotal == 0 {
-		zb0001Len--
-		zb0001Mask |= 0x1
-	}
-	if z.DeviceBlocksUsed == 0 {
-		zb0001Len--
-		zb0001Mask |= 0x2
-	}
-	if z.RunningRequests == 0 {
-		zb0001Len--
-		zb0001Mask |= 0x4
-	}
-	if z.WaitingRequests == 0 {
-		zb0001Len--
-		zb0001Mask |= 0x8
-	}
-	// variable map header, size zb0001Len
-	o = append(o, 0x80|uint8(zb0001Len))
-
-	// skip if no fields are to be emitted
-	if zb0001Len != 0 {
-		if (zb0001Mask & 0x1) == 0 { // if not omitted
-			// string "device_blocks_total"
-			o = append(o, 0xb3, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x74, 0x6f, 0x74, 0x61, 0x6c)
-			o = msgp.AppendUint64(o, z.DeviceBlocksTotal)
-		}
-		if (zb0001Mask & 0x2) == 0 { // if not omitted
-			// string "device_blocks_used"
-			o = append(o, 0xb2, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x75, 0x73, 0x65, 0x64)
-			o = msgp.AppendUint64(o, z.DeviceBlocksUsed)
-		}
-		if (zb0001Mask & 0x4) == 0 { // if not omitted
-			// string "running_requests"
-			o = append(o, 0xb0, 0x72, 0x75, 0x6e, 0x6e, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
-			o = msgp.AppendUint64(o, z.RunningRequests)
-		}
-		if (zb0001Mask & 0x8) == 0 { // if not omitted
-			// string "waiting_requests"
-			o = append(o, 0xb0, 0x77, 0x61, 0x69, 0x74, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
-			o = msgp.AppendUint64(o, z.WaitingRequests)
-		}
-	}
-	return
-}
-
-// UnmarshalMsg implements msgp.Unmarshaler
-func (z *Gauges) UnmarshalMsg(bts []byte) (o []byte, err error) {
-	var field []byte
-	_ = field
-	var zb0001 uint32
-	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
-	if err != nil {
-		err = msgp.WrapError(err)
-		return
-	}
-	for zb0001 > 0 {
-		zb0001--
-		field, bts, err = msgp.ReadMapKeyZC(bts)
-		if err != nil {
-			err = msgp.WrapError(err)
-			return
-		}
-		switch msgp.UnsafeString(field) {
-		case "device_blocks_total":
-			z.DeviceBlocksTotal, bts, err = msgp.ReadUint64Bytes(bts)
-			if err != nil {
-				err = msgp.WrapError(err, "DeviceBlocksTotal")
-				return
-			}
-		case "device_blocks_used":
-			z.DeviceBlocksUsed, bts, err = msgp.ReadUint64Bytes(bts)
-			if err != nil {
-				err = msgp.WrapError(err, "DeviceBlocksUsed")
-				return
-			}
-		case "running_requests":
-			z.RunningRequests, bts, err = msgp.ReadUint64Bytes(bts)
-			if err != nil {
-				err = msgp.WrapError(err, "RunningRequests")
-				return
-			}
-		case "waiting_requests":
-			z.WaitingRequests, bts, err = msgp.ReadUint64Bytes(bts)
-			if err != nil {
-				err = msgp.WrapError(err, "WaitingRequests")
-				return
-			}
-		default:
-			bts, err = msgp.Skip(bts)
-			if err != nil {
-				err = msgp.WrapError(err)
-				return
-			}
-		}
-	}
-	o = bts
-	return
-}
-
-// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
-func (z *Gauges) Msgsize() (s int) {
-	s = 1 + 20 + msgp.Uint64Size + 19 + msgp.Uint64Size + 17 + msgp.Uint64Size + 17 + msgp.Uint64Size
-	return
-}
-
-// MarshalMsg implements msgp.Marshaler
 func (z *Grant) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// map header, size 5
@@ -1868,46 +1756,84 @@ func (z *SlotList) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 12
-	// string "lookups"
-	o = append(o, 0x8c, 0xa7, 0x6c, 0x6f, 0x6f, 0x6b, 0x75, 0x70, 0x73)
-	o = msgp.AppendUint64(o, z.Lookups)
-	// string "hit_blocks"
-	o = append(o, 0xaa, 0x68, 0x69, 0x74, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
-	o = msgp.AppendUint64(o, z.HitBlocks)
-	// string "loads"
-	o = append(o, 0xa5, 0x6c, 0x6f, 0x61, 0x64, 0x73)
-	o = msgp.AppendUint64(o, z.Loads)
-	// string "loaded_blocks"
-	o = append(o, 0xad, 0x6c, 0x6f, 0x61, 0x64, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
-	o = msgp.AppendUint64(o, z.LoadedBlocks)
-	// string "failed_loads"
-	o = append(o, 0xac, 0x66, 0x61, 0x69, 0x6c, 0x65, 0x64, 0x5f, 0x6c, 0x6f, 0x61, 0x64, 0x73)
-	o = msgp.AppendUint64(o, z.FailedLoads)
-	// string "stores"
-	o = append(o, 0xa6, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
-	o = msgp.AppendUint64(o, z.Stores)
-	// string "stored_blocks"
-	o = append(o, 0xad, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
-	o = msgp.AppendUint64(o, z.StoredBlocks)
-	// string "dropped_stores"
-	o = append(o, 0xae, 0x64, 0x72, 0x6f, 0x70, 0x70, 0x65, 0x64, 0x5f, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
-	o = msgp.AppendUint64(o, z.DroppedStores)
-	// string "copied_bytes"
-	o = append(o, 0xac, 0x63, 0x6f, 0x70, 0x69, 0x65, 0x64, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
-	o = msgp.AppendUint64(o, z.CopiedBytes)
-	// string "copy_us"
-	o = append(o, 0xa7, 0x63, 0x6f, 0x70, 0x79, 0x5f, 0x75, 0x73)
-	o = msgp.AppendUint64(o, z.CopyMicros)
-	// string "errors"
-	o = append(o, 0xa6, 0x65, 0x72, 0x72, 0x6f, 0x72, 0x73)
-	o = msgp.AppendUint64(o, z.Errors)
-	// string "Gauges"
-	o = append(o, 0xa6, 0x47, 0x61, 0x75, 0x67, 0x65, 0x73)
-	o, err = z.Gauges.MarshalMsg(o)
-	if err != nil {
-		err = msgp.WrapError(err, "Gauges")
-		return
+	// check for omitted fields
+	zb0001Len := uint32(15)
+	var zb0001Mask uint16 /* 15 bits */
+	_ = zb0001Mask
+	if z.DeviceBlocksTotal == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x800
+	}
+	if z.DeviceBlocksUsed == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x1000
+	}
+	if z.RunningRequests == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x2000
+	}
+	if z.WaitingRequests == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x4000
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "lookups"
+		o = append(o, 0xa7, 0x6c, 0x6f, 0x6f, 0x6b, 0x75, 0x70, 0x73)
+		o = msgp.AppendUint64(o, z.Lookups)
+		// string "hit_blocks"
+		o = append(o, 0xaa, 0x68, 0x69, 0x74, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+		o = msgp.AppendUint64(o, z.HitBlocks)
+		// string "loads"
+		o = append(o, 0xa5, 0x6c, 0x6f, 0x61, 0x64, 0x73)
+		o = msgp.AppendUint64(o, z.Loads)
+		// string "loaded_blocks"
+		o = append(o, 0xad, 0x6c, 0x6f, 0x61, 0x64, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+		o = msgp.AppendUint64(o, z.LoadedBlocks)
+		// string "failed_loads"
+		o = append(o, 0xac, 0x66, 0x61, 0x69, 0x6c, 0x65, 0x64, 0x5f, 0x6c, 0x6f, 0x61, 0x64, 0x73)
+		o = msgp.AppendUint64(o, z.FailedLoads)
+		// string "stores"
+		o = append(o, 0xa6, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
+		o = msgp.AppendUint64(o, z.Stores)
+		// string "stored_blocks"
+		o = append(o, 0xad, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x64, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+		o = msgp.AppendUint64(o, z.StoredBlocks)
+		// string "dropped_stores"
+		o = append(o, 0xae, 0x64, 0x72, 0x6f, 0x70, 0x70, 0x65, 0x64, 0x5f, 0x73, 0x74, 0x6f, 0x72, 0x65, 0x73)
+		o = msgp.AppendUint64(o, z.DroppedStores)
+		// string "copied_bytes"
+		o = append(o, 0xac, 0x63, 0x6f, 0x70, 0x69, 0x65, 0x64, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+		o = msgp.AppendUint64(o, z.CopiedBytes)
+		// string "copy_us"
+		o = append(o, 0xa7, 0x63, 0x6f, 0x70, 0x79, 0x5f, 0x75, 0x73)
+		o = msgp.AppendUint64(o, z.CopyMicros)
+		// string "errors"
+		o = append(o, 0xa6, 0x65, 0x72, 0x72, 0x6f, 0x72, 0x73)
+		o = msgp.AppendUint64(o, z.Errors)
+		if (zb0001Mask & 0x800) == 0 { // if not omitted
+			// string "device_blocks_total"
+			o = append(o, 0xb3, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x74, 0x6f, 0x74, 0x61, 0x6c)
+			o = msgp.AppendUint64(o, z.DeviceBlocksTotal)
+		}
+		if (zb0001Mask & 0x1000) == 0 { // if not omitted
+			// string "device_blocks_used"
+			o = append(o, 0xb2, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x5f, 0x75, 0x73, 0x65, 0x64)
+			o = msgp.AppendUint64(o, z.DeviceBlocksUsed)
+		}
+		if (zb0001Mask & 0x2000) == 0 { // if not omitted
+			// string "running_requests"
+			o = append(o, 0xb0, 0x72, 0x75, 0x6e, 0x6e, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
+			o = msgp.AppendUint64(o, z.RunningRequests)
+		}
+		if (zb0001Mask & 0x4000) == 0 { // if not omitted
+			// string "waiting_requests"
+			o = append(o, 0xb0, 0x77, 0x61, 0x69, 0x74, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
+			o = msgp.AppendUint64(o, z.WaitingRequests)
+		}
 	}
 	return
 }
@@ -1996,10 +1922,28 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Errors")
 				return
 			}
-		case "Gauges":
-			bts, err = z.Gauges.UnmarshalMsg(bts)
+		case "device_blocks_total":
+			z.DeviceBlocksTotal, bts, err = msgp.ReadUint64Bytes(bts)
 			if err != nil {
-				err = msgp.WrapError(err, "Gauges")
+				err = msgp.WrapError(err, "DeviceBlocksTotal")
+				return
+			}
+		case "device_blocks_used":
+			z.DeviceBlocksUsed, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DeviceBlocksUsed")
+				return
+			}
+		case "running_requests":
+			z.RunningRequests, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "RunningRequests")
+				return
+			}
+		case "waiting_requests":
+			z.WaitingRequests, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "WaitingRequests")
 				return
 			}
 		default:
@@ -2016,7 +1960,7 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Stats) Msgsize() (s int) {
-	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size + 7 + z.Gauges.Msgsize()
+	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size + 20 + msgp.Uint64Size + 19 + msgp.Uint64Size + 17 + msgp.Uint64Size + 17 + msgp.Uint64Size
 	return
 }
 

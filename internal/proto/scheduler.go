@@ -48,7 +48,7 @@ type SchedulerClient struct {
 // DialScheduler connects to the agent as a scheduler. From then on it maps each
 // extent as the agent announces it. ctx bounds the handshake only.
 func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
-	o.Hello.WantEvicted = o.Evicted != nil
+	o.Hello.WantEvicted, o.Hello.ListsCached = o.Evicted != nil, o.Cached != nil
 	c, err := dial(ctx, o, RoleScheduler)
 	if err != nil {
 		return nil, err
@@ -65,6 +65,11 @@ func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, erro
 			o.Evicted(kv.Tier(m.Tier), hashes, m.Lost)
 			return err
 		}
+	}
+	if o.Cached != nil {
+		c.lister = newLister(c, o.Cached)
+		c.notices[TypeListCached] = c.lister.note
+		go c.lister.run()
 	}
 	go c.run()
 	return s, nil

@@ -207,12 +207,18 @@ func (c *core) snapshot() State {
 		Rank:     uint32(c.opts.Worker.Rank),
 		Blocks:   hexHashes(c.pool.resident()),
 		Idle:     c.quiet(),
-		Stats:    c.ctr.snapshot(),
+		Stats:    c.snapshotStats(),
 	}
-	s.Stats.DeviceBlocks = len(c.pool.blocks)
-	s.Stats.DeviceFree = c.pool.free.n
 	s.Stats.DeviceResident = len(s.Blocks)
-	s.Stats.RequestsRunning = len(c.running)
-	s.Stats.RequestsWaiting = len(c.waiting)
+	return s
+}
+
+// snapshotStats is what was counted, and all gauges but DeviceResident.
+func (c *core) snapshotStats() Stats {
+	s := c.ctr.snapshot()
+	s.DeviceBlocks = len(c.pool.blocks)
+	s.DeviceFree = c.pool.free.n
+	s.RequestsRunning = len(c.running)
+	s.RequestsWaiting = len(c.waiting)
 	return s
 }

@@ -32,6 +32,10 @@
 //	    that is the source of a store is referenced until it has been copied.
 //	  - publisher is one goroutine, the only one that touches the event sockets.
 //
+//	  - A session tells its agent once a second how the engine stands, and lists the
+//	    hashes of what the pool holds when the agent asks, as of one moment between
+//	    two steps.
+//
 // Failure: without an agent, or when it goes away, the engine serves on. Copies
 // under way end as they would have, because their slots stay the engine's; what
 // had not begun fails, and its blocks are recomputed. The engine dials again with

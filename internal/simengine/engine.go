@@ -98,6 +98,7 @@ func (e *Engine) start(ctx context.Context, pub *publisher) (c *core, wait func(
 	sessionCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	var agent remote = absent{}
+	attend := func(*core) {}
 	if e.opts.AgentSocket != "" {
 		s := newSession(&e.opts, hello(&e.opts, kv.RandomID(), pub.events, pub.again), e.device, e.log, &e.ctr)
 		group.Go(func() { s.run(sessionCtx) })
@@ -105,9 +106,10 @@ func (e *Engine) start(ctx context.Context, pub *publisher) (c *core, wait func(
 		case <-s.tried: // so that the first request finds the agent, if there is one
 		case <-ctx.Done():
 		}
-		agent = s
+		agent, attend = s, s.attend
 	}
 	c = newCore(e.opts, e.device, agent, func(p []byte) { pub.publish(p) }, giveUp, &e.ctr)
+	attend(c)
 	group.Go(func() {
 		defer giveUp()
 		c.run(ctx)

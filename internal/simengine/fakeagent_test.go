@@ -33,6 +33,7 @@ type fakeAgent struct {
 	claims   []int // blocks of each CLAIM
 	ended    bool
 	byes     int
+	reports  []proto.Stats
 	resumes  []proto.Held  // of each RESUME, as it came
 	keep     bool          // RESUMED gives back what was named
 	stored   chan struct{} // when not nil, each COMMIT waits to receive from it, and then fails if the agent has ended
@@ -271,6 +272,16 @@ func (f *fakeAgent) Generation(s proto.Slot) (uint64, error) {
 func (f *fakeAgent) Loads() <-chan proto.LoadJob  { return f.loads }
 func (f *fakeAgent) Done() <-chan struct{}        { return f.done }
 func (f *fakeAgent) Draining() <-chan proto.Drain { return f.drain }
+
+func (f *fakeAgent) Report(s proto.Stats) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	f.reports = append(f.reports, s)
+	return nil
+}
 
 // Bye panics when grants are left: the engine could have settled them.
 func (f *fakeAgent) Bye(context.Context, string) error {

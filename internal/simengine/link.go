@@ -34,6 +34,7 @@ type schedulerConn interface {
 	Resume(ctx context.Context, w proto.Welcome, h proto.Held) (proto.Held, error)
 	SlotBytes(s proto.Slot) ([]byte, error)
 	Bye(ctx context.Context, reason string) error
+	Report(s proto.Stats) error
 	Draining() <-chan proto.Drain
 	Done() <-chan struct{}
 	Close() error

@@ -198,6 +198,17 @@ func (p *pool) takeEvents() []kvevent.EngineEvent {
 	return e
 }
 
+// list is the engine's hash of every block that is findable, once for each.
+func (p *pool) list() []kv.EngineHash {
+	hashes := make([]kv.EngineHash, 0, len(p.cached))
+	for i := range p.blocks {
+		if p.blocks[i].cached {
+			hashes = append(hashes, p.blocks[i].id.engine)
+		}
+	}
+	return hashes
+}
+
 // resident lists the sequence hashes of all cached blocks, each once, sorted.
 func (p *pool) resident() []kv.SequenceHash {
 	hashes := make([]kv.SequenceHash, 0, len(p.cached))

@@ -33,6 +33,7 @@ type session struct {
 	log    *zap.Logger
 	ctr    *counters
 
+	engine  atomic.Pointer[core] // nil while the engine starts
 	current atomic.Pointer[liveLink]
 	tried   chan struct{} // closed after the first dial, whatever came of it
 }
@@ -48,7 +49,7 @@ type liveLink struct {
 var _ remote = (*session)(nil)
 
 func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *counters) *session {
-	return &session{
+	s := &session{
 		client: proto.ClientOptions{Socket: o.AgentSocket, Hello: hello, Log: log},
 		dev:    d,
 		blocks: o.DeviceBlocks,
@@ -58,6 +59,8 @@ func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *c
 		ctr:    ctr,
 		tried:  make(chan struct{}),
 	}
+	s.client.Cached = s.cached
+	return s
 }
 
 // open implements remote.
@@ -120,7 +123,12 @@ func (s *session) run(ctx context.Context) {
 func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	s.ctr.sessions.Add(1)
 	s.log.Info("connected to the agent", zap.String("socket", s.client.Socket))
+	reporting, stop := context.WithCancel(ctx)
+	var reporter sync.WaitGroup
+	reporter.Go(func() { s.report(reporting, l) })
 	patience := l.serve(ctx)
+	stop()
+	reporter.Wait()
 	s.current.Store(nil)
 	hangUp := hangUpTime
 	if patience > 0 {

@@ -206,3 +206,19 @@ func TestConversationsAreBounded(t *testing.T) {
 	}
 	eventually(t, "room again", func() bool { return s.talks.Load() == 0 })
 }
+
+// The engine's HELLO says that it lists its cached hashes; its worker's does not.
+func TestSchedulerSaysThatItListsCachedHashes(t *testing.T) {
+	said := make(chan proto.Hello, 8)
+	g := newGreeter(t, func(h proto.Hello) proto.Welcome {
+		said <- h
+		return goodWelcome(h)
+	})
+	s, _, _ := startSession(t, g)
+	eventually(t, "both connections are welcomed", func() bool { return s.current.Load() != nil })
+	for range 2 {
+		if h := <-said; h.ListsCached != (h.Role == string(proto.RoleScheduler)) {
+			t.Errorf("a %s says lists_cached %v", h.Role, h.ListsCached)
+		}
+	}
+}

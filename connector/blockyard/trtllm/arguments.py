@@ -6,11 +6,11 @@ ranks are required.
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
+from blockyard import consolidation
 from blockyard.fingerprint import Fingerprint, Source, weights_fingerprint
 from blockyard.namespace import Namespace, geometry_of
 from blockyard.settings import Settings
@@ -81,14 +81,15 @@ def fresh_worker_id() -> int:
     return secrets.randbits(53) | 1
 
 
-def events_endpoint() -> str:
-    """Where this engine's events are published on this machine, or nothing."""
-    port = os.environ.get(EVENTS_PORT, "").strip()
-    if not port:
-        return ""
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{EVENTS_PORT}: {port!r} is no port of 1..65535")
-    return f"tcp://127.0.0.1:{port}"
+def events() -> dict[str, str]:
+    """Where this engine's events are published, and consolidated ones expected, as HelloFields
+    names it; empty when nothing says so. ValueError for a port that is none."""
+    for name in (EVENTS_PORT, consolidation.LEADER_PORT):
+        if consolidation.named(name):
+            endpoint = f"tcp://127.0.0.1:{consolidation.port(name, 0)}"
+            expected = consolidation.stream(f"tcp://0.0.0.0:{consolidation.output_port()}")
+            return {"events_endpoint": endpoint, **expected}
+    return {}
 
 
 def weights(llm_args: Any, args: Arguments, given: str) -> Fingerprint:

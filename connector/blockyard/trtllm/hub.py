@@ -123,9 +123,9 @@ class Hub:
                 worker_id=self._worker_id,
                 dp_rank=self._args.dp_rank,
                 namespace=space.as_map(),
-                # One socket has the events of all ranks.
-                events_endpoint="" if self._args.dp_rank else arguments.events_endpoint(),
                 want_evicted=self._settings.want_evicted,
+                # One socket has the events of all ranks.
+                **({} if self._args.dp_rank else arguments.events()),
             )
         )
         self.form = form

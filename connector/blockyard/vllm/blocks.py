@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 # How long vLLM is asked to wait for a store to end before it preempts a request instead. A
 # store takes milliseconds; longer than this the answer is no, whatever is in flight.
 PREEMPTION_GRACE_S = 0.05
+
+GROUP = (0).to_bytes(4, "big")  # ends the hashes of the first KV group
 
 
 class PoolBlocks:
@@ -88,3 +91,44 @@ class PoolBlocks:
         if not self._waiting_since:
             self._waiting_since = now
         return now - self._waiting_since < PREEMPTION_GRACE_S
+
+
+class PoolView:
+    """What other threads than the engine's read of vLLM's BlockPool: CachePool of the session.
+
+    Nothing here changes the pool or iterates over what changes: the list of all blocks has one
+    length for ever, and each block's hash is one reference.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._blocks = pool.blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def total(self) -> int:
+        """Blocks that requests can have: all but vLLM's null block."""
+        return len(self._blocks) - 1
+
+    def used(self) -> int:
+        """Blocks that somebody references."""
+        return max(0, self.total() - int(self._pool.get_num_free_blocks()))
+
+    def cached_hashes(self, first: int, count: int) -> bytes:
+        """Hashes of the blocks `first` and on that the prefix cache has, as vLLM's events say them.
+
+        The pool's key of a block is the digest of its tokens and of what they follow, and the
+        number of the KV group in four bytes. Events carry the digest's last eight bytes. All
+        groups of a model that is supported keep the same tokens, so the first one's will do.
+        """
+        found = []
+        for block in self._blocks[first : first + count]:
+            key = block.block_hash
+            if key is None:
+                continue
+            if type(key) is not bytes:
+                raise TypeError(f"the pool's keys are {type(key).__name__}, want bytes")
+            if key[-4:] == GROUP:
+                found.append(int.from_bytes(key[-12:-4], "big"))
+        return struct.pack(f"<{len(found)}Q", *found)

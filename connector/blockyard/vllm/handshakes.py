@@ -11,6 +11,7 @@ from blockyard.frames import HelloFields
 from blockyard.namespace import NamespaceError
 from blockyard.settings import Settings
 from blockyard.vllm import facts
+from blockyard.vllm.consolidated import stream_of
 from blockyard.vllm.geometry import block_tokens
 from blockyard.vllm.guard import Faults
 from blockyard.vllm.records import Handshake
@@ -113,6 +114,14 @@ class Assembly:
             incarnation=time.time_ns(),
             namespace=namespace.as_map(),
             want_evicted=self._settings.want_evicted,
-            **facts.events_of(self._config),
+            **self._events(),
         )
         self._scheduler.start(hello, len(shares))
+
+    def _events(self) -> dict[str, Any]:
+        """What HELLO says of this rank's events; nothing where it publishes none."""
+        events: dict[str, Any] = dict(facts.events_of(self._config))
+        if events:
+            events["lists_cached"] = True
+            events.update(stream_of(self._config))
+        return events

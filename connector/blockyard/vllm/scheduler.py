@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.frames import HelloFields
 from blockyard.settings import Settings
-from blockyard.vllm.blocks import PoolBlocks
+from blockyard.vllm.blocks import PoolBlocks, PoolView
 from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.identity import PENDING, Adapters
 from blockyard.vllm.offers import Offers, Tracked
@@ -53,6 +53,8 @@ class VllmScheduler:
         self._adapters = Adapters(self.faults)
         self._tracked: dict[str, Tracked] = {}
         self._unread: set[str] = set()  # requests that wait for an adapter's fingerprint
+        self._alive: set[str] = set()  # requests that vLLM has
+        self._scheduled = 0  # requests in the last step
         self._offers = Offers(self._tracked, tokens, self.faults)
 
     def give_up(self, subject: Any) -> None:
@@ -69,6 +71,20 @@ class VllmScheduler:
             self.blocks = PoolBlocks(pool)
             self.blocks.before_reset(self._yield_blocks)
             self.session.bind(self.blocks)
+            self._observe(pool)
+
+    @guarded(lambda: None)
+    def _observe(self, pool: Any) -> None:
+        self.session.observe(PoolView(pool), self.queues)
+
+    def queues(self) -> tuple[int, int]:
+        """How many requests run, and how many wait. Any thread may ask.
+
+        vLLM shows a connector no queues: what was in the last step runs, the rest waits.
+        """
+        alive = len(self._alive)
+        running = min(self._scheduled, alive)
+        return running, alive - running
 
     @guarded(lambda: None)
     def _yield_blocks(self) -> None:
@@ -103,6 +119,7 @@ class VllmScheduler:
     @guarded(lambda: None)
     def on_new_request(self, request: Any) -> None:
         """Opens the request and asks for its blocks, or leaves it alone."""
+        self._alive.add(request.request_id)
         if not self.off and not self._begin(request):
             self._unread.add(request.request_id)
 
@@ -206,6 +223,7 @@ class VllmScheduler:
         """The copies of this step: loads planned, and stores that the agent granted."""
         if self.session is None:
             return EMPTY
+        self._scheduled = len(getattr(output, "num_scheduled_tokens", ()))
         if not self.off:
             self._follow(output)
         work = self._take_work()
@@ -226,6 +244,7 @@ class VllmScheduler:
     def request_finished(self, request: Any, block_ids: Sequence[Sequence[int]]) -> None:
         """The engine's last word on a request: offers what is left, delays nothing."""
         rid = request.request_id
+        self._alive.discard(rid)
         tracked = self._tracked.get(rid)
         if tracked is None:
             self._unread.discard(rid)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from blockyard.consolidation import DEFAULT_LEADER_PORT
+
 from kvbm import consolidation
 
 _MODULE = "kvbm.trtllm_integration.connector"
 
 
 def get_consolidator_mode() -> str:
-    """`dedup` or `passthrough`, from DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE."""
+    """`dedup`, `passthrough` or `tiered`, from DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE."""
     return consolidation.mode()
 
 
@@ -19,7 +21,8 @@ def should_enable_consolidator(arg_map: Any) -> bool:
     """Whether the engine's events are merged with the block manager's.
 
     arg_map holds the engine's arguments; its kv_connector_config, a map or an object, must name
-    this package's connector. Needs BLOCKYARD_CONSOLIDATED_EVENTS (see kvbm.consolidation).
+    this package's connector, and one of the two ports must be named: the agent cannot know where
+    an engine that runs without Dynamo publishes, so it does not look at KVBM's default port.
     """
     if not consolidation.enabled():
         return False
@@ -33,6 +36,13 @@ def should_enable_consolidator(arg_map: Any) -> bool:
             "no consolidated KV events: connector_module is %s, not %s", module, _MODULE
         )
         return False
+    if consolidation.engine_port() is None:
+        consolidation.logger.warning(
+            "no consolidated KV events: neither %s nor %s is set",
+            consolidation.TRTLLM_PORT,
+            consolidation.LEADER_PORT,
+        )
+        return False
     return True
 
 
@@ -42,6 +52,4 @@ def get_consolidator_endpoints() -> tuple[str, str, str]:
     The engine's port is DYN_KVBM_TRTLLM_ZMQ_PORT, and without it the leader's port, as in KVBM.
     """
     bind, connect = consolidation.output_endpoints()
-    leader = consolidation.port(consolidation.LEADER_PORT, consolidation.DEFAULT_LEADER_PORT)
-    engine = consolidation.port(consolidation.TRTLLM_PORT, leader)
-    return f"tcp://*:{engine}", bind, connect
+    return f"tcp://*:{consolidation.engine_port() or DEFAULT_LEADER_PORT}", bind, connect

@@ -10,7 +10,7 @@ _NAMES = ("DynamoConnector", "BlockyardConnector")
 
 
 def get_consolidator_mode() -> str:
-    """`dedup` or `passthrough`, from DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE."""
+    """`dedup`, `passthrough` or `tiered`, from DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE."""
     return consolidation.mode()
 
 
@@ -18,7 +18,7 @@ def should_enable_consolidator(vllm_config: Any) -> bool:
     """Whether the engine's events are merged with the block manager's.
 
     That takes the connector, alone or in PdConnector, prefix caching, an engine that publishes
-    events, and BLOCKYARD_CONSOLIDATED_EVENTS (see kvbm.consolidation).
+    events, and that DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR is not off.
     """
     if not consolidation.enabled():
         return False

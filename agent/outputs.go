@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
+)
+
+// outputs are where the streams of a node are told. The native stream, of each
+// owner by itself, goes over NATS and HTTP; to those who know workers only, each
+// worker's blocks go together with its pool's (reach).
+type outputs struct {
+	cfg    *Config
+	server *publisher.Embedded // nil: there is none inside
+	nats   *publisher.NATS     // nil: there is none
+	http   *httpfeed.Hub       // nil: there is none
+	dynamo *dynamo.Plane       // nil: there is none
+	log    *zap.Logger
+	// tokens is nil until a stream in the engines' format wants them.
+	tokens    atomic.Pointer[consolidator.TokenTable]
+	events    atomic.Uint64 // handed to feeds of the native stream
+	failed    atomic.Uint64 // streams in the engines' format that could not be made
+	capped    atomic.Uint64 // ranks that are told without their pool's blocks
+	loadsLost atomic.Uint64 // load reports that NATS did not take
+}
+
+// openOutputs connects. close must be called, also after an error.
+func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (o *outputs, err error) {
+	o = &outputs{cfg: cfg, log: log}
+	if o.http, err = httpfeed.New(httpfeed.Options{Log: log}); err != nil {
+		return o, err
+	}
+	n := cfg.natsOptions()
+	switch {
+	case cfg.Events.Embedded != nil:
+		e := *cfg.Events.Embedded
+		e.Log = log.Named("nats")
+		if o.server, err = startEmbedded(cfg, e); err != nil {
+			return o, err
+		}
+		n.URL = o.server.URL()
+		log.Info("a NATS server runs in this agent", zap.String("url_file", cfg.embeddedURLFile()))
+	case cfg.NATSURL == "":
+		log.Info("no NATS URL is set: events go over HTTP alone")
+		return o, nil
+	}
+	n.Log = log
+	if o.nats, err = publisher.ConnectNATS(ctx, n); err != nil {
+		return o, err
+	}
+	if d := cfg.Events.Dynamo; d != nil {
+		d := *d
+		d.Log = log.Named("dynamo")
+		o.dynamo, err = dynamo.Open(ctx, d, o.nats)
+	}
+	return o, err
+}
+
+// close ends what is told: the streams must have ended before.
+func (o *outputs) close() error {
+	var errs []error
+	if o.dynamo != nil {
+		errs = append(errs, o.dynamo.Close())
+	}
+	if o.http != nil {
+		errs = append(errs, o.http.Close())
+	}
+	if o.nats != nil {
+		errs = append(errs, o.nats.Close())
+	}
+	if o.server != nil {
+		o.server.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// tokenTable is the table of the tokens of blocks, made when it is first wanted.
+func (o *outputs) tokenTable() *consolidator.TokenTable {
+	if t := o.tokens.Load(); t != nil {
+		return t
+	}
+	o.tokens.CompareAndSwap(nil, consolidator.NewTokenTable(0))
+	return o.tokens.Load()
+}
+
+// tokenSink is who wants the tokens of blocks now; nil: nobody.
+func (o *outputs) tokenSink() consolidator.TokenSink {
+	if t := o.tokens.Load(); t != nil {
+		return t
+	}
+	return nil
+}
+
+// publishLoad tells how busy an owner is.
+func (o *outputs) publishLoad(r *kvevent.LoadReport) {
+	if o.http != nil {
+		o.http.PublishLoad(r)
+	}
+	if o.nats != nil {
+		// One that is lost is followed by the next in a second.
+		if o.nats.Publish(kvevent.LoadSubject(o.cfg.Cluster, r.PublisherID), kvevent.AppendLoadReport(nil, r)) != nil {
+			o.loadsLost.Add(1)
+		}
+	}
+	if o.dynamo != nil && r.Owner.Kind == kv.OwnerWorker && r.Worker.DeviceBlocksTotal > 0 {
+		o.dynamo.PublishLoad(kvevent.ActiveLoad{
+			Worker: r.Owner.Worker(), KVUsedBlocks: r.Worker.DeviceBlocksUsed, HasKVUsedBlocks: true,
+		})
+	}
+}
+
+// feedTap is the sink that hands a stream's events to a feed of the native stream
+// and counts them.
+type feedTap struct {
+	feed consolidator.Sink
+	out  *atomic.Uint64
+}
+
+// Publish implements consolidator.Sink.
+func (t *feedTap) Publish(events []kvevent.RouterEvent) {
+	t.feed.Publish(events)
+	t.out.Add(uint64(len(events)))
+}
+
+// HealthChanged implements consolidator.HealthObserver.
+func (t *feedTap) HealthChanged(h kvevent.Health) {
+	if o, ok := t.feed.(consolidator.HealthObserver); ok {
+		o.HealthChanged(h)
+	}
+}
+
+// statusSource lets a stream answer the questions of what publishes it.
+type statusSource struct{ statusStream }
+
+// statusStream is a stream of either kind.
+type statusStream interface {
+	Owner() kv.Owner
+	Status() consolidator.StreamStatus
+	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
+}
+
+// Status implements publisher.Source.
+func (s statusSource) Status() publisher.Status { return publisher.Status(s.statusStream.Status()) }
+
+// ownerStream is one owner's stream and the feeds that publish it.
+type ownerStream struct {
+	stream *consolidator.Stream
+	// The feeds are nil before attach, and where there is no such output.
+	nats atomic.Pointer[publisher.Feed]
+	http atomic.Pointer[httpfeed.Feed]
+}
+
+// attach publishes the stream. What it had before, the first announcements tell
+// consumers to ask for. What an error leaves is for close.
+func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
+	src := statusSource{s.stream}
+	var id uint64
+	if o.nats != nil {
+		f, err := o.nats.NewFeed(s.stream.Owner(), meta)
+		if err != nil {
+			return err
+		}
+		s.nats.Store(f)
+		id = f.PublisherID()
+		if err := s.join(o, f, f.Attach, src); err != nil {
+			return err
+		}
+	}
+	if o.http == nil {
+		return nil
+	}
+	f, err := o.http.NewFeed(id, s.stream.Owner(), meta, meta.Card)
+	if err != nil {
+		return err
+	}
+	s.http.Store(f)
+	return s.join(o, f, f.Attach, src)
+}
+
+func (s *ownerStream) join(o *outputs, feed consolidator.Sink, attach func(publisher.Source) error, src publisher.Source) error {
+	if err := s.stream.AddSink(&feedTap{feed, &o.events}, nil); err != nil {
+		return fmt.Errorf("feed of %s: %w", s.stream.Owner(), err)
+	}
+	return attach(src)
+}
+
+// publisherID is the id under which the stream is published, 0 before it is.
+func (s *ownerStream) publisherID() uint64 {
+	if f := s.nats.Load(); f != nil {
+		return f.PublisherID()
+	}
+	if f := s.http.Load(); f != nil {
+		return f.PublisherID()
+	}
+	return 0
+}
+
+// close announces that the owner is gone.
+func (s *ownerStream) close() (err error) {
+	if f := s.nats.Load(); f != nil {
+		err = f.Close()
+	}
+	if f := s.http.Load(); f != nil {
+		f.Close()
+	}
+	return err
+}

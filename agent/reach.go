@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
+)
+
+// sinkPortOffset is what is added to the port of an engine's events for that of
+// the same in the engines' format; KVBM's consolidator has the same rule.
+const sinkPortOffset = 1000
+
+// reach is what one worker rank can reach, its own blocks and its pool's, on its way
+// to an output that knows workers only.
+type reach struct {
+	own, pool *consolidator.Stream
+	merged    *consolidator.Merged
+	zmq       *zmqsink.Sink
+	dynamo    *dynamo.Source
+}
+
+// lateSink is the sink of a merged stream whose output asks the merged stream in
+// turn: it is set after both were made, before the first event.
+type lateSink struct{ consolidator.Sink }
+
+// HealthChanged implements consolidator.HealthObserver.
+func (s *lateSink) HealthChanged(h kvevent.Health) {
+	if o, ok := s.Sink.(consolidator.HealthObserver); ok {
+		o.HealthChanged(h)
+	}
+}
+
+// StateJoined implements consolidator.StateObserver.
+func (s *lateSink) StateJoined() {
+	if o, ok := s.Sink.(consolidator.StateObserver); ok {
+		o.StateJoined()
+	}
+}
+
+// reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that.
+func (o *outputs) reachDynamo(w kv.Worker) (*reach, error) {
+	if o.dynamo == nil {
+		return nil, nil
+	}
+	late := &lateSink{}
+	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, late)}
+	var err error
+	if r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged}); err != nil {
+		return nil, fmt.Errorf("dynamo source of %s: %w", w, err)
+	}
+	late.Sink = r.dynamo
+	return r, nil
+}
+
+// reachZMQ tells of a rank in the engines' own format; nil when nobody asked for
+// that. An endpoint that cannot be bound costs this stream and nothing else.
+func (o *outputs) reachZMQ(w kv.Worker, h *proto.Hello) *reach {
+	bind, err := o.sinkEndpoint(h)
+	if bind == "" && err == nil {
+		return nil
+	}
+	opt := zmqsink.Options{Bind: bind, Worker: w, BlockSize: h.Namespace.BlockSize, Topic: h.EventsTopic, Log: o.log}
+	r := &reach{}
+	if err == nil {
+		err = r.openZMQ(opt, o.sinkMode(h), o)
+	}
+	if err != nil {
+		o.failed.Add(1)
+		o.log.Error("no events in the engines' format", zap.Stringer("worker", w), zap.Error(err))
+		return nil
+	}
+	o.log.Info("events in the engines' format", zap.Stringer("worker", w), zap.String("mode", o.sinkMode(h)),
+		zap.String("endpoint", r.zmq.Endpoint()), zap.String("replay", r.zmq.ReplayEndpoint()))
+	return r
+}
+
+func (r *reach) openZMQ(opt zmqsink.Options, mode string, o *outputs) (err error) {
+	if mode == proto.ConsolidatorPassthrough {
+		r.zmq, err = zmqsink.New(opt, nil, nil)
+		return err
+	}
+	merge := consolidator.MergeTiered
+	if mode == proto.ConsolidatorDedup {
+		merge = consolidator.MergeDedup
+	}
+	late := &lateSink{}
+	r.merged = consolidator.NewMerged(opt.Worker, merge, late)
+	r.merged.KeepTokens(o.tokenTable())
+	if r.zmq, err = zmqsink.New(opt, statusSource{r.merged}, o.tokenTable()); err != nil {
+		return err
+	}
+	late.Sink = r.zmq
+	return nil
+}
+
+// sinkEndpoint is where to publish in the engines' format; empty: nowhere.
+func (o *outputs) sinkEndpoint(h *proto.Hello) (string, error) {
+	switch {
+	case h.ConsolidatedEndpoint != "":
+		return h.ConsolidatedEndpoint, nil
+	case !o.cfg.Events.ZMQ || h.EventsEndpoint == "":
+		return "", nil
+	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(h.EventsEndpoint, "tcp://"))
+	if err != nil {
+		return "", fmt.Errorf("events_endpoint %q: want tcp://HOST:PORT to put %d to the port", h.EventsEndpoint, sinkPortOffset)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 || n > 65535-sinkPortOffset {
+		return "", fmt.Errorf("events_endpoint %q: want a port in 1..%d", h.EventsEndpoint, 65535-sinkPortOffset)
+	}
+	return fmt.Sprintf("tcp://*:%d", n+sinkPortOffset), nil
+}
+
+// sinkMode is how the stream in the engines' format names and merges blocks.
+func (o *outputs) sinkMode(h *proto.Hello) string {
+	for _, mode := range []string{h.ConsolidatorMode, o.cfg.Events.ZMQMode} {
+		if mode != "" {
+			return mode
+		}
+	}
+	return proto.ConsolidatorTiered
+}
+
+// tokenSink is who has to know the tokens of the rank's blocks; nil: nobody.
+func (r *reach) tokenSink(o *outputs) consolidator.TokenSink {
+	if r == nil || r.zmq == nil || r.merged == nil {
+		return nil
+	}
+	return o.tokenTable()
+}
+
+// raw is who gets the engine's own batches; nil: nobody.
+func (r *reach) raw() func(payload []byte) {
+	if r == nil || r.zmq == nil || r.merged != nil {
+		return nil
+	}
+	return func(payload []byte) { r.zmq.Raw(slices.Clone(payload)) }
+}
+
+// join begins to follow both streams. The rank does without its pool's blocks when
+// too many ranks follow that already.
+func (r *reach) join(o *outputs, own, pool *consolidator.Stream) error {
+	if r.merged == nil {
+		return nil
+	}
+	if err := own.AddSink(r.merged.Own(), r.merged.BeginOwn); err != nil {
+		return err
+	}
+	r.own = own
+	// A rank that is read from a checkpoint begins degraded.
+	if o, ok := r.merged.Own().(consolidator.HealthObserver); ok {
+		o.HealthChanged(own.Status().Health)
+	}
+	if err := pool.AddSink(r.merged.Pool(), r.merged.BeginPool); err != nil {
+		o.capped.Add(1)
+		o.log.Warn("a rank is told without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
+		return nil
+	}
+	r.pool = pool
+	return nil
+}
+
+// close ends the output.
+func (r *reach) close() {
+	if r.pool != nil {
+		r.pool.RemoveSink(r.merged.Pool())
+	}
+	if r.own != nil {
+		r.own.RemoveSink(r.merged.Own())
+	}
+	if r.zmq != nil {
+		r.zmq.Close()
+	}
+	if r.dynamo != nil {
+		r.dynamo.Close()
+	}
+	if r.merged != nil {
+		r.merged.Close()
+	}
+}

@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// fakePublisher is an engine's PUB socket, played by a test.
+type fakePublisher struct {
+	t    *testing.T
+	sock *zmq4.Socket
+	seq  uint64
+}
+
+func newFakePublisher(t *testing.T) (*fakePublisher, string) {
+	t.Helper()
+	sock, err := zmq4.NewSocket(zmq4.PUB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sock.Close() })
+	if err := sock.Bind("tcp://127.0.0.1:*"); err != nil {
+		t.Fatal(err)
+	}
+	endpoint, err := sock.GetLastEndpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fakePublisher{t: t, sock: sock}, endpoint
+}
+
+// stored publishes a batch that stores one block at the start of a sequence.
+func (p *fakePublisher) stored(hash uint64, tokens []uint32) {
+	p.t.Helper()
+	b := msgp.AppendArrayHeader(nil, 3)
+	b = msgp.AppendFloat64(b, 1)
+	b = msgp.AppendArrayHeader(b, 1)
+	b = msgp.AppendArrayHeader(b, 7)
+	b = msgp.AppendString(b, "BlockStored")
+	b = msgp.AppendArrayHeader(b, 1)
+	b = msgp.AppendUint64(b, hash)
+	b = msgp.AppendNil(b)
+	b = msgp.AppendArrayHeader(b, uint32(len(tokens)))
+	for _, token := range tokens {
+		b = msgp.AppendUint32(b, token)
+	}
+	b = msgp.AppendInt(b, len(tokens))
+	b = msgp.AppendNil(b)
+	b = msgp.AppendString(b, "GPU")
+	b = msgp.AppendInt(b, 0)
+	if _, err := p.sock.SendMessage("", binary.BigEndian.AppendUint64(nil, p.seq), b); err != nil {
+		p.t.Fatal(err)
+	}
+	p.seq++
+}
+
+// freePort is a TCP port that nobody uses now.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// heldByMedium reads batches from endpoint until done says that it has seen enough
+// of what is held in each medium.
+func heldByMedium(t *testing.T, endpoint string, done func(held map[string]map[kv.EngineHash]bool) bool) {
+	t.Helper()
+	sub, err := zmq4.NewSocket(zmq4.SUB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	for _, err := range []error{sub.SetSubscribe(""), sub.SetRcvtimeo(100 * time.Millisecond), sub.Connect(endpoint)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var decoder kvevent.Decoder
+	var batch kvevent.EngineBatch
+	held := map[string]map[kv.EngineHash]bool{}
+	for deadline := time.Now().Add(20 * time.Second); !done(held); {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 20 s the stream says %v", held)
+		}
+		parts, err := sub.RecvMessageBytes(0)
+		if err != nil {
+			continue
+		}
+		if err := decoder.Decode(parts[2], &batch); err != nil || len(batch.Bad) > 0 {
+			t.Fatalf("batch %x: %v, %v", parts[2], err, batch.Bad)
+		}
+		for _, e := range batch.Events {
+			if e.Kind == kvevent.Cleared {
+				held = map[string]map[kv.EngineHash]bool{}
+			}
+			if held[e.Medium] == nil {
+				held[e.Medium] = map[kv.EngineHash]bool{}
+			}
+			for _, h := range e.BlockHashes {
+				held[e.Medium][h] = e.Kind == kvevent.Stored
+			}
+		}
+	}
+}
+
+// Who subscribes to a worker's consolidated stream sees the engine's blocks and the
+// pool's under the names that the pool has for them, whatever the engine calls them.
+func TestEventsInTheEnginesFormatHoldTheEnginesBlocksAndThePools(t *testing.T) {
+	engine, events := newFakePublisher(t)
+	hello := helloOf(1)
+	hello.EventsEndpoint = events
+	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	a := startAgent(t, testConfig(t))
+	c, err := a.dialWith(t, hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := prompt(1, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	var hasher kv.Hasher
+	want := kv.EngineHash(hasher.Local(tokens, kv.LocalSeed("", ""), nil)) // a first block
+	heldByMedium(t, hello.ConsolidatedEndpoint, func(held map[string]map[kv.EngineHash]bool) bool {
+		engine.stored(77, tokens) // again and again: PUB drops what nobody has subscribed to yet
+		return held["GPU"][want] && held["CPU_TIER1"][want]
+	})
+	s := a.Stats().Outputs
+	if len(s.Ranks) != 1 || s.Ranks[0].ZMQ == nil || s.Ranks[0].Blocks < 2 || s.ZMQFailed != 0 {
+		t.Errorf("outputs %+v, want one rank with a block in two tiers", s)
+	}
+}
+
+// A port that is taken costs the engine this stream and not its cache.
+func TestConsolidatedEndpointThatIsTakenIsCounted(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	hello := helloOf(1)
+	hello.ConsolidatedEndpoint = "tcp://" + l.Addr().String()
+	a := startAgent(t, testConfig(t))
+	c, err := a.dialWith(t, hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	if s := a.Stats().Outputs; s.ZMQFailed != 1 || len(s.Ranks) != 0 {
+		t.Errorf("outputs %+v, want one that failed", s)
+	}
+}
+
+// The NATS server inside an agent keeps its token from one agent to the next, in a
+// file that others cannot read.
+func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Events.Embedded = &publisher.EmbeddedOptions{Port: freePort(t)}
+	var urls []string
+	for range 2 {
+		a := startAgent(t, cfg)
+		b, err := os.ReadFile(cfg.Socket + ".nats")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(cfg.Socket + ".nats"); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("mode of the file: %v, %v", info.Mode(), err)
+		}
+		urls = append(urls, strings.TrimSpace(string(b)))
+		n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: urls[0]})
+		if err != nil || !n.Connected() {
+			t.Errorf("the URL of the first agent's file: %v", err)
+		} else if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+		a.stop()
+	}
+	if urls[0] != urls[1] {
+		t.Errorf("URLs %q: want the same", urls)
+	}
+}

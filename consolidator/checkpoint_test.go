@@ -1,0 +1,306 @@
+package consolidator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// savedConverter is a converter with everything that a checkpoint can hold.
+func savedConverter() (*converter, *sequencer) {
+	s := NewStream(testOwner, nil)
+	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
+	salted := storedEvent(0, 50, 2)
+	salted.Salt, salted.LoRAName = "tenant", "adapter"
+	cpu := storedEvent(0, 1, 2)
+	cpu.Medium = "CPU"
+	cpu.Group, cpu.SpecKind = 3, "full_attention"
+	waiting := storedEvent(900, 60, 3)
+	waiting.Multimodal = [][]uint64{{5}, nil, nil}
+	// The same content as block 1 under another name.
+	twin := storedEvent(0, 1, 1)
+	twin.BlockHashes[0] = 777
+	payload := []byte("the only batch")
+	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{
+		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
+	}})
+	c.unlisted = map[kv.EngineHash]struct{}{4711: {}}
+	seq := newSequencer(scriptConfig(), &tape{}, c.count, time.Unix(0, 0))
+	seq.recent.add(41, payload, 0)
+	seq.next, seq.lastLive, seq.hasLive = 42, 40, true
+	return c, seq
+}
+
+func (c *converter) encoded(seq *sequencer) []byte {
+	st := seq.state()
+	return appendChecksum(c.appendCheckpoint(nil, kv.Worker{ID: 7}, &st))
+}
+
+// TestCheckpointHoldsEverything: what is restored is what was saved: state,
+// counts, identities, what waits and what is only listed; and a checkpoint of it
+// has the same parts.
+func TestCheckpointHoldsEverything(t *testing.T) {
+	c, seq := savedConverter()
+	want := c.stream.Status()
+	ck, err := parseCheckpoint(c.encoded(seq), kv.Worker{ID: 7}, testBlockSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder(t)
+	s := NewStream(testOwner, rec)
+	again := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
+	if n := again.restore(ck); n != c.known.size() {
+		t.Errorf("%d blocks restored, want %d", n, c.known.size())
+	}
+	got := s.Status()
+	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != kvevent.HealthDegraded {
+		t.Errorf("restored %+v, want %+v, degraded", got, want)
+	}
+	checkStream(t, s, rec.resident())
+	other := newSequencer(scriptConfig(), &tape{}, c.count, time.Unix(0, 0))
+	other.restore(time.Unix(0, 0), ck.sequence)
+	if b, ok := other.recent.find(41); !ok || !b.is([]byte("the only batch")) || other.next != 42 || other.lastLive != 40 || !other.hasLive {
+		t.Errorf("sequence at %d, batch 41 known %t", other.next, ok)
+	}
+	if again.park.runs != 1 || len(again.unlisted) != 1 || !again.lowerTiers || !again.groups.main[3] {
+		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unlisted, again.lowerTiers, again.groups.main)
+	}
+	// From here on both must do the same.
+	next := kvevent.EngineBatch{Events: []kvevent.EngineEvent{
+		storedEvent(0, 900, 1), removedEvent(1), removedEvent(777), removedEvent(4711), removedEvent(51, 62),
+	}}
+	for _, c := range []*converter{c, again} {
+		c.apply(&next)
+		c.stream.Flush()
+	}
+	want, got = c.stream.Status(), s.Status()
+	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != want.Health || got.Health != kvevent.HealthExact {
+		t.Errorf("after a batch more: %+v, want %+v", got, want)
+	}
+	checkStream(t, s, rec.resident())
+}
+
+// TestBadCheckpointsAreIgnored: a file that is torn anywhere, flipped anywhere or
+// about something else is refused.
+func TestBadCheckpointsAreIgnored(t *testing.T) {
+	c, seq := savedConverter()
+	good := c.encoded(seq)
+	for n := range len(good) {
+		if _, err := parseCheckpoint(good[:n], kv.Worker{ID: 7}, testBlockSize); err == nil {
+			t.Errorf("the first %d of %d bytes are accepted", n, len(good))
+		}
+		flipped := bytes.Clone(good)
+		flipped[n] ^= 0x10
+		if _, err := parseCheckpoint(flipped, kv.Worker{ID: 7}, testBlockSize); err == nil {
+			t.Errorf("byte %d flipped is accepted", n)
+		}
+	}
+	older := bytes.Clone(good[:len(good)-4])
+	older[len(checkpointMagic)]--
+	for name, err := range map[string]error{
+		"another worker":     secondOf(parseCheckpoint(good, kv.Worker{ID: 8}, testBlockSize)),
+		"another rank":       secondOf(parseCheckpoint(good, kv.Worker{ID: 7, Rank: 1}, testBlockSize)),
+		"another block size": secondOf(parseCheckpoint(good, kv.Worker{ID: 7}, 2*testBlockSize)),
+		"another version":    secondOf(parseCheckpoint(appendChecksum(older), kv.Worker{ID: 7}, testBlockSize)),
+	} {
+		if !errors.Is(err, errForeignCheckpoint) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func secondOf(_ *checkpoint, err error) error { return err }
+
+// TestRankSurvivesItsAgent: an agent that is killed begins with its last
+// checkpoint and learns the rest by replay; without replay it keeps what it knows
+// and is degraded until the next frame continues the sequence.
+func TestRankSurvivesItsAgent(t *testing.T) {
+	for name, replay := range map[string]bool{"replay": true, "no replay": false} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "rank")
+			e := startEngine(t, "", "")
+			cfg := RankConfig{EventsEndpoint: e.events, Checkpoint: path, CheckpointEvery: time.Millisecond}
+			if replay {
+				cfg.ReplayEndpoint = e.replay
+			}
+			r := startRank(t, cfg)
+			e.awaitSubscriber()
+			batches := [][]kvevent.EngineEvent{{storedEvent(0, 1, 3)}, {storedEvent(3, 4, 2), removedEvent(5)}}
+			for _, b := range batches {
+				e.publish(false, b...)
+			}
+			r.await(t, truth(t, batches))
+			waitFor(t, "a checkpoint", func() bool { return r.Stats().Checkpoints > 0 && r.Stats().Batches == 2 })
+			saved := awaitFile(t, path, 4)
+			// A kill leaves the file as it is; an orderly end would write another one.
+			r.stop(t)
+			if err := os.WriteFile(path, saved, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if replay {
+				batches = append(batches, []kvevent.EngineEvent{storedEvent(4, 6, 1), removedEvent(1)})
+				e.publish(true, batches[2]...)
+			}
+			r = startRank(t, cfg)
+			e.awaitSubscriber()
+			waitFor(t, "the checkpoint to be read", func() bool { return r.Stats().Restored == 4 })
+			if !replay {
+				if h := r.stream.Status().Health; h != kvevent.HealthDegraded {
+					t.Errorf("health %s before the engine has said anything", h)
+				}
+			}
+			batches = append(batches, []kvevent.EngineEvent{storedEvent(4, 9, 1)})
+			e.publish(false, batches[len(batches)-1]...)
+			r.await(t, truth(t, batches))
+			waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+			if s := r.Stats(); s.Lost > 0 || s.Restarts > 0 || s.CheckpointsRejected > 0 {
+				t.Errorf("stats %+v", s)
+			}
+		})
+	}
+}
+
+// awaitFile returns a checkpoint with n engine blocks.
+func awaitFile(t *testing.T, path string, n int) (b []byte) {
+	t.Helper()
+	waitFor(t, "the checkpoint", func() bool {
+		var err error
+		if b, err = os.ReadFile(path); err != nil {
+			return false
+		}
+		ck, err := parseCheckpoint(b, kv.Worker{ID: 7}, testBlockSize)
+		return err == nil && len(ck.blocks) == n
+	})
+	return b
+}
+
+// TestRankForgetsTheCheckpointOfAnotherEngine: when the engine was replaced while
+// the agent was away, its checkpoint is void.
+func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rank")
+	old := startEngine(t, "", "")
+	cfg := RankConfig{EventsEndpoint: old.events, ReplayEndpoint: old.replay, Checkpoint: path}
+	r := startRank(t, cfg)
+	old.awaitSubscriber()
+	for i := range 3 {
+		old.publish(false, storedEvent(0, 1+i, 1))
+	}
+	waitFor(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 3 })
+	r.stop(t)
+	old.stopEngine()
+	awaitFile(t, path, 3)
+
+	e := startEngine(t, old.events, old.replay)
+	var batches [][]kvevent.EngineEvent
+	for i := range 5 {
+		batches = append(batches, []kvevent.EngineEvent{storedEvent(0, 100+i, 1)})
+		e.publish(true, batches[i]...)
+	}
+	r = startRank(t, cfg)
+	r.await(t, truth(t, batches))
+	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	if s := r.Stats(); s.Restarts != 1 || s.Restored != 3 {
+		t.Errorf("stats %+v", s)
+	}
+	r.stop(t)
+	awaitFile(t, path, 5)
+}
+
+// TestRankCountsBadCheckpoints: a damaged file is no reason not to begin, and a
+// file that cannot be written is counted.
+func TestRankCountsBadCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "rank")
+	if err := os.WriteFile(path, []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := startEngine(t, "", "")
+	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, Checkpoint: path, CheckpointEvery: time.Millisecond})
+	e.awaitSubscriber()
+	if err := os.MkdirAll(path+".new/x", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	batch := []kvevent.EngineEvent{storedEvent(0, 1, 3)}
+	e.publish(false, batch...)
+	r.await(t, truth(t, [][]kvevent.EngineEvent{batch}))
+	waitFor(t, "the failure to be counted", func() bool {
+		s := r.Stats()
+		return s.CheckpointsRejected == 1 && s.CheckpointFailures > 0
+	})
+}
+
+// TestRankAsksForTheList: after a loss beyond replay, what the engine lists is
+// kept; without an answer everything is forgotten, and it is not asked again at
+// once.
+func TestRankAsksForTheList(t *testing.T) {
+	e := startEngine(t, "", "")
+	var fail bool
+	cached := func(ctx context.Context) ([]kv.EngineHash, error) {
+		if _, ok := ctx.Deadline(); !ok || fail {
+			return nil, errors.New("no answer")
+		}
+		return []kv.EngineHash{1, 2, 20, 21}, nil
+	}
+	var raw int
+	tokens := NewTokenTable(0)
+	r := startRank(t, RankConfig{EventsEndpoint: e.events, Cached: cached, Tokens: tokens, Raw: func([]byte) { raw++ }})
+	e.awaitSubscriber()
+	e.publish(false, storedEvent(0, 1, 3))
+	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 3 })
+	e.publish(true, removedEvent(3))
+	e.publish(false, storedEvent(0, 20, 2))
+	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}, {storedEvent(0, 20, 2)}}))
+	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	if s := r.Stats(); s.Lost != 1 || s.Listed != 1 || s.Unlisted != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	fail = true
+	for i := range 2 {
+		e.publish(true, removedEvent(1))
+		e.publish(false, storedEvent(0, 40+10*i, 1))
+		r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 40+10*i, 1)}}))
+	}
+	if s, h := r.Stats(), r.stream.Status().Health; s.Lost != 3 || s.Listed != 1 || s.ListFailures != 1 || h != kvevent.HealthDegraded {
+		t.Errorf("health %s, stats %+v", h, s)
+	}
+	r.stop(t)
+	if raw != 4 {
+		t.Errorf("%d raw payloads, want 4", raw)
+	}
+	if s := tokens.Stats(); s.Stored != 7 {
+		t.Errorf("the tokens of %d blocks came in, want 7", s.Stored)
+	}
+}
+
+// FuzzCheckpoint: no file makes parsing panic, and what it accepts can be
+// restored to a stream whose digest is that of its events.
+func FuzzCheckpoint(f *testing.F) {
+	full := savedConverterFile()
+	f.Add(full[:len(full)-4])
+	f.Add([]byte(checkpointMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ck, err := parseCheckpoint(appendChecksum(b), kv.Worker{ID: 7}, testBlockSize)
+		if err != nil {
+			return
+		}
+		rec := newRecorder(t)
+		s := NewStream(testOwner, rec)
+		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
+		c.restore(ck)
+		if st, set := s.Status(), rec.resident(); st.Digest != digestOf(set) || st.Blocks != uint64(len(set)) {
+			t.Errorf("%d blocks, digest %x; the events say %d, %x", st.Blocks, st.Digest, len(set), digestOf(set))
+		}
+	})
+}
+
+func savedConverterFile() []byte {
+	c, seq := savedConverter()
+	return c.encoded(seq)
+}

@@ -1,0 +1,244 @@
+package consolidator
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+)
+
+const (
+	// denseShards divides an index, so that growing one part of it takes little
+	// time however large the table is.
+	denseShards = 256
+	// An index word holds how far an entry lies from its home, 6 bits, and its slot
+	// plus one; 0 is an empty word.
+	denseSlotBits = 26
+	denseSlotMask = 1<<denseSlotBits - 1
+	maxDistance   = 1<<(32-denseSlotBits) - 1
+	// maxDenseEntries is how many entries a table can hold.
+	maxDenseEntries = denseSlotMask
+	// denseChunk is how many entries are allocated at once.
+	denseChunk     = 512
+	minDenseWords  = 8
+	maxLoadPercent = 87
+)
+
+// denseSeed makes it impossible to choose keys that collide.
+var denseSeed = rand.Uint64()
+
+// denseEntry is a key, in halves so that it needs no more than 4-byte alignment,
+// and its value. In a free slot lo is the next free slot plus one.
+type denseEntry[V any] struct {
+	lo, hi uint32
+	value  V
+}
+
+// dense is a hash table from 64-bit keys to values without pointers, which costs
+// the garbage collector nothing and 5 to 7 bytes per entry besides key and
+// value. An entry keeps its slot as long as it lives, so that slots can stand for
+// keys elsewhere. The value of a free slot is zero.
+//
+// The entries lie in chunks that never move. The index is open addressing by
+// distance from home (Robin Hood): it is searched, filled and emptied without a
+// look at entries that have another home, and deletion shifts back what follows
+// and leaves no mark. Only growing reads all entries, of one shard of 256.
+type dense[V any] struct {
+	shards [denseShards]denseShard
+	chunks [][]denseEntry[V]
+	used   uint32 // slots ever taken
+	free   uint32 // first free slot below used plus one; 0: none
+	n      int
+}
+
+type denseShard struct {
+	words []uint32
+	n     int
+}
+
+func mixKey(key uint64) uint64 {
+	h := (key ^ denseSeed) * 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	h *= 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// homeOf is the home of hash h among n words of its shard.
+func homeOf(h uint64, n int) int {
+	hi, _ := bits.Mul64(h<<8, uint64(n))
+	return int(hi)
+}
+
+// size is the number of entries.
+func (t *dense[V]) size() int { return t.n }
+
+func (t *dense[V]) entry(slot uint32) *denseEntry[V] {
+	return &t.chunks[slot/denseChunk][slot%denseChunk]
+}
+
+// at is the value in a slot, valid until the entry is removed.
+func (t *dense[V]) at(slot uint32) *V { return &t.entry(slot).value }
+
+func (t *dense[V]) key(slot uint32) uint64 {
+	e := t.entry(slot)
+	return uint64(e.hi)<<32 | uint64(e.lo)
+}
+
+// find returns the slot of a key.
+func (t *dense[V]) find(key uint64) (slot uint32, ok bool) {
+	h := mixKey(key)
+	words := t.shards[h>>56].words
+	if len(words) == 0 {
+		return 0, false
+	}
+	i := homeOf(h, len(words))
+	for distance := uint32(0); ; distance++ {
+		w := words[i]
+		d := w >> denseSlotBits
+		if w == 0 || d < distance {
+			return 0, false
+		}
+		if d == distance {
+			slot = w&denseSlotMask - 1
+			if e := t.entry(slot); e.lo == uint32(key) && e.hi == uint32(key>>32) {
+				return slot, true
+			}
+		}
+		if i++; i == len(words) {
+			i = 0
+		}
+	}
+}
+
+// insert adds a key, which must not be there, with the zero value. False means
+// that the table is full.
+func (t *dense[V]) insert(key uint64) (slot uint32, ok bool) {
+	if slot, ok = t.takeSlot(); !ok {
+		return 0, false
+	}
+	e := t.entry(slot)
+	e.lo, e.hi = uint32(key), uint32(key>>32)
+	h := mixKey(key)
+	s := &t.shards[h>>56]
+	s.n++
+	t.n++
+	if 100*s.n > maxLoadPercent*len(s.words) {
+		t.grow(s, slot+1)
+		return slot, true
+	}
+	if left, ok := putWord(s.words, h, slot+1); !ok {
+		t.grow(s, left)
+	}
+	return slot, true
+}
+
+// remove deletes the entry in a slot.
+func (t *dense[V]) remove(slot uint32) {
+	h := mixKey(t.key(slot))
+	s := &t.shards[h>>56]
+	words := s.words
+	i := homeOf(h, len(words))
+	next := func(i int) int {
+		if i++; i == len(words) {
+			return 0
+		}
+		return i
+	}
+	for words[i]&denseSlotMask != slot+1 {
+		i = next(i)
+	}
+	for j := next(i); words[j]>>denseSlotBits > 0; i, j = j, next(j) {
+		words[i] = words[j] - 1<<denseSlotBits
+	}
+	words[i] = 0
+	s.n--
+	t.n--
+	*t.entry(slot) = denseEntry[V]{lo: t.free}
+	t.free = slot + 1
+}
+
+// clone returns a copy.
+func (t *dense[V]) clone() *dense[V] {
+	c := *t
+	for i := range c.shards {
+		c.shards[i].words = slices.Clone(c.shards[i].words)
+	}
+	c.chunks = make([][]denseEntry[V], len(t.chunks))
+	for i, chunk := range t.chunks {
+		c.chunks[i] = slices.Clone(chunk)
+	}
+	return &c
+}
+
+// clear removes every entry and gives the memory back.
+func (t *dense[V]) clear() { *t = dense[V]{} }
+
+func (t *dense[V]) takeSlot() (slot uint32, ok bool) {
+	if t.free != 0 {
+		slot = t.free - 1
+		t.free = t.entry(slot).lo
+		return slot, true
+	}
+	if t.used == maxDenseEntries {
+		return 0, false
+	}
+	if int(t.used) == len(t.chunks)*denseChunk {
+		t.chunks = append(t.chunks, make([]denseEntry[V], denseChunk))
+	}
+	t.used++
+	return t.used - 1, true
+}
+
+// grow makes the index of a shard larger, and adds the entry with slot plus one
+// extra to it, if extra is not 0.
+func (t *dense[V]) grow(s *denseShard, extra uint32) {
+	old := s.words
+	for n := len(old); ; {
+		n += max(minDenseWords, n/5)
+		// The allocator rounds up; what it gives is used.
+		words := slices.Grow([]uint32(nil), n)
+		words = words[:cap(words)]
+		if t.fill(words, old, extra) {
+			s.words = words
+			return
+		}
+	}
+}
+
+// fill puts the entries of old, and extra, into words. False means that some
+// would lie too far from home.
+func (t *dense[V]) fill(words, old []uint32, extra uint32) bool {
+	put := func(w uint32) bool {
+		if w == 0 {
+			return true
+		}
+		_, ok := putWord(words, mixKey(t.key(w-1)), w)
+		return ok
+	}
+	for _, w := range old {
+		if !put(w & denseSlotMask) {
+			return false
+		}
+	}
+	return put(extra)
+}
+
+// putWord adds w, a slot plus one, whose key has hash h. False means that left,
+// which is w or was there, has no place: it would lie too far from home.
+func putWord(words []uint32, h uint64, w uint32) (left uint32, ok bool) {
+	i := homeOf(h, len(words))
+	for distance := uint32(0); distance <= maxDistance; distance++ {
+		there := words[i]
+		if there == 0 {
+			words[i] = w | distance<<denseSlotBits
+			return 0, true
+		}
+		if d := there >> denseSlotBits; d < distance {
+			words[i] = w | distance<<denseSlotBits
+			w, distance = there&denseSlotMask, d
+		}
+		if i++; i == len(words) {
+			i = 0
+		}
+	}
+	return w, false
+}

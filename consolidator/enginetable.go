@@ -1,0 +1,124 @@
+package consolidator
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// engineBlock is what a rank knows about a block that its engine announced; its
+// key is the engine's hash. What the block is, stands in the stream's table, which
+// holds every block that a rank knows. In a block that is known refs is never 0.
+type engineBlock struct {
+	slot     uint32 // in the stream's table
+	identity uint32
+	refs     refCounts
+}
+
+// identity is the LoRA adapter and the salt of some blocks.
+type identity struct {
+	lora, salt string
+	seed       uint64
+	blocks     uint32 // how many blocks have it
+}
+
+type identityName struct{ lora, salt string }
+
+// identities numbers the identities of a rank's blocks. Number 0 is neither
+// adapter nor salt. There are at most as many as there are blocks.
+type identities struct {
+	numbers map[identityName]uint32
+	list    []identity
+	free    []uint32
+}
+
+func newIdentities() identities {
+	return identities{
+		numbers: make(map[identityName]uint32),
+		list:    []identity{{seed: kv.LocalSeed("", "")}},
+	}
+}
+
+// number returns the identity's number. One that no block gets must be given to
+// settle.
+func (t *identities) number(lora, salt string) uint32 {
+	if lora == "" && salt == "" {
+		return 0
+	}
+	name := identityName{lora, salt}
+	if i, ok := t.numbers[name]; ok {
+		return i
+	}
+	id := identity{lora: lora, salt: salt, seed: kv.LocalSeed(lora, salt)}
+	i := uint32(len(t.list))
+	if n := len(t.free); n > 0 {
+		i, t.free = t.free[n-1], t.free[:n-1]
+		t.list[i] = id
+	} else {
+		t.list = append(t.list, id)
+	}
+	t.numbers[name] = i
+	return i
+}
+
+func (t *identities) hold(i uint32) { t.list[i].blocks++ }
+
+// leave says that a block of identity i is gone.
+func (t *identities) leave(i uint32) {
+	t.list[i].blocks--
+	t.settle(i)
+}
+
+// settle forgets identity i if no block has it.
+func (t *identities) settle(i uint32) {
+	id := &t.list[i]
+	if i == 0 || id.blocks > 0 {
+		return
+	}
+	delete(t.numbers, identityName{id.lora, id.salt})
+	*id = identity{}
+	t.free = append(t.free, i)
+}
+
+// blockAt is the SequenceHash and the entry of a known block.
+func (c *converter) blockAt(b engineBlock) (kv.SequenceHash, *resident) {
+	return kv.SequenceHash(c.stream.table.key(b.slot)), c.stream.table.at(b.slot)
+}
+
+// learn makes h known as b, in which refs must not be 0, and returns its slot.
+// False means that the table is full.
+func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
+	slot, ok := c.known.insert(uint64(h))
+	if !ok {
+		return false
+	}
+	*c.known.at(slot) = b
+	c.identities.hold(b.identity)
+	return true
+}
+
+// release takes back n of the references in tier t of the known block in a slot:
+// all of them when it has no more. The block is forgotten with the last of any
+// tier.
+func (c *converter) release(slot uint32, t kv.Tier, n uint32) {
+	b := c.known.at(slot)
+	left := b.refs.of(t) - min(n, b.refs.of(t))
+	if left == b.refs.of(t) {
+		return
+	}
+	b.refs.set(t, left)
+	if left > 0 {
+		return
+	}
+	c.stream.dropRefLocked(t, b.slot)
+	if b.refs == 0 {
+		c.identities.leave(b.identity)
+		c.known.remove(slot)
+	}
+}
+
+// forgetBlocks forgets every block without a word to the stream.
+func (c *converter) forgetBlocks() {
+	c.known.clear()
+	c.identities = newIdentities()
+	c.park.reset()
+	c.unlisted = nil
+}

@@ -1,0 +1,104 @@
+package soak
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+const (
+	// DefaultDuration is Options.Duration when it is zero.
+	DefaultDuration = 60 * time.Second
+	maxDuration     = 24 * time.Hour
+	maxRounds       = 1 << 20
+)
+
+// Options say how long a run is and where it takes place. The zero value of a
+// field that has a default is that.
+type Options struct {
+	// Duration is how long rounds are begun for, default DefaultDuration.
+	Duration time.Duration
+	// Rounds, if not 0, is how many rounds there are, whatever the time they take.
+	Rounds int
+	// Seed chooses faults, instants and prompts; processes add randomness of their
+	// own, so that the same seed gives a similar run and not the same one.
+	Seed uint64
+	// NoRepair runs with the router's questions refused for the whole run and
+	// without the short one before; it ends with a divergence, which is an error.
+	NoRepair bool
+	// Exe is the blockyard program, NATSServer a nats-server program.
+	Exe, NATSServer string
+	// Dir and HostDir: see rig.Options.
+	Dir, HostDir string
+	// Out gets progress and figures.
+	Out io.Writer
+
+	// calm leaves out the faults: what a run without repair needs none of.
+	calm bool
+}
+
+// Validate checks the fields; the error names the first bad one.
+func (o *Options) Validate() error {
+	switch {
+	case o.Duration < 0 || o.Duration > maxDuration:
+		return fmt.Errorf("duration %s: want 0s (default %s) to %s", o.Duration, DefaultDuration, maxDuration)
+	case o.Rounds < 0 || o.Rounds > maxRounds:
+		return fmt.Errorf("rounds %d: want 0 (as many as there is time for) to %d", o.Rounds, maxRounds)
+	case o.Exe == "" || o.NATSServer == "":
+		return fmt.Errorf("programs %q and %q: want those of blockyard and nats-server", o.Exe, o.NATSServer)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Duration == 0 {
+		o.Duration = DefaultDuration
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	return o
+}
+
+const (
+	nodes   = 2
+	engines = 3
+
+	blockSize = 16
+	// The documents that prompts begin like stay on the device all the time, so that
+	// an engine's replay, which does not reach back to them, cannot tell of them.
+	deviceBlocks = 2560
+	// speedUp makes an engine's step last a millisecond.
+	speedUp = 5
+	// bufferSteps is how far an engine's replay reaches back: more than happens while
+	// an agent is away, less than an engine's life.
+	bufferSteps = 1024
+	// dropFrames of the first eight times as many frames are left out.
+	dropFrames = 4096
+
+	// The tiers are small, so that blocks leave them.
+	extentBytes = 256 << 10
+	hostBytes   = 1 << 20
+	diskBytes   = 2 << 20
+
+	// A round has this much load, and this many faults at random instants of it.
+	minLoad, maxLoad = 1500 * time.Millisecond, 3000 * time.Millisecond
+	faultsPerRound   = 3
+	maxBrokerAway    = 1500 * time.Millisecond
+	maxAgentAway     = 300 * time.Millisecond
+	maxRouterStopped = 2 * time.Second
+
+	// patience is how long everything may take to come to rest, and blindPatience how
+	// long a router that cannot ask is waited for.
+	patience      = 40 * time.Second
+	blindPatience = 3 * time.Second
+	// returnTime bounds the way of an agent's engines back to the router.
+	returnTime = 20 * time.Second
+	// atOnce is what the new agent may take from then until the router knows what it
+	// shall know, on a busy machine.
+	atOnce    = 3 * time.Second
+	lookEvery = 25 * time.Millisecond
+
+	// minKept is the share of device residency that an agent's restart must keep.
+	minKept = 0.99
+)

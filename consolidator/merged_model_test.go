@@ -1,0 +1,183 @@
+package consolidator
+
+import (
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// TestMergedEqualsTwoSets drives both sources with random changes, and compares what
+// the merged stream says with the union of two naive sets of (block, tier).
+func TestMergedEqualsTwoSets(t *testing.T) {
+	for name, mode := range mergeModes {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { mergedModel(t, rt, mode) })
+		})
+	}
+}
+
+// mergedTwin is the naive twin of a Merged: what each source holds, and which pairs
+// the sinks were never told of because the pool had them when it was joined.
+type mergedTwin struct {
+	own, pool map[tierHash]struct{}
+	silent    map[tierHash]struct{}
+	joined    bool
+	mode      MergeMode
+}
+
+func (w *mergedTwin) shown(k tierHash) tierHash {
+	if w.mode == MergeDedup {
+		k.tier = kv.TierDevice
+	}
+	return k
+}
+
+func (w *mergedTwin) state() map[tierHash]struct{} {
+	set := make(map[tierHash]struct{})
+	for k := range w.own {
+		set[w.shown(k)] = struct{}{}
+	}
+	if w.joined {
+		for k := range w.pool {
+			set[w.shown(k)] = struct{}{}
+		}
+	}
+	return set
+}
+
+// tolerant replays events as a consumer does that took a silent join as it is: what
+// it does not know cannot be removed.
+type tolerant struct {
+	t    *testing.T
+	last uint64
+	set  map[tierHash]struct{}
+}
+
+func (c *tolerant) Publish(events []kvevent.RouterEvent) {
+	for i := range events {
+		e := &events[i]
+		if c.last++; e.ID != c.last || e.Owner != testOwner || e.Kind == kvevent.Cleared {
+			c.t.Errorf("event %d of %s, kind %s, after %d", e.ID, e.Owner, e.Kind, c.last-1)
+		}
+		for _, b := range e.Blocks {
+			k := tierHash{e.Tier, b.Hash}
+			if _, there := c.set[k]; there {
+				c.t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
+			}
+			c.set[k] = struct{}{}
+		}
+		for _, h := range e.Removed {
+			delete(c.set, tierHash{e.Tier, h})
+		}
+	}
+}
+
+// membership is a pool's sink that a worker's merged stream is behind or not.
+type membership struct {
+	pool   Sink
+	joined bool
+}
+
+func (m *membership) Publish(events []kvevent.RouterEvent) {
+	if m.joined {
+		m.pool.Publish(events)
+	}
+}
+
+func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
+	consumer := &tolerant{t: t, set: make(map[tierHash]struct{})}
+	tokens := NewTokenTable(0)
+	m := NewMerged(testOwner.Worker(), mode, consumer)
+	m.KeepTokens(tokens)
+	member := &membership{pool: m.Pool()}
+	own, pool := NewStream(testOwner, m.Own()), NewStream(kv.PoolOwner(9), member)
+	twin := &mergedTwin{own: make(map[tierHash]struct{}), pool: make(map[tierHash]struct{}), mode: mode}
+	tree := newBlockTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), rt)
+	// draw picks a source, by whether it is the pool, and a tier of it.
+	draw := func(rt *rapid.T) (*Stream, map[tierHash]struct{}, kv.Tier) {
+		tier := rapid.SampledFrom(kv.Tiers[:]).Draw(rt, "tier")
+		if rapid.Bool().Draw(rt, "pool") {
+			return pool, twin.pool, tier
+		}
+		return own, twin.own, tier
+	}
+	rt.Repeat(map[string]func(*rapid.T){
+		"store": func(rt *rapid.T) {
+			s, set, tier := draw(rt)
+			path := tree.path(rapid.IntRange(0, len(tree.parent)-1).Draw(rt, "leaf"))
+			for i, b := range path {
+				k := tierHash{tier, treeHash(b)}
+				if _, there := set[k]; there {
+					continue
+				}
+				set[k] = struct{}{}
+				var parent kv.SequenceHash
+				if i > 0 {
+					parent = treeHash(path[i-1])
+				}
+				s.Store(tier, parent, i > 0, uint32(i), []kvevent.StoredBlock{{Hash: k.hash}})
+			}
+			s.Flush()
+		},
+		"remove": func(rt *rapid.T) {
+			s, set, tier := draw(rt)
+			for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.parent)-1), 1, 6).Draw(rt, "blocks") {
+				delete(set, tierHash{tier, treeHash(b)})
+				s.Remove(tier, []kv.SequenceHash{treeHash(b)})
+			}
+			s.Flush()
+		},
+		"clear": func(rt *rapid.T) {
+			s, set, _ := draw(rt)
+			if rapid.IntRange(0, 3).Draw(rt, "really") == 0 {
+				s.Clear()
+				clear(set)
+			}
+		},
+		"join": func(*rapid.T) {
+			if !twin.joined {
+				snapshot, last, _ := pool.Snapshot()
+				before := twin.state()
+				m.BeginPool(snapshot, last)
+				member.joined, twin.joined = true, true
+				// Nobody was told of what is new now.
+				for k := range twin.state() {
+					if _, old := before[k]; !old {
+						consumer.set[k] = struct{}{}
+					}
+				}
+			}
+		},
+		"leave": func(*rapid.T) {
+			member.joined, twin.joined = false, false
+			m.LeavePool()
+		},
+		"": func(rt *rapid.T) {
+			want := twin.state()
+			if !maps.Equal(consumer.set, want) {
+				rt.Fatalf("events say %d pairs, the twin %d", len(consumer.set), len(want))
+			}
+			checkStream(t, m.out, want)
+			distinct := make(map[kv.SequenceHash]struct{})
+			for k := range want {
+				distinct[k.hash] = struct{}{}
+			}
+			if n := tokens.Stats().Retained; n != uint64(len(distinct)) {
+				rt.Fatalf("tokens of %d blocks are retained, want %d", n, len(distinct))
+			}
+		},
+	})
+	m.Close()
+	m.Close()
+	if n := tokens.Stats().Retained; n != 0 {
+		rt.Fatalf("closed, and tokens of %d blocks are retained", n)
+	}
+	checkStream(t, m.out, nil)
+	if t.Failed() {
+		rt.FailNow()
+	}
+}

@@ -1,0 +1,248 @@
+package consolidator
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+var mergeModes = map[string]MergeMode{"tiered": MergeTiered, "dedup": MergeDedup}
+
+// mergeBench is a Merged with a worker's stream and a pool's in front of it.
+type mergeBench struct {
+	merged    *Merged
+	own, pool *Stream
+	rec       *recorder
+}
+
+func newMergeBench(t *testing.T, mode MergeMode) *mergeBench {
+	b := &mergeBench{rec: newRecorder(t)}
+	b.merged = NewMerged(testOwner.Worker(), mode, b.rec)
+	b.own = NewStream(testOwner, b.merged.Own())
+	b.pool = NewStream(kv.PoolOwner(9), b.merged.Pool())
+	return b
+}
+
+// chain stores blocks first to last in tier t of s, one after the other and the
+// first one at the root.
+func chain(s *Stream, t kv.Tier, first, last int) {
+	for h := first; h <= last; h++ {
+		s.Store(t, kv.SequenceHash(h-1), h > first, uint32(h-first), []kvevent.StoredBlock{{Hash: kv.SequenceHash(h)}})
+	}
+	s.Flush()
+}
+
+func unchain(s *Stream, t kv.Tier, hashes ...kv.SequenceHash) {
+	s.Remove(t, hashes)
+	s.Flush()
+}
+
+func (b *mergeBench) said(t *testing.T, want string) {
+	t.Helper()
+	if got := b.rec.take(); got != want {
+		t.Errorf("the events are\n%swant\n%s", got, want)
+	}
+}
+
+func TestC8BlockOfTwoSourcesIsPublishedOnceAndRemovedWithTheLast(t *testing.T) {
+	b := newMergeBench(t, MergeDedup)
+	chain(b.own, kv.TierDevice, 1, 1)
+	b.said(t, "1 stored device @0 parent=none 1\n")
+	chain(b.pool, kv.TierHost, 1, 1)
+	unchain(b.own, kv.TierDevice, 1)
+	b.said(t, "")
+	unchain(b.pool, kv.TierHost, 1)
+	b.said(t, "2 removed device 1\n")
+}
+
+// KVBM forgets a block that leaves the host, wherever else it has it.
+func TestBlockThatLeavesTheHostWhileItIsOnDiskStays(t *testing.T) {
+	b := newMergeBench(t, MergeDedup)
+	chain(b.own, kv.TierDevice, 1, 1)
+	chain(b.pool, kv.TierHost, 1, 1)
+	chain(b.pool, kv.TierDisk, 1, 1)
+	unchain(b.own, kv.TierDevice, 1)
+	unchain(b.pool, kv.TierHost, 1)
+	b.said(t, "1 stored device @0 parent=none 1\n")
+	unchain(b.pool, kv.TierDisk, 1)
+	b.said(t, "2 removed device 1\n")
+}
+
+func TestTiersStayApartInModeTiered(t *testing.T) {
+	b := newMergeBench(t, MergeTiered)
+	chain(b.own, kv.TierDevice, 1, 2)
+	chain(b.own, kv.TierHost, 1, 1) // the engine's own offload
+	chain(b.pool, kv.TierHost, 1, 1)
+	b.said(t, "1 stored device @0 parent=none 1 2\n2 stored host_pinned @0 parent=none 1\n")
+	unchain(b.own, kv.TierHost, 1)
+	b.said(t, "")
+	unchain(b.pool, kv.TierHost, 1)
+	unchain(b.own, kv.TierDevice, 1, 2)
+	b.said(t, "3 removed host_pinned 1\n4 removed device 1 2\n")
+}
+
+func TestC8ClearOfOneSourceTakesOnlyWhatItAloneHad(t *testing.T) {
+	for name, mode := range mergeModes {
+		t.Run(name, func(t *testing.T) {
+			b := newMergeBench(t, mode)
+			chain(b.own, kv.TierDevice, 1, 3)
+			chain(b.pool, kv.TierDevice, 1, 1)
+			chain(b.pool, kv.TierDevice, 9, 9)
+			b.rec.take()
+			b.own.Clear()
+			if got, want := len(b.rec.resident()), 2; got != want {
+				t.Errorf("%d blocks are left, want %d", got, want)
+			}
+			for h := range b.rec.resident() {
+				if h.hash != 1 && h.hash != 9 {
+					t.Errorf("block %d is left", h.hash)
+				}
+			}
+			b.pool.Clear()
+			checkStream(t, b.merged.out, map[tierHash]struct{}{})
+		})
+	}
+}
+
+func TestUnknownRemoveIsCountedAndSilent(t *testing.T) {
+	b := newMergeBench(t, MergeTiered)
+	chain(b.own, kv.TierDevice, 1, 1)
+	b.rec.take()
+	b.merged.Pool().Publish([]kvevent.RouterEvent{{Kind: kvevent.Removed, Tier: kv.TierDevice, Removed: []kv.SequenceHash{1, 2}}})
+	b.said(t, "")
+	if n := b.merged.Stats().UnknownRemoves; n != 2 {
+		t.Errorf("%d unknown removals, want 2", n)
+	}
+}
+
+// A worker that joins a warm pool must not store all of it by events; its state has
+// it at once, and a sink that cannot ask for state is told.
+func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
+	watcher := &joinWatcher{recorder: newRecorder(t)}
+	m := NewMerged(testOwner.Worker(), MergeTiered, watcher)
+	pool := NewStream(kv.PoolOwner(9), nil)
+	chain(pool, kv.TierHost, 1, 600)
+	snapshot, last, _ := pool.Snapshot()
+	m.BeginPool(snapshot, last)
+	if got := watcher.take(); got != "" || watcher.joined != 1 {
+		t.Errorf("told %d times, with the events\n%s", watcher.joined, got)
+	}
+	events, _, _ := m.Snapshot()
+	blocks := 0
+	for i := range events {
+		blocks += events[i].NumBlocks()
+		if events[i].Owner != testOwner {
+			t.Fatalf("event %d is of %s", i, events[i].Owner)
+		}
+	}
+	if blocks != 600 || m.Status().Blocks != 600 {
+		t.Errorf("the snapshot has %d blocks, the status %d, want 600", blocks, m.Status().Blocks)
+	}
+	m.BeginPool(nil, 0)
+	if st := m.Status(); st.Blocks != 0 || st.Digest != 0 || watcher.joined != 1 {
+		t.Errorf("an empty pool took the other's place: %+v, told %d times", st, watcher.joined)
+	}
+}
+
+// joinWatcher is told of removals of blocks that it was never told of, as every sink
+// behind a warm pool is.
+type joinWatcher struct {
+	*recorder
+	joined int
+}
+
+func (w *joinWatcher) StateJoined() { w.joined++ }
+func (w *joinWatcher) Publish(events []kvevent.RouterEvent) {
+	for i := range events {
+		w.lastID = events[i].ID
+	}
+}
+
+// The way in which an agent puts the streams together, in either order.
+func TestSinksAndSourcesThatComeLateGetTheWholeState(t *testing.T) {
+	own, pool := NewStream(testOwner, nil), NewStream(kv.PoolOwner(9), nil)
+	chain(own, kv.TierDevice, 1, 2)
+	chain(pool, kv.TierHost, 1, 3)
+	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
+	if err := own.AddSink(m.Own(), m.BeginOwn); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.AddSink(m.Pool(), m.BeginPool); err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder(t)
+	err := m.AddSink(rec, func(snapshot []kvevent.RouterEvent, last uint64) {
+		for i := range snapshot {
+			replayEvent(t, rec.set, &snapshot[i])
+		}
+		rec.lastID = last
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain(own, kv.TierDevice, 7, 7)
+	unchain(pool, kv.TierHost, 3)
+	checkStream(t, m.out, rec.resident())
+	pool.RemoveSink(m.Pool())
+	m.LeavePool()
+	checkStream(t, m.out, rec.resident())
+	if n := m.Status().Blocks; n != 3 {
+		t.Errorf("%d blocks are left, want 3", n)
+	}
+	m.RemoveSink(rec)
+	own.Clear()
+	if len(rec.resident()) != 3 {
+		t.Error("a sink that was removed is still called")
+	}
+}
+
+func TestHealthOfTheWorkerIsTheMergedStreams(t *testing.T) {
+	b := newMergeBench(t, MergeTiered)
+	b.own.SetHealth(kvevent.HealthDegraded)
+	b.pool.SetHealth(kvevent.HealthGone)
+	b.own.SetHealth(kvevent.HealthExact)
+	if got := fmt.Sprint(b.rec.health); got != "[degraded exact]" {
+		t.Errorf("told %s", got)
+	}
+}
+
+func TestMergedSnapshotHasParentsBeforeChildrenOfTheOtherSource(t *testing.T) {
+	b := newMergeBench(t, MergeTiered)
+	chain(b.pool, kv.TierDisk, 1, 4)
+	b.own.Store(kv.TierDevice, 4, true, 4, []kvevent.StoredBlock{{Hash: 5}})
+	b.own.Flush()
+	events, _, _ := b.merged.Snapshot()
+	var order []kv.SequenceHash
+	for i := range events {
+		for _, s := range events[i].Blocks {
+			order = append(order, s.Hash)
+		}
+	}
+	if !slices.Equal(order, []kv.SequenceHash{1, 2, 3, 4, 5}) {
+		t.Errorf("the snapshot's order is %v", order)
+	}
+}
+
+func TestMergedAllocatesNothingPerBlock(t *testing.T) {
+	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
+	s := NewStream(testOwner, m.Own())
+	blocks := make([]kvevent.StoredBlock, 512)
+	hashes := make([]kv.SequenceHash, len(blocks))
+	for i := range blocks {
+		hashes[i] = treeHash(i)
+		blocks[i].Hash = hashes[i]
+	}
+	turn := func() {
+		s.Store(kv.TierDevice, 0, false, 0, blocks)
+		s.Flush()
+		s.Remove(kv.TierDevice, hashes)
+		s.Flush()
+	}
+	turn()
+	if n := testing.AllocsPerRun(20, turn); n > 0 {
+		t.Errorf("%v allocations per turn of %d blocks", n, len(blocks))
+	}
+}

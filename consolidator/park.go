@@ -1,0 +1,213 @@
+package consolidator
+
+import (
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+const (
+	// defaultParkBytes bounds what waits for parents.
+	defaultParkBytes = 16 << 20
+	// parkPatience is how long a run may wait before the stream is not exact any
+	// more.
+	parkPatience = time.Second
+	// runBytes and runBlockBytes are what a parked run and each block of it cost
+	// besides hashes and tokens.
+	runBytes, runBlockBytes = 320, 96
+)
+
+// parkedBlock names a parked block in one tier.
+type parkedBlock struct {
+	tier kv.Tier
+	hash kv.EngineHash
+}
+
+// parkedRun is a stored event whose parent is not known yet.
+type parkedRun struct {
+	event kvevent.EngineEvent // a copy
+	tier  kv.Tier
+	// gone marks the blocks that were removed since; nil: none. left is how many were
+	// not.
+	gone  []bool
+	left  int
+	since time.Time
+	bytes int
+	out   bool // it waits no more
+}
+
+func newParkedRun(e *kvevent.EngineEvent, t kv.Tier, now time.Time) *parkedRun {
+	r := &parkedRun{event: *e, tier: t, left: len(e.BlockHashes), since: now}
+	r.event.BlockHashes = slices.Clone(e.BlockHashes)
+	r.event.Tokens = slices.Clone(e.Tokens)
+	r.bytes = runBytes + len(e.BlockHashes)*(8+runBlockBytes) + 4*len(e.Tokens) + len(e.Salt) + len(e.LoRAName)
+	if e.Multimodal != nil {
+		r.event.Multimodal = make([][]uint64, len(e.Multimodal))
+		for i, objects := range e.Multimodal {
+			r.event.Multimodal[i] = slices.Clone(objects)
+			r.bytes += 24 + 8*len(objects)
+		}
+	}
+	return r
+}
+
+// isGone reports whether block i was removed.
+func (r *parkedRun) isGone(i int) bool { return r.gone != nil && r.gone[i] }
+
+// park holds the stored events whose parents are not known, bounded in bytes. It
+// is meant to be empty, and its lookups cost nothing then.
+type park struct {
+	limit, bytes int
+	runs         int
+	byParent     map[kv.EngineHash][]*parkedRun
+	byBlock      map[parkedBlock][]*parkedRun
+	// order has the runs from the oldest on; those that wait no more are passed
+	// over.
+	order []*parkedRun
+}
+
+func newPark(limit int) park {
+	p := park{limit: limit}
+	p.reset()
+	return p
+}
+
+func (p *park) reset() {
+	p.bytes, p.runs, p.order = 0, 0, nil
+	p.byParent = make(map[kv.EngineHash][]*parkedRun)
+	p.byBlock = make(map[parkedBlock][]*parkedRun)
+}
+
+func (p *park) empty() bool { return p.runs == 0 }
+
+// waitsFor reports whether a run has h as its parent.
+func (p *park) waitsFor(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
+
+// add parks r. The runs it returns, r itself perhaps, had to go for it.
+func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
+	if r.bytes > p.limit {
+		return []*parkedRun{r}
+	}
+	for p.bytes+r.bytes > p.limit {
+		oldest := p.oldest()
+		p.discard(oldest)
+		dropped = append(dropped, oldest)
+	}
+	p.bytes += r.bytes
+	p.runs++
+	if len(p.order) > 64+2*p.runs {
+		p.order = slices.DeleteFunc(p.order, func(r *parkedRun) bool { return r.out })
+	}
+	p.order = append(p.order, r)
+	p.byParent[r.event.Parent] = append(p.byParent[r.event.Parent], r)
+	for _, h := range r.event.BlockHashes {
+		k := parkedBlock{r.tier, h}
+		p.byBlock[k] = append(p.byBlock[k], r)
+	}
+	return dropped
+}
+
+// oldest is the run that has waited longest; nil when there is none.
+func (p *park) oldest() *parkedRun {
+	for len(p.order) > 0 && p.order[0].out {
+		p.order[0] = nil
+		p.order = p.order[1:]
+	}
+	if len(p.order) == 0 {
+		p.order = nil
+		return nil
+	}
+	return p.order[0]
+}
+
+// discard takes r out.
+func (p *park) discard(r *parkedRun) {
+	r.out = true
+	p.runs--
+	p.bytes -= r.bytes
+	p.byParent[r.event.Parent] = without(p.byParent[r.event.Parent], r)
+	if len(p.byParent[r.event.Parent]) == 0 {
+		delete(p.byParent, r.event.Parent)
+	}
+	for i, h := range r.event.BlockHashes {
+		if r.isGone(i) {
+			continue
+		}
+		k := parkedBlock{r.tier, h}
+		if p.byBlock[k] = without(p.byBlock[k], r); len(p.byBlock[k]) == 0 {
+			delete(p.byBlock, k)
+		}
+	}
+}
+
+// without removes one r from runs.
+func without(runs []*parkedRun, r *parkedRun) []*parkedRun {
+	if i := slices.Index(runs, r); i >= 0 {
+		return slices.Delete(runs, i, i+1)
+	}
+	return runs
+}
+
+// takeChildren takes out the runs whose parent is h.
+func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
+	runs := slices.Clone(p.byParent[h])
+	for _, r := range runs {
+		p.discard(r)
+	}
+	return runs
+}
+
+// remove takes back one announcement of h in tier t; false when none is parked.
+// A run of which nothing is left goes, unless others hang on it: its tokens say
+// where they belong.
+func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
+	if p.empty() {
+		return false
+	}
+	k := parkedBlock{t, h}
+	runs := p.byBlock[k]
+	if len(runs) == 0 {
+		return false
+	}
+	r := runs[0]
+	if r.gone == nil {
+		r.gone = make([]bool, len(r.event.BlockHashes))
+	}
+	for i, b := range r.event.BlockHashes {
+		if b == h && !r.gone[i] {
+			r.gone[i] = true
+			break
+		}
+	}
+	if p.byBlock[k] = without(runs, r); len(p.byBlock[k]) == 0 {
+		delete(p.byBlock, k)
+	}
+	if r.left--; r.left == 0 && !p.hasChildren(r) {
+		p.discard(r)
+	}
+	return true
+}
+
+func (p *park) hasChildren(r *parkedRun) bool {
+	return slices.ContainsFunc(r.event.BlockHashes, func(h kv.EngineHash) bool { return len(p.byParent[h]) > 0 })
+}
+
+// clearTier takes back every announcement in tier t.
+func (p *park) clearTier(t kv.Tier) {
+	for _, r := range p.order {
+		if !r.out && r.tier == t {
+			p.discard(r)
+		}
+	}
+}
+
+// overdueAt is when the oldest run will have waited too long; zero when nothing
+// waits.
+func (p *park) overdueAt() time.Time {
+	if r := p.oldest(); r != nil {
+		return r.since.Add(parkPatience)
+	}
+	return time.Time{}
+}

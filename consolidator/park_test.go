@@ -1,0 +1,108 @@
+package consolidator
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// TestOrderOfStoresDoesNotMatter: the stores of a forest, each of one block, may
+// come in any order: when all have come, nothing waits and everything is where it
+// would be otherwise, less what was removed meanwhile.
+func TestOrderOfStoresDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		e := newTruthEngine(rt)
+		var order []int
+		for b := range e.tree.parent {
+			order = append(order, b)
+		}
+		order = rapid.Permutation(order).Draw(rt, "order")
+		rec := newRecorder(t)
+		s := NewStream(testOwner, rec)
+		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1000, new(counters))
+		want := make(map[tierHash]struct{})
+		for i, b := range order {
+			c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{e.single(b)}})
+			want[tierHash{kv.TierDevice, e.sequence(b)}] = struct{}{}
+			if gone := order[rapid.IntRange(0, i).Draw(rt, "gone")]; rapid.Bool().Draw(rt, "remove") && e.held[engineName(gone)] > 0 {
+				removed := e.event(kvevent.Removed)
+				removed.BlockHashes = []kv.EngineHash{engineName(gone)}
+				c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{removed}})
+				delete(e.held, engineName(gone))
+				delete(want, tierHash{kv.TierDevice, e.sequence(gone)})
+			}
+		}
+		s.Flush()
+		set := rec.resident()
+		checkStream(t, s, set)
+		for k := range set {
+			if _, ok := want[k]; !ok {
+				rt.Fatalf("block %x is claimed and was removed or never stored", uint64(k.hash))
+			}
+		}
+		if c.park.empty() && len(set) != len(want) {
+			rt.Fatalf("%d blocks, want %d", len(set), len(want))
+		}
+		c.clearDevice()
+		s.Flush()
+		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock) != 0 || len(rec.resident()) != 0 {
+			rt.Fatalf("after a clear %d bytes wait", c.park.bytes)
+		}
+		if t.Failed() {
+			rt.FailNow()
+		}
+	})
+}
+
+// single is the store of one block.
+func (e *truthEngine) single(b int) kvevent.EngineEvent {
+	ev := e.event(kvevent.Stored)
+	path := e.tree.path(b)
+	ev.LoRAName = e.lora[path[0]]
+	if len(path) > 1 {
+		ev.Parent, ev.HasParent = engineName(path[len(path)-2]), true
+	} else {
+		ev.Salt = e.salt[path[0]]
+	}
+	ev.BlockHashes = []kv.EngineHash{engineName(b)}
+	for j := range testBlockSize {
+		ev.Tokens = append(ev.Tokens, uint32(b*testBlockSize+j))
+	}
+	e.held[engineName(b)]++
+	return ev
+}
+
+// TestParkIsBounded: what waits needs no more than its bytes; the oldest goes for
+// the newest, is counted, and the stream is no longer exact.
+func TestParkIsBounded(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	count := new(counters)
+	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, count)
+	c.park.limit = 10_000
+	for i := range 1000 {
+		c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{storedEvent(1_000_000+i, 10*i+1, 3)}})
+		if c.park.bytes > c.park.limit {
+			t.Fatalf("%d bytes wait", c.park.bytes)
+		}
+	}
+	stats := count.snapshot()
+	waiting := uint64(3 * c.park.runs)
+	if stats.Parked != 3000 || waiting == 0 || stats.ParkOverflow != 3000-waiting || stats.Dropped["unknown_parent"] != 3000-waiting {
+		t.Errorf("%d blocks wait, stats %+v", waiting, stats)
+	}
+	if n := len(c.park.order); n > 64+2*c.park.runs+1 {
+		t.Errorf("%d entries for %d runs", n, c.park.runs)
+	}
+	if h := s.Status().Health; h != kvevent.HealthDegraded {
+		t.Errorf("health %s", h)
+	}
+	// One that is larger than all of it is dropped at once.
+	before := c.park.bytes
+	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{storedEvent(77, 500_000, 200)}})
+	if c.park.bytes != before || count.snapshot().ParkOverflow != 3200-waiting {
+		t.Errorf("%d bytes wait, stats %+v", c.park.bytes, count.snapshot())
+	}
+}

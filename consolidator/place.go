@@ -1,0 +1,244 @@
+package consolidator
+
+import (
+	"maps"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// storing is the place of the next block of a stored event.
+type storing struct {
+	tier     kv.Tier
+	identity uint32
+	// parent is the block before and position that of the next block, when there is
+	// one that is known; root says that there is none.
+	parent    kv.SequenceHash
+	position  uint32
+	hasParent bool
+	root      bool
+	// recount: what is resident in the tier is not counted again, because the event
+	// may only repeat what was said before; see the package comment.
+	recount bool
+	// parked is the parked run that the event is; nil: it has just come.
+	parked *parkedRun
+}
+
+// readyPlace is a block whose parked children can be stored.
+type readyPlace struct {
+	hash     kv.EngineHash
+	seq      kv.SequenceHash
+	position uint32 // of the children
+	identity uint32
+}
+
+// store applies a stored event that passed the filters.
+func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
+	n := len(e.BlockHashes)
+	if reason, bad := c.malformed(e); bad {
+		c.drop(reason, n)
+		return
+	}
+	if n == 0 {
+		return
+	}
+	at := storing{tier: t, root: !e.HasParent, recount: c.fullReports && !e.HasParent && n > 1}
+	if t == kv.TierDevice {
+		at.recount = at.recount || !c.listedUntil.IsZero() && c.now().Before(c.listedUntil)
+		for _, h := range e.BlockHashes {
+			c.unlist(h)
+		}
+	}
+	if e.HasParent {
+		if slot, ok := c.known.find(uint64(e.Parent)); ok {
+			parent := *c.known.at(slot)
+			seq, r := c.blockAt(parent)
+			at.parent, at.position, at.hasParent, at.identity = seq, r.position()+1, true, parent.identity
+		} else if _, ok := c.known.find(uint64(e.BlockHashes[0])); !ok {
+			c.parkRun(e, t)
+			return
+		}
+	}
+	c.storeRun(e, &at)
+}
+
+// storeRun stores the blocks of e from the place that at describes on. The first
+// block that cannot be placed ends it, because the blocks after it hang on it.
+//
+// A sequence has one LoRA adapter and one salt, and vLLM names the salt at the
+// first block only: with a known parent its identity holds, and a salt that
+// contradicts it is refused.
+func (c *converter) storeRun(e *kvevent.EngineEvent, at *storing) {
+	own := c.identities.number(e.LoRAName, e.Salt)
+	defer c.identities.settle(own)
+	if !at.hasParent {
+		at.identity = own
+	} else if e.Salt != "" && own != at.identity {
+		c.drop(dropSaltConflict, len(e.BlockHashes))
+		return
+	}
+	c.stream.mu.Lock()
+	defer c.stream.mu.Unlock()
+	for i := range e.BlockHashes {
+		if reason, ok := c.place(e, i, at); !ok {
+			c.drop(reason, len(e.BlockHashes)-i)
+			return
+		}
+	}
+}
+
+// place stores block i of e at the place that at describes, and moves at on to
+// the next block. A false result means that it was not stored, and why.
+func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReason, bool) {
+	h := e.BlockHashes[i]
+	slot, known := c.known.find(uint64(h))
+	var was engineBlock
+	if known {
+		was = *c.known.at(slot)
+		if at.root && at.identity != 0 && at.identity != was.identity {
+			return dropSaltConflict, false
+		}
+		at.identity = was.identity
+	}
+	tokens := kv.BlockTokens(e.Tokens, i, c.blockSize, e.Eagle)
+	local := c.hasher.Local(tokens, c.identities.list[at.identity].seed, blockObjects(e, i))
+	seq, position := kv.SequenceHash(local), uint32(0)
+	if at.hasParent {
+		seq, position = kv.Chain(at.parent, local), at.position
+	}
+	if known {
+		is, r := c.blockAt(was)
+		if !at.hasParent && !at.root {
+			seq, position = is, r.position()
+		}
+		if seq != is {
+			return dropHashConflict, false
+		}
+	}
+	b := resident{}
+	if !known || was.refs.of(at.tier) == 0 {
+		b = newResident(at.parent, at.hasParent, position, local)
+	}
+	switch {
+	case at.parked != nil && at.parked.isGone(i):
+	case known && was.refs.of(at.tier) > 0:
+		if at.recount || !c.known.at(slot).refs.add(at.tier) {
+			c.count.reannounced.Add(1)
+		}
+	case known:
+		c.known.at(slot).refs.add(at.tier)
+		c.stream.storeLocked(at.tier, seq, b)
+	case !c.placeNew(h, seq, b, at):
+		return dropTableFull, false
+	default:
+		c.tell(seq, tokens, e, i, at)
+	}
+	at.parent, at.position, at.hasParent, at.root = seq, position+1, true, false
+	if c.park.waitsFor(h) {
+		c.ready = append(c.ready, readyPlace{h, seq, at.position, at.identity})
+	}
+	return 0, true
+}
+
+// placeNew makes a block known; false when a table is full.
+func (c *converter) placeNew(h kv.EngineHash, seq kv.SequenceHash, r resident, at *storing) bool {
+	if c.known.size() >= c.maxBlocks {
+		return false
+	}
+	slot, _, ok := c.stream.storeLocked(at.tier, seq, r)
+	if !ok {
+		return false
+	}
+	b := engineBlock{slot: slot, identity: at.identity}
+	b.refs.add(at.tier)
+	if !c.learn(h, b) {
+		c.stream.dropRefLocked(at.tier, slot)
+		return false
+	}
+	return true
+}
+
+// tell tells the token sink about block i of e, which has become known.
+func (c *converter) tell(seq kv.SequenceHash, tokens []uint32, e *kvevent.EngineEvent, i int, at *storing) {
+	if c.tokens == nil {
+		return
+	}
+	id := &c.identities.list[at.identity]
+	c.tokens.BlockTokens(seq, tokens, TokenIdentity{
+		LoRAName: id.lora, Salt: id.salt, BlockSize: uint32(c.blockSize), Objects: blockObjects(e, i),
+	})
+}
+
+// parkRun keeps a stored event until its parent is known.
+func (c *converter) parkRun(e *kvevent.EngineEvent, t kv.Tier) {
+	c.count.parked.Add(uint64(len(e.BlockHashes)))
+	for _, r := range c.park.add(newParkedRun(e, t, c.now())) {
+		c.count.parkOverflow.Add(uint64(r.left))
+		c.drop(dropUnknownParent, r.left)
+	}
+}
+
+// splice stores the parked runs whose parents are known by now.
+func (c *converter) splice() {
+	for len(c.ready) > 0 {
+		p := c.ready[len(c.ready)-1]
+		c.ready = c.ready[:len(c.ready)-1]
+		for _, r := range c.park.takeChildren(p.hash) {
+			c.count.spliced.Add(uint64(r.left))
+			c.storeRun(&r.event, &storing{
+				tier: r.tier, identity: p.identity, parent: p.seq, position: p.position, hasParent: true, parked: r,
+			})
+		}
+	}
+}
+
+// unlist takes h out of the blocks of which only the engine's list has told;
+// false when it was not among them.
+func (c *converter) unlist(h kv.EngineHash) bool {
+	if len(c.unlisted) == 0 {
+		return false
+	}
+	_, ok := c.unlisted[h]
+	delete(c.unlisted, h)
+	if len(c.unlisted) == 0 {
+		c.unlisted = nil // a map does not shrink
+	}
+	return ok
+}
+
+// listed makes up for a loss with the list of the blocks that the engine has on
+// its device: what is known and listed stays, with one announcement, and
+// everything else goes. That a block was announced more often cannot be seen; to
+// forget it too early is a miss, and too late would be a wrong hit. Listed blocks
+// that are not known leave the stream degraded until the engine has announced
+// them again or has removed them.
+func (c *converter) listed(list []kv.EngineHash) {
+	c.unlisted = make(map[kv.EngineHash]struct{}, len(list))
+	for _, h := range list {
+		c.unlisted[h] = struct{}{}
+	}
+	c.park.reset()
+	c.stream.mu.Lock()
+	for slot := range c.known.used {
+		b := c.known.at(slot)
+		if b.refs == 0 {
+			continue // a free slot
+		}
+		keep := uint32(0)
+		if b.refs.of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.key(slot))) {
+			keep = 1
+		}
+		refs := b.refs
+		for _, t := range kv.Tiers {
+			c.release(slot, t, refs.of(t)-keep)
+			keep = 0
+		}
+	}
+	c.stream.mu.Unlock()
+	c.unlisted = maps.Collect(maps.All(c.unlisted)) // most of it is gone, and a map does not shrink
+	// The list says nothing about other tiers.
+	c.degraded, c.unproven = c.lowerTiers, false
+	c.listedUntil = c.now().Add(listGrace)
+	c.version++
+	c.settle()
+}

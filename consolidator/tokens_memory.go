@@ -1,0 +1,211 @@
+package consolidator
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// slabChunk is how many elements a slab gets at a time.
+const slabChunk = 4096
+
+// slab hands out numbered elements of one kind and takes them back. Elements do
+// not move. Memory that was used once is kept.
+type slab[T any] struct {
+	chunks [][]T
+	free   []uint32
+	used   uint32 // elements handed out for the first time
+}
+
+func (s *slab[T]) at(i uint32) *T { return &s.chunks[i/slabChunk][i%slabChunk] }
+
+func (s *slab[T]) take() uint32 {
+	if n := len(s.free); n > 0 {
+		i := s.free[n-1]
+		s.free = s.free[:n-1]
+		return i
+	}
+	i := s.used
+	if s.used++; int(i/slabChunk) == len(s.chunks) {
+		s.chunks = append(s.chunks, make([]T, slabChunk))
+	}
+	return i
+}
+
+func (s *slab[T]) give(i uint32) {
+	var zero T
+	*s.at(i) = zero
+	s.free = append(s.free, i)
+}
+
+// tokenName is what many blocks have in common.
+type tokenName struct {
+	lora, salt string
+	blockSize  uint32
+}
+
+func (n *tokenName) bytes() int { return nameBytes + len(n.lora) + len(n.salt) }
+
+// nameTable holds each tokenName once, for as long as blocks have it.
+type nameTable struct {
+	index map[tokenName]uint32
+	slab[namedBlocks]
+}
+
+type namedBlocks struct {
+	tokenName
+	blocks uint32
+}
+
+// hold counts one block more with name n; grown is how many bytes that took.
+func (t *nameTable) hold(n tokenName) (i uint32, grown int) {
+	i, known := t.index[n]
+	if !known {
+		i, grown = t.take(), n.bytes()
+		t.at(i).tokenName = n
+		t.index[n] = i
+	}
+	t.at(i).blocks++
+	return i, grown
+}
+
+// leave counts one block less; freed is how many bytes came back.
+func (t *nameTable) leave(i uint32) (freed int) {
+	n := t.at(i)
+	if n.blocks--; n.blocks > 0 {
+		return 0
+	}
+	freed = n.bytes()
+	delete(t.index, n.tokenName)
+	t.give(i)
+	return freed
+}
+
+// cellsFor is how many cells hold that many words.
+func cellsFor(words int) int { return (words + cellWords - 1) / cellWords }
+
+// shrinkLocked lets the oldest blocks that nobody retains go until that many bytes
+// are free. False: the rest is retained.
+func (t *TokenTable) shrinkLocked(need int) bool {
+	for t.bytes+need > t.maxBytes {
+		if t.oldest == none {
+			return false
+		}
+		t.stats.Evicted++
+		i := t.oldest
+		t.unlinkLocked(i)
+		t.dropLocked(i)
+	}
+	return true
+}
+
+func (t *TokenTable) addEntryLocked(h kv.SequenceHash) uint32 {
+	i := t.entries.take()
+	*t.entries.at(i) = tokenEntry{hash: h, first: none, name: none}
+	t.index[h] = i
+	t.bytes += entryBytes
+	return i
+}
+
+// fillLocked gives an entry its words and its name.
+func (t *TokenTable) fillLocked(e *tokenEntry, name uint32, tokens []uint32, objects []uint64) {
+	e.name, e.tokens, e.objects = name, uint16(len(tokens)), uint16(len(objects))
+	w := cellWriter{table: t, link: &e.first, at: cellWords}
+	for _, v := range tokens {
+		w.write(v)
+	}
+	for _, v := range objects {
+		w.write(uint32(v >> 32))
+		w.write(uint32(v))
+	}
+}
+
+// cellWriter appends words to a chain of cells.
+type cellWriter struct {
+	table *TokenTable
+	link  *uint32 // where the number of the next cell goes
+	cell  *tokenCell
+	at    int
+}
+
+func (w *cellWriter) write(v uint32) {
+	if w.at == cellWords {
+		i := w.table.cells.take()
+		w.table.bytes += cellBytes
+		*w.link = i
+		w.cell, w.at = w.table.cells.at(i), 0
+		w.cell.next = none
+		w.link = &w.cell.next
+	}
+	w.cell.words[w.at] = v
+	w.at++
+}
+
+// wordsLocked appends an entry's tokens and objects to dst.
+func (t *TokenTable) wordsLocked(dst []uint32, e *tokenEntry) []uint32 {
+	left := int(e.tokens) + 2*int(e.objects)
+	for c := e.first; left > 0; {
+		cell := t.cells.at(c)
+		n := min(left, cellWords)
+		dst = append(dst, cell.words[:n]...)
+		left -= n
+		c = cell.next
+	}
+	return dst
+}
+
+// joinWords makes numbers of pairs of words, the high one first.
+func joinWords(words []uint32) []uint64 {
+	numbers := make([]uint64, len(words)/2)
+	for i := range numbers {
+		numbers[i] = uint64(words[2*i])<<32 | uint64(words[2*i+1])
+	}
+	return numbers
+}
+
+// dropLocked forgets an entry, which is in no list.
+func (t *TokenTable) dropLocked(i uint32) {
+	e := t.entries.at(i)
+	for c := e.first; c != none; {
+		next := t.cells.at(c).next
+		t.cells.give(c)
+		t.bytes -= cellBytes
+		c = next
+	}
+	if e.name != none {
+		t.bytes -= t.names.leave(e.name)
+	}
+	delete(t.index, e.hash)
+	t.entries.give(i)
+	t.bytes -= entryBytes
+}
+
+// usedLocked makes an entry that nobody retains the youngest.
+func (t *TokenTable) usedLocked(i uint32) {
+	if t.entries.at(i).refs == 0 {
+		t.unlinkLocked(i)
+		t.linkLocked(i)
+	}
+}
+
+// linkLocked makes an entry the youngest of those that nobody retains.
+func (t *TokenTable) linkLocked(i uint32) {
+	e := t.entries.at(i)
+	e.older, e.younger = t.youngest, none
+	if t.youngest == none {
+		t.oldest = i
+	} else {
+		t.entries.at(t.youngest).younger = i
+	}
+	t.youngest = i
+}
+
+func (t *TokenTable) unlinkLocked(i uint32) {
+	e := t.entries.at(i)
+	if e.older == none {
+		t.oldest = e.younger
+	} else {
+		t.entries.at(e.older).younger = e.younger
+	}
+	if e.younger == none {
+		t.youngest = e.older
+	} else {
+		t.entries.at(e.younger).older = e.older
+	}
+}

@@ -1,0 +1,112 @@
+package kvevent
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// LoadTopic is the topic of the envelopes that carry an ActiveLoad.
+const LoadTopic = "kv_metrics"
+
+// ActiveLoad is how busy a worker rank is, in the form of Dynamo's event plane.
+// A number without its Has is not known. Values are comparable with ==.
+type ActiveLoad struct {
+	Worker kv.Worker
+	// ActiveDecodeBlocks are the KV blocks of running requests.
+	ActiveDecodeBlocks    uint64
+	HasActiveDecodeBlocks bool
+	// ActivePrefillTokens are the tokens that wait for prefill.
+	ActivePrefillTokens    uint64
+	HasActivePrefillTokens bool
+	// KVUsedBlocks are the KV blocks in use on the device, the cached ones that
+	// nobody uses left out.
+	KVUsedBlocks    uint64
+	HasKVUsedBlocks bool
+}
+
+// AppendActiveLoad appends l as a map of worker_id, dp_rank, active_decode_blocks,
+// active_prefill_tokens and kv_used_blocks, the last three nil when not known.
+func AppendActiveLoad(dst []byte, l *ActiveLoad) []byte {
+	dst = msgp.AppendMapHeader(dst, 5)
+	dst = appendUint(dst, "worker_id", uint64(l.Worker.ID))
+	dst = appendUint(dst, "dp_rank", uint64(l.Worker.Rank))
+	dst = appendUint64OrNil(dst, "active_decode_blocks", l.ActiveDecodeBlocks, l.HasActiveDecodeBlocks)
+	dst = appendUint64OrNil(dst, "active_prefill_tokens", l.ActivePrefillTokens, l.HasActivePrefillTokens)
+	return appendUint64OrNil(dst, "kv_used_blocks", l.KVUsedBlocks, l.HasKVUsedBlocks)
+}
+
+// AppendLoadEnvelope appends the message that carries l, with topic LoadTopic.
+// publisher, sequence and publishedAt are those of Envelope.
+func AppendLoadEnvelope(dst []byte, publisher, sequence, publishedAt uint64, l *ActiveLoad) []byte {
+	dst = appendEnvelopeHead(dst, publisher, sequence, publishedAt, LoadTopic)
+	return appendAsBin(dst, func(dst []byte) []byte { return AppendActiveLoad(dst, l) })
+}
+
+// DecodeActiveLoad decodes what AppendActiveLoad writes. An absent key is nil, an
+// absent rank 0; keys that are not known are skipped.
+func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
+	var l ActiveLoad
+	var seen fieldSet
+	c := cursor{buf: b}
+	for range c.mapping() {
+		key := c.text()
+		switch string(key) {
+		case "worker_id":
+			l.Worker.ID = kv.WorkerID(c.uint64())
+			seen.add(0)
+		case "dp_rank":
+			l.Worker.Rank = kv.DPRank(c.uint(math.MaxUint32))
+		case "active_decode_blocks":
+			l.ActiveDecodeBlocks, l.HasActiveDecodeBlocks = c.optionalUint64()
+		case "active_prefill_tokens":
+			l.ActivePrefillTokens, l.HasActivePrefillTokens = c.optionalUint64()
+		case "kv_used_blocks":
+			l.KVUsedBlocks, l.HasKVUsedBlocks = c.optionalUint64()
+		default:
+			c.skip()
+		}
+		if c.err != nil {
+			return ActiveLoad{}, fmt.Errorf("active load: %.64q: %w", key, c.err)
+		}
+	}
+	seen.require(&c, "worker_id")
+	c.end()
+	if c.err != nil {
+		return ActiveLoad{}, fmt.Errorf("active load: %w", c.err)
+	}
+	return l, nil
+}
+
+// DecodeLoadEnvelope decodes what AppendLoadEnvelope writes, whoever wrote it. An
+// envelope of another topic is an error.
+func DecodeLoadEnvelope(b []byte) (ActiveLoad, error) {
+	var topic string
+	var payload []byte
+	var seen fieldSet
+	c := cursor{buf: b}
+	for range c.mapping() {
+		switch key := c.text(); string(key) {
+		case "topic":
+			topic = string(c.text())
+			seen.add(0)
+		case "payload":
+			payload = c.bin()
+			seen.add(1)
+		default:
+			c.skip()
+		}
+	}
+	seen.require(&c, "topic", "payload")
+	c.end()
+	if c.err == nil && topic != LoadTopic {
+		c.fail("topic %.64q: want %q", topic, LoadTopic)
+	}
+	if c.err != nil {
+		return ActiveLoad{}, fmt.Errorf("load envelope: %w", c.err)
+	}
+	return DecodeActiveLoad(payload)
+}

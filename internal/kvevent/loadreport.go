@@ -1,0 +1,169 @@
+package kvevent
+
+import (
+	"fmt"
+	"iter"
+	"math"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// LoadReport says how busy an owner is at the moment. A publisher sends one a
+// second; each replaces the one before, so that a lost one costs nothing.
+type LoadReport struct {
+	// PublisherID is that of the owner's announcements.
+	PublisherID uint64
+	Owner       kv.Owner
+	// Worker has a meaning for a worker, Pool for a pool.
+	Worker WorkerLoad
+	Pool   PoolLoad
+}
+
+// WorkerLoad is the load of a worker rank, as its engine reports it.
+type WorkerLoad struct {
+	DeviceBlocksTotal, DeviceBlocksUsed uint64
+	// Running and Waiting are requests.
+	Running, Waiting uint64
+}
+
+// PoolLoad is the load of a pool, as its agent measures it.
+type PoolLoad struct {
+	// Bytes of the slots of a tier, and of those that hold something.
+	HostBytesTotal, HostBytesUsed uint64
+	DiskBytesTotal, DiskBytesUsed uint64
+	// Bytes per second from and to the disk since the report before.
+	ReadBytesPerSecond, WriteBytesPerSecond uint64
+	// Blocks that wait to be read from the disk and to be written to it.
+	ReadQueue, WriteQueue uint64
+	// PromoteMicros is the mean time in µs that a block was under way from the disk
+	// to host memory since the report before; 0 when none was.
+	PromoteMicros uint64
+}
+
+// LoadSubject is where publisher p reports its owner's load.
+func LoadSubject(cluster string, p uint64) string {
+	return fmt.Sprintf("blockyard.%s.load.%016x", cluster, p)
+}
+
+// AllLoadSubject matches every publisher's LoadSubject.
+func AllLoadSubject(cluster string) string { return "blockyard." + cluster + ".load.*" }
+
+// loadField is one unsigned number of a LoadReport and its key.
+type loadField struct {
+	key string
+	v   *uint64
+}
+
+func (w *WorkerLoad) fields() []loadField {
+	return []loadField{
+		{"device_blocks_total", &w.DeviceBlocksTotal}, {"device_blocks_used", &w.DeviceBlocksUsed},
+		{"running_requests", &w.Running}, {"waiting_requests", &w.Waiting},
+	}
+}
+
+func (p *PoolLoad) fields() []loadField {
+	return []loadField{
+		{"host_bytes_total", &p.HostBytesTotal}, {"host_bytes_used", &p.HostBytesUsed},
+		{"disk_bytes_total", &p.DiskBytesTotal}, {"disk_bytes_used", &p.DiskBytesUsed},
+		{"read_bytes_per_second", &p.ReadBytesPerSecond}, {"write_bytes_per_second", &p.WriteBytesPerSecond},
+		{"read_queue", &p.ReadQueue}, {"write_queue", &p.WriteQueue}, {"promote_micros", &p.PromoteMicros},
+	}
+}
+
+// fields are those that belong to the report's owner.
+func (r *LoadReport) fields() []loadField {
+	if r.Owner.Kind == kv.OwnerPool {
+		return r.Pool.fields()
+	}
+	return r.Worker.fields()
+}
+
+// Numbers yields the numbers that belong to the report's owner, each with its key on
+// the wire.
+func (r *LoadReport) Numbers() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for _, f := range r.fields() {
+			if !yield(f.key, *f.v) {
+				return
+			}
+		}
+	}
+}
+
+// AppendLoadReport appends r as a map with publisher_id, owner_kind, owner_id and
+// dp_rank as in an announcement, and then, all unsigned, of a worker
+//
+//	device_blocks_total, device_blocks_used, running_requests, waiting_requests
+//
+// or of a pool
+//
+//	host_bytes_total, host_bytes_used, disk_bytes_total, disk_bytes_used,
+//	read_bytes_per_second, write_bytes_per_second, read_queue, write_queue,
+//	promote_micros
+func AppendLoadReport(dst []byte, r *LoadReport) []byte {
+	fields := r.fields()
+	dst = msgp.AppendMapHeader(dst, uint32(4+len(fields)))
+	dst = appendUint(dst, "publisher_id", r.PublisherID)
+	dst = appendTextPair(dst, "owner_kind", r.Owner.Kind.String())
+	dst = appendUint(dst, "owner_id", r.Owner.ID)
+	dst = appendUint(dst, "dp_rank", uint64(r.Owner.Rank))
+	for _, f := range fields {
+		dst = appendUint(dst, f.key, *f.v)
+	}
+	return dst
+}
+
+// DecodeLoadReport decodes what AppendLoadReport writes. Keys that are not known
+// are skipped and absent numbers are 0; the lack of publisher_id, owner_kind or
+// owner_id is an error, and so is a value of a wrong kind. What a worker's report
+// says of a pool, or a pool's of a worker, is left out.
+func DecodeLoadReport(b []byte) (LoadReport, error) {
+	var r LoadReport
+	var seen fieldSet
+	known := append(r.Worker.fields(), r.Pool.fields()...)
+	c := cursor{buf: b}
+	for range c.mapping() {
+		key := c.text()
+		switch string(key) {
+		case "publisher_id":
+			r.PublisherID = c.uint64()
+			seen.add(0)
+		case "owner_kind":
+			r.Owner.Kind = c.ownerKind()
+			seen.add(1)
+		case "owner_id":
+			r.Owner.ID = c.uint64()
+			seen.add(2)
+		case "dp_rank":
+			r.Owner.Rank = kv.DPRank(c.uint(math.MaxUint32))
+		default:
+			readLoadField(&c, key, known)
+		}
+		if c.err != nil {
+			return LoadReport{}, fmt.Errorf("load report: %.64q: %w", key, c.err)
+		}
+	}
+	seen.require(&c, "publisher_id", "owner_kind", "owner_id")
+	c.end()
+	if c.err != nil {
+		return LoadReport{}, fmt.Errorf("load report: %w", c.err)
+	}
+	if r.Owner.Kind == kv.OwnerPool {
+		r.Worker = WorkerLoad{}
+	} else {
+		r.Pool = PoolLoad{}
+	}
+	return r, nil
+}
+
+func readLoadField(c *cursor, key []byte, known []loadField) {
+	for _, f := range known {
+		if string(key) == f.key {
+			*f.v = c.uint64()
+			return
+		}
+	}
+	c.skip()
+}

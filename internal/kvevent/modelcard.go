@@ -1,0 +1,109 @@
+package kvevent
+
+import "github.com/tinylib/msgp/msgp"
+
+// ModelCard is what an announcement says about who serves, beyond what the hashes
+// are about. Every field may be zero, which says nothing. On the wire each field
+// that is not zero is a key of the announcement:
+//
+//	endpoint       string
+//	ranks          unsigned
+//	device_blocks  unsigned
+//	host_bytes     unsigned
+//	disk_bytes     unsigned
+//	silent         boolean
+//	source         string
+type ModelCard struct {
+	// Endpoint is where the worker's engine takes requests, as a URL of at most
+	// MaxEndpoint bytes.
+	Endpoint string
+	// Ranks is how many data-parallel ranks the worker's engine has.
+	Ranks uint32
+	// DeviceBlocks is the capacity of a worker's device in blocks, HostBytes and
+	// DiskBytes those of a pool's tiers.
+	DeviceBlocks, HostBytes, DiskBytes uint64
+	// Silent says that the owner publishes no events: what it holds is not known,
+	// and that it holds nothing is no knowledge.
+	Silent bool
+	// Source says who vouches for the owner when that is not its agent: "file" or
+	// "http".
+	Source string
+}
+
+// MaxEndpoint bounds the length of ModelCard.Endpoint and ModelCard.Source in bytes.
+const MaxEndpoint = 2048
+
+// keys is the number of pairs that append writes.
+func (m *ModelCard) keys() uint32 {
+	var n uint32
+	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.HostBytes != 0,
+		m.DiskBytes != 0, m.Silent, m.Source != ""} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// append appends the fields that are not zero as pairs of a map.
+func (m *ModelCard) append(dst []byte) []byte {
+	if m.Endpoint != "" {
+		dst = appendTextPair(dst, "endpoint", m.Endpoint)
+	}
+	for _, f := range []struct {
+		key string
+		v   uint64
+	}{
+		{"ranks", uint64(m.Ranks)}, {"device_blocks", m.DeviceBlocks},
+		{"host_bytes", m.HostBytes}, {"disk_bytes", m.DiskBytes},
+	} {
+		if f.v != 0 {
+			dst = appendUint(dst, f.key, f.v)
+		}
+	}
+	if m.Silent {
+		dst = msgp.AppendString(dst, "silent")
+		dst = msgp.AppendBool(dst, true)
+	}
+	if m.Source != "" {
+		dst = appendTextPair(dst, "source", m.Source)
+	}
+	return dst
+}
+
+func appendTextPair(dst []byte, key, v string) []byte {
+	dst = msgp.AppendString(dst, key)
+	return msgp.AppendString(dst, v)
+}
+
+// field reads the value of a key; one that is not known is skipped.
+func (m *ModelCard) field(c *cursor, key []byte) {
+	switch string(key) {
+	case "endpoint":
+		m.Endpoint = c.boundedText(MaxEndpoint)
+	case "ranks":
+		m.Ranks = c.uint32()
+	case "device_blocks":
+		m.DeviceBlocks = c.uint64()
+	case "host_bytes":
+		m.HostBytes = c.uint64()
+	case "disk_bytes":
+		m.DiskBytes = c.uint64()
+	case "silent":
+		m.Silent = c.boolean()
+	case "source":
+		m.Source = c.boundedText(MaxEndpoint)
+	default:
+		c.skip()
+	}
+}
+
+// boundedText reads a string of at most limit bytes.
+func (c *cursor) boundedText(limit int) string {
+	b := c.text()
+	if len(b) > limit {
+		c.fail("%d bytes, want at most %d", len(b), limit)
+		return ""
+	}
+	return string(b)
+}

@@ -1,0 +1,107 @@
+package kvevent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+var sampleCard = ModelCard{
+	Endpoint: "http://node-7:8000", Ranks: 4, DeviceBlocks: 1 << 20, HostBytes: 1 << 40, DiskBytes: 1 << 50,
+	Silent: true, Source: "file",
+}
+
+// TestCardSurvivesEncoding: what is set comes back, and what is not set takes no key,
+// so that an announcement without a card is what it was before there were cards.
+func TestCardSurvivesEncoding(t *testing.T) {
+	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}} {
+		want := sampleAnnouncement
+		want.Card = card
+		b := AppendAnnouncement(nil, &want)
+		got, err := DecodeAnnouncement(b)
+		if err != nil || got != want {
+			t.Errorf("%+v: got %+v, %v", card, got.Card, err)
+		}
+		if n := int(b[0]&0x0f) - 12; b[0]&0xf0 == 0x80 && n != int(card.keys()) {
+			t.Errorf("%+v: %d keys more than without, want %d", card, n, card.keys())
+		}
+	}
+}
+
+func TestCardFieldsAreChecked(t *testing.T) {
+	base := dict{"publisher_id", 1, "owner_kind", "worker", "owner_id", 2, "health", "exact"}
+	for _, c := range []struct {
+		key   string
+		value any
+	}{
+		{"endpoint", 7}, {"endpoint", strings.Repeat("x", MaxEndpoint+1)}, {"ranks", -1}, {"ranks", 1 << 32},
+		{"silent", "yes"}, {"source", strings.Repeat("x", MaxEndpoint+1)}, {"host_bytes", "1"},
+	} {
+		if a, err := DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], c.key, c.value))); err == nil || !strings.Contains(err.Error(), c.key) {
+			t.Errorf("%s of a wrong kind or size: %+v, %v; want an error that names it", c.key, a.Card, err)
+		}
+	}
+}
+
+func TestLoadReportSurvivesEncoding(t *testing.T) {
+	for _, want := range []LoadReport{
+		{PublisherID: 1<<53 - 1, Owner: kv.WorkerOwner(kv.Worker{ID: 7, Rank: 3}), Worker: WorkerLoad{1, 2, 3, 4}},
+		{PublisherID: 5, Owner: kv.PoolOwner(1 << 52), Pool: PoolLoad{1, 2, 3, 4, 5, 6, 7, 8, 9}},
+		{PublisherID: 5, Owner: kv.PoolOwner(9)},
+	} {
+		b := AppendLoadReport(nil, &want)
+		got, err := DecodeLoadReport(b)
+		if err != nil || got != want {
+			t.Errorf("got %+v, %v; want %+v", got, err, want)
+		}
+		n := 0
+		for key := range want.Numbers() {
+			if n++; key == "" {
+				t.Error("a number without a key")
+			}
+		}
+		if n != len(want.fields()) {
+			t.Errorf("%d numbers, want %d", n, len(want.fields()))
+		}
+		for n := range b {
+			if _, err := DecodeLoadReport(b[:n]); err == nil {
+				t.Errorf("no error for the first %d bytes", n)
+			}
+		}
+	}
+}
+
+func TestLoadReportRules(t *testing.T) {
+	whole := dict{"publisher_id", 1, "owner_kind", "worker", "owner_id", 2, "running_requests", 3,
+		"host_bytes_used", 9, "later", list{1, 2}}
+	got, err := DecodeLoadReport(wire(t, whole))
+	if err != nil || got.Worker.Running != 3 || got.Pool != (PoolLoad{}) {
+		t.Errorf("unknown keys and those of another kind of owner: %+v, %v", got, err)
+	}
+	for _, at := range []int{0, 2, 4} {
+		if _, err := DecodeLoadReport(wire(t, append(append(dict{}, whole[:at]...), whole[at+2:]...))); err == nil {
+			t.Errorf("no error without %v", whole[at])
+		}
+	}
+	if _, err := DecodeLoadReport(wire(t, append(whole[:6:6], "waiting_requests", "many"))); err == nil || !strings.Contains(err.Error(), "waiting_requests") {
+		t.Errorf("error %v, want one that names the key", err)
+	}
+	if got, want := LoadSubject("c", 0xab), "blockyard.c.load.00000000000000ab"; got != want || AllLoadSubject("c") != "blockyard.c.load.*" {
+		t.Errorf("subject %s, want %s", got, want)
+	}
+}
+
+func FuzzDecodeLoadReport(f *testing.F) {
+	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.PoolOwner(2)}))
+	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.WorkerOwner(kv.Worker{ID: 2}), Worker: WorkerLoad{1, 2, 3, 4}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		first, err := DecodeLoadReport(b)
+		if err != nil {
+			return
+		}
+		if second, err := DecodeLoadReport(AppendLoadReport(nil, &first)); err != nil || second != first {
+			t.Fatalf("decoded %+v, then %+v, %v", first, second, err)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package proto
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// lister answers LIST_CACHED, one at a time, from a goroutine of its own. Of those
+// that come meanwhile only the latest counts: nobody waits for the others.
+type lister struct {
+	c    *client
+	list func(ctx context.Context) ([]kv.EngineHash, error)
+	wake chan struct{} // room for one: asked has a list
+	done chan struct{} // closed when run has ended
+
+	mu    sync.Mutex
+	asked uint64 // the list that is to be made, 0 for none
+}
+
+func newLister(c *client, list func(context.Context) ([]kv.EngineHash, error)) *lister {
+	return &lister{c: c, list: list, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// note takes the body of a LIST_CACHED.
+func (l *lister) note(body []byte) error {
+	var m ListCached
+	if err := Decode(TypeListCached, body, &m); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.asked = m.List
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default: // it has not looked since it was woken last
+	}
+	return nil
+}
+
+// run makes lists until the connection ends.
+func (l *lister) run() {
+	defer close(l.done)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() {
+		select {
+		case <-l.c.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for {
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		asked := l.asked
+		l.mu.Unlock()
+		hashes, err := l.list(ctx)
+		if err == nil {
+			err = l.send(asked, hashes)
+		} else {
+			l.c.log.Warn("the cached hashes cannot be listed", zap.Error(err))
+			err = l.c.post(TypeCached, &Cached{List: asked, Final: true, Unavailable: true})
+		}
+		if err != nil {
+			return // the connection has ended
+		}
+	}
+}
+
+// send sends a list in as many frames as it takes, at least one.
+func (l *lister) send(list uint64, hashes []kv.EngineHash) error {
+	last := Cached{List: list, Final: true}
+	parts := slices.Collect(slices.Chunk(hashes, MaxListedPerFrame))
+	for i, part := range parts {
+		packed := AppendEngineHashes(nil, part)
+		if i == len(parts)-1 {
+			last.Hashes = packed
+			break
+		}
+		if err := l.c.post(TypeCached, &Cached{List: list, Hashes: packed}); err != nil {
+			return err
+		}
+	}
+	return l.c.post(TypeCached, &last)
+}

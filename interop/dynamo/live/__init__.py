@@ -1,0 +1,1 @@
+"""Blockyard beside an unmodified NVIDIA Dynamo: real processes of both, compared."""

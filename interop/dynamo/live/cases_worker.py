@@ -1,0 +1,141 @@
+"""Our router reads Dynamo's workers."""
+
+from __future__ import annotations
+
+from live.case import Case, case
+from live.child import wait_until
+from live.compare import agree
+from live.overlap import Overlaps, Worker
+from live.place import Place, Probe, Router
+
+_RANKS = 2
+
+
+def _workers(probe: Probe) -> list[Worker]:
+    ids = wait_until("the real router sees the mocker", probe.workers)
+    assert len(ids) == 1, f"workers {ids}, want one"
+    return [Worker(ids[0], rank) for rank in range(_RANKS)]
+
+
+def _exact(router: Router, ranks: int) -> None:
+    """Waits until the router says that it knows all of each rank."""
+
+    def exact() -> bool:
+        found = router.get("/v1/workers")
+        return len(found) == ranks and all(w["quality"] == "exact" for w in found)
+
+    wait_until(lambda: f"{ranks} exact ranks: {router.get('/v1/workers')}", exact)
+
+
+def _total(found: dict[str, Overlaps]) -> int:
+    return sum(o.disk for overlaps in found.values() for o in overlaps.values())
+
+
+@case(
+    "we-read-its-worker",
+    "our router credits a real worker's blocks as a real KvRouter does, in every tier and rank",
+)
+def we_read_its_worker(place: Place) -> str:
+    """Stores, shared prefixes, two ranks, evictions with a host tier, and our late start."""
+    place.mocker(
+        "--num-gpu-blocks-override=24",
+        f"--data-parallel-size={_RANKS}",
+        "--num-host-blocks=32",
+        "--kv-bytes-per-token=64",
+    )
+    probe, early = place.probe(), place.follower()
+    ranks = _workers(probe)
+    views = {"kv-router": probe.overlaps, "ours": early.overlaps}
+
+    prompts = {"first": place.prompt(8), "other": place.prompt(5)}
+    prompts["branch"] = prompts["first"][: 4 * 16] + place.prompt(4)
+    probe.generate(ranks[0], prompts["first"])
+    probe.generate(ranks[0], prompts["branch"])
+    probe.generate(ranks[1], prompts["other"])
+    agree(
+        "stores of both ranks",
+        views,
+        prompts,
+        lambda f: f["first"][ranks[0]].device >= 8 and f["other"][ranks[1]].device >= 5,
+    )
+    _exact(early, _RANKS)
+
+    fill = {f"fill {i}": place.prompt(7) for i in range(8)}
+    for i, tokens in enumerate(fill.values()):
+        probe.generate(ranks[i % _RANKS], tokens, output=20)
+    prompts |= fill
+
+    def evicted(f: dict[str, Overlaps]) -> bool:
+        off_device = [o for x in f.values() for o in x.values() if o.host > o.device]
+        gone = [n for n, x in f.items() if not x]
+        return bool(off_device) and bool(gone)
+
+    found = agree("evictions, some blocks in host memory alone", views, prompts, evicted)
+
+    late = place.follower()
+    _exact(late, _RANKS)
+    views["ours, late"] = late.overlaps
+    agree("a router of ours that started late", views, prompts, lambda f: f == found)
+    probe.generate(ranks[0], prompts["first"] + place.prompt(2))
+    probe.generate(ranks[1], prompts["branch"])
+    found = agree("reloads after that", views, prompts)
+    _exact(late, _RANKS)
+    gaps = sum(f["gaps"] + f["divergences"] for f in early.get("/v1/feeds"))
+    assert gaps == 0, f"between transport and index: {early.get('/v1/feeds')}"
+    return f"{len(prompts)} prompts, {_total(found)} blocks credited alike"
+
+
+@case(
+    "its-worker-leaves",
+    "a worker that dies leaves our router, and a new one is read from its start",
+)
+def its_worker_leaves(place: Place) -> str:
+    """Kill -9 of the mocker, whose records stay behind until they are stale; then another one."""
+    first = place.mocker("--num-gpu-blocks-override=24")
+    probe, ours = place.probe(), place.follower()
+    before = wait_until("the real router sees the mocker", probe.workers)
+    tokens = place.prompt(6)
+    probe.generate(Worker(before[0], 0), tokens)
+    views = {"kv-router": probe.overlaps, "ours": ours.overlaps}
+    agree("the stores", views, {"p": tokens}, lambda f: bool(f["p"]))
+    first.kill9()
+    wait_until("our router forgets the dead worker", lambda: not ours.get("/v1/workers"), 30.0)
+    place.mocker("--num-gpu-blocks-override=24")
+    after = wait_until(
+        "the real router sees the new mocker",
+        lambda: [w for w in probe.workers() if w not in before],
+        30.0,
+    )
+    probe.generate(Worker(after[0], 0), tokens[: 4 * 16 + 1])
+    agree("the new worker's stores", views, {"p": tokens}, lambda f: set(f["p"]) == {(after[0], 0)})
+    return "forgotten, and read anew"
+
+
+@case(
+    "its-events-are-lost",
+    "what a real worker stored while NATS was away is found without a further event of it",
+)
+def its_events_are_lost(place: Place) -> str:
+    """NATS is killed, the worker stores, NATS comes back."""
+    place.mocker("--num-gpu-blocks-override=64")
+    probe, ours = place.probe(), place.follower()
+    worker = Worker(wait_until("the real router sees the mocker", probe.workers)[0], 0)
+    prompts = {"before": place.prompt(6), "meanwhile": place.prompt(5), "after": place.prompt(4)}
+    views = {"kv-router": probe.overlaps, "ours": ours.overlaps}
+    probe.generate(worker, prompts["before"])
+    agree("the stores", views, prompts, lambda f: f["before"][worker].device == 6)
+    place.stop_nats()
+    probe.generate(worker, prompts["meanwhile"])
+    place.start_nats()
+    wait_until(
+        lambda: f"our router knows what was lost: {ours.get('/v1/feeds')}",
+        lambda: ours.overlaps(prompts["meanwhile"]).get(worker, (0,))[0] == 5,
+        30.0,
+    )
+    _exact(ours, 1)
+    probe.generate(worker, prompts["after"])
+    agree("stores after that", views, prompts, lambda f: f["after"][worker].device == 4)
+    return "known again before the worker said anything more"
+
+
+CASES: list[Case] = [we_read_its_worker, its_events_are_lost, its_worker_leaves]

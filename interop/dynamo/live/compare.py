@@ -1,0 +1,53 @@
+"""Comparing two views of who has what, until they agree or a deadline has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from live.child import wait_until
+from live.overlap import Overlaps
+
+View = Callable[[list[int]], Overlaps]
+
+
+def agree(
+    what: str,
+    views: Mapping[str, View],
+    prompts: Mapping[str, list[int]],
+    holds: Callable[[dict[str, Overlaps]], bool] = lambda _: True,
+    seconds: float = 15.0,
+) -> dict[str, Overlaps]:
+    """Waits until every view says the same about every prompt, and holds() is true of that, and
+    returns it. Otherwise the error shows, by prompt, what each view says."""
+    last: dict[str, dict[str, Overlaps]] = {}
+
+    def same() -> bool:
+        for name, tokens in prompts.items():
+            last[name] = {v: view(tokens) for v, view in views.items()}
+        agreed = all(len({_frozen(o) for o in said.values()}) == 1 for said in last.values())
+        return agreed and holds(_first(last))
+
+    wait_until(lambda: f"{what}\n{_table(last)}", same, seconds)
+    return _first(last)
+
+
+def _first(last: dict[str, dict[str, Overlaps]]) -> dict[str, Overlaps]:
+    return {name: next(iter(said.values())) for name, said in last.items()}
+
+
+def _frozen(o: Overlaps) -> frozenset:
+    return frozenset(o.items())
+
+
+def _table(last: dict[str, dict[str, Overlaps]]) -> str:
+    lines = []
+    for name, said in last.items():
+        mark = " " if len({_frozen(o) for o in said.values()}) == 1 else "!"
+        lines.append(f"{mark} prompt {name}")
+        for view, overlaps in said.items():
+            shown = ", ".join(
+                f"{w.id:x}/{w.rank}: device {o.device} host {o.host} disk {o.disk}"
+                for w, o in sorted(overlaps.items())
+            )
+            lines.append(f"    {view:<12} {shown or 'nothing'}")
+    return "\n".join(lines)

@@ -1,0 +1,65 @@
+"""A directory that Dynamo's mocker takes for a model: a configuration and a tokenizer of words."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+VOCABULARY = 1024
+
+
+def write(directory: pathlib.Path) -> pathlib.Path:
+    """Writes the model's files and returns the directory. There are no weights."""
+    directory.mkdir()
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 8192,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "torch_dtype": "float32",
+    }
+    added = [
+        {"id": i, "content": w, "special": True, "single_word": False, "lstrip": False}
+        | {"rstrip": False, "normalized": False}
+        for i, w in enumerate(special)
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {w: i for i, w in enumerate(words)},
+            "unk_token": "<unk>",
+        },
+    }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "model_max_length": 8192,
+        "chat_template": "{% for m in messages %}{{ m['content'] }} {% endfor %}",
+    }
+    for name, content in (
+        ("config.json", config),
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", settings),
+    ):
+        (directory / name).write_text(json.dumps(content))
+    return directory

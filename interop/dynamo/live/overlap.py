@@ -1,0 +1,84 @@
+"""What a router credits to a worker for a prompt, said by either product in the same words."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import xxhash
+from dynamo.llm import compute_block_hash_for_seq
+
+_SEED = 1337
+
+
+class Worker(NamedTuple):
+    """One data-parallel rank of one worker."""
+
+    id: int
+    rank: int
+
+
+class Overlap(NamedTuple):
+    """Blocks of a prompt from its start on: on the device, with what follows in host memory, and
+    with what follows that on disk. Each number contains the one before."""
+
+    device: int
+    host: int
+    disk: int
+
+
+Overlaps = dict[Worker, Overlap]
+
+
+def sequence_hashes(
+    tokens: list[int], block_size: int, lora: str | None = None, salt: str | None = None
+) -> list[int]:
+    """The names of a prompt's blocks, made by Dynamo's own function and the chain rule alone."""
+    out: list[int] = []
+    for local in compute_block_hash_for_seq(
+        tokens, block_size, lora_name=lora, cache_namespace=salt
+    ):
+        if out:
+            pair = struct.pack("<QQ", out[-1], local & (2**64 - 1))
+            out.append(xxhash.xxh3_64_intdigest(pair, seed=_SEED))
+        else:
+            out.append(local & (2**64 - 1))
+    return out
+
+
+def of_dynamo(answer: dict[str, Any]) -> Overlaps:
+    """Reads a KvRouter's overlap scores; workers without a hit are left out."""
+    found = {
+        Worker(w["worker_id"], w["dp_rank"]): Overlap(
+            w["device_blocks"], w["host_pinned_blocks"], w["disk_blocks"]
+        )
+        for w in answer["workers"]
+    }
+    return {w: o for w, o in found.items() if any(o)}
+
+
+def of_dump(dump: dict[str, Any], hashes: list[int]) -> Overlaps:
+    """Walks our router's dump along a prompt; workers without a hit are left out."""
+    held = {
+        (o["kind"], o["id"], o["rank"]): {int(b["hash"], 16): set(b["tiers"]) for b in o["blocks"]}
+        for o in dump["owners"]
+    }
+    found = {}
+    for owner in dump["owners"]:
+        if owner["kind"] != "worker":
+            continue
+        own = held[("worker", owner["id"], owner["rank"])]
+        pool = held.get(("pool", owner["pool"], 0), {})
+        tiers = ("device", "host_pinned", "disk")
+        counts, tier = [0, 0, 0], 0
+        for h in hashes:
+            where = own.get(h, set()) | (pool.get(h, set()) - {"device"})
+            while tier < len(tiers) and tiers[tier] not in where:
+                tier += 1
+            if tier == len(tiers):
+                break
+            counts[tier] += 1
+        overlap = Overlap(counts[0], counts[0] + counts[1], sum(counts))
+        if any(overlap):
+            found[Worker(owner["id"], owner["rank"])] = overlap
+    return found

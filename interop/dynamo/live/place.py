@@ -1,0 +1,269 @@
+"""What every case gets: a directory, a NATS server, a discovery directory, and how to start each
+part of either product."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from live import model, overlap
+from live.child import Child, clean_env, wait_until
+from live.overlap import Overlaps, Worker
+
+BLOCK = 16
+ENDPOINT = "dynamo.backend.generate"
+
+
+class Skipped(Exception):
+    """A case cannot be run with these binaries; the text says why."""
+
+
+class Probe:
+    """A real KvRouter, see live.probe."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        assert child.line() == {"ready": True}
+
+    def overlaps(
+        self, tokens: list[int], lora: str | None = None, salt: str | None = None
+    ) -> Overlaps:
+        """What it credits to each worker."""
+        answer = self._ask({"op": "overlap", "tokens": tokens, "lora": lora, "salt": salt})
+        return overlap.of_dynamo(answer)
+
+    def generate(self, worker: Worker, tokens: list[int], output: int = 1) -> None:
+        """Runs a request on a worker."""
+        q = {"op": "generate", "tokens": tokens, "output": output}
+        self._ask({**q, "worker": worker.id, "rank": worker.rank})
+
+    def workers(self) -> list[int]:
+        """The workers that it sees."""
+        return self._ask({"op": "workers"})
+
+    def _ask(self, q: dict[str, Any]) -> Any:
+        said = self._child.ask(q)
+        if isinstance(said, dict) and "error" in said:
+            raise AssertionError(f"{q['op']}: {said['error']}\n{self._child.tail()}")
+        return said
+
+    def close(self) -> None:
+        """Ends it."""
+        self._child.close()
+
+
+class Ours:
+    """A child of ours that serves HTTP and prints where."""
+
+    def __init__(self, child: Child, key: str = "http") -> None:
+        self.child = child
+        self.ready: dict[str, Any] = child.line()
+        self.url = f"http://{self.ready[key]}"
+
+    def get(self, path: str) -> Any:
+        """Parsed JSON of a GET."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def post(self, path: str, body: Any) -> Any:
+        """Parsed JSON of a POST; of an answer of several lines, the last one."""
+        q = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), method="POST")
+        try:
+            with urllib.request.urlopen(q, timeout=60) as answer:
+                return json.loads(answer.read().splitlines()[-1])
+        except urllib.error.HTTPError as err:
+            text = err.read().decode(errors="replace")
+            raise AssertionError(f"POST {path}: {err.code} {text}\n{self.child.tail()}") from None
+
+    def close(self) -> None:
+        """Ends it."""
+        self.child.close()
+
+
+class Router(Ours):
+    """Our router."""
+
+    def overlaps(
+        self, tokens: list[int], lora: str | None = None, salt: str | None = None
+    ) -> Overlaps:
+        """What its index credits to each worker, from its dump; checked against the load that it
+        would put on each worker, which is what its decisions are made of."""
+        hashes = overlap.sequence_hashes(tokens, BLOCK, lora, salt)
+        last: list[str] = [""]
+
+        def settled() -> tuple[Overlaps] | None:
+            found = overlap.of_dump(self.get("/v1/dump"), hashes)
+            last[0] = self._contradiction(found, tokens, lora, salt)
+            return None if last[0] else (found,)
+
+        return wait_until(lambda: last[0], settled, 5.0)[0]
+
+    def _contradiction(
+        self, found: Overlaps, tokens: list[int], lora: str | None, salt: str | None
+    ) -> str:
+        """How the router's decisions differ from an answer, which they may while events come."""
+        if not self.get("/v1/workers"):
+            return f"no workers, and yet {found}" if found else ""
+        q = {"method": "potential_loads", "tokens": tokens}
+        q |= {"lora_name": lora or "", "cache_namespace": salt or ""}
+        for load in self.post("/v1/route", q)["loads"]:
+            o = found.get(Worker(load["worker_id"], load["dp_rank"]), overlap.Overlap(0, 0, 0))
+            # The weights of the tiers by default: 1, 0.75 and 0.25.
+            worth = o.device + 0.75 * (o.host - o.device) + 0.25 * (o.disk - o.host)
+            want, got = len(tokens) - int(worth * BLOCK), load["potential_prefill_tokens"]
+            if got != want:
+                return f"its dump says {o}, and its decision {got} tokens to compute, not {want}"
+        return ""
+
+
+class Place:
+    """The directory of one case, with what it started. close() ends all of it."""
+
+    def __init__(self, nats_server: str, blockyard: str) -> None:
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="blockyard-dynamo-"))
+        self.discovery = self.dir / "discovery"
+        self.model = model.write(self.dir / "model")
+        self.discovery.mkdir()
+        self._random = random.Random(20)
+        self._blockyard, self._nats_server = blockyard, nats_server
+        self._children: list[Child] = []
+        self._on_close: list[Callable[[], None]] = []
+        self.nats = ""
+        self._nats: Child | None = None
+        self.start_nats()
+
+    def child(self, name: str, *command: str, talks: bool = False, dynamo: bool = False) -> Child:
+        """Starts a process that ends with the case; with `dynamo`, in Dynamo's environment."""
+        env = clean_env()
+        if dynamo:
+            env |= {
+                "DYN_DISCOVERY_BACKEND": "file",
+                "DYN_FILE_KV": str(self.discovery),
+                "DYN_EVENT_PLANE": "nats",
+                "NATS_SERVER": self.nats,
+                "DYN_LOG": "info",
+                "HF_HUB_OFFLINE": "1",
+                "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[1]),
+            }
+        log = self.dir / f"{len(self._children)}-{name}.log"
+        child = Child(name, command, log, env, talks)
+        self._children.append(child)
+        return child
+
+    def ours(self, name: str, *arguments: str) -> Child:
+        """Starts our binary."""
+        return self.child(name, self._blockyard, *arguments, talks=True)
+
+    def start_nats(self) -> None:
+        """Starts the NATS server; again where it was before, when it has been stopped."""
+        directory = self.dir / "nats"
+        directory.mkdir(exist_ok=True)
+        port = self.nats.rpartition(":")[2] or "-1"
+        flags = ["--addr=127.0.0.1", f"--port={port}", f"--ports_file_dir={directory}"]
+        self._nats = self.child("nats-server", self._nats_server, *flags)
+        file = directory / f"nats-server_{self._nats.pid}.ports"
+
+        def url() -> str:
+            try:
+                return json.loads(file.read_text())["nats"][0]
+            except (OSError, ValueError, LookupError):
+                return ""
+
+        self.nats = wait_until("nats-server serves", url)
+
+    def stop_nats(self) -> None:
+        """Kills the NATS server; what is sent meanwhile is lost."""
+        assert self._nats is not None
+        self._nats.kill9()
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Has something else closed when the place is, last first."""
+        self._on_close.append(close)
+
+    def address(self) -> str:
+        """This machine's address as Dynamo's routers find it out: where they ask to be called."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            try:
+                s.connect(("198.51.100.1", 9))  # sends nothing
+                return s.getsockname()[0]
+            except OSError:
+                return "127.0.0.1"
+
+    def free_port(self) -> int:
+        """A port that nobody has now."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return s.getsockname()[1]
+
+    def probe(self, block: int = BLOCK) -> Probe:
+        """Starts a real KvRouter."""
+        command = [sys.executable, "-m", "live.probe", ENDPOINT, str(block)]
+        return Probe(self.child("kv-router", *command, talks=True, dynamo=True))
+
+    def mocker(self, *flags: str) -> Child:
+        """Starts a real mock worker of Dynamo."""
+        return self.child(
+            "mocker",
+            *[sys.executable, "-m", "dynamo.mocker"],
+            f"--model-path={self.model}",
+            "--model-name=tiny",
+            f"--endpoint=dyn://{ENDPOINT}",
+            f"--block-size={BLOCK}",
+            "--max-model-len=4096",
+            "--speedup-ratio=50",
+            "--event-plane=nats",
+            "--discovery-backend=file",
+            *flags,
+            dynamo=True,
+        )
+
+    def router(self, *flags: str) -> Router:
+        """Starts our router."""
+        return Router(self.ours("router", "router", f"--nats={self.nats}", *flags))
+
+    def follower(self) -> Router:
+        """Starts our router, which follows Dynamo's workers too."""
+        where = f"--dynamo-discovery={self.discovery}"
+        return self.router(where, f"--dynamo-endpoint={ENDPOINT}")
+
+    def prompt(self, blocks: int) -> list[int]:
+        """A prompt that no other request of the case begins with, of whole blocks and one token."""
+        count = blocks * BLOCK + 1
+        return [self._random.randrange(4, model.VOCABULARY) for _ in range(count)]
+
+    def supports(self, command: str, flag: str) -> None:
+        """Raises Skipped unless our binary's command knows a flag."""
+        text = subprocess.run([self._blockyard, command, "--help"], capture_output=True, text=True)
+        if flag not in text.stdout:
+            raise Skipped(f"blockyard {command} has no {flag}")
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(text for c in self._children if (text := c.tail()))
+
+    def close(self, keep: bool) -> None:
+        """Ends every process, the last one first, and removes the directory."""
+        for child in reversed(self._children):
+            child.close()
+        for close in reversed(self._on_close):
+            close()
+        if not keep:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def default_binaries() -> tuple[str, str]:
+    """Where nats-server and blockyard are looked for: beside $BLOCKYARD_BIN, else in bin."""
+    root = pathlib.Path(__file__).resolve().parents[3]
+    blockyard = pathlib.Path(os.environ.get("BLOCKYARD_BIN") or root / "bin" / "blockyard")
+    return str(blockyard.with_name("nats-server")), str(blockyard)

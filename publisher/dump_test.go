@@ -1,0 +1,334 @@
+package publisher
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// heldPlaces is what stored events add up to; it fails on a block that is there
+// twice or that stands before its parent of the same dump.
+func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEvent) map[place]bool {
+	held := make(map[place]bool)
+	tiers := make(map[kv.SequenceHash]bool)
+	for i := range events {
+		for _, b := range events[i].Blocks {
+			tiers[b.Hash] = true
+		}
+	}
+	seen := make(map[kv.SequenceHash]bool)
+	for i := range events {
+		e := &events[i]
+		if e.Kind != kvevent.Stored || e.ID != uint64(i)+1 {
+			t.Fatalf("event %d of a dump: %s with id %d", i, e.Kind, e.ID)
+		}
+		parent, hasParent := e.Parent, e.HasParent
+		for at, b := range e.Blocks {
+			if held[place{e.Tier, b.Hash}] {
+				t.Fatalf("block %d is in %s twice", b.Hash, e.Tier)
+			}
+			if hasParent && tiers[parent] && !seen[parent] {
+				t.Fatalf("block %d stands before its parent %d", b.Hash, parent)
+			}
+			if want := parentOf(b.Hash); hasParent != (want != 0) || hasParent && parent != want {
+				t.Fatalf("block %d is given the parent %d (%v), want %d", b.Hash, parent, hasParent, want)
+			}
+			if e.HasStart && e.StartPosition+uint32(at) != uint32(b.Hash%chainLength) {
+				t.Fatalf("block %d is at position %d", b.Hash, e.StartPosition+uint32(at))
+			}
+			held[place{e.Tier, b.Hash}], seen[b.Hash] = true, true
+			parent, hasParent = b.Hash, true
+		}
+	}
+	return held
+}
+
+// Chains of the model: block c*chainLength+i, c from 1, is the i-th of chain c.
+const chainLength = 8
+
+func parentOf(h kv.SequenceHash) kv.SequenceHash {
+	if h%chainLength == 0 {
+		return 0
+	}
+	return h - 1
+}
+
+// TestDumpsFollowTheTail: a dump that is brought up to date by events holds what a
+// dump taken afterwards holds, in an order that a consumer can apply, whatever was
+// stored, removed and stored again.
+func TestDumpsFollowTheTail(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		held := make(map[place]bool)
+		change := func(label string) (kvevent.RouterEvent, bool) {
+			tier := kv.Tier(rapid.IntRange(0, 1).Draw(rt, label+" tier"))
+			chain := kv.SequenceHash(rapid.IntRange(1, 3).Draw(rt, label+" chain") * chainLength)
+			from := rapid.IntRange(0, chainLength-1).Draw(rt, label+" from")
+			to := rapid.IntRange(from+1, chainLength).Draw(rt, label+" to")
+			e := kvevent.RouterEvent{Owner: testOwner, Tier: tier, Kind: kvevent.Removed}
+			if rapid.Bool().Draw(rt, label+" store") {
+				e.Kind, e.HasStart = kvevent.Stored, true
+			}
+			for i := from; i < to; i++ {
+				h := chain + kv.SequenceHash(i)
+				at := place{tier, h}
+				switch {
+				case e.Kind == kvevent.Removed && held[at]:
+					delete(held, at)
+					e.Removed = append(e.Removed, h)
+				case e.Kind == kvevent.Stored && held[at] && len(e.Blocks) > 0:
+					return e, true
+				case e.Kind == kvevent.Stored && !held[at]:
+					if parent := parentOf(h); len(e.Blocks) == 0 {
+						e.StartPosition, e.Parent, e.HasParent = uint32(h%chainLength), parent, parent != 0
+					}
+					held[at] = true
+					e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+				}
+			}
+			return e, e.NumBlocks() > 0
+		}
+		draw := func(label string) (events []kvevent.RouterEvent) {
+			for i := range rapid.IntRange(0, 12).Draw(rt, label) {
+				if e, ok := change(fmt.Sprintf("%s %d", label, i)); ok {
+					events = append(events, e)
+				}
+			}
+			return events
+		}
+		before := applyTail(nil, draw("before"))
+		heldPlaces(rt, before)
+		after := applyTail(before, draw("tail"))
+		got := heldPlaces(rt, after)
+		if len(got) != len(held) {
+			rt.Fatalf("%d blocks, want %d", len(got), len(held))
+		}
+		for at := range held {
+			if !got[at] {
+				rt.Fatalf("block %d is not in %s", at.hash, at.tier)
+			}
+		}
+	})
+}
+
+// gatedSource waits in Snapshot until it is let go, and counts.
+type gatedSource struct {
+	*fakeSource
+	gate chan struct{}
+	once sync.Once
+	in   chan struct{} // closed when the first snapshot is asked for
+}
+
+func (g *gatedSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
+	g.once.Do(func() { close(g.in) })
+	<-g.gate
+	return g.fakeSource.Snapshot()
+}
+
+// startGated attaches a feed of a source of n blocks whose first snapshot waits
+// for the gate, and a consumer that knows of it.
+func startGated(t *testing.T, blocks int) (*consumer, *Feed, *gatedSource) {
+	t.Helper()
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	n, err := ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	f, err := n.NewFeed(testOwner, testMeta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &gatedSource{fakeSource: newFakeSource(), gate: make(chan struct{}), in: make(chan struct{})}
+	src.feed = f
+	for i := range blocks / 500 {
+		src.store(i*500+1, 500)
+	}
+	if err := f.Attach(src); err != nil {
+		t.Fatal(err)
+	}
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+	return c, f, src
+}
+
+// askAll subscribes one channel to several inboxes and asks with each.
+func askAll(t *testing.T, c *consumer, publisher uint64, requests ...kvevent.QueryRequest) (<-chan *nats.Msg, []string) {
+	t.Helper()
+	ch := make(chan *nats.Msg, 10000)
+	var inboxes []string
+	for i := range requests {
+		inbox := c.conn.NewRespInbox()
+		inboxes = append(inboxes, inbox)
+		if _, err := c.conn.ChanSubscribe(inbox, ch); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.conn.PublishRequest(kvevent.QuerySubject("default", publisher), inbox, kvevent.AppendQueryRequest(nil, &requests[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ch, inboxes
+}
+
+// TestAskersShareOneSnapshot: whoever asks for everything while a dump is being
+// made gets the next one together with the others, all of them whole, and the
+// source is asked only once while nothing changes.
+func TestAskersShareOneSnapshot(t *testing.T) {
+	c, f, src := startGated(t, 20000)
+	first, _ := askAll(t, c, f.PublisherID(), kvevent.QueryRequest{})
+	<-src.in
+	const others = 8
+	ch, inboxes := askAll(t, c, f.PublisherID(), make([]kvevent.QueryRequest, others)...)
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	close(src.gate)
+	want := src.Status().Digest
+	answers := make(map[string][]kvevent.RouterEvent)
+	finals := 0
+	read := func(ch <-chan *nats.Msg) {
+		select {
+		case m := <-ch:
+			r, err := kvevent.DecodeQueryReply(m.Data)
+			if err != nil || r.Kind != kvevent.QueryTreeDump || r.LastEventID != 40 {
+				t.Fatalf("answer %s up to %d: %v", r.Kind, r.LastEventID, err)
+			}
+			answers[m.Subject] = append(answers[m.Subject], r.Events...)
+			if r.Final {
+				finals++
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("no answer")
+		}
+	}
+	for finals < 1 {
+		read(first)
+	}
+	for finals < 1+others {
+		read(ch)
+	}
+	for _, inbox := range inboxes {
+		if got := digest(blocksOf(answers[inbox])); got != want {
+			t.Errorf("%s: digest %x, want %x", inbox, got, want)
+		}
+	}
+	if s := f.Stats(); s.Dumps != 1+others || s.Snapshots != 1 || s.SharedDumps != others {
+		t.Errorf("stats %+v, want one snapshot for %d dumps", s, 1+others)
+	}
+}
+
+// TestDumpIsBroughtUpToDate: a dump after a few events takes no new snapshot and
+// holds them; one after a Cleared, or after many events, takes one.
+func TestDumpIsBroughtUpToDate(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	src.store(1, 1000)
+	check := func(when string, snapshots uint64) {
+		t.Helper()
+		reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{})
+		st := src.Status()
+		if got := digest(blocksOf(reply.Events)); got != st.Digest || reply.LastEventID != st.LastEventID {
+			t.Errorf("%s: digest %x up to %d, want %x up to %d", when, got, reply.LastEventID, st.Digest, st.LastEventID)
+		}
+		if s := f.Stats(); s.Snapshots != snapshots {
+			t.Errorf("%s: %d snapshots, want %d", when, s.Snapshots, snapshots)
+		}
+	}
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+	check("the first", 1)
+	check("nothing new", 1)
+	for i := range maxTail {
+		src.store(2000+i, 1)
+	}
+	src.remove(1, 700)
+	check("after too many events", 2)
+	for i := range 100 {
+		src.store(1+i*2, 1)
+	}
+	src.remove(701, 50)
+	check("after some events", 2)
+	src.clear()
+	src.store(5000, 10)
+	check("after a clear", 3)
+	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 2, HasStart: true})
+	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != 2 || reply.Events[0].Kind != kvevent.Cleared {
+		t.Errorf("a range over a clear: %s with %d events, want the clear and what followed", reply.Kind, len(reply.Events))
+	}
+}
+
+// TestRangesAreAnsweredBetweenChunks: who lost one message does not wait for the
+// end of somebody else's long dump.
+func TestRangesAreAnsweredBetweenChunks(t *testing.T) {
+	c, f, src := startGated(t, 1_000_000)
+	all, _ := askAll(t, c, f.PublisherID(), kvevent.QueryRequest{})
+	<-src.in
+	if _, err := c.conn.ChanSubscribe("range", c.ch); err != nil {
+		t.Fatal(err)
+	}
+	q := kvevent.QueryRequest{StartID: 1999, HasStart: true}
+	if err := c.conn.PublishRequest(kvevent.QuerySubject("default", f.PublisherID()), "range", kvevent.AppendQueryRequest(nil, &q)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	close(src.gate)
+	waitFor(t, "the range", func() bool { return f.Stats().Queries == 2 })
+	if s := f.Stats(); s.Dumps != 1 {
+		t.Errorf("stats %+v", s)
+	}
+	var chunks int
+	for final := false; !final; chunks++ {
+		select {
+		case m := <-all:
+			r, err := kvevent.DecodeQueryReply(m.Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			final = r.Final
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no chunk %d; stats %+v", chunks, f.Stats())
+		}
+	}
+	if chunks < 1_000_000/kvevent.MaxBlocksPerMessage {
+		t.Errorf("a million blocks in %d chunks", chunks)
+	}
+}
+
+func TestPaceOfADump(t *testing.T) {
+	for _, tc := range []struct {
+		sent int
+		took time.Duration
+		want time.Duration
+	}{
+		{dumpBurst, 0, 0},
+		{dumpBurst + dumpRate, 400 * time.Millisecond, 600 * time.Millisecond},
+		{dumpBurst + dumpRate, time.Second, 0},
+	} {
+		if d := pauseFor(tc.sent, tc.took); d != tc.want {
+			t.Errorf("%d bytes in %v: pause of %v, want %v", tc.sent, tc.took, d, tc.want)
+		}
+	}
+}
+
+// TestEmptyJournalIsAnsweredByADump: a feed that made no event yet, but whose
+// owner holds something, has nothing to answer a range from.
+func TestEmptyJournalIsAnsweredByADump(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+	for _, start := range []uint64{1, 7} {
+		reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: start, HasStart: true})
+		if reply.Kind != kvevent.QueryTreeDump || reply.LastEventID != src.Status().LastEventID {
+			t.Errorf("from %d: %s up to %d", start, reply.Kind, reply.LastEventID)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package dynamo
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// ErrClosed is the error of using a Plane after its Close.
+var ErrClosed = errors.New("dynamo plane is closed")
+
+// Plane speaks for the worker ranks of one Dynamo endpoint. It is safe for
+// concurrent use. Close it before its connection.
+type Plane struct {
+	opt           Options
+	log           *zap.Logger
+	conn          Conn
+	instance      uint64 // our id as a process
+	eventsSubject string
+	maxItem       int // of a recovery answer, in bytes
+	directory     *directory
+	loads         *loads
+	recovery      *recovery // nil: live-only
+	address       string    // of recovery, for others
+	stop          chan struct{}
+	running       sync.WaitGroup
+	rivalSources  atomic.Uint64
+
+	mu      sync.Mutex
+	sources map[*Source]struct{}
+	closed  bool
+}
+
+// Open starts a plane. If recovery queries are to be answered but nothing answers
+// at the address that would be told to others, the plane is live-only, and says so
+// in its log. The error is that of an option, of the directory or of the address to
+// listen on. The connection remains the caller's.
+func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if err := os.MkdirAll(o.FileKV, 0o755); err != nil {
+		return nil, fmt.Errorf("dynamo discovery directory: %w", err)
+	}
+	p := &Plane{
+		opt: o, log: o.Log, conn: conn, instance: kv.RandomID(), maxItem: maxItem,
+		eventsSubject: o.subject(kvevent.Topic),
+		directory:     newDirectory(o.FileKV, o.Log),
+		loads:         newLoads(conn, o.subject(kvevent.LoadTopic), o.Log),
+		stop:          make(chan struct{}),
+		sources:       make(map[*Source]struct{}),
+	}
+	if o.Recovery != "" {
+		if err := p.startRecovery(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.running.Go(p.keepRecords)
+	p.running.Go(func() { p.loads.run(p.stop) })
+	return p, nil
+}
+
+// startRecovery starts the recovery server, and gives it up when it cannot be
+// reached: routers wait long for one that does not answer.
+func (p *Plane) startRecovery(ctx context.Context) error {
+	r, err := listenRecovery(ctx, &p.opt)
+	if err != nil {
+		return err
+	}
+	p.address = p.opt.Advertise
+	if p.address == "" {
+		p.address = r.listener.Addr().String()
+	}
+	err = checkAnswers(ctx, p.address, fmt.Sprintf("%x/check", kv.RandomID()))
+	if ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("dynamo recovery address: %w", ctx.Err()), r.close())
+	}
+	if err != nil {
+		p.log.Warn("the recovery server does not answer at its advertised address: sources are live-only",
+			zap.String("address", p.address), zap.Error(err))
+		return r.close()
+	}
+	p.recovery = r
+	return nil
+}
+
+// checkAnswers asks for a path that nobody serves and wants to hear that.
+func checkAnswers(ctx context.Context, address, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(ackTimeout))
+	ask := []byte{0, byte(len(path))}
+	ask = append(append(ask, path...), 0, 2, '{', '}', 0, 0, 0, 0)
+	if _, err := c.Write(ask); err != nil {
+		return err
+	}
+	in := bufio.NewReader(c)
+	n, err := readLength(in, 4, maxPath)
+	if err != nil {
+		return err
+	}
+	answer, err := in.Peek(n)
+	if err != nil {
+		return inside(err)
+	}
+	if !strings.HasSuffix(string(answer), path) {
+		return fmt.Errorf("somebody else answers: %s", hex.EncodeToString(answer[:min(n, 64)]))
+	}
+	return nil
+}
+
+// keepRecords touches the records until the plane is closed.
+func (p *Plane) keepRecords() {
+	tick := time.NewTicker(touchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-tick.C:
+			p.directory.touch()
+			p.watchRivals()
+		}
+	}
+}
+
+// NewSource makes a source of w, which says what src holds, and writes its record.
+// Its events are to be given to Publish from now on; what src held and gave to
+// nobody is said or served too.
+func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
+	if err := checkOwner(src, w); err != nil {
+		return nil, err
+	}
+	id := kv.RandomID()
+	s := &Source{
+		plane: p, src: src, worker: w, id: id,
+		record:      p.opt.recordPath(bucketSources, p.opt.sourceKey(id)),
+		path:        p.opt.queryPath(p.instance, id),
+		recoverable: p.recovery != nil,
+		log:         p.log.With(zap.Stringer("worker", w), zap.String("publisher", fmt.Sprintf("%x", id))),
+		wake:        make(chan struct{}, 1),
+		stop:        make(chan struct{}),
+		done:        make(chan struct{}),
+		ring:        newRing(),
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("dynamo source of worker %s: %w", w, ErrClosed)
+	}
+	for other := range p.sources {
+		if other.worker == w {
+			return nil, fmt.Errorf("dynamo source of worker %s: there is one", w)
+		}
+	}
+	s.begin()
+	var target *instanceRecord
+	if p.recovery != nil {
+		p.recovery.add(s.path, s)
+		target = p.opt.recoveryTarget(p.address, p.instance, id)
+	}
+	if err := p.directory.put(s.record, p.opt.sourceRecord(id, w, target), s.recordDeleted); err != nil {
+		if p.recovery != nil {
+			p.recovery.remove(s.path)
+		}
+		return nil, fmt.Errorf("dynamo source of worker %s: %w", w, err)
+	}
+	p.sources[s] = struct{}{}
+	go s.run()
+	return s, nil
+}
+
+// PublishLoad says how busy a rank is, when that changed, a moment later. It never
+// blocks.
+func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
+
+// PutStandIn writes the records of a worker that has no Dynamo process. They are
+// removed by Close.
+func (p *Plane) PutStandIn(s StandIn) error {
+	instance, card, err := p.opt.standInRecords(&s)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("stand-in %d: %w", uint64(s.Worker), ErrClosed)
+	}
+	key := p.opt.instanceKey(s.Worker)
+	if err := p.directory.put(p.opt.recordPath(bucketInstances, key), instance, nil); err != nil {
+		return err
+	}
+	return p.directory.put(p.opt.recordPath(bucketCards, key), card, nil)
+}
+
+// forget takes a source's record away and ends its recovery.
+func (p *Plane) forget(s *Source) {
+	p.directory.remove(s.record)
+	if p.recovery != nil {
+		p.recovery.remove(s.path)
+	}
+	p.loads.forget(s.worker)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sources, s)
+}
+
+// Close ends all sources, removes all records and waits for every goroutine. It is
+// idempotent.
+func (p *Plane) Close() error {
+	sources, first := p.beginClose()
+	if !first {
+		p.running.Wait()
+		return nil
+	}
+	for _, s := range sources {
+		s.Close()
+	}
+	close(p.stop)
+	p.running.Wait()
+	p.directory.removeAll()
+	if p.recovery != nil {
+		return p.recovery.close()
+	}
+	return nil
+}
+
+func (p *Plane) beginClose() (sources []*Source, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first = !p.closed
+	p.closed = true
+	for s := range p.sources {
+		sources = append(sources, s)
+	}
+	return sources, first
+}

@@ -1,0 +1,197 @@
+package dynamo
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Bounds of the recovery server.
+const (
+	// maxConnections are open at a time; a router keeps one or two.
+	maxConnections = 64
+	// maxReplies are made and sent at a time, each of at most 32 MiB.
+	maxReplies = 8
+	// idleTimeout ends a connection without requests, frameTimeout one whose request
+	// does not come to its end, and ackTimeout one that does not read.
+	idleTimeout  = 10 * time.Minute
+	frameTimeout = 10 * time.Second
+	ackTimeout   = 5 * time.Second
+)
+
+// recovery answers the recovery queries of all sources of a plane.
+type recovery struct {
+	listener    net.Listener
+	anyDialBack bool
+	log         *zap.Logger
+	ctx         context.Context // ends with the server
+	cancel      context.CancelFunc
+	running     sync.WaitGroup
+	replies     chan struct{} // holds one element for each reply under way
+
+	connections, connectionsRefused, badRequests atomic.Uint64
+	unknownPaths, overloads, dialBacksRefused    atomic.Uint64
+	replyErrors                                  atomic.Uint64
+
+	mu      sync.Mutex
+	sources map[string]*Source // by path
+	open    int
+}
+
+// listenRecovery starts a server on a host:port.
+func listenRecovery(ctx context.Context, o *Options) (*recovery, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", o.Recovery)
+	if err != nil {
+		return nil, fmt.Errorf("dynamo recovery address: %w", err)
+	}
+	r := &recovery{
+		listener: l, anyDialBack: o.AnyDialBack, log: o.Log,
+		replies: make(chan struct{}, maxReplies),
+		sources: make(map[string]*Source),
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.running.Go(r.accept)
+	return r, nil
+}
+
+// close ends the server and waits for everything that it does.
+func (r *recovery) close() error {
+	r.cancel()
+	err := r.listener.Close()
+	r.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (r *recovery) add(path string, s *Source) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[path] = s
+}
+
+func (r *recovery) remove(path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sources, path)
+}
+
+func (r *recovery) find(path string) *Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sources[path]
+}
+
+// accept is the goroutine that takes connections.
+func (r *recovery) accept() {
+	for {
+		c, err := r.listener.Accept()
+		if err != nil {
+			if r.ctx.Err() != nil {
+				return
+			}
+			// Out of descriptors, or the peer was gone already. Those that are open must
+			// end before it gets better.
+			r.log.Warn("recovery connection", zap.Error(err))
+			select {
+			case <-r.ctx.Done():
+				return
+			case <-time.After(tickEvery):
+			}
+			continue
+		}
+		if !r.admit() {
+			r.connectionsRefused.Add(1)
+			_ = c.Close()
+			continue
+		}
+		r.connections.Add(1)
+		r.running.Go(func() { r.serve(c) })
+	}
+}
+
+// admit counts a connection unless there are too many.
+func (r *recovery) admit() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == maxConnections {
+		return false
+	}
+	r.open++
+	return true
+}
+
+// serve reads the requests of one connection.
+func (r *recovery) serve(c net.Conn) {
+	defer r.leave()
+	defer c.Close()
+	defer context.AfterFunc(r.ctx, func() { _ = c.Close() })()
+	in := bufio.NewReader(c)
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(idleTimeout))
+		if _, err := in.Peek(1); err != nil {
+			return
+		}
+		_ = c.SetReadDeadline(time.Now().Add(frameTimeout))
+		f, err := readFrame(in)
+		if err != nil {
+			r.badRequests.Add(1)
+			return
+		}
+		refusal := r.begin(f, c)
+		_ = c.SetWriteDeadline(time.Now().Add(ackTimeout))
+		if _, err := c.Write(appendAck(nil, refusal)); err != nil {
+			return
+		}
+	}
+}
+
+func (r *recovery) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open--
+}
+
+// begin starts a reply, or says why there will be none.
+func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
+	s := r.find(f.path)
+	if s == nil {
+		r.unknownPaths.Add(1)
+		return "Unknown endpoint: " + f.path
+	}
+	q, err := decodeRequest(f.payload)
+	if err != nil {
+		r.badRequests.Add(1)
+		return err.Error()
+	}
+	if !r.anyDialBack {
+		if err := checkDialBack(q.address, remoteAddr(c), isLocal); err != nil {
+			r.dialBacksRefused.Add(1)
+			r.log.Warn("recovery query refused", zap.Error(err))
+			return err.Error()
+		}
+	}
+	select {
+	case r.replies <- struct{}{}:
+	default:
+		r.overloads.Add(1)
+		return "Server overloaded"
+	}
+	r.running.Go(func() {
+		defer func() { <-r.replies }()
+		if err := r.reply(s, &q); err != nil && r.ctx.Err() == nil {
+			r.replyErrors.Add(1)
+			r.log.Warn("recovery answer", zap.String("to", q.address), zap.Error(err))
+		}
+	})
+	return ""
+}

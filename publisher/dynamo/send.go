@@ -1,0 +1,131 @@
+package dynamo
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// maxEventBlocks is how many blocks an event may have on the wire: 512 are about
+// 29 KiB, which fits any message.
+const maxEventBlocks = 512
+
+// Upper bounds of encoded sizes in bytes.
+const (
+	envelopeBytes = 256
+	eventBytes    = 256
+	storedBytes   = 64
+	removedBytes  = 9
+)
+
+// room is what is left of one message.
+type room struct {
+	events, blocks, bytes int
+	used                  bool
+}
+
+func (s *Source) newRoom() room {
+	return room{
+		events: kvevent.MaxEventsPerMessage,
+		blocks: kvevent.MaxBlocksPerMessage,
+		bytes:  int(s.plane.conn.MaxPayload()) - envelopeBytes,
+	}
+}
+
+// take makes e part of the message, if it fits. The first event always does.
+func (r *room) take(e *kvevent.RouterEvent) bool {
+	size := eventBytes + storedBytes*len(e.Blocks) + removedBytes*len(e.Removed)
+	if r.used && (r.events < 1 || r.blocks < e.NumBlocks() || r.bytes < size) {
+		return false
+	}
+	r.used = true
+	r.events--
+	r.blocks -= e.NumBlocks()
+	r.bytes -= size
+	return true
+}
+
+// emit numbers events and sends them. If the connection does not take them, the
+// source is broken, and the rest is numbered only. The events are not changed.
+func (s *Source) emit(events []kvevent.RouterEvent) {
+	left := s.newRoom()
+	for i := range events {
+		for rest := events[i]; ; {
+			var piece kvevent.RouterEvent
+			var more bool
+			piece, rest, more = cut(rest)
+			s.dress(&piece)
+			if !left.take(&piece) {
+				s.flush()
+				left = s.newRoom()
+				left.take(&piece)
+			}
+			s.ring.add(&piece)
+			s.pieces = append(s.pieces, piece)
+			if !more {
+				break
+			}
+		}
+	}
+	s.flush()
+	if len(events) > 0 {
+		s.probing.reset(time.Now(), firstProbe)
+	}
+}
+
+// cut takes the first piece that is not too long off an event; more says that rest
+// is another event.
+func cut(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
+	piece, rest = e, e
+	switch {
+	case len(e.Blocks) > maxEventBlocks:
+		piece.Blocks, rest.Blocks = e.Blocks[:maxEventBlocks], e.Blocks[maxEventBlocks:]
+		rest.Parent, rest.HasParent = piece.Blocks[maxEventBlocks-1].Hash, true
+	case len(e.Removed) > maxEventBlocks:
+		piece.Removed, rest.Removed = e.Removed[:maxEventBlocks], e.Removed[maxEventBlocks:]
+	default:
+		return piece, kvevent.RouterEvent{}, false
+	}
+	return piece, rest, true
+}
+
+// flush sends the numbered events as one message.
+func (s *Source) flush() {
+	if len(s.pieces) == 0 {
+		return
+	}
+	n := uint64(len(s.pieces))
+	if s.publish() {
+		s.count.events.Add(n)
+		s.count.messages.Add(1)
+		s.count.bytes.Add(uint64(len(s.buf)))
+	} else {
+		s.broken = true
+		s.count.unsent.Add(n)
+	}
+	clear(s.pieces)
+	s.pieces = s.pieces[:0]
+}
+
+// publish reports whether the connection took the message. After the first one
+// that it did not take, the others of a turn are not tried.
+func (s *Source) publish() bool {
+	if s.broken || !s.plane.conn.Connected() {
+		return false
+	}
+	s.buf = kvevent.AppendDynamoEnvelope(s.buf[:0], &kvevent.Envelope{
+		PublisherID: s.id,
+		Sequence:    s.sequence,
+		PublishedAt: uint64(time.Now().UnixMilli()),
+		Events:      s.pieces,
+	}, kvevent.ClearAll)
+	s.sequence++
+	if err := s.plane.conn.Publish(s.plane.eventsSubject, s.buf); err != nil {
+		s.count.publishErrors.Add(1)
+		s.log.Debug("message lost", zap.Error(err))
+		return false
+	}
+	return true
+}

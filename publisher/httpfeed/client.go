@@ -1,0 +1,72 @@
+package httpfeed
+
+import (
+	"encoding/binary"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+const (
+	// writeTimeout is how long a client may take nothing before it is cut off, and
+	// endTimeout the same once the hub closes.
+	writeTimeout = 5 * time.Second
+	endTimeout   = 500 * time.Millisecond
+)
+
+// client is one stream that is served. Its handler takes frames out of the queue.
+type client struct {
+	limit   int
+	control *http.ResponseController
+	// wake has room for one: the queue has something.
+	wake    chan struct{}
+	dropped atomic.Uint64
+
+	mu    sync.Mutex
+	queue [][]byte
+	bytes int
+}
+
+func newClient(limit int, w http.ResponseWriter) *client {
+	return &client{limit: limit, control: http.NewResponseController(w), wake: make(chan struct{}, 1)}
+}
+
+// offer queues a frame, which is shared with other clients; false when there is no
+// room.
+func (c *client) offer(frame []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bytes > 0 && c.bytes+len(frame) > c.limit {
+		c.dropped.Add(1)
+		return false
+	}
+	c.queue = append(c.queue, frame)
+	c.bytes += len(frame)
+	signal(c.wake)
+	return true
+}
+
+// take empties the queue into dst. The room is free before the frames are written:
+// a client has at most twice the limit under way.
+func (c *client) take(dst [][]byte) [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dst = append(dst, c.queue...)
+	clear(c.queue)
+	c.queue, c.bytes = c.queue[:0], 0
+	return dst
+}
+
+// hurry bounds what is left of a write under way. Not every kind of writer has
+// deadlines; then the server's own hold.
+func (c *client) hurry() { _ = c.control.SetWriteDeadline(time.Now().Add(endTimeout)) }
+
+// heartbeat is a frame for this client alone.
+func (c *client) heartbeat() []byte {
+	frame := kvevent.BeginStreamFrame(nil, kvevent.StreamHeartbeat)
+	frame = binary.LittleEndian.AppendUint64(frame, c.dropped.Load())
+	return kvevent.EndStreamFrame(frame, 0)
+}

@@ -1,0 +1,268 @@
+package httpfeed
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// ErrClosed is the error of using a Hub or a Feed after its Close.
+var ErrClosed = errors.New("hub is closed")
+
+// Options configure a Hub. The zero value is ready for use.
+type Options struct {
+	// AnnounceEvery is the period of announcements and heartbeats; 0 means 1 s.
+	AnnounceEvery time.Duration
+	// MaxClients bounds the streams that are served at a time; 0 means 64.
+	MaxClients int
+	// ClientBytes bounds the frames that wait for one client, in bytes; 0 means
+	// 8 MiB. One frame always has room.
+	ClientBytes int
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"announce period", int64(o.AnnounceEvery)},
+		{"max clients", int64(o.MaxClients)},
+		{"client bytes", int64(o.ClientBytes)},
+	} {
+		if f.v < 0 {
+			return fmt.Errorf("http feed %s: %d is negative", f.name, f.v)
+		}
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.AnnounceEvery == 0 {
+		o.AnnounceEvery = time.Second
+	}
+	if o.MaxClients == 0 {
+		o.MaxClients = 64
+	}
+	if o.ClientBytes == 0 {
+		o.ClientBytes = 8 << 20
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+// Hub is the stream of one agent.
+type Hub struct {
+	opt   Options
+	log   *zap.Logger
+	count hubCounters
+	// patience is how long a client may take nothing before it is cut off.
+	patience time.Duration
+	// ended is closed when the last frames are in the clients' queues, closed when
+	// Close is done.
+	ended, closed chan struct{}
+	serving       sync.WaitGroup // handlers
+
+	mu      sync.Mutex
+	feeds   map[uint64]*Feed
+	clients map[*client]struct{}
+	closing bool
+	gone    FeedStats // of feeds that have ended
+}
+
+// hubCounters are Stats while they count.
+type hubCounters struct {
+	frames, bytes, dropped, refused, cut atomic.Uint64
+}
+
+// New makes a hub without feeds. Close must be called.
+func New(o Options) (*Hub, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	return &Hub{
+		opt: o, log: o.Log, patience: writeTimeout, ended: make(chan struct{}), closed: make(chan struct{}),
+		feeds: make(map[uint64]*Feed), clients: make(map[*client]struct{}),
+	}, nil
+}
+
+// NewFeed makes a publisher for owner. id is its publisher id, from 1 to 2^53-1 and
+// used by no other feed; one that publishes the same stream elsewhere, such as a
+// publisher.Feed, should have the same id, so that a consumer of both sees one
+// stream. 0 stands for a new random id. Nothing is sent before Attach.
+func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta, card kvevent.ModelCard) (*Feed, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if id == 0 {
+		id = kv.RandomID()
+	}
+	switch {
+	case h.closing:
+		return nil, fmt.Errorf("feed of %s: %w", owner, ErrClosed)
+	case id >= 1<<53:
+		return nil, fmt.Errorf("feed of %s: publisher id %d is not in 1..%d", owner, id, uint64(1<<53-1))
+	case h.feeds[id] != nil:
+		return nil, fmt.Errorf("feed of %s: publisher id %016x is in use", owner, id)
+	}
+	f := newFeed(h, id, owner, meta, card)
+	h.feeds[id] = f
+	return f, nil
+}
+
+// PublishLoad sends a load report to the clients there are. It never blocks.
+func (h *Hub) PublishLoad(r *kvevent.LoadReport) {
+	if !h.listened() {
+		return
+	}
+	frame := kvevent.AppendLoadReport(kvevent.BeginStreamFrame(nil, kvevent.StreamLoad), r)
+	h.broadcast(kvevent.EndStreamFrame(frame, 0))
+}
+
+// Close says goodbye for every feed, ends the clients' streams and waits for all of
+// it. It is idempotent.
+func (h *Hub) Close() error {
+	h.mu.Lock()
+	first := !h.closing
+	h.closing = true
+	feeds := h.feedsLocked()
+	h.mu.Unlock()
+	if !first {
+		<-h.closed
+		return nil
+	}
+	for _, f := range feeds {
+		f.Close()
+	}
+	close(h.ended)
+	h.mu.Lock()
+	for c := range h.clients {
+		c.hurry()
+	}
+	h.mu.Unlock()
+	h.serving.Wait()
+	close(h.closed)
+	return nil
+}
+
+// join makes a client part of the hub; the error is for the client.
+func (h *Hub) join(c *client) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closing:
+		return ErrClosed
+	case len(h.clients) >= h.opt.MaxClients:
+		h.count.refused.Add(1)
+		return fmt.Errorf("there are %d clients already", len(h.clients))
+	}
+	h.clients[c] = struct{}{}
+	h.serving.Add(1)
+	for _, f := range h.feeds {
+		signal(f.announceNow)
+	}
+	return nil
+}
+
+func (h *Hub) leave(c *client) {
+	h.mu.Lock()
+	delete(h.clients, c)
+	h.mu.Unlock()
+	h.serving.Done()
+}
+
+// listened reports whether there is anybody to send something to.
+func (h *Hub) listened() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.clients) > 0
+}
+
+// broadcast puts a frame into every client's queue. It is not changed from then on.
+func (h *Hub) broadcast(frame []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		if !c.offer(frame) {
+			h.count.dropped.Add(1)
+		}
+	}
+}
+
+// feed is the feed with a publisher id, or nil.
+func (h *Hub) feed(id uint64) *Feed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.feeds[id]
+}
+
+func (h *Hub) forget(f *Feed) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.feeds, f.id)
+	h.gone.Add(f.Stats())
+}
+
+// feedsLocked are the feeds, ordered by owner.
+func (h *Hub) feedsLocked() []*Feed {
+	feeds := make([]*Feed, 0, len(h.feeds))
+	for _, f := range h.feeds {
+		feeds = append(feeds, f)
+	}
+	slices.SortFunc(feeds, func(a, b *Feed) int { return a.owner.Compare(b.owner) })
+	return feeds
+}
+
+// Stats are a hub's gauges and counters since it was made.
+type Stats struct {
+	// Clients is the number of streams that are served now.
+	Clients int `json:"clients"`
+	// Frames and Bytes were written to clients; Dropped are frames that a client's
+	// queue had no room for.
+	Frames  uint64 `json:"frames"`
+	Bytes   uint64 `json:"bytes"`
+	Dropped uint64 `json:"dropped"`
+	// Refused are clients beyond the bound, Cut those that took nothing for too
+	// long.
+	Refused uint64 `json:"refused"`
+	Cut     uint64 `json:"cut"`
+	// Totals are the counters of all feeds, those that have ended included.
+	Totals FeedStats `json:"totals"`
+}
+
+// Stats returns the counters.
+func (h *Hub) Stats() Stats {
+	c := &h.count
+	s := Stats{
+		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Dropped: c.dropped.Load(),
+		Refused: c.refused.Load(), Cut: c.cut.Load(),
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.Clients, s.Totals = len(h.clients), h.gone
+	for _, f := range h.feeds {
+		s.Totals.Add(f.Stats())
+	}
+	return s
+}
+
+// signal fills a channel that has room for one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,249 @@
+package httpfeed
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+var (
+	testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
+	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16}
+	testCard  = kvevent.ModelCard{Endpoint: "http://node-7:8000", Ranks: 2}
+)
+
+// fakeSource is a stream as the consolidator makes it: it calls the feed under its
+// own lock.
+type fakeSource struct {
+	mu     sync.Mutex
+	feed   *Feed
+	last   uint64
+	blocks map[kv.SequenceHash]struct{}
+	health kvevent.Health
+}
+
+func (s *fakeSource) Owner() kv.Owner { return testOwner }
+
+func (s *fakeSource) Status() publisher.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return publisher.Status{LastEventID: s.last, Digest: digest(s.blocks), Blocks: uint64(len(s.blocks)), Health: s.health}
+}
+
+func (s *fakeSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var events []kvevent.RouterEvent
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(s.blocks)), 512) {
+		e := kvevent.RouterEvent{Owner: testOwner, ID: uint64(len(events)) + 1, Kind: kvevent.Stored}
+		for _, h := range part {
+			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+		}
+		events = append(events, e)
+	}
+	return events, s.last, digest(s.blocks)
+}
+
+// store makes one event of the blocks first to first+n-1.
+func (s *fakeSource) store(first, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	e := kvevent.RouterEvent{Owner: testOwner, ID: s.last, Kind: kvevent.Stored}
+	for i := range n {
+		h := kv.SequenceHash(first + i)
+		s.blocks[h] = struct{}{}
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+	}
+	s.feed.Publish([]kvevent.RouterEvent{e})
+}
+
+func digest(blocks map[kv.SequenceHash]struct{}) (sum uint64) {
+	for h := range blocks {
+		sum += kv.Digest(h, kv.TierDevice)
+	}
+	return sum
+}
+
+// served is a hub on a real server.
+type served struct {
+	t      *testing.T
+	hub    *Hub
+	feed   *Feed
+	source *fakeSource
+	server *httptest.Server
+}
+
+func serve(t *testing.T, o Options) *served {
+	t.Helper()
+	hub, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	hub.Register(mux)
+	s := &served{t: t, hub: hub, server: httptest.NewUnstartedServer(mux)}
+	// As the agent's server has them: a stream must outlive both.
+	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond
+	s.server.Start()
+	t.Cleanup(func() {
+		if err := hub.Close(); err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+		s.server.Close()
+	})
+	s.feed, s.source = s.newFeed(0)
+	return s
+}
+
+func (s *served) newFeed(id uint64) (*Feed, *fakeSource) {
+	s.t.Helper()
+	f, err := s.hub.NewFeed(id, testOwner, testMeta, testCard)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	src := &fakeSource{feed: f, blocks: make(map[kv.SequenceHash]struct{}), health: kvevent.HealthExact}
+	if err := f.Attach(src); err != nil {
+		s.t.Fatal(err)
+	}
+	return f, src
+}
+
+// follower reads a stream.
+type follower struct {
+	t       *testing.T
+	body    io.ReadCloser
+	r       *bufio.Reader
+	dropped uint64
+}
+
+// follow begins a stream; path has what follows /v1/events.
+func (s *served) follow(path string) *follower {
+	s.t.Helper()
+	resp, err := http.Get(s.server.URL + "/v1/events" + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != ContentType {
+		s.t.Fatalf("status %d, %v", resp.StatusCode, resp.Header)
+	}
+	f := &follower{t: s.t, body: resp.Body, r: bufio.NewReader(resp.Body)}
+	s.t.Cleanup(func() { f.body.Close() })
+	return f
+}
+
+// next is the next announcement, envelope or load report; nil, nil, nil at the end.
+func (f *follower) next() (*kvevent.Announcement, *kvevent.Envelope, *kvevent.LoadReport) {
+	f.t.Helper()
+	for {
+		kind, body, err := kvevent.ReadStreamFrame(f.r, nil)
+		if errors.Is(err, io.EOF) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		switch kind {
+		case kvevent.StreamAnnouncement:
+			a, err := kvevent.DecodeAnnouncement(body)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return &a, nil, nil
+		case kvevent.StreamEvents:
+			var d kvevent.EnvelopeDecoder
+			e := new(kvevent.Envelope)
+			if err := d.Decode(body, e); err != nil {
+				f.t.Fatal(err)
+			}
+			return nil, e, nil
+		case kvevent.StreamLoad:
+			l, err := kvevent.DecodeLoadReport(body)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return nil, nil, &l
+		case kvevent.StreamHeartbeat:
+			f.dropped = binary.LittleEndian.Uint64(body)
+		default:
+			f.t.Fatalf("frame of kind %d", kind)
+		}
+	}
+}
+
+// announcement skips what comes before one that satisfies ok.
+func (f *follower) announcement(ok func(*kvevent.Announcement) bool) *kvevent.Announcement {
+	f.t.Helper()
+	for {
+		a, e, l := f.next()
+		if a == nil && e == nil && l == nil {
+			f.t.Fatal("the stream ended")
+		}
+		if a != nil && ok(a) {
+			return a
+		}
+	}
+}
+
+func anyAnnouncement(*kvevent.Announcement) bool { return true }
+
+// ask sends a query and puts the chunks of the answer together.
+func (s *served) ask(publisher uint64, q kvevent.QueryRequest) (kvevent.QueryReply, int, error) {
+	s.t.Helper()
+	resp, err := http.Post(fmt.Sprintf("%s/v1/events/query?publisher=%016x", s.server.URL, publisher), "", bytes.NewReader(kvevent.AppendQueryRequest(nil, &q)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		return kvevent.QueryReply{}, 0, fmt.Errorf("status %d: %s", resp.StatusCode, text)
+	}
+	var whole kvevent.QueryReply
+	for chunk := uint32(0); ; chunk++ {
+		kind, body, err := kvevent.ReadStreamFrame(resp.Body, nil)
+		if err != nil || kind != kvevent.StreamReply {
+			return whole, int(chunk), fmt.Errorf("chunk %d: kind %d, %w", chunk, kind, err)
+		}
+		r, err := kvevent.DecodeQueryReply(body)
+		if err != nil || r.Chunk != chunk || r.PublisherID != publisher {
+			s.t.Fatalf("chunk %d: %+v, %v", chunk, r, err)
+		}
+		events := append(whole.Events, r.Events...)
+		whole = r
+		whole.Events = events
+		if r.Final {
+			return whole, int(chunk) + 1, nil
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	pause := time.NewTicker(2 * time.Millisecond)
+	defer pause.Stop()
+	for !condition() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("after 20 s: not %s", what)
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// JetStream says how a stream of the server keeps events and announcements, so
+// that a router can read on where it stopped. The zero value is ready for use.
+// The stream takes what is published to the subjects of the cluster, whoever
+// publishes it: to make it is all that a publisher does. It waits for no
+// acknowledgement, since consumers find what the stream lost as they find what
+// anybody lost, by ids.
+type JetStream struct {
+	// Stream is its name; default kvevent.StreamName of the cluster.
+	Stream string
+	// MaxAge is how long a message is kept, at least 1 s; default 1 h.
+	MaxAge time.Duration
+	// MaxBytes is what is kept at most, at least 1 MiB; the oldest messages go
+	// first. Default 1 GiB.
+	MaxBytes int64
+	// Replicas is on how many servers, 1..5; default 1.
+	Replicas int
+}
+
+const (
+	defaultStreamAge   = time.Hour
+	defaultStreamBytes = 1 << 30
+	minStreamBytes     = 1 << 20
+	maxStreamReplicas  = 5
+	// streamTimeout bounds one try to make the stream, streamRetry the time
+	// between two.
+	streamTimeout = 5 * time.Second
+	firstRetry    = time.Second
+	lastRetry     = 30 * time.Second
+)
+
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// Validate reports the first field that is out of range.
+func (j *JetStream) Validate() error {
+	switch {
+	case j.Stream != "" && !streamName.MatchString(j.Stream):
+		return fmt.Errorf("nats jetstream stream %q: want 1 to 128 of the characters A-Z a-z 0-9 _ -", j.Stream)
+	case j.MaxAge != 0 && j.MaxAge < time.Second:
+		return fmt.Errorf("nats jetstream max age: %v is below 1s", j.MaxAge)
+	case j.MaxBytes != 0 && j.MaxBytes < minStreamBytes:
+		return fmt.Errorf("nats jetstream max bytes: %d is below %d", j.MaxBytes, minStreamBytes)
+	case j.Replicas < 0 || j.Replicas > maxStreamReplicas:
+		return fmt.Errorf("nats jetstream replicas: %d is not in 1..%d", j.Replicas, maxStreamReplicas)
+	}
+	return nil
+}
+
+// streamKeeper makes the stream, at each connection anew: the server may have
+// lost it, or be another one.
+type streamKeeper struct {
+	config   jetstream.StreamConfig
+	log      *zap.Logger
+	check    chan struct{} // room for one
+	ready    atomic.Bool
+	failures atomic.Uint64
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+func newStreamKeeper(cluster string, j JetStream, log *zap.Logger) *streamKeeper {
+	c := jetstream.StreamConfig{
+		Name:        j.Stream,
+		Description: "Blockyard: residency events and announcements of cluster " + cluster,
+		Subjects:    kvevent.StreamSubjects(cluster),
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardOld,
+		Storage:     jetstream.FileStorage,
+		MaxAge:      j.MaxAge,
+		MaxBytes:    j.MaxBytes,
+		Replicas:    max(1, j.Replicas),
+		// Nobody waits for acknowledgements, and ids tell duplicates.
+		NoAck: true,
+	}
+	if c.Name == "" {
+		c.Name = kvevent.StreamName(cluster)
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = defaultStreamAge
+	}
+	// The server refuses a window for duplicates that is longer than the age.
+	c.Duplicates = min(c.MaxAge, 2*time.Minute)
+	if c.MaxBytes == 0 {
+		c.MaxBytes = defaultStreamBytes
+	}
+	return &streamKeeper{config: c, log: log, check: make(chan struct{}, 1), stop: func() {}}
+}
+
+// start keeps the stream until close.
+func (k *streamKeeper) start(conn *nats.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	k.stop = cancel
+	k.running.Go(func() { k.run(ctx, conn) })
+}
+
+func (k *streamKeeper) close() {
+	k.stop()
+	k.running.Wait()
+}
+
+// run tries at each connection, and after a failure again and again.
+func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
+	pause := firstRetry
+	retry := time.NewTimer(pause)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.check:
+			pause = firstRetry
+		case <-retry.C:
+			if k.ready.Load() {
+				continue
+			}
+		}
+		if err := k.ensure(ctx, conn); err != nil && ctx.Err() == nil {
+			k.log.Warn("JetStream does not keep the events yet; trying on", zap.Error(err))
+			retry.Reset(pause)
+			pause = min(2*pause, lastRetry)
+		}
+	}
+}
+
+// ensure makes the stream, or gives one that is there its limits.
+func (k *streamKeeper) ensure(ctx context.Context, conn *nats.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := jetstream.New(conn)
+	if err == nil {
+		_, err = js.CreateOrUpdateStream(ctx, k.config)
+	}
+	k.ready.Store(err == nil)
+	if err != nil {
+		k.failures.Add(1)
+		return fmt.Errorf("nats jetstream stream %s: %w", k.config.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package publisher
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
+)
+
+// NATSOptions say how to reach a NATS server. The zero value is a server on this
+// machine.
+type NATSOptions struct {
+	// URL names the server, or several separated by commas; user and password, or
+	// a token, may be part of it. See kvevent.CheckServers. Default
+	// nats://127.0.0.1:4222.
+	URL string
+	// Auth says how to log in and whom to trust.
+	Auth natsauth.Settings
+	// JetStream has a stream keep what is published; nil: nothing is kept.
+	JetStream *JetStream
+	// Cluster keeps deployments that share a server apart; default "default".
+	Cluster string
+	// Name is the connection's name in the server's monitoring; default "blockyard".
+	Name string
+	// ConnectTimeout is how long ConnectNATS waits for the first connection before
+	// it leaves connecting to the background; default 2 s.
+	ConnectTimeout time.Duration
+	// ReconnectWait is the pause between attempts to connect; default 250 ms.
+	ReconnectWait time.Duration
+	// ReconnectBuffer bounds the bytes that wait for a lost connection to return;
+	// default 1 MiB.
+	ReconnectBuffer int
+	// AnnounceEvery is the period of announcements; default 1 s.
+	AnnounceEvery time.Duration
+	// Log receives connections coming and going; nil: none. Credentials are never
+	// logged.
+	Log *zap.Logger
+}
+
+const (
+	defaultConnectTimeout  = 2 * time.Second
+	defaultReconnectWait   = 250 * time.Millisecond
+	defaultReconnectBuffer = 1 << 20
+	defaultAnnounceEvery   = time.Second
+	// minPayload is the least message limit of a server that one event fits.
+	minPayload = 64 << 10
+	// defaultPayload is assumed until a server has told its limit.
+	defaultPayload = 1 << 20
+	// closeTimeout bounds each wait for the server while closing.
+	closeTimeout = time.Second
+)
+
+// Validate checks the fields; the error names the first bad one and shows no
+// credentials.
+func (o *NATSOptions) Validate() error {
+	if o.Cluster != "" {
+		if err := kvevent.CheckCluster(o.Cluster); err != nil {
+			return fmt.Errorf("nats %w", err)
+		}
+	}
+	if o.URL != "" {
+		if err := kvevent.CheckServers(o.URL); err != nil {
+			return fmt.Errorf("nats %w", err)
+		}
+	}
+	if err := o.Auth.Validate(o.URL); err != nil {
+		return err
+	}
+	if o.JetStream != nil {
+		if err := o.JetStream.Validate(); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"connect timeout", int64(o.ConnectTimeout)},
+		{"reconnect wait", int64(o.ReconnectWait)},
+		{"reconnect buffer", int64(o.ReconnectBuffer)},
+		{"announce period", int64(o.AnnounceEvery)},
+	} {
+		if f.v < 0 {
+			return fmt.Errorf("nats %s: %d is negative", f.name, f.v)
+		}
+	}
+	return nil
+}
+
+func (o *NATSOptions) setDefaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.ConnectTimeout, defaultConnectTimeout)
+	set(&o.ReconnectWait, defaultReconnectWait)
+	set(&o.AnnounceEvery, defaultAnnounceEvery)
+	if o.URL == "" {
+		o.URL = "nats://127.0.0.1:4222"
+	}
+	if o.Cluster == "" {
+		o.Cluster = "default"
+	}
+	if o.Name == "" {
+		o.Name = "blockyard"
+	}
+	if o.ReconnectBuffer == 0 {
+		o.ReconnectBuffer = defaultReconnectBuffer
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+}

@@ -1,0 +1,110 @@
+package zmqsink
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+const (
+	defaultBuffer          = 10000
+	defaultHWM             = 10000
+	defaultReannounceEvery = time.Second
+	// replayOffset is from the PUB port to the ROUTER port, unless somebody says. The
+	// ports next to the PUB port are those of the engine's other ranks.
+	replayOffset = 1000
+	maxBuffer    = 1 << 20
+	maxPort      = 65535
+)
+
+// Options are what a Sink is made of.
+type Options struct {
+	// Bind is where subscribers connect: tcp://HOST:PORT, where HOST is an address or
+	// * for all, and PORT is 0 or * for any that is free; or ipc://PATH.
+	Bind string
+	// ReplayBind is where replays are asked for; empty means Bind's port plus 1000, or
+	// Bind's path plus "-replay". It must differ from Bind, and from what the engine's
+	// other ranks bind.
+	ReplayBind string
+	// Worker is who the blocks belong to; its rank is in every batch.
+	Worker kv.Worker
+	// BlockSize is the worker's, in tokens.
+	BlockSize uint32
+	// Topic is the first frame of every batch; may be empty.
+	Topic string
+	// Buffer is how many batches are held for replays, up to 64 MiB of them; 0 means
+	// 10,000.
+	Buffer int
+	// HWM is how many batches may wait for a slow subscriber; 0 means 10,000.
+	HWM int
+	// ReannounceEvery is the least time between two announcements of the whole state;
+	// 0 means a second.
+	ReannounceEvery time.Duration
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// complete fills in the defaults and checks the rest.
+func (o Options) complete() (Options, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Buffer == 0 {
+		o.Buffer = defaultBuffer
+	}
+	if o.HWM == 0 {
+		o.HWM = defaultHWM
+	}
+	if o.ReannounceEvery == 0 {
+		o.ReannounceEvery = defaultReannounceEvery
+	}
+	switch {
+	case o.Buffer < 1 || o.Buffer > maxBuffer:
+		return o, fmt.Errorf("buffer %d: want 1 to %d batches", o.Buffer, maxBuffer)
+	case o.HWM < 1 || o.HWM > maxBuffer:
+		return o, fmt.Errorf("hwm %d: want 1 to %d batches", o.HWM, maxBuffer)
+	case o.ReannounceEvery < 0:
+		return o, fmt.Errorf("reannounce every %s: want more than 0", o.ReannounceEvery)
+	case o.BlockSize == 0:
+		return o, fmt.Errorf("block size 0: want at least 1 token")
+	}
+	if o.ReplayBind == "" {
+		var err error
+		if o.ReplayBind, err = replayOf(o.Bind); err != nil {
+			return o, err
+		}
+	}
+	if o.ReplayBind == o.Bind && !isEphemeral(o.Bind) {
+		return o, fmt.Errorf("replay bind %q: want another address than bind", o.ReplayBind)
+	}
+	return o, nil
+}
+
+// replayOf is the replay endpoint that goes with bind.
+func replayOf(bind string) (string, error) {
+	if strings.HasPrefix(bind, "ipc://") {
+		return bind + "-replay", nil
+	}
+	colon := strings.LastIndexByte(bind, ':')
+	if !strings.HasPrefix(bind, "tcp://") || colon < len("tcp://") {
+		return "", fmt.Errorf("bind %q: want tcp://HOST:PORT or ipc://PATH", bind)
+	}
+	if isEphemeral(bind) {
+		return bind, nil
+	}
+	port, err := strconv.Atoi(bind[colon+1:])
+	if err != nil || port < 1 || port+replayOffset > maxPort {
+		return "", fmt.Errorf("bind %q: want a port from 1 to %d, or a replay bind besides", bind, maxPort-replayOffset)
+	}
+	return bind[:colon+1] + strconv.Itoa(port+replayOffset), nil
+}
+
+// isEphemeral says that bind leaves the port to the system.
+func isEphemeral(bind string) bool {
+	return strings.HasPrefix(bind, "tcp://") && (strings.HasSuffix(bind, ":0") || strings.HasSuffix(bind, ":*"))
+}

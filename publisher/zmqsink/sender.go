@@ -1,0 +1,217 @@
+package zmqsink
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// replayEnd is the number of the message that ends a replay: -1 as vLLM packs it.
+const replayEnd = ^uint64(0)
+
+// sender is the sending goroutine and what belongs to it alone.
+type sender struct {
+	sink    *Sink
+	sockets *sockets
+	count   *counters
+	speaker speaker
+	history history
+	work    queue
+	payload []byte
+	// applied is the id of the last event that was said, or is in the state that was.
+	applied uint64
+	// due: the whole state has to be said, as soon as it may be. gap: events are of no
+	// use until then.
+	due, gap  bool
+	lastState time.Time
+}
+
+func newSender(s *Sink, tokens Tokens) *sender {
+	n := &sender{sink: s, sockets: s.sockets, count: &s.count, history: newHistory(s.opt.Buffer)}
+	n.speaker = speaker{
+		rank: s.opt.Worker.Rank, blockSize: s.opt.BlockSize, tokens: tokens, count: n.count,
+		send: n.sendBatch, told: make(map[kv.SequenceHash]tiers),
+	}
+	return n
+}
+
+// run sends and answers until the sink is closed.
+func (n *sender) run() {
+	defer close(n.sink.ended)
+	for {
+		found, err := n.sockets.wait(n.wake())
+		if err != nil {
+			// libzmq itself is broken: nothing can be sent any more.
+			n.count.sendErrors.Add(1)
+			n.sink.opt.Log.Error("the event sink cannot go on", zap.Stringer("owner", n.sink.owner), zap.Error(err))
+			n.sink.end()
+			return
+		}
+		if found.replay {
+			n.answerReplays()
+		}
+		if found.subscription {
+			n.readSubscriptions()
+		}
+		if n.sendQueued() {
+			return
+		}
+		if n.due && !time.Now().Before(n.earliest()) {
+			n.sayState()
+		}
+	}
+}
+
+// wake is until when to wait for something to happen; zero is for ever.
+func (n *sender) wake() time.Time {
+	if !n.due {
+		return time.Time{}
+	}
+	return n.earliest()
+}
+
+// earliest is when the whole state may be said next.
+func (n *sender) earliest() time.Time { return n.lastState.Add(n.sink.opt.ReannounceEvery) }
+
+// sendQueued says what was queued, and reports whether the sink is closing.
+func (n *sender) sendQueued() (closing bool) {
+	sayState, closing := n.sink.takeQueue(&n.work)
+	n.due = n.due || sayState
+	for i := range n.work.items {
+		it := &n.work.items[i]
+		switch {
+		case it.lost:
+			n.speaker.flush()
+			n.numbered(nil)
+		case it.payload != nil:
+			n.speaker.flush()
+			n.count.raw.Add(1)
+			n.sendPayload(it.payload)
+		default:
+			e := n.work.event(it)
+			n.apply(&e)
+		}
+	}
+	n.speaker.flush()
+	n.work.reset()
+	return closing
+}
+
+// apply says an event, unless it is in the state that was said already or others are
+// missing before it.
+func (n *sender) apply(e *kvevent.RouterEvent) {
+	switch {
+	case n.gap:
+		n.count.dropped.Add(1)
+	case e.ID <= n.applied:
+	case e.ID > n.applied+1:
+		n.count.gaps.Add(1)
+		n.count.dropped.Add(1)
+		n.gap, n.due = true, true
+	default:
+		n.applied = e.ID
+		n.speaker.apply(e)
+	}
+}
+
+// sayState says that nothing is left, and then everything that there is.
+func (n *sender) sayState() {
+	n.due, n.gap = false, false
+	n.lastState = time.Now()
+	n.sink.beginState()
+	events, last, _ := n.sink.src.Snapshot()
+	n.applied = last
+	n.speaker.clear()
+	for i := range events {
+		n.speaker.apply(&events[i])
+	}
+	n.speaker.flush()
+	n.count.reannounced.Add(1)
+}
+
+func (n *sender) sendBatch(b *kvevent.EngineBatch) {
+	n.payload = kvevent.AppendEngineBatch(n.payload[:0], b)
+	n.sendPayload(bytes.Clone(n.payload))
+}
+
+// sendPayload sends a payload under the next number and keeps it for replays.
+func (n *sender) sendPayload(payload []byte) {
+	seq := n.numbered(payload)
+	if err := n.sockets.publish([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload); err != nil {
+		// Subscribers see by the numbers that a batch is missing.
+		n.count.sendErrors.Add(1)
+		return
+	}
+	n.count.batches.Add(1)
+	n.count.bytes.Add(uint64(len(payload)))
+}
+
+// numbered gives a payload the next number; nil is a payload that was lost.
+func (n *sender) numbered(payload []byte) (seq uint64) {
+	seq = n.history.next
+	n.history.add(payload)
+	n.count.next.Store(n.history.next)
+	return seq
+}
+
+// readSubscriptions reads who came and who left: 1 or 0, and a prefix of topics.
+func (n *sender) readSubscriptions() {
+	for {
+		parts, ok := n.sockets.receive(n.sockets.pub)
+		if !ok {
+			return
+		}
+		if len(parts) != 1 || len(parts[0]) == 0 || !bytes.HasPrefix([]byte(n.sink.opt.Topic), parts[0][1:]) {
+			continue // what others say here, or of topics that are not ours, is nothing to us
+		}
+		switch parts[0][0] {
+		case 0:
+			if n.count.subscribers.Load() > 0 {
+				n.count.subscribers.Add(^uint64(0))
+			}
+		case 1:
+			n.count.subscriptions.Add(1)
+			n.count.subscribers.Add(1)
+			n.due = n.sink.src != nil
+		}
+	}
+}
+
+// answerReplays answers every request that has arrived. Anything that is no request is
+// ignored, as vLLM ignores it. A start before what is held gets what there is: the
+// asker sees it by the first number.
+func (n *sender) answerReplays() {
+	for {
+		parts, ok := n.sockets.receive(n.sockets.router)
+		if !ok {
+			return
+		}
+		if len(parts) != 3 || len(parts[1]) != 0 || len(parts[2]) != 8 {
+			n.count.badRequests.Add(1)
+			continue
+		}
+		n.count.replays.Add(1)
+		n.replay(parts[0], binary.BigEndian.Uint64(parts[2]))
+	}
+}
+
+func (n *sender) replay(peer []byte, start uint64) {
+	for seq, payload := range n.history.from(start) {
+		if err := n.sockets.reply(peer, nil, []byte(n.sink.opt.Topic), sequenceFrame(seq), payload); err != nil {
+			n.count.sendErrors.Add(1)
+			return
+		}
+		n.count.replayed.Add(1)
+	}
+	if err := n.sockets.reply(peer, nil, nil, sequenceFrame(replayEnd), nil); err != nil {
+		n.count.sendErrors.Add(1)
+	}
+}
+
+// sequenceFrame is a batch's number on the wire.
+func sequenceFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }

@@ -1,0 +1,161 @@
+package zmqsink
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+)
+
+const (
+	// maxRequestBytes bounds what a peer may send: subscriptions and replay requests.
+	maxRequestBytes = 4096
+	// linger is how long batches may take to leave after Close.
+	linger = time.Second
+	// wakeEndpoint connects ring to the goroutine, inside one context.
+	wakeEndpoint = "inproc://wake"
+)
+
+// sockets are a sink's, in a context of their own. They belong to the sending
+// goroutine, but for alarm, which is used under the sink's lock.
+type sockets struct {
+	ctx                      *zmq.Context
+	pub, router, wake, alarm *zmq.Socket
+	poller                   *zmq.Poller
+	endpoint, replayEndpoint string
+}
+
+func openSockets(o *Options) (*sockets, error) {
+	ctx, err := zmq.NewContext()
+	if err != nil {
+		return nil, fmt.Errorf("zmq context: %w", err)
+	}
+	ctx.SetRetryAfterEINTR(true)
+	s := &sockets{ctx: ctx}
+	if err := s.open(o); err != nil {
+		s.close()
+		return nil, err
+	}
+	s.poller = zmq.NewPoller()
+	for _, k := range []*zmq.Socket{s.wake, s.pub, s.router} {
+		s.poller.Add(k, zmq.POLLIN)
+	}
+	return s, nil
+}
+
+func (s *sockets) open(o *Options) (err error) {
+	if s.wake, err = s.ctx.NewSocket(zmq.PAIR); err != nil {
+		return fmt.Errorf("wake-up sockets: %w", err)
+	}
+	if s.alarm, err = s.ctx.NewSocket(zmq.PAIR); err != nil {
+		return fmt.Errorf("wake-up sockets: %w", err)
+	}
+	if err = errors.Join(s.wake.Bind(wakeEndpoint), s.alarm.SetLinger(0), s.alarm.Connect(wakeEndpoint)); err != nil {
+		return fmt.Errorf("wake-up sockets: %w", err)
+	}
+	// An XPUB is a PUB that tells who subscribes; verbose, so that it tells of the
+	// second subscriber to a topic too, and of each that leaves.
+	if s.pub, err = s.ctx.NewSocket(zmq.XPUB); err != nil {
+		return fmt.Errorf("events socket: %w", err)
+	}
+	err = errors.Join(s.pub.SetXpubVerboser(1), s.pub.SetSndhwm(o.HWM))
+	if s.endpoint, err = bind(s.pub, o.Bind, err); err != nil {
+		return err
+	}
+	if s.router, err = s.ctx.NewSocket(zmq.ROUTER); err != nil {
+		return fmt.Errorf("replay socket: %w", err)
+	}
+	// A replay may fill a peer's whole queue at once; ROUTER would drop the rest.
+	s.replayEndpoint, err = bind(s.router, o.ReplayBind, s.router.SetSndhwm(o.Buffer+1))
+	return err
+}
+
+// bind sets what both sockets have in common, if err is nil, and returns the endpoint
+// that was bound.
+func bind(s *zmq.Socket, endpoint string, err error) (string, error) {
+	err = errors.Join(err, s.SetLinger(linger), s.SetMaxmsgsize(maxRequestBytes), s.SetTcpKeepalive(1))
+	if err != nil {
+		return "", fmt.Errorf("endpoint %q: %w", endpoint, err)
+	}
+	if err := s.Bind(endpoint); err != nil {
+		return "", fmt.Errorf("bind %q: %w", endpoint, err)
+	}
+	return s.GetLastEndpoint()
+}
+
+// found is what wait found.
+type found struct{ subscription, replay bool }
+
+// wait blocks until something arrives, ring is called, or until comes; a zero until is
+// never.
+func (s *sockets) wait(until time.Time) (found, error) {
+	timeout := time.Duration(-1)
+	if !until.IsZero() {
+		// libzmq counts in milliseconds; rounding down would spin.
+		timeout = max(0, time.Until(until).Truncate(time.Millisecond)+time.Millisecond)
+	}
+	polled, err := s.poller.Poll(timeout)
+	if err != nil {
+		return found{}, fmt.Errorf("zmq poll: %w", err)
+	}
+	var f found
+	for _, p := range polled {
+		switch p.Socket {
+		case s.wake:
+			s.drainAlarms()
+		case s.pub:
+			f.subscription = true
+		case s.router:
+			f.replay = true
+		}
+	}
+	return f, nil
+}
+
+// ring makes wait return. An alarm that finds the pair full is not lost: one that wait
+// has not seen yet is in it.
+func (s *sockets) ring() { _, _ = s.alarm.SendBytes(nil, zmq.DONTWAIT) }
+
+func (s *sockets) drainAlarms() {
+	for {
+		if _, err := s.wake.RecvBytes(zmq.DONTWAIT); err != nil {
+			return
+		}
+	}
+}
+
+// receive takes one message, if there is one.
+func (s *sockets) receive(from *zmq.Socket) (parts [][]byte, ok bool) {
+	parts, err := from.RecvMessageBytes(zmq.DONTWAIT)
+	return parts, err == nil
+}
+
+func (s *sockets) publish(parts ...[]byte) error { return send(s.pub, parts) }
+
+// reply sends to the peer whose identity is the first part. ROUTER drops what is for
+// a peer that has gone.
+func (s *sockets) reply(parts ...[]byte) error { return send(s.router, parts) }
+
+func send(to *zmq.Socket, parts [][]byte) error {
+	for i, p := range parts {
+		flags := zmq.DONTWAIT
+		if i < len(parts)-1 {
+			flags |= zmq.SNDMORE
+		}
+		if _, err := to.SendBytes(p, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close waits for batches on their way to leave, for at most as long as they linger.
+func (s *sockets) close() {
+	for _, k := range []*zmq.Socket{s.pub, s.router, s.wake, s.alarm} {
+		if k != nil {
+			_ = k.Close() // it fails only for a socket that is closed
+		}
+	}
+	_ = s.ctx.Term()
+}

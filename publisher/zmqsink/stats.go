@@ -1,0 +1,75 @@
+package zmqsink
+
+import "sync/atomic"
+
+// Stats are a Sink's counters since it was made, and what it is at now.
+type Stats struct {
+	// Batches, Events and Blocks are what was sent, Bytes its payload. Raw are the
+	// batches among them that are an engine's own; their events are not counted.
+	Batches uint64 `json:"batches"`
+	Events  uint64 `json:"events"`
+	Blocks  uint64 `json:"blocks"`
+	Bytes   uint64 `json:"bytes"`
+	Raw     uint64 `json:"raw"`
+	// Subscriptions are those that came, Subscribers those that are there now.
+	Subscriptions uint64 `json:"subscriptions"`
+	Subscribers   uint64 `json:"subscribers"`
+	// Reannounced counts how often the whole state was said again, Overflows how often
+	// the queue was full, Gaps how often events were missing in what the source sent.
+	Reannounced uint64 `json:"reannounced"`
+	Overflows   uint64 `json:"overflows"`
+	Gaps        uint64 `json:"gaps"`
+	// Dropped are events that were not sent because the whole state was about to be
+	// said again; DroppedRaw are payloads that were lost; a gap in the numbers shows
+	// where.
+	Dropped    uint64 `json:"dropped"`
+	DroppedRaw uint64 `json:"dropped_raw"`
+	// UnknownTokens are blocks left out because their tokens are not known or are not
+	// those of a whole block, Orphans those left out because the block before them was
+	// not said, and IgnoredRemoves removals of blocks that were not said.
+	UnknownTokens  uint64 `json:"unknown_tokens"`
+	Orphans        uint64 `json:"orphans"`
+	IgnoredRemoves uint64 `json:"ignored_removes"`
+	// Foreign are events of another owner, AfterClose events and payloads that came
+	// too late; neither are sent.
+	Foreign    uint64 `json:"foreign"`
+	AfterClose uint64 `json:"after_close"`
+	// Replays are requests answered, Replayed the batches in the answers, BadRequests
+	// messages that are no request.
+	Replays     uint64 `json:"replays"`
+	Replayed    uint64 `json:"replayed"`
+	BadRequests uint64 `json:"bad_requests"`
+	// SendErrors are messages that libzmq refused.
+	SendErrors uint64 `json:"send_errors"`
+	// Said is how many blocks the subscribers were told of and hold now, Next the
+	// number of the next batch.
+	Said uint64 `json:"said"`
+	Next uint64 `json:"next"`
+}
+
+// counters are Stats while they count.
+type counters struct {
+	batches, events, blocks, bytes, raw    atomic.Uint64
+	subscriptions, subscribers             atomic.Uint64
+	reannounced, overflows, gaps           atomic.Uint64
+	dropped, droppedRaw                    atomic.Uint64
+	unknownTokens, orphans, ignoredRemoves atomic.Uint64
+	foreign, afterClose                    atomic.Uint64
+	replays, replayed, badRequests         atomic.Uint64
+	sendErrors, said, next                 atomic.Uint64
+}
+
+// Stats returns the counters.
+func (s *Sink) Stats() Stats {
+	c := &s.count
+	return Stats{
+		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), Raw: c.raw.Load(),
+		Subscriptions: c.subscriptions.Load(), Subscribers: c.subscribers.Load(),
+		Reannounced: c.reannounced.Load(), Overflows: c.overflows.Load(), Gaps: c.gaps.Load(),
+		Dropped: c.dropped.Load(), DroppedRaw: c.droppedRaw.Load(),
+		UnknownTokens: c.unknownTokens.Load(), Orphans: c.orphans.Load(), IgnoredRemoves: c.ignoredRemoves.Load(),
+		Foreign: c.foreign.Load(), AfterClose: c.afterClose.Load(),
+		Replays: c.replays.Load(), Replayed: c.replayed.Load(), BadRequests: c.badRequests.Load(),
+		SendErrors: c.sendErrors.Load(), Said: c.said.Load(), Next: c.next.Load(),
+	}
+}

@@ -1,0 +1,65 @@
+package dynamo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Plane is a connection to Dynamo's event plane; *router.NATS is one.
+type Plane interface {
+	// Subscribe delivers the bodies of a subject's messages in order until stop
+	// is called, after which messages may be abandoned. A receiver that is slow
+	// loses messages.
+	Subscribe(subject string, messages chan<- []byte) (stop func(), err error)
+	// Connections is how many connections were made so far: when it has grown,
+	// messages may have been lost. Connected is whether there is one now.
+	Connections() uint64
+	Connected() bool
+}
+
+// Options say which workers to follow.
+type Options struct {
+	// Directory is that of Dynamo's file discovery backend, DYN_FILE_KV.
+	Directory string
+	// Endpoint is what the workers serve.
+	Endpoint Endpoint
+	// PollEvery is how often the directory is read; 0 means 500 ms.
+	PollEvery time.Duration
+	// MaxRanks bounds the ranks that are followed, 0 means 4,096; MaxBlocks the
+	// blocks of all of them, about 150 bytes each, 0 means 1<<24.
+	MaxRanks, MaxBlocks int
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	switch {
+	case o.Directory == "":
+		return errors.New("dynamo discovery directory: must not be empty")
+	case o.Endpoint.Namespace == "" || o.Endpoint.Component == "" || o.Endpoint.Name == "":
+		return fmt.Errorf("dynamo endpoint %q: namespace, component or name is empty", o.Endpoint)
+	case o.PollEvery < 0 || o.MaxRanks < 0 || o.MaxBlocks < 0:
+		return fmt.Errorf("dynamo poll %v, max ranks %d, max blocks %d: one is negative", o.PollEvery, o.MaxRanks, o.MaxBlocks)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.PollEvery == 0 {
+		o.PollEvery = 500 * time.Millisecond
+	}
+	if o.MaxRanks == 0 {
+		o.MaxRanks = 1 << 12
+	}
+	if o.MaxBlocks == 0 {
+		o.MaxBlocks = 1 << 24
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}

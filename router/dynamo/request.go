@@ -1,0 +1,217 @@
+package dynamo
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Bounds of one request.
+const (
+	dialTimeout   = 3 * time.Second
+	answerTimeout = 30 * time.Second
+	maxAnswer     = 1 << 28 // bytes of one message of an answer
+	maxRefusal    = 1 << 12 // bytes of an acknowledgement
+	maxCallers    = 8       // connections to the return address
+)
+
+// ask sends a query to a recovery target over Dynamo's TCP request plane. The
+// target acknowledges on our connection and answers on one that it makes to an
+// address given in the request. That address is the one by which we reached it,
+// with a port that is open for as long as the answer takes.
+func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", t.address)
+	if err != nil {
+		return nil, fmt.Errorf("recovery target %s: %w", t, err)
+	}
+	defer conn.Close()
+	local, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		return nil, fmt.Errorf("recovery target %s: %w", t, err)
+	}
+	back, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(local, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("recovery target %s: return address: %w", t, err)
+	}
+	defer back.Close()
+	// Closing is what ends a read or an accept when ctx does.
+	stop := context.AfterFunc(ctx, func() {
+		conn.Close()
+		back.Close()
+	})
+	defer stop()
+	subject := rand.Text()
+	frame, err := requestFrame(t.path, back.Addr().String(), subject, kvevent.AppendDynamoQuery(nil, q))
+	if err == nil {
+		_, err = conn.Write(frame)
+	}
+	if err == nil {
+		err = acknowledgement(conn)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("recovery target %s: %w", t, errors.Join(err, ctx.Err()))
+	}
+	a, err := takeCall(ctx, back, subject)
+	if err != nil {
+		return nil, fmt.Errorf("recovery target %s: answer: %w", t, errors.Join(err, ctx.Err()))
+	}
+	return a, nil
+}
+
+// requestFrame is path, headers and payload with their lengths; the payload is a
+// two-part message of a control header and the query.
+func requestFrame(path, back, subject string, query []byte) ([]byte, error) {
+	id := rand.Text()
+	headers, err := json.Marshal(map[string]string{
+		"x-frontend-send-ts-ns": strconv.FormatInt(time.Now().UnixNano(), 10),
+		"x-endpoint-path":       path,
+		"request-id":            id,
+	})
+	if err != nil {
+		return nil, err
+	}
+	info, err := json.Marshal(map[string]string{"address": back, "subject": subject, "context": id, "stream_type": "response"})
+	if err != nil {
+		return nil, err
+	}
+	control, err := json.Marshal(map[string]any{
+		"id": id, "request_type": "single_in", "response_type": "many_out", "payload_codec": "msgpack",
+		"connection_info": map[string]string{"transport": "tcp_server", "info": string(info)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(path) > 1<<12 {
+		return nil, fmt.Errorf("path: %d bytes are more than %d", len(path), 1<<12)
+	}
+	payload := appendTwoPart(nil, control, query)
+	b := binary.BigEndian.AppendUint16(nil, uint16(len(path)))
+	b = append(b, path...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(headers)))
+	b = append(b, headers...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
+	return append(b, payload...), nil
+}
+
+// appendTwoPart appends a message of header and body with their lengths and a
+// checksum, which is 0 for none.
+func appendTwoPart(dst, header, body []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(len(header)))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(len(body)))
+	dst = binary.BigEndian.AppendUint64(dst, 0)
+	return append(append(dst, header...), body...)
+}
+
+// readTwoPart reads what appendTwoPart writes.
+func readTwoPart(r io.Reader) (header, body []byte, err error) {
+	var sizes [24]byte
+	if _, err := io.ReadFull(r, sizes[:]); err != nil {
+		return nil, nil, err
+	}
+	h, b := binary.BigEndian.Uint64(sizes[:]), binary.BigEndian.Uint64(sizes[8:])
+	if h > maxAnswer || b > maxAnswer || h+b > maxAnswer {
+		return nil, nil, fmt.Errorf("message of %d and %d bytes: more than %d", h, b, maxAnswer)
+	}
+	// What is announced need not come: memory grows with what has come.
+	both, err := io.ReadAll(io.LimitReader(r, int64(h+b)))
+	if err == nil && uint64(len(both)) < h+b {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return both[:h], both[h:], nil
+}
+
+// acknowledgement reads a length and as much text, which says why the request
+// is refused.
+func acknowledgement(r io.Reader) error {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return fmt.Errorf("acknowledgement: %w", err)
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n == 0 {
+		return nil
+	}
+	text := make([]byte, min(n, maxRefusal))
+	if _, err := io.ReadFull(r, text); err != nil {
+		return fmt.Errorf("acknowledgement: %w", err)
+	}
+	return fmt.Errorf("refused: %q", text)
+}
+
+// errStranger is a connection to the return address that is not the answer.
+var errStranger = errors.New("not the answer's connection")
+
+// takeCall waits for the target's connection and reads the answer from it.
+func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.QueryReply, error) {
+	for range maxCallers {
+		conn, err := back.Accept()
+		if err != nil {
+			return nil, err
+		}
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		a, err := readAnswer(conn, subject)
+		stop()
+		conn.Close()
+		if !errors.Is(err, errStranger) {
+			return a, err
+		}
+	}
+	return nil, fmt.Errorf("%d connections: %w", maxCallers, errStranger)
+}
+
+// readAnswer reads the caller's name, the prologue and the answer's messages.
+func readAnswer(r io.Reader, subject string) (*kvevent.QueryReply, error) {
+	header, _, err := readTwoPart(r)
+	var caller struct {
+		Subject string `json:"subject"`
+	}
+	if err != nil || json.Unmarshal(header, &caller) != nil || caller.Subject != subject {
+		return nil, errStranger
+	}
+	header, _, err = readTwoPart(r)
+	if err != nil {
+		return nil, fmt.Errorf("prologue: %w", err)
+	}
+	var prologue struct {
+		Error *string `json:"error"`
+	}
+	if err := json.Unmarshal(header, &prologue); err != nil {
+		return nil, fmt.Errorf("prologue: %w", err)
+	}
+	if prologue.Error != nil {
+		return nil, fmt.Errorf("refused: %.1024q", *prologue.Error)
+	}
+	for {
+		header, body, err := readTwoPart(r)
+		if err != nil {
+			return nil, err
+		}
+		if len(body) == 0 {
+			return nil, fmt.Errorf("control message %.256q before an answer", header)
+		}
+		item, err := kvevent.DecodeDynamoItem(body)
+		if err != nil {
+			return nil, err
+		}
+		if item.Reply != nil {
+			return item.Reply, nil
+		}
+		if item.Final {
+			return nil, errors.New("the stream ended without an answer")
+		}
+	}
+}

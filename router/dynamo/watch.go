@@ -1,0 +1,152 @@
+package dynamo
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Bounds of the discovery directory. Owners touch their files every three to
+// four seconds, and Dynamo deletes one that is not touched for ten.
+const (
+	maxRecords     = 1 << 14
+	maxRecordBytes = 1 << 20
+	staleAfter     = 12 * time.Second
+)
+
+// view is what the discovery directory says about an endpoint.
+type view struct {
+	cards   map[kv.WorkerID]card
+	origins map[kv.Worker][]origin
+	// bad are the files that could not be used, with the reason, in order.
+	bad []string
+}
+
+// record is a file that was read.
+type record struct {
+	info os.FileInfo
+	// touched is when the file was first seen as it is, by our own clock.
+	touched time.Time
+	card    *card
+	origin  *origin
+	err     error
+}
+
+// watcher reads the discovery directory of one endpoint. It is for one
+// goroutine.
+type watcher struct {
+	dir      string
+	endpoint Endpoint
+	records  map[string]*record // by path
+}
+
+func newWatcher(dir string, e Endpoint) *watcher {
+	return &watcher{dir: dir, endpoint: e, records: make(map[string]*record)}
+}
+
+// scan reads what has changed. On an error the former view still holds.
+func (w *watcher) scan(now time.Time) (view, error) {
+	seen := make(map[string]*record)
+	for _, bucket := range []struct{ name, prefix string }{
+		{"mdc", w.endpoint.cardPrefix()},
+		{"event_sources", w.endpoint.sourcePrefix()},
+	} {
+		if err := w.bucket(seen, filepath.Join(w.dir, "v1", bucket.name), bucket.prefix, now); err != nil {
+			return view{}, err
+		}
+	}
+	w.records = seen
+	return w.view(now), nil
+}
+
+// bucket notes the files of a directory whose names are prefix and an id. A
+// directory that is not there is empty: its first owner makes it.
+func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("discovery: %w", err)
+	}
+	for _, e := range entries {
+		id, ok := strings.CutPrefix(e.Name(), prefix)
+		if !ok || id == "" || strings.Trim(id, "0123456789abcdef") != "" {
+			continue
+		}
+		if len(seen) == maxRecords {
+			return fmt.Errorf("discovery: %s: more than %d records", dir, maxRecords)
+		}
+		path := filepath.Join(dir, e.Name())
+		if r := w.read(path, now); r != nil {
+			seen[path] = r
+		}
+	}
+	return nil
+}
+
+// read is the record at path, as it was if the file has not changed, or nil if
+// it has gone.
+func (w *watcher) read(path string, now time.Time) *record {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	old := w.records[path]
+	if err != nil {
+		return &record{touched: now, err: err}
+	}
+	if old != nil && old.info != nil && os.SameFile(old.info, info) &&
+		old.info.ModTime().Equal(info.ModTime()) && old.info.Size() == info.Size() {
+		return old
+	}
+	r := &record{info: info, touched: now}
+	if info.Size() > maxRecordBytes || !info.Mode().IsRegular() {
+		r.err = fmt.Errorf("not a regular file of at most %d bytes", maxRecordBytes)
+		return r
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if r.err = err; err == nil {
+		r.decode(filepath.Base(filepath.Dir(path)), data, w.endpoint)
+	}
+	return r
+}
+
+func (r *record) decode(bucket string, data []byte, e Endpoint) {
+	if bucket == "mdc" {
+		c, err := decodeCard(data, e)
+		r.card, r.err = &c, err
+		return
+	}
+	o, err := decodeOrigin(data, e)
+	r.origin, r.err = &o, err
+}
+
+// view puts the live records together, in the order of their paths.
+func (w *watcher) view(now time.Time) view {
+	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
+	for _, path := range slices.Sorted(maps.Keys(w.records)) {
+		switch r := w.records[path]; {
+		case now.Sub(r.touched) > staleAfter:
+		case r.err != nil:
+			v.bad = append(v.bad, fmt.Sprintf("%s: %v", filepath.Base(path), r.err))
+		case r.card != nil:
+			v.cards[r.card.worker] = *r.card
+		case r.origin != nil:
+			v.origins[r.origin.worker] = append(v.origins[r.origin.worker], *r.origin)
+		}
+	}
+	for _, all := range v.origins {
+		slices.SortFunc(all, func(a, b origin) int { return cmp.Compare(a.publisher, b.publisher) })
+	}
+	return v
+}

@@ -1,0 +1,377 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
+)
+
+func testImages() []feedImage {
+	var images []feedImage
+	for i := range 3 {
+		f := feedImage{cursor: uint64(100 + i), announcement: newTestPublisher(uint64(11+i), workerOwner(uint64(i+1)), 7).meta}
+		for h := range 20000 * i {
+			f.blocks = append(f.blocks, index.OwnedBlock{Hash: kv.SequenceHash(h * 7919), Tiers: kv.TierMask(1 + h%15)})
+		}
+		images = append(images, f)
+	}
+	return images
+}
+
+func encodeSnapshot(t testing.TB, position uint64, images []feedImage) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := newSnapshotWriter(&out, position)
+	for i := range images {
+		err = errors.Join(err, w.add(&images[i]))
+	}
+	if err = errors.Join(err, w.finish()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func readSnapshot(r io.Reader) (images []feedImage, position uint64, err error) {
+	s, err := newSnapshotReader(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	for {
+		f, err := s.next()
+		if errors.Is(err, io.EOF) {
+			return images, s.position, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		images = append(images, *f)
+	}
+}
+
+func TestSnapshotIsReadAsItWasWritten(t *testing.T) {
+	want := testImages()
+	got, position, err := readSnapshot(bytes.NewReader(encodeSnapshot(t, 42, want)))
+	if err != nil || position != 42 || len(got) != len(want) {
+		t.Fatalf("%d feeds at %d, %v", len(got), position, err)
+	}
+	for i := range want {
+		if got[i].announcement != want[i].announcement || got[i].cursor != want[i].cursor || !slices.Equal(got[i].blocks, want[i].blocks) {
+			t.Errorf("feed %d is not the one that was written", i)
+		}
+	}
+}
+
+// TestDamagedSnapshotsAreRefused: neither a flipped bit nor a missing end passes.
+func TestDamagedSnapshotsAreRefused(t *testing.T) {
+	images := testImages()[:2]
+	images[1].blocks = images[1].blocks[:50]
+	data := encodeSnapshot(t, 42, images)
+	for n := range data {
+		if _, _, err := readSnapshot(bytes.NewReader(data[:n])); err == nil {
+			t.Fatalf("the first %d of %d bytes were accepted", n, len(data))
+		}
+		bad := bytes.Clone(data)
+		bad[n] ^= 1 << (n % 8)
+		if _, _, err := readSnapshot(bytes.NewReader(bad)); err == nil {
+			t.Fatalf("byte %d of %d may be changed", n, len(data))
+		}
+	}
+}
+
+func FuzzSnapshot(f *testing.F) {
+	images := testImages()[:2]
+	images[1].blocks = images[1].blocks[:5]
+	f.Add(encodeSnapshot(f, 42, images))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		images, _, err := readSnapshot(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		for i := range images {
+			images[i].events()
+		}
+	})
+}
+
+// memoryStore is a SnapshotStore.
+type memoryStore struct {
+	mu   sync.Mutex
+	data []byte
+	fail error
+}
+
+func (m *memoryStore) SaveSnapshot(_ context.Context, write func(io.Writer) error) error {
+	var out bytes.Buffer
+	if err := write(&out); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	m.data = out.Bytes()
+	return nil
+}
+
+func (m *memoryStore) LoadSnapshot(_ context.Context, read func(io.Reader) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.data == nil:
+		return ErrNoSnapshot
+	case m.fail != nil:
+		// As a store does that finds the damage at the end.
+		return errors.Join(read(bytes.NewReader(m.data)), m.fail)
+	}
+	return read(bytes.NewReader(m.data))
+}
+
+func (m *memoryStore) ForgetSnapshot(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.data = nil
+	return nil
+}
+
+// snapshotStory is a router that knew worker 1 with ten blocks and worker 2 with
+// one, and was stopped; then is a router that starts after it.
+func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then func(b *bench, one, two *testPublisher)) {
+	store := &memoryStore{}
+	one, two := newTestPublisher(11, workerOwner(1), 0), newTestPublisher(12, workerOwner(2), 0)
+	onBench(t, Options{Snapshots: store, SnapshotThreshold: o.SnapshotThreshold}, func(b *bench) {
+		b.transport.publishers[11], b.transport.publishers[12] = one, two
+		b.send(one.announce(), two.announce())
+		for i := range uint32(10) {
+			b.send(one.store(kv.TierDevice, promptTokens(100+i)))
+		}
+		b.send(two.store(kv.TierHost, promptTokens(500)))
+	})
+	if store.data == nil && o.SnapshotThreshold != NoSnapshots {
+		t.Fatal("nothing was saved at the end")
+	}
+	if between != nil {
+		between(store)
+	}
+	o.Snapshots = store
+	onBench(t, o, func(b *bench) {
+		b.transport.publishers[11], b.transport.publishers[12] = one, two
+		synctest.Wait()
+		then(b, one, two)
+	})
+}
+
+// TestRouterBeginsWithItsSnapshot: blocks are there at once, nobody is a candidate
+// before its publisher is heard of, and who missed nothing is asked nothing.
+func TestRouterBeginsWithItsSnapshot(t *testing.T) {
+	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
+		if s := b.router.Stats(); s.Index.Memberships != 11 || s.Workers != 0 || s.Snapshots.Loaded != 1 {
+			t.Errorf("at the start: %+v", s)
+		}
+		if _, err := b.router.FindBestMatch(&Request{Tokens: promptTokens(100)}); !errors.Is(err, ErrNoWorkers) {
+			t.Errorf("a request before anybody is heard of: %v", err)
+		}
+		b.send(one.announce())
+		b.expect("worker 1 is back", promptTokens(100), 1, 1, QualityExact)
+		two.store(kv.TierHost, promptTokens(501)) // lost
+		b.send(two.announce())
+		if got := b.transport.asked(); !slices.Equal(got, []string{"12 from 2"}) {
+			t.Errorf("asked %v, want only what worker 2 did since", got)
+		}
+		m := b.best(promptTokens(501))
+		if m.Worker.ID != 2 || m.Hits[kv.TierHost] != 1 || m.Quality != QualityExact {
+			t.Errorf("match %+v, want what worker 2 stored since", m)
+		}
+		if s := b.router.Stats(); s.Feeds.Resumed != 2 || s.Feeds.Gaps != 0 || s.Feeds.Dumps != 0 {
+			t.Errorf("stats %+v", s.Feeds)
+		}
+	})
+}
+
+// TestRestoredFeedsTakeEvents: events that come before the first announcement, as
+// a stream that is read on delivers them, are applied.
+func TestRestoredFeedsTakeEvents(t *testing.T) {
+	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
+		b.send(one.store(kv.TierDevice, promptTokens(300)), one.announce())
+		b.expect("an event before the announcement", promptTokens(300), 1, 1, QualityExact)
+		if got := b.transport.asked(); len(got) != 0 {
+			t.Errorf("asked %v, want nothing", got)
+		}
+	})
+}
+
+// TestRestoredFeedsEnd: what a snapshot has of owners that are gone, silent, or
+// followed by another publisher is dropped.
+func TestRestoredFeedsEnd(t *testing.T) {
+	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
+		b.send(one.goodbye())
+		if got := b.router.Stats().Index.Memberships; got != 1 {
+			t.Errorf("%d memberships after a goodbye, want 1", got)
+		}
+		again := b.publisher(22, workerOwner(2), 0)
+		b.send(again.announce())
+		if got := b.router.Stats().Index.Memberships; got != 0 {
+			t.Errorf("%d memberships after a new publisher, want 0", got)
+		}
+		b.expect("a new epoch", promptTokens(500), 2, 0, QualityExact)
+	})
+	snapshotStory(t, Options{FeedTimeout: 5 * time.Second}, nil, func(b *bench, one, two *testPublisher) {
+		b.send(Frame{Kind: FrameDisconnected})
+		b.pass(10 * time.Second)
+		if got := b.router.Stats().Index.Memberships; got != 11 {
+			t.Errorf("%d memberships while disconnected, want 11", got)
+		}
+		b.send(Frame{Kind: FrameConnected})
+		b.pass(4 * time.Second)
+		b.send(one.announce())
+		b.pass(2 * time.Second)
+		if got := b.router.Stats().Index.Memberships; got != 10 {
+			t.Errorf("%d memberships after the silence of worker 2, want 10", got)
+		}
+	})
+}
+
+// TestSnapshotsThatAreNotUsed: a reset and a damaged snapshot make the router
+// begin with nothing, and it recovers as it does without any.
+func TestSnapshotsThatAreNotUsed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		o       Options
+		between func(m *memoryStore)
+		failed  uint64
+	}{
+		"reset":           {Options{ResetStates: true}, nil, 0},
+		"none is stored":  {Options{SnapshotThreshold: NoSnapshots}, nil, 0},
+		"damaged":         {Options{}, func(m *memoryStore) { m.data[len(m.data)-20] ^= 1 }, 1},
+		"another version": {Options{}, func(m *memoryStore) { m.data[4]++ }, 1},
+		"cut":             {Options{}, func(m *memoryStore) { m.data = m.data[:len(m.data)-1] }, 1},
+		"bad at the end":  {Options{}, func(m *memoryStore) { m.fail = io.ErrUnexpectedEOF }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			snapshotStory(t, tc.o, tc.between, func(b *bench, one, two *testPublisher) {
+				if s := b.router.Stats(); s.Index.Memberships != 0 || s.Snapshots.Loaded != 0 || s.Snapshots.Failed != tc.failed {
+					t.Errorf("at the start: %d memberships, %+v", s.Index.Memberships, s.Snapshots)
+				}
+				b.send(one.announce())
+				b.expect("recovered", promptTokens(100), 1, 1, QualityExact)
+				if got := fmt.Sprint(b.transport.asked()); got != "[11 from 0]" {
+					t.Errorf("asked %s, want everything", got)
+				}
+			})
+		})
+	}
+}
+
+// TestSnapshotEveryThreshold: snapshots are saved while the router runs, and one
+// that cannot be saved is counted.
+func TestSnapshotEveryThreshold(t *testing.T) {
+	store := &memoryStore{}
+	onBench(t, Options{Snapshots: store, SnapshotThreshold: 5}, func(b *bench) {
+		p := b.publisher(11, workerOwner(1), 0)
+		b.send(p.announce())
+		for want := range uint64(3) {
+			for i := range uint32(5) {
+				b.send(p.store(kv.TierDevice, promptTokens(uint32(want)*10+i+1)))
+			}
+			b.pass(time.Second)
+			if got := b.router.Stats().Snapshots.Saved; got != want+1 {
+				t.Fatalf("%d snapshots after %d events, want %d", got, 5*(want+1), want+1)
+			}
+		}
+		b.send(p.store(kv.TierDevice, promptTokens(90)))
+		b.pass(time.Second)
+		if got := b.router.Stats().Snapshots.Saved; got != 3 {
+			t.Errorf("%d snapshots after one more event, want 3", got)
+		}
+		store.mu.Lock()
+		store.fail = errors.New("no room")
+		store.mu.Unlock()
+		for i := range uint32(5) {
+			b.send(p.store(kv.TierDevice, promptTokens(91+i)))
+		}
+		b.pass(time.Second)
+		if got := b.router.Stats().Snapshots; got.Failed != 1 || got.Saved != 3 {
+			t.Errorf("without room: %+v", got)
+		}
+	})
+	images, _, err := readSnapshot(bytes.NewReader(store.data))
+	if err != nil || len(images) != 1 || images[0].cursor != 15 || len(images[0].blocks) != 15 {
+		t.Errorf("snapshot of %d feeds: %v", len(images), err)
+	}
+}
+
+// TestIncompleteFeedsAreNotSaved: what a feed that is being repaired holds is not
+// the truth at any cursor.
+func TestIncompleteFeedsAreNotSaved(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		p, q := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
+		b.send(p.announce(), q.announce(), p.store(kv.TierDevice, promptTokens(1)), q.store(kv.TierDevice, promptTokens(2)))
+		b.transport.failQueries(errors.New("nobody answers"))
+		p.store(kv.TierDevice, promptTokens(3)) // lost
+		b.send(p.store(kv.TierDevice, promptTokens(4)))
+		var out bytes.Buffer
+		if err := b.router.feeds.save(&out); err != nil {
+			t.Fatal(err)
+		}
+		images, _, err := readSnapshot(&out)
+		if err != nil || len(images) != 1 || images[0].announcement.PublisherID != 12 {
+			t.Errorf("snapshot %+v, %v; want worker 2's feed alone", images, err)
+		}
+	})
+}
+
+// BenchmarkSnapshotOfAMillionBlocks: 16 owners with 65,536 blocks each, to memory
+// and back.
+func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
+	now := time.Now()
+	fresh := func() *feedSet {
+		r, err := New(Options{}, &testTransport{frames: make(chan Frame)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return r.feeds
+	}
+	full := fresh()
+	for id := range uint64(16) {
+		p := newTestPublisher(10+id, workerOwner(id+1), 0)
+		full.frame(p.announce(), now)
+		for n := range uint64(128) {
+			e := kvevent.RouterEvent{Owner: p.meta.Owner, Kind: kvevent.Stored, ID: n + 1}
+			for i := range uint64(512) {
+				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(id<<32 | n<<16 | i)})
+			}
+			full.frame(Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
+				PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
+		}
+	}
+	var data bytes.Buffer
+	b.Run("save", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			data.Reset()
+			if err := full.save(&data); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(data.Len()), "snapshot-bytes")
+	})
+	b.Run("restore", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s := fresh()
+			if _, feeds, err := s.restore(bytes.NewReader(data.Bytes()), now); err != nil || feeds != 16 {
+				b.Fatal(feeds, err)
+			}
+		}
+	})
+}

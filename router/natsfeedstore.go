@@ -1,0 +1,169 @@
+package router
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+const (
+	// maxSnapshotBytes bounds one snapshot; the bucket has room for the old and the
+	// new one.
+	maxSnapshotBytes = 512 << 20
+	// snapshotAge is how long a snapshot is kept. It also clears away what an
+	// interrupted router left.
+	snapshotAge    = 24 * time.Hour
+	snapshotObject = "index"
+	// snapshotBuffer is what is read and written at a time.
+	snapshotBuffer = 128 << 10
+	connectPoll    = 50 * time.Millisecond
+)
+
+var errNoJetStream = errors.New("snapshots need JetStream")
+
+var _ SnapshotStore = (*NATS)(nil)
+
+// SaveSnapshot is the SnapshotStore's. When it fails the bucket is thrown away,
+// so that remains of snapshots cannot fill it.
+func (n *NATS) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
+	bucket, err := n.bucket(ctx, true)
+	if err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	reader, writer := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		limited := &limitedWriter{w: writer, left: maxSnapshotBytes}
+		buffered := bufio.NewWriterSize(limited, snapshotBuffer)
+		err := write(buffered)
+		if err == nil {
+			err = buffered.Flush()
+		}
+		writer.CloseWithError(err)
+		written <- err
+	}()
+	info, err := bucket.Put(ctx, jetstream.ObjectMeta{Name: snapshotObject,
+		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
+	reader.CloseWithError(err)
+	if writeErr := <-written; writeErr != nil {
+		err = writeErr
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("save snapshot: %w", err), n.ForgetSnapshot(context.WithoutCancel(ctx)))
+	}
+	n.stream.saved.Store(info.Size)
+	return nil
+}
+
+// LoadSnapshot is the SnapshotStore's. It waits for a connection as long as ctx
+// lets it.
+func (n *NATS) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
+	if err := n.waitConnected(ctx); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	bucket, err := n.bucket(ctx, false)
+	if err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	object, err := bucket.Get(ctx, snapshotObject)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return fmt.Errorf("load snapshot: %w", ErrNoSnapshot)
+	}
+	if err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, object.Close()) }()
+	if err := read(object); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	// The sum over everything is compared when the end is read.
+	if _, err := io.Copy(io.Discard, object); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	return nil
+}
+
+// ForgetSnapshot is the SnapshotStore's.
+func (n *NATS) ForgetSnapshot(ctx context.Context) error {
+	if err := n.waitConnected(ctx); err != nil {
+		return fmt.Errorf("forget snapshot: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err == nil {
+		err = js.DeleteObjectStore(ctx, kvevent.SnapshotBucket(n.cluster))
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return fmt.Errorf("forget snapshot: %w", err)
+	}
+	return nil
+}
+
+func (n *NATS) jetStream() (jetstream.JetStream, error) {
+	if n.stream == nil {
+		return nil, errNoJetStream
+	}
+	return jetstream.New(n.conn)
+}
+
+// bucket is where snapshots lie. The error is ErrNoSnapshot when there is no
+// bucket and none is to be made.
+func (n *NATS) bucket(ctx context.Context, create bool) (jetstream.ObjectStore, error) {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err != nil {
+		return nil, err
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	bucket, err := js.ObjectStore(ctx, name)
+	switch {
+	case !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
+		return bucket, err
+	case !create:
+		return nil, ErrNoSnapshot
+	}
+	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+		Bucket:      name,
+		Description: "Blockyard: what the routers of cluster " + n.cluster + " knew",
+		TTL:         snapshotAge,
+		MaxBytes:    2*maxSnapshotBytes + snapshotBuffer,
+		Storage:     jetstream.FileStorage,
+	})
+}
+
+func (n *NATS) waitConnected(ctx context.Context) error {
+	tick := time.NewTicker(connectPoll)
+	defer tick.Stop()
+	for !n.conn.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not connected: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// limitedWriter fails when more is written than it has left.
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+// Write implements io.Writer.
+func (l *limitedWriter) Write(b []byte) (int, error) {
+	if len(b) > l.left {
+		return 0, fmt.Errorf("more than %d bytes", maxSnapshotBytes)
+	}
+	l.left -= len(b)
+	return l.w.Write(b)
+}

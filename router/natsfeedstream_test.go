@@ -1,0 +1,258 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// startDurableServer starts a server with JetStream.
+func startDurableServer(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	return startServer(t, func(o *server.Options) { o.JetStream, o.StoreDir = true, dir }).ClientURL()
+}
+
+func connectDurable(t *testing.T, url string) *NATS {
+	t.Helper()
+	n, err := ConnectNATS(NATSOptions{URL: url, JetStream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// messageAt takes frames until one that carries a message.
+func messageAt(n *NATS) Frame {
+	for {
+		if f := <-n.Frames(); f.Kind == FrameEvents || f.Kind == FrameAnnouncement {
+			return f
+		}
+	}
+}
+
+// TestStreamIsReadOn: nothing comes before Resume; then come the messages after
+// its position, each with its own, events and announcements in the order in which
+// they were sent.
+func TestStreamIsReadOn(t *testing.T) {
+	url := startDurableServer(t)
+	first := connectDurable(t, url)
+	first.Resume(0)
+	p := newWirePublisher(t, url, "default", newTestPublisher(11, workerOwner(1), 0))
+	eventually(t, "the stream made and read", func() bool { return first.Stats().Connected })
+	for i := range uint32(10) {
+		p.sendStore("default", promptTokens(i))
+		p.sendAnnouncement("default")
+	}
+	want := []FrameKind{FrameEvents, FrameAnnouncement}
+	for i := range 20 {
+		if f := messageAt(first); f.Kind != want[i%2] || f.Position != uint64(i+1) {
+			t.Fatalf("frame %d: kind %d at %d", i, f.Kind, f.Position)
+		}
+	}
+	second := connectDurable(t, url)
+	second.Resume(16)
+	if f := messageAt(second); f.Position != 17 || f.Kind != FrameEvents {
+		t.Errorf("after position 16: kind %d at %d", f.Kind, f.Position)
+	}
+	late := connectDurable(t, url)
+	late.Resume(0)
+	eventually(t, "the late one to listen", func() bool { return late.Stats().Connected })
+	p.sendAnnouncement("default")
+	if f := messageAt(late); f.Position != 21 {
+		t.Errorf("from now on: position %d, want 21", f.Position)
+	}
+}
+
+// TestStreamThatWasMadeAnew: a position that a stream never had belongs to another
+// stream, and everything in this one is news.
+func TestStreamThatWasMadeAnew(t *testing.T) {
+	url := startDurableServer(t)
+	first := connectDurable(t, url)
+	first.Resume(0)
+	p := newWirePublisher(t, url, "default", newTestPublisher(11, workerOwner(1), 0))
+	eventually(t, "the stream", func() bool { return first.Stats().Connected })
+	p.sendAnnouncement("default")
+	messageAt(first)
+	other := connectDurable(t, url)
+	other.Resume(1000)
+	if f := messageAt(other); f.Position != 1 {
+		t.Errorf("position %d, want 1", f.Position)
+	}
+}
+
+// TestStreamBacklogIsNotThePresent: while old messages are read the router does
+// not count as connected, so that nothing is called exact.
+func TestStreamBacklogIsNotThePresent(t *testing.T) {
+	url := startDurableServer(t)
+	first := connectDurable(t, url)
+	first.Resume(0)
+	p := newWirePublisher(t, url, "default", newTestPublisher(11, workerOwner(1), 0))
+	eventually(t, "the stream", func() bool { return first.Stats().Connected })
+	const backlog = 1000
+	for range backlog {
+		p.sendAnnouncement("default")
+	}
+	for range backlog {
+		messageAt(first)
+	}
+	second := connectDurable(t, url)
+	second.Resume(1)
+	// The reader is a few messages ahead of this test.
+	for range backlog - 2*caughtUp {
+		messageAt(second)
+		if second.Stats().Connected {
+			t.Fatal("connected with a backlog")
+		}
+	}
+	for range 2*caughtUp - 1 {
+		messageAt(second)
+	}
+	eventually(t, "caught up", func() bool { return second.Stats().Connected })
+}
+
+// TestStreamLossIsAGap: what the stream has thrown away is found by the ids of
+// the events, asked for, and had.
+func TestStreamLossIsAGap(t *testing.T) {
+	url := startDurableServer(t)
+	transport := connectDurable(t, url)
+	r := runOn(t, Options{}, transport)
+	p := newWirePublisher(t, url, "default", newTestPublisher(11, workerOwner(1), 0))
+	eventually(t, "the stream", func() bool { return transport.Stats().Connected })
+	p.sendAnnouncement("default")
+	p.sendStore("default", promptTokens(1))
+	eventually(t, "joined", func() bool { return deviceHits(r, promptTokens(1)) == 1 })
+	p.add(kvevent.Stored, 0, promptTokens(2), 0) // never sent
+	p.sendStore("default", promptTokens(3))
+	eventually(t, "repaired", func() bool {
+		return deviceHits(r, promptTokens(2)) == 1 && r.Feeds()[0].Counters.GapsRepaired == 1
+	})
+}
+
+// TestSnapshotStoreOnNATS: what was saved last is loaded; a save that fails leaves
+// no half of a snapshot, and one that was forgotten is not there.
+func TestSnapshotStoreOnNATS(t *testing.T) {
+	n := connectDurable(t, startDurableServer(t))
+	ctx := t.Context()
+	load := func() (string, error) {
+		var got []byte
+		err := n.LoadSnapshot(ctx, func(r io.Reader) (err error) {
+			got, err = io.ReadAll(r)
+			return err
+		})
+		return string(got), err
+	}
+	save := func(text string, err error) error {
+		return n.SaveSnapshot(ctx, func(w io.Writer) error {
+			_, writeErr := io.WriteString(w, text)
+			return errors.Join(writeErr, err)
+		})
+	}
+	if _, err := load(); !errors.Is(err, ErrNoSnapshot) {
+		t.Errorf("before the first: %v", err)
+	}
+	long := strings.Repeat("long ", 1<<18)
+	for _, text := range []string{"one", long, "three"} {
+		if err := save(text, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := load(); err != nil || got != text {
+			t.Errorf("%d bytes, %v; want %d", len(got), err, len(text))
+		}
+	}
+	if n.Stats().SnapshotBytes != 5 {
+		t.Errorf("stats %+v", n.Stats())
+	}
+	broken := errors.New("broken")
+	if err := save(long, broken); !errors.Is(err, broken) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+	if got, err := load(); !errors.Is(err, ErrNoSnapshot) {
+		t.Errorf("after a failed save: %d bytes, %v", len(got), err)
+	}
+	if err := save("four", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.LoadSnapshot(ctx, func(io.Reader) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a reader that fails: %v", err)
+	}
+	for range 2 {
+		if err := n.ForgetSnapshot(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := load(); !errors.Is(err, ErrNoSnapshot) {
+		t.Errorf("after it was forgotten: %v", err)
+	}
+}
+
+// TestSnapshotsNeedJetStream: without it every call says so, and a server that has
+// none is tried again and counted, not taken for silence.
+func TestSnapshotsNeedJetStream(t *testing.T) {
+	url := startServer(t).ClientURL()
+	n, err := ConnectNATS(NATSOptions{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if err := n.SaveSnapshot(t.Context(), func(io.Writer) error { return nil }); !errors.Is(err, errNoJetStream) {
+		t.Errorf("save: %v", err)
+	}
+	if err := n.ForgetSnapshot(t.Context()); !errors.Is(err, errNoJetStream) {
+		t.Errorf("forget: %v", err)
+	}
+	durable := connectDurable(t, url)
+	durable.Resume(0)
+	eventually(t, "a failure", func() bool { return durable.Stats().StreamFailures > 0 })
+	if durable.Stats().Connected {
+		t.Error("connected to a stream that cannot be")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := durable.LoadSnapshot(ctx, func(io.Reader) error { return nil }); err == nil {
+		t.Error("a snapshot was loaded")
+	}
+}
+
+// TestSnapshotBucketIsBounded: the bucket has room for two snapshots and forgets
+// them after a day.
+func TestSnapshotBucketIsBounded(t *testing.T) {
+	url := startDurableServer(t)
+	n := connectDurable(t, url)
+	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), "OBJ_"+kvevent.SnapshotBucket("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := s.CachedInfo().Config; c.MaxBytes < 2*maxSnapshotBytes || c.MaxBytes > 3*maxSnapshotBytes || c.MaxAge != snapshotAge {
+		t.Errorf("bucket %+v", c)
+	}
+	w := &limitedWriter{w: io.Discard, left: 3}
+	if _, err := w.Write([]byte("1234")); err == nil {
+		t.Error("more was written than there is room for")
+	}
+}

@@ -1,0 +1,373 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// RegistryOptions configure a Registry. The zero value is ready for use.
+type RegistryOptions struct {
+	// File lists agents and workers; see WorkersFile. Empty: none. It is read again
+	// when it has changed, which is looked for once in Poll; 0 means 2 s.
+	File string
+	Poll time.Duration
+	// HTTP is told which agents the file lists, besides Agents; nil without one, and
+	// then the file may list none.
+	HTTP   *HTTP
+	Agents []string
+	// FeedTimeout must be the router's; 0 means 15 s, as there.
+	FeedTimeout time.Duration
+	// AnnounceEvery is how often the workers are announced; 0 means 1 s.
+	AnnounceEvery time.Duration
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// Validate reports the first option that is out of range. It does not read the file.
+func (o *RegistryOptions) Validate() error {
+	if o.Poll < 0 || o.FeedTimeout < 0 || o.AnnounceEvery < 0 {
+		return fmt.Errorf("registry poll %v, feed timeout %v, announce period %v: one is negative", o.Poll, o.FeedTimeout, o.AnnounceEvery)
+	}
+	return CheckAgents(o.Agents)
+}
+
+func (o RegistryOptions) withDefaults() RegistryOptions {
+	if o.Poll == 0 {
+		o.Poll = 2 * time.Second
+	}
+	if o.FeedTimeout == 0 {
+		o.FeedTimeout = 15 * time.Second
+	}
+	if o.AnnounceEvery == 0 {
+		o.AnnounceEvery = time.Second
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+// Registry is a Transport that joins others and makes workers known which no agent
+// speaks for: those of a file, and those that register over HTTP. It announces such
+// a worker as an agent would, with no events to follow (kvevent.ModelCard.Silent),
+// for as long as nobody else announces it; a real publisher always wins.
+//
+// Without any other transport it is all that a router has, and always connected.
+// With several, one that is disconnected makes the whole disconnected: nobody is
+// forgotten until it is back.
+type Registry struct {
+	opt    RegistryOptions
+	log    *zap.Logger
+	inner  []Transport
+	frames chan Frame
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	// telling is held while an announcement, or word of a connection, is noted and
+	// sent, so that what is said in a worker's name never follows what its own
+	// publisher says without being noticed.
+	telling sync.Mutex
+	away    map[int]bool // inner transports that are disconnected
+
+	mu sync.Mutex
+	// publishers says which inner transport announced a publisher.
+	publishers map[uint64]int
+	// spoken are the owners that publishers of inner transports speak for.
+	spoken  map[kv.Owner]speaker
+	entries map[kv.Worker]*registered
+	stats   RegistryStats
+	file    fileState
+}
+
+// maxSpoken bounds the owners that are remembered.
+const maxSpoken = 1 << 16
+
+// speaker is the publisher of an owner.
+type speaker struct {
+	publisher uint64
+	seen      time.Time
+	model     string
+	blockSize uint32
+}
+
+// RegistryStats are a registry's gauges and counters.
+type RegistryStats struct {
+	// FromFile and FromHTTP are the worker ranks known from either, Spoken those of
+	// them that a publisher speaks for.
+	FromFile, FromHTTP, Spoken int
+	// FileReads counts files that were taken over, FileErrors those that were not.
+	FileReads, FileErrors uint64
+	// Registrations counts those taken, renewals included, Refusals those refused,
+	// and Expired worker ranks whose registration was not renewed in time.
+	Registrations, Refusals, Expired uint64
+}
+
+var (
+	_ Transport = (*Registry)(nil)
+	_ Resumer   = (*Registry)(nil)
+)
+
+// NewRegistry joins the transports, which may be none; the caller closes them after
+// the registry. A file that is set must be there and right. Close must be called.
+func NewRegistry(o RegistryOptions, inner ...Transport) (*Registry, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Registry{
+		opt: o.withDefaults(), inner: inner, frames: make(chan Frame), away: make(map[int]bool),
+		publishers: make(map[uint64]int), spoken: make(map[kv.Owner]speaker), entries: make(map[kv.Worker]*registered),
+	}
+	r.log = r.opt.Log
+	err := r.setAgents(nil)
+	if err == nil && r.opt.File != "" {
+		err = r.readFile()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	for i, t := range inner {
+		r.running.Go(func() { r.pump(i, t) })
+	}
+	r.running.Go(r.run)
+	return r, nil
+}
+
+// Close ends the registry and waits for its goroutines. It may be called twice.
+func (r *Registry) Close() error {
+	r.cancel()
+	r.running.Wait()
+	return nil
+}
+
+// Frames is the Transport's.
+func (r *Registry) Frames() <-chan Frame { return r.frames }
+
+// Stats is the Transport's: the sum over the joined ones, connected if all are.
+func (r *Registry) Stats() TransportStats {
+	s := TransportStats{Connected: true}
+	for _, t := range r.inner {
+		i := t.Stats()
+		s.Connected = s.Connected && i.Connected
+		s.Dropped += i.Dropped
+		s.Reconnects += i.Reconnects
+		s.StreamFailures += i.StreamFailures
+		s.SnapshotBytes += i.SnapshotBytes
+	}
+	return s
+}
+
+// Resume is the Resumer's, for those of the joined transports that are one.
+func (r *Registry) Resume(position uint64) {
+	for _, t := range r.inner {
+		if resumer, ok := t.(Resumer); ok {
+			resumer.Resume(position)
+		}
+	}
+}
+
+// Query is the Transport's.
+func (r *Registry) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error) {
+	r.mu.Lock()
+	i, ok := r.publishers[publisher]
+	r.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("query publisher %016x: nobody has announced it", publisher)
+	}
+	return r.inner[i].Query(ctx, publisher, q)
+}
+
+// RegistryStats is a snapshot of the counters.
+func (r *Registry) RegistryStats() RegistryStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stats
+	for w, e := range r.entries {
+		if e.source == sourceFile {
+			s.FromFile++
+		} else {
+			s.FromHTTP++
+		}
+		if _, ok := r.spoken[kv.WorkerOwner(w)]; ok {
+			s.Spoken++
+		}
+	}
+	return s
+}
+
+// Agents describes the agents' streams; nil without HTTP.
+func (r *Registry) Agents() []AgentInfo {
+	if r.opt.HTTP == nil {
+		return nil
+	}
+	return r.opt.HTTP.Agents()
+}
+
+// pump hands on the frames of one inner transport.
+func (r *Registry) pump(i int, t Transport) {
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case f := <-t.Frames():
+			r.forward(i, f)
+		}
+	}
+}
+
+func (r *Registry) forward(i int, f Frame) {
+	switch f.Kind {
+	case FrameAnnouncement:
+		r.telling.Lock()
+		defer r.telling.Unlock()
+		r.note(i, f.Data)
+	case FrameDisconnected, FrameConnected:
+		r.telling.Lock()
+		defer r.telling.Unlock()
+		if !r.connection(i, f.Kind == FrameConnected) {
+			return
+		}
+	}
+	r.send(f)
+}
+
+// connection notes that an inner transport came or went, and reports whether that
+// changes the whole.
+func (r *Registry) connection(i int, up bool) bool {
+	was := len(r.away)
+	if up {
+		delete(r.away, i)
+	} else {
+		r.away[i] = true
+	}
+	if len(r.away) == 0 {
+		// The silence was ours.
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for o, s := range r.spoken {
+			s.seen = time.Now()
+			r.spoken[o] = s
+		}
+	}
+	return (was == 0) != (len(r.away) == 0)
+}
+
+// note remembers who speaks for whom. What cannot be decoded is for the router to
+// count.
+func (r *Registry) note(i int, data []byte) {
+	a, err := kvevent.DecodeAnnouncement(data)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have, known := r.spoken[a.Owner]
+	if a.Health == kvevent.HealthGone {
+		delete(r.publishers, a.PublisherID)
+		if known && have.publisher == a.PublisherID {
+			delete(r.spoken, a.Owner)
+		}
+		return
+	}
+	switch {
+	case known && have.publisher != a.PublisherID:
+		delete(r.publishers, have.publisher)
+	case !known && len(r.spoken) >= maxSpoken:
+		return // more than a router takes in
+	}
+	r.publishers[a.PublisherID] = i
+	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, seen: time.Now(), model: a.Model, blockSize: a.BlockSize}
+	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
+		// The router has ended it; what comes after is another one.
+		e.publisher = 0
+	}
+}
+
+func (r *Registry) send(f Frame) bool {
+	select {
+	case r.frames <- f:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
+// run announces the workers and looks at the file.
+func (r *Registry) run() {
+	announce := time.NewTicker(r.opt.AnnounceEvery)
+	defer announce.Stop()
+	poll := time.NewTicker(r.opt.Poll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-announce.C:
+		case <-poll.C:
+			if r.opt.File == "" {
+				continue
+			}
+			if err := r.readFile(); err != nil && !errors.Is(err, errSameFile) {
+				r.log.Error("the workers file is not taken over; what it said before holds", zap.Error(err))
+			}
+		}
+		r.announceAll(time.Now())
+	}
+}
+
+// announceAll says that every worker is there that nobody else speaks for, and that
+// those are gone whose registration has ended.
+func (r *Registry) announceAll(now time.Time) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	for _, a := range r.due(now) {
+		if !r.send(Frame{Kind: FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
+			return
+		}
+	}
+}
+
+// due is what is to be announced now. Owners whose publisher is silent for so long
+// that the router has forgotten it are spoken for again. The caller holds telling.
+func (r *Registry) due(now time.Time) []kvevent.Announcement {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o, s := range r.spoken {
+		if len(r.away) == 0 && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
+			delete(r.spoken, o)
+			delete(r.publishers, s.publisher)
+		}
+	}
+	var all []kvevent.Announcement
+	for w, e := range r.entries {
+		if !e.expires.IsZero() && now.After(e.expires) {
+			r.stats.Expired++
+			e.gone = true
+			r.log.Warn("a registration was not renewed", zap.Stringer("worker", w))
+		}
+		_, spoken := r.spoken[kv.WorkerOwner(w)]
+		switch {
+		case e.gone:
+			delete(r.entries, w)
+			if e.publisher != 0 && !spoken {
+				all = append(all, e.announcement(w, kvevent.HealthGone))
+			}
+		case !spoken:
+			if e.publisher == 0 {
+				e.publisher = kv.RandomID()
+			}
+			all = append(all, e.announcement(w, kvevent.HealthExact))
+		}
+	}
+	return all
+}
