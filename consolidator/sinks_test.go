@@ -99,7 +99,8 @@ func TestSinksAreBoundedAndHearOfHealth(t *testing.T) {
 	}
 	s.RemoveSink(sinks[3])
 	s.RemoveSink(sinks[3])
-	if err := s.AddSink(sinks[3], nil); err != nil {
-		t.Error(err)
+	late := newRecorder(t)
+	if err := s.AddSink(late, nil); err != nil || len(late.health) != 1 {
+		t.Errorf("error %v; a sink that joins a degraded stream was told %v", err, late.health)
 	}
 }

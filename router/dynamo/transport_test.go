@@ -73,7 +73,10 @@ func newCluster(t *testing.T, change func(*Options)) *cluster {
 	if c.transport, err = Open(o, own); err != nil {
 		t.Fatal(err)
 	}
-	both := router.Combine(own, c.transport)
+	both, err := router.NewRegistry(router.RegistryOptions{}, own, c.transport)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if c.router, err = router.New(router.Options{}, both); err != nil {
 		t.Fatal(err)
 	}

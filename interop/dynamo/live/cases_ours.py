@@ -79,7 +79,7 @@ def worker_publisher_reads_us(place: Place) -> str:
     script.views["kv-router, late"] = place.probe().overlaps
     script.agree("a KvRouter that started late", script.in_host)
     yard.restart_agent()
-    script.more("a restart of the agent")
+    script.more_without_tokens("a restart of the agent")
     return f"{len(script.prompts)} prompts, {script.credited} blocks credited alike"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from live.case import Case, case
 from live.child import wait_until
-from live.compare import agree
-from live.overlap import Overlaps, Worker
+from live.compare import agree, on_device
+from live.overlap import NOTHING, Overlaps, Worker
 from live.place import Place, Probe, Router
 
 _RANKS = 2
@@ -56,7 +56,7 @@ def we_read_its_worker(place: Place) -> str:
         "stores of both ranks",
         views,
         prompts,
-        lambda f: f["first"][ranks[0]].device >= 8 and f["other"][ranks[1]].device >= 5,
+        lambda f: on_device(f, "first", ranks[0]) >= 8 and on_device(f, "other", ranks[1]) >= 5,
     )
     _exact(early, _RANKS)
 
@@ -123,18 +123,18 @@ def its_events_are_lost(place: Place) -> str:
     prompts = {"before": place.prompt(6), "meanwhile": place.prompt(5), "after": place.prompt(4)}
     views = {"kv-router": probe.overlaps, "ours": ours.overlaps}
     probe.generate(worker, prompts["before"])
-    agree("the stores", views, prompts, lambda f: f["before"][worker].device == 6)
+    agree("the stores", views, prompts, lambda f: on_device(f, "before", worker) == 6)
     place.stop_nats()
     probe.generate(worker, prompts["meanwhile"])
     place.start_nats()
     wait_until(
         lambda: f"our router knows what was lost: {ours.get('/v1/feeds')}",
-        lambda: ours.overlaps(prompts["meanwhile"]).get(worker, (0,))[0] == 5,
+        lambda: ours.overlaps(prompts["meanwhile"]).get(worker, NOTHING).device == 5,
         30.0,
     )
     _exact(ours, 1)
     probe.generate(worker, prompts["after"])
-    agree("stores after that", views, prompts, lambda f: f["after"][worker].device == 4)
+    agree("stores after that", views, prompts, lambda f: on_device(f, "after", worker) == 4)
     return "known again before the worker said anything more"
 
 

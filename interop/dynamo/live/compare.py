@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from live.child import wait_until
-from live.overlap import Overlaps
+from live.overlap import NOTHING, Overlaps, Worker
 
 View = Callable[[list[int]], Overlaps]
+
+
+def on_device(found: Mapping[str, Overlaps], prompt: str, worker: Worker) -> int:
+    """The blocks of a prompt that a worker is credited for on its device."""
+    return found[prompt].get(worker, NOTHING).device
 
 
 def agree(

@@ -28,6 +28,7 @@ class Overlap(NamedTuple):
 
 
 Overlaps = dict[Worker, Overlap]
+NOTHING = Overlap(0, 0, 0)
 
 
 def sequence_hashes(
