@@ -10,7 +10,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // collector turns a Stats snapshot into Prometheus metrics at each scrape, so
@@ -19,8 +18,8 @@ type collector struct {
 	stats func() Stats
 
 	events, engines, dropped                *prometheus.Desc
-	totals, allDropped                      *prometheus.Desc
-	httpClients, httpTotal                  *prometheus.Desc
+	totals, standing, allDropped            *prometheus.Desc
+	outputBlocks, httpClients, httpTotal    *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit, former          *prometheus.Desc
@@ -43,8 +42,10 @@ func newCollector(stats func() Stats) *collector {
 		events:        desc("events_total", "Events by stage: in, out, gaps, repaired, lost and what was bad.", "stage"),
 		engines:       desc("engine_requests_total", "Connections, frames and operations of engines.", "kind"),
 		dropped:       desc("stream_dropped_blocks_total", "Blocks of engine events that were not applied.", "owner", "reason"),
-		totals:        desc("event_path_total", "What ranks, streams and feeds count, ended ones included.", "part", "kind"),
+		totals:        desc("event_path_total", "What ranks, streams, feeds and merged outputs count, ended ones included.", "part", "kind"),
+		standing:      desc("event_path_state", "Gauges of ranks, feeds and merged outputs: what waits, what is known, who listens.", "part", "kind"),
 		allDropped:    desc("dropped_blocks_total", "Blocks of engine events that were not applied, ended engines included.", "reason"),
+		outputBlocks:  desc("output_blocks", "(Block, tier) pairs that an output tells of a rank and its pool together.", "owner", "output"),
 		httpClients:   desc("http_event_clients", "Clients that follow the events over HTTP."),
 		httpTotal:     desc("http_events_total", "What the events over HTTP count: frames, bytes, drops, queries.", "kind"),
 		streamBlocks:  desc("stream_blocks", "(Block, tier) pairs that an owner holds.", "owner"),
@@ -111,18 +112,10 @@ func (c *collector) collectEvents(m metrics, s *Stats) {
 	for _, n := range s.Events.named() {
 		m.counter(c.events, n.value, n.name)
 	}
-	for part, counters := range s.Totals.named() {
-		for _, n := range counters {
-			m.counter(c.totals, n.value, part, n.name)
-		}
-	}
 	for reason, n := range s.Totals.Ranks.Dropped {
 		m.counter(c.allDropped, n, reason)
 	}
-	m.gauge(c.httpClients, float64(s.HTTP.Clients))
-	for _, n := range httpCounters(&s.HTTP) {
-		m.counter(c.httpTotal, n.value, n.name)
-	}
+	c.collectPath(m, s)
 }
 
 func (c *collector) collectEngines(m metrics, s *Stats) {
@@ -193,16 +186,6 @@ func (e *EventStats) named() []named {
 	}
 }
 
-func httpCounters(s *httpfeed.Stats) []named {
-	t := &s.Totals
-	return []named{
-		{"frames", s.Frames}, {"bytes", s.Bytes}, {"dropped", s.Dropped}, {"clients_refused", s.Refused}, {"clients_cut", s.Cut},
-		{"events", t.Events}, {"skipped", t.Skipped}, {"after_close", t.AfterClose}, {"announcements", t.Announcements},
-		{"queries", t.Queries}, {"dumps", t.Dumps}, {"bad_queries", t.BadQueries},
-		{"dropped_queries", t.DroppedQueries}, {"void_answers", t.VoidAnswers},
-	}
-}
-
 func (e *SessionStats) named() []named {
 	return []named{
 		{"connections", e.Connections}, {"denied", e.Denied}, {"malformed", e.Malformed}, {"frames", e.Frames},
@@ -212,6 +195,7 @@ func (e *SessionStats) named() []named {
 		{"resumed_pins", e.ResumedPins}, {"prefetched", e.Prefetched}, {"low_priority", e.LowPriority},
 		{"resets", e.Resets}, {"evicted", e.Evicted}, {"evicted_lost", e.EvictedLost},
 		{"stats_ignored", e.StatsIgnored}, {"stats_forgotten", e.StatsForgotten},
+		{"lists_dropped", e.ListsDropped},
 	}
 }
 

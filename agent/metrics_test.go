@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // Every drop has a counter, and every counter of a pool can be seen.
@@ -28,18 +27,33 @@ func TestEveryNumberOfAPoolIsAMetric(t *testing.T) {
 	}
 }
 
-// Every drop of the events over HTTP can be seen.
-func TestEveryNumberOfTheHTTPFeedsIsAMetric(t *testing.T) {
-	shown := map[string]bool{}
-	for _, n := range httpCounters(new(httpfeed.Stats)) {
-		if shown[n.name] {
-			t.Errorf("%s is shown twice", n.name)
-		}
-		shown[n.name] = true
+// Nothing that an engine's requests cost or lose is counted in secret.
+func TestEveryNumberOfTheSessionsIsAMetric(t *testing.T) {
+	// These have metrics of their own.
+	wantShown[SessionStats](t, new(SessionStats).named(), "awaiting_exit", "former", "former_stuck")
+}
+
+// wantShown fails unless each number of T, by its name in JSON, is in shown once or
+// is one of others.
+func wantShown[T any](t *testing.T, shown []named, others ...string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, name := range others {
+		seen[name] = true
 	}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[httpfeed.FeedStats]()) {
-		if name := f.Tag.Get("json"); !shown[name] {
-			t.Errorf("%s is not a metric", name)
+	for _, n := range shown {
+		if seen[n.name] {
+			t.Errorf("%T: %s is shown twice", *new(T), n.name)
+		}
+		seen[n.name] = true
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch f.Type.Kind() {
+		case reflect.Uint64, reflect.Int, reflect.Bool:
+			if !seen[name] {
+				t.Errorf("%T: %s is not a metric", *new(T), name)
+			}
 		}
 	}
 }

@@ -28,7 +28,6 @@ type outputs struct {
 	log    *zap.Logger
 	// tokens is nil until a stream in the engines' format wants them.
 	tokens    atomic.Pointer[consolidator.TokenTable]
-	events    atomic.Uint64 // handed to feeds of the native stream
 	failed    atomic.Uint64 // streams in the engines' format that could not be made
 	capped    atomic.Uint64 // ranks that are told without their pool's blocks
 	loadsLost atomic.Uint64 // load reports that NATS did not take
@@ -119,26 +118,6 @@ func (o *outputs) publishLoad(r *kvevent.LoadReport) {
 	}
 }
 
-// feedTap is the sink that hands a stream's events to a feed of the native stream
-// and counts them.
-type feedTap struct {
-	feed consolidator.Sink
-	out  *atomic.Uint64
-}
-
-// Publish implements consolidator.Sink.
-func (t *feedTap) Publish(events []kvevent.RouterEvent) {
-	t.feed.Publish(events)
-	t.out.Add(uint64(len(events)))
-}
-
-// HealthChanged implements consolidator.HealthObserver.
-func (t *feedTap) HealthChanged(h kvevent.Health) {
-	if o, ok := t.feed.(consolidator.HealthObserver); ok {
-		o.HealthChanged(h)
-	}
-}
-
 // statusSource lets a stream answer the questions of what publishes it.
 type statusSource struct{ statusStream }
 
@@ -172,7 +151,7 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 		}
 		s.nats.Store(f)
 		id = f.PublisherID()
-		if err := s.join(o, f, f.Attach, src); err != nil {
+		if err := s.join(f, f.Attach, src); err != nil {
 			return err
 		}
 	}
@@ -184,11 +163,11 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 		return err
 	}
 	s.http.Store(f)
-	return s.join(o, f, f.Attach, src)
+	return s.join(f, f.Attach, src)
 }
 
-func (s *ownerStream) join(o *outputs, feed consolidator.Sink, attach func(publisher.Source) error, src publisher.Source) error {
-	if err := s.stream.AddSink(&feedTap{feed, &o.events}, nil); err != nil {
+func (s *ownerStream) join(feed consolidator.Sink, attach func(publisher.Source) error, src publisher.Source) error {
+	if err := s.stream.AddSink(feed, nil); err != nil {
 		return fmt.Errorf("feed of %s: %w", s.stream.Owner(), err)
 	}
 	return attach(src)

@@ -93,7 +93,10 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 	}
 	return r.attach(out, publisher.Meta{
 		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
-		Card: kvevent.ModelCard{Silent: hello.EventsEndpoint == ""},
+		Card: kvevent.ModelCard{
+			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
+			Silent: hello.EventsEndpoint == "",
+		},
 	})
 }
 
@@ -129,6 +132,8 @@ func (r *rankStream) closeOutputs() {
 func (h *eventHub) forget(r *rankStream) {
 	t := EventTotals{Ranks: r.stats()}
 	t.addStream(r.ownerStream)
+	t.addReaches(r.reaches)
+	t.ended()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.ranks, r)

@@ -8,11 +8,10 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 )
 
 // EventStats count the node's events. In counts what engines and pools said,
-// Out the router events that were handed to feeds. Gaps are holes in engines'
+// Out the router events of their streams, each once. Gaps are holes in engines'
 // sequences; each is Repaired or Lost in the end.
 type EventStats struct {
 	In        uint64 `json:"in"`
@@ -89,6 +88,9 @@ type SessionStats struct {
 	// the worker ranks whose sums made room for others.
 	StatsIgnored   uint64 `json:"stats_ignored"`
 	StatsForgotten uint64 `json:"stats_forgotten"`
+	// ListsDropped are parts of lists of cached hashes that came when nobody waited
+	// for the list any more.
+	ListsDropped uint64 `json:"lists_dropped"`
 }
 
 // Stats is a snapshot of the agent; GET /v1/stats.
@@ -96,9 +98,7 @@ type Stats struct {
 	Node    string        `json:"node"`
 	Events  EventStats    `json:"events"`
 	Streams []StreamStats `json:"streams"`
-	// HTTP counts what the clients of the events over HTTP got.
-	HTTP  httpfeed.Stats `json:"http"`
-	Pools []PoolStats    `json:"pools"`
+	Pools   []PoolStats   `json:"pools"`
 	// Retired are the pools that made room for other namespaces, or are about to: what
 	// these and Pools have counted never adds up to less than before.
 	Retired  blockmgr.Retired `json:"retired"`
@@ -127,9 +127,6 @@ func (a *Agent) Stats() Stats {
 		s.Quiet = s.Quiet && p.Idle()
 		s.Pools = append(s.Pools, ps)
 	}
-	if a.out.http != nil {
-		s.HTTP = a.out.http.Stats()
-	}
 	repairing := a.hub.snapshot(&s)
 	s.Quiet = s.Quiet && !repairing
 	a.server.snapshot(&s)
@@ -150,6 +147,7 @@ func (h *eventHub) snapshot(s *Stats) (repairing bool) {
 		rs := r.stats()
 		s.Totals.Ranks.Add(rs)
 		s.Totals.addStream(r.ownerStream)
+		s.Totals.addReaches(r.reaches)
 		d := r.describe(rs.Dropped)
 		if r.rank != nil {
 			d.Rank = &rs
@@ -159,7 +157,7 @@ func (h *eventHub) snapshot(s *Stats) (repairing bool) {
 	sum := &s.Totals.Ranks
 	slices.SortFunc(s.Streams, func(a, b StreamStats) int { return cmp.Compare(a.Owner, b.Owner) })
 	s.Events = EventStats{
-		In: sum.Events + h.pool.Load(), Out: h.out.events.Load(),
+		In: sum.Events + h.pool.Load(), Out: s.Totals.Streams.Events,
 		Gaps: sum.Gaps, Repaired: sum.Repaired, Lost: sum.Lost,
 		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
 	}
@@ -202,6 +200,7 @@ func (s *sessionServer) snapshot(out *Stats) {
 		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
 		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
 		Resets: c.resets.Load(), Evicted: s.evicted.told.Load(), EvictedLost: s.evicted.lost.Load(),
+		ListsDropped: c.listsDropped.Load(),
 	}
 	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.snapshot()
 	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()

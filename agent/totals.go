@@ -3,21 +3,73 @@ package agent
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
 // EventTotals are the counters of all that events pass on their way out, summed
-// over the node's ranks, streams and feeds, those that have ended included. It
-// is where every drop, retry and repair can be seen.
+// over the node's ranks, streams, feeds and merged outputs, those that have ended
+// included. It is where every drop, retry and repair can be seen. Gauges among them
+// are sums over those that live; ZMQ.Next is 0.
 type EventTotals struct {
 	Ranks   consolidator.RankStats   `json:"ranks"`
 	Streams consolidator.StreamStats `json:"streams"`
 	Feeds   publisher.FeedStats      `json:"feeds"`
+	ZMQ     zmqsink.Stats            `json:"zmq"`
+	Dynamo  dynamo.SourceStats       `json:"dynamo"`
 }
 
 func (t *EventTotals) add(o *EventTotals) {
 	t.Ranks.Add(o.Ranks)
 	t.Streams.Add(o.Streams)
 	t.Feeds.Add(o.Feeds)
+	addSink(&t.ZMQ, &o.ZMQ)
+	t.Dynamo.Add(o.Dynamo)
+}
+
+// addReaches adds what tells of ranks together with their pools.
+func (t *EventTotals) addReaches(reaches []*reach) {
+	for _, r := range reaches {
+		if r.zmq != nil {
+			s := r.zmq.Stats()
+			addSink(&t.ZMQ, &s)
+		}
+		if r.dynamo != nil {
+			t.Dynamo.Add(r.dynamo.Stats())
+		}
+	}
+}
+
+// addSink adds the numbers of o to s, but for the number of its next batch.
+func addSink(s, o *zmqsink.Stats) {
+	s.Batches += o.Batches
+	s.Events += o.Events
+	s.Blocks += o.Blocks
+	s.Bytes += o.Bytes
+	s.Raw += o.Raw
+	s.Subscriptions += o.Subscriptions
+	s.Subscribers += o.Subscribers
+	s.Reannounced += o.Reannounced
+	s.Overflows += o.Overflows
+	s.Gaps += o.Gaps
+	s.Dropped += o.Dropped
+	s.DroppedRaw += o.DroppedRaw
+	s.UnknownTokens += o.UnknownTokens
+	s.Orphans += o.Orphans
+	s.IgnoredRemoves += o.IgnoredRemoves
+	s.Foreign += o.Foreign
+	s.AfterClose += o.AfterClose
+	s.Replays += o.Replays
+	s.Replayed += o.Replayed
+	s.BadRequests += o.BadRequests
+	s.SendErrors += o.SendErrors
+	s.Said += o.Said
+}
+
+// ended forgets what is about the present of what has ended.
+func (t *EventTotals) ended() {
+	t.ZMQ.Subscribers, t.ZMQ.Said = 0, 0
+	t.Dynamo.Waiting, t.Dynamo.Degraded = 0, false
 }
 
 // addStream adds what a stream and its feed count.
@@ -25,27 +77,5 @@ func (t *EventTotals) addStream(o *ownerStream) {
 	t.Streams.Add(o.stream.Stats())
 	if f := o.nats.Load(); f != nil {
 		t.Feeds.Add(f.Stats())
-	}
-}
-
-// named lists the counters that EventStats does not have already, by part.
-func (t *EventTotals) named() map[string][]named {
-	r, s, f := &t.Ranks, &t.Streams, &t.Feeds
-	return map[string][]named{
-		"rank": {
-			{"frames", r.Frames}, {"bytes", r.Bytes}, {"batches", r.Batches}, {"blocks", r.Blocks},
-			{"replays", r.Replays}, {"replay_failures", r.ReplayFailures}, {"replayed", r.Replayed},
-			{"duplicates", r.Duplicates}, {"outdated", r.Outdated}, {"overflows", r.Overflows}, {"reannounced", r.Reannounced},
-		},
-		"stream": {
-			{"blocks", s.Blocks}, {"unknown_removes", s.UnknownRemoves},
-			{"ref_overflows", s.RefOverflows}, {"inline_flushes", s.InlineFlushes},
-		},
-		"feed": {
-			{"messages", f.Messages}, {"bytes", f.Bytes}, {"skipped", f.Skipped}, {"after_close", f.AfterClose},
-			{"publish_errors", f.PublishErrors}, {"announcements", f.Announcements},
-			{"silent_announcements", f.SilentAnnouncements}, {"queries", f.Queries}, {"dumps", f.Dumps},
-			{"bad_queries", f.BadQueries}, {"dropped_queries", f.DroppedQueries}, {"void_answers", f.VoidAnswers},
-		},
 	}
 }

@@ -25,7 +25,8 @@ type (
 			Dropped     map[string]uint64
 			Rank        map[string]json.RawMessage
 		}
-		Totals map[string]map[string]json.RawMessage
+		Totals  map[string]map[string]json.RawMessage
+		Outputs agentOutputs
 	}
 	agentFeeds struct {
 		Clients, Frames, Bytes, Dropped, Refused, Cut uint64
@@ -110,6 +111,7 @@ func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 	table(&b, rows)
 	writeLines(&b, "\nby worker rank, what is not 0:", details)
 	writeLines(&b, "\nsince the start, ended engines included, what is not 0:", totals(s.Events, s.Totals))
+	s.Outputs.show(&b)
 	if seen["http"] == nil {
 		b.WriteString("\nthe agent serves no events over HTTP\n")
 		return b.String(), nil
@@ -154,19 +156,15 @@ func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.R
 	if text := counters(dropped); text != "" {
 		lines = append(lines, owner+": dropped "+text)
 	}
-	numbers := make(map[string]uint64)
 	for _, key := range slices.Sorted(maps.Keys(rank)) {
-		var n uint64
 		var list []json.RawMessage
-		if json.Unmarshal(rank[key], &n) == nil {
-			numbers[key] = n
-		} else if json.Unmarshal(rank[key], &list) == nil {
+		if json.Unmarshal(rank[key], &list) == nil {
 			for _, entry := range list {
 				lines = append(lines, fmt.Sprintf("%s: %s %s", owner, key, entry))
 			}
 		}
 	}
-	if text := counters(numbers); text != "" {
+	if text := counters(numbers(rank)); text != "" {
 		lines = append(lines, owner+": "+text)
 	}
 	return lines
@@ -179,14 +177,7 @@ func totals(events map[string]uint64, parts map[string]map[string]json.RawMessag
 		lines = append(lines, "events: "+text)
 	}
 	for _, part := range slices.Sorted(maps.Keys(parts)) {
-		numbers := make(map[string]uint64)
-		for key, v := range parts[part] {
-			var n uint64
-			if json.Unmarshal(v, &n) == nil {
-				numbers[key] = n
-			}
-		}
-		if text := counters(numbers); text != "" {
+		if text := counters(numbers(parts[part])); text != "" {
 			lines = append(lines, part+": "+text)
 		}
 	}

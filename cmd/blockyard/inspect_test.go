@@ -44,10 +44,13 @@ const inspectedAgent = `{"node":"n1","events":{"in":100,"out":90,"lost":0},
   "dropped":{"unknown_parent":3,"group":1},
   "rank":{"gaps":2,"repaired":1,"lost":1,"bad_events":5,"parked":4,"replays":0,"repairing":false,"last_bad":[{"reason":"medium"},{"reason":"hash"}]}},
  {"owner":"pool 9","publisher_id":"","last_event_id":1,"digest":"00","blocks":1,"health":"exact","dropped":{}}],
-"totals":{"ranks":{"frames":7,"dropped":{"group":1}},"feeds":{"skipped":0}}}`
+"totals":{"ranks":{"frames":7,"dropped":{"group":1}},"feeds":{"skipped":0}},
+"outputs":{"http":{"clients":1},"zmq_failed":2,"capped":0,"loads_lost":0,"dynamo":{"sources":1,"rival_sources":3},
+ "ranks":[{"owner":"worker 7/0","blocks":13,"zmq":{"said":11,"gaps":0}},{"owner":"worker 7/0","blocks":14,"dynamo":{"events":9,"degraded":true}}]}}`
 
 // TestInspectShowsWhatIsWrongWithAnAgentsEvents: health, gaps, drops by reason, what
-// is parked and the last bad events, also of counters that this program does not know.
+// is parked, the last bad events and the outputs for those who know workers only, also
+// counters that this program does not know.
 func TestInspectShowsWhatIsWrongWithAnAgentsEvents(t *testing.T) {
 	url := answers(t, map[string]string{
 		"/v1/stats": inspectedAgent,
@@ -67,6 +70,8 @@ func TestInspectShowsWhatIsWrongWithAnAgentsEvents(t *testing.T) {
 		`worker 7/0: last_bad {"reason":"medium"}`, `worker 7/0: last_bad {"reason":"hash"}`,
 		"bad_events 5, gaps 2, lost 1, parked 4, repaired 1",
 		"events: in 100, out 90", "ranks: frames 7",
+		"outputs: zmq_failed 2 dynamo: rival_sources 3, sources 1",
+		"worker 7/0 zmq 13 said 11", "worker 7/0 dynamo 14 degraded 1, events 9",
 		"over HTTP: 1 clients, 5 frames, 600 bytes, 2 dropped",
 		"worker 7/0 0001b2c3d4e5f607 3..41 events 41",
 	} {

@@ -141,6 +141,9 @@ class HelloFields:
     lists_cached: bool = False
     consolidated_endpoint: str = ""
     consolidator_mode: str = ""
+    serving_endpoint: str = ""
+    ranks: int = 0
+    device_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,17 @@ class RegisterFields:
     device_blocks: int
     block_bytes: int
     offset: int = 0
+
+
+# Of minor version 1, left out where they say nothing.
+_LATER_KEYS = (
+    "lists_cached",
+    "consolidated_endpoint",
+    "consolidator_mode",
+    "serving_endpoint",
+    "ranks",
+    "device_blocks",
+)
 
 
 def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
@@ -175,7 +189,7 @@ def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
         body["replay_endpoint"] = fields.replay_endpoint
         body["events_topic"] = fields.events_topic
         body["want_evicted"] = fields.want_evicted
-        for key in ("lists_cached", "consolidated_endpoint", "consolidator_mode"):
+        for key in _LATER_KEYS:
             if getattr(fields, key):
                 body[key] = getattr(fields, key)
     return encode(body)

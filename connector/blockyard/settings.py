@@ -64,6 +64,7 @@ class Settings:
     namespace_salt: engines with different salts share nothing.
     want_evicted: whether the agent tells the scheduler what it evicts (for counters only).
     stats: whether counters are sent to the agent, once a second.
+    serving_endpoint: URL at which the engine takes requests, for those who route them.
     log_level: one of LOG_LEVELS, or empty for what the process's logging has.
     """
 
@@ -79,6 +80,7 @@ class Settings:
     namespace_salt: str = ""
     want_evicted: bool = False
     stats: bool = True
+    serving_endpoint: str = ""
     log_level: str = ""
 
     @classmethod
@@ -183,6 +185,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "namespace_salt": _text(0, 256),
     "want_evicted": _flag,
     "stats": _flag,
+    "serving_endpoint": _text(0, 256),
     "log_level": _level,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import socket
 import threading
@@ -43,7 +44,7 @@ class HandAgent:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
+        with connection, contextlib.suppress(ConnectionError):  # an engine that was killed
             while message := connection.recv(frames.MAX_FRAME + 1):
                 header = frames.parse_header(message)
                 body = msgpack.decode(message[frames.HEADER_BYTES :])

@@ -102,13 +102,14 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	hello := *samples()[0].m.(*Hello)
 	hello.ListsCached, hello.ConsolidatedEndpoint, hello.ConsolidatorMode = true, "tcp://0.0.0.0:57001", ConsolidatorDedup
+	hello.ServingEndpoint, hello.Ranks, hello.DeviceBlocks = "http://engine:8000", 2, 1000
 	stats := Stats{Errors: 11, DeviceBlocksTotal: 100, DeviceBlocksUsed: 7, RunningRequests: 2, WaitingRequests: 1}
 	for _, c := range []struct {
 		t      Type
 		m, old Message
 		added  []string
 	}{
-		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode"}},
+		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks"}},
 		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests"}},
 	} {
 		frame, err := AppendFrame(nil, c.t, 1, c.m)

@@ -56,6 +56,13 @@ type Hello struct {
 	// ConsolidatorMode is how that stream names and merges blocks, one of the
 	// Consolidator… constants; empty leaves it to the agent. Scheduler only.
 	ConsolidatorMode string `msg:"consolidator_mode,omitempty"`
+	// ServingEndpoint is where the engine takes requests, as a URL, for whoever routes
+	// them; empty when it is not known. Scheduler only.
+	ServingEndpoint string `msg:"serving_endpoint,omitempty"`
+	// Ranks is how many data-parallel ranks the engine has, DeviceBlocks how many
+	// blocks this rank's device pool has; 0 says nothing. Scheduler only.
+	Ranks        uint32 `msg:"ranks,omitempty"`
+	DeviceBlocks uint64 `msg:"device_blocks,omitempty"`
 }
 
 // Values of Hello.ConsolidatorMode.

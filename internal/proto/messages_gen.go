@@ -746,8 +746,8 @@ func (z *Grant) Msgsize() (s int) {
 func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// check for omitted fields
-	zb0001Len := uint32(16)
-	var zb0001Mask uint16 /* 16 bits */
+	zb0001Len := uint32(19)
+	var zb0001Mask uint32 /* 19 bits */
 	_ = zb0001Mask
 	if z.ListsCached == false {
 		zb0001Len--
@@ -760,6 +760,18 @@ func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	if z.ConsolidatorMode == "" {
 		zb0001Len--
 		zb0001Mask |= 0x8000
+	}
+	if z.ServingEndpoint == "" {
+		zb0001Len--
+		zb0001Mask |= 0x10000
+	}
+	if z.Ranks == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x20000
+	}
+	if z.DeviceBlocks == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x40000
 	}
 	// variable map header, size zb0001Len
 	o = msgp.AppendMapHeader(o, zb0001Len)
@@ -823,6 +835,21 @@ func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 			// string "consolidator_mode"
 			o = append(o, 0xb1, 0x63, 0x6f, 0x6e, 0x73, 0x6f, 0x6c, 0x69, 0x64, 0x61, 0x74, 0x6f, 0x72, 0x5f, 0x6d, 0x6f, 0x64, 0x65)
 			o = msgp.AppendString(o, z.ConsolidatorMode)
+		}
+		if (zb0001Mask & 0x10000) == 0 { // if not omitted
+			// string "serving_endpoint"
+			o = append(o, 0xb0, 0x73, 0x65, 0x72, 0x76, 0x69, 0x6e, 0x67, 0x5f, 0x65, 0x6e, 0x64, 0x70, 0x6f, 0x69, 0x6e, 0x74)
+			o = msgp.AppendString(o, z.ServingEndpoint)
+		}
+		if (zb0001Mask & 0x20000) == 0 { // if not omitted
+			// string "ranks"
+			o = append(o, 0xa5, 0x72, 0x61, 0x6e, 0x6b, 0x73)
+			o = msgp.AppendUint32(o, z.Ranks)
+		}
+		if (zb0001Mask & 0x40000) == 0 { // if not omitted
+			// string "device_blocks"
+			o = append(o, 0xad, 0x64, 0x65, 0x76, 0x69, 0x63, 0x65, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+			o = msgp.AppendUint64(o, z.DeviceBlocks)
 		}
 	}
 	return
@@ -942,6 +969,24 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "ConsolidatorMode")
 				return
 			}
+		case "serving_endpoint":
+			z.ServingEndpoint, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "ServingEndpoint")
+				return
+			}
+		case "ranks":
+			z.Ranks, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Ranks")
+				return
+			}
+		case "device_blocks":
+			z.DeviceBlocks, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "DeviceBlocks")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -956,7 +1001,7 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Hello) Msgsize() (s int) {
-	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode)
+	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode) + 17 + msgp.StringPrefixSize + len(z.ServingEndpoint) + 6 + msgp.Uint32Size + 14 + msgp.Uint64Size
 	return
 }
 

@@ -115,6 +115,7 @@ func (m *Hello) validateTexts() error {
 		checkString("events_topic", m.EventsTopic, MaxEndpointLen),
 		checkBind("consolidated_endpoint", m.ConsolidatedEndpoint),
 		checkMode("consolidator_mode", m.ConsolidatorMode),
+		checkString("serving_endpoint", m.ServingEndpoint, MaxEndpointLen),
 	)
 }
 

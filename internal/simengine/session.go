@@ -196,5 +196,6 @@ func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 		EventsEndpoint: events,
 		ReplayEndpoint: replay,
 		EventsTopic:    o.EventsTopic,
+		DeviceBlocks:   uint64(o.DeviceBlocks),
 	}
 }

@@ -213,3 +213,26 @@ func TestSourceBoundsWhatWaits(t *testing.T) {
 	f.ask(w, nil)
 	checkHeld(t, "after asking for the hole", f.consumer, w.truth(), f.table)
 }
+
+// TestSourceTakesAnAnswersHolesForWhatIsNotModelled: an event that an answer
+// leaves out has its id used up, and is not asked for again and again.
+func TestSourceTakesAnAnswersHolesForWhatIsNotModelled(t *testing.T) {
+	w := newFakeWorker(kv.Worker{ID: 7}, 8)
+	f := follow(w, true)
+	f.ask(w, nil)
+	f.take(w.store(kv.TierDevice, 0, 100, 1))
+	foreign := w.emit(kvevent.RouterEvent{Kind: kvevent.Stored}) // never seen
+	f.take(w.store(kv.TierDevice, 0, 200, 2))
+	q, number, due := f.nextQuery(f.now)
+	if !due || q.StartID != foreign.ID {
+		t.Fatalf("due %v, asks from %d, want from %d", due, q.StartID, foreign.ID)
+	}
+	a := w.answer(&q)
+	a.Events, a.LastEventID = nil, foreign.ID
+	out, err := f.answered(nil, number, a, nil, f.now)
+	f.consumer.apply(out)
+	if err != nil || !f.exact() || f.cursor != w.last() {
+		t.Errorf("error %v, exact %v, cursor %d of %d", err, f.exact(), f.cursor, w.last())
+	}
+	checkHeld(t, "after that", f.consumer, w.truth(), f.table)
+}

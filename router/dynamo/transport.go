@@ -91,12 +91,16 @@ func Open(o Options, p Plane) (*Transport, error) {
 	return t, nil
 }
 
-// Close ends the subscription and waits for every goroutine. It may be called
-// twice.
+// Close ends the subscription, waits for every goroutine and logs the counters.
+// It may be called twice.
 func (t *Transport) Close() error {
+	again := t.ctx.Err() != nil
 	t.close()
 	t.stop()
 	t.running.Wait()
+	if !again {
+		t.log.Info("dynamo workers are no longer followed", zap.Any("counters", t.Counters()))
+	}
 	return nil
 }
 

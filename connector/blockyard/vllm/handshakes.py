@@ -114,6 +114,9 @@ class Assembly:
             incarnation=time.time_ns(),
             namespace=namespace.as_map(),
             want_evicted=self._settings.want_evicted,
+            serving_endpoint=self._settings.serving_endpoint,
+            ranks=facts.parallel(self._config, "data_parallel_size"),
+            device_blocks=self._kv.num_blocks,
             **self._events(),
         )
         self._scheduler.start(hello, len(shares))

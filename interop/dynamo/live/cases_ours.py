@@ -34,7 +34,7 @@ def router_reads_us(place: Place) -> str:
     place.supports("agent", "--dynamo-endpoint")
     _paper(place)
     flags = [f"--dynamo-discovery={place.discovery}", f"--dynamo-endpoint={ENDPOINT}"]
-    flags.append(f"--dynamo-recovery={place.address()}:0")
+    flags.append("--dynamo-recovery=127.0.0.1:0")
     yard = Yard(place, _WORKER, _RANKS, flags, drop_frames=6)
     script = Script(place, yard, _WORKER, _RANKS)
     script.views["kv-router"] = place.probe().overlaps

@@ -191,15 +191,6 @@ class Place:
         """Has something else closed when the place is, last first."""
         self._on_close.append(close)
 
-    def address(self) -> str:
-        """This machine's address as Dynamo's routers find it out: where they ask to be called."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            try:
-                s.connect(("198.51.100.1", 9))  # sends nothing
-                return s.getsockname()[0]
-            except OSError:
-                return "127.0.0.1"
-
     def free_port(self) -> int:
         """A port that nobody has now."""
         with socket.socket() as s:
