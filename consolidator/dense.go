@@ -19,8 +19,8 @@ const (
 	maxDenseEntries = denseSlotMask
 	// denseChunk is how many entries are allocated at once.
 	denseChunk     = 512
-	minDenseWords  = 8
-	maxLoadPercent = 87
+	minDenseWords  = 24
+	maxLoadPercent = 90
 )
 
 // denseSeed makes it impossible to choose keys that collide.
@@ -122,11 +122,11 @@ func (t *dense[V]) insert(key uint64) (slot uint32, ok bool) {
 	s.n++
 	t.n++
 	if 100*s.n > maxLoadPercent*len(s.words) {
-		t.grow(s, slot+1)
+		t.grow(h>>56, slot+1)
 		return slot, true
 	}
 	if left, ok := putWord(s.words, h, slot+1); !ok {
-		t.grow(s, left)
+		t.grow(h>>56, left)
 	}
 	return slot, true
 }
@@ -190,10 +190,16 @@ func (t *dense[V]) takeSlot() (slot uint32, ok bool) {
 
 // grow makes the index of a shard larger, and adds the entry with slot plus one
 // extra to it, if extra is not 0.
-func (t *dense[V]) grow(s *denseShard, extra uint32) {
+func (t *dense[V]) grow(shard uint64, extra uint32) {
+	s := &t.shards[shard]
 	old := s.words
-	for n := len(old); ; {
-		n += max(minDenseWords, n/5)
+	// Shards begin with different sizes, so that they do not all grow, and are not all
+	// at their emptiest, at the same time.
+	n := minDenseWords * (4*denseShards + int(shard)) / (4 * denseShards)
+	for {
+		if len(old) > 0 {
+			n = max(n, len(old)) * 5 / 4
+		}
 		// The allocator rounds up; what it gives is used.
 		words := slices.Grow([]uint32(nil), n)
 		words = words[:cap(words)]
