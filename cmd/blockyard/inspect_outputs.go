@@ -27,7 +27,7 @@ func (o *agentOutputs) show(b *strings.Builder) {
 		numbers map[string]uint64
 	}{
 		{"outputs", map[string]uint64{"zmq_failed": o.ZMQFailed, "capped": o.Capped, "loads_lost": o.LoadsLost}},
-		{"dynamo", o.Dynamo},
+		{"dynamo_plane", o.Dynamo},
 		{"tokens", o.Tokens},
 	} {
 		if text := counters(part.numbers); text != "" {

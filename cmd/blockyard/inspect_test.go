@@ -70,7 +70,7 @@ func TestInspectShowsWhatIsWrongWithAnAgentsEvents(t *testing.T) {
 		`worker 7/0: last_bad {"reason":"medium"}`, `worker 7/0: last_bad {"reason":"hash"}`,
 		"bad_events 5, gaps 2, lost 1, parked 4, repaired 1",
 		"events: in 100, out 90", "ranks: frames 7",
-		"outputs: zmq_failed 2 dynamo: rival_sources 3, sources 1",
+		"outputs: zmq_failed 2 dynamo_plane: rival_sources 3, sources 1",
 		"worker 7/0 zmq 13 said 11", "worker 7/0 dynamo 14 degraded 1, events 9",
 		"over HTTP: 1 clients, 5 frames, 600 bytes, 2 dropped",
 		"worker 7/0 0001b2c3d4e5f607 3..41 events 41",
