@@ -20,8 +20,11 @@
 //
 //	Agent ── tierRoom             what the tiers take, and what the node has
 //	      ── blockmgr.Manager     the pools
+//	      ── outputs              where events are told: NATS and the server that may run
+//	                              inside, the HTTP hub, Dynamo's plane, the token table
 //	      ── eventHub             one stream per pool and per worker rank, their feeds
-//	      ── publisher.NATS       where feeds go; absent without a NATS URL
+//	         ── reach             what one rank and its pool hold together, for an output
+//	                              that knows workers only
 //	      ── sessionServer        the socket, its connections and sessions
 //	         ── formerSessions    those of an earlier agent, and waits for their processes
 //	         ── connectorReports  what connectors count themselves, by worker rank
@@ -36,6 +39,12 @@
 // per session. Who asks for an engine's cached hashes waits in its own goroutine, for
 // a bounded time and number of hashes, and no longer than the session lives.
 //
+// What a rank knows is kept in a file for the next agent, under the engine's incarnation
+// and namespace. The file goes when the engine says BYE to an agent that stays, or when
+// all its processes have exited; files of ranks that live are never removed to make
+// room. A stream that cannot be made (Dynamo's directory, a port that another rank has)
+// costs the engine that stream, and WELCOME has a warning for its log.
+//
 // # Locks
 //
 // A lock may be taken while holding one to its left:
@@ -43,13 +52,17 @@
 //	session.mu ─► processTable.mu
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
 //	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
+//	        │                 │   (a worker's or a pool's) └─► consolidator.Merged's ─► a sink's
+//	        │                 │                                └─► consolidator.TokenTable's
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
 //	tierRoom.checking ─► tierRoom.mu
-//	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu
+//	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu, checkpoints.mu
 //
 // eventHub.mu and those of the last line are held for a look at their maps and no
-// lock is taken under them: the hub lets go before it calls a stream. No lock of the
+// lock is taken under them: the hub lets go before it calls a stream. checkpoints.mu is
+// held while its directory is looked at, which delays the start and the end of
+// sessions alone. No lock of the
 // agent is held while a pool is opened, a grant or a pin is made, or a socket is
 // waited for, but link.mu, which only delays its own connection. tierRoom.checking
 // is held while file systems are looked at, which only delays the first sessions
@@ -59,7 +72,7 @@
 //
 // # Start and stop
 //
-// New checks the whole configuration and then starts in this order: NATS, block
+// New checks the whole configuration and then starts in this order: outputs, block
 // manager (sizes are compared with what the node has, as far as they are known
 // without a block size; it locks its directories),
 // agent socket and the waits for former sessions, admin sockets. It undoes that
@@ -68,7 +81,7 @@
 // tells schedulers to drain; when their sessions have ended, or Config.DrainTimeout
 // has passed, connections close and what is left of sessions ends; ranks and feeds end,
 // which tells the routers that these owners are gone; the block manager writes
-// what is queued for disk; NATS and the admin servers close last. Both tiers stay
+// what is queued for disk; outputs and the admin servers close last. Both tiers stay
 // for the next start, the host tier unless it is to be discarded. An agent that is
 // killed leaves the same but for blocks that were not sealed.
 //
@@ -76,7 +89,7 @@
 //
 // A process that cannot be watched never counts as gone, and that /proc does not
 // show it proves nothing: what it held stays out of use, and a gauge shows it. RESUME proves itself by its process, so that such an
-// engine cannot resume either. Without NATS the agent serves its engines and publishes nothing. A
-// rank whose events cannot be followed costs its worker its device residency in
+// engine cannot resume either. Without NATS the agent serves its engines and tells events over HTTP
+// and ZMQ alone. A rank whose events cannot be followed costs its worker its device residency in
 // the router and nothing else.
 package agent

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -16,46 +20,85 @@ func (c *Config) embeddedURLFile() string { return c.Socket + ".nats" }
 
 // startEmbedded starts the NATS server inside the agent and writes its URL, which
 // has the token, to a file for the agent's user alone. The token of an earlier
-// agent's file stays, so that routers find this one as they found that.
+// agent's file stays, and so does its port if any will do and that one is free, so that
+// routers find this one as they found that.
 func startEmbedded(c *Config, o publisher.EmbeddedOptions) (*publisher.Embedded, error) {
 	file := c.embeddedURLFile()
-	if o.Token == "" {
-		var err error
-		if o.Token, err = formerToken(file); err != nil {
-			return nil, err
-		}
-	}
-	server, err := publisher.StartEmbedded(o)
+	token, port, err := formerServer(file)
 	if err != nil {
 		return nil, err
 	}
-	if err := replaceFile(file, server.URL()+"\n"); err != nil {
+	o.Token = cmp.Or(o.Token, token)
+	var server *publisher.Embedded
+	if o.Port == 0 && port != 0 {
+		former := o
+		former.Port = port
+		server, _ = publisher.StartEmbedded(former) // another port does as well
+	}
+	if server == nil {
+		if server, err = publisher.StartEmbedded(o); err != nil {
+			return nil, err
+		}
+	}
+	u, err := advertised(server.URL(), c.Events.EmbeddedAdvertise)
+	if err == nil {
+		err = replaceFile(file, u+"\n")
+	}
+	if err != nil {
 		server.Close()
 		return nil, fmt.Errorf("URL of the embedded NATS server: %w", err)
 	}
 	return server, nil
 }
 
-// formerToken is the token in the URL in a file; empty without the file.
-func formerToken(file string) (string, error) {
+// formerServer is the token and the port in the URL in a file; empty and 0 without the
+// file.
+func formerServer(file string) (token string, port int, err error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		return "", 0, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("URL of an earlier embedded NATS server: %w", err)
+		return "", 0, fmt.Errorf("URL of an earlier embedded NATS server: %w", err)
 	}
 	u, err := url.Parse(strings.TrimSpace(string(b)))
 	if err != nil || u.User == nil {
-		return "", nil // what is not ours is written over
+		return "", 0, nil // what is not ours is written over
 	}
-	return u.User.Username(), nil
+	n, _ := strconv.ParseUint(u.Port(), 10, 16) // 0 for none
+	return u.User.Username(), int(n), nil
 }
 
-// replaceFile writes a file that only the agent's user can read.
+// advertised is a server's URL as other machines can use it: with this host or, when that
+// is empty and the server listens on all addresses, with the machine's name.
+func advertised(server, host string) (string, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", err
+	}
+	if a, err := netip.ParseAddr(u.Hostname()); host == "" && err == nil && a.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("the name of this machine: %w", err)
+		}
+	}
+	if host != "" {
+		u.Host = net.JoinHostPort(host, u.Port())
+	}
+	return u.String(), nil
+}
+
+// replaceFile writes a file that only the agent's user can read, whatever was there.
 func replaceFile(name, text string) error {
 	next := name + ".new"
-	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(next, name)

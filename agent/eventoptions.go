@@ -1,14 +1,12 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"net"
 	"slices"
+	"strings"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -26,6 +24,9 @@ type EventOptions struct {
 	// set; nil for none. Its URL is written to the socket's path with .nats behind it,
 	// for routers and other agents.
 	Embedded *publisher.EmbeddedOptions
+	// EmbeddedAdvertise is the host in that URL; default: the one that the server listens
+	// on, or the machine's name where that is all addresses.
+	EmbeddedAdvertise string
 	// Dynamo has Dynamo's routers told, over the same NATS; nil for none. Its Log is
 	// the agent's.
 	Dynamo *dynamo.Options
@@ -36,6 +37,13 @@ type EventOptions struct {
 	// ZMQMode is how that stream names and merges blocks, for engines that do not say:
 	// one of the proto.Consolidator… constants, default tiered.
 	ZMQMode string
+	// ZMQHost is the host of the addresses at which the agent publishes so of its own
+	// accord, not because an engine names one; default *, all addresses of the node, as
+	// KVBM has it.
+	ZMQHost string
+	// TokenMemory bounds, in bytes, the tokens of blocks that such streams need; default
+	// 256 MiB for the node.
+	TokenMemory int
 	// FullReports: see consolidator.RankConfig.
 	FullReports bool
 	// NoCheckpoints has an agent know nothing of what its engines held before it
@@ -48,6 +56,12 @@ func (o *EventOptions) validate(nats bool) error {
 	if !slices.Contains(modes, o.ZMQMode) {
 		return fmt.Errorf("mode of the events in the engines' format %q: want one of %q", o.ZMQMode, modes[1:])
 	}
+	if strings.ContainsAny(o.ZMQHost, ":/ ") && net.ParseIP(o.ZMQHost) == nil {
+		return fmt.Errorf("host of the events in the engines' format %q: want an address, a name, an interface or *", o.ZMQHost)
+	}
+	if o.TokenMemory < 0 {
+		return fmt.Errorf("memory for tokens %d: want 0 (default) or more", o.TokenMemory)
+	}
 	if o.Embedded != nil && nats {
 		return errors.New("embedded NATS server: want no NATS URL besides")
 	}
@@ -58,45 +72,4 @@ func (o *EventOptions) validate(nats bool) error {
 		return errors.New("events for Dynamo's routers: want a NATS URL, over which they go")
 	}
 	return o.Dynamo.Validate()
-}
-
-// maxCheckpoints bounds the files of ranks that are kept beside a socket.
-const maxCheckpoints = 256
-
-// checkpoint is the file that keeps what a rank's engine holds from one agent to the
-// next; empty when there is to be none. The oldest files go when there are too many:
-// those of engines that are not coming back.
-func (c *Config) checkpoint(w kv.Worker) string {
-	if c.Events.NoCheckpoints {
-		return ""
-	}
-	dir := c.Socket + ".ranks"
-	if os.MkdirAll(dir, 0o700) != nil {
-		return "" // then the next agent starts without
-	}
-	pruneOldest(dir, maxCheckpoints-1)
-	return filepath.Join(dir, fmt.Sprintf("%016x-%d", uint64(w.ID), w.Rank))
-}
-
-// pruneOldest removes the files of dir that were not changed for the longest time, so
-// that at most keep are left.
-func pruneOldest(dir string, keep int) {
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) <= keep {
-		return
-	}
-	type aged struct {
-		name string
-		at   int64
-	}
-	files := make([]aged, 0, len(entries))
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			files = append(files, aged{e.Name(), info.ModTime().UnixNano()})
-		}
-	}
-	slices.SortFunc(files, func(a, b aged) int { return cmp.Compare(a.at, b.at) })
-	for _, f := range files[:max(0, len(files)-keep)] {
-		_ = os.Remove(filepath.Join(dir, f.name)) // another try comes with the next rank
-	}
 }

@@ -37,6 +37,7 @@ type eventHub struct {
 	out  *outputs
 	log  *zap.Logger
 
+	files *checkpoints
 	dirty chan struct{} // room for one: some pool's stream has changes
 	pool  atomic.Uint64 // changes that pools reported
 
@@ -51,7 +52,7 @@ type eventHub struct {
 
 func newEventHub(node string, out *outputs, log *zap.Logger) *eventHub {
 	return &eventHub{
-		node: node, out: out, log: log, dirty: make(chan struct{}, 1),
+		node: node, out: out, log: log, files: newCheckpoints(out.cfg, log), dirty: make(chan struct{}, 1),
 		pools:  make(map[kv.NamespaceID]*poolEntry),
 		making: make(map[kv.NamespaceID]chan struct{}),
 		ranks:  make(map[*rankStream]struct{}),

@@ -46,7 +46,7 @@ func pathParts(s *Stats) []pathPart {
 	t, o := &s.Totals, &s.Outputs
 	parts := []pathPart{
 		rankPart(&t.Ranks), streamPart(&t.Streams), feedPart(&t.Feeds), sinkPart(&t.ZMQ), sourcePart(&t.Dynamo),
-		{name: "outputs", counters: []named{{"zmq_failed", o.ZMQFailed}, {"capped", o.Capped}, {"loads_lost", o.LoadsLost}}},
+		{name: "outputs", counters: []named{{"zmq_failed", o.ZMQFailed}, {"dynamo_failed", o.DynamoFailed}, {"checkpoints_failed", o.CheckpointsFailed}, {"capped", o.Capped}, {"loads_lost", o.LoadsLost}}},
 	}
 	if o.Dynamo != nil {
 		parts = append(parts, planePart(o.Dynamo))
@@ -106,11 +106,12 @@ func sinkPart(z *zmqsink.Stats) pathPart {
 			{"batches", z.Batches}, {"events", z.Events}, {"blocks", z.Blocks}, {"bytes", z.Bytes}, {"raw", z.Raw},
 			{"subscriptions", z.Subscriptions}, {"reannounced", z.Reannounced}, {"overflows", z.Overflows}, {"gaps", z.Gaps},
 			{"dropped", z.Dropped}, {"dropped_raw", z.DroppedRaw},
-			{"unknown_tokens", z.UnknownTokens}, {"orphans", z.Orphans}, {"ignored_removes", z.IgnoredRemoves},
+			{"unknown_tokens", z.UnknownTokens}, {"retries", z.Retries}, {"recovered", z.Recovered}, {"unkept", z.Unkept}, {"unwanted", z.Unwanted},
+			{"orphans", z.Orphans}, {"ignored_removes", z.IgnoredRemoves},
 			{"foreign", z.Foreign}, {"after_close", z.AfterClose},
 			{"replays", z.Replays}, {"replayed", z.Replayed}, {"bad_requests", z.BadRequests}, {"send_errors", z.SendErrors},
 		},
-		gauges: []named{{"subscribers", z.Subscribers}, {"said", z.Said}},
+		gauges: []named{{"subscribers", z.Subscribers}, {"said", z.Said}, {"left", z.Left}},
 	}
 }
 
@@ -121,7 +122,7 @@ func sourcePart(d *dynamo.SourceStats) pathPart {
 		counters: []named{
 			{"events", d.Events}, {"messages", d.Messages}, {"bytes", d.Bytes},
 			{"dropped", d.Dropped}, {"unsent", d.Unsent}, {"after_close", d.AfterClose}, {"publish_errors", d.PublishErrors},
-			{"repairs", d.Repairs}, {"refreshes", d.Refreshes}, {"restated", d.Restated}, {"probes", d.Probes},
+			{"repairs", d.Repairs}, {"refreshes", d.Refreshes}, {"restated", d.Restated}, {"restate_pauses", d.RestatePauses}, {"probes", d.Probes},
 			{"queries", d.Queries}, {"dumps", d.Dumps}, {"large_dumps", d.LargeDumps},
 		},
 		gauges: []named{{"waiting", d.Waiting}, {"degraded", oneIf(d.Degraded)}},
@@ -156,7 +157,7 @@ func httpCounters(s *httpfeed.Stats) []named {
 	return []named{
 		{"frames", s.Frames}, {"bytes", s.Bytes}, {"dropped", s.Dropped}, {"clients_refused", s.Refused}, {"clients_cut", s.Cut},
 		{"events", t.Events}, {"skipped", t.Skipped}, {"after_close", t.AfterClose}, {"announcements", t.Announcements},
-		{"queries", t.Queries}, {"dumps", t.Dumps}, {"bad_queries", t.BadQueries},
+		{"queries", t.Queries}, {"dumps", t.Dumps}, {"snapshots", t.Snapshots}, {"bad_queries", t.BadQueries},
 		{"dropped_queries", t.DroppedQueries}, {"void_answers", t.VoidAnswers},
 	}
 }

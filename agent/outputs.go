@@ -27,10 +27,11 @@ type outputs struct {
 	dynamo *dynamo.Plane       // nil: there is none
 	log    *zap.Logger
 	// tokens is nil until a stream in the engines' format wants them.
-	tokens    atomic.Pointer[consolidator.TokenTable]
-	failed    atomic.Uint64 // streams in the engines' format that could not be made
-	capped    atomic.Uint64 // ranks that are told without their pool's blocks
-	loadsLost atomic.Uint64 // load reports that NATS did not take
+	tokens       atomic.Pointer[consolidator.TokenTable]
+	failed       atomic.Uint64 // streams in the engines' format that could not be made
+	dynamoFailed atomic.Uint64 // ranks that Dynamo's routers could not be told of
+	capped       atomic.Uint64 // ranks that are told without their pool's blocks
+	loadsLost    atomic.Uint64 // load reports that NATS did not take
 }
 
 // openOutputs connects. close must be called, also after an error.
@@ -88,7 +89,7 @@ func (o *outputs) tokenTable() *consolidator.TokenTable {
 	if t := o.tokens.Load(); t != nil {
 		return t
 	}
-	o.tokens.CompareAndSwap(nil, consolidator.NewTokenTable(0))
+	o.tokens.CompareAndSwap(nil, consolidator.NewTokenTable(o.cfg.Events.TokenMemory))
 	return o.tokens.Load()
 }
 

@@ -19,6 +19,11 @@ type OutputStats struct {
 	// ranks that are told without their pool's blocks because too many follow it.
 	ZMQFailed uint64 `json:"zmq_failed"`
 	Capped    uint64 `json:"capped"`
+	// DynamoFailed are the ranks that Dynamo's routers could not be told of.
+	DynamoFailed uint64 `json:"dynamo_failed"`
+	// CheckpointsFailed are the ranks of which nothing is kept for the next agent, because
+	// the directory for that cannot be used.
+	CheckpointsFailed uint64 `json:"checkpoints_failed"`
 	// LoadsLost are load reports that NATS did not take.
 	LoadsLost uint64 `json:"loads_lost"`
 	// Ranks are those that live, told as one with their pools.
@@ -36,7 +41,7 @@ type RankOutputStats struct {
 
 // stats takes a snapshot; ranks are those that live.
 func (o *outputs) stats(ranks []*rankStream) OutputStats {
-	s := OutputStats{ZMQFailed: o.failed.Load(), Capped: o.capped.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
+	s := OutputStats{ZMQFailed: o.failed.Load(), Capped: o.capped.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
 	if o.http != nil {
 		s.HTTP = o.http.Stats()
 	}

@@ -2,7 +2,12 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,6 +26,8 @@ type rankStream struct {
 	engine  rankEngine
 	rank    *consolidator.Rank // nil when the engine publishes no events
 	reaches []*reach
+	file    *checkpoint // nil: none
+	warning string      // what of the engine's wishes could not be fulfilled; empty for nothing
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	once    sync.Once
@@ -28,7 +35,8 @@ type rankStream struct {
 
 // rankEngine is what the engine of a rank can be asked.
 type rankEngine struct {
-	// cached are the hashes of what it has on its device; see session.cachedHashes.
+	// cached are the hashes of what it has on its device; see session.cachedHashes. Nil:
+	// it cannot list them.
 	cached func(context.Context) ([]kv.EngineHash, error)
 	// gauges are what it said last of how it stands.
 	gauges func() (engineGauges, bool)
@@ -64,22 +72,26 @@ func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engi
 // open makes the rank and what tells of it.
 func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.Stream) error {
 	out := r.hub.out
-	toDynamo, err := out.reachDynamo(w)
-	if err != nil {
-		return err
-	}
-	toZMQ := out.reachZMQ(w, hello)
+	toDynamo, dynamoErr := out.reachDynamo(w)
+	toZMQ, zmqErr := out.reachZMQ(w, hello, r.hub.bound)
 	for _, one := range []*reach{toDynamo, toZMQ} {
 		if one != nil {
 			r.reaches = append(r.reaches, one)
 		}
 	}
+	if err := errors.Join(dynamoErr, zmqErr); err != nil {
+		text := err.Error()
+		r.warning = strings.ToValidUTF8(text[:min(len(text), proto.MaxTextLen)], "")
+	}
 	ns := &hello.Namespace
+	var err error
 	if hello.EventsEndpoint != "" {
+		r.file = r.hub.files.begin(w)
 		cfg := consolidator.RankConfig{
 			Worker: w, BlockSize: int(ns.BlockSize),
 			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
-			FullReports: out.cfg.Events.FullReports, Checkpoint: out.cfg.checkpoint(w), Cached: r.engine.cached,
+			FullReports: out.cfg.Events.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
+			Cached: r.engine.cached, ListTimeout: listTimeout + time.Second, // its own error first
 			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
 		}
 		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
@@ -98,6 +110,14 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 			Silent: hello.EventsEndpoint == "",
 		},
 	})
+}
+
+// identityOf tells one start of an engine, with one namespace, from every other: only to the
+// same one does a checkpoint apply. 0, which tells nothing, has probability 2^-64.
+func identityOf(h *proto.Hello) uint64 {
+	id := h.Namespace.ID()
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], h.Incarnation))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // stats are the rank's counters; zero for an engine without events.
@@ -122,6 +142,7 @@ func (r *rankStream) stop() {
 }
 
 func (r *rankStream) closeOutputs() {
+	r.file.end()
 	for _, one := range r.reaches {
 		one.close()
 	}
@@ -138,6 +159,21 @@ func (h *eventHub) forget(r *rankStream) {
 	defer h.mu.Unlock()
 	delete(h.ranks, r)
 	h.ended.add(&t)
+}
+
+// bound is the rank whose stream in the engines' format holds a TCP port of endpoint's, or the
+// port of its replays.
+func (h *eventHub) bound(endpoint string) (kv.Owner, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.ranks {
+		for _, one := range r.reaches {
+			if one.zmq != nil && clash(endpoint, one.zmq.Endpoint(), one.zmq.ReplayEndpoint()) {
+				return r.stream.Owner(), true
+			}
+		}
+	}
+	return kv.Owner{}, false
 }
 
 // live are the ranks and the pools' streams that have not ended, as of one moment;

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -48,7 +49,8 @@ func (s *lateSink) StateJoined() {
 	}
 }
 
-// reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that.
+// reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that. An error
+// costs this stream and nothing else.
 func (o *outputs) reachDynamo(w kv.Worker) (*reach, error) {
 	if o.dynamo == nil {
 		return nil, nil
@@ -57,18 +59,22 @@ func (o *outputs) reachDynamo(w kv.Worker) (*reach, error) {
 	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, late)}
 	var err error
 	if r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged}); err != nil {
-		return nil, fmt.Errorf("dynamo source of %s: %w", w, err)
+		o.dynamoFailed.Add(1)
+		o.log.Error("Dynamo's routers are not told of a rank", zap.Stringer("worker", w), zap.Error(err))
+		return nil, fmt.Errorf("Dynamo's routers are not told of worker %s: %w", w, err)
 	}
 	late.Sink = r.dynamo
 	return r, nil
 }
 
 // reachZMQ tells of a rank in the engines' own format; nil when nobody asked for
-// that. An endpoint that cannot be bound costs this stream and nothing else.
-func (o *outputs) reachZMQ(w kv.Worker, h *proto.Hello) *reach {
+// that. An endpoint that cannot be bound costs this stream and nothing else; the error is
+// for the engine, whose Dynamo worker then follows what somebody else publishes there.
+// holder says which rank has the port.
+func (o *outputs) reachZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint string) (kv.Owner, bool)) (*reach, error) {
 	bind, err := o.sinkEndpoint(h)
 	if bind == "" && err == nil {
-		return nil
+		return nil, nil
 	}
 	opt := zmqsink.Options{Bind: bind, Worker: w, BlockSize: h.Namespace.BlockSize, Topic: h.EventsTopic, Log: o.log}
 	r := &reach{}
@@ -77,12 +83,39 @@ func (o *outputs) reachZMQ(w kv.Worker, h *proto.Hello) *reach {
 	}
 	if err != nil {
 		o.failed.Add(1)
+		if other, ok := holder(bind); ok {
+			err = fmt.Errorf("%s of this agent has the port or that of the replays, and who subscribes there is told of its blocks instead: "+
+				"give each engine of a node a DYN_KVBM_LEADER_ZMQ_PUB_PORT of its own (%w)", other, err)
+		}
+		err = fmt.Errorf("no consolidated events of worker %s at %q: %w", w, bind, err)
 		o.log.Error("no events in the engines' format", zap.Stringer("worker", w), zap.Error(err))
-		return nil
+		return nil, err
 	}
 	o.log.Info("events in the engines' format", zap.Stringer("worker", w), zap.String("mode", o.sinkMode(h)),
 		zap.String("endpoint", r.zmq.Endpoint()), zap.String("replay", r.zmq.ReplayEndpoint()))
-	return r
+	return r, nil
+}
+
+// clash reports whether to bind endpoint, with its replay endpoint, takes a TCP port that
+// one of bound has.
+func clash(endpoint string, bound ...string) bool {
+	own := portOf(endpoint)
+	for _, b := range bound {
+		if n := portOf(b); own != 0 && n != 0 && (n == own || n == own+sinkPortOffset) {
+			return true
+		}
+	}
+	return false
+}
+
+// portOf is the port of tcp://HOST:PORT, 0 for another endpoint.
+func portOf(endpoint string) uint64 {
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(port, 10, 16) // 0 for what is no port
+	return n
 }
 
 func (r *reach) openZMQ(opt zmqsink.Options, mode string, o *outputs) (err error) {
@@ -120,7 +153,7 @@ func (o *outputs) sinkEndpoint(h *proto.Hello) (string, error) {
 	if err != nil || n == 0 || n > 65535-sinkPortOffset {
 		return "", fmt.Errorf("events_endpoint %q: want a port in 1..%d", h.EventsEndpoint, 65535-sinkPortOffset)
 	}
-	return fmt.Sprintf("tcp://*:%d", n+sinkPortOffset), nil
+	return "tcp://" + net.JoinHostPort(cmp.Or(o.cfg.Events.ZMQHost, "*"), strconv.FormatUint(n+sinkPortOffset, 10)), nil
 }
 
 // sinkMode is how the stream in the engines' format names and merges blocks.

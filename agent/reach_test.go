@@ -2,9 +2,11 @@ package agent
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 )
 
 // fakePublisher is an engine's PUB socket, played by a test.
@@ -164,13 +167,78 @@ func TestConsolidatedEndpointThatIsTakenIsCounted(t *testing.T) {
 	if s := a.Stats().Outputs; s.ZMQFailed != 1 || len(s.Ranks) != 0 {
 		t.Errorf("outputs %+v, want one that failed", s)
 	}
+	if w := c.Welcome().Warning; !strings.Contains(w, hello.ConsolidatedEndpoint) {
+		t.Errorf("WELCOME warns %q, want the endpoint", w)
+	}
 }
 
-// The NATS server inside an agent keeps its token from one agent to the next, in a
-// file that others cannot read.
+// Two engines with KVBM's defaults expect their streams at one port. The second one has its
+// cache, and is told that its Dynamo worker follows the first one's blocks.
+func TestSecondEngineAtOnePortIsWarnedOfTheFirst(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	port := freePort(t)
+	var warnings []string
+	for worker := range uint64(2) {
+		hello := helloOf(1 + worker)
+		hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://0.0.0.0:%d", port)
+		c, err := a.dialWith(t, hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		storePrompt(t, c, proto.RequestID{ID: 1}, 1+int(worker), 1)
+		warnings = append(warnings, c.Welcome().Warning)
+	}
+	if warnings[0] != "" {
+		t.Errorf("the first engine is warned: %s", warnings[0])
+	}
+	for _, want := range []string{fmt.Sprint(port), kv.WorkerOwner(kv.Worker{ID: 1}).String(), "DYN_KVBM_LEADER_ZMQ_PUB_PORT"} {
+		if !strings.Contains(warnings[1], want) {
+			t.Errorf("the second engine is warned %q, want %q", warnings[1], want)
+		}
+	}
+}
+
+// Discovery that cannot be written costs an engine Dynamo's routers and not its cache.
+func TestEngineHasItsCacheWithoutDynamosDirectory(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Events.Embedded = &publisher.EmbeddedOptions{}
+	dir := filepath.Join(t.TempDir(), "kv")
+	cfg.Events.Dynamo = &dynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: dir}
+	a := startAgent(t, cfg)
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := a.dialWith(t, helloOf(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	if s := a.Stats().Outputs; s.DynamoFailed != 1 || !strings.Contains(c.Welcome().Warning, "Dynamo") {
+		t.Errorf("%d counted, WELCOME warns %q", s.DynamoFailed, c.Welcome().Warning)
+	}
+	if err := os.Remove(dir); err != nil { // so that the agent can close what it opened
+		t.Error(err)
+	}
+}
+
+func TestStreamsOfTheAgentsOwnAccordHaveTheHostThatIsSet(t *testing.T) {
+	hello := proto.Hello{EventsEndpoint: "tcp://*:5557"}
+	for host, want := range map[string]string{"": "tcp://*:6557", "*": "tcp://*:6557", "127.0.0.1": "tcp://127.0.0.1:6557", "::1": "tcp://[::1]:6557"} {
+		o := &outputs{cfg: &Config{Events: EventOptions{ZMQ: true, ZMQHost: host}}}
+		if got, err := o.sinkEndpoint(&hello); got != want || err != nil {
+			t.Errorf("host %q: %q, %v; want %q", host, got, err, want)
+		}
+	}
+}
+
+// The NATS server inside an agent keeps its token and its port from one agent to the next,
+// in a file that others cannot read, whatever was left beside it.
 func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.Events.Embedded = &publisher.EmbeddedOptions{Port: freePort(t)}
+	cfg.Events.Embedded = &publisher.EmbeddedOptions{}
+	if err := os.WriteFile(cfg.Socket+".nats.new", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	var urls []string
 	for range 2 {
 		a := startAgent(t, cfg)
@@ -192,5 +260,23 @@ func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 	}
 	if urls[0] != urls[1] {
 		t.Errorf("URLs %q: want the same", urls)
+	}
+}
+
+// Other machines cannot connect to "all addresses".
+func TestURLOfAServerOnAllAddressesHasAHost(t *testing.T) {
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ server, host, want string }{
+		{"nats://token@127.0.0.1:4222", "", "nats://token@127.0.0.1:4222"},
+		{"nats://token@0.0.0.0:4222", "", "nats://token@" + name + ":4222"},
+		{"nats://token@[::]:4222", "", "nats://token@" + name + ":4222"},
+		{"nats://token@[::]:4222", "node-7.example", "nats://token@node-7.example:4222"},
+	} {
+		if got, err := advertised(c.server, c.host); got != c.want || err != nil {
+			t.Errorf("%s as %q: %q, %v; want %q", c.server, c.host, got, err, c.want)
+		}
 	}
 }

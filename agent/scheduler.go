@@ -62,7 +62,7 @@ func (s *sessionServer) welcome(sess *session, h *proto.Hello, pool uint64) *pro
 		NamespaceID: sess.namespace[:], Pool: pool,
 		BlockBytes: sess.pool.BlockBytes(), SlotBytes: sess.pool.SlotBytes(),
 		MaxRequests: uint32(sess.limits.requests), MaxPins: uint32(sess.limits.pins),
-		HostEnabled: sess.pool.Configured(),
+		HostEnabled: sess.pool.Configured(), Warning: sess.rank.warning,
 	}
 }
 
@@ -149,7 +149,11 @@ func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (u
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
-	if sess.rank, err = s.hub.startRank(h, stream, rankEngine{sess.cachedHashes, sess.gauges}); err != nil {
+	engine := rankEngine{gauges: sess.gauges}
+	if h.ListsCached {
+		engine.cached = sess.cachedHashes
+	}
+	if sess.rank, err = s.hub.startRank(h, stream, engine); err != nil {
 		pool.EndSession(sess.id, nil)
 		return 0, err
 	}
@@ -183,14 +187,30 @@ func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
 	if bye == nil {
 		gone = make(chan struct{})
 	}
-	if sess.pool.EndSession(sess.id, gone) {
+	switch held := sess.pool.EndSession(sess.id, gone); {
+	case held:
 		s.awaitExit(sess, left.procs, gone)
-	} else {
+	case bye == nil:
+		s.wg.Go(func() {
+			sess.rank.file.forgetAfter(left.procs)
+			releaseAll(left.procs)
+		})
+	default:
 		releaseAll(left.procs)
+	}
+	if bye != nil && !s.leaving() { // an engine that says BYE because the agent stops comes back
+		sess.rank.file.forget()
 	}
 	sess.rank.stop()
 	sess.reports.close()
 	s.remove(sess)
+}
+
+// leaving reports whether the agent has begun to stop.
+func (s *sessionServer) leaving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed || !s.drainEnd.IsZero()
 }
 
 // awaitExit closes gone when all of procs have exited. When the agent stops
@@ -213,6 +233,7 @@ func (s *sessionServer) awaitExit(sess *session, procs []*process, gone chan<- s
 			return
 		}
 		close(gone)
+		sess.rank.file.forget()
 		sess.log.Info("all processes of the session are gone")
 	})
 }

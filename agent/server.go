@@ -148,6 +148,7 @@ func (s *sessionServer) close() {
 		c.Close()
 	}
 	s.mu.Unlock()
+	s.hub.files.stop()
 	s.wg.Wait()
 	s.formers.wg.Wait()
 }

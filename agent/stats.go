@@ -162,6 +162,7 @@ func (h *eventHub) snapshot(s *Stats) (repairing bool) {
 		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
 	}
 	s.Outputs = h.out.stats(ranks)
+	s.Outputs.CheckpointsFailed = h.files.failed.Load()
 	return sum.Repairing
 }
 

@@ -55,6 +55,10 @@ func addSink(s, o *zmqsink.Stats) {
 	s.Dropped += o.Dropped
 	s.DroppedRaw += o.DroppedRaw
 	s.UnknownTokens += o.UnknownTokens
+	s.Retries += o.Retries
+	s.Recovered += o.Recovered
+	s.Unkept += o.Unkept
+	s.Unwanted += o.Unwanted
 	s.Orphans += o.Orphans
 	s.IgnoredRemoves += o.IgnoredRemoves
 	s.Foreign += o.Foreign
@@ -64,11 +68,12 @@ func addSink(s, o *zmqsink.Stats) {
 	s.BadRequests += o.BadRequests
 	s.SendErrors += o.SendErrors
 	s.Said += o.Said
+	s.Left += o.Left
 }
 
 // ended forgets what is about the present of what has ended.
 func (t *EventTotals) ended() {
-	t.ZMQ.Subscribers, t.ZMQ.Said = 0, 0
+	t.ZMQ.Subscribers, t.ZMQ.Said, t.ZMQ.Left = 0, 0, 0
 	t.Dynamo.Waiting, t.Dynamo.Degraded = 0, false
 }
 

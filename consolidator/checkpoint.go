@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 // A checkpoint is a file about one rank: little-endian numbers, and a CRC-32C of
 // all the rest at the end.
 //
-//	magic, version u32, worker id u64, rank u32, block size u32
+//	magic, version u32, worker id u64, rank u32, block size u32, engine identity u64
 //	sequence: next u64, last live u64, flags u8, batches (sequence number + 1 u64, checksum u64)
 //	rank: flags u8, groups (i32, main u8), identities (LoRA name, salt)
 //	blocks: slot u32, hash u64, parent u64, local u64, place u32; slots ascend
@@ -24,7 +25,7 @@ import (
 // Lists and strings begin with their length, u32.
 const (
 	checkpointMagic   = "BYRANK\r\n"
-	checkpointVersion = 1
+	checkpointVersion = 2
 
 	flagHasLive                   = 1
 	flagDegraded, flagLowerTiers  = 1, 2
@@ -34,7 +35,24 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errForeignCheckpoint: the file is whole, but about something else.
-var errForeignCheckpoint = errors.New("about another rank or block size, or of another version")
+var errForeignCheckpoint = errors.New("about another engine, rank or block size, or of another version")
+
+// checkpointID is what a checkpoint is about.
+type checkpointID struct {
+	worker    kv.Worker
+	blockSize int
+	engine    uint64 // RankConfig.Identity
+}
+
+const checkpointIDBytes = 8 + 4 + 4 + 8
+
+func (id checkpointID) append(dst []byte) []byte {
+	le := binary.LittleEndian
+	dst = le.AppendUint64(dst, uint64(id.worker.ID))
+	dst = le.AppendUint32(dst, uint32(id.worker.Rank))
+	dst = le.AppendUint32(dst, uint32(id.blockSize))
+	return le.AppendUint64(dst, id.engine)
+}
 
 // checkpoint is a rank's state in a file.
 type checkpoint struct {
@@ -61,13 +79,11 @@ type savedBlock struct {
 
 // appendCheckpoint appends the file for the state of c and st, but for its
 // checksum.
-func (c *converter) appendCheckpoint(dst []byte, w kv.Worker, st *sequencerState) []byte {
+func (c *converter) appendCheckpoint(dst []byte, about checkpointID, st *sequencerState) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, checkpointMagic...)
 	dst = le.AppendUint32(dst, checkpointVersion)
-	dst = le.AppendUint64(dst, uint64(w.ID))
-	dst = le.AppendUint32(dst, uint32(w.Rank))
-	dst = le.AppendUint32(dst, uint32(c.blockSize))
+	dst = about.append(dst)
 
 	dst = le.AppendUint64(dst, st.next)
 	dst = le.AppendUint64(dst, st.lastLive)
@@ -144,7 +160,7 @@ func appendChecksum(dst []byte) []byte {
 }
 
 // parseCheckpoint reads the file of a rank. What it returns borrows from b.
-func parseCheckpoint(b []byte, w kv.Worker, blockSize int) (*checkpoint, error) {
+func parseCheckpoint(b []byte, about checkpointID) (*checkpoint, error) {
 	if len(b) < 4 || len(b) < len(checkpointMagic) || string(b[:len(checkpointMagic)]) != checkpointMagic {
 		return nil, errors.New("no checkpoint")
 	}
@@ -153,8 +169,7 @@ func parseCheckpoint(b []byte, w kv.Worker, blockSize int) (*checkpoint, error) 
 		return nil, errors.New("damaged: wrong checksum")
 	}
 	r := &savedReader{buf: body[len(checkpointMagic):]}
-	version, id, rank, size := r.uint32(), r.uint64(), r.uint32(), r.uint32()
-	if version != checkpointVersion || id != uint64(w.ID) || rank != uint32(w.Rank) || size != uint32(blockSize) {
+	if r.uint32() != checkpointVersion || !bytes.Equal(r.take(checkpointIDBytes), about.append(nil)) {
 		return nil, errForeignCheckpoint
 	}
 	ck := &checkpoint{}

@@ -35,7 +35,15 @@ type converter struct {
 	// the engine holds according to its list, and of which nothing else is known.
 	degraded, unproven bool
 	unlisted           map[kv.EngineHash]struct{}
-	// listedUntil: stores of device blocks before then may be in the list already.
+	// unheard: nobody has answered at the engine's endpoint yet.
+	unheard bool
+	// canList: the engine may be asked for its list, and wantList: it should be. aside
+	// is what was known before a loss for which there was no list; nil: nothing.
+	canList, wantList bool
+	aside             *aside
+	// behindList: frames from before the last list may still wait in the queue. After
+	// that, stores of device blocks before listedUntil may be in the list already.
+	behindList  bool
 	listedUntil time.Time
 	// version changes with the state.
 	version uint64
@@ -65,9 +73,9 @@ func (c *converter) apply(b *kvevent.EngineBatch) {
 		c.count.bad(b.Bad)
 		// Nobody knows where in the batch they were: after a clear, perhaps, which
 		// makes up only for what came before it.
-		c.degraded = true
+		c.degraded, c.wantList = true, c.wantList || c.canList
 	}
-	c.unproven = false
+	c.unproven, c.unheard = false, false
 	c.version++
 	c.settle()
 }
@@ -80,7 +88,7 @@ func (c *converter) settle() {
 	c.count.unlisted.Store(uint64(len(c.unlisted)))
 	health := kvevent.HealthExact
 	overdue := c.park.overdueAt()
-	if c.degraded || c.unproven || len(c.unlisted) > 0 || !overdue.IsZero() && !c.now().Before(overdue) {
+	if c.degraded || c.unproven || c.unheard || len(c.unlisted) > 0 || !overdue.IsZero() && !c.now().Before(overdue) {
 		health = kvevent.HealthDegraded
 	}
 	c.stream.SetHealth(health)
@@ -109,6 +117,20 @@ func (c *converter) continued() {
 	}
 }
 
+// alone says that the engine has not been heard of, and connected that it is there,
+// though it may have nothing to say.
+func (c *converter) alone() {
+	c.unheard = true
+	c.settle()
+}
+
+func (c *converter) connected() {
+	if c.unheard {
+		c.unheard = false
+		c.settle()
+	}
+}
+
 // restarted forgets all that is known about the engine, because another
 // incarnation of it, which holds nothing, has taken its place.
 func (c *converter) restarted() {
@@ -125,7 +147,7 @@ func (c *converter) lost() {
 }
 
 func (c *converter) forget() {
-	c.unproven = false
+	c.unproven, c.wantList, c.aside = false, false, nil
 	c.forgetBlocks()
 	c.stream.Clear()
 	c.version++
@@ -196,7 +218,8 @@ func (c *converter) clearDevice() {
 		c.release(slot, kv.TierDevice, c.known.at(slot).refs.of(kv.TierDevice))
 	}
 	c.park.clearTier(kv.TierDevice)
-	c.unlisted = nil
+	c.unlisted, c.wantList = nil, false
+	c.dropAside()
 	if !c.lowerTiers {
 		c.degraded = false
 	}

@@ -22,6 +22,8 @@ import (
 //	                          and N that could not be decoded
 //	lost, restarted           what the sequencer tells
 //	listed [1 2 ...]          a loss made up for with the engine's list
+//	hidden                    a loss for which there is no list yet
+//	caught-up                 the queue of frames is empty
 //	wait DURATION             the clock moves on
 //	stats                     counters and health
 //
@@ -56,6 +58,10 @@ func TestConversionScripts(t *testing.T) {
 				c.apply(&b)
 			case "lost":
 				c.lost()
+			case "hidden":
+				c.hide()
+			case "caught-up":
+				c.caughtUp()
 			case "restarted":
 				c.restarted()
 			case "listed":

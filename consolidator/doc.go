@@ -15,7 +15,7 @@
 //     removed when the last announcement is taken back.
 //   - Status and Snapshot belong together: the digest and the dump are those of
 //     the state after the event id they come with. A sink that joins late gets
-//     such a dump and then every event after it.
+//     such a dump and then every event after it; the stream goes on meanwhile.
 //
 // What a Rank guarantees: the Stream never claims what the engine's events do
 // not prove. Every batch is applied exactly once and in order, or the loss is
@@ -25,11 +25,18 @@
 // is listed, drops the rest and goes on; listed blocks that it does not know
 // leave the stream degraded until they are announced again or removed. The list
 // is a set: of a block that the engine has twice one copy is forgotten, so that
-// the first eviction removes it, which is a miss and never a wrong hit. Stores
-// that come within a second of the list do not count again what it had. Without a
-// list the stream is cleared, its health becomes degraded, and it goes on with
-// what is announced from there. Health returns to exact when the engine restarts,
-// or drops its whole cache and has never announced blocks of another tier. Blocks
+// the first eviction removes it, which is a miss and never a wrong hit. Stores that
+// may be older than the list do not count again what it had: those that come until
+// the queue of frames has been seen empty, and a second longer. When the list fails,
+// the stream is cleared, what it had is kept aside, and the list is asked for
+// again until it comes and what is in it is back. A batch with events that could
+// not be decoded may have hidden a removal, and is settled by the list in the same
+// way, ten seconds after the last list at the earliest; until then, and without
+// one, the stream is degraded. An engine that has no list loses everything: the
+// stream is cleared, its health becomes degraded, and it goes on with what is
+// announced from there. Health returns to exact when the engine restarts, or drops
+// its whole cache and has never announced blocks of another tier. Before the
+// engine has been reached for the first time it is degraded. Blocks
 // of a LoRA adapter that the engine numbers but does not name (vLLM did before
 // 2026) are dropped as unnamed_lora: without the name they would be taken for the
 // base model's, and a wrong hit is worse than a miss.
@@ -40,7 +47,7 @@
 // are. What is parked is not in the stream, so that nobody is sent to blocks that
 // cannot be named. The stream is degraded while something has waited for more
 // than a second. When the bytes are used up, the oldest goes and is dropped as
-// unknown_parent; a loss drops all of it.
+// unknown_parent; a loss drops all of it that is not in the engine's list.
 //
 // How a Rank tells a restart of the engine from a duplicate: a frame with a
 // sequence number that was applied before is a duplicate only if its bytes are
@@ -57,10 +64,11 @@
 // blocks, counts, groups, what is parked, and the place in the engine's sequence.
 // A rank that finds one begins with it, degraded, and asks for what has happened
 // since; everything said above about duplicates, gaps and restarts holds as if it
-// had been there all the time. Without replay it is degraded until the next
-// frame continues the sequence, and what is lost if that does not. A file that is
-// torn, of another version or about another rank or block size is ignored and
-// counted. The tokens of blocks are not in it.
+// had been there all the time. Without replay the list says what is still there; an
+// engine that has none leaves it degraded until the next frame continues the sequence,
+// and lost if that does not. A file that is torn, of another version or about another
+// rank, block size or RankConfig.Identity is ignored and counted. The tokens of blocks
+// are not in it, nor is what is kept aside.
 //
 // Two announcements of one block in one tier count twice: engines do cache a
 // block twice, and evict it twice, when two requests compute or load the same
@@ -81,11 +89,12 @@
 //
 // Concurrency: a Stream may be used from any goroutine; one lock guards it. The
 // sinks are called under that lock, so the order is stream lock, then the sinks'
-// own locks, and a sink must never call back. A Rank's Run owns its sockets and
+// own locks, and a sink must never call back, nor wait for the stream in its begin. A Rank's Run owns its sockets and
 // its table in one goroutine; Stats may be called from anywhere.
 //
 // Failure: no input makes a Rank stop. Frames and events that cannot be used
 // are counted by reason, and the last events that could not be decoded are kept
 // to be looked at; both are logged at most once a second. Run returns only when
-// its context ends or its sockets cannot be made.
+// its context ends, or when its sockets cannot be made or fail: then the stream is
+// empty and degraded.
 package consolidator

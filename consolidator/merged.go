@@ -39,7 +39,8 @@ const (
 // as removals. What the pool holds already when the worker joins it is not stored by
 // events, which would be as many as the pool has blocks, for each of its workers: it
 // is state, to be had by Snapshot. A sink that cannot ask for it may implement
-// StateObserver.
+// StateObserver. Such a block is told of when either source stores it the next time,
+// so that this is the one case in which a sink that knows the state is told twice.
 //
 // The table holds what the two sources hold, and is bounded by them. Concurrency: as
 // a Stream's; the sources' locks are taken before the Merged's, and that before its
@@ -203,6 +204,15 @@ func (m *Merged) bit(s mergeSource, t kv.Tier) uint32 {
 	return 1 << s
 }
 
+// silent marks, among the bits under one tier that the stream shows, a block that is
+// there and that no event has told of.
+func (m *Merged) silent() uint32 {
+	if m.mode == MergeDedup {
+		return 1 << (2 * kv.NumTiers)
+	}
+	return 1 << 2
+}
+
 // bits are the source's bits under one tier that the stream shows.
 func (m *Merged) bits(s mergeSource) uint32 {
 	if m.mode == MergeDedup {
@@ -228,10 +238,20 @@ func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent, tell bool) {
 			}
 		}
 		refs := &out.table.at(slot).refs
-		first := refs.of(t) == 0
-		refs.set(t, refs.of(t)|m.bit(s, e.Tier))
-		if first {
-			out.shownLocked(t, slot, tell)
+		before := refs.of(t)
+		now := before | m.bit(s, e.Tier)
+		switch {
+		case before == 0 && !tell:
+			refs.set(t, now|m.silent())
+			out.shownLocked(t, slot, false)
+		case before == 0:
+			refs.set(t, now)
+			out.shownLocked(t, slot, true)
+		case tell && before&m.silent() != 0:
+			refs.set(t, now&^m.silent())
+			out.pendStoredLocked(t, b.Hash, out.table.at(slot))
+		default:
+			refs.set(t, now)
 		}
 		parent, hasParent = b.Hash, true
 	}
@@ -264,8 +284,12 @@ func (m *Merged) forgetLocked(s mergeSource) {
 func (m *Merged) reduceLocked(slot uint32, t kv.Tier, bits uint32) {
 	h := kv.SequenceHash(m.out.table.key(slot))
 	refs := &m.out.table.at(slot).refs
-	refs.set(t, refs.of(t)&^bits)
-	if refs.of(t) == 0 && m.out.hiddenLocked(t, slot) && m.tokens != nil {
+	left := refs.of(t) &^ bits
+	if left == m.silent() {
+		left = 0
+	}
+	refs.set(t, left)
+	if left == 0 && m.out.hiddenLocked(t, slot) && m.tokens != nil {
 		m.tokens.Release(h)
 	}
 }

@@ -20,11 +20,9 @@ func TestMergedEqualsTwoSets(t *testing.T) {
 	}
 }
 
-// mergedTwin is the naive twin of a Merged: what each source holds, and which pairs
-// the sinks were never told of because the pool had them when it was joined.
+// mergedTwin is the naive twin of a Merged: what each source holds.
 type mergedTwin struct {
 	own, pool map[tierHash]struct{}
-	silent    map[tierHash]struct{}
 	joined    bool
 	mode      MergeMode
 }
@@ -50,11 +48,12 @@ func (w *mergedTwin) state() map[tierHash]struct{} {
 }
 
 // tolerant replays events as a consumer does that took a silent join as it is: what
-// it does not know cannot be removed.
+// it does not know cannot be removed. Silent are the pairs of its set that it was
+// never told of, because the pool had them when it was joined.
 type tolerant struct {
-	t    *testing.T
-	last uint64
-	set  map[tierHash]struct{}
+	t           *testing.T
+	last        uint64
+	set, silent map[tierHash]struct{}
 }
 
 func (c *tolerant) Publish(events []kvevent.RouterEvent) {
@@ -65,13 +64,16 @@ func (c *tolerant) Publish(events []kvevent.RouterEvent) {
 		}
 		for _, b := range e.Blocks {
 			k := tierHash{e.Tier, b.Hash}
-			if _, there := c.set[k]; there {
+			_, there := c.set[k]
+			if _, silent := c.silent[k]; there && !silent {
 				c.t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
 			}
 			c.set[k] = struct{}{}
+			delete(c.silent, k)
 		}
 		for _, h := range e.Removed {
 			delete(c.set, tierHash{e.Tier, h})
+			delete(c.silent, tierHash{e.Tier, h})
 		}
 	}
 }
@@ -89,7 +91,7 @@ func (m *membership) Publish(events []kvevent.RouterEvent) {
 }
 
 func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
-	consumer := &tolerant{t: t, set: make(map[tierHash]struct{})}
+	consumer := &tolerant{t: t, set: make(map[tierHash]struct{}), silent: make(map[tierHash]struct{})}
 	tokens := NewTokenTable(0)
 	m := NewMerged(testOwner.Worker(), mode, consumer)
 	m.KeepTokens(tokens)
@@ -109,12 +111,14 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 		"store": func(rt *rapid.T) {
 			s, set, tier := draw(rt)
 			path := tree.path(rapid.IntRange(0, len(tree.parent)-1).Draw(rt, "leaf"))
+			var told []tierHash
 			for i, b := range path {
 				k := tierHash{tier, treeHash(b)}
 				if _, there := set[k]; there {
 					continue
 				}
 				set[k] = struct{}{}
+				told = append(told, twin.shown(k))
 				var parent kv.SequenceHash
 				if i > 0 {
 					parent = treeHash(path[i-1])
@@ -122,6 +126,11 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 				s.Store(tier, parent, i > 0, uint32(i), []kvevent.StoredBlock{{Hash: k.hash}})
 			}
 			s.Flush()
+			for _, k := range told {
+				if _, silent := consumer.silent[k]; silent && (s == own || twin.joined) {
+					rt.Fatalf("%x is stored in %s, and nobody was told", uint64(k.hash), k.tier)
+				}
+			}
 		},
 		"remove": func(rt *rapid.T) {
 			s, set, tier := draw(rt)
@@ -147,7 +156,7 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 				// Nobody was told of what is new now.
 				for k := range twin.state() {
 					if _, old := before[k]; !old {
-						consumer.set[k] = struct{}{}
+						consumer.set[k], consumer.silent[k] = struct{}{}, struct{}{}
 					}
 				}
 			}

@@ -147,6 +147,29 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 	}
 }
 
+// What a warm pool brought in silently is told as soon as the engine stores it, once,
+// so that a consumer that cannot ask for state is sent to it.
+func TestBlockOfAWarmPoolIsToldWhenTheEngineStoresIt(t *testing.T) {
+	for name, mode := range mergeModes {
+		t.Run(name, func(t *testing.T) {
+			b := newMergeBench(t, mode)
+			pool := NewStream(kv.PoolOwner(9), nil)
+			chain(pool, kv.TierDevice, 1, 2)
+			snapshot, last, _ := pool.Snapshot()
+			b.merged.BeginPool(snapshot, last)
+			b.said(t, "")
+			chain(b.own, kv.TierDevice, 1, 2)
+			b.said(t, "1 stored device @0 parent=none 1 2\n")
+			chain(b.pool, kv.TierDevice, 1, 2)
+			unchain(b.own, kv.TierDevice, 1, 2)
+			b.said(t, "")
+			b.merged.LeavePool()
+			b.said(t, "2 removed device 1 2\n")
+			checkStream(t, b.merged.out, map[tierHash]struct{}{})
+		})
+	}
+}
+
 // joinWatcher is told of removals of blocks that it was never told of, as every sink
 // behind a warm pool is.
 type joinWatcher struct {

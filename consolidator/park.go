@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -63,6 +64,9 @@ type park struct {
 	runs         int
 	byParent     map[kv.EngineHash][]*parkedRun
 	byBlock      map[parkedBlock][]*parkedRun
+	// hollow has, by each of their blocks, the runs of which nothing is left, kept
+	// for what hangs on them.
+	hollow map[kv.EngineHash][]*parkedRun
 	// order has the runs from the oldest on; those that wait no more are passed
 	// over.
 	order []*parkedRun
@@ -78,6 +82,7 @@ func (p *park) reset() {
 	p.bytes, p.runs, p.order = 0, 0, nil
 	p.byParent = make(map[kv.EngineHash][]*parkedRun)
 	p.byBlock = make(map[parkedBlock][]*parkedRun)
+	p.hollow = make(map[kv.EngineHash][]*parkedRun)
 }
 
 func (p *park) empty() bool { return p.runs == 0 }
@@ -122,8 +127,23 @@ func (p *park) oldest() *parkedRun {
 	return p.order[0]
 }
 
-// discard takes r out.
+// discard takes r out, and runs of which nothing is left when nothing hangs on them
+// any more.
 func (p *park) discard(r *parkedRun) {
+	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
+		if gone[0].out {
+			continue
+		}
+		p.takeOut(gone[0])
+		for _, above := range p.hollow[gone[0].event.Parent] {
+			if !p.hasChildren(above) {
+				gone = append(gone, above)
+			}
+		}
+	}
+}
+
+func (p *park) takeOut(r *parkedRun) {
 	r.out = true
 	p.runs--
 	p.bytes -= r.bytes
@@ -132,6 +152,11 @@ func (p *park) discard(r *parkedRun) {
 		delete(p.byParent, r.event.Parent)
 	}
 	for i, h := range r.event.BlockHashes {
+		if r.left == 0 {
+			if p.hollow[h] = without(p.hollow[h], r); len(p.hollow[h]) == 0 {
+				delete(p.hollow, h)
+			}
+		}
 		if r.isGone(i) {
 			continue
 		}
@@ -184,10 +209,37 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	if p.byBlock[k] = without(runs, r); len(p.byBlock[k]) == 0 {
 		delete(p.byBlock, k)
 	}
-	if r.left--; r.left == 0 && !p.hasChildren(r) {
+	if r.left--; r.left > 0 {
+		return true
+	}
+	for _, h := range r.event.BlockHashes {
+		p.hollow[h] = append(p.hollow[h], r)
+	}
+	if !p.hasChildren(r) {
 		p.discard(r)
 	}
 	return true
+}
+
+// keepListed takes back every announcement but one of each device block in list.
+func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
+	if p.empty() {
+		return
+	}
+	for _, k := range slices.Collect(maps.Keys(p.byBlock)) {
+		keep := 0
+		if _, ok := list[k.hash]; ok && k.tier == kv.TierDevice {
+			keep = 1
+		}
+		p.reduce(k, keep)
+	}
+}
+
+// reduce takes back all announcements of k but keep.
+func (p *park) reduce(k parkedBlock, keep int) {
+	for len(p.byBlock[k]) > keep {
+		p.remove(k.hash, k.tier)
+	}
 }
 
 func (p *park) hasChildren(r *parkedRun) bool {

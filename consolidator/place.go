@@ -1,8 +1,6 @@
 package consolidator
 
 import (
-	"maps"
-
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -42,9 +40,8 @@ func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
 	if n == 0 {
 		return
 	}
-	at := storing{tier: t, root: !e.HasParent, recount: c.fullReports && !e.HasParent && n > 1}
+	at := storing{tier: t, root: !e.HasParent, recount: c.inList(t) || c.fullReports && !e.HasParent && n > 1}
 	if t == kv.TierDevice {
-		at.recount = at.recount || !c.listedUntil.IsZero() && c.now().Before(c.listedUntil)
 		for _, h := range e.BlockHashes {
 			c.unlist(h)
 		}
@@ -176,6 +173,20 @@ func (c *converter) parkRun(e *kvevent.EngineEvent, t kv.Tier) {
 		c.count.parkOverflow.Add(uint64(r.left))
 		c.drop(dropUnknownParent, r.left)
 	}
+	if c.inList(t) {
+		for _, h := range e.BlockHashes {
+			c.parkOnce(parkedBlock{t, h})
+		}
+	}
+}
+
+// parkOnce leaves k one announcement, here or in the stream.
+func (c *converter) parkOnce(k parkedBlock) {
+	keep := 1
+	if slot, ok := c.known.find(uint64(k.hash)); ok && c.known.at(slot).refs.of(k.tier) > 0 {
+		keep = 0
+	}
+	c.park.reduce(k, keep)
 }
 
 // splice stores the parked runs whose parents are known by now.
@@ -187,58 +198,8 @@ func (c *converter) splice() {
 			c.count.spliced.Add(uint64(r.left))
 			c.storeRun(&r.event, &storing{
 				tier: r.tier, identity: p.identity, parent: p.seq, position: p.position, hasParent: true, parked: r,
+				recount: c.inList(r.tier),
 			})
 		}
 	}
-}
-
-// unlist takes h out of the blocks of which only the engine's list has told;
-// false when it was not among them.
-func (c *converter) unlist(h kv.EngineHash) bool {
-	if len(c.unlisted) == 0 {
-		return false
-	}
-	_, ok := c.unlisted[h]
-	delete(c.unlisted, h)
-	if len(c.unlisted) == 0 {
-		c.unlisted = nil // a map does not shrink
-	}
-	return ok
-}
-
-// listed makes up for a loss with the list of the blocks that the engine has on
-// its device: what is known and listed stays, with one announcement, and
-// everything else goes. That a block was announced more often cannot be seen; to
-// forget it too early is a miss, and too late would be a wrong hit. Listed blocks
-// that are not known leave the stream degraded until the engine has announced
-// them again or has removed them.
-func (c *converter) listed(list []kv.EngineHash) {
-	c.unlisted = make(map[kv.EngineHash]struct{}, len(list))
-	for _, h := range list {
-		c.unlisted[h] = struct{}{}
-	}
-	c.park.reset()
-	c.stream.mu.Lock()
-	for slot := range c.known.used {
-		b := c.known.at(slot)
-		if b.refs == 0 {
-			continue // a free slot
-		}
-		keep := uint32(0)
-		if b.refs.of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.key(slot))) {
-			keep = 1
-		}
-		refs := b.refs
-		for _, t := range kv.Tiers {
-			c.release(slot, t, refs.of(t)-keep)
-			keep = 0
-		}
-	}
-	c.stream.mu.Unlock()
-	c.unlisted = maps.Collect(maps.All(c.unlisted)) // most of it is gone, and a map does not shrink
-	// The list says nothing about other tiers.
-	c.degraded, c.unproven = c.lowerTiers, false
-	c.listedUntil = c.now().Add(listGrace)
-	c.version++
-	c.settle()
 }

@@ -44,6 +44,8 @@ type RankConfig struct {
 	IdleProbe time.Duration
 	// ReplayTimeout is how long to wait for each reply of a replay; default 2 s.
 	ReplayTimeout time.Duration
+	// ListTimeout is how long Cached may take; default 6 s.
+	ListTimeout time.Duration
 	// Checkpoint is a file in which the rank keeps what it knows, on a tmpfs
 	// best: it is written anew, at most every CheckpointEvery (default 500 ms), when
 	// something has changed, and when Run ends; it costs as much again as the rank's
@@ -53,17 +55,23 @@ type RankConfig struct {
 	// none.
 	Checkpoint      string
 	CheckpointEvery time.Duration
+	// Identity tells one incarnation of the engine from another, such as a hash of
+	// what it calls itself; 0 if nothing does. A checkpoint with another one is
+	// rejected.
+	Identity uint64
 	// Cached asks for the hashes of all blocks that the engine has in its device
-	// cache now. It is called in Run's goroutine after a loss that replay could not
-	// repair, and gets ReplayTimeout for it; an error, or more than MaxBlocks hashes,
-	// means that the loss makes everything unknown. Nil: nobody knows.
+	// cache now. It is called in Run's goroutine, which stands still meanwhile: after
+	// a loss that replay could not repair, after events that could not be decoded, and
+	// for a checkpoint that no replay can continue. Its context ends after ListTimeout.
+	// An error, or more than MaxBlocks hashes, is a failure; it is then asked again,
+	// after a pause that grows from 2 s to 30 s. Nil: nobody knows.
 	Cached func(ctx context.Context) ([]kv.EngineHash, error)
 	// Tokens is told the tokens of each block that the rank learns of from an event,
 	// under the stream's lock; nil: nobody wants them. Blocks from a checkpoint have
 	// none.
 	Tokens TokenSink
-	// Raw gets the payload of each batch that is applied, lent, in order and in Run's
-	// goroutine; nil: nobody wants them.
+	// Raw gets the payload of each batch of this rank that is applied, lent, in order
+	// and in Run's goroutine; nil: nobody wants them.
 	Raw func(payload []byte)
 	// Log receives one line a second at most about what goes wrong; nil: none.
 	Log *zap.Logger
@@ -75,6 +83,7 @@ const (
 	defaultHWM       = 100_000
 	defaultIdleProbe = 200 * time.Millisecond
 	defaultTimeout   = 2 * time.Second
+	defaultListTime  = 6 * time.Second
 	// replayAttempts is how often in vain one gap is asked for before it is lost.
 	replayAttempts = 4
 	// maxHeldFrames and maxHeldBytes bound what waits for a replay.
@@ -82,10 +91,9 @@ const (
 	maxHeldBytes  = 64 << 20
 	// framesPerTurn bounds how much is received between two flushes.
 	framesPerTurn = 256
-	// listGrace is how long after the engine's list has come a store may be one that
-	// the list includes. listPause separates failed attempts to get a list.
+	// listGrace is how long after the rank has caught up with the engine's list a
+	// store may still be one that the list includes.
 	listGrace = time.Second
-	listPause = 5 * time.Second
 )
 
 // Validate checks the fields; the error names the first bad one.
@@ -110,6 +118,7 @@ func (c *RankConfig) Validate() error {
 		{"receive hwm", int64(c.ReceiveHWM)},
 		{"idle probe", int64(c.IdleProbe)},
 		{"replay timeout", int64(c.ReplayTimeout)},
+		{"list timeout", int64(c.ListTimeout)},
 		{"checkpoint interval", int64(c.CheckpointEvery)},
 	} {
 		if f.v < 0 {
@@ -132,6 +141,9 @@ func (c *RankConfig) setDefaults() {
 	if c.ReplayTimeout == 0 {
 		c.ReplayTimeout = defaultTimeout
 	}
+	if c.ListTimeout == 0 {
+		c.ListTimeout = defaultListTime
+	}
 	if c.CheckpointEvery == 0 {
 		c.CheckpointEvery = defaultCheckpointEvery
 	}
@@ -153,8 +165,7 @@ type Rank struct {
 	batch   kvevent.EngineBatch
 	file    *checkpointFile
 	ctx     context.Context // Run's
-	// noList is until when the engine's list is not asked for again.
-	noList time.Time
+	lists   listTimes
 }
 
 // NewRank returns a rank that writes to s, which must be the stream of
@@ -170,7 +181,7 @@ func NewRank(cfg RankConfig, s *Stream) (*Rank, error) {
 	r := &Rank{cfg: cfg, stream: s}
 	r.log = newLimitedLog(cfg.Log.With(zap.Stringer("worker", cfg.Worker), zap.String("events", cfg.EventsEndpoint)))
 	r.conv = newConverter(s, cfg.Worker, cfg.BlockSize, cfg.MaxBlocks, &r.count)
-	r.conv.fullReports, r.conv.tokens = cfg.FullReports, cfg.Tokens
+	r.conv.fullReports, r.conv.tokens, r.conv.canList = cfg.FullReports, cfg.Tokens, cfg.Cached != nil
 	r.file = newCheckpointFile(cfg.Checkpoint, cfg.CheckpointEvery, &r.count, func(err error) {
 		r.log.warn("checkpoint not written", zap.Error(err))
 	})
@@ -182,8 +193,16 @@ func (r *Rank) Stats() RankStats { return r.count.snapshot() }
 
 // Run follows the engine until ctx ends, and then returns nil. It returns an
 // error when its sockets cannot be made or fail as a whole; an engine that is
-// not there, or goes and comes back, is no error. Run may be called once.
-func (r *Rank) Run(ctx context.Context) error {
+// not there, or goes and comes back, is no error; until it has been heard of once,
+// the stream is degraded. After an error the stream is empty and degraded. Run may
+// be called once.
+func (r *Rank) Run(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			r.conv.lost() // nobody follows the engine
+		}
+	}()
+	r.conv.alone()
 	socks, err := openSockets(&r.cfg)
 	if err != nil {
 		return fmt.Errorf("rank %s: %w", r.cfg.Worker, err)
@@ -203,7 +222,7 @@ func (r *Rank) Run(ctx context.Context) error {
 	r.ctx = ctx
 	state := func(dst []byte) []byte {
 		st := seq.state()
-		return r.conv.appendCheckpoint(dst, r.cfg.Worker, &st)
+		return r.conv.appendCheckpoint(dst, r.id(), &st)
 	}
 	r.restore(seq)
 	defer func() { r.file.finish(r.conv.version, state) }()
@@ -216,6 +235,9 @@ func (r *Rank) Run(ctx context.Context) error {
 		}
 		if ready.done {
 			return nil
+		}
+		if ready.connected {
+			r.conv.connected()
 		}
 		if ready.live {
 			r.receiveLive(seq, socks)
@@ -230,7 +252,7 @@ func (r *Rank) Run(ctx context.Context) error {
 // wake is when the rank must do something even if nothing arrives; zero: never.
 func (r *Rank) wake(seq *sequencer) time.Time {
 	wake := seq.wake()
-	for _, at := range []time.Time{r.file.due(r.conv.version), r.conv.wake()} {
+	for _, at := range []time.Time{r.file.due(r.conv.version), r.conv.wake(), r.listDue()} {
 		if !at.IsZero() && (wake.IsZero() || at.Before(wake)) {
 			wake = at
 		}
@@ -243,6 +265,7 @@ func (r *Rank) advance(seq *sequencer, socks *sockets) {
 	now := time.Now()
 	seq.tick(now)
 	r.conv.tick()
+	r.relist(now)
 	if start, due := seq.request(now); due {
 		if err := socks.ask(start); err != nil {
 			r.log.warn("replay request failed", zap.Uint64("start", start), zap.Error(err))
@@ -259,6 +282,9 @@ func (r *Rank) receiveLive(seq *sequencer, socks *sockets) {
 	for range framesPerTurn {
 		parts, ok := socks.receive(socks.sub)
 		if !ok {
+			if seq.caughtUp() {
+				r.conv.caughtUp()
+			}
 			return
 		}
 		r.count.frames.Add(1)
@@ -317,7 +343,7 @@ func (r *Rank) apply(payload []byte) bool {
 		r.log.warn("engine event ignored", zap.Error(err))
 	}
 	r.conv.apply(&r.batch)
-	if r.cfg.Raw != nil {
+	if r.cfg.Raw != nil && !(r.batch.HasRank && r.batch.Rank != r.cfg.Worker.Rank) {
 		r.cfg.Raw(payload)
 	}
 	return true

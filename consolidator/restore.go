@@ -115,8 +115,8 @@ func (c *converter) restore(ck *checkpoint) int {
 	}
 	c.unproven = true
 	c.settle()
-	c.restoreStream(ck, blocks)
-	c.restoreBlocks(ck, blocks)
+	placed := c.placedBlocks(ck, blocks)
+	c.storePlaced(placed)
 	if len(ck.unlisted) > 0 {
 		c.unlisted = make(map[kv.EngineHash]struct{}, len(ck.unlisted))
 		for _, h := range ck.unlisted {
@@ -135,17 +135,40 @@ func (c *converter) restore(ck *checkpoint) int {
 	return len(blocks)
 }
 
-// restoreStream stores every block once in each tier in which the engine has it,
-// parents before children.
-func (c *converter) restoreStream(ck *checkpoint, blocks []savedBlock) {
-	var table dense[resident]
+// placedBlock is an engine block whose place in a sequence is known. Its resident's
+// references mean nothing.
+type placedBlock struct {
+	hash     kv.EngineHash
+	seq      kv.SequenceHash
+	at       resident
+	identity uint32
+	refs     refCounts
+}
+
+// placedBlocks are the engine's blocks in ck.
+func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBlock {
+	placed := make([]placedBlock, 0, len(blocks))
 	for _, b := range blocks {
 		i, _ := ck.resident(b.slot)
-		r := ck.residents[i]
-		slot, found := table.find(uint64(r.hash))
+		r, name := ck.residents[i], ck.identities[b.identity]
+		placed = append(placed, placedBlock{
+			hash: b.hash, seq: r.hash, at: resident{parent: r.parent, local: r.local, place: r.place},
+			identity: c.identities.number(name.lora, name.salt), refs: b.refs,
+		})
+	}
+	return placed
+}
+
+// storePlaced stores blocks that are not known: in the stream once in each tier in
+// which the engine has them, parents before children.
+func (c *converter) storePlaced(blocks []placedBlock) {
+	var table dense[resident]
+	for i := range blocks {
+		b := &blocks[i]
+		slot, found := table.find(uint64(b.seq))
 		if !found {
-			slot, _ = table.insert(uint64(r.hash))
-			*table.at(slot) = resident{parent: r.parent, local: r.local, place: r.place}
+			slot, _ = table.insert(uint64(b.seq))
+			*table.at(slot) = resident{parent: b.at.parent, local: b.at.local, place: b.at.place}
 		}
 		table.at(slot).refs |= b.refs
 	}
@@ -155,21 +178,23 @@ func (c *converter) restoreStream(ck *checkpoint, blocks []savedBlock) {
 			c.stream.Flush()
 		}
 	}
+	c.learnPlaced(blocks)
 }
 
-// restoreBlocks makes the engine's blocks known. The first of those with the same
-// content has the reference that restoreStream counted; the others add theirs.
-func (c *converter) restoreBlocks(ck *checkpoint, blocks []savedBlock) {
+// learnPlaced makes blocks known. The first of those with the same content has the
+// reference that storePlaced counted; the others add theirs.
+func (c *converter) learnPlaced(blocks []placedBlock) {
 	c.stream.mu.Lock()
 	defer c.stream.mu.Unlock()
 	var counted [kv.NumTiers]map[uint32]bool
 	for t := range counted {
 		counted[t] = make(map[uint32]bool)
 	}
-	for _, b := range blocks {
-		i, _ := ck.resident(b.slot)
-		slot, ok := c.stream.table.find(uint64(ck.residents[i].hash))
+	for i := range blocks {
+		b := &blocks[i]
+		slot, ok := c.stream.table.find(uint64(b.seq))
 		if _, twice := c.known.find(uint64(b.hash)); !ok || twice {
+			c.identities.settle(b.identity)
 			continue
 		}
 		for _, t := range kv.Tiers {
@@ -181,7 +206,6 @@ func (c *converter) restoreBlocks(ck *checkpoint, blocks []savedBlock) {
 				counted[t][slot] = true
 			}
 		}
-		name := ck.identities[b.identity]
-		c.learn(b.hash, engineBlock{slot: slot, identity: c.identities.number(name.lora, name.salt), refs: b.refs})
+		c.learn(b.hash, engineBlock{slot: slot, identity: b.identity, refs: b.refs})
 	}
 }

@@ -165,6 +165,9 @@ func (s *sequencer) live(now time.Time, seq uint64, payload []byte) {
 	}
 }
 
+// caughtUp reports that every frame that has come is applied.
+func (s *sequencer) caughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
+
 // wake is when tick must be called next.
 func (s *sequencer) wake() time.Time {
 	switch s.phase {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -103,4 +104,87 @@ func TestSinksAreBoundedAndHearOfHealth(t *testing.T) {
 	if err := s.AddSink(late, nil); err != nil || len(late.health) != 1 {
 		t.Errorf("error %v; a sink that joins a degraded stream was told %v", err, late.health)
 	}
+}
+
+// gatedJoin is a sink whose begin waits.
+type gatedJoin struct {
+	*recorder
+	entered, gate chan struct{}
+}
+
+func joinGated(t *testing.T, s *Stream) (g *gatedJoin, added chan error) {
+	g = &gatedJoin{newRecorder(t), make(chan struct{}), make(chan struct{})}
+	added = make(chan error, 1)
+	go func() {
+		added <- s.AddSink(g, func(snapshot []kvevent.RouterEvent, last uint64) {
+			close(g.entered)
+			<-g.gate
+			g.begin(snapshot, last)
+		})
+	}()
+	<-g.entered
+	return g, added
+}
+
+// TestStreamGoesOnWhileASinkJoins: what happens while begin runs does not wait for it,
+// and reaches the sink after it, with the health of that time.
+func TestStreamGoesOnWhileASinkJoins(t *testing.T) {
+	s := NewStream(testOwner, nil)
+	chain(s, kv.TierHost, 1, 3)
+	g, added := joinGated(t, s)
+	chain(s, kv.TierHost, 10, 12)
+	unchain(s, kv.TierHost, 2)
+	s.SetHealth(kvevent.HealthDegraded)
+	if g.lastID != 0 || len(g.health) != 0 {
+		t.Errorf("told of event %d, health %v before begin", g.lastID, g.health)
+	}
+	removed := make(chan struct{})
+	go func() { s.RemoveSink(&recorder{}); close(removed) }() // another one does not wait
+	<-removed
+	close(g.gate)
+	if err := <-added; err != nil {
+		t.Fatal(err)
+	}
+	checkStream(t, s, g.resident())
+	if len(g.health) != 1 {
+		t.Errorf("told of health %v", g.health)
+	}
+	chain(s, kv.TierHost, 20, 20)
+	s.RemoveSink(g)
+	checkStream(t, s, g.resident())
+}
+
+// TestStreamWaitsForASinkThatJoinsTooSlowly: what is kept for it is bounded; and it is
+// removed when it has joined, not before.
+func TestStreamWaitsForASinkThatJoinsTooSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStream(testOwner, nil)
+		g, added := joinGated(t, s)
+		var removed, written bool
+		go func() {
+			s.RemoveSink(g)
+			removed = true
+		}()
+		synctest.Wait()
+		go func() {
+			for first := 0; first < maxJoiningItems; first += 512 {
+				e := treeEvent(kv.TierHost, first, 512)
+				s.Store(e.Tier, 0, false, 0, e.Blocks)
+				s.Flush()
+			}
+			written = true
+		}()
+		synctest.Wait()
+		if removed || written {
+			t.Errorf("while begin runs: removed %t, too much written %t", removed, written)
+		}
+		close(g.gate)
+		if err := <-added; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !removed || !written || g.lastID == 0 {
+			t.Errorf("after begin: removed %t, written %t, last event %d", removed, written, g.lastID)
+		}
+	})
 }

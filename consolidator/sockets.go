@@ -17,6 +17,7 @@ const (
 	reconnectFirst  = 100 * time.Millisecond
 	reconnectMax    = time.Second
 	wakeEndpoint    = "inproc://wake"
+	monitorEndpoint = "inproc://monitor"
 )
 
 // sockets are the ZMQ sockets of one rank, in a context of their own. They
@@ -27,6 +28,8 @@ type sockets struct {
 	sub      *zmq4.Socket
 	wakeRecv *zmq4.Socket
 	wakeSend *zmq4.Socket
+	// monitor tells when the SUB socket has a peer.
+	monitor *zmq4.Socket
 	// dealer exists during a replay. Each replay gets a new one, so that no late
 	// reply to an abandoned request is taken for an answer.
 	dealer *zmq4.Socket
@@ -86,10 +89,23 @@ func (s *sockets) openSub(cfg *RankConfig) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := s.openMonitor(); err != nil {
+		return err
+	}
 	if cfg.Bind {
 		return s.sub.Bind(cfg.EventsEndpoint)
 	}
 	return s.sub.Connect(dialable(cfg.EventsEndpoint))
+}
+
+func (s *sockets) openMonitor() (err error) {
+	if err = s.sub.Monitor(monitorEndpoint, zmq4.EVENT_HANDSHAKE_SUCCEEDED); err != nil {
+		return fmt.Errorf("monitor: %w", err)
+	}
+	if s.monitor, err = s.ctx.NewSocket(zmq4.PAIR); err != nil {
+		return err
+	}
+	return errors.Join(s.monitor.SetLinger(0), s.monitor.Connect(monitorEndpoint))
 }
 
 // wakeWhenDone makes wait return when ctx ends.
@@ -104,7 +120,7 @@ func (s *sockets) wakeWhenDone(ctx context.Context) {
 }
 
 // ready is what wait found.
-type ready struct{ done, live, replay bool }
+type ready struct{ done, live, replay, connected bool }
 
 // wait blocks until something arrives, the rank's context ends, or until comes;
 // a zero until is never.
@@ -127,6 +143,11 @@ func (s *sockets) wait(until time.Time) (ready, error) {
 			r.live = true
 		case s.dealer:
 			r.replay = true
+		case s.monitor:
+			r.connected = true
+			for _, more := s.receive(s.monitor); more; {
+				_, more = s.receive(s.monitor)
+			}
 		}
 	}
 	return r, nil
@@ -169,7 +190,7 @@ func (s *sockets) hangUp() {
 // repoll makes the poller anew after a change of sockets.
 func (s *sockets) repoll() {
 	s.poller = zmq4.NewPoller()
-	for _, k := range []*zmq4.Socket{s.wakeRecv, s.sub, s.dealer} {
+	for _, k := range []*zmq4.Socket{s.wakeRecv, s.sub, s.monitor, s.dealer} {
 		if k != nil {
 			s.poller.Add(k, zmq4.POLLIN)
 		}
@@ -180,7 +201,7 @@ func (s *sockets) close() {
 	if s.stopWake != nil && !s.stopWake() {
 		<-s.woken
 	}
-	for _, k := range []*zmq4.Socket{s.sub, s.dealer, s.wakeSend, s.wakeRecv} {
+	for _, k := range []*zmq4.Socket{s.sub, s.monitor, s.dealer, s.wakeSend, s.wakeRecv} {
 		if k != nil {
 			closeSocket(k)
 		}

@@ -43,15 +43,15 @@ type RankStats struct {
 	Spliced      uint64 `json:"spliced"`
 	ParkOverflow uint64 `json:"park_overflow"`
 	ParkedBytes  uint64 `json:"parked_bytes"`
-	// Listed are losses made up for with the engine's list of cached blocks,
-	// ListFailures those for which it could not be had. Unlisted is how many listed
-	// blocks are still unknown now.
+	// Listed are the lists of cached blocks that the engine gave, ListFailures the
+	// attempts to get one that failed. Unlisted is how many listed blocks are still
+	// unknown now.
 	Listed       uint64 `json:"listed"`
 	ListFailures uint64 `json:"list_failures"`
 	Unlisted     uint64 `json:"unlisted"`
 	// Checkpoints are the files written, CheckpointFailures those that could not be.
 	// CheckpointsRejected are files that were damaged, of another version or about
-	// another rank, and Restored the engine blocks taken from a good one.
+	// another engine or rank, and Restored the engine blocks taken from a good one.
 	Checkpoints         uint64 `json:"checkpoints"`
 	CheckpointFailures  uint64 `json:"checkpoint_failures"`
 	CheckpointsRejected uint64 `json:"checkpoints_rejected"`

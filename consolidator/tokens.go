@@ -39,6 +39,8 @@ const (
 	cellBytes  = 4 * (cellWords + 1)
 	entryBytes = 40 + 24
 	nameBytes  = 128
+	// maxBareBlocks is how many blocks may be retained without tokens.
+	maxBareBlocks = 4 << 20
 	// none is the index of nothing.
 	none = math.MaxUint32
 )
@@ -46,8 +48,8 @@ const (
 // TokenTable remembers the tokens of blocks for a format that carries them, which
 // router events do not. A block that somebody retains stays; of the others, the
 // one that has not been retained for the longest time goes first when there is no
-// room. Blocks that are retained while their tokens are not known cost a little,
-// too, and are not bounded by the table but by who retains them.
+// room. Blocks that are retained while their tokens are not known take nothing of
+// that; there is a bound of its own for how many they may be.
 //
 // It is safe for concurrent use. Its lock is a leaf: nothing is called under it.
 // Every method takes constant time but for the tokens of a block.
@@ -59,7 +61,9 @@ type TokenTable struct {
 	entries slab[tokenEntry]
 	cells   slab[tokenCell]
 	names   nameTable
-	bytes   int
+	// bytes is what the blocks whose tokens are known cost; bare counts the others, and
+	// ignored the retains that were one too many for them.
+	bytes, bare, maxBare, ignored int
 	// oldest and youngest are the ends of the list of blocks that nobody retains.
 	oldest, youngest uint32
 	stats            TokenStats
@@ -91,12 +95,13 @@ type TokenStats struct {
 	Stored  uint64 `json:"stored"`
 	Evicted uint64 `json:"evicted"`
 	// Refused are blocks whose tokens were not kept: everything else is retained, or
-	// the block is too large.
+	// the block is too large; and retains of blocks without tokens beyond 4 Mi, whose
+	// tokens may go early.
 	Refused uint64 `json:"refused"`
 	// Misses are questions for blocks whose tokens are not known.
 	Misses uint64 `json:"misses"`
 	// Blocks and Retained are how many blocks are known, or only retained, and how
-	// many are retained; Bytes is what they cost.
+	// many are retained; Bytes is what those cost whose tokens are known.
 	Blocks   uint64 `json:"blocks"`
 	Retained uint64 `json:"retained"`
 	Bytes    uint64 `json:"bytes"`
@@ -109,7 +114,7 @@ func NewTokenTable(maxBytes int) *TokenTable {
 		maxBytes = defaultTokenBytes
 	}
 	return &TokenTable{
-		maxBytes: maxBytes, index: make(map[kv.SequenceHash]uint32),
+		maxBytes: maxBytes, maxBare: maxBareBlocks, index: make(map[kv.SequenceHash]uint32),
 		names: nameTable{index: make(map[tokenName]uint32)}, oldest: none, youngest: none,
 	}
 }
@@ -132,11 +137,7 @@ func (t *TokenTable) BlockTokens(h kv.SequenceHash, tokens []uint32, id TokenIde
 	// The name is held before room is made: its last block may be what has to go.
 	name, grown := t.names.hold(tokenName{id.LoRAName, id.Salt, id.BlockSize})
 	t.bytes += grown
-	need := cellsFor(words) * cellBytes
-	if !known {
-		need += entryBytes
-	}
-	if !t.shrinkLocked(need) {
+	if !t.shrinkLocked(entryBytes + cellsFor(words)*cellBytes) {
 		t.bytes -= t.names.leave(name)
 		t.stats.Refused++
 		return
@@ -155,6 +156,11 @@ func (t *TokenTable) Retain(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
+	if !known && t.bare >= t.maxBare {
+		t.ignored++
+		t.stats.Refused++
+		return
+	}
 	if !known {
 		i = t.addEntryLocked(h)
 	}
@@ -166,7 +172,6 @@ func (t *TokenTable) Retain(h kv.SequenceHash) {
 		t.stats.Retained++
 	}
 	e.refs++
-	t.shrinkLocked(0)
 }
 
 // Release takes one Retain of h back.
@@ -175,6 +180,10 @@ func (t *TokenTable) Release(h kv.SequenceHash) {
 	defer t.mu.Unlock()
 	i, known := t.index[h]
 	if !known || t.entries.at(i).refs == 0 {
+		if t.ignored > 0 {
+			t.ignored--
+			return
+		}
 		panic("BUG: a block's tokens are released more often than retained")
 	}
 	e := t.entries.at(i)

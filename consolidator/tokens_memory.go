@@ -95,16 +95,19 @@ func (t *TokenTable) shrinkLocked(need int) bool {
 	return true
 }
 
+// addEntryLocked adds a block without tokens.
 func (t *TokenTable) addEntryLocked(h kv.SequenceHash) uint32 {
 	i := t.entries.take()
 	*t.entries.at(i) = tokenEntry{hash: h, first: none, name: none}
 	t.index[h] = i
-	t.bytes += entryBytes
+	t.bare++
 	return i
 }
 
-// fillLocked gives an entry its words and its name.
+// fillLocked gives an entry without tokens its words and its name.
 func (t *TokenTable) fillLocked(e *tokenEntry, name uint32, tokens []uint32, objects []uint64) {
+	t.bare--
+	t.bytes += entryBytes
 	e.name, e.tokens, e.objects = name, uint16(len(tokens)), uint16(len(objects))
 	w := cellWriter{table: t, link: &e.first, at: cellWords}
 	for _, v := range tokens {
@@ -169,11 +172,12 @@ func (t *TokenTable) dropLocked(i uint32) {
 		c = next
 	}
 	if e.name != none {
-		t.bytes -= t.names.leave(e.name)
+		t.bytes -= t.names.leave(e.name) + entryBytes
+	} else {
+		t.bare--
 	}
 	delete(t.index, e.hash)
 	t.entries.give(i)
-	t.bytes -= entryBytes
 }
 
 // usedLocked makes an entry that nobody retains the youngest.

@@ -98,6 +98,26 @@ func TestTokensThatComeAfterTheirRetainAreKept(t *testing.T) {
 	}
 }
 
+// A warm pool joins with many blocks and no tokens; those of a new block still fit.
+func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
+	table := NewTokenTable(nameBytes + entryBytes + cellBytes)
+	table.maxBare = 1000
+	for h := range kv.SequenceHash(1200) {
+		table.Retain(h)
+	}
+	table.BlockTokens(5000, tokensOf(5000, 4), plain)
+	var e kvevent.EngineEvent
+	if s := table.Stats(); !table.Describe(5000, &e) || s.Refused != 200 || s.Blocks != 1001 {
+		t.Errorf("a block cannot be described: %+v", s)
+	}
+	for h := range kv.SequenceHash(1200) {
+		table.Release(h)
+	}
+	if s := table.Stats(); s.Retained != 0 || s.Blocks != 1 || table.bare != 0 || table.ignored != 0 {
+		t.Errorf("left behind: %+v", s)
+	}
+}
+
 func TestTokensThatCannotBeKeptAreRefused(t *testing.T) {
 	table := NewTokenTable(0)
 	table.BlockTokens(1, nil, plain)

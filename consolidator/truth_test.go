@@ -148,6 +148,7 @@ type truthRank struct {
 	now     time.Time
 	buffer  int  // how many batches the engine can replay
 	lists   bool // the engine can list its cache
+	flaky   bool // but not always
 	replays bool
 	down    bool // the engine does not answer
 
@@ -173,7 +174,7 @@ func (r *truthRank) start() {
 	if r.file == nil {
 		return
 	}
-	ck, err := parseCheckpoint(r.file, kv.Worker{ID: 7}, testBlockSize)
+	ck, err := parseCheckpoint(r.file, testCheckpoint)
 	if err != nil {
 		r.e.rt.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func (r *truthRank) start() {
 
 func (r *truthRank) checkpoint() {
 	st := r.seq.state()
-	r.file = appendChecksum(r.conv.appendCheckpoint(nil, kv.Worker{ID: 7}, &st))
+	r.file = appendChecksum(r.conv.appendCheckpoint(nil, testCheckpoint, &st))
 }
 
 func (r *truthRank) readable(payload []byte) bool { return r.dec.Decode(payload, &r.batch) == nil }
@@ -200,10 +201,20 @@ func (r *truthRank) restarted() { r.conv.restarted(); r.file = nil }
 func (r *truthRank) continued() { r.conv.continued() }
 
 func (r *truthRank) lost() {
-	if r.lists {
-		r.conv.listed(r.e.list())
-	} else {
+	switch {
+	case !r.lists:
 		r.conv.lost()
+	case r.flaky && rapid.Bool().Draw(r.e.rt, "no list"):
+		r.conv.hide()
+	default:
+		r.conv.listed(r.e.list())
+	}
+}
+
+// relist is a later attempt to get the list.
+func (r *truthRank) relist() {
+	if r.conv.wantList {
+		r.conv.listed(r.e.list())
 	}
 }
 
@@ -214,6 +225,7 @@ func (r *truthRank) deliver() {
 		r.serve()
 	}
 	r.delayed = nil
+	r.conv.caughtUp()
 	r.stream.Flush()
 }
 
@@ -251,6 +263,7 @@ func (r *truthRank) silence(seconds int) {
 		r.serve()
 		r.conv.tick()
 	}
+	r.relist()
 	r.stream.Flush()
 }
 
@@ -316,6 +329,8 @@ func TestStreamEqualsTheEngine(t *testing.T) {
 		"short history and list": {buffer: 3, replays: true, lists: true},
 		"no replay":              {},
 		"list without replay":    {lists: true},
+		"list comes late":        {lists: true, flaky: true},
+		"late list, replay":      {buffer: 3, replays: true, lists: true, flaky: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {

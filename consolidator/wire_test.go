@@ -165,7 +165,7 @@ func TestWireToWireAllocatesNothingPerBlock(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot: how long a stream stands still while a sink joins.
+// BenchmarkSnapshot: how long it takes a sink to join.
 func BenchmarkSnapshot(b *testing.B) {
 	l, w := newWireLoad(1<<20, 256), newWireRank()
 	for _, p := range l.payloads {
@@ -187,7 +187,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 	var buf []byte
 	for b.Loop() {
-		buf = w.conv.appendCheckpoint(buf[:0], kv.Worker{ID: 7}, &sequencerState{})
+		buf = w.conv.appendCheckpoint(buf[:0], checkpointID{worker: kv.Worker{ID: 7}}, &sequencerState{})
 	}
 	b.SetBytes(int64(len(buf)))
 }

@@ -60,7 +60,7 @@ type Feed struct {
 	ended chan struct{}
 
 	mu       sync.Mutex
-	journal  *journal
+	journal  Journal
 	unsent   uint64 // id of the first event that was not sent
 	source   Source
 	requests *nats.Subscription
@@ -80,7 +80,6 @@ func newFeed(n *NATS, id uint64, owner kv.Owner, meta Meta) *Feed {
 		announceNow: make(chan struct{}, 1),
 		stop:        make(chan struct{}),
 		ended:       make(chan struct{}),
-		journal:     newJournal(),
 	}
 }
 
@@ -97,7 +96,7 @@ func (f *Feed) Publish(events []kvevent.RouterEvent) {
 		return
 	}
 	for i := range events {
-		f.journal.add(&events[i])
+		f.journal.Add(&events[i])
 	}
 	signal(f.wake)
 }

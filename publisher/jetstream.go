@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"sync"
@@ -148,6 +149,9 @@ func (k *streamKeeper) ensure(ctx context.Context, conn *nats.Conn) error {
 		_, err = js.CreateOrUpdateStream(ctx, k.config)
 	}
 	k.ready.Store(err == nil)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = fmt.Errorf("the server has no JetStream, or not for this account: %w", err)
+	}
 	if err != nil {
 		k.failures.Add(1)
 		return fmt.Errorf("nats jetstream stream %s: %w", k.config.Name, err)

@@ -11,21 +11,23 @@ const (
 	journalBlocks = 256 << 10
 )
 
-// journal is a ring of the last events of a stream, with contiguous ids. Its
-// events are never changed after they were added, so that copies of them may be
-// read without the lock that guards the journal.
-type journal struct {
-	ring []kvevent.RouterEvent // journalEvents long; event id is at id % len
+// Journal is a ring of the last events of a stream, with contiguous ids: 4,096 of them
+// and 256 Ki blocks at most. Its events are never changed after they were added, so
+// that copies of them may be read without the lock that guards the journal. The zero
+// value is ready for use.
+type Journal struct {
+	ring []kvevent.RouterEvent // journalEvents long, or nil; event id is at id % len
 	// The journal holds the events first to next-1; both are 0 before the first.
 	first, next uint64
 	blocks      int
 }
 
-func newJournal() *journal { return &journal{ring: make([]kvevent.RouterEvent, journalEvents)} }
-
-// add appends a copy of e and drops the oldest events beyond the bounds. An event
+// Add appends a copy of e and drops the oldest events beyond the bounds. An event
 // that does not follow the last one makes the journal begin anew.
-func (j *journal) add(e *kvevent.RouterEvent) {
+func (j *Journal) Add(e *kvevent.RouterEvent) {
+	if j.ring == nil {
+		j.ring = make([]kvevent.RouterEvent, journalEvents)
+	}
 	if e.ID != j.next {
 		j.reset(e.ID)
 	}
@@ -42,19 +44,23 @@ func (j *journal) add(e *kvevent.RouterEvent) {
 	j.blocks += e.NumBlocks()
 }
 
-func (j *journal) reset(id uint64) {
+func (j *Journal) reset(id uint64) {
 	clear(j.ring)
 	j.first, j.next, j.blocks = id, id, 0
 }
 
-// holds reports whether all events from id on are there.
-func (j *journal) holds(id uint64) bool { return j.first <= id && id < j.next }
+// Held is the range of ids in the journal, from first to next-1; both are 0 before the
+// first event.
+func (j *Journal) Held() (first, next uint64) { return j.first, j.next }
 
-// appendBatch appends the events from id on to dst, as many as go into one
+// Holds reports whether all events from id on are there.
+func (j *Journal) Holds(id uint64) bool { return j.first <= id && id < j.next }
+
+// AppendMessage appends the events from id to last to dst, as many as go into one
 // message of at most maxBytes; id must be held. At least one is appended.
-func (j *journal) appendBatch(dst []kvevent.RouterEvent, id uint64, maxBytes int) []kvevent.RouterEvent {
+func (j *Journal) AppendMessage(dst []kvevent.RouterEvent, id, last uint64, maxBytes int) []kvevent.RouterEvent {
 	room := newRoom(maxBytes)
-	for ; id < j.next; id++ {
+	for ; id <= last && id < j.next; id++ {
 		e := &j.ring[id%journalEvents]
 		if !room.take(e) {
 			break
@@ -62,4 +68,15 @@ func (j *journal) appendBatch(dst []kvevent.RouterEvent, id uint64, maxBytes int
 		dst = append(dst, *e)
 	}
 	return dst
+}
+
+// MessageLen is how many of events go into one message of at most maxBytes.
+func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
+	room := newRoom(maxBytes)
+	for i := range events {
+		if !room.take(&events[i]) {
+			return i
+		}
+	}
+	return len(events)
 }

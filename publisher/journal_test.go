@@ -18,10 +18,10 @@ func storedEvent(id uint64, blocks int) kvevent.RouterEvent {
 }
 
 func TestJournalKeepsTheLastEvents(t *testing.T) {
-	j := newJournal()
+	j := new(Journal)
 	for id := uint64(1); id <= 2*journalEvents; id++ {
 		e := storedEvent(id, 1)
-		j.add(&e)
+		j.Add(&e)
 	}
 	if j.first != journalEvents+1 || j.next != 2*journalEvents+1 || j.blocks != journalEvents {
 		t.Fatalf("events %d to %d with %d blocks", j.first, j.next-1, j.blocks)
@@ -34,10 +34,10 @@ func TestJournalKeepsTheLastEvents(t *testing.T) {
 }
 
 func TestJournalIsBoundedInBlocks(t *testing.T) {
-	j := newJournal()
+	j := new(Journal)
 	for id := uint64(1); id <= 1000; id++ {
 		e := storedEvent(id, 512)
-		j.add(&e)
+		j.Add(&e)
 	}
 	if j.blocks > journalBlocks || j.next-j.first != journalBlocks/512 {
 		t.Errorf("%d events with %d blocks", j.next-j.first, j.blocks)
@@ -45,20 +45,20 @@ func TestJournalIsBoundedInBlocks(t *testing.T) {
 }
 
 func TestJournalBeginsAnewAfterAHole(t *testing.T) {
-	j := newJournal()
+	j := new(Journal)
 	for _, id := range []uint64{1, 2, 7} {
 		e := storedEvent(id, 1)
-		j.add(&e)
+		j.Add(&e)
 	}
-	if j.holds(2) || j.holds(6) || !j.holds(7) || j.holds(8) || j.blocks != 1 {
+	if j.Holds(2) || j.Holds(6) || !j.Holds(7) || j.Holds(8) || j.blocks != 1 {
 		t.Errorf("journal holds %d to %d, %d blocks", j.first, j.next-1, j.blocks)
 	}
 }
 
 func TestJournalCopiesWhatItIsLent(t *testing.T) {
-	j := newJournal()
+	j := new(Journal)
 	e := storedEvent(1, 2)
-	j.add(&e)
+	j.Add(&e)
 	e.Blocks[0].Hash = 0
 	if got := j.ring[1].Blocks[0].Hash; got != 1000 {
 		t.Errorf("hash %d", got)
@@ -89,7 +89,7 @@ func TestRoomIsEnough(t *testing.T) {
 			events = append(events, e)
 		}
 		for len(events) > 0 {
-			n := chunkLen(events, limit)
+			n := MessageLen(events, limit)
 			if n < 1 || n > kvevent.MaxEventsPerMessage {
 				rt.Fatalf("%d events in a message", n)
 			}

@@ -14,7 +14,7 @@ import (
 // machine.
 type NATSOptions struct {
 	// URL names the server, or several separated by commas; user and password, or
-	// a token, may be part of it. See kvevent.CheckServers. Default
+	// a token, may be part of it. See natsauth.CheckServers. Default
 	// nats://127.0.0.1:4222.
 	URL string
 	// Auth says how to log in and whom to trust.
@@ -62,7 +62,7 @@ func (o *NATSOptions) Validate() error {
 		}
 	}
 	if o.URL != "" {
-		if err := kvevent.CheckServers(o.URL); err != nil {
+		if err := natsauth.CheckServers(o.URL); err != nil {
 			return fmt.Errorf("nats %w", err)
 		}
 	}

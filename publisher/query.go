@@ -167,7 +167,7 @@ func (f *Feed) journalEmpty() bool {
 func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.journal.holds(start) || !f.journal.holds(end) {
+	if !f.journal.Holds(start) || !f.journal.Holds(end) {
 		return nil, false
 	}
 	events := make([]kvevent.RouterEvent, 0, end-start+1)
@@ -208,7 +208,7 @@ func (a *answerer) send(askers []string, r *kvevent.QueryReply, events []kvevent
 	a.buf = nil
 	defer func() { a.buf = buf }()
 	for !r.Final {
-		n := chunkLen(events, maxBytes)
+		n := MessageLen(events, maxBytes)
 		r.Events, events = events[:n], events[n:]
 		r.Final = len(events) == 0
 		buf = kvevent.AppendQueryReply(buf[:0], r)
@@ -262,15 +262,4 @@ func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 			a.take(m)
 		}
 	}
-}
-
-// chunkLen is how many of events go into one message.
-func chunkLen(events []kvevent.RouterEvent, maxBytes int) int {
-	room := newRoom(maxBytes)
-	for i := range events {
-		if !room.take(&events[i]) {
-			return i
-		}
-	}
-	return len(events)
 }

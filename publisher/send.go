@@ -38,10 +38,10 @@ func (f *Feed) takeBatch() bool {
 		}
 		f.unsent = f.journal.first
 	}
-	if !f.journal.holds(f.unsent) {
+	if !f.journal.Holds(f.unsent) {
 		return false
 	}
-	f.batch = f.journal.appendBatch(f.batch[:0], f.unsent, maxBytes)
+	f.batch = f.journal.AppendMessage(f.batch[:0], f.unsent, f.journal.next-1, maxBytes)
 	f.unsent += uint64(len(f.batch))
 	return true
 }

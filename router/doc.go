@@ -15,9 +15,12 @@
 // it is there every answer says QualityDegraded. A digest that differs with
 // nothing missing leads to a dump that replaces what the owner had. An owner
 // whose publisher says goodbye, is followed by another one, or falls silent is
-// forgotten with its blocks and its requests. While the transport itself is
-// disconnected nobody is forgotten. A router may start before its transport: it
-// serves, knows nobody, and joins when there is one.
+// forgotten with its blocks and its requests. While a transport itself is
+// disconnected nobody is forgotten whom it announced last, and only those count as
+// degraded. A cursor that stays ahead of what its publisher announces leads to a
+// dump too. A registered worker that does not fit to a publisher gives way. A
+// router may start before its transport: it serves, knows nobody, and joins when
+// there is one.
 //
 // With Options.Snapshots a router saves what it knows and begins with what was
 // saved last. Nobody is sent to an owner of a snapshot before its publisher is

@@ -43,8 +43,13 @@ type feedSet struct {
 	retired map[uint64]time.Time
 	// refused are publishers that cannot be taken in, with the reason logged.
 	refused map[uint64]refusal
-	// offline is set while the transport is disconnected.
-	offline  bool
+	// offline are the sources that are disconnected. stored is that whose
+	// publishers the restored feeds are.
+	offline map[int]bool
+	stored  int
+	// heard, unless it is nil, is told what became of each announcement of a
+	// source. It is called with mu held.
+	heard    func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
 	// counters holds what belongs to no live feed, those that ended included.
@@ -75,6 +80,7 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 		restored:  make(map[uint64]*feedState),
 		retired:   make(map[uint64]time.Time),
 		refused:   make(map[uint64]refusal),
+		offline:   make(map[int]bool),
 	}
 	set.current.Store(&clusterView{quality: QualityFallback})
 	return set
@@ -94,7 +100,11 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 			s.undecodableLocked(err)
 			return nil
 		}
-		return s.announcementLocked(&a, now)
+		f := s.announcementLocked(&a, fr.Source, now)
+		if s.heard != nil {
+			s.heard(fr.Source, &a, f != nil)
+		}
+		return f
 	case FrameEvents:
 		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
 			s.undecodableLocked(err)
@@ -102,13 +112,15 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 		}
 		return s.eventsLocked(now)
 	case FrameDisconnected:
-		s.offline = true
+		s.offline[fr.Source] = true
 	case FrameConnected:
-		s.offline = false
+		delete(s.offline, fr.Source)
 		// The silence was ours.
 		for _, all := range []map[uint64]*feedState{s.feeds, s.restored} {
 			for _, f := range all {
-				f.seen = now
+				if f.source == fr.Source {
+					f.seen = now
+				}
 			}
 		}
 	}
@@ -143,7 +155,9 @@ func (s *feedSet) eventsLocked(now time.Time) *feedState {
 	return f
 }
 
-func (s *feedSet) announcementLocked(a *kvevent.Announcement, now time.Time) *feedState {
+// announcementLocked takes in an announcement. The result is the feed that it
+// concerned; nil when it is over, or not listened to.
+func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now time.Time) *feedState {
 	if _, ok := s.retired[a.PublisherID]; ok {
 		s.retired[a.PublisherID] = now
 		s.counters.Fenced++
@@ -170,16 +184,43 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, now time.Time) *fe
 	if f == nil {
 		f = s.beginLocked(a, now)
 	}
-	was, pool := f.exact(), f.announcement.Pool
+	was, pool, moved := f.exact(), f.announcement.Pool, s.offline[f.source] != s.offline[source]
 	isNew := f.seen.IsZero()
+	f.source = source
+	if s.offline[source] {
+		// What is old is no sign of a cursor that is wrong.
+		f.behind = 0
+	}
 	f.announced(a, now)
+	if isNew {
+		s.displaceLocked(a)
+	}
 	if isNew || pool != a.Pool {
 		s.joinLocked(f)
 	}
-	if isNew || pool != a.Pool || f.exact() != was {
+	if isNew || moved || pool != a.Pool || f.exact() != was {
 		s.refreshLocked()
 	}
 	return f
+}
+
+// isRegistered reports whether an announcement is of a worker that no publisher
+// speaks for, of a file or of a registration.
+func isRegistered(a *kvevent.Announcement) bool { return a.Card.Silent && a.Card.Source != "" }
+
+// displaceLocked ends the registered workers that do not fit to a publisher that
+// was taken in: it knows what it serves, and what was registered may be a mistake.
+func (s *feedSet) displaceLocked(a *kvevent.Announcement) {
+	if isRegistered(a) {
+		return
+	}
+	for _, f := range s.feeds {
+		if have := &f.announcement; isRegistered(have) && (have.BlockSize != a.BlockSize || have.Model != a.Model) {
+			s.counters.Displaced++
+			s.endLocked(f, fmt.Sprintf("it was registered with model %q and block size %d, a publisher has %q with %d",
+				have.Model, have.BlockSize, a.Model, a.BlockSize))
+		}
+	}
 }
 
 // objectionLocked says why an announcement is not accepted; f is its feed, nil
@@ -191,8 +232,13 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
 		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
 	}
+	former := s.byOwner[a.Owner]
+	if former != nil && former != f && isRegistered(a) && !isRegistered(&former.announcement) {
+		return "a publisher speaks for its owner"
+	}
 	for _, other := range s.feeds {
-		if other == f || other.owner() == a.Owner {
+		// What is registered gives way to publishers.
+		if other == f || other.owner() == a.Owner || isRegistered(&other.announcement) && !isRegistered(a) {
 			continue
 		}
 		if have := &other.announcement; have.BlockSize != a.BlockSize || have.Model != a.Model {
@@ -201,7 +247,7 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 		}
 		break // The others agree with one another.
 	}
-	if f == nil && s.byOwner[a.Owner] == nil && len(s.feeds) >= s.limit {
+	if f == nil && former == nil && len(s.feeds) >= s.limit {
 		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
 	}
 	return ""
@@ -295,7 +341,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 	ended := false
 	left := make([]*feedState, 0, len(s.feeds))
 	for _, f := range s.feeds {
-		if !s.offline && now.Sub(f.seen) > s.timeout {
+		if s.silentLocked(f, now) {
 			s.counters.Expired++
 			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
 			ended = true
@@ -303,7 +349,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 		}
 		left = append(left, f)
 	}
-	s.forgetRestoredLocked(func(f *feedState) bool { return !s.offline && now.Sub(f.seen) > s.timeout })
+	s.forgetRestoredLocked(func(f *feedState) bool { return s.silentLocked(f, now) })
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
 	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
@@ -311,6 +357,12 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 		s.refreshLocked()
 	}
 	return left
+}
+
+// silentLocked reports whether a feed is silent for so long that it is over. Where
+// its source is away, silence says nothing.
+func (s *feedSet) silentLocked(f *feedState, now time.Time) bool {
+	return !s.offline[f.source] && now.Sub(f.seen) > s.timeout
 }
 
 // nextQuery asks a feed what it wants to know now.

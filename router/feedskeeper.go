@@ -32,6 +32,7 @@ type snapshotKeeper struct {
 	savedAt uint64
 	running sync.WaitGroup
 	busy    atomic.Bool
+	unsaved atomic.Bool // the last save failed
 	saves   atomic.Uint64
 	failed  atomic.Uint64
 	loads   atomic.Uint64
@@ -93,7 +94,7 @@ func (k *snapshotKeeper) keep(ctx context.Context) {
 // finish waits for the snapshot that is being saved, and saves the last one.
 func (k *snapshotKeeper) finish() {
 	k.running.Wait()
-	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt {
+	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt && !k.unsaved.Load() {
 		return
 	}
 	k.save(context.Background(), snapshotLastTimeout)
@@ -103,7 +104,9 @@ func (k *snapshotKeeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
-	if err := k.store.SaveSnapshot(ctx, k.feeds.save); err != nil {
+	err := k.store.SaveSnapshot(ctx, k.feeds.save)
+	k.unsaved.Store(err != nil)
+	if err != nil {
 		k.failed.Add(1)
 		k.log.Warn("snapshot is not saved", zap.Error(err))
 		return

@@ -34,7 +34,7 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	if err := s.index.Replace(a.Owner, events); err != nil {
 		return false, err
 	}
-	s.restored[a.PublisherID] = &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now}
+	s.restored[a.PublisherID] = &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now, source: s.stored}
 	return true, nil
 }
 

@@ -31,6 +31,10 @@ const (
 	// lastRepair bounds the time between two repairs of a feed whose digest
 	// stays wrong after each.
 	lastRepair = time.Minute
+	// A cursor is wrong when so many announcements in a row, over so long, end
+	// before it: those that waited behind events come in one go.
+	maxBehind = 3
+	minBehind = time.Second
 )
 
 // feedState follows the stream of one publisher and keeps the blocks of its
@@ -47,6 +51,7 @@ const (
 type feedState struct {
 	announcement kvevent.Announcement
 	seen         time.Time // when the last announcement came
+	source       int       // where from; see Frame.Source
 	blocks       residency
 
 	// cursor is the id of the last event that the blocks contain.
@@ -60,6 +65,10 @@ type feedState struct {
 	// repairAt.
 	repairs  int
 	repairAt time.Time
+	// behind counts announcements in a row that end before the cursor, the first of
+	// which came at behindAt.
+	behind   int
+	behindAt time.Time
 
 	recovery
 	counters FeedCounters
@@ -135,8 +144,11 @@ func (f *feedState) announced(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seen = now
 	switch {
-	case f.recovering, a.LastEventID < f.cursor:
-		// Older than what has arrived since, or not comparable yet.
+	case f.recovering:
+		// Not comparable yet.
+	case a.LastEventID < f.cursor:
+		f.ended(now)
+		return
 	case a.LastEventID > f.cursor && !f.synced:
 		f.recover(causeFirst, now)
 	case a.LastEventID > f.cursor:
@@ -145,6 +157,31 @@ func (f *feedState) announced(a *kvevent.Announcement, now time.Time) {
 		f.synced = true
 		f.compare(a, now)
 	}
+	f.behind = 0
+}
+
+// ended takes in that an announcement ends before the cursor. It may be older than
+// what has arrived since; when that goes on, the cursor is that of something else.
+func (f *feedState) ended(now time.Time) {
+	if f.behind == 0 {
+		f.behindAt = now
+	}
+	f.behind++
+	if f.behind < maxBehind || now.Sub(f.behindAt) < minBehind {
+		return
+	}
+	f.diverged = true
+	f.repair(now)
+}
+
+// repair asks for everything, with growing pauses.
+func (f *feedState) repair(now time.Time) {
+	if now.Before(f.repairAt) {
+		return
+	}
+	f.repairs++
+	f.repairAt = now.Add(backoff(f.repairs, firstRetry, lastRepair))
+	f.recover(causeDivergence, now)
 }
 
 // compare checks the digest of an announcement that is as old as the blocks.
@@ -155,12 +192,7 @@ func (f *feedState) compare(a *kvevent.Announcement, now time.Time) {
 		f.repairs = 0
 		return
 	}
-	if now.Before(f.repairAt) {
-		return
-	}
-	f.repairs++
-	f.repairAt = now.Add(backoff(f.repairs, firstRetry, lastRepair))
-	f.recover(causeDivergence, now)
+	f.repair(now)
 }
 
 // event takes in a live event, which is only borrowed.

@@ -33,7 +33,7 @@ type api struct {
 }
 
 // Handler serves the router over HTTP: POST /v1/route, GET /v1/workers,
-// /v1/feeds, /v1/dump, /metrics, /healthz and /readyz, and with a Registry POST and
+// /v1/feeds, /v1/sources, /v1/dump, /metrics, /healthz and /readyz, and with a Registry POST and
 // DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
 func (r *Router) Handler() http.Handler {
 	a := &api{router: r, metrics: newMetrics(r)}
@@ -44,6 +44,7 @@ func (r *Router) Handler() http.Handler {
 		g.register(mux, a)
 	}
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
+	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.Handle("GET /metrics", a.metrics.handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

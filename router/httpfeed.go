@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ func (o *HTTPOptions) Validate() error {
 }
 
 // CheckAgents checks a list of base URLs of agents; the error names the first bad
-// one.
+// one, and shows it unless it may have a password.
 func CheckAgents(urls []string) error {
 	if len(urls) > maxAgents {
 		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), maxAgents)
@@ -52,10 +53,18 @@ func CheckAgents(urls []string) error {
 		u, err := url.Parse(s)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" || u.Fragment != "" || (u.Path != "" && u.Path != "/") {
-			return fmt.Errorf("agents[%d]: %.200q: want http://host:port or https://host:port", i, s)
+			return fmt.Errorf("agents[%d]: %s: want http://host:port or https://host:port", i, shownURL(s))
 		}
 	}
 	return nil
+}
+
+// shownURL is a URL as an error may show it.
+func shownURL(s string) string {
+	if strings.Contains(s, "@") {
+		return "a URL with credentials"
+	}
+	return fmt.Sprintf("%.200q", s)
 }
 
 func (o HTTPOptions) withDefaults() HTTPOptions {

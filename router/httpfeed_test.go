@@ -369,13 +369,14 @@ func TestHTTPErrorsNameWhatIsWrong(t *testing.T) {
 	}{
 		{HTTPOptions{Agents: []string{"http://a:1", "a:2"}}, "agents[1]"},
 		{HTTPOptions{Agents: []string{"ftp://a"}}, "agents[0]"},
-		{HTTPOptions{Agents: []string{"http://user@a"}}, "agents[0]"},
+		{HTTPOptions{Agents: []string{"http://u:hunter2@a"}}, "agents[0]"},
+		{HTTPOptions{Agents: []string{"http://u:hunter2%zz@a"}}, "agents[0]"},
 		{HTTPOptions{Agents: []string{"http://a/path"}}, "agents[0]"},
 		{HTTPOptions{Agents: make([]string, maxAgents+1)}, "at most"},
 		{HTTPOptions{Silence: -1}, "silence"},
 	} {
-		if h, err := ConnectHTTP(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: want an error with %s", err, c.want)
+		if h, err := ConnectHTTP(c.o); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v: want an error with %s and no password", err, c.want)
 			if h != nil {
 				h.Close()
 			}

@@ -115,6 +115,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("active_blocks", "Prompt blocks of the booked requests.", s.Requests.ActiveBlocks)
 	gauge("transport_connected", "1 while the event transport is connected.", connected)
 	c.collectLoads(out)
+	c.collectSources(out)
 
 	counter("index_duplicate_stores", "Stores of what the index had already.", s.Index.DuplicateStores)
 	counter("index_unknown_removals", "Removals of what the index did not have.", s.Index.UnknownRemovals)
@@ -168,4 +169,5 @@ func (s *FeedStats) each(counter func(name, help string, v uint64)) {
 	counter("owners_expired", "Owners that fell silent.", s.Expired)
 	counter("owners_resumed", "Owners of a snapshot whose publishers were heard of again.", s.Resumed)
 	counter("owners_gone", "Owners that said goodbye.", s.Gone)
+	counter("registered_displaced", "Registered workers that did not fit to a publisher.", s.Displaced)
 }

@@ -20,7 +20,7 @@ import (
 // NATSOptions say which NATS and which cluster on it to listen to.
 type NATSOptions struct {
 	// URL of the NATS server, or several with commas between them; see
-	// kvevent.CheckServers.
+	// natsauth.CheckServers.
 	URL string
 	// Cluster keeps deployments on one NATS apart; empty means "default".
 	Cluster string
@@ -50,7 +50,7 @@ func (o *NATSOptions) Validate() error {
 	if o.Queue < 0 || o.ConnectTimeout < 0 {
 		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
 	}
-	if err := kvevent.CheckServers(o.URL); err != nil {
+	if err := natsauth.CheckServers(o.URL); err != nil {
 		return fmt.Errorf("nats %w", err)
 	}
 	if o.Stream != "" && !streamName.MatchString(o.Stream) {

@@ -14,6 +14,7 @@ import (
 type LoadFeed struct {
 	frames  chan Frame
 	stop    func()
+	dropped func() uint64
 	closing chan struct{}
 	once    sync.Once
 	pumping sync.WaitGroup
@@ -25,11 +26,11 @@ var _ Transport = (*LoadFeed)(nil)
 // before n is closed.
 func FollowLoads(n *NATS) (*LoadFeed, error) {
 	messages := make(chan []byte, 256)
-	stop, err := n.Subscribe(kvevent.AllLoadSubject(n.cluster), messages)
+	stop, dropped, err := n.Subscribe(kvevent.AllLoadSubject(n.cluster), messages)
 	if err != nil {
 		return nil, err
 	}
-	f := &LoadFeed{frames: make(chan Frame), stop: stop, closing: make(chan struct{})}
+	f := &LoadFeed{frames: make(chan Frame), stop: stop, dropped: dropped, closing: make(chan struct{})}
 	f.pumping.Go(func() {
 		for {
 			select {
@@ -66,4 +67,6 @@ func (f *LoadFeed) Query(context.Context, uint64, kvevent.QueryRequest) (*Answer
 }
 
 // Stats is the Transport's. The NATS itself says whether it is connected.
-func (f *LoadFeed) Stats() TransportStats { return TransportStats{Connected: true} }
+func (f *LoadFeed) Stats() TransportStats {
+	return TransportStats{Connected: true, Dropped: f.dropped()}
+}

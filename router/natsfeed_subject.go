@@ -9,8 +9,8 @@ import (
 
 // Subscribe delivers the bodies of the messages of another subject than the
 // router's own, in order, until stop is called. A receiver that is slow loses
-// messages; NATS itself says so in the log.
-func (n *NATS) Subscribe(subject string, messages chan<- []byte) (stop func(), err error) {
+// messages; NATS itself says so in the log, and dropped how many, until the end.
+func (n *NATS) Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
 	stopped := make(chan struct{})
 	sub, err := n.conn.Subscribe(subject, func(m *nats.Msg) {
 		select {
@@ -19,21 +19,29 @@ func (n *NATS) Subscribe(subject string, messages chan<- []byte) (stop func(), e
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
+		return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 	}
 	if n.conn.IsConnected() {
 		// From here on nothing is missed: what is asked for next is not older.
 		if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
-			return nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
+			return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 		}
 	}
 	var once sync.Once
-	return func() {
+	stop = func() {
 		once.Do(func() {
 			close(stopped)
 			// The error says that the connection is closed, and with it the subscription.
 			_ = sub.Unsubscribe()
 		})
+	}
+	return stop, func() uint64 {
+		// The error says that the subscription is closed; then nothing is dropped.
+		lost, err := sub.Dropped()
+		if err != nil {
+			return 0
+		}
+		return uint64(lost)
 	}, nil
 }
 

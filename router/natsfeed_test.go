@@ -320,7 +320,7 @@ func TestRouterStartsBeforeNATS(t *testing.T) {
 	eventually(t, "offline", func() bool {
 		r.feeds.mu.Lock()
 		defer r.feeds.mu.Unlock()
-		return r.feeds.offline
+		return len(r.feeds.offline) > 0
 	})
 	way.set(false)
 	p := newWirePublisher(t, s.ClientURL(), "default", newTestPublisher(11, workerOwner(1), 0))

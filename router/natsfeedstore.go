@@ -24,41 +24,103 @@ const (
 	// snapshotBuffer is what is read and written at a time.
 	snapshotBuffer = 128 << 10
 	connectPoll    = 50 * time.Millisecond
+	// purgeTimeout bounds taking back a snapshot that was not saved to its end.
+	purgeTimeout = time.Second
+	// remainsAge is more than one save takes, with room for clocks that differ.
+	remainsAge = snapshotSaveTimeout + 10*time.Minute
 )
 
 var errNoJetStream = errors.New("snapshots need JetStream")
 
 var _ SnapshotStore = (*NATS)(nil)
 
-// SaveSnapshot is the SnapshotStore's. When it fails the bucket is thrown away,
-// so that remains of snapshots cannot fill it.
+// SaveSnapshot is the SnapshotStore's. It returns at most purgeTimeout after the
+// end of ctx. The former snapshot stays until the new one is whole: routers share
+// the bucket.
 func (n *NATS) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
 	bucket, err := n.bucket(ctx, true)
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
+	if err := n.sweep(ctx, bucket, remainsAge); err != nil {
+		return fmt.Errorf("save snapshot: clear away remains: %w", err)
+	}
 	reader, writer := io.Pipe()
+	// What ends ctx ends the writing, and leaves Put some time to take back what it
+	// has sent.
+	putting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		reader.CloseWithError(ctx.Err())
+		time.AfterFunc(purgeTimeout, cancel)
+	})()
 	written := make(chan error, 1)
-	go func() {
-		limited := &limitedWriter{w: writer, left: maxSnapshotBytes}
-		buffered := bufio.NewWriterSize(limited, snapshotBuffer)
-		err := write(buffered)
-		if err == nil {
-			err = buffered.Flush()
-		}
-		writer.CloseWithError(err)
-		written <- err
-	}()
-	info, err := bucket.Put(ctx, jetstream.ObjectMeta{Name: snapshotObject,
+	go func() { written <- writeSnapshot(writer, write) }()
+	info, err := bucket.Put(putting, jetstream.ObjectMeta{Name: snapshotObject,
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
 	reader.CloseWithError(err)
 	if writeErr := <-written; writeErr != nil {
 		err = writeErr
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("save snapshot: %w", err), n.ForgetSnapshot(context.WithoutCancel(ctx)))
+		return fmt.Errorf("save snapshot: %w", err)
 	}
 	n.stream.saved.Store(info.Size)
+	return nil
+}
+
+// writeSnapshot has write fill the pipe and closes it.
+func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
+	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: maxSnapshotBytes}, snapshotBuffer)
+	err := write(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	pipe.CloseWithError(err)
+	return err
+}
+
+// sweep purges the parts of snapshots that never became whole: those that are not
+// of the present one and that nobody has added to for an age, so that nobody can be
+// saving them.
+func (n *NATS) sweep(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err != nil {
+		return err
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	stream, err := js.Stream(ctx, "OBJ_"+name)
+	if err != nil {
+		return err
+	}
+	parts := "$O." + name + ".C."
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(parts+">"))
+	if err != nil {
+		return err
+	}
+	present := ""
+	if object, err := bucket.GetInfo(ctx, snapshotObject); err == nil {
+		present = parts + object.NUID
+	} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		if subject == present {
+			continue
+		}
+		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && time.Since(last.Time) < age {
+			continue
+		}
+		if err == nil {
+			err = stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -127,7 +189,7 @@ func (n *NATS) bucket(ctx context.Context, create bool) (jetstream.ObjectStore, 
 	bucket, err := js.ObjectStore(ctx, name)
 	switch {
 	case !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
-		return bucket, err
+		return bucket, withoutJetStream(err)
 	case !create:
 		return nil, ErrNoSnapshot
 	}

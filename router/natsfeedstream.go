@@ -104,7 +104,7 @@ func (r *streamReader) wait(d time.Duration) {
 func (r *streamReader) read(last *uint64) error {
 	consumer, err := r.consumer(last)
 	if err != nil {
-		return err
+		return withoutJetStream(err)
 	}
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(pullMessages))
 	if err != nil {
@@ -192,6 +192,15 @@ func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstr
 		return nil, fmt.Errorf("make it: %w", err)
 	}
 	return stream, nil
+}
+
+// withoutJetStream makes an error of JetStream say that there is none, if that is what
+// it means.
+func withoutJetStream(err error) error {
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("the server has no JetStream, or not for this account: %w", err)
+	}
+	return err
 }
 
 func (r *streamReader) setBehind(behind bool) {

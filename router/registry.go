@@ -61,8 +61,9 @@ func (o RegistryOptions) withDefaults() RegistryOptions {
 // for as long as nobody else announces it; a real publisher always wins.
 //
 // Without any other transport it is all that a router has, and always connected.
-// With several, one that is disconnected makes the whole disconnected: nobody is
-// forgotten until it is back.
+// With several, each is disconnected by itself: the frames say which they are of,
+// and whose publishers are not forgotten until it is back. Stats say that the whole
+// is connected when all are.
 type Registry struct {
 	opt    RegistryOptions
 	log    *zap.Logger
@@ -73,20 +74,18 @@ type Registry struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// telling is held while an announcement, or word of a connection, is noted and
-	// sent, so that what is said in a worker's name never follows what its own
-	// publisher says without being noticed.
+	// telling is held while what is said in workers' names is made and sent.
 	telling sync.Mutex
-	away    map[int]bool // inner transports that are disconnected
 
-	mu sync.Mutex
-	// publishers says which inner transport announced a publisher.
+	mu   sync.Mutex
+	away map[int]bool // sources that are disconnected
+	// publishers says of which source a publisher is that the router has taken in,
+	// spoken which owners such publishers speak for.
 	publishers map[uint64]int
-	// spoken are the owners that publishers of inner transports speak for.
-	spoken  map[kv.Owner]speaker
-	entries map[kv.Worker]*registered
-	stats   RegistryStats
-	file    fileState
+	spoken     map[kv.Owner]speaker
+	entries    map[kv.Worker]*registered
+	stats      RegistryStats
+	file       fileState
 }
 
 // maxSpoken bounds the owners that are remembered.
@@ -95,6 +94,7 @@ const maxSpoken = 1 << 16
 // speaker is the publisher of an owner.
 type speaker struct {
 	publisher uint64
+	source    int
 	seen      time.Time
 	model     string
 	blockSize uint32
@@ -137,7 +137,7 @@ func NewRegistry(o RegistryOptions, inner ...Transport) (*Registry, error) {
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	for i, t := range inner {
-		r.running.Go(func() { r.pump(i, t) })
+		r.running.Go(func() { r.pump(i+1, t) })
 	}
 	r.running.Go(r.run)
 	return r, nil
@@ -184,7 +184,7 @@ func (r *Registry) Query(ctx context.Context, publisher uint64, q kvevent.QueryR
 	if !ok {
 		return nil, fmt.Errorf("query publisher %016x: nobody has announced it", publisher)
 	}
-	return r.inner[i].Query(ctx, publisher, q)
+	return r.inner[i-1].Query(ctx, publisher, q)
 }
 
 // RegistryStats is a snapshot of the counters.
@@ -213,83 +213,19 @@ func (r *Registry) Agents() []AgentInfo {
 	return r.opt.HTTP.Agents()
 }
 
-// pump hands on the frames of one inner transport.
-func (r *Registry) pump(i int, t Transport) {
+// pump hands on the frames of one inner transport, which is the source.
+func (r *Registry) pump(source int, t Transport) {
 	for {
 		select {
 		case <-r.ctx.Done():
 			return
 		case f := <-t.Frames():
-			r.forward(i, f)
+			f.Source = source
+			if f.Kind == FrameDisconnected || f.Kind == FrameConnected {
+				r.connection(source, f.Kind == FrameConnected)
+			}
+			r.send(f)
 		}
-	}
-}
-
-func (r *Registry) forward(i int, f Frame) {
-	switch f.Kind {
-	case FrameAnnouncement:
-		r.telling.Lock()
-		defer r.telling.Unlock()
-		r.note(i, f.Data)
-	case FrameDisconnected, FrameConnected:
-		r.telling.Lock()
-		defer r.telling.Unlock()
-		if !r.connection(i, f.Kind == FrameConnected) {
-			return
-		}
-	}
-	r.send(f)
-}
-
-// connection notes that an inner transport came or went, and reports whether that
-// changes the whole.
-func (r *Registry) connection(i int, up bool) bool {
-	was := len(r.away)
-	if up {
-		delete(r.away, i)
-	} else {
-		r.away[i] = true
-	}
-	if len(r.away) == 0 {
-		// The silence was ours.
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for o, s := range r.spoken {
-			s.seen = time.Now()
-			r.spoken[o] = s
-		}
-	}
-	return (was == 0) != (len(r.away) == 0)
-}
-
-// note remembers who speaks for whom. What cannot be decoded is for the router to
-// count.
-func (r *Registry) note(i int, data []byte) {
-	a, err := kvevent.DecodeAnnouncement(data)
-	if err != nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	have, known := r.spoken[a.Owner]
-	if a.Health == kvevent.HealthGone {
-		delete(r.publishers, a.PublisherID)
-		if known && have.publisher == a.PublisherID {
-			delete(r.spoken, a.Owner)
-		}
-		return
-	}
-	switch {
-	case known && have.publisher != a.PublisherID:
-		delete(r.publishers, have.publisher)
-	case !known && len(r.spoken) >= maxSpoken:
-		return // more than a router takes in
-	}
-	r.publishers[a.PublisherID] = i
-	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, seen: time.Now(), model: a.Model, blockSize: a.BlockSize}
-	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
-		// The router has ended it; what comes after is another one.
-		e.publisher = 0
 	}
 }
 
@@ -321,35 +257,38 @@ func (r *Registry) run() {
 				r.log.Error("the workers file is not taken over; what it said before holds", zap.Error(err))
 			}
 		}
-		r.announceAll(time.Now())
+		r.announce(0, time.Now())
 	}
 }
 
-// announceAll says that every worker is there that nobody else speaks for, and that
-// those are gone whose registration has ended.
-func (r *Registry) announceAll(now time.Time) {
+// announce says of one worker, or with 0 of all, which ranks are there that nobody
+// else speaks for, and which are gone because their registration has ended.
+func (r *Registry) announce(worker uint64, now time.Time) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
-	for _, a := range r.due(now) {
+	for _, a := range r.due(worker, now) {
 		if !r.send(Frame{Kind: FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
 			return
 		}
 	}
 }
 
-// due is what is to be announced now. Owners whose publisher is silent for so long
+// due is what is to be announced now, of one worker or with 0 of all. Owners whose publisher is silent for so long
 // that the router has forgotten it are spoken for again. The caller holds telling.
-func (r *Registry) due(now time.Time) []kvevent.Announcement {
+func (r *Registry) due(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o, s := range r.spoken {
-		if len(r.away) == 0 && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
+		if !r.away[s.source] && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
 			delete(r.spoken, o)
 			delete(r.publishers, s.publisher)
 		}
 	}
 	var all []kvevent.Announcement
 	for w, e := range r.entries {
+		if worker != 0 && uint64(w.ID) != worker {
+			continue
+		}
 		if !e.expires.IsZero() && now.After(e.expires) {
 			r.stats.Expired++
 			e.gone = true

@@ -3,7 +3,9 @@ package router
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -21,7 +23,6 @@ const (
 	maxRegistered = 1 << 14
 	maxRanks      = 1024
 	maxBlockSize  = 1 << 16
-	maxModelName  = 1024
 )
 
 // Registration describes a worker that no agent speaks for.
@@ -32,7 +33,8 @@ type Registration struct {
 	// Model and BlockSize, in tokens, must be those of all other workers.
 	Model     string `json:"model"`
 	BlockSize uint32 `json:"block_size"`
-	// Endpoint is where the engine takes requests; it may be empty.
+	// Endpoint is where the engine takes requests; it may be empty. It is told to
+	// everybody, and has no user and no password.
 	Endpoint string `json:"endpoint"`
 	// Pool is the id of the pool that the worker loads from, 0 for none, and
 	// Namespace the namespace in 32 hexadecimal digits; it may be empty.
@@ -49,15 +51,17 @@ func (g *Registration) Validate() error {
 		return fmt.Errorf("worker_id: 0 is not in 1..%d", uint64(1<<64-1))
 	case g.Ranks > maxRanks:
 		return fmt.Errorf("ranks: %d is not in 0..%d", g.Ranks, maxRanks)
-	case g.Model == "" || len(g.Model) > maxModelName:
-		return fmt.Errorf("model: %d bytes, want 1 to %d", len(g.Model), maxModelName)
+	case g.Model == "" || len(g.Model) > kvevent.MaxModel:
+		return fmt.Errorf("model: %d bytes, want 1 to %d", len(g.Model), kvevent.MaxModel)
+	case strings.ContainsFunc(g.Model, unicode.IsControl):
+		return fmt.Errorf("model: %.200q has a control character", g.Model)
 	case g.BlockSize == 0 || g.BlockSize > maxBlockSize:
 		return fmt.Errorf("block_size: %d is not in 1..%d", g.BlockSize, maxBlockSize)
 	case len(g.Endpoint) > kvevent.MaxEndpoint:
 		return fmt.Errorf("endpoint: %d bytes, want at most %d", len(g.Endpoint), kvevent.MaxEndpoint)
 	}
-	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "") {
-		return fmt.Errorf("endpoint: %.200q is not a URL with a scheme and a host", g.Endpoint)
+	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "" || u.User != nil) {
+		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", shownURL(g.Endpoint))
 	}
 	if _, err := g.namespace(); err != nil {
 		return fmt.Errorf("namespace: %w", err)
@@ -133,18 +137,21 @@ func (r *Registry) objectionLocked(g *Registration, source string) error {
 		}
 		return fmt.Errorf("model, block_size: %q with %d, the other workers have %q with %d", g.Model, g.BlockSize, model, size)
 	}
+	published := false
 	for o, s := range r.spoken {
 		if o.Kind == kv.OwnerWorker && uint64(o.Worker().ID) != g.WorkerID {
 			if err := differs(s.model, s.blockSize); err != nil {
 				return err
 			}
+			published = true
 			break // The others agree with one another.
 		}
 	}
 	more := len(r.entries)
 	for w, e := range r.entries {
 		if uint64(w.ID) != g.WorkerID {
-			if err := differs(e.Model, e.BlockSize); err != nil && !e.gone {
+			// What does not fit to publishers is no candidate and keeps nobody out.
+			if err := differs(e.Model, e.BlockSize); err != nil && !e.gone && !published {
 				return err
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -38,25 +39,40 @@ type fileState struct {
 	failed  string
 }
 
-// ReadWorkersFile reads and checks a file; the error names the field.
+// ReadWorkersFile reads and checks a file, which must be a regular one; the error
+// names the field.
 func ReadWorkersFile(path string) (*WorkersFile, error) {
-	f, err := os.Open(path)
+	data, err := readRegular(path)
 	if err != nil {
 		return nil, fmt.Errorf("workers file: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxWorkersFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("workers file: %w", err)
-	}
-	if len(data) > maxWorkersFile {
-		return nil, fmt.Errorf("workers file %s: more than %d bytes", path, maxWorkersFile)
 	}
 	w, err := parseWorkersFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("workers file %s: %w", path, err)
 	}
 	return w, nil
+}
+
+// readRegular reads a file of at most maxWorkersFile bytes. It never waits, as it
+// would for the other end of a pipe.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %s is not a regular file", path, info.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxWorkersFile+1))
+	if err == nil && len(data) > maxWorkersFile {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxWorkersFile)
+	}
+	return data, err
 }
 
 func parseWorkersFile(data []byte) (*WorkersFile, error) {

@@ -93,7 +93,7 @@ func (r *Registry) register(mux *http.ServeMux, a *api) {
 		case err != nil:
 			a.fail(w, http.StatusBadRequest, err)
 		default:
-			r.announceAll(time.Now())
+			r.announce(q.WorkerID, time.Now())
 			a.answer(w, http.StatusOK, &registrationAnswer{q.WorkerID, q.ranks(), q.TTLSeconds})
 		}
 	})
@@ -108,7 +108,7 @@ func (r *Registry) register(mux *http.ServeMux, a *api) {
 			a.fail(w, http.StatusNotFound, fmt.Errorf("worker_id: %d is not registered over HTTP", id))
 			return
 		}
-		r.announceAll(time.Now())
+		r.announce(id, time.Now())
 		a.answer(w, http.StatusOK, map[string]uint64{"worker_id": id})
 	})
 	mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) {

@@ -174,7 +174,9 @@ func TestRegistrationsThatDoNotFitAreRefused(t *testing.T) {
 			"block_size: 0":                func(g *Registration) { g.BlockSize = 0 },
 			"ranks: 1025":                  func(g *Registration) { g.Ranks = 1025 },
 			"endpoint":                     func(g *Registration) { g.Endpoint = "nowhere" },
+			"a URL with credentials":       func(g *Registration) { g.Endpoint = "http://u:hunter2@e:1" },
 			"namespace":                    func(g *Registration) { g.Namespace = "12" },
+			"has a control character":      func(g *Registration) { g.Model = "m\x1b[2J" },
 			"model: 1025 bytes, want 1 to": func(g *Registration) { g.Model = strings.Repeat("x", 1025) },
 		} {
 			g := someWorker(5)
@@ -191,7 +193,7 @@ func TestRegistrationsThatDoNotFitAreRefused(t *testing.T) {
 		if r.Unregister(9) {
 			t.Error("the file's worker was unregistered")
 		}
-		if s := r.RegistryStats(); s.Refusals != 10 || s.Registrations != 0 || s.FromFile != 1 {
+		if s := r.RegistryStats(); s.Refusals != 12 || s.Registrations != 0 || s.FromFile != 1 {
 			t.Errorf("stats %+v", s)
 		}
 	})

@@ -75,6 +75,9 @@ func New(o Options, t Transport) (*Router, error) {
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
 		results: make(chan *queryResult),
 	}
+	if g, ok := t.(*Registry); ok {
+		r.feeds.heard, r.feeds.stored = g.heard, g.stored()
+	}
 	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
 		reset: o.ResetStates, feeds: r.feeds, log: o.Log}
 	r.work.New = func() any { return new(decision) }

@@ -17,9 +17,10 @@ const (
 	FrameEvents FrameKind = iota + 1
 	// FrameAnnouncement carries an encoded kvevent.Announcement.
 	FrameAnnouncement
-	// FrameDisconnected says that from now on nothing may arrive, or only what is
-	// old, for reasons that have nothing to do with the publishers; FrameConnected
-	// that it is over. What was sent in between may be lost.
+	// FrameDisconnected says that from now on nothing may arrive from the frame's
+	// source, or only what is old, for reasons that have nothing to do with the
+	// publishers; FrameConnected that it is over. What was sent in between may be
+	// lost.
 	FrameDisconnected
 	FrameConnected
 )
@@ -31,6 +32,9 @@ type Frame struct {
 	// Position is where the message lies among those that a durable transport
 	// keeps, from 1; 0 when none does.
 	Position uint64
+	// Source tells the transports that a Registry joins apart, from 1; 0 is a
+	// transport used alone, and what a registry itself says.
+	Source int
 }
 
 // Transport brings the messages of all publishers to a Router and its
@@ -61,7 +65,8 @@ var ErrNoSnapshot = errors.New("there is no snapshot")
 // SnapshotStore keeps the last snapshot of what routers know.
 type SnapshotStore interface {
 	// SaveSnapshot makes what write writes the snapshot, when write returns nil:
-	// until then, and after an error, there is the former one or none.
+	// until then, and after an error, there is the former one, if any. It returns
+	// soon after the end of ctx.
 	SaveSnapshot(ctx context.Context, write func(io.Writer) error) error
 	// LoadSnapshot has read read the snapshot. The error is ErrNoSnapshot, that of
 	// read, or says that what was read is not what was saved.

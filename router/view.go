@@ -52,15 +52,18 @@ func (s *feedSet) refreshLocked() {
 
 // workerExactLocked reports whether all that counts for a worker is exact.
 func (s *feedSet) workerExactLocked(f *feedState) bool {
-	if s.offline || !f.exact() {
+	if !s.exactLocked(f) {
 		return false
 	}
 	if f.announcement.Pool == 0 {
 		return true
 	}
 	pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
-	return pool != nil && pool.exact()
+	return pool != nil && s.exactLocked(pool)
 }
+
+// exactLocked reports whether a feed is exact and its source there.
+func (s *feedSet) exactLocked(f *feedState) bool { return f.exact() && !s.offline[f.source] }
 
 // WorkerInfo describes a worker that requests may be sent to.
 type WorkerInfo struct {
@@ -122,7 +125,7 @@ func (s *feedSet) infos() []FeedInfo {
 			Cursor: f.cursor, Announced: f.announcement.LastEventID,
 			Health: kvevent.HealthDegraded, DigestOK: !f.diverged, Counters: f.counters,
 		}
-		if f.exact() && !s.offline {
+		if s.exactLocked(f) {
 			info.Health = kvevent.HealthExact
 		}
 		out = append(out, info)
@@ -143,8 +146,9 @@ type FeedStats struct {
 	Undecodable, Unannounced uint64
 	// Refused counts publishers that do not fit in, Fenced announcements of
 	// publishers that were over, Expired and Gone owners that fell silent and
-	// that said goodbye, Resumed owners of a snapshot that were heard of again.
-	Refused, Fenced, Expired, Gone, Resumed uint64
+	// that said goodbye, Resumed owners of a snapshot that were heard of again, and
+	// Displaced registered workers that did not fit to a publisher.
+	Refused, Fenced, Expired, Gone, Resumed, Displaced uint64
 }
 
 func (s *feedSet) stats() FeedStats {

@@ -79,7 +79,7 @@ func TestBadFieldIsAnErrorThatNamesItItsValueAndTheRange(t *testing.T) {
 		{func(c *Config) { c.DeviceLayout.Storage[1] = fake{kv.TierDevice, 383} }, `device_layout: storage 1 of 383 bytes: want at least 384 for 3 blocks`},
 		{func(c *Config) { c.DeviceLayout.Type = FullyContiguous }, `device_layout: storage has 2 parts: want 1 for fully_contiguous`},
 		{func(c *Config) { c.DiskLayout.Type = LayerSeparateBlockFirst }, `disk_layout: storage has 1 parts: want 2 for layer_separate_block_first`},
-		{func(c *Config) { c.Consolidator.Mode = 2 }, `consolidator mode 2: want 0 (dedup) or 1 (passthrough)`},
+		{func(c *Config) { c.Consolidator.Mode = 3 }, `consolidator mode 3: want 0 (dedup), 1 (passthrough) or 2 (tiered)`},
 	} {
 		cfg := good()
 		c.spoil(&cfg)

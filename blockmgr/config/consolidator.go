@@ -16,15 +16,20 @@ const (
 	Dedup ConsolidatorMode = iota
 	// Passthrough reports every event with its own tier.
 	Passthrough
+	// Tiered reports blocks in each tier by itself, under the same names in all. KVBM
+	// does not have it.
+	Tiered
 )
 
-// String is "dedup" or "passthrough".
+// String is "dedup", "passthrough" or "tiered".
 func (m ConsolidatorMode) String() string {
 	switch m {
 	case Dedup:
 		return "dedup"
 	case Passthrough:
 		return "passthrough"
+	case Tiered:
+		return "tiered"
 	}
 	return fmt.Sprintf("consolidator mode %d", uint8(m))
 }
@@ -83,8 +88,8 @@ func (c *Consolidator) Validate() error {
 	if c.EngineEventEndpoint == c.ConsolidatedEventEndpoint {
 		return fmt.Errorf("consolidator consolidated_event_endpoint %q: must not be the engine_event_endpoint", c.ConsolidatedEventEndpoint)
 	}
-	if c.Mode > Passthrough {
-		return fmt.Errorf("consolidator mode %d: want %d (%s) or %d (%s)", uint8(c.Mode), Dedup, Dedup, Passthrough, Passthrough)
+	if c.Mode > Tiered {
+		return fmt.Errorf("consolidator mode %d: want %d (%s), %d (%s) or %d (%s)", uint8(c.Mode), Dedup, Dedup, Passthrough, Passthrough, Tiered, Tiered)
 	}
 	return nil
 }

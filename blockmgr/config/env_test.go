@@ -69,6 +69,7 @@ func TestEveryVariableReachesItsOwnField(t *testing.T) {
 		{"DYN_KVBM_ENABLE_RECORD=1", func(e *Env) { e.Stats.Record = true }},
 		{"DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR=no", func(e *Env) { e.Events.Consolidate = false }},
 		{"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=passthrough", func(e *Env) { e.Events.Mode = Passthrough }},
+		{"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=tiered", func(e *Env) { e.Events.Mode = Tiered }},
 		{"DYN_KVBM_TRTLLM_ZMQ_PORT=5557", func(e *Env) { e.Events.TRTLLMPort = 5557 }},
 		{"DYN_RUNTIME_ENABLED_KVBM=1", func(e *Env) { e.Process.AttachRuntime = true }},
 		{"DYN_FATBIN_PATH=k.fatbin", func(e *Env) { e.Process.FatbinPath = "k.fatbin" }},
@@ -138,7 +139,7 @@ func TestBadValueIsAnErrorThatNamesVariableValueAndRange(t *testing.T) {
 		"DYN_KVBM_LEADER_ZMQ_ACK_PORT=65536":                "a port, 1 to 65535",
 		"DYN_KVBM_NCCL_MAX_CTAS=2147483648":                 "a whole number, 1 to 2147483647",
 		"DYN_KVBM_METRICS_PORT=none":                        "a port, 0 to 65535",
-		"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=deduplicated": "dedup or passthrough",
+		"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=deduplicated": "dedup or passthrough or tiered",
 	} {
 		name, value, _ := strings.Cut(pair, "=")
 		e, warnings, err := FromEnviron([]string{pair})

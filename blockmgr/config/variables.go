@@ -99,7 +99,7 @@ func leaderVariables() []Variable {
 			unused("there is no leader; schedulers and workers connect to the agent's socket."),
 		variable(pubPort, port(1), "56001", func(e *Env) *uint16 { return &e.Leader.PubPort },
 			"Port on which the leader sends. The consolidator publishes on this port + 1000. All ports must differ.").
-			unused("there is no leader. Set it for the engines: their connector has the agent publish the consolidated stream on this port + 1000."),
+			unused("there is no leader. It has one where it is set for an engine: the engine's connector has the agent publish the consolidated stream on this port + 1000, and of the engines of a node each needs its own."),
 		variable(ackPort, port(1), "56002", func(e *Env) *uint16 { return &e.Leader.AckPort },
 			"Port on which the leader is answered.").
 			unused("there is no leader."),
@@ -136,14 +136,14 @@ func eventVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
 			"Merge the engine's events with the block manager's.").
-			unused("the events of an engine that names its endpoint are always taken. Set it for the engines, whose connector asks the agent for a consolidated stream unless it is off."),
-		variable("DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE", choice([]string{Dedup.String(), Passthrough.String()}, []ConsolidatorMode{Dedup, Passthrough}), "dedup",
+			unused("the events of an engine that names its endpoint are always taken. It has one where it is set for an engine: the engine's connector asks the agent for a consolidated stream unless it is off."),
+		variable("DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE", choice([]string{Dedup.String(), Passthrough.String(), Tiered.String()}, []ConsolidatorMode{Dedup, Passthrough, Tiered}), "dedup",
 			func(e *Env) *ConsolidatorMode { return &e.Events.Mode },
-			"Report a block once for all its sources, or every event as it comes.").
-			used("The mode of the consolidated stream for engines that name none; not set, tiered: each tier as it is."),
+			"Report a block once for all its sources, or every event as it comes; tiered, which KVBM does not have, in each tier by itself.").
+			used("The mode of the consolidated stream for engines that name none; not set, tiered. A connector that has the variable names its mode."),
 		variable(trtllmPort, port(1), "", func(e *Env) *uint16 { return &e.Events.TRTLLMPort },
 			"Port on which TensorRT-LLM's events are published; needed to consolidate them.").
-			unused("an engine names its endpoint when it registers. Set it for the engines: their connector names this port."),
+			unused("an engine names its endpoint when it registers. It has one where it is set for an engine: the engine's connector names this port."),
 	}
 }
 

@@ -167,6 +167,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
 				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
 				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
+				Events: agent.EventOptions{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
 			c.want(&want)
 			got, sources, err := configured(t, c.args, c.env)
@@ -229,5 +230,48 @@ func TestNoPasswordIsLogged(t *testing.T) {
 		if got := withoutPassword(urls); got != want {
 			t.Errorf("%q is logged as %q, want %q", urls, got, want)
 		}
+	}
+}
+
+// A flag that does nothing without another one is refused, and the error says with which.
+func TestEventFlagsNameTheFlagThatTheyNeed(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  map[string]string
+		want []string
+	}{
+		{args: []string{"--durable-kv-events"}, want: []string{"--durable-kv-events", "--nats", "--embedded-nats"}},
+		{args: []string{"--durable-kv-events", "--embedded-nats=127.0.0.1:0"}, want: []string{"--durable-kv-events", "--embedded-nats-dir"}},
+		{args: []string{"--embedded-nats-dir=/var/lib/js"}, want: []string{"--embedded-nats-dir", "--embedded-nats,"}},
+		{args: []string{"--embedded-nats-advertise=node"}, want: []string{"--embedded-nats-advertise", "--embedded-nats,"}},
+		{args: []string{"--dynamo-recovery=127.0.0.1:0"}, want: []string{"--dynamo-recovery", "--dynamo-endpoint"}},
+		{args: []string{"--dynamo-advertise=a:1"}, want: []string{"--dynamo-advertise", "--dynamo-endpoint"}},
+		{args: []string{"--dynamo-any-dial-back"}, want: []string{"--dynamo-any-dial-back", "--dynamo-endpoint"}},
+		{args: []string{"--dynamo-discovery=/kv"}, want: []string{"--dynamo-discovery", "--dynamo-endpoint"}},
+		{env: map[string]string{"BLOCKYARD_DYNAMO_DISCOVERY": "/kv"}, want: []string{"BLOCKYARD_DYNAMO_DISCOVERY", "--dynamo-endpoint"}},
+		{args: []string{"--dynamo-endpoint=a.b.c", "--dynamo-discovery=/kv"}, want: []string{"--dynamo-endpoint", "--nats", "--embedded-nats"}},
+		{args: []string{"--durable-kv-events", "--embedded-nats=127.0.0.1:0", "--embedded-nats-dir=/var/lib/js"}},
+		{args: []string{"--durable-kv-events", "--nats=nats://a:1"}},
+		{args: []string{"--dynamo-endpoint=a.b.c", "--dynamo-discovery=/kv", "--embedded-nats=127.0.0.1:0", "--dynamo-any-dial-back"}},
+		{env: map[string]string{"DYN_FILE_KV": "/kv"}}, // every process of a Dynamo deployment has it
+	} {
+		_, _, err := configured(t, c.args, c.env)
+		if c.want == nil && err != nil {
+			t.Errorf("%q %v: %v", c.args, c.env, err)
+		}
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q %v: got error %v, want %q", c.args, c.env, err, want)
+			}
+		}
+	}
+}
+
+func TestStreamsInTheEnginesFormatAreConfigured(t *testing.T) {
+	cfg, _, err := configured(t, []string{"--zmq-events", "--zmq-host=127.0.0.1", "--zmq-token-memory=1MiB"},
+		map[string]string{"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE": "tiered"})
+	want := agent.EventOptions{ZMQ: true, ZMQHost: "127.0.0.1", TokenMemory: 1 << 20, ZMQMode: "tiered"}
+	if d := cmp.Diff(want, cfg.Events); err != nil || d != "" {
+		t.Errorf("error %v (-want +got):\n%s", err, d)
 	}
 }

@@ -21,7 +21,7 @@ type inspectCmd struct {
 
 // Help implements kong's HelpProvider.
 func (inspectCmd) Help() string {
-	return `Of an agent: each owner's publisher, health, last event and digest, gaps and what became of them, what was dropped and why, and the clients of the HTTP stream. Of a router: each publisher's cursor and health, the workers with their load, and the agents that it listens to over HTTP.`
+	return `Of an agent: each owner's publisher, health, last event and digest, gaps and what became of them, what was dropped and why, and the clients of the HTTP stream. Of a router: each publisher's cursor and health, the workers with their load, the agents that it listens to over HTTP, and what other sources count.`
 }
 
 // maxInspected bounds one answer in bytes.
@@ -55,7 +55,7 @@ func (c *inspectCmd) Run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	paths := [][2]string{{"feeds", "/v1/feeds"}, {"workers", "/v1/workers"}, {"agents", "/v1/agents"}}
+	paths := [][2]string{{"feeds", "/v1/feeds"}, {"workers", "/v1/workers"}, {"agents", "/v1/agents"}, {"sources", "/v1/sources"}}
 	if agent {
 		paths = [][2]string{{"http", "/v1/events/feeds"}}
 	}
@@ -116,7 +116,7 @@ func get(ctx context.Context, target string) (json.RawMessage, error) {
 	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed:
 		return nil, fmt.Errorf("%s: %w", target, errAbsent)
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s: status %d: %.200s", target, resp.StatusCode, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("%s: status %d: %.200s", target, resp.StatusCode, printable(strings.TrimSpace(string(body))))
 	case len(body) > maxInspected:
 		return nil, fmt.Errorf("%s: more than %d bytes", target, maxInspected)
 	case !json.Valid(body):

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -60,6 +61,10 @@ type (
 			Waiting uint64  `json:"waiting_requests"`
 		}
 	}
+	routerSource struct {
+		Name             string
+		Counters, Gauges map[string]uint64
+	}
 	routerAgent struct {
 		URL                 string
 		Connected           bool
@@ -80,12 +85,27 @@ func table(b *strings.Builder, rows []string) {
 func row(cells ...any) string {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = printable(fmt.Sprint(c))
 		if text[i] == "" {
 			text[i] = "-"
 		}
 	}
 	return strings.Join(text, "\t")
+}
+
+// printable is a text of somebody else's as a terminal may show it: what cannot be
+// seen is escaped.
+func printable(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRuneToASCII(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
 }
 
 // showAgent is what an agent says about events, for people.
@@ -95,7 +115,7 @@ func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 		return "", fmt.Errorf("stats: %w", err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "agent of node %s at %s\n\n", s.Node, url)
+	fmt.Fprintf(&b, "agent of node %s at %s\n\n", printable(s.Node), url)
 	rows := []string{row("OWNER", "PUBLISHER", "HEALTH", "LAST EVENT", "BLOCKS", "DIGEST", "GAPS", "REPAIRED", "LOST", "BAD", "DROPPED")}
 	var details []string
 	for i := range s.Streams {
@@ -137,7 +157,7 @@ func writeLines(b *strings.Builder, heading string, lines []string) {
 	}
 	b.WriteString(heading + "\n")
 	for _, l := range lines {
-		b.WriteString("  " + l + "\n")
+		b.WriteString("  " + printable(l) + "\n")
 	}
 }
 
@@ -200,7 +220,8 @@ func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 	var feeds []routerFeed
 	var workers []routerWorker
 	var agents []routerAgent
-	for name, into := range map[string]any{"feeds": &feeds, "workers": &workers, "agents": &agents} {
+	var sources []routerSource
+	for name, into := range map[string]any{"feeds": &feeds, "workers": &workers, "agents": &agents, "sources": &sources} {
 		if seen[name] == nil {
 			continue
 		}
@@ -234,6 +255,15 @@ func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 		}
 		table(&b, rows)
 	}
+	var details []string
+	for _, s := range sources {
+		for _, numbers := range []map[string]uint64{s.Gauges, s.Counters} {
+			if text := counters(numbers); text != "" {
+				details = append(details, s.Name+": "+text)
+			}
+		}
+	}
+	writeLines(&b, "\nby source, what is not 0:", details)
 	return b.String(), nil
 }
 

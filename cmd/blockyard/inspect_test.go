@@ -106,8 +106,10 @@ func TestInspectShowsARoutersFeedsWorkersAndAgents(t *testing.T) {
 		}
 	}
 	bodies["/v1/agents"] = `[{"url":"http://a:1","connected":false,"publishers":2,"dropped":1,"error":"refused"}]`
-	if got, err = inspect(t, answers(t, bodies), false); err != nil || !strings.Contains(strings.Join(strings.Fields(got), " "), "http://a:1 false 2 1 refused") {
-		t.Errorf("agents: %v\n%s", err, got)
+	bodies["/v1/sources"] = `[{"name":"dynamo","counters":{"gaps":3,"stale":0},"gauges":{"ranks":2}}]`
+	if got, err = inspect(t, answers(t, bodies), false); err != nil || !strings.Contains(strings.Join(strings.Fields(got), " "), "http://a:1 false 2 1 refused") ||
+		!strings.Contains(got, "  dynamo: ranks 2\n  dynamo: gaps 3\n") {
+		t.Errorf("agents and sources: %v\n%s", err, got)
 	}
 	text, err := inspect(t, url, true)
 	if err != nil {
@@ -116,6 +118,28 @@ func TestInspectShowsARoutersFeedsWorkersAndAgents(t *testing.T) {
 	var whole map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &whole); err != nil || whole["feeds"] == nil || whole["workers"] == nil || whole["agents"] == nil {
 		t.Errorf("--json: %v\n%s", err, text)
+	}
+}
+
+// TestInspectEscapesWhatServersSay: a name from the network neither moves columns nor
+// commands the terminal.
+func TestInspectEscapesWhatServersSay(t *testing.T) {
+	hostile := `"m\u001b[2J\n9/9\tx\u009b1m\u202e"`
+	for _, bodies := range []map[string]string{
+		{"/v1/feeds": `[{"owner":` + hostile + `}]`, "/v1/workers": `[{"worker_id":7,"model":` + hostile + `,"endpoint":` + hostile + `}]`,
+			"/v1/agents": `[{"url":"http://a:1","error":` + hostile + `}]`},
+		{"/v1/stats": `{"node":` + hostile + `,"streams":[{"owner":` + hostile + `,"dropped":{` + hostile + `:1}}]}`},
+	} {
+		got, err := inspect(t, answers(t, bodies), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(got, "\x1b\t\u009b\u202e") || strings.Contains(got, "\n9/9") {
+			t.Errorf("it shows what is not text: %q", got)
+		}
+		if !strings.Contains(got, `m\x1b[2J\n9/9\tx\u009b1m\u202e`) {
+			t.Errorf("it lacks the escaped name:\n%s", got)
+		}
 	}
 }
 

@@ -55,6 +55,7 @@ class Connection:
         self.nonce: int = welcome["agent_nonce"]
         self.max_requests: int = welcome["max_requests"]
         self.host_enabled: bool = welcome["host_enabled"]
+        self.warning: str = welcome["warning"]  # what the agent cannot do for this engine
         self.namespace = namespace
         self.resumes: Connection | None = None
         self.resume_sent = False

@@ -168,6 +168,8 @@ class Keeper:
         self.connects += 1
         self.events.append((UP, connection))
         _log.info("session %d with the agent at %s", connection.session, self._path)
+        if connection.warning:
+            _log.error("the agent at %s: %s", self._path, connection.warning)
         return connection
 
     def _welcome(self, link: Link) -> Connection:

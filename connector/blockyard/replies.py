@@ -104,6 +104,7 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
         "max_requests": _uint(0, _U32),
         "max_pins": _uint(0, _U32),
         "host_enabled": _bool(),
+        "warning": _string(),
     },
     frames.EXTENT_READY: {
         "extent": _uint(0, _U32),

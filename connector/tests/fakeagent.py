@@ -152,6 +152,7 @@ class FakeAgent:
             agent_nonce=self.nonce,
             max_requests=self.max_requests,
             host_enabled=True,
+            warning="",
         )
 
     def _find(self, link: FakeLink, session: Session, corr: int, body: dict) -> Open | None:

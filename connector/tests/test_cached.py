@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import socket
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -47,12 +48,12 @@ class HandAgent:
         self._listener.settimeout(20)
         self.hello: dict[str, Any] = {}
 
-    def accept(self) -> None:
+    def accept(self, welcome: dict[str, Any] = WELCOME) -> None:
         self._sock, _ = self._listener.accept()
         self._sock.settimeout(20)
         kind, corr, self.hello = self.receive()
         assert kind == frames.HELLO
-        self.send(frames.WELCOME, corr, WELCOME)
+        self.send(frames.WELCOME, corr, welcome)
 
     def send(self, kind: int, corr: int, body: dict[str, Any]) -> None:
         packed = msgpack.encode(body)
@@ -197,6 +198,22 @@ class Lists(Case):
         self.assertEqual(self.session.stats()["lists_failed"], 1)
 
 
+class Warned(unittest.TestCase):
+    def test_what_the_agent_cannot_do_is_an_error_in_the_engines_log(self) -> None:
+        """Such as a consolidated stream at a port that another engine's has."""
+        with tempfile.TemporaryDirectory() as root:
+            path = str(pathlib.Path(root) / "agent.sock")
+            agent = HandAgent(path)
+            session = SchedulerSession(Settings(socket=path), None, 16)
+            self.addCleanup(session.close)
+            with self.assertLogs("blockyard.keeper", "ERROR") as logs:
+                session.start(HelloFields("e", 1, namespace=dict(NAMESPACE)), 1)
+                agent.accept({**WELCOME, "warning": "port 57001 is another engine's"})
+                self.addCleanup(agent.close)
+                wait_until("it is logged", lambda: bool(logs.output))
+            self.assertIn("port 57001 is another engine's", logs.output[0])
+
+
 class Gauges(Case):
     def test_stats_say_how_the_engine_stands(self) -> None:
         self.observe(Pool(101))
@@ -215,7 +232,7 @@ class Gauges(Case):
 
 class Cost(unittest.TestCase):
     def test_a_slice_is_short(self) -> None:
-        """A slice of the largest pool takes the interpreter lock for about as long as a hook."""
+        """A slice takes the interpreter lock for less than 1 ms."""
         from tests import vllm_fakes
 
         vllm_fakes.require_vllm()
@@ -226,7 +243,14 @@ class Cost(unittest.TestCase):
         for number, block in enumerate(view._blocks):
             block.block_hash = number.to_bytes(32, "big") + bytes(4)
         best = min(self._time(view, SLICE_BLOCKS) for _ in range(200))
-        self.assertLess(best, 300e-6)  # 30 us where nothing else runs
+        self.assertLess(best, 1e-3)  # 0.35 ms where nothing else runs
+
+    def test_a_list_waits_for_a_busy_engine_less_than_a_second(self) -> None:
+        """A thread that computes gives the interpreter lock away once every switch interval."""
+        from blockyard.cached import SLICE_BLOCKS
+
+        slices = -(-60_000 // SLICE_BLOCKS)
+        self.assertLess(2 * slices * sys.getswitchinterval(), 0.5)
 
     def _time(self, view: Any, count: int) -> float:
         began = time.perf_counter()

@@ -17,14 +17,15 @@ import (
 //	dp_rank        unsigned, 0 for a pool
 //	pool           unsigned: id of the worker's pool, 0 without one
 //	namespace      16 bytes
-//	model          string
+//	model          string of at most MaxModel bytes
 //	block_size     unsigned, in tokens
 //	last_event_id  unsigned
 //	digest         unsigned, 64 bits
 //	blocks         unsigned
 //	health         "exact", "degraded" or "gone"
 //
-// and those of the card that are not zero; see ModelCard.
+// and those of the card that are not zero; see ModelCard. No string has control
+// characters.
 func AppendAnnouncement(dst []byte, a *Announcement) []byte {
 	dst = msgp.AppendMapHeader(dst, 12+a.Card.keys())
 	dst = appendUint(dst, "publisher_id", a.PublisherID)
@@ -52,8 +53,9 @@ func appendUint(dst []byte, key string, v uint64) []byte {
 }
 
 // DecodeAnnouncement decodes what AppendAnnouncement writes. Keys that are not
-// known are skipped; an owner kind or a health that is not known is an error,
-// and so is the lack of publisher_id, owner_kind, owner_id or health.
+// known are skipped; an owner kind or a health that is not known is an error, and
+// so are a string that is too long or has control characters, and the lack of
+// publisher_id, owner_kind, owner_id or health.
 func DecodeAnnouncement(b []byte) (Announcement, error) {
 	var a Announcement
 	var seen fieldSet
@@ -102,7 +104,7 @@ func (a *Announcement) field(c *cursor, key []byte) {
 		}
 		copy(a.Namespace[:], id)
 	case "model":
-		a.Model = string(c.text())
+		a.Model = c.boundedText(MaxModel)
 	case "block_size":
 		a.BlockSize = c.uint32()
 	case "last_event_id":

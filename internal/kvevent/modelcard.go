@@ -1,6 +1,11 @@
 package kvevent
 
-import "github.com/tinylib/msgp/msgp"
+import (
+	"bytes"
+	"unicode"
+
+	"github.com/tinylib/msgp/msgp"
+)
 
 // ModelCard is what an announcement says about who serves, beyond what the hashes
 // are about. Every field may be zero, which says nothing. On the wire each field
@@ -25,13 +30,16 @@ type ModelCard struct {
 	// Silent says that the owner publishes no events: what it holds is not known,
 	// and that it holds nothing is no knowledge.
 	Silent bool
-	// Source says who vouches for the owner when that is not its agent: "file" or
-	// "http".
+	// Source says who vouches for the owner when that is not its agent: "file",
+	// "http" or "dynamo".
 	Source string
 }
 
 // MaxEndpoint bounds the length of ModelCard.Endpoint and ModelCard.Source in bytes.
 const MaxEndpoint = 2048
+
+// MaxModel bounds the length of a model's name in bytes.
+const MaxModel = 1024
 
 // keys is the number of pairs that append writes.
 func (m *ModelCard) keys() uint32 {
@@ -98,11 +106,16 @@ func (m *ModelCard) field(c *cursor, key []byte) {
 	}
 }
 
-// boundedText reads a string of at most limit bytes.
+// boundedText reads a string of at most limit bytes without control characters,
+// which nobody who shows it has to expect then.
 func (c *cursor) boundedText(limit int) string {
 	b := c.text()
 	if len(b) > limit {
 		c.fail("%d bytes, want at most %d", len(b), limit)
+		return ""
+	}
+	if bytes.ContainsFunc(b, unicode.IsControl) {
+		c.fail("%.64q has a control character", b)
 		return ""
 	}
 	return string(b)

@@ -37,9 +37,10 @@ func TestCardFieldsAreChecked(t *testing.T) {
 	}{
 		{"endpoint", 7}, {"endpoint", strings.Repeat("x", MaxEndpoint+1)}, {"ranks", -1}, {"ranks", 1 << 32},
 		{"silent", "yes"}, {"source", strings.Repeat("x", MaxEndpoint+1)}, {"host_bytes", "1"},
+		{"endpoint", "http://a\r\nb"}, {"source", "\u009b1m"}, {"model", strings.Repeat("x", MaxModel+1)}, {"model", "m\x1b[2J"},
 	} {
 		if a, err := DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], c.key, c.value))); err == nil || !strings.Contains(err.Error(), c.key) {
-			t.Errorf("%s of a wrong kind or size: %+v, %v; want an error that names it", c.key, a.Card, err)
+			t.Errorf("%s of a wrong kind, size or text: %+v, %v; want an error that names it", c.key, a, err)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package kvevent
 import (
 	"fmt"
 	"regexp"
-	"strings"
 )
 
 // Subjects of the native stream. P is the publisher id as 16 hexadecimal
@@ -13,26 +12,12 @@ import (
 //	blockyard.CLUSTER.announce.P    Announcement
 //	blockyard.CLUSTER.kv-query.P    QueryRequest, answered by QueryReply chunks
 
-var (
-	clusterName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	serverURL   = regexp.MustCompile(`^(nats|tls)://(\S+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?$`)
-)
+var clusterName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // CheckCluster reports whether a cluster name can be part of a subject.
 func CheckCluster(name string) error {
 	if !clusterName.MatchString(name) {
 		return fmt.Errorf("cluster %q: want 1 to 64 of the characters A-Z a-z 0-9 _ -", name)
-	}
-	return nil
-}
-
-// CheckServers checks a list of NATS servers, with commas between them, such as
-// nats://user:password@host:4222 or tls://host. The error shows no credentials.
-func CheckServers(urls string) error {
-	for i, s := range strings.Split(urls, ",") {
-		if !serverURL.MatchString(strings.TrimSpace(s)) {
-			return fmt.Errorf("url: server %d of the list: want nats:// or tls://, and then [user:password@]host[:port]", i+1)
-		}
 	}
 	return nil
 }

@@ -36,22 +36,3 @@ func TestClusterNamesThatBreakSubjectsAreRefused(t *testing.T) {
 		}
 	}
 }
-
-func TestServersAreChecked(t *testing.T) {
-	for _, good := range []string{
-		"nats://127.0.0.1:4222", "tls://host", "nats://user:pw@host:1, nats://[::1]:4222", "nats://token@host",
-	} {
-		if err := CheckServers(good); err != nil {
-			t.Errorf("%s: %v", good, err)
-		}
-	}
-	for bad, server := range map[string]string{
-		"": "server 1", "host:4222": "server 1", "http://host": "server 1", "nats://": "server 1", "nats://:4222": "server 1",
-		"nats://host,": "server 2", "nats://host,nats://u:hunter2@ho st": "server 2", "nats://a,nats://b,kafka://u:hunter2@c": "server 3",
-	} {
-		err := CheckServers(bad)
-		if err == nil || !strings.Contains(err.Error(), server) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-}

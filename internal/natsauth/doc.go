@@ -1,7 +1,8 @@
 // Package natsauth says how to log in to a NATS server and how to trust it:
 // user and password, token, nkey seed or credentials file; certificate
 // authority and client certificate. The publisher and the router share it, so
-// that both take the same settings and refuse the same mistakes.
+// that both take the same settings and refuse the same mistakes, also in the
+// servers' URLs.
 //
 // Settings come from flags and, behind them, from the variables of NVIDIA
 // Dynamo; Resolve puts the two together. Settings.Login turns them into what a

@@ -56,6 +56,9 @@ func TestResolvePrecedence(t *testing.T) {
 		{"no server", "", Settings{}, environment{}, Settings{}, ""},
 		{"TLS", "tls://a", Settings{}, environment{"NATS_TLS_CA_CERT_PATH": "ca"}, Settings{CA: "ca"}, "tls://a"},
 		{"insecure", "tls://a", Settings{}, environment{"NATS_TLS_CA_CERT_PATH": "ca", "NATS_TLS_INSECURE": "True"}, Settings{Insecure: true}, "tls://a"},
+		{"no TLS", "nats://a", Settings{}, environment{"NATS_TLS_CA_CERT_PATH": "ca", "NATS_TLS_INSECURE": "1"}, Settings{}, "nats://a"},
+		{"TLS for one of the servers", "nats://a, tls://b", Settings{}, environment{"NATS_TLS_CA_CERT_PATH": "ca"}, Settings{CA: "ca"}, "nats://a, tls://b"},
+		{"variables without a server", "", Settings{}, all, Settings{}, ""},
 		{"given TLS wins", "tls://a", Settings{CA: "mine"}, environment{"NATS_TLS_INSECURE": "1"}, Settings{CA: "mine"}, "tls://a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,7 +68,7 @@ func TestResolvePrecedence(t *testing.T) {
 			}
 		})
 	}
-	_, _, err := Resolve("nats://a", Settings{}, environment{"NATS_TLS_INSECURE": "maybe"}.get)
+	_, _, err := Resolve("tls://a", Settings{}, environment{"NATS_TLS_INSECURE": "maybe"}.get)
 	if err == nil || !strings.Contains(err.Error(), "NATS_TLS_INSECURE") {
 		t.Errorf("NATS_TLS_INSECURE=maybe: %v", err)
 	}

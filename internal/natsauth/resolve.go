@@ -26,19 +26,24 @@ const defaultUser = "user"
 // own flags and variables say; get returns a variable of the environment, empty
 // when it is not set.
 //
-// A url that is empty is taken from NATS_SERVER. The way to log in is the first
+// A url that is empty is taken from NATS_SERVER; when that is empty too, none of the
+// other variables means anything. The way to log in is the first
 // of: that of s; what the URL has; NATS_AUTH_USERNAME with NATS_AUTH_PASSWORD;
 // NATS_AUTH_TOKEN; NATS_AUTH_NKEY, a seed; NATS_AUTH_CREDENTIALS_FILE. When there
 // is none, the user "user" with the password "user" log in, as Dynamo's do, but
 // only to a server that NATS_SERVER named: a server that Blockyard's own setting
 // names is told no name that nobody gave. Without a CA and without Insecure in s,
-// NATS_TLS_CA_CERT_PATH and NATS_TLS_INSECURE hold.
+// NATS_TLS_CA_CERT_PATH and NATS_TLS_INSECURE hold for servers with tls://; where the
+// URL says nats://, they do not turn encryption on.
 //
 // The error names a variable whose value is wrong.
 func Resolve(url string, s Settings, get func(name string) string) (string, Settings, error) {
 	dynamo := url == "" && get(envServer) != ""
 	if dynamo {
 		url = get(envServer)
+	}
+	if url == "" {
+		return "", s, nil
 	}
 	if !s.logsIn() && !hasCredentials(url) {
 		switch {
@@ -54,7 +59,7 @@ func Resolve(url string, s Settings, get func(name string) string) (string, Sett
 			s.User, s.Password = defaultUser, defaultUser
 		}
 	}
-	if s.CA == "" && !s.Insecure {
+	if s.CA == "" && !s.Insecure && asksTLS(url) {
 		insecure, err := truth(envInsecure, get(envInsecure))
 		if err != nil {
 			return "", Settings{}, err
@@ -64,6 +69,13 @@ func Resolve(url string, s Settings, get func(name string) string) (string, Sett
 		}
 	}
 	return url, s, nil
+}
+
+// asksTLS reports whether one of the URLs asks for an encrypted connection.
+func asksTLS(urls string) bool {
+	return slices.ContainsFunc(strings.Split(urls, ","), func(u string) bool {
+		return strings.HasPrefix(strings.TrimSpace(u), "tls://")
+	})
 }
 
 // truth reads a variable that is a yes or a no.

@@ -87,12 +87,17 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{hello(func(h *Hello) { h.Role = "boss" }), `role: "boss" is neither "scheduler" nor "worker"`},
 		{hello(func(h *Hello) { h.WorkerID = 0 }), "worker_id: 0 is not a worker, want 1 or more"},
 		{hello(func(h *Hello) { h.Session = 4 }), "session: 4, want 0 from a scheduler"},
+		{hello(func(h *Hello) { h.Namespace.Model = "m\x1b[31m" }), "namespace model: \"m\\x1b[31m\" has control characters"},
 		{hello(func(h *Hello) { h.Namespace = kv.Namespace{} }), "namespace model: must not be empty"},
 		{hello(func(h *Hello) { h.Role, h.Namespace = "worker", kv.Namespace{DType: "int8"} }), "namespace model: must not be empty"},
 		{hello(func(h *Hello) { h.Role, h.Namespace, h.Engine = "worker", kv.Namespace{}, strings.Repeat("e", 1025) }), "engine: 1025 bytes, want at most 1024"},
 		{hello(func(h *Hello) { h.Namespace.BlockSize = 5000 }), "namespace page_size: 5000 is not in 1..4096"},
 		{hello(func(h *Hello) { h.Namespace.Weights = strings.Repeat("w", 2000) }), "namespace weights: 2000 bytes, want at most 1024"},
 		{hello(func(h *Hello) { h.EventsEndpoint = strings.Repeat("e", 300) }), "events_endpoint: 300 bytes, want at most 256"},
+		{hello(func(h *Hello) { h.EventsEndpoint = "5557" }), `events_endpoint: "5557" is neither tcp://HOST:PORT with a port of 1..65535 nor ipc://PATH`},
+		{hello(func(h *Hello) { h.EventsEndpoint = "inproc://events" }), `events_endpoint: "inproc://events" is neither tcp://HOST:PORT with a port of 1..65535 nor ipc://PATH`},
+		{hello(func(h *Hello) { h.EventsEndpoint = "ipc://" }), `events_endpoint: "ipc://" is neither tcp://HOST:PORT with a port of 1..65535 nor ipc://PATH`},
+		{hello(func(h *Hello) { h.ReplayEndpoint = "tcp://*:65536" }), `replay_endpoint: "tcp://*:65536" is neither tcp://HOST:PORT with a port of 1..65535 nor ipc://PATH`},
 		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "tcp://*:0" }), `consolidated_endpoint: "tcp://*:0" is no tcp://HOST:PORT with a port of 1..65535`},
 		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "127.0.0.1:57001" }), `consolidated_endpoint: "127.0.0.1:57001" is no tcp://HOST:PORT with a port of 1..65535`},
 		{hello(func(h *Hello) { h.ConsolidatedEndpoint = "tcp://" + strings.Repeat("h", 300) + ":1" }), "consolidated_endpoint: 308 bytes, want at most 256"},
@@ -122,6 +127,7 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{&Claimed{}, "workers: 0 is not in 1..1024"},
 		{&Register{DeviceBlocks: 1, BlockBytes: 1 << 20, Offset: 255<<20 + 1}, "offset: 267386881 is not in 0..267386880"},
 		{&Welcome{}, "namespace_id: 0 bytes, want 16"},
+		{&Welcome{NamespaceID: make([]byte, 16), BlockBytes: 1, SlotBytes: 1, Warning: strings.Repeat("w", 1025)}, "warning: 1025 bytes, want at most 1024"},
 		{&Grant{Grants: make([]byte, 23)}, "grants: 23 bytes is not a multiple of 24"},
 		{&Resume{Pinned: make([]byte, 17)}, "pinned: 17 bytes is not a multiple of 16"},
 		{&Resume{Granted: make([]byte, 16*1021), Pinned: make([]byte, 16*1020)}, "granted and pinned: 2041 items, want at most 2040 together"},
@@ -200,4 +206,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s: changed on the way:\n%s", h.Type, d)
 		}
 	})
+}
+
+func TestEndpointsOfEnginesMayHaveEveryFormThatZMQTakesBetweenProcesses(t *testing.T) {
+	for _, endpoint := range []string{"", "tcp://*:5557", "tcp://127.0.0.1:1", "tcp://[::1]:65535", "tcp://engine-0.svc:5557", "ipc:///tmp/events"} {
+		if err := checkEndpoint("events_endpoint", endpoint); err != nil {
+			t.Error(err)
+		}
+	}
 }

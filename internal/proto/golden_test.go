@@ -103,6 +103,9 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	hello := *samples()[0].m.(*Hello)
 	hello.ListsCached, hello.ConsolidatedEndpoint, hello.ConsolidatorMode = true, "tcp://0.0.0.0:57001", ConsolidatorDedup
 	hello.ServingEndpoint, hello.Ranks, hello.DeviceBlocks = "http://engine:8000", 2, 1000
+	welcome := Welcome{Major: 1, Session: 1, NamespaceID: make([]byte, 16), BlockBytes: 1, SlotBytes: 1}
+	warns := welcome
+	warns.Warning = "another engine has the port"
 	stats := Stats{Errors: 11, DeviceBlocksTotal: 100, DeviceBlocksUsed: 7, RunningRequests: 2, WaitingRequests: 1}
 	for _, c := range []struct {
 		t      Type
@@ -110,6 +113,7 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 		added  []string
 	}{
 		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks"}},
+		{TypeWelcome, &warns, &welcome, []string{"warning"}},
 		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests"}},
 	} {
 		frame, err := AppendFrame(nil, c.t, 1, c.m)

@@ -26,10 +26,10 @@ type Hello struct {
 	Role  string `msg:"role"`
 	// Engine names the engine and its version, for people: "vllm 0.32.0".
 	Engine string `msg:"engine"`
-	// Incarnation is random and new at every start of the engine. It is for people:
-	// the agent logs it, so that its lines can be matched with the engine's, and
-	// decides nothing by it. What a dead engine may still write is known from its
-	// processes, which cannot be wrong about it.
+	// Incarnation is random and new at every start of the engine. The agent logs it, so
+	// that its lines can be matched with the engine's, and takes over what an earlier
+	// agent noted of the rank's device only for the same one. What a dead engine may
+	// still write is known from its processes, which cannot be wrong about it.
 	Incarnation uint64 `msg:"incarnation"`
 	// WorkerID and DPRank are the worker that requests are routed to.
 	WorkerID uint64 `msg:"worker_id"`
@@ -94,6 +94,9 @@ type Welcome struct {
 	// grants nothing and LOOKUP finds nothing, ever. Where there is a tier but no
 	// room for the namespace now, it is true, and later STOREs may find room.
 	HostEnabled bool `msg:"host_enabled"`
+	// Warning is what of the engine's wishes the agent could not fulfil, for the
+	// engine's log; empty for nothing. At most MaxTextLen bytes.
+	Warning string `msg:"warning,omitempty"`
 }
 
 // Register is the geometry of one worker's KV (REGISTER). It must fit the

@@ -2115,40 +2115,58 @@ func (z *Store) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Welcome) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 11
-	// string "major"
-	o = append(o, 0x8b, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
-	o = msgp.AppendUint16(o, z.Major)
-	// string "minor"
-	o = append(o, 0xa5, 0x6d, 0x69, 0x6e, 0x6f, 0x72)
-	o = msgp.AppendUint16(o, z.Minor)
-	// string "session"
-	o = append(o, 0xa7, 0x73, 0x65, 0x73, 0x73, 0x69, 0x6f, 0x6e)
-	o = msgp.AppendUint64(o, z.Session)
-	// string "agent_nonce"
-	o = append(o, 0xab, 0x61, 0x67, 0x65, 0x6e, 0x74, 0x5f, 0x6e, 0x6f, 0x6e, 0x63, 0x65)
-	o = msgp.AppendUint64(o, z.AgentNonce)
-	// string "namespace_id"
-	o = append(o, 0xac, 0x6e, 0x61, 0x6d, 0x65, 0x73, 0x70, 0x61, 0x63, 0x65, 0x5f, 0x69, 0x64)
-	o = msgp.AppendBytes(o, z.NamespaceID)
-	// string "pool"
-	o = append(o, 0xa4, 0x70, 0x6f, 0x6f, 0x6c)
-	o = msgp.AppendUint64(o, z.Pool)
-	// string "block_bytes"
-	o = append(o, 0xab, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
-	o = msgp.AppendUint64(o, z.BlockBytes)
-	// string "slot_bytes"
-	o = append(o, 0xaa, 0x73, 0x6c, 0x6f, 0x74, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
-	o = msgp.AppendUint64(o, z.SlotBytes)
-	// string "max_requests"
-	o = append(o, 0xac, 0x6d, 0x61, 0x78, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
-	o = msgp.AppendUint32(o, z.MaxRequests)
-	// string "max_pins"
-	o = append(o, 0xa8, 0x6d, 0x61, 0x78, 0x5f, 0x70, 0x69, 0x6e, 0x73)
-	o = msgp.AppendUint32(o, z.MaxPins)
-	// string "host_enabled"
-	o = append(o, 0xac, 0x68, 0x6f, 0x73, 0x74, 0x5f, 0x65, 0x6e, 0x61, 0x62, 0x6c, 0x65, 0x64)
-	o = msgp.AppendBool(o, z.HostEnabled)
+	// check for omitted fields
+	zb0001Len := uint32(12)
+	var zb0001Mask uint16 /* 12 bits */
+	_ = zb0001Mask
+	if z.Warning == "" {
+		zb0001Len--
+		zb0001Mask |= 0x800
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "major"
+		o = append(o, 0xa5, 0x6d, 0x61, 0x6a, 0x6f, 0x72)
+		o = msgp.AppendUint16(o, z.Major)
+		// string "minor"
+		o = append(o, 0xa5, 0x6d, 0x69, 0x6e, 0x6f, 0x72)
+		o = msgp.AppendUint16(o, z.Minor)
+		// string "session"
+		o = append(o, 0xa7, 0x73, 0x65, 0x73, 0x73, 0x69, 0x6f, 0x6e)
+		o = msgp.AppendUint64(o, z.Session)
+		// string "agent_nonce"
+		o = append(o, 0xab, 0x61, 0x67, 0x65, 0x6e, 0x74, 0x5f, 0x6e, 0x6f, 0x6e, 0x63, 0x65)
+		o = msgp.AppendUint64(o, z.AgentNonce)
+		// string "namespace_id"
+		o = append(o, 0xac, 0x6e, 0x61, 0x6d, 0x65, 0x73, 0x70, 0x61, 0x63, 0x65, 0x5f, 0x69, 0x64)
+		o = msgp.AppendBytes(o, z.NamespaceID)
+		// string "pool"
+		o = append(o, 0xa4, 0x70, 0x6f, 0x6f, 0x6c)
+		o = msgp.AppendUint64(o, z.Pool)
+		// string "block_bytes"
+		o = append(o, 0xab, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+		o = msgp.AppendUint64(o, z.BlockBytes)
+		// string "slot_bytes"
+		o = append(o, 0xaa, 0x73, 0x6c, 0x6f, 0x74, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+		o = msgp.AppendUint64(o, z.SlotBytes)
+		// string "max_requests"
+		o = append(o, 0xac, 0x6d, 0x61, 0x78, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
+		o = msgp.AppendUint32(o, z.MaxRequests)
+		// string "max_pins"
+		o = append(o, 0xa8, 0x6d, 0x61, 0x78, 0x5f, 0x70, 0x69, 0x6e, 0x73)
+		o = msgp.AppendUint32(o, z.MaxPins)
+		// string "host_enabled"
+		o = append(o, 0xac, 0x68, 0x6f, 0x73, 0x74, 0x5f, 0x65, 0x6e, 0x61, 0x62, 0x6c, 0x65, 0x64)
+		o = msgp.AppendBool(o, z.HostEnabled)
+		if (zb0001Mask & 0x800) == 0 { // if not omitted
+			// string "warning"
+			o = append(o, 0xa7, 0x77, 0x61, 0x72, 0x6e, 0x69, 0x6e, 0x67)
+			o = msgp.AppendString(o, z.Warning)
+		}
+	}
 	return
 }
 
@@ -2236,6 +2254,12 @@ func (z *Welcome) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "HostEnabled")
 				return
 			}
+		case "warning":
+			z.Warning, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Warning")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -2250,6 +2274,6 @@ func (z *Welcome) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Welcome) Msgsize() (s int) {
-	s = 1 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 8 + msgp.Uint64Size + 12 + msgp.Uint64Size + 13 + msgp.BytesPrefixSize + len(z.NamespaceID) + 5 + msgp.Uint64Size + 12 + msgp.Uint64Size + 11 + msgp.Uint64Size + 13 + msgp.Uint32Size + 9 + msgp.Uint32Size + 13 + msgp.BoolSize
+	s = 1 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 8 + msgp.Uint64Size + 12 + msgp.Uint64Size + 13 + msgp.BytesPrefixSize + len(z.NamespaceID) + 5 + msgp.Uint64Size + 12 + msgp.Uint64Size + 11 + msgp.Uint64Size + 13 + msgp.Uint32Size + 9 + msgp.Uint32Size + 13 + msgp.BoolSize + 8 + msgp.StringPrefixSize + len(z.Warning)
 	return
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -103,6 +104,9 @@ func (m *Hello) Validate() error {
 			return err
 		}
 	}
+	if strings.ContainsFunc(ns.Model, unicode.IsControl) {
+		return fmt.Errorf("namespace model: %.64q has control characters", ns.Model)
+	}
 	return firstError(m.validateTexts(), ns.Validate())
 }
 
@@ -110,8 +114,8 @@ func (m *Hello) Validate() error {
 func (m *Hello) validateTexts() error {
 	return firstError(
 		checkString("engine", m.Engine, MaxTextLen),
-		checkString("events_endpoint", m.EventsEndpoint, MaxEndpointLen),
-		checkString("replay_endpoint", m.ReplayEndpoint, MaxEndpointLen),
+		checkEndpoint("events_endpoint", m.EventsEndpoint),
+		checkEndpoint("replay_endpoint", m.ReplayEndpoint),
 		checkString("events_topic", m.EventsTopic, MaxEndpointLen),
 		checkBind("consolidated_endpoint", m.ConsolidatedEndpoint),
 		checkMode("consolidator_mode", m.ConsolidatorMode),
@@ -119,20 +123,37 @@ func (m *Hello) validateTexts() error {
 	)
 }
 
-// checkBind checks an endpoint that a ZMQ socket can be bound to: tcp://HOST:PORT.
-// Empty is none.
-func checkBind(field, s string) error {
-	if s == "" {
-		return nil
-	}
+// checkEndpoint checks where another process has bound a ZMQ socket: tcp://HOST:PORT,
+// the host * standing for this machine, or ipc://PATH. Empty is none.
+func checkEndpoint(field, s string) error {
 	if err := checkString(field, s, MaxEndpointLen); err != nil {
 		return err
 	}
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(s, "tcp://"))
-	if n, convErr := strconv.ParseUint(port, 10, 16); err != nil || convErr != nil || n == 0 || host == "" || !strings.HasPrefix(s, "tcp://") {
-		return fmt.Errorf("%s: %.300q is no tcp://HOST:PORT with a port of 1..65535", field, s)
+	path, ipc := strings.CutPrefix(s, "ipc://")
+	if s == "" || isTCP(s) || ipc && path != "" {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %.300q is neither tcp://HOST:PORT with a port of 1..65535 nor ipc://PATH", field, s)
+}
+
+// checkBind checks an endpoint that a ZMQ socket can be bound to: tcp://HOST:PORT.
+// Empty is none.
+func checkBind(field, s string) error {
+	if err := checkString(field, s, MaxEndpointLen); err != nil {
+		return err
+	}
+	if s == "" || isTCP(s) {
+		return nil
+	}
+	return fmt.Errorf("%s: %.300q is no tcp://HOST:PORT with a port of 1..65535", field, s)
+}
+
+// isTCP reports whether s is tcp://HOST:PORT.
+func isTCP(s string) bool {
+	rest, tcp := strings.CutPrefix(s, "tcp://")
+	host, port, err := net.SplitHostPort(rest)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	return tcp && err == nil && portErr == nil && n != 0 && host != ""
 }
 
 func checkMode(field, s string) error {
@@ -151,6 +172,7 @@ func (m *Welcome) Validate() error {
 	return firstError(
 		checkUint("block_bytes", m.BlockBytes, 1, kv.MaxBlockBytes),
 		checkUint("slot_bytes", m.SlotBytes, m.BlockBytes, MaxExtentBytes),
+		checkString("warning", m.Warning, MaxTextLen),
 	)
 }
 

@@ -30,7 +30,8 @@
 // When events could not be sent (the connection was away for too long, refused one,
 // or was slower than the stream) the source sends a cleared event and everything
 // that is resident, in both modes: nothing is trusted that may be wrong, and no
-// router needs to ask. The same happens when a dump is larger than the 32 MiB that
+// router needs to ask. What is said again is paced: 100 MiB a second after the first
+// 32 MiB. The same happens when a dump is larger than the 32 MiB that
 // an answer may have.
 //
 // A router keeps device blocks in a tree: it forgets what lies behind a removed block
@@ -50,8 +51,8 @@
 //
 // # The recovery server
 //
-// What comes in is hostile until it is decoded: connections, frames, requests under
-// way and the time each may take are bounded. An answer goes to the address that the
+// What comes in is hostile until it is decoded: connections (altogether and of one
+// address), frames, requests under way and the time each may take are bounded. An answer goes to the address that the
 // request names, on a connection that the server opens. Such an address must be the
 // requester's own, by IP address, or both must be this machine's, unless
 // Options.AnyDialBack says otherwise: else anybody could have this process speak with

@@ -97,6 +97,7 @@ func (p *Plane) startRecovery(ctx context.Context) error {
 			zap.String("address", p.address), zap.Error(err))
 		return r.close()
 	}
+	r.forgetCheck()
 	p.recovery = r
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,13 +16,15 @@ import (
 
 // Bounds of the recovery server.
 const (
-	// maxConnections are open at a time; a router keeps one or two.
-	maxConnections = 64
+	// maxConnections are open at a time, maxPeerConnections of them from one address; a
+	// router keeps one or two.
+	maxConnections     = 64
+	maxPeerConnections = 32
 	// maxReplies are made and sent at a time, each of at most 32 MiB.
 	maxReplies = 8
 	// idleTimeout ends a connection without requests, frameTimeout one whose request
 	// does not come to its end, and ackTimeout one that does not read.
-	idleTimeout  = 10 * time.Minute
+	idleTimeout  = 2 * time.Minute
 	frameTimeout = 10 * time.Second
 	ackTimeout   = 5 * time.Second
 )
@@ -43,6 +46,7 @@ type recovery struct {
 	mu      sync.Mutex
 	sources map[string]*Source // by path
 	open    int
+	peers   map[netip.Addr]int // open connections of each
 }
 
 // listenRecovery starts a server on a host:port.
@@ -55,7 +59,7 @@ func listenRecovery(ctx context.Context, o *Options) (*recovery, error) {
 	r := &recovery{
 		listener: l, anyDialBack: o.AnyDialBack, log: o.Log,
 		replies: make(chan struct{}, maxReplies),
-		sources: make(map[string]*Source),
+		sources: make(map[string]*Source), peers: make(map[netip.Addr]int),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.running.Go(r.accept)
@@ -109,7 +113,7 @@ func (r *recovery) accept() {
 			}
 			continue
 		}
-		if !r.admit() {
+		if !r.admit(remoteAddr(c)) {
 			r.connectionsRefused.Add(1)
 			_ = c.Close()
 			continue
@@ -120,19 +124,20 @@ func (r *recovery) accept() {
 }
 
 // admit counts a connection unless there are too many.
-func (r *recovery) admit() bool {
+func (r *recovery) admit(peer netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.open == maxConnections {
+	if r.open == maxConnections || r.peers[peer] == maxPeerConnections {
 		return false
 	}
 	r.open++
+	r.peers[peer]++
 	return true
 }
 
 // serve reads the requests of one connection.
 func (r *recovery) serve(c net.Conn) {
-	defer r.leave()
+	defer r.leave(remoteAddr(c))
 	defer c.Close()
 	defer context.AfterFunc(r.ctx, func() { _ = c.Close() })()
 	in := bufio.NewReader(c)
@@ -155,10 +160,20 @@ func (r *recovery) serve(c net.Conn) {
 	}
 }
 
-func (r *recovery) leave() {
+func (r *recovery) leave(peer netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open--
+	if r.peers[peer]--; r.peers[peer] == 0 {
+		delete(r.peers, peer)
+	}
+}
+
+// forgetCheck takes back what the plane's own check of the server counted. Nobody
+// else can have been there: no record names the address yet.
+func (r *recovery) forgetCheck() {
+	r.connections.Store(0)
+	r.unknownPaths.Store(0)
 }
 
 // begin starts a reply, or says why there will be none.

@@ -76,8 +76,8 @@ func TestARouterRecoversOverTCP(t *testing.T) {
 		t.Error(refusal)
 	}
 	got := p.Stats()
-	// The check at the start was a connection and an unknown path as well.
-	if got.Connections != 2 || got.UnknownPaths != 3 || got.ReplyErrors != 0 || s.Stats().Queries != 2 || s.Stats().Dumps != 1 {
+	// The plane's own check at the start does not count.
+	if got.Connections != 1 || got.UnknownPaths != 2 || got.ReplyErrors != 0 || s.Stats().Queries != 2 || s.Stats().Dumps != 1 {
 		t.Errorf("%+v %+v", got, s.Stats())
 	}
 }
@@ -183,14 +183,28 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		defer p.recovery.mu.Unlock()
 		return p.recovery.open == 0
 	})
-	for range maxConnections {
+	for range maxPeerConnections {
 		newCaller(t, p.address).call(requestFrame("x", nil, nil))
 	}
 	c := newCaller(t, p.address)
 	if _, err := c.conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one too many of a peer: %v", err)
 	}
-	if p.Stats().ConnectionsRefused != 1 {
+	// Another peer has room, up to the limit of all.
+	for i := range maxConnections - maxPeerConnections + 1 {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+		conn, err := from.DialContext(t.Context(), "tcp", p.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write(requestFrame("x", nil, nil))
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Read(make([]byte, 1)); (err != nil) != (i == maxConnections-maxPeerConnections) {
+			t.Errorf("connection %d of another peer: %v", i, err)
+		}
+	}
+	if p.Stats().ConnectionsRefused != 2 {
 		t.Errorf("%+v", p.Stats())
 	}
 }

@@ -20,6 +20,45 @@ const (
 	removedBytes  = 9
 )
 
+// What is said again goes out at restateRate bytes a second at most after the first
+// restateBurst: the NATS server hangs up on a router to which it cannot pass on what
+// waits, and keeps 64 MB for each unless it is told otherwise.
+const (
+	restateRate  = 100 << 20
+	restateBurst = 32 << 20
+)
+
+// pace is how much was sent since when.
+type pace struct {
+	began time.Time
+	sent  int
+}
+
+// due is how long to wait before more is sent.
+func (p *pace) due(now time.Time) time.Duration {
+	return time.Duration(float64(p.sent-restateBurst)/restateRate*float64(time.Second)) - now.Sub(p.began)
+}
+
+// pauseRestating counts the message that was sent and waits, if it was sent while
+// everything is said again and that goes too fast. A source that closes does not wait.
+func (s *Source) pauseRestating() {
+	if s.restating.began.IsZero() {
+		return
+	}
+	s.restating.sent += len(s.buf)
+	d := s.restating.due(time.Now())
+	if d <= 0 {
+		return
+	}
+	s.count.restatePauses.Add(1)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.stop:
+	case <-timer.C:
+	}
+}
+
 // room is what is left of one message.
 type room struct {
 	events, blocks, bytes int
@@ -101,6 +140,7 @@ func (s *Source) flush() {
 		s.count.events.Add(n)
 		s.count.messages.Add(1)
 		s.count.bytes.Add(uint64(len(s.buf)))
+		s.pauseRestating()
 	} else {
 		s.broken = true
 		s.count.unsent.Add(n)

@@ -71,9 +71,11 @@ type Source struct {
 	broken  bool
 	away    bool      // no server was connected when we looked last
 	saidAll time.Time // when a dump was too large and everything was published instead
-	probing backoff
-	refresh backoff
-	retry   backoff
+	// restating paces what is said again; zero while that is not the case.
+	restating pace
+	probing   backoff
+	refresh   backoff
+	retry     backoff
 }
 
 // backoff says when something is due, with growing pauses.
@@ -241,7 +243,9 @@ func (s *Source) restate(clearFirst bool) {
 		s.count.refreshes.Add(1)
 	}
 	s.count.restated.Add(uint64(len(events)))
+	s.restating = pace{began: time.Now()}
 	s.emit(events)
+	s.restating = pace{}
 }
 
 // probe sends an event that changes nothing but the last id.

@@ -18,10 +18,13 @@ type SourceStats struct {
 	// PublishErrors are messages that the connection refused.
 	PublishErrors uint64 `json:"publish_errors"`
 	// Repairs are cleared events with everything behind them, Refreshes the times
-	// that everything was said again without need, Restated the events of both.
+	// that everything was said again without need, Restated the events of both, and
+	// RestatePauses the pauses that spared their readers.
 	Repairs   uint64 `json:"repairs"`
 	Refreshes uint64 `json:"refreshes"`
 	Restated  uint64 `json:"restated"`
+
+	RestatePauses uint64 `json:"restate_pauses"`
 	// Probes are empty events.
 	Probes uint64 `json:"probes"`
 	// Queries are recovery queries answered, Dumps those among them that took a dump,
@@ -36,7 +39,8 @@ type SourceStats struct {
 // sourceCounters are SourceStats while they count.
 type sourceCounters struct {
 	events, messages, bytes, unsent, publishErrors atomic.Uint64
-	repairs, refreshes, restated, probes           atomic.Uint64
+	repairs, refreshes, restated, restatePauses    atomic.Uint64
+	probes                                         atomic.Uint64
 	queries, dumps, largeDumps                     atomic.Uint64
 	degraded                                       atomic.Bool
 }
@@ -49,7 +53,7 @@ func (s *Source) Stats() SourceStats {
 		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(),
 		Waiting: uint64(waiting), Dropped: dropped, Unsent: c.unsent.Load(), AfterClose: afterClose,
 		PublishErrors: c.publishErrors.Load(),
-		Repairs:       c.repairs.Load(), Refreshes: c.refreshes.Load(), Restated: c.restated.Load(), Probes: c.probes.Load(),
+		Repairs:       c.repairs.Load(), Refreshes: c.refreshes.Load(), Restated: c.restated.Load(), RestatePauses: c.restatePauses.Load(), Probes: c.probes.Load(),
 		Queries: c.queries.Load(), Dumps: c.dumps.Load(), LargeDumps: c.largeDumps.Load(),
 		Degraded: c.degraded.Load(),
 	}
@@ -68,6 +72,7 @@ func (s *SourceStats) Add(o SourceStats) {
 	s.Repairs += o.Repairs
 	s.Refreshes += o.Refreshes
 	s.Restated += o.Restated
+	s.RestatePauses += o.RestatePauses
 	s.Probes += o.Probes
 	s.Queries += o.Queries
 	s.Dumps += o.Dumps
@@ -93,7 +98,8 @@ type PlaneStats struct {
 	Loads        uint64 `json:"loads"`
 	LoadErrors   uint64 `json:"load_errors"`
 	LoadsDropped uint64 `json:"loads_dropped"`
-	// Connections came to the recovery server, ConnectionsRefused were too many.
+	// Connections came to the recovery server, ConnectionsRefused were too
+	// many, altogether or from one address.
 	// BadRequests could not be read, UnknownPaths named nobody here, Overloads came
 	// while too many were under way, DialBacksRefused named another host's address,
 	// ReplyErrors could not be answered to the end.

@@ -5,13 +5,15 @@
 // A Hub is one agent's stream and serves any number of clients up to a bound; a
 // Feed is one owner's publisher in it and keeps the rules of publisher.Feed:
 //
-//   - Publish never blocks. It copies events into a ring of the last 4,096 events
+//   - Publish never blocks. It copies events into a journal of the last 4,096 events
 //     and at most 256 Ki blocks; one goroutine of each feed makes frames of them,
 //     once for all clients.
 //   - An announcement follows the events that it counts, is made once a second, on
 //     a change of health and for every client that comes; the last one says that the
 //     owner is gone.
-//   - A query is answered with events out of the ring, or with a dump.
+//   - A query is answered with events out of the journal, or with a dump. Queries do not
+//     wait for one another, but for snapshots, of which a bounded number is kept: all
+//     who wait for one share it. An answer that takes too long is given up.
 //
 // Each client has a queue of a bounded number of bytes. Frames for which a slow
 // client has no room are dropped and counted, on both sides: a heartbeat tells the

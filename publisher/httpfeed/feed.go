@@ -2,6 +2,7 @@ package httpfeed
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
+
+// noByteLimit is for messages that are bounded by their events and blocks alone.
+const noByteLimit = math.MaxInt
 
 // Feed publishes one owner's events.
 type Feed struct {
@@ -25,18 +29,22 @@ type Feed struct {
 	stop        chan struct{}
 	running     sync.WaitGroup
 	ended       chan struct{} // closed when Close is done
-	// asking has room for the one query that is answered at a time; waiting counts
-	// those that wait for it.
-	asking  chan struct{}
-	waiting atomic.Int32
+	// dumps has an element for each snapshot that is being written, answers counts the
+	// queries that are being answered.
+	dumps   chan struct{}
+	answers sync.WaitGroup
 	// sequence is the number of the next envelope.
 	sequence atomic.Uint64
 
 	mu      sync.Mutex
-	ring    ring
+	journal publisher.Journal
 	unsent  uint64 // id of the first event that no frame was made of
 	source  publisher.Source
 	closing bool
+	// answering is how many queries are being answered, next the snapshot that those
+	// wait for who asked for a dump since the last one was taken.
+	answering int
+	next      *snapshot
 
 	batch []kvevent.RouterEvent // of the sending goroutine, and of Close after it
 }
@@ -45,13 +53,14 @@ type Feed struct {
 type feedCounters struct {
 	events, skipped, afterClose, announcements            atomic.Uint64
 	queries, dumps, badQueries, droppedQueries, voidReply atomic.Uint64
+	snapshots                                             atomic.Uint64
 }
 
 func newFeed(h *Hub, id uint64, owner kv.Owner, meta publisher.Meta, card kvevent.ModelCard) *Feed {
 	return &Feed{
 		hub: h, id: id, owner: owner, meta: meta, card: card,
 		wake: make(chan struct{}, 1), announceNow: make(chan struct{}, 1),
-		stop: make(chan struct{}), ended: make(chan struct{}), asking: make(chan struct{}, 1),
+		stop: make(chan struct{}), ended: make(chan struct{}), dumps: make(chan struct{}, maxDumps),
 	}
 }
 
@@ -68,7 +77,7 @@ func (f *Feed) Publish(events []kvevent.RouterEvent) {
 		return
 	}
 	for i := range events {
-		f.ring.add(&events[i])
+		f.journal.Add(&events[i])
 	}
 	signal(f.wake)
 }
@@ -97,7 +106,7 @@ func (f *Feed) Attach(src publisher.Source) error {
 }
 
 // Close sends what is queued, announces that the owner is gone, and ends the feed.
-// It is idempotent and waits for the feed's goroutine and for the answer under way.
+// It is idempotent and waits for the feed's goroutine and for the answers under way.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	first := !f.closing
@@ -112,6 +121,7 @@ func (f *Feed) Close() {
 	close(f.stop)
 	f.running.Wait()
 	defer f.hub.forget(f)
+	defer f.answers.Wait() // none begins any more
 	if src == nil {
 		return
 	}
@@ -119,7 +129,6 @@ func (f *Feed) Close() {
 	status.Health = kvevent.HealthGone
 	f.sendPending()
 	f.sendAnnouncement(status)
-	f.asking <- struct{}{} // never given back: no answer begins any more
 }
 
 // send is the sending goroutine.
@@ -163,20 +172,21 @@ func (f *Feed) sendPending() {
 func (f *Feed) takeBatch(listened bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	first, next := f.journal.Held()
 	if !listened {
-		f.unsent = f.ring.next
+		f.unsent = next
 		return false
 	}
-	if f.unsent < f.ring.first {
+	if f.unsent < first {
 		if f.unsent > 0 {
-			f.count.skipped.Add(f.ring.first - f.unsent)
+			f.count.skipped.Add(first - f.unsent)
 		}
-		f.unsent = f.ring.first
+		f.unsent = first
 	}
-	if !f.ring.holds(f.unsent) {
+	if !f.journal.Holds(f.unsent) {
 		return false
 	}
-	f.batch = f.ring.appendMessage(f.batch[:0], f.unsent, f.ring.next)
+	f.batch = f.journal.AppendMessage(f.batch[:0], f.unsent, next-1, noByteLimit)
 	f.unsent += uint64(len(f.batch))
 	return true
 }
@@ -215,37 +225,40 @@ func (f *Feed) sendAnnouncement(s publisher.Status) {
 }
 
 // rangeFrom copies the events from start to end, at most those of one message;
-// false when the ring does not hold the first or the last.
+// false when the journal does not hold the first or the last.
 func (f *Feed) rangeFrom(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.ring.holds(start) || !f.ring.holds(end) || end < start {
+	if !f.journal.Holds(start) || !f.journal.Holds(end) || end < start {
 		return nil, false
 	}
-	return f.ring.appendMessage(nil, start, end), true
+	return f.journal.AppendMessage(nil, start, end, noByteLimit), true
 }
 
-// newest is the id of the last event in the ring, 0 before the first.
+// newest is the id of the last event in the journal, 0 before the first.
 func (f *Feed) newest() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return max(f.ring.next, 1) - 1
+	_, next := f.journal.Held()
+	return max(next, 1) - 1
 }
 
 // FeedStats are a feed's counters since it was made.
 type FeedStats struct {
 	// Events are those that frames were made of. Skipped are events that left the
-	// ring before, AfterClose those that came too late.
+	// journal before, AfterClose those that came too late.
 	Events     uint64 `json:"events"`
 	Skipped    uint64 `json:"skipped"`
 	AfterClose uint64 `json:"after_close"`
 	// Announcements are those made while there was a client.
 	Announcements uint64 `json:"announcements"`
-	// Queries are requests answered, Dumps those among them that got a dump;
-	// BadQueries could not be read; DroppedQueries found too many others waiting;
-	// VoidAnswers could not be written to the end.
+	// Queries are requests answered, Dumps those among them that got a dump, and
+	// Snapshots how often the source was asked for everything: dumps share one.
+	// BadQueries could not be read; DroppedQueries found too many others being
+	// answered; VoidAnswers could not be written to the end.
 	Queries        uint64 `json:"queries"`
 	Dumps          uint64 `json:"dumps"`
+	Snapshots      uint64 `json:"snapshots"`
 	BadQueries     uint64 `json:"bad_queries"`
 	DroppedQueries uint64 `json:"dropped_queries"`
 	VoidAnswers    uint64 `json:"void_answers"`
@@ -259,6 +272,7 @@ func (s *FeedStats) Add(o FeedStats) {
 	s.Announcements += o.Announcements
 	s.Queries += o.Queries
 	s.Dumps += o.Dumps
+	s.Snapshots += o.Snapshots
 	s.BadQueries += o.BadQueries
 	s.DroppedQueries += o.DroppedQueries
 	s.VoidAnswers += o.VoidAnswers
@@ -270,7 +284,7 @@ func (f *Feed) Stats() FeedStats {
 	return FeedStats{
 		Events: c.events.Load(), Skipped: c.skipped.Load(), AfterClose: c.afterClose.Load(),
 		Announcements: c.announcements.Load(),
-		Queries:       c.queries.Load(), Dumps: c.dumps.Load(), BadQueries: c.badQueries.Load(),
+		Queries:       c.queries.Load(), Dumps: c.dumps.Load(), Snapshots: c.snapshots.Load(), BadQueries: c.badQueries.Load(),
 		DroppedQueries: c.droppedQueries.Load(), VoidAnswers: c.voidReply.Load(),
 	}
 }

@@ -166,7 +166,7 @@ type feedJSON struct {
 	Digest      string         `json:"digest"`
 	Blocks      uint64         `json:"blocks"`
 	Health      kvevent.Health `json:"health"`
-	// The ring keeps the events KeptFrom to KeptTo; both are 0 when it has none.
+	// The journal keeps the events KeptFrom to KeptTo; both are 0 when it has none.
 	KeptFrom uint64    `json:"kept_from"`
 	KeptTo   uint64    `json:"kept_to"`
 	Counters FeedStats `json:"counters"`
@@ -188,8 +188,8 @@ func (f *Feed) describe() (feedJSON, bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ring.first < f.ring.next {
-		j.KeptFrom, j.KeptTo = f.ring.first, f.ring.next-1
+	if first, next := f.journal.Held(); first < next {
+		j.KeptFrom, j.KeptTo = first, next-1
 	}
 	return j, true
 }

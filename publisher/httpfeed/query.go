@@ -14,15 +14,20 @@ import (
 )
 
 const (
-	// queryWaiting bounds the queries of one feed that wait; more are refused, and
-	// their askers ask again.
-	queryWaiting = 64
+	// maxAnswers bounds the queries of one feed that are being answered; more are
+	// refused, and their askers ask again.
+	maxAnswers = 64
+	// maxDumps bounds the snapshots of one feed that are kept because they are being
+	// written; who asks for another one waits, together with all who do.
+	maxDumps = 4
+	// answerTimeout bounds the writing of one answer: after that nobody waits for it.
+	answerTimeout = 30 * time.Second
 	// maxQueryBody bounds a query in bytes.
 	maxQueryBody = 4096
 )
 
-// errBusy says that too many queries wait already.
-var errBusy = fmt.Errorf("%d queries wait already", queryWaiting)
+// errBusy says that too many queries are being answered already.
+var errBusy = fmt.Errorf("%d queries are being answered already", maxAnswers)
 
 // serveQuery answers POST /v1/events/query?publisher=P.
 func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +53,7 @@ func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	switch err := f.ask(r.Context()); {
+	switch err := f.beginAnswer(); {
 	case errors.Is(err, errBusy):
 		f.count.droppedQueries.Add(1)
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("publisher %016x: %w", id, err))
@@ -57,32 +62,36 @@ func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: %w", id, err))
 		return
 	}
-	defer func() { <-f.asking }()
+	defer f.endAnswer()
 	w.Header().Set("Content-Type", ContentType)
 	f.count.queries.Add(1)
-	f.answer(w, &q)
+	f.answer(r.Context(), w, &q)
 }
 
-// ask waits for its turn; after a nil error the turn is to be given back. There is
-// never more than one dump of a feed at a time.
-func (f *Feed) ask(ctx context.Context) error {
-	if f.waiting.Add(1) > queryWaiting {
-		f.waiting.Add(-1)
+// beginAnswer counts an answer; after a nil error endAnswer is to be called.
+func (f *Feed) beginAnswer() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.closing:
+		return ErrClosed
+	case f.answering == maxAnswers:
 		return errBusy
 	}
-	defer f.waiting.Add(-1)
-	select {
-	case f.asking <- struct{}{}:
-		return nil
-	case <-f.stop:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	f.answering++
+	f.answers.Add(1)
+	return nil
+}
+
+func (f *Feed) endAnswer() {
+	f.mu.Lock()
+	f.answering--
+	f.mu.Unlock()
+	f.answers.Done()
 }
 
 // answer writes the answer to a query.
-func (f *Feed) answer(w http.ResponseWriter, q *kvevent.QueryRequest) {
+func (f *Feed) answer(ctx context.Context, w http.ResponseWriter, q *kvevent.QueryRequest) {
 	f.mu.Lock()
 	src := f.source
 	f.mu.Unlock()
@@ -91,7 +100,7 @@ func (f *Feed) answer(w http.ResponseWriter, q *kvevent.QueryRequest) {
 		return
 	}
 	if !q.HasStart {
-		f.dump(w, src)
+		f.dump(ctx, w, src)
 		return
 	}
 	// Ids begin at 1; who has nothing may ask from 0.
@@ -111,14 +120,14 @@ func (f *Feed) answer(w http.ResponseWriter, q *kvevent.QueryRequest) {
 		}
 		events, ok := f.wholeRange(start, end)
 		if !ok {
-			f.dump(w, src)
+			f.dump(ctx, w, src)
 			return
 		}
 		f.reply(w, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, events)
 	}
 }
 
-// wholeRange copies the events from start to end; false when the ring does not hold
+// wholeRange copies the events from start to end; false when the journal does not hold
 // all of them.
 func (f *Feed) wholeRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	var all []kvevent.RouterEvent
@@ -133,21 +142,90 @@ func (f *Feed) wholeRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	return all, true
 }
 
-func (f *Feed) dump(w http.ResponseWriter, src publisher.Source) {
+// snapshot is a dump for all who asked for it before it was taken.
+type snapshot struct {
+	taken  chan struct{} // closed when what follows is set
+	events []kvevent.RouterEvent
+	last   uint64
+	err    error
+
+	// Under the feed's lock: users are those who wait for it or write it, and held
+	// says that it has one of maxDumps places.
+	users int
+	held  bool
+}
+
+// dump writes everything that the owner holds. While it is written, ranges and, up
+// to maxDumps, other dumps are answered.
+func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.Source) {
+	s, first := f.joinSnapshot()
+	defer f.leaveSnapshot(s)
+	if first {
+		f.take(s, src)
+	}
+	select {
+	case <-s.taken:
+	case <-ctx.Done():
+		f.count.voidReply.Add(1)
+		return
+	}
+	if s.err != nil {
+		f.reply(w, &kvevent.QueryReply{Kind: kvevent.QueryError, Message: s.err.Error()}, nil)
+		return
+	}
 	f.count.dumps.Add(1)
-	events, last, _ := src.Snapshot()
-	f.reply(w, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: last}, events)
+	f.reply(w, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: s.last}, s.events)
+}
+
+// joinSnapshot is the next snapshot; who is the first to ask for it takes it.
+func (f *Feed) joinSnapshot() (s *snapshot, first bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first = f.next == nil; first {
+		f.next = &snapshot{taken: make(chan struct{})}
+	}
+	f.next.users++
+	return f.next, first
+}
+
+func (f *Feed) leaveSnapshot(s *snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.users--; s.users == 0 && s.held {
+		<-f.dumps
+	}
+}
+
+// take waits for a place and takes the snapshot. Who asks from then on gets another
+// one: what a snapshot shows is never older than the question.
+func (f *Feed) take(s *snapshot, src publisher.Source) {
+	defer close(s.taken)
+	held := false
+	select {
+	case f.dumps <- struct{}{}:
+		held = true
+	case <-f.stop:
+		s.err = ErrClosed
+	}
+	f.mu.Lock()
+	f.next, s.held = nil, held
+	f.mu.Unlock()
+	if held {
+		f.count.snapshots.Add(1)
+		s.events, s.last, _ = src.Snapshot()
+	}
 }
 
 // reply writes an answer in chunks: r is the form of each of them. If one cannot be
-// written, or the feed closes, the answer is void and ends there; the asker asks
+// written in time, or the feed closes, the answer is void and ends there; the asker asks
 // again.
 func (f *Feed) reply(w http.ResponseWriter, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
 	r.PublisherID = f.id
 	control := http.NewResponseController(w)
+	end := time.Now().Add(answerTimeout)
 	var buf []byte
 	for !r.Final {
-		n := messageLen(events)
+		n := publisher.MessageLen(events, noByteLimit)
 		r.Events, events = events[:n], events[n:]
 		r.Final = len(events) == 0
 		buf = kvevent.AppendQueryReply(kvevent.BeginStreamFrame(buf[:0], kvevent.StreamReply), r)
@@ -155,7 +233,7 @@ func (f *Feed) reply(w http.ResponseWriter, r *kvevent.QueryReply, events []kvev
 		if f.stopping() {
 			timeout = endTimeout
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(timeout)) // see client.hurry
+		_ = control.SetWriteDeadline(time.Now().Add(min(timeout, time.Until(end)))) // see client.hurry
 		if _, err := w.Write(kvevent.EndStreamFrame(buf, 0)); err != nil || f.stopping() && !r.Final {
 			f.count.voidReply.Add(1)
 			return

@@ -35,7 +35,7 @@ func newSender(s *Sink, tokens Tokens) *sender {
 	n := &sender{sink: s, sockets: s.sockets, count: &s.count, history: newHistory(s.opt.Buffer)}
 	n.speaker = speaker{
 		rank: s.opt.Worker.Rank, blockSize: s.opt.BlockSize, tokens: tokens, count: n.count,
-		send: n.sendBatch, told: make(map[kv.SequenceHash]tiers),
+		send: n.sendBatch, told: make(map[kv.SequenceHash]blockState),
 	}
 	return n
 }
@@ -64,15 +64,28 @@ func (n *sender) run() {
 		if n.due && !time.Now().Before(n.earliest()) {
 			n.sayState()
 		}
+		if retry := n.retryDue(); !retry.IsZero() && !time.Now().Before(retry) {
+			n.speaker.retry(time.Now())
+		}
 	}
 }
 
 // wake is until when to wait for something to happen; zero is for ever.
 func (n *sender) wake() time.Time {
-	if !n.due {
+	retry := n.retryDue()
+	if n.due && (retry.IsZero() || n.earliest().Before(retry)) {
+		return n.earliest()
+	}
+	return retry
+}
+
+// retryDue is when to retry what was left out; zero is never. Without events that are
+// missing it may be gone.
+func (n *sender) retryDue() time.Time {
+	if n.gap {
 		return time.Time{}
 	}
-	return n.earliest()
+	return n.speaker.left.due()
 }
 
 // earliest is when the whole state may be said next.
@@ -131,6 +144,7 @@ func (n *sender) sayState() {
 		n.speaker.apply(&events[i])
 	}
 	n.speaker.flush()
+	n.speaker.stated(n.lastState)
 	n.count.reannounced.Add(1)
 }
 

@@ -19,9 +19,14 @@ type Tokens interface {
 // payload.
 const maxBatchBytes = 256 << 10
 
-// tiers are those in which a block was said, and those in which it is and had to be
-// left out.
-type tiers struct{ said, left kv.TierMask }
+// blockState is in which tiers a block was said, and in which it is and had to be left
+// out. at is its place among the leftBlocks plus one, 0 for none; root says that it is
+// the first of its sequence, which counts while it has a place.
+type blockState struct {
+	said, left kv.TierMask
+	root       bool
+	at         uint32
+}
 
 // speaker says router events in the engines' words. It keeps what was said, so that
 // what subscribers were told stays consistent in itself: no block without the block
@@ -34,8 +39,9 @@ type speaker struct {
 	// send takes a batch, which is lent.
 	send func(*kvevent.EngineBatch)
 
-	told  map[kv.SequenceHash]tiers
+	told  map[kv.SequenceHash]blockState
 	known int // blocks that were said in some tier
+	left  leftBlocks
 	batch kvevent.EngineBatch
 	// blocks and bytes are what is in the batch.
 	blocks, bytes int
@@ -53,51 +59,65 @@ func (s *speaker) apply(e *kvevent.RouterEvent) {
 	case kvevent.Cleared:
 		s.clear()
 	}
+	s.countHeld()
+}
+
+func (s *speaker) countHeld() {
 	s.count.said.Store(uint64(s.known))
+	s.count.left.Store(uint64(len(s.left.blocks)))
 }
 
 // clear says that nothing is left.
 func (s *speaker) clear() {
 	clear(s.told)
+	s.left.clear()
 	s.known = 0
 	s.addEvent(kvevent.Cleared, "")
 }
 
 func (s *speaker) stored(e *kvevent.RouterEvent) {
-	parent, hasParent := e.Parent, e.HasParent
+	parent, hasParent, ok := e.Parent, e.HasParent, true
 	for _, b := range e.Blocks {
-		s.store(e.Tier, parent, hasParent, b.Hash)
+		ok = s.store(e.Tier, parent, hasParent, b.Hash)
 		parent, hasParent = b.Hash, true
+	}
+	if !ok {
+		s.want(parent)
 	}
 }
 
 // store says one block, unless it cannot be said.
-func (s *speaker) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
+func (s *speaker) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) bool {
 	in := s.told[h]
-	if in.said.Has(t) {
-		return
-	}
-	in.left = in.left.With(t)
-	s.told[h] = in
-	if hasParent && s.told[parent].said == 0 {
+	switch {
+	case in.said.Has(t):
+	case hasParent && s.told[parent].said == 0:
 		s.count.orphans.Add(1)
-		return
-	}
-	if !s.tokens.Describe(h, &s.block) || !s.isWhole() {
+		s.leave(t, parent, hasParent, h, in)
+		return false
+	case !s.describe(h):
 		s.count.unknownTokens.Add(1)
-		return
+		s.leave(t, parent, hasParent, h, in)
+		return false
+	default:
+		in.left = in.left.With(t)
+		s.sayIn(in, parent, hasParent, h)
 	}
+	return true
+}
+
+// sayIn says the scratch block, which is h, in every tier in which it is left.
+func (s *speaker) sayIn(in blockState, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
 	if in.said == 0 {
 		s.known++
 	}
-	s.say(t, parent, hasParent, h)
-	// Now that it can be said, it is said wherever else it is.
-	for _, other := range kv.Tiers {
-		if other != t && in.left.Has(other) {
-			s.say(other, parent, hasParent, h)
+	for _, t := range kv.Tiers {
+		if in.left.Has(t) {
+			s.say(t, parent, hasParent, h)
 		}
 	}
-	s.told[h] = tiers{said: in.said | in.left}
+	s.drop(in.at)
+	s.told[h] = blockState{said: in.said | in.left}
 }
 
 // say says the scratch block, which is h, in tier t.
@@ -115,7 +135,11 @@ func (s *speaker) say(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.Se
 	s.grew(1, 9+5*len(tokens))
 }
 
-// isWhole says that the scratch block is a block of this worker.
+// describe makes the scratch block that of h, which has to be a block of this worker.
+func (s *speaker) describe(h kv.SequenceHash) bool {
+	return s.tokens.Describe(h, &s.block) && s.isWhole()
+}
+
 func (s *speaker) isWhole() bool {
 	n := int64(s.block.BlockSize)
 	if s.block.Eagle {
@@ -177,11 +201,15 @@ func (s *speaker) removed(e *kvevent.RouterEvent) {
 func (s *speaker) forget(t kv.Tier, h kv.SequenceHash) (said bool) {
 	in := s.told[h]
 	said = in.said.Has(t)
-	in = tiers{said: in.said.Without(t), left: in.left.Without(t)}
+	in.said, in.left = in.said.Without(t), in.left.Without(t)
 	if said && in.said == 0 {
 		s.known--
 	}
-	if in == (tiers{}) {
+	if in.left == 0 {
+		s.drop(in.at)
+		in.at, in.root = 0, false
+	}
+	if in == (blockState{}) {
 		delete(s.told, h)
 	} else {
 		s.told[h] = in

@@ -61,7 +61,7 @@ type recordedSpeaker struct {
 func newRecordedSpeaker(tokens Tokens) *recordedSpeaker {
 	s := &recordedSpeaker{}
 	s.speaker = speaker{
-		rank: 3, blockSize: 4, tokens: tokens, count: &s.counters, told: make(map[kv.SequenceHash]tiers),
+		rank: 3, blockSize: 4, tokens: tokens, count: &s.counters, told: make(map[kv.SequenceHash]blockState),
 		send: func(b *kvevent.EngineBatch) {
 			b.Timestamp = 1700000000.5
 			s.payloads = append(s.payloads, kvevent.AppendEngineBatch(nil, b))
@@ -131,7 +131,7 @@ func TestBatchesAreByteForByteWhatVLLMWouldSend(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newRecordedSpeaker(tokens)
 			if c.events[0].Kind != kvevent.Stored {
-				s.told[hash1], s.told[hash2] = tiers{said: 0b11}, tiers{said: 0b1}
+				s.told[hash1], s.told[hash2] = blockState{said: 0b11}, blockState{said: 0b1}
 			}
 			s.say(c.events...)
 			want := strings.Join(strings.Fields(c.want), "")

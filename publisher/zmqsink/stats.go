@@ -30,6 +30,14 @@ type Stats struct {
 	UnknownTokens  uint64 `json:"unknown_tokens"`
 	Orphans        uint64 `json:"orphans"`
 	IgnoredRemoves uint64 `json:"ignored_removes"`
+	// Retries are questions for the tokens of blocks that had been left out, Recovered
+	// those that were said then. Unkept are blocks for which there was no room to retry
+	// them, Unwanted those of which it was not kept that they were used, so that they
+	// wait until all others were retried.
+	Retries   uint64 `json:"retries"`
+	Recovered uint64 `json:"recovered"`
+	Unkept    uint64 `json:"unkept"`
+	Unwanted  uint64 `json:"unwanted"`
 	// Foreign are events of another owner, AfterClose events and payloads that came
 	// too late; neither are sent.
 	Foreign    uint64 `json:"foreign"`
@@ -41,9 +49,11 @@ type Stats struct {
 	BadRequests uint64 `json:"bad_requests"`
 	// SendErrors are messages that libzmq refused.
 	SendErrors uint64 `json:"send_errors"`
-	// Said is how many blocks the subscribers were told of and hold now, Next the
-	// number of the next batch.
+	// Said is how many blocks the subscribers were told of and hold now, Left how many
+	// are left out now, in some tier, and will be retried; Next is the number of the next
+	// batch.
 	Said uint64 `json:"said"`
+	Left uint64 `json:"left"`
 	Next uint64 `json:"next"`
 }
 
@@ -54,9 +64,10 @@ type counters struct {
 	reannounced, overflows, gaps           atomic.Uint64
 	dropped, droppedRaw                    atomic.Uint64
 	unknownTokens, orphans, ignoredRemoves atomic.Uint64
+	retries, recovered, unkept, unwanted   atomic.Uint64
 	foreign, afterClose                    atomic.Uint64
 	replays, replayed, badRequests         atomic.Uint64
-	sendErrors, said, next                 atomic.Uint64
+	sendErrors, said, left, next           atomic.Uint64
 }
 
 // Stats returns the counters.
@@ -68,8 +79,9 @@ func (s *Sink) Stats() Stats {
 		Reannounced: c.reannounced.Load(), Overflows: c.overflows.Load(), Gaps: c.gaps.Load(),
 		Dropped: c.dropped.Load(), DroppedRaw: c.droppedRaw.Load(),
 		UnknownTokens: c.unknownTokens.Load(), Orphans: c.orphans.Load(), IgnoredRemoves: c.ignoredRemoves.Load(),
+		Retries: c.retries.Load(), Recovered: c.recovered.Load(), Unkept: c.unkept.Load(), Unwanted: c.unwanted.Load(),
 		Foreign: c.foreign.Load(), AfterClose: c.afterClose.Load(),
 		Replays: c.replays.Load(), Replayed: c.replayed.Load(), BadRequests: c.badRequests.Load(),
-		SendErrors: c.sendErrors.Load(), Said: c.said.Load(), Next: c.next.Load(),
+		SendErrors: c.sendErrors.Load(), Said: c.said.Load(), Left: c.left.Load(), Next: c.next.Load(),
 	}
 }

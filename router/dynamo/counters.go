@@ -1,5 +1,10 @@
 package dynamo
 
+import "github.com/blockyard-ai/blockyard/router"
+
+// sourceName is what the router calls the workers and the counters of a Transport.
+const sourceName = "dynamo"
+
 // Counters count what happened to the events of an endpoint's workers.
 type Counters struct {
 	// Applied counts events that became part of a table, Stale those that it had
@@ -24,7 +29,27 @@ type Counters struct {
 	// Ambiguous counts how often a rank was found to have several sources,
 	// BadRecords discovery records that could not be read.
 	Ambiguous, BadRecords uint64
+	// Dropped counts messages lost because this side was too slow.
+	Dropped uint64
 	// Ranks is how many ranks are known now, ExactRanks how many of them are
 	// complete.
 	Ranks, ExactRanks int
+}
+
+var _ router.SourceCounter = (*Transport)(nil)
+
+// SourceStats is the router.SourceCounter's: the counters, for its metrics.
+func (t *Transport) SourceStats() []router.SourceStats {
+	c := t.Counters()
+	return []router.SourceStats{{
+		Name: sourceName,
+		Counters: map[string]uint64{
+			"applied": c.Applied, "stale": c.Stale, "orphans": c.Orphans, "refused": c.Refused, "renamed": c.Renamed,
+			"unknown_removals": c.UnknownRemovals, "gaps": c.Gaps, "queries": c.Queries, "query_failures": c.QueryFailures,
+			"recovered": c.Recovered, "given_up": c.GivenUp, "dumps": c.Dumps, "overflowed": c.Overflowed, "foreign": c.Foreign,
+			"unclaimed": c.Unclaimed, "undecodable": c.Undecodable, "skipped": c.Skipped, "ambiguous": c.Ambiguous,
+			"bad_records": c.BadRecords, "dropped": c.Dropped,
+		},
+		Gauges: map[string]uint64{"ranks": uint64(c.Ranks), "exact_ranks": uint64(c.ExactRanks)},
+	}}
 }

@@ -12,8 +12,8 @@ import (
 type Plane interface {
 	// Subscribe delivers the bodies of a subject's messages in order until stop
 	// is called, after which messages may be abandoned. A receiver that is slow
-	// loses messages.
-	Subscribe(subject string, messages chan<- []byte) (stop func(), err error)
+	// loses messages, and dropped says how many.
+	Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error)
 	// Connections is how many connections were made so far: when it has grown,
 	// messages may have been lost. Connected is whether there is one now.
 	Connections() uint64

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -88,6 +89,8 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 		return card{}, fmt.Errorf("model card: kv_state_endpoint: not %s", e)
 	case r.InstanceID == 0:
 		return card{}, fmt.Errorf("model card: instance_id: must not be 0")
+	case len(r.Card.Name) > kvevent.MaxModel || strings.ContainsFunc(r.Card.Name, unicode.IsControl):
+		return card{}, fmt.Errorf("model card: display_name: %.64q is longer than %d bytes or has a control character", r.Card.Name, kvevent.MaxModel)
 	case r.Card.BlockSize < 1 || r.Card.BlockSize > maxBlockSize:
 		return card{}, fmt.Errorf("model card: kv_cache_block_size: %d is not in 1..%d", r.Card.BlockSize, maxBlockSize)
 	case ranks < 1 || ranks > maxDataParallel:

@@ -35,6 +35,7 @@ type Transport struct {
 	ctx      context.Context // ends with Close
 	close    context.CancelFunc
 	stop     func() // of the subscription
+	dropped  func() uint64
 	running  sync.WaitGroup
 
 	mu          sync.Mutex
@@ -47,8 +48,12 @@ type Transport struct {
 	envelope    kvevent.Envelope
 	inFlight    int
 	connections uint64
-	bad         []string
-	counters    Counters
+	// away is set while the router was told that there is no connection, awayAt how
+	// many were made when it was.
+	away     bool
+	awayAt   uint64
+	bad      []string
+	counters Counters
 }
 
 // result is what came of a question to a recovery target.
@@ -79,11 +84,11 @@ func Open(o Options, p Plane) (*Transport, error) {
 		ranks:    make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
 		connections: p.Connections(),
 	}
-	stop, err := p.Subscribe(o.Endpoint.Subject(topic), t.messages)
+	stop, dropped, err := p.Subscribe(o.Endpoint.Subject(topic), t.messages)
 	if err != nil {
 		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
-	t.stop = stop
+	t.stop, t.dropped = stop, dropped
 	t.ctx, t.close = context.WithCancel(context.Background())
 	views := make(chan view)
 	t.running.Go(func() { t.watch(views) })
@@ -109,7 +114,7 @@ func (t *Transport) Frames() <-chan router.Frame { return t.frames }
 
 // Stats is the Transport's.
 func (t *Transport) Stats() router.TransportStats {
-	return router.TransportStats{Connected: t.plane.Connected()}
+	return router.TransportStats{Connected: t.plane.Connected(), Dropped: t.dropped()}
 }
 
 // Counters is a snapshot of the counters.
@@ -119,6 +124,7 @@ func (t *Transport) Counters() Counters {
 	c := t.counters
 	c.Unclaimed, c.Skipped = t.unclaimed.dropped, t.decoder.Skipped
 	c.Undecodable += t.decoder.Bad
+	c.Dropped = t.dropped()
 	c.Ranks = len(t.ranks)
 	for _, r := range t.ranks {
 		if r.health == kvevent.HealthExact {
@@ -323,6 +329,21 @@ func (t *Transport) tick(now time.Time) []router.Frame {
 		}
 		t.askLocked(r, now)
 		out = r.announce(out, now)
+	}
+	return t.connectionLocked(out)
+}
+
+// connectionLocked has the router know when the connection comes and goes. That it
+// is back is said after every rank has said that it may have missed something.
+func (t *Transport) connectionLocked(out []router.Frame) []router.Frame {
+	connected := t.plane.Connected()
+	switch {
+	case !t.away && !connected:
+		t.away, t.awayAt = true, t.connections
+		return append(out, router.Frame{Kind: router.FrameDisconnected})
+	case t.away && connected && t.connections != t.awayAt:
+		t.away = false
+		return append(out, router.Frame{Kind: router.FrameConnected})
 	}
 	return out
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -196,6 +198,21 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	}
 	eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == router.QualityExact })
 
+	for _, i := range c.router.Workers() {
+		if i.Card.Source != "dynamo" || i.Card.Silent {
+			t.Errorf("worker %s: card %+v, want its source to be dynamo", i.Worker, i.Card)
+		}
+	}
+	if s := c.router.Sources(); len(s) != 1 || s[0].Name != "dynamo" || s[0].Gauges["exact_ranks"] != 2 || s[0].Counters["gaps"] != 1 {
+		t.Errorf("sources %+v", s)
+	}
+	metrics := httptest.NewRecorder()
+	c.router.Handler().ServeHTTP(metrics, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{`blockyard_router_source{gauge="ranks",source="dynamo"} 2`, `blockyard_router_source_total{counter="ambiguous",source="dynamo"} 1`} {
+		if !strings.Contains(metrics.Body.String(), want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
 	if got := c.transport.Counters(); got.Ranks != 2 || got.ExactRanks != 2 || got.Gaps != 1 || got.Ambiguous != 1 || got.Orphans != 0 {
 		t.Errorf("counters %+v", got)
 	}

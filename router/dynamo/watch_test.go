@@ -154,6 +154,7 @@ func TestRecordsOfBadFormAreRefusedByField(t *testing.T) {
 		"block size": {"kv_cache_block_size", `{"type":"Model","namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"kv_cache_block_size":0}}`},
 		"ranks":      {"data_parallel_size", `{"type":"Model","namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"kv_cache_block_size":16,"runtime_config":{"data_parallel_size":2000}}}`},
 		"instance":   {"instance_id", `{"type":"Model","namespace":"dynamo","component":"backend","endpoint":"generate"}`},
+		"name":       {"display_name", `{"type":"Model","namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"display_name":"m\u001b[2J","kv_cache_block_size":16}}`},
 		"elsewhere":  {"kv_state_endpoint", `{"type":"Model","namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"kv_cache_block_size":16,"runtime_config":{"kv_state_endpoint":{"namespace":"x"}}}}`},
 	} {
 		if _, err := decodeCard([]byte(c.record), endpoint); err == nil || !strings.Contains(err.Error(), c.field) {

@@ -1,0 +1,72 @@
+package dynamo
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
+)
+
+// fakePlane is a Plane whose connection a test makes and breaks.
+type fakePlane struct {
+	connected     atomic.Bool
+	made, dropped atomic.Uint64
+	messages      chan<- []byte
+}
+
+func (p *fakePlane) Subscribe(_ string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
+	p.messages = messages
+	return func() {}, p.dropped.Load, nil
+}
+func (p *fakePlane) Connections() uint64 { return p.made.Load() }
+func (p *fakePlane) Connected() bool     { return p.connected.Load() }
+
+// TestAnOutageIsSaidBeforeAndAfterWhatItMayHaveCost: the router hears of the outage, and
+// of its end only after the ranks that may have missed something have said so.
+func TestAnOutageIsSaidBeforeAndAfterWhatItMayHaveCost(t *testing.T) {
+	d := newDirectory(t)
+	d.card(7, 1)
+	w := newFakeWorker(kv.Worker{ID: 7}, 4)
+	d.source(origin{publisher: 21, worker: w.worker}) // nobody can be asked
+	p := &fakePlane{}
+	p.connected.Store(true)
+	p.made.Store(1)
+	tr, err := Open(Options{Directory: d.dir, Endpoint: endpoint}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	p.messages <- kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: 21, Topic: topic,
+		Events: []kvevent.RouterEvent{w.store(kv.TierDevice, 0, 100, 1, 2)}})
+	health := func(f router.Frame) kvevent.Health {
+		a, err := kvevent.DecodeAnnouncement(f.Data)
+		if f.Kind != router.FrameAnnouncement || err != nil {
+			return ""
+		}
+		return a.Health
+	}
+	for health(<-tr.Frames()) != kvevent.HealthExact {
+	}
+	p.connected.Store(false)
+	for (<-tr.Frames()).Kind != router.FrameDisconnected {
+	}
+	p.dropped.Store(5)
+	// As with NATS, there is a connection a moment before it is counted.
+	p.connected.Store(true)
+	p.made.Store(2)
+	var before router.Frame
+	for f := range tr.Frames() {
+		if f.Kind == router.FrameConnected {
+			break
+		}
+		before = f
+	}
+	if health(before) != kvevent.HealthDegraded {
+		t.Errorf("before the word of the connection the rank was %q, want degraded", health(before))
+	}
+	if got := tr.Stats(); !got.Connected || got.Dropped != 5 || tr.Counters().Dropped != 5 {
+		t.Errorf("stats %+v", got)
+	}
+}
