@@ -106,6 +106,12 @@ class Connection:
         return not (mine or self.former or self.resumes is not None)
 
     @property
+    def resuming(self) -> bool:
+        """Whether it will be usable as soon as RESUMED comes."""
+        waits = self.resumes is not None and self.resume_sent
+        return waits and not (self.ended or self.leaving or self.link.closed)
+
+    @property
     def owes(self) -> bool:
         """Whether frames wait to be sent, received or looked at."""
         return bool(self.waiting or self.inbox or self._outbox)

@@ -51,6 +51,12 @@ class Lookups:
         count = self._count
         # A connection that r has already knows an earlier generation alone.
         r.broken = True
+        if connection is not None and connection.resuming and r.lookup and not r.delayed:
+            # The first request after the agent's restart finds what it has kept.
+            r.delayed = True
+            r.state = PACKING
+            r.asked_at = _now()
+            return
         if connection is None or not connection.usable or connection.stalled:
             count["absent"] += 1
             return
@@ -96,6 +102,13 @@ class Lookups:
         for first in range(r.known, end, _BLOCKS):
             n = min(_BLOCKS, end - first)
             yield first, n, frames.encode_lookup(r.number, r.generation, first, n, wait_ms)
+
+    def begin_delayed(self, r: Request, connection: Connection | None) -> None:
+        """Opens a delayed request if the connection is usable, or gives it up if it will not be."""
+        if connection is None or not connection.resuming:
+            r.state = MISSED
+            self.begin(r, connection)
+            r.delayed = False
 
     def _open_inline(self, r: Request, end: int) -> bool:
         """OPEN with all tokens. False when it was not sent; r is broken when it cannot be."""

@@ -88,6 +88,7 @@ class Request:
         "unsettled",
         "packing",
         "polled",
+        "delayed",
         "broken",
         "finished",
     )
@@ -133,6 +134,7 @@ class Request:
         self.promised = False  # the engine was told of a hit
         self.packing: Pack | None = None  # the packer sends its tokens: nobody else may
         self.polled = False  # hit() has waited for an answer once
+        self.delayed = False  # it is opened when the connection is usable
         self.broken = False  # the agent has refused a frame about it, or was not told of it
 
     def __repr__(self) -> str:

@@ -199,6 +199,9 @@ class SchedulerSession:
         if generation > r.generation:
             self._pump(True)
             r = self._reopen(r, generation)
+        if r.delayed and r.state == PACKING:
+            self._pump(False, True)
+            self._lookups.begin_delayed(r, self._attachment.connection)
         if r.state in (PACKING, ASKED) or r.unanswered:
             until = _now() + spin
             self._pump(False, r.state != PACKING)

@@ -243,6 +243,25 @@ class Resume(FaultDesk):
         self.session.take_work()
         self.assertEqual(self.count("resumed_blocks"), 3)
 
+    def test_first_request_after_a_restart_is_asked_about_once_slots_are_named(self) -> None:
+        self.offer()
+        self.death()
+        self.session.open("first", 0, list(TOKENS))  # the engine was idle until now
+        self.assertEqual(self.sent(), ["RESUME"])
+        self.assertIsNone(self.session.hit("first", 0, 0, spin=0), "ask again, not a miss")
+        self.flow()
+        self.session.hit("first", 0, 0, spin=0)
+        self.assertEqual(self.sent()[:2], ["OPEN", "LOOKUP"])
+        self.assertEqual(self.count("absent"), 0)
+
+    def test_a_request_that_waits_for_that_is_given_up_when_the_agent_dies_again(self) -> None:
+        self.offer()
+        self.death()
+        self.session.open("first", 0, list(TOKENS))
+        self.session.hit("first", 0, 0, spin=0)
+        self.link.close()
+        self.assertEqual(self.session.hit("first", 0, 0, spin=0).blocks, 0)
+
     def test_a_commit_that_was_not_sent_is_named_and_stored(self) -> None:
         work = self.offer()
         self.session.finished("a")
