@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 // TestLoadsAreRatesOfASecond: bytes per second and the mean time of a promotion come
@@ -27,7 +28,7 @@ func TestLoadsAreRatesOfASecond(t *testing.T) {
 			f()
 		}
 		sources := []loadSource{
-			{publisher: 5, owner: kv.PoolOwner(9), blockBytes: 4096, pool: func() blockmgr.Stats {
+			{publisher: 5, owner: kv.PoolOwner(9), slotBytes: 4096, blockBytes: 4000, pool: func() blockmgr.Stats {
 				mu.Lock()
 				defer mu.Unlock()
 				return st
@@ -58,6 +59,7 @@ func TestLoadsAreRatesOfASecond(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		change(func() {
 			st.BytesRead += 900
+			st.ReadMicros += 30
 			st.BytesWritten += 1800
 			st.Promotions += 10
 			st.WriteQueue = 3
@@ -67,13 +69,14 @@ func TestLoadsAreRatesOfASecond(t *testing.T) {
 			t.Errorf("%d reports, worker %+v", len(first), r)
 		}
 		want := kvevent.PoolLoad{HostBytesTotal: 40960, HostBytesUsed: 6 * 4096, DiskBytesTotal: 409600, DiskBytesUsed: 40960,
-			ReadBytesPerSecond: 1000, WriteBytesPerSecond: 2000, ReadQueue: 2, WriteQueue: 3, PromoteMicros: 180000}
+			ReadBytesPerSecond: 1000, WriteBytesPerSecond: 2000, ReadQueue: 2, WriteQueue: 3, PromoteMicros: 180000, BlockBytes: 4000, DiskReadBytes: 900, DiskReadMicros: 30}
 		if r := first[5]; r.Pool != want || r.Owner != kv.PoolOwner(9) {
 			t.Errorf("pool %+v, want %+v", r.Pool, want)
 		}
 		change(func() { st.PromoteQueue, st.WriteQueue = 0, 0 })
 		next(1)
-		if r := next(1)[5].Pool; r.ReadBytesPerSecond != 0 || r.WriteBytesPerSecond != 0 || r.PromoteMicros != 0 {
+		if r := next(1)[5].Pool; r.ReadBytesPerSecond != 0 || r.WriteBytesPerSecond != 0 || r.PromoteMicros != 0 ||
+			r.DiskReadBytes != 0 || r.DiskReadMicros != 0 {
 			t.Errorf("a quiet second: %+v", r)
 		}
 		cancel()
@@ -83,7 +86,7 @@ func TestLoadsAreRatesOfASecond(t *testing.T) {
 
 // TestAMeterEndsWithItsPool: one that comes back under the same id begins anew.
 func TestAMeterEndsWithItsPool(t *testing.T) {
-	meters := make(map[kv.Owner]*poolMeter)
+	meters := make(loadMeters)
 	pool := []loadSource{{owner: kv.PoolOwner(1), pool: func() blockmgr.Stats { return blockmgr.Stats{} }}}
 	send := func(*kvevent.LoadReport) {}
 	lookAtLoads(meters, pool, time.Now(), true, send)
@@ -92,5 +95,67 @@ func TestAMeterEndsWithItsPool(t *testing.T) {
 	}
 	if lookAtLoads(meters, nil, time.Now(), true, send); len(meters) != 0 {
 		t.Errorf("%d meters of pools that are gone", len(meters))
+	}
+}
+
+// TestCopiesAreOfTheTimeThatWorkersCopied: the speed of copies is that of all workers of
+// a rank together, counts from the first look, and survives a sum that begins anew. A
+// rank that says nothing of itself is reported when its workers have copied.
+func TestCopiesAreOfTheTimeThatWorkersCopied(t *testing.T) {
+	var sum copySum
+	sources := []loadSource{{
+		owner:  kv.WorkerOwner(kv.Worker{ID: 1}),
+		gauges: func() (engineGauges, bool) { return engineGauges{}, false },
+		copies: func() copySum { return sum },
+	}}
+	meters := make(loadMeters)
+	report := func() (got []kvevent.WorkerLoad) {
+		lookAtLoads(meters, sources, time.Now(), true, func(r *kvevent.LoadReport) { got = append(got, r.Worker) })
+		return got
+	}
+	sum = copySum{Bytes: 1 << 30, Micros: 1, Workers: 2} // of before
+	if got := report(); len(got) != 0 {
+		t.Errorf("what was copied before the first look: %+v", got)
+	}
+	sum = copySum{Bytes: 1<<30 + 8000, Micros: 1 + 20, Workers: 2}
+	if got := report(); len(got) != 1 || got[0] != (kvevent.WorkerLoad{CopyBytes: 8000, CopyMicros: 10}) {
+		t.Errorf("two workers that copied 10 µs each: %+v", got)
+	}
+	if got := report(); len(got) != 0 {
+		t.Errorf("a quiet second: %+v", got)
+	}
+	sum = copySum{Bytes: 500, Micros: 5, Workers: 1}
+	if got := report(); len(got) != 0 {
+		t.Errorf("a sum that began anew: %+v", got)
+	}
+	sum = copySum{Bytes: 700, Micros: 7, Workers: 1}
+	if got := report(); len(got) != 1 || got[0] != (kvevent.WorkerLoad{CopyBytes: 200, CopyMicros: 2}) {
+		t.Errorf("after that: %+v", got)
+	}
+}
+
+// TestLoadsKnowWhatWorkersCopiedAndHowLargeBlocksAre: from the STATS of the workers of
+// a real session, and from its pool.
+func TestLoadsKnowWhatWorkersCopiedAndHowLargeBlocksAre(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 7)
+	w := a.worker(t, c, 7)
+	if err := w.Report(proto.Stats{CopiedBytes: 1 << 20, CopyMicros: 50}); err != nil {
+		t.Fatal(err)
+	}
+	want := copySum{Bytes: 1 << 20, Micros: 50, Workers: 1}
+	eventually(t, "the worker's copies are known", func() bool {
+		for _, s := range a.hub.loadSources() {
+			if s.copies != nil && s.copies() == want {
+				return s.owner == kv.WorkerOwner(kv.Worker{ID: 7})
+			}
+		}
+		return false
+	})
+	pool := a.onlySession(t).pool
+	for _, s := range a.hub.loadSources() {
+		if s.pool != nil && (s.blockBytes != pool.BlockBytes() || s.slotBytes != pool.SlotBytes()) {
+			t.Errorf("blocks of %d bytes in slots of %d, want %d and %d", s.blockBytes, s.slotBytes, pool.BlockBytes(), pool.SlotBytes())
+		}
 	}
 }

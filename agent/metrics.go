@@ -224,7 +224,7 @@ func poolCounters(s *blockmgr.Counters) []named {
 		{"write_behind", s.WriteBehind}, {"write_behind_dropped", s.WriteBehindDropped}, {"write_behind_refused", s.WriteBehindRefused},
 		{"write_behind_filtered", s.WriteBehindFiltered}, {"write_retries", s.WriteRetries}, {"writes_stalled", s.WritesStalled},
 		{"read_retries", s.ReadRetries}, {"reads_abandoned", s.ReadsAbandoned}, {"reads_cancelled", s.ReadsCancelled},
-		{"bytes_read", s.BytesRead}, {"bytes_written", s.BytesWritten},
+		{"bytes_read", s.BytesRead}, {"read_micros", s.ReadMicros}, {"bytes_written", s.BytesWritten},
 		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
 		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
 		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},

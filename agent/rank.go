@@ -40,6 +40,8 @@ type rankEngine struct {
 	cached func(context.Context) ([]kv.EngineHash, error)
 	// gauges are what it said last of how it stands.
 	gauges func() (engineGauges, bool)
+	// copies are what its workers have copied; nil: they do not say.
+	copies func() copySum
 }
 
 // startRank follows the engine that said hello, a member of the pool that pool is
@@ -194,7 +196,7 @@ func (h *eventHub) loadSources() []loadSource {
 	defer h.mu.Unlock()
 	sources := make([]loadSource, 0, len(h.ranks)+len(h.pools))
 	for r := range h.ranks {
-		sources = append(sources, loadSource{publisher: r.publisherID(), owner: r.stream.Owner(), gauges: r.engine.gauges})
+		sources = append(sources, loadSource{publisher: r.publisherID(), owner: r.stream.Owner(), gauges: r.engine.gauges, copies: r.engine.copies})
 	}
 	for _, e := range h.pools {
 		select {
@@ -205,7 +207,7 @@ func (h *eventHub) loadSources() []loadSource {
 		if e.pool != nil {
 			sources = append(sources, loadSource{
 				publisher: e.publisherID(), owner: e.stream.Owner(),
-				pool: e.pool.Stats, blockBytes: uint64(e.pool.SlotBytes()),
+				pool: e.pool.Stats, slotBytes: uint64(e.pool.SlotBytes()), blockBytes: e.pool.BlockBytes(),
 			})
 		}
 	}

@@ -149,6 +149,17 @@ func (c *connectorReports) enterLocked(key connectorKey) *connectorSum {
 	return s
 }
 
+// copies is what the workers of a rank have copied.
+func (c *connectorReports) copies(w kv.Worker) copySum {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.byKey[connectorKey{w, proto.RoleWorker}]
+	if s == nil {
+		return copySum{}
+	}
+	return copySum{Bytes: s.sum.CopiedBytes, Micros: s.sum.CopyMicros, Workers: s.connected}
+}
+
 // snapshot lists the sums in the order of their workers, and counts what was left
 // out.
 func (c *connectorReports) snapshot() (list []ConnectorStats, ignored, forgotten uint64) {

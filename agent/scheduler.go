@@ -149,7 +149,7 @@ func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (u
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
-	engine := rankEngine{gauges: sess.gauges}
+	engine := rankEngine{gauges: sess.gauges, copies: func() copySum { return s.reports.copies(sess.worker) }}
 	if h.ListsCached {
 		engine.cached = sess.cachedHashes
 	}

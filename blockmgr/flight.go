@@ -173,6 +173,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 	from, i := p.disk.at(f.disk)
 	to, j := p.host.at(ref)
 	disk, host := from.disk, to.host
+	p.reads.begin(time.Now())
 	p.mu.Unlock()
 
 	timer := time.AfterFunc(p.cfg.IODeadline, func() { p.abandonRead(ref, f) })
@@ -185,6 +186,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 		p.returnedLocked(ref, f, err)
 		return
 	}
+	p.reads.end(time.Now())
 	p.endFlightLocked(ref, f, err == nil)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {
@@ -290,6 +292,7 @@ func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 	p.broker.breaker.stalled()
 	p.count.ReadsAbandoned++
 	p.log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", p.cfg.IODeadline))
+	p.reads.end(time.Now())
 	p.endFlightLocked(ref, f, false)
 	s := p.host.slot(ref)
 	s.holds -= f.waiters

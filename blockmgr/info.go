@@ -133,6 +133,9 @@ type Counters struct {
 	WriteBehindRefused uint64 `json:"write_behind_refused"`
 	BytesRead          uint64 `json:"bytes_read"`
 	BytesWritten       uint64 `json:"bytes_written"`
+	// ReadMicros is the time in µs during which at least one block was being read from
+	// disk and checked.
+	ReadMicros uint64 `json:"read_micros"`
 	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
 	// writes that are tried again, WritesStalled writes that took longer than the
 	// deadline.

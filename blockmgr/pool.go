@@ -72,6 +72,8 @@ type Pool struct {
 	growingDisk bool
 	// exiting counts the sessions that have ended and whose processes may still copy.
 	exiting int
+	// reads is how long blocks were being read from disk.
+	reads busyTime
 	// stuckReads counts reads that were given up and have not returned.
 	stuckReads int
 	// missed are slots that found the write-behind full. They are not held: what
@@ -155,6 +157,7 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := Stats{Counters: p.count, Unverified: p.unverified}
+	st.ReadMicros = p.reads.micros(time.Now())
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
 	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
 	st.Blocks = p.reg.Blocks()

@@ -26,6 +26,11 @@ type WorkerLoad struct {
 	DeviceBlocksTotal, DeviceBlocksUsed uint64
 	// Running and Waiting are requests.
 	Running, Waiting uint64
+	// CopyBytes went between host memory and the device since the report before, in
+	// either direction, and CopyMicros is the time in µs during which its workers
+	// copied: together how fast the way is, not how much it is used. 0 and 0 when
+	// nothing was copied.
+	CopyBytes, CopyMicros uint64
 }
 
 // PoolLoad is the load of a pool, as its agent measures it.
@@ -40,6 +45,12 @@ type PoolLoad struct {
 	// PromoteMicros is the mean time in µs that a block was under way from the disk
 	// to host memory since the report before; 0 when none was.
 	PromoteMicros uint64
+	// BlockBytes is the size of a block, 0 where it is not said.
+	BlockBytes uint64
+	// DiskReadBytes were read from the disk since the report before, and DiskReadMicros
+	// is the time in µs during which at least one block was being read: together how
+	// fast the disk is. 0 and 0 when nothing was read.
+	DiskReadBytes, DiskReadMicros uint64
 }
 
 // LoadSubject is where publisher p reports its owner's load.
@@ -60,6 +71,7 @@ func (w *WorkerLoad) fields() []loadField {
 	return []loadField{
 		{"device_blocks_total", &w.DeviceBlocksTotal}, {"device_blocks_used", &w.DeviceBlocksUsed},
 		{"running_requests", &w.Running}, {"waiting_requests", &w.Waiting},
+		{"copy_bytes", &w.CopyBytes}, {"copy_micros", &w.CopyMicros},
 	}
 }
 
@@ -69,6 +81,7 @@ func (p *PoolLoad) fields() []loadField {
 		{"disk_bytes_total", &p.DiskBytesTotal}, {"disk_bytes_used", &p.DiskBytesUsed},
 		{"read_bytes_per_second", &p.ReadBytesPerSecond}, {"write_bytes_per_second", &p.WriteBytesPerSecond},
 		{"read_queue", &p.ReadQueue}, {"write_queue", &p.WriteQueue}, {"promote_micros", &p.PromoteMicros},
+		{"block_bytes", &p.BlockBytes}, {"disk_read_bytes", &p.DiskReadBytes}, {"disk_read_micros", &p.DiskReadMicros},
 	}
 }
 
@@ -95,13 +108,14 @@ func (r *LoadReport) Numbers() iter.Seq2[string, uint64] {
 // AppendLoadReport appends r as a map with publisher_id, owner_kind, owner_id and
 // dp_rank as in an announcement, and then, all unsigned, of a worker
 //
-//	device_blocks_total, device_blocks_used, running_requests, waiting_requests
+//	device_blocks_total, device_blocks_used, running_requests, waiting_requests,
+//	copy_bytes, copy_micros
 //
 // or of a pool
 //
 //	host_bytes_total, host_bytes_used, disk_bytes_total, disk_bytes_used,
 //	read_bytes_per_second, write_bytes_per_second, read_queue, write_queue,
-//	promote_micros
+//	promote_micros, block_bytes, disk_read_bytes, disk_read_micros
 func AppendLoadReport(dst []byte, r *LoadReport) []byte {
 	fields := r.fields()
 	dst = msgp.AppendMapHeader(dst, uint32(4+len(fields)))

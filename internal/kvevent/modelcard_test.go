@@ -47,8 +47,8 @@ func TestCardFieldsAreChecked(t *testing.T) {
 
 func TestLoadReportSurvivesEncoding(t *testing.T) {
 	for _, want := range []LoadReport{
-		{PublisherID: 1<<53 - 1, Owner: kv.WorkerOwner(kv.Worker{ID: 7, Rank: 3}), Worker: WorkerLoad{1, 2, 3, 4}},
-		{PublisherID: 5, Owner: kv.PoolOwner(1 << 52), Pool: PoolLoad{1, 2, 3, 4, 5, 6, 7, 8, 9}},
+		{PublisherID: 1<<53 - 1, Owner: kv.WorkerOwner(kv.Worker{ID: 7, Rank: 3}), Worker: WorkerLoad{1, 2, 3, 4, 5, 6}},
+		{PublisherID: 5, Owner: kv.PoolOwner(1 << 52), Pool: PoolLoad{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
 		{PublisherID: 5, Owner: kv.PoolOwner(9)},
 	} {
 		b := AppendLoadReport(nil, &want)
@@ -95,7 +95,7 @@ func TestLoadReportRules(t *testing.T) {
 
 func FuzzDecodeLoadReport(f *testing.F) {
 	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.PoolOwner(2)}))
-	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.WorkerOwner(kv.Worker{ID: 2}), Worker: WorkerLoad{1, 2, 3, 4}}))
+	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.WorkerOwner(kv.Worker{ID: 2}), Worker: WorkerLoad{1, 2, 3, 4, 5, 6}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		first, err := DecodeLoadReport(b)
 		if err != nil {

@@ -1,0 +1,76 @@
+package blockmgr
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+// TestBusyTimeIsAUnion: operations that overlap are not counted twice, and a pause is
+// not counted at all.
+func TestBusyTimeIsAUnion(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
+	var b busyTime
+	b.begin(at(0))
+	b.begin(at(4))
+	b.end(at(6))
+	if got := b.micros(at(8)); got != 8000 {
+		t.Errorf("%d µs while one runs, want 8000", got)
+	}
+	b.end(at(10))
+	if got := b.micros(at(500)); got != 10000 {
+		t.Errorf("%d µs after a pause, want 10000", got)
+	}
+	b.begin(at(500))
+	b.end(at(501))
+	if got := b.micros(at(600)); got != 11000 {
+		t.Errorf("%d µs, want 11000", got)
+	}
+}
+
+// TestReadTimeGrowsWhileBlocksAreReadAndOnlyThen: also when a read does not end and is
+// given up.
+func TestReadTimeGrowsWhileBlocksAreReadAndOnlyThen(t *testing.T) {
+	release := make(chan struct{})
+	var stalled atomic.Bool
+	p := diskPool(t, func(cfg *Config) {
+		cfg.IODeadline = 50 * time.Millisecond
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
+			if op == storage.OpRead && stalled.Load() {
+				<-release
+			}
+			return storage.FaultNone
+		}, isExtent)
+	})
+	blocks := chain(1, 8)
+	p.store(blocks)
+	p.quiesce()
+	p.evictHost(blocks)
+	if got := p.Stats().ReadMicros; got != 0 {
+		t.Errorf("%d µs before the first read", got)
+	}
+	p.find(blocks[:4])
+	p.quiesce()
+	read := p.Stats().ReadMicros
+	if read == 0 {
+		t.Error("no time for four reads")
+	}
+	stalled.Store(true)
+	p.find(blocks[4:]) // until the deadline
+	waitFor(t, func() bool { return p.Stats().ReadsAbandoned > 0 })
+	given := p.Stats().ReadMicros
+	if given-read < 40_000 {
+		t.Errorf("%d µs for a read that was given up after 50 ms", given-read)
+	}
+	close(release)
+	p.quiesce()
+	last := p.Stats().ReadMicros
+	if last < given {
+		t.Errorf("%d µs, after %d", last, given)
+	}
+	if got := p.Stats().ReadMicros; got != last {
+		t.Errorf("%d µs while nothing is read, %d before", got, last)
+	}
+}
