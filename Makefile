@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,13 @@ bench-events: build ## The path of events: wire to wire, memory, age at the rout
 soak-events: SECONDS ?= 60
 soak-events: build ## Break the path of events, compare what the router believes: make soak-events SECONDS=60
 	@scripts/soak-events.sh --seconds $(SECONDS) $(ARGS)
+
+bench-index: build ## The router's index on a log of operations: make bench-index OPLOG=file (without: a log of its own)
+	@OPLOG="$(OPLOG)" scripts/bench-index.sh $(ARGS)
+
+soak-index: SECONDS ?= 600
+soak-index: build ## Index and scheduler at 100,000 blocks a second; slopes of heap and memory: make soak-index SECONDS=600
+	@scripts/soak-index.sh --seconds $(SECONDS) $(ARGS)
 
 test-connector: build ## The connector's own tests: Python's standard library and the real agent
 	@python3 connector/tests $(ARGS)

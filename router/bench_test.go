@@ -38,7 +38,7 @@ func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
 			q := &Request{ID: "r", Tokens: tokens, UpdateStates: states}
 			b.ReportAllocs()
 			for b.Loop() {
-				m, err := r.FindBestMatch(q)
+				m, err := r.FindBestMatch(b.Context(), q)
 				if err != nil || m.Worker.ID != 8 {
 					b.Fatal(m, err)
 				}

@@ -6,8 +6,10 @@
 // Parts: Router is the facade and the only type most callers need. A Transport
 // brings the publishers' messages: NATS is one, HTTP follows agents without NATS, and
 // Registry joins transports and makes workers known that no agent speaks for. feedState is the rules of one
-// stream, feedSet all streams and who is a worker; packages index and schedule
-// hold the blocks and make the choice. Handler offers it all over HTTP.
+// stream, feedSet all streams and who is a worker. Package decide makes the decision,
+// over the blocks of package index, the choice and the account of packages schedule
+// and load, and, for scores in milliseconds, what package estimate has learned.
+// Handler offers it all over HTTP, ServeNATS the routing over NATS.
 //
 // Guarantees: the index holds what a publisher announced up to its cursor, or
 // the router says so. Lost messages are found by their ids, or by the next
@@ -33,8 +35,10 @@
 //
 // Concurrency: one goroutine (Run) applies messages; queries run in a bounded
 // number of others and hand their results back to it. Decisions are made on the
-// caller's goroutine, from any number of them; they take a shared lock on the
-// index and then a short exclusive one on the account, never both.
+// caller's goroutine, from any number of them; they read the index without waiting
+// for who changes it, and then take a short lock on the account. The feeds' lock comes
+// before the scheduler's, and that before the index's writer, the cards and the
+// estimator.
 //
 // Failure: nothing in here ends the process. A decision fails when there is no
 // worker, when its request id is in use, or when its input is bad; every other

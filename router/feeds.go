@@ -11,8 +11,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // feedSet is every publisher that the router listens to. Announcements bring
@@ -47,6 +47,15 @@ type feedSet struct {
 	// publishers the restored feeds are.
 	offline map[int]bool
 	stored  int
+	// deaf is set when what workers hold is not wanted: they join and leave, and that
+	// is all.
+	deaf bool
+	// blockSize is the only one that is taken in; 0 takes that of the first.
+	blockSize uint32
+	// joined and left, unless they are nil, are told which workers come and go, and
+	// whose pool or card changes. They are called with mu held.
+	joined func(w kv.Worker, a *kvevent.Announcement)
+	left   func(w kv.Worker)
 	// heard, unless it is nil, is told what became of each announcement of a
 	// source. It is called with mu held.
 	heard    func(source int, a *kvevent.Announcement, taken bool)
@@ -100,12 +109,18 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 			s.undecodableLocked(err)
 			return nil
 		}
+		if s.deaf && !silence(&a) {
+			return nil
+		}
 		f := s.announcementLocked(&a, fr.Source, now)
 		if s.heard != nil {
 			s.heard(fr.Source, &a, f != nil)
 		}
 		return f
 	case FrameEvents:
+		if s.deaf {
+			return nil
+		}
 		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
 			s.undecodableLocked(err)
 			return nil
@@ -185,6 +200,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 		f = s.beginLocked(a, now)
 	}
 	was, pool, moved := f.exact(), f.announcement.Pool, s.offline[f.source] != s.offline[source]
+	card := f.announcement.Card
 	isNew := f.seen.IsZero()
 	f.source = source
 	if s.offline[source] {
@@ -195,7 +211,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 	if isNew {
 		s.displaceLocked(a)
 	}
-	if isNew || pool != a.Pool {
+	if isNew || pool != a.Pool || card != a.Card {
 		s.joinLocked(f)
 	}
 	if isNew || moved || pool != a.Pool || f.exact() != was {
@@ -231,6 +247,9 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 	}
 	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
 		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
+	}
+	if s.blockSize != 0 && a.BlockSize != s.blockSize {
+		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
 	}
 	former := s.byOwner[a.Owner]
 	if former != nil && former != f && isRegistered(a) && !isRegistered(&former.announcement) {
@@ -302,35 +321,6 @@ func (s *feedSet) retireLocked(publisher uint64, now time.Time) {
 		delete(s.retired, oldest)
 	}
 	s.retired[publisher] = now
-}
-
-// joinLocked makes a worker a candidate.
-func (s *feedSet) joinLocked(f *feedState) {
-	if f.owner().Kind != kv.OwnerWorker {
-		return
-	}
-	if err := s.index.SetMember(f.owner().Worker(), f.announcement.Pool, true); err != nil {
-		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
-	}
-}
-
-// endLocked forgets a feed and everything its owner held.
-func (s *feedSet) endLocked(f *feedState, reason string) {
-	delete(s.feeds, f.announcement.PublisherID)
-	delete(s.byOwner, f.owner())
-	s.counters.add(&f.counters)
-	// An answer that is still on its way finds nobody waiting.
-	f.recovery = recovery{queries: f.queries}
-	if f.owner().Kind == kv.OwnerWorker {
-		w := f.owner().Worker()
-		if err := s.index.SetMember(w, 0, false); err != nil {
-			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
-		}
-		s.scheduler.RemoveWorker(w)
-	}
-	s.index.RemoveOwner(f.owner())
-	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
-		zap.String("publisher", publisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
 // tick ends the feeds that were silent for too long and forgets publishers that

@@ -60,6 +60,9 @@ func (k *snapshotKeeper) start(ctx context.Context) (position uint64) {
 		return err
 	})
 	switch {
+	case errors.Is(err, errOldSnapshot):
+		k.log.Warn("no snapshot of this version is stored", zap.Error(err))
+		return 0
 	case errors.Is(err, ErrNoSnapshot):
 		k.log.Info("no snapshot is stored")
 		return 0

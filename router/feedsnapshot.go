@@ -7,28 +7,29 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // A snapshot is what a router knew of its feeds, little-endian:
 //
 //	"BYRS", version u16, 0 u16, position u64, CRC-32C u32 of these
-//	for each feed: 1 u8, length u32, announcement, cursor u64, blocks u64,
-//	    for each block: hash u64, tiers u8
-//	    CRC-32C u32 of all this
+//	for each feed: 1 u8, length u32, announcement, cursor u64,
+//	    for each run of blocks: blocks u16 (not 0), tier and flags u8,
+//	        parent u64 if there is one,
+//	        for each block: local u64, and hash u64 where it is not the chain's
+//	    0 u16, CRC-32C u32 of all this
 //	0 u8, feeds u64, CRC-32C u32 of these
 //
 // Position is that of the last message which the feeds had taken in, in the
-// stream that they read; a feed may be ahead of it.
+// stream that they read; a feed may be ahead of it. Version 1 had hashes without
+// their places, from which no index can be made: it counts as no snapshot.
 const (
 	snapshotMagic   = "BYRS"
-	snapshotVersion = 1
+	snapshotVersion = 2
 	// maxAnnouncement bounds an announcement in a snapshot.
 	maxAnnouncement = 64 << 10
-	blockBytes      = 9
 
 	tagEnd  = 0
 	tagFeed = 1
@@ -36,11 +37,28 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// errOldSnapshot is wrapped by errors of snapshots that an earlier version wrote.
+var errOldSnapshot = fmt.Errorf("%w", ErrNoSnapshot)
+
 // feedImage is a feed in a snapshot.
 type feedImage struct {
 	announcement kvevent.Announcement
 	cursor       uint64
-	blocks       []index.OwnedBlock
+	// events store what the owner holds, parents before children in each tier.
+	events []kvevent.RouterEvent
+	blocks []kvevent.StoredBlock // the memory behind the events
+}
+
+// reset empties the image and keeps its memory.
+func (f *feedImage) reset() { *f = feedImage{events: f.events[:0], blocks: f.blocks[:0]} }
+
+// store adds a stored event, which is only borrowed.
+func (f *feedImage) store(e *kvevent.RouterEvent) {
+	start := len(f.blocks)
+	f.blocks = append(f.blocks, e.Blocks...)
+	kept := *e
+	kept.Blocks = f.blocks[start:len(f.blocks):len(f.blocks)]
+	f.events = append(f.events, kept)
 }
 
 // snapshotWriter writes a snapshot.
@@ -61,7 +79,7 @@ func newSnapshotWriter(w io.Writer, position uint64) (*snapshotWriter, error) {
 	return s, err
 }
 
-// add writes one feed, block by block through one buffer.
+// add writes one feed, run by run through one buffer.
 func (s *snapshotWriter) add(f *feedImage) error {
 	announcement := kvevent.AppendAnnouncement(nil, &f.announcement)
 	if len(announcement) > maxAnnouncement {
@@ -71,11 +89,14 @@ func (s *snapshotWriter) add(f *feedImage) error {
 	s.buf = binary.LittleEndian.AppendUint32(s.buf, uint32(len(announcement)))
 	s.buf = append(s.buf, announcement...)
 	s.buf = binary.LittleEndian.AppendUint64(s.buf, f.cursor)
-	s.buf = binary.LittleEndian.AppendUint64(s.buf, uint64(len(f.blocks)))
 	sum := uint32(0)
-	for _, b := range f.blocks {
-		s.buf = binary.LittleEndian.AppendUint64(s.buf, uint64(b.Hash))
-		s.buf = append(s.buf, byte(b.Tiers))
+	for i := range f.events {
+		e := f.events[i]
+		for blocks := range slices.Chunk(f.events[i].Blocks, maxRun) {
+			e.Blocks = blocks
+			s.buf = appendRun(s.buf, &e)
+			e.Parent, e.HasParent = blocks[len(blocks)-1].Hash, true
+		}
 		if len(s.buf) >= maxAnnouncement {
 			sum = crc32.Update(sum, castagnoli, s.buf)
 			if _, err := s.w.Write(s.buf); err != nil {
@@ -84,6 +105,7 @@ func (s *snapshotWriter) add(f *feedImage) error {
 			s.buf = s.buf[:0]
 		}
 	}
+	s.buf = binary.LittleEndian.AppendUint16(s.buf, 0)
 	sum = crc32.Update(sum, castagnoli, s.buf)
 	s.buf = binary.LittleEndian.AppendUint32(s.buf, sum)
 	s.feeds++
@@ -119,7 +141,10 @@ func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	if magic := string(head[:4]); magic != snapshotMagic {
 		return nil, fmt.Errorf("snapshot begins with %q, want %q", magic, snapshotMagic)
 	}
-	if v := binary.LittleEndian.Uint16(head[4:]); v != snapshotVersion {
+	switch v := binary.LittleEndian.Uint16(head[4:]); {
+	case v < snapshotVersion:
+		return nil, fmt.Errorf("%w of version %d, one of %d is of no use", errOldSnapshot, snapshotVersion, v)
+	case v > snapshotVersion:
 		return nil, fmt.Errorf("snapshot version %d, want %d", v, snapshotVersion)
 	}
 	s.position = binary.LittleEndian.Uint64(head[8:])
@@ -217,33 +242,14 @@ func (s *snapshotReader) feed() (*feedImage, error) {
 	if f.announcement, err = kvevent.DecodeAnnouncement(text); err != nil {
 		return nil, err
 	}
-	if b, err = s.take(16); err != nil {
+	if b, err = s.take(8); err != nil {
 		return nil, err
 	}
 	f.cursor = binary.LittleEndian.Uint64(b)
-	for left := binary.LittleEndian.Uint64(b[8:]); left > 0; left-- {
-		if b, err = s.take(blockBytes); err != nil {
-			return nil, err
-		}
-		f.blocks = append(f.blocks, index.OwnedBlock{
-			Hash: kv.SequenceHash(binary.LittleEndian.Uint64(b)), Tiers: kv.TierMask(b[8])})
-	}
-	return f, nil
-}
-
-// events is what the feed held, one stored event for each tier.
-func (f *feedImage) events() []kvevent.RouterEvent {
-	var out []kvevent.RouterEvent
-	for _, t := range kv.Tiers {
-		e := kvevent.RouterEvent{Owner: f.announcement.Owner, Tier: t, ID: uint64(len(out)) + 1, Kind: kvevent.Stored}
-		for _, b := range f.blocks {
-			if b.Tiers.Has(t) {
-				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: b.Hash})
-			}
-		}
-		if len(e.Blocks) > 0 {
-			out = append(out, e)
+	for {
+		more, err := s.run(f)
+		if err != nil || !more {
+			return f, err
 		}
 	}
-	return out
 }

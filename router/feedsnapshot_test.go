@@ -14,95 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index"
 )
-
-func testImages() []feedImage {
-	var images []feedImage
-	for i := range 3 {
-		f := feedImage{cursor: uint64(100 + i), announcement: newTestPublisher(uint64(11+i), workerOwner(uint64(i+1)), 7).meta}
-		for h := range 20000 * i {
-			f.blocks = append(f.blocks, index.OwnedBlock{Hash: kv.SequenceHash(h * 7919), Tiers: kv.TierMask(1 + h%15)})
-		}
-		images = append(images, f)
-	}
-	return images
-}
-
-func encodeSnapshot(t testing.TB, position uint64, images []feedImage) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w, err := newSnapshotWriter(&out, position)
-	for i := range images {
-		err = errors.Join(err, w.add(&images[i]))
-	}
-	if err = errors.Join(err, w.finish()); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
-func readSnapshot(r io.Reader) (images []feedImage, position uint64, err error) {
-	s, err := newSnapshotReader(r)
-	if err != nil {
-		return nil, 0, err
-	}
-	for {
-		f, err := s.next()
-		if errors.Is(err, io.EOF) {
-			return images, s.position, nil
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		images = append(images, *f)
-	}
-}
-
-func TestSnapshotIsReadAsItWasWritten(t *testing.T) {
-	want := testImages()
-	got, position, err := readSnapshot(bytes.NewReader(encodeSnapshot(t, 42, want)))
-	if err != nil || position != 42 || len(got) != len(want) {
-		t.Fatalf("%d feeds at %d, %v", len(got), position, err)
-	}
-	for i := range want {
-		if got[i].announcement != want[i].announcement || got[i].cursor != want[i].cursor || !slices.Equal(got[i].blocks, want[i].blocks) {
-			t.Errorf("feed %d is not the one that was written", i)
-		}
-	}
-}
-
-// TestDamagedSnapshotsAreRefused: neither a flipped bit nor a missing end passes.
-func TestDamagedSnapshotsAreRefused(t *testing.T) {
-	images := testImages()[:2]
-	images[1].blocks = images[1].blocks[:50]
-	data := encodeSnapshot(t, 42, images)
-	for n := range data {
-		if _, _, err := readSnapshot(bytes.NewReader(data[:n])); err == nil {
-			t.Fatalf("the first %d of %d bytes were accepted", n, len(data))
-		}
-		bad := bytes.Clone(data)
-		bad[n] ^= 1 << (n % 8)
-		if _, _, err := readSnapshot(bytes.NewReader(bad)); err == nil {
-			t.Fatalf("byte %d of %d may be changed", n, len(data))
-		}
-	}
-}
-
-func FuzzSnapshot(f *testing.F) {
-	images := testImages()[:2]
-	images[1].blocks = images[1].blocks[:5]
-	f.Add(encodeSnapshot(f, 42, images))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		images, _, err := readSnapshot(bytes.NewReader(data))
-		if err != nil {
-			return
-		}
-		for i := range images {
-			images[i].events()
-		}
-	})
-}
 
 // memoryStore is a SnapshotStore.
 type memoryStore struct {
@@ -179,7 +91,7 @@ func TestRouterBeginsWithItsSnapshot(t *testing.T) {
 		if s := b.router.Stats(); s.Index.Memberships != 11 || s.Workers != 0 || s.Snapshots.Loaded != 1 {
 			t.Errorf("at the start: %+v", s)
 		}
-		if _, err := b.router.FindBestMatch(&Request{Tokens: promptTokens(100)}); !errors.Is(err, ErrNoWorkers) {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(100)}); !errors.Is(err, ErrNoWorkers) {
 			t.Errorf("a request before anybody is heard of: %v", err)
 		}
 		b.send(one.announce())
@@ -253,7 +165,8 @@ func TestSnapshotsThatAreNotUsed(t *testing.T) {
 		"reset":           {Options{ResetStates: true}, nil, 0},
 		"none is stored":  {Options{SnapshotThreshold: NoSnapshots}, nil, 0},
 		"damaged":         {Options{}, func(m *memoryStore) { m.data[len(m.data)-20] ^= 1 }, 1},
-		"another version": {Options{}, func(m *memoryStore) { m.data[4]++ }, 1},
+		"a later version": {Options{}, func(m *memoryStore) { m.data[4]++ }, 1},
+		"version 1":       {Options{}, func(m *memoryStore) { m.data[4] = 1 }, 0},
 		"cut":             {Options{}, func(m *memoryStore) { m.data = m.data[:len(m.data)-1] }, 1},
 		"bad at the end":  {Options{}, func(m *memoryStore) { m.fail = io.ErrUnexpectedEOF }, 1},
 	} {
@@ -305,7 +218,7 @@ func TestSnapshotEveryThreshold(t *testing.T) {
 		}
 	})
 	images, _, err := readSnapshot(bytes.NewReader(store.data))
-	if err != nil || len(images) != 1 || images[0].cursor != 15 || len(images[0].blocks) != 15 {
+	if err != nil || len(images) != 1 || images[0].cursor != 15 || len(inPlace(images[0].events)) != 15 {
 		t.Errorf("snapshot of %d feeds: %v", len(images), err)
 	}
 }
@@ -347,8 +260,11 @@ func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 		full.frame(p.announce(), now)
 		for n := range uint64(128) {
 			e := kvevent.RouterEvent{Owner: p.meta.Owner, Kind: kvevent.Stored, ID: n + 1}
+			above, inside := kv.SequenceHash(0), false
 			for i := range uint64(512) {
-				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(id<<32 | n<<16 | i)})
+				l := kv.LocalHash(id<<32 | n<<16 | i)
+				above, inside = chain(above, inside, l), true
+				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: above, Local: l})
 			}
 			full.frame(Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
 				PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)

@@ -21,7 +21,6 @@ import (
 // restoreOne takes in a feed of a snapshot, and reports whether there was a place
 // for it.
 func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
-	events := f.events()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &f.announcement
@@ -31,7 +30,7 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	if s.restoredOfLocked(a.Owner) != nil {
 		return false, fmt.Errorf("%s is in it twice", a.Owner)
 	}
-	if err := s.index.Replace(a.Owner, events); err != nil {
+	if err := s.index.Replace(a.Owner, f.events); err != nil {
 		return false, err
 	}
 	s.restored[a.PublisherID] = &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now, source: s.stored}
@@ -136,8 +135,12 @@ func (s *feedSet) imageOf(publisher uint64, f *feedImage) bool {
 	if feed == nil || !feed.synced || feed.recovering || feed.diverged {
 		return false
 	}
+	f.reset()
 	f.announcement, f.cursor = feed.announcement, feed.cursor
-	f.blocks = s.index.AppendBlocks(f.blocks[:0], feed.owner())
+	s.index.DumpOwner(feed.owner(), func(e *kvevent.RouterEvent) bool {
+		f.store(e)
+		return true
+	})
 	return true
 }
 

@@ -2,11 +2,9 @@ package router
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // Headers of POST /v1/route.
@@ -24,19 +21,22 @@ const (
 	RequestIDHeader = "X-Request-Id"
 	// QualityHeader carries the Quality of the decision.
 	QualityHeader = "X-Blockyard-Quality"
+	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and
+	// what the cost was missing.
+	ScoreHeader = "X-Blockyard-Score"
 )
 
 // api serves the router over HTTP.
 type api struct {
 	router  *Router
-	metrics *metrics
+	service service
 }
 
 // Handler serves the router over HTTP: POST /v1/route, GET /v1/workers,
 // /v1/feeds, /v1/sources, /v1/dump, /metrics, /healthz and /readyz, and with a Registry POST and
 // DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
 func (r *Router) Handler() http.Handler {
-	a := &api{router: r, metrics: newMetrics(r)}
+	a := &api{router: r, service: r.service()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
 	mux.HandleFunc("GET /v1/workers", a.workers)
@@ -46,7 +46,7 @@ func (r *Router) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /v1/dump", a.dump)
-	mux.Handle("GET /metrics", a.metrics.handler())
+	mux.Handle("GET /metrics", r.metrics.handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -91,103 +91,16 @@ func (r *Router) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (a *api) route(w http.ResponseWriter, req *http.Request) {
-	q, err := decodeRoute(http.MaxBytesReader(w, req.Body, maxBody))
-	if err != nil {
-		a.fail(w, badBody(err), err)
-		return
+	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), req.Header.Get(RequestIDHeader))
+	for name, value := range out.headers() {
+		w.Header().Set(name, value)
 	}
-	id := req.Header.Get(RequestIDHeader)
-	if err := checkRequestID(RequestIDHeader, id); err != nil {
-		a.fail(w, http.StatusBadRequest, err)
-		return
+	if err := deliver(w, out.status, out.body); err != nil {
+		a.undelivered(err)
+		if out.booked {
+			a.router.Free(out.id)
+		}
 	}
-	switch q.Method {
-	case "new":
-		a.newRequest(w, q, id)
-	case "potential_loads":
-		a.potentialLoads(w, q)
-	default:
-		a.mark(w, q, id)
-	}
-}
-
-func (a *api) newRequest(w http.ResponseWriter, q *routeRequest, id string) {
-	if id == "" {
-		id = rand.Text()
-	}
-	w.Header().Set(RequestIDHeader, id)
-	start := time.Now()
-	m, err := a.router.FindBestMatch(&Request{
-		ID: id, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, UpdateStates: true,
-	})
-	if err != nil {
-		a.fail(w, status(err), err)
-		return
-	}
-	a.metrics.decided(time.Since(start), &m, len(q.Tokens))
-	w.Header().Set(QualityHeader, string(m.Quality))
-	a.answer(w, http.StatusOK, &routeAnswer{
-		Method: "new", WorkerID: uint64(m.Worker.ID), DPRank: uint32(m.Worker.Rank),
-		OverlapBlocks: uint32(math.Round(m.Effective)),
-	})
-}
-
-func (a *api) mark(w http.ResponseWriter, q *routeRequest, id string) {
-	if q.RequestID != "" {
-		id = q.RequestID
-	}
-	if id == "" {
-		a.fail(w, http.StatusBadRequest, fmt.Errorf("request_id: %s needs one, here or in the header %s", q.Method, RequestIDHeader))
-		return
-	}
-	m := markAnswer{Method: "free_marked", Success: true}
-	if q.Method == "mark_prefill" {
-		m = markAnswer{Method: "prefill_marked", Success: a.router.MarkPrefillCompleted(id) == nil}
-	} else {
-		a.router.Free(id)
-	}
-	quality := a.router.Quality()
-	a.metrics.served(q.Method, quality)
-	w.Header().Set(RequestIDHeader, id)
-	w.Header().Set(QualityHeader, string(quality))
-	a.answer(w, http.StatusOK, &m)
-}
-
-func (a *api) potentialLoads(w http.ResponseWriter, q *routeRequest) {
-	loads, err := a.router.PotentialLoads(&Request{Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace})
-	if err != nil {
-		a.fail(w, status(err), err)
-		return
-	}
-	out := loadsAnswer{Method: "potential_loads", Loads: make([]loadAnswer, len(loads))}
-	for i, l := range loads {
-		out.Loads[i] = loadAnswer{uint64(l.Worker.ID), uint32(l.Worker.Rank), l.PrefillTokens, l.DecodeBlocks}
-	}
-	quality := a.router.Quality()
-	a.metrics.served(q.Method, quality)
-	w.Header().Set(QualityHeader, string(quality))
-	a.answer(w, http.StatusOK, &out)
-}
-
-// status is the HTTP status of an error of the facade.
-func status(err error) int {
-	switch {
-	case errors.Is(err, ErrNoWorkers):
-		return http.StatusServiceUnavailable
-	case errors.Is(err, schedule.ErrDuplicateRequest):
-		return http.StatusConflict
-	case errors.Is(err, ErrNoRequestID):
-		return http.StatusBadRequest
-	}
-	return http.StatusInternalServerError
-}
-
-func badBody(err error) int {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return http.StatusRequestEntityTooLarge
-	}
-	return http.StatusBadRequest
 }
 
 type feedAnswer struct {
@@ -259,15 +172,21 @@ func tierNames(m kv.TierMask) []string {
 }
 
 func (a *api) fail(w http.ResponseWriter, code int, err error) {
-	a.metrics.failed(code)
-	a.answer(w, code, map[string]string{"error": err.Error()})
+	out := a.service.fail(code, err)
+	a.answer(w, out.status, out.body)
 }
 
 func (a *api) answer(w http.ResponseWriter, code int, v any) {
+	if err := deliver(w, code, v); err != nil {
+		a.undelivered(err)
+	}
+}
+
+// undelivered logs that the client has gone, which is no error of ours.
+func (a *api) undelivered(err error) { a.router.log.Debug("answer is not delivered", zap.Error(err)) }
+
+func deliver(w http.ResponseWriter, code int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	// The status is out; an error here is the client's going away.
-	if err := json.NewEncoder(w).Encode(v); err != nil {
-		a.router.log.Debug("answer is not delivered", zap.Error(err))
-	}
+	return json.NewEncoder(w).Encode(v)
 }

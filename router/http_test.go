@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // call sends one request to the handler and returns the answer.
@@ -56,7 +55,7 @@ func twoWorkers(b *bench) {
 }
 
 func TestRouteOverHTTP(t *testing.T) {
-	onBench(t, Options{Choice: schedule.CostOptions{FirstOfEqual: true}}, func(b *bench) {
+	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
 		twoWorkers(b)
 		h := b.router.Handler()
 		body := fmt.Sprintf(`{"method":"new","tokens":%s,"priority_jump":5.0,"lora_name":null}`, tokensJSON(promptTokens(1, 2, 3)))
@@ -122,8 +121,20 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 			{"", `{"method":"new","tokens":[4294967296]}`, 400, "tokens[0]"},
 			{"", `{"method":"new","tokens":[1],"lora_name":7}`, 400, "lora_name"},
 			{"", `{"method":"new","tokens":[1],"colour":7}`, 400, "colour"},
-			{"", `{"method":"new","tokens":[1],"routing_constraints":{"required_taints":["x"]}}`, 400, "routing_constraints"},
-			{"", `{"method":"new","tokens":[1],"block_mm_infos":[]}`, 400, "block_mm_infos"},
+			{"", `{"method":"new","tokens":[1],"routing_constraints":{"required_taints":"x"}}`, 400, "required_taints"},
+			{"", `{"method":"new","tokens":[1],"routing_constraints":{"colour":1}}`, 400, "colour"},
+			{"", `{"method":"new","tokens":[1],"routing_constraints":{"required_taints":["x"]}}`, 503, "no worker has the required taints"},
+			{"", `{"method":"new","tokens":[1],"block_mm_infos":[null,null]}`, 400, "block_mm_infos: 2 entries for 1 blocks"},
+			{"", `{"method":"new","tokens":[1],"block_mm_infos":[{"mm_objects":[{"mm_hash":-1}]}]}`, 400, "mm_hash"},
+			{"", `{"method":"new","tokens":[1],"router_config_override":{"colour":1}}`, 400, "router_config_override"},
+			{"", `{"method":"new","tokens":[1],"router_config_override":{"router_temperature":-1}}`, 400, "router_temperature"},
+			{"", `{"method":"new","tokens":[1],"expected_output_tokens":4294967295}`, 400, "expected_output_tokens"},
+			{"", `{"method":"new","tokens":[1],"pinned_worker":{"worker_id":9}}`, 503, "no workers"},
+			{"", `{"method":"new","tokens":[1],"pinned_worker":{"worker_id":1},"allowed_worker_ids":[2]}`, 400, "the pinned worker is not allowed"},
+			{"", `{"method":"new","tokens":[1],"allowed_worker_ids":[9]}`, 503, "no workers"},
+			{"a", `{"method":"output_block","decay_fraction":1.5}`, 400, "decay_fraction: 1.5 is not in 0..1"},
+			{"", `{"method":"output_block"}`, 400, "request_id"},
+			{"", `{"method":"overlap"}`, 400, "tokens"},
 			{"", `{"method":"mark_free","request_id":"` + strings.Repeat("x", maxRequestID+1) + `"}`, 400, "request_id"},
 			{strings.Repeat("x", maxRequestID+1), fine, 400, RequestIDHeader},
 			{"", large, 413, "body: want at most 33554432 bytes"},
@@ -239,7 +250,7 @@ func TestMetricsShowDecisionsAndState(t *testing.T) {
 			`blockyard_router_workers 2`,
 			`blockyard_router_feeds_exact 3`,
 			`blockyard_router_index_blocks 2`,
-			`blockyard_router_index_memberships 3`,
+			`blockyard_router_index_memberships 4`,
 			`blockyard_router_events_applied_total 3`,
 			`blockyard_router_gaps_total 0`,
 			`blockyard_router_requests_freed_total 1`,

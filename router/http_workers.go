@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/estimate"
 )
 
 // workerAnswer is one worker in GET /v1/workers.
@@ -25,6 +26,8 @@ type workerAnswer struct {
 	DeviceBlocks uint64          `json:"device_blocks,omitempty"`
 	Load         *workerLoadJSON `json:"load,omitempty"`
 	PoolLoad     *poolLoadJSON   `json:"pool_load,omitempty"`
+	// Measured is what was learned of the worker, when workers are scored by cost.
+	Measured *estimate.WorkerMeasures `json:"measured,omitempty"`
 }
 
 // workerLoadJSON is the last load report of a worker.
@@ -52,13 +55,17 @@ type poolLoadJSON struct {
 
 func (a *api) workers(w http.ResponseWriter, _ *http.Request) {
 	loads, now := a.router.Loads(), time.Now()
+	measured := make(map[kv.Worker]*estimate.WorkerMeasures)
+	for _, m := range a.router.Measures() {
+		measured[m.Worker] = &m
+	}
 	out := []workerAnswer{}
 	for _, i := range a.router.Workers() {
 		answer := workerAnswer{
 			WorkerID: uint64(i.Worker.ID), DPRank: uint32(i.Worker.Rank), Pool: i.Pool,
 			Namespace: i.Namespace.String(), Model: i.Model, BlockSize: i.BlockSize, Quality: i.Quality,
 			Source: i.Card.Source, Silent: i.Card.Silent, Endpoint: i.Card.Endpoint, Ranks: i.Card.Ranks,
-			DeviceBlocks: i.Card.DeviceBlocks,
+			DeviceBlocks: i.Card.DeviceBlocks, Measured: measured[i.Worker],
 		}
 		if answer.Source == "" {
 			answer.Source = "agent"

@@ -2,11 +2,16 @@ package router
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/estimate"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // Workers are the workers that requests may be sent to, in order.
@@ -19,9 +24,18 @@ func (r *Router) Feeds() []FeedInfo { return r.feeds.infos() }
 // minute are left out.
 func (r *Router) Loads() map[kv.Owner]Load { return r.loads.all(time.Now()) }
 
+// Measures are what the estimator has learned of each worker; nil unless workers are
+// scored by cost.
+func (r *Router) Measures() []estimate.WorkerMeasures {
+	if r.estimate == nil {
+		return nil
+	}
+	return r.estimate.Measures()
+}
+
 // Quality is the quality of a decision made now.
 func (r *Router) Quality() Quality {
-	if r.mode == ModeRoundRobin {
+	if r.config.RouterMode == config.ModeRoundRobin {
 		return QualityFallback
 	}
 	return r.feeds.current.Load().quality
@@ -50,12 +64,25 @@ func (r *Router) Dump() []OwnerDump {
 		at[f.Owner] = len(out)
 		out = append(out, OwnerDump{Owner: f.Owner, Pool: f.Pool})
 	}
-	r.index.Dump(func(o kv.Owner, h kv.SequenceHash, tiers kv.TierMask) {
-		// An owner that came after the list was made is left out.
-		if i, ok := at[o]; ok {
-			out[i].Blocks = append(out[i].Blocks, BlockDump{h, tiers})
+	held := make([]map[kv.SequenceHash]kv.TierMask, len(out))
+	r.index.Dump(func(e *kvevent.RouterEvent) bool {
+		i, ok := at[e.Owner]
+		if !ok {
+			return true // It came after the list was made.
 		}
+		if held[i] == nil {
+			held[i] = make(map[kv.SequenceHash]kv.TierMask)
+		}
+		for _, b := range e.Blocks {
+			held[i][b.Hash] = held[i][b.Hash].With(e.Tier)
+		}
+		return true
 	})
+	for i := range out {
+		for _, h := range slices.Sorted(maps.Keys(held[i])) {
+			out[i].Blocks = append(out[i].Blocks, BlockDump{h, held[i][h]})
+		}
+	}
 	return out
 }
 
@@ -92,5 +119,5 @@ func (r *Router) Ready() error {
 	if r.feeds.current.Load().workers == 0 {
 		return ErrNoWorkers
 	}
-	return nil
+	return r.started()
 }

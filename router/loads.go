@@ -28,6 +28,11 @@ type Load struct {
 
 // loadTable keeps the last report of each owner. It may be used from any goroutine.
 type loadTable struct {
+	// heard is given every report that is kept, by the goroutine that brought it; nil
+	// for nobody. It must not block, is set before the first report comes, and does not
+	// keep what it is given.
+	heard func(*kvevent.LoadReport)
+
 	mu   sync.Mutex
 	last map[kv.Owner]Load
 	// taken counts reports, undecodable those of unknown form, refused those that
@@ -40,21 +45,32 @@ func newLoadTable() *loadTable { return &loadTable{last: make(map[kv.Owner]Load)
 // take keeps a report that came now.
 func (t *loadTable) take(data []byte, now time.Time) {
 	r, err := kvevent.DecodeLoadReport(data)
+	if !t.keep(&r, err, now) {
+		return
+	}
+	if t.heard != nil {
+		t.heard(&r)
+	}
+}
+
+// keep keeps what was decoded, and counts it.
+func (t *loadTable) keep(r *kvevent.LoadReport, err error, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
 		t.undecodable++
-		return
+		return false
 	}
 	if _, known := t.last[r.Owner]; !known && len(t.last) >= maxLoads {
 		t.expireLocked(now)
 		if len(t.last) >= maxLoads {
 			t.refused++
-			return
+			return false
 		}
 	}
 	t.taken++
-	t.last[r.Owner] = Load{LoadReport: r, At: now}
+	t.last[r.Owner] = Load{LoadReport: *r, At: now}
+	return true
 }
 
 func (t *loadTable) expireLocked(now time.Time) {

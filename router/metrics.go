@@ -22,6 +22,7 @@ type metrics struct {
 	hitRate  prometheus.Histogram
 	hits     *prometheus.CounterVec
 	tokens   prometheus.Counter
+	overhead *overheadMetrics
 }
 
 func newMetrics(r *Router) *metrics {
@@ -37,7 +38,7 @@ func newMetrics(r *Router) *metrics {
 		}, []string{"status"}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "blockyard_router_decision_seconds",
-			Help: "Time to choose a worker: hashing, index, scheduling.",
+			Help: "Time to choose a worker: hashing, index, scheduling; without the wait for one.",
 			// 10 µs to 160 ms.
 			Buckets: prometheus.ExponentialBuckets(10e-6, 2, 15),
 		}),
@@ -55,6 +56,7 @@ func newMetrics(r *Router) *metrics {
 			Help: "Prompt tokens of routed requests.",
 		}),
 	}
+	m.overhead = newOverheadMetrics(m.registry)
 	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens,
 		&statsCollector{router: r}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -109,22 +111,19 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("workers", "Workers that requests may be sent to.", s.Workers)
 	gauge("feeds", "Publishers listened to.", s.Feeds.Feeds)
 	gauge("feeds_exact", "Publishers whose blocks are exact.", s.Feeds.ExactFeeds)
-	gauge("index_blocks", "Distinct blocks in the index.", s.Index.Blocks)
-	gauge("index_memberships", "Pairs of owner and block in the index.", s.Index.Memberships)
-	gauge("active_requests", "Requests booked on workers.", s.Requests.ActiveRequests)
-	gauge("active_blocks", "Prompt blocks of the booked requests.", s.Requests.ActiveBlocks)
+	gauge("active_requests", "Requests booked on workers.", s.Requests.Load.Requests)
+	gauge("active_blocks", "Prompt blocks of the booked requests; those of several count for each.", s.Requests.Load.Blocks)
+	gauge("active_blocks_distinct", "The same, shared prefixes counted once.", s.Requests.Load.DistinctBlocks)
 	gauge("transport_connected", "1 while the event transport is connected.", connected)
 	c.collectLoads(out)
 	c.collectSources(out)
+	collectBackpressure(&s.Requests.Queue, out)
+	if c.router.estimate != nil {
+		collectEstimates(c.router.estimate, out)
+	}
 
-	counter("index_duplicate_stores", "Stores of what the index had already.", s.Index.DuplicateStores)
-	counter("index_unknown_removals", "Removals of what the index did not have.", s.Index.UnknownRemovals)
-	counter("index_refused", "Blocks and owners that did not fit into the index.", s.Index.Refused)
-	counter("requests_booked", "Requests booked on a worker.", s.Requests.Booked)
-	counter("requests_freed", "Requests freed.", s.Requests.Freed)
-	counter("requests_expired", "Requests that nothing was heard of for too long.", s.Requests.Expired)
-	counter("requests_abandoned", "Requests whose worker went away.", s.Requests.Abandoned)
-	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Requests.Unbooked)
+	collectIndex(&s.Index, gauge, counter)
+	c.collectRequests(&s.Requests, gauge, counter)
 	counter("transport_dropped", "Messages lost because the router was too slow.", s.Transport.Dropped)
 	counter("transport_reconnects", "Connections after the first.", s.Transport.Reconnects)
 	counter("stream_failures", "Tries to read from the event stream that failed.", s.Transport.StreamFailures)
@@ -134,6 +133,10 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter("load_reports", "Load reports taken.", s.Loads.Taken)
 	counter("load_reports_undecodable", "Load reports of unknown form.", s.Loads.Undecodable)
 	counter("load_reports_refused", "Load reports of more owners than are kept.", s.Loads.Refused)
+	n := &c.router.natsServed
+	counter("nats_requests_busy", "Requests over NATS that found too many others.", n.busy.Load())
+	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.dropped.Load())
+	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.undelivered.Load())
 	s.Feeds.each(counter)
 	if g, ok := c.router.transport.(*Registry); ok {
 		s := g.RegistryStats()

@@ -147,7 +147,7 @@ func runOn(t *testing.T, o Options, transport Transport) *Router {
 }
 
 func deviceHits(r *Router, tokens []uint32) uint32 {
-	m, err := r.FindBestMatch(&Request{Tokens: tokens})
+	m, err := r.FindBestMatch(context.Background(), &Request{Tokens: tokens})
 	if err != nil {
 		return 0
 	}
@@ -314,7 +314,7 @@ func TestRouterStartsBeforeNATS(t *testing.T) {
 	if got := r.Quality(); got != QualityFallback {
 		t.Errorf("quality %s, want %s", got, QualityFallback)
 	}
-	if _, err := r.FindBestMatch(&Request{Tokens: promptTokens(1)}); !errors.Is(err, ErrNoWorkers) {
+	if _, err := r.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); !errors.Is(err, ErrNoWorkers) {
 		t.Errorf("decision: %v, want no workers", err)
 	}
 	eventually(t, "offline", func() bool {

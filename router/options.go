@@ -1,25 +1,16 @@
 package router
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
-)
-
-// Mode is how a worker is chosen.
-type Mode string
-
-const (
-	// ModeKV chooses by expected cost, knowing what is cached where.
-	ModeKV Mode = "kv"
-	// ModeRoundRobin takes the workers in turn.
-	ModeRoundRobin Mode = "round-robin"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
 // NoSnapshots is a SnapshotThreshold: none is saved. One that is stored is loaded
@@ -28,15 +19,20 @@ const NoSnapshots = -1
 
 // Options configure a Router. The zero value is ready for use.
 type Options struct {
-	// Mode is ModeKV when empty.
-	Mode Mode
-	// Weights of the cost; nil means schedule.DefaultConfig.
-	Weights *schedule.Config
-	// Choice says how ModeKV chooses among costs.
-	Choice schedule.CostOptions
-	// Index and Requests bound the index and the account of requests.
-	Index    index.Options
-	Requests schedule.Options
+	// Config is how workers are weighed and chosen, when requests wait, and what is
+	// remembered; nil means config.Default. Who made it shows its notices. Of the
+	// snapshots the fields below decide.
+	Config *config.Config
+	// Selector chooses instead of what Config says; nil for none.
+	Selector schedule.Selector
+	// PrefillLoadEstimator lets the load of a prefill fade while it runs; nil does
+	// not.
+	PrefillLoadEstimator decide.PrefillLoadEstimator
+	// SharedCache is asked besides the index; nil means the one that Config names, if
+	// it does.
+	SharedCache sharedcache.Cache
+	// IsEagle says that the engines hash pairs of tokens.
+	IsEagle bool
 	// FeedTimeout is the silence after which a publisher's owner is forgotten; 0
 	// means 15 s.
 	FeedTimeout time.Duration
@@ -59,30 +55,23 @@ type Options struct {
 // Validate reports the first option that is out of range.
 func (o *Options) Validate() error {
 	switch {
-	case o.Mode != "" && o.Mode != ModeKV && o.Mode != ModeRoundRobin:
-		return fmt.Errorf("mode: %q is neither %s nor %s", o.Mode, ModeKV, ModeRoundRobin)
 	case o.FeedTimeout < 0 || o.QueryTimeout < 0:
 		return fmt.Errorf("feed timeout %v, query timeout %v: one is negative", o.FeedTimeout, o.QueryTimeout)
 	case o.MaxFeeds < 0 || o.MaxQueries < 0:
 		return fmt.Errorf("max feeds %d, max queries %d: one is negative", o.MaxFeeds, o.MaxQueries)
 	case o.SnapshotThreshold < NoSnapshots || o.SnapshotThreshold > math.MaxUint32:
 		return fmt.Errorf("router snapshot threshold: %d is not in 1..%d", o.SnapshotThreshold, uint32(math.MaxUint32))
+	case o.Config == nil:
+		return nil
 	}
-	if o.Weights != nil {
-		if err := o.Weights.Validate(); err != nil {
-			return err
-		}
-	}
-	return cmp.Or(o.Choice.Validate(), o.Index.Validate(), o.Requests.Validate())
+	_, err := o.Config.Validate()
+	return err
 }
 
 func (o Options) withDefaults() Options {
-	if o.Mode == "" {
-		o.Mode = ModeKV
-	}
-	if o.Weights == nil {
-		weights := schedule.DefaultConfig()
-		o.Weights = &weights
+	if o.Config == nil {
+		c := config.Default()
+		o.Config = &c
 	}
 	if o.FeedTimeout == 0 {
 		o.FeedTimeout = 15 * time.Second

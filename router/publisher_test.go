@@ -32,6 +32,7 @@ type testPublisher struct {
 	mu       sync.Mutex
 	events   []kvevent.RouterEvent
 	held     map[heldBlock]bool
+	places   map[kv.SequenceHash]kvevent.RouterEvent // the store of each block alone
 	sequence uint64
 }
 
@@ -42,7 +43,7 @@ type heldBlock struct {
 
 func newTestPublisher(id uint64, owner kv.Owner, pool uint64) *testPublisher {
 	return &testPublisher{
-		held: make(map[heldBlock]bool),
+		held: make(map[heldBlock]bool), places: make(map[kv.SequenceHash]kvevent.RouterEvent),
 		meta: kvevent.Announcement{PublisherID: id, Owner: owner, Pool: pool, Model: "m",
 			BlockSize: testBlockSize, Health: kvevent.HealthExact},
 	}
@@ -74,6 +75,7 @@ func (p *testPublisher) add(kind kvevent.Kind, t kv.Tier, tokens []uint32, first
 	for i := first; i < len(seq); i++ {
 		if kind == kvevent.Stored {
 			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: seq[i], Local: locals[i]})
+			p.places[seq[i]] = kvevent.RouterEvent{Parent: seq[max(0, i-1)], HasParent: i > 0, Blocks: e.Blocks[i-first:]}
 			p.held[heldBlock{seq[i], t}] = true
 		} else {
 			e.Removed = append(e.Removed, seq[i])
@@ -95,6 +97,7 @@ func (p *testPublisher) drift(h kv.SequenceHash) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held[heldBlock{h, kv.TierDevice}] = true
+	p.places[h] = kvevent.RouterEvent{Blocks: []kvevent.StoredBlock{{Hash: h, Local: kv.LocalHash(h)}}}
 }
 
 func (p *testPublisher) announcement() []byte {
@@ -129,8 +132,9 @@ func (p *testPublisher) answer(q kvevent.QueryRequest) *Answer {
 	}
 	a := &Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}
 	for b := range p.held {
-		a.Events = append(a.Events, kvevent.RouterEvent{Owner: p.meta.Owner, Tier: b.tier, Kind: kvevent.Stored,
-			ID: uint64(len(a.Events)), Blocks: []kvevent.StoredBlock{{Hash: b.hash}}})
+		e := p.places[b.hash]
+		e.Owner, e.Tier, e.Kind, e.ID = p.meta.Owner, b.tier, kvevent.Stored, uint64(len(a.Events))
+		a.Events = append(a.Events, e)
 	}
 	return a
 }
@@ -255,7 +259,7 @@ func (b *bench) pass(d time.Duration) {
 
 func (b *bench) best(tokens []uint32) Match {
 	b.t.Helper()
-	m, err := b.router.FindBestMatch(&Request{Tokens: tokens})
+	m, err := b.router.FindBestMatch(b.t.Context(), &Request{Tokens: tokens})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func TestARefusedPublisherSpeaksForNobody(t *testing.T) {
 			}
 		}
 		b.pass(2 * time.Second)
-		if _, err := b.router.FindBestMatch(&Request{ID: "r", Tokens: promptTokens(1), UpdateStates: true}); err != nil {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{ID: "r", Tokens: promptTokens(1), UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
 		for range 40 {
@@ -157,7 +157,7 @@ func TestARefusedPublisherSpeaksForNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if s := b.router.Stats(); s.Feeds.Refused != 1 || s.Feeds.Fenced != 0 || s.Requests.Abandoned != 0 {
+		if s := b.router.Stats(); s.Feeds.Refused != 1 || s.Feeds.Fenced != 0 || s.Requests.Load.Abandoned != 0 {
 			t.Errorf("stats %+v", s)
 		}
 		if s := r.RegistryStats(); s.Spoken != 0 {

@@ -1,51 +1,57 @@
 package router
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/estimate"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// Errors that callers tell apart with errors.Is; those of package schedule come
-// through too.
+// Errors that callers tell apart with errors.Is; those of packages decide, schedule
+// and load come through too.
 var (
 	// ErrNoWorkers: no worker is known to send a request to.
-	ErrNoWorkers = schedule.ErrNoCandidates
+	ErrNoWorkers = decide.ErrNoWorkers
 	// ErrNoRequestID: a request that is to be kept account of has no id.
-	ErrNoRequestID = errors.New("a request id is required to update states")
+	ErrNoRequestID = decide.ErrNoContextID
+	// ErrStarting: the workers to wait for at the start are not all known yet.
+	ErrStarting = errors.New("initial workers are missing")
 )
 
 // Router chooses workers. Make one with New and run it with Run.
 type Router struct {
-	mode      Mode
+	config    config.Config
 	log       *zap.Logger
-	prefill   float64 // for the log line
 	index     *index.Index
 	scheduler *schedule.Scheduler
+	decide    *decide.Router
+	estimate  *estimate.Estimator // nil unless workers are scored by cost
+	cards     *cardTable
 	feeds     *feedSet
 	loads     *loadTable
 	snapshots *snapshotKeeper
 	transport Transport
+	shared    *sharedcache.Client // nil without one of the router's own
 	timeout   time.Duration
 	slots     int
 	results   chan *queryResult
-	// work holds *decision values, so that deciding allocates little.
-	work sync.Pool
-}
-
-// decision is the memory of one decision.
-type decision struct {
-	hasher     kv.Hasher
-	locals     []kv.LocalHash
-	matches    index.Matches
-	candidates []schedule.Candidate
+	metrics   *metrics
+	// begun is set once the initial workers were all known.
+	begun atomic.Bool
+	// routing holds a token for each request that is being routed.
+	routing    chan struct{}
+	natsServed natsServeCounters
 }
 
 // New returns a router that listens to t once Run is called. The caller closes
@@ -55,161 +61,151 @@ func New(o Options, t Transport) (*Router, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	o = o.withDefaults()
-	x, err := index.New(o.Index)
-	if err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
-	var selector schedule.Selector = &schedule.RoundRobin{}
-	if o.Mode == ModeKV {
-		if selector, err = schedule.NewCostSelector(*o.Weights, o.Choice); err != nil {
-			return nil, fmt.Errorf("router: %w", err)
-		}
-	}
-	s, err := schedule.New(*o.Weights, selector, o.Requests)
-	if err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
 	r := &Router{
-		mode: o.Mode, log: o.Log, prefill: o.Weights.PrefillLoadScale,
-		index: x, scheduler: s, feeds: newFeedSet(x, s, &o), loads: newLoadTable(), transport: t,
+		config: *o.Config, log: o.Log, cards: newCardTable(), loads: newLoadTable(), transport: t,
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
-		results: make(chan *queryResult),
+		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
+	}
+	var err error
+	if r.index, err = index.New(r.config.Index()); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	r.metrics = newMetrics(r)
+	if err := r.assemble(&o); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	r.feeds = newFeedSet(r.index, r.scheduler, &o)
+	r.feeds.deaf = !r.config.ShouldSubscribeToKVEvents()
+	r.feeds.joined, r.feeds.left = r.joined, r.left
+	if r.config.KVCacheBlockSize != nil {
+		r.feeds.blockSize = *r.config.KVCacheBlockSize
 	}
 	if g, ok := t.(*Registry); ok {
 		r.feeds.heard, r.feeds.stored = g.heard, g.stored()
 	}
 	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
 		reset: o.ResetStates, feeds: r.feeds, log: o.Log}
-	r.work.New = func() any { return new(decision) }
 	return r, nil
 }
 
-// Request is a prompt to find a worker for.
-type Request struct {
-	// ID names the request in later calls. It may be empty unless UpdateStates.
-	ID     string
-	Tokens []uint32
-	// LoRA and Salt are the adapter's name and the cache salt; both change what
-	// is a hit.
-	LoRA, Salt string
-	// UpdateStates books the request on the chosen worker until Free.
-	UpdateStates bool
+// assemble makes what decides: the estimator, the scheduler, the shared cache and
+// the facade over them.
+func (r *Router) assemble(o *Options) (err error) {
+	if r.config.Score == config.ScoreCost {
+		if r.estimate, err = estimate.New(estimate.Options{}); err != nil {
+			return err
+		}
+	}
+	r.loads.heard = r.heardLoad
+	if r.scheduler, err = schedule.New(r.scheduling(o)); err != nil {
+		return err
+	}
+	shared := o.SharedCache
+	if shared == nil && r.config.SharedCacheURL != nil {
+		r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL, Pairs: o.IsEagle})
+		if err != nil {
+			return err
+		}
+		shared = r.shared
+	}
+	r.decide, err = decide.New(decide.Options{
+		Config: &r.config, Index: r.index, Scheduler: r.scheduler,
+		BlockSize: func() int { return r.feeds.current.Load().blockSize },
+		IsEagle:   o.IsEagle, SharedCache: shared, PrefillLoadEstimator: o.PrefillLoadEstimator,
+		Observer: &watcher{router: r}, Log: r.log,
+	})
+	return err
 }
+
+// scheduling are the scheduler's options.
+func (r *Router) scheduling(o *Options) schedule.Options {
+	c := &r.config
+	s := schedule.Options{
+		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(),
+		Members: r.index.Members, Worker: r.cards.of,
+		Held: func(w kv.Worker) uint64 {
+			_, pairs := r.index.Digest(kv.WorkerOwner(w))
+			return pairs
+		},
+	}
+	if s.Selector == nil && c.RouterMode == config.ModeRoundRobin {
+		s.Selector = &schedule.RoundRobin{}
+	}
+	if r.estimate != nil {
+		s.Estimator = r.estimate
+	}
+	if o.PrefillLoadEstimator != nil {
+		s.PrefillDuration = func(_ kv.Worker, tokens, cached int) time.Duration {
+			return r.decide.PrefillDuration(tokens, cached)
+		}
+	}
+	if s.RefreshAfter = c.OverlapRefreshAfter(); s.RefreshAfter > 0 {
+		s.Refresh = func(q *schedule.Request) { r.decide.Refresh(q) }
+	}
+	return s
+}
+
+// Request is a prompt to find a worker for.
+type Request = decide.Query
 
 // Match is the answer to FindBestMatch.
 type Match struct {
-	Worker kv.Worker
-	// Hits are the prompt's blocks that the worker has, by tier, Effective their
-	// weighted number, and CachedTokens the same in tokens.
-	Hits         index.Hits
-	Effective    float64
-	CachedTokens int
-	Quality      Quality
+	decide.Match
+	Quality Quality
 }
 
-// FindBestMatch chooses the worker for a request. The error is ErrNoWorkers,
-// ErrNoRequestID or schedule.ErrDuplicateRequest.
-func (r *Router) FindBestMatch(q *Request) (Match, error) {
-	if q.UpdateStates && q.ID == "" {
-		return Match{}, ErrNoRequestID
+// FindBestMatch chooses the worker for a request. It waits where requests queue, until
+// ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, that of ctx, a
+// *decide.QueryError, or one of packages schedule and load.
+func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
+	if err := r.started(); err != nil {
+		return Match{}, err
 	}
-	d := r.work.Get().(*decision)
-	defer r.work.Put(d)
-	view, err := r.match(d, q)
+	quality := r.Quality()
+	m, err := r.decide.FindBestMatchDetails(ctx, q)
 	if err != nil {
 		return Match{}, err
 	}
-	request := r.request(d, q, view)
-	var chosen int
-	d.candidates, chosen, err = r.scheduler.Schedule(d.candidates, &request, d.matches.Workers)
-	if err != nil {
-		return Match{}, err
-	}
-	r.logFormulas(q, d.candidates, chosen)
-	c := &d.candidates[chosen]
-	m := Match{Worker: c.Worker, Hits: c.Hits, Effective: c.Effective, CachedTokens: c.CachedTokens, Quality: view.quality}
-	if r.mode == ModeRoundRobin {
-		m.Quality = QualityFallback
-	}
-	return m, nil
+	return Match{m, quality}, nil
 }
 
-// match fills d with what every worker has of the prompt.
-func (r *Router) match(d *decision, q *Request) (*clusterView, error) {
-	view := r.feeds.current.Load()
-	if view.workers == 0 {
-		return nil, ErrNoWorkers
+// started reports whether the workers to wait for at the start were all known once.
+func (r *Router) started() error {
+	if r.begun.Load() {
+		return nil
 	}
-	d.locals = d.hasher.AppendLocals(d.locals[:0], q.Tokens, view.blockSize, kv.LocalSeed(q.LoRA, q.Salt))
-	r.index.Match(&d.matches, d.locals)
-	return view, nil
+	if have, want := r.decide.Workers(), r.decide.InitialWorkers(); have < want {
+		return fmt.Errorf("%w: %d of %d are known", ErrStarting, have, want)
+	}
+	r.begun.Store(true)
+	return nil
 }
 
-func (r *Router) request(d *decision, q *Request, v *clusterView) schedule.Request {
-	return schedule.Request{
-		Prompt:   schedule.Prompt{Tokens: len(q.Tokens), BlockSize: v.blockSize},
-		ID:       q.ID,
-		Book:     q.UpdateStates,
-		Sequence: d.matches.Sequence,
-	}
-}
+// Facade is what decides, for callers that need more than a request's life: the ranks
+// of a worker, what workers have of a prompt, a dump of the index. It belongs to the
+// router and works while Run does.
+func (r *Router) Facade() *decide.Router { return r.decide }
 
-// logFormulas logs how each worker's cost came about, at debug level.
-func (r *Router) logFormulas(q *Request, candidates []schedule.Candidate, chosen int) {
-	if r.mode != ModeKV || !r.log.Core().Enabled(zap.DebugLevel) {
-		return
-	}
-	for i := range candidates {
-		c := &candidates[i]
-		name := fmt.Sprintf("worker_%d", c.Worker.ID)
-		if c.Worker.Rank != 0 {
-			name += fmt.Sprintf("/%d", c.Worker.Rank)
-		}
-		r.log.Debug(fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
-			name, c.Cost, r.prefill, c.Prefill, c.Decode, c.Hits.Total()),
-			zap.String("request", q.ID), zap.Bool("chosen", i == chosen))
-	}
-}
-
-// AddRequest keeps account of a request that somebody else sent to worker w,
-// where cachedTokens of its prompt need no computing. The error is ErrNoWorkers,
-// ErrNoRequestID, or one of package schedule.
+// AddRequest is decide.Router's.
 func (r *Router) AddRequest(q *Request, w kv.Worker, cachedTokens int) error {
-	if q.ID == "" {
-		return ErrNoRequestID
-	}
-	view := r.feeds.current.Load()
-	if view.workers == 0 {
-		return ErrNoWorkers
-	}
-	d := r.work.Get().(*decision)
-	defer r.work.Put(d)
-	d.locals = d.hasher.AppendLocals(d.locals[:0], q.Tokens, view.blockSize, kv.LocalSeed(q.LoRA, q.Salt))
-	return r.scheduler.Add(&schedule.Request{
-		Prompt:   schedule.Prompt{Tokens: len(q.Tokens), BlockSize: view.blockSize},
-		ID:       q.ID,
-		Sequence: kv.AppendSequence(nil, d.locals),
-	}, w, cachedTokens)
+	return r.decide.AddRequest(q, w, cachedTokens)
 }
 
-// MarkPrefillCompleted takes a request's prompt off its worker's prefill load.
-// Said again it keeps a long request from expiring. The error is
-// schedule.ErrUnknownRequest.
-func (r *Router) MarkPrefillCompleted(id string) error { return r.scheduler.MarkPrefillCompleted(id) }
+// MarkPrefillCompleted is decide.Router's.
+func (r *Router) MarkPrefillCompleted(id string) error { return r.decide.MarkPrefillCompleted(id) }
 
-// Free ends a request and reports whether it was active. To free one that is
-// not is no error.
-func (r *Router) Free(id string) bool { return r.scheduler.Free(id) }
+// AddOutputBlock is decide.Router's.
+func (r *Router) AddOutputBlock(id string, decay *float64) error {
+	return r.decide.AddOutputBlock(id, decay)
+}
 
-// PotentialLoads is what each worker would have to do if it were given the
-// request. The error is ErrNoWorkers.
+// Free is decide.Router's.
+func (r *Router) Free(id string) bool { return r.decide.Free(id) }
+
+// PotentialLoads is decide.Router's GetPotentialLoads.
 func (r *Router) PotentialLoads(q *Request) ([]schedule.PotentialLoad, error) {
-	d := r.work.Get().(*decision)
-	defer r.work.Put(d)
-	view, err := r.match(d, q)
-	if err != nil {
-		return nil, err
-	}
-	request := r.request(d, q, view)
-	return r.scheduler.PotentialLoads(&request, d.matches.Workers), nil
+	return r.decide.GetPotentialLoads(q)
 }
+
+// Overlaps is decide.Router's.
+func (r *Router) Overlaps(q *Request) ([]decide.Overlap, error) { return r.decide.Overlaps(q) }

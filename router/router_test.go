@@ -12,14 +12,28 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/load"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
 )
+
+// configured is the default configuration with a change.
+func configured(change func(*config.Config)) *config.Config {
+	c := config.Default()
+	change(&c)
+	return &c
+}
+
+// firstOfEqual makes choices repeatable.
+func firstOfEqual() *config.Config {
+	return configured(func(c *config.Config) { c.FirstOfEqual = true })
+}
 
 func workerOwner(id uint64) kv.Owner { return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(id)}) }
 
 func TestWorkersComeByAnnouncementAndWinByTheirBlocks(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
-		if _, err := b.router.FindBestMatch(&Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
 			t.Errorf("without workers: %v", err)
 		}
 		if err := b.router.Ready(); !errors.Is(err, ErrNoWorkers) {
@@ -35,14 +49,14 @@ func TestWorkersComeByAnnouncementAndWinByTheirBlocks(t *testing.T) {
 		if err := b.router.Ready(); err != nil {
 			t.Errorf("ready: %v", err)
 		}
-		if _, err := b.router.FindBestMatch(&Request{Tokens: []uint32{1}, UpdateStates: true}); !errors.Is(err, ErrNoRequestID) {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}, UpdateStates: true}); !errors.Is(err, ErrNoRequestID) {
 			t.Errorf("states without an id: %v", err)
 		}
 	})
 }
 
 func TestPoolBlocksCountForEveryMember(t *testing.T) {
-	onBench(t, Options{Choice: schedule.CostOptions{FirstOfEqual: true}}, func(b *bench) {
+	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
 		p1, p2 := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 77)
 		pool := b.publisher(13, kv.PoolOwner(77), 0)
 		b.send(p1.announce(), p2.announce())
@@ -131,13 +145,13 @@ func TestNewPublisherOfAnOwnerIsANewEpoch(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		old := b.publisher(11, workerOwner(1), 0)
 		b.send(old.announce(), old.store(kv.TierDevice, promptTokens(1, 2)))
-		if _, err := b.router.FindBestMatch(&Request{ID: "r", Tokens: promptTokens(1), UpdateStates: true}); err != nil {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{ID: "r", Tokens: promptTokens(1), UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
 		fresh := b.publisher(12, workerOwner(1), 0)
 		b.send(fresh.announce())
 		b.expect("a restarted engine", promptTokens(1, 2), 1, 0, QualityExact)
-		if got := b.router.Stats().Requests; got.ActiveRequests != 0 || got.Abandoned != 1 {
+		if got := b.router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 1 {
 			t.Errorf("requests %+v, want the old engine's abandoned", got)
 		}
 		b.send(old.announce(), old.store(kv.TierDevice, promptTokens(1, 2)), old.goodbye())
@@ -151,7 +165,7 @@ func TestNewPublisherOfAnOwnerIsANewEpoch(t *testing.T) {
 }
 
 func TestSilentOwnersAreForgotten(t *testing.T) {
-	onBench(t, Options{Choice: schedule.CostOptions{FirstOfEqual: true}}, func(b *bench) {
+	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
 		p1, p2 := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
 		b.send(p1.announce(), p2.announce(), p1.store(kv.TierDevice, promptTokens(1)), p2.store(kv.TierDevice, promptTokens(1)))
 		for range 20 {
@@ -179,7 +193,7 @@ func TestSilentOwnersAreForgotten(t *testing.T) {
 			t.Errorf("stats %+v, want the silent one forgotten", got)
 		}
 		b.send(p2.goodbye())
-		if _, err := b.router.FindBestMatch(&Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
 			t.Errorf("after the last goodbye: %v", err)
 		}
 		b.send(p2.announce())
@@ -271,7 +285,7 @@ func TestQueriesWithoutAnswerTimeOut(t *testing.T) {
 }
 
 func TestRoundRobinTakesTurnsAndSaysFallback(t *testing.T) {
-	onBench(t, Options{Mode: ModeRoundRobin}, func(b *bench) {
+	onBench(t, Options{Config: configured(func(c *config.Config) { c.RouterMode = config.ModeRoundRobin })}, func(b *bench) {
 		for id := range uint64(3) {
 			b.send(b.publisher(10+id, workerOwner(id+1), 0).announce())
 		}
@@ -282,13 +296,13 @@ func TestRoundRobinTakesTurnsAndSaysFallback(t *testing.T) {
 }
 
 func TestRequestLifecycle(t *testing.T) {
-	onBench(t, Options{Choice: schedule.CostOptions{FirstOfEqual: true}}, func(b *bench) {
+	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
 		b.send(b.publisher(11, workerOwner(1), 0).announce(), b.publisher(12, workerOwner(2), 0).announce())
 		r := &Request{ID: "a", Tokens: promptTokens(1, 2, 3), UpdateStates: true}
-		if m, err := b.router.FindBestMatch(r); err != nil || m.Worker.ID != 1 {
+		if m, err := b.router.FindBestMatch(t.Context(), r); err != nil || m.Worker.ID != 1 {
 			t.Fatalf("first request: %+v, %v", m, err)
 		}
-		if _, err := b.router.FindBestMatch(r); !errors.Is(err, schedule.ErrDuplicateRequest) {
+		if _, err := b.router.FindBestMatch(t.Context(), r); !errors.Is(err, load.ErrDuplicateRequest) {
 			t.Errorf("the same request again: %v", err)
 		}
 		b.expect("the loaded worker is avoided", promptTokens(9), 2, 0, QualityExact)
@@ -309,7 +323,7 @@ func TestRequestLifecycle(t *testing.T) {
 		if err := b.router.MarkPrefillCompleted("a"); err != nil {
 			t.Error(err)
 		}
-		if err := b.router.MarkPrefillCompleted("x"); !errors.Is(err, schedule.ErrUnknownRequest) {
+		if err := b.router.MarkPrefillCompleted("x"); !errors.Is(err, load.ErrUnknownRequest) {
 			t.Errorf("an unknown request: %v", err)
 		}
 		if !b.router.Free("a") || b.router.Free("a") {
@@ -320,7 +334,7 @@ func TestRequestLifecycle(t *testing.T) {
 			b.pass(time.Second)
 			b.send(b.transport.publishers[11].announce(), b.transport.publishers[12].announce())
 		}
-		if got := b.router.Stats().Requests; got.Expired != 1 || got.ActiveRequests != 0 {
+		if got := b.router.Stats().Requests.Load; got.Expired != 1 || got.Requests != 0 {
 			t.Errorf("requests %+v, want b expired", got)
 		}
 	})
@@ -344,15 +358,14 @@ func TestFormulaLine(t *testing.T) {
 }
 
 func TestOptionsOutOfRangeAreNamed(t *testing.T) {
-	weights := schedule.DefaultConfig()
-	weights.HostWeight = 2
 	for field, o := range map[string]Options{
-		"mode":                  {Mode: "best"},
-		"feed timeout":          {FeedTimeout: -1},
-		"max feeds":             {MaxFeeds: -1},
-		"host cache hit weight": {Weights: &weights},
-		"router temperature":    {Choice: schedule.CostOptions{Temperature: -1}},
-		"request expiry":        {Requests: schedule.Options{Expiry: -1}},
+		"router_mode":                       {Config: configured(func(c *config.Config) { c.RouterMode = "best" })},
+		"feed timeout":                      {FeedTimeout: -1},
+		"max feeds":                         {MaxFeeds: -1},
+		"http_overload_status":              {Config: configured(func(c *config.Config) { c.HTTPOverloadStatus = 200 })},
+		"host_cache_hit_weight":             {Config: configured(func(c *config.Config) { c.HostCacheHitWeight = 2 })},
+		"router_temperature":                {Config: configured(func(c *config.Config) { c.RouterTemperature = -1 })},
+		"router_active_request_expiry_secs": {Config: configured(func(c *config.Config) { c.ActiveRequestExpirySecs = -1 })},
 	} {
 		_, err := New(o, &testTransport{})
 		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field)) {

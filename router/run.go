@@ -19,6 +19,10 @@ type queryResult struct {
 // tickInterval is how often silent feeds and due queries are looked for.
 const tickInterval = 100 * time.Millisecond
 
+// sweepRuns is how much of the index is looked at in each tick for what owners
+// left that are gone: all of a million blocks in a second or two.
+const sweepRuns = 4096
+
 // Run begins with the stored snapshot, if there is one, and applies what the
 // transport brings until ctx ends. Then it waits for the queries in flight and
 // saves the last snapshot. It always returns nil.
@@ -28,6 +32,9 @@ func (r *Router) Run(ctx context.Context) error {
 		t.Resume(position)
 	}
 	defer r.snapshots.finish()
+	if r.shared != nil {
+		defer r.shared.Close()
+	}
 	var queries sync.WaitGroup
 	defer queries.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -60,8 +67,9 @@ func (r *Router) Run(ctx context.Context) error {
 			r.feeds.answered(result, time.Now())
 			ask(result.feed)
 		case now := <-ticker.C:
-			r.scheduler.Expire()
+			r.decide.Tick()
 			r.snapshots.keep(ctx)
+			r.index.Sweep(sweepRuns)
 			for _, f := range r.feeds.tick(now) {
 				ask(f)
 			}

@@ -5,9 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // maxBody bounds the body of a request.
@@ -23,14 +30,53 @@ type routeRequest struct {
 	RequestID string    `json:"request_id"`
 	LoRAName  string    `json:"lora_name"`
 	// CacheNamespace is the cache salt.
-	CacheNamespace string `json:"cache_namespace"`
-	// PriorityJump and StrictPriority order a queue; without one they are
-	// checked and have no effect.
-	PriorityJump   float64 `json:"priority_jump"`
-	StrictPriority int     `json:"strict_priority"`
-	// What cannot be honoured is refused rather than ignored.
-	BlockMMInfos       json.RawMessage `json:"block_mm_infos"`
-	RoutingConstraints json.RawMessage `json:"routing_constraints"`
+	CacheNamespace string                   `json:"cache_namespace"`
+	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos"`
+	// PriorityJump, in seconds, and StrictPriority order requests that wait.
+	PriorityJump   float64            `json:"priority_jump"`
+	StrictPriority uint32             `json:"strict_priority"`
+	Override       *config.Override   `json:"router_config_override"`
+	ExpectedOutput uint32             `json:"expected_output_tokens"`
+	Pinned         *workerName        `json:"pinned_worker"`
+	Allowed        []kv.WorkerID      `json:"allowed_worker_ids"`
+	Constraints    routingConstraints `json:"routing_constraints"`
+	// DecayFraction is for "output_block".
+	DecayFraction *float64 `json:"decay_fraction"`
+}
+
+// workerName names a rank of a worker.
+type workerName struct {
+	WorkerID kv.WorkerID `json:"worker_id"`
+	DPRank   kv.DPRank   `json:"dp_rank"`
+}
+
+// routingConstraints are taints that a worker must have, and those that make it more
+// or less welcome, with their weights.
+type routingConstraints struct {
+	Required  []string           `json:"required_taints"`
+	Preferred map[string]float64 `json:"preferred_taints"`
+}
+
+// query is the request as the facade takes it.
+func (q *routeRequest) query(id string) *Request {
+	out := &Request{
+		ID: id, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
+		PriorityJump: q.PriorityJump, StrictPriority: q.StrictPriority,
+		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
+	}
+	if q.Pinned != nil {
+		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID, Rank: q.Pinned.DPRank}
+	}
+	if q.Allowed != nil {
+		out.Allowed = make(map[kv.WorkerID]struct{}, len(q.Allowed))
+		for _, w := range q.Allowed {
+			out.Allowed[w] = struct{}{}
+		}
+	}
+	for _, taint := range slices.Sorted(maps.Keys(q.Constraints.Preferred)) {
+		out.PreferredTaints = append(out.PreferredTaints, schedule.TaintPreference{Taint: taint, Weight: q.Constraints.Preferred[taint]})
+	}
+	return out
 }
 
 // routeAnswer is the answer to "new".
@@ -41,7 +87,40 @@ type routeAnswer struct {
 	OverlapBlocks uint32 `json:"overlap_blocks"`
 }
 
-// markAnswer is the answer to "mark_prefill" and "mark_free".
+// rejectedAnswer is the answer to "new" when too many requests wait.
+type rejectedAnswer struct {
+	Method    string    `json:"method"`
+	Rejection rejection `json:"rejection"`
+}
+
+// rejection says which limit of the queue was reached.
+type rejection struct {
+	PolicyClass string `json:"policy_class"`
+	LimitKind   string `json:"limit_kind"`
+	Current     int    `json:"current"`
+	Limit       int    `json:"limit"`
+}
+
+// overlapsAnswer is the answer to "overlap".
+type overlapsAnswer struct {
+	Method   string          `json:"method"`
+	Overlaps []overlapAnswer `json:"overlaps"`
+}
+
+// overlapAnswer is what one worker has of a prompt: blocks by tier, their weighted
+// number, and the same in tokens.
+type overlapAnswer struct {
+	WorkerID        uint64  `json:"worker_id"`
+	DPRank          uint32  `json:"dp_rank"`
+	EffectiveBlocks float64 `json:"effective_overlap_blocks"`
+	CachedTokens    int     `json:"cached_tokens"`
+	Device          uint32  `json:"device"`
+	Host            uint32  `json:"host_pinned"`
+	Disk            uint32  `json:"disk"`
+	External        uint32  `json:"external"`
+}
+
+// markAnswer is the answer to "mark_prefill", "mark_free" and "output_block".
 type markAnswer struct {
 	Method  string `json:"method"`
 	Success bool   `json:"success"`
@@ -50,7 +129,7 @@ type markAnswer struct {
 type loadsAnswer struct {
 	Method string       `json:"method"`
 	Loads  []loadAnswer `json:"loads"`
-	// There is no queue, so nothing is pending.
+	// PendingCount are the requests that wait, PendingISLTokens their prompts.
 	PendingCount     int `json:"pending_count"`
 	PendingISLTokens int `json:"pending_isl_tokens"`
 }
@@ -76,26 +155,33 @@ func decodeRoute(body io.Reader) (*routeRequest, error) {
 	return &q, q.validate()
 }
 
+// Limits of what a request may name.
+const (
+	maxTaints  = 1024
+	maxAllowed = 1 << 16
+)
+
 func (q *routeRequest) validate() error {
-	for _, f := range []struct {
-		name  string
-		value json.RawMessage
-	}{
-		{"block_mm_infos", q.BlockMMInfos},
-		{"routing_constraints", q.RoutingConstraints},
-	} {
-		if len(f.value) > 0 && string(f.value) != "null" {
-			return fmt.Errorf("%s: is not supported", f.name)
-		}
-	}
 	switch q.Method {
-	case "new", "potential_loads":
+	case "new", "potential_loads", "overlap":
 		if len(q.Tokens) == 0 {
 			return errors.New("tokens: at least one is required")
 		}
-	case "mark_prefill", "mark_free":
+	case "mark_prefill", "mark_free", "output_block":
 	default:
-		return fmt.Errorf("method: %q is not new, potential_loads, mark_prefill or mark_free", q.Method)
+		return fmt.Errorf("method: %.64q is not new, potential_loads, overlap, mark_prefill, mark_free or output_block", q.Method)
+	}
+	if d := q.DecayFraction; d != nil && !(*d >= 0 && *d <= 1) {
+		return fmt.Errorf("decay_fraction: %v is not in 0..1", *d)
+	}
+	if q.ExpectedOutput > math.MaxInt32 {
+		return fmt.Errorf("expected_output_tokens: %d is not in 0..%d", q.ExpectedOutput, math.MaxInt32)
+	}
+	if n := len(q.Constraints.Required) + len(q.Constraints.Preferred); n > maxTaints {
+		return fmt.Errorf("routing_constraints: %d taints are more than %d", n, maxTaints)
+	}
+	if n := len(q.Allowed); n > maxAllowed {
+		return fmt.Errorf("allowed_worker_ids: %d workers are more than %d", n, maxAllowed)
 	}
 	return checkRequestID("request_id", q.RequestID)
 }

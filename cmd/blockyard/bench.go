@@ -19,6 +19,10 @@ type benchCmd struct {
 	KillLoop      killLoopCmd      `cmd:"" help:"Kill agents and engines while engines copy, and check what comes back."`
 	Events        benchEventsCmd   `cmd:"" help:"Measure the path of events: wire to wire, memory, age at the router."`
 	SoakEvents    soakEventsCmd    `cmd:"" name:"soak-events" help:"Break the path of events and compare what the router believes with what is held."`
+	Index         benchIndexCmd    `cmd:"" help:"Measure the router's index and its decisions."`
+	SoakIndex     soakIndexCmd     `cmd:"" name:"soak-index" help:"Run the router's index and scheduler for a long time and watch their memory."`
+	IndexLog      indexLogCmd      `cmd:"" name:"index-log" help:"Make a log of events and prompts for bench index."`
+	IndexPart     indexPartCmd     `cmd:"" name:"index-part" hidden:"" help:"Measure one part; bench index starts these."`
 	Copier        benchCopierCmd   `cmd:"" hidden:"" help:"Copy blocks into shared memory; bench disk starts these."`
 	EventConsumer eventConsumerCmd `cmd:"" hidden:"" help:"Follow an engine's events; bench events starts these."`
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`

@@ -113,7 +113,7 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	resp.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
 	await(t, func() string {
-		m, err := r.FindBestMatch(&router.Request{Tokens: tokens})
+		m, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: tokens})
 		if err != nil {
 			return err.Error()
 		}

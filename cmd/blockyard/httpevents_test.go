@@ -160,16 +160,12 @@ func (n *httpNode) step() {
 	switch roll := n.intn(100); {
 	case roll < 60:
 		first, count := n.intn(400)+1, n.intn(20)+1
-		var blocks []kvevent.StoredBlock
 		for i := range count {
 			h := kv.SequenceHash(first + i)
 			if !o.truth[h].Has(tier) {
-				blocks = append(blocks, kvevent.StoredBlock{Hash: h})
+				o.Store(tier, 0, false, 0, []kvevent.StoredBlock{{Hash: h, Local: kv.LocalHash(h)}})
 				o.truth[h] = o.truth[h].With(tier)
 			}
-		}
-		if len(blocks) > 0 {
-			o.Store(tier, 0, false, 0, blocks)
 		}
 	case roll < 97:
 		var hashes []kv.SequenceHash

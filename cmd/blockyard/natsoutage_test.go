@@ -157,14 +157,20 @@ func (w *natsWorld) digestLocked() (sum uint64) {
 	return sum
 }
 
+// stored is the event of a block that begins a sequence.
+func stored(id uint64, h kv.SequenceHash) kvevent.RouterEvent {
+	return kvevent.RouterEvent{Owner: worldOwner, ID: id, Kind: kvevent.Stored,
+		Blocks: []kvevent.StoredBlock{{Hash: h, Local: kv.LocalHash(h)}}}
+}
+
 func (w *natsWorld) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := kvevent.RouterEvent{Owner: worldOwner, ID: 1, Kind: kvevent.Stored}
+	var events []kvevent.RouterEvent
 	for _, h := range slices.Sorted(maps.Keys(w.blocks)) {
-		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+		events = append(events, stored(uint64(len(events)), h))
 	}
-	return []kvevent.RouterEvent{e}, w.last, w.digestLocked()
+	return events, w.last, w.digestLocked()
 }
 
 // change stores n new blocks, an event each, and removes one of three.
@@ -175,7 +181,7 @@ func (w *natsWorld) change(n int) {
 		w.last++
 		h := kv.SequenceHash(kv.RandomID())
 		w.blocks[h] = true
-		w.feed.Publish([]kvevent.RouterEvent{{Owner: worldOwner, ID: w.last, Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{{Hash: h}}}})
+		w.feed.Publish([]kvevent.RouterEvent{stored(w.last, h)})
 		if w.last%3 == 0 {
 			w.last++
 			delete(w.blocks, h)

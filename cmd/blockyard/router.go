@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
+	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/router"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // routerCmd is "blockyard router".
@@ -18,7 +20,7 @@ type routerCmd struct {
 	NATS    string `name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
 	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
 	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free one."`
-	Mode    string `enum:"kv,round-robin" default:"kv" env:"BLOCKYARD_ROUTER_MODE" help:"How to choose: by what is cached (kv) or in turn (round-robin)."`
+	File    string `name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings by the names that docs/router-config.md has. Flags and variables win over it."`
 
 	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as an agent with --embedded-nats writes."`
 
@@ -26,25 +28,34 @@ type routerCmd struct {
 	workerFlags
 	dynamoWorkers
 
-	DurableKVEvents   bool   `name:"durable-kv-events" aliases:"router-durable-kv-events" env:"DYN_ROUTER_DURABLE_KV_EVENTS" help:"Read events from a JetStream stream that keeps them, and keep snapshots beside it."`
-	Stream            string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of that stream. Default: blockyard-CLUSTER."`
-	SnapshotThreshold uint32 `name:"router-snapshot-threshold" default:"1000000" env:"DYN_ROUTER_SNAPSHOT_THRESHOLD" help:"Events from one stored snapshot to the next, with --durable-kv-events; 0 stores none."`
-	ResetStates       bool   `name:"router-reset-states" env:"DYN_ROUTER_RESET_STATES" help:"Discard the stored snapshot at the start, with --durable-kv-events."`
+	Stream string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
 
-	OverlapScoreCredit  float64 `name:"overlap-score-credit" aliases:"router-kv-overlap-score-credit" default:"1" env:"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT" help:"Credit for a block cached on the device, in blocks."`
-	OverlapCreditDecay  float64 `name:"overlap-score-credit-decay" aliases:"router-kv-overlap-score-credit-decay" default:"0" env:"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY" help:"How fast that credit fades on workers with prefill pending."`
-	PrefillLoadScale    float64 `name:"prefill-load-scale" aliases:"router-prefill-load-scale" default:"1" env:"DYN_ROUTER_PREFILL_LOAD_SCALE" help:"Weight of blocks to compute against blocks that decode."`
-	ActiveRequestWeight float64 `name:"decode-active-request-weight" aliases:"router-decode-active-request-weight" default:"0" env:"DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT" help:"Cost of a running request besides its blocks, in blocks."`
-	HostCacheHitWeight  float64 `name:"host-cache-hit-weight" aliases:"router-host-cache-hit-weight" default:"0.75" env:"DYN_ROUTER_HOST_CACHE_HIT_WEIGHT" help:"Worth of a block in host memory, 0 to 1."`
-	DiskCacheHitWeight  float64 `name:"disk-cache-hit-weight" aliases:"router-disk-cache-hit-weight" default:"0.25" env:"DYN_ROUTER_DISK_CACHE_HIT_WEIGHT" help:"Worth of a block on disk or farther away, 0 to 1."`
-	Temperature         float64 `name:"router-temperature" default:"0" env:"DYN_ROUTER_TEMPERATURE" help:"Above 0, sample workers by a softmax over their costs."`
-	Seed                uint64  `default:"0" help:"Make draws repeatable; 0 does not."`
-	FirstOfEqual        bool    `name:"first-of-equal" help:"Take the first of equally good workers instead of drawing one."`
+	Settings routerSettings `embed:""`
+
+	// settings is what Settings, variables and File come to. DurableKVEvents and
+	// ResetStates are two of them that decide where messages come from.
+	settings        resolvedSettings
+	DurableKVEvents bool `kong:"-"`
+	ResetStates     bool `kong:"-"`
+}
+
+// AfterApply resolves the settings, so that a wrong one is an error of usage.
+func (c *routerCmd) AfterApply(k *kong.Context) error {
+	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
+		return err
+	}
+	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
+	return nil
 }
 
 // Run serves until ctx ends.
 func (c *routerCmd) Run(ctx context.Context) (err error) {
 	log, err := newLogger("router")
+	if err != nil {
+		return err
+	}
+	c.settings.log(log)
+	address, err := c.settings.address(c.HTTP)
 	if err != nil {
 		return err
 	}
@@ -64,13 +75,16 @@ func (c *routerCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.HTTP)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("--http %q: %w", c.HTTP, err)
+		return fmt.Errorf("--http %q: %w", address, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return r.Serve(ctx, listener) })
+	if sources.nats != nil {
+		g.Go(func() error { return r.ServeNATS(ctx, sources.nats) })
+	}
 	g.Go(func() error {
 		return writeReady(map[string]any{"ready": true, "http": listener.Addr().String()})
 	})
@@ -78,26 +92,16 @@ func (c *routerCmd) Run(ctx context.Context) (err error) {
 }
 
 func (c *routerCmd) options(log *zap.Logger) router.Options {
+	s := &c.settings.Config
 	return router.Options{
-		Mode: router.Mode(c.Mode),
-		Weights: &schedule.Config{
-			OverlapCredit:       c.OverlapScoreCredit,
-			CreditDecay:         c.OverlapCreditDecay,
-			PrefillLoadScale:    c.PrefillLoadScale,
-			ActiveRequestWeight: c.ActiveRequestWeight,
-			HostWeight:          c.HostCacheHitWeight,
-			DiskWeight:          c.DiskCacheHitWeight,
-		},
-		Choice:            schedule.CostOptions{Temperature: c.Temperature, Seed: c.Seed, FirstOfEqual: c.FirstOfEqual},
-		SnapshotThreshold: snapshotThreshold(c.SnapshotThreshold),
-		ResetStates:       c.ResetStates,
-		Log:               log,
+		Config: s, SnapshotThreshold: snapshotThreshold(s), ResetStates: c.ResetStates, Log: log,
 	}
 }
 
-// snapshotThreshold is the option of a flag whose 0 turns snapshots off.
-func snapshotThreshold(events uint32) int {
-	if events == 0 {
+// snapshotThreshold is the option of a setting that may be off.
+func snapshotThreshold(s *config.Config) int {
+	events, ok := s.SnapshotEvents()
+	if !ok {
 		return router.NoSnapshots
 	}
 	return int(events)

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router/config"
+)
+
+// settingText is the value of a flag as it was given.
+type settingText string
+
+// settingSwitch is the same for a flag that may stand alone.
+type settingSwitch string
+
+// Decode implements kong.MapperValue.
+func (s *settingText) Decode(ctx *kong.DecodeContext) error {
+	return ctx.Scan.PopValueInto("text", (*string)(s))
+}
+
+// Decode implements kong.MapperValue.
+func (s *settingSwitch) Decode(ctx *kong.DecodeContext) error {
+	*s = "true"
+	if next := ctx.Scan.Peek(); next.Type == kong.FlagValueToken {
+		*s = settingSwitch(fmt.Sprint(ctx.Scan.Pop().Value))
+	}
+	return nil
+}
+
+// IsBool implements kong.BoolMapperValue.
+func (*settingSwitch) IsBool() bool { return true }
+
+// resolvedSettings is what flags, variables and a document come to.
+type resolvedSettings struct {
+	config.Config
+	notices []config.Notice
+	// flags are the settings that were given as flags, by their first names.
+	flags map[string]string
+}
+
+// resolve puts together what k has, an environment, and the document at path,
+// which may be empty.
+func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path string) (err error) {
+	if r.flags, err = givenSettings(k); err != nil {
+		return err
+	}
+	from := config.Sources{Name: path, Environ: environ, Flags: r.flags}
+	if path != "" {
+		if from.Document, err = os.ReadFile(path); err != nil {
+			return fmt.Errorf("--router-config: %w", err)
+		}
+	}
+	r.Config, r.notices, err = config.Load(from)
+	return err
+}
+
+// givenSettings are the settings among the flags on the command line. Two names
+// of one setting must agree; of one name that is repeated the last counts.
+func givenSettings(k *kong.Context) (map[string]string, error) {
+	settings := config.Settings()
+	given, names := make(map[string]string), make(map[string]string)
+	for _, p := range k.Path {
+		if p.Flag == nil {
+			continue
+		}
+		name := p.Flag.Name
+		at := slices.IndexFunc(settings, func(s config.Setting) bool { return slices.Contains(s.Flags, name) })
+		if at < 0 {
+			continue
+		}
+		first, value := settings[at].Flags[0], fmt.Sprint(p.Flag.Target.Interface())
+		if other, twice := names[first]; twice && other != name && given[first] != value {
+			return nil, fmt.Errorf("--%s %q: contradicts --%s %q, which is another name for it", name, value, other, given[first])
+		}
+		given[first], names[first] = value, name
+	}
+	return given, nil
+}
+
+// log writes what is deprecated or has no effect.
+func (r *resolvedSettings) log(log *zap.Logger) {
+	for _, n := range r.notices {
+		log.Warn("setting "+n.String(), zap.String("setting", n.Field))
+	}
+}
+
+// address is where to serve HTTP: at own, on the port of http_port when own leaves
+// it open. A port in own wins over a variable or document with another one, and
+// contradicts a flag.
+func (r *resolvedSettings) address(own string) (string, error) {
+	if r.HTTPPort == nil {
+		return own, nil
+	}
+	host, port, err := net.SplitHostPort(own)
+	if err != nil {
+		return "", fmt.Errorf("--http %q: %w", own, err)
+	}
+	want := strconv.FormatUint(uint64(*r.HTTPPort), 10)
+	if _, flag := r.flags["http-port"]; flag && port != "0" && port != want {
+		return "", fmt.Errorf("--http-port %s: contradicts --http %q", want, own)
+	}
+	if port != "0" {
+		return own, nil
+	}
+	return net.JoinHostPort(host, want), nil
+}

@@ -1,0 +1,151 @@
+package config
+
+// Config is the router's configuration. Settings has the range, names and effect
+// of each field, and the names in JSON are Dynamo's. A nil pointer means that the
+// setting is off.
+type Config struct {
+	// How workers are weighed.
+	OverlapScoreCredit        float64 `json:"overlap_score_credit"`
+	OverlapScoreCreditDecay   float64 `json:"overlap_score_credit_decay"`
+	PrefillLoadScale          float64 `json:"prefill_load_scale"`
+	DecodeActiveRequestWeight float64 `json:"decode_active_request_weight"`
+	HostCacheHitWeight        float64 `json:"host_cache_hit_weight"`
+	DiskCacheHitWeight        float64 `json:"disk_cache_hit_weight"`
+	// ExternalCacheHitWeight is DiskCacheHitWeight when nil.
+	ExternalCacheHitWeight *float64 `json:"external_cache_hit_weight"`
+	SharedCacheMultiplier  float64  `json:"shared_cache_multiplier"`
+	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it;
+	// at 0 it turns OverlapScoreCredit off too.
+	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
+	CostFormula        string   `json:"cost_formula"`
+	Score              string   `json:"score"`
+	WorkerType         string   `json:"worker_type"`
+	LoadAware          bool     `json:"load_aware"`
+
+	// How one of them is taken.
+	RouterMode        string  `json:"router_mode"`
+	RouterTemperature float64 `json:"router_temperature"`
+	FirstOfEqual      bool    `json:"first_of_equal"`
+	Seed              uint64  `json:"seed"`
+
+	// What is known of the workers' caches.
+	UseKVEvents            bool     `json:"use_kv_events"`
+	DurableKVEvents        bool     `json:"durable_kv_events"`
+	RouterSnapshotEvents   *uint32  `json:"router_snapshot_threshold"`
+	RouterResetStates      bool     `json:"router_reset_states"`
+	IndexReading           string   `json:"index_reading"`
+	IndexMemoryBytes       uint64   `json:"index_memory_bytes"`
+	KVCacheBlockSize       *uint32  `json:"kv_cache_block_size"`
+	RouterTTLSecs          float64  `json:"router_ttl_secs"`
+	RouterMaxTreeSize      uint64   `json:"router_max_tree_size"`
+	RouterPruneTargetRatio float64  `json:"router_prune_target_ratio"`
+	RouterPredictedTTLSecs *float64 `json:"router_predicted_ttl_secs"`
+	RouterEventThreads     uint32   `json:"router_event_threads"`
+	PositionalSearchMode   string   `json:"router_positional_search_mode"`
+	SharedCacheType        string   `json:"shared_cache_type"`
+	SharedCacheURL         *string  `json:"shared_cache_url"`
+	UseRemoteIndexer       bool     `json:"use_remote_indexer"`
+	ServeIndexer           bool     `json:"serve_indexer"`
+
+	// What is known of their load.
+	RouterTrackActiveBlocks     bool    `json:"router_track_active_blocks"`
+	RouterTrackOutputBlocks     bool    `json:"router_track_output_blocks"`
+	RouterAssumeKVReuse         bool    `json:"router_assume_kv_reuse"`
+	RouterTrackPrefillTokens    bool    `json:"router_track_prefill_tokens"`
+	RouterPrefillLoadModel      string  `json:"router_prefill_load_model"`
+	ActiveRequestExpirySecs     float64 `json:"router_active_request_expiry_secs"`
+	RouterReplicaSync           bool    `json:"router_replica_sync"`
+	RouterTrackingHash          string  `json:"router_tracking_hash"`
+	RouterTrackingKeyFile       *string `json:"router_tracking_key_file"`
+	RouterTrackingKeyID         *string `json:"router_tracking_key_id"`
+	SkipInitialWorkerWait       bool    `json:"skip_initial_worker_wait"`
+	MinInitialWorkers           uint32  `json:"router_min_initial_workers"`
+	SessionAffinityTTLSecs      *uint32 `json:"router_session_affinity_ttl_secs"`
+	RouterPrefillPolicy         *string `json:"router_prefill_policy"`
+	RouterDecodePolicy          *string `json:"router_decode_policy"`
+	RouterWorkerSelectionPolicy *string `json:"router_worker_selection_policy"`
+
+	// When requests wait, and when workers are too busy to be asked.
+	RouterQueueThreshold             *float64 `json:"router_queue_threshold"`
+	RouterQueuePolicy                string   `json:"router_queue_policy"`
+	RouterPolicyConfig               *string  `json:"router_policy_config"`
+	OverlapRefreshAfterSecs          float64  `json:"router_overlap_refresh_after_secs"`
+	ActiveDecodeBlocksThreshold      *float64 `json:"active_decode_blocks_threshold"`
+	ActivePrefillTokensThreshold     *uint64  `json:"active_prefill_tokens_threshold"`
+	ActivePrefillTokensThresholdFrac *float64 `json:"active_prefill_tokens_threshold_frac"`
+
+	// Prefill on the decode worker.
+	ConditionalDisaggEnabled              bool     `json:"conditional_disagg_enabled"`
+	ConditionalDisaggConfig               *string  `json:"conditional_disagg_config"`
+	ConditionalDisaggPolicy               string   `json:"conditional_disagg_policy"`
+	ConditionalDisaggEffISLThreshold      uint64   `json:"conditional_disagg_eff_isl_threshold"`
+	ConditionalDisaggEffISLRatioThreshold float64  `json:"conditional_disagg_eff_isl_ratio_threshold"`
+	ConditionalDisaggPrefillBusyThreshold *float64 `json:"conditional_disagg_prefill_busy_threshold"`
+	ConditionalDisaggDecodeBusyThreshold  *float64 `json:"conditional_disagg_decode_busy_threshold"`
+
+	// HTTPPort replaces the port that the command serves HTTP on; nil leaves it.
+	HTTPPort *uint32 `json:"http_port"`
+	// HTTPOverloadStatus answers requests that are refused for load.
+	HTTPOverloadStatus uint32 `json:"http_overload_status"`
+}
+
+// Default is what holds where nothing is said.
+func Default() Config {
+	snapshot := uint32(1_000_000)
+	return Config{
+		OverlapScoreCredit: 1, PrefillLoadScale: 1,
+		HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
+		CostFormula: FormulaCredit, Score: ScoreWeights, WorkerType: WorkerDecode,
+		RouterMode:  ModeKV,
+		UseKVEvents: true, RouterSnapshotEvents: &snapshot,
+		IndexReading: ReadingContinuation, IndexMemoryBytes: 8 << 30,
+		RouterTTLSecs: 120, RouterMaxTreeSize: 1 << 20, RouterPruneTargetRatio: 0.8,
+		RouterEventThreads: 4, PositionalSearchMode: "strided", SharedCacheType: SharedNone,
+		RouterTrackActiveBlocks: true, RouterAssumeKVReuse: true, RouterTrackPrefillTokens: true,
+		RouterPrefillLoadModel: LoadModelNone, ActiveRequestExpirySecs: 300,
+		RouterTrackingHash: trackingPublic,
+		RouterQueuePolicy:  "fcfs", OverlapRefreshAfterSecs: 10,
+		ConditionalDisaggPolicy:          disaggBounding,
+		ConditionalDisaggEffISLThreshold: 2048, ConditionalDisaggEffISLRatioThreshold: 0.7,
+		HTTPOverloadStatus: 529,
+	}
+}
+
+// CommandDefault is what holds on the command line where nothing is said: it
+// differs from Default where Dynamo's command differs from its library.
+func CommandDefault() Config {
+	c := Default()
+	c.SharedCacheMultiplier = 0.5
+	return c
+}
+
+// Values of settings that are words.
+const (
+	FormulaCredit        = "credit"
+	FormulaOverlapWeight = "overlap_weight"
+
+	ScoreWeights = "weights"
+	ScoreCost    = "cost"
+
+	WorkerDecode  = "decode"
+	WorkerPrefill = "prefill"
+
+	ModeKV         = "kv"
+	ModeRoundRobin = "round-robin"
+
+	ReadingContinuation = "continuation"
+	ReadingUnion        = "union"
+
+	SharedNone = "none"
+	SharedHTTP = "http"
+
+	LoadModelNone = "none"
+	LoadModelAIC  = "aic"
+
+	trackingPublic = "public-xxh3-v1"
+	trackingKeyed  = "keyed-xxh3-v1"
+
+	disaggBounding = "isl_bounding"
+	disaggLoad     = "prefill_load"
+	disaggEither   = "isl_or_load"
+)

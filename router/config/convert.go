@@ -1,0 +1,88 @@
+package config
+
+import (
+	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// Schedule says how workers are weighed and chosen.
+func (c *Config) Schedule() schedule.Config {
+	s := schedule.DefaultConfig()
+	if c.CostFormula == FormulaOverlapWeight {
+		s.Formula = schedule.FormulaOverlapWeight
+	}
+	s.OverlapCredit, s.CreditDecay = c.overlapCredit(), c.OverlapScoreCreditDecay
+	s.PrefillLoadScale, s.OverlapWeight = c.prefillScale(), c.prefillScale()
+	s.ActiveRequestWeight = c.DecodeActiveRequestWeight
+	s.HostWeight, s.DiskWeight, s.ExternalWeight = c.HostCacheHitWeight, c.DiskCacheHitWeight, c.ExternalCacheHitWeight
+	s.SharedMultiplier = c.SharedCacheMultiplier
+	s.DecodeWorkers = c.WorkerType == WorkerDecode
+	s.Temperature, s.Seed = c.RouterTemperature, c.Seed
+	if c.FirstOfEqual {
+		s.Tie = schedule.TieFirst
+	}
+	s.Cost = c.Score == ScoreCost
+	return s
+}
+
+// Schedule is the same for one request; nil stays nil.
+func (o *Override) Schedule() *schedule.Override {
+	if o == nil {
+		return nil
+	}
+	credit, scale := o.weights()
+	return &schedule.Override{
+		OverlapCredit: credit, PrefillLoadScale: scale, OverlapWeight: scale,
+		Temperature: o.RouterTemperature, SharedMultiplier: o.SharedCacheMultiplier,
+	}
+}
+
+// Load bounds the account of requests by the expiry; the rest is the account's
+// default.
+func (c *Config) Load() load.Options { return load.Options{Expiry: c.RequestExpiry()} }
+
+// Queue says when requests wait.
+func (c *Config) Queue() schedule.QueueOptions {
+	return schedule.QueueOptions{Threshold: c.RouterQueueThreshold}
+}
+
+// Busy says from when on a worker gets no requests.
+func (c *Config) Busy() schedule.BusyThresholds {
+	b := schedule.BusyThresholds{DecodeBlocks: c.ActiveDecodeBlocksThreshold, PrefillFraction: c.ActivePrefillTokensThresholdFrac}
+	if c.ActivePrefillTokensThreshold != nil {
+		tokens := int64(*c.ActivePrefillTokensThreshold)
+		b.PrefillTokens = &tokens
+	}
+	return b
+}
+
+// Index bounds the index by its memory.
+func (c *Config) Index() index.Options { return index.Options{MaxBytes: int64(c.IndexMemoryBytes)} }
+
+// Reading says how blocks in several tiers count.
+func (c *Config) Reading() index.Reading {
+	if c.IndexReading == ReadingUnion {
+		return index.Union
+	}
+	return index.Continuation
+}
+
+// Approx are the options of the index of guesses that stands in for events.
+func (c *Config) Approx() index.ApproxOptions {
+	return index.ApproxOptions{
+		TTL: c.TTL(), MaxBlocks: int(c.RouterMaxTreeSize), PruneRatio: c.RouterPruneTargetRatio, Index: c.Index(),
+	}
+}
+
+// Predicted are the options of the index that guesses beside the events; ok is
+// false when there is none.
+func (c *Config) Predicted() (o index.ApproxOptions, ok bool) {
+	ttl, ok := c.PredictedTTL()
+	if !ok {
+		return index.ApproxOptions{}, false
+	}
+	o = c.Approx()
+	o.TTL = ttl
+	return o, true
+}

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// applyWeight writes what OverlapScoreWeight means into the fields of today.
+func (c *Config) applyWeight() {
+	c.PrefillLoadScale, c.OverlapScoreCredit = c.prefillScale(), c.overlapCredit()
+}
+
+// prefillScale is PrefillLoadScale by whichever name it was given.
+func (c *Config) prefillScale() float64 {
+	if c.OverlapScoreWeight != nil {
+		return *c.OverlapScoreWeight
+	}
+	return c.PrefillLoadScale
+}
+
+// overlapCredit is OverlapScoreCredit unless an overlap weight of 0 turns it off.
+func (c *Config) overlapCredit() float64 {
+	if c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0 {
+		return 0
+	}
+	return c.OverlapScoreCredit
+}
+
+// ShouldSubscribeToKVEvents reports whether the workers' events are needed: they
+// are wanted, what is cached counts, and no other router's index is asked.
+func (c *Config) ShouldSubscribeToKVEvents() bool {
+	return c.UseKVEvents && c.overlapCredit() > 0 && !c.UseRemoteIndexer
+}
+
+// SequenceHashesForTracking are the blocks that count as active on a worker while
+// it works on a prompt. tracked is false when none are to be counted at all; a
+// prompt shorter than a block has none. Requests share them where KV reuse is
+// assumed, by the override or else the config; otherwise they are random.
+//
+// lora and salt are the adapter's name and the cache namespace, empty for none.
+// locals are the LocalHashes of the prompt where the caller has them; it must
+// pass them for prompts with multimodal objects and for engines that cache token
+// pairs. Otherwise they are nil and computed from tokens.
+func (c *Config) SequenceHashesForTracking(tokens []uint32, blockSize int, o *Override, lora, salt string, locals []kv.LocalHash) (hashes []kv.SequenceHash, tracked bool) {
+	if !c.RouterTrackActiveBlocks {
+		return nil, false
+	}
+	reuse := c.RouterAssumeKVReuse
+	if o != nil && o.AssumeKVReuse != nil {
+		reuse = *o.AssumeKVReuse
+	}
+	if !reuse {
+		n := len(locals)
+		if locals == nil && blockSize > 0 {
+			n = len(tokens) / blockSize
+		}
+		hashes = make([]kv.SequenceHash, n)
+		for i := range hashes {
+			hashes[i] = kv.SequenceHash(rand.Uint64())
+		}
+		return hashes, true
+	}
+	if locals == nil {
+		var hasher kv.Hasher
+		locals = hasher.AppendLocals(nil, tokens, blockSize, kv.LocalSeed(lora, salt))
+	}
+	return kv.AppendSequence(make([]kv.SequenceHash, 0, len(locals)), locals), true
+}
+
+// TrackPrefillTokens reports whether a request's prompt counts as prefill load, by
+// its override or else the config. o may be nil.
+func (c *Config) TrackPrefillTokens(o *Override) bool {
+	if o != nil && o.TrackPrefillTokens != nil {
+		return *o.TrackPrefillTokens
+	}
+	return c.RouterTrackPrefillTokens
+}
+
+// TTL is how long a guessed block is believed in, without events.
+func (c *Config) TTL() time.Duration { return duration(c.RouterTTLSecs) }
+
+// PredictedTTL is how long a request's blocks count as cached where it went before
+// the events say so; ok is false when they do not.
+func (c *Config) PredictedTTL() (ttl time.Duration, ok bool) {
+	if c.RouterPredictedTTLSecs == nil {
+		return 0, false
+	}
+	return duration(*c.RouterPredictedTTLSecs), true
+}
+
+// RequestExpiry is the silence after which a request is taken off the books.
+func (c *Config) RequestExpiry() time.Duration { return max(1, duration(c.ActiveRequestExpirySecs)) }
+
+// OverlapRefreshAfter is how long a request waits before what is cached is looked
+// up again; 0 does not.
+func (c *Config) OverlapRefreshAfter() time.Duration { return duration(c.OverlapRefreshAfterSecs) }
+
+// SnapshotEvents is the number of events between two snapshots; ok is false when
+// none are stored.
+func (c *Config) SnapshotEvents() (events uint32, ok bool) {
+	if c.RouterSnapshotEvents == nil {
+		return 0, false
+	}
+	return *c.RouterSnapshotEvents, true
+}
+
+// InitialWorkers is how many workers to wait for at the start, 0 for none.
+func (c *Config) InitialWorkers() int {
+	if c.SkipInitialWorkerWait {
+		return 0
+	}
+	return int(c.MinInitialWorkers)
+}
+
+func duration(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// minInitialWorkers is the variable of MinInitialWorkersFromEnv.
+const minInitialWorkers = "DYN_ROUTER_MIN_INITIAL_WORKERS"
+
+// MinInitialWorkersFromEnv is DYN_ROUTER_MIN_INITIAL_WORKERS as getenv has it: how
+// many workers to wait for at the start, 0 when it is not set. The error names
+// the variable, its value and what is allowed.
+func MinInitialWorkersFromEnv(getenv func(string) string) (int, error) {
+	value := getenv(minInitialWorkers)
+	if value == "" {
+		return 0, nil
+	}
+	var c Config
+	s := find(Settings(), "router_min_initial_workers")
+	if p := s.at(&c); !s.span.set(p, value) {
+		return 0, fmt.Errorf("initial workers: %w", s.span.wrong(minInitialWorkers, p, value))
+	}
+	return int(c.MinInitialWorkers), nil
+}

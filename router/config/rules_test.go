@@ -1,0 +1,137 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// read reads a document that has to be good.
+func read(t *testing.T, document string) Config {
+	t.Helper()
+	c, err := ParseJSON([]byte(document))
+	if err != nil {
+		t.Fatalf("%s: %v", document, err)
+	}
+	return c
+}
+
+// TestSettingsThatDoNotGoTogether: each rule names the setting to change and what
+// it needs; what it needs makes it valid or, of what is not there yet, known.
+func TestSettingsThatDoNotGoTogether(t *testing.T) {
+	for _, tc := range []struct{ bad, field, needs, good string }{
+		{`"durable_kv_events":true,"use_kv_events":false`, "durable_kv_events", "use_kv_events", `"durable_kv_events":true`},
+		{`"router_reset_states":true`, "router_reset_states", "durable_kv_events", `"router_reset_states":true,"durable_kv_events":true`},
+		{`"router_track_output_blocks":true,"router_track_active_blocks":false`, "router_track_output_blocks", "router_track_active_blocks", `"router_track_output_blocks":true`},
+		{`"router_prefill_load_model":"aic","router_track_prefill_tokens":false`, "router_prefill_load_model", "router_track_prefill_tokens", `"router_prefill_load_model":"aic"`},
+		{`"router_predicted_ttl_secs":2,"use_kv_events":false`, "router_predicted_ttl_secs", "use_kv_events", `"router_predicted_ttl_secs":2`},
+		{`"shared_cache_type":"http"`, "shared_cache_type", "shared_cache_url", `"shared_cache_type":"http","shared_cache_url":"http://h:1"`},
+		{`"shared_cache_url":"http://h:1"`, "shared_cache_url", "shared_cache_type http", `"shared_cache_type":"http","shared_cache_url":"http://h:1"`},
+		{`"serve_indexer":true,"use_remote_indexer":true`, "serve_indexer", "use_remote_indexer off", ""},
+		{`"serve_indexer":true,"overlap_score_credit":0`, "serve_indexer", "overlap_score_credit", ""},
+		{`"serve_indexer":true,"overlap_score_weight":0`, "serve_indexer", "overlap_score_credit", ""},
+		{`"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_id":"k"`, "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id", ""},
+		{`"conditional_disagg_enabled":true,"conditional_disagg_policy":"prefill_load"`, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold", ""},
+		{`"conditional_disagg_config":"{}"`, "conditional_disagg_config", "conditional_disagg_enabled", ""},
+	} {
+		c := read(t, "{"+tc.bad+"}")
+		if _, err := c.Validate(); err == nil || IsNotYet(err) || !strings.HasPrefix(err.Error(), tc.field+" (--") || !strings.Contains(err.Error(), ": needs ") || !strings.Contains(err.Error(), tc.needs) {
+			t.Errorf("%s: error %v, want one of %s that needs %s", tc.bad, err, tc.field, tc.needs)
+		}
+		if tc.good == "" {
+			continue
+		}
+		c = read(t, "{"+tc.good+"}")
+		if _, err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", tc.good, err)
+		}
+	}
+}
+
+// TestWhatIsNotThereYetIsAnError: every value of Dynamo's that nothing here stands
+// behind is refused by name, and what works in its place is said.
+func TestWhatIsNotThereYetIsAnError(t *testing.T) {
+	for want, document := range map[string]string{
+		`router_mode "random" want kv or round-robin`:                          `{"router_mode":"random"}`,
+		`router_mode "device-aware-weighted" want kv or round-robin`:           `{"router_mode":"device-aware-weighted"}`,
+		`shared_cache_type "hicache" want none or http`:                        `{"shared_cache_type":"hicache"}`,
+		`use_remote_indexer "true" want false`:                                 `{"use_remote_indexer":true}`,
+		`serve_indexer "true" want false`:                                      `{"serve_indexer":true}`,
+		`router_replica_sync "true" want false`:                                `{"router_replica_sync":true}`,
+		`router_queue_policy "wspt" want fcfs`:                                 `{"router_queue_policy":"wspt"}`,
+		`router_queue_policy "lcfs" want fcfs`:                                 `{"router_queue_policy":"lcfs"}`,
+		`router_policy_config "a.yaml" want none`:                              `{"router_policy_config":"a.yaml"}`,
+		`router_prefill_policy "mine" want none or default`:                    `{"router_prefill_policy":"mine"}`,
+		`router_decode_policy "mine" want none or default`:                     `{"router_decode_policy":"mine"}`,
+		`router_worker_selection_policy "mine" want none or default`:           `{"router_worker_selection_policy":"mine"}`,
+		`router_session_affinity_ttl_secs "60" want none`:                      `{"router_session_affinity_ttl_secs":60}`,
+		`conditional_disagg_enabled "true" want false`:                         `{"conditional_disagg_enabled":true}`,
+		`router_tracking_key_file "f" want none`:                               `{"router_tracking_key_file":"f"}`,
+		`router_tracking_key_id "k" want none`:                                 `{"router_tracking_key_id":"k"}`,
+		`router_tracking_hash "keyed-xxh3-v1" want public-xxh3-v1`:             `{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"f","router_tracking_key_id":"k"}`,
+		`conditional_disagg_enabled "true" want false ` /* with its config */ : `{"conditional_disagg_enabled":true,"conditional_disagg_config":"{}"}`,
+	} {
+		c := read(t, document)
+		_, err := c.Validate()
+		var later *NotYetError
+		if !errors.As(err, &later) || !IsNotYet(fmt.Errorf("router: %w", err)) {
+			t.Errorf("%s: error %v", document, err)
+			continue
+		}
+		field, _, _ := strings.Cut(later.Field, " ")
+		if got := fmt.Sprintf("%s %q want %s", field, later.Value, later.Want); got != strings.TrimSpace(want) {
+			t.Errorf("%s: %s, want %s", document, got, want)
+		}
+	}
+	for _, document := range []string{`{"router_prefill_policy":"default","router_decode_policy":"default"}`, `{"use_remote_indexer":false}`, `{"router_policy_config":null}`} {
+		c := read(t, document)
+		if _, err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", document, err)
+		}
+	}
+}
+
+// TestEveryLaterValueIsRefused: nothing in the table's third column gets through.
+func TestEveryLaterValueIsRefused(t *testing.T) {
+	for _, s := range Settings() {
+		for _, value := range s.span.later {
+			if value == anyValue {
+				value = "1"
+			}
+			c := Default()
+			p := s.at(&c)
+			if !s.span.setValue(p, value) || s.span.notYet(s.Name, p) == nil {
+				t.Errorf("%s %s gets through", s.Name, value)
+			}
+		}
+	}
+}
+
+// TestNotices: what is deprecated, or idle in its company, is said; defaults and
+// settings at work are not.
+func TestNotices(t *testing.T) {
+	for document, want := range map[string][]string{
+		`{}`: nil,
+		`{"router_ttl_secs":120,"router_event_threads":4,"router_snapshot_threshold":1000000}`:      nil,
+		`{"use_kv_events":false,"router_ttl_secs":5,"router_max_tree_size":9}`:                      nil,
+		`{"durable_kv_events":true,"router_snapshot_threshold":null}`:                               {"durable_kv_events is deprecated: Dynamo has removed it; here it goes on working"},
+		`{"overlap_score_weight":2.5}`:                                                              {"overlap_score_weight is deprecated: it sets prefill_load_scale to 2.5"},
+		`{"overlap_score_weight":0}`:                                                                {"overlap_score_weight is deprecated: it sets prefill_load_scale to 0, and overlap_score_credit to 0"},
+		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:            {"router_ttl_secs 5 has no effect: use_kv_events is on", "router_max_tree_size 9 has no effect: use_kv_events is on", "router_prune_target_ratio 0.5 has no effect: use_kv_events is on"},
+		`{"router_snapshot_threshold":7}`:                                                           {"router_snapshot_threshold 7 has no effect: durable_kv_events is off"},
+		`{"router_event_threads":1,"router_positional_search_mode":"binary"}`:                       {"router_event_threads 1 has no effect: one writer keeps up, and readers do not wait for it", "router_positional_search_mode binary has no effect: there is one index, and its answers are exact"},
+		`{"conditional_disagg_policy":"isl_or_load","conditional_disagg_prefill_busy_threshold":1}`: {"conditional_disagg_policy isl_or_load has no effect: conditional_disagg_enabled is not there yet", "conditional_disagg_prefill_busy_threshold 1 has no effect: conditional_disagg_enabled is not there yet"},
+	} {
+		c := read(t, document)
+		notices, err := c.Validate()
+		var got []string
+		for _, n := range notices {
+			got = append(got, n.String())
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v; want %q", document, got, err, want)
+		}
+	}
+}

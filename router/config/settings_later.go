@@ -1,0 +1,86 @@
+package config
+
+import "math"
+
+func laterSettings() []Setting {
+	// Dynamo's own selection has a name too.
+	name, policy := span{later: []string{anyValue}}, span{words: []string{"default"}, later: []string{anyValue}}
+	return []Setting{
+		{Name: "router_tracking_hash", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-tracking-hash"},
+			Env:     []string{"DYN_ROUTER_TRACKING_HASH"},
+			Meaning: "How running requests' blocks are named. keyed-xxh3-v1 needs a key file and a key id.",
+			span:    span{words: []string{trackingPublic}, later: []string{trackingKeyed}}, at: func(c *Config) any { return &c.RouterTrackingHash }},
+		{Name: "router_tracking_key_file", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-tracking-key-file"},
+			Env:     []string{"DYN_ROUTER_TRACKING_KEY_FILE"},
+			Meaning: "File with the 32 bytes of that key.",
+			span:    name, at: func(c *Config) any { return &c.RouterTrackingKeyFile }},
+		{Name: "router_tracking_key_id", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-tracking-key-id"},
+			Env:     []string{"DYN_ROUTER_TRACKING_KEY_ID"},
+			Meaning: "Name of that key.",
+			span:    name, at: func(c *Config) any { return &c.RouterTrackingKeyID }},
+		{Name: "router_session_affinity_ttl_secs", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-session-affinity-ttl-secs"},
+			Env:     []string{"DYN_ROUTER_SESSION_AFFINITY_TTL_SECS"},
+			Meaning: "Seconds of silence for which a session stays with its worker.",
+			span:    span{min: 1, max: 31_536_000, later: []string{anyValue}}, at: func(c *Config) any { return &c.SessionAffinityTTLSecs }},
+		{Name: "router_prefill_policy", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-prefill-policy"},
+			Env:     []string{"DYN_ROUTER_PREFILL_POLICY"},
+			Meaning: "Named worker selection for prefill workers.",
+			span:    policy, at: func(c *Config) any { return &c.RouterPrefillPolicy }},
+		{Name: "router_decode_policy", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-decode-policy"},
+			Env:     []string{"DYN_ROUTER_DECODE_POLICY"},
+			Meaning: "Named worker selection for decode workers.",
+			span:    policy, at: func(c *Config) any { return &c.RouterDecodePolicy }},
+		{Name: "router_worker_selection_policy", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-worker-selection-policy"},
+			Env:     []string{"DYN_ROUTER_WORKER_SELECTION_POLICY"},
+			Meaning: "Named worker selection for both.",
+			span:    policy, at: func(c *Config) any { return &c.RouterWorkerSelectionPolicy }},
+	}
+}
+
+func disaggSettings() []Setting {
+	off := always("conditional_disagg_enabled is not there yet")
+	return []Setting{
+		{Name: "conditional_disagg_enabled", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg"},
+			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG"},
+			Meaning: "Let a decode worker do the prefill of a request where that is better.",
+			span:    span{later: []string{"true"}}, at: func(c *Config) any { return &c.ConditionalDisaggEnabled }},
+		{Name: "conditional_disagg_config", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-config"},
+			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG"},
+			Meaning: "JSON object with the settings below, without their common beginning.",
+			span:    span{later: []string{anyValue}}, at: func(c *Config) any { return &c.ConditionalDisaggConfig }},
+		{Name: "conditional_disagg_policy", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-policy"},
+			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_POLICY"},
+			Meaning: "When that is better. prefill_load and isl_or_load need a prefill busy threshold, for which router_queue_threshold stands in.",
+			span:    span{words: []string{disaggBounding, disaggLoad, disaggEither}}, at: func(c *Config) any { return &c.ConditionalDisaggPolicy }, idle: off},
+		{Name: "conditional_disagg_eff_isl_threshold", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-eff-isl-threshold"},
+			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD"},
+			Meaning: "Uncached tokens below which it is.",
+			span:    span{max: math.MaxInt64}, at: func(c *Config) any { return &c.ConditionalDisaggEffISLThreshold }, idle: off},
+		{Name: "conditional_disagg_eff_isl_ratio_threshold", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-eff-isl-ratio-threshold"},
+			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD"},
+			Meaning: "Uncached share of the prompt below which it is.",
+			span:    share(), at: func(c *Config) any { return &c.ConditionalDisaggEffISLRatioThreshold }, idle: off},
+		{Name: "conditional_disagg_prefill_busy_threshold", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-prefill-busy-threshold"},
+			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD"},
+			Meaning: "Share of max_num_batched_tokens above which a prefill worker is busy.",
+			span:    weight(), at: func(c *Config) any { return &c.ConditionalDisaggPrefillBusyThreshold }, idle: off},
+		{Name: "conditional_disagg_decode_busy_threshold", Group: GroupLater, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-decode-busy-threshold"},
+			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
+			Meaning: "The same for a decode worker.",
+			span:    weight(), at: func(c *Config) any { return &c.ConditionalDisaggDecodeBusyThreshold }, idle: off},
+	}
+}

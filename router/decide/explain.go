@@ -1,0 +1,62 @@
+package decide
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// explanation is what the log is told of a decision, at debug level: the blocks of the
+// prompt, and how each worker was weighed.
+type explanation struct {
+	candidates []schedule.Candidate
+	on         bool
+}
+
+// input logs what is asked for.
+func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []kv.LocalHash) {
+	if e.on = log.Core().Enabled(zap.DebugLevel); !e.on {
+		return
+	}
+	hashes := make([]uint64, len(locals))
+	for i, l := range locals {
+		hashes[i] = uint64(l)
+	}
+	log.Debug("[ROUTING_INPUT] request local hashes", zap.String("request", q.ID), zap.Int("isl_tokens", len(q.Tokens)),
+		zap.Int("block_size", blockSize), zap.Int("num_blocks", len(locals)), zap.Uint64s("local_hashes", hashes))
+}
+
+// attach has the scheduler explain a request, when that is going to be logged.
+func (e *explanation) attach(request *schedule.Request) {
+	e.candidates = e.candidates[:0]
+	if e.on {
+		request.Explain = func(c *schedule.Candidate) { e.candidates = append(e.candidates, *c) }
+	}
+}
+
+// choice logs one line per worker.
+func (e *explanation) choice(log *zap.Logger, id string, chosen kv.Worker) {
+	if !e.on {
+		return
+	}
+	for i := range e.candidates {
+		c := &e.candidates[i]
+		log.Debug(formula(c), zap.String("request", id), zap.Bool("chosen", c.Worker == chosen))
+	}
+}
+
+// formula says how a cost came about. A rank other than 0 is part of the name.
+func formula(c *schedule.Candidate) string {
+	name := fmt.Sprintf("worker_%d", uint64(c.Worker.ID))
+	if c.Worker.Rank != 0 {
+		name += fmt.Sprintf("/%d", uint32(c.Worker.Rank))
+	}
+	if c.Mode == schedule.ModeCost {
+		return fmt.Sprintf("Formula for %s: %.1f ms to the first token (cached_blocks: %d)", name, c.Cost, c.Hits.Total())
+	}
+	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
+		name, c.Cost, c.Weight, c.Prefill, c.Decode, c.Hits.Total())
+}

@@ -1,0 +1,117 @@
+package decide
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// openGuess makes the index of remembered decisions, where there is to be one.
+func (r *Router) openGuess() (err error) {
+	options, wanted := r.config.Predicted()
+	if !r.config.UseKVEvents {
+		options, wanted = r.config.Approx(), true
+	}
+	// Without credit nothing looks at device hits.
+	if !wanted || r.weights.OverlapCredit == 0 {
+		return nil
+	}
+	if r.guess, err = index.NewApprox(options); err != nil {
+		return fmt.Errorf("decide: %w", err)
+	}
+	r.guessed.Store(&index.Members{})
+	return nil
+}
+
+// guessInto raises the device hits of w.matches to what decisions let expect.
+func (r *Router) guessInto(w *work) {
+	if r.guess == nil {
+		return
+	}
+	r.keepMembers(w.matches.Members)
+	// Closed, it has nothing to say.
+	if err := r.guess.Match(&w.guess, w.blocks.locals); err == nil {
+		index.MergeMax(&w.matches, &w.guess)
+	}
+}
+
+// keepMembers tells the guess which workers there are, when that has changed.
+func (r *Router) keepMembers(now *index.Members) {
+	if r.guessed.Load() == now {
+		return
+	}
+	r.guessing.Lock()
+	defer r.guessing.Unlock()
+	before := r.guessed.Load()
+	for _, m := range before.List {
+		if _, stays := now.Find(m.Worker); !stays {
+			r.guessError("forget", m.Worker, r.guess.RemoveWorker(m.Worker))
+		}
+	}
+	for _, m := range now.List {
+		if _, known := before.Find(m.Worker); !known {
+			r.guessError("know", m.Worker, r.guess.SetMember(m.Worker, 0, true))
+		}
+	}
+	r.guessed.Store(now)
+}
+
+// remember takes in that the prompt of w goes to a worker.
+func (r *Router) remember(w *work, worker kv.Worker) {
+	if r.guess != nil {
+		r.guessError("remember", worker, r.record(w, worker))
+	}
+}
+
+func (r *Router) record(w *work, worker kv.Worker) error {
+	w.sequence = kv.AppendSequence(w.sequence[:0], w.blocks.locals)
+	return r.guess.Record(worker, w.blocks.locals, w.sequence)
+}
+
+// guessError logs what the decision that is being made need not know.
+func (r *Router) guessError(what string, worker kv.Worker, err error) {
+	if err != nil {
+		r.log.Debug("a routing decision is not remembered", zap.String("step", what), zap.Stringer("worker", worker), zap.Error(err))
+	}
+}
+
+// RecordRoutingDecision remembers that the prompt of q was sent to a worker, for who
+// decides without UpdateStates. The error is ErrNotRecorded, ErrNoWorkers,
+// index.ErrOffline or index.ErrFull, or a *QueryError.
+func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
+	if r.guess == nil {
+		return ErrNotRecorded
+	}
+	blockSize, err := r.check(q)
+	if err != nil {
+		return err
+	}
+	w := r.work.Get().(*work)
+	defer r.work.Put(w)
+	w.blocks.hash(q, blockSize, r.eagle)
+	r.keepMembers(r.index.Members())
+	return r.record(w, worker)
+}
+
+// Tick lets time pass: remembered decisions expire, workers that are gone are
+// forgotten, and the scheduler looks at what expires or waits there. Call it a few
+// times a second.
+func (r *Router) Tick() {
+	r.scheduler.Tick()
+	if r.guess != nil {
+		r.keepMembers(r.index.Members())
+		r.guess.Tick()
+	}
+}
+
+// GuessStats are the counters of the remembered decisions; ok is false where none
+// are remembered.
+func (r *Router) GuessStats() (s index.ApproxStats, ok bool) {
+	if r.guess == nil {
+		return s, false
+	}
+	return r.guess.Stats(), true
+}

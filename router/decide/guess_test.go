@@ -1,0 +1,135 @@
+package decide
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// withoutEvents is approximate mode with a TTL of a minute.
+func withoutEvents(_ *Options, c *config.Config, _ *schedule.Options) {
+	c.UseKVEvents, c.RouterTTLSecs = false, 60
+}
+
+func (s *setup) overlap(q *Query, id uint64) uint32 {
+	s.t.Helper()
+	n, err := s.router.GetOverlapBlocks(q, worker(id))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// Without events a booked decision is what is known of the worker, for as long as the
+// TTL; looking around is no decision.
+func TestDecisionsAreRememberedWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, withoutEvents)
+		q := &Query{ID: "r", Tokens: tokens(1, 70)}
+		s.best(q)
+		if n := s.overlap(q, 1); n != 0 {
+			t.Errorf("a decision without update_states left %d blocks", n)
+		}
+		q.UpdateStates = true
+		s.best(q)
+		s.router.Free("r")
+		if n := s.overlap(q, 1); n != 4 {
+			t.Errorf("%d blocks on the chosen worker, want 4", n)
+		}
+		<-time.After(30 * time.Second)
+		q.ID = "again"
+		if m := s.best(q); m.Worker != worker(1) || m.Hits[kv.TierDevice] != 4 {
+			t.Errorf("the second request: %+v", m)
+		}
+		<-time.After(45 * time.Second)
+		s.router.Tick()
+		if n := s.overlap(q, 1); n != 4 {
+			t.Errorf("%d blocks 45 s after the last decision, want 4", n)
+		}
+		<-time.After(16 * time.Second)
+		s.router.Tick()
+		if n := s.overlap(q, 1); n != 0 {
+			t.Errorf("%d blocks after the TTL", n)
+		}
+		if g, ok := s.router.GuessStats(); !ok || g.Recorded != 2 || g.Expired != 4 {
+			t.Errorf("stats %+v, %t", g, ok)
+		}
+	})
+}
+
+// What was remembered of a worker goes with it.
+func TestRememberedDecisionsGoWithTheirWorker(t *testing.T) {
+	s := newSetup(t, withoutEvents)
+	q := &Query{Tokens: tokens(1, 64)}
+	if err := s.router.RecordRoutingDecision(q, worker(2)); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.overlap(q, 2); n != 4 {
+		t.Errorf("%d blocks, want 4", n)
+	}
+	s.forget(2)
+	s.router.Tick()
+	if g, _ := s.router.GuessStats(); g.Blocks != 0 || g.Removed != 4 {
+		t.Errorf("stats after the worker went: %+v", g)
+	}
+	s.member(2, 0)
+	if n := s.overlap(q, 2); n != 0 {
+		t.Errorf("%d blocks of a worker that came back empty", n)
+	}
+	if err := s.router.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.router.RecordRoutingDecision(q, worker(2)); !errors.Is(err, index.ErrOffline) {
+		t.Errorf("after Close: %v", err)
+	}
+	s.best(q)
+}
+
+// Beside events a decision holds until they can have come: what is known is the larger
+// of both, and a guess never has tiers below it.
+func TestPredictedDecisionsStandInForEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ttl := 2.0
+		s := newSetup(t, func(_ *Options, c *config.Config, _ *schedule.Options) { c.RouterPredictedTTLSecs = &ttl })
+		q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
+		s.store(kv.WorkerOwner(worker(1)), kv.TierDevice, q, 0, 1)
+		s.store(kv.WorkerOwner(worker(1)), kv.TierHost, q, 1, 2)
+		if m := s.best(q); m.Worker != worker(1) {
+			t.Fatalf("match %+v", m)
+		}
+		e, err := s.router.GetCacheHitEstimate(q, worker(1))
+		if err != nil || e.Hits[kv.TierDevice] != 4 || e.Hits[kv.TierHost] != 1 {
+			t.Errorf("right after the decision: %+v, %v", e, err)
+		}
+		<-time.After(2200 * time.Millisecond)
+		s.router.Tick()
+		if e, err = s.router.GetCacheHitEstimate(q, worker(1)); err != nil || e.Hits[kv.TierDevice] != 1 || e.Hits[kv.TierHost] != 1 {
+			t.Errorf("after the TTL: %+v, %v; want what events told", e, err)
+		}
+	})
+}
+
+func TestDecisionsAreNotRememberedWhereEventsTell(t *testing.T) {
+	for name, f := range map[string]change{
+		"events": func(*Options, *config.Config, *schedule.Options) {},
+		"no credit for the device": func(_ *Options, c *config.Config, _ *schedule.Options) {
+			c.UseKVEvents, c.OverlapScoreCredit = false, 0
+		},
+	} {
+		s := newSetup(t, f)
+		q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
+		s.best(q)
+		if err := s.router.RecordRoutingDecision(q, worker(1)); !errors.Is(err, ErrNotRecorded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, ok := s.router.GuessStats(); ok || s.overlap(q, 1) != 0 {
+			t.Errorf("%s: a decision is remembered", name)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package decide
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// AddRequest keeps account of a request that somebody else sent to a worker, where
+// cachedTokens of its prompt need no computing. A failure is a warning: the request
+// runs all the same, and its load is not seen. The error says what was wrong to who
+// wants to know; it is ErrNoContextID, ErrNoWorkers, one of package load, or a
+// *QueryError.
+func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error {
+	err := r.add(q, worker, cachedTokens)
+	if err != nil {
+		r.unbooked.Add(1)
+		r.log.Warn("a request is not booked", zap.String("request", q.ID), zap.Stringer("worker", worker), zap.Error(err))
+	}
+	return err
+}
+
+// Unbooked counts the requests that AddRequest could not book.
+func (r *Router) Unbooked() uint64 { return r.unbooked.Load() }
+
+func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
+	if q.ID == "" {
+		return ErrNoContextID
+	}
+	blockSize, err := r.check(q)
+	if err != nil {
+		return err
+	}
+	w := r.work.Get().(*work)
+	defer r.work.Put(w)
+	w.blocks.hash(q, blockSize, r.eagle)
+	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
+	return r.scheduler.Add(&request, worker, min(max(0, cachedTokens), len(q.Tokens)))
+}
+
+// PrefillDuration is how long the estimator expects a prefill of so many tokens
+// behind prefix cached ones to take; 0 when there is nothing to compute, no estimator,
+// or it fails, which is logged. Give it to the scheduler as its PrefillDuration.
+func (r *Router) PrefillDuration(effectiveISL, prefix int) time.Duration {
+	if r.estimator == nil || effectiveISL <= 0 {
+		return 0
+	}
+	d, err := r.estimator.PredictPrefillDuration(1, effectiveISL, prefix)
+	if err != nil || d < 0 {
+		r.log.Warn("the duration of a prefill is not predicted; its load stays until it is marked complete",
+			zap.Int("effective_isl", effectiveISL), zap.Int("prefix", prefix), zap.Duration("predicted", d), zap.Error(err))
+		return 0
+	}
+	return d
+}
+
+// MarkPrefillCompleted takes a request's prompt off its worker's prefill load. Said
+// again it keeps a long request from expiring. The error is load.ErrUnknownRequest.
+func (r *Router) MarkPrefillCompleted(id string) error {
+	err := r.scheduler.MarkPrefillCompleted(id)
+	if err == nil {
+		r.observer.PrefillCompleted(id)
+	}
+	return err
+}
+
+// AddOutputBlock says that a request has filled another block of output. decay, 0 to
+// 1, is what the blocks are worth that this request alone keeps, from now on; nil
+// changes nothing of that. Without router_track_output_blocks it is a sign of life and
+// no more. The error is load.ErrUnknownRequest, or says that decay is out of range.
+func (r *Router) AddOutputBlock(id string, decay *float64) error {
+	if decay != nil && !(*decay >= 0 && *decay <= 1) {
+		return &QueryError{fmt.Errorf("decay fraction: %v is not in 0..1", *decay)}
+	}
+	if !r.config.RouterTrackOutputBlocks {
+		return r.scheduler.Touch(id)
+	}
+	return r.scheduler.AddOutputBlock(id, decay)
+}
+
+// Free ends a request and reports whether it was active. To free one that is not is
+// no error.
+func (r *Router) Free(id string) bool {
+	active := r.scheduler.Free(id)
+	if active {
+		r.observer.Freed(id)
+	}
+	return active
+}
+
+// GetOverlapBlocks is how much of a prompt a worker has, in blocks, tiers weighted and
+// rounded. Errors are those of GetCacheHitEstimate.
+func (r *Router) GetOverlapBlocks(q *Query, worker kv.Worker) (uint32, error) {
+	e, err := r.GetCacheHitEstimate(q, worker)
+	return uint32(math.Round(e.Effective)), err
+}
+
+// Overlap is what one worker has of a prompt: blocks by tier, their weighted number,
+// and the same in tokens.
+type Overlap struct {
+	Worker       kv.Worker
+	Hits         index.Hits
+	Effective    float64
+	CachedTokens int
+}
+
+// GetCacheHitEstimate is what a worker has of a prompt; one that is not known has
+// nothing. The error is ErrNoWorkers or a *QueryError.
+func (r *Router) GetCacheHitEstimate(q *Query, worker kv.Worker) (Overlap, error) {
+	w, blockSize, err := r.matched(q)
+	if err != nil {
+		return Overlap{Worker: worker}, err
+	}
+	defer r.work.Put(w)
+	return r.overlap(worker, hitsOf(&w.matches, worker), blockSize), nil
+}
+
+// Overlaps is what each worker has of a prompt, those without a block included,
+// ordered by worker. Errors are those of GetCacheHitEstimate.
+func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
+	w, blockSize, err := r.matched(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.work.Put(w)
+	out := make([]Overlap, 0, len(w.matches.Members.List))
+	next := w.matches.Hits
+	for i, m := range w.matches.Members.List {
+		var hits index.Hits
+		if len(next) > 0 && next[0].Member == int32(i) {
+			hits, next = next[0].Hits, next[1:]
+		}
+		out = append(out, r.overlap(m.Worker, hits, blockSize))
+	}
+	return out, nil
+}
+
+func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overlap {
+	effective := r.weights.Effective(hits)
+	return Overlap{Worker: worker, Hits: hits, Effective: effective, CachedTokens: schedule.CachedTokens(effective, blockSize)}
+}
+
+// matched finds what workers have of a prompt. The caller puts the work back.
+func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
+	if blockSize, err = r.check(q); err != nil {
+		return nil, 0, err
+	}
+	w = r.work.Get().(*work)
+	w.blocks.hash(q, blockSize, r.eagle)
+	r.match(w)
+	return w, blockSize, nil
+}
+
+// GetPotentialLoads is what each worker would have to do if it were given the request.
+// The error is ErrNoWorkers or a *QueryError.
+func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
+	w, blockSize, err := r.matched(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.work.Put(w)
+	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
+	return r.scheduler.PotentialLoads(nil, &request)
+}
+
+// ranks is the place of a worker's first rank in the list of members, -1 when it has
+// none, and the number of its ranks.
+func (r *Router) ranks(id kv.WorkerID) (first, n int) {
+	list := r.index.Members().List
+	first, _ = slices.BinarySearchFunc(list, id, func(m index.Member, id kv.WorkerID) int {
+		if m.Worker.ID < id {
+			return -1
+		}
+		return 1
+	})
+	for n = 0; first+n < len(list) && list[first+n].Worker.ID == id; n++ {
+	}
+	if n == 0 {
+		return -1, 0
+	}
+	return first, n
+}

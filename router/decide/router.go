@@ -1,0 +1,143 @@
+package decide
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/config"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/sharedcache"
+)
+
+// Router decides which worker a request should go to. Make one with New.
+type Router struct {
+	config     config.Config
+	weights    schedule.Config
+	reading    index.Reading
+	index      Index
+	scheduler  *schedule.Scheduler
+	blockSize  func() int
+	workerType string
+	modelName  string
+	eagle      bool
+	shared     sharedcache.Cache
+	estimator  PrefillLoadEstimator
+	observer   Observer
+	log        *zap.Logger
+
+	// guess remembers decisions; nil where events tell enough. guessed are the
+	// members that it was last told of, under guessing.
+	guess    *index.Approx
+	guessing sync.Mutex
+	guessed  atomic.Pointer[index.Members]
+
+	// warned is when a failure of the shared cache was last logged, in nanoseconds
+	// since start.
+	start  time.Time
+	warned atomic.Int64
+	// unbooked counts requests that AddRequest could not book.
+	unbooked atomic.Uint64
+
+	// work holds *work values, so that deciding allocates little.
+	work sync.Pool
+}
+
+// work is the memory of one decision.
+type work struct {
+	blocks   blocks
+	matches  index.Matches
+	guess    index.Matches
+	sequence []kv.SequenceHash
+	explain  explanation
+}
+
+// New returns a router over an index and a scheduler.
+func New(o Options) (*Router, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("decide: %w", err)
+	}
+	r := &Router{
+		config: config.Default(), index: o.Index, scheduler: o.Scheduler, blockSize: o.BlockSize,
+		modelName: o.ModelName, eagle: o.IsEagle, shared: o.SharedCache,
+		estimator: o.PrefillLoadEstimator, observer: o.Observer, log: o.Log, start: time.Now(),
+	}
+	if o.Config != nil {
+		r.config = *o.Config
+	}
+	if r.observer == nil {
+		r.observer = silent{}
+	}
+	if r.log == nil {
+		r.log = zap.NewNop()
+	}
+	r.workerType = cmp.Or(o.WorkerType, r.config.WorkerType)
+	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
+	r.warned.Store(-int64(warnInterval))
+	r.work.New = func() any { return new(work) }
+	return r, r.openGuess()
+}
+
+// Close forgets the remembered decisions. The router goes on without them.
+func (r *Router) Close() error {
+	if r.guess != nil {
+		r.guess.Close()
+	}
+	return nil
+}
+
+// Config is the configuration that the router was made with.
+func (r *Router) Config() config.Config { return r.config }
+
+// WorkerType is "decode" or "prefill".
+func (r *Router) WorkerType() string { return r.workerType }
+
+// ModelName is the name that the router was given; it may be empty.
+func (r *Router) ModelName() string { return r.modelName }
+
+// IsEagle says whether blocks are hashed over pairs of tokens.
+func (r *Router) IsEagle() bool { return r.eagle }
+
+// BlockSize is the number of tokens in a block, 0 while no worker is known.
+func (r *Router) BlockSize() int { return r.blockSize() }
+
+// PendingCount is the number of requests that wait for a worker.
+func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
+
+// PendingTokens is the sum of the lengths of their prompts.
+func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
+
+// RegisterWorkers makes workers known that nobody announced, each with rank 0 and no
+// pool. One that is known already stays as it is. The error is index.ErrFull.
+func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
+	for id := range ids {
+		if first, _ := r.ranks(id); first >= 0 {
+			continue
+		}
+		if err := r.index.SetMember(kv.Worker{ID: id}, 0, true); err != nil {
+			return fmt.Errorf("register worker %d: %w", uint64(id), err)
+		}
+	}
+	return nil
+}
+
+// UniqueDPRankForWorker is the rank of a worker that has exactly one.
+func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
+	first, n := r.ranks(id)
+	if n != 1 {
+		return 0, false
+	}
+	return r.index.Members().List[first].Worker.Rank, true
+}
+
+// DumpEvents visits events that, applied to an empty index, make it equal to this
+// one, until visit returns false. Remembered decisions are not among them. An event
+// is valid until visit returns.
+func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) { r.index.Dump(visit) }

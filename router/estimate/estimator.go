@@ -1,0 +1,172 @@
+package estimate
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Estimator knows what workers were measured to do. Make one with New.
+type Estimator struct {
+	opts Options
+
+	mu      sync.Mutex
+	workers map[kv.Worker]*worker
+	pools   map[uint64]*pool
+	models  map[string]*model
+	// requests are the prefills that are followed, by id.
+	requests map[string]*pending
+	// hints are workers by the number that they had among the members when they were
+	// last asked for.
+	hints []*worker
+	swept time.Time // when the requests of all workers were last looked at
+	stats Stats
+}
+
+// worker is what is known of one worker.
+type worker struct {
+	id    kv.Worker
+	pool  *pool // nil for none
+	model *model
+	// prefill follows its requests, copies is how fast blocks come to its device.
+	prefill prefills
+	copies  rate
+	// waiting is how many requests of others its engine had waiting when it reported
+	// last.
+	waiting  int
+	reported time.Time
+}
+
+// pool is what is known of one pool. It is kept while a worker is a member.
+type pool struct {
+	id         uint64
+	members    int
+	blockBytes float64
+	disk       rate
+	// queue is how many blocks waited to be read at the time since.
+	queue float64
+	since time.Time
+}
+
+// Stats are the counters and gauges of an Estimator.
+type Stats struct {
+	// Workers, Pools and Requests are what is known now.
+	Workers, Pools, Requests int
+	// Reports are load reports that were read, Unknown those of owners that are not
+	// known.
+	Reports, Unknown uint64
+	// Samples were taken, of which Outliers did not count at first.
+	Samples, Outliers uint64
+	// Abandoned are prefills that ended without a first token, Expired those of which
+	// nothing was heard for five minutes; Unfollowed are those that found no room, or
+	// an id that was taken. RefusedWorkers found no room either.
+	Abandoned, Expired, Unfollowed, RefusedWorkers uint64
+	// Missing are estimates that could not be made.
+	Missing uint64
+}
+
+// New returns an Estimator that knows nobody yet.
+func New(o Options) (*Estimator, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	return &Estimator{
+		opts:    o.withDefaults(),
+		workers: make(map[kv.Worker]*worker), pools: make(map[uint64]*pool), models: make(map[string]*model),
+		requests: make(map[string]*pending),
+	}, nil
+}
+
+// SetWorker makes a worker known: which pool's blocks count for it, 0 for none, and
+// which model it serves. What was measured before stays when only these change; a
+// worker beyond MaxWorkers is counted, and no estimate is made for it.
+func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.workers[w]
+	if k == nil {
+		if len(e.workers) >= e.opts.MaxWorkers {
+			e.stats.RefusedWorkers++
+			return
+		}
+		k = &worker{id: w}
+		e.workers[w] = k
+	}
+	if k.model == nil || k.model.name != modelName {
+		e.leaveModel(k)
+		e.joinModel(k, modelName)
+	}
+	if k.pool == nil && poolID == 0 || k.pool != nil && k.pool.id == poolID {
+		return
+	}
+	e.leavePool(k)
+	if poolID == 0 {
+		return
+	}
+	if k.pool = e.pools[poolID]; k.pool == nil {
+		k.pool = &pool{id: poolID}
+		e.pools[poolID] = k.pool
+	}
+	k.pool.members++
+}
+
+// RemoveWorker forgets a worker and what was learned of it, and its pool with its
+// last member. Its pending requests are not followed any more.
+func (e *Estimator) RemoveWorker(w kv.Worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.workers[w]
+	if k == nil {
+		return
+	}
+	for _, r := range k.prefill.pending {
+		delete(e.requests, r.id)
+		e.stats.Abandoned++
+	}
+	e.leavePool(k)
+	e.leaveModel(k)
+	delete(e.workers, w)
+	e.hints = nil // they may name it
+}
+
+func (e *Estimator) leavePool(k *worker) {
+	if k.pool == nil {
+		return
+	}
+	if k.pool.members--; k.pool.members == 0 {
+		delete(e.pools, k.pool.id)
+	}
+	k.pool = nil
+}
+
+// find is a worker that is known, by its number among the members if it has been
+// asked for under that before; nil for none.
+func (e *Estimator) find(member int, w kv.Worker) *worker {
+	if member < len(e.hints) {
+		if k := e.hints[member]; k != nil && k.id == w {
+			return k
+		}
+	}
+	k := e.workers[w]
+	if k == nil || member < 0 || member >= e.opts.MaxWorkers {
+		return k
+	}
+	if n := member + 1 - len(e.hints); n > 0 {
+		e.hints = append(e.hints, make([]*worker, n)...)
+	}
+	e.hints[member] = k
+	return k
+}
+
+// Stats is a snapshot.
+func (e *Estimator) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Workers, s.Pools, s.Requests = len(e.workers), len(e.pools), len(e.requests)
+	return s
+}
+
+func (w *worker) String() string { return fmt.Sprintf("worker %s", w.id) }

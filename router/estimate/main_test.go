@@ -1,0 +1,98 @@
+package estimate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+const testBlock = 16 // tokens
+
+// bench is an Estimator with a clock of its own.
+type bench struct {
+	*Estimator
+	t   *testing.T
+	now time.Time
+}
+
+func newBench(t *testing.T, o Options) *bench {
+	t.Helper()
+	b := &bench{t: t, now: time.Unix(1000, 0)}
+	o.Now = func() time.Time { return b.now }
+	e, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Estimator = e
+	return b
+}
+
+func (b *bench) pass(d time.Duration) { b.now = b.now.Add(d) }
+
+func workerID(id uint64) kv.Worker { return kv.Worker{ID: kv.WorkerID(id)} }
+
+// book sends a request whose blocks are nowhere.
+func (b *bench) book(id string, worker uint64, tokens int) {
+	b.Booked(&Booking{ID: id, Worker: workerID(worker), Tokens: tokens, BlockSize: testBlock})
+}
+
+// serve has a worker compute n prompts of 1,000 tokens, alone and one after the other,
+// at a rate.
+func (b *bench) serve(worker uint64, n int, perSecond float64) {
+	for range n {
+		b.book("served", worker, 1000)
+		b.pass(time.Duration(1000 / perSecond * float64(time.Second)))
+		b.PrefillDone("served")
+		b.pass(time.Minute / 10) // idle, which is nobody's fault
+	}
+}
+
+// reportCopies says n times that a worker copied megabytes in a millisecond each.
+func (b *bench) reportCopies(worker uint64, n int, megabytes uint64) {
+	for range n {
+		b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(worker)), Worker: kvevent.WorkerLoad{CopyBytes: megabytes << 20, CopyMicros: 1000}})
+	}
+}
+
+// reportDisk says n times that a pool of 1 MiB blocks read megabytes in a second, and
+// how many blocks wait.
+func (b *bench) reportDisk(pool uint64, n int, megabytes, queue uint64) {
+	for range n {
+		b.Report(&kvevent.LoadReport{Owner: kv.PoolOwner(pool), Pool: kvevent.PoolLoad{
+			BlockBytes: 1 << 20, DiskReadBytes: megabytes << 20, DiskReadMicros: 1e6, ReadQueue: queue,
+		}})
+	}
+}
+
+// ask is the estimate for a prompt of which a worker has hits.
+func (b *bench) ask(worker uint64, tokens int, hits index.Hits, ahead int64) (float64, string) {
+	b.t.Helper()
+	ms, ok, why := b.FirstToken(&schedule.EstimateInput{
+		Member: int(worker), Worker: workerID(worker), Hits: hits, Tokens: tokens, BlockSize: testBlock, PrefillTokens: ahead,
+	})
+	if ok != (why == "") {
+		b.t.Errorf("ok %v, but why is %q", ok, why)
+	}
+	return ms, why
+}
+
+// want checks an estimate in ms, to a hundredth of it.
+func (b *bench) want(ms float64, worker uint64, tokens int, hits index.Hits, ahead int64) {
+	b.t.Helper()
+	got, why := b.ask(worker, tokens, hits, ahead)
+	if why != "" || got < ms*0.99 || got > ms*1.01 {
+		b.t.Errorf("%v ms, %q; want %v", got, why, ms)
+	}
+}
+
+// wantMissing checks that there is no estimate, and why.
+func (b *bench) wantMissing(why string, worker uint64, hits index.Hits) {
+	b.t.Helper()
+	if ms, got := b.ask(worker, 1000, hits, 0); got != why {
+		b.t.Errorf("%v ms, %q; want %q", ms, got, why)
+	}
+}

@@ -1,0 +1,98 @@
+package estimate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Source says where a measure comes from.
+type Source string
+
+const (
+	// SourceMeasured: from the worker or pool itself.
+	SourceMeasured Source = "measured"
+	// SourceModel: the median of the others that serve the same model.
+	SourceModel Source = "model"
+	// SourceNone: there is none.
+	SourceNone Source = "none"
+)
+
+// Measure is a learned rate.
+type Measure struct {
+	// PerSecond is of busy time; 0 with SourceNone.
+	PerSecond float64 `json:"per_second"`
+	Source    Source  `json:"source"`
+	// Samples is how many the worker's or pool's own rate is made of, and AgeSeconds
+	// the age of the last one; both are 0 without any.
+	Samples    int     `json:"samples"`
+	AgeSeconds float64 `json:"age_seconds"`
+	// From is of how many workers or pools the median is, with SourceModel.
+	From int `json:"from,omitempty"`
+}
+
+// WorkerMeasures are what is known of one worker.
+type WorkerMeasures struct {
+	Worker kv.Worker `json:"-"`
+	Pool   uint64    `json:"-"`
+	Model  string    `json:"-"`
+	// PrefillTokens, CopyBytes and DiskBytes are the rates; DiskBytes is the pool's.
+	PrefillTokens Measure `json:"prefill_tokens"`
+	CopyBytes     Measure `json:"copy_bytes"`
+	DiskBytes     Measure `json:"disk_bytes"`
+	// BlockBytes is the size of a block of its pool, 0 when unknown.
+	BlockBytes uint64 `json:"block_bytes"`
+	// Pending are requests whose first token has not come, PendingTokens what they
+	// have to compute. WaitingElsewhere are requests of others, and DiskQueue blocks
+	// that should be waiting at the pool's disk.
+	Pending          int     `json:"pending"`
+	PendingTokens    int     `json:"pending_tokens"`
+	WaitingElsewhere int     `json:"waiting_elsewhere"`
+	DiskQueue        float64 `json:"disk_queue"`
+}
+
+// Measures are those of every known worker, in the order of kv.Worker.
+func (e *Estimator) Measures() []WorkerMeasures {
+	now := e.opts.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := make([]WorkerMeasures, 0, len(e.workers))
+	for _, w := range e.workers {
+		m := WorkerMeasures{
+			Worker: w.id, Model: w.model.name,
+			PrefillTokens: e.measure(&w.prefill.rate, w.model, func(m *model) standIn { return m.prefill }, now),
+			CopyBytes:     e.measure(&w.copies, w.model, func(m *model) standIn { return m.copies }, now),
+			DiskBytes:     Measure{Source: SourceNone},
+			BlockBytes:    uint64(e.blockBytes(w, now)),
+			Pending:       len(w.prefill.pending), PendingTokens: w.prefill.tokens,
+		}
+		if now.Sub(w.reported) <= waitingHolds {
+			m.WaitingElsewhere = w.waiting
+		}
+		if p := w.pool; p != nil {
+			m.Pool = p.id
+			m.DiskBytes = e.measure(&p.disk, w.model, func(m *model) standIn { return m.disk }, now)
+			m.DiskQueue = p.waiting(m.DiskBytes.PerSecond, now)
+		}
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b WorkerMeasures) int { return a.Worker.Compare(b.Worker) })
+	return out
+}
+
+func (e *Estimator) measure(r *rate, m *model, of func(*model) standIn, now time.Time) Measure {
+	out := Measure{PerSecond: e.rateOf(r, m, of, now), Samples: r.len(), Source: SourceModel}
+	switch {
+	case r.holds(&e.opts, now):
+		out.Source = SourceMeasured
+	case out.PerSecond == 0:
+		out.Source = SourceNone
+	default:
+		out.From = of(m).from
+	}
+	if r.count > 0 {
+		out.AgeSeconds = now.Sub(r.last).Seconds()
+	}
+	return out
+}

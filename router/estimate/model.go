@@ -1,0 +1,85 @@
+package estimate
+
+import (
+	"slices"
+	"time"
+)
+
+// refresh is how often the medians of a model are taken anew, of one with more than a
+// thousand workers once in as many ms as there are.
+const refresh = time.Second
+
+// model is the workers that serve one model. Its medians stand in for what was not
+// measured on one of them.
+type model struct {
+	name    string
+	workers map[*worker]struct{}
+
+	taken                             time.Time // when the medians were; zero for never
+	prefill, copies, disk, blockBytes standIn
+}
+
+// standIn is the median of what a number of workers or pools have, 0 when none has.
+type standIn struct {
+	value float64
+	from  int
+}
+
+func (e *Estimator) joinModel(k *worker, name string) {
+	m := e.models[name]
+	if m == nil {
+		m = &model{name: name, workers: make(map[*worker]struct{})}
+		e.models[name] = m
+	}
+	m.workers[k] = struct{}{}
+	k.model = m
+}
+
+func (e *Estimator) leaveModel(k *worker) {
+	if k.model == nil {
+		return
+	}
+	delete(k.model.workers, k)
+	if len(k.model.workers) == 0 {
+		delete(e.models, k.model.name)
+	}
+	k.model = nil
+}
+
+// medians takes them anew if it is time to.
+func (m *model) medians(o *Options, now time.Time) {
+	if !m.taken.IsZero() && now.Sub(m.taken) < max(refresh, time.Duration(len(m.workers))*time.Millisecond) {
+		return
+	}
+	m.taken = now
+	var prefill, copies, disk, blockBytes []float64
+	seen := make(map[*pool]bool)
+	for w := range m.workers {
+		prefill = appendHeld(prefill, &w.prefill.rate, o, now)
+		copies = appendHeld(copies, &w.copies, o, now)
+		if w.pool == nil || seen[w.pool] {
+			continue
+		}
+		seen[w.pool] = true
+		disk = appendHeld(disk, &w.pool.disk, o, now)
+		if w.pool.blockBytes > 0 {
+			blockBytes = append(blockBytes, w.pool.blockBytes)
+		}
+	}
+	m.prefill, m.copies, m.disk, m.blockBytes = middleOf(prefill), middleOf(copies), middleOf(disk), middleOf(blockBytes)
+}
+
+func appendHeld(values []float64, r *rate, o *Options, now time.Time) []float64 {
+	if r.holds(o, now) {
+		return append(values, r.value)
+	}
+	return values
+}
+
+func middleOf(values []float64) standIn {
+	if len(values) == 0 {
+		return standIn{}
+	}
+	slices.Sort(values)
+	return standIn{values[len(values)/2], len(values)}
+}

@@ -1,0 +1,97 @@
+package estimate
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Booked says that a request was sent to a worker just now. PrefillDone or Dropped
+// must follow. A second one of the same id is not followed, nor is one for a worker
+// that is not known.
+func (e *Estimator) Booked(b *Booking) {
+	now := e.opts.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.workers[b.Worker]
+	if w != nil {
+		e.expire(w, now)
+	}
+	if len(e.requests) >= e.opts.MaxRequests && now.Sub(e.swept) >= time.Second {
+		e.swept = now
+		for _, w := range e.workers {
+			e.expire(w, now)
+		}
+	}
+	if w == nil || e.requests[b.ID] != nil || len(e.requests) >= e.opts.MaxRequests || len(w.prefill.pending) >= maxPending {
+		e.stats.Unfollowed++
+		return
+	}
+	r := &pending{id: b.ID, worker: w, tokens: toCompute(b.Tokens, b.BlockSize, b.Hits.Total()), booked: now, ready: now}
+	if load, miss := e.load(w, b.Hits, now); miss == "" {
+		r.ready = now.Add(time.Duration(min(load, maxPrefill.Seconds()) * float64(time.Second)))
+	}
+	if w.pool != nil && b.Hits[kv.TierDisk] > 0 {
+		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
+	}
+	w.prefill.add(r)
+	e.requests[b.ID] = r
+}
+
+// PrefillDone says that the first token of a request has come. Of a request that is
+// not followed it says nothing.
+func (e *Estimator) PrefillDone(id string) {
+	now := e.opts.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.requests[id]
+	if r == nil {
+		return
+	}
+	delete(e.requests, id)
+	p := &r.worker.prefill
+	p.done(r, &e.opts, now, func(s sample) { e.learn(&p.rate, s, now) })
+}
+
+// Dropped says that a request has ended. One whose first token has come is not
+// followed any more, and nothing happens; call it whenever a request ends.
+func (e *Estimator) Dropped(id string) {
+	now := e.opts.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.requests[id]
+	if r == nil {
+		return
+	}
+	delete(e.requests, id)
+	e.abandon(r, now)
+	e.stats.Abandoned++
+}
+
+// expire ends the requests of a worker of which nothing was heard for too long.
+func (e *Estimator) expire(w *worker, now time.Time) {
+	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxPrefill {
+		r := w.prefill.pending[0]
+		delete(e.requests, r.id)
+		e.abandon(r, now)
+		e.stats.Expired++
+	}
+}
+
+func (e *Estimator) abandon(r *pending, now time.Time) {
+	p := &r.worker.prefill
+	p.abandon(r, &e.opts, now, func(s sample) { e.learn(&p.rate, s, now) })
+}
+
+func (e *Estimator) learn(r *rate, s sample, now time.Time) {
+	e.stats.Samples++
+	if r.add(s, now) {
+		e.stats.Outliers++
+	}
+}
+
+// toCompute is how many tokens of a prompt are in no tier. An engine computes the last
+// one in any case.
+func toCompute(tokens, blockSize int, hits uint32) int {
+	return max(1, tokens-int(hits)*blockSize)
+}

@@ -1,0 +1,284 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// ErrOffline is returned by an Approx that was closed.
+var ErrOffline = errors.New("index is closed")
+
+// approxTick is what expiries are rounded up to.
+const approxTick = 100 * time.Millisecond
+
+// maxRouted is how many blocks the queue can tell apart.
+const maxRouted = math.MaxUint32 - 1
+
+// ApproxOptions bound an Approx.
+type ApproxOptions struct {
+	// TTL is how long a worker is expected to keep what was routed to it; 0 makes
+	// every decision expire at once.
+	TTL time.Duration
+	// MaxBlocks is how many pairs of worker and block are kept; 0 is as many as the
+	// TTL lets live. When there are more, those that expire soonest go until
+	// PruneRatio times MaxBlocks, 0 to 1, are left.
+	MaxBlocks  int
+	PruneRatio float64
+	// Index bounds the index behind it.
+	Index Options
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Validate reports the first option that is out of range.
+func (o *ApproxOptions) Validate() error {
+	switch {
+	case o.TTL < 0:
+		return fmt.Errorf("approximate index TTL: %v is negative", o.TTL)
+	case o.MaxBlocks < 0 || o.MaxBlocks > maxRouted:
+		return fmt.Errorf("approximate index max blocks: %d is not in 0..%d", o.MaxBlocks, maxRouted)
+	case !(o.PruneRatio >= 0 && o.PruneRatio <= 1):
+		return fmt.Errorf("approximate index prune ratio: %v is not in 0..1", o.PruneRatio)
+	}
+	return nil
+}
+
+// ApproxStats are counters and gauges of an Approx.
+type ApproxStats struct {
+	// Blocks is the number of pairs of worker and block, Workers that of workers
+	// that have any.
+	Blocks, Workers int
+	// Recorded counts routing decisions, Expired, Pruned and Removed the blocks
+	// that left because of the TTL, of MaxBlocks and with their worker.
+	Recorded, Expired, Pruned, Removed uint64
+	// Index is the index behind it. What is routed again counts as a duplicate
+	// store there.
+	Index Stats
+}
+
+// Approx guesses what workers have from where requests were sent: each prompt
+// block is taken to be on the worker's device until the TTL is over, and again
+// as long when it is routed there again. It serves where workers tell nothing,
+// and beside an Index for the time until their events come (see MergeMax); events
+// do not enter it, and so nothing that an event told ever expires. Expiries are
+// rounded up to tenths of a second. Of a prompt the last blocks expire first, so
+// that what is left is always a prefix.
+//
+// It is safe for concurrent use. Match waits for nobody.
+type Approx struct {
+	x           *Index
+	ttl         time.Duration
+	limit, keep int
+	now         func() time.Time
+	start       time.Time
+	// nextDue is the tick at which the next block expires.
+	nextDue atomic.Int64
+	closed  atomic.Bool
+
+	// mu is taken before the index's own locks.
+	mu      sync.Mutex
+	queue   routedQueue
+	lastDue int64
+	stats   ApproxStats
+	stored  kvevent.RouterEvent // reused
+	removed kvevent.RouterEvent // reused
+}
+
+// NewApprox returns an empty Approx. The error names the option that is out of
+// range.
+func NewApprox(o ApproxOptions) (*Approx, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	x, err := New(o.Index)
+	if err != nil {
+		return nil, err
+	}
+	a := &Approx{x: x, ttl: o.TTL, limit: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
+	if a.limit == 0 {
+		a.limit = maxRouted
+	}
+	a.keep = int(o.PruneRatio * float64(a.limit))
+	if a.now == nil {
+		a.now = time.Now
+	}
+	a.start = a.now()
+	a.nextDue.Store(math.MaxInt64)
+	return a, nil
+}
+
+// SetMember is Index.SetMember.
+func (a *Approx) SetMember(w kv.Worker, pool uint64, known bool) error {
+	if a.closed.Load() {
+		return ErrOffline
+	}
+	return a.x.SetMember(w, pool, known)
+}
+
+// Members is Index.Members.
+func (a *Approx) Members() *Members { return a.x.Members() }
+
+// Record takes in that a prompt was sent to a worker. locals and seq name its
+// blocks from the root on and are only borrowed. The error is ErrOffline, ErrFull
+// for a worker too many, or says that their lengths differ; then nothing has
+// changed.
+func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash) error {
+	if len(locals) != len(seq) {
+		return fmt.Errorf("routing decision for worker %s: %d local hashes and %d sequence hashes, want as many", w, len(locals), len(seq))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed.Load() {
+		return ErrOffline
+	}
+	elapsed := a.elapsed()
+	a.expireLocked(elapsed)
+	if len(seq) == 0 || a.ttl == 0 {
+		a.stats.Recorded++
+		a.stats.Expired += uint64(len(seq))
+		return nil
+	}
+	e := &a.stored
+	*e = kvevent.RouterEvent{Kind: kvevent.Stored, Owner: kv.WorkerOwner(w), Tier: kv.TierDevice, Blocks: e.Blocks[:0]}
+	for i, h := range seq {
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h, Local: locals[i]})
+	}
+	if err := a.x.Apply(e); err != nil {
+		return err
+	}
+	a.stats.Recorded++
+	// A clock that was set back must not spoil the queue's order.
+	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+approxTick-1)/approxTick))
+	a.queue.push(w, seq, a.lastDue)
+	if a.queue.size > a.limit {
+		a.stats.Pruned += uint64(a.dropLocked(func(*routedBlock) bool { return a.queue.size > a.keep }))
+	}
+	a.scheduleLocked()
+	return nil
+}
+
+// Match is Index.Match: device hits alone. The error is ErrOffline; dst is then as
+// it was.
+func (a *Approx) Match(dst *Matches, locals []kv.LocalHash) error {
+	if a.closed.Load() {
+		return ErrOffline
+	}
+	// Who holds the lock expires what is due.
+	if elapsed := a.elapsed(); a.dueAt(elapsed) && a.mu.TryLock() {
+		a.expireLocked(elapsed)
+		a.mu.Unlock()
+	}
+	a.x.Match(dst, locals, Continuation)
+	return nil
+}
+
+// Tick expires what is due and returns the number of blocks.
+func (a *Approx) Tick() int {
+	elapsed := a.elapsed()
+	a.x.Sweep(approxSweep)
+	if !a.dueAt(elapsed) {
+		return 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.expireLocked(elapsed)
+}
+
+// approxSweep is how much a tick frees of what removed workers left.
+const approxSweep = 256
+
+// RemoveWorker forgets a worker with everything that was routed to it.
+func (a *Approx) RemoveWorker(w kv.Worker) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed.Load() {
+		return ErrOffline
+	}
+	a.stats.Removed += uint64(a.queue.removeWorker(w))
+	a.scheduleLocked()
+	a.x.RemoveOwner(kv.WorkerOwner(w))
+	return a.x.SetMember(w, 0, false)
+}
+
+// Close makes all further calls fail with ErrOffline. It may be called again.
+func (a *Approx) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed.Store(true)
+	a.queue = newRoutedQueue()
+	a.scheduleLocked()
+}
+
+// Stats is a snapshot of the counters.
+func (a *Approx) Stats() ApproxStats {
+	a.mu.Lock()
+	s := a.stats
+	s.Blocks, s.Workers = a.queue.size, len(a.queue.held)
+	a.mu.Unlock()
+	s.Index = a.x.Stats()
+	return s
+}
+
+func (a *Approx) elapsed() time.Duration { return a.now().Sub(a.start) }
+
+// dueAt reports whether anything expires at or before a time.
+func (a *Approx) dueAt(elapsed time.Duration) bool {
+	return int64(elapsed/approxTick) >= a.nextDue.Load()
+}
+
+func (a *Approx) scheduleLocked() {
+	next := int64(math.MaxInt64)
+	if at := a.queue.first(); at != noRouted {
+		next = a.queue.blocks[at].due
+	}
+	a.nextDue.Store(next)
+}
+
+func (a *Approx) expireLocked(elapsed time.Duration) int {
+	tick := int64(elapsed / approxTick)
+	n := a.dropLocked(func(b *routedBlock) bool { return b.due <= tick })
+	a.stats.Expired += uint64(n)
+	a.scheduleLocked()
+	return n
+}
+
+// dropLocked removes blocks from the front of the queue while which says so, and
+// returns their number.
+func (a *Approx) dropLocked(which func(*routedBlock) bool) int {
+	e := &a.removed
+	n := 0
+	for at := a.queue.first(); at != noRouted; at = a.queue.first() {
+		b := &a.queue.blocks[at]
+		if !which(b) {
+			break
+		}
+		if o := kv.WorkerOwner(b.worker); e.Owner != o || len(e.Removed) == 0 || len(e.Removed) >= kvevent.MaxBlocksPerMessage {
+			a.flushLocked()
+			*e = kvevent.RouterEvent{Kind: kvevent.Removed, Owner: o, Tier: kv.TierDevice, Removed: e.Removed[:0]}
+		}
+		e.Removed = append(e.Removed, b.hash)
+		a.queue.remove(at)
+		n++
+	}
+	a.flushLocked()
+	return n
+}
+
+// flushLocked takes the collected blocks out of the index.
+func (a *Approx) flushLocked() {
+	e := &a.removed
+	if len(e.Removed) == 0 {
+		return
+	}
+	if err := a.x.Apply(e); err != nil {
+		panic(fmt.Sprintf("BUG: the index refuses a removal of %d blocks: %v", len(e.Removed), err))
+	}
+	e.Removed = e.Removed[:0]
+}

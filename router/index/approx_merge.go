@@ -1,0 +1,76 @@
+package index
+
+import (
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// MergeMax raises the device hits of dst to those of other, worker by worker. The
+// hits of lower tiers stay as they are: they go on from what events told of the
+// device, not from a guess. Workers that dst.Members does not list are left out.
+// other is not changed.
+func MergeMax(dst, other *Matches) {
+	added := 0
+	for i := range other.Hits {
+		member, hits := locate(dst.Members, other, i)
+		if member < 0 || hits == 0 {
+			continue
+		}
+		if at, ok := findHit(dst.Hits, member); ok {
+			h := &dst.Hits[at].Hits[kv.TierDevice]
+			*h = max(*h, hits)
+		} else {
+			added++
+		}
+	}
+	if added > 0 {
+		mergeNew(dst, other, added)
+	}
+}
+
+// mergeNew puts the added workers that only other has hits for in their places,
+// from the end on, so that no hit is overwritten before it has moved.
+func mergeNew(dst, other *Matches, added int) {
+	have := len(dst.Hits)
+	dst.Hits = slices.Grow(dst.Hits, added)[:have+added]
+	to, from := have+added-1, have-1
+	for i := len(other.Hits) - 1; i >= 0 && to > from; i-- {
+		member, hits := locate(dst.Members, other, i)
+		if member < 0 || hits == 0 {
+			continue
+		}
+		for from >= 0 && dst.Hits[from].Member > member {
+			dst.Hits[to] = dst.Hits[from]
+			to, from = to-1, from-1
+		}
+		if from >= 0 && dst.Hits[from].Member == member {
+			continue
+		}
+		dst.Hits[to] = Hit{Member: member, Hits: Hits{kv.TierDevice: hits}}
+		to--
+	}
+}
+
+// locate is the place in m of the worker of other's hit i, -1 for none, and its
+// device hits.
+func locate(m *Members, other *Matches, i int) (member int32, hits uint32) {
+	h := &other.Hits[i]
+	if m == other.Members {
+		return h.Member, h.Hits[kv.TierDevice]
+	}
+	w := other.Members.List[h.Member].Worker
+	// The two lists mostly agree.
+	if at := int(h.Member); at < len(m.List) && m.List[at].Worker == w {
+		return h.Member, h.Hits[kv.TierDevice]
+	}
+	at, ok := m.Find(w)
+	if !ok {
+		return -1, 0
+	}
+	return int32(at), h.Hits[kv.TierDevice]
+}
+
+func findHit(hits []Hit, member int32) (int, bool) {
+	return slices.BinarySearchFunc(hits, member, func(h Hit, m int32) int { return int(h.Member) - int(m) })
+}

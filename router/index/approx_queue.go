@@ -1,0 +1,98 @@
+package index
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// routedBlock is a block that a worker is expected to have because of a routing
+// decision, and its place in the queue.
+type routedBlock struct {
+	worker kv.Worker
+	hash   kv.SequenceHash
+	// due is the tick at which it expires.
+	due        int64
+	prev, next uint32
+}
+
+// noRouted ends a queue and the free list.
+const noRouted uint32 = 0
+
+// routedQueue orders routed blocks by when they expire. All live equally long, so
+// that what is put at the end expires last, and a block that is routed again
+// moves there. It knows nothing of the index and is for one goroutine.
+type routedQueue struct {
+	// blocks[noRouted] is the ring's anchor: its next is the block that expires
+	// first, its prev the one that expires last.
+	blocks []routedBlock
+	free   uint32
+	size   int
+	// held finds a worker's blocks. Workers without any are not in it.
+	held map[kv.Worker]map[kv.SequenceHash]uint32
+}
+
+func newRoutedQueue() routedQueue {
+	return routedQueue{blocks: make([]routedBlock, 1), held: make(map[kv.Worker]map[kv.SequenceHash]uint32)}
+}
+
+// first is the block that expires first; noRouted for none.
+func (q *routedQueue) first() uint32 { return q.blocks[noRouted].next }
+
+// push puts blocks of a worker at the end, the last of them first, so that none
+// expires before those that follow it in a prompt.
+func (q *routedQueue) push(w kv.Worker, seq []kv.SequenceHash, due int64) {
+	held := q.held[w]
+	if held == nil {
+		held = make(map[kv.SequenceHash]uint32, len(seq))
+		q.held[w] = held
+	}
+	for i := len(seq) - 1; i >= 0; i-- {
+		at, ok := held[seq[i]]
+		if ok {
+			q.unlink(at)
+		} else {
+			at = q.take()
+			held[seq[i]] = at
+		}
+		last := q.blocks[noRouted].prev
+		q.blocks[at] = routedBlock{worker: w, hash: seq[i], due: due, prev: last}
+		q.blocks[last].next = at
+		q.blocks[noRouted].prev = at
+	}
+}
+
+func (q *routedQueue) take() uint32 {
+	q.size++
+	if at := q.free; at != noRouted {
+		q.free = q.blocks[at].next
+		return at
+	}
+	q.blocks = append(q.blocks, routedBlock{})
+	return uint32(len(q.blocks) - 1)
+}
+
+func (q *routedQueue) unlink(at uint32) {
+	b := &q.blocks[at]
+	q.blocks[b.prev].next = b.next
+	q.blocks[b.next].prev = b.prev
+}
+
+// remove takes a block out.
+func (q *routedQueue) remove(at uint32) {
+	b := &q.blocks[at]
+	q.unlink(at)
+	held := q.held[b.worker]
+	if delete(held, b.hash); len(held) == 0 {
+		delete(q.held, b.worker)
+	}
+	*b = routedBlock{next: q.free}
+	q.free = at
+	q.size--
+}
+
+// removeWorker takes out every block of a worker and returns their number.
+func (q *routedQueue) removeWorker(w kv.Worker) int {
+	held := q.held[w]
+	n := len(held)
+	for _, at := range held {
+		q.remove(at)
+	}
+	return n
+}

@@ -1,0 +1,462 @@
+package index_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+func newApprox(t testing.TB, o index.ApproxOptions) *index.Approx {
+	t.Helper()
+	a, err := index.NewApprox(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// route records a decision for a worker that is made known.
+func route(t testing.TB, a *index.Approx, w kv.Worker, prompt []kv.LocalHash) {
+	t.Helper()
+	if err := a.SetMember(w, 0, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Record(w, prompt, kv.AppendSequence(nil, prompt)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantApprox(t testing.TB, a *index.Approx, what string, prompt []kv.LocalHash, want map[kv.Worker]index.Hits) {
+	t.Helper()
+	var m index.Matches
+	if err := a.Match(&m, prompt); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, workerHits(t, &m), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// TestApproxRoutingDecisionIsAHit: what was routed to a worker counts as its
+// device blocks, and for nobody else.
+func TestApproxRoutingDecisionIsAHit(t *testing.T) {
+	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	var h kv.Hasher
+	prompt := h.AppendLocals(nil, []uint32{1, 2, 3, 4}, 4, kv.LocalSeed("", ""))
+	route(t, a, worker(1, 0), prompt)
+	join := a.SetMember(worker(2, 0), 0, true)
+	wantApprox(t, a, "after one decision", prompt, map[kv.Worker]index.Hits{worker(1, 0): device(1)})
+	if join != nil || len(a.Members().List) != 2 {
+		t.Errorf("members %v, %v", a.Members().List, join)
+	}
+}
+
+// TestApproxExpiry: a decision lives for the TTL, rounded up to tenths of a
+// second and counted anew when it is made again; without a TTL it is over at once.
+func TestApproxExpiry(t *testing.T) {
+	prompt := series(1, 5)
+	for name, tc := range map[string]struct {
+		ttl time.Duration
+		// againAt is when the first three blocks are routed again; 0 for never.
+		againAt time.Duration
+		want    map[time.Duration]uint32 // device hits at a time after the start
+	}{
+		"25 ms live for up to 100":          {25 * time.Millisecond, 0, map[time.Duration]uint32{0: 5, 24: 5, 99: 5, 100: 0, 150: 0}},
+		"a whole number of tenths is exact": {300 * time.Millisecond, 0, map[time.Duration]uint32{299: 5, 300: 0}},
+		"rounded up, not to the nearest":    {301 * time.Millisecond, 0, map[time.Duration]uint32{399: 5, 400: 0}},
+		"routed again lives longer":         {300 * time.Millisecond, 200, map[time.Duration]uint32{299: 5, 300: 3, 499: 3, 500: 0}},
+		"zero is over at once":              {0, 0, map[time.Duration]uint32{0: 0, 1: 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			start := now
+			a := newApprox(t, index.ApproxOptions{TTL: tc.ttl, Now: func() time.Time { return now }})
+			route(t, a, worker(1, 0), prompt)
+			again := tc.againAt > 0
+			at := make([]time.Duration, 0, len(tc.want))
+			for ms := range tc.want {
+				at = append(at, ms)
+			}
+			slices.Sort(at)
+			for _, ms := range at {
+				if again && ms >= tc.againAt {
+					now = start.Add(tc.againAt * time.Millisecond)
+					route(t, a, worker(1, 0), prompt[:3])
+					again = false
+				}
+				now = start.Add(ms * time.Millisecond)
+				want := map[kv.Worker]index.Hits{worker(1, 0): device(tc.want[ms])}
+				if tc.want[ms] == 0 {
+					want = nil
+				}
+				wantApprox(t, a, (ms * time.Millisecond).String(), prompt, want)
+			}
+			if s := a.Stats(); s.Blocks != 0 || s.Index.Memberships != 0 || s.Expired != 5 {
+				t.Errorf("at the end: %+v, want everything expired", s)
+			}
+		})
+	}
+}
+
+// TestApproxTick: expiry does not wait for requests, and says how much it was.
+func TestApproxTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApprox(t, index.ApproxOptions{TTL: 120 * time.Second})
+		route(t, a, worker(1, 0), series(1, 7))
+		time.Sleep(119 * time.Second)
+		if n := a.Tick(); n != 0 {
+			t.Errorf("%d blocks expired a second early", n)
+		}
+		time.Sleep(time.Second)
+		if n, s := a.Tick(), a.Stats(); n != 7 || s.Blocks != 0 || s.Workers != 0 {
+			t.Errorf("%d blocks expired, %+v; want 7 and none left", n, s)
+		}
+	})
+}
+
+// TestApproxWorkerRemoval: removing a rank leaves its siblings, and a decision
+// after it starts from nothing.
+func TestApproxWorkerRemoval(t *testing.T) {
+	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	prompt := series(1, 4)
+	route(t, a, worker(7, 0), prompt)
+	route(t, a, worker(7, 1), prompt[:2])
+	if err := a.RemoveWorker(worker(7, 0)); err != nil {
+		t.Fatal(err)
+	}
+	wantApprox(t, a, "after the removal of rank 0", prompt, map[kv.Worker]index.Hits{worker(7, 1): device(2)})
+	route(t, a, worker(7, 0), prompt[:1])
+	wantApprox(t, a, "after a new decision", prompt, map[kv.Worker]index.Hits{worker(7, 0): device(1), worker(7, 1): device(2)})
+	if s := a.Stats(); s.Removed != 4 || s.Blocks != 3 || s.Workers != 2 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestApproxRefusals: hashes that do not belong together, options out of range and
+// calls after Close are errors and change nothing.
+func TestApproxRefusals(t *testing.T) {
+	for _, o := range []index.ApproxOptions{
+		{TTL: -1}, {MaxBlocks: -1}, {MaxBlocks: math.MaxUint32}, {PruneRatio: -.1}, {PruneRatio: 1.1}, {PruneRatio: math.NaN()},
+		{Index: index.Options{MaxOwners: -1}},
+	} {
+		if _, err := index.NewApprox(o); err == nil {
+			t.Errorf("options %+v were accepted", o)
+		}
+	}
+	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	w, prompt := worker(1, 0), series(1, 3)
+	route(t, a, w, prompt[:2])
+	if err := a.Record(w, prompt, kv.AppendSequence(nil, prompt[:2])); err == nil {
+		t.Error("three local and two sequence hashes were accepted")
+	}
+	wantApprox(t, a, "after a bad decision", prompt, map[kv.Worker]index.Hits{w: device(2)})
+	a.Close()
+	a.Close()
+	var m index.Matches
+	for what, err := range map[string]error{
+		"record":        a.Record(w, prompt, kv.AppendSequence(nil, prompt)),
+		"match":         a.Match(&m, prompt),
+		"set member":    a.SetMember(w, 0, true),
+		"remove worker": a.RemoveWorker(w),
+	} {
+		if !errors.Is(err, index.ErrOffline) {
+			t.Errorf("%s after Close: %v, want ErrOffline", what, err)
+		}
+	}
+	if n := a.Tick(); n != 0 || a.Stats().Blocks != 0 {
+		t.Errorf("%d blocks expired after Close, %d left", n, a.Stats().Blocks)
+	}
+}
+
+// TestApproxPruning: above MaxBlocks those that expire soonest go, the ends of
+// prompts first, down to the ratio.
+func TestApproxPruning(t *testing.T) {
+	now := time.Unix(1000, 0)
+	a := newApprox(t, index.ApproxOptions{TTL: time.Minute, MaxBlocks: 10, PruneRatio: 0.8, Now: func() time.Time { return now }})
+	old, young := series(1, 6), series(100, 4)
+	route(t, a, worker(1, 0), old)
+	now = now.Add(time.Second)
+	route(t, a, worker(2, 0), young)
+	if s := a.Stats(); s.Blocks != 10 || s.Pruned != 0 {
+		t.Errorf("at the bound: %+v, want 10 blocks and nothing pruned", s)
+	}
+	now = now.Add(time.Second)
+	route(t, a, worker(2, 0), series(200, 1))
+	wantApprox(t, a, "the oldest prompt lost its end", old, map[kv.Worker]index.Hits{worker(1, 0): device(3)})
+	wantApprox(t, a, "the younger one is whole", young, map[kv.Worker]index.Hits{worker(2, 0): device(4)})
+	if s := a.Stats(); s.Blocks != 8 || s.Pruned != 3 || s.Index.Memberships != 8 {
+		t.Errorf("above the bound: %+v, want 8 blocks and 3 pruned", s)
+	}
+	route(t, a, worker(3, 0), series(300, 50))
+	wantApprox(t, a, "of a prompt longer than the bound the beginning stays", series(300, 50),
+		map[kv.Worker]index.Hits{worker(3, 0): device(8)})
+}
+
+// TestApproxBesideEvents: what events told never expires with what was guessed
+// beside it, the guess counts as the larger of the two, and does not carry the
+// lower tiers on.
+func TestApproxBesideEvents(t *testing.T) {
+	now := time.Unix(1000, 0)
+	x := newIndex(t, index.Options{})
+	a := newApprox(t, index.ApproxOptions{TTL: time.Second, Now: func() time.Time { return now }})
+	prompt := series(1, 8)
+	told, both, guessed, gone := worker(1, 0), worker(2, 0), worker(3, 0), worker(4, 0)
+	join(t, x, told, both, guessed)
+	apply(t, x, stored(kv.WorkerOwner(told), kv.TierDevice, prompt, 0, 3),
+		stored(kv.WorkerOwner(both), kv.TierDevice, prompt, 0, 2), stored(kv.WorkerOwner(both), kv.TierHost, prompt, 2, 6))
+	route(t, a, both, prompt[:4])
+	route(t, a, guessed, prompt[:5])
+	route(t, a, gone, prompt) // is not a worker of x
+	merged := func() map[kv.Worker]index.Hits {
+		var m, guess index.Matches
+		x.Match(&m, prompt, index.Continuation)
+		if err := a.Match(&guess, prompt); err != nil {
+			t.Fatal(err)
+		}
+		index.MergeMax(&m, &guess)
+		return workerHits(t, &m)
+	}
+	want := map[kv.Worker]index.Hits{told: device(3), both: {4, 4}, guessed: device(5)}
+	if diff := cmp.Diff(want, merged()); diff != "" {
+		t.Errorf("with guesses (-want +got):\n%s", diff)
+	}
+	now = now.Add(time.Hour)
+	if diff := cmp.Diff(map[kv.Worker]index.Hits{told: device(3), both: {2, 4}}, merged()); diff != "" {
+		t.Errorf("an hour later (-want +got):\n%s", diff)
+	}
+}
+
+// TestMergeMaxModel: merging equals the larger of the two for every worker,
+// whatever the two lists of workers are, and leaves the other answer alone.
+func TestMergeMaxModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) (index.Matches, map[kv.Worker]index.Hits) {
+			m := index.Matches{Members: &index.Members{}}
+			by := make(map[kv.Worker]index.Hits)
+			for id := range 6 {
+				if !rapid.Bool().Draw(t, label+" lists") {
+					continue
+				}
+				w := worker(id+1, 0)
+				m.Members.List = append(m.Members.List, index.Member{Worker: w})
+				h := index.Hits{uint32(rapid.IntRange(0, 3).Draw(t, label+" device")), uint32(rapid.IntRange(0, 1).Draw(t, label+" host"))}
+				if h.Total() > 0 {
+					m.Hits = append(m.Hits, index.Hit{Member: int32(len(m.Members.List) - 1), Hits: h})
+					by[w] = h
+				}
+			}
+			return m, by
+		}
+		dst, want := draw("dst")
+		other, guesses := draw("other")
+		if rapid.Bool().Draw(t, "same list") {
+			other.Members = dst.Members
+			other.Hits = slices.DeleteFunc(other.Hits, func(h index.Hit) bool { return int(h.Member) >= len(dst.Members.List) })
+			guesses = workerHits(t, &other)
+		}
+		before := slices.Clone(other.Hits)
+		for w, g := range guesses {
+			if _, ok := dst.Members.Find(w); ok && g[kv.TierDevice] > 0 {
+				h := want[w]
+				h[kv.TierDevice] = max(h[kv.TierDevice], g[kv.TierDevice])
+				want[w] = h
+			}
+		}
+		index.MergeMax(&dst, &other)
+		if diff := cmp.Diff(want, workerHits(t, &dst), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("merged (-want +got):\n%s", diff)
+		}
+		if !slices.Equal(before, other.Hits) {
+			t.Fatalf("the other answer is now %v, was %v", other.Hits, before)
+		}
+	})
+}
+
+// TestApproxModel: after any sequence of decisions, waits and removals the answers
+// equal those of a map from blocks to when they expire, and never more than the
+// bound are kept.
+func TestApproxModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1000, 0)
+		start := now
+		ttl := time.Duration(rapid.IntRange(0, 1000).Draw(t, "ttl ms")) * time.Millisecond
+		limit := rapid.SampledFrom([]int{0, 3, 8, 30}).Draw(t, "max blocks")
+		ratio := rapid.SampledFrom([]float64{0, 0.5, 0.8, 1}).Draw(t, "prune ratio")
+		a, err := index.NewApprox(index.ApproxOptions{TTL: ttl, MaxBlocks: limit, PruneRatio: ratio, Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		naive := &approxTwin{limit: limit, keep: int(ratio * float64(limit))}
+		for id := range 3 {
+			if err := a.SetMember(worker(id+1, 0), 0, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"route": func(t *rapid.T) {
+				w := worker(rapid.IntRange(1, 3).Draw(t, "worker"), 0)
+				prompt := drawShort(t, "prompt")
+				seq := kv.AppendSequence(nil, prompt)
+				if err := a.Record(w, prompt, seq); err != nil {
+					t.Fatal(err)
+				}
+				naive.route(w, seq, now, start, ttl)
+			},
+			"wait": func(*rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "ms")) * time.Millisecond)
+			},
+			"tick": func(t *rapid.T) {
+				if got, want := a.Tick(), naive.expire(now); got != want {
+					t.Fatalf("%d blocks expired, want %d", got, want)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				w := worker(rapid.IntRange(1, 3).Draw(t, "worker"), 0)
+				if err := errors.Join(a.RemoveWorker(w), a.SetMember(w, 0, true)); err != nil {
+					t.Fatal(err)
+				}
+				naive.blocks = slices.DeleteFunc(naive.blocks, func(b routed) bool { return b.worker == w })
+			},
+			"": func(t *rapid.T) {
+				prompt := drawShort(t, "asked")
+				var m index.Matches
+				if err := a.Match(&m, prompt); err != nil {
+					t.Fatal(err)
+				}
+				naive.expire(now)
+				if diff := cmp.Diff(naive.match(prompt), workerHits(t, &m), cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("match (-want +got):\n%s", diff)
+				}
+				if s := a.Stats(); s.Blocks != len(naive.blocks) || s.Index.Memberships != len(naive.blocks) {
+					t.Fatalf("%d blocks, %d memberships, want %d", s.Blocks, s.Index.Memberships, len(naive.blocks))
+				}
+			},
+		})
+	})
+}
+
+// routed is a block in an approxTwin.
+type routed struct {
+	worker kv.Worker
+	hash   kv.SequenceHash
+	due    time.Time
+}
+
+// approxTwin keeps a list in the order of expiry.
+type approxTwin struct {
+	limit, keep int
+	blocks      []routed
+}
+
+func (a *approxTwin) route(w kv.Worker, seq []kv.SequenceHash, now, start time.Time, ttl time.Duration) {
+	a.expire(now)
+	if ttl == 0 {
+		return
+	}
+	const tick = 100 * time.Millisecond
+	due := start.Add((now.Sub(start) + ttl + tick - 1) / tick * tick)
+	for _, h := range slices.Backward(seq) {
+		a.blocks = slices.DeleteFunc(a.blocks, func(b routed) bool { return b.worker == w && b.hash == h })
+		a.blocks = append(a.blocks, routed{w, h, due})
+	}
+	if a.limit > 0 && len(a.blocks) > a.limit {
+		a.blocks = a.blocks[len(a.blocks)-a.keep:]
+	}
+}
+
+func (a *approxTwin) expire(now time.Time) int {
+	n := len(a.blocks)
+	a.blocks = slices.DeleteFunc(a.blocks, func(b routed) bool { return !b.due.After(now) })
+	return n - len(a.blocks)
+}
+
+func (a *approxTwin) match(prompt []kv.LocalHash) map[kv.Worker]index.Hits {
+	out := make(map[kv.Worker]index.Hits)
+	for id := range 3 {
+		w, n := worker(id+1, 0), uint32(0)
+		for _, h := range kv.AppendSequence(nil, prompt) {
+			if !slices.ContainsFunc(a.blocks, func(b routed) bool { return b.worker == w && b.hash == h }) {
+				break
+			}
+			n++
+		}
+		if n > 0 {
+			out[w] = device(n)
+		}
+	}
+	return out
+}
+
+// drawShort draws a prompt of few blocks and few kinds of them.
+func drawShort(t *rapid.T, label string) []kv.LocalHash {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kv.LocalHash {
+		return kv.LocalHash(rapid.IntRange(1, 3).Draw(t, "local"))
+	}), 0, 6).Draw(t, label)
+}
+
+// TestApproxConcurrentUse: decisions, questions, ticks and removals from many
+// goroutines; a worker that nobody removes and that is routed to again and again
+// is never seen with less than a whole prompt.
+func TestApproxConcurrentUse(t *testing.T) {
+	a := newApprox(t, index.ApproxOptions{TTL: time.Hour, MaxBlocks: 1 << 16, PruneRatio: 0.8})
+	steady, prompt := worker(1, 0), series(1, 300)
+	route(t, a, steady, prompt)
+	var all sync.WaitGroup
+	for g := range 3 {
+		all.Go(func() {
+			var m index.Matches
+			for i := range 200 {
+				w := worker(2+g, 0)
+				if err := errors.Join(a.SetMember(w, 0, true), a.Record(w, prompt[:100], kv.AppendSequence(nil, prompt[:100]))); err != nil {
+					t.Error(err)
+				}
+				if i%20 == 0 {
+					if err := a.RemoveWorker(w); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := a.Match(&m, prompt); err != nil {
+					t.Error(err)
+				}
+				if got := hitsOf(&m, steady); got != device(300) {
+					t.Errorf("worker 1 has %v, want 300 device blocks", got)
+				}
+				a.Tick()
+				a.Stats()
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkApproxRecord: prompts of 750 blocks, four of five of them shared with
+// others, of 8 workers, within the bound of a million blocks.
+func BenchmarkApproxRecord(b *testing.B) {
+	a := newApprox(b, index.ApproxOptions{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8})
+	var prompts [][]kv.LocalHash
+	var sequences [][]kv.SequenceHash
+	for n := range 2000 {
+		prompts = append(prompts, slices.Concat(series(1, 600), series(10_000*(n+1), 150)))
+		sequences = append(sequences, kv.AppendSequence(nil, prompts[n]))
+	}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		if err := a.Record(worker(1+n%8, 0), prompts[n%2000], sequences[n%2000]); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(750*n), "ns/block")
+}

@@ -1,0 +1,254 @@
+package index
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// coverage gathers which owners hold which blocks of a prompt.
+type coverage struct {
+	view    *view
+	reading Reading
+
+	// The run at hand holds the blocks from..upTo-1 of the prompt. goesOn is set
+	// when somebody has its first block. moved and pending say that a look at its
+	// entries led further, and that one of them may lead further still.
+	from, upTo             int
+	goesOn, moved, pending bool
+
+	// owners is indexed by ownerID; what has another stamp is not of this prompt.
+	owners  []ownerCoverage
+	stamp   uint32
+	touched []ownerID
+	spans   []span
+	// members is a set of member numbers, between words lowest and highest.
+	members         []uint64
+	lowest, highest int
+}
+
+// ownerCoverage is what one owner has of the prompt.
+type ownerCoverage struct {
+	stamp uint32
+	// device is how many leading blocks its device has.
+	device uint32
+	// spans is the number of the first span of each tier after they were sorted;
+	// before, that of the latest one plus one.
+	spans [kv.NumTiers]int32
+}
+
+// span is the blocks lo..hi-1 of the prompt, held by one owner in one tier.
+type span struct {
+	owner  ownerID
+	tier   kv.Tier
+	lo, hi uint32
+}
+
+func (c *coverage) begin(v *view, r Reading) {
+	c.view, c.reading = v, r
+	if n := len(v.owners) - len(c.owners); n > 0 {
+		c.owners = append(c.owners, make([]ownerCoverage, n)...)
+	}
+	if c.stamp++; c.stamp == 0 {
+		clear(c.owners)
+		c.stamp = 1
+	}
+	c.touched, c.spans = c.touched[:0], c.spans[:0]
+}
+
+// add takes one entry of the run at hand into account.
+func (c *coverage) add(e entry) {
+	lo, hi := c.from+e.lo(), min(c.from+e.hi(), c.upTo)
+	id := e.owner()
+	if lo >= hi || int(id) >= len(c.view.owners) {
+		return
+	}
+	kind := c.view.owners[id].kind
+	t := e.tier()
+	// A pool has no device; its word on that tier would be wrong.
+	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
+		return
+	}
+	c.goesOn = c.goesOn || lo == c.from
+	o := &c.owners[id]
+	if o.stamp != c.stamp {
+		*o = ownerCoverage{stamp: c.stamp}
+		c.touched = append(c.touched, id)
+	}
+	if t != kv.TierDevice || c.reading != Continuation {
+		c.addSpan(o, id, t, uint32(lo), uint32(hi))
+		return
+	}
+	switch at := int(o.device); {
+	case lo > at:
+		c.pending = c.pending || at >= c.from
+	case hi > at:
+		o.device = uint32(hi)
+		c.moved = true
+	}
+}
+
+func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint32) {
+	if n := o.spans[t]; n > 0 {
+		if last := &c.spans[n-1]; last.lo <= lo && lo <= last.hi {
+			last.hi = max(last.hi, hi)
+			return
+		}
+	}
+	c.spans = append(c.spans, span{id, t, lo, hi})
+	o.spans[t] = int32(len(c.spans))
+}
+
+// hits appends the hits of all members that have any.
+func (c *coverage) hits(dst []Hit) []Hit {
+	c.gather()
+	if len(c.spans) == 0 && c.reading == Continuation {
+		return c.deviceHits(dst)
+	}
+	c.sort()
+	for w := c.lowest; w <= c.highest; w++ {
+		for left := c.members[w]; left != 0; left &= left - 1 {
+			m := w<<6 + bits.TrailingZeros64(left)
+			if h := c.memberHits(c.view.sources[m]); h != (Hits{}) {
+				dst = append(dst, Hit{int32(m), h})
+			}
+		}
+		c.members[w] = 0
+	}
+	return dst
+}
+
+// deviceHits is hits when nothing but devices was touched.
+func (c *coverage) deviceHits(dst []Hit) []Hit {
+	for w := c.lowest; w <= c.highest; w++ {
+		for left := c.members[w]; left != 0; left &= left - 1 {
+			m := w<<6 + bits.TrailingZeros64(left)
+			if n := c.owners[c.view.sources[m].own].device; n > 0 {
+				dst = append(dst, Hit{Member: int32(m)})
+				dst[len(dst)-1].Hits[kv.TierDevice] = n
+			}
+		}
+		c.members[w] = 0
+	}
+	return dst
+}
+
+// gather makes members the set of those for whom a touched owner counts.
+func (c *coverage) gather() {
+	if n := (len(c.view.sources)+63)/64 - len(c.members); n > 0 {
+		c.members = append(c.members, make([]uint64, n)...)
+	}
+	c.lowest, c.highest = len(c.members), -1
+	for _, id := range c.touched {
+		if o := c.view.owners[id]; o.kind == viewWorker {
+			c.addMember(o.at)
+		} else {
+			for _, m := range c.view.pools[o.at] {
+				c.addMember(m)
+			}
+		}
+	}
+}
+
+func (c *coverage) addMember(m int32) {
+	w := int(m >> 6)
+	c.members[w] |= 1 << (m & 63)
+	c.lowest, c.highest = min(c.lowest, w), max(c.highest, w)
+}
+
+// sort brings the spans of each owner and tier together, in the order of the
+// prompt.
+func (c *coverage) sort() {
+	if len(c.spans) == 0 {
+		return
+	}
+	slices.SortFunc(c.spans, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.tier, b.tier), cmp.Compare(a.lo, b.lo))
+	})
+	for i := len(c.spans) - 1; i >= 0; i-- {
+		c.owners[c.spans[i].owner].spans[c.spans[i].tier] = int32(i)
+	}
+}
+
+func (c *coverage) memberHits(s source) Hits {
+	if c.reading == Union {
+		return c.union(s)
+	}
+	var h Hits
+	if o := &c.owners[s.own]; o.stamp == c.stamp {
+		h[kv.TierDevice] = o.device
+	}
+	if len(c.spans) == 0 {
+		return h
+	}
+	at := h[kv.TierDevice]
+	for t := kv.TierHost; t < kv.NumTiers; t++ {
+		own, pool := c.of(s.own, t), c.of(s.pool, t)
+		start := at
+		for moved := true; moved; {
+			before := at
+			own, at = reach(own, at)
+			pool, at = reach(pool, at)
+			moved = at > before
+		}
+		h[t] = at - start
+	}
+	return h
+}
+
+// of is the spans of an owner in a tier.
+func (c *coverage) of(id ownerID, t kv.Tier) []span {
+	if id == noOwner || c.owners[id].stamp != c.stamp {
+		return nil
+	}
+	first := int(c.owners[id].spans[t])
+	last := first
+	for last < len(c.spans) && c.spans[last].owner == id && c.spans[last].tier == t {
+		last++
+	}
+	return c.spans[first:last]
+}
+
+// reach follows spans from block at as far as they go without a hole, and
+// returns those not used up.
+func reach(spans []span, at uint32) ([]span, uint32) {
+	for len(spans) > 0 && spans[0].lo <= at {
+		at = max(at, spans[0].hi)
+		spans = spans[1:]
+	}
+	return spans, at
+}
+
+// union counts each leading block in the fastest tier that has it.
+func (c *coverage) union(s source) Hits {
+	var lists [2 * kv.NumTiers][]span
+	for t := range kv.Tier(kv.NumTiers) {
+		lists[2*t], lists[2*t+1] = c.of(s.own, t), c.of(s.pool, t)
+	}
+	var h Hits
+	for at := uint32(0); ; {
+		upTo := ^uint32(0) // where a faster tier begins
+		best := -1
+		for i := 0; i < len(lists) && best < 0; i++ {
+			for len(lists[i]) > 0 && lists[i][0].hi <= at {
+				lists[i] = lists[i][1:]
+			}
+			if len(lists[i]) == 0 {
+				continue
+			}
+			if lists[i][0].lo <= at {
+				best = i
+				upTo = min(upTo, lists[i][0].hi)
+			} else {
+				upTo = min(upTo, lists[i][0].lo)
+			}
+		}
+		if best < 0 {
+			return h
+		}
+		h[best/2] += upTo - at
+		at = upTo
+	}
+}

@@ -1,0 +1,121 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+const (
+	blockTokens = 16
+	// decideEvery is how many lookups go to one decision; running how many requests
+	// run at a time.
+	decideEvery, running = 10, 500
+	// readTick is the time between two batches of lookups, sweepTick that between
+	// two looks at what is put off, of at most sweepRuns each.
+	readTick, sweepTick = time.Millisecond, 100 * time.Millisecond
+	sweepRuns           = 4096
+)
+
+// reader looks prompts up and sends some to workers.
+type reader struct {
+	w       *world
+	rng     *rand.Rand
+	matches index.Matches
+	locals  []kv.LocalHash
+	seq     []kv.SequenceHash
+	// ids are the names of running requests, a ring.
+	ids    [running]string
+	next   int
+	booked schedule.Request
+
+	lookups, decisions atomic.Uint64
+}
+
+// run looks up at the rate of the options until ctx ends.
+func (r *reader) run(ctx context.Context) error {
+	tick := time.NewTicker(readTick)
+	defer tick.Stop()
+	start := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		due := uint64(time.Since(start).Seconds() * float64(r.w.o.Lookups))
+		for n := r.lookups.Load(); n < due && ctx.Err() == nil; n++ {
+			if err := r.look(ctx, n%decideEvery == 0); err != nil {
+				return err
+			}
+			r.lookups.Store(n + 1)
+		}
+	}
+}
+
+// look looks a prompt up, and sends it to a worker if it is asked to.
+func (r *reader) look(ctx context.Context, send bool) error {
+	r.locals = r.w.prompt(r.locals[:0], r.rng)
+	locals := r.locals
+	r.w.x.Match(&r.matches, locals, index.Continuation)
+	for i := range r.matches.Hits {
+		if n := r.matches.Hits[i].Hits.Total(); n == 0 || int(n) > len(locals) {
+			return fmt.Errorf("lookup: %d hits of a prompt of %d blocks", n, len(locals))
+		}
+	}
+	if !send || len(locals) == 0 {
+		return nil
+	}
+	return r.send(ctx, locals)
+}
+
+// send books the prompt that was just looked up; the request that runs longest ends.
+func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
+	r.seq = kv.AppendSequence(r.seq[:0], locals)
+	id := &r.ids[r.next%running]
+	if *id != "" {
+		r.w.s.Free(*id) // those of a worker that has left are gone already
+	}
+	*id = fmt.Sprint("request ", r.next)
+	r.next++
+	r.booked = schedule.Request{
+		ID: *id, Book: true, Tokens: len(locals) * blockTokens, BlockSize: blockTokens, Sequence: r.seq,
+		Members: r.matches.Members, Hits: r.matches.Hits, TrackPrefill: true,
+	}
+	if _, err := r.w.s.Schedule(ctx, &r.booked); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	r.decisions.Add(1)
+	if before := r.ids[(r.next+running/2)%running]; before != "" {
+		if err := r.w.s.MarkPrefillCompleted(before); err != nil && !errors.Is(err, load.ErrUnknownRequest) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep does what is put off until ctx ends.
+func (w *world) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for w.x.Sweep(sweepRuns) && ctx.Err() == nil {
+			}
+			w.s.Tick()
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package soak
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sample is the memory of the process at a moment of the run, in bytes, garbage
+// collected before. index is what the index says of its own.
+type sample struct {
+	at               time.Duration
+	heap, rss, index uint64
+}
+
+func takeSample(at time.Duration) (sample, error) {
+	debug.FreeOSMemory()
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	s := sample{at: at, heap: live[0].Value.Uint64()}
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return s, err
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return s, fmt.Errorf("/proc/self/statm %q: want at least two numbers", statm)
+	}
+	pages, err := strconv.ParseUint(fields[1], 10, 64)
+	s.rss = pages * uint64(os.Getpagesize())
+	return s, err
+}
+
+// settled are the samples after the first fifth of a run.
+func settled(samples []sample, run time.Duration) []sample {
+	for i, s := range samples {
+		if s.at >= run/5 {
+			return samples[i:]
+		}
+	}
+	return nil
+}
+
+// slope is by how many per cent of its mean a figure of samples grows in a minute,
+// by least squares; 0 with fewer than two samples.
+func slope(samples []sample, figure func(*sample) uint64) float64 {
+	n := float64(len(samples))
+	if n < 2 {
+		return 0
+	}
+	var meanX, meanY float64
+	for i := range samples {
+		meanX += samples[i].at.Minutes() / n
+		meanY += float64(figure(&samples[i])) / n
+	}
+	var xy, xx float64
+	for i := range samples {
+		x := samples[i].at.Minutes() - meanX
+		xy += x * (float64(figure(&samples[i])) - meanY)
+		xx += x * x
+	}
+	if xx == 0 || meanY == 0 {
+		return 0
+	}
+	return 100 * xy / xx / meanY
+}
+
+func heapOf(s *sample) uint64 { return s.heap }
+func rssOf(s *sample) uint64  { return s.rss }
+
+func indexOf(s *sample) uint64 { return s.index }

@@ -1,0 +1,303 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// Account keeps the active requests of all workers. It has no lock: its calls
+// must not overlap. Make one with New.
+type Account struct {
+	expiry                 time.Duration
+	maxRequests, maxBlocks int
+	now                    func() time.Time
+	start                  time.Time
+
+	requests map[string]*request
+	silent   list
+	workers  map[kv.Worker]*workload
+	// slots has the worker of each slot that the trie knows, nil for a free one.
+	slots     []*workload
+	freeSlots []int32
+	prompts   trie
+
+	members *index.Members
+	columns Columns
+	// places is memory for Align.
+	places []int32
+	// decaying are the workers whose prefill changes with time.
+	decaying []*workload
+	stats    Stats
+}
+
+// workload is what runs on one worker that has something to do.
+type workload struct {
+	worker kv.Worker
+	slot   int32
+	// member is the worker's place in the aligned list, notMember without one.
+	member int32
+	// decaying is the place in Account.decaying, notDecaying without one.
+	decaying int32
+	running  list
+	prefill  prefill
+	// blocks is the sum of the weights of the distinct prompt blocks and of the
+	// output blocks.
+	blocks int64
+}
+
+const (
+	notMember   = -1
+	notDecaying = -1
+)
+
+// New returns an empty account. The error names the option that is out of range.
+func New(o Options) (*Account, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("load account: %w", err)
+	}
+	o = o.withDefaults()
+	return &Account{
+		expiry:      o.Expiry,
+		maxRequests: o.MaxRequests,
+		maxBlocks:   o.MaxBlocks,
+		now:         o.Now,
+		start:       o.Now(),
+		requests:    make(map[string]*request),
+		workers:     make(map[kv.Worker]*workload),
+		members:     &index.Members{},
+	}, nil
+}
+
+// clock is the time since the account was made.
+func (a *Account) clock() time.Duration { return a.now().Sub(a.start) }
+
+// Add puts a request on its worker's account. The error is ErrDuplicateRequest
+// or ErrTooManyRequests, or names the field that is out of range; then nothing
+// has changed.
+func (a *Account) Add(r *Request) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	if _, ok := a.requests[r.ID]; ok {
+		a.stats.Duplicates++
+		return fmt.Errorf("request %q: %w", r.ID, ErrDuplicateRequest)
+	}
+	if len(a.requests) >= a.maxRequests || len(r.Sequence) > a.maxBlocks-a.stats.Blocks {
+		a.stats.Refused++
+		return fmt.Errorf("request %q of %d blocks: %w: %d requests of %d, %d blocks of %d",
+			r.ID, len(r.Sequence), ErrTooManyRequests, len(a.requests), a.maxRequests, a.stats.Blocks, a.maxBlocks)
+	}
+	now := a.clock()
+	w := a.open(r.Worker)
+	b := &request{
+		id: strings.Clone(r.ID), lora: strings.Clone(r.LoRA), on: w,
+		blocks: int32(r.Blocks), tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput),
+		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
+		added: now, heard: now,
+	}
+	if b.prefill == 0 {
+		b.duration = 0
+	}
+	if len(r.Sequence) > 0 {
+		var added int64
+		b.end, added = a.prompts.add(r.Sequence, w.slot)
+		w.blocks += added
+	}
+	w.running.push(byArrival, b)
+	w.prefill.add(b, now)
+	a.silent.push(bySilence, b)
+	a.requests[b.id] = b
+	a.stats.Blocks += len(r.Sequence)
+	a.stats.Added++
+	a.settle(w, now)
+	return nil
+}
+
+// open returns what runs on a worker, making it when there is nothing yet.
+func (a *Account) open(worker kv.Worker) *workload {
+	if w := a.workers[worker]; w != nil {
+		return w
+	}
+	w := &workload{worker: worker, member: notMember, decaying: notDecaying}
+	if n := len(a.freeSlots); n > 0 {
+		w.slot, a.freeSlots = a.freeSlots[n-1], a.freeSlots[:n-1]
+		a.slots[w.slot] = w
+	} else {
+		w.slot = int32(len(a.slots))
+		a.slots = append(a.slots, w)
+	}
+	if at, ok := a.members.Find(worker); ok {
+		w.member = int32(at)
+	}
+	a.workers[worker] = w
+	return w
+}
+
+// heard returns an active request after noting that it is alive.
+func (a *Account) heard(id string) (*request, time.Duration, error) {
+	r := a.requests[id]
+	if r == nil {
+		return nil, 0, fmt.Errorf("request %q: %w", id, ErrUnknownRequest)
+	}
+	now := a.clock()
+	r.heard = now
+	a.silent.remove(bySilence, r)
+	a.silent.push(bySilence, r)
+	return r, now, nil
+}
+
+// Touch notes that a request is alive. The error is ErrUnknownRequest.
+func (a *Account) Touch(id string) error {
+	_, _, err := a.heard(id)
+	return err
+}
+
+// MarkPrefillCompleted takes the request's tokens off its worker's prefill load.
+// Said again it only shows that the request is alive. The error is
+// ErrUnknownRequest.
+func (a *Account) MarkPrefillCompleted(id string) error {
+	r, now, err := a.heard(id)
+	if err != nil {
+		return err
+	}
+	r.on.prefill.remove(r, now)
+	a.settle(r.on, now)
+	return nil
+}
+
+// AddOutputBlock counts one more generated block. With a decay the request's
+// output blocks and the end of its prompt that no other request of the worker
+// shares weigh that much from now on; nil changes no weight. The error is
+// ErrUnknownRequest or says that decay is not in 0..1.
+func (a *Account) AddOutputBlock(id string, decay *float64) error {
+	if decay != nil && !(*decay >= 0 && *decay <= 1) {
+		return fmt.Errorf("request %q decay fraction: %v is not in 0..1", id, *decay)
+	}
+	r, now, err := a.heard(id)
+	if err != nil {
+		return err
+	}
+	if r.outputs == math.MaxInt32 {
+		return fmt.Errorf("request %q: %w: it has %d output blocks", id, ErrTooManyRequests, r.outputs)
+	}
+	r.outputs++
+	before := r.outputWeight
+	r.outputWeight += one
+	if decay != nil {
+		weight := int32(math.Round(*decay * one))
+		r.outputWeight = int64(r.outputs) * int64(weight)
+		if r.end != nil {
+			r.on.blocks += a.prompts.weigh(r.end, r.on.slot, weight)
+		}
+	}
+	r.on.blocks += r.outputWeight - before
+	a.settle(r.on, now)
+	return nil
+}
+
+// Free ends a request, its prefill included. It reports the worker it was on;
+// ok is false when no such request is active, which is no error.
+func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
+	r := a.requests[id]
+	if r == nil {
+		return kv.Worker{}, false
+	}
+	a.stats.Freed++
+	a.end(r, a.clock())
+	return r.on.worker, true
+}
+
+// Worker is the worker that an active request is on; ok is false when no such
+// request is active.
+func (a *Account) Worker(id string) (worker kv.Worker, ok bool) {
+	r := a.requests[id]
+	if r == nil {
+		return kv.Worker{}, false
+	}
+	return r.on.worker, true
+}
+
+// FreeIfWorker ends a request if it is on worker w, and reports whether it was.
+func (a *Account) FreeIfWorker(id string, w kv.Worker) bool {
+	r := a.requests[id]
+	if r == nil || r.on.worker != w {
+		return false
+	}
+	_, ok := a.Free(id)
+	return ok
+}
+
+// RemoveWorker ends every request of a worker and returns their number.
+func (a *Account) RemoveWorker(worker kv.Worker) int {
+	w := a.workers[worker]
+	if w == nil {
+		return 0
+	}
+	n, now := w.running.n, a.clock()
+	for w.running.first != nil {
+		a.end(w.running.first, now)
+	}
+	a.stats.Abandoned += uint64(n)
+	return n
+}
+
+// Expire ends every request that was not heard of for longer than the expiry
+// and returns their number.
+func (a *Account) Expire() int {
+	n, now := 0, a.clock()
+	for r := a.silent.first; r != nil && now-r.heard > a.expiry; r = a.silent.first {
+		a.end(r, now)
+		n++
+	}
+	a.stats.Expired += uint64(n)
+	return n
+}
+
+// end takes a request off the account.
+func (a *Account) end(r *request, now time.Duration) {
+	w := r.on
+	delete(a.requests, r.id)
+	a.silent.remove(bySilence, r)
+	a.stats.Blocks -= int(r.tracked)
+	w.prefill.remove(r, now)
+	w.running.remove(byArrival, r)
+	w.blocks -= r.outputWeight
+	if r.end != nil {
+		w.blocks -= a.prompts.free(r.end, w.slot)
+	}
+	a.settle(w, now)
+	if w.running.n == 0 {
+		delete(a.workers, w.worker)
+		a.slots[w.slot] = nil
+		a.freeSlots = append(a.freeSlots, w.slot)
+	}
+}
+
+// Visit shows the active requests, the one not heard of for longest first, until
+// visit returns false. visit must not change the account.
+func (a *Account) Visit(visit func(Active) bool) {
+	now := a.clock()
+	for r := a.silent.first; r != nil; r = r.in[bySilence].next {
+		if !visit(Active{
+			ID: r.id, Worker: r.on.worker, LoRA: r.lora,
+			Blocks: int(r.blocks), TrackedBlocks: int(r.tracked), OutputBlocks: int(r.outputs),
+			ExpectedOutput: int(r.expected), PrefillTokens: int(r.prefill),
+			Age: now - r.added, Silent: now - r.heard,
+		}) {
+			return
+		}
+	}
+}
+
+// Stats returns the gauges and counters.
+func (a *Account) Stats() Stats {
+	s := a.stats
+	s.Requests, s.Workers = len(a.requests), len(a.workers)
+	s.DistinctBlocks, s.Nodes = a.prompts.blocks, a.prompts.nodes
+	return s
+}

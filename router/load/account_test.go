@@ -1,0 +1,329 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+var worker1, worker2 = kv.Worker{ID: 1}, kv.Worker{ID: 2}
+
+// fakeClock is a clock that stands still until it is moved.
+type fakeClock struct{ now time.Time }
+
+func (c *fakeClock) advance(d time.Duration) { c.now = c.now.Add(d) }
+
+// fixture is an account of workers 1 and 2 under a clock.
+type fixture struct {
+	testing.TB
+	*Account
+	clock *fakeClock
+}
+
+func newFixture(t testing.TB, o Options) fixture {
+	t.Helper()
+	clock := &fakeClock{now: time.Unix(1000, 0)}
+	o.Now = func() time.Time { return clock.now }
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Align(members(worker1, worker2))
+	return fixture{t, a, clock}
+}
+
+func members(workers ...kv.Worker) *index.Members {
+	m := &index.Members{}
+	for _, w := range workers {
+		m.List = append(m.List, index.Member{Worker: w})
+	}
+	return m
+}
+
+// hashes takes the numbers for SequenceHashes; they need not be a chain.
+func hashes(of ...kv.SequenceHash) []kv.SequenceHash { return of }
+
+func (f fixture) add(id string, w kv.Worker, prefill int, sequence ...kv.SequenceHash) {
+	f.Helper()
+	f.addModelled(id, w, prefill, 0, sequence...)
+}
+
+func (f fixture) addModelled(id string, w kv.Worker, prefill int, d time.Duration, sequence ...kv.SequenceHash) {
+	f.Helper()
+	r := Request{ID: id, Worker: w, Sequence: sequence, Blocks: len(sequence), PrefillTokens: prefill, PrefillDuration: d}
+	if err := f.Add(&r); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f fixture) output(id string, decay ...float64) {
+	f.Helper()
+	var fraction *float64
+	if len(decay) > 0 {
+		fraction = &decay[0]
+	}
+	if err := f.AddOutputBlock(id, fraction); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f fixture) prefillDone(id string) {
+	f.Helper()
+	if err := f.MarkPrefillCompleted(id); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// expect checks the load of worker 1.
+func (f fixture) expect(when string, blocks int32, tokens int64) {
+	f.Helper()
+	c := f.Columns()
+	if c.ActiveBlocks[0] != blocks || c.PrefillTokens[0] != tokens {
+		f.Errorf("%s: %d blocks, %d tokens; want %d, %d", when, c.ActiveBlocks[0], c.PrefillTokens[0], blocks, tokens)
+	}
+}
+
+// empty checks that nothing is left of no requests.
+func (f fixture) empty() {
+	f.Helper()
+	s := f.Stats()
+	if s.Requests+s.Workers+s.Blocks+s.DistinctBlocks+s.Nodes != 0 || len(f.prompts.root.children) != 0 ||
+		f.silent.n != 0 || len(f.decaying) != 0 || len(f.freeSlots) != len(f.slots) {
+		f.Errorf("something is left of no requests: %+v", s)
+	}
+	f.expect("empty", 0, 0)
+}
+
+func TestSharedBlocksCountOnce(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 12, 1, 2, 3)
+	f.expect("one request", 3, 12)
+	f.add("b", worker1, 4, 5)
+	f.expect("two apart", 4, 16)
+	f.add("c", worker1, 0, 1, 2, 3, 4)
+	f.expect("one that extends the first", 5, 16)
+	f.Free("b")
+	f.expect("b freed", 4, 12)
+	f.Free("c")
+	f.expect("c freed", 3, 12)
+	f.Free("a")
+	f.expect("all freed", 0, 0)
+	f.empty()
+}
+
+// TestOutputBlocksDecay: a decay weighs the output and what of the prompt is the
+// request's alone; blocks that became shared keep the weight they had.
+func TestOutputBlocksDecay(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 0, 1, 2, 3)
+	f.expect("prompt", 3, 0)
+	f.output("a", .5)
+	f.expect("half of prompt and output", 2, 0)
+	f.add("b", worker1, 0, 1, 2)
+	f.expect("another on its prefix", 2, 0)
+	f.output("a", 0)
+	f.expect("only the shared halves", 1, 0)
+	f.Free("a")
+	f.expect("b alone", 1, 0)
+	f.Free("b")
+	f.empty()
+}
+
+func TestOutputBlocksWithoutDecayAreWholeOnes(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 0, 1, 2, 3)
+	f.add("untracked", worker1, 0)
+	f.output("a")
+	f.output("a")
+	f.output("untracked")
+	f.expect("3 + 2 + 1", 6, 0)
+	f.Free("a")
+	f.expect("the untracked one's", 1, 0)
+	f.Free("untracked")
+	f.empty()
+}
+
+// TestWeightsAddUpWithoutDrift: what is added in decimal fractions goes to the
+// last bit, and ten halves made of tenths round as halves.
+func TestWeightsAddUpWithoutDrift(t *testing.T) {
+	f := newFixture(t, Options{})
+	for i := range 5 {
+		id := fmt.Sprint(i)
+		f.add(id, worker1, 0)
+		f.output(id, .1)
+	}
+	f.expect("five tenths", 1, 0)
+	for i := range 5 {
+		f.Free(fmt.Sprint(i))
+	}
+	f.empty()
+}
+
+func TestFreeIsIdempotentAndEndsThePrefill(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 7, 1)
+	if w, ok := f.Free("a"); !ok || w != worker1 {
+		t.Errorf("freed %v, %v", w, ok)
+	}
+	if _, ok := f.Free("a"); ok {
+		t.Error("freed twice")
+	}
+	f.empty()
+	if s := f.Stats(); s.Added != 1 || s.Freed != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestFreeIfWorkerLeavesARequestThatMoved(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 7, 1)
+	if f.FreeIfWorker("a", worker2) || f.FreeIfWorker("b", worker1) {
+		t.Error("freed a request that is not there")
+	}
+	f.expect("still there", 1, 7)
+	if w, ok := f.Worker("a"); w != worker1 || !ok {
+		t.Errorf("it is on %v (%v)", w, ok)
+	}
+	if !f.FreeIfWorker("a", worker1) {
+		t.Error("not freed")
+	}
+	if _, ok := f.Worker("a"); ok {
+		t.Error("freed and still on a worker")
+	}
+	f.empty()
+}
+
+func TestDuplicatesAndUnknownRequestsAreRefused(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 7, 1)
+	if err := f.Add(&Request{ID: "a", Worker: worker2, Sequence: hashes(2)}); !errors.Is(err, ErrDuplicateRequest) {
+		t.Errorf("added twice: %v", err)
+	}
+	f.expect("as before", 1, 7)
+	half := .5
+	for what, err := range map[string]error{
+		"touch": f.Touch("b"), "prefill": f.MarkPrefillCompleted("b"), "output": f.AddOutputBlock("b", &half),
+	} {
+		if !errors.Is(err, ErrUnknownRequest) || !strings.Contains(err.Error(), `"b"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if s := f.Stats(); s.Duplicates != 1 || s.Requests != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFullAccountRefuses: beyond a bound nothing is added, and the error has the
+// figures; what was freed makes room.
+func TestFullAccountRefuses(t *testing.T) {
+	f := newFixture(t, Options{MaxRequests: 2, MaxBlocks: 5})
+	f.add("a", worker1, 1, 1, 2, 3)
+	err := f.Add(&Request{ID: "b", Worker: worker1, Sequence: hashes(1, 2, 3)})
+	if !errors.Is(err, ErrTooManyRequests) || !strings.Contains(err.Error(), "3 blocks of 5") {
+		t.Errorf("too many blocks: %v", err)
+	}
+	f.add("b", worker1, 1, 1, 2)
+	if err := f.Add(&Request{ID: "c", Worker: worker1}); !errors.Is(err, ErrTooManyRequests) || !strings.Contains(err.Error(), "2 requests of 2") {
+		t.Errorf("too many requests: %v", err)
+	}
+	f.expect("two", 3, 2)
+	f.Free("a")
+	f.add("c", worker1, 0, 4, 5, 6)
+	if s := f.Stats(); s.Refused != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOutOfRangeIsNamed(t *testing.T) {
+	f := newFixture(t, Options{})
+	long := strings.Repeat("x", maxNameBytes+1)
+	for want, r := range map[string]Request{
+		"request id: 0 bytes":      {},
+		"request id: 4097 bytes":   {ID: long},
+		"lora name: 4097":          {ID: "a", LoRA: long},
+		"prompt blocks: -1":        {ID: "a", Blocks: -1},
+		"prefill tokens: -2":       {ID: "a", PrefillTokens: -2},
+		"expected output":          {ID: "a", ExpectedOutput: -3},
+		"prefill duration: -1ns":   {ID: "a", PrefillDuration: -1},
+		"prefill tokens: 21474836": {ID: "a", PrefillTokens: 1 << 31},
+	} {
+		if err := f.Add(&r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	f.add("a", worker1, 0, 1)
+	for _, v := range []float64{-.1, 1.1, math.NaN()} {
+		if err := f.AddOutputBlock("a", &v); err == nil || !strings.Contains(err.Error(), "is not in 0..1") {
+			t.Errorf("decay %v: %v", v, err)
+		}
+	}
+	f.expect("unchanged", 1, 0)
+	for want, o := range map[string]Options{
+		"expiry: -1ns": {Expiry: -1}, "max active requests: -1": {MaxRequests: -1}, "max active blocks: -1": {MaxBlocks: -1},
+	} {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestSilenceExpiresRequestsAndAgeDoesNot: any sign of life moves the expiry, so
+// a request that runs for hours stays.
+func TestSilenceExpiresRequestsAndAgeDoesNot(t *testing.T) {
+	f := newFixture(t, Options{Expiry: 10 * time.Second})
+	signs := []func(id string) error{f.Touch, f.MarkPrefillCompleted, func(id string) error { return f.AddOutputBlock(id, nil) }}
+	f.add("silent", worker1, 1, 1)
+	for i := range signs {
+		f.add(fmt.Sprint(i), worker2, 1, 1)
+	}
+	for range 3 {
+		f.clock.advance(6 * time.Second)
+		for i, alive := range signs {
+			if err := alive(fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.Expire()
+	}
+	if s := f.Stats(); s.Requests != 3 || s.Expired != 1 {
+		t.Errorf("%+v", s)
+	}
+	f.expect("the silent one's worker", 0, 0)
+	f.clock.advance(10 * time.Second)
+	if n := f.Expire(); n != 0 {
+		t.Errorf("%d expired at the expiry and not after it", n)
+	}
+	f.clock.advance(time.Nanosecond)
+	if n := f.Expire(); n != 3 {
+		t.Errorf("%d expired, want 3", n)
+	}
+	f.empty()
+}
+
+func TestRemovedWorkerTakesItsRequestsAlong(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 7, 1, 2)
+	f.addModelled("b", worker1, 7, time.Second, 1, 3)
+	f.add("c", worker2, 5, 1, 2)
+	if n := f.RemoveWorker(worker1); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+	if n := f.RemoveWorker(worker1); n != 0 {
+		t.Errorf("%d requests of a worker without any", n)
+	}
+	f.expect("worker 1", 0, 0)
+	if got := f.Shared(nil, hashes(1, 2)); !cmp.Equal(got, []Shared{{Member: 1, Blocks: 2}}) {
+		t.Errorf("shared %v", got)
+	}
+	if s := f.Stats(); s.Abandoned != 2 || s.Freed != 0 || s.Requests != 1 || s.Nodes != 1 {
+		t.Errorf("%+v", s)
+	}
+}

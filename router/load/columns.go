@@ -1,0 +1,181 @@
+package load
+
+import (
+	"math"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// Columns are the loads of the members of a list, each slice indexed by a
+// member's place.
+type Columns struct {
+	// PrefillTokens are prompt tokens still to be computed.
+	PrefillTokens []int64
+	// ActiveBlocks are the distinct prompt blocks and the output blocks of the
+	// running requests, by weight and rounded.
+	ActiveBlocks []int32
+	// Requests is the number of running requests.
+	Requests []int32
+}
+
+// Align makes the columns follow m from now on. It costs nothing when m is what
+// they follow already; else it is linear in the members. The load of a worker
+// that is not a member is kept and shows when it becomes one.
+func (a *Account) Align(m *index.Members) {
+	if m == a.members {
+		return
+	}
+	a.movePlaces(m)
+	n := len(m.List)
+	a.columns = Columns{
+		PrefillTokens: zeros(a.columns.PrefillTokens, n),
+		ActiveBlocks:  zeros(a.columns.ActiveBlocks, n),
+		Requests:      zeros(a.columns.Requests, n),
+	}
+	now := a.clock()
+	for _, w := range a.slots {
+		if w != nil {
+			a.settle(w, now)
+		}
+	}
+}
+
+// movePlaces gives each worker its place in m. Both lists are ordered, so those
+// that were members before are found in one pass over them.
+func (a *Account) movePlaces(m *index.Members) {
+	a.places = zeros(a.places, len(a.members.List))
+	at := 0
+	for i := range a.members.List {
+		a.places[i] = notMember
+		worker := a.members.List[i].Worker
+		for at < len(m.List) && m.List[at].Worker.Compare(worker) < 0 {
+			at++
+		}
+		if at < len(m.List) && m.List[at].Worker == worker {
+			a.places[i] = int32(at)
+		}
+	}
+	a.members = m
+	for _, w := range a.slots {
+		if w == nil {
+			continue
+		}
+		if w.member != notMember {
+			w.member = a.places[w.member]
+		} else if i, ok := m.Find(w.worker); ok {
+			w.member = int32(i)
+		}
+	}
+}
+
+// zeros is a slice of n zeros, in the memory of s if that is long enough.
+func zeros[T int32 | int64](s []T, n int) []T {
+	if n > cap(s) {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+// settle makes the columns show a worker's load.
+func (a *Account) settle(w *workload, now time.Duration) {
+	if decays := w.prefill.decays(); decays != (w.decaying != notDecaying) {
+		a.setDecaying(w, decays)
+	}
+	if w.member == notMember {
+		return
+	}
+	a.columns.PrefillTokens[w.member] = w.prefill.remaining(now)
+	a.columns.ActiveBlocks[w.member] = rounded(w.blocks)
+	a.columns.Requests[w.member] = int32(w.running.n)
+}
+
+func (a *Account) setDecaying(w *workload, decays bool) {
+	if decays {
+		w.decaying = int32(len(a.decaying))
+		a.decaying = append(a.decaying, w)
+		return
+	}
+	last := len(a.decaying) - 1
+	moved := a.decaying[last]
+	a.decaying[w.decaying] = moved
+	moved.decaying = w.decaying
+	a.decaying[last] = nil
+	a.decaying = a.decaying[:last]
+	w.decaying = notDecaying
+}
+
+// rounded is the number of whole blocks in a sum of weights, halves upwards. A
+// decimal fraction such as 0.1 is not a whole number of parts of one; a
+// millionth of a block makes sure that ten halves of it are still a half.
+func rounded(weight int64) int32 {
+	return int32(min((weight+one/2+one>>20)/one, math.MaxInt32))
+}
+
+// Columns returns the loads of the aligned members. They are valid, and must
+// not be changed, until the next call of the account.
+func (a *Account) Columns() *Columns {
+	if len(a.decaying) > 0 {
+		now := a.clock()
+		for _, w := range a.decaying {
+			if w.member != notMember {
+				a.columns.PrefillTokens[w.member] = w.prefill.remaining(now)
+			}
+		}
+	}
+	return &a.columns
+}
+
+// RemainingPrefill is how long the prefills of a worker are expected to take
+// from now on; ok is false when one of them is not modelled.
+func (a *Account) RemainingPrefill(worker kv.Worker) (d time.Duration, ok bool) {
+	w := a.workers[worker]
+	if w == nil {
+		return 0, true
+	}
+	return w.prefill.remainingTime(a.clock())
+}
+
+// Shared is how many leading blocks of a sequence are active on a member, at
+// least one.
+type Shared struct {
+	Member int32
+	Blocks int32
+}
+
+// Shared appends to dst the aligned members that share active blocks with
+// sequence, each once and in no order. It looks at no other worker.
+func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
+	at, depth := &a.prompts.root, 0
+	for depth < len(sequence) {
+		child := at.children[sequence[depth]]
+		if child == nil {
+			break
+		}
+		dst = a.appendShared(dst, at.held, child.held, depth)
+		n := common(child.hashes, sequence[depth:])
+		at, depth = child, depth+n
+		if n < len(child.hashes) {
+			break
+		}
+	}
+	return a.appendShared(dst, at.held, nil, depth)
+}
+
+// appendShared appends the members among held that are not in deeper, which is
+// a part of held.
+func (a *Account) appendShared(dst []Shared, held, deeper []holding, depth int) []Shared {
+	for i := range held {
+		if len(deeper) > 0 && deeper[0].slot == held[i].slot {
+			deeper = deeper[1:]
+			continue
+		}
+		if m := a.slots[held[i].slot].member; m != notMember {
+			dst = append(dst, Shared{Member: m, Blocks: int32(depth)})
+		}
+	}
+	return dst
+}

@@ -1,0 +1,75 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrDuplicateRequest: a request of that id is active.
+	ErrDuplicateRequest = errors.New("request is active already")
+	// ErrUnknownRequest: no request of that id is active.
+	ErrUnknownRequest = errors.New("request is not active")
+	// ErrTooManyRequests: a bound of the account is reached.
+	ErrTooManyRequests = errors.New("too many active requests")
+)
+
+// Options bound an Account. The zero value is ready for use.
+type Options struct {
+	// Expiry is how long a request stays when nothing is heard of it; 0 means
+	// 300 s.
+	Expiry time.Duration
+	// MaxRequests bounds the active requests; 0 means 65,536. MaxBlocks bounds
+	// the sum of their tracked prompt blocks; 0 means 1<<24.
+	MaxRequests, MaxBlocks int
+	// Now tells the time, which must be monotonic; nil means time.Now.
+	Now func() time.Time
+}
+
+// maxBlocks keeps the sums of weights within 63 bits.
+const maxBlocks = 1 << 31
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	if o.Expiry < 0 {
+		return fmt.Errorf("active request expiry: %v is negative", o.Expiry)
+	}
+	if o.MaxRequests < 0 {
+		return fmt.Errorf("max active requests: %d is negative", o.MaxRequests)
+	}
+	if o.MaxBlocks < 0 || o.MaxBlocks > maxBlocks {
+		return fmt.Errorf("max active blocks: %d is not in 0..%d", o.MaxBlocks, maxBlocks)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Expiry == 0 {
+		o.Expiry = 300 * time.Second
+	}
+	if o.MaxRequests == 0 {
+		o.MaxRequests = 1 << 16
+	}
+	if o.MaxBlocks == 0 {
+		o.MaxBlocks = 1 << 24
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Stats are an account's gauges and counters.
+type Stats struct {
+	// Requests are active now, on Workers workers. Blocks is the sum of their
+	// tracked prompt blocks; DistinctBlocks are what is left of these when a
+	// prefix that several share counts once, over all workers. Nodes are the runs
+	// that the distinct blocks form.
+	Requests, Workers, Blocks, DistinctBlocks, Nodes int
+	// Added, Freed, Expired and Abandoned count requests; Abandoned ones lost
+	// their worker. Duplicates and Refused were not added: their id was active, or
+	// a bound was reached.
+	Added, Freed, Expired, Abandoned, Duplicates, Refused uint64
+}

@@ -1,0 +1,139 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Request is a request to be put on the account of a worker.
+type Request struct {
+	// ID names the request in later calls. It is not empty.
+	ID     string
+	Worker kv.Worker
+	// Sequence are the prompt's blocks that count as active; nil tracks none. It
+	// is copied.
+	Sequence []kv.SequenceHash
+	// Blocks is the length of the prompt in blocks, a partial one included.
+	Blocks int
+	// PrefillTokens are prompt tokens still to be computed; 0 when prefill is not
+	// tracked. PrefillDuration is how long that is expected to take; with 0 the
+	// tokens stay until the prefill is marked complete.
+	PrefillTokens   int
+	PrefillDuration time.Duration
+	// ExpectedOutput is the expected number of tokens to be generated, 0 when
+	// unknown, and LoRA the adapter's name. They change no load.
+	ExpectedOutput int
+	LoRA           string
+}
+
+// maxNameBytes bounds the memory that a request's strings take.
+const maxNameBytes = 4096
+
+func (r *Request) validate() error {
+	if r.ID == "" || len(r.ID) > maxNameBytes {
+		return fmt.Errorf("request id: %d bytes are not in 1..%d", len(r.ID), maxNameBytes)
+	}
+	if len(r.LoRA) > maxNameBytes {
+		return fmt.Errorf("request %q lora name: %d bytes are more than %d", r.ID, len(r.LoRA), maxNameBytes)
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"prompt blocks", r.Blocks},
+		{"prefill tokens", r.PrefillTokens},
+		{"expected output tokens", r.ExpectedOutput},
+	} {
+		if f.value < 0 || f.value > math.MaxInt32 {
+			return fmt.Errorf("request %q %s: %d is not in 0..%d", r.ID, f.name, f.value, math.MaxInt32)
+		}
+	}
+	if r.PrefillDuration < 0 {
+		return fmt.Errorf("request %q prefill duration: %v is negative", r.ID, r.PrefillDuration)
+	}
+	return nil
+}
+
+// Active is a request on the account.
+type Active struct {
+	ID     string
+	Worker kv.Worker
+	LoRA   string
+	// Blocks is the length of the prompt in blocks, TrackedBlocks how many of them
+	// count as active, OutputBlocks how many were generated.
+	Blocks, TrackedBlocks, OutputBlocks int
+	ExpectedOutput                      int
+	// PrefillTokens is what was to be computed at first, 0 after the prefill.
+	PrefillTokens int
+	// Age is the time since the request was added, Silent since it was last heard
+	// of.
+	Age, Silent time.Duration
+}
+
+// request is an active request.
+type request struct {
+	id, lora string
+	on       *workload
+	// end is where the tracked blocks end in the trie, nil without any.
+	end *node
+
+	blocks, tracked, expected int32
+	outputs                   int32
+	// outputWeight is the sum of the weights of the output blocks.
+	outputWeight int64
+	// prefill is 0 from the completion of the prefill on.
+	prefill  int64
+	duration time.Duration
+
+	added, heard time.Duration
+	in           [numOrders]link
+}
+
+// order is one of the lists that a request is in.
+type order uint8
+
+const (
+	// byArrival: the requests of one worker, the oldest first.
+	byArrival order = iota
+	// bySilence: all requests, the one not heard of for longest first.
+	bySilence
+	numOrders
+)
+
+type link struct{ prev, next *request }
+
+// list is a list of requests that needs no memory of its own.
+type list struct {
+	first, last *request
+	n           int
+}
+
+func (l *list) push(o order, r *request) {
+	r.in[o] = link{prev: l.last}
+	if l.last == nil {
+		l.first = r
+	} else {
+		l.last.in[o].next = r
+	}
+	l.last = r
+	l.n++
+}
+
+func (l *list) remove(o order, r *request) {
+	at := r.in[o]
+	if at.prev == nil {
+		l.first = at.next
+	} else {
+		at.prev.in[o].next = at.next
+	}
+	if at.next == nil {
+		l.last = at.prev
+	} else {
+		at.next.in[o].prev = at.prev
+	}
+	r.in[o] = link{}
+	l.n--
+}

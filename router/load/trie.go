@@ -1,0 +1,176 @@
+package load
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// one is the weight of a whole block. Weights are whole numbers, so that what
+// was added is taken off again to the last bit.
+const one = 1 << 30
+
+// trie holds the prompts of the active requests of all workers.
+type trie struct {
+	root          node
+	nodes, blocks int
+}
+
+// node is a run of blocks without a branch, after the runs of its parents.
+type node struct {
+	parent   *node
+	hashes   []kv.SequenceHash
+	children map[kv.SequenceHash]*node // by the first hash of the child
+	// held are the workers with a request that goes through the run, by slot. A
+	// worker of a node is one of its parent too.
+	held []holding
+	// ends is the number of requests whose blocks end with the run.
+	ends int32
+}
+
+// holding is what one worker has in a node.
+type holding struct {
+	slot int32
+	// requests go through the node; weight is that of each of its blocks.
+	requests, weight int32
+}
+
+func (n *node) find(slot int32) (int, bool) {
+	return slices.BinarySearchFunc(n.held, slot, func(h holding, slot int32) int { return cmp.Compare(h.slot, slot) })
+}
+
+// common is the length of the longest common prefix.
+func common(a, b []kv.SequenceHash) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// add counts a request of the worker at slot along sequence, which is not empty.
+// It returns where that ends and the weight of the blocks that are new to the
+// worker.
+func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int64) {
+	end = t.open(sequence)
+	end.ends++
+	for n := end; n != &t.root; n = n.parent {
+		i, ok := n.find(slot)
+		if ok {
+			n.held[i].requests++
+			continue
+		}
+		n.held = slices.Insert(n.held, i, holding{slot: slot, requests: 1, weight: one})
+		added += int64(len(n.hashes)) * one
+	}
+	return end, added
+}
+
+// open returns the node with which sequence ends, after making what is missing.
+func (t *trie) open(sequence []kv.SequenceHash) *node {
+	at := &t.root
+	for len(sequence) > 0 {
+		child := at.children[sequence[0]]
+		if child == nil {
+			child = &node{parent: at, hashes: slices.Clone(sequence)}
+			at.adopt(child)
+			t.nodes++
+			t.blocks += len(sequence)
+			return child
+		}
+		n := common(child.hashes, sequence)
+		if n < len(child.hashes) {
+			child = t.split(child, n)
+		}
+		at, sequence = child, sequence[n:]
+	}
+	return at
+}
+
+func (n *node) adopt(child *node) {
+	if n.children == nil {
+		n.children = make(map[kv.SequenceHash]*node, 1)
+	}
+	n.children[child.hashes[0]] = child
+	child.parent = n
+}
+
+// split puts the first at blocks of lower into a node of their own, which it
+// returns. Each part gets an array of its own: one would keep the other's alive.
+func (t *trie) split(lower *node, at int) *node {
+	upper := &node{hashes: slices.Clone(lower.hashes[:at]), held: slices.Clone(lower.held)}
+	lower.parent.adopt(upper)
+	lower.hashes = slices.Clone(lower.hashes[at:])
+	upper.adopt(lower)
+	t.nodes++
+	return upper
+}
+
+// free takes off a request of the worker at slot that ends at end. It returns
+// the weight of the blocks that the worker no longer has.
+func (t *trie) free(end *node, slot int32) (removed int64) {
+	end.ends--
+	for n := end; n != &t.root; {
+		i, _ := n.find(slot)
+		if h := &n.held[i]; h.requests > 1 {
+			h.requests--
+		} else {
+			removed += int64(len(n.hashes)) * int64(h.weight)
+			n.release(i)
+		}
+		if len(n.held) > 0 {
+			n = t.merge(n).parent
+			continue
+		}
+		delete(n.parent.children, n.hashes[0])
+		t.nodes--
+		t.blocks -= len(n.hashes)
+		n = n.parent
+	}
+	return removed
+}
+
+// release forgets the holding at i.
+func (n *node) release(i int) {
+	n.held = slices.Delete(n.held, i, i+1)
+	if cap(n.held) >= 16 && len(n.held) <= cap(n.held)/4 {
+		n.held = append(make([]holding, 0, 2*len(n.held)), n.held...)
+	}
+}
+
+// merge puts n and its only child into one node if nothing tells them apart. It
+// returns the node that has the blocks of n from now on.
+func (t *trie) merge(n *node) *node {
+	if n.ends > 0 || len(n.children) != 1 {
+		return n
+	}
+	for _, child := range n.children {
+		if !slices.Equal(n.held, child.held) {
+			return n
+		}
+		child.hashes = slices.Concat(n.hashes, child.hashes)
+		n.parent.adopt(child)
+		t.nodes--
+		n = child
+	}
+	return n
+}
+
+// weigh gives weight to the blocks that only one request has, which ends at end
+// and is of the worker at slot. It returns by how much that changes their sum.
+func (t *trie) weigh(end *node, slot, weight int32) (change int64) {
+	for n := end; n != &t.root; {
+		i, _ := n.find(slot)
+		h := &n.held[i]
+		if h.requests > 1 {
+			break
+		}
+		change += int64(len(n.hashes)) * int64(weight-h.weight)
+		h.weight = weight
+		n = t.merge(n).parent
+	}
+	return change
+}

@@ -1,0 +1,57 @@
+package router
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/router/estimate"
+)
+
+// collectEstimates sends what e has learned of each worker, with where it comes from,
+// and what it counts.
+func collectEstimates(e *estimate.Estimator, out chan<- prometheus.Metric) {
+	rate := prometheus.NewDesc("blockyard_router_measured_rate",
+		"What a worker or its pool was measured to do in a second of busy time: prefill_tokens, copy_bytes, disk_bytes. Of source model: the median of the others stands in.",
+		[]string{"worker", "measure", "source"}, nil)
+	age := prometheus.NewDesc("blockyard_router_measured_age_seconds", "Age of the last sample of a worker's measured rate.", []string{"worker", "measure"}, nil)
+	for _, w := range e.Measures() {
+		name := w.Worker.String()
+		for _, m := range []struct {
+			name string
+			estimate.Measure
+		}{{"prefill_tokens", w.PrefillTokens}, {"copy_bytes", w.CopyBytes}, {"disk_bytes", w.DiskBytes}} {
+			if m.Source == estimate.SourceNone {
+				continue
+			}
+			out <- prometheus.MustNewConstMetric(rate, prometheus.GaugeValue, m.PerSecond, name, m.name, string(m.Source))
+			if m.Samples > 0 {
+				out <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, m.AgeSeconds, name, m.name)
+			}
+		}
+	}
+	total := prometheus.NewDesc("blockyard_router_estimate_total", "What the estimator of times to first tokens counts.", []string{"counter"}, nil)
+	now := prometheus.NewDesc("blockyard_router_estimate", "What the estimator of times to first tokens knows of now.", []string{"gauge"}, nil)
+	s := e.Stats()
+	for _, c := range estimateCounters(&s) {
+		out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(c.value), c.name)
+	}
+	for _, g := range estimateGauges(&s) {
+		out <- prometheus.MustNewConstMetric(now, prometheus.GaugeValue, float64(g.value), g.name)
+	}
+}
+
+// estimateNumber is a number of estimate.Stats and its label.
+type estimateNumber struct {
+	name  string
+	value uint64
+}
+
+func estimateCounters(s *estimate.Stats) []estimateNumber {
+	return []estimateNumber{
+		{"reports", s.Reports}, {"reports_unknown", s.Unknown}, {"samples", s.Samples}, {"outliers", s.Outliers},
+		{"abandoned", s.Abandoned}, {"expired", s.Expired}, {"unfollowed", s.Unfollowed}, {"refused_workers", s.RefusedWorkers}, {"missing", s.Missing},
+	}
+}
+
+func estimateGauges(s *estimate.Stats) []estimateNumber {
+	return []estimateNumber{{"workers", uint64(s.Workers)}, {"pools", uint64(s.Pools)}, {"requests", uint64(s.Requests)}}
+}

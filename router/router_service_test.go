@@ -1,0 +1,311 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// route sends a request and returns its answer's status and text.
+func (b *bench) route(h http.Handler, id, body string) (*http.Response, string) {
+	b.t.Helper()
+	r := call(b.t, h, "POST", "/v1/route", id, body)
+	return r, text(b.t, r)
+}
+
+// newBody is a request to route the prompt of some blocks, with more fields.
+func newBody(more string, ids ...uint32) string {
+	return `{"method":"new","tokens":` + tokensJSON(promptTokens(ids...)) + more + `}`
+}
+
+// What a request may say besides its prompt reaches the choice.
+func TestRouteFieldsReachTheChoice(t *testing.T) {
+	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		cached := `,"router_config_override":`
+		for _, c := range []struct {
+			more   string
+			worker string
+		}{
+			{``, "2"},
+			{`,"pinned_worker":{"worker_id":1,"dp_rank":0}`, "1"},
+			{`,"allowed_worker_ids":[1]`, "1"},
+			{cached + `{"overlap_score_credit":0,"prefill_load_scale":1}`, "1"},
+			{cached + `{"overlap_score_weight":0}`, "1"},
+			{`,"block_mm_infos":[{"mm_objects":[{"mm_hash":18446744073709551615,"offsets":[[0,2]]}]}]`, "1"},
+			{`,"block_mm_infos":[null,null]`, "2"},
+			{`,"lora_name":"a"`, "1"},
+			{`,"cache_namespace":"a"`, "1"},
+			{`,"routing_constraints":{"required_taints":[],"preferred_taints":{"gpu=h100":0.5}},"strict_priority":3,"expected_output_tokens":9`, "2"},
+		} {
+			r, got := b.route(h, "r", newBody(c.more, 1, 9))
+			if r.StatusCode != http.StatusOK || !strings.Contains(got, `"worker_id":`+c.worker+`,`) {
+				t.Errorf("%s: %d %s, want worker %s", c.more, r.StatusCode, got, c.worker)
+			}
+			if s := r.Header.Get(ScoreHeader); s != "weights" {
+				t.Errorf("%s: scored by %q", c.more, s)
+			}
+			b.route(h, "r", `{"method":"mark_free"}`)
+		}
+	})
+}
+
+// Overlap and output blocks have methods of their own; the answers name every worker,
+// and whether the request was known.
+func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
+	onBench(t, Options{Config: configured(func(c *config.Config) { c.RouterTrackOutputBlocks, c.FirstOfEqual = true, true })}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		b.route(h, "r", newBody("", 9))
+		for _, c := range []struct{ id, body, want string }{
+			{"", `{"method":"overlap","tokens":` + tokensJSON(promptTokens(1, 2, 3)) + `}`,
+				`{"method":"overlap","overlaps":[{"worker_id":1,"dp_rank":0,"effective_overlap_blocks":1.5,"cached_tokens":6,"device":0,"host_pinned":2,"disk":0,"external":0},` +
+					`{"worker_id":2,"dp_rank":0,"effective_overlap_blocks":1.75,"cached_tokens":7,"device":1,"host_pinned":1,"disk":0,"external":0}]}`},
+			{"r", `{"method":"output_block","decay_fraction":0.5}`, `{"method":"output_block_added","success":true}`},
+			{"x", `{"method":"output_block"}`, `{"method":"output_block_added","success":false}`},
+			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":true}`},
+		} {
+			if r, got := b.route(h, c.id, c.body); r.StatusCode != http.StatusOK || got != c.want {
+				t.Errorf("%s: %d %s, want %s", c.body, r.StatusCode, got, c.want)
+			}
+		}
+	})
+}
+
+// Overloaded workers turn requests away with the status that is configured.
+func TestOverloadHasItsStatus(t *testing.T) {
+	for _, want := range []uint32{529, 503} {
+		c := configured(func(c *config.Config) {
+			limit := uint64(3)
+			c.ActivePrefillTokensThreshold, c.HTTPOverloadStatus = &limit, want
+		})
+		onBench(t, Options{Config: c}, func(b *bench) {
+			twoWorkers(b)
+			h := b.router.Handler()
+			b.route(h, "r1", newBody(`,"pinned_worker":{"worker_id":1}`, 50))
+			r, got := b.route(h, "r3", newBody(`,"pinned_worker":{"worker_id":1}`, 52))
+			if r.StatusCode != int(want) || !strings.Contains(got, "pinned worker is overloaded") {
+				t.Errorf("pinned: %d %s", r.StatusCode, got)
+			}
+			b.route(h, "r2", newBody("", 51))
+			if r, got := b.route(h, "r3", newBody("", 52)); r.StatusCode != int(want) || !strings.Contains(got, "overloaded") {
+				t.Errorf("all overloaded: %d %s, want %d", r.StatusCode, got, want)
+			}
+			b.route(h, "r1", `{"method":"mark_prefill"}`)
+			if r, got := b.route(h, "r3", newBody("", 52)); r.StatusCode != http.StatusOK {
+				t.Errorf("after a prefill: %d %s", r.StatusCode, got)
+			}
+		})
+	}
+}
+
+// A request that no worker has time for waits until one has, and leaves the queue when
+// its caller leaves; who asks meanwhile sees what waits.
+func TestRequestsWaitForAWorker(t *testing.T) {
+	c := configured(func(c *config.Config) {
+		few := 1e-6 // of ten million tokens
+		c.RouterQueueThreshold = &few
+	})
+	onBench(t, Options{Config: c}, func(b *bench) {
+		b.send(b.publisher(0x11, workerOwner(1), 0).announce())
+		h := b.router.Handler()
+		b.route(h, "r1", newBody("", 1, 2, 3, 4))
+		waiting := make(chan string, 2)
+		leave, cancel := context.WithCancel(b.t.Context())
+		for id, ctx := range map[string]context.Context{"r2": b.t.Context(), "r3": leave} {
+			go func() {
+				w := httptest.NewRecorder()
+				req := httptest.NewRequestWithContext(ctx, "POST", "/v1/route", strings.NewReader(newBody("", 5, 6)))
+				req.Header.Set(RequestIDHeader, id)
+				h.ServeHTTP(w, req)
+				waiting <- fmt.Sprint(id, " ", w.Code)
+			}()
+		}
+		synctest.Wait()
+		_, got := b.route(h, "", `{"method":"potential_loads","tokens":[1]}`)
+		if !strings.Contains(got, `"pending_count":2,"pending_isl_tokens":16`) {
+			t.Errorf("while two wait: %s", got)
+		}
+		cancel()
+		if got := <-waiting; got != "r3 503" {
+			t.Errorf("the caller that left: %s", got)
+		}
+		b.pass(time.Second)
+		b.route(h, "r1", `{"method":"mark_prefill"}`)
+		if got := <-waiting; got != "r2 200" {
+			t.Errorf("the one that waited: %s", got)
+		}
+		s := b.router.Stats().Requests
+		if s.Load.Requests != 2 || s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Queue.Dispatched != 1 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// A full queue says which of its limits was reached.
+func TestQueueRejectionNamesItsLimit(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		s := b.router.service()
+		full := &schedule.QueueRejection{Kind: schedule.LimitTokens, Current: 9, Limit: 8}
+		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
+		body, err := json.Marshal(out.body)
+		want := `{"method":"queue_rejected","rejection":{"policy_class":"default","limit_kind":"raw_isl_tokens","current":9,"limit":8}}`
+		if err != nil || out.status != 529 || string(body) != want {
+			t.Errorf("%d %s, %v; want 529 %s", out.status, body, err, want)
+		}
+	})
+}
+
+// Nothing is routed before the workers that were asked for are there once; when one
+// goes later, routing goes on.
+func TestRoutingWaitsForInitialWorkers(t *testing.T) {
+	onBench(t, Options{Config: configured(func(c *config.Config) { c.MinInitialWorkers = 2 })}, func(b *bench) {
+		h := b.router.Handler()
+		p1, p2 := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x12, workerOwner(2), 0)
+		b.send(p1.announce())
+		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, "1 of 2") {
+			t.Errorf("with one worker: %d %s", r.StatusCode, got)
+		}
+		if err := b.router.Ready(); !errors.Is(err, ErrStarting) {
+			t.Errorf("ready with one worker: %v", err)
+		}
+		b.send(p2.announce())
+		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusOK {
+			t.Errorf("with two workers: %d %s", r.StatusCode, got)
+		}
+		b.send(p1.goodbye())
+		if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != http.StatusOK || b.router.Ready() != nil {
+			t.Errorf("with one again: %d %s, %v", r.StatusCode, got, b.router.Ready())
+		}
+	})
+}
+
+// Without events workers come and go, what they say they hold is not listened to, and
+// where requests went is what is known.
+func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
+	c := configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
+	onBench(t, Options{Config: c}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		r, got := b.route(h, "r", newBody("", 1, 2))
+		if !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":0`) || r.Header.Get(QualityHeader) != string(QualityFallback) {
+			t.Errorf("%s, quality %s", got, r.Header.Get(QualityHeader))
+		}
+		b.route(h, "r", `{"method":"mark_free"}`)
+		if _, got := b.route(h, "r", newBody("", 1, 2)); !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":2`) {
+			t.Errorf("the second time: %s", got)
+		}
+		if n := b.router.Stats().Index.Memberships; n != 0 {
+			t.Errorf("%d memberships of events", n)
+		}
+		if asked := b.transport.asked(); len(asked) != 0 {
+			t.Errorf("publishers were asked: %v", asked)
+		}
+		for _, f := range b.router.Feeds() {
+			if f.Owner.Kind != kv.OwnerWorker || f.Health != "exact" {
+				t.Errorf("feed %+v", f)
+			}
+		}
+	})
+}
+
+// Scoring by cost says what it misses until it has measured, and then what it did.
+func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
+	onBench(t, Options{Config: configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *bench) {
+		p1, p2 := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x12, workerOwner(2), 0)
+		h := b.router.Handler()
+		long := `{"method":"new","tokens":[1` + strings.Repeat(",7", 4000) + `]}`
+		var last string
+		for i := range 12 {
+			b.send(p1.announce(), p2.announce())
+			id := fmt.Sprint(i)
+			r, _ := b.route(h, id, long)
+			last = r.Header.Get(ScoreHeader)
+			if i == 0 && !strings.HasPrefix(last, "weights: no prefill rate") {
+				t.Errorf("the first request is scored by %q", last)
+			}
+			b.pass(time.Second)
+			b.route(h, id, `{"method":"mark_prefill"}`)
+			b.route(h, id, `{"method":"mark_free"}`)
+		}
+		if last != "cost" {
+			t.Errorf("the last request is scored by %q", last)
+		}
+		got := text(t, call(t, h, "GET", "/metrics", "", ""))
+		for _, want := range []string{`blockyard_router_decisions_total{score="cost"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
+			if !strings.Contains(got, want) {
+				t.Errorf("metrics lack %s", want)
+			}
+		}
+		if got := text(t, call(t, h, "GET", "/v1/workers", "", "")); !strings.Contains(got, `"measured":{"prefill_tokens":{"per_second":400`) {
+			t.Errorf("workers %s", got)
+		}
+	})
+}
+
+// fixedCache is a shared cache that has the first block of everything, or fails.
+type fixedCache struct{ err error }
+
+func (f *fixedCache) CheckBlocks(context.Context, []uint32, int, string) (schedule.SharedHits, error) {
+	return schedule.FromRanges([]schedule.Range{{First: 0, End: 1}}), f.err
+}
+
+// Where the time of a decision goes is there under our names and Dynamo's.
+func TestOverheadMetrics(t *testing.T) {
+	cache := &fixedCache{}
+	onBench(t, Options{SharedCache: cache}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		b.route(h, "r1", newBody("", 5, 6))
+		cache.err = errors.New("away")
+		b.route(h, "r2", newBody("", 5, 6))
+		got := text(t, call(t, h, "GET", "/metrics", "", ""))
+		for _, want := range []string{
+			`overhead_block_hashing_ms_bucket{le="0.001"}`, `overhead_block_hashing_ms_bucket{le="16.384"} 2`, `overhead_seq_hashing_ms_count 2`,
+			`overhead_indexer_find_matches_ms_bucket{le="0.01"}`, `overhead_indexer_find_matches_ms_bucket{le="0.03"}`, `overhead_indexer_find_matches_ms_count 2`,
+			`overhead_scheduling_ms_count 2`, `overhead_total_ms_count 2`, `overhead_shared_cache_errors_total 1`,
+		} {
+			for _, prefix := range []string{"blockyard_router_", "dynamo_router_"} {
+				if !strings.Contains(got, prefix+want) {
+					t.Errorf("metrics lack %s%s", prefix, want)
+				}
+			}
+		}
+		for _, want := range []string{"shared_cache_hit_rate_sum 0.5", "shared_cache_beyond_blocks_sum 1", "shared_cache_beyond_blocks_count 1"} {
+			for _, prefix := range []string{"blockyard_router_", "dynamo_component_router_"} {
+				if !strings.Contains(got, prefix+want) {
+					t.Errorf("metrics lack %s%s", prefix, want)
+				}
+			}
+		}
+	})
+}
+
+// A worker whose blocks have another size than the configuration says is not taken in.
+func TestConfiguredBlockSizeRefusesOthers(t *testing.T) {
+	size := uint32(testBlockSize + 1)
+	onBench(t, Options{Config: configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *bench) {
+		p := b.publisher(0x11, workerOwner(1), 0)
+		b.send(p.announce())
+		if n := len(b.router.Workers()); n != 0 || b.router.Stats().Feeds.Refused != 1 {
+			t.Errorf("%d workers, %+v", n, b.router.Stats().Feeds)
+		}
+		p.meta.BlockSize = size
+		b.send(p.announce())
+		if n := len(b.router.Workers()); n != 1 {
+			t.Errorf("%d workers of the right size", n)
+		}
+	})
+}

@@ -1,0 +1,213 @@
+package schedule
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Add books a request that somebody else sent to worker w, where cachedTokens of
+// its prompt need no computing. The error is one of package load, or names the
+// field that is out of range.
+func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	if cachedTokens < 0 {
+		return fmt.Errorf("request %q cached tokens: %d is negative", r.ID, cachedTokens)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	defer s.drain()
+	return s.book(r, w, cachedTokens)
+}
+
+// MarkPrefillCompleted says that a request's prompt is computed, which can be
+// said again to keep a long request from expiring. The error is
+// load.ErrUnknownRequest.
+func (s *Scheduler) MarkPrefillCompleted(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.account.MarkPrefillCompleted(id); err != nil {
+		return err
+	}
+	if w, ok := s.account.Worker(id); ok {
+		s.released(w)
+	}
+	return nil
+}
+
+// AddOutputBlock counts one more block that a request has generated: see
+// load.Account.
+func (s *Scheduler) AddOutputBlock(id string, decay *float64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.account.AddOutputBlock(id, decay)
+}
+
+// Touch says that a request is alive. The error is load.ErrUnknownRequest.
+func (s *Scheduler) Touch(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.account.Touch(id)
+}
+
+// Free ends a request, its prefill included. It reports whether the request was
+// active; to free one that is not is no error.
+func (s *Scheduler) Free(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok := s.account.Free(id)
+	if ok {
+		s.released(w)
+	}
+	return ok
+}
+
+// FreeIfWorker is Free for a request that is on worker w, and leaves it alone if
+// it is on another.
+func (s *Scheduler) FreeIfWorker(id string, w kv.Worker) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := s.account.FreeIfWorker(id, w)
+	if ok {
+		s.released(w)
+	}
+	return ok
+}
+
+// released lets those try that wait for a worker with less to do now.
+func (s *Scheduler) released(w kv.Worker) {
+	if s.queue.Len() == 0 {
+		return
+	}
+	if at, ok := s.members.Find(w); ok {
+		s.queue.Released(w, s.workers[at].Taints)
+		s.drain()
+	}
+}
+
+// RemoveWorker ends every request of a worker that is gone and returns their
+// number.
+func (s *Scheduler) RemoveWorker(w kv.Worker) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.account.RemoveWorker(w)
+	if n > 0 {
+		s.released(w)
+	}
+	return n
+}
+
+// WorkersChanged asks for the members and their descriptions anew, and lets
+// waiting requests try.
+func (s *Scheduler) WorkersChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.align(s.latest(s.members))
+	s.drain()
+}
+
+// SetBusy replaces the busy thresholds. The error names the one that is out of
+// range; then nothing has changed.
+func (s *Scheduler) SetBusy(b BusyThresholds) error {
+	if err := b.Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy.thresholds = b
+	s.queue.WakeAll()
+	s.drain()
+	return nil
+}
+
+// Busy is the busy thresholds.
+func (s *Scheduler) Busy() BusyThresholds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.busy.thresholds
+}
+
+// ReportUsedBlocks notes how many blocks of its device a worker says are in use.
+func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.busy.report(w, used) {
+		s.stats.UnknownReports++
+	}
+}
+
+// Tick does what is due with time: it ends requests that nothing was heard of
+// and lets waiting ones try. Call it every second or so, and ten times as often
+// while PrefillDuration is set and requests may wait.
+func (s *Scheduler) Tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.latest(s.members); m != s.members {
+		s.align(m)
+	}
+	s.account.Expire()
+	s.queue.WakeAll()
+	s.drain()
+}
+
+// expire ends requests that nothing was heard of for too long.
+func (s *Scheduler) expire() {
+	if s.account.Expire() > 0 {
+		s.queue.WakeAll()
+	}
+}
+
+// PendingCount is the number of requests that wait for a worker.
+func (s *Scheduler) PendingCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queue.Len()
+}
+
+// PendingTokens is the sum of the lengths of their prompts.
+func (s *Scheduler) PendingTokens() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queue.Tokens()
+}
+
+// Stats is a snapshot of the counters.
+func (s *Scheduler) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.stats
+	out.Load, out.Queue = s.account.Stats(), s.queue.Stats()
+	if s.cost != nil {
+		out.Cost = s.cost.Stats()
+	}
+	return out
+}
+
+// PotentialLoads appends to dst the load of each member if it were given r.
+func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
+	if err := r.validate(); err != nil {
+		return dst, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r = s.follow(r)
+	first := len(dst)
+	loads := s.account.Columns()
+	for m := range s.members.List {
+		prefill := int(loads.PrefillTokens[m])
+		if r.TrackPrefill {
+			prefill += max(0, r.Tokens-CachedTokens(s.effective(r, int32(m)), r.BlockSize))
+		}
+		dst = append(dst, PotentialLoad{s.members.List[m].Worker, prefill, potentialBlocks(r, loads.ActiveBlocks[m], 0)})
+	}
+	if len(r.Sequence) > 0 {
+		s.active = s.account.Shared(s.active[:0], r.Sequence)
+		for _, a := range s.active {
+			dst[first+int(a.Member)].DecodeBlocks -= int(a.Blocks)
+		}
+	}
+	return dst, nil
+}

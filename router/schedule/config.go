@@ -1,0 +1,215 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// Formula is how a CostSelector weighs workers.
+type Formula uint8
+
+const (
+	// FormulaCredit takes credit for what is cached off the prefill:
+	//
+	//	scale*max(0, prefill blocks - credit) + decode blocks + weight*requests
+	FormulaCredit Formula = iota
+	// FormulaOverlapWeight is the older one, where cached tokens are not computed
+	// and that is all. Of equal workers the one that holds the fewest blocks wins.
+	//
+	//	overlap weight*uncached prefill blocks + decode blocks
+	FormulaOverlapWeight
+)
+
+// String is "credit" or "overlap_weight".
+func (f Formula) String() string {
+	switch f {
+	case FormulaCredit:
+		return "credit"
+	case FormulaOverlapWeight:
+		return "overlap_weight"
+	}
+	return fmt.Sprintf("formula(%d)", uint8(f))
+}
+
+// Tie is which one of equally good workers is taken at temperature 0.
+type Tie uint8
+
+const (
+	// TieRandom draws one, each with the same chance.
+	TieRandom Tie = iota
+	// TieFirst takes the first by worker id and rank.
+	TieFirst
+	// TieSmallestTree takes the one that holds the fewest blocks, and draws among
+	// those that hold equally few.
+	TieSmallestTree
+)
+
+// String is "random", "first" or "smallest_tree".
+func (t Tie) String() string {
+	switch t {
+	case TieRandom:
+		return "random"
+	case TieFirst:
+		return "first"
+	case TieSmallestTree:
+		return "smallest_tree"
+	}
+	return fmt.Sprintf("tie(%d)", uint8(t))
+}
+
+// Config says how workers are weighed and chosen. Zero is a meaningful weight in
+// every field, so start from DefaultConfig.
+type Config struct {
+	// Formula weighs workers, and also when Cost finds a measure missing.
+	Formula Formula
+	// OverlapCredit multiplies the credit for device blocks, 0..MaxWeight; 1 is
+	// the default. Above 1, a cached prefix also makes up for prefill that is
+	// pending.
+	OverlapCredit float64
+	// CreditDecay fades the device credit of workers that have more prefill
+	// pending than the least loaded one, 0..MaxWeight; 0, the default, does not.
+	CreditDecay float64
+	// PrefillLoadScale weighs blocks to compute against blocks that decode,
+	// 0..MaxWeight; 1 is the default.
+	PrefillLoadScale float64
+	// ActiveRequestWeight is what one running request costs besides its blocks,
+	// in blocks, 0..MaxWeight; 0 is the default.
+	ActiveRequestWeight float64
+	// HostWeight and DiskWeight are what a block in host memory, and one on disk,
+	// is worth next to one on the device, 0..1; 0.75 and 0.25 are the defaults. A
+	// tier of weight 0 is not looked at.
+	HostWeight, DiskWeight float64
+	// ExternalWeight is the same for a block off the node; nil, the default,
+	// means DiskWeight.
+	ExternalWeight *float64
+	// SharedMultiplier is the credit for a block of the shared cache that lies
+	// beyond the worker's device prefix, 0..1; 0 is the default.
+	SharedMultiplier float64
+	// OverlapWeight is the weight of FormulaOverlapWeight, 0..MaxWeight; 1 is the
+	// default. No other formula reads it.
+	OverlapWeight float64
+	// DecodeWorkers says that the workers only decode. They are then chosen by
+	// decode load less credit, when a request's prefill is not tracked.
+	DecodeWorkers bool
+	// Temperature, 0..MaxWeight, above 0 samples workers by a softmax over costs
+	// that are scaled to 0..1 first; 0, the default, takes the lowest.
+	Temperature float64
+	// Seed makes the draws repeatable; 0 takes a random one.
+	Seed uint64
+	// Tie decides among equals; FormulaOverlapWeight reads TieRandom as
+	// TieSmallestTree.
+	Tie Tie
+	// Cost chooses by expected milliseconds to the first token instead, when
+	// Options has an Estimator that can tell them for every candidate.
+	Cost bool
+}
+
+// MaxWeight bounds weights and the temperature, which keeps every cost finite.
+const MaxWeight = 1e6
+
+// DefaultConfig are the weights that the router starts with.
+func DefaultConfig() Config {
+	return Config{
+		OverlapCredit: 1, PrefillLoadScale: 1, OverlapWeight: 1,
+		HostWeight: 0.75, DiskWeight: 0.25,
+	}
+}
+
+// Validate reports the first field that is out of range.
+func (c *Config) Validate() error {
+	if c.Formula > FormulaOverlapWeight {
+		return fmt.Errorf("formula: %s is not one of 0..%d", c.Formula, FormulaOverlapWeight)
+	}
+	if c.Tie > TieSmallestTree {
+		return fmt.Errorf("tie: %s is not one of 0..%d", c.Tie, TieSmallestTree)
+	}
+	for _, f := range []struct {
+		name   string
+		v, max float64
+	}{
+		{"overlap score credit", c.OverlapCredit, MaxWeight},
+		{"overlap score credit decay", c.CreditDecay, MaxWeight},
+		{"prefill load scale", c.PrefillLoadScale, MaxWeight},
+		{"active request weight", c.ActiveRequestWeight, MaxWeight},
+		{"host cache hit weight", c.HostWeight, 1},
+		{"disk cache hit weight", c.DiskWeight, 1},
+		{"external cache hit weight", c.external(), 1},
+		{"shared cache multiplier", c.SharedMultiplier, 1},
+		{"overlap score weight", c.OverlapWeight, MaxWeight},
+		{"router temperature", c.Temperature, MaxWeight},
+	} {
+		if err := checkRange(f.name, f.v, f.max); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkRange(name string, v, limit float64) error {
+	// A NaN is in no range.
+	if !(v >= 0 && v <= limit) {
+		return fmt.Errorf("%s: %v is not in 0..%v", name, v, limit)
+	}
+	return nil
+}
+
+func (c *Config) external() float64 {
+	if c.ExternalWeight != nil {
+		return *c.ExternalWeight
+	}
+	return c.DiskWeight
+}
+
+// below is the weighted number of hits below the device.
+func (c *Config) below(h *index.Hits) float64 {
+	return c.HostWeight*float64(h[kv.TierHost]) +
+		c.DiskWeight*float64(h[kv.TierDisk]) +
+		c.external()*float64(h[kv.TierExternal])
+}
+
+// Effective is the overlap of a prompt with a worker's cache in blocks: device
+// blocks whole, lower tiers by their weight.
+func (c *Config) Effective(h index.Hits) float64 {
+	return float64(h[kv.TierDevice]) + c.below(&h)
+}
+
+// CachedTokens is an effective overlap in tokens.
+func CachedTokens(effective float64, blockSize int) int {
+	return int(max(0, math.Round(effective*float64(blockSize))))
+}
+
+// Override replaces fields of a Config for one request; nil keeps the field.
+type Override struct {
+	OverlapCredit, PrefillLoadScale, Temperature, SharedMultiplier, OverlapWeight *float64
+}
+
+// Validate reports the first field that is out of range.
+func (o *Override) Validate() error {
+	c := DefaultConfig()
+	o.apply(&c)
+	return c.Validate()
+}
+
+// apply writes what is not nil into c. A nil Override changes nothing.
+func (o *Override) apply(c *Config) {
+	if o == nil {
+		return
+	}
+	for _, f := range [...]struct {
+		to   *float64
+		from *float64
+	}{
+		{&c.OverlapCredit, o.OverlapCredit},
+		{&c.PrefillLoadScale, o.PrefillLoadScale},
+		{&c.Temperature, o.Temperature},
+		{&c.SharedMultiplier, o.SharedMultiplier},
+		{&c.OverlapWeight, o.OverlapWeight},
+	} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// CostSelector chooses by cost; Config says by which one and how.
+type CostSelector struct {
+	estimator Estimator
+	held      func(kv.Worker) uint64
+	random    *rand.Rand
+	costs     []float64
+	// active has the blocks of Selection.Active by member, and is all 0 between
+	// decisions.
+	active   []int32
+	estimate EstimateInput
+	stats    CostStats
+}
+
+// CostStats count decisions.
+type CostStats struct {
+	// ByWeights and ByCost are decisions by blocks and by milliseconds. FellBack
+	// are those of ByWeights that were to be by milliseconds but for a measure.
+	ByWeights, ByCost, FellBack uint64
+}
+
+// CostOptions are what a CostSelector needs besides its Config.
+type CostOptions struct {
+	// Seed makes the draws repeatable; 0 takes a random one.
+	Seed uint64
+	// Estimator is asked when Config.Cost is set; nil counts as one that has no
+	// measures.
+	Estimator Estimator
+	// Held is how many blocks a worker holds, for TieSmallestTree; nil makes all
+	// equal. It is called with the scheduler's lock held, for equally good
+	// workers only.
+	Held func(kv.Worker) uint64
+}
+
+// NewCostSelector returns a selector. It takes weights from each Selection's
+// Config.
+func NewCostSelector(o CostOptions) *CostSelector {
+	seed := o.Seed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	return &CostSelector{estimator: o.Estimator, held: o.Held, random: rand.New(rand.NewPCG(seed, 0))}
+}
+
+// Stats is a snapshot of the counters. It must not run beside Select.
+func (s *CostSelector) Stats() CostStats { return s.stats }
+
+// Select weighs the candidates and picks by that.
+func (s *CostSelector) Select(in *Selection) (int, error) {
+	s.begin(in)
+	defer s.end(in)
+	w := newWeighing(in)
+	in.Outcome.Mode = ModeWeights
+	if in.Config.Cost {
+		why, ok := s.expect(&w)
+		if ok {
+			in.Outcome.Mode = ModeCost
+		} else {
+			in.Outcome.Mode = ModeWeights + ": " + why
+		}
+	}
+	if in.Outcome.Mode == ModeCost {
+		s.stats.ByCost++
+	} else {
+		s.stats.ByWeights++
+		s.weigh(&w)
+	}
+	s.prefer(in)
+	if in.Request.Explain != nil {
+		for k := range s.costs {
+			c := s.candidate(&w, k)
+			in.Request.Explain(&c)
+		}
+	}
+	k := s.pick(in)
+	c := s.candidate(&w, k)
+	in.Outcome.Cost, in.Outcome.Prefill, in.Outcome.Decode = c.Cost, c.Prefill, c.Decode
+	return in.At(k), nil
+}
+
+// begin sizes the scratch memory.
+func (s *CostSelector) begin(in *Selection) {
+	if n := in.Len(); cap(s.costs) < n {
+		s.costs = make([]float64, n, n+n/4)
+	} else {
+		s.costs = s.costs[:n]
+	}
+	if n := len(in.Members.List); len(s.active) < n {
+		s.active = make([]int32, n+n/4)
+	}
+	for _, a := range in.Active {
+		s.active[a.Member] = a.Blocks
+	}
+}
+
+func (s *CostSelector) end(in *Selection) {
+	for _, a := range in.Active {
+		s.active[a.Member] = 0
+	}
+}
+
+// weigh fills in the costs by weights. On a large cluster most of the time of a
+// decision goes here and into weighRest, so both keep what they need at hand.
+func (s *CostSelector) weigh(w *weighing) {
+	in, loads, v, from := w.in, w.in.Loads, *w, 0
+	for i := range in.Request.Hits {
+		h := &in.Request.Hits[i]
+		m := int(h.Member)
+		k, ok := m, true
+		if in.Candidates != nil {
+			if k, ok = in.Find(h.Member); !ok {
+				continue
+			}
+		}
+		if from < k {
+			s.weighRest(w, from, k)
+		}
+		r := v.reachOf(&h.Hits)
+		t := terms{own: v.tokens, credit: v.device*r.whole + r.lower}
+		if !v.plain || r.effective*v.blockSize > float64(v.tokens) {
+			t = w.termsOf(m, r)
+		}
+		s.costs[k] = v.price(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.sequence-s.active[m], loads.Requests[m]).cost
+		from = k + 1
+	}
+	if len(in.Request.Hits) == 0 {
+		from = s.weighOverlaps(w)
+	}
+	s.weighRest(w, from, len(s.costs))
+}
+
+// weighOverlaps is weigh for the members that the request has an overlap with,
+// and those before the last of them. It returns the place after that.
+func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
+	for _, o := range w.in.Request.Overlaps {
+		k, ok := w.in.Find(o.Member)
+		if !ok {
+			continue
+		}
+		s.weighRest(w, from, k)
+		s.costs[k] = s.priceOf(w, int(o.Member), w.termsOf(int(o.Member), overlapReach(o.Blocks))).cost
+		from = k + 1
+	}
+	return from
+}
+
+// priceOf is what member m comes to.
+func (s *CostSelector) priceOf(w *weighing, m int, t terms) price {
+	loads := w.in.Loads
+	return w.price(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
+}
+
+// weighRest fills in the costs of the places from..to-1, whose workers have
+// nothing of the prompt. It is where the time of a decision goes.
+func (s *CostSelector) weighRest(w *weighing, from, to int) {
+	t, v := w.termsOf(0, reach{}), *w
+	loads := w.in.Loads
+	if w.in.Candidates != nil {
+		for k := from; k < to; k++ {
+			s.costs[k] = s.priceOf(w, int(w.in.Candidates[k]), t).cost
+		}
+		return
+	}
+	costs, active := s.costs[from:to], s.active[from:to]
+	prefill, blocks, requests := loads.PrefillTokens[from:to], loads.ActiveBlocks[from:to], loads.Requests[from:to]
+	active, prefill, blocks, requests = active[:len(costs)], prefill[:len(costs)], blocks[:len(costs)], requests[:len(costs)]
+	for k := range costs {
+		costs[k] = v.price(t, prefill[k], blocks[k]+v.sequence-active[k], requests[k]).cost
+	}
+}
+
+// expect fills in expected milliseconds, or says what is missing for that.
+func (s *CostSelector) expect(w *weighing) (why string, ok bool) {
+	in := w.in
+	defer func() {
+		if !ok {
+			s.stats.FellBack++
+		}
+	}()
+	if s.estimator == nil {
+		return "no estimator", false
+	}
+	hits := in.Request.Hits
+	for k := range s.costs {
+		m := in.At(k)
+		for len(hits) > 0 && int(hits[0].Member) < m {
+			hits = hits[1:]
+		}
+		var own index.Hits
+		if len(hits) > 0 && int(hits[0].Member) == m {
+			own = hits[0].Hits
+		}
+		ms, ok, why := s.estimator.FirstToken(s.input(w, m, own))
+		if !ok {
+			return why, false
+		}
+		if !(ms >= 0 && ms <= math.MaxFloat64) {
+			return fmt.Sprintf("the estimate for worker %s is %v", in.Members.List[m].Worker, ms), false
+		}
+		s.costs[k] = ms
+	}
+	return "", true
+}
+
+// input fills in what the estimator is given of member m.
+func (s *CostSelector) input(w *weighing, m int, hits index.Hits) *EstimateInput {
+	in := w.in
+	member := &in.Members.List[m]
+	s.estimate = EstimateInput{
+		Member: m, Worker: member.Worker, Pool: member.Pool, Hits: hits,
+		Tokens: in.Request.Tokens, BlockSize: in.Request.BlockSize,
+		PrefillTokens: in.Loads.PrefillTokens[m],
+		Requests:      in.Loads.Requests[m],
+		ActiveBlocks:  in.Loads.ActiveBlocks[m],
+	}
+	if in.Request.SharedHits != nil {
+		s.estimate.SharedBlocks = in.Request.SharedHits.Beyond(int(hits[kv.TierDevice]))
+	}
+	return &s.estimate
+}
+
+// prefer multiplies the costs of workers that have a preferred taint.
+func (s *CostSelector) prefer(in *Selection) {
+	if len(in.Request.PreferredTaints) == 0 || in.Request.Pinned != nil {
+		return
+	}
+	for k := range s.costs {
+		s.costs[k] *= taintFactor(in, in.At(k))
+	}
+}
+
+// taintFactor is what the cost of member m is multiplied by: below 1 for one
+// that is preferred.
+func taintFactor(in *Selection, m int) float64 {
+	sum := 0.0
+	for _, p := range in.Request.PreferredTaints {
+		if hasTaint(&in.Workers[m], p.Taint) {
+			sum += p.Weight
+		}
+	}
+	if sum == 0 {
+		return 1
+	}
+	return math.Exp(-math.Tanh(sum))
+}
+
+// pick is the place of the chosen cost.
+func (s *CostSelector) pick(in *Selection) int {
+	c := in.Config
+	if c.Temperature > 0 {
+		d := newSoftmax(s.costs, c.Temperature)
+		return d.draw(s.random)
+	}
+	tie := c.Tie
+	if tie == TieRandom && c.Formula == FormulaOverlapWeight && in.Outcome.Mode != ModeCost {
+		tie = TieSmallestTree
+	}
+	switch {
+	case tie == TieFirst:
+		return drawLowest(s.costs, nil)
+	case tie == TieSmallestTree && s.held != nil:
+		return s.pickSmallest(in)
+	}
+	return drawLowest(s.costs, s.random)
+}
+
+// pickSmallest is the place of a lowest cost whose worker holds the fewest
+// blocks; of several, one drawn uniformly.
+func (s *CostSelector) pickSmallest(in *Selection) int {
+	best := drawLowest(s.costs, nil)
+	lowest, fewest, equals := s.costs[best], uint64(math.MaxUint64), 0
+	for k := best; k < len(s.costs); k++ {
+		if s.costs[k] != lowest {
+			continue
+		}
+		held := s.held(in.Members.List[in.At(k)].Worker)
+		if held > fewest {
+			continue
+		}
+		if held < fewest {
+			fewest, equals = held, 0
+		}
+		// The n-th of n equals takes the place with chance 1/n, which leaves each
+		// with the same chance.
+		if equals++; s.random.IntN(equals) == 0 {
+			best = k
+		}
+	}
+	return best
+}
+
+// candidate is place k in full.
+func (s *CostSelector) candidate(w *weighing, k int) Candidate {
+	in := w.in
+	m := in.At(k)
+	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
+	r := w.reachOfMember(int32(m))
+	c.Effective, c.CachedTokens, c.Cost = r.effective, CachedTokens(r.effective, in.Request.BlockSize), s.costs[k]
+	if in.Request.Pinned == nil {
+		c.TaintFactor = taintFactor(in, m)
+	}
+	if c.Mode != ModeCost {
+		t := w.termsOf(m, r)
+		p := s.priceOf(w, m, t)
+		c.Weight, c.Prefill, c.Decode = w.weight, p.prefill, p.decode
+	}
+	return c
+}
+
+// Formula says how the cost came about, in one line.
+func (c *Candidate) Formula() string {
+	name := fmt.Sprintf("worker_%d", c.Worker.ID)
+	if c.Worker.Rank != 0 {
+		name += fmt.Sprintf("/%d", c.Worker.Rank)
+	}
+	factor := ""
+	if c.TaintFactor != 1 {
+		factor = fmt.Sprintf(" * %.3f", c.TaintFactor)
+	}
+	if c.Mode == ModeCost {
+		return fmt.Sprintf("Formula for %s: %.1f = %.1f ms to the first token%s (cached_blocks: %d)",
+			name, c.Cost, c.Cost/c.TaintFactor, factor, c.Hits.Total())
+	}
+	if factor != "" {
+		return fmt.Sprintf("Formula for %s: %.1f = (%.1f * %.1f + %.1f)%s (cached_blocks: %d)",
+			name, c.Cost, c.Weight, c.Prefill, c.Decode, factor, c.Hits.Total())
+	}
+	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
+		name, c.Cost, c.Weight, c.Prefill, c.Decode, c.Hits.Total())
+}

@@ -1,0 +1,134 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// rates is an estimator for tests: it knows how long each worker takes for a
+// token and for a block of each tier.
+type rates struct {
+	perToken map[kv.WorkerID]float64
+	perBlock [kv.NumTiers]float64
+	seen     []EstimateInput
+}
+
+func (r *rates) FirstToken(in *EstimateInput) (ms float64, ok bool, why string) {
+	r.seen = append(r.seen, *in)
+	rate, ok := r.perToken[in.Worker.ID]
+	if !ok {
+		return 0, false, fmt.Sprintf("no prefill rate of worker %s yet", in.Worker)
+	}
+	left := float64(in.Tokens) - float64(in.Hits.Total())*float64(in.BlockSize)
+	ms = (float64(in.PrefillTokens) + left) * rate
+	for tier, n := range in.Hits {
+		ms += float64(n) * r.perBlock[tier]
+	}
+	return ms, true, ""
+}
+
+func costMode(c *Config) { c.Cost, c.Tie = true, TieFirst }
+
+// TestCostModeTakesTheSoonestFirstToken: where weights take the worker with more
+// hits, a slow disk makes computing anew the better choice.
+func TestCostModeTakesTheSoonestFirstToken(t *testing.T) {
+	r := &rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: 1}, perBlock: [kv.NumTiers]float64{0, 1, 20, 40}}
+	pool := FromRanges([]Range{{0, 4}})
+	for _, tc := range []struct {
+		name    string
+		workers []worker
+		ms      []float64
+		chosen  int
+	}{
+		{"a slow disk is worth less than nothing", []worker{{hits: hits(0, 0, 4, 0)}, {}}, []float64{80, 64}, 1},
+		{"host memory is worth it", []worker{{}, {hits: hits(0, 4, 0, 0)}}, []float64{64, 4}, 1},
+		{"a queue ahead counts", []worker{{hits: hits(4, 0, 0, 0), prefill: 100}, {}}, []float64{100, 64}, 1},
+		{"ties go as in weights", []worker{{}, {}, {}}, []float64{64, 64, 64}, 0},
+	} {
+		c := with(costMode)
+		s := NewCostSelector(CostOptions{Estimator: r})
+		in := choice(&c, &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, SharedHits: &pool}, tc.workers)
+		r.seen = nil
+		candidates, chosen := weighed(t, s, in)
+		if chosen != tc.chosen || in.Outcome.Mode != ModeCost || in.Outcome.Cost != tc.ms[chosen] || in.Outcome.Decode != 0 {
+			t.Errorf("%s: member %d, %+v", tc.name, chosen, in.Outcome)
+		}
+		for k, want := range tc.ms {
+			if candidates[k].Cost != want || candidates[k].Mode != ModeCost {
+				t.Errorf("%s: member %d: %+v, want %v ms", tc.name, k, candidates[k], want)
+			}
+			w := tc.workers[k]
+			if in := r.seen[k]; in.Member != k || in.Hits != w.hits || in.PrefillTokens != w.prefill ||
+				in.SharedBlocks != 4-int(w.hits[kv.TierDevice]) || in.Worker.ID != kv.WorkerID(k+1) {
+				t.Errorf("%s: the estimator was given %+v", tc.name, in)
+			}
+		}
+		if got := s.Stats(); got != (CostStats{ByCost: 1}) {
+			t.Errorf("%s: %+v", tc.name, got)
+		}
+	}
+}
+
+// TestAMissingMeasureFallsBackToWeights: for all candidates, and the result says
+// why. A worker that is no candidate does not matter.
+func TestAMissingMeasureFallsBackToWeights(t *testing.T) {
+	nan := &rates{perToken: map[kv.WorkerID]float64{1: math.NaN(), 2: 1, 3: 1}}
+	for name, tc := range map[string]struct {
+		estimator Estimator
+		allowed   map[kv.WorkerID]struct{}
+		mode      string
+	}{
+		"no estimator":   {nil, nil, "weights: no estimator"},
+		"one is missing": {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, nil, "weights: no prefill rate of worker 3/0 yet"},
+		"and not asked":  {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, ids(1, 2), ModeCost},
+		"not a number":   {nan, nil, "weights: the estimate for worker 1/0 is NaN"},
+		"negative":       {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: -1}}, nil, "weights: the estimate for worker 3/0 is -64"},
+	} {
+		s := newScheduler(t, func(o *Options) { costMode(&o.Config); o.Estimator = tc.estimator })
+		r := &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: fleet(3), Allowed: tc.allowed,
+			Hits: []index.Hit{{Member: 1, Hits: hits(0, 0, 4, 0)}}}
+		got, err := s.Schedule(t.Context(), r)
+		if err != nil || got.Mode != tc.mode {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		want := CostStats{ByWeights: 1, FellBack: 1}
+		if tc.mode == ModeCost {
+			want = CostStats{ByCost: 1}
+		} else if got.Cost != 3 || got.Worker.ID != 2 {
+			t.Errorf("%s: worker %s at %v, want what the weights say", name, got.Worker, got.Cost)
+		}
+		if stats := s.Stats().Cost; stats != want {
+			t.Errorf("%s: %+v", name, stats)
+		}
+	}
+}
+
+// TestTemperatureAndTaintsApplyToMilliseconds as they do to blocks.
+func TestTemperatureAndTaintsApplyToMilliseconds(t *testing.T) {
+	r := &rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1.1, 3: 1.2}}
+	c := with(func(c *Config) { c.Cost, c.Temperature = true, 0.7 })
+	s := NewCostSelector(CostOptions{Seed: 1, Estimator: r})
+	won := [3]float64{}
+	const n = 20000
+	for range n {
+		m, err := s.Select(choice(&c, &Request{Tokens: 100, BlockSize: 10}, make([]worker, 3)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		won[m] += 1.0 / n
+	}
+	for i, want := range expected([]float64{100, 110, 120}, 0.7) {
+		if slack := 6 * math.Sqrt(want*(1-want)/n); math.Abs(won[i]-want) > slack {
+			t.Errorf("worker %d: %.4f, want %.4f", i+1, won[i], want)
+		}
+	}
+	c.Temperature = 0
+	in := choice(&c, &Request{Tokens: 100, BlockSize: 10, PreferredTaints: []TaintPreference{{"x", 0.85}}}, []worker{{}, {}, {taints: []string{"x"}}})
+	if _, chosen := weighed(t, s, in); chosen != 2 || math.Abs(in.Outcome.Cost-120*math.Exp(-math.Tanh(0.85))) > 1e-9 {
+		t.Errorf("member %d, %+v", chosen, in.Outcome)
+	}
+}

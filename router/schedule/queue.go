@@ -1,0 +1,245 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Queue keeps the requests that wait for a worker that is not busy. It has no
+// lock and no clock: its calls must not overlap, and the caller says what
+// happened.
+//
+// Requests that may go to the same workers form a lane: those pinned to one
+// worker, those limited to the same set, those that demand the same taints, and
+// the rest. Within a lane the order is strict; a request never waits for one of
+// another lane. Next gives the first by key among the heads of the lanes that
+// have a worker, so a request that can run is passed over only for one that
+// comes before it.
+//
+// A lane that was found without a worker sleeps until one of its workers is
+// Released or all are woken. Until then it costs nothing: the release of a
+// worker touches the lanes that it is in, not the requests that wait.
+type Queue struct {
+	o     QueueOptions
+	lanes map[laneKey]*lane
+	// awake are the lanes that may have a worker, by their heads.
+	awake ranking[*lane]
+	// limited has the lanes of each worker that a set names, open those that name
+	// no worker.
+	limited map[kv.WorkerID]map[*lane]struct{}
+	open    map[*lane]struct{}
+	workers int
+	next    uint64
+	stats   QueueStats
+}
+
+// Item is a request that may have to wait. What it refers to must not change
+// while it is in a queue.
+type Item struct {
+	// StrictPriority orders requests, higher first. Among equals the one that
+	// arrived first goes first; PriorityJump, in seconds and not below 0, makes it
+	// count as having arrived earlier.
+	StrictPriority uint32
+	PriorityJump   float64
+	// Arrival is in seconds, by any clock that all items share.
+	Arrival float64
+	// Tokens is the length of the prompt. CachedTokens of these are cached by the
+	// worker that has the most of them.
+	Tokens, CachedTokens int
+	// Untracked is a request whose prompt is no prefill load: it never waits.
+	Untracked bool
+	// Pinned is the only worker that will do. Without it Allowed limits the
+	// workers, nil to none, and RequiredTaints must all be a worker's.
+	Pinned         *kv.Worker
+	Allowed        map[kv.WorkerID]struct{}
+	RequiredTaints []string
+	// Value is the caller's.
+	Value any
+
+	score    float64
+	sequence uint64
+	lane     *lane
+	at       int
+}
+
+func (i *Item) place() *int { return &i.at }
+
+// before is the order of waiting: strict priority, score, and who came first.
+func (i *Item) before(j *Item) bool {
+	if i.StrictPriority != j.StrictPriority {
+		return i.StrictPriority > j.StrictPriority
+	}
+	if i.score != j.score {
+		return i.score > j.score
+	}
+	return i.sequence < j.sequence
+}
+
+// QueueStats are a queue's gauges and counters.
+type QueueStats struct {
+	// Pending requests wait, in Lanes lanes, with that many prompt tokens and
+	// cached ones.
+	Pending, Tokens, CachedTokens, Lanes int
+	// Queued, Dispatched and Retracted count requests that came, that went to a
+	// worker, and that were taken out.
+	Queued, Dispatched, Retracted uint64
+	// RejectedRequests, RejectedTokens and RejectedCachedTokens count requests
+	// that a limit turned away.
+	RejectedRequests, RejectedTokens, RejectedCachedTokens uint64
+}
+
+// NewQueue returns an empty queue. The error names the option that is out of
+// range.
+func NewQueue(o QueueOptions) (*Queue, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("queue: %w", err)
+	}
+	if o.MaxPending == 0 {
+		o.MaxPending = 1 << 16
+	}
+	return &Queue{
+		o:       o,
+		lanes:   make(map[laneKey]*lane),
+		limited: make(map[kv.WorkerID]map[*lane]struct{}),
+		open:    make(map[*lane]struct{}),
+	}, nil
+}
+
+// Options are the queue's.
+func (q *Queue) Options() *QueueOptions { return &q.o }
+
+// SetWorkers tells the number of workers, which the limits are multiplied by.
+func (q *Queue) SetWorkers(n int) { q.workers = n }
+
+// Waits reports whether a request that arrives has to wait: when others wait in
+// its lane, or else when busy says that all its workers are busy.
+func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
+	if !q.o.Enabled() || i.Untracked {
+		return false
+	}
+	if q.stats.Pending > 0 && q.lanes[i.laneKey()] != nil {
+		return true
+	}
+	return busy(i)
+}
+
+// Push makes a request wait. The error is a *QueueRejection when a limit is
+// reached. An item is in one queue at most, and may be used again after it left.
+func (q *Queue) Push(i *Item) error {
+	if r := q.rejection(); r != nil {
+		return r
+	}
+	q.next++
+	i.sequence = q.next
+	i.score = -i.Arrival
+	if i.PriorityJump > 0 {
+		i.score += i.PriorityJump
+	}
+	l := q.laneFor(i)
+	i.lane = l
+	l.waiting.push(i)
+	if len(l.waiting) == 1 {
+		q.wake(l)
+	}
+	q.rank(l)
+	q.count(i, 1)
+	q.stats.Queued++
+	return nil
+}
+
+// rejection is the limit that keeps the next request out, if any, and counts it.
+func (q *Queue) rejection() *QueueRejection {
+	for _, l := range []struct {
+		kind               QueueLimit
+		current, perWorker int
+		rejected           *uint64
+	}{
+		{LimitRequests, q.stats.Pending, q.o.Limits.Requests, &q.stats.RejectedRequests},
+		{LimitTokens, q.stats.Tokens, q.o.Limits.Tokens, &q.stats.RejectedTokens},
+		{LimitCachedTokens, q.stats.CachedTokens, q.o.Limits.CachedTokens, &q.stats.RejectedCachedTokens},
+	} {
+		if l.perWorker == 0 {
+			continue
+		}
+		if limit := times(l.perWorker, q.workers); l.current >= limit {
+			*l.rejected++
+			return &QueueRejection{Kind: l.kind, Current: l.current, Limit: limit}
+		}
+	}
+	if q.stats.Pending >= q.o.MaxPending {
+		q.stats.RejectedRequests++
+		return &QueueRejection{Kind: LimitRequests, Current: q.stats.Pending, Limit: q.o.MaxPending}
+	}
+	return nil
+}
+
+// times is the product of a positive number and a count, at most MaxInt.
+func times(n, count int) int {
+	if count > math.MaxInt/n {
+		return math.MaxInt
+	}
+	return n * count
+}
+
+func (q *Queue) count(i *Item, sign int) {
+	q.stats.Pending += sign
+	q.stats.Tokens += sign * i.Tokens
+	q.stats.CachedTokens += sign * i.CachedTokens
+}
+
+// Next takes out the request that is to go to a worker now; nil when there is
+// none. busy tells whether all workers of an item are busy; it is asked once per
+// lane that may have become free. An item that no worker may serve is not busy:
+// it has to get its error.
+func (q *Queue) Next(busy func(*Item) bool) *Item {
+	for len(q.awake) > 0 {
+		l := q.awake[0]
+		i := l.waiting[0]
+		if busy(i) {
+			q.awake.remove(0)
+			continue
+		}
+		q.take(i)
+		q.stats.Dispatched++
+		return i
+	}
+	return nil
+}
+
+// Remove takes out a request that is not to wait any longer, and reports whether
+// it did wait.
+func (q *Queue) Remove(i *Item) bool {
+	if i.lane == nil {
+		return false
+	}
+	q.take(i)
+	q.stats.Retracted++
+	return true
+}
+
+func (q *Queue) take(i *Item) {
+	l := i.lane
+	l.waiting.remove(i.at)
+	i.lane = nil
+	q.count(i, -1)
+	if len(l.waiting) == 0 {
+		q.drop(l)
+		return
+	}
+	q.rank(l)
+}
+
+// Len is the number of requests that wait.
+func (q *Queue) Len() int { return q.stats.Pending }
+
+// Tokens is the sum of the lengths of the prompts that wait.
+func (q *Queue) Tokens() int { return q.stats.Tokens }
+
+// Stats returns the gauges and counters.
+func (q *Queue) Stats() QueueStats {
+	s := q.stats
+	s.Lanes = len(q.lanes)
+	return s
+}

@@ -1,0 +1,348 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// waitRoom is a queue and which workers are busy: all but those in free.
+type waitRoom struct {
+	testing.TB
+	*Queue
+	workers []kv.Worker
+	taints  map[kv.Worker][]string
+	free    map[kv.Worker]bool
+	// asked counts the items that were looked at.
+	asked int
+}
+
+func newWaitRoom(t testing.TB, o QueueOptions, workers ...kv.Worker) *waitRoom {
+	t.Helper()
+	if !o.Enabled() {
+		fraction := 1.0
+		o.Threshold = &fraction
+	}
+	q, err := NewQueue(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.SetWorkers(len(workers))
+	return &waitRoom{t, q, workers, make(map[kv.Worker][]string), make(map[kv.Worker]bool), 0}
+}
+
+func (r *waitRoom) mayServe(i *Item, w kv.Worker) bool {
+	if i.Pinned != nil {
+		return *i.Pinned == w
+	}
+	if _, ok := i.Allowed[w.ID]; i.Allowed != nil && !ok {
+		return false
+	}
+	for _, t := range i.RequiredTaints {
+		if !slices.Contains(r.taints[w], t) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *waitRoom) busy(i *Item) bool {
+	r.asked++
+	some := false
+	for _, w := range r.workers {
+		if r.mayServe(i, w) {
+			some = true
+			if r.free[w] {
+				return false
+			}
+		}
+	}
+	return some
+}
+
+// wait makes an item wait under a name.
+func (r *waitRoom) wait(name string, i Item) *Item {
+	r.Helper()
+	i.Value = name
+	if !r.Waits(&i, r.busy) {
+		r.Fatalf("%s does not wait", name)
+	}
+	if err := r.Push(&i); err != nil {
+		r.Fatal(err)
+	}
+	return &i
+}
+
+// release frees a worker and returns the names of those that may go then, while
+// it stays free.
+func (r *waitRoom) release(w kv.Worker) []string {
+	r.free[w] = true
+	r.Released(w, r.taints[w])
+	names := r.drain()
+	r.free[w] = false
+	return names
+}
+
+func (r *waitRoom) drain() []string {
+	var names []string
+	for i := r.Next(r.busy); i != nil; i = r.Next(r.busy) {
+		names = append(names, i.Value.(string))
+	}
+	return names
+}
+
+func (r *waitRoom) expect(what string, got []string, want ...string) {
+	r.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		r.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+var queueWorkers = []kv.Worker{{ID: 1}, {ID: 2}, {ID: 2, Rank: 1}}
+
+func pin(w kv.Worker) *kv.Worker { return &w }
+
+func only(ids ...kv.WorkerID) map[kv.WorkerID]struct{} {
+	set := make(map[kv.WorkerID]struct{})
+	for _, id := range ids {
+		set[id] = struct{}{}
+	}
+	return set
+}
+
+// TestQueueOrder: strict priority, then arrival moved forward by the jump in
+// seconds, then who came first.
+func TestQueueOrder(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		items []Item
+		want  []string
+	}{
+		{"first come", []Item{{Arrival: 0}, {Arrival: 1}, {Arrival: 2}}, []string{"0", "1", "2"}},
+		{"equal arrivals", []Item{{Arrival: 3}, {Arrival: 3}, {Arrival: 3}}, []string{"0", "1", "2"}},
+		{"a jump beats an earlier arrival", []Item{{Arrival: 0}, {Arrival: 4, PriorityJump: 5}}, []string{"1", "0"}},
+		{"a jump that is too short", []Item{{Arrival: 0}, {Arrival: 4, PriorityJump: 3}}, []string{"0", "1"}},
+		{"a jump as long as the distance", []Item{{Arrival: 0}, {Arrival: 4, PriorityJump: 4}}, []string{"0", "1"}},
+		{"a negative jump is none", []Item{{Arrival: 0, PriorityJump: -100}, {Arrival: 1}}, []string{"0", "1"}},
+		{"a jump that is no number is none", []Item{{Arrival: 0, PriorityJump: math.NaN()}, {Arrival: 1}}, []string{"0", "1"}},
+		{"strict priority first", []Item{{PriorityJump: 1000}, {Arrival: 9, StrictPriority: 1}, {Arrival: 9, StrictPriority: 2}}, []string{"2", "1", "0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+			for n, i := range c.items {
+				r.wait(fmt.Sprint(n), i)
+			}
+			r.expect("order", r.release(queueWorkers[0]), c.want...)
+		})
+	}
+}
+
+// TestWhoWaits: those that others of their lane wait before, and those whose
+// workers are all busy; never without a threshold or with an untracked prompt.
+func TestWhoWaits(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r.wait("0", Item{})
+	r.free[queueWorkers[0]] = true
+	for _, c := range []struct {
+		name string
+		item Item
+		want bool
+	}{
+		{"behind the backlog", Item{}, true},
+		{"untracked", Item{Untracked: true}, false},
+		{"pinned to a busy worker", Item{Pinned: pin(queueWorkers[1])}, true},
+		{"pinned to a free worker", Item{Pinned: pin(queueWorkers[0])}, false},
+		{"allowed a free worker", Item{Allowed: only(1, 2)}, false},
+		{"allowed a busy worker", Item{Allowed: only(2)}, true},
+		{"allowed nobody", Item{Allowed: only()}, false},
+		{"taints that nobody has", Item{RequiredTaints: []string{"x"}}, false},
+	} {
+		if got := r.Waits(&c.item, r.busy); got != c.want {
+			t.Errorf("%s: waits %v", c.name, got)
+		}
+	}
+	off, err := NewQueue(QueueOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off.Waits(&Item{}, func(*Item) bool { return true }) {
+		t.Error("waits without a threshold")
+	}
+}
+
+// TestLanesDoNotBlockOneAnother: a request whose workers are busy is passed over
+// by those behind it, and each gets its worker when that is free.
+func TestLanesDoNotBlockOneAnother(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r.taints[queueWorkers[2]] = []string{"gpu", "x"}
+	r.wait("pinned to 1", Item{Arrival: 0, Pinned: pin(queueWorkers[0])})
+	r.wait("allowed 1", Item{Arrival: 1, Allowed: only(1)})
+	r.wait("tainted", Item{Arrival: 2, RequiredTaints: []string{"x"}})
+	r.wait("anywhere", Item{Arrival: 3})
+	r.wait("tainted, allowed 2", Item{Arrival: 4, Allowed: only(2), RequiredTaints: []string{"gpu", "x"}})
+	r.wait("pinned to 2", Item{Arrival: 5, Pinned: pin(queueWorkers[1])})
+	r.expect("rank 0 of 2", r.release(queueWorkers[1]), "anywhere", "pinned to 2")
+	r.expect("rank 1 of 2", r.release(queueWorkers[2]), "tainted", "tainted, allowed 2")
+	r.wait("anywhere", Item{Arrival: 0.5})
+	r.expect("1", r.release(queueWorkers[0]), "pinned to 1", "anywhere", "allowed 1")
+	if s := r.Stats(); s.Pending+s.Lanes+len(r.limited)+len(r.open)+len(r.awake) != 0 || s.Dispatched != 7 {
+		t.Errorf("left over: %+v", s)
+	}
+}
+
+// TestEqualSetsAreOneLane: however they are written.
+func TestEqualSetsAreOneLane(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r.taints[queueWorkers[0]] = []string{"a", "b"}
+	r.wait("0", Item{Arrival: 0, Allowed: only(1, 2), RequiredTaints: []string{"a", "b"}})
+	r.wait("1", Item{Arrival: 1, Allowed: only(2, 1), RequiredTaints: []string{"b", "a", "b"}})
+	if n := r.Stats().Lanes; n != 1 {
+		t.Errorf("%d lanes, want 1", n)
+	}
+	r.taints[queueWorkers[0]] = []string{"ab"}
+	r.wait("2", Item{Arrival: 2, Allowed: only(1, 2), RequiredTaints: []string{"ab"}})
+	if n := r.Stats().Lanes; n != 2 {
+		t.Errorf("%d lanes, want 2", n)
+	}
+}
+
+// TestDispatchStopsWhenTheWorkerIsBusyAgain: the next one stays first.
+func TestDispatchStopsWhenTheWorkerIsBusyAgain(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	for n := range 3 {
+		r.wait(fmt.Sprint(n), Item{Arrival: float64(n)})
+	}
+	for n := range 3 {
+		r.free[queueWorkers[1]] = true
+		r.Released(queueWorkers[1], nil)
+		i := r.Next(r.busy)
+		if i == nil || i.Value != fmt.Sprint(n) {
+			t.Fatalf("dispatched %v, want %d", i, n)
+		}
+		r.free[queueWorkers[1]] = false
+		if i := r.Next(r.busy); i != nil {
+			t.Fatalf("dispatched %v to a busy worker", i.Value)
+		}
+	}
+}
+
+// TestReleaseLooksAtItsLanesOnly: what waits for other workers costs nothing.
+func TestReleaseLooksAtItsLanesOnly(t *testing.T) {
+	var workers []kv.Worker
+	for n := range 1000 {
+		workers = append(workers, kv.Worker{ID: kv.WorkerID(n + 1)})
+	}
+	r := newWaitRoom(t, QueueOptions{}, workers...)
+	for n, w := range workers {
+		for range 3 {
+			r.wait(fmt.Sprint(n), Item{Pinned: pin(w)})
+		}
+	}
+	r.wait("anywhere", Item{})
+	r.taints[workers[8]] = []string{"x"}
+	r.wait("tainted", Item{RequiredTaints: []string{"x"}})
+	r.wait("tainted, allowed", Item{Allowed: only(workers[7].ID, workers[8].ID), RequiredTaints: []string{"x"}})
+	r.expect("nobody is free", r.drain())
+	r.asked = 0
+	r.expect("one", r.release(workers[7]), "7", "7", "7", "anywhere")
+	if r.asked != 4 {
+		t.Errorf("looked at %d items, want 4", r.asked)
+	}
+	r.expect("nobody is free", r.drain())
+	if r.asked != 4 {
+		t.Errorf("looked at lanes that sleep")
+	}
+}
+
+// TestWakeAllFindsWorkersThatCameFreeUnseen: with time, or because they are new.
+func TestWakeAllFindsWorkersThatCameFreeUnseen(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r.wait("0", Item{Pinned: pin(kv.Worker{ID: 2})})
+	r.wait("1", Item{Allowed: only(1)})
+	r.wait("2", Item{})
+	r.expect("nobody is free", r.drain())
+	r.free[kv.Worker{ID: 2}] = true
+	r.expect("unseen", r.drain())
+	r.WakeAll()
+	r.expect("woken", r.drain(), "0", "2")
+}
+
+// TestRequestThatNobodyMayServeIsDispatched: to get its error.
+func TestRequestThatNobodyMayServeIsDispatched(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r.wait("0", Item{Pinned: pin(queueWorkers[0])})
+	r.workers = r.workers[1:]
+	r.WakeAll()
+	r.expect("the worker is gone", r.drain(), "0")
+}
+
+func TestRetractedRequestsAreGone(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	first := r.wait("0", Item{Tokens: 10, CachedTokens: 3})
+	second := r.wait("1", Item{Tokens: 20, Arrival: 1})
+	other := r.wait("2", Item{Allowed: only(1), Tokens: 5, Arrival: 2})
+	if !r.Remove(first) || r.Remove(first) || !r.Remove(other) {
+		t.Error("retracted wrongly")
+	}
+	if s := r.Stats(); r.Len() != 1 || r.Tokens() != 20 || s.CachedTokens != 0 || s.Retracted != 2 || s.Lanes != 1 || len(r.limited) != 0 {
+		t.Errorf("%+v", s)
+	}
+	r.expect("the other one", r.release(queueWorkers[0]), "1")
+	if r.Remove(second) {
+		t.Error("retracted after it was dispatched")
+	}
+	if err := r.Push(first); err != nil || r.Len() != 1 {
+		t.Errorf("pushed again: %v, %d wait", err, r.Len())
+	}
+}
+
+// TestLimitsAreTimesTheWorkers: the request that crosses a limit is the last one
+// in, and the next one's error says what waits and what may.
+func TestLimitsAreTimesTheWorkers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		limits QueueLimits
+		want   QueueRejection
+	}{
+		{"requests", QueueLimits{Requests: 1}, QueueRejection{LimitRequests, 2, 2}},
+		{"tokens", QueueLimits{Tokens: 15}, QueueRejection{LimitTokens, 40, 30}},
+		{"cached tokens", QueueLimits{CachedTokens: 6}, QueueRejection{LimitCachedTokens, 14, 12}},
+		{"the first of several", QueueLimits{Requests: 1, Tokens: 15}, QueueRejection{LimitRequests, 2, 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newWaitRoom(t, QueueOptions{Limits: c.limits}, queueWorkers[:2]...)
+			r.wait("0", Item{Tokens: 20, CachedTokens: 7})
+			r.wait("1", Item{Tokens: 20, CachedTokens: 7})
+			err := r.Push(&Item{})
+			var got *QueueRejection
+			if !errors.As(err, &got) || !errors.Is(err, ErrQueueRejected) {
+				t.Fatalf("error %v", err)
+			}
+			if d := cmp.Diff(c.want, *got); d != "" {
+				t.Error(d)
+			}
+			if s := r.Stats(); s.Pending != 2 || s.RejectedRequests+s.RejectedTokens+s.RejectedCachedTokens != 1 {
+				t.Errorf("%+v", s)
+			}
+			r.SetWorkers(3)
+			if err := r.Push(&Item{}); err != nil {
+				t.Errorf("with a third worker: %v", err)
+			}
+		})
+	}
+}
+
+func TestPendingIsBoundedInAnyCase(t *testing.T) {
+	r := newWaitRoom(t, QueueOptions{MaxPending: 1, Limits: QueueLimits{Requests: math.MaxInt}}, queueWorkers...)
+	r.wait("0", Item{})
+	var got *QueueRejection
+	if err := r.Push(&Item{}); !errors.As(err, &got) || *got != (QueueRejection{LimitRequests, 1, 1}) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,146 @@
+package schedule
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// lane is the requests that may go to the same workers.
+type lane struct {
+	key laneKey
+	// waiting is never empty.
+	waiting ranking[*Item]
+	// at is the place in Queue.awake, noPlace while the lane sleeps.
+	at int
+}
+
+func (l *lane) place() *int         { return &l.at }
+func (l *lane) before(m *lane) bool { return l.waiting[0].before(m.waiting[0]) }
+
+// laneKey is equal for requests that may go to the same workers.
+type laneKey struct {
+	pinned   kv.Worker
+	isPinned bool
+	// allowed are the ids of the allowed workers and taints the required ones, each
+	// sorted and written so that no two sets look the same.
+	limited         bool
+	allowed, taints string
+}
+
+func (i *Item) laneKey() laneKey {
+	if i.Pinned != nil {
+		return laneKey{pinned: *i.Pinned, isPinned: true}
+	}
+	k := laneKey{limited: i.Allowed != nil}
+	if len(i.Allowed) > 0 {
+		b := make([]byte, 0, 8*len(i.Allowed))
+		for _, id := range slices.Sorted(maps.Keys(i.Allowed)) {
+			b = binary.BigEndian.AppendUint64(b, uint64(id))
+		}
+		k.allowed = string(b)
+	}
+	if len(i.RequiredTaints) > 0 {
+		var b []byte
+		for _, t := range slices.Compact(slices.Sorted(slices.Values(i.RequiredTaints))) {
+			b = binary.AppendUvarint(b, uint64(len(t)))
+			b = append(b, t...)
+		}
+		k.taints = string(b)
+	}
+	return k
+}
+
+// laneFor returns the lane of an item, which it opens if there is none.
+func (q *Queue) laneFor(i *Item) *lane {
+	k := i.laneKey()
+	l := q.lanes[k]
+	if l != nil {
+		return l
+	}
+	l = &lane{key: k, at: noPlace}
+	q.lanes[k] = l
+	switch {
+	case k.isPinned:
+	case !k.limited:
+		q.open[l] = struct{}{}
+	default:
+		for id := range i.Allowed {
+			if q.limited[id] == nil {
+				q.limited[id] = make(map[*lane]struct{}, 1)
+			}
+			q.limited[id][l] = struct{}{}
+		}
+	}
+	return l
+}
+
+// rank puts a lane at its place among the awake ones after its requests have
+// changed. One that sleeps goes on: it has no worker for a new first request
+// either.
+func (q *Queue) rank(l *lane) {
+	if l.at != noPlace {
+		q.awake.fix(l.at)
+	}
+}
+
+// drop forgets a lane that is empty.
+func (q *Queue) drop(l *lane) {
+	if l.at != noPlace {
+		q.awake.remove(l.at)
+	}
+	delete(q.lanes, l.key)
+	delete(q.open, l)
+	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
+		id := kv.WorkerID(binary.BigEndian.Uint64(b))
+		delete(q.limited[id], l)
+		if len(q.limited[id]) == 0 {
+			delete(q.limited, id)
+		}
+	}
+}
+
+// Released says that a worker may have become free: it is not busy any more, or
+// is new. The taints are the worker's. The lanes that it is in wake.
+func (q *Queue) Released(w kv.Worker, taints []string) {
+	if q.stats.Pending == 0 {
+		return
+	}
+	q.wake(q.lanes[laneKey{pinned: w, isPinned: true}])
+	for l := range q.open {
+		if l.satisfiedBy(taints) {
+			q.wake(l)
+		}
+	}
+	for l := range q.limited[w.ID] {
+		if l.satisfiedBy(taints) {
+			q.wake(l)
+		}
+	}
+}
+
+// satisfiedBy reports whether the taints are all that the lane requires.
+func (l *lane) satisfiedBy(taints []string) bool {
+	for _, t := range l.waiting[0].RequiredTaints {
+		if !slices.Contains(taints, t) {
+			return false
+		}
+	}
+	return true
+}
+
+// WakeAll says that any worker may have become free: the workers have changed,
+// or the thresholds, or time has passed and their prefills are modelled.
+func (q *Queue) WakeAll() {
+	for _, l := range q.lanes {
+		q.wake(l)
+	}
+}
+
+func (q *Queue) wake(l *lane) {
+	if l != nil && l.at == noPlace {
+		q.awake.push(l)
+	}
+}

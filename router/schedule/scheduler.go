@@ -1,0 +1,243 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
+)
+
+// Scheduler chooses workers and keeps account of what they were given.
+type Scheduler struct {
+	options  Options
+	config   Config
+	selector Selector
+	cost     *CostSelector // selector, when it is one
+	now      func() time.Time
+
+	mu      sync.Mutex
+	account *load.Account
+	busy    *overloads
+	queue   *Queue
+	// members is what all the others follow.
+	members *index.Members
+	workers []WorkerConfig
+	stats   Stats
+	started time.Time
+
+	// The memory of one decision.
+	selection  Selection
+	override   Config
+	candidates []int32
+	active     []load.Shared
+	booking    load.Request
+	// probe and probed are for asking the queue; allBusy is a method of s.
+	probe   Item
+	probed  []int32
+	allBusy func(*Item) bool
+}
+
+// Stats are a scheduler's gauges and counters.
+type Stats struct {
+	// Load is the account's, Queue the queue's, and Cost a CostSelector's; another
+	// selector leaves it 0.
+	Load  load.Stats
+	Queue QueueStats
+	Cost  CostStats
+	// Unbooked requests were routed without being booked, because too many were.
+	Unbooked uint64
+	// NoEndpoints, Filtered and Overloaded count the requests that nobody could be
+	// found for, by reason; Filtered ones required taints or a worker that is not
+	// allowed.
+	NoEndpoints, Filtered, Overloaded uint64
+	// RolledBack requests had waited, and their callers were gone when they were
+	// given a worker. Refreshed ones were looked up anew before that.
+	RolledBack, Refreshed uint64
+	// UnknownReports are used blocks reported by workers that are not members.
+	UnknownReports uint64
+}
+
+// New returns a scheduler. The error names the option that is out of range.
+func New(o Options) (*Scheduler, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	o = o.withDefaults()
+	account, err := load.New(o.Load)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	queue, err := NewQueue(o.Queue)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	s := &Scheduler{
+		options: o, config: o.Config, selector: o.Selector, now: o.Load.Now,
+		account: account, busy: newOverloads(o.Busy), queue: queue,
+		members: &index.Members{}, started: o.Load.Now(),
+	}
+	s.allBusy = s.itemBusy
+	if s.selector == nil {
+		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})
+	}
+	s.cost, _ = s.selector.(*CostSelector)
+	return s, nil
+}
+
+// Config is how the scheduler weighs and chooses.
+func (s *Scheduler) Config() Config { return s.config }
+
+// validate reports the first field that is out of range.
+func (r *Request) validate() error {
+	switch {
+	case r.BlockSize <= 0 || r.BlockSize > math.MaxInt32:
+		return fmt.Errorf("request %q block size: %d is not in 1..%d", r.ID, r.BlockSize, math.MaxInt32)
+	case r.Tokens < 0 || r.Tokens > math.MaxInt32:
+		return fmt.Errorf("request %q tokens: %d is not in 0..%d", r.ID, r.Tokens, math.MaxInt32)
+	case !(math.Abs(r.PriorityJump) <= math.MaxFloat64):
+		return fmt.Errorf("request %q priority jump: %v is not a finite number", r.ID, r.PriorityJump)
+	case r.Members == nil && len(r.Hits)+len(r.Overlaps) > 0:
+		return fmt.Errorf("request %q: hits without the members that they refer to", r.ID)
+	case r.Book && r.ID == "":
+		return errors.New("request id: is empty, and the request is to be booked")
+	}
+	for _, p := range r.PreferredTaints {
+		if math.IsNaN(p.Weight) {
+			return fmt.Errorf("request %q preferred taint %q: its weight is not a number", r.ID, p.Taint)
+		}
+	}
+	if r.Override != nil {
+		if err := r.Override.Validate(); err != nil {
+			return fmt.Errorf("request %q: %w", r.ID, err)
+		}
+	}
+	return nil
+}
+
+// eligible appends to dst the members that pass a filter now; nil means all.
+func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
+	c := cluster{s.members, s.workers, s.busy.current(s.account.Columns())}
+	return c.eligible(dst, f)
+}
+
+// decide chooses a worker for r, which is in terms of s.members, and books it.
+func (s *Scheduler) decide(r *Request) (Result, error) {
+	candidates, err := s.eligible(s.candidates[:0], r.filter())
+	if err != nil {
+		s.countRefusal(err)
+		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
+	}
+	if candidates != nil {
+		s.candidates = candidates
+	}
+	return s.choose(r, candidates)
+}
+
+func (s *Scheduler) countRefusal(err error) {
+	switch {
+	case errors.Is(err, ErrNoEndpoints):
+		s.stats.NoEndpoints++
+	case errors.Is(err, ErrAllFiltered), errors.Is(err, ErrPinnedNotAllowed):
+		s.stats.Filtered++
+	default:
+		s.stats.Overloaded++
+	}
+}
+
+// choose lets the selector pick among candidates and books the request. r is in
+// terms of s.members.
+func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
+	s.active = s.active[:0]
+	if len(r.Sequence) > 0 {
+		s.active = s.account.Shared(s.active, r.Sequence)
+	}
+	s.selection = Selection{
+		Request: r, Config: &s.config, Members: s.members, Candidates: candidates,
+		Loads: s.account.Columns(), Active: s.active, Workers: s.workers,
+	}
+	defer func() { s.selection = Selection{} }()
+	in := &s.selection
+	if r.Override != nil {
+		s.override = s.config
+		r.Override.apply(&s.override)
+		in.Config = &s.override
+	}
+	m, err := s.selector.Select(in)
+	if err != nil {
+		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
+	}
+	if !in.has(m) {
+		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, m, len(s.members.List), ErrBadSelection)
+	}
+	result := s.result(in, m)
+	if r.Book {
+		if err := s.book(r, result.Worker, result.CachedTokens); err == nil {
+			result.Booked = true
+		} else if errors.Is(err, load.ErrTooManyRequests) {
+			s.stats.Unbooked++
+		} else {
+			return Result{}, err
+		}
+	}
+	return result, nil
+}
+
+// result describes the choice of member m.
+func (s *Scheduler) result(in *Selection, m int) Result {
+	r := in.Request
+	out := Result{
+		Worker: s.members.List[m].Worker, Member: m, Members: s.members,
+		Hits: r.hitsOf(int32(m)),
+		Cost: in.Outcome.Cost, Prefill: in.Outcome.Prefill, Decode: in.Outcome.Decode, Mode: in.Outcome.Mode,
+	}
+	out.Effective = s.effective(r, int32(m))
+	out.CachedTokens = CachedTokens(out.Effective, r.BlockSize)
+	out.PotentialBlocks = potentialBlocks(r, in.Loads.ActiveBlocks[m], sharedOf(in.Active, int32(m)))
+	return out
+}
+
+// effective is the effective overlap of member m with r.
+func (s *Scheduler) effective(r *Request, m int32) float64 {
+	if len(r.Hits) == 0 {
+		return r.overlapOf(m)
+	}
+	return s.config.Effective(r.hitsOf(m))
+}
+
+// potentialBlocks are the blocks that decode on a worker when it is given r,
+// where active do already and shared of these are r's. Blocks of r that are not
+// in its Sequence, such as a partial one, are nobody else's and count in full.
+func potentialBlocks(r *Request, active, shared int32) int {
+	return int(active) + r.Blocks() - int(shared)
+}
+
+// sharedOf is how many blocks member m shares.
+func sharedOf(active []load.Shared, m int32) int32 {
+	for _, a := range active {
+		if a.Member == m {
+			return a.Blocks
+		}
+	}
+	return 0
+}
+
+// book puts r on the account of w.
+func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
+	s.booking = load.Request{
+		ID: r.ID, Worker: w, Sequence: r.Sequence, Blocks: r.Blocks(),
+		ExpectedOutput: r.ExpectedOutput, LoRA: r.LoRA,
+	}
+	if r.TrackPrefill {
+		s.booking.PrefillTokens = max(0, r.Tokens-cached)
+		if s.options.PrefillDuration != nil && s.booking.PrefillTokens > 0 {
+			s.booking.PrefillDuration = s.options.PrefillDuration(w, s.booking.PrefillTokens, cached)
+		}
+	}
+	defer func() { s.booking = load.Request{} }()
+	return s.account.Add(&s.booking)
+}

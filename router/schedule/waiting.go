@@ -1,0 +1,152 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// waiter is a request that waits. All but settled is guarded by the scheduler's
+// lock; once settled is closed, result and err do not change.
+type waiter struct {
+	item    Item
+	request *Request
+	arrived time.Time
+	result  Result
+	err     error
+	settled chan struct{}
+}
+
+// Schedule chooses a worker for r, books the request if asked to, and returns
+// the choice. While every worker that r may go to is busy it waits; the end of
+// ctx ends the wait and is the error. Other errors are those of this package, of
+// package load and of the selector, and those that name a field of r that is out
+// of range. When there is no room to book the request it is routed all the same.
+func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
+	}
+	if err := r.validate(); err != nil {
+		return Result{}, err
+	}
+	w, result, err := s.enter(r)
+	if w == nil {
+		return result, err
+	}
+	select {
+	case <-w.settled:
+		return w.result, w.err
+	case <-ctx.Done():
+	}
+	s.retract(w)
+	return Result{}, fmt.Errorf("request %q waited %v for a worker: %w", r.ID, s.now().Sub(w.arrived), context.Cause(ctx))
+}
+
+// enter decides at once, or makes a waiter.
+func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	r = s.follow(r)
+	defer s.drain()
+	s.probe = Item{
+		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
+		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
+		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
+	}
+	defer func() { s.probe = Item{} }()
+	if !s.queue.Waits(&s.probe, s.allBusy) {
+		result, err := s.decide(r)
+		return nil, result, err
+	}
+	now := s.now()
+	w := &waiter{item: s.probe, request: r, arrived: now, settled: make(chan struct{})}
+	w.item.Arrival = now.Sub(s.started).Seconds()
+	w.item.CachedTokens = s.bestCached(r)
+	w.item.Value = w
+	if err := s.queue.Push(&w.item); err != nil {
+		return nil, Result{}, fmt.Errorf("request %q: %w", r.ID, err)
+	}
+	return w, Result{}, nil
+}
+
+// itemBusy reports whether there are workers that an item may go to and all of
+// them are busy.
+func (s *Scheduler) itemBusy(i *Item) bool {
+	found, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
+	if err != nil {
+		return false
+	}
+	options, prefill := s.queue.Options(), s.account.Columns().PrefillTokens
+	if found == nil {
+		for m, n := range prefill {
+			if !options.Busy(n, s.workers[m].MaxBatchedTokens) {
+				return false
+			}
+		}
+		return true
+	}
+	s.probed = found
+	for _, m := range found {
+		if !options.Busy(prefill[m], s.workers[m].MaxBatchedTokens) {
+			return false
+		}
+	}
+	return true
+}
+
+// bestCached is how many tokens of r's prompt are cached by the worker that has
+// the most of them and may serve it.
+func (s *Scheduler) bestCached(r *Request) int {
+	f, best := r.filter(), 0.0
+	look := func(m int32, effective float64) {
+		w := s.members.List[m].Worker
+		if effective > best && f.allows(w.ID) && (f.pinned == nil || *f.pinned == w) && hasTaints(&s.workers[m], f.taints) {
+			best = effective
+		}
+	}
+	for _, h := range r.Hits {
+		look(h.Member, s.config.Effective(h.Hits))
+	}
+	if len(r.Hits) == 0 {
+		for _, o := range r.Overlaps {
+			look(o.Member, o.Blocks)
+		}
+	}
+	return min(CachedTokens(best, r.BlockSize), r.Tokens)
+}
+
+// drain gives workers to the waiting requests that can have one.
+func (s *Scheduler) drain() {
+	if s.queue.Len() == 0 {
+		return
+	}
+	now := s.now()
+	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
+		w := i.Value.(*waiter)
+		waited := now.Sub(w.arrived)
+		if s.options.Refresh != nil && waited >= s.options.RefreshAfter {
+			fresh := *w.request
+			s.options.Refresh(&fresh)
+			w.request = &fresh
+			s.stats.Refreshed++
+		}
+		w.result, w.err = s.decide(w.request.in(s.members))
+		w.result.Waited = waited
+		close(w.settled)
+	}
+}
+
+// retract ends the wait of a request whose caller is gone. If it was given a
+// worker meanwhile that is undone.
+func (s *Scheduler) retract(w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue.Remove(&w.item) || w.err != nil {
+		return
+	}
+	s.stats.RolledBack++
+	if w.result.Booked && s.account.FreeIfWorker(w.request.ID, w.result.Worker) {
+		s.released(w.result.Worker)
+	}
+}

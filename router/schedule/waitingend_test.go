@@ -1,0 +1,143 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	index "github.com/blockyard-ai/blockyard/router/index"
+)
+
+// TestACallerThatLeavesIsForgotten: its request is taken out; the others keep
+// their turns.
+func TestACallerThatLeavesIsForgotten(t *testing.T) {
+	inLine(t, 1, nil, func(t *testing.T, l *line) {
+		ctx, leave := context.WithCancel(t.Context())
+		l.send(t.Context(), "a", nil)
+		l.send(ctx, "gone", nil)
+		l.send(t.Context(), "b", nil)
+		l.expect("a@1")
+		leave()
+		synctest.Wait()
+		if o := <-l.outcomes; o.id != "gone" || !errors.Is(o.err, context.Canceled) {
+			t.Errorf("%s: %v", o.id, o.err)
+		}
+		l.scheduler.Free("a")
+		l.expect("b@1")
+		if got := l.scheduler.Stats(); got.Queue.Retracted != 1 || got.RolledBack != 0 || got.Load.Added != 2 {
+			t.Errorf("stats %+v", got)
+		}
+		if _, err := l.scheduler.Schedule(ctx, l.request("late", nil)); !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that had left before: %v", err)
+		}
+	})
+}
+
+// TestAWorkerGivenToACallerThatLeftIsTakenBack: and goes to the next that waits.
+func TestAWorkerGivenToACallerThatLeftIsTakenBack(t *testing.T) {
+	inLine(t, 1, nil, func(t *testing.T, l *line) {
+		s := l.scheduler
+		l.send(t.Context(), "a", nil)
+		l.expect("a@1")
+		// What Schedule does, step by step, so that the caller leaves after the
+		// worker was given.
+		w, _, err := s.enter(l.request("gone", nil))
+		if err != nil || w == nil {
+			t.Fatalf("%v, %v", w, err)
+		}
+		l.send(t.Context(), "b", nil)
+		s.Free("a")
+		<-w.settled
+		l.expect()
+		s.retract(w)
+		l.expect("b@1")
+		if got := s.Stats(); got.RolledBack != 1 || got.Load.Requests != 1 {
+			t.Errorf("stats %+v", got)
+		}
+	})
+}
+
+// TestWaitingEndsWithTheErrorOfNobodyLeft: when the workers go, those that wait
+// are told.
+func TestWaitingEndsWithTheErrorOfNobodyLeft(t *testing.T) {
+	current := fleet(1)
+	inLine(t, 1, func(o *Options) { o.Members = func() *index.Members { return current } }, func(t *testing.T, l *line) {
+		l.send(t.Context(), "a", nil)
+		l.send(t.Context(), "b", nil)
+		l.expect("a@1")
+		current = fleet(0)
+		l.scheduler.Tick()
+		synctest.Wait()
+		if o := <-l.outcomes; o.id != "b" || !errors.Is(o.err, ErrNoEndpoints) {
+			t.Errorf("%s: %v", o.id, o.err)
+		}
+	})
+}
+
+// TestAnErrorForACallerThatLeftIsNotRolledBack: there is nothing to undo.
+func TestAnErrorForACallerThatLeftIsNotRolledBack(t *testing.T) {
+	current := fleet(1)
+	inLine(t, 1, func(o *Options) { o.Members = func() *index.Members { return current } }, func(t *testing.T, l *line) {
+		l.send(t.Context(), "a", nil)
+		l.expect("a@1")
+		w, _, err := l.scheduler.enter(l.request("gone", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		current = fleet(0)
+		l.scheduler.Tick()
+		<-w.settled
+		l.scheduler.retract(w)
+		if got := l.scheduler.Stats(); got.RolledBack != 0 || got.NoEndpoints != 1 {
+			t.Errorf("stats %+v", got)
+		}
+	})
+}
+
+// TestAFullQueueTurnsRequestsAway: with what waits and what may.
+func TestAFullQueueTurnsRequestsAway(t *testing.T) {
+	inLine(t, 1, func(o *Options) { o.Queue.Limits.Tokens = 150 }, func(t *testing.T, l *line) {
+		for _, id := range []string{"a", "b", "c"} {
+			l.send(t.Context(), id, nil)
+		}
+		l.expect("a@1")
+		_, err := l.scheduler.Schedule(t.Context(), l.request("d", nil))
+		var rejected *QueueRejection
+		if !errors.Is(err, ErrQueueRejected) || !errors.As(err, &rejected) {
+			t.Fatalf("%v", err)
+		}
+		if want := (QueueRejection{LimitTokens, 202, 150}); *rejected != want {
+			t.Errorf("%+v, want %+v", *rejected, want)
+		}
+		l.scheduler.Free("a")
+		l.expect("b@1")
+		l.scheduler.Free("b")
+		l.expect("c@1")
+	})
+}
+
+// TestAnOverloadedFleetIsAnErrorAndNoWait: busy thresholds are not the queue's.
+func TestAnOverloadedFleetIsAnErrorAndNoWait(t *testing.T) {
+	limit := int64(50)
+	inLine(t, 1, func(o *Options) { o.Busy.PrefillTokens = &limit }, func(t *testing.T, l *line) {
+		l.send(t.Context(), "a", nil)
+		l.expect("a@1")
+		if _, err := l.scheduler.Schedule(t.Context(), l.request("b", nil)); !errors.Is(err, ErrAllOverloaded) {
+			t.Errorf("%v", err)
+		}
+		if err := l.scheduler.SetBusy(BusyThresholds{}); err != nil {
+			t.Fatal(err)
+		}
+		l.send(t.Context(), "b", nil)
+		l.expect()
+		// What waits when the last worker becomes overloaded is told so.
+		if err := l.scheduler.SetBusy(BusyThresholds{PrefillTokens: &limit}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if o := <-l.outcomes; o.id != "b" || !errors.Is(o.err, ErrAllOverloaded) {
+			t.Errorf("%s: %v", o.id, o.err)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package sharedcache
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// Options configure a Client.
+type Options struct {
+	// URL of the service, http or https; "/check_blocks" is added to its path.
+	URL string
+	// Timeout bounds one question, which the request that is routed waits for; 0
+	// means 100 ms.
+	Timeout time.Duration
+	// Pairs says that engines hash pairs of tokens (Eagle); see kv.BlockTokens.
+	Pairs bool
+	// Transport sends the questions; nil means a transport of the client's own,
+	// without a proxy.
+	Transport http.RoundTripper
+}
+
+const defaultTimeout = 100 * time.Millisecond
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return fmt.Errorf("shared cache url: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("shared cache url: %q is not http://HOST or https://HOST", o.URL)
+	}
+	if o.Timeout < 0 || o.Timeout > time.Minute {
+		return fmt.Errorf("shared cache timeout: %v is not in 0..%v", o.Timeout, time.Minute)
+	}
+	return nil
+}
+
+// Client asks a service over HTTP. Make one with NewClient.
+type Client struct {
+	url     string
+	timeout time.Duration
+	pairs   bool
+	http    http.Client
+	breaker breaker
+}
+
+var _ Cache = (*Client)(nil)
+
+// NewClient returns a client of the service that o names. It asks nothing yet.
+func NewClient(o Options) (*Client, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	// Validate has parsed it.
+	u, _ := url.Parse(o.URL)
+	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: o.Pairs}
+	if c.timeout == 0 {
+		c.timeout = defaultTimeout
+	}
+	c.http.Transport = o.Transport
+	if o.Transport == nil {
+		c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second}
+	}
+	return c, nil
+}
+
+// Close ends idle connections. Questions may still be asked.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// CheckBlocks implements Cache. The error is ErrLeftAlone, or says what was wrong.
+func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int, namespace string) (schedule.SharedHits, error) {
+	hashes := c.hashes(tokens, blockSize, namespace)
+	if len(hashes) == 0 {
+		return schedule.SharedHits{}, nil
+	}
+	if !c.breaker.allows(time.Now()) {
+		return schedule.SharedHits{}, ErrLeftAlone
+	}
+	asking, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	hits, err := c.ask(asking, hashes)
+	// A caller that went away says nothing of the service.
+	if err == nil || ctx.Err() == nil {
+		c.breaker.ended(err == nil, time.Now())
+	}
+	if err != nil {
+		return schedule.SharedHits{}, fmt.Errorf("shared cache: %w", err)
+	}
+	return hits, nil
+}
+
+func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.SequenceHash {
+	var h kv.Hasher
+	seed := kv.LocalSeed("", namespace)
+	if !c.pairs {
+		return kv.AppendSequence(nil, h.AppendLocals(nil, tokens, blockSize, seed))
+	}
+	var locals []kv.LocalHash
+	for i := 0; blockSize > 0 && (i+1)*blockSize < len(tokens); i++ {
+		locals = append(locals, h.Local(kv.BlockTokens(tokens, i, blockSize, true), seed, nil))
+	}
+	return kv.AppendSequence(nil, locals)
+}
+
+func (c *Client) ask(ctx context.Context, hashes []kv.SequenceHash) (schedule.SharedHits, error) {
+	var none schedule.SharedHits
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(appendQuestion(nil, hashes)))
+	if err != nil {
+		return none, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.http.Do(req)
+	if err != nil {
+		return none, err
+	}
+	defer res.Body.Close()
+	// Two numbers of up to ten digits and some punctuation for each block, and room
+	// for what a service says besides.
+	limit := int64(len(hashes))*64 + 4096
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	switch {
+	case err != nil:
+		return none, err
+	case res.StatusCode != http.StatusOK:
+		return none, fmt.Errorf("status %d", res.StatusCode)
+	case int64(len(body)) > limit:
+		return none, fmt.Errorf("answer: more than %d bytes for %d blocks", limit, len(hashes))
+	}
+	return decodeRanges(body, len(hashes))
+}
+
+func appendQuestion(b []byte, hashes []kv.SequenceHash) []byte {
+	b = append(b, `{"block_hashes":[`...)
+	for i, h := range hashes {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(h), 10)
+	}
+	return append(b, "]}"...)
+}
+
+// decodeRanges reads the ranges of an answer about so many blocks.
+func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
+	var none schedule.SharedHits
+	var answer struct {
+		Ranges *[][]uint64 `json:"ranges"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return none, fmt.Errorf("answer: %w", err)
+	}
+	if answer.Ranges == nil {
+		return none, errors.New("answer: ranges are missing")
+	}
+	ranges := make([]schedule.Range, 0, len(*answer.Ranges))
+	end := uint64(0)
+	for i, r := range *answer.Ranges {
+		switch {
+		case len(r) != 2:
+			return none, fmt.Errorf("answer: ranges[%d] has %d numbers, want 2", i, len(r))
+		case r[0] >= r[1] || r[1] > uint64(min(blocks, math.MaxUint32)):
+			return none, fmt.Errorf("answer: ranges[%d] is %d..%d, want a part of 0..%d", i, r[0], r[1], blocks)
+		case r[0] < end:
+			return none, fmt.Errorf("answer: ranges[%d] begins at %d, before the end of the one before it, %d", i, r[0], end)
+		}
+		end = r[1]
+		ranges = append(ranges, schedule.Range{First: uint32(r[0]), End: uint32(r[1])})
+	}
+	return schedule.FromRanges(ranges), nil
+}
+
+const (
+	maxFailures = 5
+	restTime    = time.Second
+)
+
+// breaker keeps questions from a service that fails: after maxFailures in a row for
+// restTime, then after each further one.
+type breaker struct {
+	mu       sync.Mutex
+	failures int
+	until    time.Time
+}
+
+func (b *breaker) allows(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failures < maxFailures || !now.Before(b.until)
+}
+
+func (b *breaker) ended(well bool, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if well {
+		b.failures = 0
+		return
+	}
+	b.failures++
+	b.until = now.Add(restTime)
+}

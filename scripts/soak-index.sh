@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# soak-index.sh [FLAG...]: runs the router's index and scheduler for a long time and
+# watches their memory; see "bin/blockyard bench soak-index --help". bin/blockyard
+# must be there.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+exec bin/blockyard bench soak-index "$@"
