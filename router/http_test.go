@@ -173,6 +173,8 @@ func TestTokenListReadsWhatJSONAllows(t *testing.T) {
 func FuzzDecodeRoute(f *testing.F) {
 	f.Add([]byte(`{"method":"new","tokens":[1,2,3],"priority_jump":5.0}`))
 	f.Add([]byte(`{"method":"mark_free","request_id":"a"}`))
+	f.Add([]byte(`{"method":"new","tokens":[1],"block_mm_infos":[null,{"mm_objects":[{"mm_hash":7,"offsets":[[0,12]]}]}],"pinned_worker":{"worker_id":7,"dp_rank":1},"allowed_worker_ids":[7]}`))
+	f.Add([]byte(`{"method":"new","tokens":[1],"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":0.5}},"router_config_override":{"router_temperature":0.5}}`))
 	f.Add([]byte(`{"method":"new","tokens":[ 1 ,22, 4294967295 ]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := decodeRoute(bytes.NewReader(body))
@@ -186,6 +188,7 @@ func FuzzDecodeRoute(f *testing.F) {
 		if err := json.Unmarshal(body, &plain); err != nil {
 			t.Fatalf("accepted %q, which is not readable: %v", body, err)
 		}
+		q.query("id")
 		if fmt.Sprint(plain.Tokens) != fmt.Sprint([]uint32(q.Tokens)) {
 			t.Fatalf("%q: tokens %v, want %v", body, q.Tokens, plain.Tokens)
 		}

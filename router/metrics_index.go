@@ -1,6 +1,6 @@
 package router
 
-import index "github.com/blockyard-ai/blockyard/router/index"
+import "github.com/blockyard-ai/blockyard/router/index"
 
 // collectIndex sends the gauges and counters of the index.
 func collectIndex(s *index.Stats, gauge func(name, help string, v int), counter func(name, help string, v uint64)) {

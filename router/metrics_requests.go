@@ -3,7 +3,7 @@ package router
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // collectRequests sends what became of requests: those on the account of workers,

@@ -181,6 +181,29 @@ func TestRoutersShareTheirSubjectAndHaveTheirOwn(t *testing.T) {
 	}
 }
 
+// When as many requests are being routed as there may be, another one is turned away,
+// and what ends requests gets through.
+func TestTooManyRequestsAreTurnedAway(t *testing.T) {
+	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r.serving()
+	r.ask(RouteSubject("c"), "first", `{"method":"new","tokens":[1]}`)
+	for range maxNewRequests {
+		r.router.routing <- struct{}{}
+	}
+	m := r.ask(RouteSubject("c"), "more", `{"method":"new","tokens":[1]}`)
+	if code := m.Header.Get(NATSErrorCodeHeader); code != "503" || !strings.Contains(string(m.Data), "too many requests") {
+		t.Errorf("one more: %s %s", code, m.Data)
+	}
+	r.ask(RouteSubject("c"), "first", `{"method":"mark_free"}`)
+	for range maxNewRequests {
+		<-r.router.routing
+	}
+	if n := r.router.Stats().Requests.Load; n.Requests != 0 || n.Freed != 1 {
+		t.Errorf("requests %+v", n)
+	}
+	r.ask(RouteSubject("c"), "more", `{"method":"new","tokens":[1]}`)
+}
+
 // A reply that nobody can get does not leave its request on a worker's account.
 func TestUndeliveredRepliesAreNotBooked(t *testing.T) {
 	r := newNATSRouter(t, startServer(t).ClientURL(), 7)

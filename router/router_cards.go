@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/estimate"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // cardTable is what the scheduler asks of workers. Its lock is a leaf: the scheduler
@@ -26,10 +26,13 @@ func (t *cardTable) of(w kv.Worker) schedule.WorkerConfig {
 	return t.cards[w]
 }
 
-func (t *cardTable) set(w kv.Worker, c schedule.WorkerConfig) {
+// set describes a worker and reports whether it was known by another description.
+func (t *cardTable) set(w kv.Worker, c schedule.WorkerConfig) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	before, known := t.cards[w]
 	t.cards[w] = c
+	return known && before.TotalBlocks != c.TotalBlocks
 }
 
 func (t *cardTable) remove(w kv.Worker) {
@@ -41,11 +44,13 @@ func (t *cardTable) remove(w kv.Worker) {
 // joined is called by the feeds, with their lock held, for each worker that is new,
 // or whose pool or card is.
 func (r *Router) joined(w kv.Worker, a *kvevent.Announcement) {
-	r.cards.set(w, schedule.WorkerConfig{TotalBlocks: a.Card.DeviceBlocks})
+	// A new worker changes the list of members, which the scheduler notices itself.
+	if r.cards.set(w, schedule.WorkerConfig{TotalBlocks: a.Card.DeviceBlocks}) {
+		r.scheduler.WorkersChanged()
+	}
 	if r.estimate != nil {
 		r.estimate.SetWorker(w, a.Pool, a.Model)
 	}
-	r.scheduler.WorkersChanged()
 }
 
 // left is called for each worker that is gone.

@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // route sends a request and returns its answer's status and text.
@@ -150,6 +151,32 @@ func TestRequestsWaitForAWorker(t *testing.T) {
 		s := b.router.Stats().Requests
 		if s.Load.Requests != 2 || s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Queue.Dispatched != 1 {
 			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// What a worker's card says of its device counts from when it is said: a worker whose
+// blocks are in use beyond the threshold gets nothing.
+func TestUsedBlocksCountAgainstTheCard(t *testing.T) {
+	c := configured(func(c *config.Config) {
+		half := 0.5
+		c.ActiveDecodeBlocksThreshold = &half
+	})
+	onBench(t, Options{Config: c}, func(b *bench) {
+		p := b.publisher(0x11, workerOwner(1), 0)
+		b.send(p.announce())
+		h := b.router.Handler()
+		used := kvevent.LoadReport{PublisherID: 0x11, Owner: workerOwner(1), Worker: kvevent.WorkerLoad{DeviceBlocksTotal: 10, DeviceBlocksUsed: 9}}
+		b.route(h, "first", newBody("", 1))
+		report := Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &used)}
+		b.send(report)
+		if r, got := b.route(h, "r1", newBody("", 1)); r.StatusCode != http.StatusOK {
+			t.Errorf("a device of unknown size: %d %s", r.StatusCode, got)
+		}
+		p.meta.Card.DeviceBlocks = 10
+		b.send(p.announce(), report)
+		if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != 529 {
+			t.Errorf("nine of ten blocks used: %d %s", r.StatusCode, got)
 		}
 	})
 }
@@ -306,6 +333,32 @@ func TestConfiguredBlockSizeRefusesOthers(t *testing.T) {
 		b.send(p.announce())
 		if n := len(b.router.Workers()); n != 1 {
 			t.Errorf("%d workers of the right size", n)
+		}
+	})
+}
+
+// The facade answers from what the feeds brought: ranks, overlaps and a dump.
+func TestFacadeOverFeeds(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		b.send(b.publisher(0x14, kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1}), 0).announce())
+		f := b.router.Facade()
+		if rank, ok := f.UniqueDPRankForWorker(1); !ok || rank != 0 {
+			t.Errorf("worker 1: rank %d, %t", rank, ok)
+		}
+		if _, ok := f.UniqueDPRankForWorker(2); ok {
+			t.Error("worker 2 has two ranks and a unique one")
+		}
+		if n, err := f.GetOverlapBlocks(&Request{Tokens: promptTokens(1, 2)}, kv.Worker{ID: 2}); err != nil || n != 2 {
+			t.Errorf("worker 2 has %d blocks, %v; want 1.75, rounded", n, err)
+		}
+		blocks := 0
+		f.DumpEvents(func(e *kvevent.RouterEvent) bool {
+			blocks += len(e.Blocks)
+			return true
+		})
+		if blocks != 4 || f.BlockSize() != testBlockSize || f.Workers() != 2 {
+			t.Errorf("%d blocks dumped, of %d tokens, %d workers; want 4, %d, 2", blocks, f.BlockSize(), f.Workers(), testBlockSize)
 		}
 	})
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // TestShouldSubscribeToKVEvents: events are listened to when they are wanted and

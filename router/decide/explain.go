@@ -6,7 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // explanation is what the log is told of a decision, at debug level: the blocks of the

@@ -13,8 +13,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
-	index "github.com/blockyard-ai/blockyard/router/index"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

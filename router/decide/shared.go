@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // warnInterval is the least time between two warnings of the same kind.

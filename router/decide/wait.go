@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // waitInterval is how often WaitForWorkers looks.

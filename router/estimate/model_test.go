@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // TestBusyTimeIsThatOfTheClock: whatever overlaps and in whatever order first tokens

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 func newApprox(t testing.TB, o index.ApproxOptions) *index.Approx {

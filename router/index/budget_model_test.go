@@ -7,7 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // unsaid are the events of e that change something in the twin: publishers tell of

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // layer is a part of a prompt in one tier.

@@ -3,7 +3,7 @@ package indexbench
 import (
 	"testing"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/indexbench/loggen"
 )
 

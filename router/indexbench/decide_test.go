@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // A small decision with hits everywhere gives all figures and is checked.

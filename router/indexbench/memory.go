@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/indexbench/oplog"
 )
 

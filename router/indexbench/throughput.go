@@ -3,7 +3,7 @@ package indexbench
 import (
 	"time"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // measureEvents applies all events, then checks what the index holds.

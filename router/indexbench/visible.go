@@ -9,7 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 const (
@@ -104,9 +104,14 @@ func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner
 func (p *probe) watch(x *index.Index, ns []uint32) ([]uint32, error) {
 	var matches index.Matches
 	prompt := make([]kv.LocalHash, 1)
-	for !p.done.Load() {
+	for {
+		// In this order: the last probe counts too when the writer has ended first.
+		done := p.done.Load()
 		number := p.number.Load()
 		if number == p.seen.Load() {
+			if done {
+				return ns, nil
+			}
 			continue
 		}
 		start := p.begun.Add(time.Duration(p.at.Load()))
@@ -124,5 +129,4 @@ func (p *probe) watch(x *index.Index, ns []uint32) ([]uint32, error) {
 		}
 		p.seen.Store(number)
 	}
-	return ns, nil
 }

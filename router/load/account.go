@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // Account keeps the active requests of all workers. It has no lock: its calls

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 var worker1, worker2 = kv.Worker{ID: 1}, kv.Worker{ID: 2}

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // twin is the account as anybody would write it first: sets of prefixes, and

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // fleet is n workers of one rank each, numbered from 1.

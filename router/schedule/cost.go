@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // CostSelector chooses by cost; Config says by which one and how.

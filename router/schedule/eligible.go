@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 func hasTaint(w *WorkerConfig, taint string) bool { return slices.Contains(w.Taints, taint) }

@@ -2,7 +2,7 @@ package schedule
 
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // Estimator tells how long a worker would take to the first token of a request.

@@ -3,7 +3,7 @@ package schedule
 import (
 	"slices"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // follow aligns everything with the list of members that counts, and returns r

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 

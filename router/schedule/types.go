@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // Request is a request to be sent to a worker. Everything that it refers to is

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // TestACallerThatLeavesIsForgotten: its request is taken out; the others keep

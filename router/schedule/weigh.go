@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	index "github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // weighing computes the costs of one decision in blocks. Every formula is

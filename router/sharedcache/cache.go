@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // Cache knows which blocks of a prompt a shared cache holds.

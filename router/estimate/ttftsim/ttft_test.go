@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	schedule "github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 const gigabyte = 1e9
