@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -44,6 +45,8 @@ type EventOptions struct {
 	// TokenMemory bounds, in bytes, the tokens of blocks that such streams need; default
 	// 256 MiB for the node.
 	TokenMemory int
+	// WorkerTaints are the labels of the node's workers, which routers are told.
+	WorkerTaints kvevent.Taints
 	// FullReports: see consolidator.RankConfig.
 	FullReports bool
 	// NoCheckpoints has an agent know nothing of what its engines held before it

@@ -109,6 +109,7 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
 		Card: kvevent.ModelCard{
 			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
+			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.Events.WorkerTaints,
 			Silent: hello.EventsEndpoint == "",
 		},
 	})

@@ -25,11 +25,12 @@ func (s *feedSet) joinLocked(f *feedState) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return
 	}
-	if err := s.index.SetMember(f.owner().Worker(), f.announcement.Pool, true); err != nil {
-		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
-	}
+	// The scheduler asks what a worker is like when it sees it among the members.
 	if s.joined != nil {
 		s.joined(f.owner().Worker(), &f.announcement)
+	}
+	if err := s.index.SetMember(f.owner().Worker(), f.announcement.Pool, true); err != nil {
+		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
 	}
 }
 

@@ -20,12 +20,16 @@ type workerAnswer struct {
 	// Source says who vouches for the worker: "agent", "file" or "http".
 	Source string `json:"source"`
 	// Silent says that the worker publishes no events.
-	Silent       bool            `json:"silent,omitempty"`
-	Endpoint     string          `json:"endpoint,omitempty"`
-	Ranks        uint32          `json:"ranks,omitempty"`
-	DeviceBlocks uint64          `json:"device_blocks,omitempty"`
-	Load         *workerLoadJSON `json:"load,omitempty"`
-	PoolLoad     *poolLoadJSON   `json:"pool_load,omitempty"`
+	Silent       bool   `json:"silent,omitempty"`
+	Endpoint     string `json:"endpoint,omitempty"`
+	Ranks        uint32 `json:"ranks,omitempty"`
+	DeviceBlocks uint64 `json:"device_blocks,omitempty"`
+	// MaxBatchedTokens is how many tokens it computes in a step at most, and Taints are
+	// its labels.
+	MaxBatchedTokens uint64          `json:"max_num_batched_tokens,omitempty"`
+	Taints           []string        `json:"taints,omitempty"`
+	Load             *workerLoadJSON `json:"load,omitempty"`
+	PoolLoad         *poolLoadJSON   `json:"pool_load,omitempty"`
 	// Measured is what was learned of the worker, when workers are scored by cost.
 	Measured *estimate.WorkerMeasures `json:"measured,omitempty"`
 }
@@ -65,7 +69,7 @@ func (a *api) workers(w http.ResponseWriter, _ *http.Request) {
 			WorkerID: uint64(i.Worker.ID), DPRank: uint32(i.Worker.Rank), Pool: i.Pool,
 			Namespace: i.Namespace.String(), Model: i.Model, BlockSize: i.BlockSize, Quality: i.Quality,
 			Source: i.Card.Source, Silent: i.Card.Silent, Endpoint: i.Card.Endpoint, Ranks: i.Card.Ranks,
-			DeviceBlocks: i.Card.DeviceBlocks, Measured: measured[i.Worker],
+			DeviceBlocks: i.Card.DeviceBlocks, MaxBatchedTokens: i.Card.MaxBatchedTokens, Taints: i.Card.Taints.List(), Measured: measured[i.Worker],
 		}
 		if answer.Source == "" {
 			answer.Source = "agent"

@@ -32,6 +32,9 @@ const (
 // answered by one of them.
 func RouteSubject(cluster string) string { return "blockyard." + cluster + ".route" }
 
+// errStopping: a request waited for a worker when the router was stopped.
+var errStopping = errors.New("the router is stopping")
+
 const (
 	// natsRequestQueue is how many requests wait to be taken up.
 	natsRequestQueue = 1024
@@ -67,6 +70,11 @@ type natsService struct {
 // hand finish. docs/router-api.md describes them. n must stay open until it returns;
 // while n has no server, no requests come. The error is nil when ctx ended it.
 func (r *Router) ServeNATS(ctx context.Context, n *NATS) error {
+	return r.serveNATS(ctx, n, drainTimeout)
+}
+
+// serveNATS is ServeNATS; what is at hand at the end may take as long as drain.
+func (r *Router) serveNATS(ctx context.Context, n *NATS, drain time.Duration) error {
 	s := &natsService{
 		service:  r.service(),
 		log:      r.log,
@@ -78,12 +86,12 @@ func (r *Router) ServeNATS(ctx context.Context, n *NATS) error {
 	if err := s.subscribe(n); err != nil {
 		return fmt.Errorf("serve routing over nats: %w", errors.Join(err, s.unsubscribe()))
 	}
-	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
+	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
 	s.run(ctx, serving)
 	err := s.unsubscribe()
-	// Those that wait for a worker are not waited for.
-	end := time.AfterFunc(drainTimeout, cancel)
+	// Those that still wait for a worker then are told so.
+	end := time.AfterFunc(drain, func() { cancel(errStopping) })
 	defer end.Stop()
 	for len(s.messages) > 0 {
 		s.take(serving, <-s.messages)

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // natsRouter is a router that serves over a real NATS server, with two workers that
@@ -25,11 +28,16 @@ type natsRouter struct {
 
 func newNATSRouter(t *testing.T, url string, worker uint64) *natsRouter {
 	t.Helper()
+	return newNATSRouterWith(t, url, worker, Options{}, drainTimeout)
+}
+
+func newNATSRouterWith(t *testing.T, url string, worker uint64, o Options, drain time.Duration) *natsRouter {
+	t.Helper()
 	n, err := ConnectNATS(NATSOptions{URL: url, Cluster: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(Options{}, n)
+	r, err := New(o, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +53,7 @@ func newNATSRouter(t *testing.T, url string, worker uint64) *natsRouter {
 		}
 	})
 	running.Go(func() {
-		if err := r.ServeNATS(ctx, n); err != nil {
+		if err := r.serveNATS(ctx, n, drain); err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
@@ -237,4 +245,72 @@ func TestServingOverNATSOutlivesTheServer(t *testing.T) {
 	if _, err := r.client.Request(RouteSubject("c"), []byte(`{}`), time.Second); err == nil {
 		t.Error("a request is answered after the end")
 	}
+}
+
+// later sends a request and returns at once; the answer's code and text come later.
+func (r *natsRouter) later(id string) <-chan string {
+	answer := make(chan string, 1)
+	m := nats.NewMsg(RouteSubject("c"))
+	m.Data = []byte(`{"method":"new","tokens":[1,2,3,4]}`)
+	m.Header.Set(RequestIDHeader, id)
+	go func() {
+		ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+		defer cancel()
+		got, err := r.client.RequestMsgWithContext(ctx, m)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		answer <- got.Header.Get(NATSErrorCodeHeader) + " " + string(got.Data)
+	}()
+	return answer
+}
+
+// waiting is a router on which one request, "first", runs and another one waits for it.
+func waiting(t *testing.T, drain time.Duration) (r *natsRouter, second <-chan string) {
+	t.Helper()
+	c := configured(func(c *config.Config) {
+		few := 1e-9 // of ten million tokens
+		c.RouterQueueThreshold = &few
+	})
+	r = newNATSRouterWith(t, startServer(t).ClientURL(), 7, Options{Config: c}, drain)
+	r.serving()
+	r.ask(RouteSubject("c"), "first", `{"method":"new","tokens":[1,2,3,4]}`)
+	second = r.later("second")
+	eventually(t, "a request that waits", func() bool { return r.router.Stats().Requests.Queue.Pending == 1 })
+	return r, second
+}
+
+// What waits for a worker when the router stops is answered: with an error when no worker
+// has time for it soon, and nothing is left in the queue or on the account.
+func TestWaitingRequestsAreToldThatTheRouterStops(t *testing.T) {
+	r, second := waiting(t, 10*time.Millisecond)
+	r.stop()
+	if got := <-second; !strings.HasPrefix(got, "503 ") || !strings.Contains(got, "the router is stopping") {
+		t.Errorf("got %s", got)
+	}
+	if s := r.router.Stats().Requests; s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Load.Requests != 1 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// What finds a worker while the router drains is sent there.
+func TestWaitingRequestsAreServedWhileTheRouterDrains(t *testing.T) {
+	r, second := waiting(t, time.Minute) // nobody waits as long
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.stop()
+	}()
+	eventually(t, "no more requests are taken", func() bool {
+		_, err := r.client.Request(RouteSubject("c"), []byte(`{"method":"mark_free","request_id":"nobody"}`), time.Second)
+		return errors.Is(err, nats.ErrNoResponders)
+	})
+	if !r.router.Free("first") {
+		t.Error("the first request is not active")
+	}
+	if got := <-second; !strings.Contains(got, `"worker_id":7`) {
+		t.Errorf("got %s", got)
+	}
+	<-stopped
 }

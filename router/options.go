@@ -31,8 +31,6 @@ type Options struct {
 	// SharedCache is asked besides the index; nil means the one that Config names, if
 	// it does.
 	SharedCache sharedcache.Cache
-	// IsEagle says that the engines hash pairs of tokens.
-	IsEagle bool
 	// FeedTimeout is the silence after which a publisher's owner is forgotten; 0
 	// means 15 s.
 	FeedTimeout time.Duration

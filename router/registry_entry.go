@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -23,6 +24,8 @@ const (
 	maxRegistered = 1 << 14
 	maxRanks      = 1024
 	maxBlockSize  = 1 << 16
+	// maxCardNumber bounds the numbers that say what a worker can do.
+	maxCardNumber = 1<<53 - 1
 )
 
 // Registration describes a worker that no agent speaks for.
@@ -42,6 +45,13 @@ type Registration struct {
 	Namespace string `json:"namespace"`
 	// DeviceBlocks is the capacity of a rank's device; 0 says nothing.
 	DeviceBlocks uint64 `json:"device_blocks"`
+	// TotalKVBlocks is the same by the name that Dynamo has for it.
+	TotalKVBlocks uint64 `json:"total_kv_blocks"`
+	// MaxBatchedTokens is how many tokens a rank computes in a step at most; 0 says
+	// nothing.
+	MaxBatchedTokens uint64 `json:"max_num_batched_tokens"`
+	// Taints are labels that requests may require or prefer; see kvevent.NewTaints.
+	Taints []string `json:"taints"`
 }
 
 // Validate reports the first field that is out of range.
@@ -59,6 +69,14 @@ func (g *Registration) Validate() error {
 		return fmt.Errorf("block_size: %d is not in 1..%d", g.BlockSize, maxBlockSize)
 	case len(g.Endpoint) > kvevent.MaxEndpoint:
 		return fmt.Errorf("endpoint: %d bytes, want at most %d", len(g.Endpoint), kvevent.MaxEndpoint)
+	case g.DeviceBlocks > maxCardNumber:
+		return fmt.Errorf("device_blocks: %d is not in 0..%d", g.DeviceBlocks, uint64(maxCardNumber))
+	case g.TotalKVBlocks > maxCardNumber:
+		return fmt.Errorf("total_kv_blocks: %d is not in 0..%d", g.TotalKVBlocks, uint64(maxCardNumber))
+	case g.DeviceBlocks != 0 && g.TotalKVBlocks != 0 && g.DeviceBlocks != g.TotalKVBlocks:
+		return fmt.Errorf("total_kv_blocks: %d contradicts device_blocks, which is %d", g.TotalKVBlocks, g.DeviceBlocks)
+	case g.MaxBatchedTokens > maxCardNumber:
+		return fmt.Errorf("max_num_batched_tokens: %d is not in 0..%d", g.MaxBatchedTokens, uint64(maxCardNumber))
 	}
 	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "" || u.User != nil) {
 		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", shownURL(g.Endpoint))
@@ -66,7 +84,8 @@ func (g *Registration) Validate() error {
 	if _, err := g.namespace(); err != nil {
 		return fmt.Errorf("namespace: %w", err)
 	}
-	return nil
+	_, err := kvevent.NewTaints(g.Taints)
+	return err
 }
 
 func (g *Registration) namespace() (kv.NamespaceID, error) {
@@ -102,14 +121,16 @@ type registered struct {
 // announcement is what a publisher would say that has nothing to say.
 func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.Announcement {
 	ns, err := e.namespace()
-	if err != nil {
+	taints, taintsErr := kvevent.NewTaints(e.Taints)
+	if err = errors.Join(err, taintsErr); err != nil {
 		panic("BUG: a registration was not validated: " + err.Error())
 	}
 	return kvevent.Announcement{
 		PublisherID: e.publisher, Owner: kv.WorkerOwner(w), Pool: e.Pool, Namespace: ns,
 		Model: e.Model, BlockSize: e.BlockSize, Health: health,
 		Card: kvevent.ModelCard{
-			Endpoint: e.Endpoint, Ranks: e.ranks(), DeviceBlocks: e.DeviceBlocks, Silent: true, Source: e.source,
+			Endpoint: e.Endpoint, Ranks: e.ranks(), DeviceBlocks: max(e.DeviceBlocks, e.TotalKVBlocks),
+			MaxBatchedTokens: e.MaxBatchedTokens, Taints: taints, Silent: true, Source: e.source,
 		},
 	}
 }

@@ -20,13 +20,17 @@ import (
 
 // onRegistry runs f with a router on a registry that joins one test transport.
 func onRegistry(t *testing.T, o RegistryOptions, f func(b *bench, r *Registry)) {
+	onRegistryWith(t, Options{}, o, f)
+}
+
+func onRegistryWith(t *testing.T, options Options, o RegistryOptions, f func(b *bench, r *Registry)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t, transport: &testTransport{frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}}
 		g, err := NewRegistry(o, b.transport)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.router, err = New(Options{}, g); err != nil {
+		if b.router, err = New(options, g); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

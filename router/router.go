@@ -102,7 +102,7 @@ func (r *Router) assemble(o *Options) (err error) {
 	}
 	shared := o.SharedCache
 	if shared == nil && r.config.SharedCacheURL != nil {
-		r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL, Pairs: o.IsEagle})
+		r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL, Pairs: r.config.IsEagle})
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (r *Router) assemble(o *Options) (err error) {
 	r.decide, err = decide.New(decide.Options{
 		Config: &r.config, Index: r.index, Scheduler: r.scheduler,
 		BlockSize: func() int { return r.feeds.current.Load().blockSize },
-		IsEagle:   o.IsEagle, SharedCache: shared, PrefillLoadEstimator: o.PrefillLoadEstimator,
+		IsEagle:   r.config.IsEagle, SharedCache: shared, PrefillLoadEstimator: o.PrefillLoadEstimator,
 		Observer: &watcher{router: r}, Log: r.log,
 	})
 	return err
@@ -133,6 +133,8 @@ func (r *Router) scheduling(o *Options) schedule.Options {
 	}
 	if r.estimate != nil {
 		s.Estimator = r.estimate
+		// Nobody frees a request of which nothing is heard, or whose worker is gone.
+		s.Load.Ended = r.estimate.Dropped
 	}
 	if o.PrefillLoadEstimator != nil {
 		s.PrefillDuration = func(_ kv.Worker, tokens, cached int) time.Duration {

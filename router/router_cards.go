@@ -14,25 +14,36 @@ import (
 // asks with its own lock held, and feeds change it with theirs.
 type cardTable struct {
 	mu    sync.Mutex
-	cards map[kv.Worker]schedule.WorkerConfig
+	cards map[kv.Worker]card
 }
 
-func newCardTable() *cardTable { return &cardTable{cards: make(map[kv.Worker]schedule.WorkerConfig)} }
+// card is how a worker was described; card.config is the same for the scheduler.
+type card struct {
+	said   kvevent.ModelCard
+	config schedule.WorkerConfig
+}
+
+func newCardTable() *cardTable { return &cardTable{cards: make(map[kv.Worker]card)} }
 
 // of describes a worker; of one that is not known there is nothing to say.
 func (t *cardTable) of(w kv.Worker) schedule.WorkerConfig {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.cards[w]
+	return t.cards[w].config
 }
 
 // set describes a worker and reports whether it was known by another description.
-func (t *cardTable) set(w kv.Worker, c schedule.WorkerConfig) (changed bool) {
+func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, known := t.cards[w]
-	t.cards[w] = c
-	return known && before.TotalBlocks != c.TotalBlocks
+	if known && before.said == *c {
+		return false
+	}
+	t.cards[w] = card{*c, schedule.WorkerConfig{
+		TotalBlocks: c.DeviceBlocks, MaxBatchedTokens: c.MaxBatchedTokens, Taints: c.Taints.List(),
+	}}
+	return known
 }
 
 func (t *cardTable) remove(w kv.Worker) {
@@ -42,10 +53,10 @@ func (t *cardTable) remove(w kv.Worker) {
 }
 
 // joined is called by the feeds, with their lock held, for each worker that is new,
-// or whose pool or card is.
+// or whose pool or card is, before it is a member.
 func (r *Router) joined(w kv.Worker, a *kvevent.Announcement) {
 	// A new worker changes the list of members, which the scheduler notices itself.
-	if r.cards.set(w, schedule.WorkerConfig{TotalBlocks: a.Card.DeviceBlocks}) {
+	if r.cards.set(w, &a.Card) {
 		r.scheduler.WorkersChanged()
 	}
 	if r.estimate != nil {

@@ -202,6 +202,7 @@ func (r *Router) status(err error) int {
 		{ErrNoWorkers, http.StatusServiceUnavailable},
 		{ErrStarting, http.StatusServiceUnavailable},
 		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},
+		{errStopping, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable},
 		{context.DeadlineExceeded, http.StatusServiceUnavailable},
 	} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
@@ -40,6 +41,8 @@ type eventFlags struct {
 	ZMQMode   string `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How that stream shows tiers: as they are (tiered, the default), as one (dedup, KVBM's default), or the engine's own batches alone (passthrough)."`
 	ZMQHost   string `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address to publish that at; * is all of this machine, as KVBM has it. Anybody who reaches the port can read the tokens of prompts. An engine that names an endpoint has that."`
 	ZMQTokens Size   `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which that format has in it."`
+
+	WorkerTaints []string `name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers, which requests may require or prefer, such as a100,zone=1. Default: none."`
 
 	FullReports   bool `name:"full-reports" env:"BLOCKYARD_FULL_REPORTS" help:"Requests of the engines ask for full cache reports (kv_cache_report_mode=full): what is announced again is not counted again."`
 	NoCheckpoints bool `name:"no-checkpoints" env:"BLOCKYARD_NO_CHECKPOINTS" help:"Do not keep beside the socket what engines hold, for the next agent."`
@@ -83,6 +86,9 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 			FileKV: f.DynamoDiscovery, Recovery: f.DynamoRecovery, Advertise: f.DynamoAdvertise,
 			AnyDialBack: f.DynamoAnyDialBack,
 		}
+	}
+	if o.WorkerTaints, err = kvevent.NewTaints(f.WorkerTaints); err != nil {
+		return fmt.Errorf("--worker-taints: %w", err)
 	}
 	source, kvbm := s.source("zmq-mode", "DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE")
 	o.ZMQMode = f.ZMQMode
@@ -147,7 +153,7 @@ func (f *eventFlags) note(s *settings) {
 		{"nats-stream-size", f.StreamSize}, {"nats-stream-replicas", f.StreamReplicas},
 		{"dynamo-discovery", f.DynamoDiscovery}, {"dynamo-endpoint", f.DynamoEndpoint},
 		{"dynamo-recovery", f.DynamoRecovery}, {"dynamo-advertise", f.DynamoAdvertise}, {"dynamo-any-dial-back", f.DynamoAnyDialBack},
-		{"zmq-events", f.ZMQEvents}, {"zmq-host", f.ZMQHost}, {"zmq-token-memory", f.ZMQTokens}, {"full-reports", f.FullReports}, {"no-checkpoints", f.NoCheckpoints},
+		{"zmq-events", f.ZMQEvents}, {"zmq-host", f.ZMQHost}, {"zmq-token-memory", f.ZMQTokens}, {"worker-taints", strings.Join(f.WorkerTaints, ",")}, {"full-reports", f.FullReports}, {"no-checkpoints", f.NoCheckpoints},
 	} {
 		source, _ := s.source(v.flag)
 		s.note(strings.ReplaceAll(v.flag, "-", "_"), v.value, source)

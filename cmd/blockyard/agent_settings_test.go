@@ -275,3 +275,18 @@ func TestStreamsInTheEnginesFormatAreConfigured(t *testing.T) {
 		t.Errorf("error %v (-want +got):\n%s", err, d)
 	}
 }
+
+// The labels of workers come from a flag or its variable, and one that cannot be is named.
+func TestWorkerTaintsAreConfigured(t *testing.T) {
+	cfg, logged, err := configured(t, nil, map[string]string{"BLOCKYARD_WORKER_TAINTS": "zone=1,a100"})
+	if err != nil || cfg.Events.WorkerTaints != "a100,zone=1" || logged["worker_taints"] != "zone=1,a100 (BLOCKYARD_WORKER_TAINTS)" {
+		t.Errorf("%q, logged %q, %v", cfg.Events.WorkerTaints, logged["worker_taints"], err)
+	}
+	cfg, _, err = configured(t, []string{"--worker-taints=b"}, nil)
+	if err != nil || cfg.Events.WorkerTaints != "b" {
+		t.Errorf("the flag: %q, %v", cfg.Events.WorkerTaints, err)
+	}
+	if _, _, err = configured(t, []string{"--worker-taints=a,b c"}, nil); err == nil || !strings.Contains(err.Error(), `--worker-taints: taints[1]: "b c"`) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -33,6 +33,7 @@ func startAgentWithoutNATS(t *testing.T) (admin, socket string) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	a, err := agent.New(t.Context(), agent.Config{
 		Node: "n", Socket: filepath.Join(dir, "s"), HostDir: filepath.Join(dir, "h"), HostBytes: 16 << 20, ExtentBytes: 1 << 20,
+		Events: agent.EventOptions{WorkerTaints: "a,b"},
 	}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +82,8 @@ func startEngineBeside(t *testing.T, socket string) string {
 }
 
 // TestAgentWithoutNATSIsFollowedOverHTTP: a real engine's blocks on the device and in
-// its pool reach a real router over the agent's admin address, with the worker's load.
+// its pool reach a real router over the agent's admin address, with the worker's load and
+// what the worker can do.
 func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	admin, socket := startAgentWithoutNATS(t)
 	h, err := router.ConnectHTTP(router.HTTPOptions{Agents: []string{admin}})
@@ -125,6 +127,9 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 		}
 		return ""
 	})
+	if c := r.Workers()[0].Card; c.DeviceBlocks != 64 || c.MaxBatchedTokens != 2048 || c.Taints != "a,b" {
+		t.Errorf("card %+v", c)
+	}
 	shown, err := inspect(t, admin, false)
 	if err != nil || !strings.Contains(shown, "worker 7/0") || !strings.Contains(shown, "over HTTP: 1 clients") {
 		t.Errorf("inspect: %v\n%s", err, shown)

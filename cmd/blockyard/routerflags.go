@@ -35,6 +35,7 @@ type routerSettings struct {
 	Reading                    settingText   `name:"reading" default:"continuation" env:"BLOCKYARD_ROUTER_READING" group:"What is cached" help:"How blocks in several tiers count: from tier to tier (continuation) or each where it lies best (union)."`
 	IndexMemory                settingText   `name:"index-memory" default:"8GiB" env:"BLOCKYARD_ROUTER_INDEX_MEMORY" group:"What is cached" help:"Memory that the index of cached blocks may take, such as 8GiB."`
 	KVCacheBlockSize           settingText   `name:"kv-cache-block-size" aliases:"router-block-size,block-size" default:"none" env:"DYN_KV_CACHE_BLOCK_SIZE,DYN_ROUTER_BLOCK_SIZE" group:"What is cached" help:"Tokens in a block that all workers must have; none goes by what they announce."`
+	RouterEagle                settingSwitch `name:"router-eagle" negatable:"" default:"false" env:"BLOCKYARD_ROUTER_EAGLE" group:"What is cached" help:"The engines hash pairs of tokens (Eagle)."`
 	RouterEventThreads         settingText   `name:"router-event-threads" default:"4" env:"DYN_ROUTER_EVENT_THREADS" group:"What is cached" help:"No effect: one writer keeps up."`
 	RouterPositionalSearchMode settingText   `name:"router-positional-search-mode" default:"strided" env:"DYN_ROUTER_POSITIONAL_SEARCH_MODE" group:"What is cached" help:"No effect: there is one index."`
 	SharedCacheType            settingText   `name:"shared-cache-type" default:"none" env:"DYN_SHARED_CACHE_TYPE" group:"What is cached" help:"Whom to ask what a cache that all workers share holds: none, or an http service."`
@@ -56,6 +57,7 @@ type routerSettings struct {
 
 	RouterMinInitialWorkers settingText   `name:"router-min-initial-workers" default:"0" env:"DYN_ROUTER_MIN_INITIAL_WORKERS" group:"Start and server" help:"Workers to wait for at the start."`
 	SkipInitialWorkerWait   settingSwitch `name:"skip-initial-worker-wait" negatable:"" default:"false" env:"BLOCKYARD_ROUTER_SKIP_INITIAL_WORKER_WAIT" group:"Start and server" help:"Do not wait for them."`
+	HTTPHost                settingText   `name:"http-host" default:"none" env:"DYN_HTTP_HOST" group:"Start and server" help:"Host of --http, with --http-port."`
 	HTTPPort                settingText   `name:"http-port" default:"none" env:"DYN_HTTP_PORT" group:"Start and server" help:"Port of --http."`
 	HTTPOverloadStatus      settingText   `name:"http-overload-status" default:"529" env:"DYN_HTTP_OVERLOAD_STATUS_CODE" group:"Start and server" help:"HTTP status of a request that is refused because the workers have too much to do."`
 

@@ -36,10 +36,14 @@ func (s *settingSwitch) Decode(ctx *kong.DecodeContext) error {
 // IsBool implements kong.BoolMapperValue.
 func (*settingSwitch) IsBool() bool { return true }
 
+// defaultHTTP is --http where nobody says it.
+const defaultHTTP = "127.0.0.1:0"
+
 // resolvedSettings is what flags, variables and a document come to.
 type resolvedSettings struct {
 	config.Config
 	notices []config.Notice
+	given   []config.Given
 	// flags are the settings that were given as flags, by their first names.
 	flags map[string]string
 }
@@ -56,8 +60,12 @@ func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path strin
 			return fmt.Errorf("--router-config: %w", err)
 		}
 	}
-	r.Config, r.notices, err = config.Load(from)
-	return err
+	loaded, err := config.Resolve(from)
+	if err != nil {
+		return err
+	}
+	r.Config, r.notices, r.given = loaded.Config, loaded.Notices, loaded.Given
+	return nil
 }
 
 // givenSettings are the settings among the flags on the command line. Two names
@@ -83,16 +91,22 @@ func givenSettings(k *kong.Context) (map[string]string, error) {
 	return given, nil
 }
 
-// log writes what is deprecated or has no effect.
+// log writes what is deprecated or has no effect, and then, in one line, what is not
+// as by default, with its source.
 func (r *resolvedSettings) log(log *zap.Logger) {
 	for _, n := range r.notices {
 		log.Warn("setting "+n.String(), zap.String("setting", n.Field))
 	}
+	fields := make([]zap.Field, 0, len(r.given))
+	for _, g := range r.given {
+		fields = append(fields, zap.String(g.Name, fmt.Sprintf("%s (%s)", g.Value, g.Source)))
+	}
+	log.Info("configuration", fields...)
 }
 
 // address is where to serve HTTP: at own, on the port of http_port when own leaves
-// it open. A port in own wins over a variable or document with another one, and
-// contradicts a flag.
+// it open, and then on http_host when own is the default too. What own says wins over
+// variables and a document that say something else, and contradicts a flag.
 func (r *resolvedSettings) address(own string) (string, error) {
 	if r.HTTPPort == nil {
 		return own, nil
@@ -107,6 +121,13 @@ func (r *resolvedSettings) address(own string) (string, error) {
 	}
 	if port != "0" {
 		return own, nil
+	}
+	if r.HTTPHost != nil && *r.HTTPHost != host {
+		if own == defaultHTTP {
+			host = *r.HTTPHost
+		} else if _, flag := r.flags["http-host"]; flag {
+			return "", fmt.Errorf("--http-host %s: contradicts --http %q", *r.HTTPHost, own)
+		}
 	}
 	return net.JoinHostPort(host, want), nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,6 +198,67 @@ func TestHTTPPortMovesTheServer(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%s, variable %q: %s, want %s", tc.args, tc.env, got, tc.want)
 		}
+	}
+}
+
+// TestHTTPHostGoesWithThePort: http_host is the host where http_port gives the port and
+// --http is not said; elsewhere --http wins over a variable and contradicts a flag.
+func TestHTTPHostGoesWithThePort(t *testing.T) {
+	withoutSettings(t)
+	for _, tc := range []struct{ args, env, want string }{
+		{"", "0.0.0.0", "127.0.0.1:0"},
+		{"--http-port=80", "0.0.0.0", "0.0.0.0:80"},
+		{"--http-port=80 --http-host=::", "0.0.0.0", "[::]:80"},
+		{"--http-port=80 --http=10.0.0.1:0", "0.0.0.0", "10.0.0.1:80"},
+		{"--http-port=80 --http=10.0.0.1:80", "0.0.0.0", "10.0.0.1:80"},
+		{"--http-port=80 --http=10.0.0.1:0 --http-host=10.0.0.1", "", "10.0.0.1:80"},
+		{"--http-port=80 --http=10.0.0.1:0 --http-host=h", "", `error --http-host h: contradicts --http "10.0.0.1:0"`},
+	} {
+		t.Setenv("DYN_HTTP_HOST", tc.env)
+		c := settle(t, strings.Fields(tc.args)...)
+		got, err := c.settings.address(c.HTTP)
+		if err != nil {
+			got = "error " + err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("%s, variable %q: %s, want %s", tc.args, tc.env, got, tc.want)
+		}
+	}
+}
+
+// TestEffectiveSettingsAreLogged: one line has what is not as by default, with where
+// each comes from, whichever way it came, and no password.
+func TestEffectiveSettingsAreLogged(t *testing.T) {
+	withoutSettings(t)
+	file := filepath.Join(t.TempDir(), "router.json")
+	if err := os.WriteFile(file, []byte(`{"seed":3,"shared_cache_type":"http","router_ttl_secs":120}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DYN_ROUTER_TEMPERATURE", "0.4")
+	t.Setenv("DYN_KV_OVERLAP_SCORE_WEIGHT", "0")
+	t.Setenv("BLOCKYARD_ROUTER_EAGLE", "1")
+	logged := func(args ...string) map[string]any {
+		t.Helper()
+		core, logs := observer.New(zap.InfoLevel)
+		settle(t, args...).settings.log(zap.New(core))
+		lines := logs.FilterMessage("configuration").All()
+		if len(lines) != 1 {
+			t.Fatalf("%d lines", len(lines))
+		}
+		return lines[0].ContextMap()
+	}
+	want := map[string]any{
+		"seed": "3 (" + file + " seed)", "shared_cache_type": "http (" + file + " shared_cache_type)",
+		"shared_cache_url":   "http://u:xxxxx@host/x (--shared-cache-url)",
+		"router_temperature": "0.4 (DYN_ROUTER_TEMPERATURE)", "is_eagle": "true (BLOCKYARD_ROUTER_EAGLE)",
+		"overlap_score_weight": "0 (DYN_KV_OVERLAP_SCORE_WEIGHT)",
+		"prefill_load_scale":   "0 (overlap_score_weight)", "overlap_score_credit": "0 (overlap_score_weight)",
+	}
+	if got := logged("--router-config", file, "--shared-cache-url=http://u:secret@host/x"); !maps.Equal(got, want) {
+		t.Errorf("logged %v,\nwant %v", got, want)
+	}
+	if got := logged("--load-aware"); got["use_kv_events"] != "false (load_aware)" || got["load_aware"] != "true (--load-aware)" {
+		t.Errorf("logged %v", got)
 	}
 }
 

@@ -144,6 +144,7 @@ class HelloFields:
     serving_endpoint: str = ""
     ranks: int = 0
     device_blocks: int = 0
+    max_num_batched_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ _LATER_KEYS = (
     "serving_endpoint",
     "ranks",
     "device_blocks",
+    "max_num_batched_tokens",
 )
 
 

@@ -168,6 +168,13 @@ class Kind(Engine):
 
 
 class Handshakes(Engine):
+    def test_what_the_engine_can_do_is_told(self) -> None:
+        self.config.scheduler_config = Bag(max_num_batched_tokens=8192)
+        made, worker = self.make(SCHEDULER), self.worker()
+        made.set_xfer_handshake_metadata_pp_aware({(0, 0): worker.get_handshake_metadata()})
+        hello = self.hello()
+        self.assertEqual((hello.device_blocks, hello.max_num_batched_tokens), (BLOCKS, 8192))
+
     def test_one_worker(self) -> None:
         made, worker = self.make(SCHEDULER), self.worker()
         handshake = pickle.loads(pickle.dumps(worker.get_handshake_metadata()))

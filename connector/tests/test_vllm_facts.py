@@ -57,6 +57,20 @@ class Ids(unittest.TestCase):
         self.assertEqual(facts.worker_id_of(config, SETTINGS), facts.worker_id_of(plain, SETTINGS))
 
 
+class Steps(unittest.TestCase):
+    def test_the_tokens_of_a_step_are_told_where_the_configuration_has_them(self) -> None:
+        for scheduler, tokens in (
+            (Bag(max_num_batched_tokens=8192), 8192),
+            (Bag(max_num_batched_tokens=None), 0),
+            (Bag(max_num_batched_tokens=-1), 0),
+            (Bag(), 0),
+            (None, 0),
+        ):
+            config = vllm_config(scheduler_config=scheduler)
+            self.assertEqual(facts.batched_tokens_of(config), tokens)
+        self.assertEqual(facts.batched_tokens_of(vllm_config()), 0)
+
+
 class Endpoints(unittest.TestCase):
     def test_where_a_neighbour_finds_the_events(self) -> None:
         for endpoint, rank, bound, want in (

@@ -11,13 +11,15 @@ import (
 // are about. Every field may be zero, which says nothing. On the wire each field
 // that is not zero is a key of the announcement:
 //
-//	endpoint       string
-//	ranks          unsigned
-//	device_blocks  unsigned
-//	host_bytes     unsigned
-//	disk_bytes     unsigned
-//	silent         boolean
-//	source         string
+//	endpoint                string
+//	ranks                   unsigned
+//	device_blocks           unsigned
+//	max_num_batched_tokens  unsigned
+//	host_bytes              unsigned
+//	disk_bytes              unsigned
+//	taints                  array of at most MaxTaints strings of at most MaxTaint bytes
+//	silent                  boolean
+//	source                  string
 type ModelCard struct {
 	// Endpoint is where the worker's engine takes requests, as a URL of at most
 	// MaxEndpoint bytes.
@@ -27,6 +29,10 @@ type ModelCard struct {
 	// DeviceBlocks is the capacity of a worker's device in blocks, HostBytes and
 	// DiskBytes those of a pool's tiers.
 	DeviceBlocks, HostBytes, DiskBytes uint64
+	// MaxBatchedTokens is how many tokens a worker computes in a step at most.
+	MaxBatchedTokens uint64
+	// Taints are the worker's labels.
+	Taints Taints
 	// Silent says that the owner publishes no events: what it holds is not known,
 	// and that it holds nothing is no knowledge.
 	Silent bool
@@ -44,8 +50,8 @@ const MaxModel = 1024
 // keys is the number of pairs that append writes.
 func (m *ModelCard) keys() uint32 {
 	var n uint32
-	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.HostBytes != 0,
-		m.DiskBytes != 0, m.Silent, m.Source != ""} {
+	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.MaxBatchedTokens != 0,
+		m.HostBytes != 0, m.DiskBytes != 0, m.Taints != "", m.Silent, m.Source != ""} {
 		if set {
 			n++
 		}
@@ -63,11 +69,15 @@ func (m *ModelCard) append(dst []byte) []byte {
 		v   uint64
 	}{
 		{"ranks", uint64(m.Ranks)}, {"device_blocks", m.DeviceBlocks},
+		{"max_num_batched_tokens", m.MaxBatchedTokens},
 		{"host_bytes", m.HostBytes}, {"disk_bytes", m.DiskBytes},
 	} {
 		if f.v != 0 {
 			dst = appendUint(dst, f.key, f.v)
 		}
+	}
+	if m.Taints != "" {
+		dst = m.Taints.append(dst, "taints")
 	}
 	if m.Silent {
 		dst = msgp.AppendString(dst, "silent")
@@ -93,6 +103,10 @@ func (m *ModelCard) field(c *cursor, key []byte) {
 		m.Ranks = c.uint32()
 	case "device_blocks":
 		m.DeviceBlocks = c.uint64()
+	case "max_num_batched_tokens":
+		m.MaxBatchedTokens = c.uint64()
+	case "taints":
+		m.Taints = c.taints()
 	case "host_bytes":
 		m.HostBytes = c.uint64()
 	case "disk_bytes":

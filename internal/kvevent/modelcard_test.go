@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,13 +10,13 @@ import (
 
 var sampleCard = ModelCard{
 	Endpoint: "http://node-7:8000", Ranks: 4, DeviceBlocks: 1 << 20, HostBytes: 1 << 40, DiskBytes: 1 << 50,
-	Silent: true, Source: "file",
+	MaxBatchedTokens: 8192, Taints: "a100,zone=1", Silent: true, Source: "file",
 }
 
 // TestCardSurvivesEncoding: what is set comes back, and what is not set takes no key,
 // so that an announcement without a card is what it was before there were cards.
 func TestCardSurvivesEncoding(t *testing.T) {
-	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}} {
+	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}, {Taints: "x"}, {MaxBatchedTokens: 1}} {
 		want := sampleAnnouncement
 		want.Card = card
 		b := AppendAnnouncement(nil, &want)
@@ -38,10 +39,42 @@ func TestCardFieldsAreChecked(t *testing.T) {
 		{"endpoint", 7}, {"endpoint", strings.Repeat("x", MaxEndpoint+1)}, {"ranks", -1}, {"ranks", 1 << 32},
 		{"silent", "yes"}, {"source", strings.Repeat("x", MaxEndpoint+1)}, {"host_bytes", "1"},
 		{"endpoint", "http://a\r\nb"}, {"source", "\u009b1m"}, {"model", strings.Repeat("x", MaxModel+1)}, {"model", "m\x1b[2J"},
+		{"max_num_batched_tokens", -1}, {"taints", "a"}, {"taints", list{"a", 1}}, {"taints", list{"a", ""}}, {"taints", list{"a b"}},
+		{"taints", list{"a,b"}}, {"taints", list{"ä"}}, {"taints", list{strings.Repeat("x", MaxTaint+1)}}, {"taints", many(MaxTaints + 1)},
 	} {
 		if a, err := DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], c.key, c.value))); err == nil || !strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s of a wrong kind, size or text: %+v, %v; want an error that names it", c.key, a, err)
 		}
+	}
+}
+
+// many is an array of so many labels.
+func many(n int) list {
+	l := make(list, n)
+	for i := range l {
+		l[i] = fmt.Sprintf("t%d", i)
+	}
+	return l
+}
+
+// TestTaintsAreEqualWhateverTheirOrder: so that an announcement that says the same
+// in another order is no change; as many as there may be survive the wire.
+func TestTaintsAreEqualWhateverTheirOrder(t *testing.T) {
+	a, err := NewTaints([]string{"zone=1", "a100", "zone=1"})
+	if err != nil || a != "a100,zone=1" || len(a.List()) != 2 {
+		t.Errorf("%q, %v", a, err)
+	}
+	if none, err := NewTaints(nil); err != nil || none != "" || none.List() != nil {
+		t.Errorf("none: %q, %v", none, err)
+	}
+	base := dict{"publisher_id", 1, "owner_kind", "worker", "owner_id", 2, "health", "exact"}
+	got, err := DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], "taints", list{"zone=1", "a100"})))
+	if err != nil || got.Card.Taints != a {
+		t.Errorf("decoded %q, %v", got.Card.Taints, err)
+	}
+	got, err = DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], "taints", many(MaxTaints))))
+	if err != nil || len(got.Card.Taints.List()) != MaxTaints {
+		t.Errorf("%d labels, %v", len(got.Card.Taints.List()), err)
 	}
 }
 

@@ -63,6 +63,9 @@ type Hello struct {
 	// blocks this rank's device pool has; 0 says nothing. Scheduler only.
 	Ranks        uint32 `msg:"ranks,omitempty"`
 	DeviceBlocks uint64 `msg:"device_blocks,omitempty"`
+	// MaxBatchedTokens is how many tokens the rank computes in a step at most; 0 says
+	// nothing. Scheduler only.
+	MaxBatchedTokens uint64 `msg:"max_num_batched_tokens,omitempty"`
 }
 
 // Values of Hello.ConsolidatorMode.

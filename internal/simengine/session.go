@@ -197,5 +197,7 @@ func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 		ReplayEndpoint: replay,
 		EventsTopic:    o.EventsTopic,
 		DeviceBlocks:   uint64(o.DeviceBlocks),
+
+		MaxBatchedTokens: uint64(o.MaxBatchedTokens),
 	}
 }

@@ -36,6 +36,7 @@ type Config struct {
 	IndexReading           string   `json:"index_reading"`
 	IndexMemoryBytes       uint64   `json:"index_memory_bytes"`
 	KVCacheBlockSize       *uint32  `json:"kv_cache_block_size"`
+	IsEagle                bool     `json:"is_eagle"`
 	RouterTTLSecs          float64  `json:"router_ttl_secs"`
 	RouterMaxTreeSize      uint64   `json:"router_max_tree_size"`
 	RouterPruneTargetRatio float64  `json:"router_prune_target_ratio"`
@@ -83,6 +84,8 @@ type Config struct {
 	ConditionalDisaggPrefillBusyThreshold *float64 `json:"conditional_disagg_prefill_busy_threshold"`
 	ConditionalDisaggDecodeBusyThreshold  *float64 `json:"conditional_disagg_decode_busy_threshold"`
 
+	// HTTPHost replaces the host as HTTPPort does the port, and only with it.
+	HTTPHost *string `json:"http_host"`
 	// HTTPPort replaces the port that the command serves HTTP on; nil leaves it.
 	HTTPPort *uint32 `json:"http_port"`
 	// HTTPOverloadStatus answers requests that are refused for load.

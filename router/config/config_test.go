@@ -66,6 +66,8 @@ var limits = []struct{ name, def, good, bad string }{
 	{"router_policy_config", "none", "classes.yaml none", strings.Repeat("x", 4097)},
 	{"router_min_initial_workers", "0", "0 2147483647", "-1 2147483648 two"},
 	{"skip_initial_worker_wait", "false", "true", "x"},
+	{"is_eagle", "false", "true", "x"},
+	{"http_host", "none", "0.0.0.0 :: fe80::1 localhost node-7.example none", "host:80 [::] a/b " + strings.Repeat("x", 254)},
 	{"http_port", "none", "0 65535 none", "-1 65536"},
 	{"http_overload_status", "529", "503 400 599", "399 600 200 none"},
 	{"router_tracking_hash", "public-xxh3-v1", "public-xxh3-v1 keyed-xxh3-v1", "sha256"},

@@ -31,30 +31,39 @@ type Sources struct {
 // joins all bad values of the first source that has any; otherwise it is
 // Validate's, whose notices are returned too.
 func Load(from Sources) (Config, []Notice, error) {
+	loaded, err := Resolve(from)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	return loaded.Config, loaded.Notices, nil
+}
+
+// Resolve is Load and says besides where what is not a default comes from.
+func Resolve(from Sources) (*Loaded, error) {
 	c := CommandDefault()
 	l := newLayers(&c)
 	if from.Document != nil {
 		if err := l.document(from.Name, from.Document); err != nil {
-			return Config{}, nil, err
+			return nil, err
 		}
 	}
 	if err := l.environ(from.Environ, from.Flags); err != nil {
-		return Config{}, nil, err
+		return nil, err
 	}
 	if err := l.flags(from.Flags); err != nil {
-		return Config{}, nil, err
+		return nil, err
 	}
 	if err := l.loadAware(); err != nil {
-		return Config{}, nil, err
+		return nil, err
 	}
 	if c.RouterPrefillLoadModel == LoadModelAIC {
-		return Config{}, nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + " where no program hands in a model"}
+		return nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + " where no program hands in a model"}
 	}
 	notices, err := c.Validate()
 	if err != nil {
-		return Config{}, nil, err
+		return nil, err
 	}
-	return c, notices, nil
+	return &Loaded{Config: c, Notices: notices, Given: l.given()}, nil
 }
 
 // FromEnviron is Default and on top of it an environment, by the rules of Load.

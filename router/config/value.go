@@ -37,6 +37,8 @@ type span struct {
 	zeroOff bool
 	// web wants the URL of an HTTP server.
 	web bool
+	// host wants the name or the address of a machine, without a port.
+	host bool
 }
 
 const anyValue = "*"
@@ -63,6 +65,9 @@ func (s *span) accepts(p any) string {
 	case **string:
 		if s.web {
 			return s.orOff(p, "an http or https URL")
+		}
+		if s.host {
+			return s.orOff(p, "an IP address or a host name")
 		}
 		return s.orOff(p, fmt.Sprintf("text of 1 to %d bytes", maxText))
 	}
@@ -201,6 +206,9 @@ func (s *span) parseWord(text string) (string, bool) {
 func (s *span) parseText(text string) (string, bool) {
 	if text == "" || len(text) > maxText {
 		return "", false
+	}
+	if s.host {
+		return text, isHost(text)
 	}
 	if !s.web {
 		return text, true

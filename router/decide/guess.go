@@ -31,7 +31,7 @@ func (r *Router) guessInto(w *work) {
 	if r.guess == nil {
 		return
 	}
-	r.keepMembers(w.matches.Members)
+	r.keepMembers()
 	// Closed, it has nothing to say.
 	if err := r.guess.Match(&w.guess, w.blocks.locals); err == nil {
 		index.MergeMax(&w.matches, &w.guess)
@@ -39,13 +39,14 @@ func (r *Router) guessInto(w *work) {
 }
 
 // keepMembers tells the guess which workers there are, when that has changed.
-func (r *Router) keepMembers(now *index.Members) {
-	if r.guessed.Load() == now {
+func (r *Router) keepMembers() {
+	if r.guessed.Load() == r.index.Members() {
 		return
 	}
 	r.guessing.Lock()
 	defer r.guessing.Unlock()
-	before := r.guessed.Load()
+	// Under the lock, so that nobody puts an older list after a newer one.
+	before, now := r.guessed.Load(), r.index.Members()
 	for _, m := range before.List {
 		if _, stays := now.Find(m.Worker); !stays {
 			r.guessError("forget", m.Worker, r.guess.RemoveWorker(m.Worker))
@@ -92,7 +93,7 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	w := r.work.Get().(*work)
 	defer r.work.Put(w)
 	w.blocks.hash(q, blockSize, r.eagle)
-	r.keepMembers(r.index.Members())
+	r.keepMembers()
 	return r.record(w, worker)
 }
 
@@ -102,7 +103,7 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 func (r *Router) Tick() {
 	r.scheduler.Tick()
 	if r.guess != nil {
-		r.keepMembers(r.index.Members())
+		r.keepMembers()
 		r.guess.Tick()
 	}
 }

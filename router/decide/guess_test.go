@@ -2,6 +2,8 @@ package decide
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,5 +133,51 @@ func TestDecisionsAreNotRememberedWhereEventsTell(t *testing.T) {
 		if _, ok := s.router.GuessStats(); ok || s.overlap(q, 1) != 0 {
 			t.Errorf("%s: a decision is remembered", name)
 		}
+	}
+}
+
+// Decisions, ends of requests, workers that come and go, and time that passes do not
+// get in one another's way, and nothing is left on the account.
+func TestDecisionsFromManyGoroutines(t *testing.T) {
+	s := newSetup(t, withoutEvents)
+	var running sync.WaitGroup
+	for g := range 4 {
+		running.Go(func() {
+			for i := range 200 {
+				id := fmt.Sprint(g, " ", i)
+				q := &Query{ID: id, Tokens: tokens(i%7, 64), UpdateStates: true}
+				m, err := s.router.FindBestMatchDetails(t.Context(), q)
+				if err != nil || !m.Booked {
+					t.Errorf("%s: %+v, %v", id, m, err)
+				}
+				if i%3 == 0 {
+					s.router.Tick()
+				}
+				// Its worker may have gone with it meanwhile.
+				s.router.Free(id)
+			}
+		})
+	}
+	running.Go(func() {
+		for range 200 {
+			if err := s.index.SetMember(worker(3), 0, true); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.router.Overlaps(&Query{Tokens: tokens(1, 64)}); err != nil {
+				t.Error(err)
+			}
+			if err := s.index.SetMember(worker(3), 0, false); err != nil {
+				t.Error(err)
+			}
+			s.scheduler.RemoveWorker(worker(3))
+		}
+	})
+	running.Wait()
+	s.router.Tick()
+	if n := s.scheduler.Stats().Load.Requests; n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+	if g, _ := s.router.GuessStats(); g.Recorded == 0 || g.Workers > 2 {
+		t.Errorf("stats %+v", g)
 	}
 }

@@ -21,6 +21,9 @@ type rank struct {
 	// source is nil while there is none, or more than one.
 	source *source
 
+	// said is what the worker's card says now.
+	said card
+
 	last, sequence uint64 // ids given to events and to envelopes
 	health         kvevent.Health
 	announceAt     time.Time
@@ -87,7 +90,7 @@ func (r *rank) announcement(health kvevent.Health) router.Frame {
 	a := kvevent.Announcement{
 		PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Model: r.model, BlockSize: r.blockSize,
 		LastEventID: r.last, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
-		Card: kvevent.ModelCard{Source: sourceName},
+		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.said.deviceBlocks, MaxBatchedTokens: r.said.batchedTokens},
 	}
 	return router.Frame{Kind: router.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }

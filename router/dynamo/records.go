@@ -25,6 +25,9 @@ type card struct {
 	blockSize uint32
 	firstRank kv.DPRank
 	ranks     uint32
+	// deviceBlocks and batchedTokens are the capacity of a rank's device in blocks, and
+	// of a step in tokens; 0 when the card does not say.
+	deviceBlocks, batchedTokens uint64
 }
 
 // origin is an event source as its discovery record describes it.
@@ -69,6 +72,8 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 				FirstRank     uint32        `json:"data_parallel_start_rank"`
 				Ranks         *uint32       `json:"data_parallel_size"`
 				StateEndpoint *endpointName `json:"kv_state_endpoint"`
+				DeviceBlocks  uint64        `json:"total_kv_blocks"`
+				BatchedTokens uint64        `json:"max_num_batched_tokens"`
 			} `json:"runtime_config"`
 		} `json:"card_json"`
 	}
@@ -101,6 +106,7 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 	return card{
 		worker: kv.WorkerID(r.InstanceID), model: r.Card.Name, blockSize: r.Card.BlockSize,
 		firstRank: kv.DPRank(r.Card.Runtime.FirstRank), ranks: ranks,
+		deviceBlocks: r.Card.Runtime.DeviceBlocks, batchedTokens: r.Card.Runtime.BatchedTokens,
 	}, nil
 }
 

@@ -259,6 +259,7 @@ func (t *Transport) discovered(v *view, now time.Time) []router.Frame {
 			t.joinLocked(w, known[w])
 		}
 		if r := t.ranks[w]; r != nil {
+			r.said = known[w]
 			out = t.bindLocked(out, r, v.origins[w], now)
 		}
 	}

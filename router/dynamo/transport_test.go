@@ -199,8 +199,8 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == router.QualityExact })
 
 	for _, i := range c.router.Workers() {
-		if i.Card.Source != "dynamo" || i.Card.Silent {
-			t.Errorf("worker %s: card %+v, want its source to be dynamo", i.Worker, i.Card)
+		if i.Card.Source != "dynamo" || i.Card.Silent || i.Card.DeviceBlocks != 512 || i.Card.MaxBatchedTokens != 8192 {
+			t.Errorf("worker %s: card %+v, want its source to be dynamo, and what its model card says", i.Worker, i.Card)
 		}
 	}
 	if s := c.router.Sources(); len(s) != 1 || s[0].Name != "dynamo" || s[0].Gauges["exact_ranks"] != 2 || s[0].Counters["gaps"] != 1 {

@@ -13,14 +13,16 @@ import (
 // Account keeps the active requests of all workers. It has no lock: its calls
 // must not overlap. Make one with New.
 type Account struct {
-	expiry                 time.Duration
+	expiry, provisional    time.Duration
 	maxRequests, maxBlocks int
+	ended                  func(id string)
 	now                    func() time.Time
 	start                  time.Time
 
 	requests map[string]*request
-	silent   list
-	workers  map[kv.Worker]*workload
+	// silent has the requests that are not provisional, unheard those that are.
+	silent, unheard list
+	workers         map[kv.Worker]*workload
 	// slots has the worker of each slot that the trie knows, nil for a free one.
 	slots     []*workload
 	freeSlots []int32
@@ -63,8 +65,10 @@ func New(o Options) (*Account, error) {
 	o = o.withDefaults()
 	return &Account{
 		expiry:      o.Expiry,
+		provisional: o.Provisional,
 		maxRequests: o.MaxRequests,
 		maxBlocks:   o.MaxBlocks,
+		ended:       o.Ended,
 		now:         o.Now,
 		start:       o.Now(),
 		requests:    make(map[string]*request),
@@ -98,7 +102,7 @@ func (a *Account) Add(r *Request) error {
 		id: strings.Clone(r.ID), lora: strings.Clone(r.LoRA), on: w,
 		blocks: int32(r.Blocks), tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput),
 		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
-		added: now, heard: now,
+		added: now, heard: now, provisional: r.Provisional,
 	}
 	if b.prefill == 0 {
 		b.duration = 0
@@ -110,7 +114,7 @@ func (a *Account) Add(r *Request) error {
 	}
 	w.running.push(byArrival, b)
 	w.prefill.add(b, now)
-	a.silent.push(bySilence, b)
+	a.silence(b).push(bySilence, b)
 	a.requests[b.id] = b
 	a.stats.Blocks += len(r.Sequence)
 	a.stats.Added++
@@ -138,6 +142,14 @@ func (a *Account) open(worker kv.Worker) *workload {
 	return w
 }
 
+// silence is the list that a request is in by its silence.
+func (a *Account) silence(r *request) *list {
+	if r.provisional {
+		return &a.unheard
+	}
+	return &a.silent
+}
+
 // heard returns an active request after noting that it is alive.
 func (a *Account) heard(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
@@ -145,8 +157,8 @@ func (a *Account) heard(id string) (*request, time.Duration, error) {
 		return nil, 0, fmt.Errorf("request %q: %w", id, ErrUnknownRequest)
 	}
 	now := a.clock()
-	r.heard = now
-	a.silent.remove(bySilence, r)
+	a.silence(r).remove(bySilence, r)
+	r.heard, r.provisional = now, false
 	a.silent.push(bySilence, r)
 	return r, now, nil
 }
@@ -239,8 +251,9 @@ func (a *Account) RemoveWorker(worker kv.Worker) int {
 		return 0
 	}
 	n, now := w.running.n, a.clock()
-	for w.running.first != nil {
-		a.end(w.running.first, now)
+	for r := w.running.first; r != nil; r = w.running.first {
+		a.end(r, now)
+		a.ended(r.id)
 	}
 	a.stats.Abandoned += uint64(n)
 	return n
@@ -249,12 +262,21 @@ func (a *Account) RemoveWorker(worker kv.Worker) int {
 // Expire ends every request that was not heard of for longer than the expiry
 // and returns their number.
 func (a *Account) Expire() int {
-	n, now := 0, a.clock()
-	for r := a.silent.first; r != nil && now-r.heard > a.expiry; r = a.silent.first {
+	now := a.clock()
+	unheard := a.expire(&a.unheard, now, a.provisional)
+	n := unheard + a.expire(&a.silent, now, a.expiry)
+	a.stats.Unheard += uint64(unheard)
+	a.stats.Expired += uint64(n)
+	return n
+}
+
+// expire ends the requests of a list that were silent for longer than most.
+func (a *Account) expire(l *list, now, most time.Duration) (n int) {
+	for r := l.first; r != nil && now-r.heard > most; r = l.first {
 		a.end(r, now)
+		a.ended(r.id)
 		n++
 	}
-	a.stats.Expired += uint64(n)
 	return n
 }
 
@@ -262,7 +284,7 @@ func (a *Account) Expire() int {
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.on
 	delete(a.requests, r.id)
-	a.silent.remove(bySilence, r)
+	a.silence(r).remove(bySilence, r)
 	a.stats.Blocks -= int(r.tracked)
 	w.prefill.remove(r, now)
 	w.running.remove(byArrival, r)

@@ -308,6 +308,30 @@ func TestSilenceExpiresRequestsAndAgeDoesNot(t *testing.T) {
 	f.empty()
 }
 
+// TestRequestsThatNobodyFreedAreTold: those that end in silence and those that lose
+// their worker, each once, and no others.
+func TestRequestsThatNobodyFreedAreTold(t *testing.T) {
+	var ended []string
+	f := newFixture(t, Options{Expiry: 10 * time.Second, Ended: func(id string) { ended = append(ended, id) }})
+	f.add("silent", worker1, 1, 1)
+	f.clock.advance(time.Second)
+	f.add("freed", worker1, 1, 1)
+	f.Free("freed")
+	f.add("lost", worker2, 1, 1)
+	f.add("lost too", worker2, 1, 2)
+	f.add("moved", worker1, 1, 2)
+	f.FreeIfWorker("moved", worker1)
+	f.clock.advance(9*time.Second + 1)
+	f.Expire()
+	f.RemoveWorker(worker2)
+	f.RemoveWorker(worker2)
+	f.Expire()
+	if want := []string{"silent", "lost", "lost too"}; !cmp.Equal(ended, want) {
+		t.Errorf("told of %q, want %q", ended, want)
+	}
+	f.empty()
+}
+
 func TestRemovedWorkerTakesItsRequestsAlong(t *testing.T) {
 	f := newFixture(t, Options{})
 	f.add("a", worker1, 7, 1, 2)

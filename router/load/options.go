@@ -21,9 +21,16 @@ type Options struct {
 	// Expiry is how long a request stays when nothing is heard of it; 0 means
 	// 300 s.
 	Expiry time.Duration
-	// MaxRequests bounds the active requests; 0 means 65,536. MaxBlocks bounds
-	// the sum of their tracked prompt blocks; 0 means 1<<24.
+	// Provisional is the same for a provisional request until something is heard of
+	// it; 0 means 30 s, and it is never longer than Expiry.
+	Provisional time.Duration
+	// MaxRequests bounds the active requests, of some 300 bytes each beside their
+	// blocks; 0 means 1<<20. MaxBlocks bounds the sum of their tracked prompt
+	// blocks; 0 means 1<<24.
 	MaxRequests, MaxBlocks int
+	// Ended is told of each request that Expire or RemoveWorker has ended, with its id;
+	// nil tells nobody. It must not use the account.
+	Ended func(id string)
 	// Now tells the time, which must be monotonic; nil means time.Now.
 	Now func() time.Time
 }
@@ -35,6 +42,9 @@ const maxBlocks = 1 << 31
 func (o *Options) Validate() error {
 	if o.Expiry < 0 {
 		return fmt.Errorf("active request expiry: %v is negative", o.Expiry)
+	}
+	if o.Provisional < 0 {
+		return fmt.Errorf("provisional request expiry: %v is negative", o.Provisional)
 	}
 	if o.MaxRequests < 0 {
 		return fmt.Errorf("max active requests: %d is negative", o.MaxRequests)
@@ -49,11 +59,18 @@ func (o Options) withDefaults() Options {
 	if o.Expiry == 0 {
 		o.Expiry = 300 * time.Second
 	}
+	if o.Provisional == 0 {
+		o.Provisional = 30 * time.Second
+	}
+	o.Provisional = min(o.Provisional, o.Expiry)
 	if o.MaxRequests == 0 {
-		o.MaxRequests = 1 << 16
+		o.MaxRequests = 1 << 20
 	}
 	if o.MaxBlocks == 0 {
 		o.MaxBlocks = 1 << 24
+	}
+	if o.Ended == nil {
+		o.Ended = func(string) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -69,7 +86,7 @@ type Stats struct {
 	// that the distinct blocks form.
 	Requests, Workers, Blocks, DistinctBlocks, Nodes int
 	// Added, Freed, Expired and Abandoned count requests; Abandoned ones lost
-	// their worker. Duplicates and Refused were not added: their id was active, or
+	// their worker. Unheard is the part of Expired that was provisional. Duplicates and Refused were not added: their id was active, or
 	// a bound was reached.
-	Added, Freed, Expired, Abandoned, Duplicates, Refused uint64
+	Added, Freed, Expired, Unheard, Abandoned, Duplicates, Refused uint64
 }

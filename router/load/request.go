@@ -27,6 +27,9 @@ type Request struct {
 	// unknown, and LoRA the adapter's name. They change no load.
 	ExpectedOutput int
 	LoRA           string
+	// Provisional says that it is not certain that the request was sent to the
+	// worker: until something is heard of it, it expires sooner.
+	Provisional bool
 }
 
 // maxNameBytes bounds the memory that a request's strings take.
@@ -89,7 +92,9 @@ type request struct {
 	duration time.Duration
 
 	added, heard time.Duration
-	in           [numOrders]link
+	// provisional is set until something is heard of a provisional request.
+	provisional bool
+	in          [numOrders]link
 }
 
 // order is one of the lists that a request is in.
@@ -98,7 +103,8 @@ type order uint8
 const (
 	// byArrival: the requests of one worker, the oldest first.
 	byArrival order = iota
-	// bySilence: all requests, the one not heard of for longest first.
+	// bySilence: all requests that are provisional, or all others, the one not heard
+	// of for longest first.
 	bySilence
 	numOrders
 )

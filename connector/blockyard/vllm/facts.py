@@ -67,6 +67,13 @@ def dp_rank_of(vllm_config: Any) -> int:
     return int(index or 0)
 
 
+def batched_tokens_of(vllm_config: Any) -> int:
+    """How many tokens this rank computes in a step at most; 0 when that is not known."""
+    scheduler = getattr(vllm_config, "scheduler_config", None)
+    tokens = getattr(scheduler, "max_num_batched_tokens", None)
+    return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
 def worker_id_of(vllm_config: Any, settings: Settings) -> int:
     """The id of this engine for routers: the setting, or a hash of vLLM's engine id.
 

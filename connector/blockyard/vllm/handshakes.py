@@ -117,6 +117,7 @@ class Assembly:
             serving_endpoint=self._settings.serving_endpoint,
             ranks=facts.parallel(self._config, "data_parallel_size"),
             device_blocks=self._kv.num_blocks,
+            max_num_batched_tokens=facts.batched_tokens_of(self._config),
             **self._events(),
         )
         self._scheduler.start(hello, len(shares))
