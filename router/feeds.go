@@ -31,8 +31,12 @@ type feedSet struct {
 	mu      sync.Mutex
 	feeds   map[uint64]*feedState // by publisher id
 	byOwner map[kv.Owner]*feedState
-	// restored are feeds of a snapshot whose publishers were not heard of yet.
-	restored map[uint64]*feedState
+	// restored are feeds of a snapshot whose publishers were not heard of yet, by
+	// publisher id, and restoredOf the same by owner.
+	restored   map[uint64]*feedState
+	restoredOf map[kv.Owner]*feedState
+	// tally sums up feeds, for current.
+	tally tally
 	// position is that of the last frame taken in, of a transport that has such;
 	// events counts the events in frames and in answers.
 	position uint64
@@ -65,33 +69,27 @@ type feedSet struct {
 	counters FeedStats
 }
 
-// maxRefused bounds the refused publishers that are remembered; the others are
-// counted at each announcement and not logged.
-const maxRefused = 1024
-
 // maxRetired bounds the publishers that are fenced off.
 const maxRetired = 4096
 
-type refusal struct {
-	seen   time.Time
-	reason string
-}
-
 func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 	set := &feedSet{
-		index:     x,
-		scheduler: s,
-		log:       o.Log,
-		timeout:   o.FeedTimeout,
-		limit:     o.MaxFeeds,
-		feeds:     make(map[uint64]*feedState),
-		byOwner:   make(map[kv.Owner]*feedState),
-		restored:  make(map[uint64]*feedState),
-		retired:   make(map[uint64]time.Time),
-		refused:   make(map[uint64]refusal),
-		offline:   make(map[int]bool),
+		index:      x,
+		scheduler:  s,
+		log:        o.Log,
+		timeout:    o.FeedTimeout,
+		limit:      o.MaxFeeds,
+		feeds:      make(map[uint64]*feedState),
+		byOwner:    make(map[kv.Owner]*feedState),
+		restored:   make(map[uint64]*feedState),
+		restoredOf: make(map[kv.Owner]*feedState),
+		tally:      newTally(),
+		retired:    make(map[uint64]time.Time),
+		refused:    make(map[uint64]refusal),
+		offline:    make(map[int]bool),
 	}
-	set.current.Store(&clusterView{quality: QualityFallback})
+	v := set.tally.view()
+	set.current.Store(&v)
 	return set
 }
 
@@ -126,21 +124,33 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 			return nil
 		}
 		return s.eventsLocked(now)
-	case FrameDisconnected:
-		s.offline[fr.Source] = true
-	case FrameConnected:
-		delete(s.offline, fr.Source)
-		// The silence was ours.
-		for _, all := range []map[uint64]*feedState{s.feeds, s.restored} {
-			for _, f := range all {
-				if f.source == fr.Source {
-					f.seen = now
-				}
+	case FrameDisconnected, FrameConnected:
+		s.connectedLocked(fr.Source, fr.Kind == FrameConnected, now)
+	}
+	return nil
+}
+
+// connectedLocked takes in that a source is there again or away.
+func (s *feedSet) connectedLocked(source int, there bool, now time.Time) {
+	if there {
+		delete(s.offline, source)
+	} else {
+		s.offline[source] = true
+	}
+	for _, all := range []map[uint64]*feedState{s.feeds, s.restored} {
+		for _, f := range all {
+			if f.source != source {
+				continue
+			}
+			if there {
+				f.seen = now // The silence was ours.
+			}
+			if f.standing.counts {
+				s.countLocked(f)
 			}
 		}
 	}
 	s.refreshLocked()
-	return nil
 }
 
 func (s *feedSet) undecodableLocked(err error) {
@@ -160,13 +170,11 @@ func (s *feedSet) eventsLocked(now time.Time) *feedState {
 		s.counters.Unannounced++
 		return nil
 	}
-	was := f.exact()
 	for i := range s.envelope.Events {
 		f.event(&s.envelope.Events[i], now)
 	}
-	if f.exact() != was {
-		s.refreshLocked()
-	}
+	f.weigh()
+	s.recountLocked(f)
 	return f
 }
 
@@ -186,7 +194,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 			s.retireLocked(a.PublisherID, now)
 			s.refreshLocked()
 		}
-		s.forgetRestoredLocked(func(f *feedState) bool { return f.announcement.PublisherID == a.PublisherID })
+		s.forgetRestoredLocked(s.restored[a.PublisherID])
 		return nil
 	}
 	if reason := s.objectionLocked(f, a); reason != "" {
@@ -199,96 +207,20 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 	if f == nil {
 		f = s.beginLocked(a, now)
 	}
-	was, pool, moved := f.exact(), f.announcement.Pool, s.offline[f.source] != s.offline[source]
-	card := f.announcement.Card
-	isNew := f.seen.IsZero()
+	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
 	f.source = source
 	if s.offline[source] {
 		// What is old is no sign of a cursor that is wrong.
 		f.behind = 0
 	}
 	f.announced(a, now)
-	if isNew {
-		s.displaceLocked(a)
-	}
+	s.displaceLocked(a)
 	if isNew || pool != a.Pool || card != a.Card {
 		s.joinLocked(f)
 	}
-	if isNew || moved || pool != a.Pool || f.exact() != was {
-		s.refreshLocked()
-	}
+	s.countLocked(f)
+	s.refreshLocked()
 	return f
-}
-
-// isRegistered reports whether an announcement is of a worker that no publisher
-// speaks for, of a file or of a registration.
-func isRegistered(a *kvevent.Announcement) bool { return a.Card.Silent && a.Card.Source != "" }
-
-// displaceLocked ends the registered workers that do not fit to a publisher that
-// was taken in: it knows what it serves, and what was registered may be a mistake.
-func (s *feedSet) displaceLocked(a *kvevent.Announcement) {
-	if isRegistered(a) {
-		return
-	}
-	for _, f := range s.feeds {
-		if have := &f.announcement; isRegistered(have) && (have.BlockSize != a.BlockSize || have.Model != a.Model) {
-			s.counters.Displaced++
-			s.endLocked(f, fmt.Sprintf("it was registered with model %q and block size %d, a publisher has %q with %d",
-				have.Model, have.BlockSize, a.Model, a.BlockSize))
-		}
-	}
-}
-
-// objectionLocked says why an announcement is not accepted; f is its feed, nil
-// for a new publisher. An empty text is no objection.
-func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string {
-	if f != nil && f.owner() != a.Owner {
-		return fmt.Sprintf("it announced %s before", f.owner())
-	}
-	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
-		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
-	}
-	if s.blockSize != 0 && a.BlockSize != s.blockSize {
-		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
-	}
-	former := s.byOwner[a.Owner]
-	if former != nil && former != f && isRegistered(a) && !isRegistered(&former.announcement) {
-		return "a publisher speaks for its owner"
-	}
-	for _, other := range s.feeds {
-		// What is registered gives way to publishers.
-		if other == f || other.owner() == a.Owner || isRegistered(&other.announcement) && !isRegistered(a) {
-			continue
-		}
-		if have := &other.announcement; have.BlockSize != a.BlockSize || have.Model != a.Model {
-			return fmt.Sprintf("it has model %q with block size %d, the others %q with %d",
-				a.Model, a.BlockSize, have.Model, have.BlockSize)
-		}
-		break // The others agree with one another.
-	}
-	if f == nil && former == nil && len(s.feeds) >= s.limit {
-		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
-	}
-	return ""
-}
-
-func (s *feedSet) refuseLocked(a *kvevent.Announcement, now time.Time, reason string) {
-	if f := s.feeds[a.PublisherID]; f != nil {
-		s.endLocked(f, reason)
-		s.refreshLocked()
-	}
-	known, ok := s.refused[a.PublisherID]
-	if known.reason != reason {
-		s.counters.Refused++
-	}
-	if !ok && len(s.refused) >= maxRefused {
-		return
-	}
-	if known.reason != reason {
-		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
-			zap.String("publisher", publisherName(a.PublisherID)), zap.String("reason", reason))
-	}
-	s.refused[a.PublisherID] = refusal{now, reason}
 }
 
 // beginLocked makes a feed for a new publisher. One that has the same owner is
@@ -298,7 +230,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState
 		s.endLocked(former, "another publisher speaks for it")
 		s.retireLocked(former.announcement.PublisherID, now)
 	}
-	s.forgetRestoredLocked(func(f *feedState) bool { return f.owner() == a.Owner })
+	s.forgetRestoredLocked(s.restoredOf[a.Owner])
 	delete(s.refused, a.PublisherID)
 	f := &feedState{announcement: *a, blocks: s.index}
 	s.feeds[a.PublisherID] = f
@@ -328,24 +260,24 @@ func (s *feedSet) retireLocked(publisher uint64, now time.Time) {
 func (s *feedSet) tick(now time.Time) []*feedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ended := false
 	left := make([]*feedState, 0, len(s.feeds))
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
 			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
-			ended = true
 			continue
 		}
 		left = append(left, f)
 	}
-	s.forgetRestoredLocked(func(f *feedState) bool { return s.silentLocked(f, now) })
+	for _, f := range s.restored {
+		if s.silentLocked(f, now) {
+			s.forgetRestoredLocked(f)
+		}
+	}
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
 	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
-	if ended {
-		s.refreshLocked()
-	}
+	s.refreshLocked()
 	return left
 }
 
@@ -369,14 +301,11 @@ func (s *feedSet) answered(r *queryResult, now time.Time) {
 	if r.answer != nil {
 		s.events.Add(uint64(len(r.answer.Events)))
 	}
-	was := r.feed.exact()
 	if err := r.feed.answered(r.number, r.answer, r.err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", r.feed.owner()),
 			zap.Int("failures", r.feed.failures), zap.Error(err))
 	}
-	if r.feed.exact() != was {
-		s.refreshLocked()
-	}
+	s.recountLocked(r.feed)
 }
 
 func publisherName(id uint64) string { return fmt.Sprintf("%016x", id) }

@@ -23,7 +23,8 @@ import (
 //	0 u8, feeds u64, CRC-32C u32 of these
 //
 // Position is that of the last message which the feeds had taken in, in the
-// stream that they read; a feed may be ahead of it. Version 1 had hashes without
+// stream that they read; a feed may be ahead of it, and its blocks ahead of its
+// cursor: taking in the events since leads to the same. Version 1 had hashes without
 // their places, from which no index can be made: it counts as no snapshot.
 const (
 	snapshotMagic   = "BYRS"

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -27,23 +26,15 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit {
 		return false, nil
 	}
-	if s.restoredOfLocked(a.Owner) != nil {
-		return false, fmt.Errorf("%s is in it twice", a.Owner)
+	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
+		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, publisherName(a.PublisherID))
 	}
 	if err := s.index.Replace(a.Owner, f.events); err != nil {
 		return false, err
 	}
-	s.restored[a.PublisherID] = &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now, source: s.stored}
+	feed := &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now, source: s.stored}
+	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
 	return true, nil
-}
-
-func (s *feedSet) restoredOfLocked(o kv.Owner) *feedState {
-	for _, f := range s.restored {
-		if f.owner() == o {
-			return f
-		}
-	}
-	return nil
 }
 
 // restore takes in a snapshot, all of it or, after an error, nothing. The result
@@ -75,10 +66,11 @@ func (s *feedSet) adoptLocked(a *kvevent.Announcement) *feedState {
 		return nil
 	}
 	if f.owner() != a.Owner {
-		s.forgetRestoredLocked(func(other *feedState) bool { return other == f })
+		s.forgetRestoredLocked(f)
 		return nil
 	}
 	delete(s.restored, a.PublisherID)
+	delete(s.restoredOf, a.Owner)
 	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
 	f.seen = time.Time{}
 	s.counters.Resumed++
@@ -87,21 +79,19 @@ func (s *feedSet) adoptLocked(a *kvevent.Announcement) *feedState {
 	return f
 }
 
-// forgetRestoredLocked drops restored feeds with their blocks.
-func (s *feedSet) forgetRestoredLocked(which func(*feedState) bool) {
-	for id, f := range s.restored {
-		if !which(f) {
-			continue
-		}
-		delete(s.restored, id)
-		s.counters.add(&f.counters)
-		f.recovery = recovery{queries: f.queries}
-		s.index.RemoveOwner(f.owner())
+// forgetRestoredLocked drops a restored feed with its blocks; nil is none.
+func (s *feedSet) forgetRestoredLocked(f *feedState) {
+	if f == nil {
+		return
 	}
+	delete(s.restored, f.announcement.PublisherID)
+	delete(s.restoredOf, f.owner())
+	s.counters.add(&f.counters)
+	f.recovery = recovery{queries: f.queries}
+	s.index.RemoveOwner(f.owner())
 }
 
-// save writes a snapshot. Each feed is seen at one moment, under the lock, and
-// written outside of it; feeds with something missing are left out. The position
+// save writes a snapshot. Feeds with something missing are left out. The position
 // is that of before, so that every feed is at it or ahead.
 func (s *feedSet) save(w io.Writer) error {
 	s.mu.Lock()
@@ -127,26 +117,52 @@ func (s *feedSet) save(w io.Writer) error {
 	return out.finish()
 }
 
-// imageOf takes a feed's image; false when there is none to take.
+// imageOf takes a feed's image; false when there is none to take. Events go on
+// being taken in meanwhile, because large owners take long: the blocks are those
+// at the image's cursor or at a later one. Who takes in the events after the cursor
+// again comes to the same blocks, as the last event of a block decides about it.
 func (s *feedSet) imageOf(publisher uint64, f *feedImage) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	feed := s.feeds[publisher]
-	if feed == nil || !feed.synced || feed.recovering || feed.diverged {
+	feed, dumps := s.beginImage(publisher, f)
+	if feed == nil {
 		return false
 	}
-	f.reset()
-	f.announcement, f.cursor = feed.announcement, feed.cursor
-	s.index.DumpOwner(feed.owner(), func(e *kvevent.RouterEvent) bool {
+	s.index.DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
 		f.store(e)
 		return true
 	})
-	return true
+	return s.confirmImage(feed, dumps)
+}
+
+// beginImage starts an image with what a feed is like now. The results, for
+// confirmImage, are the feed, nil when it has something missing, and how often its
+// blocks were replaced.
+func (s *feedSet) beginImage(publisher uint64, f *feedImage) (feed *feedState, dumps uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed = s.feeds[publisher]
+	if feed == nil || !feed.complete() {
+		return nil, 0
+	}
+	f.reset()
+	f.announcement, f.cursor = feed.announcement, feed.cursor
+	return feed, feed.counters.Dumps
+}
+
+// confirmImage reports whether a feed was complete all the while, and its blocks
+// changed by events alone.
+func (s *feedSet) confirmImage(feed *feedState, dumps uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed.weigh()
+	s.recountLocked(feed)
+	return s.feeds[feed.announcement.PublisherID] == feed && feed.complete() && feed.counters.Dumps == dumps
 }
 
 // forgetRestored drops every restored feed.
 func (s *feedSet) forgetRestored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forgetRestoredLocked(func(*feedState) bool { return true })
+	for _, f := range s.restored {
+		s.forgetRestoredLocked(f)
+	}
 }

@@ -15,6 +15,9 @@ type residency interface {
 	Apply(e *kvevent.RouterEvent) error
 	Replace(o kv.Owner, events []kvevent.RouterEvent) error
 	Digest(o kv.Owner) (sum, pairs uint64)
+	// Lost is how many (block, tier) pairs the owner was told to hold and are not
+	// kept, for lack of room or because others contradict them.
+	Lost(o kv.Owner) uint64
 }
 
 // Bounds of the events that wait while a feed recovers. What does not fit is
@@ -61,6 +64,10 @@ type feedState struct {
 	// diverged is set while the blocks are known to differ from the publisher's,
 	// with nothing missing to explain it.
 	diverged bool
+	// lost is how much of what the publisher told is not kept, when it was last
+	// looked. Nobody is asked for it: there would be no more room for it, and what
+	// it takes the place of would be missing instead.
+	lost uint64
 	// repairs counts repairs since the digests last agreed; none starts before
 	// repairAt.
 	repairs  int
@@ -72,6 +79,8 @@ type feedState struct {
 
 	recovery
 	counters FeedCounters
+	// standing is what the feed counts for in its set's tally.
+	standing standing
 }
 
 // recovery is the part of a feedState that has a meaning while it recovers.
@@ -99,50 +108,26 @@ const (
 	causeDivergence
 )
 
-// FeedCounters count what happened to the stream of a publisher.
-type FeedCounters struct {
-	// Applied counts events that became part of the index, Stale events that it
-	// had already, Unstored events that it had no room for, Foreign events of
-	// another owner than their publisher's, and Overflowed events that did not
-	// fit the queue of a recovering feed and were asked for later.
-	Applied, Stale, Unstored, Foreign, Overflowed uint64
-	// Gaps counts holes found in the ids, GapsRepaired those closed.
-	Gaps, GapsRepaired uint64
-	// Divergences counts digests that differed with nothing missing, and
-	// DivergencesRepaired those answered by a dump.
-	Divergences, DivergencesRepaired uint64
-	// Queries counts questions to the publisher, QueryFailures those without a
-	// usable answer, Dumps those answered by everything the owner held.
-	Queries, QueryFailures, Dumps uint64
-}
-
-func (c *FeedCounters) add(o *FeedCounters) {
-	c.Applied += o.Applied
-	c.Stale += o.Stale
-	c.Unstored += o.Unstored
-	c.Foreign += o.Foreign
-	c.Overflowed += o.Overflowed
-	c.Gaps += o.Gaps
-	c.GapsRepaired += o.GapsRepaired
-	c.Divergences += o.Divergences
-	c.DivergencesRepaired += o.DivergencesRepaired
-	c.Queries += o.Queries
-	c.QueryFailures += o.QueryFailures
-	c.Dumps += o.Dumps
-}
-
 func (f *feedState) owner() kv.Owner { return f.announcement.Owner }
 
 // exact reports whether the blocks of the owner equal the truth, as far as
 // anybody can know.
 func (f *feedState) exact() bool {
-	return f.synced && !f.recovering && !f.diverged && f.announcement.Health == kvevent.HealthExact
+	return f.complete() && f.announcement.Health == kvevent.HealthExact
 }
+
+// complete reports whether the blocks are all that the publisher has told.
+func (f *feedState) complete() bool { return f.synced && !f.recovering && !f.diverged && f.lost == 0 }
+
+// weigh looks how much is not kept. Others' blocks take the place of these at any
+// time, so that it is done when anything is heard of the publisher.
+func (f *feedState) weigh() { f.lost = f.blocks.Lost(f.owner()) }
 
 // announced takes in an announcement of this publisher.
 func (f *feedState) announced(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seen = now
+	f.weigh()
 	switch {
 	case f.recovering:
 		// Not comparable yet.
@@ -184,10 +169,12 @@ func (f *feedState) repair(now time.Time) {
 	f.recover(causeDivergence, now)
 }
 
-// compare checks the digest of an announcement that is as old as the blocks.
+// compare checks the digest of an announcement that is as old as the blocks. While
+// something is lost, digests prove nothing: what became of it may have been counted
+// twice, or not at all.
 func (f *feedState) compare(a *kvevent.Announcement, now time.Time) {
 	sum, pairs := f.blocks.Digest(a.Owner)
-	f.diverged = sum != a.Digest || pairs != a.Blocks
+	f.diverged = f.lost == 0 && (sum != a.Digest || pairs != a.Blocks)
 	if !f.diverged {
 		f.repairs = 0
 		return
@@ -302,6 +289,7 @@ func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time)
 	}
 	f.synced = true
 	f.recovered(now)
+	f.weigh()
 	return nil
 }
 

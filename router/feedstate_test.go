@@ -21,6 +21,7 @@ import (
 type blockSet struct {
 	held map[kv.SequenceHash]bool
 	full bool
+	lost uint64
 }
 
 func (s *blockSet) Apply(e *kvevent.RouterEvent) error {
@@ -63,6 +64,8 @@ func (s *blockSet) Digest(kv.Owner) (sum, pairs uint64) {
 	return sum, pairs
 }
 
+func (s *blockSet) Lost(kv.Owner) uint64 { return s.lost }
+
 var scriptOwner = kv.WorkerOwner(kv.Worker{ID: 1})
 
 // TestFeedScripts runs the stories in testdata/feed. Event 7 stores block 7,
@@ -76,6 +79,7 @@ var scriptOwner = kv.WorkerOwner(kv.Worker{ID: 1})
 //	answer N dump=1,2,3 last=9
 //	answer N error|too_new|timeout
 //	full on|off                    the index has no room
+//	lost 3                         the index does not keep so many pairs
 //
 // Each shows the cursor, the blocks, and what the feed is doing.
 func TestFeedScripts(t *testing.T) {
@@ -129,6 +133,8 @@ func (s *feedScript) run(d *datadriven.TestData) string {
 		}
 	case "full":
 		s.blocks.full = d.HasArg("on")
+	case "lost":
+		s.blocks.lost = s.number(d.CmdArgs[0].Key)
 	case "counters":
 		return fmt.Sprintf("%+v\n", s.feed.counters)
 	default:
@@ -154,6 +160,8 @@ func (s *feedScript) status() string {
 		}
 	case f.diverged:
 		doing = "differs"
+	case f.lost > 0:
+		doing = fmt.Sprintf("%d lost", f.lost)
 	case f.synced:
 		doing = "publisher degraded"
 	}

@@ -38,6 +38,7 @@ func (s *feedSet) joinLocked(f *feedState) {
 func (s *feedSet) endLocked(f *feedState, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
+	s.dismissLocked(f)
 	s.counters.add(&f.counters)
 	// An answer that is still on its way finds nobody waiting.
 	f.recovery = recovery{queries: f.queries}

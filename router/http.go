@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,8 +34,8 @@ type api struct {
 }
 
 // Handler serves the router over HTTP: POST /v1/route, GET /v1/workers,
-// /v1/feeds, /v1/sources, /v1/dump, /metrics, /healthz and /readyz, and with a Registry POST and
-// DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
+// /v1/feeds, /v1/sources, /v1/dump, /metrics, /healthz and /readyz, GET and POST
+// /busy_threshold, and with a Registry POST and DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
 func (r *Router) Handler() http.Handler {
 	a := &api{router: r, service: r.service()}
 	mux := http.NewServeMux()
@@ -46,6 +47,8 @@ func (r *Router) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /v1/dump", a.dump)
+	mux.HandleFunc("GET /busy_threshold", a.busy)
+	mux.HandleFunc("POST /busy_threshold", a.setBusy)
 	mux.Handle("GET /metrics", r.metrics.handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -60,24 +63,39 @@ func (r *Router) Handler() http.Handler {
 	return mux
 }
 
-// drainTimeout bounds how long requests may take to finish after the end.
-const drainTimeout = 2 * time.Second
+const (
+	// drainTimeout bounds how long requests may take to finish after the end.
+	drainTimeout = 2 * time.Second
+	// answerTimeout is the time that those get to be answered that wait even then.
+	answerTimeout = time.Second
+)
 
-// Serve answers HTTP on l until ctx ends, then lets the requests at hand finish
-// and closes l. The error is nil when ctx ended it.
+// Serve answers HTTP on l until ctx ends, then lets the requests at hand finish, tells
+// those that still wait for a worker that the router stops, and closes l. The error is
+// nil when ctx ended it.
 func (r *Router) Serve(ctx context.Context, l net.Listener) error {
+	return r.serve(ctx, l, drainTimeout)
+}
+
+// serve is Serve; what is at hand at the end may take as long as drain.
+func (r *Router) serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
 	server := &http.Server{
 		Handler:           r.Handler(),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          zap.NewStdLog(r.log),
+		BaseContext:       func(net.Listener) context.Context { return serving },
 	}
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		late := time.AfterFunc(drain, func() { end(errStopping) })
+		defer late.Stop()
+		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain+answerTimeout)
 		defer cancel()
-		if err := server.Shutdown(drain); err != nil {
+		if err := server.Shutdown(draining); err != nil {
 			drained <- server.Close()
 			return
 		}
@@ -91,16 +109,29 @@ func (r *Router) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (a *api) route(w http.ResponseWriter, req *http.Request) {
-	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), req.Header.Get(RequestIDHeader))
+	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{id: req.Header.Get(RequestIDHeader)})
 	for name, value := range out.headers() {
 		w.Header().Set(name, value)
 	}
-	if err := deliver(w, out.status, out.body); err != nil {
+	if err := a.deliverRoute(w, &out); err != nil {
 		a.undelivered(err)
 		if out.booked {
 			a.router.Free(out.id)
 		}
 	}
+}
+
+// deliverRoute delivers a reply. One that says where a request is booked is sent at
+// once, as it is only then known that it cannot be. Whether the caller goes away later
+// is not looked at: having read the reply it may.
+func (a *api) deliverRoute(w http.ResponseWriter, out *reply) error {
+	if err := deliver(w, out.status, out.body); err != nil || !out.booked {
+		return err
+	}
+	if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
 type feedAnswer struct {
@@ -186,7 +217,13 @@ func (a *api) answer(w http.ResponseWriter, code int, v any) {
 func (a *api) undelivered(err error) { a.router.log.Debug("answer is not delivered", zap.Error(err)) }
 
 func deliver(w http.ResponseWriter, code int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
 	w.WriteHeader(code)
-	return json.NewEncoder(w).Encode(v)
+	_, err = w.Write(append(body, '\n'))
+	return err
 }

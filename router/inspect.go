@@ -55,8 +55,8 @@ type BlockDump struct {
 	Tiers kv.TierMask
 }
 
-// Dump is what every owner holds, ordered by owner and hash; owners without
-// blocks are included. It copies the whole index and is meant for inspection.
+// Dump is what every owner holds, ordered by owner and hash, or without use_kv_events
+// what routing decisions let expect; owners without blocks are included. It copies the whole index and is meant for inspection.
 func (r *Router) Dump() []OwnerDump {
 	var out []OwnerDump
 	at := make(map[kv.Owner]int)
@@ -65,7 +65,7 @@ func (r *Router) Dump() []OwnerDump {
 		out = append(out, OwnerDump{Owner: f.Owner, Pool: f.Pool})
 	}
 	held := make([]map[kv.SequenceHash]kv.TierMask, len(out))
-	r.index.Dump(func(e *kvevent.RouterEvent) bool {
+	r.decide.DumpEvents(func(e *kvevent.RouterEvent) bool {
 		i, ok := at[e.Owner]
 		if !ok {
 			return true // It came after the list was made.
@@ -116,7 +116,8 @@ func (r *Router) Ready() error {
 	if !r.transport.Stats().Connected {
 		return errors.New("not connected to the event transport")
 	}
-	if r.feeds.current.Load().workers == 0 {
+	// Also those that nobody announced; see decide.Router.RegisterWorkers.
+	if len(r.index.Members().List) == 0 {
 		return ErrNoWorkers
 	}
 	return r.started()

@@ -13,8 +13,12 @@ func collectEstimates(e *estimate.Estimator, out chan<- prometheus.Metric) {
 		"What a worker or its pool was measured to do in a second of busy time: prefill_tokens, copy_bytes, disk_bytes. Of source model: the median of the others stands in.",
 		[]string{"worker", "measure", "source"}, nil)
 	age := prometheus.NewDesc("blockyard_router_measured_age_seconds", "Age of the last sample of a worker's measured rate.", []string{"worker", "measure"}, nil)
+	each := prometheus.NewDesc("blockyard_router_measured_request_seconds", "What every request of a worker was measured to cost besides its tokens.", []string{"worker"}, nil)
 	for _, w := range e.Measures() {
 		name := w.Worker.String()
+		if w.RequestSeconds > 0 {
+			out <- prometheus.MustNewConstMetric(each, prometheus.GaugeValue, w.RequestSeconds, name)
+		}
 		for _, m := range []struct {
 			name string
 			estimate.Measure
@@ -47,7 +51,7 @@ type estimateNumber struct {
 
 func estimateCounters(s *estimate.Stats) []estimateNumber {
 	return []estimateNumber{
-		{"reports", s.Reports}, {"reports_unknown", s.Unknown}, {"samples", s.Samples}, {"outliers", s.Outliers},
+		{"reports", s.Reports}, {"reports_unknown", s.Unknown}, {"samples", s.Samples}, {"outliers", s.Outliers}, {"implausible", s.Implausible},
 		{"abandoned", s.Abandoned}, {"expired", s.Expired}, {"unfollowed", s.Unfollowed}, {"refused_workers", s.RefusedWorkers}, {"missing", s.Missing},
 	}
 }

@@ -19,6 +19,7 @@ func (c *statsCollector) collectRequests(s *schedule.Stats, gauge func(name, hel
 	counter("requests_booked", "Requests booked on a worker.", s.Load.Added)
 	counter("requests_freed", "Requests freed.", s.Load.Freed)
 	counter("requests_expired", "Requests that nothing was heard of for too long.", s.Load.Expired)
+	counter("requests_unheard", "The part of these that nothing was ever heard of: whoever asked over NATS may have left.", s.Load.Unheard)
 	counter("requests_abandoned", "Requests whose worker went away.", s.Load.Abandoned)
 	counter("requests_duplicate", "Requests refused because their id was active.", s.Load.Duplicates)
 	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Unbooked+c.router.decide.Unbooked())
@@ -29,11 +30,13 @@ func (c *statsCollector) collectRequests(s *schedule.Stats, gauge func(name, hel
 	counter("decisions_by_cost", "Decisions by expected milliseconds.", s.Cost.ByCost)
 	counter("decisions_fallen_back", "Decisions by weights because a measure was missing.", s.Cost.FellBack)
 	counter("used_blocks_unknown", "Reports of used blocks by workers that are not known.", s.UnknownReports)
+	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.bodies.refused.Load())
 	if g, ok := c.router.decide.GuessStats(); ok {
 		gauge("guessed_blocks", "Pairs of worker and block that routing decisions let expect.", g.Blocks)
 		counter("guesses_recorded", "Routing decisions that were remembered.", g.Recorded)
 		counter("guesses_expired", "Guessed blocks whose time was over.", g.Expired)
 		counter("guesses_pruned", "Guessed blocks that made room for others.", g.Pruned)
+		counter("guesses_unrecorded", "Routing decisions that were not remembered.", c.router.decide.Unremembered())
 		counter("guesses_removed", "Guessed blocks whose worker went away.", g.Removed)
 	}
 }
@@ -44,6 +47,7 @@ func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
 	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests that a full queue turned away.", []string{"reason"}, nil)
 	for reason, n := range map[string]uint64{
 		"request_limit": s.RejectedRequests, "raw_isl_token_limit": s.RejectedTokens, "cached_token_limit": s.RejectedCachedTokens,
+		"allowed_worker_limit": s.RejectedAllowed,
 	} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), reason)
 	}

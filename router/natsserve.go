@@ -41,6 +41,9 @@ const (
 	// maxNATSRequests bounds the requests at hand. It is above maxNewRequests, so
 	// that those get through by which others end.
 	maxNATSRequests = 2 * maxNewRequests
+	// natsPatience is how long a request waits for a worker that does not say: nobody
+	// notices when who asks has gone.
+	natsPatience = 30 * time.Second
 	// natsLookInterval is how often the dropped requests are counted.
 	natsLookInterval = time.Second
 )
@@ -61,7 +64,7 @@ type natsService struct {
 	subs     []*nats.Subscription
 	dropped  []int // per subscription, those that are counted already
 	counters *natsServeCounters
-	// slots holds a token for each request at hand.
+	// slots holds a token for each request at hand that does not wait for a worker.
 	slots   chan struct{}
 	serving sync.WaitGroup
 }
@@ -167,16 +170,19 @@ func (s *natsService) take(ctx context.Context, m *nats.Msg) {
 		return
 	}
 	s.serving.Go(func() {
-		defer func() { <-s.slots }()
-		s.send(m, s.answer(ctx, m))
+		// Those that wait for a worker leave room for those by which others end.
+		taken := sync.OnceFunc(func() { <-s.slots })
+		defer taken()
+		s.send(m, s.answer(ctx, m, taken))
 	})
 }
 
-func (s *natsService) answer(ctx context.Context, m *nats.Msg) reply {
+func (s *natsService) answer(ctx context.Context, m *nats.Msg, waits func()) reply {
 	if len(m.Data) > maxBody {
 		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(m.Data), maxBody))
 	}
-	return s.service.route(ctx, bytes.NewReader(m.Data), m.Header.Get(RequestIDHeader))
+	return s.service.route(ctx, bytes.NewReader(m.Data),
+		caller{id: m.Header.Get(RequestIDHeader), unseen: true, patience: natsPatience, waits: waits})
 }
 
 // send replies to m. A request that was booked is freed when that is not possible.

@@ -111,7 +111,7 @@ func TestRouteOverNATS(t *testing.T) {
 	for _, c := range []struct{ id, body, want string }{
 		{"r1", `{"method":"new","tokens":` + prompt + `}`, `{"method":"new","worker_id":7,"dp_rank":0,"overlap_blocks":0}`},
 		{"r1", `{"method":"mark_prefill"}`, `{"method":"prefill_marked","success":true}`},
-		{"", `{"method":"mark_free","request_id":"r1"}`, `{"method":"free_marked","success":true}`},
+		{"", `{"method":"mark_free","request_id":"r1"}`, `{"method":"free_marked","success":true,"active":true}`},
 		{"", `{"method":"potential_loads","tokens":` + prompt + `}`,
 			`{"method":"potential_loads","loads":[{"worker_id":7,"dp_rank":0,"potential_prefill_tokens":8,"potential_decode_blocks":2}],"pending_count":0,"pending_isl_tokens":0}`},
 	} {
@@ -313,4 +313,28 @@ func TestWaitingRequestsAreServedWhileTheRouterDrains(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	<-stopped
+}
+
+// Over NATS a request does not wait for longer than it says, and one that has waited is
+// provisional until it is heard of.
+func TestWhoAsksOverNATSMayHaveLeft(t *testing.T) {
+	r, second := waiting(t, drainTimeout)
+	m := r.ask(RouteSubject("c"), "third", `{"method":"new","tokens":[1],"timeout_ms":20}`)
+	if code := m.Header.Get(NATSErrorCodeHeader); code != "529" || !strings.Contains(string(m.Data), "timeout_ms") {
+		t.Errorf("got %s %s", code, m.Data)
+	}
+	if n := r.router.Stats().Requests.Queue.Pending; n != 1 {
+		t.Errorf("%d wait, want the second alone", n)
+	}
+	r.router.Free("first")
+	if got := <-second; !strings.Contains(got, `"worker_id":7`) {
+		t.Errorf("got %s", got)
+	}
+	if s := r.router.Stats().Requests.Load; s.Requests != 1 || s.Provisional != 1 {
+		t.Errorf("%+v", s)
+	}
+	r.ask(RouteSubject("c"), "second", `{"method":"mark_prefill"}`)
+	if s := r.router.Stats().Requests.Load; s.Requests != 1 || s.Provisional != 0 {
+		t.Errorf("heard of: %+v", s)
+	}
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -25,8 +26,8 @@ type Options struct {
 	Config *config.Config
 	// Selector chooses instead of what Config says; nil for none.
 	Selector schedule.Selector
-	// PrefillLoadEstimator lets the load of a prefill fade while it runs; nil does
-	// not.
+	// PrefillLoadEstimator lets the load of a prefill fade while it runs, when Config
+	// has the prefill load model aic, which needs it; no other one asks it.
 	PrefillLoadEstimator decide.PrefillLoadEstimator
 	// SharedCache is asked besides the index; nil means the one that Config names, if
 	// it does.
@@ -62,8 +63,13 @@ func (o *Options) Validate() error {
 	case o.Config == nil:
 		return nil
 	}
-	_, err := o.Config.Validate()
-	return err
+	if _, err := o.Config.Validate(); err != nil {
+		return err
+	}
+	if o.Config.RouterPrefillLoadModel == config.LoadModelAIC && o.PrefillLoadEstimator == nil {
+		return errors.New("router_prefill_load_model aic: needs a prefill load estimator")
+	}
+	return nil
 }
 
 func (o Options) withDefaults() Options {

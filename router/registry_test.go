@@ -246,7 +246,7 @@ func TestFileIsFollowed(t *testing.T) {
 func TestWorkersFileErrorsNameTheField(t *testing.T) {
 	worker := `{"worker_id":9,"model":"m","block_size":4}`
 	for text, want := range map[string]string{
-		`[]`:                              "cannot be read",
+		`[]`:                              "want an object, got array",
 		`{"agents":["x"]}`:                "agents[0]",
 		`{"agents":["http://a:1"]}`:       "does not listen over HTTP",
 		`{"workers":[{}]}`:                "workers[0].worker_id",

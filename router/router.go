@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +52,10 @@ type Router struct {
 	begun atomic.Bool
 	// routing holds a token for each request that is being routed.
 	routing    chan struct{}
+	bodies     bodyBudget
 	natsServed natsServeCounters
+	// full is for saying once that requests are routed without being booked.
+	full sync.Once
 }
 
 // New returns a router that listens to t once Run is called. The caller closes
@@ -65,6 +69,7 @@ func New(o Options, t Transport) (*Router, error) {
 		config: *o.Config, log: o.Log, cards: newCardTable(), loads: newLoadTable(), transport: t,
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
 		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
+		bodies: bodyBudget{reading: byteLimit{most: maxReading}, kept: byteLimit{most: maxKept}},
 	}
 	var err error
 	if r.index, err = index.New(r.config.Index()); err != nil {
@@ -110,11 +115,20 @@ func (r *Router) assemble(o *Options) (err error) {
 	}
 	r.decide, err = decide.New(decide.Options{
 		Config: &r.config, Index: r.index, Scheduler: r.scheduler,
-		BlockSize: func() int { return r.feeds.current.Load().blockSize },
+		BlockSize: r.blockSize,
 		IsEagle:   r.config.IsEagle, SharedCache: shared, PrefillLoadEstimator: o.PrefillLoadEstimator,
 		Observer: &watcher{router: r}, Log: r.log,
 	})
 	return err
+}
+
+// blockSize is that of the workers that were announced, or without such that of the
+// configuration; 0 when neither says.
+func (r *Router) blockSize() int {
+	if n := r.feeds.current.Load().blockSize; n > 0 || r.config.KVCacheBlockSize == nil {
+		return n
+	}
+	return int(*r.config.KVCacheBlockSize)
 }
 
 // scheduling are the scheduler's options.
@@ -123,10 +137,7 @@ func (r *Router) scheduling(o *Options) schedule.Options {
 	s := schedule.Options{
 		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(),
 		Members: r.index.Members, Worker: r.cards.of,
-		Held: func(w kv.Worker) uint64 {
-			_, pairs := r.index.Digest(kv.WorkerOwner(w))
-			return pairs
-		},
+		Held: func(m *index.Members, at int) uint64 { return r.index.Held(m, at) + r.decide.Guessed(m, at) },
 	}
 	if s.Selector == nil && c.RouterMode == config.ModeRoundRobin {
 		s.Selector = &schedule.RoundRobin{}
@@ -136,7 +147,7 @@ func (r *Router) scheduling(o *Options) schedule.Options {
 		// Nobody frees a request of which nothing is heard, or whose worker is gone.
 		s.Load.Ended = r.estimate.Dropped
 	}
-	if o.PrefillLoadEstimator != nil {
+	if c.RouterPrefillLoadModel == config.LoadModelAIC {
 		s.PrefillDuration = func(_ kv.Worker, tokens, cached int) time.Duration {
 			return r.decide.PrefillDuration(tokens, cached)
 		}
@@ -168,7 +179,26 @@ func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	if err != nil {
 		return Match{}, err
 	}
+	if m.Waited > 0 {
+		// It was chosen by what was known before the wait, from those there are now.
+		quality = worse(quality, r.Quality())
+	}
+	if q.UpdateStates && !m.Booked {
+		r.full.Do(func() {
+			r.log.Warn("too many requests run: more are routed without being booked, and their load is not seen; router_max_active_requests allows more",
+				zap.Uint64("router_max_active_requests", r.config.MaxActiveRequests))
+		})
+	}
 	return Match{m, quality}, nil
+}
+
+func worse(a, b Quality) Quality {
+	for _, q := range []Quality{QualityFallback, QualityDegraded} {
+		if a == q || b == q {
+			return q
+		}
+	}
+	return QualityExact
 }
 
 // started reports whether the workers to wait for at the start were all known once.

@@ -1,12 +1,14 @@
 package router
 
 import (
+	"cmp"
 	"sync"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -15,11 +17,16 @@ import (
 type cardTable struct {
 	mu    sync.Mutex
 	cards map[kv.Worker]card
+	// measured says that a capacity was reported that the scheduler was not told of.
+	measured bool
 }
 
-// card is how a worker was described; card.config is the same for the scheduler.
+// card is how a worker was described; card.config is the same for the scheduler. blocks
+// is what the worker last reported as its device's capacity, 0 for nothing: it stands in
+// where the card has none.
 type card struct {
 	said   kvevent.ModelCard
+	blocks uint64
 	config schedule.WorkerConfig
 }
 
@@ -40,10 +47,35 @@ func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	if known && before.said == *c {
 		return false
 	}
-	t.cards[w] = card{*c, schedule.WorkerConfig{
-		TotalBlocks: c.DeviceBlocks, MaxBatchedTokens: c.MaxBatchedTokens, Taints: c.Taints.List(),
-	}}
+	t.cards[w] = newCard(c, before.blocks)
 	return known
+}
+
+func newCard(c *kvevent.ModelCard, blocks uint64) card {
+	return card{*c, blocks, schedule.WorkerConfig{
+		TotalBlocks: cmp.Or(c.DeviceBlocks, blocks), MaxBatchedTokens: c.MaxBatchedTokens, Taints: c.Taints.List(),
+	}}
+}
+
+// reported notes the capacity that a load report has; 0 says nothing.
+func (t *cardTable) reported(w kv.Worker, blocks uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, known := t.cards[w]
+	if !known || blocks == 0 || c.blocks == blocks {
+		return
+	}
+	t.measured = t.measured || c.said.DeviceBlocks == 0
+	t.cards[w] = newCard(&c.said, blocks)
+}
+
+// takeMeasured reports, once, whether the scheduler has to ask anew for what was reported.
+func (t *cardTable) takeMeasured() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	measured := t.measured
+	t.measured = false
+	return measured
 }
 
 func (t *cardTable) remove(w kv.Worker) {
@@ -67,6 +99,7 @@ func (r *Router) joined(w kv.Worker, a *kvevent.Announcement) {
 // left is called for each worker that is gone.
 func (r *Router) left(w kv.Worker) {
 	r.cards.remove(w)
+	r.decide.ForgetWorker(w)
 	if r.estimate != nil {
 		r.estimate.RemoveWorker(w)
 	}
@@ -75,6 +108,7 @@ func (r *Router) left(w kv.Worker) {
 // heardLoad is called for each load report.
 func (r *Router) heardLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
+		r.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
 		r.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
 	}
 	if r.estimate != nil {
@@ -92,7 +126,8 @@ func (o *watcher) Decided(d *decide.Decision) {
 	o.router.metrics.overhead.decided(d)
 	if e := o.router.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
-			Tokens: len(d.Query.Tokens), BlockSize: d.BlockSize, Hits: d.Match.Hits})
+			Tokens: len(d.Query.Tokens), BlockSize: d.BlockSize, Hits: d.Match.Hits,
+			Untracked: !o.router.config.TrackPrefillTokens(d.Query.Override)})
 	}
 }
 
@@ -110,5 +145,14 @@ func (o *watcher) PrefillCompleted(id string) {
 func (o *watcher) Freed(id string) {
 	if e := o.router.estimate; e != nil {
 		e.Dropped(id)
+	}
+}
+
+// Added implements decide.Observer. What is cached is taken to be on the device, as
+// nothing is said of where.
+func (o *watcher) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
+	if e := o.router.estimate; e != nil {
+		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: len(q.Tokens), BlockSize: blockSize,
+			Hits: index.Hits{kv.TierDevice: uint32(cached)}})
 	}
 }

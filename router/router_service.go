@@ -1,17 +1,21 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
@@ -24,11 +28,27 @@ type service struct {
 
 func (r *Router) service() service { return service{router: r, metrics: r.metrics} }
 
-// maxNewRequests bounds the requests that are being routed or wait for it: each
-// keeps its prompt.
+// maxNewRequests bounds the requests that are being routed: each keeps its prompt.
+// Those that wait for a worker are bounded by the queue.
 const maxNewRequests = 4096
 
-// errBusy: there are maxNewRequests, or as many requests as a transport takes.
+// errImpatient: no worker had time for a request before its timeout_ms were over.
+var errImpatient = errors.New("timeout_ms: no worker had time for the request")
+
+// caller is how a request came.
+type caller struct {
+	// id is the request id that came beside the body, or empty.
+	id string
+	// unseen says that nobody notices when who asks has gone, and patience how long
+	// such a request waits that does not say; 0 is without end.
+	unseen   bool
+	patience time.Duration
+	// waits is called when the request begins to wait for a worker; it may be nil.
+	waits func()
+}
+
+// errBusy: there are maxNewRequests, as many requests as a transport takes, or no room
+// for a body.
 var errBusy = errors.New("the router has too many requests at hand")
 
 // reply is the answer to a route request.
@@ -64,52 +84,74 @@ type errorAnswer struct {
 	Error string `json:"error"`
 }
 
-// route answers the request in body, at most maxBody bytes of JSON. id is the one
-// that came beside the body, or empty.
-func (s *service) route(ctx context.Context, body io.Reader, id string) reply {
-	q, err := decodeRoute(body)
+// route answers the request in body, at most maxBody bytes of JSON.
+func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
+	budgeted := s.router.bodies.of(body)
+	defer budgeted.done()
+	q, err := decodeRoute(budgeted)
 	if err != nil {
 		return s.fail(badBody(err), err)
 	}
-	if err := checkRequestID(RequestIDHeader, id); err != nil {
+	budgeted.decoded()
+	if err := checkLength(RequestIDHeader, c.id, maxRequestID); err != nil {
 		return s.fail(http.StatusBadRequest, err)
+	}
+	if strings.TrimSpace(q.RequestID) != "" {
+		c.id = q.RequestID
 	}
 	switch q.Method {
 	case "new":
-		return s.newRequest(ctx, q, id)
+		return s.newRequest(ctx, q, c)
 	case "potential_loads":
 		return s.potentialLoads(q)
 	case "overlap":
 		return s.overlap(q)
 	}
-	return s.mark(q, id)
+	return s.mark(q, c.id)
 }
 
-func (s *service) newRequest(ctx context.Context, q *routeRequest, id string) reply {
+func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) reply {
+	id := c.id
 	if id == "" {
 		id = rand.Text()
 	}
 	select {
 	case s.router.routing <- struct{}{}:
-		defer func() { <-s.router.routing }()
 	default:
 		return s.fail(http.StatusServiceUnavailable, errBusy)
 	}
+	// A request that waits gives its place back: others may not have to.
+	routed := sync.OnceFunc(func() { <-s.router.routing })
+	defer routed()
+	if patience := cmp.Or(q.timeout(), c.patience); patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, patience, errImpatient)
+		defer cancel()
+	}
 	start := time.Now()
 	query := q.query(id)
-	query.UpdateStates = true
+	if err := s.rank(q, query); err != nil {
+		return s.fail(http.StatusBadRequest, err)
+	}
+	query.UpdateStates, query.Provisional = true, c.unseen
+	query.Waits = func() {
+		routed()
+		if c.waits != nil {
+			c.waits()
+		}
+	}
 	m, err := s.router.FindBestMatch(ctx, query)
 	if err != nil {
 		out := s.failed(err)
 		out.id = id
 		return out
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		// Who asked has gone: nobody will send this request to the worker.
 		if m.Booked {
 			s.router.Free(id)
 		}
-		return s.failed(err)
+		return s.failed(context.Cause(ctx))
 	}
 	s.metrics.decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
 	return reply{status: http.StatusOK, id: id, booked: m.Booked, quality: m.Quality, score: m.Mode, body: &routeAnswer{
@@ -117,21 +159,36 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, id string) re
 	}}
 }
 
-func (s *service) mark(q *routeRequest, id string) reply {
-	if strings.TrimSpace(q.RequestID) != "" {
-		id = q.RequestID
+// rank lets a pin that names no rank mean the only one that its worker has.
+func (s *service) rank(q *routeRequest, query *Request) error {
+	if q.Pinned == nil || q.Pinned.DPRank != nil {
+		return nil
 	}
+	rank, only := s.router.decide.UniqueDPRankForWorker(q.Pinned.WorkerID)
+	if only {
+		query.Pinned.Rank = rank
+		return nil
+	}
+	ofIt := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
+	if slices.ContainsFunc(s.router.index.Members().List, ofIt) {
+		return fmt.Errorf("pinned_worker: worker %d has several ranks; dp_rank must say which", uint64(q.Pinned.WorkerID))
+	}
+	return nil
+}
+
+func (s *service) mark(q *routeRequest, id string) reply {
 	if id == "" {
 		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs one, here or in the header %s", q.Method, RequestIDHeader))
 	}
-	m := markAnswer{Method: "free_marked", Success: true}
+	var m markAnswer
 	switch q.Method {
 	case "mark_prefill":
 		m = markAnswer{Method: "prefill_marked", Success: s.router.MarkPrefillCompleted(id) == nil}
 	case "output_block":
 		m = markAnswer{Method: "output_block_added", Success: s.router.AddOutputBlock(id, q.DecayFraction) == nil}
 	default:
-		s.router.Free(id)
+		active := s.router.Free(id)
+		m = markAnswer{Method: "free_marked", Success: true, Active: &active}
 	}
 	return s.looked(q.Method, id, &m)
 }
@@ -199,6 +256,7 @@ func (r *Router) status(err error) int {
 		{schedule.ErrAllOverloaded, overload},
 		{schedule.ErrPinnedOverloaded, overload},
 		{schedule.ErrQueueRejected, overload},
+		{errImpatient, overload},
 		{ErrNoWorkers, http.StatusServiceUnavailable},
 		{ErrStarting, http.StatusServiceUnavailable},
 		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},
@@ -242,8 +300,11 @@ func headerText(s string) string {
 
 func badBody(err error) int {
 	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	switch {
+	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errBusy):
+		return http.StatusServiceUnavailable
 	}
 	return http.StatusBadRequest
 }

@@ -76,7 +76,7 @@ func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
 					`{"worker_id":2,"dp_rank":0,"effective_overlap_blocks":1.75,"cached_tokens":7,"device":1,"host_pinned":1,"disk":0,"external":0}]}`},
 			{"r", `{"method":"output_block","decay_fraction":0.5}`, `{"method":"output_block_added","success":true}`},
 			{"x", `{"method":"output_block"}`, `{"method":"output_block_added","success":false}`},
-			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":true}`},
+			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":true,"active":false}`},
 		} {
 			if r, got := b.route(h, c.id, c.body); r.StatusCode != http.StatusOK || got != c.want {
 				t.Errorf("%s: %d %s, want %s", c.body, r.StatusCode, got, c.want)
@@ -155,30 +155,43 @@ func TestRequestsWaitForAWorker(t *testing.T) {
 	})
 }
 
-// What a worker's card says of its device counts from when it is said: a worker whose
-// blocks are in use beyond the threshold gets nothing.
-func TestUsedBlocksCountAgainstTheCard(t *testing.T) {
+// A worker whose blocks are in use beyond the threshold gets nothing, from when it is known
+// how many it has: from its card, or from a report of its engine.
+func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 	c := configured(func(c *config.Config) {
 		half := 0.5
 		c.ActiveDecodeBlocksThreshold = &half
 	})
-	onBench(t, Options{Config: c}, func(b *bench) {
-		p := b.publisher(0x11, workerOwner(1), 0)
-		b.send(p.announce())
-		h := b.router.Handler()
-		used := kvevent.LoadReport{PublisherID: 0x11, Owner: workerOwner(1), Worker: kvevent.WorkerLoad{DeviceBlocksTotal: 10, DeviceBlocksUsed: 9}}
-		b.route(h, "first", newBody("", 1))
-		report := Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &used)}
-		b.send(report)
-		if r, got := b.route(h, "r1", newBody("", 1)); r.StatusCode != http.StatusOK {
-			t.Errorf("a device of unknown size: %d %s", r.StatusCode, got)
-		}
-		p.meta.Card.DeviceBlocks = 10
-		b.send(p.announce(), report)
-		if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != 529 {
-			t.Errorf("nine of ten blocks used: %d %s", r.StatusCode, got)
-		}
-	})
+	for name, tc := range map[string]struct {
+		card, reported uint64
+		want           int
+	}{
+		"a card":                       {10, 0, 529},
+		"a report":                     {0, 10, 529},
+		"a card that contradicts one":  {100, 10, http.StatusOK},
+		"a card of less than reported": {10, 100, 529},
+	} {
+		onBench(t, Options{Config: c}, func(b *bench) {
+			p := b.publisher(0x11, workerOwner(1), 0)
+			b.send(p.announce())
+			h := b.router.Handler()
+			report := func(total uint64) Frame {
+				return Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &kvevent.LoadReport{PublisherID: 0x11, Owner: workerOwner(1),
+					Worker: kvevent.WorkerLoad{DeviceBlocksTotal: total, DeviceBlocksUsed: 9}})}
+			}
+			b.send(report(0))
+			b.pass(time.Second)
+			if r, got := b.route(h, "r1", newBody("", 1)); r.StatusCode != http.StatusOK {
+				t.Errorf("%s, before it is said: %d %s", name, r.StatusCode, got)
+			}
+			p.meta.Card.DeviceBlocks = tc.card
+			b.send(p.announce(), report(tc.reported))
+			b.pass(time.Second)
+			if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != tc.want {
+				t.Errorf("%s, nine blocks used: %d %s, want %d", name, r.StatusCode, got, tc.want)
+			}
+		})
+	}
 }
 
 // A full queue says which of its limits was reached.

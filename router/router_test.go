@@ -373,3 +373,23 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// Of equal workers the older formula takes the one with the smallest cache, also where
+// that is known only by the decisions.
+func TestTheSmallestCacheWinsATieWithoutEvents(t *testing.T) {
+	c := configured(func(c *config.Config) {
+		c.CostFormula, c.UseKVEvents, c.RouterTrackActiveBlocks = config.FormulaOverlapWeight, false, false
+	})
+	onBench(t, Options{Config: c}, func(b *bench) {
+		b.send(b.publisher(11, workerOwner(1), 0).announce(), b.publisher(12, workerOwner(2), 0).announce())
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{ID: "a", Tokens: promptTokens(1, 2), Pinned: &kv.Worker{ID: 1}, UpdateStates: true}); err != nil {
+			t.Fatal(err)
+		}
+		b.router.Free("a")
+		for i := range 20 {
+			if m := b.best(promptTokens(uint32(100 + i))); m.Worker.ID != 2 {
+				t.Fatalf("worker %d, which holds two blocks, was taken; worker 2 holds none", m.Worker.ID)
+			}
+		}
+	})
+}

@@ -67,6 +67,9 @@ func (r *Router) Run(ctx context.Context) error {
 			r.feeds.answered(result, time.Now())
 			ask(result.feed)
 		case now := <-ticker.C:
+			if r.cards.takeMeasured() {
+				r.scheduler.WorkersChanged() // for all of them at once, as each looks at every worker
+			}
 			r.decide.Tick()
 			r.snapshots.keep(ctx)
 			r.index.Sweep(sweepRuns)

@@ -13,8 +13,8 @@ type Quality string
 const (
 	// QualityExact: the index equals what every candidate holds.
 	QualityExact Quality = "exact"
-	// QualityDegraded: something is missing for at least one candidate, and is
-	// being repaired where that is possible.
+	// QualityDegraded: something is missing for at least one candidate. It is being
+	// repaired, unless it is the index that has no room for it.
 	QualityDegraded Quality = "degraded"
 	// QualityFallback: the decision used no knowledge of what lies where.
 	QualityFallback Quality = "fallback"
@@ -26,28 +26,6 @@ type clusterView struct {
 	workers   int
 	blockSize int
 	quality   Quality
-}
-
-// refreshLocked publishes a new view.
-func (s *feedSet) refreshLocked() {
-	v := &clusterView{quality: QualityExact}
-	synced := false
-	for o, f := range s.byOwner {
-		if o.Kind != kv.OwnerWorker {
-			continue
-		}
-		v.workers++
-		v.blockSize = int(f.announcement.BlockSize)
-		pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
-		synced = synced || f.synced && !f.announcement.Card.Silent || pool != nil && pool.synced
-		if !s.workerExactLocked(f) {
-			v.quality = QualityDegraded
-		}
-	}
-	if !synced {
-		v.quality = QualityFallback
-	}
-	s.current.Store(v)
 }
 
 // workerExactLocked reports whether all that counts for a worker is exact.
@@ -110,8 +88,11 @@ type FeedInfo struct {
 	// Health is the publisher's, or HealthDegraded while something is missing
 	// here.
 	Health kvevent.Health
-	// DigestOK is false while the blocks are known to differ.
+	// DigestOK is false while the blocks are known to differ from the publisher's.
 	DigestOK bool
+	// Lost is how many (block, tier) pairs the publisher told of that the index does
+	// not keep.
+	Lost     uint64
 	Counters FeedCounters
 }
 
@@ -123,7 +104,7 @@ func (s *feedSet) infos() []FeedInfo {
 		info := FeedInfo{
 			PublisherID: id, Owner: f.owner(), Pool: f.announcement.Pool,
 			Cursor: f.cursor, Announced: f.announcement.LastEventID,
-			Health: kvevent.HealthDegraded, DigestOK: !f.diverged, Counters: f.counters,
+			Health: kvevent.HealthDegraded, DigestOK: !f.diverged && f.lost == 0, Lost: f.lost, Counters: f.counters,
 		}
 		if s.exactLocked(f) {
 			info.Health = kvevent.HealthExact
@@ -132,6 +113,38 @@ func (s *feedSet) infos() []FeedInfo {
 	}
 	slices.SortFunc(out, func(a, b FeedInfo) int { return a.Owner.Compare(b.Owner) })
 	return out
+}
+
+// FeedCounters count what happened to the stream of a publisher.
+type FeedCounters struct {
+	// Applied counts events that became part of the index, Stale events that it
+	// had already, Unstored events that it had no room for, Foreign events of
+	// another owner than their publisher's, and Overflowed events that did not
+	// fit the queue of a recovering feed and were asked for later.
+	Applied, Stale, Unstored, Foreign, Overflowed uint64
+	// Gaps counts holes found in the ids, GapsRepaired those closed.
+	Gaps, GapsRepaired uint64
+	// Divergences counts digests that differed with nothing missing, and
+	// DivergencesRepaired those answered by a dump.
+	Divergences, DivergencesRepaired uint64
+	// Queries counts questions to the publisher, QueryFailures those without a
+	// usable answer, Dumps those answered by everything the owner held.
+	Queries, QueryFailures, Dumps uint64
+}
+
+func (c *FeedCounters) add(o *FeedCounters) {
+	c.Applied += o.Applied
+	c.Stale += o.Stale
+	c.Unstored += o.Unstored
+	c.Foreign += o.Foreign
+	c.Overflowed += o.Overflowed
+	c.Gaps += o.Gaps
+	c.GapsRepaired += o.GapsRepaired
+	c.Divergences += o.Divergences
+	c.DivergencesRepaired += o.DivergencesRepaired
+	c.Queries += o.Queries
+	c.QueryFailures += o.QueryFailures
+	c.Dumps += o.Dumps
 }
 
 // FeedStats are gauges and counters over all feeds, those that have ended

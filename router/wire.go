@@ -1,15 +1,16 @@
 package router
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
@@ -23,31 +24,36 @@ const maxBody = 32 << 20
 // maxRequestID bounds a request id, which is kept as long as the request.
 const maxRequestID = 256
 
-// routeRequest is the body of POST /v1/route.
+// routeRequest is the body of POST /v1/route. The tag "in" names the methods that take
+// a field.
 type routeRequest struct {
-	Method    string    `json:"method"`
-	Tokens    tokenList `json:"tokens"`
-	RequestID string    `json:"request_id"`
-	LoRAName  string    `json:"lora_name"`
+	Method    string    `json:"method" in:"new potential_loads overlap mark_prefill mark_free output_block"`
+	Tokens    tokenList `json:"tokens" in:"new potential_loads overlap"`
+	RequestID string    `json:"request_id" in:"new mark_prefill mark_free output_block"`
+	LoRAName  string    `json:"lora_name" in:"new potential_loads overlap"`
 	// CacheNamespace is the cache salt.
-	CacheNamespace string                   `json:"cache_namespace"`
-	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos"`
+	CacheNamespace string                   `json:"cache_namespace" in:"new potential_loads overlap"`
+	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new potential_loads overlap"`
 	// PriorityJump, in seconds, and StrictPriority order requests that wait.
-	PriorityJump   float64            `json:"priority_jump"`
-	StrictPriority uint32             `json:"strict_priority"`
-	Override       *config.Override   `json:"router_config_override"`
-	ExpectedOutput uint32             `json:"expected_output_tokens"`
-	Pinned         *workerName        `json:"pinned_worker"`
-	Allowed        []kv.WorkerID      `json:"allowed_worker_ids"`
-	Constraints    routingConstraints `json:"routing_constraints"`
+	PriorityJump   float64            `json:"priority_jump" in:"new"`
+	StrictPriority uint32             `json:"strict_priority" in:"new"`
+	Override       *config.Override   `json:"router_config_override" in:"new potential_loads"`
+	ExpectedOutput uint32             `json:"expected_output_tokens" in:"new"`
+	Pinned         *workerName        `json:"pinned_worker" in:"new"`
+	Allowed        []kv.WorkerID      `json:"allowed_worker_ids" in:"new"`
+	Constraints    routingConstraints `json:"routing_constraints" in:"new"`
+	// TimeoutMS bounds the wait for a worker; 0 is the transport's.
+	TimeoutMS uint32 `json:"timeout_ms" in:"new"`
 	// DecayFraction is for "output_block".
-	DecayFraction *float64 `json:"decay_fraction"`
+	DecayFraction *float64 `json:"decay_fraction" in:"output_block"`
 }
 
-// workerName names a rank of a worker.
+func (q *routeRequest) timeout() time.Duration { return time.Duration(q.TimeoutMS) * time.Millisecond }
+
+// workerName names a rank of a worker; nil is the only one that it has.
 type workerName struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
-	DPRank   kv.DPRank   `json:"dp_rank"`
+	DPRank   *kv.DPRank  `json:"dp_rank"`
 }
 
 // routingConstraints are taints that a worker must have, and those that make it more
@@ -65,7 +71,10 @@ func (q *routeRequest) query(id string) *Request {
 		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
 	}
 	if q.Pinned != nil {
-		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID, Rank: q.Pinned.DPRank}
+		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID}
+		if q.Pinned.DPRank != nil {
+			out.Pinned.Rank = *q.Pinned.DPRank
+		}
 	}
 	if q.Allowed != nil {
 		out.Allowed = make(map[kv.WorkerID]struct{}, len(q.Allowed))
@@ -124,6 +133,8 @@ type overlapAnswer struct {
 type markAnswer struct {
 	Method  string `json:"method"`
 	Success bool   `json:"success"`
+	// Active is for "mark_free": whether the request was on the account.
+	Active *bool `json:"active,omitempty"`
 }
 
 type loadsAnswer struct {
@@ -158,7 +169,8 @@ func decodeRoute(body io.Reader) (*routeRequest, error) {
 // Limits of what a request may name.
 const (
 	maxTaints  = 1024
-	maxAllowed = 1 << 16
+	maxAllowed = 1 << 14
+	maxTimeout = 3_600_000 // milliseconds
 )
 
 func (q *routeRequest) validate() error {
@@ -171,11 +183,17 @@ func (q *routeRequest) validate() error {
 	default:
 		return fmt.Errorf("method: %.64q is not new, potential_loads, overlap, mark_prefill, mark_free or output_block", q.Method)
 	}
+	if err := q.checkFields(); err != nil {
+		return err
+	}
 	if d := q.DecayFraction; d != nil && !(*d >= 0 && *d <= 1) {
 		return fmt.Errorf("decay_fraction: %v is not in 0..1", *d)
 	}
 	if q.ExpectedOutput > math.MaxInt32 {
 		return fmt.Errorf("expected_output_tokens: %d is not in 0..%d", q.ExpectedOutput, math.MaxInt32)
+	}
+	if q.TimeoutMS > maxTimeout {
+		return fmt.Errorf("timeout_ms: %d is not in 0..%d", q.TimeoutMS, maxTimeout)
 	}
 	if n := len(q.Constraints.Required) + len(q.Constraints.Preferred); n > maxTaints {
 		return fmt.Errorf("routing_constraints: %d taints are more than %d", n, maxTaints)
@@ -183,30 +201,7 @@ func (q *routeRequest) validate() error {
 	if n := len(q.Allowed); n > maxAllowed {
 		return fmt.Errorf("allowed_worker_ids: %d workers are more than %d", n, maxAllowed)
 	}
-	return checkRequestID("request_id", q.RequestID)
-}
-
-func checkRequestID(field, id string) error {
-	if len(id) > maxRequestID {
-		return fmt.Errorf("%s: %d bytes are more than %d", field, len(id), maxRequestID)
-	}
-	return nil
-}
-
-// plainError says in words of the interface what encoding/json says in words of
-// Go.
-func plainError(err error) error {
-	var mismatch *json.UnmarshalTypeError
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &mismatch):
-		return fmt.Errorf("%s: a %s cannot be read as %s", mismatch.Field, mismatch.Value, mismatch.Type)
-	case errors.As(err, &tooLarge):
-		return fmt.Errorf("body: want at most %d bytes: %w", tooLarge.Limit, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("body: not a whole JSON value")
-	}
-	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	return q.checkNames()
 }
 
 // tokenList is an array of token ids. It reads its own JSON because prompts
@@ -222,8 +217,7 @@ func (l *tokenList) UnmarshalJSON(data []byte) error {
 	if data[0] != '[' {
 		return errors.New("tokens: want an array of token ids")
 	}
-	// Most tokens take four bytes or more, their comma included.
-	out := make(tokenList, 0, len(data)/4+1)
+	out := make(tokenList, 0, bytes.Count(data, []byte{','})+1)
 	for at := 1; data[at] != ']'; {
 		if strings.IndexByte(" \t\r\n,", data[at]) >= 0 {
 			at++

@@ -47,6 +47,7 @@ type routerSettings struct {
 	RouterTrackPrefillTokens      settingSwitch `name:"router-track-prefill-tokens" negatable:"" default:"true" env:"DYN_ROUTER_TRACK_PREFILL_TOKENS" group:"Load" help:"Count prompt tokens to be computed as prefill load. On by default."`
 	RouterPrefillLoadModel        settingText   `name:"router-prefill-load-model" default:"none" env:"DYN_ROUTER_PREFILL_LOAD_MODEL" group:"Load" help:"How prefill load fades before it is reported done: none."`
 	RouterActiveRequestExpirySecs settingText   `name:"router-active-request-expiry-secs" default:"300" env:"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS" group:"Load" help:"Seconds of silence after which a request is taken off the books."`
+	RouterMaxActiveRequests       settingText   `name:"router-max-active-requests" default:"1048576" env:"BLOCKYARD_ROUTER_MAX_ACTIVE_REQUESTS" group:"Load" help:"Running requests that are on the books."`
 
 	RouterQueueThreshold             settingText `name:"router-queue-threshold" default:"none" env:"DYN_ROUTER_QUEUE_THRESHOLD" group:"Queue and busy workers" help:"Requests wait while every worker has more prefill pending than this share of a step; none lets none wait."`
 	RouterQueuePolicy                settingText `name:"router-queue-policy" default:"fcfs" env:"DYN_ROUTER_QUEUE_POLICY" group:"Queue and busy workers" help:"Who leaves the queue first: fcfs."`

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
@@ -68,25 +69,65 @@ func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path strin
 	return nil
 }
 
+// agree reports, as an error, two names of one setting with different values among
+// the arguments of a command. Of one name that is repeated the last counts. What kong
+// has parsed does not tell a flag's aliases apart.
+func agree(settings []config.Setting, args []string) error {
+	said := make(map[string]string) // by name
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		name, value, whole := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
+		if !strings.HasPrefix(args[i], "--") {
+			continue
+		}
+		s := settingOf(settings, name)
+		if positive, negated := strings.CutPrefix(name, "no-"); s == nil && negated {
+			if s = settingOf(settings, positive); s == nil || !s.Switch() {
+				continue
+			}
+			name, value, whole = positive, "false", true
+		}
+		switch {
+		case s == nil:
+			continue
+		case !whole && s.Switch():
+			value = "true"
+		case !whole && i+1 < len(args):
+			i++
+			value = args[i]
+		}
+		said[name] = value
+	}
+	for i := range settings {
+		if err := settings[i].Agree(said); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func settingOf(settings []config.Setting, flag string) *config.Setting {
+	at := slices.IndexFunc(settings, func(s config.Setting) bool { return slices.Contains(s.Flags, flag) })
+	if at < 0 {
+		return nil
+	}
+	return &settings[at]
+}
+
 // givenSettings are the settings among the flags on the command line. Two names
-// of one setting must agree; of one name that is repeated the last counts.
+// of one setting must agree.
 func givenSettings(k *kong.Context) (map[string]string, error) {
 	settings := config.Settings()
-	given, names := make(map[string]string), make(map[string]string)
+	if err := agree(settings, k.Args); err != nil {
+		return nil, err
+	}
+	given := make(map[string]string)
 	for _, p := range k.Path {
 		if p.Flag == nil {
 			continue
 		}
-		name := p.Flag.Name
-		at := slices.IndexFunc(settings, func(s config.Setting) bool { return slices.Contains(s.Flags, name) })
-		if at < 0 {
-			continue
+		if s := settingOf(settings, p.Flag.Name); s != nil {
+			given[s.Flags[0]] = fmt.Sprint(p.Flag.Target.Interface())
 		}
-		first, value := settings[at].Flags[0], fmt.Sprint(p.Flag.Target.Interface())
-		if other, twice := names[first]; twice && other != name && given[first] != value {
-			return nil, fmt.Errorf("--%s %q: contradicts --%s %q, which is another name for it", name, value, other, given[first])
-		}
-		given[first], names[first] = value, name
 	}
 	return given, nil
 }

@@ -128,6 +128,7 @@ func TestSwitchesTakeEveryForm(t *testing.T) {
 		"": true, "--router-kv-events": true, "--kv-events": true, "--kv-events=off": false, "--no-kv-events": false,
 		"--no-router-kv-events": false, "--no-router-kv-events --router-kv-events": true,
 		"--no-kv-events --no-router-kv-events": false, "--router-kv-events=true": true,
+		"--router-ttl=5 --router-ttl 6 --router-ttl-secs=6.0 --no-kv-events --kv-events --router-kv-events": true,
 	} {
 		if c := settle(t, strings.Fields(args)...); c.settings.UseKVEvents != want {
 			t.Errorf("%s: %v", args, c.settings.UseKVEvents)
@@ -145,7 +146,9 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 	for want, args := range map[string]string{
 		`--router-temperature "-1": want a number, 0 to 1000000`:                                                                   "--router-temperature=-1",
 		`--router-kv-events "maybe": want true or false`:                                                                           "--router-kv-events=maybe",
-		`--router-kv-events "false": contradicts --kv-events "true", which is another name for it`:                                 "--kv-events --no-router-kv-events",
+		`--kv-events "true": contradicts --router-kv-events "false", which is another name for it`:                                 "--kv-events --no-router-kv-events",
+		`--router-ttl "5": contradicts --router-ttl-secs "9", which is another name for it`:                                        "--router-ttl 5 --router-ttl-secs 9",
+		`--block-size "32": contradicts --kv-cache-block-size "16", which is another name for it`:                                  "--kv-cache-block-size=16 --block-size=32",
 		`router_queue_policy (--router-queue-policy) "wspt": not yet; want fcfs`:                                                   "--router-queue-policy=wspt",
 		`router_prefill_load_model "aic": not yet; want none where no program hands in a model`:                                    "--router-prefill-load-model=aic",
 		`router_reset_states (--router-reset-states) "true": needs durable_kv_events; nothing is stored without it`:                "--router-reset-states",

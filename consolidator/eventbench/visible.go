@@ -80,6 +80,9 @@ func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures
 	if err := s.awaitSubscriber(); err != nil {
 		return f, err
 	}
+	if err := awaitReady(ctx, router); err != nil {
+		return f, err
+	}
 	engine := newSource(deviceBlocks, 2)
 	probes := make(chan probe)
 	running, stop := context.WithCancel(ctx)
@@ -108,6 +111,24 @@ func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures
 		f.gaps += feed.Gaps
 	}
 	return f, err
+}
+
+// awaitReady waits until the router can route: it has heard of the worker then.
+func awaitReady(ctx context.Context, router *rig.Router) error {
+	deadline := time.Now().Add(settleTime)
+	for {
+		var ready struct{}
+		err := router.Get(ctx, "/readyz", &ready)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the router is not ready %s after the engine connected: %w", settleTime, err)
+		}
+		if err := pause(ctx, probeEvery); err != nil {
+			return err
+		}
+	}
 }
 
 // hello is what the engine says about itself.

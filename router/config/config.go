@@ -55,6 +55,7 @@ type Config struct {
 	RouterTrackPrefillTokens    bool    `json:"router_track_prefill_tokens"`
 	RouterPrefillLoadModel      string  `json:"router_prefill_load_model"`
 	ActiveRequestExpirySecs     float64 `json:"router_active_request_expiry_secs"`
+	MaxActiveRequests           uint64  `json:"router_max_active_requests"`
 	RouterReplicaSync           bool    `json:"router_replica_sync"`
 	RouterTrackingHash          string  `json:"router_tracking_hash"`
 	RouterTrackingKeyFile       *string `json:"router_tracking_key_file"`
@@ -105,7 +106,7 @@ func Default() Config {
 		RouterTTLSecs: 120, RouterMaxTreeSize: 1 << 20, RouterPruneTargetRatio: 0.8,
 		RouterEventThreads: 4, PositionalSearchMode: "strided", SharedCacheType: SharedNone,
 		RouterTrackActiveBlocks: true, RouterAssumeKVReuse: true, RouterTrackPrefillTokens: true,
-		RouterPrefillLoadModel: LoadModelNone, ActiveRequestExpirySecs: 300,
+		RouterPrefillLoadModel: LoadModelNone, ActiveRequestExpirySecs: 300, MaxActiveRequests: 1 << 20,
 		RouterTrackingHash: trackingPublic,
 		RouterQueuePolicy:  "fcfs", OverlapRefreshAfterSecs: 10,
 		ConditionalDisaggPolicy:          disaggBounding,

@@ -38,9 +38,10 @@ func (o *Override) Schedule() *schedule.Override {
 	}
 }
 
-// Load bounds the account of requests by the expiry; the rest is the account's
-// default.
-func (c *Config) Load() load.Options { return load.Options{Expiry: c.RequestExpiry()} }
+// Load bounds the account of requests.
+func (c *Config) Load() load.Options {
+	return load.Options{Expiry: c.RequestExpiry(), MaxRequests: int(c.MaxActiveRequests)}
+}
 
 // Queue says when requests wait.
 func (c *Config) Queue() schedule.QueueOptions {
@@ -57,8 +58,18 @@ func (c *Config) Busy() schedule.BusyThresholds {
 	return b
 }
 
-// Index bounds the index by its memory.
-func (c *Config) Index() index.Options { return index.Options{MaxBytes: int64(c.IndexMemoryBytes)} }
+// Index bounds the index by its memory, of which the index of predictions takes a
+// quarter where there is one.
+func (c *Config) Index() index.Options {
+	return index.Options{MaxBytes: int64(c.IndexMemoryBytes) - c.predictedBytes()}
+}
+
+func (c *Config) predictedBytes() int64 {
+	if _, ok := c.PredictedTTL(); !ok {
+		return 0
+	}
+	return int64(c.IndexMemoryBytes) / 4
+}
 
 // Reading says how blocks in several tiers count.
 func (c *Config) Reading() index.Reading {
@@ -83,6 +94,6 @@ func (c *Config) Predicted() (o index.ApproxOptions, ok bool) {
 		return index.ApproxOptions{}, false
 	}
 	o = c.Approx()
-	o.TTL = ttl
+	o.TTL, o.Index.MaxBytes = ttl, c.predictedBytes()
 	return o, true
 }

@@ -185,7 +185,7 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 		"cost_formula":"overlap_weight","score":"cost","worker_type":"decode","router_temperature":0.7,"seed":9,"first_of_equal":true,
 		"router_queue_threshold":4,"active_decode_blocks_threshold":0.9,"active_prefill_tokens_threshold":1000,"active_prefill_tokens_threshold_frac":1.5,
 		"index_memory_bytes":1048576,"index_reading":"union","router_ttl_secs":7,"router_predicted_ttl_secs":2,"router_max_tree_size":99,
-		"router_prune_target_ratio":0.25,"router_active_request_expiry_secs":60}`)
+		"router_prune_target_ratio":0.25,"router_active_request_expiry_secs":60,"router_max_active_requests":77}`)
 	got := c.Schedule()
 	external := got.ExternalWeight
 	got.ExternalWeight = nil
@@ -203,12 +203,12 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 	if b := c.Busy(); *b.DecodeBlocks != 0.9 || *b.PrefillTokens != 1000 || *b.PrefillFraction != 1.5 || b.Validate() != nil {
 		t.Errorf("busy %+v", b)
 	}
-	if c.Load().Expiry != time.Minute || c.Index().MaxBytes != 1<<20 || c.Reading() != index.Union {
+	if l := c.Load(); l.Expiry != time.Minute || l.MaxRequests != 77 || c.Index().MaxBytes != 3<<18 || c.Reading() != index.Union {
 		t.Error("load, index or reading are wrong")
 	}
 	approx := c.Approx()
 	predicted, ok := c.Predicted()
-	if approx.TTL != 7*time.Second || approx.MaxBlocks != 99 || approx.PruneRatio != 0.25 || !ok || predicted.TTL != 2*time.Second || predicted.MaxBlocks != 99 {
+	if approx.TTL != 7*time.Second || approx.MaxBlocks != 99 || approx.PruneRatio != 0.25 || !ok || predicted.TTL != 2*time.Second || predicted.MaxBlocks != 99 || predicted.Index.MaxBytes != 1<<18 {
 		t.Errorf("approximations %+v, %+v", approx, predicted)
 	}
 	c = Default()

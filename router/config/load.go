@@ -63,7 +63,7 @@ func Resolve(from Sources) (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Loaded{Config: c, Notices: notices, Given: l.given()}, nil
+	return &Loaded{Config: c, Notices: append(l.weightNotices(), notices...), Given: l.given()}, nil
 }
 
 // FromEnviron is Default and on top of it an environment, by the rules of Load.
@@ -87,6 +87,12 @@ type layers struct {
 	// defaults; recent has those of the source at hand.
 	source map[string]string
 	recent map[string]bool
+	// credit is the overlap score credit that a weight of 0 has turned off, nil when
+	// none has.
+	credit *float64
+	// replaced says what is left of an overlap score weight that a stronger source has
+	// replaced; empty when none has.
+	replaced string
 }
 
 func newLayers(c *Config) *layers {
@@ -102,13 +108,37 @@ func (l *layers) note(s *Setting, source string) {
 // a later source may say otherwise.
 func (l *layers) endLayer() {
 	c := l.config
-	switch {
-	case l.recent["overlap_score_weight"]:
+	weight, scale, credit := l.recent["overlap_score_weight"], l.recent["prefill_load_scale"], l.recent["overlap_score_credit"]
+	if credit {
+		l.credit = nil
+	} else if (weight || scale) && l.credit != nil {
+		// What turned it off holds no longer.
+		c.OverlapScoreCredit, l.credit = *l.credit, nil
+	}
+	switch off := c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0; {
+	case weight:
+		if before := c.OverlapScoreCredit; off {
+			l.credit = &before
+		}
 		c.applyWeight()
-	case l.recent["prefill_load_scale"] || l.recent["overlap_score_credit"]:
+		l.replaced = ""
+	case scale && c.OverlapScoreWeight != nil:
+		l.replaced = l.source["prefill_load_scale"] + " is believed instead"
+		c.OverlapScoreWeight = nil
+	case credit && off:
+		l.replaced = "it sets prefill_load_scale to 0"
 		c.OverlapScoreWeight = nil
 	}
 	clear(l.recent)
+}
+
+// weightNotices are those of an overlap score weight that is not in the result, because
+// a stronger source says something else.
+func (l *layers) weightNotices() []Notice {
+	if l.replaced == "" {
+		return nil
+	}
+	return []Notice{{"overlap_score_weight", "is deprecated: " + l.replaced}}
 }
 
 // flags puts flags on top. They are by their first names.
@@ -196,6 +226,17 @@ func preset() map[string]string {
 		"router_track_active_blocks": "true", "router_track_prefill_tokens": "true",
 		"shared_cache_type": SharedNone, "router_predicted_ttl_secs": "none",
 	}
+}
+
+// presetHolds reports whether all is as load_aware sets it.
+func (c *Config) presetHolds() bool {
+	settings := Settings()
+	for name, value := range preset() {
+		if find(settings, name).Text(c) != value {
+			return false
+		}
+	}
+	return true
 }
 
 // loadAware does what load_aware says, when it is on. What was asked for besides

@@ -111,10 +111,13 @@ func TestStrongerSourceWinsOverAnOlderName(t *testing.T) {
 		notices int
 	}{
 		{nil, nil, 0, 0, 1},
-		{[]string{"DYN_ROUTER_PREFILL_LOAD_SCALE=3"}, nil, 0, 3, 0},
-		{[]string{"DYN_KV_OVERLAP_SCORE_WEIGHT=2"}, nil, 0, 2, 1},
-		{[]string{"DYN_KV_OVERLAP_SCORE_WEIGHT=2"}, map[string]string{"router-prefill-load-scale": "4", "router-kv-overlap-score-credit": "1"}, 1, 4, 0},
-		{[]string{"DYN_ROUTER_PREFILL_LOAD_SCALE=3"}, map[string]string{"router-kv-overlap-score-weight": "5"}, 0, 5, 1},
+		{[]string{"DYN_ROUTER_PREFILL_LOAD_SCALE=3"}, nil, 1, 3, 1},
+		{[]string{"DYN_KV_OVERLAP_SCORE_WEIGHT=2"}, nil, 1, 2, 1},
+		{[]string{"DYN_KV_OVERLAP_SCORE_WEIGHT=2"}, map[string]string{"router-prefill-load-scale": "4", "router-kv-overlap-score-credit": "1"}, 1, 4, 1},
+		{[]string{"DYN_KV_OVERLAP_SCORE_WEIGHT=2.5"}, map[string]string{"router-kv-overlap-score-credit": "0.5"}, 0.5, 2.5, 1},
+		{nil, map[string]string{"router-kv-overlap-score-credit": "0.5"}, 0.5, 0, 1},
+		{[]string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT=0.5"}, map[string]string{"router-kv-overlap-score-weight": "0"}, 0, 0, 1},
+		{[]string{"DYN_ROUTER_PREFILL_LOAD_SCALE=3"}, map[string]string{"router-kv-overlap-score-weight": "5"}, 1, 5, 1},
 	} {
 		c, notices, err := Load(Sources{Document: document, Environ: tc.environ, Flags: tc.flags})
 		if err != nil || c.OverlapScoreCredit != tc.credit || c.PrefillLoadScale != tc.scale || len(notices) != tc.notices {

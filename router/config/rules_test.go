@@ -119,7 +119,25 @@ func TestNotices(t *testing.T) {
 		`{"durable_kv_events":true,"router_snapshot_threshold":null}`:                               {"durable_kv_events is deprecated: Dynamo has removed it; here it goes on working"},
 		`{"overlap_score_weight":2.5}`:                                                              {"overlap_score_weight is deprecated: it sets prefill_load_scale to 2.5"},
 		`{"overlap_score_weight":0}`:                                                                {"overlap_score_weight is deprecated: it sets prefill_load_scale to 0, and overlap_score_credit to 0"},
-		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:            {"router_ttl_secs 5 has no effect: use_kv_events is on", "router_max_tree_size 9 has no effect: use_kv_events is on", "router_prune_target_ratio 0.5 has no effect: use_kv_events is on"},
+		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:            {"router_ttl_secs 5 has no effect: use_kv_events is on", "router_max_tree_size 9 has no effect: use_kv_events is on and router_predicted_ttl_secs is not set", "router_prune_target_ratio 0.5 has no effect: use_kv_events is on and router_predicted_ttl_secs is not set"},
+		`{"router_predicted_ttl_secs":3,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:  nil,
+		`{"router_mode":"round-robin","score":"cost","router_temperature":1}`:                       {"score cost has no effect: router_mode is round-robin", "router_temperature 1 has no effect: router_mode is round-robin"},
+		`{"cost_formula":"overlap_weight","decode_active_request_weight":2}`:                        {"decode_active_request_weight 2 has no effect: cost_formula is overlap_weight"},
+		`{"cost_formula":"overlap_weight","overlap_score_credit_decay":2}`:                          {"overlap_score_credit_decay 2 has no effect: cost_formula is overlap_weight"},
+		`{"first_of_equal":true,"seed":3}`:                                                          {"seed 3 has no effect: first_of_equal draws nothing"},
+		`{"first_of_equal":true,"seed":3,"router_temperature":1}`:                                   {"first_of_equal true has no effect: router_temperature draws among all"},
+		`{"router_track_active_blocks":false,"router_assume_kv_reuse":false}`:                       {"router_assume_kv_reuse false has no effect: router_track_active_blocks is off"},
+		`{"router_track_prefill_tokens":false,"router_queue_threshold":2}`:                          {"router_queue_threshold 2 has no effect: router_track_prefill_tokens is off, which only a request may change"},
+		`{"router_track_prefill_tokens":false,"overlap_score_credit_decay":2}`:                      {"overlap_score_credit_decay 2 has no effect: router_track_prefill_tokens is off, which only a request may change"},
+		`{"router_overlap_refresh_after_secs":3}`:                                                   {"router_overlap_refresh_after_secs 3 has no effect: router_queue_threshold is not set"},
+		`{"router_overlap_refresh_after_secs":3,"router_queue_threshold":2}`:                        nil,
+		`{"shared_cache_multiplier":0.25}`:                                                          {"shared_cache_multiplier 0.25 has no effect: shared_cache_type is none"},
+		`{"shared_cache_multiplier":0.5}`:                                                           nil,
+		`{"skip_initial_worker_wait":true,"router_min_initial_workers":3}`:                          {"router_min_initial_workers 3 has no effect: skip_initial_worker_wait is on"},
+		`{"skip_initial_worker_wait":true}`:                                                         {"skip_initial_worker_wait true has no effect: router_min_initial_workers is 0"},
+		`{"overlap_score_credit":0,"router_predicted_ttl_secs":3}`:                                  {"router_predicted_ttl_secs 3 has no effect: overlap_score_credit is 0"},
+		`{"overlap_score_credit":0,"use_kv_events":false,"router_ttl_secs":3}`:                      {"router_ttl_secs 3 has no effect: overlap_score_credit is 0"},
+		`{"overlap_score_credit":0,"durable_kv_events":true,"router_snapshot_threshold":3}`:         {"durable_kv_events true has no effect: overlap_score_credit is 0", "router_snapshot_threshold 3 has no effect: overlap_score_credit is 0"},
 		`{"router_snapshot_threshold":7}`:                                                           {"router_snapshot_threshold 7 has no effect: durable_kv_events is off"},
 		`{"router_event_threads":1,"router_positional_search_mode":"binary"}`:                       {"router_event_threads 1 has no effect: one writer keeps up, and readers do not wait for it", "router_positional_search_mode binary has no effect: there is one index, and its answers are exact"},
 		`{"conditional_disagg_policy":"isl_or_load","conditional_disagg_prefill_busy_threshold":1}`: {"conditional_disagg_policy isl_or_load has no effect: conditional_disagg_enabled is not there yet", "conditional_disagg_prefill_busy_threshold 1 has no effect: conditional_disagg_enabled is not there yet"},
@@ -133,5 +151,19 @@ func TestNotices(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v; want %q", document, got, err, want)
 		}
+	}
+}
+
+// TestLoadAwareByHandIsNoSetting: it stands for others, which a program that fills in a
+// Config has to fill in too.
+func TestLoadAwareByHandIsNoSetting(t *testing.T) {
+	c := Default()
+	c.LoadAware = true
+	if _, err := c.Validate(); err == nil || !strings.Contains(err.Error(), `load_aware (--load-aware) "true": needs`) {
+		t.Errorf("error %v", err)
+	}
+	c = read(t, `{"load_aware":true}`)
+	if _, err := c.Validate(); err != nil {
+		t.Errorf("from a document: %v", err)
 	}
 }

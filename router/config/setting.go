@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -63,10 +64,42 @@ func (s *Setting) Default() string {
 // Text is the setting's value in c, as a flag would have it.
 func (s *Setting) Text(c *Config) string { return text(s.at(c)) }
 
+// idles says why the value that the setting has in c does nothing; empty when it does
+// something or is the default.
+func (s *Setting) idles(c *Config) string {
+	if s.idle == nil || s.Text(c) == s.Default() {
+		return ""
+	}
+	return s.idle(c)
+}
+
 // Switch reports whether it is on or off.
 func (s *Setting) Switch() bool {
 	_, ok := s.at(new(Config)).(*bool)
 	return ok
+}
+
+// Agree reports, as an error, two of the setting's flags that do not say the same. said
+// has the values of flags by their names.
+func (s *Setting) Agree(said map[string]string) error {
+	var former string
+	for _, flag := range s.Flags {
+		if _, ok := said[flag]; !ok {
+			continue
+		}
+		if former != "" && !s.same(said[former], said[flag]) {
+			return fmt.Errorf("--%s %.64q: contradicts --%s %.64q, which is another name for it", flag, said[flag], former, said[former])
+		}
+		former = flag
+	}
+	return nil
+}
+
+// same reports whether two texts are one value. Those that are none are for others to
+// complain of.
+func (s *Setting) same(a, b string) bool {
+	var c, d Config
+	return !s.span.set(s.at(&c), a) || !s.span.set(s.at(&d), b) || s.Text(&c) == s.Text(&d)
 }
 
 // label names the setting in an error that no source can be blamed for.

@@ -13,13 +13,14 @@ func eventSettings() []Setting {
 			Flags:   []string{"router-durable-kv-events", "durable-kv-events"},
 			Env:     []string{"DYN_ROUTER_DURABLE_KV_EVENTS", "DYN_DURABLE_KV_EVENTS"},
 			Meaning: "Deprecated in Dynamo, which has removed it. Here it works: events are read from a JetStream stream that keeps them, and snapshots are kept beside it. Needs use_kv_events.",
-			at:      func(c *Config) any { return &c.DurableKVEvents }},
+			at:      func(c *Config) any { return &c.DurableKVEvents },
+			idle:    nothingCached},
 		{Name: "router_snapshot_threshold", Group: GroupCache, Since: "0.9–1.5",
 			Flags:   []string{"router-snapshot-threshold"},
 			Env:     []string{"DYN_ROUTER_SNAPSHOT_THRESHOLD"},
 			Meaning: "Events from one stored snapshot to the next, with durable_kv_events; none stores none. Dynamo takes it and does nothing.",
 			span:    span{min: 1, max: math.MaxUint32, zeroOff: true}, at: func(c *Config) any { return &c.RouterSnapshotEvents },
-			idle: unless(func(c *Config) bool { return c.DurableKVEvents }, "durable_kv_events is off")},
+			idle: first(unless(func(c *Config) bool { return c.DurableKVEvents }, "durable_kv_events is off"), nothingCached)},
 		{Name: "router_reset_states", Group: GroupCache, Since: "0.9–1.5",
 			Flags:   []string{"router-reset-states"},
 			Env:     []string{"DYN_ROUTER_RESET_STATES"},
@@ -29,22 +30,23 @@ func eventSettings() []Setting {
 			Flags:   []string{"router-ttl-secs", "router-ttl"},
 			Env:     []string{"DYN_ROUTER_TTL_SECS", "DYN_ROUTER_TTL"},
 			Meaning: "Seconds for which a guessed block is believed in, without use_kv_events.",
-			span:    seconds(), at: func(c *Config) any { return &c.RouterTTLSecs }, idle: whenGuessing},
+			span:    seconds(), at: func(c *Config) any { return &c.RouterTTLSecs }, idle: first(eventsTell, nothingCached)},
 		{Name: "router_max_tree_size", Group: GroupCache, Since: "0.9–1.2",
 			Flags:   []string{"router-max-tree-size"},
 			Env:     []string{"DYN_ROUTER_MAX_TREE_SIZE"},
-			Meaning: "Guessed blocks that are kept, without use_kv_events.",
-			span:    span{min: 1, max: math.MaxInt64}, at: func(c *Config) any { return &c.RouterMaxTreeSize }, idle: whenGuessing},
+			Meaning: "Guessed blocks that are kept, without use_kv_events or with router_predicted_ttl_secs.",
+			span:    span{min: 1, max: math.MaxUint32 - 1}, at: func(c *Config) any { return &c.RouterMaxTreeSize }, idle: first(nothingGuessed, nothingCached)},
 		{Name: "router_prune_target_ratio", Group: GroupCache, Since: "0.9–1.2",
 			Flags:   []string{"router-prune-target-ratio"},
 			Env:     []string{"DYN_ROUTER_PRUNE_TARGET_RATIO"},
 			Meaning: "What is left of router_max_tree_size when it is exceeded: those that would expire last.",
-			span:    share(), at: func(c *Config) any { return &c.RouterPruneTargetRatio }, idle: whenGuessing},
+			span:    share(), at: func(c *Config) any { return &c.RouterPruneTargetRatio }, idle: first(nothingGuessed, nothingCached)},
 		{Name: "router_predicted_ttl_secs", Group: GroupCache, Since: "1.5",
 			Flags:   []string{"router-predicted-ttl-secs"},
 			Env:     []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
 			Meaning: "Seconds for which a request's blocks count as cached where it went, until the events say so; none waits for the events. Needs use_kv_events.",
-			span:    seconds(), at: func(c *Config) any { return &c.RouterPredictedTTLSecs }},
+			span:    seconds(), at: func(c *Config) any { return &c.RouterPredictedTTLSecs },
+			idle: nothingCached},
 	}
 }
 
@@ -58,7 +60,7 @@ func cacheSettings() []Setting {
 		{Name: "index_memory_bytes", Group: GroupCache, Since: "Blockyard",
 			Flags:   []string{"index-memory"},
 			Env:     []string{"BLOCKYARD_ROUTER_INDEX_MEMORY"},
-			Meaning: "Memory that the index of cached blocks may take. Beyond it the ends of prefixes are forgotten.",
+			Meaning: "Memory that the index of cached blocks may take; with router_predicted_ttl_secs a quarter of it is for what is predicted. Beyond it the ends of prefixes are forgotten.",
 			span:    span{min: 1 << 20, max: 1 << 46, size: true}, at: func(c *Config) any { return &c.IndexMemoryBytes }},
 		{Name: "kv_cache_block_size", Group: GroupCache, Since: "0.6",
 			Flags:   []string{"kv-cache-block-size", "router-block-size", "block-size"},
@@ -103,24 +105,4 @@ func cacheSettings() []Setting {
 			Meaning: "Let other routers ask this one's index. Excludes use_remote_indexer and needs an overlap_score_credit.",
 			span:    span{later: []string{"true"}}, at: func(c *Config) any { return &c.ServeIndexer }},
 	}
-}
-
-// unless is why a setting is idle while its condition does not hold.
-func unless(condition func(*Config) bool, why string) func(*Config) string {
-	return func(c *Config) string {
-		if condition(c) {
-			return ""
-		}
-		return why
-	}
-}
-
-func always(why string) func(*Config) string { return func(*Config) string { return why } }
-
-// whenGuessing is why what governs guesses is idle when there are none.
-func whenGuessing(c *Config) string {
-	if c.UseKVEvents {
-		return "use_kv_events is on"
-	}
-	return ""
 }

@@ -58,6 +58,7 @@ func (c *Config) rules() []rule {
 		{c.ServeIndexer && c.overlapCredit() == 0, "serve_indexer", "an overlap_score_credit above 0"},
 		{c.RouterTrackingHash == trackingKeyed && (c.RouterTrackingKeyFile == nil || c.RouterTrackingKeyID == nil), "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id"},
 		{c.ConditionalDisaggEnabled && c.ConditionalDisaggPolicy != disaggBounding && busy == nil, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold"},
+		{c.LoadAware && !c.presetHolds(), "load_aware", "what it sets to be set; ParseJSON and Load do that"},
 		{c.ConditionalDisaggConfig != nil && !c.ConditionalDisaggEnabled, "conditional_disagg_config", "conditional_disagg_enabled"},
 	}
 }
@@ -76,13 +77,13 @@ func (c *Config) notices(settings []Setting) []Notice {
 	var found []Notice
 	for i := range settings {
 		s := &settings[i]
-		switch {
+		switch why := s.idles(c); {
+		case why != "":
+			found = append(found, Notice{s.Name, fmt.Sprintf("%s has no effect: %s", s.Text(c), why)})
 		case s.Name == "overlap_score_weight" && c.OverlapScoreWeight != nil:
 			found = append(found, Notice{s.Name, fmt.Sprintf("is deprecated: it sets prefill_load_scale to %v%s", *c.OverlapScoreWeight, c.alsoCredit())})
 		case s.Name == "durable_kv_events" && c.DurableKVEvents:
 			found = append(found, Notice{s.Name, "is deprecated: Dynamo has removed it; here it goes on working"})
-		case s.idle != nil && s.Text(c) != s.Default() && s.idle(c) != "":
-			found = append(found, Notice{s.Name, fmt.Sprintf("%s has no effect: %s", s.Text(c), s.idle(c))})
 		}
 	}
 	return found

@@ -108,9 +108,9 @@ func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *
 		t.FindMatches = r.match(w)
 		return nil
 	}
-	answer := r.askShared(ctx, q, blockSize)
+	answer := r.shared.ask(ctx, q, blockSize)
 	t.FindMatches = r.match(w)
-	a := <-answer
+	a := answer()
 	t.SharedCache = a.took
 	return r.sharedHits(&a)
 }
@@ -133,6 +133,7 @@ func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.Sequenc
 		ExpectedOutput: q.ExpectedOutput, LoRA: q.LoRA,
 		Pinned: q.Pinned, Allowed: q.Allowed,
 		RequiredTaints: q.RequiredTaints, PreferredTaints: q.PreferredTaints,
+		Provisional: q.Provisional, Waits: q.Waits,
 	}
 }
 

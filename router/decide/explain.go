@@ -1,8 +1,6 @@
 package decide
 
 import (
-	"fmt"
-
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -44,19 +42,6 @@ func (e *explanation) choice(log *zap.Logger, id string, chosen kv.Worker) {
 	}
 	for i := range e.candidates {
 		c := &e.candidates[i]
-		log.Debug(formula(c), zap.String("request", id), zap.Bool("chosen", c.Worker == chosen))
+		log.Debug(c.Formula(), zap.String("request", id), zap.Bool("chosen", c.Worker == chosen))
 	}
-}
-
-// formula says how a cost came about. A rank other than 0 is part of the name.
-func formula(c *schedule.Candidate) string {
-	name := fmt.Sprintf("worker_%d", uint64(c.Worker.ID))
-	if c.Worker.Rank != 0 {
-		name += fmt.Sprintf("/%d", uint32(c.Worker.Rank))
-	}
-	if c.Mode == schedule.ModeCost {
-		return fmt.Sprintf("Formula for %s: %.1f ms to the first token (cached_blocks: %d)", name, c.Cost, c.Hits.Total())
-	}
-	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
-		name, c.Cost, c.Weight, c.Prefill, c.Decode, c.Hits.Total())
 }

@@ -45,6 +45,10 @@ func (r *Router) keepMembers() {
 	}
 	r.guessing.Lock()
 	defer r.guessing.Unlock()
+	r.keepMembersLocked()
+}
+
+func (r *Router) keepMembersLocked() {
 	// Under the lock, so that nobody puts an older list after a newer one.
 	before, now := r.guessed.Load(), r.index.Members()
 	for _, m := range before.List {
@@ -60,6 +64,23 @@ func (r *Router) keepMembers() {
 	r.guessed.Store(now)
 }
 
+// ForgetWorker drops what was remembered of a worker: call it when one has gone or
+// started anew, after the index was told, as one that is back at once would otherwise
+// keep the guesses of its former life.
+func (r *Router) ForgetWorker(worker kv.Worker) {
+	if r.guess == nil {
+		return
+	}
+	r.guessing.Lock()
+	defer r.guessing.Unlock()
+	r.keepMembersLocked()
+	if _, known := r.guessed.Load().Find(worker); known {
+		// It is back already.
+		r.guessError("forget", worker, r.guess.RemoveWorker(worker))
+		r.guessError("know", worker, r.guess.SetMember(worker, 0, true))
+	}
+}
+
 // remember takes in that the prompt of w goes to a worker.
 func (r *Router) remember(w *work, worker kv.Worker) {
 	if r.guess != nil {
@@ -69,19 +90,29 @@ func (r *Router) remember(w *work, worker kv.Worker) {
 
 func (r *Router) record(w *work, worker kv.Worker) error {
 	w.sequence = kv.AppendSequence(w.sequence[:0], w.blocks.locals)
+	r.guessing.Lock()
+	defer r.guessing.Unlock()
+	// Under the lock, so that a worker that goes meanwhile leaves nothing behind.
+	if r.guessed.Load() != r.index.Members() {
+		r.keepMembersLocked()
+	}
+	if _, known := r.guessed.Load().Find(worker); !known {
+		return ErrUnknownWorker
+	}
 	return r.guess.Record(worker, w.blocks.locals, w.sequence)
 }
 
 // guessError logs what the decision that is being made need not know.
 func (r *Router) guessError(what string, worker kv.Worker, err error) {
 	if err != nil {
+		r.unremembered.Add(1)
 		r.log.Debug("a routing decision is not remembered", zap.String("step", what), zap.Stringer("worker", worker), zap.Error(err))
 	}
 }
 
 // RecordRoutingDecision remembers that the prompt of q was sent to a worker, for who
 // decides without UpdateStates. The error is ErrNotRecorded, ErrNoWorkers,
-// index.ErrOffline or index.ErrFull, or a *QueryError.
+// ErrUnknownWorker, index.ErrOffline or index.ErrFull, or a *QueryError.
 func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	if r.guess == nil {
 		return ErrNotRecorded
@@ -93,7 +124,6 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	w := r.work.Get().(*work)
 	defer r.work.Put(w)
 	w.blocks.hash(q, blockSize, r.eagle)
-	r.keepMembers()
 	return r.record(w, worker)
 }
 
@@ -106,6 +136,19 @@ func (r *Router) Tick() {
 		r.keepMembers()
 		r.guess.Tick()
 	}
+}
+
+// Unremembered counts the decisions that could not be remembered, because their worker
+// had gone or there was no room, and the workers that the guess could not be told of.
+func (r *Router) Unremembered() uint64 { return r.unremembered.Load() }
+
+// Guessed is how many blocks the member at a place of m is expected to hold because of
+// remembered decisions. It never waits.
+func (r *Router) Guessed(m *index.Members, at int) uint64 {
+	if r.guess == nil {
+		return 0
+	}
+	return r.guess.Held(m, at)
 }
 
 // GuessStats are the counters of the remembered decisions; ok is false where none

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -94,7 +95,7 @@ func TestRememberedDecisionsGoWithTheirWorker(t *testing.T) {
 }
 
 // Beside events a decision holds until they can have come: what is known is the larger
-// of both, and a guess never has tiers below it.
+// of both, and what is guessed to be on the device counts there alone.
 func TestPredictedDecisionsStandInForEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ttl := 2.0
@@ -106,7 +107,7 @@ func TestPredictedDecisionsStandInForEvents(t *testing.T) {
 			t.Fatalf("match %+v", m)
 		}
 		e, err := s.router.GetCacheHitEstimate(q, worker(1))
-		if err != nil || e.Hits[kv.TierDevice] != 4 || e.Hits[kv.TierHost] != 1 {
+		if err != nil || e.Hits[kv.TierDevice] != 4 || e.Hits[kv.TierHost] != 0 {
 			t.Errorf("right after the decision: %+v, %v", e, err)
 		}
 		<-time.After(2200 * time.Millisecond)
@@ -132,6 +133,95 @@ func TestDecisionsAreNotRememberedWhereEventsTell(t *testing.T) {
 		}
 		if _, ok := s.router.GuessStats(); ok || s.overlap(q, 1) != 0 {
 			t.Errorf("%s: a decision is remembered", name)
+		}
+	}
+}
+
+// A worker that starts anew is back before anybody has looked, and what was remembered
+// of its former life is gone all the same; what comes after is remembered.
+func TestForgottenWorkerStartsFromNothing(t *testing.T) {
+	for name, afresh := range map[string]func(s *setup){
+		"told between": func(s *setup) {
+			s.forget(2)
+			s.router.ForgetWorker(worker(2))
+			s.member(2, 0)
+		},
+		"told after": func(s *setup) {
+			s.forget(2)
+			s.member(2, 0)
+			s.router.ForgetWorker(worker(2))
+		},
+	} {
+		s := newSetup(t, withoutEvents)
+		q := &Query{Tokens: tokens(1, 64)}
+		for range 2 {
+			if err := s.router.RecordRoutingDecision(q, worker(2)); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.overlap(q, 2); n != 4 {
+				t.Errorf("%s: %d blocks of what was recorded, want 4", name, n)
+			}
+			afresh(s)
+			if n := s.overlap(q, 2); n != 0 {
+				t.Errorf("%s: %d blocks of its former life", name, n)
+			}
+		}
+	}
+	newSetup(t).router.ForgetWorker(worker(1)) // where nothing is remembered
+}
+
+// A decision that was at hand when its worker went is not held against the worker when
+// it comes back empty.
+func TestDecisionForAWorkerThatHasGoneIsNotRemembered(t *testing.T) {
+	s := newSetup(t, withoutEvents)
+	q := &Query{Tokens: tokens(1, 64)}
+	s.forget(2)
+	if err := s.router.RecordRoutingDecision(q, worker(2)); !errors.Is(err, ErrUnknownWorker) {
+		t.Errorf("a decision for a worker that has gone: %v", err)
+	}
+	var w work
+	w.blocks.hash(q, s.blockSize, false)
+	s.router.remember(&w, worker(2))
+	s.member(2, 0)
+	if n := s.overlap(q, 2); n != 0 || s.router.Unremembered() != 1 {
+		t.Errorf("%d blocks of a worker that came back empty, %d decisions not remembered; want 0, 1", n, s.router.Unremembered())
+	}
+}
+
+// A guess does not count what the host has a second time.
+func TestPredictedBlocksCountOnce(t *testing.T) {
+	ttl := 2.0
+	s := newSetup(t, func(_ *Options, c *config.Config, _ *schedule.Options) { c.RouterPredictedTTLSecs = &ttl })
+	q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
+	s.store(kv.WorkerOwner(worker(1)), kv.TierHost, q, 0, 4)
+	s.best(q)
+	if e, err := s.router.GetCacheHitEstimate(q, worker(1)); err != nil || e.CachedTokens != len(q.Tokens) {
+		t.Errorf("%+v, %v: want as many tokens as the prompt has, %d", e, err, len(q.Tokens))
+	}
+}
+
+// Without events a dump is what the decisions let expect; beside events it is what
+// events told.
+func TestDumpIsWhatDecisionsGoBy(t *testing.T) {
+	ttl := 2.0
+	for name, c := range map[string]struct {
+		change change
+		want   int
+	}{
+		"without events": {withoutEvents, 4},
+		"beside events":  {func(_ *Options, c *config.Config, _ *schedule.Options) { c.RouterPredictedTTLSecs = &ttl }, 2},
+	} {
+		s := newSetup(t, c.change)
+		q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
+		s.store(kv.WorkerOwner(worker(1)), kv.TierDevice, q, 0, 2)
+		s.best(q)
+		blocks := 0
+		s.router.DumpEvents(func(e *kvevent.RouterEvent) bool {
+			blocks += len(e.Blocks)
+			return true
+		})
+		if blocks != c.want {
+			t.Errorf("%s: %d blocks are dumped, want %d", name, blocks, c.want)
 		}
 	}
 }

@@ -20,11 +20,14 @@ import (
 var (
 	// ErrNoWorkers: no worker is known to send a request to.
 	ErrNoWorkers = schedule.ErrNoEndpoints
-	// ErrNoID: a request that is to be booked has no id.
+	// ErrNoContextID: a request that is to be booked has no id.
 	ErrNoContextID = errors.New("context_id must be provided when update_states is true")
 	// ErrNotRecorded: decisions are not remembered, because events tell what
 	// workers have.
 	ErrNotRecorded = errors.New("routing decisions are recorded only without use_kv_events or with router_predicted_ttl_secs")
+	// ErrUnknownWorker: a decision for a worker that is not known, or has gone, is not
+	// remembered.
+	ErrUnknownWorker = errors.New("worker is not known")
 )
 
 // Index is what a Router needs of index.Index.
@@ -63,6 +66,9 @@ type Observer interface {
 	// PrefillCompleted and Freed are called for requests that are on the account.
 	PrefillCompleted(id string)
 	Freed(id string)
+	// Added is called after AddRequest has booked a request that somebody else sent to
+	// a worker; of its blocks, each of blockSize tokens, cached need no computing.
+	Added(q *Query, worker kv.Worker, blockSize, cached int)
 }
 
 // Decision is what an Observer is told of one decision.
@@ -88,7 +94,10 @@ type Options struct {
 	// IsEagle says that the engines hash pairs of tokens; see kv.BlockTokens.
 	IsEagle bool
 	// SharedCache, PrefillLoadEstimator and Observer may be nil.
-	SharedCache          sharedcache.Cache
+	SharedCache sharedcache.Cache
+	// SharedCacheTimeout bounds one question to SharedCache, which the request waits
+	// for; 0 means 250 ms. A cache that bounds it itself should do so below that.
+	SharedCacheTimeout   time.Duration
 	PrefillLoadEstimator PrefillLoadEstimator
 	Observer             Observer
 	// Log may be nil.
@@ -107,6 +116,9 @@ func (o *Options) Validate() error {
 	case o.WorkerType != "" && o.WorkerType != config.WorkerDecode && o.WorkerType != config.WorkerPrefill:
 		return fmt.Errorf("worker type: %q is neither %s nor %s", o.WorkerType, config.WorkerDecode, config.WorkerPrefill)
 	}
+	if o.SharedCacheTimeout < 0 || o.SharedCacheTimeout > time.Minute {
+		return fmt.Errorf("shared cache timeout: %v is not in 0..%v", o.SharedCacheTimeout, time.Minute)
+	}
 	if o.Config != nil {
 		if _, err := o.Config.Validate(); err != nil {
 			return err
@@ -121,3 +133,5 @@ func (silent) Decided(*Decision)       {}
 func (silent) SharedCacheFailed()      {}
 func (silent) PrefillCompleted(string) {}
 func (silent) Freed(string)            {}
+
+func (silent) Added(*Query, kv.Worker, int, int) {}

@@ -37,6 +37,9 @@ type Query struct {
 	// RequiredTaints and PreferredTaints are as in schedule.Request.
 	RequiredTaints  []string
 	PreferredTaints []schedule.TaintPreference
+	// Provisional and Waits are as in schedule.Request.
+	Provisional bool
+	Waits       func()
 }
 
 // BlockExtraInfo is what besides its tokens makes up a block.

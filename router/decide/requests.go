@@ -42,7 +42,12 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	defer r.work.Put(w)
 	w.blocks.hash(q, blockSize, r.eagle)
 	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
-	return r.scheduler.Add(&request, worker, min(max(0, cachedTokens), len(q.Tokens)))
+	cached := min(max(0, cachedTokens), len(q.Tokens))
+	if err := r.scheduler.Add(&request, worker, cached); err != nil {
+		return err
+	}
+	r.observer.Added(q, worker, blockSize, cached/blockSize)
+	return nil
 }
 
 // PrefillDuration is how long the estimator expects a prefill of so many tokens

@@ -14,7 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
-	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
 // Router decides which worker a request should go to. Make one with New.
@@ -28,7 +27,7 @@ type Router struct {
 	workerType string
 	modelName  string
 	eagle      bool
-	shared     sharedcache.Cache
+	shared     *asker
 	estimator  PrefillLoadEstimator
 	observer   Observer
 	log        *zap.Logger
@@ -45,6 +44,8 @@ type Router struct {
 	warned atomic.Int64
 	// unbooked counts requests that AddRequest could not book.
 	unbooked atomic.Uint64
+	// unremembered counts decisions that are not in guess.
+	unremembered atomic.Uint64
 
 	// work holds *work values, so that deciding allocates little.
 	work sync.Pool
@@ -66,7 +67,7 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{
 		config: config.Default(), index: o.Index, scheduler: o.Scheduler, blockSize: o.BlockSize,
-		modelName: o.ModelName, eagle: o.IsEagle, shared: o.SharedCache,
+		modelName: o.ModelName, eagle: o.IsEagle, shared: newAsker(&o),
 		estimator: o.PrefillLoadEstimator, observer: o.Observer, log: o.Log, start: time.Now(),
 	}
 	if o.Config != nil {
@@ -115,7 +116,8 @@ func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
 func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
 
 // RegisterWorkers makes workers known that nobody announced, each with rank 0 and no
-// pool. One that is known already stays as it is. The error is index.ErrFull.
+// pool. One that is known already stays as it is. As nobody says the size of their
+// blocks, BlockSize has to know it before a request can go to them. The error is index.ErrFull.
 func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	for id := range ids {
 		if first, _ := r.ranks(id); first >= 0 {
@@ -137,7 +139,14 @@ func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 	return r.index.Members().List[first].Worker.Rank, true
 }
 
-// DumpEvents visits events that, applied to an empty index, make it equal to this
-// one, until visit returns false. Remembered decisions are not among them. An event
-// is valid until visit returns.
-func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) { r.index.Dump(visit) }
+// DumpEvents visits events that, applied to an empty index, make it equal to the one
+// that decisions go by, until visit returns false: what events told, or without
+// use_kv_events the remembered decisions. Those that router_predicted_ttl_secs adds
+// beside events are not among them. An event is valid until visit returns.
+func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
+	if r.guess != nil && !r.config.UseKVEvents {
+		r.guess.Dump(visit)
+		return
+	}
+	r.index.Dump(visit)
+}

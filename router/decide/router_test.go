@@ -316,6 +316,7 @@ func TestOptionsNameWhatIsMissing(t *testing.T) {
 		"scheduler":             func(o *Options) { o.Scheduler = nil },
 		"block size":            func(o *Options) { o.BlockSize = nil },
 		"worker type":           func(o *Options) { o.WorkerType = "both" },
+		"shared cache timeout":  func(o *Options) { o.SharedCacheTimeout = -1 },
 		"host_cache_hit_weight": func(o *Options) { o.Config = &bad },
 	} {
 		o := fine

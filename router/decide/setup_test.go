@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +125,10 @@ func (r *recorder) Decided(d *Decision) {
 
 func (r *recorder) PrefillCompleted(id string) { r.told("prefill completed", id) }
 func (r *recorder) Freed(id string)            { r.told("freed", id) }
+
+func (r *recorder) Added(q *Query, w kv.Worker, blockSize, cached int) {
+	r.told(fmt.Sprintf("added %d tokens in blocks of %d, %d cached, to %s:", len(q.Tokens), blockSize, cached, w), q.ID)
+}
 
 func (r *recorder) told(what, id string) {
 	r.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -131,6 +132,55 @@ func TestSharedCacheAndIndexAreAskedAtTheSameTime(t *testing.T) {
 	if s.seen.last.SharedCache <= 0 || s.seen.last.Total < s.seen.last.SharedCache {
 		t.Errorf("timings %+v", s.seen.last)
 	}
+}
+
+// hungCache does not answer, and ignores the end of its context, until it is let go.
+type hungCache struct {
+	letGo chan struct{}
+	asked atomic.Int64
+}
+
+func (h *hungCache) CheckBlocks(_ context.Context, tokens []uint32, _ int, _ string) (schedule.SharedHits, error) {
+	h.asked.Add(1)
+	<-h.letGo
+	_ = tokens[len(tokens)-1] + tokens[0]
+	return schedule.SharedHits{}, nil
+}
+
+// A cache that never answers costs its credit and a quarter of a second, and there are
+// only so many questions to it; when it answers again it counts again.
+func TestHungSharedCacheDoesNotHangRouting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := &hungCache{letGo: make(chan struct{})}
+		s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) { o.SharedCache = cache })
+		q := &Query{Tokens: tokens(1, 64)}
+		begin := time.Now()
+		if m := s.best(q); m.Shared != nil || time.Since(begin) != 250*time.Millisecond {
+			t.Errorf("shared %+v after %v", m.Shared, time.Since(begin))
+		}
+		q.Tokens[0]++ // the caller's again
+		var running sync.WaitGroup
+		for range maxAsking + 10 {
+			running.Go(func() {
+				if _, err := s.router.FindBestMatchDetails(t.Context(), &Query{Tokens: tokens(1, 16)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		running.Wait()
+		begin = time.Now()
+		if s.best(q); time.Since(begin) != 0 {
+			t.Errorf("with %d questions open another one takes %v", maxAsking, time.Since(begin))
+		}
+		if n := cache.asked.Load(); n != maxAsking || s.seen.failures != maxAsking+12 {
+			t.Errorf("%d questions and %d failures, want %d and %d", n, s.seen.failures, maxAsking, maxAsking+12)
+		}
+		close(cache.letGo)
+		synctest.Wait()
+		if m := s.best(q); m.Shared == nil {
+			t.Error("the cache answers and does not count")
+		}
+	})
 }
 
 // An adapter and a multimodal object are no part of what a shared cache is asked, so

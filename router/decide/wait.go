@@ -18,7 +18,8 @@ func (r *Router) InitialWorkers() int { return r.config.InitialWorkers() }
 // Workers is the number of workers that are known; ranks of one count once.
 func (r *Router) Workers() int { return distinct(r.index.Members()) }
 
-// WaitForWorkers waits until InitialWorkers are known. The error is that of ctx, and
+// WaitForWorkers waits until InitialWorkers are known, for callers that embed a Router
+// and take no request before; what serves requests refuses them instead. The error is that of ctx, and
 // says how many are missing.
 func (r *Router) WaitForWorkers(ctx context.Context) error {
 	want := r.InitialWorkers()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // Estimator knows what workers were measured to do. Make one with New.
@@ -18,18 +19,21 @@ type Estimator struct {
 	models  map[string]*model
 	// requests are the prefills that are followed, by id.
 	requests map[string]*pending
-	// hints are workers by the number that they had among the members when they were
-	// last asked for.
-	hints []*worker
-	swept time.Time // when the requests of all workers were last looked at
-	stats Stats
+	// aligned is the list of members that columns has the workers of, by their place;
+	// nil for none.
+	aligned *index.Members
+	columns []column
+	start   time.Time // what the times in columns count from
+	swept   time.Time // when the requests of all workers were last looked at
+	stats   Stats
 }
 
 // worker is what is known of one worker.
 type worker struct {
-	id    kv.Worker
-	pool  *pool // nil for none
-	model *model
+	id     kv.Worker
+	member int   // its place in Estimator.columns, or notThere
+	pool   *pool // nil for none
+	model  *model
 	// prefill follows its requests, copies is how fast blocks come to its device.
 	prefill prefills
 	copies  rate
@@ -45,9 +49,10 @@ type pool struct {
 	members    int
 	blockBytes float64
 	disk       rate
-	// queue is how many blocks waited to be read at the time since.
-	queue float64
-	since time.Time
+	// queue is how many blocks waited to be read at the time since; heard is when they
+	// were last reported.
+	queue        float64
+	since, heard time.Time
 }
 
 // Stats are the counters and gauges of an Estimator.
@@ -57,13 +62,14 @@ type Stats struct {
 	// Reports are load reports that were read, Unknown those of owners that are not
 	// known.
 	Reports, Unknown uint64
-	// Samples were taken, of which Outliers did not count at first.
-	Samples, Outliers uint64
+	// Samples were taken, of which Outliers did not count at first. Implausible ones
+	// were reported and not taken: no machine is that fast, or they took too long.
+	Samples, Outliers, Implausible uint64
 	// Abandoned are prefills that ended without a first token, Expired those of which
 	// nothing was heard for five minutes; Unfollowed are those that found no room, or
 	// an id that was taken. RefusedWorkers found no room either.
 	Abandoned, Expired, Unfollowed, RefusedWorkers uint64
-	// Missing are estimates that could not be made.
+	// Missing are decisions for which an estimate could not be made.
 	Missing uint64
 }
 
@@ -72,8 +78,9 @@ func New(o Options) (*Estimator, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	o = o.withDefaults()
 	return &Estimator{
-		opts:    o.withDefaults(),
+		opts: o, start: o.Now(),
 		workers: make(map[kv.Worker]*worker), pools: make(map[uint64]*pool), models: make(map[string]*model),
 		requests: make(map[string]*pending),
 	}, nil
@@ -91,8 +98,9 @@ func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
 			e.stats.RefusedWorkers++
 			return
 		}
-		k = &worker{id: w}
+		k = &worker{id: w, member: notThere, copies: rate{reported: true}}
 		e.workers[w] = k
+		e.aligned = nil // it may be a member
 	}
 	if k.model == nil || k.model.name != modelName {
 		e.leaveModel(k)
@@ -106,7 +114,7 @@ func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
 		return
 	}
 	if k.pool = e.pools[poolID]; k.pool == nil {
-		k.pool = &pool{id: poolID}
+		k.pool = &pool{id: poolID, disk: rate{reported: true}}
 		e.pools[poolID] = k.pool
 	}
 	k.pool.members++
@@ -128,7 +136,7 @@ func (e *Estimator) RemoveWorker(w kv.Worker) {
 	e.leavePool(k)
 	e.leaveModel(k)
 	delete(e.workers, w)
-	e.hints = nil // they may name it
+	e.aligned = nil // the columns name it
 }
 
 func (e *Estimator) leavePool(k *worker) {
@@ -139,25 +147,6 @@ func (e *Estimator) leavePool(k *worker) {
 		delete(e.pools, k.pool.id)
 	}
 	k.pool = nil
-}
-
-// find is a worker that is known, by its number among the members if it has been
-// asked for under that before; nil for none.
-func (e *Estimator) find(member int, w kv.Worker) *worker {
-	if member < len(e.hints) {
-		if k := e.hints[member]; k != nil && k.id == w {
-			return k
-		}
-	}
-	k := e.workers[w]
-	if k == nil || member < 0 || member >= e.opts.MaxWorkers {
-		return k
-	}
-	if n := member + 1 - len(e.hints); n > 0 {
-		e.hints = append(e.hints, make([]*worker, n)...)
-	}
-	e.hints[member] = k
-	return k
 }
 
 // Stats is a snapshot.

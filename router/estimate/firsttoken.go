@@ -10,48 +10,76 @@ import (
 
 var _ schedule.Estimator = (*Estimator)(nil)
 
-// FirstToken implements schedule.Estimator. It does not allocate unless something is
-// missing.
-func (e *Estimator) FirstToken(in *schedule.EstimateInput) (ms float64, ok bool, why string) {
-	now := e.opts.Now()
+// FirstTokens implements schedule.Estimator. It does not allocate unless the members
+// have changed or something is missing.
+func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	w := e.find(in.Member, in.Worker)
-	if w == nil {
-		e.stats.Missing++
-		return 0, false, "worker " + in.Worker.String() + " is not known"
+	now := e.opts.Now()
+	at := now.Sub(e.start)
+	e.align(in.Members, now)
+	hits, booked := in.Request.Hits, in.Loads.PrefillTokens
+	cold := float64(toCompute(in.Request.Tokens, in.Request.BlockSize, index.Hits{}))
+	for k := range ms {
+		m := in.At(k)
+		c := &e.columns[m]
+		if at >= c.next {
+			*c = e.columnOf(c.worker, now)
+		}
+		perSecond, each := c.perSecond, c.each
+		if at > c.until {
+			if perSecond, each, why = e.standIns(c.worker, in.Members.List[m].Worker, now); why != "" {
+				return e.missing(why)
+			}
+		}
+		for len(hits) > 0 && int(hits[0].Member) < m {
+			hits = hits[1:]
+		}
+		ahead, requests, compute, load := c.tokens, c.requests, cold, 0.0
+		if len(hits) > 0 && int(hits[0].Member) == m {
+			compute = float64(toCompute(in.Request.Tokens, in.Request.BlockSize, hits[0].Hits))
+			if load, why = e.load(c.worker, hits[0].Hits, now); why != "" {
+				return e.missing(why)
+			}
+			if p := &c.worker.prefill; load > 0 { // those whose blocks are under way come before
+				ahead, requests = float64(p.tokens), float64(len(p.pending))
+			}
+		}
+		if c.first > 0 {
+			ahead -= max(0, min((at-c.computing).Seconds()*perSecond, c.first))
+		}
+		if c.others > 0 && at <= c.othersUntil {
+			ahead, requests = ahead+c.others*c.worker.prefill.mean, requests+c.others
+		}
+		ahead += float64(max(0, booked[m]-c.followed))
+		ms[k] = 1e3 * (load + (ahead+compute)/perSecond + (requests+1)*each)
 	}
-	perSecond := e.rateOf(&w.prefill.rate, w.model, func(m *model) standIn { return m.prefill }, now)
-	if perSecond == 0 {
-		e.stats.Missing++
-		return 0, false, "no prefill rate of " + w.String() + " yet"
-	}
-	load, missing := e.load(w, in.Hits, now)
-	if missing != "" {
-		e.stats.Missing++
-		return 0, false, missing
-	}
-	ahead := max(0, float64(in.PrefillTokens)-w.prefill.progress(perSecond, now)) + w.foreign(now)
-	compute := float64(toCompute(in.Tokens, in.BlockSize, in.Hits.Total()))
-	return 1e3 * (load + (ahead+compute)/perSecond), true, ""
+	return "", true
 }
 
-// foreign is how many tokens of requests that others have sent are ahead of a new one,
-// if they are like ours.
-func (w *worker) foreign(now time.Time) float64 {
-	if w.waiting == 0 || now.Sub(w.reported) > waitingHolds {
-		return 0
+func (e *Estimator) missing(why string) (string, bool) {
+	e.stats.Missing++
+	return why, false
+}
+
+// standIns is what stands in for the prefill rate of a worker and for what each of its
+// requests costs besides, or what is not known. w is nil for a worker that is not known.
+func (e *Estimator) standIns(w *worker, id kv.Worker, now time.Time) (perSecond, each float64, missing string) {
+	if w == nil {
+		return 0, 0, "worker " + id.String() + " is not known"
 	}
-	return float64(w.waiting) * w.prefill.mean
+	w.model.medians(&e.opts, now)
+	if w.model.prefill.value == 0 {
+		return 0, 0, "no prefill rate of " + w.String() + " yet"
+	}
+	return w.model.prefill.value, w.model.each.value, ""
 }
 
 // load is how many seconds it takes to bring blocks to a worker's device, or what is
-// not known of that.
+// not known of that. Blocks of the external tier are not brought: see
+// schedule.LocalTokens.
 func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds float64, missing string) {
 	host, disk := float64(hits[kv.TierHost]), float64(hits[kv.TierDisk])
-	if hits[kv.TierExternal] > 0 {
-		return 0, "no rate of external blocks of " + w.String()
-	}
 	if host+disk == 0 {
 		return 0, ""
 	}

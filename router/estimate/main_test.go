@@ -7,6 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -68,16 +69,42 @@ func (b *bench) reportDisk(pool uint64, n int, megabytes, queue uint64) {
 	}
 }
 
-// ask is the estimate for a prompt of which a worker has hits.
+// members are workers 0..n-1, each with place and id the same.
+func members(n int) *index.Members {
+	m := &index.Members{List: make([]index.Member, n)}
+	for i := range m.List {
+		m.List[i].Worker = workerID(uint64(i))
+	}
+	return m
+}
+
+// few are the workers that tests ask for.
+var few = members(10)
+
+// selection asks for one worker of few that has hits, and has ahead tokens on the
+// account.
+func selection(worker uint64, tokens int, hits index.Hits, ahead int64) *schedule.Selection {
+	loads := &load.Columns{PrefillTokens: make([]int64, len(few.List))}
+	loads.PrefillTokens[worker] = ahead
+	return &schedule.Selection{
+		Request: &schedule.Request{Tokens: tokens, BlockSize: testBlock, Hits: []index.Hit{{Member: int32(worker), Hits: hits}}},
+		Members: few, Candidates: []int32{int32(worker)}, Loads: loads,
+	}
+}
+
+// ask is the estimate for a prompt of which a worker has hits, ahead of which are as
+// many tokens that the estimator does not follow.
 func (b *bench) ask(worker uint64, tokens int, hits index.Hits, ahead int64) (float64, string) {
 	b.t.Helper()
-	ms, ok, why := b.FirstToken(&schedule.EstimateInput{
-		Member: int(worker), Worker: workerID(worker), Hits: hits, Tokens: tokens, BlockSize: testBlock, PrefillTokens: ahead,
-	})
+	if w := b.workers[workerID(worker)]; w != nil {
+		ahead += w.prefill.followed
+	}
+	var ms [1]float64
+	why, ok := b.FirstTokens(selection(worker, tokens, hits, ahead), ms[:])
 	if ok != (why == "") {
 		b.t.Errorf("ok %v, but why is %q", ok, why)
 	}
-	return ms, why
+	return ms[0], why
 }
 
 // want checks an estimate in ms, to a hundredth of it.

@@ -41,6 +41,8 @@ type WorkerMeasures struct {
 	PrefillTokens Measure `json:"prefill_tokens"`
 	CopyBytes     Measure `json:"copy_bytes"`
 	DiskBytes     Measure `json:"disk_bytes"`
+	// RequestSeconds is what every request costs besides its tokens, 0 when unknown.
+	RequestSeconds float64 `json:"request_seconds"`
 	// BlockBytes is the size of a block of its pool, 0 when unknown.
 	BlockBytes uint64 `json:"block_bytes"`
 	// Pending are requests whose first token has not come, PendingTokens what they
@@ -61,11 +63,12 @@ func (e *Estimator) Measures() []WorkerMeasures {
 	for _, w := range e.workers {
 		m := WorkerMeasures{
 			Worker: w.id, Model: w.model.name,
-			PrefillTokens: e.measure(&w.prefill.rate, w.model, func(m *model) standIn { return m.prefill }, now),
-			CopyBytes:     e.measure(&w.copies, w.model, func(m *model) standIn { return m.copies }, now),
-			DiskBytes:     Measure{Source: SourceNone},
-			BlockBytes:    uint64(e.blockBytes(w, now)),
-			Pending:       len(w.prefill.pending), PendingTokens: w.prefill.tokens,
+			PrefillTokens:  e.measure(&w.prefill.rate, w.model, func(m *model) standIn { return m.prefill }, now),
+			CopyBytes:      e.measure(&w.copies, w.model, func(m *model) standIn { return m.copies }, now),
+			DiskBytes:      Measure{Source: SourceNone},
+			RequestSeconds: w.prefill.each(&e.opts, now),
+			BlockBytes:     uint64(e.blockBytes(w, now)),
+			Pending:        len(w.prefill.pending), PendingTokens: w.prefill.tokens,
 		}
 		if now.Sub(w.reported) <= waitingHolds {
 			m.WaitingElsewhere = w.waiting

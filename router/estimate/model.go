@@ -15,8 +15,9 @@ type model struct {
 	name    string
 	workers map[*worker]struct{}
 
-	taken                             time.Time // when the medians were; zero for never
-	prefill, copies, disk, blockBytes standIn
+	taken time.Time // when the medians were; zero for never
+	// each is what every request costs besides its tokens, in seconds.
+	prefill, each, copies, disk, blockBytes standIn
 }
 
 // standIn is the median of what a number of workers or pools have, 0 when none has.
@@ -52,10 +53,13 @@ func (m *model) medians(o *Options, now time.Time) {
 		return
 	}
 	m.taken = now
-	var prefill, copies, disk, blockBytes []float64
+	var prefill, each, copies, disk, blockBytes []float64
 	seen := make(map[*pool]bool)
 	for w := range m.workers {
 		prefill = appendHeld(prefill, &w.prefill.rate, o, now)
+		if w.prefill.requests.holds(o, now) {
+			each = append(each, w.prefill.each(o, now))
+		}
 		copies = appendHeld(copies, &w.copies, o, now)
 		if w.pool == nil || seen[w.pool] {
 			continue
@@ -66,7 +70,8 @@ func (m *model) medians(o *Options, now time.Time) {
 			blockBytes = append(blockBytes, w.pool.blockBytes)
 		}
 	}
-	m.prefill, m.copies, m.disk, m.blockBytes = middleOf(prefill), middleOf(copies), middleOf(disk), middleOf(blockBytes)
+	m.prefill, m.each = middleOf(prefill), middleOf(each)
+	m.copies, m.disk, m.blockBytes = middleOf(copies), middleOf(disk), middleOf(blockBytes)
 }
 
 func appendHeld(values []float64, r *rate, o *Options, now time.Time) []float64 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // TestBusyTimeIsThatOfTheClock: whatever overlaps and in whatever order first tokens
@@ -26,7 +25,7 @@ func TestBusyTimeIsThatOfTheClock(t *testing.T) {
 		var busy time.Duration
 		var got sample
 		tokens := 0
-		take := func(s sample) { got.amount += s.amount; got.seconds += s.seconds }
+		take := func(_ *rate, s sample) { got.amount += s.amount; got.seconds += s.seconds }
 		end := func(i int) {
 			r := pendings[i]
 			pendings = append(pendings[:i], pendings[i+1:]...)
@@ -39,7 +38,7 @@ func TestBusyTimeIsThatOfTheClock(t *testing.T) {
 				load := time.Duration(rapid.IntRange(0, 20).Draw(t, "load")) * time.Millisecond
 				r := &pending{tokens: rapid.IntRange(1, 200).Draw(t, "tokens"), ready: now.Add(load)}
 				pendings = append(pendings, r)
-				p.add(r)
+				p.add(r, &o)
 			case 1:
 				if len(pendings) > 0 {
 					end(rapid.IntRange(0, len(pendings)-1).Draw(t, "ends"))
@@ -59,7 +58,7 @@ func TestBusyTimeIsThatOfTheClock(t *testing.T) {
 		for len(pendings) > 0 {
 			end(0)
 		}
-		take(p.batch)
+		take(nil, sample{p.batch.tokens, p.batch.seconds})
 		if got.amount != float64(tokens) || math.Abs(got.seconds-busy.Seconds()) > 1e-9 {
 			t.Fatalf("%v tokens in %v s, want %d in %v", got.amount, got.seconds, tokens, busy)
 		}
@@ -119,8 +118,13 @@ func TestFollowedRequestsAreAccountedFor(t *testing.T) {
 			if s.Requests != len(pending) || followed != len(pending) || s.Workers != len(known) {
 				rt.Fatalf("%+v and %d pending, want %d of %d workers", s, followed, len(pending), len(known))
 			}
-			if ms, _ := b.ask(w, 1000, index.Hits{1, 2, 3}, 100); !(ms >= 0 && ms < 1e12) {
+			ms, why := b.ask(w, 1000, index.Hits{1, 2, 3}, 100)
+			if !(ms >= 0 && ms < 1e12) {
 				rt.Fatalf("%v ms", ms)
+			}
+			b.aligned = nil // what a decision looks at is made anew
+			if anew, whyAnew := b.ask(w, 1000, index.Hits{1, 2, 3}, 100); anew != ms || why != whyAnew {
+				rt.Fatalf("%v ms, %q; anew %v ms, %q", ms, why, anew, whyAnew)
 			}
 		}
 	})
@@ -142,7 +146,7 @@ func TestEveryCallMayComeAtAnyTime(t *testing.T) {
 				e.Booked(&Booking{ID: id, Worker: workerID(w), Tokens: 500, BlockSize: testBlock, Hits: index.Hits{kv.TierDisk: 2}})
 				b.reportDisk(w, 1, 10, 1)
 				b.reportCopies(w, 1, 10)
-				e.FirstToken(&schedule.EstimateInput{Member: i % 3, Worker: workerID(w), Tokens: 500, BlockSize: testBlock})
+				e.FirstTokens(selection(w, 500, index.Hits{}, 0), make([]float64, 1))
 				if i%2 == 0 {
 					e.PrefillDone(id)
 				}

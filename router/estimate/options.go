@@ -11,8 +11,9 @@ type Options struct {
 	MinSamples int
 	// MaxAge is how long a rate holds after its last sample; 0 means 10 minutes.
 	MaxAge time.Duration
-	// MinTokens is how many tokens a sample of a prefill rate should have, so that it
-	// tells of computing and not of what every request costs; 0 means 256.
+	// MinTokens is how many tokens a sample of a prefill rate should have for each of
+	// its requests, so that it tells of computing and not of what every request costs;
+	// 0 means 256.
 	MinTokens int
 	// MaxWorkers bounds the workers that are known; 0 means 1<<16.
 	MaxWorkers int

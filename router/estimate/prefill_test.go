@@ -43,7 +43,7 @@ func TestQueuedPrefillsAreNotSlow(t *testing.T) {
 func TestLoadingIsNotComputing(t *testing.T) {
 	b := newBench(t, Options{})
 	b.SetWorker(workerID(1), 9, "m")
-	b.reportCopies(1, 3, 1<<20)
+	b.reportCopies(1, 3, 1<<12)
 	b.reportDisk(9, 3, 100, 0)
 	for i := range 10 {
 		id := fmt.Sprint(i)
@@ -158,9 +158,107 @@ func TestWhatIsComputedIsNotAhead(t *testing.T) {
 	b.serve(1, 3, 10_000)
 	b.book("long", 1, 10_000)
 	b.book("next", 1, 10_000)
-	b.want(2100, 1, 1000, index.Hits{}, 20_000)
+	b.want(2100, 1, 1000, index.Hits{}, 0)
 	b.pass(500 * time.Millisecond)
-	b.want(1600, 1, 1000, index.Hits{}, 20_000)
+	b.want(1600, 1, 1000, index.Hits{}, 0)
 	b.pass(5 * time.Second)
-	b.want(1100, 1, 1000, index.Hits{}, 20_000)
+	b.want(1100, 1, 1000, index.Hits{}, 0)
+}
+
+// TestCachedTrafficIsNotSlowComputing: prompts that are cached but for a few tokens take
+// as long as a step of the engine does. However they overlap, the rate stays what it
+// is, and what a request costs besides its tokens is learned and waited for.
+func TestCachedTrafficIsNotSlowComputing(t *testing.T) {
+	for name, overlap := range map[string]int{"one after the other": 0, "two at a time": 1, "many at a time": 20} {
+		b := newBench(t, Options{})
+		b.SetWorker(workerID(1), 0, "m")
+		b.serve(1, 16, 10_000)
+		b.want(1000, 1, 10_000, index.Hits{}, 0)
+		const step = 15 * time.Millisecond
+		for i := range 2000 {
+			b.Booked(&Booking{ID: fmt.Sprint(i), Worker: workerID(1), Tokens: 1617, BlockSize: testBlock, Hits: index.Hits{kv.TierDevice: 100}})
+			if i >= overlap {
+				b.pass(step + 17*time.Second/10_000)
+				b.PrefillDone(fmt.Sprint(i - overlap))
+			}
+		}
+		b.wantRate(10_000)
+		m := b.Measures()[0]
+		if m.RequestSeconds < 0.9*step.Seconds() || m.RequestSeconds > 1.1*step.Seconds() {
+			t.Errorf("%s: a request costs %v s besides its tokens, want %v", name, m.RequestSeconds, step)
+		}
+		ahead := float64(overlap) * 16.7
+		got, _ := b.ask(1, 10_000, index.Hits{}, 0)
+		if want := 1015 + ahead; got < want*0.98 || got > want*1.02 {
+			t.Errorf("%s: %v ms for 10,000 tokens behind %d requests, want %v", name, got, overlap, want)
+		}
+		b.SetWorker(workerID(2), 0, "m")
+		b.pass(2 * time.Second)
+		if got, _ := b.ask(2, 10_000, index.Hits{}, 0); got < 1010 || got > 1020 {
+			t.Errorf("%s: %v ms on a worker that nothing is known of, want 1015", name, got)
+		}
+	}
+}
+
+// TestTheRateIsWithoutWhatRequestsCost: once that is known, it is taken off the time of
+// large prompts, but never more than half of it.
+func TestTheRateIsWithoutWhatRequestsCost(t *testing.T) {
+	for each, want := range map[time.Duration]float64{15 * time.Millisecond: 10_000, time.Minute: 1000 / (0.115 / 2)} {
+		b := newBench(t, Options{})
+		b.SetWorker(workerID(1), 0, "m")
+		serve := func(tokens int, took time.Duration) {
+			for range 16 {
+				b.book("s", 1, tokens)
+				b.pass(took)
+				b.PrefillDone("s")
+				b.pass(time.Second)
+			}
+		}
+		serve(1000, 115*time.Millisecond)
+		b.wantRate(1000 / 0.115)
+		serve(10, each+time.Millisecond)
+		serve(1000, 115*time.Millisecond)
+		b.wantRate(want)
+	}
+}
+
+// TestSmallPromptsBesideALargeOne: in an engine that computes them at the same time they
+// do not end sooner for being cheap. Together with the large one they have taken what
+// its tokens take.
+func TestSmallPromptsBesideALargeOne(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 0, "m")
+	b.serve(1, 5, 10_000)
+	for range 10 {
+		b.book("large", 1, 9_600)
+		for i := range 40 {
+			b.book(fmt.Sprint(i), 1, 10)
+			b.pass(25 * time.Millisecond)
+			b.PrefillDone(fmt.Sprint(i))
+		}
+		b.PrefillDone("large")
+		b.pass(time.Second)
+	}
+	b.wantRate(10_000)
+	if m := b.Measures()[0]; m.RequestSeconds != 0 {
+		t.Errorf("a request costs %v s, which nothing has shown", m.RequestSeconds)
+	}
+}
+
+// TestTokensFromElsewhereTeachNothing: what is fetched from the external tier is not
+// computed, and nobody knows how much was.
+func TestTokensFromElsewhereTeachNothing(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 0, "m")
+	b.serve(1, 3, 10_000)
+	for i := range 20 {
+		b.Booked(&Booking{ID: fmt.Sprint(i), Worker: workerID(1), Tokens: 10_000, BlockSize: testBlock, Hits: index.Hits{kv.TierExternal: 600}})
+		b.want(1000+1000, 1, 10_000, index.Hits{}, 0)
+		b.pass(50 * time.Millisecond)
+		b.PrefillDone(fmt.Sprint(i))
+	}
+	b.wantRate(10_000)
+	if s := b.Stats(); s.Samples != 3 || s.Requests != 0 {
+		t.Errorf("%+v", s)
+	}
 }

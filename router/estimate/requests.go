@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // Booked says that a request was sent to a worker just now. PrefillDone or Dropped
@@ -27,14 +29,22 @@ func (e *Estimator) Booked(b *Booking) {
 		e.stats.Unfollowed++
 		return
 	}
-	r := &pending{id: b.ID, worker: w, tokens: toCompute(b.Tokens, b.BlockSize, b.Hits.Total()), booked: now, ready: now}
+	tokens := toCompute(b.Tokens, b.BlockSize, b.Hits)
+	r := &pending{
+		id: b.ID, worker: w, tokens: tokens,
+		booked: now, ready: now, vague: b.Hits[kv.TierExternal] > 0,
+	}
+	if !b.Untracked {
+		r.account = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
+	}
 	if load, miss := e.load(w, b.Hits, now); miss == "" {
 		r.ready = now.Add(time.Duration(min(load, maxPrefill.Seconds()) * float64(time.Second)))
 	}
 	if w.pool != nil && b.Hits[kv.TierDisk] > 0 {
 		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
 	}
-	w.prefill.add(r)
+	w.prefill.add(r, &e.opts)
+	e.settle(w, now)
 	e.requests[b.ID] = r
 }
 
@@ -49,8 +59,8 @@ func (e *Estimator) PrefillDone(id string) {
 		return
 	}
 	delete(e.requests, id)
-	p := &r.worker.prefill
-	p.done(r, &e.opts, now, func(s sample) { e.learn(&p.rate, s, now) })
+	r.worker.prefill.done(r, &e.opts, now, func(of *rate, s sample) { e.learn(of, s, now) })
+	e.settle(r.worker, now)
 }
 
 // Dropped says that a request has ended. One whose first token has come is not
@@ -79,8 +89,8 @@ func (e *Estimator) expire(w *worker, now time.Time) {
 }
 
 func (e *Estimator) abandon(r *pending, now time.Time) {
-	p := &r.worker.prefill
-	p.abandon(r, &e.opts, now, func(s sample) { e.learn(&p.rate, s, now) })
+	r.worker.prefill.abandon(r, &e.opts, now, func(of *rate, s sample) { e.learn(of, s, now) })
+	e.settle(r.worker, now)
 }
 
 func (e *Estimator) learn(r *rate, s sample, now time.Time) {
@@ -90,8 +100,8 @@ func (e *Estimator) learn(r *rate, s sample, now time.Time) {
 	}
 }
 
-// toCompute is how many tokens of a prompt are in no tier. An engine computes the last
-// one in any case.
-func toCompute(tokens, blockSize int, hits uint32) int {
-	return max(1, tokens-int(hits)*blockSize)
+// toCompute is how many tokens of a prompt a worker has to compute, or to fetch from
+// where nobody measures how long that takes. An engine computes the last one in any case.
+func toCompute(tokens, blockSize int, hits index.Hits) int {
+	return max(1, tokens-schedule.LocalTokens(hits, blockSize))
 }

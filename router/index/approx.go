@@ -139,7 +139,7 @@ func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHas
 		return ErrOffline
 	}
 	elapsed := a.elapsed()
-	a.expireLocked(elapsed)
+	a.expireLocked(elapsed, approxInPassing)
 	if len(seq) == 0 || a.ttl == 0 {
 		a.stats.Recorded++
 		a.stats.Expired += uint64(len(seq))
@@ -164,15 +164,15 @@ func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHas
 	return nil
 }
 
-// Match is Index.Match: device hits alone. The error is ErrOffline; dst is then as
-// it was.
+// Match is Index.Match: device hits alone. When much is due at once, some of it may
+// still be a hit until the next Tick. The error is ErrOffline; dst is then as it was.
 func (a *Approx) Match(dst *Matches, locals []kv.LocalHash) error {
 	if a.closed.Load() {
 		return ErrOffline
 	}
 	// Who holds the lock expires what is due.
 	if elapsed := a.elapsed(); a.dueAt(elapsed) && a.mu.TryLock() {
-		a.expireLocked(elapsed)
+		a.expireLocked(elapsed, approxInPassing)
 		a.mu.Unlock()
 	}
 	a.x.Match(dst, locals, Continuation)
@@ -183,13 +183,22 @@ func (a *Approx) Match(dst *Matches, locals []kv.LocalHash) error {
 func (a *Approx) Tick() int {
 	elapsed := a.elapsed()
 	a.x.Sweep(approxSweep)
-	if !a.dueAt(elapsed) {
-		return 0
+	n := 0
+	// In portions, so that a decision does not wait for all of them.
+	for a.dueAt(elapsed) {
+		a.mu.Lock()
+		n += a.expireLocked(elapsed, approxPortion)
+		a.mu.Unlock()
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.expireLocked(elapsed)
+	return n
 }
+
+const (
+	// approxInPassing is how many blocks a decision expires at most, approxPortion how
+	// many a tick does between two moments at which others get the lock.
+	approxInPassing = 256
+	approxPortion   = 4096
+)
 
 // approxSweep is how much a tick frees of what removed workers left.
 const approxSweep = 256
@@ -216,6 +225,9 @@ func (a *Approx) Close() {
 	a.scheduleLocked()
 }
 
+// Dump is Index.Dump: the events that would have told what is guessed now.
+func (a *Approx) Dump(visit func(e *kvevent.RouterEvent) bool) { a.x.Dump(visit) }
+
 // Stats is a snapshot of the counters.
 func (a *Approx) Stats() ApproxStats {
 	a.mu.Lock()
@@ -241,9 +253,13 @@ func (a *Approx) scheduleLocked() {
 	a.nextDue.Store(next)
 }
 
-func (a *Approx) expireLocked(elapsed time.Duration) int {
-	tick := int64(elapsed / approxTick)
-	n := a.dropLocked(func(b *routedBlock) bool { return b.due <= tick })
+// expireLocked removes at most most blocks that are due, and returns their number.
+func (a *Approx) expireLocked(elapsed time.Duration, most int) int {
+	tick, left := int64(elapsed/approxTick), most
+	n := a.dropLocked(func(b *routedBlock) bool {
+		left--
+		return left >= 0 && b.due <= tick
+	})
 	a.stats.Expired += uint64(n)
 	a.scheduleLocked()
 	return n

@@ -6,9 +6,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// MergeMax raises the device hits of dst to those of other, worker by worker. The
-// hits of lower tiers stay as they are: they go on from what events told of the
-// device, not from a guess. Workers that dst.Members does not list are left out.
+// MergeMax raises the device hits of dst to those of other, worker by worker. What is
+// raised is taken off the hits of the lower tiers, from the host on: they go on from what
+// events told of the device, so that those blocks are theirs, and none is to count
+// twice. Workers that dst.Members does not list are left out.
 // other is not changed.
 func MergeMax(dst, other *Matches) {
 	added := 0
@@ -18,14 +19,26 @@ func MergeMax(dst, other *Matches) {
 			continue
 		}
 		if at, ok := findHit(dst.Hits, member); ok {
-			h := &dst.Hits[at].Hits[kv.TierDevice]
-			*h = max(*h, hits)
+			dst.Hits[at].Hits.raise(hits)
 		} else {
 			added++
 		}
 	}
 	if added > 0 {
 		mergeNew(dst, other, added)
+	}
+}
+
+// raise makes the device hits at least n, at the cost of the lower tiers.
+func (h *Hits) raise(n uint32) {
+	more := n - min(n, h[kv.TierDevice])
+	h[kv.TierDevice] += more
+	for _, tier := range kv.Tiers {
+		if tier != kv.TierDevice {
+			covered := min(more, h[tier])
+			h[tier] -= covered
+			more -= covered
+		}
 	}
 }
 

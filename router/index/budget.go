@@ -8,45 +8,41 @@ import (
 
 // bytes is what the index takes, whether in use or kept for later.
 func (x *Index) bytes() int64 {
-	return x.arena.bytes() + x.runs.bytes() + int64(len(x.children.Load().slots))*8 + x.directory.bytes() + x.overflowBytes + x.listBytes
+	return x.arena.bytes() + x.runs.bytes() + x.childBytes() + x.directory.bytes() +
+		int64(len(x.orphans.byHash))*orphanBytes + x.overflowBytes + x.listBytes
 }
 
 // idleBytes is the part of bytes that is kept for later.
 func (x *Index) idleBytes() int64 {
-	units := x.arena.idle + int(x.arena.end-x.arena.bump)
 	slots := len(x.directory.slots) - x.directory.used*4/3
-	return int64(units)*unitBytes + int64(len(x.runs.free))*runBytes + int64(max(slots, 0))*slotBytes
+	return int64(x.idleUnits())*unitBytes + int64(x.idleRuns())*runBytes + int64(max(slots, 0))*slotBytes
 }
+
+func (x *Index) childBytes() int64 { return int64(len(x.children.Load().slots)) * 8 }
+
+func (x *Index) idleUnits() int { return x.arena.idle + int(x.arena.end-x.arena.bump) }
+
+func (x *Index) idleRuns() int {
+	return len(x.runs.free) + len(*x.runs.chunks.Load())<<x.runs.shift - int(x.runs.unused)
+}
+
+// fullUnitBytes is what a unit takes with its blocks' entries in a full directory.
+const fullUnitBytes = unitBytes + unitBlocks*directoryBytes
 
 // The budget always has room for a directory of every block, because when blocks
 // leave for lack of room, their owners name them in vain later, and then every
 // block must be in it.
 
-// mayGrow reports whether the budget has room for that many bytes more.
-func (x *Index) mayGrow(bytes int64) bool {
+// total is bytes, with that directory and a child table for all runs that there
+// is room for.
+func (x *Index) total() int64 {
 	full := int64(x.arena.end) * unitBlocks * directoryBytes
-	return x.bytes()+max(0, full-x.directory.bytes())+bytes <= x.options.MaxBytes
+	children := x.runs.bytes() / runBytes * maxChildBytes
+	return x.bytes() + max(0, full-x.directory.bytes()) + max(0, children-x.childBytes())
 }
 
-// need is what the index could not do without, if it kept nothing for later, and
-// every block were in the directory.
-func (x *Index) need() int64 {
-	return int64(x.arena.used)*fullUnitBytes + int64(x.runs.live)*runBytes +
-		int64(len(x.children.Load().slots))*8 + x.overflowBytes + x.listBytes
-}
-
-// units are those of the pieces that wait for readers to be gone.
-func (l *limbo) units() (n int) {
-	for _, list := range [][]retired{l.young, l.waiting} {
-		for i := range list {
-			n += int(list[i].class) // 0 for what is no piece
-		}
-	}
-	return n
-}
-
-// fullUnitBytes is what a unit takes with its blocks' entries in a full directory.
-const fullUnitBytes = unitBytes + unitBlocks*directoryBytes
+// mayGrow reports whether the budget has room for that many bytes more.
+func (x *Index) mayGrow(bytes int64) bool { return x.total()+bytes <= x.options.MaxBytes }
 
 // chunkShift is log2 of how many things of the given size a chunk holds: about
 // 256 KiB, and less under a small budget.
@@ -55,38 +51,119 @@ func chunkShift(budget int64, size int, most uint) uint {
 	return min(uint(bits.Len64(uint64(max(n, 1)))-1), most)
 }
 
-// evictTries is how many runs the clock's hand passes for one change at most.
-const evictTries = 1 << 12
+const (
+	// evictTries is how many runs the clock's hand passes for one change at most,
+	// while there is still room, and evictMost how many of them it evicts.
+	evictTries = 1 << 12
+	evictMost  = 64
+	// spareShare is the part of what there is that is kept free for the next
+	// changes, once there can be no more of it.
+	spareShare = 32
+)
 
-// evict makes room: leaf runs go that no reader has come by since the clock's
-// hand last did.
+// evict keeps a little room free where memory may not grow any more, so that the
+// next change need not wait for readers to be gone.
 func (x *Index) evict() {
-	limit := x.options.MaxBytes - x.options.MaxBytes/16
-	over := x.need() - limit
-	if over <= 0 {
-		return
+	for tries, evicted := evictTries, 0; tries > 0 && evicted < evictMost && x.short(); tries-- {
+		if x.tick() {
+			evicted++
+		}
 	}
-	over -= int64(x.limbo.units()) * fullUnitBytes
-	for tries := evictTries; over > 0 && tries > 0; tries-- {
-		x.hand++
-		if x.hand >= x.runs.unused {
-			x.hand = rootRun + 1
+}
+
+// short reports whether there is less room than there should be.
+func (x *Index) short() bool {
+	spare := x.options.MaxBytes - x.total()
+	if spare < 0 && x.overflowBytes > x.options.MaxBytes/4 {
+		return true
+	}
+	if spare < int64(1)<<x.arena.shift*fullUnitBytes && x.idleUnits()+x.limbo.units < int(x.arena.end)/spareShare {
+		return true
+	}
+	return spare < int64(1)<<x.runs.shift*(runBytes+maxChildBytes) && x.idleRuns()+x.limbo.runs < int(x.runs.unused)/spareShare
+}
+
+// tick moves the clock's hand to the next run, and evicts it if it is a leaf that
+// no reader has come by since the hand last did.
+func (x *Index) tick() bool {
+	if x.hand++; x.hand >= x.runs.unused {
+		x.hand = rootRun + 1
+	}
+	if x.hand >= x.runs.unused {
+		return false
+	}
+	h, s := x.runs.head(x.hand), x.runs.side(x.hand)
+	if !s.live || s.stub || s.firstChild != noRun || x.hand == x.pinned {
+		return false
+	}
+	if h.flags.Load()&flagSeen != 0 {
+		h.flags.And(^flagSeen)
+		return false
+	}
+	x.evictRun(x.hand)
+	return true
+}
+
+// piece hands out a piece of memory, for which leaves are evicted if need be. It
+// is of a smaller class when what was evicted lies too far apart, and of class 0
+// when there are no leaves, or readers still hold what was evicted.
+func (x *Index) piece(class int) (unit uint32, got int) {
+	unit, ok := x.arena.take(class, x.mayGrow)
+	if !ok {
+		ok = x.makeRoom(func() (ok bool) {
+			unit, ok = x.arena.take(class, x.mayGrow)
+			return ok
+		})
+	}
+	for ; !ok && class > 1; unit, ok = x.arena.take(class, x.mayGrow) {
+		class--
+	}
+	if !ok {
+		return 0, 0
+	}
+	return unit, class
+}
+
+// newRun hands out a run as piece does a piece; noRun when there is none.
+func (x *Index) newRun() runID {
+	r := x.runs.take(x.mayGrow)
+	if r == noRun {
+		x.makeRoom(func() bool {
+			r = x.runs.take(x.mayGrow)
+			return r != noRun
+		})
+	}
+	if r != noRun {
+		x.runs.side(r).listed = x.dense
+	}
+	return r
+}
+
+// roomTries is how many leaves are evicted for one piece or run at most.
+const roomTries = 512
+
+// makeRoom evicts leaves until enough is true. It stops when much of what was
+// evicted waits for a reader: one that stands still must not empty the index.
+func (x *Index) makeRoom(enough func() bool) bool {
+	x.settle()
+	if enough() {
+		return true
+	}
+	most := int(x.arena.end)/16 + 4*classes
+	for tries, evicted := 2*int(x.runs.unused), 0; tries > 0 && evicted < roomTries; tries-- {
+		if x.limbo.units > most {
+			return false
 		}
-		if x.hand >= x.runs.unused {
-			return
-		}
-		h, s := x.runs.head(x.hand), x.runs.side(x.hand)
-		if !s.live || s.stub || s.firstChild != noRun {
+		if !x.tick() {
 			continue
 		}
-		if h.flags.Load()&flagSeen != 0 {
-			h.flags.And(^flagSeen)
-			continue
+		evicted++
+		x.settle()
+		if enough() {
+			return true
 		}
-		st := h.storage()
-		over -= int64(st.class())*fullUnitBytes + runBytes
-		x.evictRun(x.hand)
 	}
+	return false
 }
 
 // evictRun takes a leaf run from all who hold it.
@@ -103,17 +180,18 @@ func (x *Index) evictRun(r runID) {
 		slot.Store(0)
 		x.runs.side(r).held--
 		if o := x.owners[e.owner()]; !o.gone {
-			x.forfeit(o, r, e)
+			x.forfeit(o, r, e.tier(), e.lo(), e.hi())
+			o.entries--
 		}
 	}
 	x.prune(r)
 }
 
-// forfeit moves what an entry said from what its owner holds to what it lost.
-func (x *Index) forfeit(o *owner, r runID, e entry) {
-	n := e.hi() - e.lo()
-	sum := x.digest(r, kv.Tier(e.tier()), e.lo(), e.hi())
-	o.entries--
+// forfeit moves blocks lo..hi-1 of a run from what their owner holds to what it
+// lost.
+func (x *Index) forfeit(o *owner, r runID, t kv.Tier, lo, hi int) {
+	n := hi - lo
+	sum := x.digest(r, t, lo, hi)
 	o.digest -= sum
 	o.pairs -= uint64(n)
 	x.pairs -= n

@@ -19,6 +19,9 @@ type childTable struct {
 // graveSlot marks a slot whose entry was deleted. No child is the root run.
 const graveSlot = uint64(rootRun)
 
+// maxChildBytes is what a run takes in the table at most, after it has grown.
+const maxChildBytes = 64
+
 const childRunMask = 1<<runIDBits - 1
 
 func newChildTable(logSlots uint) *childTable {
@@ -28,7 +31,7 @@ func newChildTable(logSlots uint) *childTable {
 // childHash mixes the block and the first local hash. Its top bits choose the
 // home slot, and the same bits are the fingerprint.
 func childHash(p place, local kv.LocalHash) uint64 {
-	hi, lo := bits.Mul64(uint64(local)^0x9e3779b97f4a7c15, (packPlace(p)+0x632be59bd9b4e019)*0xd6e8feb86659fd93|1)
+	hi, lo := bits.Mul64(uint64(local)^seed, (packPlace(p)+0x632be59bd9b4e019)*0xd6e8feb86659fd93|1)
 	return (hi ^ lo) * 0x9fb21c651e98df25
 }
 

@@ -101,3 +101,23 @@ func TestModelOfCutPrompts(t *testing.T) {
 		sameDump(t, "dump", got, c.twin.dump())
 	}
 }
+
+// TestHolesThatComeAndGoLeaveNothing: a block that is removed from the middle and
+// stored again, over and over, does not make the index larger or slower.
+func TestHolesThatComeAndGoLeaveNothing(t *testing.T) {
+	x := newIndex(t, index.Options{})
+	prompt := series(1, 110)
+	w := worker(1, 0)
+	join(t, x, w)
+	o := kv.WorkerOwner(w)
+	apply(t, x, stored(o, kv.TierDevice, prompt, 0, 110))
+	open, fill := removed(o, kv.TierDevice, prompt, 40, 60), stored(o, kv.TierDevice, prompt, 40, 60)
+	before := x.Stats().Bytes
+	for range 20_000 {
+		apply(t, x, open, fill)
+	}
+	same(t, "match", match(t, x, prompt, index.Continuation), map[kv.Worker]index.Hits{w: device(110)})
+	if after := x.Stats().Bytes; after > before+4096 {
+		t.Errorf("%d bytes after 20,000 holes, %d before", after, before)
+	}
+}

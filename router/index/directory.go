@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"math/rand/v2"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -30,8 +31,12 @@ const (
 	directoryBytes = slotBytes*4/3 + 1
 )
 
+// seed differs from process to process, so that nobody can choose hashes that
+// collide.
+var seed = rand.Uint64()
+
 func mixHash(h kv.SequenceHash) uint64 {
-	v := uint64(h) * 0x9e3779b97f4a7c15
+	v := (uint64(h) ^ seed) * 0x9e3779b97f4a7c15
 	return (v ^ v>>32) * 0xd6e8feb86659fd93
 }
 
@@ -86,9 +91,25 @@ func (x *Index) mark(p place, h kv.SequenceHash) {
 		return
 	}
 	s.marks.set(p.pos)
-	if !x.dense {
+	if !s.listed {
 		x.fit(1)
 		x.directory.put(directorySlot(h, p))
+	}
+}
+
+// enlist enters the blocks of a run from position lo on into the directory, if the
+// others are there.
+func (x *Index) enlist(r runID, lo int) {
+	if !x.runs.side(r).listed {
+		return
+	}
+	hashes := x.arena.hashes(x.runs.head(r).storage())
+	x.fit(len(hashes) - lo)
+	for _, h := range hashes[lo:] {
+		x.directory.prefetch(kv.SequenceHash(h))
+	}
+	for i := lo; i < len(hashes); i++ {
+		x.directory.put(directorySlot(kv.SequenceHash(hashes[i]), place{r, i}))
 	}
 }
 
@@ -97,8 +118,11 @@ func (x *Index) unmark(r runID, lo int) {
 	s := x.runs.side(r)
 	hashes := x.arena.hashes(x.runs.head(r).storage())
 	gone := s.marks.and(spanMask(lo, runBlocks))
-	if x.dense {
+	if s.listed {
 		gone = spanMask(lo, len(hashes))
+		for _, h := range hashes[lo:] {
+			x.directory.prefetch(kv.SequenceHash(h))
+		}
 	}
 	for !gone.empty() {
 		i := gone.pop()
@@ -129,20 +153,37 @@ func (x *Index) fit(n int) {
 	x.directory = fresh
 }
 
+// prefetch has the slot where the search for h begins brought near.
+func (d *directory) prefetch(h kv.SequenceHash) { prefetchSlot(&d.slots[d.home(mixHash(h))]) }
+
+// maxAlike is how many slots with one fingerprint the directory takes: more come
+// only from somebody who gives one hash to many blocks, and they would make all
+// searches long.
+const maxAlike = 8
+
 // put enters a slot. There must be room.
 func (d *directory) put(v uint64) {
+	alike := 0
 	i := d.home(v)
 	for d.slots[i] != 0 {
+		if (d.slots[i]^v)>>directoryBits == 0 {
+			if alike++; alike == maxAlike {
+				return
+			}
+		}
 		i = d.after(i)
 	}
 	d.slots[i] = v
 	d.used++
 }
 
-// delete takes out a slot that is there and closes the gap.
+// delete takes out a slot, if it is there, and closes the gap.
 func (d *directory) delete(v uint64) {
 	i := d.home(v)
 	for d.slots[i] != v {
+		if d.slots[i] == 0 {
+			return
+		}
 		i = d.after(i)
 	}
 	d.used--

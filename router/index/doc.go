@@ -37,6 +37,16 @@
 // every applied event, for it counts what the owner was told to hold, whether
 // there was room for it or not.
 //
+// One thing the digest cannot do: of what was lost for lack of room only the sum
+// is kept. A block that is lost and stored again without having been removed is
+// counted twice, and the removal of one that was never stored is taken from what
+// was lost. While Lost is not 0, a difference to the owner's own digest therefore
+// proves nothing.
+//
+// Hashes are believed as they come. When two blocks with the same content in the
+// same place have different hashes, the chain of hashes decides which is wrong,
+// and the wrong one leaves with all that follows it.
+//
 // # Concurrency
 //
 // Everything is safe for concurrent use. Changes are made one after the other,
@@ -46,10 +56,17 @@
 // that might still be in it are gone. The answer for a worker is made of what it
 // held at moments between the call and its return.
 //
+// What a change leaves to be done, such as the entries of an owner that is gone,
+// blocks that nobody holds, and a directory of every block, is done bit by bit by
+// the changes after it. What grows at once is the child table and the directory:
+// growing one makes that change wait for some ten nanoseconds per entry.
+//
 // # Memory
 //
 // The tables hold no pointers per block, and the garbage collector does not look
 // into them. Options.MaxBytes bounds them all: over it, runs that no prompt has
-// touched lately leave, the ends of sequences first, from all who hold them. A
-// Matches is reused from call to call, and then Match allocates nothing.
+// touched lately leave, the ends of sequences first, from all who hold them. New
+// blocks are refused only while there is nothing to evict or readers still hold
+// what was evicted. A Matches is reused from call to call, and then Match
+// allocates nothing.
 package index

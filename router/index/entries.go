@@ -28,74 +28,6 @@ func (e entry) lo() int        { return int(e >> 8 & 0xff) }
 func (e entry) hi() int        { return int(e & 0xff) }
 func (e entry) mask() mask     { return spanMask(e.lo(), e.hi()) }
 
-// slots walks over the entries of a run, for the writer.
-type slots struct {
-	list []atomic.Uint64
-	more *overflow
-}
-
-func (x *Index) slots(r runID) slots {
-	c, i := x.runs.chunk(r)
-	s := slots{list: c.heads[i].entries[:]}
-	if c.heads[i].flags.Load()&flagMore != 0 {
-		s.more = c.over[i].Load()
-	}
-	return s
-}
-
-// next is the next slot, or nil.
-func (s *slots) next() *atomic.Uint64 {
-	for len(s.list) == 0 {
-		if s.more == nil {
-			return nil
-		}
-		s.list, s.more = s.more.entries[:], s.more.next.Load()
-	}
-	slot := &s.list[0]
-	s.list = s.list[1:]
-	return slot
-}
-
-const (
-	overflowBytes = 8 + 8*overflowEntries
-	// overflowBatch is how many nodes are made at once at most.
-	overflowBatch = 16
-)
-
-// addSlot gives a run more slots behind the ones it has, and returns the first.
-// A run with many owners gets several nodes at a time, one after the other in
-// memory.
-func (x *Index) addSlot(r runID) *atomic.Uint64 {
-	c, i := x.runs.chunk(r)
-	nodes := 0
-	last := c.over[i].Load()
-	for o := last; o != nil; o = o.next.Load() {
-		last = o
-		nodes++
-	}
-	fresh := make([]overflow, min(max(nodes, 1), overflowBatch))
-	for n := 1; n < len(fresh); n++ {
-		fresh[n-1].next.Store(&fresh[n])
-	}
-	x.overflowBytes += int64(len(fresh)) * overflowBytes
-	if last != nil {
-		last.next.Store(&fresh[0])
-	} else {
-		c.over[i].Store(&fresh[0])
-		c.heads[i].flags.Or(flagMore)
-	}
-	return &fresh[0].entries[0]
-}
-
-// dropSlots forgets the overflow of a run that is going.
-func (x *Index) dropSlots(r runID) {
-	c, i := x.runs.chunk(r)
-	for o := c.over[i].Load(); o != nil; o = o.next.Load() {
-		x.overflowBytes -= overflowBytes
-	}
-	c.over[i].Store(nil)
-}
-
 // survey is what one owner has of a run in one tier, and where.
 type survey struct {
 	have mask
@@ -153,9 +85,10 @@ func (x *Index) cover(o *owner, r runID, t kv.Tier, lo, hi int) (duplicates int)
 	o.digest += x.digest(r, t, lo, hi)
 	o.pairs += uint64(hi - lo)
 	x.pairs += hi - lo
+	grown := func(lo, hi int) uint64 { return uint64(newEntry(o.id, t, lo, hi)) }
 	switch {
 	case s.left != nil && s.right != nil:
-		whole := uint64(k) | uint64(entry(s.left.Load()).lo())<<8 | uint64(entry(s.right.Load()).hi())
+		whole := grown(entry(s.left.Load()).lo(), entry(s.right.Load()).hi())
 		first, last := s.left, s.right
 		if s.leftAt > s.rightAt {
 			first, last = last, first
@@ -165,14 +98,16 @@ func (x *Index) cover(o *owner, r runID, t kv.Tier, lo, hi int) (duplicates int)
 		x.runs.side(r).held--
 		o.entries--
 	case s.left != nil:
-		s.left.Store(uint64(k) | uint64(entry(s.left.Load()).lo())<<8 | uint64(hi))
+		s.left.Store(grown(entry(s.left.Load()).lo(), hi))
 	case s.right != nil:
-		s.right.Store(uint64(k) | uint64(lo)<<8 | uint64(entry(s.right.Load()).hi()))
+		s.right.Store(grown(lo, entry(s.right.Load()).hi()))
 	default:
 		if s.free == nil {
-			s.free = x.addSlot(r)
+			more := x.addSlots(r)
+			s.free = more.next()
 		}
-		x.enter(o, r, s.free, k|entry(lo)<<8|entry(hi), !s.any)
+		x.enter(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
+		x.gather(r)
 	}
 	return 0
 }
@@ -188,10 +123,10 @@ func (x *Index) enter(o *owner, r runID, slot *atomic.Uint64, e entry, first boo
 	}
 }
 
-// uncover takes the blocks lo..hi-1 of a run from o and returns those it held.
-func (x *Index) uncover(o *owner, r runID, t kv.Tier, lo, hi int) mask {
+// uncover takes the blocks of a set from o and returns those it held.
+func (x *Index) uncover(o *owner, r runID, t kv.Tier, set mask) mask {
 	k := key(o.id, t)
-	span := spanMask(lo, hi)
+	first, last := set.first(), set.last()
 	var gone mask
 	for walk := x.slots(r); ; {
 		slot := walk.next()
@@ -199,55 +134,52 @@ func (x *Index) uncover(o *owner, r runID, t kv.Tier, lo, hi int) mask {
 			break
 		}
 		e := entry(slot.Load())
-		if e.key() != k || e.hi() <= lo || e.lo() >= hi {
+		if e.key() != k || e.hi() <= first || e.lo() > last {
 			continue
 		}
-		gone = gone.or(span.and(e.mask()))
-		if e.lo() < lo && e.hi() > hi {
-			x.split(o, r, slot, walk, e, lo, hi)
-			break
-		}
-		x.trim(o, r, slot, e, lo, hi)
-		if gone == span {
-			break
+		if cut := set.and(e.mask()); !cut.empty() {
+			gone = gone.or(cut)
+			if x.cut(o, r, slot, walk, e, e.mask().without(cut)); gone == set {
+				break
+			}
 		}
 	}
 	n := gone.count()
 	o.pairs -= uint64(n)
 	x.pairs -= n
+	hashes := x.arena.hashes(x.runs.head(r).storage())
 	for left := gone; !left.empty(); {
 		a, b := left.popSpan()
-		o.digest -= x.digest(r, t, a, b)
+		o.digest -= digest(hashes[a:b], t)
 	}
+	x.gather(r)
 	return gone
 }
 
-// trim takes lo..hi-1 from an entry of which at most one end is left.
-func (x *Index) trim(o *owner, r runID, slot *atomic.Uint64, e entry, lo, hi int) {
-	switch {
-	case e.lo() < lo:
-		slot.Store(uint64(e.key()) | uint64(e.lo())<<8 | uint64(lo))
-	case e.hi() > hi:
-		slot.Store(uint64(e.key()) | uint64(hi)<<8 | uint64(e.hi()))
-	default:
+// cut leaves an entry with the blocks of a set, all of which it has. What does
+// not fit into one entry goes to slots behind, found with the rest of the walk,
+// before it leaves this one.
+func (x *Index) cut(o *owner, r runID, slot *atomic.Uint64, rest slots, e entry, left mask) {
+	if left.empty() {
 		slot.Store(0)
 		x.runs.side(r).held--
 		o.entries--
+		return
 	}
-}
-
-// split takes lo..hi-1 out of the middle of an entry. What lies behind goes to
-// a slot behind, found with the rest of the walk.
-func (x *Index) split(o *owner, r runID, slot *atomic.Uint64, rest slots, e entry, lo, hi int) {
-	behind := rest.next()
-	for behind != nil && behind.Load() != 0 {
-		behind = rest.next()
+	lo, hi := left.popSpan()
+	for !left.empty() {
+		a, b := left.popSpan()
+		behind := rest.next()
+		for behind != nil && behind.Load() != 0 {
+			behind = rest.next()
+		}
+		if behind == nil {
+			rest = x.addSlots(r)
+			behind = rest.next()
+		}
+		x.enter(o, r, behind, newEntry(o.id, e.tier(), a, b), false)
 	}
-	if behind == nil {
-		behind = x.addSlot(r)
-	}
-	x.enter(o, r, behind, e.key()|entry(hi)<<8|entry(e.hi()), false)
-	slot.Store(uint64(e.key()) | uint64(e.lo())<<8 | uint64(lo))
+	slot.Store(uint64(newEntry(o.id, e.tier(), lo, hi)))
 }
 
 // digest is the sum of kv.Digest over the blocks lo..hi-1 of a run.

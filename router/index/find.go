@@ -20,8 +20,8 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (place, bool) {
 	}
 	p, ok := x.lookup(h)
 	switch {
-	case x.dense:
-		x.spared(o, p, h, ok)
+	case x.dense && (ok || x.listing == noRun):
+		x.spared(o, p, ok)
 	case !ok:
 		if p, ok = x.scan(o, h); ok {
 			x.mark(p, h)
@@ -38,7 +38,7 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (place, bool) {
 	found := place{}
 	look := func(r runID, hd *head, s *side) bool {
 		st := hd.storage()
-		if !s.live || st.blocks() == 0 {
+		if !s.live || s.listed || st.blocks() == 0 {
 			return true
 		}
 		scanned += st.blocks()
@@ -55,7 +55,9 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (place, bool) {
 		x.runs.all(look)
 	}
 	x.counts.ScannedBlocks += uint64(scanned)
-	x.weigh(scanned)
+	if !x.dense {
+		x.weigh(scanned)
+	}
 	return found, found.run != noRun
 }
 
@@ -106,7 +108,7 @@ func (x *Index) weigh(scanned int) {
 
 // spared notes what a search in the dense directory would have cost without it,
 // and gives the directory up when it is not worth its price.
-func (x *Index) spared(o *owner, p place, h kv.SequenceHash, found bool) {
+func (x *Index) spared(o *owner, p place, found bool) {
 	c := &x.search
 	if !found {
 		c.scanned += x.resident
@@ -124,29 +126,50 @@ func (x *Index) spared(o *owner, p place, h kv.SequenceHash, found bool) {
 	*c = searchCost{applied: x.applied}
 }
 
-// makeDense enters every block into the directory.
+// makeDense has every block entered into the directory, from now on when it comes
+// and those that are there bit by bit.
 func (x *Index) makeDense() {
 	x.counts.DenseSwitches++
 	x.search = searchCost{applied: x.applied}
 	x.dense = true
-	d := newDirectory(min(x.resident+x.resident/8, int(x.arena.end)*unitBlocks))
-	x.runs.all(func(r runID, h *head, _ *side) bool {
-		if s := h.storage(); s.blocks() > 0 {
-			for i, hash := range x.arena.hashes(s) {
-				d.put(directorySlot(kv.SequenceHash(hash), place{r, i}))
-			}
+	x.listing = rootRun + 1
+	x.fit(min(x.resident+x.resident/8, int(x.arena.end)*unitBlocks))
+}
+
+// listRuns is how many runs each change enters into a directory that is becoming
+// dense.
+const listRuns = 256
+
+// list enters the next runs into a directory that is becoming dense.
+func (x *Index) list() {
+	if x.listing == noRun {
+		return
+	}
+	for end := min(x.listing+listRuns, x.runs.unused); x.listing < end; x.listing++ {
+		s := x.runs.side(x.listing)
+		if !s.live || s.listed {
+			continue
 		}
-		return true
-	})
-	x.directory = d
+		s.listed = true
+		hashes := x.arena.hashes(x.runs.head(x.listing).storage())
+		x.fit(len(hashes))
+		for left := spanMask(0, len(hashes)).without(s.marks); !left.empty(); {
+			i := left.pop()
+			x.directory.put(directorySlot(kv.SequenceHash(hashes[i]), place{x.listing, i}))
+		}
+	}
+	if x.listing >= x.runs.unused {
+		x.listing = noRun
+	}
 }
 
 // makeSparse leaves in the directory what a sparse one would have.
 func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
-	x.dense = false
+	x.dense, x.listing = false, noRun
 	x.directory = newDirectory(0)
 	x.runs.all(func(r runID, h *head, side *side) bool {
+		side.listed = false
 		if s := h.storage(); s.blocks() > 0 {
 			hashes := x.arena.hashes(s)
 			x.fit(side.marks.count())

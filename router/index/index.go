@@ -25,10 +25,13 @@ type Index struct {
 	mu          sync.Mutex
 	childCounts childCounts
 	directory   *directory
-	dense       bool
-	search      searchCost
-	orphans     orphans
-	limbo       limbo
+	// dense is set while every block is to be in the directory; listing is the next
+	// run whose blocks are to be entered, noRun when all are.
+	dense   bool
+	listing runID
+	search  searchCost
+	orphans orphans
+	limbo   limbo
 
 	// owners is indexed by ownerID; the first stands for nobody.
 	owners     []*owner
@@ -40,7 +43,12 @@ type Index struct {
 	// looks at them any more. shrinking are the runs to look at for unused blocks.
 	sweeping  []ownerID
 	shrinking []runID
-	hand      runID
+	// hand is the clock's, and pinned the run that it must leave alone.
+	hand, pinned runID
+	// crowded is set when a run was given more slots than it seems to need, and
+	// batch is what removeScattered works with.
+	crowded bool
+	batch   []scattered
 	// replacing is set while a dump is applied, whose blocks may come in any
 	// order.
 	replacing bool
@@ -96,6 +104,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 			return err
 		}
 		x.store(o, e)
+		o.publishHeld()
 		x.release(o)
 	case kvevent.Removed:
 		if _, ok := x.ids[e.Owner]; !ok {
@@ -104,6 +113,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		}
 		o, _ := x.open(e.Owner)
 		x.remove(o, e.Tier, e.Removed)
+		o.publishHeld()
 		x.release(o)
 	}
 	x.tidy()
@@ -117,6 +127,7 @@ const limboBatch = 16
 // tidy does a bounded part of the work that changes leave behind.
 func (x *Index) tidy() {
 	x.shrinkSome()
+	x.list()
 	if len(x.sweeping) > 0 {
 		x.sweep(sweepRuns)
 	}

@@ -74,11 +74,12 @@ type visit struct {
 	locals []word
 }
 
-func (x *Index) visit(r runID) visit {
+// to makes v a visit to run r.
+func (v *visit) to(x *Index, r runID) {
 	chunk, i := x.runs.chunk(r)
-	h := &chunk.heads[i]
-	s := h.storage()
-	return visit{r, h, &chunk.over[i], s, x.arena.locals(s)}
+	v.run, v.head, v.more = r, &chunk.heads[i], &chunk.over[i]
+	v.store = v.head.storage()
+	v.locals = x.arena.locals(v.store)
 }
 
 // changed reports whether blocks were cut off the run since the walk came by.
@@ -99,11 +100,13 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if first == noRun {
 		return true
 	}
-	near := 0
-	for base, at := 0, x.visit(first); ; {
-		var next visit
+	var here, there visit
+	at, next := &here, &there
+	at.to(x, first)
+	for base, near := 0, 0; ; at, next = next, at {
+		next.run = noRun
 		if base > 0 {
-			next = x.lookAhead(&at)
+			x.lookAhead(at, next)
 			near = ahead(prompt, base, near)
 		}
 		n := common(at.locals, prompt[base:])
@@ -120,9 +123,9 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		}
 		p := place{at.run, n - 1}
 		if next.run == noRun || n < at.store.blocks() || !next.follows(p, prompt[base]) {
-			next = visit{}
-			if r := x.child(p, prompt[base]); r != noRun {
-				next = x.visit(r)
+			next.run = x.child(p, prompt[base])
+			if next.run != noRun {
+				next.to(x, next.run)
 			}
 		}
 		if at.changed() {
@@ -131,23 +134,21 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		if next.run == noRun {
 			return true
 		}
-		at = next
 	}
 }
 
 // lookAhead visits the run that most likely comes next, and has what the walk
 // needs of it and of the one after it brought near while it is still comparing.
-func (x *Index) lookAhead(at *visit) visit {
+func (x *Index) lookAhead(at, next *visit) {
 	guess := runID(at.head.next.Load())
 	if guess == noRun {
-		return visit{}
+		return
 	}
-	next := x.visit(guess)
+	next.to(x, guess)
 	prefetch(next.locals)
 	if after := runID(next.head.next.Load()); after != noRun {
 		prefetchHead(x.runs.head(after))
 	}
-	return next
 }
 
 // lookAheadBlocks is how far ahead a prompt is brought near: far enough for

@@ -29,8 +29,10 @@ func (x *Index) Members() *Members { return x.view.Load().members }
 // is immutable.
 type view struct {
 	members *Members
-	// sources is, per member, its own id and that of its pool.
+	// sources is, per member, its own id and that of its pool, and holders what its
+	// own id stands for, of which readers use held alone.
 	sources []source
+	holders []*owner
 	// owners is indexed by ownerID. Ids beyond its end count for nobody.
 	owners []ownerView
 	// pools are the members of each pool.
@@ -54,10 +56,11 @@ const (
 	viewPool
 )
 
-// member is a known worker, as the writer keeps it.
+// member is a known worker, as the writer keeps it: with the ids that stand for
+// it and its pool now.
 type member struct {
-	worker kv.Worker
-	pool   uint64
+	Member
+	source
 }
 
 // SetMember says whether a worker is to be reported by Match, and the blocks of
@@ -79,13 +82,16 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 		}
 		shared.members++
 	}
-	at, found := slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.worker.Compare(w) })
+	at, found := slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.Worker.Compare(w) })
 	var former *owner
-	if found && x.members[at].pool != 0 {
-		former = x.owners[x.ids[kv.PoolOwner(x.members[at].pool)]]
+	if found && x.members[at].pool != noOwner {
+		former = x.owners[x.members[at].pool]
 		former.members--
 	}
-	m := member{w, pool}
+	m := member{Member{w, pool}, source{own: own.id}}
+	if shared != nil {
+		m.pool = shared.id
+	}
 	switch {
 	case known && found:
 		x.members[at] = m
@@ -104,28 +110,53 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	return nil
 }
 
+// rename lets readers know the members by the id that stands for an owner now.
+// Nothing else changes, so most of the view is shared with the one before.
+func (x *Index) rename(old, fresh *owner) {
+	v := *x.view.Load()
+	v.sources = slices.Clone(v.sources)
+	owners := make([]ownerView, max(len(v.owners), int(fresh.id)+1))
+	copy(owners, v.owners)
+	v.owners = owners
+	seen := owners[old.id]
+	owners[old.id], owners[fresh.id] = ownerView{}, seen
+	if seen.kind == viewWorker {
+		v.holders = slices.Clone(v.holders)
+		v.holders[seen.at] = fresh
+		v.sources[seen.at].own = fresh.id
+		x.members[seen.at].own = fresh.id
+	} else {
+		for _, m := range v.pools[seen.at] {
+			v.sources[m].pool = fresh.id
+			x.members[m].pool = fresh.id
+		}
+	}
+	x.view.Store(&v)
+}
+
 // publishView lets readers know the members as they are now.
 func (x *Index) publishView() {
 	v := &view{
 		members: &Members{List: make([]Member, len(x.members))},
 		sources: make([]source, len(x.members)),
+		holders: make([]*owner, len(x.members)),
 		owners:  make([]ownerView, len(x.owners)),
 	}
+	pooled := make([]int32, len(x.members))
 	for i, m := range x.members {
-		v.members.List[i] = Member{m.worker, m.pool}
-		own := x.ids[kv.WorkerOwner(m.worker)]
-		v.owners[own] = ownerView{viewWorker, int32(i)}
-		v.sources[i].own = own
-		if m.pool != 0 {
-			pool := x.ids[kv.PoolOwner(m.pool)]
-			v.sources[i].pool = pool
-			if v.owners[pool].kind == viewNobody {
-				v.owners[pool] = ownerView{viewPool, int32(len(v.pools))}
-				v.pools = append(v.pools, nil)
-			}
-			list := &v.pools[v.owners[pool].at]
-			*list = append(*list, int32(i))
+		v.members.List[i], v.sources[i], v.holders[i] = m.Member, m.source, x.owners[m.own]
+		v.owners[m.own] = ownerView{viewWorker, int32(i)}
+		if m.pool == noOwner {
+			continue
 		}
+		if v.owners[m.pool].kind == viewNobody {
+			v.owners[m.pool] = ownerView{viewPool, int32(len(v.pools))}
+			n := x.owners[m.pool].members
+			v.pools = append(v.pools, pooled[:0:n])
+			pooled = pooled[n:]
+		}
+		list := &v.pools[v.owners[m.pool].at]
+		*list = append(*list, int32(i))
 	}
 	x.view.Store(v)
 }

@@ -10,8 +10,9 @@ type Options struct {
 	// MaxBytes is the budget of the index's own memory; 0 means 8 GiB. Over it,
 	// blocks that nobody has asked for lately leave, the ends of sequences first.
 	// About two fifths are kept free for a directory of every block, which is made
-	// when events no longer come in runs. Small tables may exceed the budget by a
-	// few percent.
+	// when events no longer come in runs. The lists of who holds a run are not part
+	// of what is planned for: they may exceed the budget by up to a quarter where
+	// very many owners hold the same blocks, else by a few percent.
 	MaxBytes int64
 	// MaxOwners is how many workers and pools are kept; 0 means 1<<16.
 	MaxOwners int

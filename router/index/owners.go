@@ -3,6 +3,7 @@ package index
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -24,6 +25,8 @@ type owner struct {
 	// their number; the lost ones were told to the index but had no room.
 	digest, pairs         uint64
 	lostDigest, lostPairs uint64
+	// held is pairs and lostPairs for readers, as they were after the last change.
+	held atomic.Uint64
 	// runs has every run in which the owner has an entry, and some in which it no
 	// longer has; entries counts those it has.
 	runs    []runID
@@ -39,6 +42,13 @@ type owner struct {
 type hint struct {
 	place
 	hash kv.SequenceHash
+}
+
+// publishHeld lets readers know how much is held.
+func (o *owner) publishHeld() {
+	if n := o.pairs + o.lostPairs; o.held.Load() != n {
+		o.held.Store(n)
+	}
 }
 
 func (o *owner) empty() bool { return o.pairs == 0 && o.lostPairs == 0 }
@@ -102,7 +112,7 @@ func (x *Index) supplant(old, fresh *owner) {
 	old.known, old.members = false, 0
 	x.ids[old.who] = fresh.id
 	if fresh.known || fresh.members > 0 {
-		x.publishView()
+		x.rename(old, fresh)
 	}
 	x.abandon(old)
 	x.release(fresh)
@@ -131,6 +141,10 @@ func (x *Index) remember(o *owner, r runID) {
 		if len(o.runs) > 2*o.entries {
 			slices.Sort(o.runs)
 			o.runs = slices.Compact(o.runs)
+		}
+		if before := cap(o.runs); len(o.runs) < before/4 {
+			o.runs = slices.Clone(o.runs)
+			x.listBytes -= int64(before-cap(o.runs)) * 4
 		}
 	}
 	before := cap(o.runs)

@@ -9,3 +9,9 @@ func prefetch(words []word)
 //
 //go:noescape
 func prefetchHead(h *head)
+
+// prefetchSlot asks for a slot of a table to be brought near, and does not wait
+// for it.
+//
+//go:noescape
+func prefetchSlot(slot *uint64)

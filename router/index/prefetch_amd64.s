@@ -6,12 +6,16 @@ TEXT ·prefetch(SB), NOSPLIT, $0-24
 	MOVQ words_len+8(FP), CX
 	LEAQ (AX)(CX*8), CX
 
-line:
+lines:
+	// The last step may go beyond the words, which does no harm.
 	CMPQ AX, CX
 	JAE  done
 	PREFETCHT0 (AX)
-	ADDQ $64, AX
-	JMP  line
+	PREFETCHT0 64(AX)
+	PREFETCHT0 128(AX)
+	PREFETCHT0 192(AX)
+	ADDQ $256, AX
+	JMP  lines
 
 done:
 	RET
@@ -19,5 +23,11 @@ done:
 // func prefetchHead(h *head)
 TEXT ·prefetchHead(SB), NOSPLIT, $0-8
 	MOVQ h+0(FP), AX
+	PREFETCHT0 (AX)
+	RET
+
+// func prefetchSlot(slot *uint64)
+TEXT ·prefetchSlot(SB), NOSPLIT, $0-8
+	MOVQ slot+0(FP), AX
 	PREFETCHT0 (AX)
 	RET

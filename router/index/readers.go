@@ -63,6 +63,8 @@ type limbo struct {
 	young, waiting []retired
 	// left is set when the side that waiting waits for has been left.
 	left bool
+	// units are those of the pieces in limbo, and runs the runs.
+	units, runs int
 }
 
 func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
@@ -70,6 +72,10 @@ func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
 // retire puts something into limbo. It must be unlinked already.
 func (x *Index) retire(what retiredKind, id uint32, class int) {
 	x.limbo.young = append(x.limbo.young, retired{what, uint8(class), id})
+	x.limbo.units += class
+	if what == retiredRun {
+		x.limbo.runs++
+	}
 }
 
 // settle frees what no reader can reach any more.
@@ -98,8 +104,10 @@ func (x *Index) settle() {
 func (x *Index) free(r retired) {
 	switch r.what {
 	case retiredPiece:
+		x.limbo.units -= int(r.class)
 		x.arena.give(r.id, int(r.class))
 	case retiredRun:
+		x.limbo.runs--
 		x.runs.free = append(x.runs.free, runID(r.id))
 	case retiredOwner:
 		x.sweeping = append(x.sweeping, ownerID(r.id))

@@ -124,7 +124,7 @@ func (s *script) moveKeeper() {
 func (s *script) patch() {
 	o := kv.WorkerOwner(patched)
 	open, fill := removed(o, kv.TierHost, s.prompt, patchedFrom, patchedTo), stored(o, kv.TierHost, s.prompt, patchedFrom, patchedTo)
-	for range 100 {
+	for range 10 {
 		s.apply(open)
 		s.apply(fill)
 	}

@@ -34,6 +34,8 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 		x.tidy()
 	}
 	x.replacing = false
+	x.dropParked()
+	fresh.publishHeld()
 	x.supplant(old, fresh)
 	x.tidy()
 	return nil

@@ -73,9 +73,12 @@ type side struct {
 	marks mask
 	// held counts the entries in use.
 	held int32
+	// batch is the number of the run in Index.batch, if it is there.
+	batch int32
 	// live is set between take and release, stub for the stand-in of an unknown
-	// parent, queued while the run waits to be looked at for unused blocks.
-	live, stub, queued bool
+	// parent, queued while the run waits to be looked at for unused blocks, and
+	// listed when all of its blocks are in the directory.
+	live, stub, queued, listed bool
 }
 
 type runChunk struct {
@@ -94,7 +97,7 @@ type runTable struct {
 }
 
 // runBytes is what one run takes, without its blocks.
-const runBytes = 64 + 40 + 8
+const runBytes = 64 + 44 + 8
 
 func newRunTable(shift uint) *runTable {
 	t := &runTable{shift: shift, unused: rootRun}
@@ -128,7 +131,7 @@ func (t *runTable) take(mayGrow func(bytes int64) bool) runID {
 		old := *t.chunks.Load()
 		if int(t.unused>>t.shift) >= len(old) {
 			n := 1 << t.shift
-			if t.unused>>runIDBits != 0 || !mayGrow(int64(n)*runBytes) {
+			if t.unused>>runIDBits != 0 || !mayGrow(int64(n)*(runBytes+maxChildBytes)) {
 				return noRun
 			}
 			list := append(old[:len(old):cap(old)], &runChunk{make([]head, n), make([]side, n), make([]atomic.Pointer[overflow], n)})

@@ -47,7 +47,7 @@ func (x *Index) Stats() Stats {
 	s := Stats{
 		Memberships: x.pairs, Owners: len(x.ids), Workers: len(x.members),
 		Runs: x.runs.live - 1 - len(x.orphans.byHash), Parked: len(x.orphans.byHash),
-		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units()) * unitBytes,
+		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * unitBytes,
 		LostNow: x.lost, Dense: x.dense, Counts: x.counts,
 	}
 	gone := make([]bool, len(x.owners))
@@ -87,6 +87,18 @@ func (x *Index) countBlocks(gone []bool) int {
 		}
 	}
 	return n
+}
+
+// Lost is how many (block, tier) pairs an owner was told to hold and no longer
+// has, or never had, a place here: evicted, refused, or named otherwise than they
+// are known. While it is not 0, answers may leave out what the owner holds.
+func (x *Index) Lost(who kv.Owner) uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		return x.owners[id].lostPairs
+	}
+	return 0
 }
 
 // Digest is the sum of kv.Digest over everything that owner was told to hold,

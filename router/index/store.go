@@ -22,7 +22,6 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	} else {
 		x.spill(o.stored)
 	}
-	top := p.run
 	for len(blocks) > 0 {
 		var n int
 		p, n = x.step(o, e.Tier, p, blocks)
@@ -33,9 +32,8 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		o.stored = hint{p, blocks[n-1].Hash}
 		blocks = blocks[n:]
 	}
-	if s := x.runs.side(top); s.live && s.stub && s.firstChild == noRun {
-		x.dropStub(top)
-	}
+	x.pinned = noRun
+	x.prune(p.run)
 }
 
 // parent is the block with hash h, or its stand-in when it is not known; false
@@ -59,7 +57,7 @@ func (x *Index) parent(o *owner, h kv.SequenceHash) (place, bool) {
 // step puts some of the blocks, whose parent is p, where they belong, and
 // returns the last one's place and how many they were; 0 when there is no room,
 // or when the place is taken by a block with the same local and another sequence
-// hash, which one of the two must have wrong.
+// hash that cannot be shown to be wrong.
 func (x *Index) step(o *owner, t kv.Tier, p place, blocks []kvevent.StoredBlock) (place, int) {
 	s := x.runs.head(p.run).storage()
 	next := place{p.run, p.pos + 1}
@@ -75,7 +73,9 @@ func (x *Index) step(o *owner, t kv.Tier, p place, blocks []kvevent.StoredBlock)
 	}
 	n := same(x.arena.locals(s)[next.pos:], x.arena.hashes(s)[next.pos:], blocks)
 	if n == 0 {
-		x.counts.Conflicts++
+		if x.uproot(p, next, blocks[0]) {
+			return x.extend(o, t, p, x.runs.head(p.run).storage(), blocks)
+		}
 		return p, 0
 	}
 	x.applied += n
@@ -112,11 +112,12 @@ func (x *Index) extend(o *owner, t kv.Tier, p place, s storage, blocks []kvevent
 		x.adopt(p, blocks[n-1].Hash)
 		return p, n
 	}
-	unit, class := x.arena.take(classFor(n), x.mayGrow)
+	x.pinned = p.run
+	unit, class := x.piece(classFor(n))
 	if class == 0 {
 		return p, 0
 	}
-	r := x.runs.take(x.mayGrow)
+	r := x.newRun()
 	if r == noRun {
 		x.arena.give(unit, class)
 		return p, 0
@@ -140,7 +141,7 @@ func (x *Index) room(r runID, s storage, n int) bool {
 		// Blocks that come one by one must not have the run copied for each few.
 		want = min(runBlocks, want+want/4)
 	}
-	return x.move(r, s, classFor(want), s.blocks(), s.version())
+	return x.move(r, classFor(want), s.blocks(), s.version())
 }
 
 // write appends blocks to a run that has room for them; s is its storage. Readers
@@ -160,12 +161,7 @@ func (x *Index) write(r runID, s storage, blocks []kvevent.StoredBlock) {
 	}
 	x.applied += len(blocks)
 	x.resident += len(blocks)
-	if x.dense {
-		x.fit(len(blocks))
-		for i := range blocks {
-			x.directory.put(directorySlot(blocks[i].Hash, place{r, old + i}))
-		}
-	}
+	x.enlist(r, old)
 }
 
 // lose counts blocks as held although there is no place for them, so that the

@@ -39,7 +39,7 @@ func (x *Index) sweep(runs int) {
 func (x *Index) prune(r runID) {
 	for r != rootRun {
 		s := x.runs.side(r)
-		if s.held > 0 || s.firstChild != noRun {
+		if s.held > 0 || s.firstChild != noRun || r == x.pinned {
 			return
 		}
 		if s.stub {
@@ -55,14 +55,22 @@ func (x *Index) prune(r runID) {
 func (x *Index) freeRun(r runID) runID {
 	p := x.detach(r)
 	x.unmark(r, 0)
+	x.discard(r)
+	return p.run
+}
+
+// discard retires a run that is linked to nothing and not in the directory.
+func (x *Index) discard(r runID) {
 	h := x.runs.head(r)
 	st := h.storage()
 	x.resident -= st.blocks()
 	h.store.Store(0)
+	h.place.Store(0) // or who guesses at its next life would find it here
 	x.retire(retiredPiece, st.unit(), st.class())
 	x.dropSlots(r)
+	c, i := x.runs.chunk(r)
+	c.over[i].Store(nil)
 	x.giveRun(r)
-	return p.run
 }
 
 // giveRun retires a run that nothing names any more.
@@ -91,14 +99,15 @@ func (x *Index) shrinkSome() {
 	if len(x.shrinking) < maxShrinking {
 		return
 	}
-	for _, r := range x.shrinking[:maxShrinking/2] {
+	half := len(x.shrinking) / 2
+	for _, r := range x.shrinking[:half] {
 		s := x.runs.side(r)
 		s.queued = false
 		if s.live && !s.stub {
 			x.shrink(r)
 		}
 	}
-	x.shrinking = append(x.shrinking[:0], x.shrinking[maxShrinking/2:]...)
+	x.shrinking = append(x.shrinking[:0], x.shrinking[half:]...)
 }
 
 // shrink cuts off the blocks at the end of a run that nobody holds and nothing
@@ -114,26 +123,29 @@ func (x *Index) shrink(r runID) {
 		}
 		used = max(used, entry(slot.Load()).hi())
 	}
-	for c := x.runs.side(r).firstChild; c != noRun; c = x.runs.side(c).nextSibling {
+	for c := x.runs.side(r).firstChild; c != noRun && classFor(used) < st.class(); c = x.runs.side(c).nextSibling {
 		used = max(used, unpackPlace(x.runs.head(c).place.Load()).pos+1)
 	}
 	class := classFor(used)
 	if used == 0 || class >= st.class() {
 		return
 	}
-	x.move(r, st, class, used, st.version()+1)
+	x.move(r, class, used, st.version()+1)
 }
 
 // move copies the first n blocks of a run into a piece of another class. The
 // old one stays as it is for those who are reading it.
-func (x *Index) move(r runID, st storage, class, n, version int) bool {
-	unit, got := x.arena.take(class, x.mayGrow)
-	if got < class {
-		if got > 0 {
-			x.arena.give(unit, got)
-		}
-		return false
+func (x *Index) move(r runID, class, n, version int) bool {
+	unit, ok := x.arena.take(class, x.mayGrow)
+	if ok {
+		x.moveTo(r, unit, class, n, version)
 	}
+	return ok
+}
+
+// moveTo is move to a piece that was taken already.
+func (x *Index) moveTo(r runID, unit uint32, class, n, version int) {
+	st := x.runs.head(r).storage()
 	if n < st.blocks() {
 		x.unmark(r, n)
 		x.resident -= st.blocks() - n
@@ -143,7 +155,6 @@ func (x *Index) move(r runID, st storage, class, n, version int) bool {
 	copy(x.arena.hashes(fresh), x.arena.hashes(st))
 	x.runs.head(r).store.Store(uint64(fresh))
 	x.retire(retiredPiece, st.unit(), st.class())
-	return true
 }
 
 // classFor is the smallest class with room for n blocks.

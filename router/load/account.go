@@ -319,7 +319,7 @@ func (a *Account) Visit(visit func(Active) bool) {
 // Stats returns the gauges and counters.
 func (a *Account) Stats() Stats {
 	s := a.stats
-	s.Requests, s.Workers = len(a.requests), len(a.workers)
+	s.Requests, s.Provisional, s.Workers = len(a.requests), a.unheard.n, len(a.workers)
 	s.DistinctBlocks, s.Nodes = a.prompts.blocks, a.prompts.nodes
 	return s
 }

@@ -308,6 +308,38 @@ func TestSilenceExpiresRequestsAndAgeDoesNot(t *testing.T) {
 	f.empty()
 }
 
+// TestProvisionalRequestsExpireSooner: until the first sign of life, from when on they
+// are like any other.
+func TestProvisionalRequestsExpireSooner(t *testing.T) {
+	f := newFixture(t, Options{Expiry: 10 * time.Second, Provisional: 2 * time.Second})
+	for _, id := range []string{"gone", "alive"} {
+		if err := f.Add(&Request{ID: id, Worker: worker1, PrefillTokens: 5, Provisional: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.add("plain", worker2, 5)
+	f.clock.advance(2 * time.Second)
+	if err := f.Touch("alive"); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Stats(); s.Requests != 3 || s.Provisional != 1 {
+		t.Errorf("%+v", s)
+	}
+	f.clock.advance(time.Nanosecond)
+	if n := f.Expire(); n != 1 {
+		t.Errorf("%d expired, want the one that nothing was heard of", n)
+	}
+	f.expect("the one that is alive", 0, 5)
+	f.clock.advance(10 * time.Second)
+	if n := f.Expire(); n != 2 {
+		t.Errorf("%d expired, want both others", n)
+	}
+	if s := f.Stats(); s.Expired != 3 || s.Unheard != 1 {
+		t.Errorf("%+v", s)
+	}
+	f.empty()
+}
+
 // TestRequestsThatNobodyFreedAreTold: those that end in silence and those that lose
 // their worker, each once, and no others.
 func TestRequestsThatNobodyFreedAreTold(t *testing.T) {

@@ -223,6 +223,7 @@ func (m *machine) Add(t *rapid.T) {
 		ID: ids.Draw(t, "id"), Worker: workers.Draw(t, "worker"), Sequence: sequence.Draw(t, "sequence"),
 		PrefillTokens:   rapid.IntRange(0, 50).Draw(t, "prefill"),
 		PrefillDuration: time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second,
+		Provisional:     rapid.Bool().Draw(t, "provisional"),
 	}
 	err := m.Account.Add(&r)
 	if m.twin.find(r.ID) != nil {
@@ -245,7 +246,7 @@ func (m *machine) alive(t *rapid.T, sign func(id string) error) *twinRequest {
 		t.Fatalf("request %v: %v", r, err)
 	}
 	if r != nil {
-		r.heard = m.twin.now
+		r.heard, r.Provisional = m.twin.now, false
 	}
 	return r
 }
@@ -298,7 +299,13 @@ func (m *machine) Expire(t *rapid.T) {
 	d := time.Duration(rapid.IntRange(0, 2500).Draw(t, "ms")) * time.Millisecond
 	m.clock.advance(d)
 	m.twin.now += d
-	if got, want := m.Account.Expire(), m.twin.freeAll(func(r *twinRequest) bool { return m.twin.now-r.heard > 5*time.Second }); got != want {
+	over := func(r *twinRequest) bool {
+		if r.Provisional {
+			return m.twin.now-r.heard > 2*time.Second
+		}
+		return m.twin.now-r.heard > 5*time.Second
+	}
+	if got, want := m.Account.Expire(), m.twin.freeAll(over); got != want {
 		t.Fatalf("%d expired, want %d", got, want)
 	}
 }
@@ -362,7 +369,7 @@ func (n *node) check(t *rapid.T, nodes, blocks *int) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock := &fakeClock{now: time.Unix(1000, 0)}
-		a, err := New(Options{Expiry: 5 * time.Second, Now: func() time.Time { return clock.now }})
+		a, err := New(Options{Expiry: 5 * time.Second, Provisional: 2 * time.Second, Now: func() time.Time { return clock.now }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -80,11 +80,12 @@ func (o Options) withDefaults() Options {
 
 // Stats are an account's gauges and counters.
 type Stats struct {
-	// Requests are active now, on Workers workers. Blocks is the sum of their
+	// Requests are active now, on Workers workers; Provisional is the part of them that
+	// is provisional and was not heard of yet. Blocks is the sum of their
 	// tracked prompt blocks; DistinctBlocks are what is left of these when a
 	// prefix that several share counts once, over all workers. Nodes are the runs
 	// that the distinct blocks form.
-	Requests, Workers, Blocks, DistinctBlocks, Nodes int
+	Requests, Provisional, Workers, Blocks, DistinctBlocks, Nodes int
 	// Added, Freed, Expired and Abandoned count requests; Abandoned ones lost
 	// their worker. Unheard is the part of Expired that was provisional. Duplicates and Refused were not added: their id was active, or
 	// a bound was reached.

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -74,25 +75,32 @@ type overloads struct {
 	thresholds BusyThresholds
 	members    *index.Members
 	workers    []WorkerConfig
-	// used is what a member has reported to use; latched whether its decode
+	now        func() time.Time
+	// used is what a member has reported to use, and heard when; latched whether its decode
 	// threshold was passed; over whether its worker is overloaded.
 	used    []uint64
+	heard   []time.Time
 	latched []bool
 	over    []bool
 }
 
-func newOverloads(t BusyThresholds) *overloads {
-	return &overloads{thresholds: t, members: &index.Members{}}
+// usedTimeout is how long it counts what a worker has reported to use: it may have
+// fallen silent.
+const usedTimeout = time.Minute
+
+func newOverloads(t BusyThresholds, now func() time.Time) *overloads {
+	return &overloads{thresholds: t, members: &index.Members{}, now: now}
 }
 
 // align follows m; what is known of its workers stays known.
 func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
-	former, used, latched := o.members, o.used, o.latched
+	former, used, heard, latched := o.members, o.used, o.heard, o.latched
 	o.members, o.workers = m, workers
-	o.used, o.latched, o.over = make([]uint64, len(m.List)), make([]bool, len(m.List)), make([]bool, len(m.List))
+	o.used, o.heard = make([]uint64, len(m.List)), make([]time.Time, len(m.List))
+	o.latched, o.over = make([]bool, len(m.List)), make([]bool, len(m.List))
 	for i, w := range former.List {
 		if at, ok := m.Find(w.Worker); ok {
-			o.used[at], o.latched[at] = used[i], latched[i]
+			o.used[at], o.heard[at], o.latched[at] = used[i], heard[i], latched[i]
 		}
 	}
 }
@@ -102,7 +110,7 @@ func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
 func (o *overloads) report(w kv.Worker, used uint64) bool {
 	at, ok := o.members.Find(w)
 	if ok {
-		o.used[at] = used
+		o.used[at], o.heard[at] = used, o.now()
 	}
 	return ok
 }
@@ -113,13 +121,13 @@ func (o *overloads) current(loads *load.Columns) []bool {
 	if o.thresholds.never() {
 		return nil
 	}
-	any := false
+	any, now := false, o.now()
 	list := o.members.List
 	for first := 0; first < len(list); {
 		end, all := first, true
 		for ; end < len(list) && list[end].Worker.ID == list[first].Worker.ID; end++ {
 			// Every rank is looked at, because looking moves its latch.
-			all = o.rank(end, loads) && all
+			all = o.rank(end, loads, now) && all
 		}
 		for m := first; m < end; m++ {
 			o.over[m] = all
@@ -134,14 +142,17 @@ func (o *overloads) current(loads *load.Columns) []bool {
 }
 
 // rank reports whether one rank is beyond a threshold.
-func (o *overloads) rank(m int, loads *load.Columns) bool {
+func (o *overloads) rank(m int, loads *load.Columns, now time.Time) bool {
 	t, w := &o.thresholds, &o.workers[m]
 	if t.DecodeBlocks != nil && w.TotalBlocks > 0 {
 		bound := *t.DecodeBlocks * float64(w.TotalBlocks)
-		decode, used := float64(loads.ActiveBlocks[m]), float64(o.used[m])
-		if decode > bound || used > bound {
+		if o.used[m] > 0 && now.Sub(o.heard[m]) > usedTimeout {
+			o.used[m] = 0
+		}
+		most := max(float64(loads.ActiveBlocks[m]), float64(o.used[m]))
+		if most > bound {
 			o.latched[m] = true
-		} else if decode < bound && used < bound {
+		} else if most < bound || most == 0 {
 			o.latched[m] = false
 		}
 	} else {

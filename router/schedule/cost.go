@@ -5,21 +5,19 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // CostSelector chooses by cost; Config says by which one and how.
 type CostSelector struct {
 	estimator Estimator
-	held      func(kv.Worker) uint64
+	held      func(m *index.Members, member int) uint64
 	random    *rand.Rand
 	costs     []float64
 	// active has the blocks of Selection.Active by member, and is all 0 between
 	// decisions.
-	active   []int32
-	estimate EstimateInput
-	stats    CostStats
+	active []int32
+	stats  CostStats
 }
 
 // CostStats count decisions.
@@ -36,10 +34,10 @@ type CostOptions struct {
 	// Estimator is asked when Config.Cost is set; nil counts as one that has no
 	// measures.
 	Estimator Estimator
-	// Held is how many blocks a worker holds, for TieSmallestTree; nil makes all
+	// Held is how many blocks a member holds, for TieSmallestTree; nil makes all
 	// equal. It is called with the scheduler's lock held, for equally good
 	// workers only.
-	Held func(kv.Worker) uint64
+	Held func(m *index.Members, member int) uint64
 }
 
 // NewCostSelector returns a selector. It takes weights from each Selection's
@@ -62,7 +60,7 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 	w := newWeighing(in)
 	in.Outcome.Mode = ModeWeights
 	if in.Config.Cost {
-		why, ok := s.expect(&w)
+		why, ok := s.expect(in)
 		if ok {
 			in.Outcome.Mode = ModeCost
 		} else {
@@ -180,8 +178,7 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 }
 
 // expect fills in expected milliseconds, or says what is missing for that.
-func (s *CostSelector) expect(w *weighing) (why string, ok bool) {
-	in := w.in
+func (s *CostSelector) expect(in *Selection) (why string, ok bool) {
 	defer func() {
 		if !ok {
 			s.stats.FellBack++
@@ -190,43 +187,15 @@ func (s *CostSelector) expect(w *weighing) (why string, ok bool) {
 	if s.estimator == nil {
 		return "no estimator", false
 	}
-	hits := in.Request.Hits
-	for k := range s.costs {
-		m := in.At(k)
-		for len(hits) > 0 && int(hits[0].Member) < m {
-			hits = hits[1:]
-		}
-		var own index.Hits
-		if len(hits) > 0 && int(hits[0].Member) == m {
-			own = hits[0].Hits
-		}
-		ms, ok, why := s.estimator.FirstToken(s.input(w, m, own))
-		if !ok {
-			return why, false
-		}
+	if why, ok = s.estimator.FirstTokens(in, s.costs); !ok {
+		return why, false
+	}
+	for k, ms := range s.costs {
 		if !(ms >= 0 && ms <= math.MaxFloat64) {
-			return fmt.Sprintf("the estimate for worker %s is %v", in.Members.List[m].Worker, ms), false
+			return fmt.Sprintf("the estimate for worker %s is %v", in.Members.List[in.At(k)].Worker, ms), false
 		}
-		s.costs[k] = ms
 	}
 	return "", true
-}
-
-// input fills in what the estimator is given of member m.
-func (s *CostSelector) input(w *weighing, m int, hits index.Hits) *EstimateInput {
-	in := w.in
-	member := &in.Members.List[m]
-	s.estimate = EstimateInput{
-		Member: m, Worker: member.Worker, Pool: member.Pool, Hits: hits,
-		Tokens: in.Request.Tokens, BlockSize: in.Request.BlockSize,
-		PrefillTokens: in.Loads.PrefillTokens[m],
-		Requests:      in.Loads.Requests[m],
-		ActiveBlocks:  in.Loads.ActiveBlocks[m],
-	}
-	if in.Request.SharedHits != nil {
-		s.estimate.SharedBlocks = in.Request.SharedHits.Beyond(int(hits[kv.TierDevice]))
-	}
-	return &s.estimate
 }
 
 // prefer multiplies the costs of workers that have a preferred taint.
@@ -283,7 +252,7 @@ func (s *CostSelector) pickSmallest(in *Selection) int {
 		if s.costs[k] != lowest {
 			continue
 		}
-		held := s.held(in.Members.List[in.At(k)].Worker)
+		held := s.held(in.Members, in.At(k))
 		if held > fewest {
 			continue
 		}

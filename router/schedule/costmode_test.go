@@ -14,21 +14,25 @@ import (
 type rates struct {
 	perToken map[kv.WorkerID]float64
 	perBlock [kv.NumTiers]float64
-	seen     []EstimateInput
+	asked    int
 }
 
-func (r *rates) FirstToken(in *EstimateInput) (ms float64, ok bool, why string) {
-	r.seen = append(r.seen, *in)
-	rate, ok := r.perToken[in.Worker.ID]
-	if !ok {
-		return 0, false, fmt.Sprintf("no prefill rate of worker %s yet", in.Worker)
+func (r *rates) FirstTokens(in *Selection, ms []float64) (why string, ok bool) {
+	r.asked++
+	for k := range ms {
+		m := in.At(k)
+		w, hits := in.Members.List[m].Worker, in.Request.hitsOf(int32(m))
+		rate, ok := r.perToken[w.ID]
+		if !ok {
+			return fmt.Sprintf("no prefill rate of worker %s yet", w), false
+		}
+		left := in.Request.Tokens - int(hits.Total())*in.Request.BlockSize
+		ms[k] = float64(in.Loads.PrefillTokens[m]+int64(left)) * rate
+		for tier, n := range hits {
+			ms[k] += float64(n) * r.perBlock[tier]
+		}
 	}
-	left := float64(in.Tokens) - float64(in.Hits.Total())*float64(in.BlockSize)
-	ms = (float64(in.PrefillTokens) + left) * rate
-	for tier, n := range in.Hits {
-		ms += float64(n) * r.perBlock[tier]
-	}
-	return ms, true, ""
+	return "", true
 }
 
 func costMode(c *Config) { c.Cost, c.Tie = true, TieFirst }
@@ -52,7 +56,7 @@ func TestCostModeTakesTheSoonestFirstToken(t *testing.T) {
 		c := with(costMode)
 		s := NewCostSelector(CostOptions{Estimator: r})
 		in := choice(&c, &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, SharedHits: &pool}, tc.workers)
-		r.seen = nil
+		r.asked = 0
 		candidates, chosen := weighed(t, s, in)
 		if chosen != tc.chosen || in.Outcome.Mode != ModeCost || in.Outcome.Cost != tc.ms[chosen] || in.Outcome.Decode != 0 {
 			t.Errorf("%s: member %d, %+v", tc.name, chosen, in.Outcome)
@@ -61,11 +65,9 @@ func TestCostModeTakesTheSoonestFirstToken(t *testing.T) {
 			if candidates[k].Cost != want || candidates[k].Mode != ModeCost {
 				t.Errorf("%s: member %d: %+v, want %v ms", tc.name, k, candidates[k], want)
 			}
-			w := tc.workers[k]
-			if in := r.seen[k]; in.Member != k || in.Hits != w.hits || in.PrefillTokens != w.prefill ||
-				in.SharedBlocks != 4-int(w.hits[kv.TierDevice]) || in.Worker.ID != kv.WorkerID(k+1) {
-				t.Errorf("%s: the estimator was given %+v", tc.name, in)
-			}
+		}
+		if r.asked != 1 {
+			t.Errorf("%s: the estimator was asked %d times", tc.name, r.asked)
 		}
 		if got := s.Stats(); got != (CostStats{ByCost: 1}) {
 			t.Errorf("%s: %+v", tc.name, got)
@@ -130,5 +132,35 @@ func TestTemperatureAndTaintsApplyToMilliseconds(t *testing.T) {
 	in := choice(&c, &Request{Tokens: 100, BlockSize: 10, PreferredTaints: []TaintPreference{{"x", 0.85}}}, []worker{{}, {}, {taints: []string{"x"}}})
 	if _, chosen := weighed(t, s, in); chosen != 2 || math.Abs(in.Outcome.Cost-120*math.Exp(-math.Tanh(0.85))) > 1e-9 {
 		t.Errorf("member %d, %+v", chosen, in.Outcome)
+	}
+}
+
+// TestByCostLowerTiersAreNotComputed: in cost mode a request is booked for what no
+// tier but the external one has; by weights, for what the tiers' weights leave. So it
+// is when there is nobody who could tell costs, or for callers that know of no tiers.
+func TestByCostLowerTiersAreNotComputed(t *testing.T) {
+	estimator := &rates{perToken: map[kv.WorkerID]float64{1: 1}}
+	four := []index.Hit{{Member: 0, Hits: hits(1, 1, 1, 1)}}
+	for name, tc := range map[string]struct {
+		cost      bool
+		estimator Estimator
+		hits      []index.Hit
+		overlaps  []Overlap
+		want      int64
+	}{
+		"by cost":      {true, estimator, four, nil, 160 - 48},
+		"by weights":   {false, estimator, four, nil, 160 - 36},
+		"no estimator": {true, nil, four, nil, 160 - 36},
+		"no tiers":     {true, estimator, nil, []Overlap{{0, 1.5}}, 160 - 24},
+		"more than it": {true, estimator, []index.Hit{{Member: 0, Hits: hits(0, 0, 20, 0)}}, nil, 0},
+	} {
+		s := newScheduler(t, func(o *Options) { o.Config.Cost, o.Estimator = tc.cost, tc.estimator })
+		r := &Request{ID: "a", Book: true, Tokens: 160, BlockSize: 16, TrackPrefill: true, Members: fleet(1), Hits: tc.hits, Overlaps: tc.overlaps}
+		if got, err := s.Schedule(t.Context(), r); err != nil || !got.Booked {
+			t.Fatalf("%s: %+v, %v", name, got, err)
+		}
+		if got := s.account.Columns().PrefillTokens[0]; got != tc.want {
+			t.Errorf("%s: %d tokens are booked, want %d", name, got, tc.want)
+		}
 	}
 }

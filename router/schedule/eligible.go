@@ -37,8 +37,8 @@ type cluster struct {
 	overload []bool
 }
 
-// eligible appends to dst the members that pass the filter, ascending; nil means
-// all of them. The error says why there is none.
+// eligible is the members that pass the filter, ascending, in the memory of dst,
+// which is empty; nil means all of them. The error says why there is none.
 func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	if len(c.members.List) == 0 {
 		return nil, ErrNoEndpoints
@@ -49,29 +49,23 @@ func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	if f.allowed == nil && len(f.taints) == 0 && c.overload == nil {
 		return nil, nil
 	}
-	allowed, tainted := false, false
-	for m := range c.members.List {
-		if !f.allows(c.members.List[m].Worker.ID) {
-			continue
-		}
-		allowed = true
-		if !hasTaints(&c.workers[m], f.taints) {
-			continue
-		}
-		tainted = true
-		if c.overload == nil || !c.overload[m] {
-			dst = append(dst, int32(m))
-		}
-	}
-	switch {
-	case len(dst) > 0:
-		return dst, nil
-	case !allowed:
+	dst = c.allowed(dst, f)
+	if len(dst) == 0 {
 		return nil, fmt.Errorf("%w among the %d allowed", ErrNoEndpoints, len(f.allowed))
-	case !tainted:
+	}
+	if len(f.taints) > 0 {
+		dst = slices.DeleteFunc(dst, func(m int32) bool { return !hasTaints(&c.workers[m], f.taints) })
+	}
+	if len(dst) == 0 {
 		return nil, fmt.Errorf("%w: %q", ErrAllFiltered, f.taints)
 	}
-	return nil, ErrAllOverloaded
+	if c.overload != nil {
+		dst = slices.DeleteFunc(dst, func(m int32) bool { return c.overload[m] })
+	}
+	if len(dst) == 0 {
+		return nil, ErrAllOverloaded
+	}
+	return dst, nil
 }
 
 func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -137,7 +138,7 @@ func TestBusyThresholds(t *testing.T) {
 		}},
 	} {
 		members := &index.Members{List: []index.Member{{Worker: kv.Worker{ID: 1}}, {Worker: kv.Worker{ID: 1, Rank: 1}}, {Worker: kv.Worker{ID: 2}}}}
-		o := newOverloads(c.b)
+		o := newOverloads(c.b, time.Now)
 		config := WorkerConfig{MaxBatchedTokens: c.batch, TotalBlocks: 100}
 		o.align(members, []WorkerConfig{config, config, config})
 		for i, s := range c.steps {
@@ -161,7 +162,7 @@ func TestBusyThresholds(t *testing.T) {
 // with it when others come and go.
 func TestBusyStateFollowsItsWorker(t *testing.T) {
 	half := 0.5
-	o := newOverloads(BusyThresholds{DecodeBlocks: &half})
+	o := newOverloads(BusyThresholds{DecodeBlocks: &half}, time.Now)
 	many := func(n int) []WorkerConfig {
 		return slices.Repeat([]WorkerConfig{{TotalBlocks: 100}}, n)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // TestOverlapWeightFormula: the older formula on its documented example, whose
@@ -42,7 +43,7 @@ func TestOverlapWeightFormula(t *testing.T) {
 // wins sometimes.
 func TestSmallestTreeWinsATieOfTheOlderFormula(t *testing.T) {
 	held := map[kv.WorkerID]uint64{1: 1, 2: 7, 3: 5, 4: 5}
-	s := NewCostSelector(CostOptions{Seed: 1, Held: func(w kv.Worker) uint64 { return held[w.ID] }})
+	s := NewCostSelector(CostOptions{Seed: 1, Held: func(m *index.Members, at int) uint64 { return held[m.List[at].Worker.ID] }})
 	old := with(func(c *Config) { c.Formula = FormulaOverlapWeight })
 	explicit := with(func(c *Config) { c.Tie = TieSmallestTree })
 	for _, c := range []Config{old, explicit} {

@@ -36,6 +36,7 @@ func (r *Request) in(m *index.Members) *Request {
 
 func (s *Scheduler) align(m *index.Members) {
 	s.members = m
+	s.alignments++
 	s.account.Align(m)
 	s.describe()
 	s.busy.align(m, s.workers)

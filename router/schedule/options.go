@@ -18,7 +18,8 @@ type Options struct {
 	// Selector chooses; nil means a CostSelector. It belongs to the scheduler from
 	// now on.
 	Selector Selector
-	// Load bounds the account. Its clock is also that of everything else here.
+	// Load bounds the account. Its clock is also that of everything else here. Its
+	// Ended is told of requests that end in silence or lose their worker.
 	Load load.Options
 	// Busy are the thresholds from which on a worker gets no requests.
 	Busy BusyThresholds
@@ -26,7 +27,7 @@ type Options struct {
 	Queue QueueOptions
 	// Estimator and Held are for the CostSelector: see CostOptions.
 	Estimator Estimator
-	Held      func(kv.Worker) uint64
+	Held      func(m *index.Members, member int) uint64
 	// Members is the current list of workers, which a decision then uses even when
 	// its request came with an older one; nil uses the request's. It is cheap: it
 	// is called for each decision.

@@ -30,6 +30,8 @@ type Queue struct {
 	// no worker.
 	limited map[kv.WorkerID]map[*lane]struct{}
 	open    map[*lane]struct{}
+	// named is the sum of the sizes of the sets in limited.
+	named   int
 	workers int
 	next    uint64
 	stats   QueueStats
@@ -58,6 +60,8 @@ type Item struct {
 	// Value is the caller's.
 	Value any
 
+	key      laneKey
+	keyed    bool
 	score    float64
 	sequence uint64
 	lane     *lane
@@ -87,7 +91,7 @@ type QueueStats struct {
 	Queued, Dispatched, Retracted uint64
 	// RejectedRequests, RejectedTokens and RejectedCachedTokens count requests
 	// that a limit turned away.
-	RejectedRequests, RejectedTokens, RejectedCachedTokens uint64
+	RejectedRequests, RejectedTokens, RejectedCachedTokens, RejectedAllowed uint64
 }
 
 // NewQueue returns an empty queue. The error names the option that is out of
@@ -96,11 +100,8 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
-	if o.MaxPending == 0 {
-		o.MaxPending = 1 << 16
-	}
 	return &Queue{
-		o:       o,
+		o:       o.withDefaults(),
 		lanes:   make(map[laneKey]*lane),
 		limited: make(map[kv.WorkerID]map[*lane]struct{}),
 		open:    make(map[*lane]struct{}),
@@ -128,7 +129,7 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 // Push makes a request wait. The error is a *QueueRejection when a limit is
 // reached. An item is in one queue at most, and may be used again after it left.
 func (q *Queue) Push(i *Item) error {
-	if r := q.rejection(); r != nil {
+	if r := q.rejection(i); r != nil {
 		return r
 	}
 	q.next++
@@ -149,8 +150,8 @@ func (q *Queue) Push(i *Item) error {
 	return nil
 }
 
-// rejection is the limit that keeps the next request out, if any, and counts it.
-func (q *Queue) rejection() *QueueRejection {
+// rejection is the limit that keeps a request out, if any, and counts it.
+func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
 		current, perWorker int
@@ -168,9 +169,16 @@ func (q *Queue) rejection() *QueueRejection {
 			return &QueueRejection{Kind: l.kind, Current: l.current, Limit: limit}
 		}
 	}
-	if q.stats.Pending >= q.o.MaxPending {
+	switch {
+	case q.stats.Pending >= q.o.MaxPending:
 		q.stats.RejectedRequests++
 		return &QueueRejection{Kind: LimitRequests, Current: q.stats.Pending, Limit: q.o.MaxPending}
+	case q.stats.Tokens >= q.o.MaxTokens:
+		q.stats.RejectedTokens++
+		return &QueueRejection{Kind: LimitTokens, Current: q.stats.Tokens, Limit: q.o.MaxTokens}
+	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.named && q.lanes[i.laneKey()] == nil:
+		q.stats.RejectedAllowed++
+		return &QueueRejection{Kind: LimitAllowed, Current: q.named, Limit: q.o.MaxAllowed}
 	}
 	return nil
 }
@@ -222,7 +230,7 @@ func (q *Queue) Remove(i *Item) bool {
 func (q *Queue) take(i *Item) {
 	l := i.lane
 	l.waiting.remove(i.at)
-	i.lane = nil
+	i.lane, i.key, i.keyed = nil, laneKey{}, false
 	q.count(i, -1)
 	if len(l.waiting) == 0 {
 		q.drop(l)

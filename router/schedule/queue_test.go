@@ -338,11 +338,37 @@ func TestLimitsAreTimesTheWorkers(t *testing.T) {
 	}
 }
 
+// TestPendingIsBoundedInAnyCase: by number, by the sum of the prompts, and by that of
+// the sets of allowed workers, where those who wait for the same ones count once.
 func TestPendingIsBoundedInAnyCase(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{MaxPending: 1, Limits: QueueLimits{Requests: math.MaxInt}}, queueWorkers...)
-	r.wait("0", Item{})
-	var got *QueueRejection
-	if err := r.Push(&Item{}); !errors.As(err, &got) || *got != (QueueRejection{LimitRequests, 1, 1}) {
-		t.Errorf("error %v", err)
+	pair := func(id kv.WorkerID) map[kv.WorkerID]struct{} { return only(id, id+1) }
+	for _, c := range []struct {
+		options QueueOptions
+		want    QueueRejection
+		counted func(*QueueStats) uint64
+	}{
+		{QueueOptions{MaxPending: 2, Limits: QueueLimits{Requests: math.MaxInt}}, QueueRejection{LimitRequests, 2, 2},
+			func(s *QueueStats) uint64 { return s.RejectedRequests }},
+		{QueueOptions{MaxTokens: 15}, QueueRejection{LimitTokens, 20, 15},
+			func(s *QueueStats) uint64 { return s.RejectedTokens }},
+		{QueueOptions{MaxAllowed: 3}, QueueRejection{LimitAllowed, 2, 3},
+			func(s *QueueStats) uint64 { return s.RejectedAllowed }},
+	} {
+		r := newWaitRoom(t, c.options, queueWorkers...)
+		first := r.wait("0", Item{Tokens: 10, Allowed: pair(1)})
+		second := r.wait("1", Item{Tokens: 10, Allowed: pair(1)})
+		var got *QueueRejection
+		if err := r.Push(&Item{Allowed: pair(2)}); !errors.As(err, &got) || *got != c.want {
+			t.Errorf("error %v, want %v", err, c.want)
+		}
+		if s := r.Stats(); c.counted(&s) != 1 {
+			t.Errorf("%+v", s)
+		}
+		if r.Remove(first); !r.Remove(second) || r.named != 0 {
+			t.Errorf("%d workers are named by nobody", r.named)
+		}
+		if err := r.Push(&Item{Allowed: pair(2)}); err != nil {
+			t.Errorf("when nobody waits: %v", err)
+		}
 	}
 }

@@ -15,6 +15,10 @@ type lane struct {
 	waiting ranking[*Item]
 	// at is the place in Queue.awake, noPlace while the lane sleeps.
 	at int
+	// may are the members that may serve the lane, as of the alignment with that
+	// number. They are the scheduler's.
+	may     bits
+	aligned uint64
 }
 
 func (l *lane) place() *int         { return &l.at }
@@ -30,7 +34,14 @@ type laneKey struct {
 	allowed, taints string
 }
 
+// prepare works out which lane the item belongs to, which takes its time with a large
+// set. It holds until the item leaves a queue.
+func (i *Item) prepare() { i.key, i.keyed = i.laneKey(), true }
+
 func (i *Item) laneKey() laneKey {
+	if i.keyed {
+		return i.key
+	}
 	if i.Pinned != nil {
 		return laneKey{pinned: *i.Pinned, isPinned: true}
 	}
@@ -73,6 +84,7 @@ func (q *Queue) laneFor(i *Item) *lane {
 			}
 			q.limited[id][l] = struct{}{}
 		}
+		q.named += len(i.Allowed)
 	}
 	return l
 }
@@ -93,6 +105,7 @@ func (q *Queue) drop(l *lane) {
 	}
 	delete(q.lanes, l.key)
 	delete(q.open, l)
+	q.named -= len(l.key.allowed) / 8
 	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
 		id := kv.WorkerID(binary.BigEndian.Uint64(b))
 		delete(q.limited[id], l)

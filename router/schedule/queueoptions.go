@@ -15,8 +15,12 @@ type QueueOptions struct {
 	// either is enough; with neither no request waits.
 	Threshold       *float64
 	ThresholdTokens *int64
-	// MaxPending bounds the waiting requests; 0 means 65,536.
-	MaxPending int
+	// MaxPending bounds the waiting requests, and MaxTokens the sum of their prompts:
+	// nothing is added once it is reached. 0 means 16,384, and 1<<28.
+	MaxPending, MaxTokens int
+	// MaxAllowed bounds the sum of the sizes of the sets that requests are limited to,
+	// where requests of the same set count once; 0 means 1<<20.
+	MaxAllowed int
 	// Limits turn requests away earlier.
 	Limits QueueLimits
 }
@@ -43,6 +47,8 @@ func (o *QueueOptions) Validate() error {
 		value int
 	}{
 		{"max pending requests", o.MaxPending},
+		{"max pending tokens", o.MaxTokens},
+		{"max allowed workers", o.MaxAllowed},
 		{"request limit per worker", o.Limits.Requests},
 		{"token limit per worker", o.Limits.Tokens},
 		{"cached token limit per worker", o.Limits.CachedTokens},
@@ -52,6 +58,19 @@ func (o *QueueOptions) Validate() error {
 		}
 	}
 	return nil
+}
+
+func (o QueueOptions) withDefaults() QueueOptions {
+	if o.MaxPending == 0 {
+		o.MaxPending = 1 << 14
+	}
+	if o.MaxTokens == 0 {
+		o.MaxTokens = 1 << 28
+	}
+	if o.MaxAllowed == 0 {
+		o.MaxAllowed = 1 << 20
+	}
+	return o
 }
 
 // Enabled reports whether requests may wait at all.
@@ -82,6 +101,7 @@ const (
 	LimitRequests     QueueLimit = "requests"
 	LimitTokens       QueueLimit = "raw_isl_tokens"
 	LimitCachedTokens QueueLimit = "cached_tokens"
+	LimitAllowed      QueueLimit = "allowed_worker_ids"
 )
 
 // QueueRejection says which limit turned a request away.

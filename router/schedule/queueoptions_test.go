@@ -40,6 +40,8 @@ func TestQueueOptionsOutOfRangeAreNamed(t *testing.T) {
 		"queue threshold: +Inf ":          {Threshold: &inf},
 		"queue threshold tokens: -1 ":     {ThresholdTokens: &minus},
 		"max pending requests: -1 ":       {MaxPending: -1},
+		"max pending tokens: -1 ":         {MaxTokens: -1},
+		"max allowed workers: -1 ":        {MaxAllowed: -1},
 		"request limit per worker: -2 ":   {Limits: QueueLimits{Requests: -2}},
 		"token limit per worker: -3 ":     {Limits: QueueLimits{Tokens: -3}},
 		"cached token limit per worker: ": {Limits: QueueLimits{CachedTokens: -4}},

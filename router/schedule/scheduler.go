@@ -27,8 +27,11 @@ type Scheduler struct {
 	// members is what all the others follow.
 	members *index.Members
 	workers []WorkerConfig
-	stats   Stats
-	started time.Time
+	// alignments counts the changes of these two.
+	alignments uint64
+	room       room
+	stats      Stats
+	started    time.Time
 
 	// The memory of one decision.
 	selection  Selection
@@ -36,6 +39,8 @@ type Scheduler struct {
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
+	// waited is set while a request gets its worker that has waited for it.
+	waited bool
 	// probe and probed are for asking the queue; allBusy is a method of s.
 	probe   Item
 	probed  []int32
@@ -78,7 +83,7 @@ func New(o Options) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		options: o, config: o.Config, selector: o.Selector, now: o.Load.Now,
-		account: account, busy: newOverloads(o.Busy), queue: queue,
+		account: account, busy: newOverloads(o.Busy, o.Load.Now), queue: queue,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
 	s.allBusy = s.itemBusy
@@ -107,8 +112,8 @@ func (r *Request) validate() error {
 		return errors.New("request id: is empty, and the request is to be booked")
 	}
 	for _, p := range r.PreferredTaints {
-		if math.IsNaN(p.Weight) {
-			return fmt.Errorf("request %q preferred taint %q: its weight is not a number", r.ID, p.Taint)
+		if !(math.Abs(p.Weight) <= math.MaxFloat64) {
+			return fmt.Errorf("request %q preferred taint %q weight: %v is not a finite number", r.ID, p.Taint, p.Weight)
 		}
 	}
 	if r.Override != nil {
@@ -176,7 +181,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	}
 	result := s.result(in, m)
 	if r.Book {
-		if err := s.book(r, result.Worker, result.CachedTokens); err == nil {
+		if err := s.book(r, result.Worker, s.bookedCached(r, &result)); err == nil {
 			result.Booked = true
 		} else if errors.Is(err, load.ErrTooManyRequests) {
 			s.stats.Unbooked++
@@ -231,6 +236,7 @@ func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence, Blocks: r.Blocks(),
 		ExpectedOutput: r.ExpectedOutput, LoRA: r.LoRA,
+		Provisional: r.Provisional && s.waited,
 	}
 	if r.TrackPrefill {
 		s.booking.PrefillTokens = max(0, r.Tokens-cached)

@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -229,6 +230,8 @@ func TestTheRequestIsChecked(t *testing.T) {
 		"no members":  {Tokens: 1, BlockSize: 1},
 		"lost hits":   {Tokens: 1, BlockSize: 1, Hits: make([]index.Hit, 1)},
 		"empty fleet": {Tokens: 1, BlockSize: 1, Members: fleet(0)},
+		"taint":       {Tokens: 1, BlockSize: 1, Members: fleet(1), PreferredTaints: []TaintPreference{{"a", math.NaN()}}},
+		"taints":      {Tokens: 1, BlockSize: 1, Members: fleet(1), PreferredTaints: []TaintPreference{{"a", math.Inf(1)}, {"b", math.Inf(-1)}}},
 	} {
 		if _, err := s.Schedule(t.Context(), r); err == nil {
 			t.Errorf("%s: was accepted", name)

@@ -22,6 +22,12 @@ type Request struct {
 	// request runs, as a rule the SequenceHashes of its full blocks. Nil tracks
 	// none.
 	Sequence []kv.SequenceHash
+	// Provisional says that who asks may leave unnoticed while the request waits. When
+	// it has waited it is booked as such: see load.Request.
+	Provisional bool
+	// Waits, when set, is called before the request begins to wait. It must not call
+	// the scheduler.
+	Waits func()
 	// Locals are the prompt's blocks for Options.Refresh; a scheduler does not look
 	// at them.
 	Locals []kv.LocalHash

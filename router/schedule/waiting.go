@@ -33,6 +33,9 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if w == nil {
 		return result, err
 	}
+	if r.Waits != nil {
+		r.Waits()
+	}
 	select {
 	case <-w.settled:
 		return w.result, w.err
@@ -44,16 +47,20 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 
 // enter decides at once, or makes a waiter.
 func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
+	item := Item{
+		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
+		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
+		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
+	}
+	if s.options.Queue.Enabled() && r.TrackPrefill {
+		item.prepare()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
 	r = s.follow(r)
 	defer s.drain()
-	s.probe = Item{
-		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
-		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
-		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
-	}
+	s.probe = item
 	defer func() { s.probe = Item{} }()
 	if !s.queue.Waits(&s.probe, s.allBusy) {
 		result, err := s.decide(r)
@@ -73,6 +80,9 @@ func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
 // itemBusy reports whether there are workers that an item may go to and all of
 // them are busy.
 func (s *Scheduler) itemBusy(i *Item) bool {
+	if i.lane != nil {
+		return s.laneBusy(i)
+	}
 	found, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	if err != nil {
 		return false
@@ -122,6 +132,8 @@ func (s *Scheduler) drain() {
 		return
 	}
 	now := s.now()
+	s.room.known, s.waited = false, true
+	defer func() { s.waited = false }()
 	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
 		w := i.Value.(*waiter)
 		waited := now.Sub(w.arrived)
@@ -132,6 +144,7 @@ func (s *Scheduler) drain() {
 			s.stats.Refreshed++
 		}
 		w.result, w.err = s.decide(w.request.in(s.members))
+		s.room.known = false
 		w.result.Waited = waited
 		close(w.settled)
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 )
 
 // TestACallerThatLeavesIsForgotten: its request is taken out; the others keep
@@ -138,6 +140,35 @@ func TestAnOverloadedFleetIsAnErrorAndNoWait(t *testing.T) {
 		synctest.Wait()
 		if o := <-l.outcomes; o.id != "b" || !errors.Is(o.err, ErrAllOverloaded) {
 			t.Errorf("%s: %v", o.id, o.err)
+		}
+	})
+}
+
+// TestWhoMayHaveLeftIsBookedProvisionally: such a request expires soon when it has
+// waited and nothing is heard of it, and not when it got its worker at once.
+func TestWhoMayHaveLeftIsBookedProvisionally(t *testing.T) {
+	inLine(t, 1, func(o *Options) { o.Load = load.Options{Provisional: 5 * time.Second} }, func(t *testing.T, l *line) {
+		waits := 0
+		may := func(r *Request) { r.Provisional, r.Waits = true, func() { waits++ } }
+		l.send(t.Context(), "at once", may)
+		l.expect("at once@1")
+		if waits != 0 {
+			t.Error("told to wait, and got its worker at once")
+		}
+		l.send(t.Context(), "gone", may)
+		if waits != 1 {
+			t.Errorf("told to wait %d times", waits)
+		}
+		l.send(t.Context(), "next", nil)
+		if err := l.scheduler.MarkPrefillCompleted("at once"); err != nil {
+			t.Fatal(err)
+		}
+		l.expect("gone@1")
+		time.Sleep(6 * time.Second)
+		l.scheduler.Tick()
+		l.expect("next@1")
+		if s := l.scheduler.Stats().Load; s.Unheard != 1 || s.Expired != 1 || s.Requests != 2 {
+			t.Errorf("stats %+v", s)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 // Cache knows which blocks of a prompt a shared cache holds.
 type Cache interface {
 	// CheckBlocks returns the positions of the full blocks of blockSize tokens that
-	// the cache holds in namespace, the cache salt, empty for none. It returns soon
-	// after the end of ctx; tokens are borrowed until then.
+	// the cache holds in namespace, the cache salt, empty for none. It should
+	// return soon after the end of ctx; tokens are borrowed until it does.
 	CheckBlocks(ctx context.Context, tokens []uint32, blockSize int, namespace string) (schedule.SharedHits, error)
 }
 

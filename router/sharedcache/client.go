@@ -191,8 +191,8 @@ const (
 	restTime    = time.Second
 )
 
-// breaker keeps questions from a service that fails: after maxFailures in a row for
-// restTime, then after each further one.
+// breaker keeps questions from a service that fails: after maxFailures in a row it is
+// asked once in restTime, until it answers.
 type breaker struct {
 	mu       sync.Mutex
 	failures int
@@ -202,7 +202,15 @@ type breaker struct {
 func (b *breaker) allows(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.failures < maxFailures || !now.Before(b.until)
+	if b.failures < maxFailures {
+		return true
+	}
+	if now.Before(b.until) {
+		return false
+	}
+	// Who comes first asks; the others wait for what becomes of it.
+	b.until = now.Add(restTime)
+	return true
 }
 
 func (b *breaker) ended(well bool, now time.Time) {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,6 +172,34 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 			if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); err != nil {
 				t.Errorf("a service that answers again: %v", err)
 			}
+		}
+	})
+}
+
+// After a rest one of all that come at once asks, and the others do without.
+func TestOneRequestTriesAServiceThatRested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := &answering{hang: true}
+		c := newClient(t, Options{URL: "http://cache.invalid", Transport: service})
+		for range maxFailures {
+			if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); err == nil {
+				t.Fatal("an answer from a service that hangs")
+			}
+		}
+		<-time.After(restTime)
+		const callers = 50
+		var alone atomic.Int64
+		var calls sync.WaitGroup
+		for range callers {
+			calls.Go(func() {
+				if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); errors.Is(err, ErrLeftAlone) {
+					alone.Add(1)
+				}
+			})
+		}
+		calls.Wait()
+		if n := alone.Load(); n != callers-1 {
+			t.Errorf("%d of %d did without, want all but one", n, callers)
 		}
 	})
 }

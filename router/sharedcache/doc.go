@@ -13,8 +13,8 @@
 //
 // Failure: an answer that is late, too large or not in order is an error, and an
 // error costs the request nothing but the credit. After five in a row a Client
-// leaves the service alone for a second, so that a store that hangs does not delay
-// every request by the timeout.
+// asks the service once a second until it answers, so that a store that hangs does not
+// delay every request by the timeout.
 //
 // Concurrency: everything is safe for concurrent use. Nothing here starts a
 // goroutine that outlives the call, apart from idle connections; Close ends them.

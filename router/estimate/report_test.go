@@ -1,0 +1,81 @@
+package estimate
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
+)
+
+// TestOneReportWithoutSenseIsOutvoted: what no machine can do is not taken, and what a
+// machine might do, with as many bytes as that has, does not weigh more than the others.
+func TestOneReportWithoutSenseIsOutvoted(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes, micros uint64
+		refused       uint64
+	}{
+		"a counter that underflowed":  {math.MaxUint64, 1, 2},
+		"one that took a second":      {math.MaxUint64, 1e6, 2},
+		"a time that underflowed":     {1 << 20, math.MaxUint64, 2},
+		"as much as memory could do":  {9e12, 1e6, 0},
+		"the same in a microsecond":   {9e6, 1, 0},
+		"slower than any, for long":   {1 << 20, 59e6, 0},
+		"next to nothing in a second": {1, 1e6, 0},
+	} {
+		for good := 3; good <= 21; good += 3 {
+			b := newBench(t, Options{})
+			b.SetWorker(workerID(1), 9, "m")
+			b.serve(1, 5, 10_000)
+			b.reportCopies(1, good, 10)
+			b.reportDisk(9, good, 1000, 0)
+			b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{CopyBytes: c.bytes, CopyMicros: c.micros}})
+			b.Report(&kvevent.LoadReport{Owner: kv.PoolOwner(9), Pool: kvevent.PoolLoad{BlockBytes: 1 << 20, DiskReadBytes: c.bytes, DiskReadMicros: c.micros}})
+			if s := b.Stats(); s.Implausible != c.refused {
+				t.Errorf("%s: %+v", name, s)
+			}
+			for range 5 {
+				b.want(100-30*1.6+30*0.1+20, 1, 1000, index.Hits{kv.TierHost: 10, kv.TierDisk: 20}, 0)
+				b.reportCopies(1, 1, 10)
+				b.reportDisk(9, 1, 1000, 0)
+			}
+		}
+	}
+}
+
+// TestAReportedChangeIsBelieved: the bounds that keep one report from deciding do not
+// keep a way that has become slower from being seen.
+func TestAReportedChangeIsBelieved(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 9, "m")
+	b.serve(1, 5, 10_000)
+	b.reportCopies(1, 16, 1<<12)
+	b.reportDisk(9, 16, 10_000, 0)
+	b.reportDisk(9, 14, 100, 0)
+	b.want(100-16+100, 1, 1000, index.Hits{kv.TierDisk: 10}, 0)
+}
+
+// TestAnOldQueueIsForgotten: of a pool that has gone silent nothing waits after a
+// minute, whatever it said last; what is sent to it since does, for as long.
+func TestAnOldQueueIsForgotten(t *testing.T) {
+	b := newBench(t, Options{MaxAge: time.Hour})
+	b.SetWorker(workerID(1), 9, "m")
+	b.serve(1, 5, 10_000)
+	b.reportCopies(1, 3, 1<<12)
+	b.reportDisk(9, 3, 1000, 1<<40)
+	hits := index.Hits{kv.TierDisk: 20}
+	empty := 100 - 20*1.6 + 20.0
+	b.pass(queueHolds)
+	if ms, why := b.ask(1, 1000, hits, 0); ms < 1e9 {
+		t.Errorf("%v ms %s behind what was reported a minute ago", ms, why)
+	}
+	b.pass(time.Second)
+	b.want(empty, 1, 1000, hits, 0)
+	b.Booked(&Booking{ID: "a", Worker: workerID(1), Tokens: 321, BlockSize: testBlock, Hits: hits})
+	b.want(empty+20, 1, 1000, hits, 0)
+	b.pass(time.Second)
+	b.PrefillDone("a")
+	b.want(empty, 1, 1000, hits, 0)
+}

@@ -1,0 +1,156 @@
+package router
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// somethingHappens to a publisher, who tells of it.
+func somethingHappens(t *rapid.T, p *testPublisher) Frame {
+	var ids []uint32
+	for i := range rapid.IntRange(1, 6).Draw(t, "blocks") {
+		ids = append(ids, uint32(i+1)+100*rapid.Uint32Range(0, 1).Draw(t, "branch"))
+	}
+	tier := rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierHost}).Draw(t, "tier")
+	switch rapid.IntRange(0, 9).Draw(t, "what") {
+	case 0:
+		return p.clear()
+	case 1, 2, 3:
+		first := rapid.IntRange(0, len(ids)-1).Draw(t, "first")
+		return Frame{Kind: FrameEvents, Data: p.add(kvevent.Removed, tier, promptTokens(ids...), first)}
+	}
+	return p.store(tier, promptTokens(ids...))
+}
+
+// TestAnImageAndWhatFollowsItsCursorAreTheTruth: events that come between the cursor
+// of an image and its blocks are told again to who begins with it, which changes
+// nothing in the end.
+func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
+	now := time.Unix(1000, 0)
+	rapid.Check(outer, func(t *rapid.T) {
+		p := newTestPublisher(11, workerOwner(1), 0)
+		set := freshFeeds(outer)
+		set.frame(p.announce(), now)
+		happen := func(when string) {
+			for range rapid.IntRange(0, 6).Draw(t, when) {
+				set.frame(somethingHappens(t, p), now)
+			}
+		}
+		happen("before")
+		var image feedImage
+		feed, dumps := set.beginImage(11, &image)
+		happen("meanwhile")
+		set.index.DumpOwner(p.meta.Owner, func(e *kvevent.RouterEvent) bool {
+			image.store(e)
+			return true
+		})
+		happen("afterwards")
+		if !set.confirmImage(feed, dumps) {
+			t.Fatal("the image is refused, and nothing was missing")
+		}
+		var data bytes.Buffer
+		w, err := newSnapshotWriter(&data, 0)
+		if err == nil {
+			err = w.add(&image)
+		}
+		if err == nil {
+			err = w.finish()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := freshFeeds(outer)
+		if _, feeds, err := next.restore(&data, now); err != nil || feeds != 1 {
+			t.Fatalf("%d feeds, %v", feeds, err)
+		}
+		next.frame(p.announce(), now)
+		f := next.feeds[11]
+		if q, number, due := next.nextQuery(f, now); due {
+			next.answered(&queryResult{feed: f, number: number, answer: p.answer(q)}, now)
+		}
+		next.frame(p.announce(), now)
+		if !f.exact() || f.counters.Divergences != 0 {
+			t.Fatalf("it is not exact after the events since %d: %+v", image.cursor, f.counters)
+		}
+	})
+}
+
+// TestImagesOfFeedsThatAreNotCompleteAllTheTimeAreRefused: blocks that came by
+// anything else than the events after the cursor do not follow from it.
+func TestImagesOfFeedsThatAreNotCompleteAllTheTimeAreRefused(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, meanwhile := range map[string]func(s *feedSet, p *testPublisher){
+		"it has a gap": func(s *feedSet, p *testPublisher) {
+			p.store(kv.TierDevice, promptTokens(2)) // lost
+			s.frame(p.store(kv.TierDevice, promptTokens(3)), now)
+		},
+		"its blocks were replaced": func(s *feedSet, p *testPublisher) {
+			p.drift(7)
+			s.frame(p.announce(), now)
+			q, number, _ := s.nextQuery(s.feeds[11], now)
+			s.answered(&queryResult{feed: s.feeds[11], number: number, answer: p.answer(q)}, now)
+		},
+		"it said goodbye": func(s *feedSet, p *testPublisher) { s.frame(p.goodbye(), now) },
+		"its owner has another publisher": func(s *feedSet, p *testPublisher) {
+			s.frame(newTestPublisher(12, p.meta.Owner, 0).announce(), now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, set := newTestPublisher(11, workerOwner(1), 0), freshFeeds(t)
+			set.frame(p.announce(), now)
+			set.frame(p.store(kv.TierDevice, promptTokens(1)), now)
+			var image feedImage
+			feed, dumps := set.beginImage(11, &image)
+			if feed == nil {
+				t.Fatal("no image of a complete feed")
+			}
+			meanwhile(set, p)
+			if set.confirmImage(feed, dumps) {
+				t.Errorf("the image at %d was taken", image.cursor)
+			}
+		})
+	}
+}
+
+// TestSnapshotsOfManyOwners: a publisher or an owner that is in a snapshot twice
+// makes it useless, and leaves nothing behind.
+func TestSnapshotsOfManyOwners(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, second := range map[string]kvevent.Announcement{
+		"owner":     {PublisherID: 12, Owner: workerOwner(1)},
+		"publisher": {PublisherID: 11, Owner: workerOwner(2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var data bytes.Buffer
+			w, err := newSnapshotWriter(&data, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, a := range []kvevent.Announcement{{PublisherID: 11, Owner: workerOwner(1)}, second} {
+				a.Model, a.BlockSize, a.Health = "m", testBlockSize, kvevent.HealthExact
+				block := kvevent.StoredBlock{Hash: kv.SequenceHash(i + 1), Local: kv.LocalHash(i + 1)}
+				image := feedImage{announcement: a, cursor: 1, events: []kvevent.RouterEvent{{Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{block}}}}
+				if err := w.add(&image); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.finish(); err != nil {
+				t.Fatal(err)
+			}
+			set := freshFeeds(t)
+			if _, _, err := set.restore(&data, now); err == nil {
+				t.Error("the snapshot was taken")
+			}
+			if left := fmt.Sprint(set.index.Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
+				t.Errorf("left behind: %s", left)
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package router
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// maxRefused bounds the refused publishers that are remembered; the others are
+// counted at each announcement and not logged.
+const maxRefused = 1024
+
+type refusal struct {
+	seen   time.Time
+	reason string
+}
+
+// isRegistered reports whether an announcement is of a worker that no publisher
+// speaks for, of a file or of a registration.
+func isRegistered(a *kvevent.Announcement) bool { return a.Card.Silent && a.Card.Source != "" }
+
+// displaceLocked ends the registered workers that do not fit to a publisher that
+// was taken in: it knows what it serves, and what was registered may be a mistake.
+func (s *feedSet) displaceLocked(a *kvevent.Announcement) {
+	if isRegistered(a) || !s.tally.strays(termsOf(a)) {
+		return
+	}
+	for _, f := range s.feeds {
+		if have := &f.announcement; isRegistered(have) && termsOf(have) != termsOf(a) {
+			s.counters.Displaced++
+			s.endLocked(f, fmt.Sprintf("it was registered with model %q and block size %d, a publisher has %q with %d",
+				have.Model, have.BlockSize, a.Model, a.BlockSize))
+		}
+	}
+}
+
+// objectionLocked says why an announcement is not accepted; f is its feed, nil
+// for a new publisher. An empty text is no objection.
+func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string {
+	if f != nil && f.owner() != a.Owner {
+		return fmt.Sprintf("it announced %s before", f.owner())
+	}
+	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
+		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
+	}
+	if s.blockSize != 0 && a.BlockSize != s.blockSize {
+		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
+	}
+	former, ours := s.byOwner[a.Owner], standing{}
+	if former != nil {
+		if former != f && isRegistered(a) && !isRegistered(&former.announcement) {
+			return "a publisher speaks for its owner"
+		}
+		ours = former.standing
+	}
+	if have, differ := s.tally.others(termsOf(a), ours, isRegistered(a)); differ {
+		return fmt.Sprintf("it has model %q with block size %d, the others %q with %d",
+			a.Model, a.BlockSize, have.model, have.blockSize)
+	}
+	if f == nil && former == nil && len(s.feeds) >= s.limit {
+		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
+	}
+	return ""
+}
+
+func (s *feedSet) refuseLocked(a *kvevent.Announcement, now time.Time, reason string) {
+	if f := s.feeds[a.PublisherID]; f != nil {
+		s.endLocked(f, reason)
+		s.refreshLocked()
+	}
+	known, ok := s.refused[a.PublisherID]
+	if known.reason != reason {
+		s.counters.Refused++
+	}
+	if !ok && len(s.refused) >= maxRefused {
+		return
+	}
+	if known.reason != reason {
+		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
+			zap.String("publisher", publisherName(a.PublisherID)), zap.String("reason", reason))
+	}
+	s.refused[a.PublisherID] = refusal{now, reason}
+}

@@ -1,0 +1,163 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// freshFeeds are the feeds of a router that does not run.
+func freshFeeds(t testing.TB) *feedSet {
+	t.Helper()
+	r, err := New(Options{}, &testTransport{frames: make(chan Frame)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.feeds
+}
+
+// recounted is the view of all feeds, looked at one by one.
+func recounted(s *feedSet) clusterView {
+	v := clusterView{quality: QualityExact}
+	told := false
+	for o, f := range s.byOwner {
+		if o.Kind != kv.OwnerWorker {
+			continue
+		}
+		v.workers++
+		v.blockSize = int(f.announcement.BlockSize)
+		told = told || f.synced && !f.announcement.Card.Silent
+		if id := f.announcement.Pool; id != 0 {
+			pool := s.byOwner[kv.PoolOwner(id)]
+			told = told || pool != nil && pool.synced && !pool.announcement.Card.Silent
+		}
+		if !s.workerExactLocked(f) {
+			v.quality = QualityDegraded
+		}
+	}
+	if !told {
+		v.quality = QualityFallback
+	}
+	return v
+}
+
+// TestTheViewEqualsARecount: whatever feeds go through, the view that is kept up to
+// date with each change is that of all of them together; and nothing of them is left
+// in it when they are gone.
+func TestTheViewEqualsARecount(outer *testing.T) {
+	rapid.Check(outer, func(t *rapid.T) {
+		set := freshFeeds(outer)
+		now := time.Unix(1000, 0)
+		check := func() {
+			t.Helper()
+			if got, want := *set.current.Load(), recounted(set); got != want {
+				t.Fatalf("view %+v, want %+v of tally %+v", got, want, set.tally)
+			}
+		}
+		publisher := rapid.Uint64Range(1, 6)
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) { check() },
+			"announce": func(t *rapid.T) {
+				set.mu.Lock()
+				defer set.mu.Unlock()
+				a := drawnAnnouncement(t, publisher.Draw(t, "publisher"))
+				set.announcementLocked(&a, rapid.IntRange(0, 1).Draw(t, "source"), now)
+			},
+			"event": func(t *rapid.T) {
+				set.mu.Lock()
+				defer set.mu.Unlock()
+				id := publisher.Draw(t, "publisher")
+				e := kvevent.RouterEvent{Kind: kvevent.Cleared, ID: rapid.Uint64Range(1, 4).Draw(t, "event")}
+				if f := set.feeds[id]; f != nil {
+					e.Owner = f.owner()
+				}
+				set.envelope = kvevent.Envelope{PublisherID: id, Events: []kvevent.RouterEvent{e}}
+				set.eventsLocked(now)
+			},
+			"answer": func(t *rapid.T) {
+				f := set.feeds[publisher.Draw(t, "publisher")]
+				if f == nil {
+					return
+				}
+				if _, number, due := set.nextQuery(f, now); due {
+					last := rapid.Uint64Range(0, 4).Draw(t, "last")
+					set.answered(&queryResult{feed: f, number: number,
+						answer: &Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}}, now)
+				}
+			},
+			"connection": func(t *rapid.T) {
+				kind := rapid.SampledFrom([]FrameKind{FrameConnected, FrameDisconnected}).Draw(t, "kind")
+				set.frame(Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+				set.tick(now)
+			},
+		})
+		for source := range 2 {
+			set.frame(Frame{Kind: FrameConnected, Source: source}, now)
+		}
+		set.tick(now.Add(time.Hour))
+		check()
+		if s := &set.tally; s.workers != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || len(s.agreed) != 0 {
+			t.Fatalf("left of feeds that are gone: %+v", *s)
+		}
+	})
+}
+
+// drawnAnnouncement is one of a few owners, mostly in agreement with the others.
+func drawnAnnouncement(t *rapid.T, publisher uint64) kvevent.Announcement {
+	a := kvevent.Announcement{
+		PublisherID: publisher, Owner: kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(rapid.Uint64Range(1, 4).Draw(t, "worker"))}),
+		Model: "m", BlockSize: 16, Health: kvevent.HealthExact, LastEventID: rapid.Uint64Range(0, 4).Draw(t, "last"),
+	}
+	switch rapid.IntRange(0, 9).Draw(t, "peculiarity") {
+	case 0:
+		a.Health = kvevent.HealthGone
+	case 1:
+		a.Health = kvevent.HealthDegraded
+	case 2:
+		a.Digest, a.Blocks = 1, 1
+	case 3:
+		a.Model = "other"
+	case 4:
+		a.BlockSize = 32
+	case 5:
+		a.Card.Silent, a.Card.Source = true, "file"
+	case 6, 7:
+		a.Owner = kv.PoolOwner(rapid.Uint64Range(1, 2).Draw(t, "pool"))
+		return a
+	}
+	a.Pool = rapid.Uint64Range(0, 2).Draw(t, "pool")
+	return a
+}
+
+// BenchmarkAnnouncementsThatChangeTheView: a worker that lacks something and then
+// nothing any more, among others.
+func BenchmarkAnnouncementsThatChangeTheView(b *testing.B) {
+	for _, workers := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			set := freshFeeds(b)
+			set.limit = workers
+			now := time.Unix(1000, 0)
+			var a kvevent.Announcement
+			for i := range workers {
+				a = kvevent.Announcement{PublisherID: uint64(i + 1), Owner: kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(i + 1)}),
+					Model: "m", BlockSize: 16, Health: kvevent.HealthExact}
+				set.announcementLocked(&a, 0, now)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, health := range []kvevent.Health{kvevent.HealthDegraded, kvevent.HealthExact} {
+					a.Health = health
+					set.announcementLocked(&a, 0, now)
+				}
+			}
+		})
+	}
+}

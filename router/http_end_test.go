@@ -1,0 +1,135 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/router/config"
+)
+
+// goneWriter is the writer of a client that has gone, which is seen when what is written
+// leaves the buffer.
+type goneWriter struct{ *httptest.ResponseRecorder }
+
+func (goneWriter) FlushError() error { return errors.New("connection reset by peer") }
+
+// A booking whose reply cannot be sent is taken back; with one that can be it stays,
+// though its caller closes the connection as soon as it has read it.
+func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		request := func(id string) *http.Request {
+			r := httptest.NewRequestWithContext(b.t.Context(), "POST", "/v1/route", strings.NewReader(newBody("", 1)))
+			r.Header.Set(RequestIDHeader, id)
+			return r
+		}
+		h.ServeHTTP(goneWriter{httptest.NewRecorder()}, request("gone"))
+		if n := b.router.Stats().Requests.Load.Requests; n != 0 {
+			t.Errorf("%d requests are booked for a client that has gone", n)
+		}
+		there := httptest.NewRecorder()
+		h.ServeHTTP(there, request("there"))
+		if n := b.router.Stats().Requests.Load.Requests; n != 1 || !there.Flushed || there.Result().ContentLength != int64(there.Body.Len()) {
+			t.Errorf("%d requests are booked for a client that is there; sent %t, %v", n, there.Flushed, there.Result().Header)
+		}
+	})
+}
+
+// heldWriter holds an answer back until its client is gone.
+type heldWriter struct {
+	http.ResponseWriter
+	decided, gone chan struct{}
+}
+
+func (h *heldWriter) WriteHeader(code int) {
+	close(h.decided)
+	<-h.gone
+	h.ResponseWriter.WriteHeader(code)
+}
+
+func (h *heldWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+// The same over a connection that is reset between the decision and its answer.
+func TestResetConnectionTakesTheBookingBack(t *testing.T) {
+	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	decided, gone := make(chan struct{}), make(chan struct{})
+	served := make(chan struct{})
+	handler := r.router.Handler()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		handler.ServeHTTP(&heldWriter{w, decided, gone}, q)
+		close(served)
+	}))
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := newBody("", 1)
+	if _, err := fmt.Fprintf(conn, "POST /v1/route HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	<-decided
+	if n := r.router.Stats().Requests.Load.Requests; n != 1 {
+		t.Errorf("%d requests are booked when the answer is written, want 1", n)
+	}
+	if err := errors.Join(conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	close(gone)
+	<-served
+	if n := r.router.Stats().Requests.Load.Requests; n != 0 {
+		t.Errorf("%d requests are booked whose client has gone", n)
+	}
+}
+
+// A request that waits for a worker when the router stops is told so, instead of losing
+// its connection.
+func TestStopAnswersWhatWaits(t *testing.T) {
+	few := 1e-6
+	r := newNATSRouterWith(t, startServer(t).ClientURL(), 7,
+		Options{Config: configured(func(c *config.Config) { c.RouterQueueThreshold = &few })}, drainTimeout).router
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- r.serve(ctx, listener, 10*time.Millisecond) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	post := func() (int, string, error) {
+		answer, err := client.Post("http://"+listener.Addr().String()+"/v1/route", "application/json", strings.NewReader(newBody("", 1, 2, 3)))
+		if err != nil {
+			return 0, "", err
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(bytes.TrimSpace(body)), err
+	}
+	if code, got, err := post(); code != http.StatusOK || err != nil {
+		t.Fatalf("the first: %d %s, %v", code, got, err)
+	}
+	waiting := make(chan string, 1)
+	go func() {
+		code, got, err := post()
+		waiting <- fmt.Sprint(code, " ", got, " ", err)
+	}()
+	eventually(t, "a request that waits", func() bool { return r.Stats().Requests.Queue.Pending == 1 })
+	cancel()
+	if got := <-waiting; !strings.HasPrefix(got, "503 ") || !strings.Contains(got, errStopping.Error()) {
+		t.Errorf("what waited was answered %s", got)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}

@@ -1,0 +1,323 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// TestTheTablesAgree: after any mixture of changes that come in runs, in pieces,
+// backwards and without their parents, sparse or dense, with room and without,
+// every run is found where it is linked, every entry is counted, the directory
+// has what it should, and all memory is in use, idle or in limbo.
+func TestTheTablesAgree(t *testing.T) {
+	for seed := range uint64(12) {
+		o := Options{MaxParked: 20}
+		if seed%3 == 2 {
+			o.MaxBytes = minBytes
+		}
+		x, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := mixture{x: x, rng: rand.New(rand.NewPCG(seed, 5))}
+		for step := range 300 {
+			m.change(t)
+			switch {
+			case seed%4 == 1 && step == 100:
+				x.makeDense()
+			case seed%4 == 1 && step == 200:
+				x.makeSparse()
+			}
+			if problem := x.disagreement(true); problem != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, problem)
+			}
+		}
+		for n := range 5 {
+			x.RemoveOwner(m.owner(n))
+		}
+		for x.Sweep(7) {
+			if problem := x.disagreement(true); problem != "" {
+				t.Fatalf("seed %d, sweeping: %s", seed, problem)
+			}
+		}
+		if s := x.Stats(); s.Runs != 0 || s.Parked != 0 || s.Blocks != 0 || s.Memberships != 0 || x.resident != 0 || s.Limbo != 0 {
+			t.Fatalf("seed %d: nobody holds anything, and yet %+v", seed, s)
+		}
+	}
+}
+
+// TestNonsenseLeavesTheTablesInOrder: events whose hashes, parents and local hashes
+// have nothing to do with one another, from few values and from many, may be
+// refused, but what the index says of itself stays right.
+func TestNonsenseLeavesTheTablesInOrder(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 77))
+		x, err := New(Options{MaxBytes: []int64{0, minBytes, 2 * minBytes}[rng.IntN(3)], MaxParked: []int{0, 3, 50}[rng.IntN(3)]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := nonsense{
+			mixture: mixture{x: x, rng: rng}, hashes: []uint64{12, 200, 5000, 100_000}[rng.IntN(4)],
+			locals: []uint64{2, 12, 1 << 40}[rng.IntN(3)], most: []int{3, 40, 300, 2000}[rng.IntN(4)],
+		}
+		var m Matches
+		for step := range 300 {
+			n.change(t)
+			prompt := make([]kv.LocalHash, 20)
+			for i := range prompt {
+				prompt[i] = n.local(n.hash())
+			}
+			x.Match(&m, prompt, Reading(step%2))
+			if step%10 > 0 {
+				continue
+			}
+			if problem := x.disagreement(false); problem != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, problem)
+			}
+		}
+		x.Dump(func(*kvevent.RouterEvent) bool { return true })
+	}
+}
+
+// nonsense makes changes out of a few hashes.
+type nonsense struct {
+	mixture
+	hashes, locals uint64
+	most           int
+}
+
+func (n *nonsense) hash() kv.SequenceHash { return kv.SequenceHash(n.rng.Uint64N(n.hashes)) }
+
+func (n *nonsense) local(h kv.SequenceHash) kv.LocalHash {
+	return kv.LocalHash(uint64(h) * 7 % n.locals)
+}
+
+func (n *nonsense) event(o kv.Owner, kind kvevent.Kind) kvevent.RouterEvent {
+	e := kvevent.RouterEvent{Owner: o, Kind: kind, Tier: kv.Tier(n.rng.IntN(kv.NumTiers)), Parent: n.hash(), HasParent: n.rng.IntN(2) == 0}
+	h := n.hash()
+	for range n.rng.IntN(n.most) {
+		if h = (h + 1) % kv.SequenceHash(n.hashes); n.rng.IntN(30) == 0 {
+			h = n.hash()
+		}
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h, Local: n.local(h)})
+		e.Removed = append(e.Removed, h)
+	}
+	return e
+}
+
+func (n *nonsense) change(t *testing.T) {
+	o := n.owner(n.rng.IntN(5))
+	switch k := n.rng.IntN(40); {
+	case k < 18:
+		n.apply(t, n.event(o, kvevent.Stored))
+	case k < 32:
+		e := n.event(o, kvevent.Removed)
+		if k%2 == 0 {
+			slices.Reverse(e.Removed)
+		}
+		n.apply(t, e)
+	case k < 34:
+		n.apply(t, kvevent.RouterEvent{Owner: o, Kind: kvevent.Cleared})
+	case k < 37:
+		var events []kvevent.RouterEvent
+		for range n.rng.IntN(6) {
+			events = append(events, n.event(o, kvevent.Stored))
+		}
+		if err := n.x.Replace(o, events); err != nil {
+			t.Fatal(err)
+		}
+	case k < 39:
+		n.x.Sweep(n.rng.IntN(50))
+	case n.x.dense:
+		n.x.makeSparse()
+	default:
+		n.x.makeDense()
+	}
+}
+
+// mixture makes changes of all kinds.
+type mixture struct {
+	x   *Index
+	rng *rand.Rand
+}
+
+func (m *mixture) owner(n int) kv.Owner {
+	if n == 4 {
+		return kv.PoolOwner(1)
+	}
+	return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(n + 1)})
+}
+
+// prompt is one of a few sequences that part from one another at odd places.
+func (m *mixture) prompt() []kv.LocalHash {
+	locals := make([]kv.LocalHash, 1+m.rng.IntN(500))
+	branch, from := m.rng.IntN(3), []int{0, 77, 128, 200}[m.rng.IntN(4)]
+	for i := range locals {
+		locals[i] = kv.LocalHash(i)
+		if i >= from {
+			locals[i] += kv.LocalHash(1+branch) << 20
+		}
+	}
+	return locals
+}
+
+func (m *mixture) change(t *testing.T) {
+	locals := m.prompt()
+	seq := kv.AppendSequence(nil, locals)
+	lo := m.rng.IntN(len(seq))
+	hi := lo + 1 + m.rng.IntN(len(seq)-lo)
+	e := kvevent.RouterEvent{Owner: m.owner(m.rng.IntN(5)), Tier: kv.Tier(m.rng.IntN(kv.NumTiers))}
+	switch kind := m.rng.IntN(20); {
+	case kind == 0:
+		e.Kind = kvevent.Cleared
+	case kind < 3: // one by one, backwards
+		for i := hi - 1; i >= max(lo, hi-60); i-- {
+			m.apply(t, storedBlocks(e, locals, seq, i, i+1))
+		}
+		return
+	case kind < 12:
+		e = storedBlocks(e, locals, seq, lo, hi)
+	default:
+		e.Kind = kvevent.Removed
+		for i := hi - 1; i >= lo; i-- {
+			e.Removed = append(e.Removed, seq[i])
+		}
+		if kind == 19 {
+			m.rng.Shuffle(len(e.Removed), func(i, j int) { e.Removed[i], e.Removed[j] = e.Removed[j], e.Removed[i] })
+		}
+	}
+	m.apply(t, e)
+}
+
+func (m *mixture) apply(t *testing.T, e kvevent.RouterEvent) {
+	t.Helper()
+	if err := m.x.Apply(&e); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// storedBlocks makes e store the blocks lo..hi-1 of a sequence.
+func storedBlocks(e kvevent.RouterEvent, locals []kv.LocalHash, seq []kv.SequenceHash, lo, hi int) kvevent.RouterEvent {
+	e.Kind, e.HasParent = kvevent.Stored, lo > 0
+	if lo > 0 {
+		e.Parent = seq[lo-1]
+	}
+	for i := lo; i < hi; i++ {
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: seq[i], Local: locals[i]})
+	}
+	return e
+}
+
+// disagreement says what is wrong between the tables; "" when nothing is. honest
+// says that no two blocks were given one hash: then the directory has all that it
+// should.
+func (x *Index) disagreement(honest bool) string {
+	units, resident, live, marks := 0, 0, 0, 0
+	entries := make(map[ownerID]int)
+	pairs := make(map[ownerID]int)
+	problem := ""
+	x.runs.all(func(r runID, h *head, s *side) bool {
+		live++
+		st := h.storage()
+		units += st.class()
+		resident += st.blocks()
+		if marks += s.marks.count(); s.listed {
+			marks += st.blocks() - s.marks.count()
+		}
+		problem = x.wrongRun(r, h, s, honest)
+		held := int32(0)
+		for walk := x.slots(r); ; {
+			slot := walk.next()
+			if slot == nil {
+				break
+			}
+			e := entry(slot.Load())
+			if e == 0 {
+				continue
+			}
+			held++
+			entries[e.owner()]++
+			pairs[e.owner()] += e.hi() - e.lo()
+			if e.lo() >= e.hi() || e.hi() > st.blocks() {
+				problem = fmt.Sprintf("run %d of %d blocks: entry %d..%d", r, st.blocks(), e.lo(), e.hi())
+			}
+		}
+		if held != s.held {
+			problem = fmt.Sprintf("run %d: %d entries, counted %d", r, held, s.held)
+		}
+		return problem == ""
+	})
+	if problem != "" {
+		return problem
+	}
+	if x.dense && x.listing == noRun && marks != resident {
+		return fmt.Sprintf("dense, and %d of %d blocks are listed", marks, resident)
+	}
+	if !honest {
+		marks = min(marks, x.directory.used)
+	}
+	inLimbo := x.limbo.units
+	free := 0
+	for unit := 0; unit < len(x.arena.tags); unit++ {
+		if tag := x.arena.tags[unit]; tag&tailTag == headTag {
+			free += int(tag & tagClass)
+			if tail := x.arena.tags[unit+int(tag&tagClass)-1]; tail&tagClass != tag&tagClass {
+				return fmt.Sprintf("free piece %d of class %d ends with tag %x", unit, tag&tagClass, tail)
+			}
+		}
+	}
+	for _, c := range []struct {
+		what      string
+		got, want int
+	}{
+		{"live runs", x.runs.live, live},
+		{"children", x.childCounts.live, live - 1 - len(x.orphans.byHash)},
+		{"resident blocks", x.resident, resident},
+		{"directory entries", x.directory.used, marks},
+		{"units in use", x.arena.used, units + inLimbo},
+		{"idle units", x.arena.idle, free},
+		{"units handed out", x.arena.used + x.arena.idle, int(x.arena.bump)},
+	} {
+		if c.got != c.want {
+			return fmt.Sprintf("%s: %d, want %d", c.what, c.got, c.want)
+		}
+	}
+	for _, id := range x.ids {
+		if o := x.owners[id]; o.entries != entries[id] || int(o.pairs) != pairs[id] {
+			return fmt.Sprintf("%s: %d entries of %d pairs, counted %d of %d", o.who, entries[id], pairs[id], o.entries, o.pairs)
+		}
+	}
+	return ""
+}
+
+// wrongRun checks how one run is linked and found.
+func (x *Index) wrongRun(r runID, h *head, s *side, honest bool) string {
+	for c := s.firstChild; c != noRun; c = x.runs.side(c).nextSibling {
+		if p := unpackPlace(x.runs.head(c).place.Load()); p.run != r || !x.runs.side(c).live {
+			return fmt.Sprintf("run %d: child %d is at %v", r, c, p)
+		}
+	}
+	if r == rootRun || s.stub {
+		return ""
+	}
+	st := h.storage()
+	if st.blocks() == 0 || s.held == 0 && s.firstChild == noRun {
+		return fmt.Sprintf("run %d: %d blocks, %d entries, no child", r, st.blocks(), s.held)
+	}
+	p := unpackPlace(h.place.Load())
+	if got := x.child(p, x.arena.locals(st)[0]); got != r {
+		return fmt.Sprintf("run %d: %d is found in its place %v", r, got, p)
+	}
+	hashes := x.arena.hashes(st)
+	for i := range hashes {
+		if got, ok := x.lookup(kv.SequenceHash(hashes[i])); honest && (s.listed || s.marks.has(i)) && (!ok || got != place{r, i}) {
+			return fmt.Sprintf("run %d: block %d is not in the directory: %v", r, i, got)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,134 @@
+package router
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// A field that a method would not look at is refused, not passed over.
+func TestMethodsRefuseFieldsThatTheyDoNotTake(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		for _, c := range []struct{ body, want string }{
+			{`{"method":"mark_free","request_id":"r","tokens":[1]}`, "tokens: mark_free does not take it"},
+			{`{"method":"mark_prefill","request_id":"r","decay_fraction":0.5}`, "decay_fraction: mark_prefill does not take it"},
+			{`{"method":"output_block","request_id":"r","timeout_ms":5}`, "timeout_ms: output_block does not take it"},
+			{`{"method":"new","tokens":[1],"decay_fraction":0}`, "decay_fraction: new does not take it"},
+			{`{"method":"potential_loads","tokens":[1],"request_id":"r"}`, "request_id: potential_loads does not take it"},
+			{`{"method":"potential_loads","tokens":[1],"pinned_worker":{"worker_id":1}}`, "pinned_worker: potential_loads does not take it"},
+			{`{"method":"overlap","tokens":[1],"router_config_override":{"router_temperature":1}}`, "router_config_override: overlap does not take it"},
+			{`{"method":"overlap","tokens":[1],"priority_jump":1}`, "priority_jump: overlap does not take it"},
+		} {
+			if r, got := b.route(h, "", c.body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, c.want) {
+				t.Errorf("%s: %d %s, want %q", c.body, r.StatusCode, got, c.want)
+			}
+		}
+		// What says nothing is no field.
+		if r, got := b.route(h, "", `{"method":"mark_free","request_id":"r","tokens":null,"lora_name":"","priority_jump":0}`); r.StatusCode != http.StatusOK {
+			t.Errorf("empty fields: %d %s", r.StatusCode, got)
+		}
+	})
+}
+
+// Every field says which methods take it, and the document says the same.
+func TestDocumentSaysWhichMethodsTakeAField(t *testing.T) {
+	text, err := os.ReadFile("../docs/router-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const all, prompt = "all", "`new`, `potential_loads`, `overlap`"
+	words := map[string]string{
+		"new potential_loads overlap mark_prefill mark_free output_block": all, "new potential_loads overlap": prompt, "new": "`new`",
+		"new mark_prefill mark_free output_block": "`new`, `mark_*`, `output_block`", "new potential_loads": "`new`, `potential_loads`",
+		"output_block": "`output_block`",
+	}
+	for i := range reflect.TypeFor[routeRequest]().NumField() {
+		f := reflect.TypeFor[routeRequest]().Field(i)
+		name, in := f.Tag.Get("json"), words[f.Tag.Get("in")]
+		found := false
+		for line := range strings.Lines(string(text)) {
+			cells := strings.Split(line, " | ")
+			if len(cells) == 4 && cells[0] == "| `"+name+"`" {
+				found = cells[2] == in || in == prompt && cells[2] == "the same"
+			}
+		}
+		if in == "" || !found {
+			t.Errorf("%s is for %q, and the document does not say so", name, in)
+		}
+	}
+}
+
+// Texts that a request names are bounded, and the error says by what.
+func TestLongNamesAreRefused(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		for field, c := range map[string]struct {
+			format string
+			most   int
+		}{
+			"lora_name":                              {`,"lora_name":"%s"`, maxName},
+			"cache_namespace":                        {`,"cache_namespace":"%s"`, maxName},
+			"request_id":                             {`,"request_id":"%s"`, maxRequestID},
+			"routing_constraints.required_taints[1]": {`,"routing_constraints":{"required_taints":["a","%s"]}`, kvevent.MaxTaint},
+			"routing_constraints.preferred_taints":   {`,"routing_constraints":{"preferred_taints":{"%s":1}}`, kvevent.MaxTaint},
+		} {
+			want := fmt.Sprintf("%s: %d bytes are more than %d", field, c.most+1, c.most)
+			r, got := b.route(h, "", newBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most+1)), 1))
+			if r.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
+				t.Errorf("%d %.200s, want %q", r.StatusCode, got, want)
+			}
+			if r, got := b.route(h, "", newBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most)), 1)); r.StatusCode == http.StatusBadRequest {
+				t.Errorf("%s as long as allowed: %.200s", field, got)
+			}
+		}
+	})
+}
+
+// What cannot be read is answered with what could be, in words that are not Go's.
+func TestMismatchesNameWhatIsWanted(t *testing.T) {
+	for body, want := range map[string]string{
+		`[]`:               "body: want an object, got array",
+		`7`:                "body: want an object, got number",
+		`{"method":["a"]}`: "method: want a string, got array",
+		`{"method":"new","tokens":[1],"priority_jump":1e999}`:                               "priority_jump: want a number in -1.7976931348623157e+308..1.7976931348623157e+308, got number 1e999",
+		`{"method":"new","tokens":[1],"strict_priority":-1}`:                                "strict_priority: want an integer in 0..4294967295, got number -1",
+		`{"method":"new","tokens":[1],"expected_output_tokens":-1}`:                         "expected_output_tokens: want an integer in 0..2147483647, got number -1",
+		`{"method":"new","tokens":[1],"timeout_ms":1.5}`:                                    "timeout_ms: want an integer in 0..3600000, got number 1.5",
+		`{"method":"output_block","decay_fraction":"a"}`:                                    "decay_fraction: want a number in 0..1, got string",
+		`{"method":"new","tokens":[1],"allowed_worker_ids":[-1]}`:                           "want an integer in 0..18446744073709551615, got number -1",
+		`{"method":"new","tokens":[1],"allowed_worker_ids":7}`:                              "allowed_worker_ids: want an array, got number",
+		`{"method":"new","tokens":[1],"routing_constraints":7}`:                             "routing_constraints: want an object, got number",
+		`{"method":"new","tokens":[1],"routing_constraints":{"preferred_taints":{"a":{}}}}`: "want a number in",
+	} {
+		_, err := decodeRoute(strings.NewReader(body))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// The id in the body names the request for "new" as for what is said of it later, and
+// what was not on the account is said not to have been.
+func TestRequestIDInTheBody(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		if r, got := b.route(h, "header", newBody(`,"request_id":"body"`, 1)); r.Header.Get(RequestIDHeader) != "body" {
+			t.Errorf("%s: the request is named %q", got, r.Header.Get(RequestIDHeader))
+		}
+		for _, c := range []struct{ id, active string }{{"header", "false"}, {"body", "true"}, {"body", "false"}} {
+			want := `{"method":"free_marked","success":true,"active":` + c.active + `}`
+			if _, got := b.route(h, "", `{"method":"mark_free","request_id":"`+c.id+`"}`); got != want {
+				t.Errorf("%s: %s, want %s", c.id, got, want)
+			}
+		}
+	})
+}
