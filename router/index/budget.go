@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -142,8 +143,33 @@ func (x *Index) newRun() runID {
 // roomTries is how many leaves are evicted for one piece or run at most.
 const roomTries = 512
 
-// makeRoom evicts leaves until enough is true. It stops when much of what was
-// evicted waits for a reader: one that stands still must not empty the index.
+// A reader that is not running keeps all that has been evicted since it entered.
+// The writer waits for it, about as long as a processor is taken away from
+// somebody, looking again after each pause.
+const (
+	patience = 50 * time.Millisecond
+	pause    = 20 * time.Microsecond
+)
+
+// wait lets readers leave while much of what was evicted waits for them, and
+// reports whether they have. One that stands still must neither empty the index
+// nor stop it: after waiting in vain once, nobody waits until it has left.
+func (x *Index) wait(most int) bool {
+	if x.limbo.units <= most {
+		x.tired = false
+		return true
+	}
+	for until := time.Now().Add(patience); !x.tired; x.tired = time.Now().After(until) {
+		time.Sleep(pause)
+		if x.settle(); x.limbo.units <= most {
+			return true
+		}
+	}
+	return false
+}
+
+// makeRoom evicts leaves until enough is true, or too much of what was evicted
+// waits for readers.
 func (x *Index) makeRoom(enough func() bool) bool {
 	x.settle()
 	if enough() {
@@ -151,7 +177,7 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	}
 	most := int(x.arena.end)/16 + 4*classes
 	for tries, evicted := 2*int(x.runs.unused), 0; tries > 0 && evicted < roomTries; tries-- {
-		if x.limbo.units > most {
+		if !x.wait(most) {
 			return false
 		}
 		if !x.tick() {

@@ -23,11 +23,27 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (place, bool) {
 	case x.dense && (ok || x.listing == noRun):
 		x.spared(o, p, ok)
 	case !ok:
+		if x.dense {
+			x.hurry()
+			// A search leaves out what has just been entered.
+			if p, ok = x.lookup(h); ok {
+				return p, true
+			}
+		}
 		if p, ok = x.scan(o, h); ok {
 			x.mark(p, h)
 		}
 	}
 	return p, ok
+}
+
+// hurry enters a share of all runs into a directory that is becoming dense, so
+// that one change with many unknown hashes makes a bounded number of searches.
+func (x *Index) hurry() {
+	const share = 32
+	for range 1 + int(x.runs.unused)/share/listRuns {
+		x.list()
+	}
 }
 
 // scan looks for h in the runs of o, and then in all. What it costs is weighed

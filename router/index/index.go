@@ -49,6 +49,8 @@ type Index struct {
 	// batch is what removeScattered works with.
 	crowded bool
 	batch   []scattered
+	// tired is set while waiting for readers has been in vain.
+	tired bool
 	// replacing is set while a dump is applied, whose blocks may come in any
 	// order.
 	replacing bool

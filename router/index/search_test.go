@@ -1,0 +1,98 @@
+package index
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// chainFrom are n blocks of a sequence that starts at its root, and their local
+// hashes. Two firsts have no block in common.
+func chainFrom(first uint64, n int) ([]kvevent.StoredBlock, []kv.LocalHash) {
+	locals := make([]kv.LocalHash, n)
+	for i := range locals {
+		locals[i] = kv.LocalHash(kv.Digest(kv.SequenceHash(first+uint64(i)), kv.TierDisk))
+	}
+	blocks := make([]kvevent.StoredBlock, n)
+	for i, h := range kv.AppendSequence(nil, locals) {
+		blocks[i] = kvevent.StoredBlock{Hash: h, Local: locals[i]}
+	}
+	return blocks, locals
+}
+
+// One event may name thousands of blocks that are not here, as after a restart of
+// the router: the index is searched for the first ones of them and not for each.
+func TestOneEventOfUnknownBlocksMakesFewSearches(t *testing.T) {
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := kv.WorkerOwner(kv.Worker{ID: 1})
+	for i := range uint64(20_000) {
+		blocks, _ := chainFrom(i<<32, 2)
+		if err := x.Apply(&kvevent.RouterEvent{Owner: o, Kind: kvevent.Stored, Blocks: blocks}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unknown, _ := chainFrom(1<<60, 8192)
+	e := &kvevent.RouterEvent{Owner: o, Kind: kvevent.Removed}
+	for _, b := range unknown {
+		e.Removed = append(e.Removed, b.Hash)
+	}
+	if err := x.Apply(e); err != nil {
+		t.Fatal(err)
+	}
+	s := x.Stats()
+	if s.UnknownRemovals != 8192 {
+		t.Errorf("%d unknown removals, want 8192", s.UnknownRemovals)
+	}
+	if s.Scans > 128 {
+		t.Errorf("%d searches for one event, want at most 128", s.Scans)
+	}
+}
+
+// A reader that is not running for a moment keeps what was evicted from being used
+// again. The writer waits for it rather than lose what is new.
+func TestAtTheBudgetHardlyAnythingNewIsLostBesideReaders(t *testing.T) {
+	x, err := New(Options{MaxBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := kv.Worker{ID: 1}
+	if err := x.SetMember(w, 0, true); err != nil {
+		t.Fatal(err)
+	}
+	var newest atomic.Pointer[[]kv.LocalHash]
+	var stop atomic.Bool
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			var m Matches
+			for !stop.Load() {
+				if locals := newest.Load(); locals != nil {
+					x.Match(&m, *locals, Continuation)
+				}
+			}
+		})
+	}
+	for i := range uint64(6_000) {
+		blocks, locals := chainFrom(i<<32, int(1+i*7%300))
+		if err := x.Apply(&kvevent.RouterEvent{Owner: kv.WorkerOwner(w), Kind: kvevent.Stored, Blocks: blocks}); err != nil {
+			t.Fatal(err)
+		}
+		newest.Store(&locals)
+	}
+	stop.Store(true)
+	readers.Wait()
+	s := x.Stats()
+	if s.Evicted == 0 {
+		t.Error("nothing was evicted: the budget was not reached")
+	}
+	// A machine so busy that a reader stands still for long loses some.
+	if s.Lost*20 > s.Evicted {
+		t.Errorf("%d new blocks were lost, %d evicted", s.Lost, s.Evicted)
+	}
+}
