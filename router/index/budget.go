@@ -94,7 +94,7 @@ func (x *Index) tick() bool {
 		return false
 	}
 	h, s := x.runs.head(x.hand), x.runs.side(x.hand)
-	if !s.live || s.stub || s.firstChild != noRun || x.hand == x.pinned {
+	if !s.live || s.standIn || s.firstChild != noRun || x.hand == x.pinned {
 		return false
 	}
 	if h.flags.Load()&flagSeen != 0 {

@@ -302,7 +302,7 @@ func (x *Index) wrongRun(r runID, h *head, s *side, honest bool) string {
 			return fmt.Sprintf("run %d: child %d is at %v", r, c, p)
 		}
 	}
-	if r == rootRun || s.stub {
+	if r == rootRun || s.standIn {
 		return ""
 	}
 	st := h.storage()

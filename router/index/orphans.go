@@ -57,7 +57,7 @@ func (x *Index) standIn(h kv.SequenceHash) (place, bool) {
 	if r == noRun {
 		return place{}, false
 	}
-	x.runs.side(r).stub = true
+	x.runs.side(r).standIn = true
 	x.orphans.byHash[h], x.orphans.hashOf[r] = r, h
 	x.orphans.note(h)
 	return place{r, 0}, true
@@ -79,8 +79,8 @@ func (o *orphans) note(h kv.SequenceHash) {
 	}
 }
 
-// dropStub forgets a stand-in that nothing follows.
-func (x *Index) dropStub(r runID) {
+// dropStandIn forgets a stand-in that nothing follows.
+func (x *Index) dropStandIn(r runID) {
 	delete(x.orphans.byHash, x.orphans.hashOf[r])
 	delete(x.orphans.hashOf, r)
 	if len(x.orphans.byHash) == 0 {
@@ -109,18 +109,18 @@ func (x *Index) adopt(p place, h kv.SequenceHash) {
 	if len(x.orphans.byHash) == 0 {
 		return
 	}
-	stub := x.orphans.awaited(h)
-	if stub == noRun || x.top(p.run) == stub {
+	standIn := x.orphans.awaited(h)
+	if standIn == noRun || x.top(p.run) == standIn {
 		return // a block that follows itself is nobody's parent
 	}
-	for c := x.runs.side(stub).firstChild; c != noRun; c = x.runs.side(stub).firstChild {
+	for c := x.runs.side(standIn).firstChild; c != noRun; c = x.runs.side(standIn).firstChild {
 		x.detach(c)
 		if !x.absorb(p, c) {
 			x.attach(c, p)
 		}
 		x.counts.Spliced++
 	}
-	x.dropStub(stub)
+	x.dropStandIn(standIn)
 }
 
 // absorbBlocks is how many blocks are moved at most when their parent comes. Whole
@@ -201,7 +201,7 @@ func (x *Index) dropParked() {
 
 // top is the root or stand-in from which run r hangs.
 func (x *Index) top(r runID) runID {
-	for r != rootRun && !x.runs.side(r).stub {
+	for r != rootRun && !x.runs.side(r).standIn {
 		r = unpackPlace(x.runs.head(r).place.Load()).run
 	}
 	return r

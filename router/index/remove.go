@@ -148,7 +148,7 @@ func (x *Index) backwards(p place, hashes []kv.SequenceHash) int {
 func (x *Index) before(p place) hint {
 	if p.pos > 0 {
 		p.pos--
-	} else if p = unpackPlace(x.runs.head(p.run).place.Load()); p.run == rootRun || x.runs.side(p.run).stub {
+	} else if p = unpackPlace(x.runs.head(p.run).place.Load()); p.run == rootRun || x.runs.side(p.run).standIn {
 		return hint{}
 	}
 	return hint{p, x.hashAt(p)}

@@ -75,10 +75,10 @@ type side struct {
 	held int32
 	// batch is the number of the run in Index.batch, if it is there.
 	batch int32
-	// live is set between take and release, stub for the stand-in of an unknown
+	// live is set between take and release, standIn for the stand-in of an unknown
 	// parent, queued while the run waits to be looked at for unused blocks, and
 	// listed when all of its blocks are in the directory.
-	live, stub, queued, listed bool
+	live, standIn, queued, listed bool
 }
 
 type runChunk struct {
@@ -162,7 +162,7 @@ func (t *runTable) all(visit func(r runID, h *head, s *side) bool) {
 // hashAt is the sequence hash of a block that is there; of the stand-in for an
 // unknown parent it is that parent's. The root has none.
 func (x *Index) hashAt(p place) kv.SequenceHash {
-	if s := x.runs.side(p.run); s.stub {
+	if s := x.runs.side(p.run); s.standIn {
 		return x.orphans.hashOf[p.run]
 	}
 	if s := x.runs.head(p.run).storage(); p.pos < s.blocks() {

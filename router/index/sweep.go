@@ -42,8 +42,8 @@ func (x *Index) prune(r runID) {
 		if s.held > 0 || s.firstChild != noRun || r == x.pinned {
 			return
 		}
-		if s.stub {
-			x.dropStub(r)
+		if s.standIn {
+			x.dropStandIn(r)
 			return
 		}
 		r = x.freeRun(r)
@@ -103,7 +103,7 @@ func (x *Index) shrinkSome() {
 	for _, r := range x.shrinking[:half] {
 		s := x.runs.side(r)
 		s.queued = false
-		if s.live && !s.stub {
+		if s.live && !s.standIn {
 			x.shrink(r)
 		}
 	}
