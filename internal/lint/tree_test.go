@@ -113,7 +113,7 @@ func load(fsys fs.FS) (*tree, error) {
 			return err
 		case d.IsDir() && skipped(fsys, name):
 			return fs.SkipDir
-		case !d.Type().IsRegular():
+		case !d.Type().IsRegular() || name == ".git": // a file in a linked work tree
 			return nil
 		}
 		return t.add(fsys, name)
