@@ -40,13 +40,13 @@ func badRequest(format string, args ...any) error {
 // registerControl adds the handlers that look into pools and change them.
 func (a *Agent) registerControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.poolStatus()) })
-	mux.HandleFunc("POST /v1/reset", control(a.reset))
-	mux.HandleFunc("POST /v1/reset-blocks", control(a.resetBlocks))
-	mux.HandleFunc("POST /v1/keep", control(a.keep))
+	mux.HandleFunc("POST /v1/reset", controlHandler(a.reset))
+	mux.HandleFunc("POST /v1/reset-blocks", controlHandler(a.resetBlocks))
+	mux.HandleFunc("POST /v1/keep", controlHandler(a.keep))
 }
 
-// control makes a handler of a function from a JSON body to a JSON answer.
-func control[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
+// controlHandler makes a handler of a function from a JSON body to a JSON answer.
+func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In
 		err := decodeControl(http.MaxBytesReader(w, r.Body, maxControlBody), &in)

@@ -27,7 +27,7 @@ func TestSecondAgentOnASocketIsRefused(t *testing.T) {
 	a := startAgent(t, cfg)
 	other := testConfig(t)
 	other.Socket = cfg.Socket
-	if _, err := New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another agent is serving on it") {
+	if _, err := New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another process is serving on it") {
 		t.Errorf("got error %v", err)
 	}
 	a.scheduler(t, 1) // the first one goes on

@@ -50,6 +50,7 @@ func layers() []layer {
 		{"internal/natsauth", nil},
 		{"internal/resource", nil},
 		{"internal/gpu", nil},
+		{"internal/control", nil},
 		{"internal/simengine", []string{"internal/kv", "internal/kvevent", "internal/proto"}},
 		{"internal/workload", nil},
 		{"internal/demo", []string{"internal/kv", "internal/workload"}},

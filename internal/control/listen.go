@@ -1,0 +1,114 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	socketMode = 0o600
+	// ownDirMode is the mode of a directory that Listen makes.
+	ownDirMode = 0o700
+)
+
+// DefaultPath returns where the socket name lies when nobody says: in
+// /run/blockyard for root, else in the user's runtime directory, else in a
+// directory of the user's own below the one for temporary files.
+func DefaultPath(name string) string {
+	dir := "/run/blockyard"
+	if uid := os.Getuid(); uid != 0 {
+		dir = filepath.Join(os.TempDir(), "blockyard-"+strconv.Itoa(uid))
+		if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
+			dir = filepath.Join(runtime, "blockyard")
+		}
+	}
+	return filepath.Join(dir, name+".sock")
+}
+
+// Check reports, as an error, an address that Listen and Client do not take.
+func Check(address string) error {
+	_, _, err := split(address)
+	return err
+}
+
+// split returns the network of an address, "unix" or "tcp", and the address in it.
+func split(address string) (network, in string, err error) {
+	path, named := strings.CutPrefix(address, "unix:")
+	if named || strings.Contains(address, "/") {
+		if !filepath.IsAbs(path) {
+			return "", "", fmt.Errorf("control address %q: want an absolute path or HOST:PORT", address)
+		}
+		return "unix", filepath.Clean(path), nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
+		return "", "", fmt.Errorf("control address %q: want an absolute path or HOST:PORT", address)
+	}
+	return "tcp", address, nil
+}
+
+// Listen listens at address. It makes a socket's directory, for its own user
+// alone, where there is none.
+func Listen(address string) (net.Listener, error) {
+	network, in, err := split(address)
+	if err != nil {
+		return nil, err
+	}
+	if network == "unix" {
+		var l net.Listener
+		if err = ownDirectory(filepath.Dir(in)); err == nil {
+			l, err = ListenUnix(network, in, socketMode)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("control address: %w", err)
+		}
+		return l, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), network, in)
+	if err != nil {
+		return nil, fmt.Errorf("control address %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// ownDirectory makes dir where it is missing. A directory of another user could
+// have its socket replaced by that user.
+func ownDirectory(dir string) error {
+	if err := os.MkdirAll(dir, ownDirMode); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid != 0 && int(s.Uid) != os.Getuid() {
+		return fmt.Errorf("directory %s: owned by user %d, want %d or root", dir, s.Uid, os.Getuid())
+	}
+	return nil
+}
+
+// Client returns a client of the listener at address, and what its URLs begin
+// with. A URL of HTTP is an address too.
+func Client(address string) (client *http.Client, base string, err error) {
+	if strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://") {
+		return &http.Client{}, strings.TrimRight(address, "/"), nil
+	}
+	network, in, err := split(address)
+	if err != nil {
+		return nil, "", err
+	}
+	if network == "tcp" {
+		return &http.Client{}, "http://" + in, nil
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, in)
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial}}, "http://localhost", nil
+}
