@@ -288,8 +288,8 @@ func (p *Pool) stopWorkers() {
 	p.readWork.Broadcast()
 }
 
-// lastFlush writes the records of the disk tier with the ages that its blocks
-// have in host memory.
+// lastFlush writes the records of the disk tier that changed, and then the ages of
+// its blocks, of which the copies in host memory know the latest.
 func (p *Pool) lastFlush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -301,7 +301,10 @@ func (p *Pool) lastFlush() error {
 			p.ageDiskLocked(s)
 		}
 	})
-	return p.flushDiskLocked()
+	if err := p.flushDiskLocked(); err != nil {
+		return err
+	}
+	return p.flushAgesLocked(time.Now().Add(p.cfg.IODeadline / 2))
 }
 
 // endsBefore runs what the disk may hold up and reports whether it ended before

@@ -322,3 +322,24 @@ func (p *Pool) flushDiskLocked() error {
 	p.log.Warn("slot table of the disk tier", zap.Error(err))
 	return errors.Join(errTable, err)
 }
+
+// agedPages is about how many pages are written at a time for their ages alone.
+const agedPages = 1024
+
+// flushAgesLocked writes the pages in which nothing but the ages of blocks changed,
+// until the given moment: an age that is not written costs order in the next
+// agent's eviction and nothing else. It lets go of the mutex for that.
+func (p *Pool) flushAgesLocked(until time.Time) error {
+	for n := 0; n < len(p.disk.parts); n++ {
+		for part := p.disk.parts[n]; part != nil && part.recs.DirtyAged(agedPages) > 0; part = p.disk.parts[n] {
+			if err := p.flushDiskLocked(); err != nil {
+				return err
+			}
+			if time.Now().After(until) {
+				p.log.Warn("closing before the ages of all blocks are on disk: the next agent evicts by older ones")
+				return nil
+			}
+		}
+	}
+	return nil
+}

@@ -31,7 +31,7 @@ func (s *Section) Seq(i uint32) kv.SequenceHash {
 // SetRecency changes the recency of slot i and nothing else. In a host table it
 // has a place of its own. On disk it is in the record, which stays whole: its CRC
 // leaves the recency out, which is a hint. There it is written with the next
-// change of its page.
+// change of its page, or after DirtyAged.
 func (s *Section) SetRecency(i, recency uint32) {
 	if s.recency != nil {
 		atomic.StoreUint32(&s.recency[i], recency)
@@ -39,6 +39,8 @@ func (s *Section) SetRecency(i, recency uint32) {
 	}
 	// Aligned: the image is, records are 128 bytes and the field is at 96.
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.bytes(i)[recencyOffset])), recency)
+	page := recordPage(i)
+	s.aged[page/64] |= 1 << (page % 64)
 }
 
 // NewBuffer is page-aligned memory of its own that disk slots can be read into;

@@ -24,6 +24,9 @@ func (p *Page) offset() int64 {
 	return p.section.table.sectionOffset(p.section.index) + int64(p.index)*PageSize
 }
 
+// recordPage is the page of a section in which record i lies.
+func recordPage(i uint32) uint32 { return 1 + i*RecordSize/PageSize }
+
 // markDirty notes that a page of a disk section changed; a host section has
 // nothing to note.
 func (s *Section) markDirty(page uint32) {
@@ -36,6 +39,7 @@ func (s *Section) markDirty(page uint32) {
 // ascending order.
 func (s *Section) TakeDirty(to []Page) []Page {
 	for w := range s.dirty {
+		s.aged[w] &^= s.dirty[w]
 		for ; s.dirty[w] != 0; s.dirty[w] &= s.dirty[w] - 1 {
 			i := uint32(w*64 + bits.TrailingZeros64(s.dirty[w]))
 			to = append(to, Page{section: s, index: i})
@@ -43,6 +47,24 @@ func (s *Section) TakeDirty(to []Page) []Page {
 		}
 	}
 	return to
+}
+
+// DirtyAged makes pages dirty in which only recencies changed, 64 at a time until
+// there are at least most, and returns their number. Zero means that there were
+// none.
+func (s *Section) DirtyAged(most int) (pages int) {
+	for w := range s.aged {
+		if s.aged[w] == 0 {
+			continue
+		}
+		if pages >= most {
+			break
+		}
+		pages += bits.OnesCount64(s.aged[w])
+		s.dirty[w] |= s.aged[w]
+		s.aged[w] = 0
+	}
+	return pages
 }
 
 // WritePages writes pages to their tables, neighbours in one write. It goes on

@@ -70,8 +70,9 @@ type Section struct {
 	image   []byte
 	pins    []uint64
 	recency []uint32
-	// dirty has a bit for each page of a disk section that changed since TakeDirty.
-	dirty []uint64
+	// dirty has a bit for each page of a disk section that changed since TakeDirty,
+	// aged one for each page in which SetRecency changed a record since then.
+	dirty, aged []uint64
 }
 
 // recordBytes is what the records of a number of slots take.
@@ -182,7 +183,8 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 			// memory all the same.
 			_ = unix.Madvise(s.image, unix.MADV_HUGEPAGE)
 		}
-		s.dirty = make([]uint64, (size/PageSize+63)/64)
+		words := (size/PageSize + 63) / 64
+		s.dirty, s.aged = make([]uint64, words), make([]uint64, words)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("slot table %s: section of %d bytes: %w", t.path, size, err)
@@ -211,7 +213,7 @@ func (s *Section) Slots() uint32 { return s.head.slots }
 // kill in the middle leaves a record that Get finds damaged.
 func (s *Section) Put(i uint32, r *Record) {
 	AppendRecord(s.bytes(i)[:0], r)
-	s.markDirty(1 + i*RecordSize/PageSize)
+	s.markDirty(recordPage(i))
 	if s.recency != nil {
 		s.SetRecency(i, r.Recency)
 	}

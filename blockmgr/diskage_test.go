@@ -1,0 +1,98 @@
+package blockmgr
+
+import (
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// ageing advances the pool's clock so far that records tell the difference.
+func (p *testPool) ageing() {
+	for range 4 << recencyShift {
+		p.Touch(nil)
+	}
+}
+
+// resetHost takes blocks out of host memory and leaves the others alone.
+func (p *testPool) resetHost(blocks []Block) {
+	p.t.Helper()
+	var hashes []kv.SequenceHash
+	for i := range blocks {
+		hashes = append(hashes, blocks[i].Seq)
+	}
+	if res, err := p.ResetBlocks(kv.TierHost, hashes); err != nil || len(res.Reset) != len(blocks) {
+		p.t.Fatalf("reset %d of %d blocks: %v", len(res.Reset), len(blocks), err)
+	}
+	p.quiesce()
+}
+
+// A prompt that is asked for again and again stays on disk, through an orderly
+// restart, longer than one that nobody asked for and that was stored later.
+func TestAgesOfDiskBlocksSurviveAnOrderlyClose(t *testing.T) {
+	const blocks = 32
+	for name, ask := range map[string]func(*testPool, []Block){
+		"asked for in host memory": func(p *testPool, hot []Block) { p.find(hot) },
+		"read from disk": func(p *testPool, hot []Block) {
+			p.resetHost(hot)
+			p.find(hot)
+		},
+		"in host memory until it was evicted there": func(p *testPool, hot []Block) {
+			p.find(hot)
+			p.resetHost(hot)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{
+				HostDir: t.TempDir(), DiskDir: t.TempDir(), DiscardHost: true,
+				HostBytes: hostBytes(4 * blocks), DiskBytes: 2 * blocks * testSlotBytes,
+			}
+			p := openTestPool(t, cfg)
+			hot, cold := chain(1, blocks), chain(2, blocks)
+			p.store(hot)
+			p.quiesce()
+			p.ageing()
+			p.store(cold)
+			p.quiesce()
+			p.ageing()
+			ask(p, hot)
+			p.finish()
+
+			p = openTestPool(t, cfg)
+			defer p.finish()
+			p.store(chain(3, blocks))
+			p.quiesce()
+			for _, left := range p.tiersOf(hot) {
+				if left != 'D' && left != 'B' {
+					t.Fatalf("after %d more blocks the prompt in demand is %q, the other %q", blocks, p.tiersOf(hot), p.tiersOf(cold))
+				}
+			}
+			if got := p.tiersOf(cold); got[blocks-1] != '-' {
+				t.Errorf("the prompt that nobody asked for is %q", got)
+			}
+		})
+	}
+}
+
+// Ages alone are written in bounded pieces.
+func TestAgesAreWrittenPieceByPiece(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(64), DiskBytes: 64 * testSlotBytes})
+	p.store(chain(1, 64))
+	p.quiesce()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disk.each(func(ref registry.Ref, s *slot) { p.ageLocked(p.disk, ref, s, s.tick+4<<recencyShift) })
+	part := p.disk.parts[0]
+	if pages := part.recs.TakeDirty(nil); len(pages) != 0 {
+		t.Errorf("%d pages are written with the next batch for their ages", len(pages))
+	}
+	if n := part.recs.DirtyAged(1); n != 2 {
+		t.Errorf("%d pages of 64 records", n)
+	}
+	if pages := part.recs.TakeDirty(nil); len(pages) != 2 {
+		t.Errorf("%d pages are written", len(pages))
+	}
+	if n := part.recs.DirtyAged(1); n != 0 {
+		t.Errorf("%d pages once more", n)
+	}
+}
