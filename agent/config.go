@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -263,10 +264,10 @@ func (c *Config) validateExtents() error {
 		}
 		least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
 		if least > blockmgr.MaxExtentBytes {
-			return fmt.Errorf("%s size %d%s: want at most %d bytes", t.name, t.bytes, inBrackets(t.setting), uint64(blockmgr.MaxExtents*blockmgr.MaxExtentBytes))
+			return fmt.Errorf("%s size %v%s: want at most %v", t.name, bytesize.Size(t.bytes), inBrackets(t.setting), bytesize.Size(blockmgr.MaxExtents*blockmgr.MaxExtentBytes))
 		}
-		return fmt.Errorf("%s size %d%s: makes %d extents of the extent size %d, want at most %d: an extent size of at least %d, or a smaller tier",
-			t.name, t.bytes, inBrackets(t.setting), n, extent, blockmgr.MaxExtents, least)
+		return fmt.Errorf("%s size %v%s: makes %d extents of the extent size %v, want at most %d: an extent size of at least %v, or a smaller tier",
+			t.name, bytesize.Size(t.bytes), inBrackets(t.setting), n, bytesize.Size(extent), blockmgr.MaxExtents, bytesize.Size(least))
 	}
 	return nil
 }

@@ -104,11 +104,11 @@ func TestBadConfigIsNamed(t *testing.T) {
 		{"no disk directory", true, func(c *Config) { c.DiskDir = "" }, []string{"disk directory"}},
 		{"NATS scheme", true, func(c *Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
 		{"admin port", true, func(c *Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
-		{"disk of too many extents", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size" }, []string{"disk size 2000000000000 (--disk-size)", "extent size of at least 122073088"}},
+		{"disk of too many extents", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size" }, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
 		{"too many blocks", true, func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
-		{"disk of more than can be", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20000000000000 (--disk-size)", "at most 17592186044416 bytes"}},
+		{"disk of more than can be", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
 		{"I/O deadline", true, func(c *Config) { c.Tuning.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
-		{"extent size", true, func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2147483648"}},
+		{"extent size", true, func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
 	} {
 		cfg := testConfig(t)
 		c.change(&cfg)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -136,17 +137,17 @@ type OffloadFilter interface {
 // Validate checks every field's range; the error names the first bad one.
 func (c *Config) Validate() error {
 	if c.ExtentBytes != 0 && (c.ExtentBytes < minExtentBytes || c.ExtentBytes > MaxExtentBytes) {
-		return fmt.Errorf("extent size %d: want %d to %d bytes", c.ExtentBytes, minExtentBytes, MaxExtentBytes)
+		return fmt.Errorf("extent size %v: want %v to %v", bytesize.Size(c.ExtentBytes), bytesize.Size(minExtentBytes), bytesize.Size(MaxExtentBytes))
 	}
 	if c.HostBytes != 0 && c.HostBytes < minExtentBytes {
-		return fmt.Errorf("host size %d: want 0 or at least %d bytes", c.HostBytes, minExtentBytes)
+		return fmt.Errorf("host size %v: want 0 or at least %v", bytesize.Size(c.HostBytes), bytesize.Size(minExtentBytes))
 	}
 	if c.DiskBytes != 0 && c.DiskBytes < minExtentBytes {
-		return fmt.Errorf("disk size %d: want 0 or at least %d bytes", c.DiskBytes, minExtentBytes)
+		return fmt.Errorf("disk size %v: want 0 or at least %v", bytesize.Size(c.DiskBytes), bytesize.Size(minExtentBytes))
 	}
 	extent := cmp.Or(c.ExtentBytes, MaxExtentBytes)
 	if n := max(c.HostBytes, c.DiskBytes) / extent; n > MaxExtents {
-		return fmt.Errorf("extent size %d: makes %d extents, want at most %d", extent, n, MaxExtents)
+		return fmt.Errorf("extent size %v: makes %d extents, want at most %d", bytesize.Size(extent), n, MaxExtents)
 	}
 	if n := max(c.HostBlocks, c.DiskBlocks); n > MaxBlocks {
 		return fmt.Errorf("blocks of a namespace %d: want 0 to %d in each tier", n, uint64(MaxBlocks))

@@ -16,8 +16,8 @@ func TestTerabytesAreAcceptedByDefaultAndMoreExtentsThanCanBeNamedAreNot(t *test
 	}{
 		{func(c *Config) { c.DiskBytes = 2 << 40 }, ""},
 		{func(c *Config) { c.DiskBytes = 16 << 40 }, ""},
-		{func(c *Config) { c.DiskBytes = 17 << 40 }, "extent size 1073741824: makes 17408 extents, want at most 16384"},
-		{func(c *Config) { c.DiskBytes, c.ExtentBytes = 2<<40, 64<<20 }, "extent size 67108864: makes 32768 extents"},
+		{func(c *Config) { c.DiskBytes = 17 << 40 }, "extent size 1GiB: makes 17408 extents, want at most 16384"},
+		{func(c *Config) { c.DiskBytes, c.ExtentBytes = 2<<40, 64<<20 }, "extent size 64MiB: makes 32768 extents"},
 		{func(c *Config) { c.DiskBlocks = MaxBlocks }, ""},
 		{func(c *Config) { c.DiskBlocks = MaxBlocks + 1 }, "blocks of a namespace 4294705153: want 0 to 4294705152 in each tier"},
 		{func(c *Config) { c.HostBytes, c.HostBlocks = 0, 1<<40 }, "blocks of a namespace 1099511627776"},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // sample is one round of one side.
@@ -125,19 +127,6 @@ func printHeading(w io.Writer) {
 func (c *Comparison) print(w io.Writer) {
 	rate := func(s Summary) string { return fmt.Sprintf("%.0f (%.0f-%.0f)", s.Median/1e6, s.Low/1e6, s.High/1e6) }
 	fmt.Fprintf(w, "%-14s %9s %6d %8d %10s  %21s  %21s  %19s  %s\n",
-		c.What, sizeText(c.BlockBytes), c.Ratio.N, c.Ops, sizeText(c.Bytes), rate(c.Ours), rate(c.Ceiling),
+		c.What, bytesize.Size(c.BlockBytes).Rounded(), c.Ratio.N, c.Ops, bytesize.Size(c.Bytes).Rounded(), rate(c.Ours), rate(c.Ceiling),
 		fmt.Sprintf("%.3f (%.3f-%.3f)", c.Ratio.Median, c.Ratio.Low, c.Ratio.High), c.Against)
-}
-
-// sizeText is a size in the largest binary unit of which it is one or more.
-func sizeText(bytes uint64) string {
-	for i, unit := range []string{"GiB", "MiB", "KiB"} {
-		if one := uint64(1) << (30 - 10*i); bytes >= one {
-			if bytes%one == 0 {
-				return fmt.Sprintf("%d %s", bytes/one, unit)
-			}
-			return fmt.Sprintf("%.1f %s", float64(bytes)/float64(one), unit)
-		}
-	}
-	return fmt.Sprintf("%d B", bytes)
 }

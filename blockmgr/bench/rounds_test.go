@@ -66,13 +66,3 @@ func TestSidesThatMoveDifferentAmountsAreNotCompared(t *testing.T) {
 		t.Error("1 byte was compared with 2")
 	}
 }
-
-func TestSizesAreShownInTheLargestUnit(t *testing.T) {
-	for bytes, want := range map[uint64]string{
-		0: "0 B", 512: "512 B", 4096: "4 KiB", 5 << 20: "5 MiB", 3 << 29: "1.5 GiB", 1<<30 - 1: "1024.0 MiB",
-	} {
-		if got := sizeText(bytes); got != want {
-			t.Errorf("%d bytes: %q, want %q", bytes, got, want)
-		}
-	}
-}

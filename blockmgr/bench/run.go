@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // Result is what a run found.
@@ -47,7 +49,7 @@ func Run(ctx context.Context, o Options) (r *Result, err error) {
 		names[i] = c.name()
 	}
 	fmt.Fprintf(o.Out, "directory %s; rounds of up to %s, %d operations at a time, O_DIRECT; ceilings: %s; memcpy\n\n",
-		o.Dir, sizeText(o.RoundBytes), depth, strings.Join(names, ", "))
+		o.Dir, bytesize.Size(o.RoundBytes).Rounded(), depth, strings.Join(names, ", "))
 	r = &Result{Ceiling: what, Blocks: o.Blocks}
 	if err := r.compare(ctx, &o, w); err != nil {
 		return nil, err

@@ -12,30 +12,31 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // agentCmd runs the node agent until it is told to stop. Where a setting of KVBM
 // means the same, its variable holds when neither the flag nor the variable of
 // Blockyard is given.
 type agentCmd struct {
-	Node       string   `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
-	Socket     string   `help:"Unix socket that engines connect to." default:"/run/blockyard/agent.sock" type:"path" env:"BLOCKYARD_SOCKET"`
-	Admin      string   `help:"Address of the HTTP server for health, metrics and administration. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
-	NATS       string   `name:"nats" help:"NATS server that events are published to. Default: NATS_SERVER. Without one they go over HTTP alone." env:"BLOCKYARD_NATS" placeholder:"URL"`
-	Cluster    string   `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
-	HostDir    string   `help:"Directory of the host tier; it should be on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
-	HostSize   Size     `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
-	DiskDir    string   `help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR"`
-	DiskSize   Size     `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
-	ExtentSize Size     `help:"What a pool grows by, at most 1GiB. 0 leaves it to the size of each tier: 64MiB, and more from 256GiB on. With a size that is set, a tier that was made with another one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
-	AllowUID   []uint32 `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With another one everybody may open the socket, and the agent goes by the user that the kernel names." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+	Node       string        `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
+	Socket     string        `help:"Unix socket that engines connect to." default:"/run/blockyard/agent.sock" type:"path" env:"BLOCKYARD_SOCKET"`
+	Admin      string        `help:"Address of the HTTP server for health, metrics and administration. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
+	NATS       string        `name:"nats" help:"NATS server that events are published to. Default: NATS_SERVER. Without one they go over HTTP alone." env:"BLOCKYARD_NATS" placeholder:"URL"`
+	Cluster    string        `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
+	HostDir    string        `help:"Directory of the host tier; it should be on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
+	HostSize   bytesize.Size `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
+	DiskDir    string        `help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR"`
+	DiskSize   bytesize.Size `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
+	ExtentSize bytesize.Size `help:"What a pool grows by, at most 1GiB. 0 leaves it to the size of each tier: 64MiB, and more from 256GiB on. With a size that is set, a tier that was made with another one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
+	AllowUID   []uint32      `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With another one everybody may open the socket, and the agent goes by the user that the kernel names." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 
 	DiskFilter    string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
 	DiskAllocator string            `help:"How O_DIRECT is set on disk files: after they were opened (default) or when they are (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
 	DirectIO      string            `name:"direct-io" help:"Whether disk files bypass the page cache: where it works (auto), never (off) or else not at all (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
 	ZeroFill      bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
 	IODeadline    time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
-	ScrubRate     Size              `help:"Bytes a second at which each pool verifies what it stores; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
+	ScrubRate     bytesize.Size     `help:"Bytes a second at which each pool verifies what it stores; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
 	Quota         map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
 	DiscardHost   bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
 	NoPrefetch    bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -28,7 +29,7 @@ type eventFlags struct {
 	DurableKVEvents bool          `name:"durable-kv-events" env:"BLOCKYARD_DURABLE_KV_EVENTS" help:"Have a JetStream stream of the NATS server keep the events."`
 	Stream          string        `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of that stream. Default: blockyard-CLUSTER."`
 	StreamAge       time.Duration `name:"nats-stream-age" default:"1h" env:"BLOCKYARD_NATS_STREAM_AGE" help:"How long that stream keeps a message, at least 1s."`
-	StreamSize      Size          `name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"How much that stream keeps, at least 1MiB."`
+	StreamSize      bytesize.Size `name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"How much that stream keeps, at least 1MiB."`
 	StreamReplicas  int           `name:"nats-stream-replicas" default:"1" env:"BLOCKYARD_NATS_STREAM_REPLICAS" help:"On how many servers it is kept, 1 to 5."`
 
 	DynamoDiscovery   string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint."`
@@ -37,10 +38,10 @@ type eventFlags struct {
 	DynamoAdvertise   string `name:"dynamo-advertise" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_ADVERTISE" help:"That address as the routers reach it, where it is another."`
 	DynamoAnyDialBack bool   `name:"dynamo-any-dial-back" env:"BLOCKYARD_DYNAMO_ANY_DIAL_BACK" help:"Let a router have its answer sent to another host than the one that asks, as behind a NAT or with several addresses."`
 
-	ZMQEvents bool   `name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish what each worker can reach in the engines' own format over ZMQ, at the port of the engine's events plus 1000."`
-	ZMQMode   string `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How that stream shows tiers: as they are (tiered, the default), as one (dedup, KVBM's default), or the engine's own batches alone (passthrough)."`
-	ZMQHost   string `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address to publish that at; * is all of this machine, as KVBM has it. Anybody who reaches the port can read the tokens of prompts. An engine that names an endpoint has that."`
-	ZMQTokens Size   `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which that format has in it."`
+	ZMQEvents bool          `name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish what each worker can reach in the engines' own format over ZMQ, at the port of the engine's events plus 1000."`
+	ZMQMode   string        `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How that stream shows tiers: as they are (tiered, the default), as one (dedup, KVBM's default), or the engine's own batches alone (passthrough)."`
+	ZMQHost   string        `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address to publish that at; * is all of this machine, as KVBM has it. Anybody who reaches the port can read the tokens of prompts. An engine that names an endpoint has that."`
+	ZMQTokens bytesize.Size `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which that format has in it."`
 
 	WorkerTaints []string `name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers, which requests may require or prefer, such as a100,zone=1. Default: none."`
 

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // fromDefault is the source of a value that nobody chose.
@@ -126,7 +127,7 @@ func tierSize(bytes, blocks uint64) string {
 	if blocks != 0 {
 		return strconv.FormatUint(blocks, 10) + " blocks of each namespace"
 	}
-	return Size(bytes).String()
+	return bytesize.Size(bytes).String()
 }
 
 // takeDisk sets how the disk tier's files are made and what is written to them.

@@ -68,7 +68,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				c.HostBytes, c.DiskBytes = 5e8, 2e9
 				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
-			log: map[string]string{"host_size": "500000000 (DYN_KVBM_CPU_CACHE_GB)"},
+			log: map[string]string{"host_size": "500MB (DYN_KVBM_CPU_CACHE_GB)"},
 		},
 		"KVBM's disk alone bypasses the host": {
 			env: map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0.5"},

@@ -23,7 +23,7 @@ func TestAgentThatIsToldToStopWhileItStartsSucceeds(t *testing.T) {
 func TestAgentNamesABadSizeOrServer(t *testing.T) {
 	dir := t.TempDir()
 	for flag, want := range map[string]string{
-		"--extent-size=2GiB":           "extent size 2147483648",
+		"--extent-size=2GiB":           "extent size 2GiB",
 		"--host-size=1":                "host size 1",
 		"--nats=redis://user:secret@a": "want nats:// or tls://",
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/bench"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // benchCmd holds the measurements; each is a subcommand.
@@ -35,25 +36,25 @@ func benchVars() kong.Vars {
 		if i > 0 {
 			sizes += ","
 		}
-		sizes += Size(s).String()
+		sizes += bytesize.Size(s).String()
 	}
 	return kong.Vars{
 		"bench_host_dir":   bench.DefaultHostDir,
 		"bench_seconds":    fmt.Sprint(bench.DefaultDuration.Seconds()),
 		"bench_sizes":      sizes,
-		"bench_round_size": Size(bench.DefaultRoundBytes).String(),
+		"bench_round_size": bytesize.Size(bench.DefaultRoundBytes).String(),
 		"bench_blocks":     fmt.Sprint(bench.DefaultBlocks),
 	}
 }
 
 // benchDiskCmd measures the block manager.
 type benchDiskCmd struct {
-	Dir       string  `help:"Directory on the disk to measure (default: the temporary directory)." type:"path" placeholder:"DIR"`
-	HostDir   string  `help:"Directory of the host tier, in memory." default:"${bench_host_dir}" type:"path"`
-	Seconds   float64 `help:"How long the disk rounds of one block size go on." default:"${bench_seconds}"`
-	Sizes     []Size  `help:"Block sizes, such as 1MiB,2MiB." default:"${bench_sizes}"`
-	RoundSize Size    `help:"What one round moves at most." default:"${bench_round_size}"`
-	Blocks    int     `help:"Blocks that are registered while look-ups and pauses are measured." default:"${bench_blocks}"`
+	Dir       string          `help:"Directory on the disk to measure (default: the temporary directory)." type:"path" placeholder:"DIR"`
+	HostDir   string          `help:"Directory of the host tier, in memory." default:"${bench_host_dir}" type:"path"`
+	Seconds   float64         `help:"How long the disk rounds of one block size go on." default:"${bench_seconds}"`
+	Sizes     []bytesize.Size `help:"Block sizes, such as 1MiB,2MiB." default:"${bench_sizes}"`
+	RoundSize bytesize.Size   `help:"What one round moves at most." default:"${bench_round_size}"`
+	Blocks    int             `help:"Blocks that are registered while look-ups and pauses are measured." default:"${bench_blocks}"`
 }
 
 // Help implements kong's HelpProvider.

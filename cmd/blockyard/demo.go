@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/demo"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -17,23 +18,23 @@ import (
 // those of demo.Defaults: a flag that is nil was not given, and the help gets
 // their values from demoVars.
 type demoCmd struct {
-	Nodes        *int     `help:"Agents (default ${demo_nodes})."`
-	Engines      *int     `help:"Simulated engines, over all nodes (default ${demo_engines})."`
-	Requests     *int     `aliases:"limit,trace-requests" help:"Requests to send; of a trace, the lines to take (default ${demo_requests})."`
-	Seed         *uint64  `help:"Selects the workload and the event frames that are left out (default ${demo_seed})."`
-	SpeedUp      *float64 `help:"Divide simulated time by this (default ${demo_speed_up})."`
-	PrefillRate  *int     `help:"Tokens that an engine prefills in a simulated second (default ${demo_prefill_rate})."`
-	Trace        string   `placeholder:"FILE" help:"Play this trace in Mooncake's format instead of the built-in workload."`
-	BlockSize    *int     `help:"Tokens in a block (default ${demo_block_size})."`
-	DeviceBlocks *int     `help:"Device blocks of an engine (default ${demo_device_blocks}; fewer with few requests)."`
-	HostSize     *Size    `help:"Host tier of a node (default ${demo_host_size}; less with few requests)."`
-	DiskSize     *Size    `help:"Disk tier of a node (default ${demo_disk_size})."`
-	DropFrames   *int     `help:"Event frames that each engine leaves out on purpose (default ${demo_drop_frames})."`
-	Dir          string   `placeholder:"DIR" help:"Where disk tiers and logs go (default: the temporary directory)."`
-	Report       string   `placeholder:"FILE" help:"Write the figures as JSON."`
-	Only         string   `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two to compare with."`
-	KeepLogs     bool     `help:"Keep the logs of all processes even if nothing fails."`
-	Selftest     bool     `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
+	Nodes        *int           `help:"Agents (default ${demo_nodes})."`
+	Engines      *int           `help:"Simulated engines, over all nodes (default ${demo_engines})."`
+	Requests     *int           `aliases:"limit,trace-requests" help:"Requests to send; of a trace, the lines to take (default ${demo_requests})."`
+	Seed         *uint64        `help:"Selects the workload and the event frames that are left out (default ${demo_seed})."`
+	SpeedUp      *float64       `help:"Divide simulated time by this (default ${demo_speed_up})."`
+	PrefillRate  *int           `help:"Tokens that an engine prefills in a simulated second (default ${demo_prefill_rate})."`
+	Trace        string         `placeholder:"FILE" help:"Play this trace in Mooncake's format instead of the built-in workload."`
+	BlockSize    *int           `help:"Tokens in a block (default ${demo_block_size})."`
+	DeviceBlocks *int           `help:"Device blocks of an engine (default ${demo_device_blocks}; fewer with few requests)."`
+	HostSize     *bytesize.Size `help:"Host tier of a node (default ${demo_host_size}; less with few requests)."`
+	DiskSize     *bytesize.Size `help:"Disk tier of a node (default ${demo_disk_size})."`
+	DropFrames   *int           `help:"Event frames that each engine leaves out on purpose (default ${demo_drop_frames})."`
+	Dir          string         `placeholder:"DIR" help:"Where disk tiers and logs go (default: the temporary directory)."`
+	Report       string         `placeholder:"FILE" help:"Write the figures as JSON."`
+	Only         string         `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two to compare with."`
+	KeepLogs     bool           `help:"Keep the logs of all processes even if nothing fails."`
+	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
 }
 
 // demoVars are the defaults that the help of demoCmd mentions.
@@ -49,8 +50,8 @@ func demoVars() kong.Vars {
 		"prefill_rate":  func(o *demo.Options) any { return o.PrefillRate },
 		"block_size":    func(o *demo.Options) any { return o.BlockSize },
 		"device_blocks": func(o *demo.Options) any { return o.DeviceBlocks },
-		"host_size":     func(o *demo.Options) any { return Size(o.HostBytes) },
-		"disk_size":     func(o *demo.Options) any { return Size(o.DiskBytes) },
+		"host_size":     func(o *demo.Options) any { return bytesize.Size(o.HostBytes) },
+		"disk_size":     func(o *demo.Options) any { return bytesize.Size(o.DiskBytes) },
 		"drop_frames":   func(o *demo.Options) any { return o.DropFrames },
 	} {
 		text := fmt.Sprint(value(&plain))

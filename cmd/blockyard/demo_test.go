@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/demo"
 )
 
@@ -126,8 +127,8 @@ func TestDemoHelpTellsTheDefaults(t *testing.T) {
 			told[2] = told[1]
 		}
 		for i, text := range told[1:] {
-			var size Size
-			if err := size.UnmarshalText([]byte(text)); err == nil {
+			var size bytesize.Size
+			if err := size.UnmarshalText([]byte(text)); err == nil && strings.HasSuffix(flag, "-size") {
 				text = fmt.Sprint(uint64(size))
 			}
 			if text != want[i] {

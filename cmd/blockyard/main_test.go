@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // testRoot is a command line with the shapes that the real one has: a command
@@ -16,9 +18,9 @@ type testRoot struct {
 }
 
 type workCmd struct {
-	HostSize Size   `default:"1GiB" help:"Size of the host tier."`
-	Name     string `required:"" help:"Name of the work."`
-	Fail     bool   `help:"Fail."`
+	HostSize bytesize.Size `default:"1GiB" help:"Size of the host tier."`
+	Name     string        `required:"" help:"Name of the work."`
+	Fail     bool          `help:"Fail."`
 }
 
 func (c workCmd) Run(ctx context.Context) error {

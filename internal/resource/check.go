@@ -3,6 +3,8 @@ package resource
 import (
 	"errors"
 	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // Want is what the tiers ask for. A tier of 0 bytes is not checked.
@@ -85,7 +87,12 @@ func (t *tier) tableMemory() uint64 {
 	return t.table
 }
 
-func (t *tier) String() string { return fmt.Sprintf("%s size %d (%s)", t.name, t.bytes, t.setting) }
+func (t *tier) String() string {
+	return fmt.Sprintf("%s size %v (%s)", t.name, bytesize.Size(t.bytes), t.setting)
+}
+
+// rounded is a number of bytes that was measured, for a message.
+func rounded(bytes uint64) string { return bytesize.Size(bytes).Rounded() }
 
 func (t *tier) place() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
 
@@ -124,9 +131,9 @@ func checkSpace(t *tier) error {
 	}
 	held := ""
 	if t.held > 0 {
-		held = fmt.Sprintf(" and %d that an earlier agent allocated", t.held)
+		held = fmt.Sprintf(" and %s that an earlier agent allocated", rounded(t.held))
 	}
-	return fmt.Errorf("%v: %s has %d bytes free of %d%s; %s or lower %s", t, t.place(), s.Free, s.Total, held, remedy, t.setting)
+	return fmt.Errorf("%v: %s has %s free of %s%s; %s or lower %s", t, t.place(), rounded(s.Free), rounded(s.Total), held, remedy, t.setting)
 }
 
 func checkHugePages(l Limits, t *tier) error {
@@ -137,12 +144,12 @@ func checkHugePages(l Limits, t *tier) error {
 		}
 		free := p.Free * p.PageBytes
 		if t.more() > free {
-			return fmt.Errorf("%v: %s has %d bytes free in %d huge pages of %d bytes; make more in /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages or lower %s",
-				t, t.place(), free, p.Free, p.PageBytes, p.PageBytes>>10, t.setting)
+			return fmt.Errorf("%v: %s has %s free in %d huge pages of %v; make more in /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages or lower %s",
+				t, t.place(), rounded(free), p.Free, bytesize.Size(p.PageBytes), p.PageBytes>>10, t.setting)
 		}
 	}
 	if s.Total != 0 && (t.bytes > s.Total || t.more() > s.Free) {
-		return fmt.Errorf("%v: %s has %d bytes free of %d; mount it with a larger size or lower %s", t, t.place(), s.Free, s.Total, t.setting)
+		return fmt.Errorf("%v: %s has %s free of %s; mount it with a larger size or lower %s", t, t.place(), rounded(s.Free), rounded(s.Total), t.setting)
 	}
 	return nil
 }
@@ -153,8 +160,8 @@ func checkShared(a, b *tier) error {
 		return nil
 	}
 	if a.more() > a.space.Free-b.more() {
-		return fmt.Errorf("%v and %v: both are on %s, which has %d bytes free; lower %s or %s, or move one of %s and %s",
-			a, b, a.place(), a.space.Free, a.setting, b.setting, a.dir, b.dir)
+		return fmt.Errorf("%v and %v: both are on %s, which has %s free; lower %s or %s, or move one of %s and %s",
+			a, b, a.place(), rounded(a.space.Free), a.setting, b.setting, a.dir, b.dir)
 	}
 	return nil
 }
@@ -184,20 +191,20 @@ func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
 	}
 	if tight := tightest(l.Groups); tight != nil {
 		if left := tight.Left(); need > left {
-			err = fmt.Errorf("%s: control group %s has %d bytes left of its limit of %d; raise the limit (--memory in containers, MemoryMax in systemd) or lower %s",
-				asked, tight.Path, left, tight.Limit, settings)
+			err = fmt.Errorf("%s: control group %s has %s left of its limit of %s; raise the limit (--memory in containers, MemoryMax in systemd) or lower %s",
+				asked, tight.Path, rounded(left), rounded(tight.Limit), settings)
 		} else if left-need < minHeap {
-			warnings = append(warnings, fmt.Sprintf("%s: leaves %d bytes of control group %s to the agent and all else in it; raise its limit of %d or lower %s",
-				asked, left-need, tight.Path, tight.Limit, settings))
+			warnings = append(warnings, fmt.Sprintf("%s: leaves %s of control group %s to the agent and all else in it; raise its limit of %s or lower %s",
+				asked, rounded(left-need), tight.Path, rounded(tight.Limit), settings))
 		}
 	}
 	node := l.MemTotal + l.SwapTotal
 	switch {
 	case l.MemTotal != 0 && need > node:
-		err = errors.Join(err, fmt.Errorf("%s: the node has %d bytes of memory and swap; lower %s", asked, node, settings))
+		err = errors.Join(err, fmt.Errorf("%s: the node has %s of memory and swap; lower %s", asked, rounded(node), settings))
 	case l.MemAvailable != 0 && need > l.MemAvailable:
-		warnings = append(warnings, fmt.Sprintf("%s: %d bytes of memory are available on the node; stop something or lower %s",
-			asked, l.MemAvailable, settings))
+		warnings = append(warnings, fmt.Sprintf("%s: %s of memory are available on the node; stop something or lower %s",
+			asked, rounded(l.MemAvailable), settings))
 	}
 	return warnings, err
 }
@@ -223,8 +230,8 @@ func warnPlaces(l Limits, tiers []*tier) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("disk directory %s: is on %s, so the disk tier takes memory and does not outlive the node; use a directory on a disk", t.dir, t.place()))
 		}
 		if t.name == "host" && l.Memlock != 0 && t.bytes > l.Memlock {
-			warnings = append(warnings, fmt.Sprintf("%v: the limit of locked memory is %d bytes; engines with that limit may fail to pin the pool for their devices; raise theirs (ulimit -l, LimitMEMLOCK in systemd, --ulimit memlock=-1 in containers)",
-				t, l.Memlock))
+			warnings = append(warnings, fmt.Sprintf("%v: the limit of locked memory is %s; engines with that limit may fail to pin the pool for their devices; raise theirs (ulimit -l, LimitMEMLOCK in systemd, --ulimit memlock=-1 in containers)",
+				t, rounded(l.Memlock)))
 		}
 	}
 	return warnings

@@ -32,46 +32,46 @@ func TestCheckSaysWhatWasAskedWhatIsThereAndWhatToChange(t *testing.T) {
 		{"nothing asked", func(_ *Limits, host, disk *Space, w *Want) { *host, *disk, *w = Space{}, Space{}, Want{} }, "", ""},
 		{
 			"host beyond free", func(_ *Limits, host, _ *Space, w *Want) { host.Free = gib; w.HostBytes = 8 * gib },
-			"host size 8589934592 (--host-size): /dev/shm (tmpfs) has 1073741824 bytes free of 17179869184; make it larger (mount -o remount,size=…, or --shm-size in containers) or lower --host-size", "",
+			"host size 8GiB (--host-size): /dev/shm (tmpfs) has 1 GiB free of 16 GiB; make it larger (mount -o remount,size=…, or --shm-size in containers) or lower --host-size", "",
 		},
 		{"host held by an earlier agent", func(_ *Limits, host, _ *Space, w *Want) { host.Free = gib; w.HostHeld = 3 * gib }, "", ""},
 		{
 			"host held, but not enough", func(_ *Limits, host, _ *Space, w *Want) { host.Free = gib - 1; w.HostHeld = 3 * gib },
-			"and 3221225472 that an earlier agent allocated; make", "",
+			"and 3 GiB that an earlier agent allocated; make", "",
 		},
-		{"host beyond total", func(_ *Limits, _, _ *Space, w *Want) { w.HostBytes, w.HostHeld = 17*gib, 17*gib }, "of 17179869184", ""},
+		{"host beyond total", func(_ *Limits, _, _ *Space, w *Want) { w.HostBytes, w.HostHeld = 17*gib, 17*gib }, "of 16 GiB", ""},
 		{"tmpfs without a size", func(_ *Limits, host, _ *Space, w *Want) { host.Free, host.Total = 0, 0 }, "", ""},
 		{
 			"disk beyond free", func(_ *Limits, _, _ *Space, w *Want) { w.DiskBytes = 101 * gib; w.DiskSetting = "" },
-			"disk size 108447924224 (the disk size): /cache (xfs) has 107374182400 bytes free of 429496729600; free some space or lower the disk size", "",
+			"disk size 101GiB (the disk size): /cache (xfs) has 100 GiB free of 400 GiB; free some space or lower the disk size", "",
 		},
 		{"disk held", func(_ *Limits, _, _ *Space, w *Want) { w.DiskBytes, w.DiskHeld = 200*gib, 100*gib }, "", ""},
 		{
 			"both on one file system", func(_ *Limits, host, disk *Space, w *Want) { *disk = *host; w.DiskBytes = 7 * gib },
-			"(--host-size) and disk size 7516192768 (--disk-size): both are on /dev/shm (tmpfs), which has 10737418240 bytes free", "so the disk tier takes memory",
+			"(--host-size) and disk size 7GiB (--disk-size): both are on /dev/shm (tmpfs), which has 10 GiB free", "so the disk tier takes memory",
 		},
 		{
 			"control group", func(l *Limits, _, _ *Space, _ *Want) {
 				l.Groups = []Group{{"/wide", 100 * gib, 0}, {"/tight", 6 * gib, 3 * gib}}
 			},
-			"host size 4294967296 (--host-size): control group /tight has 3221225472 bytes left of its limit of 6442450944; raise the limit (--memory in containers, MemoryMax in systemd) or lower --host-size", "",
+			"host size 4GiB (--host-size): control group /tight has 3 GiB left of its limit of 6 GiB; raise the limit (--memory in containers, MemoryMax in systemd) or lower --host-size", "",
 		},
-		{"control group used beyond its limit", func(l *Limits, _, _ *Space, _ *Want) { l.Groups = []Group{{"/g", gib, 2 * gib}} }, "has 0 bytes left", ""},
+		{"control group used beyond its limit", func(l *Limits, _, _ *Space, _ *Want) { l.Groups = []Group{{"/g", gib, 2 * gib}} }, "has 0 B left", ""},
 		{"control group holds it already", func(l *Limits, _, _ *Space, w *Want) {
 			l.Groups = []Group{{"/g", 6 * gib, 5 * gib}}
 			w.HostHeld = 4 * gib
 		}, "", ""},
-		{"control group nearly used", func(l *Limits, _, _ *Space, _ *Want) { l.Groups = []Group{{"/g", 4*gib + 1000, 0}} }, "", "leaves 1000 bytes of control group /g"},
-		{"available memory", func(l *Limits, _, _ *Space, _ *Want) { l.MemAvailable = gib }, "", "1073741824 bytes of memory are available on the node"},
-		{"memory and swap", func(l *Limits, _, _ *Space, _ *Want) { l.MemTotal, l.SwapTotal = 3*gib, gib-1 }, "the node has 4294967295 bytes of memory and swap", ""},
-		{"locked memory", func(l *Limits, _, _ *Space, _ *Want) { l.Memlock = 8 << 20 }, "", "the limit of locked memory is 8388608 bytes"},
+		{"control group nearly used", func(l *Limits, _, _ *Space, _ *Want) { l.Groups = []Group{{"/g", 4*gib + 1000, 0}} }, "", "leaves 1000 B of control group /g"},
+		{"available memory", func(l *Limits, _, _ *Space, _ *Want) { l.MemAvailable = gib }, "", "1 GiB of memory are available on the node"},
+		{"memory and swap", func(l *Limits, _, _ *Space, _ *Want) { l.MemTotal, l.SwapTotal = 3*gib, gib-1 }, "the node has 4.0 GiB of memory and swap", ""},
+		{"locked memory", func(l *Limits, _, _ *Space, _ *Want) { l.Memlock = 8 << 20 }, "", "the limit of locked memory is 8 MiB"},
 		{"host on disk", func(l *Limits, host, _ *Space, _ *Want) { *host = nvme; l.MemAvailable = gib }, "", "host directory /dev/shm/by: is on /cache (xfs), not in memory"},
 		{
 			"huge pages", func(l *Limits, host, _ *Space, _ *Want) {
 				*host = huge
 				l.HugePages = []HugePages{{2 << 20, 4096, 100}}
 			},
-			"/huge (hugetlbfs) has 209715200 bytes free in 100 huge pages of 2097152 bytes; make more in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages or lower --host-size", "",
+			"/huge (hugetlbfs) has 200 MiB free in 100 huge pages of 2MiB; make more in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages or lower --host-size", "",
 		},
 		{
 			"huge pages are not ordinary memory", func(l *Limits, host, _ *Space, _ *Want) {

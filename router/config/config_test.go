@@ -44,7 +44,7 @@ var limits = []struct{ name, def, good, bad string }{
 	{"router_event_threads", "4", "1 4294967295", "0 -1 4294967296"},
 	{"router_positional_search_mode", "strided", "strided binary", "linear"},
 	{"index_reading", "continuation", "continuation union", "tiers"},
-	{"index_memory_bytes", "8589934592", "1048576 1MiB 64GiB 64TiB 70368744177664", "1048575 70368744177665 65TiB 1GB 1.5GiB GiB 18446744073709551615TiB"},
+	{"index_memory_bytes", "8589934592", "1048576 1MiB 1.5GiB 64Gi 1GB 64TiB 70368744177664", "1048575 70368744177665 65TiB 1000KiB 1e9 GiB 18446744073709551615TiB"},
 	{"kv_cache_block_size", "none", "1 65536 none", "0 65537"},
 	{"shared_cache_type", "none", "none http hicache", "redis"},
 	{"shared_cache_url", "none", "http://host:1/x https://host none", "host:1 ftp://host http://"},
@@ -189,7 +189,7 @@ func TestValidateNamesFieldValueAndRange(t *testing.T) {
 		`router_event_threads (--router-event-threads) "0": want a whole number, 1 to 4294967295`: func(c *Config) {
 			c.RouterEventThreads = 0
 		},
-		`index_memory_bytes (--index-memory) "1": want a number of bytes or a size such as 8GiB, 1048576 to 70368744177664`: func(c *Config) {
+		`index_memory_bytes (--index-memory) "1": want a size such as 8GiB, 1MiB to 64TiB`: func(c *Config) {
 			c.IndexMemoryBytes = 1
 		},
 		`shared_cache_url (--shared-cache-url) "x": want an http or https URL, or none`: func(c *Config) {

@@ -228,7 +228,7 @@ func TestBadDocuments(t *testing.T) {
 		`{"seed":1,"seed":1}`:                `"seed" is given twice`,
 		`{"a":1,"router_ttl_secs":-1}`:       "\"a\": no such field\nrouter_ttl_secs \"-1\": want a number, 0 to 1000000000",
 		`{"kv_cache_block_size":"none"}`:     `kv_cache_block_size "none": want a whole number, 1 to 65536, or none`,
-		`{"index_memory_bytes":"8GiB"}`:      `index_memory_bytes "8GiB": want a number of bytes or a size such as 8GiB, 1048576 to 70368744177664`,
+		`{"index_memory_bytes":"8GiB"}`:      `index_memory_bytes "8GiB": want a size such as 8GiB, 1MiB to 64TiB`,
 		"{\"" + strings.Repeat("x", 1<<20):   "1048578 bytes: want at most 1048576",
 		`{"router_policy_config":""}`:        `router_policy_config "": want text of 1 to 4096 bytes, or none`,
 		`{"durable_kv_events":true,}`:        "invalid character",

@@ -3,11 +3,12 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
 // Limits of settings. The first keeps every cost finite, the second every time
@@ -55,11 +56,10 @@ func (s *span) accepts(p any) string {
 		}
 		return s.orOff(p, from+number(s.lo)+" to "+number(s.hi))
 	case *uint32, *uint64, **uint32, **uint64:
-		what := "a whole number, "
 		if s.size {
-			what = "a number of bytes or a size such as 8GiB, "
+			return s.orOff(p, fmt.Sprintf("a size such as 8GiB, %v to %v", bytesize.Size(s.min), bytesize.Size(s.max)))
 		}
-		return s.orOff(p, fmt.Sprintf("%s%d to %d", what, s.min, s.max))
+		return s.orOff(p, fmt.Sprintf("a whole number, %d to %d", s.min, s.max))
 	case *string:
 		return strings.Join(s.words, " or ")
 	case **string:
@@ -173,27 +173,18 @@ func (s *span) parseFloat(text string) (float64, bool) {
 
 func parseWhole[T uint32 | uint64](s *span) func(string) (T, bool) {
 	return func(text string) (T, bool) {
-		unit := uint64(1)
-		if s.size {
-			text, unit = cutUnit(text)
-		}
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || n > math.MaxUint64/unit {
-			return 0, false
-		}
-		n *= unit
-		return T(n), n >= s.min && n <= s.max
+		n, err := parseUint(text, s.size)
+		return T(n), err == nil && n >= s.min && n <= s.max
 	}
 }
 
-// cutUnit takes the unit off a size.
-func cutUnit(text string) (digits string, unit uint64) {
-	for i, suffix := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if digits, ok := strings.CutSuffix(text, suffix); ok {
-			return digits, 1 << (10 * (i + 1))
-		}
+// parseUint reads a whole number; with size set, a number of bytes with a unit.
+func parseUint(text string, size bool) (uint64, error) {
+	if size {
+		n, err := bytesize.Parse(text)
+		return uint64(n), err
 	}
-	return text, 1
+	return strconv.ParseUint(text, 10, 64)
 }
 
 func (s *span) parseWord(text string) (string, bool) {
