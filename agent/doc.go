@@ -12,7 +12,9 @@
 // back with RESUME, before anybody else gets what the session held. A namespace has
 // a pool only where the node has room for it. Whatever a client sends, only its own
 // connection can suffer: bodies are checked before they are used, every list, table
-// and wait is bounded, and a client that does not read is cut off.
+// and wait is bounded, and a client that does not read is cut off. A panic while a session
+// is served ends that session as if its connection had ended: it is counted and logged with
+// its stack, and the other sessions go on.
 //
 // # Parts and who owns them
 //

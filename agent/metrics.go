@@ -195,7 +195,7 @@ func (e *SessionStats) named() []named {
 		{"resumed_pins", e.ResumedPins}, {"prefetched", e.Prefetched}, {"low_priority", e.LowPriority},
 		{"resets", e.Resets}, {"evicted", e.Evicted}, {"evicted_lost", e.EvictedLost},
 		{"stats_ignored", e.StatsIgnored}, {"stats_forgotten", e.StatsForgotten},
-		{"lists_dropped", e.ListsDropped},
+		{"lists_dropped", e.ListsDropped}, {"panics", e.Panics},
 	}
 }
 

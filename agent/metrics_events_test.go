@@ -67,7 +67,7 @@ func TestTotalsKeepWhatEndedOutputsCounted(t *testing.T) {
 	pool := consolidator.NewStream(kv.PoolOwner(1), nil)
 	hello := helloOf(7)
 	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
-	r, err := h.startRank(&hello, pool, rankEngine{gauges: func() (engineGauges, bool) { return engineGauges{}, false }})
+	r, err := h.startRank(&hello, pool, rankEngine{guard: func(do func() error) error { return do() }, gauges: func() (engineGauges, bool) { return engineGauges{}, false }})
 	if err != nil {
 		t.Fatal(err)
 	}

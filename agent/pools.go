@@ -179,22 +179,29 @@ func (h *eventHub) leaveEntry(e *poolEntry) {
 // by then: the next one of the namespace has the same id.
 func (h *eventHub) fill(e *poolEntry, ns *kv.Namespace, from poolSource) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
+	defer func() {
+		if e.pool != nil {
+			return
+		}
+		if e.err = err; err == nil {
+			e.err = errors.New("opening the pool panicked")
+		}
+		defer h.forgetPool(e)
+		defer h.closeStream(e.ownerStream)
+		from.closed(e.ns)
+	}()
 	err = e.attach(h.out, publisher.Meta{
 		Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
 		Card: kvevent.ModelCard{HostBytes: h.out.cfg.HostBytes, DiskBytes: h.out.cfg.DiskBytes},
 	})
-	if err == nil {
-		pool, err = from.open(*ns, true)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		e.pool = pool
-		return pool, nil
+	if pool, err = from.open(*ns, true); err != nil {
+		return nil, err
 	}
-	e.err = err
-	from.closed(e.ns)
-	h.closeStream(e.ownerStream)
-	h.forgetPool(e)
-	return nil, err
+	e.pool = pool
+	return pool, nil
 }
 
 // poolStream is the stream of a namespace's pool; nil for one that could not be

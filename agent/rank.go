@@ -35,6 +35,8 @@ type rankStream struct {
 
 // rankEngine is what the engine of a rank can be asked.
 type rankEngine struct {
+	// guard calls what follows the engine's events; see session.guard.
+	guard func(do func() error) error
 	// cached are the hashes of what it has on its device; see session.cachedHashes. Nil:
 	// it cannot list them.
 	cached func(context.Context) ([]kv.EngineHash, error)
@@ -62,7 +64,7 @@ func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engi
 		var ctx context.Context
 		ctx, r.cancel = context.WithCancel(context.Background())
 		r.wg.Go(func() {
-			if err := r.rank.Run(ctx); err != nil && ctx.Err() == nil {
+			if err := engine.guard(func() error { return r.rank.Run(ctx) }); err != nil && ctx.Err() == nil {
 				h.log.Error("the engine's events cannot be followed", zap.Stringer("worker", w),
 					zap.String("endpoint", hello.EventsEndpoint), zap.Error(err))
 			}

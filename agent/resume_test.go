@@ -30,7 +30,12 @@ const (
 // killedAgent makes a former session.
 func killedAgent(t *testing.T) *former {
 	t.Helper()
-	cfg := testConfig(t)
+	return killedAgentOf(t, testConfig(t))
+}
+
+// killedAgentOf makes a former session of an agent with a configuration.
+func killedAgentOf(t *testing.T, cfg Config) *former {
+	t.Helper()
 	a := startAgentChild(t, cfg)
 	c := a.client.scheduler(t, 1)
 	storePrompt(t, c, proto.RequestID{ID: 1}, 1, storedBlocks)

@@ -41,11 +41,12 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 	sess.lists.open()
 	stop := make(chan struct{})
 	var tellers sync.WaitGroup
-	tellers.Go(func() { sess.sched.watch(stop) })
+	tellers.Go(func() { sess.guarded(func() { sess.sched.watch(stop) }) })
 	if evicted != nil {
-		tellers.Go(func() { evicted.run(c, stop) })
+		tellers.Go(func() { sess.guarded(func() { evicted.run(c, stop) }) })
 	}
-	bye, err := s.readScheduler(sess)
+	var bye *farewell
+	err = sess.guard(func() (err error) { bye, err = s.readScheduler(sess); return err })
 	close(stop)
 	tellers.Wait()
 	s.end(sess, bye, err)
@@ -87,7 +88,8 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		cancel()
 		return nil, 0, err
 	}
-	pool, err := s.furnish(sess, c, h)
+	var pool uint64
+	err := sess.guard(func() (err error) { pool, err = s.furnish(sess, c, h); return err })
 	if err != nil {
 		cancel()
 		s.remove(sess)
@@ -149,12 +151,16 @@ func (s *sessionServer) furnish(sess *session, c *proto.Conn, h *proto.Hello) (u
 		return 0, err
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
-	engine := rankEngine{gauges: sess.gauges, copies: func() copySum { return s.reports.copies(sess.worker) }}
+	defer func() {
+		if sess.rank == nil { // an error or a panic
+			pool.EndSession(sess.id, nil)
+		}
+	}()
+	engine := rankEngine{guard: sess.guard, gauges: sess.gauges, copies: func() copySum { return s.reports.copies(sess.worker) }}
 	if h.ListsCached {
 		engine.cached = sess.cachedHashes
 	}
 	if sess.rank, err = s.hub.startRank(h, stream, engine); err != nil {
-		pool.EndSession(sess.id, nil)
 		return 0, err
 	}
 	return stream.Owner().ID, nil
@@ -175,6 +181,9 @@ func (s *sessionServer) remove(sess *session) {
 // taken back, and the place is free for a successor. bye is nil unless it said BYE;
 // cause is what ended its connection, for the log.
 func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
+	defer s.remove(sess) // also when the pool or a stream panics
+	defer sess.reports.close()
+	defer sess.rank.stop()
 	left := sess.finish()
 	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
 	sess.cancel()
@@ -201,9 +210,6 @@ func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
 	if bye != nil && !s.leaving() { // an engine that says BYE because the agent stops comes back
 		sess.rank.file.forget()
 	}
-	sess.rank.stop()
-	sess.reports.close()
-	s.remove(sess)
 }
 
 // leaving reports whether the agent has begun to stop.

@@ -128,7 +128,7 @@ func (s *sessionServer) accept(c *proto.Conn) {
 	s.count.accepted.Add(1)
 	s.conns[c] = struct{}{}
 	s.wg.Go(func() {
-		s.serve(c)
+		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // the error is in the log
 		c.Close()
 		s.mu.Lock()
 		delete(s.conns, c)

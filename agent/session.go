@@ -93,7 +93,7 @@ type sessionLimits struct {
 
 // sessionCounters count over all sessions.
 type sessionCounters struct {
-	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped atomic.Uint64
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped, panics atomic.Uint64
 }
 
 // find is the request that a frame names.
@@ -202,10 +202,14 @@ func (s *session) release(m *proto.Range) error {
 
 // dropPins gives back the pins of a request's blocks first … end-1.
 func (s *session) dropPins(r *request, first, end uint64) error {
+	return s.unpin(s.takePins(r, first, end))
+}
+
+// takePins takes the pins of blocks first … end-1 out of a request.
+func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
 	s.mu.Lock()
-	slots := r.dropPinsLocked(first, end)
-	s.mu.Unlock()
-	return s.unpin(slots)
+	defer s.mu.Unlock()
+	return r.dropPinsLocked(first, end)
 }
 
 // close ends a request, or what is left of an earlier generation of it or of what
@@ -239,17 +243,22 @@ func (s *session) supersede(r *request) error {
 
 // retire takes a request out of the open ones. Its pins drop, its grants stay.
 func (s *session) retire(r *request) error {
-	s.mu.Lock()
-	r.closed = true
-	delete(s.requests, r.id)
-	pins := r.dropPinsLocked(0, math.MaxUint64)
-	hits := r.hits
-	s.mu.Unlock()
+	hits := s.shut(r)
+	pins := s.takePins(r, 0, math.MaxUint64) // no lookup adds one to a closed request
 	s.cache.finish(hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
 	r.blocks, r.tail = nil, nil
 	return s.unpin(pins)
+}
+
+// shut marks a request as closed and returns what it hit.
+func (s *session) shut(r *request) requestHits {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.closed = true
+	delete(s.requests, r.id)
+	return r.hits
 }
 
 // abortGrants gives back all that a request was granted.

@@ -91,6 +91,9 @@ type SessionStats struct {
 	// ListsDropped are parts of lists of cached hashes that came when nobody waited
 	// for the list any more.
 	ListsDropped uint64 `json:"lists_dropped"`
+	// Panics are sessions and connections that a panic of the agent ended. The log has
+	// the stack of each.
+	Panics uint64 `json:"panics"`
 }
 
 // Stats is a snapshot of the agent; GET /v1/stats.
@@ -201,7 +204,7 @@ func (s *sessionServer) snapshot(out *Stats) {
 		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
 		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
 		Resets: c.resets.Load(), Evicted: s.evicted.told.Load(), EvictedLost: s.evicted.lost.Load(),
-		ListsDropped: c.listsDropped.Load(),
+		ListsDropped: c.listsDropped.Load(), Panics: c.panics.Load(),
 	}
 	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.snapshot()
 	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()

@@ -32,7 +32,7 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	s.lookups.Go(func() {
 		defer func() { <-s.lookupSlots }()
 		wait := time.Duration(m.WaitMillis) * time.Millisecond
-		if err := s.answerLookup(corr, m, r, blocks, wait); err != nil {
+		if err := s.guard(func() error { return s.answerLookup(corr, m, r, blocks, wait) }); err != nil {
 			s.count.refused.Add(1)
 			_ = sendError(s.sched.conn, corr, m.Request, refusalOf(err)) // a failed send has closed the connection
 		}
@@ -168,16 +168,13 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 		return err
 	}
 	s.count.stores.Add(1)
-	s.mu.Lock()
-	room := maxGrants - s.grants
-	s.mu.Unlock()
 	if m.Priority < s.limits.priority {
 		r.offers = min(r.offers, m.First)
 	}
 	worth := int(min(max(r.offers, m.First)-m.First, m.Count))
 	s.count.lowPriority.Add(uint64(len(blocks) - worth))
 	var got blockmgr.GrantResult
-	offered := blocks[:min(worth, room)]
+	offered := blocks[:min(worth, s.grantRoom())]
 	if len(offered) > 0 {
 		if got, err = s.pool.Grant(s.id, offered, m.Priority); err != nil {
 			return err
@@ -189,16 +186,32 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	}
 	wire := make([]proto.GrantedSlot, len(got.Grants))
 	slots := make([]blockmgr.Slot, len(got.Grants))
-	s.mu.Lock()
 	for i, g := range got.Grants {
-		r.grants[g.Slot] = struct{}{}
 		slots[i] = g.Slot
 		wire[i] = proto.GrantedSlot{Block: m.First + uint32(g.Index), Slot: proto.Slot(g.Slot)}
 	}
-	s.grants += len(slots)
-	s.mu.Unlock()
+	s.recordGrants(r, slots)
 	answer.Grants = proto.AppendGrants(nil, wire)
 	return s.sched.send(proto.TypeGrant, corr, &answer, slots)
+}
+
+// grantRoom is how many slots the session may still be granted. What RESUMED gave back
+// counts too and may exceed maxGrants: then no block is granted until enough of them are
+// settled.
+func (s *session) grantRoom() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, maxGrants-s.grants)
+}
+
+// recordGrants notes new grants of a request.
+func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range slots {
+		r.grants[slot] = struct{}{}
+	}
+	s.grants += len(slots)
 }
 
 // granted checks that every slot of a list is granted to the request.

@@ -51,9 +51,9 @@ func (s *sessionServer) runWorker(c *proto.Conn, sess *session, l *workerLink, h
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)
-		l.send(stop)
+		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // the error is in the log
 	}()
-	bye, err = s.readWorker(c, reports)
+	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reports); return err })
 	sess.leave(l, bye == nil && !s.isStopping())
 	close(stop)
 	<-sent
