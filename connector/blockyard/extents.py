@@ -113,15 +113,15 @@ class Extent:
 class Extents:
     """Every extent of a session, by number. Thread-safe.
 
-    on_map and on_unmap are called with address and bytes of every mapping, after it was made and
-    before it is ended, to register it with a device; an error of on_map is add()'s.
+    on_map is called with every extent that was mapped; an error of on_map is add()'s. on_unmap is
+    called with every extent that no copy uses any more, and calls its unmap(), at once or later.
     """
 
     def __init__(
         self,
         slot_bytes: int = 0,
-        on_map: Callable[[int, int], None] | None = None,
-        on_unmap: Callable[[int, int], None] | None = None,
+        on_map: Callable[[Extent], None] | None = None,
+        on_unmap: Callable[[Extent], None] = Extent.unmap,
     ) -> None:
         """slot_bytes is the session's (WELCOME); an extent that differs is refused. 0: any."""
         self.slot_bytes = slot_bytes
@@ -182,7 +182,7 @@ class Extents:
             os.close(fd)
         try:
             if self._on_map is not None:
-                self._on_map(extent.address, extent.file_bytes)
+                self._on_map(extent)
         except BaseException:
             extent.unmap()
             raise
@@ -240,11 +240,11 @@ class Extents:
         return False
 
     def release_old(self) -> None:
-        """Ends the mappings that were replaced. No copy may use them."""
+        """Lets go of the mappings that were replaced. No copy may use them."""
         with self._lock:
             old, self._old = self._old, []
         for extent in old:
-            self._unmap(extent)
+            self._on_unmap(extent)
 
     def find(self, slot_extent: int, slot_index: int) -> Extent:
         """The mapping that has a slot; ExtentError when there is none."""
@@ -287,14 +287,9 @@ class Extents:
         return len(slots)
 
     def close(self) -> None:
-        """Ends all mappings. No copy may use them."""
+        """Lets go of all mappings. No copy may use them."""
         with self._lock:
             gone = [*self._old, *self._current.values()]
             self._old, self._current, self._session = [], {}, set()
         for extent in gone:
-            self._unmap(extent)
-
-    def _unmap(self, extent: Extent) -> None:
-        if self._on_unmap is not None:
-            self._on_unmap(extent.address, extent.file_bytes)
-        extent.unmap()
+            self._on_unmap(extent)

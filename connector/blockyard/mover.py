@@ -142,7 +142,8 @@ class Copy(Protocol):
 
 
 class CopyEngine(Protocol):
-    """What a WorkerSession copies with. All methods but fence() are called by one thread.
+    """What a WorkerSession copies with. One thread copies, the engine's calls fence(), and a third
+    one on_map() and on_unmap().
 
     load_bytes, store_bytes: how much a call should copy at most (a block is the least); between
     calls the session looks for loads that are more urgent. needs_fence: the engine may have
@@ -170,10 +171,10 @@ class CopyEngine(Protocol):
         what was launched has ended."""
 
     def on_map(self, address: int, size: int) -> None:
-        """An extent was mapped there."""
+        """Pins a piece of an extent: whole slots, of which copies may be under way."""
 
     def on_unmap(self, address: int, size: int) -> None:
-        """The mapping is about to end."""
+        """Ends what on_map() of the piece began. No copy uses the piece any more."""
 
 
 def mover_for(pages: Pages) -> CopyEngine:
@@ -260,7 +261,7 @@ class CpuMover:
         """What a CPU was told to compute, it has computed."""
 
     def on_map(self, address: int, size: int) -> None:
-        """Plain memory needs no registration."""
+        """Plain memory needs no pinning."""
 
     def on_unmap(self, address: int, size: int) -> None:
         """Nor its end."""

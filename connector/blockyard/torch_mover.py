@@ -6,14 +6,20 @@ TorchDriver itself has not run on a GPU yet; it is a few calls of documented int
 
 Loads and stores have a stream each, so that a load does not stand behind a store that waits for
 the engine. Both wait for the engine's stream as it was when the engine handed the copy over.
+
+Memory is pinned while copies use it. The driver makes a copy of memory that is not pinned in the
+call, run by run. A store would keep the copying thread there until the engine's step has ended, so
+such copies are queued when their fence has been reached.
 """
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import logging
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .mover import GeometryError, Pages
@@ -42,10 +48,13 @@ class Driver(Protocol):
         source: list[int],
         sizes: list[int],
         load: bool,
+        pinned: bool = True,
     ) -> Any:
-        """Queues copies on a stream, behind fence unless it is None; an event behind them.
+        """Queues copies on a stream, behind fence unless it is None; an event behind them, which
+        the caller keeps until it is reached.
 
-        An exception when they cannot be queued; none of them is under way then.
+        pinned: all of the host memory is. An exception when the copies cannot be queued; none of
+        them is under way then.
         """
 
     def register(self, address: int, size: int) -> int:
@@ -66,6 +75,23 @@ class CudaCopy:
         return bool(self._event.query())
 
 
+class LateCopy:
+    """A copy that is queued when its fence has been reached."""
+
+    def __init__(self, fence: Any, begin: Callable[[], CudaCopy]) -> None:
+        self._fence = fence
+        self._begin = begin
+        self._copy: CudaCopy | None = None
+
+    def done(self) -> bool:
+        """See mover.Copy. Queues the copy when it can."""
+        if self._copy is None:
+            if not self._fence.query():
+                return False
+            self._copy = self._begin()
+        return self._copy.done()
+
+
 class CudaMover:
     """The copy engine for pages on "cuda:N". Made by the engine's thread."""
 
@@ -78,51 +104,95 @@ class CudaMover:
         self._driver: Driver = TorchDriver(pages.device) if driver is None else driver
         self._loads = self._driver.stream()
         self._stores = self._driver.stream()
-        self._pinned: set[int] = set()
+        self._share_end = pages.share_offset + pages.share_bytes
+        self._lock = threading.Lock()
+        self._pinned: dict[int, int] = {}  # end of each pinned piece by its beginning
+        self._pieces: list[int] = []  # their beginnings, sorted
         self._warned = False
 
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
-    ) -> CudaCopy:
+    ) -> CudaCopy | LateCopy:
         """See CopyEngine."""
         device, host, sizes = self._pages.runs(slots, blocks)
-        return CudaCopy(self._driver.copy(self._loads, fence, device, host, sizes, True))
+        return self._copy(self._loads, slots, fence, (device, host, sizes, True))
 
     def store(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
-    ) -> CudaCopy:
+    ) -> CudaCopy | LateCopy:
         """See CopyEngine."""
         device, host, sizes = self._pages.runs(slots, blocks)
-        return CudaCopy(self._driver.copy(self._stores, fence, host, device, sizes, False))
+        return self._copy(self._stores, slots, fence, (host, device, sizes, False))
+
+    def _copy(
+        self,
+        stream: Any,
+        slots: Sequence[int],
+        fence: Any,
+        runs: tuple[list[int], list[int], list[int], bool],
+    ) -> CudaCopy | LateCopy:
+        if self._all_pinned(slots):
+            return CudaCopy(self._driver.copy(stream, fence, *runs))
+
+        def begin() -> CudaCopy:
+            return CudaCopy(self._driver.copy(stream, None, *runs, self._all_pinned(slots)))
+
+        return begin() if fence is None else LateCopy(fence, begin)
+
+    def _all_pinned(self, slots: Sequence[int]) -> bool:
+        """Whether each slot lies in a pinned piece."""
+        with self._lock:
+            for slot in slots:
+                at = bisect.bisect_right(self._pieces, slot) - 1
+                if at < 0 or slot + self._share_end > self._pinned[self._pieces[at]]:
+                    return False
+        return True
 
     def fence(self) -> object:
         """See CopyEngine."""
         return self._driver.fence()
 
     def on_map(self, address: int, size: int) -> None:
-        """Pins an extent. Copies work without it, only slower and not beside the engine's."""
+        """See CopyEngine. A piece that cannot be pinned stays as it is: its copies are slow."""
         error = self._driver.register(address, size)
         if not error:
-            self._pinned.add(address)
+            with self._lock:
+                self._pinned[address] = address + size
+                bisect.insort(self._pieces, address)
         elif not self._warned:
             self._warned = True
             hint = ""
             if error in _LIMIT_ERRORS:
                 hint = "; raise the limit of locked memory (ulimit -l)"
             _log.warning(
-                "extent of %d bytes cannot be pinned (CUDA error %d), copies will be slow%s",
+                "memory of %d bytes cannot be pinned (CUDA error %d), copies will be slow%s",
                 size,
                 error,
                 hint,
             )
 
     def on_unmap(self, address: int, size: int) -> None:
-        """Ends what on_map began."""
-        if address in self._pinned:
-            self._pinned.remove(address)
-            error = self._driver.unregister(address)
-            if error:
-                _log.error("extent of %d bytes cannot be unpinned: CUDA error %d", size, error)
+        """See CopyEngine."""
+        with self._lock:
+            if self._pinned.pop(address, None) is None:
+                return
+            self._pieces.remove(address)
+        error = self._driver.unregister(address)
+        if error:
+            _log.error("memory of %d bytes cannot be unpinned: CUDA error %d", size, error)
+
+
+class QueuedCopies:
+    """The event behind copies, with the lists of their addresses and sizes: the driver may read
+    these until the event is reached."""
+
+    def __init__(self, event: Any, lists: list[Any]) -> None:
+        self._event = event
+        self._lists = lists
+
+    def query(self) -> bool:
+        """Whether the copies have ended."""
+        return bool(self._event.query())
 
 
 class TorchDriver:
@@ -184,15 +254,17 @@ class TorchDriver:
         source: list[int],
         sizes: list[int],
         load: bool,
-    ) -> Any:
+        pinned: bool = True,
+    ) -> QueuedCopies:
         """See Driver."""
         torch = self._torch
         self._enter()
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             if fence is not None:
                 stream.wait_event(fence)
+            lists: list[Any] = []
             try:
-                if self._batch is not None:
+                if pinned and self._batch is not None:
                     lists = [torch.tensor(n, dtype=torch.int64) for n in (source, to, sizes)]
                     self._batch(*lists)
                 else:
@@ -203,7 +275,7 @@ class TorchDriver:
                 # Some may be under way, and a job that has failed must not touch its slots.
                 stream.synchronize()
                 raise
-        return event
+        return QueuedCopies(event, lists)
 
     def _copy_each(
         self, stream: int, to: list[int], source: list[int], sizes: list[int], load: bool

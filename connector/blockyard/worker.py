@@ -26,6 +26,7 @@ from .extents import Extents
 from .frames import HelloFields, RegisterFields
 from .mover import CopyEngine, Pages, mover_for
 from .packed import SLOT_BYTES
+from .pinner import Pinner
 from .settings import Settings
 from .work import Done, Load, Work
 from .workerlink import WorkerLink
@@ -36,7 +37,8 @@ _log = logging.getLogger(__name__)
 # agent queues 256 LOADs for a worker and the socket some more; that many can come late.
 _REMEMBERED = 4096
 _POPULATE_BYTES = 4 << 20
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 10.0  # that close() waits for copies,
+_UNPIN_SECONDS = 10.0  # and then for the memory to be unpinned
 # How long the interpreter lets a thread compute while others wait: its default, 5 ms, is what the
 # copying thread would wait for when a load begins beside an engine that is busy in Python.
 _SWITCH_SECONDS = 0.3e-3
@@ -98,6 +100,7 @@ class WorkerSession:
         self._mover: CopyEngine | None = None
         self._thread: threading.Thread | None = None
         self._link: WorkerLink | None = None
+        self._pinner: Pinner | None = None
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._quiet = threading.Event()
@@ -127,7 +130,8 @@ class WorkerSession:
         if register != own:
             raise ValueError(f"{register} does not fit the pages, which are {own}")
         mover = self._mover = self._mover_factory(pages)
-        extents = Extents(on_map=mover.on_map, on_unmap=mover.on_unmap)
+        pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap)
+        extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
         hello = HelloFields(
             self._identity.engine, self._identity.worker_id, self._identity.dp_rank
         )
@@ -140,7 +144,10 @@ class WorkerSession:
         self._early = self._early and pages.groups == 1 and not mover.needs_fence
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._thread = threading.Thread(
-            target=self._run, args=(link, copier, extents, pages), name="blockyard", daemon=True
+            target=self._run,
+            args=(link, copier, extents, pages, pinner),
+            name="blockyard",
+            daemon=True,
         )
         self._thread.start()
 
@@ -197,7 +204,8 @@ class WorkerSession:
     def close(self) -> None:
         """Ends the thread and the connection; jobs that have not begun fail. May be called again.
 
-        Copies that a device is making end first.
+        Copies that a device is making end first. Memory whose unpinning takes too long is unpinned
+        after this returns.
         """
         self._closing = True
         self._wake_up()
@@ -206,6 +214,8 @@ class WorkerSession:
             if self._thread.is_alive():
                 _log.error("copies did not end within %s s", _CLOSE_SECONDS)
                 return  # it may look at the descriptor yet
+        if self._pinner is not None and not self._pinner.close(_UNPIN_SECONDS):
+            _log.info("the agent's memory is still being unpinned after %s s", _UNPIN_SECONDS)
         wake, self._wake = self._wake, -1
         if wake >= 0:
             os.close(wake)
@@ -217,10 +227,12 @@ class WorkerSession:
 
     # The session's thread.
 
-    def _run(self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages) -> None:
+    def _run(
+        self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages, pinner: Pinner
+    ) -> None:
         while not self._closing:
             try:
-                self._turn(link, copier, extents, pages)
+                self._turn(link, copier, extents, pages, pinner)
             except Exception:
                 # What a request waits for must be reported whatever happens here.
                 _log.exception("the worker's thread goes on after an error")
@@ -235,14 +247,19 @@ class WorkerSession:
         link.close()
         extents.close()
 
-    def _turn(self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages) -> None:
+    def _turn(
+        self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages, pinner: Pinner
+    ) -> None:
         """Takes what has come, copies one piece, and waits if nothing is left to do."""
+        announced = extents.announced
         while self._inbox:
             work, fence = self._inbox.popleft()
             self._take(work, fence, copier, pages.groups)
         for body in link.service(time.monotonic()):
             if self._early and body["job"] >> 32 == self._scheduler:
                 self._add(body["job"], False, body["slots"], body["blocks"], 1, None, copier)
+        if extents.announced == announced:  # all that the agent has announced is mapped
+            pinner.start()
         self._settle(copier.step())
         link.work(copier.busy, time.monotonic())
         if copier.busy:
@@ -262,6 +279,8 @@ class WorkerSession:
             pause = left if pause is None else min(pause, left)
         if link.joined and not copier.busy and extents.populate(_POPULATE_BYTES):
             pause = 0.0  # there may be more of it
+        if extents.announced != announced:
+            pause = 0.0  # pinning begins with a turn that finds nothing new
         self._poll(link, pause)
 
     def _poll(self, link: WorkerLink, timeout: float | None) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from typing import Any
 
-from blockyard.extents import Extents, ExtentError, Slot, pack_slots, unpack_slots
+from blockyard.extents import Extent, Extents, ExtentError, Slot, pack_slots, unpack_slots
 
 SLOT = 4096 * 2
 DATA = 4096
@@ -100,7 +100,7 @@ class Mapping(ExtentsCase):
     def test_what_is_announced_again_stays_as_it_is(self) -> None:
         """An agent that was started again announces all it has: nothing to map or to pin."""
         mapped: list[int] = []
-        extents = Extents(on_map=lambda address, size: mapped.append(size))
+        extents = Extents(on_map=lambda extent: mapped.append(extent.file_bytes))
         self.addCleanup(extents.close)
         before = len(os.listdir("/proc/self/fd"))
         for announced in (1, 2):
@@ -248,22 +248,32 @@ class Generations(ExtentsCase):
 
 class Devices(ExtentsCase):
     def test_every_mapping_is_shown_to_the_device_once_and_taken_back_once(self) -> None:
-        calls: list[tuple[str, int, int]] = []
-        extents = Extents(
-            on_map=lambda address, size: calls.append(("map", address, size)),
-            on_unmap=lambda address, size: calls.append(("unmap", address, size)),
-        )
+        calls: list[tuple[str, Extent]] = []
+
+        def unmap(extent: Extent) -> None:
+            calls.append(("unmap", extent))
+            extent.unmap()
+
+        extents = Extents(on_map=lambda e: calls.append(("map", e)), on_unmap=unmap)
         extents.add(ready(), self.fd())
         extents.add(ready(slots=3), self.fd())
         extents.release_old()
         extents.close()
-        size = DATA + 4 * SLOT
         self.assertEqual([c[0] for c in calls], ["map", "map", "unmap", "unmap"])
         self.assertEqual([c[1] for c in calls[:2]], [c[1] for c in calls[2:]])
-        self.assertEqual({c[2] for c in calls}, {size, size - SLOT})
+        self.assertEqual(mappings(self.path), 0)
+
+    def test_who_is_given_a_mapping_back_may_end_it_later(self) -> None:
+        given: list[Extent] = []
+        extents = Extents(on_unmap=given.append)
+        extents.add(ready(), self.fd())
+        extents.close()
+        self.assertEqual((len(extents), mappings(self.path)), (0, 1))
+        given[0].unmap()
+        self.assertEqual(mappings(self.path), 0)
 
     def test_an_extent_that_the_device_refuses_is_not_mapped(self) -> None:
-        def refuse(address: int, size: int) -> None:
+        def refuse(extent: Extent) -> None:
             raise OSError("no")
 
         extents = Extents(on_map=refuse)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import random
 import threading
 import unittest
+import weakref
 from typing import Any
 from unittest import mock
 
 from blockyard import torch_mover
 from blockyard.mover import GeometryError, Pages
-from blockyard.torch_mover import CudaMover
+from blockyard.torch_mover import CudaCopy, CudaMover
 
 
 class FakeEvent:
@@ -46,6 +48,7 @@ class FakeDriver:
     def __init__(self) -> None:
         self.streams: list[FakeStream] = []
         self.calls: list[bool] = []
+        self.pinned: list[bool] = []
         self.registered: list[int] = []
         self.unregistered: list[int] = []
         self.error = 0
@@ -65,8 +68,10 @@ class FakeDriver:
         source: list[int],
         sizes: list[int],
         load: bool,
+        pinned: bool = True,
     ) -> FakeEvent:
         self.calls.append(load)
+        self.pinned.append(pinned)
         event = FakeEvent()
         stream.queue.append((fence, list(zip(to, source, sizes, strict=True)), event))
         return event
@@ -97,6 +102,10 @@ class CudaCase(unittest.TestCase):
         self.mover = CudaMover(Pages(described, BLOCKS, "cuda:0"), self.driver)
         self.loads, self.stores = self.driver.streams
 
+    def pin(self, slots: int = BLOCKS) -> None:
+        """Pins the first slots as one piece."""
+        self.mover.on_map(self.slot(0), slots * LAYERS * PAGE)
+
     def slot(self, number: int) -> int:
         return ctypes.addressof(self.slots) + number * LAYERS * PAGE
 
@@ -106,6 +115,10 @@ class CudaCase(unittest.TestCase):
 
 
 class Copies(CudaCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pin()
+
     def test_a_store_and_a_load_of_it_move_every_byte(self) -> None:
         want = [self.block(5), self.block(2)]
         stored = self.mover.store([self.slot(0), self.slot(1)], [[5, 2]], None)
@@ -143,6 +156,60 @@ class Copies(CudaCase):
 
     def test_no_load_may_begin_without_a_fence(self) -> None:
         self.assertTrue(self.mover.needs_fence)
+
+
+class Unpinned(CudaCase):
+    """Copies of memory whose turn to be pinned has not come yet."""
+
+    def test_they_are_made_all_the_same(self) -> None:
+        want = self.block(5)
+        self.mover.store([self.slot(0)], [[5]], None)
+        self.stores.work()
+        load = self.mover.load([self.slot(0)], [[6]], None)
+        self.loads.work()
+        self.assertTrue(load.done())
+        self.assertEqual(self.block(6), want)
+        self.assertEqual(self.driver.pinned, [False, False], "not for the call that takes many")
+
+    def test_nothing_waits_in_the_driver_for_a_fence(self) -> None:
+        """The driver would keep the calling thread there, and loads would wait for a store."""
+        fence = FakeEvent()
+        store = self.mover.store([self.slot(0)], [[1]], fence)
+        self.assertFalse(store.done())
+        self.assertEqual(self.driver.calls, [])
+        fence.reached = True
+        self.assertFalse(store.done())
+        self.assertEqual(self.stores.queue[0][0], None, "queued behind no fence")
+        self.stores.work()
+        self.assertTrue(store.done())
+
+    def test_a_copy_that_cannot_be_queued_later_fails(self) -> None:
+        fence = FakeEvent()
+        load = self.mover.load([self.slot(0)], [[1]], fence)
+        fence.reached = True
+        with (
+            mock.patch.object(self.driver, "copy", side_effect=RuntimeError("device lost")),
+            self.assertRaisesRegex(RuntimeError, "device lost"),
+        ):
+            load.done()
+
+    def test_every_slot_of_a_copy_must_lie_in_a_pinned_piece(self) -> None:
+        self.pin(2)
+        slots = [self.slot(n) for n in range(3)]
+        for chosen, pinned in ((slots[:2], True), (slots[1:], False), (slots[2:], False)):
+            self.mover.load(chosen, [list(range(len(chosen)))], None)
+            self.assertEqual(self.driver.pinned[-1], pinned)
+        self.mover.on_unmap(self.slot(0), 2 * LAYERS * PAGE)
+        self.mover.load(slots[:1], [[0]], None)
+        self.assertFalse(self.driver.pinned[-1])
+
+    def test_what_is_pinned_while_a_copy_waits_counts(self) -> None:
+        fence = FakeEvent()
+        load = self.mover.load([self.slot(0)], [[1]], fence)
+        self.pin()
+        fence.reached = True
+        load.done()
+        self.assertEqual(self.driver.pinned, [True])
 
 
 class Pinning(CudaCase):
@@ -223,6 +290,41 @@ class Contexts(unittest.TestCase):
         thread.start()
         thread.join()
         self.assertEqual((results, cuda.without, cuda.pinned), ([0, 0], [], [4096]))
+
+    def test_what_the_driver_reads_lives_until_the_event(self) -> None:
+        driver, _ = self.driver(77)
+        arrays: list[weakref.ref[Any]] = []
+
+        class Tensor(list):
+            pass
+
+        def tensor(numbers: list[int], dtype: object) -> Tensor:
+            made = Tensor(numbers)
+            arrays.append(weakref.ref(made))
+            return made
+
+        driver._torch.tensor = tensor
+        given: list[list[int]] = []
+        driver._batch = lambda *lists: given.extend(list(array) for array in lists)
+        event = driver._torch.cuda.Event.return_value
+        event.query.return_value = False
+        copy = CudaCopy(driver.copy(mock.MagicMock(), None, [1], [2], [3], True))
+        gc.collect()
+        self.assertFalse(copy.done())
+        self.assertEqual(given, [[2], [1], [3]], "sources, destinations, sizes")
+        self.assertEqual([list(array() or ()) for array in arrays], [[2], [1], [3]])
+        event.query.return_value = True
+        self.assertTrue(copy.done())
+        del copy
+        self.assertEqual([array() for array in arrays], [None] * 3)
+
+    def test_memory_that_is_not_pinned_goes_run_by_run(self) -> None:
+        driver, cuda = self.driver(77)
+        driver._batch = mock.Mock()
+        driver.copy(mock.MagicMock(cuda_stream=5), None, [1, 4], [2, 5], [3, 6], True, False)
+        self.assertFalse(driver._batch.called)
+        calls = [call.args for call in cuda.cuMemcpyHtoDAsync_v2.call_args_list]
+        self.assertEqual(calls, [(1, 2, 3, 5), (4, 5, 6, 5)])
 
     def test_a_thread_without_a_context_makes_no_driver(self) -> None:
         with self.assertRaisesRegex(GeometryError, "no context"):

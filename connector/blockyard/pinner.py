@@ -1,0 +1,155 @@
+"""Pins mapped extents for a device, in small pieces and on a thread of its own.
+
+Pinning takes a tenth of a second for each gigabyte, and unpinning is no faster. Copies do not wait
+for either: an extent is used unpinned until its turn has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from .extents import Extent
+
+_log = logging.getLogger(__name__)
+
+# The driver and the kernel hold locks while they pin a piece: 1.6 ms for this many bytes.
+PIECE_BYTES = 16 << 20
+_REST_SECONDS = 0.2e-3  # between pieces, so that threads that wait for those locks get them
+
+
+class _Area:
+    """An extent with its pieces, address and bytes of each: `left` are to be pinned, in reverse."""
+
+    __slots__ = ("extent", "left", "pinned", "released")
+
+    def __init__(self, extent: Extent) -> None:
+        self.extent = extent
+        self.left = pieces_of(extent)[::-1]
+        self.pinned: list[tuple[int, int]] = []
+        self.released = False
+
+
+def pieces_of(extent: Extent) -> list[tuple[int, int]]:
+    """Address and bytes of the pieces in which an extent's slots are pinned.
+
+    A piece has whole slots, because no device copies one run of bytes from two pieces. It begins
+    and ends with a page, because a page is pinned once. Slots that share pages make one piece.
+    """
+    data, slot, slots = extent.data, extent.slot_bytes, extent.slots
+    if (data | slot) % mmap.PAGESIZE:
+        return [(extent.address, extent.file_bytes)]
+    step = max(1, PIECE_BYTES // slot)
+    firsts = range(0, slots, step)
+    return [(data + first * slot, min(step, slots - first) * slot) for first in firsts]
+
+
+class Pinner:
+    """Calls on_map for the pieces of each extent, and on_unmap before the extent is unmapped.
+
+    Both are called by a thread that exists only while there is something to pin or unpin. A piece
+    for which on_map raises ends the pinning of its extent, and on_unmap is not called for it. The
+    methods may be called by any thread and wait for no piece, close() excepted.
+    """
+
+    def __init__(
+        self, on_map: Callable[[int, int], None], on_unmap: Callable[[int, int], None]
+    ) -> None:
+        self._on_map = on_map
+        self._on_unmap = on_unmap
+        self._lock = threading.Lock()
+        self._areas: dict[int, _Area] = {}  # by address
+        self._to_pin: deque[_Area] = deque()
+        self._to_free: deque[_Area] = deque()
+        self._running = False
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def add(self, extent: Extent) -> None:
+        """Takes an extent to be pinned. start() begins, so that several are mapped first."""
+        area = _Area(extent)
+        with self._lock:
+            self._areas[extent.address] = area
+            self._to_pin.append(area)
+
+    def release(self, extent: Extent) -> None:
+        """Unpins what is pinned of an extent, and then unmaps it. No copy may use it any more."""
+        with self._lock:
+            area = self._areas.pop(extent.address)
+            area.released = True
+            self._to_free.append(area)
+        self.start()
+
+    def start(self) -> None:
+        """Sees to it that the thread works on what there is to do."""
+        if self._running or not (self._to_pin or self._to_free):
+            return
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+            self._idle.clear()
+        try:
+            threading.Thread(target=self._run, name="blockyard-pin", daemon=True).start()
+        except RuntimeError as err:  # no thread can be had now: the next call tries again
+            _log.warning("extents are not pinned yet: %s", err)
+            with self._lock:
+                self._running = False
+                self._idle.set()
+
+    def close(self, timeout: float) -> bool:
+        """Pins nothing more, and waits until what was released is unmapped; False when that takes
+        longer than timeout seconds. It goes on then."""
+        with self._lock:
+            self._to_pin.clear()
+        self.start()
+        return self._idle.wait(timeout)
+
+    # The thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while self._to_pin and not (self._to_pin[0].left and not self._to_pin[0].released):
+                    self._to_pin.popleft()
+                freed = self._to_free[0] if self._to_free else None
+                area = freed or (self._to_pin[0] if self._to_pin else None)
+                if area is None:
+                    self._running = False
+                    self._idle.set()
+                    return
+            began = time.monotonic()
+            if freed is None:
+                self._pin(area)
+            elif not self._unpin(area):
+                self._to_free.popleft()
+            if time.monotonic() - began > _REST_SECONDS:
+                time.sleep(_REST_SECONDS)
+
+    def _pin(self, area: _Area) -> None:
+        """Pins the next piece of an extent."""
+        piece = area.left.pop()
+        try:
+            self._on_map(*piece)
+        except Exception:
+            _log.exception("extent %d stays unpinned: its copies are slow", area.extent.number)
+            area.left.clear()
+        else:
+            area.pinned.append(piece)
+
+    def _unpin(self, area: _Area) -> bool:
+        """Unpins the last piece of an extent, or unmaps an extent that has none. Whether pieces
+        may be left."""
+        try:
+            if area.pinned:
+                self._on_unmap(*area.pinned.pop())
+                return True
+            area.extent.unmap()
+        except Exception:
+            _log.exception("extent %d cannot be released", area.extent.number)
+            return bool(area.pinned) or area.extent.address != 0
+        return False

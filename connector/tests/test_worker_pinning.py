@@ -1,0 +1,118 @@
+"""WorkerSession beside a device that takes its time to pin memory. With a real agent."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from unittest import mock
+
+from blockyard import worker as worker_module
+from blockyard import workerlink
+from blockyard.mover import Pages
+from tests.agentproc import needs_agent, wait_until
+from tests.workerrig import GatedMover, HandScheduler, Rig
+
+
+class PinningMover(GatedMover):
+    """Pins and unpins when it is let to."""
+
+    def __init__(self, pages: Pages) -> None:
+        super().__init__(pages)
+        self.may_pin = threading.Event()
+        self.may_unpin = threading.Event()
+        self.pinning = threading.Event()  # a piece waits to be pinned,
+        self.unpinning = threading.Event()  # or to be unpinned
+        self.pinned: set[int] = set()
+        self.threads: set[str] = set()
+
+    def on_map(self, address: int, size: int) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.pinning.set()
+        if not self.may_pin.wait(30):
+            raise AssertionError("never allowed to pin")
+        self.pinned.add(address)
+
+    def on_unmap(self, address: int, size: int) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.unpinning.set()
+        if not self.may_unpin.wait(30):
+            raise AssertionError("never allowed to unpin")
+        self.pinned.remove(address)
+
+    def release(self) -> None:
+        self.may_pin.set()
+        self.may_unpin.set()
+
+
+@needs_agent
+class Pinning(unittest.TestCase):
+    def setUp(self) -> None:
+        self.rig = Rig(mover=PinningMover)
+        self.addCleanup(self.rig.close)
+        mover = self.rig.mover
+        assert isinstance(mover, PinningMover)
+        self.mover = mover
+        self.addCleanup(mover.release)
+
+    @property
+    def scheduler(self) -> HandScheduler:
+        assert self.rig.scheduler is not None
+        return self.rig.scheduler
+
+    def load(self, rid: str, tokens: list[int], data: bytes) -> None:
+        """Loads a block and compares its bytes."""
+        slots = self.scheduler.lookup(self.scheduler.open(tokens), 1)
+        self.rig.kv.write(20, bytes(len(data)))
+        self.rig.begin_load(self.scheduler.job(), rid, slots, [20])
+        self.assertTrue(self.rig.wait_request(rid))
+        self.assertEqual(self.rig.kv.read(20), data)
+
+    def test_blocks_are_stored_and_loaded_while_their_memory_is_being_pinned(self) -> None:
+        tokens, data = self.rig.fresh_tokens(1), self.rig.kv.fill(0)
+        self.rig.store(tokens, [0])
+        self.assertTrue(self.mover.pinning.wait(30))
+        self.load("r", tokens, data)
+        self.assertEqual(self.mover.pinned, set())
+        self.mover.may_pin.set()
+        wait_until("the memory is pinned", lambda: self.mover.pinned)
+        self.assertEqual(self.mover.threads, {"blockyard-pin"})
+        self.load("s", tokens, data)
+
+    def test_no_copy_waits_for_memory_that_is_unpinned(self) -> None:
+        """Nor does an engine that is to sleep, which waits for copies."""
+        self.mover.may_pin.set()
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        wait_until("the memory is pinned", lambda: self.mover.pinned)
+        namespace = {**(self.scheduler.hello.namespace or {}), "weights": "w2"}
+        self.scheduler.close()
+        wait_until("the session has ended", lambda: not self.rig.session.joined)
+        with (
+            mock.patch.object(workerlink, "_IDLE_SECONDS", 0.05),
+            mock.patch("tests.workerrig.NAMESPACE", namespace),
+        ):
+            self.rig.scheduler = HandScheduler(self.rig.agent, self.rig.worker_id)
+            self.rig.wait_joined()
+            tokens, data = self.rig.fresh_tokens(1), self.rig.kv.fill(0)
+            self.rig.store(tokens, [0])
+            self.assertTrue(self.mover.unpinning.wait(30), "the former session's memory goes")
+        self.assertTrue(self.rig.session.wait(10))
+        self.load("r", tokens, data)
+
+    def test_close_does_not_take_unpinning_for_a_copy_that_hangs(self) -> None:
+        self.mover.may_pin.set()
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        wait_until("the memory is pinned", lambda: self.mover.pinned)
+        with (
+            mock.patch.object(worker_module, "_UNPIN_SECONDS", 0.01),
+            self.assertLogs("blockyard.worker", "INFO") as logs,
+        ):
+            self.rig.session.close()
+        self.assertEqual(len(logs.output), 1)
+        self.assertRegex(logs.output[0], "INFO:.*still being unpinned")
+        self.assertTrue(self.mover.pinned)
+        self.mover.may_unpin.set()
+        wait_until("the memory is unpinned", lambda: not self.mover.pinned)
+
+
+if __name__ == "__main__":
+    unittest.main()
