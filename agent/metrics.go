@@ -243,7 +243,7 @@ func poolGauges(s *blockmgr.Stats) []named {
 	return []named{
 		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)},
+		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_read_only", oneIf(s.DiskReadOnly)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)},
 	}
 }
 

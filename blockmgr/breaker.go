@@ -18,10 +18,13 @@ const (
 )
 
 // breaker keeps a disk that fails or stalls out of the way of everything else:
-// while it is open nobody reads or writes blocks there, but for one try now and
-// then, whose success closes it. All pools share one, as they share the disk.
+// while it is open nobody uses the disk, but for one try now and then, whose success
+// closes it. All pools share two, as they share the disk: one is for all operations
+// and opens by reads that fail and by stalls, the other is for writes alone.
 type breaker struct {
 	log *zap.Logger
+	// uses names the operations in logs.
+	uses string
 
 	mu       sync.Mutex
 	open     bool
@@ -70,7 +73,7 @@ func (b *breaker) succeeded() {
 	b.failures = 0
 	if b.open {
 		b.open, b.trying, b.pause = false, false, 0
-		b.log.Info("the disk works again")
+		b.log.Info("the disk works again", zap.String("for", b.uses))
 	}
 }
 
@@ -103,7 +106,8 @@ func (b *breaker) tripLocked(why string) {
 	if !b.open {
 		b.open = true
 		b.trips++
-		b.log.Error("the disk fails: going on without it for now", zap.String("why", why), zap.Duration("pause", b.pause))
+		b.log.Error("the disk fails: going on without it for now",
+			zap.String("for", b.uses), zap.String("why", why), zap.Duration("pause", b.pause))
 	}
 }
 
@@ -113,6 +117,13 @@ func (b *breaker) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open
+}
+
+// doubtful reports whether the last operation failed.
+func (b *breaker) doubtful() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open || b.failures > 0
 }
 
 // state is whether the breaker is open, and how often it opened.

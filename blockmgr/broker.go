@@ -31,9 +31,9 @@ type broker struct {
 	disk atomic.Pointer[storage.DiskArena]
 	// diskAnswered is the manager's: without disk when it is closed there is none.
 	diskAnswered <-chan struct{}
-	// breaker is the disk's.
-	breaker breaker
-	pools   func() []*Pool
+	// breaker is the disk's, writes that of writes to it.
+	breaker, writes breaker
+	pools           func() []*Pool
 	// closing is closed when the manager closes: nobody waits for room any more.
 	closing chan struct{}
 	// turns counts the moments at which somebody may have become able to give: it
@@ -109,13 +109,9 @@ func (b *broker) removed() (n uint64) {
 	return n
 }
 
-// blame tells the breaker of an error that the disk itself is to blame for: that
-// there is no room, or no further file can be opened, is not its fault.
-func (b *broker) blame(err error) {
-	if errors.Is(err, unix.EIO) {
-		b.breaker.failed(err)
-	}
-}
+// blamable reports whether the disk itself is to blame for an error: that there is
+// no room, or no further file can be opened, is not its fault.
+func blamable(err error) bool { return errors.Is(err, unix.EIO) }
 
 // reclaim makes some other pool give one extent up and reports whether one did;
 // first says that p wants its first in the tier. A pool that turns out to have
@@ -303,6 +299,8 @@ func (p *Pool) emptyLocked(t *tier, gone *part) {
 		for _, sess := range p.sessions {
 			sess.pins.forget(gone.number)
 		}
+	} else {
+		p.faults.forget(gone.number)
 	}
 	t.remove(gone)
 }

@@ -190,7 +190,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 	p.endFlightLocked(ref, f, err == nil)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {
-		p.broker.breaker.succeeded()
+		p.readWorkedLocked(f.disk)
 		p.count.Promotions++
 		p.count.BytesRead += p.slotBytes
 		p.promotedLocked(ref, r, sum)
@@ -243,9 +243,10 @@ func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
 }
 
 // readFailedLocked ends a read that gave no block. When the host memory is to
-// blame, the host slot goes out of use and the block stays on disk. Otherwise
-// the block is forgotten, and its disk slot stays out of use until a restart:
-// the medium under it is suspect.
+// blame, the host slot goes out of use and the block stays on disk. It also stays
+// when the device gave an error, until it has given enough of them. Otherwise the
+// block is forgotten, and its disk slot stays out of use until a restart: the medium
+// under it is suspect.
 func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
 	s := p.host.slot(ref)
 	s.holds -= f.waiters
@@ -253,14 +254,18 @@ func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
 		p.dropDamagedLocked(ref, s, err)
 		return
 	}
+	p.dropLocked(p.host, ref, storage.StateFree)
 	if errors.Is(err, ErrCorrupt) {
 		p.count.CorruptReads++
 	} else {
 		p.count.ReadErrors++
 		p.broker.breaker.failed(err)
+		if !p.readFaultLocked(f.disk) {
+			p.log.Warn("block on disk cannot be read for now", zap.Stringer("key", f.key), zap.Error(err))
+			return
+		}
 	}
 	p.log.Warn("block on disk is lost", zap.Stringer("key", f.key), zap.Error(err))
-	p.dropLocked(p.host, ref, storage.StateFree)
 	p.loseDiskBlockLocked(f.disk)
 }
 

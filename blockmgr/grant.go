@@ -72,7 +72,8 @@ func (p *Pool) presentLocked(b *Block, priority uint32) (bool, registry.Ref) {
 	if disk != registry.NoRef && p.disk.slot(disk).resident() {
 		p.reuseLocked(p.disk, disk, priority)
 		if host == registry.NoRef {
-			return !p.broker.breaker.isOpen(), registry.NoRef
+			// A block that could not be read is worth another copy.
+			return !p.broker.breaker.isOpen() && p.faults.reads[disk] == nil, registry.NoRef
 		}
 	}
 	switch {

@@ -143,11 +143,13 @@ func (p *Pool) growDiskLocked(want int) {
 		watch.Stop()
 		p.mu.Lock()
 		if err != nil {
-			p.broker.blame(err)
+			if blamable(err) {
+				p.writeFailedLocked(err)
+			}
 			p.growFailedLocked(p.disk, turn, err)
 			return
 		}
-		p.broker.breaker.succeeded()
+		p.broker.breaker.succeeded() // not for writes: blocks may still fail
 		if !p.disk.fits(made.Slots.Slots()) {
 			// Somebody else grew the pool meanwhile.
 			p.mu.Unlock()

@@ -84,10 +84,12 @@ type Stats struct {
 	// and have not been compared with their checksums yet. That happens when somebody
 	// first asks for them, or the scrubber comes by. A gauge.
 	Unverified int `json:"unverified"`
-	// DiskOpen is true while the disk is left alone because it fails; DiskTrips
-	// counts how often that began, for all pools together.
-	DiskOpen  bool   `json:"disk_breaker_open"`
-	DiskTrips uint64 `json:"disk_trips"`
+	// DiskOpen is true while the disk is left alone because it fails. DiskReadOnly is
+	// true while that holds for writes only, and blocks are read. DiskTrips counts how
+	// often either began, for all pools together.
+	DiskOpen     bool   `json:"disk_breaker_open"`
+	DiskReadOnly bool   `json:"disk_read_only"`
+	DiskTrips    uint64 `json:"disk_trips"`
 	// DiskJoining is true while the pool goes on without its disk tier, or with a
 	// part of it, because the disk has not answered yet.
 	DiskJoining bool `json:"disk_joining"`

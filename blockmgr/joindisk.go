@@ -118,7 +118,9 @@ func (p *Pool) enterDisk() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.broker.blame(err)
+		if blamable(err) {
+			p.broker.breaker.failed(err)
+		}
 		p.count.GrowErrors++
 		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
 		return false

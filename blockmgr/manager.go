@@ -69,7 +69,9 @@ func Open(cfg Config) (*Manager, error) {
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
 		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{}, going: map[*Pool]struct{}{},
 	}
-	m.broker.pools, m.broker.breaker.log, m.broker.diskAnswered = m.Pools, m.cfg.Log, m.diskAnswered
+	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
+	m.broker.breaker.log, m.broker.breaker.uses = m.cfg.Log, "reads and writes"
+	m.broker.writes.log, m.broker.writes.uses = m.cfg.Log, "writes"
 	if m.cfg.enabled() {
 		if err := m.openArenas(); err != nil {
 			return nil, err

@@ -47,7 +47,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
 		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
 		readSlots: make(chan struct{}, m.cfg.Transfers), writeSlots: make(chan struct{}, m.cfg.Transfers),
-		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{},
+		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{}, faults: newDiskFaults(),
 		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, retire: m.retire, heirs: map[SessionID]struct{}{},
 		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}

@@ -56,6 +56,7 @@ type Pool struct {
 	orphans []registry.Ref
 	heirs   map[SessionID]struct{}
 	flights map[registry.Ref]*flight
+	faults  diskFaults
 	sealing refQueue
 	writing writeQueue
 	reading refQueue
@@ -165,6 +166,8 @@ func (p *Pool) Stats() Stats {
 		st.Pins += s.pinned
 	}
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
+	writes, trips := p.broker.writes.state()
+	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = st.DiskOpen || writes, writes && !st.DiskOpen, st.DiskTrips+trips
 	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.joining, p.broker.leaving(), p.broker.removed()
 	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.len(), p.writing.len(), len(p.flights)
 	return st

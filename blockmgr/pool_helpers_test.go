@@ -239,18 +239,22 @@ func (p *testPool) evictHost(blocks []Block) {
 
 // leaveDiskAlone has a disk that the breaker keeps away from not tried for long.
 func (p *testPool) leaveDiskAlone() {
-	b := &p.broker.breaker
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tryAt = time.Now().Add(time.Hour)
+	for _, b := range p.breakers() {
+		b.mu.Lock()
+		b.tryAt = time.Now().Add(time.Hour)
+		b.mu.Unlock()
+	}
 }
+
+func (p *testPool) breakers() []*breaker { return []*breaker{&p.broker.breaker, &p.broker.writes} }
 
 // retryDisk has a disk that the breaker keeps away from tried at once.
 func (p *testPool) retryDisk() {
-	b := &p.broker.breaker
-	b.mu.Lock()
-	b.tryAt = time.Now()
-	b.mu.Unlock()
+	for _, b := range p.breakers() {
+		b.mu.Lock()
+		b.tryAt = time.Now()
+		b.mu.Unlock()
+	}
 	p.wakeWriter()
 }
 

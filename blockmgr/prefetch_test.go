@@ -138,7 +138,7 @@ func TestPrefetchThatFailsGivesItsSlotsBack(t *testing.T) {
 	armed.Store(true)
 	p.Prefetch(blocks)
 	p.quiesce()
-	if st := p.Stats(); st.Host.Free != 8 || st.Blocks != 0 || p.prefetching != 0 {
+	if st := p.Stats(); st.Host.Free != 8 || p.tiersOf(blocks) != "DD" || p.prefetching != 0 {
 		t.Errorf("%+v", st)
 	}
 }

@@ -168,7 +168,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 		p.count.ReadErrors++
 		p.broker.breaker.failed(err)
 	case !bad:
-		p.broker.breaker.succeeded()
+		p.readWorkedLocked(ref)
 	case s.holds == 0 && s.state == storage.StateSealed && s.generation == r.Generation:
 		p.count.CorruptReads++
 		p.log.Warn("block on disk is lost", zap.Stringer("key", r.Key), zap.String("cause", "its bytes do not match their checksum"))

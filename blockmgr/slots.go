@@ -180,6 +180,9 @@ func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
 	if t.level == registry.Host && wasResident {
 		p.ageDiskLocked(s)
 	}
+	if t.level == registry.Disk {
+		delete(p.faults.reads, ref)
+	}
 	parent := p.reg.Vacate(s.entry, t.level)
 	if wasResident && p.cfg.Sink != nil {
 		r := t.record(ref)

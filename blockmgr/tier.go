@@ -94,11 +94,17 @@ func (p *part) diskPart() storage.DiskPart {
 }
 
 // idle reports whether nobody uses or waits for any slot of the part, and if so
-// the latest moment at which one of its blocks was used.
+// the latest moment at which one of its blocks was used. A slot in quarantine that
+// nobody holds has a bad medium; it goes with its extent.
 func (p *part) idle() (lastUse uint64, ok bool) {
 	for i := range p.slots {
 		s := &p.slots[i]
-		if s.pins+s.holds > 0 || s.state != storage.StateFree && s.state != storage.StateSealed {
+		if s.pins+s.holds > 0 {
+			return 0, false
+		}
+		switch s.state {
+		case storage.StateFree, storage.StateSealed, storage.StateQuarantined:
+		default:
 			return 0, false
 		}
 		if s.entry != registry.None {

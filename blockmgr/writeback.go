@@ -5,11 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
-
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"go.uber.org/zap"
 )
 
 const (
@@ -49,7 +47,7 @@ func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
 		}
 	}
 	s.wanted = true
-	if p.broker.breaker.isOpen() {
+	if p.broker.writesOpen() {
 		p.count.WriteBehindDropped++
 		p.missLocked(ref, s)
 		return
@@ -113,14 +111,14 @@ func (p *Pool) writeLoop() {
 			p.doneLocked(1)
 		case p.writing.len() == 0 && p.missed.len() == 0:
 			p.writeWork.Wait()
-		case !p.broker.breaker.ready():
+		case p.broker.untilWrite() > 0:
 			p.shelveLocked()
-			again := time.AfterFunc(p.broker.breaker.untilTry(), p.wakeWriter)
+			again := time.AfterFunc(p.broker.untilWrite(), p.wakeWriter)
 			p.writeWork.Wait()
 			again.Stop()
 		default:
 			p.offerMissedLocked()
-			if p.writing.len() > 0 && p.broker.breaker.allow() {
+			if p.writing.len() > 0 && p.broker.allowWrite() {
 				p.writeBatchLocked()
 			}
 		}
@@ -154,8 +152,13 @@ func (p *Pool) shelveLocked() {
 // it may be missing, which the checksum shows when the block is read.
 func (p *Pool) writeBatchLocked() {
 	// No more than there is room for now: what is queued while the tier grows
-	// belongs to the next batch, or it would evict where the tier could grow.
+	// belongs to the next batch, or it would evict where the tier could grow. One
+	// block shows whether a disk works that failed last: each block of a batch may
+	// evict another, which is lost for nothing when the write fails.
 	wanted := min(p.writing.len(), p.cfg.TransferBatch)
+	if p.broker.writesDoubtful() {
+		wanted = min(wanted, 1)
+	}
 	p.growDiskLocked(wanted)
 	taken := min(p.writing.len(), wanted) // the other loop may have been here
 	batch := make([]write, 0, taken)
@@ -187,11 +190,16 @@ func (p *Pool) writeBatchLocked() {
 
 // writeBytes writes a batch's bytes, as many blocks at once as Config.Transfers
 // says for all loops together. The errors are in the batch: one bad block does
-// not stop the others.
+// not stop the others. A disk that is found to fail meanwhile does.
 func (p *Pool) writeBytes(batch []write) {
 	var wg sync.WaitGroup
 	for i := range batch {
 		p.writeSlots <- struct{}{}
+		if i > 0 && p.broker.writes.isOpen() {
+			batch[i].err = errLeftAlone
+			<-p.writeSlots
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-p.writeSlots }()
 			w := &batch[i]
@@ -252,7 +260,7 @@ func (p *Pool) wroteLocked(w *write) {
 	s.queued = false
 	defer p.releaseLocked(p.host, w.host)
 	if w.err == nil {
-		p.broker.breaker.succeeded()
+		p.wroteSlotLocked(w.disk)
 		p.count.WriteBehind++
 		p.count.BytesWritten += p.slotBytes
 		r := p.disk.record(w.disk)
@@ -270,16 +278,21 @@ func (p *Pool) wroteLocked(w *write) {
 		}
 		return
 	}
+	if errors.Is(w.err, errLeftAlone) {
+		p.dropLocked(p.disk, w.disk, storage.StateFree)
+		p.count.WriteBehindDropped++
+		if s.state == storage.StateSealed {
+			p.missLocked(w.host, s)
+		}
+		return
+	}
 	p.count.WriteErrors++
 	p.log.Warn("block is not written to disk", zap.Error(w.err))
-	to := storage.StateQuarantined
-	if errors.Is(w.err, unix.ENOSPC) || errors.Is(w.err, errTable) {
+	if isFull(w.err) || errors.Is(w.err, errTable) {
 		// Nothing is wrong with the place itself.
-		to = storage.StateFree
-	}
-	p.dropLocked(p.disk, w.disk, to)
-	if to == storage.StateQuarantined {
-		p.broker.breaker.failed(w.err)
+		p.dropLocked(p.disk, w.disk, storage.StateFree)
+	} else {
+		p.writeFaultLocked(w.disk, w.err)
 	}
 	if s.attempts++; s.attempts < writeAttempts && s.state == storage.StateSealed {
 		p.count.WriteRetries++
@@ -287,8 +300,12 @@ func (p *Pool) wroteLocked(w *write) {
 	}
 }
 
-// errTable: the records of a batch could not be written.
-var errTable = errors.New("slot table could not be written")
+var (
+	// errTable: the records of a batch could not be written.
+	errTable = errors.New("slot table could not be written")
+	// errLeftAlone: the disk was found to fail before the block's turn came.
+	errLeftAlone = errors.New("the disk is left alone")
+)
 
 // flushDiskLocked writes the changed pages of the disk tier's records; it lets
 // go of the mutex for that. When it returns, everything is written that had
@@ -317,7 +334,7 @@ func (p *Pool) flushDiskLocked() error {
 		return nil
 	}
 	p.count.TableErrors++
-	p.broker.breaker.failed(err)
+	p.writeFailedLocked(err)
 	storage.Redirty(pages)
 	p.log.Warn("slot table of the disk tier", zap.Error(err))
 	return errors.Join(errTable, err)

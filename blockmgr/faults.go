@@ -1,0 +1,178 @@
+package blockmgr
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+const (
+	// badWrites is how many writes to a disk slot must fail, with a write elsewhere
+	// succeeding after each, before the slot stays in quarantine. Between two of them
+	// the slot is out of use for suspectTime, because errors that pass come in bursts.
+	badWrites   = 2
+	suspectTime = 30 * time.Second
+	// badReads is how many lookups must fail to read a block, with another block read
+	// since the first of them, before the block is dropped.
+	badReads = 3
+)
+
+// diskFaults says which disk slots of a pool failed, and whether the slot or the
+// whole disk is to blame. The pool's mutex guards it. The number of disk slots
+// bounds both maps.
+type diskFaults struct {
+	// writes are the slots that could not be written. reads are the blocks that could
+	// not be read.
+	writes map[registry.Ref]*writeFault
+	reads  map[registry.Ref]*readFault
+	// worked counts the reads that went through.
+	worked uint64
+	// look is when suspect slots are looked at again.
+	look time.Time
+}
+
+type writeFault struct {
+	// failed counts failed writes since the last one that went through.
+	failed int
+	// suspect: the slot is in quarantine, at least until the moment until, and then
+	// until a write elsewhere goes through or the disk is left alone.
+	suspect bool
+	until   time.Time
+}
+
+type readFault struct {
+	failed int
+	// since is diskFaults.worked at the first failure.
+	since uint64
+}
+
+func newDiskFaults() diskFaults {
+	return diskFaults{writes: map[registry.Ref]*writeFault{}, reads: map[registry.Ref]*readFault{}}
+}
+
+// forget drops what is known of the slots of a part that goes.
+func (f *diskFaults) forget(part uint32) {
+	for ref := range f.writes {
+		if ref.Part() == part {
+			delete(f.writes, ref)
+		}
+	}
+	for ref := range f.reads {
+		if ref.Part() == part {
+			delete(f.reads, ref)
+		}
+	}
+}
+
+// isFull reports whether an error says that the file system, or a quota in it, has
+// no room left. Neither the disk nor the slot is at fault.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// writeFaultLocked takes back the disk slot of a write that failed. The slot is free
+// when the disk as a whole refuses writes. Otherwise it is suspect.
+func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
+	p.writeFailedLocked(err)
+	if p.broker.writes.isOpen() {
+		p.dropLocked(p.disk, ref, storage.StateFree)
+		return
+	}
+	p.dropLocked(p.disk, ref, storage.StateQuarantined)
+	f := p.faults.writes[ref]
+	if f == nil {
+		f = &writeFault{}
+		p.faults.writes[ref] = f
+	}
+	f.failed++
+	f.suspect, f.until = true, time.Now().Add(suspectTime)
+}
+
+// writeFailedLocked tells the breakers of a failed write. Once they leave the disk
+// alone, the failures say nothing about single slots.
+func (p *Pool) writeFailedLocked(err error) {
+	p.broker.writeFailed(err)
+	if !p.broker.writes.isOpen() {
+		return
+	}
+	for ref, f := range p.faults.writes {
+		if f.suspect {
+			p.freeLocked(p.disk, ref)
+		}
+	}
+	clear(p.faults.writes)
+}
+
+// wroteSlotLocked says that a write to ref went through, so that the disk works.
+// Slots that have been suspect for long enough get another chance; those that had
+// badWrites of them stay in quarantine.
+func (p *Pool) wroteSlotLocked(ref registry.Ref) {
+	p.broker.wrote()
+	delete(p.faults.writes, ref)
+	now := time.Now()
+	if now.Before(p.faults.look) {
+		return
+	}
+	p.faults.look = now.Add(suspectTime / 10)
+	for other, f := range p.faults.writes {
+		if !f.suspect || now.Before(f.until) {
+			continue
+		}
+		if f.failed >= badWrites {
+			delete(p.faults.writes, other)
+			continue
+		}
+		f.suspect = false
+		p.freeLocked(p.disk, other)
+	}
+}
+
+// readWorkedLocked says that disk slot ref was read.
+func (p *Pool) readWorkedLocked(ref registry.Ref) {
+	p.faults.worked++
+	delete(p.faults.reads, ref)
+	p.broker.breaker.succeeded()
+}
+
+// readFaultLocked counts a failed read of a block on disk. It reports whether the
+// block must be given up: other blocks can be read and this one cannot.
+func (p *Pool) readFaultLocked(ref registry.Ref) (lost bool) {
+	f := p.faults.reads[ref]
+	if f == nil {
+		f = &readFault{since: p.faults.worked}
+		p.faults.reads[ref] = f
+	}
+	f.failed++
+	return f.failed >= badReads && p.faults.worked > f.since
+}
+
+// writeFailed tells the breakers of a failed write. Reads go on while they work.
+func (b *broker) writeFailed(err error) {
+	b.writes.failed(err)
+	if b.breaker.isOpen() { // the write was its try
+		b.breaker.failed(err)
+	}
+}
+
+// wrote says that a write went through: the disk works.
+func (b *broker) wrote() {
+	b.breaker.succeeded()
+	b.writes.succeeded()
+}
+
+// untilWrite is how long it takes until allowWrite says yes.
+func (b *broker) untilWrite() time.Duration { return max(b.breaker.untilTry(), b.writes.untilTry()) }
+
+// allowWrite is breaker.allow for writes.
+func (b *broker) allowWrite() bool {
+	return b.untilWrite() == 0 && b.breaker.allow() && b.writes.allow()
+}
+
+// writesOpen reports whether nothing is written to the disk now.
+func (b *broker) writesOpen() bool { return b.breaker.isOpen() || b.writes.isOpen() }
+
+// writesDoubtful reports whether the last write failed, or nothing is written: then
+// one block at a time shows whether the disk works.
+func (b *broker) writesDoubtful() bool { return b.breaker.isOpen() || b.writes.doubtful() }

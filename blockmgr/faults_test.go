@@ -1,0 +1,261 @@
+package blockmgr
+
+import (
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+// refuser answers writes with an error while it is set: those at one offset, or all.
+type refuser struct {
+	storage.File
+	err *atomic.Pointer[error]
+	at  *atomic.Int64
+}
+
+func (r refuser) WriteAt(p []byte, off int64) (int, error) {
+	if err := r.err.Load(); err != nil && (r.at.Load() < 0 || r.at.Load() == off) {
+		return 0, *err
+	}
+	return r.File.WriteAt(p, off)
+}
+
+// refusingPool is a pool with a full disk tier, and what refuses writes to its
+// extents, or to its slot table too.
+func refusingPool(t *testing.T, table bool) (p *testPool, refuse func(error), at *atomic.Int64) {
+	refused := &atomic.Pointer[error]{}
+	at = &atomic.Int64{}
+	at.Store(-1)
+	p = newTestPool(t, Config{
+		HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 32 * testSlotBytes,
+		Transfers: 1, TransferBatch: 4,
+		WrapDisk: func(path string, f storage.File) storage.File {
+			if filepath.Base(path) == "slots.table" && !table {
+				return f
+			}
+			return refuser{f, refused, at}
+		},
+	})
+	for seed := range uint64(8) {
+		p.store(chain(1+seed, 16))
+		p.quiesce()
+	}
+	if st := p.Stats().Disk; st.Free != 0 || st.Inactive != 128 {
+		t.Fatalf("the disk tier is not full: %+v", st)
+	}
+	return p, func(err error) {
+		if err == nil {
+			refused.Store(nil)
+			return
+		}
+		refused.Store(&err)
+	}, at
+}
+
+// A disk that refuses writes costs the blocks of the batches that were under way, not
+// more of them with each try, and no slot.
+func TestDiskThatRefusesWritesKeepsItsBlocksAndSlots(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		table bool
+	}{
+		"EIO of extents": {unix.EIO, false}, "EIO of everything": {unix.EIO, true}, "EROFS": {unix.EROFS, true},
+		"ENOSPC": {unix.ENOSPC, false}, "EDQUOT": {unix.EDQUOT, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, refuse, _ := refusingPool(t, c.table)
+				before := p.Stats()
+				refuse(c.err)
+				for seed := range uint64(100) {
+					p.store(chain(100+seed, 8))
+					time.Sleep(5 * time.Second)
+					p.find(chain(8, 4)) // reads work all the while
+					p.resetHost(chain(8, 4))
+				}
+				st := p.Stats()
+				// One loop's batch, and one block for each failure until writes stop.
+				if gone, most := st.DiskEvictions-before.DiskEvictions, uint64(4+breakerFailures); gone > most {
+					t.Errorf("%d good blocks were evicted for writes that failed, want at most %d", gone, most)
+				}
+				if st.Disk.Quarantined != 0 {
+					t.Errorf("%d good slots in quarantine", st.Disk.Quarantined)
+				}
+				full := isFull(c.err)
+				if st.DiskOpen == full || st.DiskReadOnly == full || st.ReadErrors != 0 || st.CorruptReads != 0 {
+					t.Errorf("%+v", st)
+				}
+				refuse(nil)
+				blocks := chain(500, 8)
+				p.store(blocks)
+				time.Sleep(2 * breakerPauseMax)
+				p.quiesce()
+				if got := p.tiersOf(blocks); got != "BBBBBBBB" {
+					t.Errorf("resident %q after the disk has recovered", got)
+				}
+				if st := p.Stats().Disk; st.Quarantined != 0 || st.Free != 0 {
+					t.Errorf("after the disk has recovered: %+v", st)
+				}
+				p.check()
+			})
+		})
+	}
+}
+
+// One slot that fails while its neighbours work ends in quarantine, and nothing else
+// does.
+func TestSlotThatFailsWhileItsNeighboursWorkIsQuarantined(t *testing.T) {
+	synctest.Test(t, slotThatFails)
+}
+
+func slotThatFails(t *testing.T) {
+	p, refuse, at := refusingPool(t, false)
+	at.Store(5 * testSlotBytes) // of each extent
+	refuse(unix.EIO)
+	for seed := range uint64(60) {
+		p.store(chain(100+seed, 8))
+		p.quiesce()
+		time.Sleep(suspectTime / 2)
+	}
+	st := p.Stats()
+	if st.Disk.Quarantined != 4 {
+		t.Errorf("%d slots in quarantine, want the bad one of each of 4 extents", st.Disk.Quarantined)
+	}
+	p.mu.Lock()
+	p.disk.each(func(ref registry.Ref, s *slot) {
+		if (s.state == storage.StateQuarantined) != (ref.Slot() == 5) {
+			t.Errorf("slot %d is %s", ref, s.state)
+		}
+	})
+	if len(p.faults.writes) != 0 {
+		t.Errorf("%d slots are still suspect", len(p.faults.writes))
+	}
+	p.mu.Unlock()
+	p.check()
+}
+
+// A slot that failed once is used again.
+func TestTransientWriteErrorCostsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, refuse, at := refusingPool(t, false)
+		at.Store(5 * testSlotBytes)
+		for seed := range uint64(8) {
+			refuse(unix.EIO)
+			for more := range uint64(4) {
+				p.store(chain(100+10*seed+more, 32))
+				time.Sleep(suspectTime / 8)
+			}
+			refuse(nil)
+			for more := range uint64(5) {
+				p.store(chain(104+10*seed+more, 32))
+				time.Sleep(suspectTime)
+			}
+		}
+		if st := p.Stats(); st.Disk.Quarantined != 0 || st.WriteErrors == 0 {
+			t.Errorf("%d slots in quarantine after %d errors", st.Disk.Quarantined, st.WriteErrors)
+		}
+		p.check()
+	})
+}
+
+// An EIO that passes does not cost a good block. One that stays does, once other
+// blocks have been read.
+func TestTransientReadErrorDropsNoBlock(t *testing.T) {
+	var armed atomic.Bool
+	p := diskPool(t, func(cfg *Config) {
+		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
+			if op == storage.OpRead && armed.Load() {
+				return storage.FaultEIO
+			}
+			return storage.FaultNone
+		}, isExtent)
+	})
+	bad, good := chain(1, 1), chain(2, 1)
+	p.store(bad)
+	p.store(good)
+	p.quiesce()
+	p.resetHost(bad)
+	p.resetHost(good)
+	missBad := func() {
+		t.Helper()
+		armed.Store(true)
+		defer armed.Store(false)
+		if got := p.find(bad); len(got) != 0 {
+			t.Fatalf("found %q", sources(got))
+		}
+	}
+	missBad()
+	if got := p.tiersOf(bad); got != "D" {
+		t.Errorf("resident %q after an error", got)
+	}
+	if got := sources(p.find(bad)); got != "D" {
+		t.Errorf("found %q after the error has passed", got)
+	}
+	p.resetHost(bad)
+	for range badReads {
+		missBad() // no other block was read: the disk may be at fault
+	}
+	if got := p.tiersOf(bad); got != "D" {
+		t.Errorf("resident %q while the whole disk fails", got)
+	}
+	if got := sources(p.find(good)); got != "D" {
+		t.Errorf("found %q", got)
+	}
+	missBad()
+	if got := p.tiersOf(bad); got != "-" {
+		t.Errorf("resident %q after %d failed lookups", got, badReads+1)
+	}
+	if st := p.Stats(); st.Disk.Quarantined != 1 || len(p.faults.reads) != 0 {
+		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, len(p.faults.reads))
+	}
+}
+
+// A block that cannot be read from disk is taken into host memory again.
+func TestBlockThatCannotBeReadMayBeStoredAgain(t *testing.T) {
+	p := diskPool(t, nil)
+	blocks := chain(1, 2)
+	p.store(blocks)
+	p.quiesce()
+	p.resetHost(blocks)
+	p.mu.Lock()
+	p.readFaultLocked(p.reg.At(p.reg.Find(&blocks[1].Key)).Slots[registry.Disk])
+	p.mu.Unlock()
+	if n := p.store(blocks); n != 1 {
+		t.Errorf("%d blocks granted, want the one that could not be read", n)
+	}
+}
+
+// Slots with a bad medium do not keep an extent with its namespace.
+func TestExtentWithAQuarantinedSlotIsYielded(t *testing.T) {
+	const slots = 16
+	p := newTestPool(t, Config{
+		HostBytes: hostBytes(4 * slots), DiskBytes: 4 * slots * testSlotBytes, ExtentBytes: slots * testSlotBytes,
+	})
+	for seed := range uint64(4) {
+		p.store(chain(1+seed, slots))
+		p.quiesce()
+	}
+	p.mu.Lock()
+	for _, part := range p.disk.parts {
+		ref := registry.MakeRef(part.number, slots-1)
+		p.dropLocked(p.disk, ref, storage.StateQuarantined)
+		p.faults.writes[ref] = &writeFault{failed: 1, suspect: true}
+	}
+	p.mu.Unlock()
+	other := p.openOther("other")
+	if other.Stats().Disk.Extents != 1 || p.Stats().Disk.Extents != 3 {
+		t.Errorf("the other namespace has %d disk extents, the first one %d", other.Stats().Disk.Extents, p.Stats().Disk.Extents)
+	}
+	if n := len(p.faults.writes); n != 3 {
+		t.Errorf("%d suspect slots, want those of the extents that are left", n)
+	}
+	p.check()
+	other.check()
+}
