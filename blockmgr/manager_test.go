@@ -78,13 +78,13 @@ func TestErrorsNameFieldAndValue(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{HostDir: dir, HostBytes: 100}, "host size 100: want 0 or at least 4096 bytes"},
-		{Config{HostDir: dir, DiskDir: dir, DiskBytes: 1}, "disk size 1: want 0 or at least 4096 bytes"},
+		{Config{HostDir: dir, HostBytes: 100}, "host size 100: want 0 or at least 4KiB"},
+		{Config{HostDir: dir, DiskDir: dir, DiskBytes: 1}, "disk size 1: want 0 or at least 4KiB"},
 		{Config{HostBytes: 1 << 20}, `host directory "": must be set`},
 		{Config{HostDir: dir, DiskBytes: 1 << 20}, `disk directory "": must be set`},
 		{Config{HostDir: dir + "/", DiskDir: dir, DiskBytes: 1 << 20}, `disk directory "` + dir + `": must not be`},
-		{Config{ExtentBytes: 2 << 30}, "extent size 2147483648: want 4096 to 1073741824 bytes"},
-		{Config{HostDir: dir, HostBytes: 1 << 40, ExtentBytes: 8192}, "extent size 8192: makes 134217728 extents, want at most 16384"},
+		{Config{ExtentBytes: 2 << 30}, "extent size 2GiB: want 4KiB to 1GiB"},
+		{Config{HostDir: dir, HostBytes: 1 << 40, ExtentBytes: 8192}, "extent size 8KiB: makes 134217728 extents, want at most 16384"},
 		{Config{MaxPinsPerSession: -1}, "pins per session -1: want"},
 		{Config{Transfers: -1}, "concurrent transfers -1: want 0 (default 4) to 1024"},
 		{Config{TransferBatch: 1025}, "transfer batch 1025: want 0 (default 64) to 1024 blocks"},
