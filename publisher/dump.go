@@ -3,6 +3,7 @@ package publisher
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -19,21 +20,68 @@ type dump struct {
 	last   uint64
 	digest uint64
 	held   bool
+	// id names the dump to those who read it in parts. A part is a range of chunks:
+	// chunk i has the events from starts[i] to before starts[i+1], and fits into
+	// messages of maxBytes. starts is nil until somebody reads a part.
+	id       uint64
+	starts   []int
+	maxBytes int
+	// readUntil is when the dump need not be kept any more for who reads it in parts.
+	readUntil time.Time
 }
 
-// refresh makes the cache what the owner holds now, from the journal if that has
-// what happened since, else by a snapshot; taken says that it was a snapshot.
-// There is never more than one: the old one is let go first.
-func (a *answerer) refresh() (taken bool) {
+// refresh makes the cache a dump that brings its askers up to date: with what the
+// owner holds now, or one that somebody is still reading, if the journal has what
+// happened since. It takes a snapshot when it has to; taken says that it did. There
+// is never more than one dump: the old one is let go first.
+func (a *answerer) refresh(now time.Time) (taken bool) {
 	status := a.src.Status()
-	if a.cache.held && a.extend(&status) {
+	if a.cache.maxBytes > a.feed.nats.maxMessage() {
+		a.cache = dump{} // its chunks were made for another server
+	}
+	if a.cache.held && (a.beingRead(&status, now) || a.extend(&status)) {
 		return false
 	}
 	a.cache = dump{}
 	a.cache.events, a.cache.last, a.cache.digest = a.src.Snapshot()
 	a.cache.held = true
+	a.nameDump()
 	a.feed.count.snapshots.Add(1)
 	return true
+}
+
+// nameDump gives the cache an id that no earlier dump of the feed had.
+func (a *answerer) nameDump() {
+	a.dumps++
+	a.cache.id = a.dumps
+}
+
+// beingRead reports whether the cache has to stay as it is for somebody who reads
+// it in parts, and whoever gets it now can go on with events of the journal.
+func (a *answerer) beingRead(status *Status, now time.Time) bool {
+	return now.Before(a.cache.readUntil) && status.LastEventID > a.cache.last && a.feed.journalHolds(a.cache.last+1)
+}
+
+// chunk returns the events of a chunk of the dump, and whether it is the last one;
+// ok is false for a chunk that the dump does not have. The chunks are made at the
+// first call.
+func (d *dump) chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, final, ok bool) {
+	if d.starts == nil {
+		d.maxBytes = maxBytes
+		for at := 0; at == 0 || at < len(d.events); {
+			d.starts = append(d.starts, at)
+			at += max(1, MessageLen(d.events[at:], maxBytes))
+		}
+	}
+	n := uint32(len(d.starts))
+	if i >= n {
+		return nil, false, false
+	}
+	end := len(d.events)
+	if i+1 < n {
+		end = d.starts[i+1]
+	}
+	return d.events[d.starts[i]:end], i+1 == n, true
 }
 
 // extend brings the cache to the event of a status, with the events in between;
@@ -70,6 +118,7 @@ func (a *answerer) extend(status *Status) bool {
 		return false
 	}
 	*c = dump{events: applyTail(c.events, tail), last: status.LastEventID, digest: digest, held: true}
+	a.nameDump()
 	return true
 }
 

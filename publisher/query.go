@@ -23,8 +23,11 @@ const (
 	// its messages to; it keeps 64 MB for each unless it is told otherwise.
 	dumpRate  = 100 << 20
 	dumpBurst = 32 << 20
-	// keepDump is how long a dump is kept for the next asker.
+	// keepDump is how long a dump is kept for the next asker, and for one that has
+	// read a part of it.
 	keepDump = 10 * time.Second
+	// maxPartChunks bounds what one request for a part of an answer gets.
+	maxPartChunks = 64
 )
 
 // answerer answers the queries of one feed. Ranges are answered at once, between
@@ -35,12 +38,20 @@ type answerer struct {
 	feed     *Feed
 	src      Source
 	requests <-chan *nats.Msg
-	// askers are the reply subjects of those who wait for a dump.
-	askers []string
-	// cache is the last dump, forgotten when idle fires.
+	// askers are those who wait for a dump.
+	askers []asker
+	// cache is the last dump, forgotten when idle fires; dumps counts those there were.
 	cache dump
+	dumps uint64
 	idle  *time.Timer
 	buf   []byte
+}
+
+// asker is who waits for a dump: its reply subject, and how many chunks it takes
+// now; 0 is all of them.
+type asker struct {
+	reply     string
+	maxChunks uint32
 }
 
 // answer is the goroutine that answers queries.
@@ -102,14 +113,18 @@ func (a *answerer) take(m *nats.Msg) {
 		return
 	}
 	f.count.queries.Add(1)
-	if q.HasStart && a.answerRange(m.Reply, &q) {
+	switch {
+	case q.DumpID != 0 && a.cache.held && q.DumpID == a.cache.id && a.cache.maxBytes <= f.nats.maxMessage():
+		a.sendPart(m.Reply, q.FirstChunk, q.MaxChunks)
+		return
+	case q.DumpID == 0 && q.HasStart && a.answerRange(m.Reply, &q):
 		return
 	}
 	if len(a.askers) == maxAskers {
 		f.count.droppedQueries.Add(1)
 		return
 	}
-	a.askers = append(a.askers, m.Reply)
+	a.askers = append(a.askers, asker{m.Reply, q.MaxChunks})
 }
 
 // answerRange answers from the journal; false when only a dump can answer: the
@@ -141,9 +156,22 @@ func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 	}
 	events, ok := f.journalRange(start, end)
 	if ok {
-		a.reply(to, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, fromLastCleared(events))
+		events = firstChunks(fromLastCleared(events), q.MaxChunks, f.nats.maxMessage())
+		a.reply(to, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: events[len(events)-1].ID}, events)
 	}
 	return ok
+}
+
+// firstChunks cuts events down to what fits into n messages; 0 is no bound.
+func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent.RouterEvent {
+	if n == 0 {
+		return events
+	}
+	end := 0
+	for range min(n, maxPartChunks) {
+		end += MessageLen(events[end:], maxBytes)
+	}
+	return events[:end]
 }
 
 // fromLastCleared leaves out what a later event makes void.
@@ -162,6 +190,12 @@ func (f *Feed) journalEmpty() bool {
 	return f.journal.first == f.journal.next
 }
 
+func (f *Feed) journalHolds(id uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.Holds(id)
+}
+
 // journalRange copies the events from start to end; false when the journal does
 // not hold all of them.
 func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
@@ -177,17 +211,55 @@ func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	return events, true
 }
 
-// sendDump answers all who wait for a dump now.
+// sendDump answers all who wait for a dump now: those who read it in parts get the
+// first one.
 func (a *answerer) sendDump() {
 	askers := a.askers
 	a.askers = nil
 	shared := len(askers)
-	if a.refresh() {
+	if a.refresh(time.Now()) {
 		shared--
 	}
 	a.feed.count.dumps.Add(uint64(len(askers)))
 	a.feed.count.sharedDumps.Add(uint64(shared))
-	a.send(askers, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}, a.cache.events)
+	var whole []string
+	for _, to := range askers {
+		if to.maxChunks == 0 {
+			whole = append(whole, to.reply)
+		} else {
+			a.sendPart(to.reply, 0, to.maxChunks)
+		}
+	}
+	if len(whole) > 0 {
+		a.send(whole, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}, a.cache.events)
+	}
+}
+
+// sendPart sends up to n chunks of the cached dump, which stays as it is for a
+// while so that the asker can read on.
+func (a *answerer) sendPart(to string, first, n uint32) {
+	f := a.feed
+	maxBytes := f.nats.maxMessage()
+	r := kvevent.QueryReply{PublisherID: f.id, DumpID: a.cache.id, Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}
+	var buf []byte
+	for i := first; i-first < min(n, maxPartChunks) && !r.Final; i++ {
+		var ok bool
+		if r.Events, r.Final, ok = a.cache.chunk(i, maxBytes); !ok {
+			// The asker has read ahead of the last chunk, which is on its way to it.
+			return
+		}
+		r.Chunk = i
+		buf = kvevent.AppendQueryReply(buf[:0], &r)
+		if err := f.nats.conn.Publish(to, buf); err != nil {
+			f.count.publishErrors.Add(1)
+			f.count.voidAnswers.Add(1)
+			return
+		}
+	}
+	if !r.Final {
+		a.cache.readUntil = time.Now().Add(keepDump)
+	}
+	a.idle.Reset(keepDump)
 }
 
 // reply sends an answer to one asker.

@@ -35,6 +35,7 @@ type feedSet struct {
 	// publisher id, and restoredOf the same by owner.
 	restored   map[uint64]*feedState
 	restoredOf map[kv.Owner]*feedState
+	gate       queryGate
 	// tally sums up feeds, for current.
 	tally tally
 	// position is that of the last frame taken in, of a transport that has such;
@@ -83,6 +84,7 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 		byOwner:    make(map[kv.Owner]*feedState),
 		restored:   make(map[uint64]*feedState),
 		restoredOf: make(map[kv.Owner]*feedState),
+		gate:       newQueryGate(),
 		tally:      newTally(),
 		retired:    make(map[uint64]time.Time),
 		refused:    make(map[uint64]refusal),
@@ -274,6 +276,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 			s.forgetRestoredLocked(f)
 		}
 	}
+	s.gate.sweep(now)
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
 	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
@@ -287,13 +290,6 @@ func (s *feedSet) silentLocked(f *feedState, now time.Time) bool {
 	return !s.offline[f.source] && now.Sub(f.seen) > s.timeout
 }
 
-// nextQuery asks a feed what it wants to know now.
-func (s *feedSet) nextQuery(f *feedState, now time.Time) (kvevent.QueryRequest, uint64, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return f.nextQuery(now)
-}
-
 // answered hands a feed the result of its query.
 func (s *feedSet) answered(r *queryResult, now time.Time) {
 	s.mu.Lock()
@@ -305,6 +301,7 @@ func (s *feedSet) answered(r *queryResult, now time.Time) {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", r.feed.owner()),
 			zap.Int("failures", r.feed.failures), zap.Error(err))
 	}
+	s.gate.settle(ticket{r.feed, r.number})
 	s.recountLocked(r.feed)
 }
 

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -78,6 +77,8 @@ type feedState struct {
 	behindAt time.Time
 
 	recovery
+	// refused is set while the feed waits for room in the queryGate of its set.
+	refused  bool
 	counters FeedCounters
 	// standing is what the feed counts for in its set's tally.
 	standing standing
@@ -94,6 +95,11 @@ type recovery struct {
 	query, queries uint64
 	failures       int
 	retryAt        time.Time
+	// partial is the beginning of a dump that was cut in the answer to query
+	// partialOf, and partialAt when that was; nil is none.
+	partial   *Answer
+	partialOf uint64
+	partialAt time.Time
 	// waiting are the live events that came meanwhile, waitingBlocks their size.
 	waiting       []kvevent.RouterEvent
 	waitingBlocks int
@@ -251,48 +257,6 @@ func (f *feedState) recover(c cause, now time.Time) {
 	}
 }
 
-// nextQuery is the query to send now, if there is one, and its number.
-func (f *feedState) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
-	if !f.recovering || f.query != 0 || now.Before(f.retryAt) {
-		return q, 0, false
-	}
-	f.queries++
-	f.query = f.queries
-	f.counters.Queries++
-	if !f.dump {
-		q.StartID, q.HasStart = f.cursor+1, true
-	}
-	return q, f.query, true
-}
-
-// errVoid is wrapped by errors of answers that arrived and were of no use, so
-// that asking the same again would be of no use either.
-var errVoid = errors.New("answer is void")
-
-// answered takes in the answer to query number, or the error that came instead.
-// The result is the error, or why the answer was of no use; nil for an answer
-// that nobody waits for any more.
-func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time) error {
-	if number != f.query || !f.recovering {
-		return nil
-	}
-	f.query = 0
-	if err == nil {
-		err = f.takeIn(a)
-	}
-	if err != nil {
-		f.failures++
-		f.counters.QueryFailures++
-		f.retryAt = now.Add(backoff(f.failures, firstRetry, lastRetry))
-		f.dump = f.dump || errors.Is(err, errVoid)
-		return err
-	}
-	f.synced = true
-	f.recovered(now)
-	f.weigh()
-	return nil
-}
-
 // takeIn makes the blocks what the answer says they are.
 func (f *feedState) takeIn(a *Answer) error {
 	switch a.Kind {
@@ -338,16 +302,4 @@ func (f *feedState) recovered(now time.Time) {
 	for i := range waiting {
 		f.event(&waiting[i], now)
 	}
-}
-
-// backoff is the time to wait after the n-th failure.
-func backoff(n int, first, last time.Duration) time.Duration {
-	d := first
-	for range n - 1 {
-		if d >= last {
-			break
-		}
-		d *= 2
-	}
-	return min(d, last)
 }

@@ -78,6 +78,8 @@ var scriptOwner = kv.WorkerOwner(kv.Worker{ID: 1})
 //	answer N events=1,2 last=2     answers query N
 //	answer N dump=1,2,3 last=9
 //	answer N error|too_new|timeout
+//	answer N dump=1,2 id=5 chunks=(0,2) last=9 [cut]
+//	                               chunks 0 and 1 of dump 5
 //	full on|off                    the index has no room
 //	lost 3                         the index does not keep so many pairs
 //
@@ -212,6 +214,8 @@ func (s *feedScript) ask() string {
 	switch {
 	case !due:
 		return "nothing to ask now\n"
+	case q.DumpID != 0:
+		return fmt.Sprintf("query %d: dump %d from chunk %d on\n", number, q.DumpID, q.FirstChunk)
 	case q.HasStart:
 		return fmt.Sprintf("query %d: events from %d on\n", number, q.StartID)
 	}
@@ -237,6 +241,11 @@ func (s *feedScript) answer(d *datadriven.TestData) error {
 			e.ID = uint64(i)
 			a.Events = append(a.Events, e)
 		}
+	}
+	d.MaybeScanArgs(s.t, "id", &a.DumpID)
+	d.MaybeScanArgs(s.t, "chunks", &a.FirstChunk, &a.NextChunk)
+	if d.HasArg("cut") {
+		return s.feed.answered(number, a, errors.New("cut"), s.now)
 	}
 	if arg, ok := d.Arg("events"); ok {
 		for v := range strings.SplitSeq(arg.Vals[0], ",") {
@@ -295,6 +304,14 @@ func TestBackoffGrowsToItsBound(t *testing.T) {
 	}
 }
 
+func TestJitterShortensAPauseByUpToHalf(t *testing.T) {
+	for range 1000 {
+		if got := jittered(time.Second); got < time.Second/2 || got > time.Second {
+			t.Fatalf("%v of a second", got)
+		}
+	}
+}
+
 func TestAnswersWithMissingOrMisplacedChunksAreVoid(t *testing.T) {
 	reply := func(change func(*kvevent.QueryReply)) *kvevent.QueryReply {
 		r := &kvevent.QueryReply{PublisherID: 7, Kind: kvevent.QueryTreeDump, LastEventID: 5,
@@ -307,6 +324,7 @@ func TestAnswersWithMissingOrMisplacedChunksAreVoid(t *testing.T) {
 		"missing chunk":     reply(func(r *kvevent.QueryReply) { r.Chunk = 2 }),
 		"repeated chunk":    reply(func(*kvevent.QueryReply) {}),
 		"foreign publisher": reply(func(r *kvevent.QueryReply) { r.Chunk, r.PublisherID = 1, 8 }),
+		"another dump":      reply(func(r *kvevent.QueryReply) { r.Chunk, r.DumpID = 1, 9 }),
 		"another kind":      reply(func(r *kvevent.QueryReply) { r.Chunk, r.Kind = 1, kvevent.QueryEvents }),
 		"too many blocks": reply(func(r *kvevent.QueryReply) {
 			r.Chunk, r.Events = 1, []kvevent.RouterEvent{{Removed: make([]kv.SequenceHash, maxAnswerBlocks+1)}}
@@ -329,5 +347,12 @@ func TestAnswersWithMissingOrMisplacedChunksAreVoid(t *testing.T) {
 	}
 	if len(a.answer.Events) != 3 || a.answer.LastEventID != 5 {
 		t.Errorf("answer %+v, want three events up to 5", a.answer)
+	}
+	for _, id := range []uint64{3, 4} {
+		want := map[uint64]uint32{3: 7, 4: 0}[id]
+		a := assembly{publisher: 7, resume: 3, first: 7}
+		if _, err := a.add(reply(func(r *kvevent.QueryReply) { r.DumpID, r.Chunk = id, want })); err != nil || a.answer.FirstChunk != want {
+			t.Errorf("dump %d instead of the rest of dump 3: from chunk %d, %v", id, a.answer.FirstChunk, err)
+		}
 	}
 }

@@ -73,7 +73,7 @@ func (l *agentLink) run() {
 			failures = 0
 		}
 		failures++
-		pause := time.NewTimer(backoff(failures, l.h.opt.ReconnectWait, lastRetry))
+		pause := time.NewTimer(jittered(backoff(failures, l.h.opt.ReconnectWait, lastRetry)))
 		select {
 		case <-pause.C:
 		case <-l.ctx.Done():
@@ -282,7 +282,7 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 			done, err = a.add(&reply)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("chunk %d: %w", a.chunks, cmp.Or(context.Cause(ctx), err))
+			return nil, fmt.Errorf("chunk %d: %w", a.answer.NextChunk, cmp.Or(context.Cause(ctx), err))
 		}
 	}
 	return &a.answer, nil

@@ -165,6 +165,7 @@ func (s *FeedStats) each(counter func(name, help string, v uint64)) {
 	counter("queries", "Questions to publishers.", s.Queries)
 	counter("query_failures", "Questions without a usable answer.", s.QueryFailures)
 	counter("dumps", "Questions answered by everything the owner held.", s.Dumps)
+	counter("dumps_cut", "Answers that broke off, of which the rest was asked for.", s.CutDumps)
 	counter("messages_undecodable", "Messages of unknown form.", s.Undecodable)
 	counter("messages_unannounced", "Messages of publishers not announced yet.", s.Unannounced)
 	counter("publishers_refused", "Publishers that do not fit in.", s.Refused)

@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -102,6 +103,11 @@ type NATS struct {
 	lost    atomic.Bool
 	// connections counts those made.
 	connections atomic.Uint64
+	// linkMu guards link, which ends with the connection that there is now, and unlink,
+	// which ends it.
+	linkMu sync.Mutex
+	link   context.Context
+	unlink context.CancelFunc
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -126,6 +132,7 @@ func ConnectNATS(o NATSOptions) (*NATS, error) {
 		changed:  make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 	}
+	n.link, n.unlink = context.WithCancel(context.Background())
 	var err error
 	if n.login, err = o.Auth.Login(); err != nil {
 		return nil, err
@@ -233,7 +240,23 @@ func (n *NATS) Close() error {
 	})
 	n.pumping.Wait()
 	n.conn.Close()
+	n.cutQueries()
 	return nil
+}
+
+// connection is a context that ends when the present connection is lost.
+func (n *NATS) connection() context.Context {
+	n.linkMu.Lock()
+	defer n.linkMu.Unlock()
+	return n.link
+}
+
+// cutQueries ends the queries in flight; their answers will not come.
+func (n *NATS) cutQueries() {
+	n.linkMu.Lock()
+	defer n.linkMu.Unlock()
+	n.unlink()
+	n.link, n.unlink = context.WithCancel(context.Background())
 }
 
 func (n *NATS) disconnected(_ *nats.Conn, err error) {
@@ -244,6 +267,7 @@ func (n *NATS) disconnected(_ *nats.Conn, err error) {
 	}
 	n.lost.Store(true)
 	n.wake()
+	n.cutQueries()
 	n.log.Warn("nats connection lost", zap.Error(err))
 }
 

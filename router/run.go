@@ -19,6 +19,9 @@ type queryResult struct {
 // tickInterval is how often silent feeds and due queries are looked for.
 const tickInterval = 100 * time.Millisecond
 
+// maxAsked is how many of the feeds that wait for room are asked when an answer has come.
+const maxAsked = 4
+
 // sweepRuns is how much of the index is looked at in each tick for what owners
 // left that are gone: all of a million blocks in a second or two.
 const sweepRuns = 4096
@@ -66,6 +69,10 @@ func (r *Router) Run(ctx context.Context) error {
 			inFlight--
 			r.feeds.answered(result, time.Now())
 			ask(result.feed)
+			// The answers that wait for room may be smaller than the one that has come.
+			for range maxAsked {
+				ask(r.feeds.refusedFirst())
+			}
 		case now := <-ticker.C:
 			if r.cards.takeMeasured() {
 				r.scheduler.WorkersChanged() // for all of them at once, as each looks at every worker

@@ -45,7 +45,8 @@ type Transport interface {
 	// for are missing. The channel is never closed.
 	Frames() <-chan Frame
 	// Query asks a publisher and waits for the whole answer. It may be called
-	// from several goroutines.
+	// from several goroutines. An answer that comes with an error is the beginning
+	// of a dump that was cut; a query with its DumpID gets the rest.
 	Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error)
 	// Stats is a snapshot of the counters.
 	Stats() TransportStats
@@ -88,12 +89,26 @@ type TransportStats struct {
 	SnapshotBytes uint64
 }
 
-// Answer is a publisher's whole answer to a query; see kvevent.QueryReply.
+// Answer is a publisher's whole answer to a query, or the chunks of it from
+// FirstChunk to before NextChunk; see kvevent.QueryReply.
 type Answer struct {
 	Kind        kvevent.QueryKind
 	LastEventID uint64
 	Message     string
 	Events      []kvevent.RouterEvent
+	// DumpID names a dump whose other chunks can be asked for; 0 for any other answer.
+	DumpID                uint64
+	FirstChunk, NextChunk uint32
+}
+
+// extend appends the rest of a dump, or becomes next when that is another answer.
+func (a *Answer) extend(next *Answer) {
+	if a.DumpID == 0 || next.DumpID != a.DumpID || next.FirstChunk != a.NextChunk {
+		*a = *next
+		return
+	}
+	a.Events = append(a.Events, next.Events...)
+	a.NextChunk = next.NextChunk
 }
 
 // maxAnswerBlocks bounds the memory of one answer.
@@ -102,20 +117,33 @@ const maxAnswerBlocks = 1 << 26
 // assembly puts the chunks of an answer together.
 type assembly struct {
 	publisher uint64
-	answer    Answer
-	chunks    uint32
-	blocks    int
+	// resume is the dump whose rest is wanted, from chunk first on; 0 for none.
+	resume uint64
+	first  uint32
+
+	answer Answer
+	chunks uint32
+	blocks int
 }
 
 // add takes in the next chunk and reports whether it was the last one. A chunk
-// out of order, or not of this answer, is an error and the answer is void.
+// out of order, or not of this answer, is an error; the answer holds what came
+// before it. Instead of the rest of a dump another answer may come.
 func (a *assembly) add(r *kvevent.QueryReply) (done bool, err error) {
+	if a.chunks == 0 {
+		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
+		if a.resume != 0 && r.DumpID == a.resume {
+			a.answer.FirstChunk, a.answer.NextChunk = a.first, a.first
+		}
+	}
 	switch {
 	case r.PublisherID != a.publisher:
 		return false, fmt.Errorf("answer chunk %d: publisher %016x, want %016x", r.Chunk, r.PublisherID, a.publisher)
-	case r.Chunk != a.chunks:
-		return false, fmt.Errorf("answer chunk %d: want chunk %d", r.Chunk, a.chunks)
-	case a.chunks > 0 && r.Kind != a.answer.Kind:
+	case r.DumpID != a.answer.DumpID:
+		return false, fmt.Errorf("answer chunk %d: dump %d, want dump %d", r.Chunk, r.DumpID, a.answer.DumpID)
+	case r.Chunk != a.answer.NextChunk:
+		return false, fmt.Errorf("answer chunk %d: want chunk %d", r.Chunk, a.answer.NextChunk)
+	case r.Kind != a.answer.Kind:
 		return false, fmt.Errorf("answer chunk %d: kind %q after %q", r.Chunk, r.Kind, a.answer.Kind)
 	}
 	for i := range r.Events {
@@ -125,7 +153,16 @@ func (a *assembly) add(r *kvevent.QueryReply) (done bool, err error) {
 		return false, fmt.Errorf("answer chunk %d: more than %d blocks", r.Chunk, maxAnswerBlocks)
 	}
 	a.chunks++
-	a.answer.Kind, a.answer.LastEventID, a.answer.Message = r.Kind, r.LastEventID, r.Message
+	a.answer.NextChunk++
+	a.answer.LastEventID, a.answer.Message = r.LastEventID, r.Message
 	a.answer.Events = append(a.answer.Events, r.Events...)
 	return r.Final, nil
+}
+
+// partial is what came of an answer that was cut, if the rest can be asked for.
+func (a *assembly) partial() *Answer {
+	if a.chunks == 0 || a.answer.DumpID == 0 {
+		return nil
+	}
+	return &a.answer
 }

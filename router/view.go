@@ -128,8 +128,9 @@ type FeedCounters struct {
 	// DivergencesRepaired those answered by a dump.
 	Divergences, DivergencesRepaired uint64
 	// Queries counts questions to the publisher, QueryFailures those without a
-	// usable answer, Dumps those answered by everything the owner held.
-	Queries, QueryFailures, Dumps uint64
+	// usable answer, Dumps those answered by everything the owner held, and CutDumps
+	// those of the failures that brought a part of it.
+	Queries, QueryFailures, Dumps, CutDumps uint64
 }
 
 func (c *FeedCounters) add(o *FeedCounters) {
@@ -145,6 +146,7 @@ func (c *FeedCounters) add(o *FeedCounters) {
 	c.Queries += o.Queries
 	c.QueryFailures += o.QueryFailures
 	c.Dumps += o.Dumps
+	c.CutDumps += o.CutDumps
 }
 
 // FeedStats are gauges and counters over all feeds, those that have ended

@@ -183,6 +183,12 @@ type QueryRequest struct {
 	HasStart bool
 	EndID    uint64
 	HasEnd   bool
+	// MaxChunks is how many chunks the asker takes now; 0 is the whole answer at
+	// once. The rest of a dump is asked for by further requests, with the DumpID of
+	// the first chunks and the FirstChunk wanted.
+	MaxChunks  uint32
+	DumpID     uint64
+	FirstChunk uint32
 }
 
 // QueryKind is the answer to a QueryRequest.
@@ -207,6 +213,8 @@ const (
 // last one is marked Final; a missing chunk makes the whole answer void.
 type QueryReply struct {
 	PublisherID uint64
+	// DumpID names a dump that is sent in parts, from 1; 0 in any other answer.
+	DumpID      uint64
 	Kind        QueryKind
 	LastEventID uint64
 	Chunk       uint32

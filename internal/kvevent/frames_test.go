@@ -68,6 +68,7 @@ func TestDamagedAnnouncementIsAnError(t *testing.T) {
 func TestQueryRequestSurvivesEncoding(t *testing.T) {
 	for _, want := range []QueryRequest{
 		{}, {StartID: 1, HasStart: true}, {HasStart: true, EndID: math.MaxUint64, HasEnd: true}, {EndID: 7, HasEnd: true},
+		{MaxChunks: 8}, {MaxChunks: 4, DumpID: 1 << 60, FirstChunk: math.MaxUint32},
 	} {
 		b := AppendQueryRequest(nil, &want)
 		if got, err := DecodeQueryRequest(b); err != nil || got != want {
@@ -82,7 +83,7 @@ func TestQueryRequestSurvivesEncoding(t *testing.T) {
 	if got, err := DecodeQueryRequest(wire(t, dict{"x", 1})); err != nil || got != (QueryRequest{}) {
 		t.Errorf("a request without the keys: %+v, %v", got, err)
 	}
-	for _, bad := range []any{1, dict{"start_event_id", "a"}, dict{"end_event_id", -1}} {
+	for _, bad := range []any{1, dict{"start_event_id", "a"}, dict{"end_event_id", -1}, dict{"max_chunks", nil}, dict{"dump_id", -1}, dict{"first_chunk", 1 << 32}} {
 		if _, err := DecodeQueryRequest(wire(t, bad)); err == nil {
 			t.Errorf("%v: no error", bad)
 		}
@@ -94,6 +95,9 @@ func TestQueryReplySurvivesEncodingAndOwnsItsMemory(t *testing.T) {
 		want := QueryReply{
 			PublisherID: 5, Kind: kind, LastEventID: math.MaxUint64, Chunk: 3, Final: kind != QueryEvents, Message: "no such range",
 			Events: sample().Events,
+		}
+		if kind == QueryTreeDump {
+			want.DumpID = 12
 		}
 		b := AppendQueryReply(nil, &want)
 		got, err := DecodeQueryReply(b)

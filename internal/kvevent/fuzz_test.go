@@ -83,6 +83,7 @@ func FuzzDecodeAnnouncement(f *testing.F) {
 
 func FuzzDecodeQueryRequest(f *testing.F) {
 	f.Add(AppendQueryRequest(nil, &QueryRequest{}))
+	f.Add(AppendQueryRequest(nil, &QueryRequest{MaxChunks: 8, DumpID: 3, FirstChunk: 70}))
 	f.Add(AppendQueryRequest(nil, &QueryRequest{StartID: 300, HasStart: true, EndID: 1 << 40, HasEnd: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		first, err := DecodeQueryRequest(b)

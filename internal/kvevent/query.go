@@ -7,15 +7,24 @@ import (
 )
 
 // AppendQueryRequest appends q as a map of start_event_id and end_event_id,
-// each unsigned or nil.
+// each unsigned or nil; with MaxChunks also of max_chunks, dump_id and first_chunk,
+// each unsigned.
 func AppendQueryRequest(dst []byte, q *QueryRequest) []byte {
-	dst = msgp.AppendMapHeader(dst, 2)
+	if q.MaxChunks == 0 {
+		dst = msgp.AppendMapHeader(dst, 2)
+	} else {
+		dst = msgp.AppendMapHeader(dst, 5)
+		dst = appendUint(dst, "max_chunks", uint64(q.MaxChunks))
+		dst = appendUint(dst, "dump_id", q.DumpID)
+		dst = appendUint(dst, "first_chunk", uint64(q.FirstChunk))
+	}
 	dst = appendUint64OrNil(dst, "start_event_id", q.StartID, q.HasStart)
 	return appendUint64OrNil(dst, "end_event_id", q.EndID, q.HasEnd)
 }
 
 // DecodeQueryRequest decodes what AppendQueryRequest writes. An absent key is
-// nil; keys that are not known are skipped.
+// nil; keys that are not known are skipped, and those of a part of an answer are
+// where max_chunks is 0.
 func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 	var q QueryRequest
 	c := cursor{buf: b}
@@ -26,6 +35,12 @@ func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 			q.StartID, q.HasStart = c.optionalUint64()
 		case "end_event_id":
 			q.EndID, q.HasEnd = c.optionalUint64()
+		case "max_chunks":
+			q.MaxChunks = c.uint32()
+		case "dump_id":
+			q.DumpID = c.uint64()
+		case "first_chunk":
+			q.FirstChunk = c.uint32()
 		default:
 			c.skip()
 		}
@@ -36,6 +51,9 @@ func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 	c.end()
 	if c.err != nil {
 		return QueryRequest{}, fmt.Errorf("query request: %w", c.err)
+	}
+	if q.MaxChunks == 0 {
+		q.DumpID, q.FirstChunk = 0, 0
 	}
 	return q, nil
 }
@@ -49,6 +67,7 @@ func (c *cursor) optionalUint64() (v uint64, has bool) {
 
 // AppendQueryReply appends r as a map with these keys, in this order:
 //
+//	dump_id        unsigned; absent if 0
 //	publisher_id   unsigned
 //	kind           "events", "tree_dump", "too_new", "invalid_range" or "error"
 //	last_event_id  unsigned
@@ -57,7 +76,12 @@ func (c *cursor) optionalUint64() (v uint64, has bool) {
 //	message        string
 //	events         array of router events, as in an envelope
 func AppendQueryReply(dst []byte, r *QueryReply) []byte {
-	dst = msgp.AppendMapHeader(dst, 7)
+	if r.DumpID == 0 {
+		dst = msgp.AppendMapHeader(dst, 7)
+	} else {
+		dst = msgp.AppendMapHeader(dst, 8)
+		dst = appendUint(dst, "dump_id", r.DumpID)
+	}
 	dst = appendUint(dst, "publisher_id", r.PublisherID)
 	dst = msgp.AppendString(dst, "kind")
 	dst = msgp.AppendString(dst, string(r.Kind))
@@ -85,6 +109,8 @@ func DecodeQueryReply(b []byte) (QueryReply, error) {
 		case "publisher_id":
 			r.PublisherID = c.uint64()
 			seen.add(0)
+		case "dump_id":
+			r.DumpID = c.uint64()
 		case "kind":
 			r.Kind = c.queryKind()
 			seen.add(1)

@@ -1,0 +1,115 @@
+package router
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// nextQuery is the query to send now, if there is one, and its number.
+func (f *feedState) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
+	if !f.due(now) {
+		return q, 0, false
+	}
+	f.queries++
+	f.query = f.queries
+	f.counters.Queries++
+	switch {
+	case f.partial != nil:
+		q.DumpID, q.FirstChunk = f.partial.DumpID, f.partial.NextChunk
+		f.partialOf = f.query
+	case !f.dump:
+		q.StartID, q.HasStart = f.cursor+1, true
+	}
+	return q, f.query, true
+}
+
+// due reports whether there is a query to send now.
+func (f *feedState) due(now time.Time) bool {
+	return f.recovering && f.query == 0 && !now.Before(f.retryAt)
+}
+
+// errVoid is wrapped by errors of answers that arrived and were of no use, so
+// that asking the same again would be of no use either.
+var errVoid = errors.New("answer is void")
+
+// answered takes in the answer to query number, or the error that came instead.
+// The result is the error, or why the answer was of no use; nil for an answer
+// that nobody waits for any more.
+func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time) error {
+	if number != f.query || !f.recovering {
+		return nil
+	}
+	f.query = 0
+	before := f.cursor
+	if a != nil && f.partial != nil {
+		f.partial.extend(a)
+		a = f.partial
+	}
+	switch {
+	case err == nil:
+		f.partial = nil
+		err = f.takeIn(a)
+	case a != nil:
+		f.cutShort(number, a, now)
+	}
+	if err != nil {
+		f.failures++
+		f.counters.QueryFailures++
+		f.retryAt = now.Add(jittered(backoff(f.failures, firstRetry, lastRetry)))
+		f.dump = f.dump || errors.Is(err, errVoid)
+		return err
+	}
+	f.synced = true
+	if a.Kind == kvevent.QueryEvents && before < f.cursor && f.cursor < f.known() {
+		f.failures = 0 // The answer was a part of what is missing.
+		return nil
+	}
+	f.recovered(now)
+	f.weigh()
+	return nil
+}
+
+// cutShort keeps the beginning of an answer for the next query, which asks for the
+// rest of it.
+func (f *feedState) cutShort(number uint64, a *Answer, now time.Time) {
+	f.counters.CutDumps++
+	f.failures = 0
+	f.dump = true
+	f.partial, f.partialOf, f.partialAt = a, number, now
+	blocks := 0
+	for i := range a.Events {
+		blocks += a.Events[i].NumBlocks()
+	}
+	if blocks > maxAnswerBlocks {
+		f.partial = nil
+	}
+}
+
+// known is the id of the last event that is known to be missing, up to the first one
+// that waits.
+func (f *feedState) known() uint64 {
+	last := f.announcement.LastEventID
+	if len(f.waiting) > 0 {
+		last = min(last, f.waiting[0].ID-1)
+	}
+	return last
+}
+
+// backoff is the time to wait after the n-th failure.
+func backoff(n int, first, last time.Duration) time.Duration {
+	d := first
+	for range n - 1 {
+		if d >= last {
+			break
+		}
+		d *= 2
+	}
+	return min(d, last)
+}
+
+// jittered is a time between half of d and d, so that those who failed together do
+// not try again together.
+func jittered(d time.Duration) time.Duration { return d - rand.N(d/2+1) }
