@@ -7,9 +7,9 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// Allocate gives session s n empty blocks, for which the coldest blocks of the
-// lowest priority leave where slots are short. Either all n can be had or
-// nothing happens (ErrNotEnoughBlocks). The slots are on record as the
+// Allocate gives session s n empty blocks, for which the coldest blocks leave where
+// slots are short and the host tier cannot grow. Either all n can be had or
+// nothing happens (ErrNotEnoughBlocks), for one because the tier has yet to grow. The slots are on record as the
 // session's before Allocate returns.
 //
 // A call that needs more slots than there are free ones and blocks without
@@ -63,11 +63,15 @@ func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
 	sess.granted[ref] = struct{}{}
 }
 
-// obtainableLocked is how many slots of a tier can be had, evicting where they
-// are not free. It is exact where it is less than want.
+// obtainableLocked is how many slots of the host tier can be had, evicting where they
+// are not free and the tier does not grow. It is exact where it is less than want.
 func (p *Pool) obtainableLocked(t *tier, want int) int {
 	if t == nil {
 		return 0
+	}
+	if free := t.free(); free < want && p.hostGrowsLocked() {
+		p.growth.refused += want - free
+		return free
 	}
 	if n := t.free() + t.order.Len(); n >= want {
 		return n

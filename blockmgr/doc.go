@@ -67,6 +67,12 @@
 // the disk fails, they wait without being held. The engine never waits for any
 // of it. The orders are those of package policy.
 //
+// The host tier grows ahead of its demand: the grower keeps free what was asked for while
+// the last extent was made, at least an extent and a 32nd of the tier, while no other pool uses
+// that room. Until the tier has grown, a block without a free slot is refused and
+// nothing is evicted for it; Lookup waits. Only a tier that is at its size, or that could not grow
+// the last time, evicts.
+//
 // When a tier's size is used up, a pool that wants an extent gets one from
 // another pool: from an unused one without blocks, from that which has been unused
 // longest, or else from the one most over its share (policy.Giver). The extent whose blocks were used least

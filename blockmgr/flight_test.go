@@ -168,17 +168,18 @@ func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T)
 	first.finish()
 	p := openTestPool(t, cfg)
 	defer p.finish()
-	sess, found, waits, err := p.beginLookup(p.sid, blocks)
-	if err != nil || waits != 2 {
-		t.Fatalf("%d flights, %v", waits, err)
+	l := lookup{session: p.sid, blocks: blocks}
+	if err := p.beginLookup(&l); err != nil || len(l.found) != 2 {
+		t.Fatalf("found %d, %v", len(l.found), err)
 	}
+	found := l.found
 	for _, c := range found {
 		<-c.flight.done
 	}
 	p.mu.Lock() // as the write-behind does when it cannot read the memory
 	p.dropDamagedLocked(found[0].ref, p.host.slot(found[0].ref), storage.ErrMemory)
 	p.mu.Unlock()
-	if res, err := p.finishLookup(p.sid, sess, found); err != nil || len(res.Slots) != 0 {
+	if res, err := p.finishLookup(&l); err != nil || len(res.Slots) != 0 {
 		t.Errorf("found %+v, %v; want nothing", res, err)
 	}
 }

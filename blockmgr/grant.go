@@ -5,13 +5,14 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// Grant decides which of the blocks are worth copying, before anything is
-// copied: a block that is resident in either tier, or that somebody is filling
-// already, is present; the others get a slot each, for which the coldest
-// blocks of the lowest priority leave, but none that comes before it in its own
-// sequence; what finds no slot is refused. Priority is that of the blocks, of
-// those that are present too if theirs is lower. The slots are the session's until Commit, Abort or
-// EndSession, and their records say so before Grant returns.
+// Grant reserves host slots for the blocks that are not stored yet. Blocks that are
+// resident in a tier, or that somebody is filling, count as present. A full tier evicts
+// its coldest blocks, but never an ancestor of the new block. A host tier that can still
+// grow evicts nothing. Blocks without a slot are refused.
+//
+// Priority is that of the blocks, of those that are present too if theirs is lower. The
+// slots are the session's until Commit, Abort or EndSession, and their records say so
+// before Grant returns.
 func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,8 +9,48 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// wakeGrowerLocked asks for another host extent when less than half of one is
-// free.
+// growth is the demand for host slots, which decides how far the tier grows ahead of
+// it. The pool's mutex guards it.
+type growth struct {
+	// asked counts slots asked for since the newest extent was begun, refused those
+	// refused since the last try to make one ended.
+	asked, refused int
+	// ahead is how many slots the grower keeps free, as long as the tier has room that
+	// no pool uses.
+	ahead int
+	// ended is what wait returned; nil when nobody waits.
+	ended chan struct{}
+}
+
+// begin starts to count what is asked for while an extent is made.
+func (g *growth) begin() { g.asked = 0 }
+
+// end sets ahead to what was asked for while an extent was made and what was refused
+// before. Without demand ahead falls by a quarter each time. At most limit slots.
+func (g *growth) end(limit int) {
+	g.ahead = min(max(g.asked+g.refused, g.ahead-g.ahead/4), limit)
+	g.refused = 0
+	g.wake()
+}
+
+// wake ends the wait of everybody in wait.
+func (g *growth) wake() {
+	if g.ended != nil {
+		close(g.ended)
+		g.ended = nil
+	}
+}
+
+// wait returns a channel that is closed when the next try to make an extent ends, or
+// when none is needed any more.
+func (g *growth) wait() <-chan struct{} {
+	if g.ended == nil {
+		g.ended = make(chan struct{})
+	}
+	return g.ended
+}
+
+// wakeGrowerLocked asks for another host extent when the free slots run short.
 func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
 		select {
@@ -21,11 +61,58 @@ func (p *Pool) wakeGrowerLocked() {
 	}
 }
 
+// hostWantsLocked reports whether the host tier should have another extent: less than
+// half an extent is free; or less than an extent, the headroom or the demand, while the
+// tier has room that no pool uses.
 func (p *Pool) hostWantsLocked() bool {
-	if p.closing || p.fullLocked(p.host) || p.host.atBound() || p.host.live >= p.watchCap {
+	t := p.host
+	if p.closing || p.fullLocked(t) || t.atBound() || t.live >= p.watchCap {
 		return false
 	}
-	return p.host.live == 0 || p.host.free() < p.host.capacity/p.host.live/2+1
+	if t.live == 0 {
+		return true
+	}
+	extent := t.capacity / t.live
+	if t.free() < extent/2+1 {
+		return true
+	}
+	ahead := max(extent, p.hostSizeLocked()/headroomShare, p.growth.ahead, p.growth.refused)
+	return t.free() < ahead && p.hostRoomLocked()
+}
+
+// maxAhead bounds what the grower keeps free, in multiples of the slots that there are:
+// blocks that are refused and offered again count each time.
+const maxAhead = 4
+
+// headroomShare is the part of the host tier, one in so many, that the grower keeps
+// free without any demand, for the first prompts of an engine that starts.
+const headroomShare = 32
+
+// hostSizeLocked is how many slots the host tier would have with all the room that no
+// other pool uses.
+func (p *Pool) hostSizeLocked() int {
+	size := uint64(p.host.capacity) + p.broker.host.Room()/p.slotBytes
+	if p.host.maxSlots != 0 {
+		size = min(size, p.host.maxSlots)
+	}
+	return int(min(size, MaxBlocks))
+}
+
+// hostRoomLocked reports whether the host tier has room for an extent that no pool
+// uses.
+func (p *Pool) hostRoomLocked() bool {
+	return p.broker.host.Room() >= leastOf(p.hostSlots, p.host.room())*p.slotBytes
+}
+
+// hostGrowsLocked reports whether the host tier is about to get another extent: then
+// a block without a free slot is refused, and no block is evicted for it. A tier that
+// could not grow the last time does not count, although the grower tries again.
+func (p *Pool) hostGrowsLocked() bool {
+	t := p.host
+	if p.closing || t.full || t.atBound() || t.live >= p.watchCap {
+		return false
+	}
+	return t.live == 0 || t.takes || p.hostRoomLocked()
 }
 
 // growLoop makes host extents in the background, since populating one takes
@@ -41,6 +128,7 @@ func (p *Pool) growLoop() {
 		for p.hostWantsLocked() {
 			p.growHostLocked()
 		}
+		p.growth.wake()
 		p.doneLocked(1)
 		p.mu.Unlock()
 	}
@@ -50,9 +138,12 @@ func (p *Pool) growLoop() {
 // is made.
 func (p *Pool) growHostLocked() {
 	turn, first, room := p.broker.turns.Load(), p.host.live == 0, p.host.room()
+	takes := !p.hostRoomLocked()
+	p.growth.begin()
 	p.mu.Unlock()
 	made, err := p.broker.growHost(p, first, room)
 	p.mu.Lock()
+	defer func() { p.growth.end(maxAhead * p.host.capacity) }()
 	switch {
 	case err != nil:
 		p.growFailedLocked(p.host, turn, err)
@@ -62,6 +153,7 @@ func (p *Pool) growHostLocked() {
 		p.broker.host.Drop(made)
 		p.mu.Lock()
 	default:
+		p.host.full, p.host.takes = false, takes
 		p.addHostLocked(made)
 	}
 }
@@ -77,7 +169,7 @@ const growRetry = time.Second
 // growFailedLocked stops a tier from growing until another pool may have become
 // able to give something. A tier that is at its size has not failed.
 func (p *Pool) growFailedLocked(t *tier, turn uint64, err error) {
-	t.full, t.fullAt, t.tryAgain = true, turn, time.Now().Add(growRetry)
+	t.full, t.takes, t.fullAt, t.tryAgain = true, false, turn, time.Now().Add(growRetry)
 	if errors.Is(err, storage.ErrFull) {
 		p.count.GrowRefused++
 		return

@@ -19,17 +19,29 @@ type candidate struct {
 
 // Lookup finds the longest prefix of blocks that is resident in any tier. What
 // is in host memory is pinned; what is on disk only is read into host memory,
-// and Lookup waits for that until ctx is done. The result covers the blocks
+// and Lookup waits for that, and for a host tier that grows for it, until ctx is done. The result covers the blocks
 // that are ready without a hole, each pinned once for the session until Unpin
 // or EndSession; the pins are on record before Lookup returns. A block that
 // cannot be read, or whose bytes are not what was stored, is a miss. Neither
 // that nor a context that is done is an error.
 func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupResult, error) {
-	sess, found, waits, err := p.beginLookup(s, blocks)
-	if err != nil || len(found) == 0 {
+	l := lookup{session: s, blocks: blocks}
+	if err := p.beginLookup(&l); err != nil {
 		return LookupResult{}, err
 	}
-	for _, c := range found[:waits] {
+	for l.grown != nil && p.awaitGrowth(ctx, l.grown) {
+		p.extendLookup(&l)
+	}
+	if len(l.found) == 0 {
+		return LookupResult{Coming: l.short}, nil
+	}
+	waits := 0
+	for i := range l.found {
+		if l.found[i].flight != nil {
+			waits = i + 1
+		}
+	}
+	for _, c := range l.found[:waits] {
 		if c.flight == nil {
 			continue
 		}
@@ -41,34 +53,79 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 		}
 		break
 	}
-	return p.finishLookup(s, sess, found)
+	return p.finishLookup(&l)
+}
+
+// lookup is one running Lookup.
+type lookup struct {
+	session SessionID
+	sess    *session
+	blocks  []Block
+	// found are the first of blocks, as far as they are resident and have a host slot.
+	found []candidate
+	// short counts the blocks after found that are on disk and have no host slot because
+	// the host tier grows. grown is then closed when its next extent is there or could not
+	// be made; otherwise nil.
+	short int
+	grown <-chan struct{}
 }
 
 // beginLookup holds the host slots of the prefix and starts what reads it needs.
-// waits is how many candidates there are up to the last one with a flight.
-func (p *Pool) beginLookup(s SessionID, blocks []Block) (sess *session, found []candidate, waits int, err error) {
+func (p *Pool) beginLookup(l *lookup) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if sess, err = p.checkLocked(s); err != nil {
-		return nil, nil, 0, err
+	if l.sess, err = p.checkLocked(l.session); err != nil {
+		return err
 	}
 	p.tickLocked()
-	if p.host != nil {
-		room := max(p.cfg.MaxPinsPerSession-sess.pinned, 0)
-		found = p.matchLocked(blocks[:min(len(blocks), room)])
-		found = p.promoteLocked(blocks, found)
-		if len(found)+sess.pinned >= p.cfg.MaxPinsPerSession && len(found) < len(blocks) {
-			p.count.PinsRefused++
-		}
+	p.matchMoreLocked(l)
+	p.count.Misses += uint64(len(l.blocks) - len(l.found))
+	return nil
+}
+
+// extendLookup goes on with a lookup after the host tier has grown, or could not.
+func (p *Pool) extendLookup(l *lookup) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.short, l.grown = 0, nil
+	if p.closing || p.sessions[l.session] != l.sess {
+		return
 	}
-	for i := range found {
-		if found[i].flight != nil {
-			waits = i + 1
-		}
+	before := len(l.found)
+	p.matchMoreLocked(l)
+	p.count.Misses -= uint64(len(l.found) - before)
+}
+
+// matchMoreLocked appends to what a lookup has found.
+func (p *Pool) matchMoreLocked(l *lookup) {
+	if p.host == nil {
+		return
 	}
-	sess.pinned += len(found)
-	p.count.Misses += uint64(len(blocks) - len(found))
-	return sess, found, waits, nil
+	rest := l.blocks[len(l.found):]
+	room := max(p.cfg.MaxPinsPerSession-l.sess.pinned, 0)
+	more := p.matchLocked(rest[:min(len(rest), room)])
+	matched := len(more)
+	more = p.promoteLocked(rest, more)
+	if len(more) < matched && p.hostGrowsLocked() {
+		l.short, l.grown = matched-len(more), p.growth.wait()
+	}
+	if matched == room && matched < len(rest) {
+		p.count.PinsRefused++
+	}
+	l.found = append(l.found, more...)
+	l.sess.pinned += len(more)
+}
+
+// awaitGrowth waits for the end of a try to grow, and reports whether it ended
+// before ctx.
+func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
+	select {
+	case <-grown:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+	case <-p.stop:
+	}
+	return false
 }
 
 // matchGroup is how many keys are looked for at a time, so that the waits for
@@ -157,7 +214,7 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 // promoteLocked gives every candidate without a host slot one and starts to
 // read its block. When no slot can be had the prefix ends there.
 func (p *Pool) promoteLocked(blocks []Block, found []candidate) []candidate {
-	promoted := false
+	promoted, wanted := false, len(found)
 	for i := range found {
 		if found[i].ref != registry.NoRef {
 			continue
@@ -181,7 +238,7 @@ func (p *Pool) promoteLocked(blocks []Block, found []candidate) []candidate {
 		found[i].flight.waiters++
 		p.host.slot(ref).holds++
 	}
-	if promoted {
+	if promoted || len(found) < wanted {
 		p.wakeGrowerLocked()
 	}
 	return found
@@ -204,13 +261,14 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 
 // finishLookup turns the holds of the ready prefix into pins of sess and drops
 // the others. When the session has ended meanwhile it drops them all.
-func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (LookupResult, error) {
+func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return LookupResult{}, p.closedLocked()
 	}
-	alive := p.sessions[s] == sess
+	sess, found := l.sess, l.found
+	alive := p.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
 	ready, broken := alive, false
 	for _, c := range found {
@@ -247,7 +305,10 @@ func (p *Pool) finishLookup(s SessionID, sess *session, found []candidate) (Look
 		res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight))
 	}
 	if !alive {
-		return LookupResult{}, fmt.Errorf("session %d: %w", s, ErrNoSession)
+		return LookupResult{}, fmt.Errorf("session %d: %w", l.session, ErrNoSession)
+	}
+	if !broken {
+		res.Coming += l.short
 	}
 	sess.pinned -= len(found) - len(res.Slots)
 	return res, nil

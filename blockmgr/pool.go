@@ -69,6 +69,7 @@ type Pool struct {
 	// flushWanted has the write-behind write the disk tier's records; it is counted
 	// in busy.
 	flushWanted bool
+	growth      growth
 	// growingDisk: a disk extent is being made.
 	growingDisk bool
 	// exiting counts the sessions that have ended and whose processes may still copy.

@@ -38,6 +38,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 			return fmt.Errorf("session %d: %w", s, err)
 		}
 		sess.bit = 1 << bit
+		p.wakeGrowerLocked()
 	}
 	p.sessions[s] = sess
 	for _, proc := range procs {

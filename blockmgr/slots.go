@@ -67,11 +67,17 @@ func (p *Pool) occupyLocked(t *tier, ref registry.Ref, b *Block, state storage.S
 	p.settleEntryLocked(t, parent)
 }
 
-// allocLocked takes a free slot, evicting a block when there is none. It
-// returns NoRef when everything is in use.
+// allocLocked takes a free slot. When there is none, a host tier that grows refuses
+// (NoRef), and any other tier evicts a block. NoRef also when everything is in use.
 func (p *Pool) allocLocked(t *tier) registry.Ref {
+	if t.level == registry.Host {
+		p.growth.asked++
+	}
 	if ref := t.popFree(); ref != registry.NoRef {
 		return ref
+	}
+	if p.refusesLocked(t) {
+		return registry.NoRef
 	}
 	// A victim whose generation word cannot be written is quarantined instead of
 	// freed; then the next one has to go.
@@ -86,6 +92,16 @@ func (p *Pool) allocLocked(t *tier) registry.Ref {
 			return ref
 		}
 	}
+}
+
+// refusesLocked reports whether a tier without a free slot refuses a block, because
+// the tier grows, and counts the demand.
+func (p *Pool) refusesLocked(t *tier) bool {
+	if t.level != registry.Host || !p.hostGrowsLocked() {
+		return false
+	}
+	p.growth.refused++
+	return true
 }
 
 // ageDiskLocked has the disk copy of a host block take over the block's age.
@@ -145,6 +161,9 @@ func (p *Pool) victimLocked(t *tier) (registry.Ref, bool) {
 func (p *Pool) allocForLocked(t *tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.free() > 0 {
 		return p.allocLocked(t)
+	}
+	if p.refusesLocked(t) {
+		return registry.NoRef
 	}
 	parent := b.parentKey()
 	for id := p.reg.Find(&parent); ; {

@@ -139,6 +139,8 @@ type tier struct {
 	full     bool
 	fullAt   uint64
 	tryAgain time.Time
+	// takes: another pool gave room for the newest host extent, and may give more.
+	takes bool
 }
 
 func newTier(lv registry.Level, kind kv.Tier, ns uint32, maxSlots uint64) *tier {

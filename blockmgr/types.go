@@ -43,7 +43,8 @@ type LookupResult struct {
 	// Sources are the tiers that those blocks were found in: kv.TierHost, or
 	// kv.TierDisk for a block that was promoted.
 	Sources []kv.Tier
-	// Coming is how many blocks after them are being promoted.
+	// Coming is how many blocks after them are being promoted, or will be when the host
+	// tier has grown.
 	Coming int
 }
 

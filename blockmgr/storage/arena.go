@@ -48,6 +48,8 @@ type arena struct {
 	// stay their namespaces' although these may have no extent left.
 	named map[uint32]struct{}
 
+	// used is how many bytes of the budget the slots of all extents take.
+	used atomic.Uint64
 	// left counts the extents that are leaving; see holding.
 	left atomic.Int64
 	// removed counts the extents of an earlier agent that were not taken over.
@@ -132,7 +134,6 @@ func (a *arena) adopt(files []extentFile) error {
 	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
 	var bad, beyond []extentFile
 	var firstBad error
-	var used uint64
 	good := map[extentFile]sectionHead{}
 	for _, f := range files {
 		head, err := a.inspect(f)
@@ -143,7 +144,7 @@ func (a *arena) adopt(files []extentFile) error {
 		good[f] = head
 		if a.hasSessions(head.namespace) {
 			a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
-			used += head.bytes()
+			a.used.Add(head.bytes())
 		}
 	}
 	for _, f := range files {
@@ -151,12 +152,12 @@ func (a *arena) adopt(files []extentFile) error {
 		if _, held := a.extents[f.section]; !ok || held {
 			continue
 		}
-		if used+head.bytes() > a.cfg.Bytes {
+		if a.used.Load()+head.bytes() > a.cfg.Bytes {
 			beyond = append(beyond, f)
 			continue
 		}
 		a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
-		used += head.bytes()
+		a.used.Add(head.bytes())
 	}
 	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
 }

@@ -67,11 +67,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var used uint64
-	for _, h := range a.extents {
-		used += h.bytes()
-	}
-	left := a.cfg.Bytes - min(used, a.cfg.Bytes)
+	left := a.room()
 	slots := min(max(a.cfg.ExtentBytes/n.slotBytes, least), fit, left/n.slotBytes)
 	if n.maxSlots > 0 {
 		slots = min(slots, n.maxSlots)
@@ -85,8 +81,12 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	}
 	head = sectionHead{namespace: n.ns, slots: uint32(slots), slotBytes: n.slotBytes}
 	a.extents[section] = holding{sectionHead: head}
+	a.used.Add(head.bytes())
 	return section, head, nil
 }
+
+// room is how many bytes of the budget no extent takes. It waits for nothing.
+func (a *arena) room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.Bytes) }
 
 // mostSlots is how many slots the largest extent has: what a file and a section
 // can hold.
@@ -102,6 +102,8 @@ func (a *arena) mostSlots(slotBytes uint64) uint64 {
 func (a *arena) release(section uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	h := a.extents[section]
+	a.used.Add(-h.bytes())
 	delete(a.extents, section)
 }
 

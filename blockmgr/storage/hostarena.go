@@ -170,6 +170,10 @@ func (h *HostArena) Removed() uint64 { return h.arena.removed.Load() }
 // ExtentBytes is what the slots of one extent take; see ArenaConfig.
 func (h *HostArena) ExtentBytes() uint64 { return h.arena.cfg.ExtentBytes }
 
+// Room is how many bytes of the budget no extent takes, unclaimed ones included. It
+// waits for nothing.
+func (h *HostArena) Room() uint64 { return h.arena.room() }
+
 // MostSlots is how many slots of slotBytes the largest extent has.
 func (h *HostArena) MostSlots(slotBytes uint64) uint64 { return h.arena.mostSlots(slotBytes) }
 
