@@ -63,7 +63,7 @@ func rankPart(r *consolidator.RankStats) pathPart {
 		name: "rank",
 		counters: []named{
 			{"frames", r.Frames}, {"bytes", r.Bytes}, {"batches", r.Batches}, {"blocks", r.Blocks},
-			{"replays", r.Replays}, {"replay_failures", r.ReplayFailures}, {"replayed", r.Replayed},
+			{"unknown_keys", r.UnknownKeys}, {"replays", r.Replays}, {"replay_failures", r.ReplayFailures}, {"replayed", r.Replayed},
 			{"duplicates", r.Duplicates}, {"outdated", r.Outdated}, {"overflows", r.Overflows}, {"reannounced", r.Reannounced},
 			{"parked", r.Parked}, {"spliced", r.Spliced}, {"park_overflow", r.ParkOverflow},
 			{"listed", r.Listed}, {"list_failures", r.ListFailures},

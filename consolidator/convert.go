@@ -59,6 +59,7 @@ func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters)
 // apply applies one batch.
 func (c *converter) apply(b *kvevent.EngineBatch) {
 	c.count.batches.Add(1)
+	c.count.unknownKeys.Add(uint64(b.UnknownKeys))
 	for i := range b.Events {
 		e := &b.Events[i]
 		c.count.events.Add(1)

@@ -28,7 +28,7 @@ func lastBad(events []BadEvent) []BadEvent { return events[max(0, len(events)-ma
 type counters struct {
 	frames, bytes, badFrames          atomic.Uint64
 	batches, events, blocks           atomic.Uint64
-	badEvents                         atomic.Uint64
+	badEvents, unknownKeys            atomic.Uint64
 	gaps, repaired, lost              atomic.Uint64
 	replayed, replays, replayFailures atomic.Uint64
 	duplicates, outdated, restarts    atomic.Uint64
@@ -50,7 +50,8 @@ func (c *counters) snapshot() RankStats {
 	s := RankStats{
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), BadFrames: c.badFrames.Load(),
 		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), BadEvents: c.badEvents.Load(),
-		Gaps: c.gaps.Load(), Repaired: c.repaired.Load(), Lost: c.lost.Load(),
+		UnknownKeys: c.unknownKeys.Load(),
+		Gaps:        c.gaps.Load(), Repaired: c.repaired.Load(), Lost: c.lost.Load(),
 		Replayed: c.replayed.Load(), Replays: c.replays.Load(), ReplayFailures: c.replayFailures.Load(),
 		Duplicates: c.duplicates.Load(), Outdated: c.outdated.Load(), Restarts: c.restarts.Load(),
 		Overflows: c.overflows.Load(), Reannounced: c.reannounced.Load(),

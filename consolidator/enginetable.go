@@ -22,12 +22,22 @@ type identity struct {
 
 type identityName struct{ lora, salt string }
 
+const (
+	// maxIdentityBytes bounds the identities of a rank. Clients choose the salts.
+	maxIdentityBytes = 64 << 20
+	// identityBytes is what an identity costs besides its texts.
+	identityBytes = 192
+)
+
+func (n identityName) bytes() int { return identityBytes + len(n.lora) + len(n.salt) }
+
 // identities numbers the identities of a rank's blocks. Number 0 is neither
 // adapter nor salt. There are at most as many as there are blocks.
 type identities struct {
 	numbers map[identityName]uint32
 	list    []identity
 	free    []uint32
+	bytes   int // at most maxIdentityBytes
 }
 
 func newIdentities() identities {
@@ -37,16 +47,20 @@ func newIdentities() identities {
 	}
 }
 
-// number returns the identity's number. One that no block gets must be given to
-// settle.
-func (t *identities) number(lora, salt string) uint32 {
+// number returns the identity's number; false when there is no room for one more.
+// A number that no block gets must be given to settle.
+func (t *identities) number(name identityName) (uint32, bool) {
+	lora, salt := name.lora, name.salt
 	if lora == "" && salt == "" {
-		return 0
+		return 0, true
 	}
-	name := identityName{lora, salt}
 	if i, ok := t.numbers[name]; ok {
-		return i
+		return i, true
 	}
+	if t.bytes+name.bytes() > maxIdentityBytes {
+		return 0, false
+	}
+	t.bytes += name.bytes()
 	id := identity{lora: lora, salt: salt, seed: kv.LocalSeed(lora, salt)}
 	i := uint32(len(t.list))
 	if n := len(t.free); n > 0 {
@@ -56,7 +70,7 @@ func (t *identities) number(lora, salt string) uint32 {
 		t.list = append(t.list, id)
 	}
 	t.numbers[name] = i
-	return i
+	return i, true
 }
 
 func (t *identities) hold(i uint32) { t.list[i].blocks++ }
@@ -73,7 +87,9 @@ func (t *identities) settle(i uint32) {
 	if i == 0 || id.blocks > 0 {
 		return
 	}
-	delete(t.numbers, identityName{id.lora, id.salt})
+	name := identityName{id.lora, id.salt}
+	t.bytes -= name.bytes()
+	delete(t.numbers, name)
 	*id = identity{}
 	t.free = append(t.free, i)
 }

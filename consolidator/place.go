@@ -66,13 +66,18 @@ func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
 // first block only: with a known parent its identity holds, and a salt that
 // contradicts it is refused.
 func (c *converter) storeRun(e *kvevent.EngineEvent, at *storing) {
-	own := c.identities.number(e.LoRAName, e.Salt)
-	defer c.identities.settle(own)
-	if !at.hasParent {
+	if !at.hasParent || e.Salt != "" {
+		own, ok := c.identities.number(identityName{e.LoRAName, e.Salt})
+		if !ok {
+			c.drop(dropNamesFull, len(e.BlockHashes))
+			return
+		}
+		defer c.identities.settle(own)
+		if at.hasParent && own != at.identity {
+			c.drop(dropSaltConflict, len(e.BlockHashes))
+			return
+		}
 		at.identity = own
-	} else if e.Salt != "" && own != at.identity {
-		c.drop(dropSaltConflict, len(e.BlockHashes))
-		return
 	}
 	c.stream.mu.Lock()
 	defer c.stream.mu.Unlock()

@@ -19,6 +19,7 @@ const (
 	dropForeignRank
 	dropTableFull
 	dropUnnamedLoRA
+	dropNamesFull
 	numDropReasons
 )
 
@@ -55,6 +56,8 @@ func (r dropReason) String() string {
 		return "table_full"
 	case dropUnnamedLoRA:
 		return "unnamed_lora"
+	case dropNamesFull:
+		return "names_full"
 	}
 	return "unknown"
 }
@@ -66,7 +69,7 @@ func (r dropReason) String() string {
 func (r dropReason) losesState() bool {
 	switch r {
 	case dropUnknownParent, dropHashConflict, dropTokenCount, dropSaltConflict, dropForeignRank,
-		dropTableFull, dropUnnamedLoRA:
+		dropTableFull, dropUnnamedLoRA, dropNamesFull:
 		return true
 	}
 	return false

@@ -151,9 +151,14 @@ func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBl
 	for _, b := range blocks {
 		i, _ := ck.resident(b.slot)
 		r, name := ck.residents[i], ck.identities[b.identity]
+		identity, ok := c.identities.number(identityName{kv.BoundedName(name.lora), kv.BoundedName(name.salt)})
+		if !ok {
+			c.drop(dropNamesFull, 1)
+			continue
+		}
 		placed = append(placed, placedBlock{
 			hash: b.hash, seq: r.hash, at: resident{parent: r.parent, local: r.local, place: r.place},
-			identity: c.identities.number(name.lora, name.salt), refs: b.refs,
+			identity: identity, refs: b.refs,
 		})
 	}
 	return placed

@@ -10,11 +10,13 @@ type RankStats struct {
 	Bytes     uint64 `json:"bytes"`
 	BadFrames uint64 `json:"bad_frames"`
 	// Batches, Events and Blocks are what was decoded and handed to conversion;
-	// BadEvents are events of a batch that could not be decoded.
-	Batches   uint64 `json:"batches"`
-	Events    uint64 `json:"events"`
-	Blocks    uint64 `json:"blocks"`
-	BadEvents uint64 `json:"bad_events"`
+	// BadEvents are events of a batch that could not be decoded. UnknownKeys are extra
+	// keys of a kind that is not known; their blocks have names that nobody asks for.
+	Batches     uint64 `json:"batches"`
+	Events      uint64 `json:"events"`
+	Blocks      uint64 `json:"blocks"`
+	BadEvents   uint64 `json:"bad_events"`
+	UnknownKeys uint64 `json:"unknown_keys"`
 	// Gaps are holes in the engine's sequence, lost last frames included. Each is
 	// in the end Repaired by replay or Lost.
 	Gaps     uint64 `json:"gaps"`
@@ -62,7 +64,7 @@ type RankStats struct {
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
-	// foreign_rank, table_full, unnamed_lora. A reason that did not occur is
+	// foreign_rank, table_full, unnamed_lora, names_full. A reason that did not occur is
 	// absent. The map is the caller's.
 	Dropped map[string]uint64 `json:"dropped"`
 	// Known is the number of engine blocks in the rank's table now, and Repairing
@@ -82,6 +84,7 @@ func (s *RankStats) Add(o RankStats) {
 	s.Events += o.Events
 	s.Blocks += o.Blocks
 	s.BadEvents += o.BadEvents
+	s.UnknownKeys += o.UnknownKeys
 	s.Gaps += o.Gaps
 	s.Repaired += o.Repaired
 	s.Lost += o.Lost

@@ -1,7 +1,9 @@
 package kv
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -22,16 +24,30 @@ type EngineHash uint64
 // CHAIN_XXH3_SEED).
 const HashSeed uint64 = 1337
 
+// MaxNameBytes is the longest LoRA name or cache salt that is kept as it is.
+const MaxNameBytes = 1024
+
+// BoundedName returns name, or "sha256:" and its SHA-256 in hexadecimal when it is
+// longer than MaxNameBytes. Clients choose salts of any length. The connector sends
+// long names in the same form.
+func BoundedName(name string) string {
+	if len(name) <= MaxNameBytes {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
 // LocalSeed is the XXH3 seed of a request's blocks: HashSeed, plus the LoRA
 // name's hash (seed 0), plus the cache salt's hash (seed 1), wrapping. An
-// empty string counts as absent.
+// empty string counts as absent, and a long one as its BoundedName.
 func LocalSeed(lora, salt string) uint64 {
 	seed := HashSeed
 	if lora != "" {
-		seed += xxh3.HashStringSeed(lora, 0)
+		seed += xxh3.HashStringSeed(BoundedName(lora), 0)
 	}
 	if salt != "" {
-		seed += xxh3.HashStringSeed(salt, 1)
+		seed += xxh3.HashStringSeed(BoundedName(salt), 1)
 	}
 	return seed
 }

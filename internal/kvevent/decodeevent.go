@@ -16,6 +16,8 @@ type eventFields struct {
 	mem     *batchMemory
 	ev      EngineEvent
 	ignored bool
+	// unknownKeys counts extra keys of a kind that is not known.
+	unknownKeys int
 	// extraKeys and mmInfos are the encoded values, nil when absent.
 	extraKeys, mmInfos []byte
 }
@@ -82,9 +84,9 @@ func (f *eventFields) field(key []byte) {
 	case "lora_id":
 		f.loraID()
 	case "lora_name":
-		f.ev.LoRAName = f.optionalText()
+		f.ev.LoRAName = f.optionalName()
 	case "cache_salt":
-		f.ev.Salt = f.optionalText()
+		f.ev.Salt = f.optionalName()
 	case "extra_keys":
 		f.extraKeys = f.located()
 	case "block_mm_infos":
@@ -178,7 +180,7 @@ func (f *eventFields) storedField(i, n int) bool {
 	case 5:
 		f.ev.Medium = f.optionalText()
 	case 6:
-		f.ev.LoRAName = f.optionalText()
+		f.ev.LoRAName = f.optionalName()
 	case 7:
 		f.extraKeys = f.located()
 	default:
@@ -293,6 +295,14 @@ func (f *eventFields) optionalText() string {
 		return ""
 	}
 	return f.decoder.strings.get(f.c.text())
+}
+
+// optionalName reads a LoRA name or a cache salt.
+func (f *eventFields) optionalName() string {
+	if f.c.null() {
+		return ""
+	}
+	return f.decoder.name(f.c.text())
 }
 
 // located passes over a value and returns its encoding, nil for nil.

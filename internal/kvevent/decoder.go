@@ -158,7 +158,7 @@ func (d *Decoder) events(c *cursor, b *EngineBatch) error {
 // after which the next event cannot be found.
 func (d *Decoder) event(c *cursor, b *EngineBatch, i int) error {
 	start := c.off
-	ev, known, err := d.decodeEvent(c, &b.mem)
+	ev, known, err := d.decodeEvent(c, b)
 	if err == nil {
 		if known {
 			b.Events = append(b.Events, ev)
@@ -180,8 +180,8 @@ func (d *Decoder) event(c *cursor, b *EngineBatch, i int) error {
 
 // decodeEvent reads one event. known is false for an event that asks to be
 // ignored.
-func (d *Decoder) decodeEvent(c *cursor, mem *batchMemory) (ev EngineEvent, known bool, err error) {
-	f := eventFields{decoder: d, c: c, mem: mem, ev: EngineEvent{Group: NoGroup}}
+func (d *Decoder) decodeEvent(c *cursor, b *EngineBatch) (ev EngineEvent, known bool, err error) {
+	f := eventFields{decoder: d, c: c, mem: &b.mem, ev: EngineEvent{Group: NoGroup}}
 	if c.peek() == wireMap {
 		err = f.readMap()
 	} else {
@@ -196,6 +196,7 @@ func (d *Decoder) decodeEvent(c *cursor, mem *batchMemory) (ev EngineEvent, know
 	if err := f.finish(); err != nil {
 		return EngineEvent{}, false, err
 	}
+	b.UnknownKeys += f.unknownKeys
 	return f.ev, true, nil
 }
 

@@ -53,10 +53,12 @@ type EngineEvent struct {
 	LoRAName string
 	LoRAID   int64
 	// Salt is the cache salt, from its own key or from the extra keys of the
-	// first block; empty when there is none.
+	// first block; empty when there is none. Salt and LoRAName have at most
+	// kv.MaxNameBytes; see kv.BoundedName.
 	Salt string
-	// Multimodal holds, for each block, the 64-bit hashes of the multimodal
-	// objects in it; nil when no block of the event has any.
+	// Multimodal holds, for each block, the 64-bit hashes of the multimodal objects
+	// in it and of its other inputs besides tokens, adapter and salt; nil when no
+	// block of the event has any.
 	Multimodal [][]uint64
 	// Medium is where the blocks lie in the engine's words; see kv.TierFromMedium.
 	Medium string
@@ -83,6 +85,9 @@ type EngineBatch struct {
 	// Bad holds one error, a *BadEvent, for each event of the batch that could not
 	// be decoded and is therefore not in Events.
 	Bad []error
+	// UnknownKeys counts the extra keys in Events of a kind that is not known. Their
+	// blocks are named by the keys' encoding.
+	UnknownKeys int
 
 	mem batchMemory // behind the slices in Events
 }

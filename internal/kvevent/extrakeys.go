@@ -1,22 +1,30 @@
 package kvevent
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
 
 // saltPrefix marks a cache salt among the extra keys of an event.
 const saltPrefix = "dynamo-cache-salt:"
 
-// readExtraKeys reads what else went into the engine's hashes: one entry per
-// block, nil or a list of the adapter's name, identifiers of multimodal objects
-// (alone or paired with an offset) and, in the first block, the cache salt. The
-// salt has a prefix, or is the first plain string at the start of a sequence
-// that is neither the adapter nor an identifier, which is how vLLM writes it.
+// readExtraKeys reads the engine's other inputs of its block hashes: one entry per
+// block, nil or a list of keys. vLLM lists the adapter's name, an identifier with
+// its offset for each multimodal object, the cache salt in the first block of a
+// sequence, and the digest of prompt embeddings.
+//
+// Every key ends up in the block's name: as the adapter, as the salt, or as one of
+// the block's objects. A key that were left out would give different contents one
+// name.
 func (f *eventFields) readExtraKeys() error {
 	if f.extraKeys == nil {
 		return nil
 	}
 	c := cursor{buf: f.extraKeys}
 	wantObjects := f.ev.Multimodal == nil
-	explicitSalt := f.ev.Salt != ""
 	for block := range c.array() {
 		if c.null() {
 			continue
@@ -24,15 +32,18 @@ func (f *eventFields) readExtraKeys() error {
 		start := len(f.mem.objects)
 		adapterSeen := f.ev.LoRAName == ""
 		for range c.array() {
-			item, paired := extraKey(&c)
-			if !adapterSeen && !paired && string(item) == f.ev.LoRAName {
-				adapterSeen = true
+			if c.null() {
 				continue
 			}
-			if hash, ok := MultimodalHash(item); ok {
-				f.mem.objects = append(f.mem.objects, hash)
-			} else if block == 0 && !paired && !explicitSalt {
-				f.saltFrom(item)
+			if c.peek() != wireText {
+				f.objectKey(&c)
+				continue
+			}
+			switch text := c.text(); {
+			case !adapterSeen && f.decoder.name(text) == f.ev.LoRAName:
+				adapterSeen = true
+			case !f.isSalt(text, block):
+				f.mem.objects = append(f.mem.objects, ObjectHash(text))
 			}
 		}
 		if c.err != nil {
@@ -47,39 +58,69 @@ func (f *eventFields) readExtraKeys() error {
 	return c.err
 }
 
-// extraKey reads one extra key; what is no string, or no pair that begins with
-// one, comes back empty.
-func extraKey(c *cursor) (item []byte, paired bool) {
-	switch c.peek() {
-	case wireText:
-		return c.text(), false
-	case wireArray:
-		n := c.array()
-		if n == 0 {
-			return nil, true
-		}
-		if c.peek() == wireText {
-			item = c.text()
-		} else {
-			c.skip()
-		}
-		for range n - 1 {
-			c.skip()
-		}
-		return item, true
+// isSalt reports whether a text among the extra keys is the cache salt, and takes
+// it. The salt has a prefix or stands in the first block of a sequence. A sequence
+// has one salt; another text is an object.
+func (f *eventFields) isSalt(text []byte, block int) bool {
+	salt, prefixed := bytes.CutPrefix(text, []byte(saltPrefix))
+	if !prefixed && (block > 0 || f.ev.HasParent) {
+		return false
 	}
-	c.skip()
-	return nil, false
+	name := f.decoder.name(salt)
+	if f.ev.Salt == "" {
+		f.ev.Salt = name
+	}
+	return f.ev.Salt == name
 }
 
-// saltFrom takes the salt from an extra key of the first block, if it is one.
-func (f *eventFields) saltFrom(item []byte) {
-	if rest, ok := bytes.CutPrefix(item, []byte(saltPrefix)); ok {
-		item = rest
-	} else if f.ev.HasParent {
+// objectKey appends the object that an extra key other than a text stands for.
+func (f *eventFields) objectKey(c *cursor) {
+	start := c.off
+	if id, offset, ok := identifier(c); ok {
+		// vLLM's hashes may look ahead: such an object begins behind the block.
+		if offset < int64(f.ev.BlockSize) || f.ev.BlockSize == 0 {
+			f.mem.objects = append(f.mem.objects, ObjectHash(f.withoutAdapter(id)))
+		}
 		return
 	}
-	if f.ev.Salt == "" {
-		f.ev.Salt = f.decoder.strings.get(item)
+	c.off = start
+	if c.peek() == wireBin {
+		f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.bin(), kv.HashSeed))
+		return
 	}
+	c.skip()
+	f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.buf[start:c.off], kv.HashSeed))
+	f.unknownKeys++
+}
+
+// identifier reads a pair of an object's identifier and its offset, in tokens from
+// the start of the block; older engines send no offset.
+func identifier(c *cursor) (id []byte, offset int64, ok bool) {
+	if c.peek() != wireArray {
+		return nil, 0, false
+	}
+	n := c.array()
+	if n != 1 && n != 2 || c.peek() != wireText {
+		return nil, 0, false
+	}
+	id = c.text()
+	if n == 2 {
+		if c.peek() != wireInt {
+			return nil, 0, false
+		}
+		v, _ := c.integer()
+		offset = int64(v)
+	}
+	return id, offset, c.err == nil
+}
+
+// withoutAdapter returns an identifier without the adapter's name, which vLLM puts
+// before it when the adapter changes the object's embeddings. The adapter is in
+// every block's name already.
+func (f *eventFields) withoutAdapter(id []byte) []byte {
+	n := len(f.ev.LoRAName)
+	if n > 0 && len(id) > n && string(id[:n]) == f.ev.LoRAName && id[n] == ':' {
+		return id[n+1:]
+	}
+	return id
 }

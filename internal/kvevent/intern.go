@@ -1,5 +1,7 @@
 package kvevent
 
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
 // A stream of events repeats a few strings: media, adapters, salts, topics.
 // Their number is bounded for the sake of salts, of which a client may invent
 // any number.
@@ -29,4 +31,13 @@ func (t *interner) get(b []byte) string {
 	}
 	t.seen[s] = s
 	return s
+}
+
+// name returns the text of a LoRA name or cache salt; a long one is replaced by
+// kv.BoundedName.
+func (d *Decoder) name(b []byte) string {
+	if len(b) > kv.MaxNameBytes {
+		return kv.BoundedName(string(b))
+	}
+	return d.strings.get(b)
 }

@@ -1,23 +1,29 @@
 package kvevent
 
-// MultimodalHash is the 64-bit hash of a multimodal object with the given
-// identifier: the first sixteen of its sixty-four hexadecimal digits. Any other
-// string is no such identifier, and the second result is false.
-func MultimodalHash[T ~string | ~[]byte](id T) (uint64, bool) {
+import (
+	"github.com/zeebo/xxh3"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// ObjectHash returns the 64-bit hash of the multimodal object with an identifier:
+// the first sixteen of its sixty-four hexadecimal digits. The hash of any other
+// identifier is XXH3-64, seed 1337, of its bytes.
+func ObjectHash[T ~string | ~[]byte](id T) uint64 {
 	if len(id) != 64 {
-		return 0, false
+		return xxh3.HashSeed([]byte(id), kv.HashSeed)
 	}
 	var v uint64
 	for i := range len(id) {
 		d, ok := hexDigit(id[i])
 		if !ok {
-			return 0, false
+			return xxh3.HashSeed([]byte(id), kv.HashSeed)
 		}
 		if i < 16 {
 			v = v<<4 | d
 		}
 	}
-	return v, true
+	return v
 }
 
 func hexDigit(b byte) (uint64, bool) {

@@ -17,7 +17,7 @@ const (
 	// MaxNameLen bounds LoRA fingerprints and names, salts and the namespace's
 	// strings; MaxTextLen bounds what is only for people; MaxEndpointLen bounds
 	// ZMQ endpoints and topics. All in bytes.
-	MaxNameLen     = 1024
+	MaxNameLen     = kv.MaxNameBytes
 	MaxTextLen     = 1024
 	MaxEndpointLen = 256
 	// MaxTokens bounds the tokens of one request, and so block indices.
