@@ -114,14 +114,20 @@ func (a *arena) takeOver() error {
 		next = 1 + rand.Uint64N(1<<30)
 	}
 	if !a.table.warm {
-		if a.table.why != nil {
-			a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten",
-				zap.Stringer("tier", a.kind), zap.String("table", a.table.path), zap.Error(a.table.why))
-		}
 		if err := a.table.reset(next); err != nil {
 			return err
 		}
-		return a.removeFiles(files, errors.New("its slot table is gone"))
+		if a.table.why == nil {
+			return a.removeFiles(files, errors.New("its slot table is gone"))
+		}
+		a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten and their extents removed",
+			zap.Stringer("tier", a.kind), zap.String("table", a.table.path), zap.String("old_table", a.table.aside),
+			zap.Int("extents", len(files)), zap.Error(a.table.why))
+		return a.unlinkFiles(files)
+	}
+	if m := a.table.migrated; m != (migrated{}) {
+		a.cfg.Log.Info("slot table of an older version is migrated",
+			zap.Stringer("tier", a.kind), zap.Int("extents", m.extents), zap.Int("slots", m.slots))
 	}
 	a.table.header.nextExtent = next
 	return a.adopt(files)
@@ -206,6 +212,11 @@ func (a *arena) removeFiles(files []extentFile, why error) error {
 	}
 	a.cfg.Log.Warn("extents of an earlier agent are removed", zap.Stringer("tier", a.kind), zap.String("dir", a.cfg.Dir),
 		zap.Int("extents", len(files)), zap.String("first", files[0].name()), zap.NamedError("why", why))
+	return a.unlinkFiles(files)
+}
+
+// unlinkFiles is removeFiles for a caller that has logged why.
+func (a *arena) unlinkFiles(files []extentFile) error {
 	a.removed.Add(uint64(len(files)))
 	var errs []error
 	for _, f := range files {

@@ -31,10 +31,12 @@
 //     files besides slots is not part of the budget; see ArenaConfig.
 //   - A record is either whole or recognised as damaged (CRC32C).
 //   - A file that is not ours is refused (ErrForeign), and so is the table of a
-//     tier of the other kind and one of a later version (ErrNewer). A table of an
-//     earlier version is made anew, with a warning, and a host table of another
-//     boot too; and where ArenaConfig.ExtentBytes is set, one for extents of
-//     another size.
+//     tier of the other kind.
+//   - A disk table of an earlier version is migrated. One of a later version is set
+//     aside as slots.table.newer, one that is damaged as slots.table.unreadable, and
+//     the tier starts empty, with one warning.
+//   - A host table of another boot is made anew, with a warning; and where
+//     ArenaConfig.ExtentBytes is set, a table for extents of another size.
 //   - The room of an extent that is dropped is given to another only when its file
 //     is gone.
 //

@@ -32,7 +32,7 @@ func (k Kind) String() string {
 
 const (
 	// TableVersion is the version of the header, the sections and the records that
-	// this code writes. Older tables are made anew, newer ones refused.
+	// this code writes. Older disk tables are migrated, newer ones set aside.
 	TableVersion = 2
 	// MaxNamespaces is the size of a table's namespace directory.
 	MaxNamespaces = 64
@@ -51,8 +51,6 @@ var (
 	// ErrForeign: the file at a slot table's place was not written by us, or is
 	// the table of the other kind of arena: its directory was named by mistake.
 	ErrForeign = errors.New("file is not a slot table of this tier")
-	// ErrNewer: a later version of this program wrote the slot table.
-	ErrNewer = errors.New("slot table is of a newer version")
 	// ErrLocked: another agent has the arena open.
 	ErrLocked = errors.New("in use by another agent")
 	// ErrNamespaces: every entry of the table's directory is in use.
@@ -60,7 +58,13 @@ var (
 	// ErrFull: the arena's size is used up.
 	ErrFull = errors.New("arena is full")
 
-	errStale = errors.New("slot table does not fit")
+	// errStale: the table is ours and of no use any more. errUnreadable: it is ours
+	// and damaged. errNewer: a later version of this program wrote it, errOlder an
+	// earlier one.
+	errStale      = errors.New("slot table does not fit")
+	errUnreadable = errors.New("slot table cannot be read")
+	errNewer      = errors.New("slot table is of a newer version")
+	errOlder      = errors.New("slot table is of an older version")
 )
 
 // directoryItem is one namespace of a table.
@@ -115,27 +119,32 @@ func (h *header) encode() []byte {
 	return b
 }
 
-// decodeHeader reads what encode writes. ErrForeign and ErrNewer mean hands
-// off; errStale means that the page is ours and of no use.
+// decodeHeader reads what encode writes, and a header of version 1, which comes with
+// errOlder. ErrForeign means hands off.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) >= headerSize && [8]byte(b) == [8]byte{} {
 		return header{}, fmt.Errorf("%w: its header was never written", errStale)
 	}
-	if len(b) < headerSize || string(b[:8]) != tableMagic {
+	if len(b) < len(tableMagic) || string(b[:len(tableMagic)]) != tableMagic {
 		return header{}, fmt.Errorf("%w: no %q at its start", ErrForeign, tableMagic)
 	}
-	le := binary.LittleEndian
-	if v := le.Uint32(b[8:]); v > TableVersion {
-		return header{}, fmt.Errorf("%w: %d, want %d", ErrNewer, v, TableVersion)
-	} else if v < TableVersion {
-		return header{}, fmt.Errorf("%w: version %d, want %d", errStale, v, TableVersion)
+	if len(b) < headerSize {
+		return header{}, fmt.Errorf("%w: %d bytes of its header", errUnreadable, len(b))
 	}
-	if got, want := crc32.Checksum(b[:4092], castagnoli()), le.Uint32(b[4092:]); got != want {
-		return header{}, fmt.Errorf("%w: header CRC %08x, computed %08x", errStale, want, got)
+	le := binary.LittleEndian
+	version := le.Uint32(b[8:])
+	if version > TableVersion {
+		return header{}, fmt.Errorf("%w: %d, want %d", errNewer, version, TableVersion)
+	}
+	if !isWhole(b) {
+		return header{}, fmt.Errorf("%w: the CRC of its header is wrong", errUnreadable)
+	}
+	if version < tableVersion1 {
+		return header{}, fmt.Errorf("%w: version %d", errUnreadable, version)
 	}
 	n := le.Uint32(b[28:])
 	if n > MaxNamespaces {
-		return header{}, fmt.Errorf("%w: %d namespaces", errStale, n)
+		return header{}, fmt.Errorf("%w: %d namespaces", errUnreadable, n)
 	}
 	h := header{
 		kind:        Kind(le.Uint32(b[12:])),
@@ -149,6 +158,9 @@ func decodeHeader(b []byte) (header, error) {
 		e := b[directoryStart+i*directoryEntry:]
 		h.directory = append(h.directory, directoryItem{kv.NamespaceID(e[:16]), le.Uint64(e[16:])})
 	}
+	if version < TableVersion {
+		return h, fmt.Errorf("%w: %d, want %d", errOlder, version, TableVersion)
+	}
 	return h, nil
 }
 
@@ -156,7 +168,8 @@ func decodeHeader(b []byte) (header, error) {
 // whole one. When there is none, the first copy says whose file it is.
 func decodeHeaders(b []byte) (header, error) {
 	first, err := decodeHeader(b)
-	if errors.Is(err, ErrNewer) || len(b) < headerCopies*headerSize {
+	newer := errors.Is(err, errNewer) && isWhole(b)
+	if newer || errors.Is(err, errOlder) || len(b) < headerCopies*headerSize {
 		return first, err
 	}
 	second, err2 := decodeHeader(b[headerSize:])

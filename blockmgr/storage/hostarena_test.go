@@ -255,7 +255,7 @@ func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
 		why    string
 	}{
 		{"another boot", func(b []byte) { b[32] ^= 1 }, "host memory of boot"},
-		{"older version", func(b []byte) { b[8] = 1 }, "version 1, want 2"},
+		{"older version", func(b []byte) { b[8] = 1 }, "version: 1, want 2"},
 		{"another extent size", func(b []byte) { b[18]++ }, "extents of"},
 		{"damaged session table", nil, "session table: entry 3"},
 	} {

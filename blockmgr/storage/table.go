@@ -23,8 +23,9 @@ import (
 type table struct {
 	path string
 	file *os.File
-	// io is file, with whatever a test put in front of it.
+	// io is file, with whatever a test put in front of it by wrap.
 	io   File
+	wrap func(string, File) File
 	unit uint64
 	// kind and stride are the header's. They do not change once the table is open,
 	// so that sections are found without mu.
@@ -34,6 +35,10 @@ type table struct {
 	// says what was wrong with the table that was there, nil if there was none.
 	warm bool
 	why  error
+	// aside is where the table that was there is now, and migrated what was taken over
+	// from an older one.
+	aside    string
+	migrated migrated
 	// head is what a host table has before its first section, mapped; nil in a
 	// disk table. sessions lies in it.
 	head     []byte
@@ -51,19 +56,28 @@ func openTable(path string, want header, anySize bool, unit uint64, wrap func(st
 	if err != nil {
 		return nil, err
 	}
-	t := &table{path: path, file: f, io: wrap(path, &osFile{f: f}), unit: unit, kind: want.kind, stride: want.stride, header: want}
+	t := &table{path: path, file: f, io: wrap(path, &osFile{f: f}), wrap: wrap, unit: unit, kind: want.kind, stride: want.stride, header: want}
 	err = t.read(&want, anySize)
+	var failed error
 	switch {
+	case errors.Is(err, errNewer):
+		t.why, failed = err, t.setAside("newer")
+	case errors.Is(err, errUnreadable):
+		t.why, failed = err, t.setAside("unreadable")
 	case errors.Is(err, errStale):
 		t.why = err
-	case err != nil:
+	default:
+		failed = err
+	}
+	if err = failed; err != nil {
 		return nil, errors.Join(fmt.Errorf("slot table %s: %w", path, err), t.close())
 	}
 	return t, nil
 }
 
-// read takes over the table that is in the file, if there is one and it fits.
-// errStale means that it does not and is ours to make anew.
+// read takes over the table that is in the file, if there is one and it fits. An
+// older one is migrated first. errStale means that it does not fit and is ours to
+// make anew, errNewer and errUnreadable that it is ours and to be set aside.
 func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
 	n, err := t.file.ReadAt(copies, 0)
@@ -74,7 +88,16 @@ func (t *table) read(want *header, anySize bool) error {
 		return nil
 	}
 	old, err := decodeHeaders(copies[:n])
-	if err != nil {
+	switch {
+	case errors.Is(err, errOlder) && old.kind != want.kind:
+		return old.fits(want)
+	case errors.Is(err, errOlder) && t.kind == KindHost:
+		return fmt.Errorf("%w: %w, which kept nothing in host memory", errStale, err)
+	case errors.Is(err, errOlder):
+		if old, err = t.migrate(&old); err != nil {
+			return err
+		}
+	case err != nil:
 		return err
 	}
 	// Ids go on from where they were, whatever becomes of the sections.
@@ -92,7 +115,7 @@ func (t *table) read(want *header, anySize bool) error {
 			return fmt.Errorf("%w: %w", errStale, err)
 		}
 		if err := t.sessions.check(); err != nil {
-			return fmt.Errorf("%w: %w", errStale, err)
+			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 	}
 	t.header, t.stride, t.warm = old, old.stride, true

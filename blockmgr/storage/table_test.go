@@ -40,12 +40,15 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 		change func(page []byte)
 		refuse error
 		warn   string
+		aside  string
 	}{
-		{"older version", func(b []byte) { b[8] = 1 }, nil, "version 1, want 2"},
-		{"newer version", func(b []byte) { b[8] = 9 }, ErrNewer, ""},
-		{"foreign file", func(b []byte) { b[0] = 'X' }, ErrForeign, ""},
-		{"another extent size", func(b []byte) { b[18]++ }, nil, "extents of"},
-		{"host table", func(b []byte) { b[12] = 1 }, ErrForeign, ""},
+		{"newer version", func(b []byte) { b[8] = 9 }, nil, "newer version: 9, want 2", "slots.table.newer"},
+		{"version of nobody", func(b []byte) { b[8] = 0 }, nil, "cannot be read: version 0", "slots.table.unreadable"},
+		{"impossible directory", func(b []byte) { b[28] = 65 }, nil, "cannot be read: 65 namespaces", "slots.table.unreadable"},
+		{"foreign file", func(b []byte) { b[0] = 'X' }, ErrForeign, "", ""},
+		{"another extent size", func(b []byte) { b[18]++ }, nil, "extents of", ""},
+		{"host table", func(b []byte) { b[12] = 1 }, ErrForeign, "", ""},
+		{"host table of version 1", func(b []byte) { b[8], b[12] = 1, 1 }, ErrForeign, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -77,8 +80,14 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 			}
 			defer d.Close(nil)
 			first, _ := logs.All()[0].ContextMap()["error"].(string)
-			if !strings.Contains(first, c.warn) {
-				t.Errorf("warning %q, want %q", first, c.warn)
+			if !strings.Contains(first, c.warn) || logs.Len() != 1 {
+				t.Errorf("%d warnings, the first %q, want %q", logs.Len(), first, c.warn)
+			}
+			if c.aside != "" {
+				after, err := os.ReadFile(filepath.Join(dir, c.aside))
+				if named, _ := logs.All()[0].ContextMap()["old_table"].(string); err != nil || !bytes.Equal(before, after) || named != filepath.Join(dir, c.aside) {
+					t.Errorf("the old table is not at %q: %v", named, err)
+				}
 			}
 			if files, _ := extentFiles(dir); len(files) != 0 {
 				t.Errorf("extents %v are still there", files)

@@ -84,7 +84,7 @@ func (w *world) boot() (err error) {
 		if !w.v.faulty() {
 			break
 		}
-		if errors.Is(err, storage.ErrForeign) || errors.Is(err, storage.ErrNewer) {
+		if errors.Is(err, storage.ErrForeign) {
 			// A header with a flipped bit is refused. Somebody has to clean up.
 			if err := emptyDir(w.cfg.DiskDir); err != nil {
 				return err
