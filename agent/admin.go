@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
 const (
@@ -36,10 +38,19 @@ func newAdminServer(a *Agent) *adminServer {
 	})
 	mux.Handle("GET /metrics", metricsHandler(a.Stats))
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.Stats()) })
-	mux.HandleFunc("GET /v1/pools", a.servePools)
-	a.registerControl(mux)
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.poolStatus()) })
 	a.out.http.Register(mux)
 	return newHTTPServer(jsonErrors(mux))
+}
+
+// newControlServer serves what operators may do and see.
+func newControlServer(a *Agent) *adminServer {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/pools", a.servePools)
+	mux.HandleFunc("POST /v1/reset", controlHandler(a.reset))
+	mux.HandleFunc("POST /v1/reset-blocks", controlHandler(a.resetBlocks))
+	mux.HandleFunc("POST /v1/keep", controlHandler(a.keep))
+	return newHTTPServer(control.Protect(jsonErrors(mux)))
 }
 
 // newKVBMServer serves KVBM's metrics, at the path and on the kind of address

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 )
 
@@ -30,6 +31,8 @@ type Agent struct {
 	server   *sessionServer
 	admin    *adminServer
 	adminTCP net.Listener
+	control  *adminServer // what operators may do
+	controlL net.Listener
 	kvbm     *adminServer // KVBM's metrics; nil when they are not served
 	kvbmTCP  net.Listener
 
@@ -129,6 +132,16 @@ func (a *Agent) listen(ctx context.Context) error {
 		return err
 	}
 	a.server = newSessionServer(a.cfg, a.manager, a.hub, a.room, a.evicted, l, a.log.Named("sessions"))
+	if server := a.out.server; server != nil {
+		if err := writeEmbeddedURL(&a.cfg, server); err != nil {
+			return err
+		}
+		a.log.Info("a NATS server runs in this agent", zap.String("url_file", a.cfg.embeddedURLFile()))
+	}
+	if a.controlL, err = control.Listen(a.cfg.Control); err != nil {
+		return err
+	}
+	a.control = newControlServer(a)
 	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
@@ -163,6 +176,10 @@ func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 // AdminAddr is the address of the HTTP server, with its real port.
 func (a *Agent) AdminAddr() string { return a.adminTCP.Addr().String() }
 
+// ControlAddr is where operators reach the agent: the path of a Unix socket, or
+// HOST:PORT with the real port.
+func (a *Agent) ControlAddr() string { return a.controlL.Addr().String() }
+
 // SocketPath is the path of the socket that engines connect to.
 func (a *Agent) SocketPath() string { return a.cfg.Socket }
 
@@ -180,6 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.server.run(gctx) })
 	g.Go(func() error { return a.admin.serve(a.adminTCP) })
+	g.Go(func() error { return a.control.serve(a.controlL) })
 	if a.kvbm != nil {
 		g.Go(func() error { return a.kvbm.serve(a.kvbmTCP) })
 	}
@@ -198,7 +216,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	})
 	a.ready.Store(true)
-	a.log.Info("serving", zap.String("node", a.cfg.Node), zap.String("socket", a.cfg.Socket), zap.String("admin", a.AdminAddr()))
+	a.log.Info("serving", zap.String("node", a.cfg.Node), zap.String("socket", a.cfg.Socket), zap.String("admin", a.AdminAddr()), zap.String("control", a.ControlAddr()))
 	return g.Wait()
 }
 
@@ -224,12 +242,12 @@ func (a *Agent) stop() error {
 	if a.out != nil {
 		errs = append(errs, a.out.close())
 	}
-	for _, s := range []*adminServer{a.admin, a.kvbm} {
+	for _, s := range []*adminServer{a.admin, a.control, a.kvbm} {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
 	}
-	for _, l := range []net.Listener{a.adminTCP, a.kvbmTCP} {
+	for _, l := range []net.Listener{a.adminTCP, a.controlL, a.kvbmTCP} {
 		if l == nil {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -43,9 +44,14 @@ type Config struct {
 	// Socket is the path of the Unix socket that engines connect to. Its directory
 	// is made when absent.
 	Socket string
-	// Admin is the address of the HTTP server, default 127.0.0.1:0. It is not
-	// protected, so it should be loopback.
+	// Admin is the address of the HTTP server for health, metrics and events,
+	// default 127.0.0.1:0. It is not protected, so it should be loopback or a network
+	// of routers.
 	Admin string
+	// Control is where operators reset, keep and list blocks: the absolute path of a
+	// Unix socket for the agent's own user, or HOST:PORT. Default Socket with
+	// ".control" behind it.
+	Control string
 	// NATSURL is where events are published: nats:// or tls:// URLs, separated by
 	// commas. Empty publishes nothing.
 	NATSURL string
@@ -143,6 +149,9 @@ func (c Config) withDefaults() Config {
 	if c.Admin == "" {
 		c.Admin = DefaultAdmin
 	}
+	if c.Control == "" {
+		c.Control = c.defaultControl()
+	}
 	if c.Cluster == "" {
 		c.Cluster = DefaultCluster
 	}
@@ -157,6 +166,9 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// defaultControl is Control when it is empty.
+func (c *Config) defaultControl() string { return c.Socket + ".control" }
 
 // tiers is what the block manager is told, but for its sink and log.
 func (c *Config) tiers() blockmgr.Config {
@@ -196,10 +208,7 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.Socket) {
 		return fmt.Errorf("socket path %q: must be absolute", c.Socket)
 	}
-	if err := checkAddress("admin address", c.Admin); err != nil {
-		return err
-	}
-	if err := checkAddress("KVBM metrics address", c.KVBM.Metrics); err != nil {
+	if err := c.validateListeners(); err != nil {
 		return err
 	}
 	if c.Cluster != "" {
@@ -242,6 +251,22 @@ func (c *Config) Validate() error {
 	}
 	tiers := c.tiers()
 	return tiers.Validate()
+}
+
+// validateListeners checks the addresses beside the engines' socket.
+func (c *Config) validateListeners() error {
+	if err := checkAddress("admin address", c.Admin); err != nil {
+		return err
+	}
+	if n := len(c.defaultControl()); c.Control == "" && n > maxSocketPath {
+		return fmt.Errorf("control address %q: %d bytes, want 1..%d; a shorter socket path, or another control address", c.defaultControl(), n, maxSocketPath)
+	}
+	if c.Control != "" {
+		if err := control.Check(c.Control); err != nil {
+			return err
+		}
+	}
+	return checkAddress("KVBM metrics address", c.KVBM.Metrics)
 }
 
 // validateExtents checks that the tiers have not too many blocks or extents,

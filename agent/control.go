@@ -37,14 +37,6 @@ func badRequest(format string, args ...any) error {
 	return &controlError{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
-// registerControl adds the handlers that look into pools and change them.
-func (a *Agent) registerControl(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.poolStatus()) })
-	mux.HandleFunc("POST /v1/reset", controlHandler(a.reset))
-	mux.HandleFunc("POST /v1/reset-blocks", controlHandler(a.resetBlocks))
-	mux.HandleFunc("POST /v1/keep", controlHandler(a.keep))
-}
-
 // controlHandler makes a handler of a function from a JSON body to a JSON answer.
 func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

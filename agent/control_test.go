@@ -5,18 +5,29 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-func post(t *testing.T, a *testAgent, path, body string) (int, string) {
+// control asks the agent's listener for operators.
+func (a *testAgent) control(t *testing.T, method, path, body string) (int, string) {
 	t.Helper()
-	tr := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: tr}).Post("http://"+a.AdminAddr()+path, "application/json", strings.NewReader(body))
+	client, base, err := control.Client(a.ControlAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequest(method, base+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,6 +37,71 @@ func post(t *testing.T, a *testAgent, path, body string) (int, string) {
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(b)
+}
+
+func post(t *testing.T, a *testAgent, path, body string) (int, string) {
+	t.Helper()
+	return a.control(t, http.MethodPost, path, body)
+}
+
+// dump is GET /v1/pools.
+func (a *testAgent) dump(t *testing.T) string {
+	t.Helper()
+	_, body := a.control(t, http.MethodGet, "/v1/pools", "")
+	return body
+}
+
+// TestOperatorsHaveAListenerOfTheirOwn: the port that routers and metrics use does not
+// serve what empties, keeps or lists blocks; the listener that does is by default a
+// socket for the agent's own user, and no browser uses it for a page of another site.
+func TestOperatorsHaveAListenerOfTheirOwn(t *testing.T) {
+	cfg := testConfig(t)
+	a := startAgent(t, cfg)
+	c := a.scheduler(t, 1)
+	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	for _, path := range []string{"/v1/reset", "/v1/reset-blocks", "/v1/keep"} {
+		resp, err := http.Post("http://"+a.AdminAddr()+path, "application/json", strings.NewReader(`{"tier":"all"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("POST %s at the port of metrics: status %d, want 404", path, resp.StatusCode)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if status, _ := get(t, a, "/v1/pools"); status != http.StatusNotFound {
+		t.Errorf("GET /v1/pools at the port of metrics: status %d, want 404", status)
+	}
+	if got := a.ControlAddr(); got != cfg.Socket+".control" {
+		t.Errorf("control address %s, want the socket's path with .control behind it", got)
+	}
+	if info, err := os.Stat(a.ControlAddr()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, error %v: want mode 0600", info.Mode(), err)
+	}
+	if status, body := a.control(t, http.MethodGet, "/v1/pools", ""); status != http.StatusOK || !strings.Contains(body, `"blocks":[{`) {
+		t.Errorf("GET /v1/pools for operators: status %d, %s", status, body)
+	}
+}
+
+func TestBrowserCannotResetForAnotherSite(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Control = "127.0.0.1:0"
+	a := startAgent(t, cfg)
+	r, err := http.NewRequest(http.MethodPost, "http://"+a.ControlAddr()+"/v1/reset", strings.NewReader(`{"tier":"all"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Origin", "http://elsewhere.example")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("status %d, want 403", resp.StatusCode)
+	}
 }
 
 // filledAgent is an agent with n blocks of prompt 1 in both tiers, and the engine
@@ -159,7 +235,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("%s %s: status %d, %s; want %d, %s", c.path, c.body, status, body, c.status, c.want)
 		}
 	}
-	if status, _ := get(t, a, "/v1/reset"); status != http.StatusMethodNotAllowed {
+	if status, _ := a.control(t, http.MethodGet, "/v1/reset", ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("GET /v1/reset: status %d", status)
 	}
 	if d := cmp.Diff(map[string]tierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
@@ -199,7 +275,7 @@ func TestUnknownPathsAndMethodsAreRefusedInJSON(t *testing.T) {
 	}
 	status, body := get(t, a, "/v2/pools")
 	refused(status, http.StatusNotFound, body, "/v2/pools")
-	status, body = get(t, a, "/v1/reset")
+	status, body = a.control(t, http.MethodGet, "/v1/reset", "")
 	refused(status, http.StatusMethodNotAllowed, body, "want POST")
 	status, body = post(t, a, "/v1/pools", "{}")
 	refused(status, http.StatusMethodNotAllowed, body, "GET")
@@ -209,7 +285,7 @@ func TestDumpOfSeveralPoolsIsOneListOfJSON(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	for n := range 3 {
 		var pools []struct{ Blocks []struct{ Key string } }
-		_, body := get(t, a, "/v1/pools")
+		body := a.dump(t)
 		if err := json.Unmarshal([]byte(body), &pools); err != nil || len(pools) != n {
 			t.Fatalf("with %d pools: error %v, %s", n, err, body)
 		}

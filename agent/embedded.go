@@ -18,10 +18,9 @@ import (
 // embeddedURLFile is where an agent says how to reach the NATS server inside it.
 func (c *Config) embeddedURLFile() string { return c.Socket + ".nats" }
 
-// startEmbedded starts the NATS server inside the agent and writes its URL, which
-// has the token, to a file for the agent's user alone. The token of an earlier
-// agent's file stays, and so does its port if any will do and that one is free, so that
-// routers find this one as they found that.
+// startEmbedded starts the NATS server inside the agent. It takes the token of an
+// earlier agent's URL file, and its port when any port will do and that one is free,
+// so that routers that know the earlier server find this one.
 func startEmbedded(c *Config, o publisher.EmbeddedOptions) (*publisher.Embedded, error) {
 	file := c.embeddedURLFile()
 	token, port, err := formerServer(file)
@@ -40,15 +39,21 @@ func startEmbedded(c *Config, o publisher.EmbeddedOptions) (*publisher.Embedded,
 			return nil, err
 		}
 	}
+	return server, nil
+}
+
+// writeEmbeddedURL writes the URL of the NATS server inside the agent, which has
+// the token, to a file for the agent's user alone. The caller must own the socket
+// that the file is named after: another agent's file would send its routers here.
+func writeEmbeddedURL(c *Config, server *publisher.Embedded) error {
 	u, err := advertised(server.URL(), c.Events.EmbeddedAdvertise)
 	if err == nil {
-		err = replaceFile(file, u+"\n")
+		err = replaceFile(c.embeddedURLFile(), u+"\n")
 	}
 	if err != nil {
-		server.Close()
-		return nil, fmt.Errorf("URL of the embedded NATS server: %w", err)
+		return fmt.Errorf("URL of the embedded NATS server: %w", err)
 	}
-	return server, nil
+	return nil
 }
 
 // formerServer is the token and the port in the URL in a file; empty and 0 without the

@@ -49,7 +49,6 @@ func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (o *outputs,
 			return o, err
 		}
 		n.URL = o.server.URL()
-		log.Info("a NATS server runs in this agent", zap.String("url_file", cfg.embeddedURLFile()))
 	case cfg.NATSURL == "":
 		log.Info("no NATS URL is set: events go over HTTP alone")
 		return o, nil

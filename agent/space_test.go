@@ -23,7 +23,7 @@ func TestTierThatCannotFitIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	cfg.ExtentBytes, cfg.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
 	cfg.HostBytes = 200_000 << 30 // below the bound of extents, above any node
 	_, err := New(t.Context(), cfg, nil)
-	if err == nil || !strings.Contains(err.Error(), "host size 214748364800000 (BLOCKYARD_HOST_SIZE)") {
+	if err == nil || !strings.Contains(err.Error(), "host size 200000GiB (BLOCKYARD_HOST_SIZE)") {
 		t.Errorf("got error %v, want the size and its setting", err)
 	}
 	if exists(cfg.HostDir) || exists(cfg.Socket) {

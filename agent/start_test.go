@@ -232,7 +232,7 @@ func TestAdminShowsThePool(t *testing.T) {
 			}
 		}
 	}
-	_, body := get(t, a, "/v1/pools")
+	body := a.dump(t)
 	if err := json.Unmarshal([]byte(body), &pools); err != nil || len(pools) != 1 || len(pools[0].Blocks) != 2 {
 		t.Fatalf("error %v, got %s", err, body)
 	}

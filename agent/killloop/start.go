@@ -12,7 +12,7 @@ func (l *loop) startAgent(ctx context.Context) error {
 	l.lives++
 	first := make(chan []byte, 1)
 	p, err := l.nursery.start("agent", append(append([]string{}, l.Agent...),
-		"--node=kill-loop", "--socket="+l.socket(), "--admin=127.0.0.1:0",
+		"--node=kill-loop", "--socket="+l.socket(), "--admin=127.0.0.1:0", "--control=127.0.0.1:0",
 		"--host-dir="+l.hostDir(), fmt.Sprintf("--host-size=%d", l.tierBytes()),
 		"--disk-dir="+l.diskDir(), fmt.Sprintf("--disk-size=%d", l.tierBytes()),
 		fmt.Sprintf("--extent-size=%d", extentBytes), "--disk-filter=none",

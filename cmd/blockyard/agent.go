@@ -20,8 +20,9 @@ import (
 // Blockyard is given.
 type agentCmd struct {
 	Node       string        `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
-	Socket     string        `help:"Unix socket that engines connect to." default:"/run/blockyard/agent.sock" type:"path" env:"BLOCKYARD_SOCKET"`
-	Admin      string        `help:"Address of the HTTP server for health, metrics and administration. It is not protected: keep it on loopback." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
+	Socket     string        `help:"Absolute path of the Unix socket that engines connect to." default:"/run/blockyard/agent.sock" env:"BLOCKYARD_SOCKET"`
+	Admin      string        `help:"Address of the HTTP server for health, metrics and events. It is not protected: keep it on loopback or a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
+	Control    string        `help:"Where operators reset, keep and list blocks: the absolute path of a Unix socket, for the agent's own user, or HOST:PORT, which is not protected. Default: --socket with .control behind it." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
 	NATS       string        `name:"nats" help:"NATS server that events are published to. Default: NATS_SERVER. Without one they go over HTTP alone." env:"BLOCKYARD_NATS" placeholder:"URL"`
 	Cluster    string        `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
 	HostDir    string        `help:"Directory of the host tier; it should be on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
@@ -48,9 +49,12 @@ type agentCmd struct {
 	given map[string]bool // flags on the command line
 }
 
-// AfterApply notes which flags were on the command line: they win over every
-// variable, and the log says so.
+// AfterApply checks the environment and notes which flags were on the command line:
+// they win over every variable, and the log says so.
 func (c *agentCmd) AfterApply(k *kong.Context) error {
+	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
+		return err
+	}
 	c.given = make(map[string]bool)
 	for _, p := range k.Path {
 		if p.Flag != nil {
@@ -79,10 +83,11 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		return err
 	}
 	ready := struct {
-		Ready  bool   `json:"ready"`
-		Socket string `json:"socket"`
-		Admin  string `json:"admin"`
-	}{true, a.SocketPath(), a.AdminAddr()}
+		Ready   bool   `json:"ready"`
+		Socket  string `json:"socket"`
+		Admin   string `json:"admin"`
+		Control string `json:"control"`
+	}{true, a.SocketPath(), a.AdminAddr(), a.ControlAddr()}
 	if err := writeReady(ready); err != nil {
 		return errors.Join(err, a.Close())
 	}
@@ -104,7 +109,7 @@ func (c *agentCmd) configure(environ []string, log *zap.Logger) (agent.Config, e
 		return agent.Config{}, err
 	}
 	cfg := agent.Config{
-		Node: node, Socket: c.Socket, Admin: c.Admin, Cluster: c.Cluster,
+		Node: node, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
 		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
 		NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
 		Tuning: agent.Tuning{

@@ -62,6 +62,9 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 		if url != "" {
 			return fmt.Errorf("--embedded-nats %q: want no --nats besides", f.EmbeddedNATS)
 		}
+		if err := f.unused("--nats; the agent logs in to its embedded server by itself"); err != nil {
+			return err
+		}
 		if o.Embedded, err = f.embedded(); err != nil {
 			return err
 		}

@@ -184,7 +184,7 @@ func (c *agentCmd) noteOthers(s *settings, cfg *agent.Config) {
 		flag  string
 		value any
 	}{
-		{"node", cfg.Node}, {"socket", c.Socket}, {"admin", c.Admin}, {"nats", withoutPassword(c.NATS)}, {"cluster", c.Cluster},
+		{"node", cfg.Node}, {"socket", c.Socket}, {"admin", c.Admin}, {"control", c.Control}, {"nats", withoutPassword(c.NATS)}, {"cluster", c.Cluster},
 		{"host-dir", c.HostDir}, {"extent-size", c.ExtentSize}, {"allow-uid", c.AllowUID}, {"io-deadline", c.IODeadline},
 		{"scrub-rate", c.ScrubRate}, {"quota", c.Quota}, {"discard-host", c.DiscardHost}, {"no-prefetch", c.NoPrefetch},
 		{"drain-timeout", c.DrainTimeout},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
@@ -26,10 +27,33 @@ var errNoServer = errors.New("--nats: must be set, or BLOCKYARD_NATS or NATS_SER
 
 // resolve is the server to connect to, empty when none is named, and how to log in
 // there: what the flags say, and behind them Dynamo's variables.
+//
+// The error names flags that have no effect because there is no server.
 func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
-	return natsauth.Resolve(url, natsauth.Settings{
+	server, auth, err := natsauth.Resolve(url, natsauth.Settings{
 		User: f.User, Password: natsauth.Secret(f.Password), Token: natsauth.Secret(f.Token),
 		SeedFile: f.Nkey, Creds: f.Creds,
 		CA: f.CA, Cert: f.Cert, Key: f.Key, Insecure: f.Insecure,
 	}, os.Getenv)
+	if err == nil && server == "" {
+		err = f.unused("--nats")
+	}
+	return server, auth, err
+}
+
+// unused reports, as an error, the first flag that is set although there is no server
+// to log in to; want says what it needs.
+func (f *natsFlags) unused(want string) error {
+	for _, v := range []struct {
+		flag string
+		set  bool
+	}{
+		{"user", f.User != ""}, {"password", f.Password != ""}, {"token", f.Token != ""}, {"nkey", f.Nkey != ""}, {"creds", f.Creds != ""},
+		{"tls-ca", f.CA != ""}, {"tls-cert", f.Cert != ""}, {"tls-key", f.Key != ""}, {"tls-insecure", f.Insecure},
+	} {
+		if v.set {
+			return fmt.Errorf("--nats-%s: has no effect without %s", v.flag, want)
+		}
+	}
+	return nil
 }

@@ -39,8 +39,12 @@ type routerCmd struct {
 	ResetStates     bool `kong:"-"`
 }
 
-// AfterApply resolves the settings, so that a wrong one is an error of usage.
+// AfterApply checks the environment and resolves the settings, so that a wrong one
+// is an error of usage.
 func (c *routerCmd) AfterApply(k *kong.Context) error {
+	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
+		return err
+	}
 	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
 		return err
 	}

@@ -16,12 +16,17 @@ import (
 // logLevelVariable names the environment variable that newLogger reads.
 const logLevelVariable = "BLOCKYARD_LOG_LEVEL"
 
-// signalContext returns a context that ends at the first SIGINT or SIGTERM.
-// From then on signals have their default effect again, so that a second one
-// kills a process that is slow to drain. The caller must call the returned
-// function when it is done.
+// signalContext returns a context that ends at the first SIGINT, SIGTERM or SIGHUP:
+// a terminal that closes stops a process as orderly as a supervisor does. Under
+// nohup SIGHUP stays ignored. After the first signal signals have their default
+// effect again, so that a second one kills a process that is slow to drain. The
+// caller must call the returned function when it is done.
 func signalContext() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }

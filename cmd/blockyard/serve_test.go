@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,18 +38,34 @@ func TestBadLogLevelIsAnErrorThatNamesIt(t *testing.T) {
 }
 
 func TestSignalEndsTheContext(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		ctx, stop := signalContext()
+		if err := syscall.Kill(syscall.Getpid(), sig); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-t.Context().Done():
+			t.Fatalf("the context outlived %v", sig)
+		}
+		if ctx.Err() != context.Canceled {
+			t.Errorf("context ended with %v, want %v", ctx.Err(), context.Canceled)
+		}
+		stop()
+	}
+}
+
+// TestIgnoredHangupStaysIgnored: a process under nohup outlives its terminal.
+func TestIgnoredHangupStaysIgnored(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
 	ctx, stop := signalContext()
 	defer stop()
-	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	if !signal.Ignored(syscall.SIGHUP) {
+		t.Error("SIGHUP is not ignored any more")
 	}
-	select {
-	case <-ctx.Done():
-	case <-t.Context().Done():
-		t.Fatal("the context outlived SIGTERM")
-	}
-	if ctx.Err() != context.Canceled {
-		t.Errorf("context ended with %v, want %v", ctx.Err(), context.Canceled)
+	if ctx.Err() != nil {
+		t.Errorf("context ended: %v", ctx.Err())
 	}
 }
 

@@ -76,13 +76,14 @@ class AgentProcess:
         self.disk_dir = self.dir / "disk"
         self.socket = str(self.dir / "agent.sock")
         self.log_path = self.dir / "agent.log"
-        self.admin = ""
+        self.admin = self.control = ""
         self._command = [
             str(binary()),
             "agent",
             "--node=test",
             f"--socket={self.socket}",
             "--admin=127.0.0.1:0",
+            "--control=127.0.0.1:0",
             f"--host-dir={self.host_dir}",
             f"--host-size={host_size}",
             f"--disk-dir={self.disk_dir}",
@@ -118,7 +119,7 @@ class AgentProcess:
                 stderr=log,
             )
         ready = json.loads(self._ready_line())
-        self.admin = f"http://{ready['admin']}"
+        self.admin, self.control = f"http://{ready['admin']}", f"http://{ready['control']}"
 
     def _ready_line(self) -> bytes:
         process = self.process
@@ -184,15 +185,16 @@ class AgentProcess:
         self.process = None
 
     def get(self, path: str) -> Any:
-        """GET of the administration server: parsed JSON, or text where it is none."""
+        """GET from the agent: parsed JSON, or text where it is none."""
         return self._ask(path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """POST of a JSON body (an empty one by default); the answer as get() gives it."""
+        """POST to operators' listener of a JSON body (an empty one by default)."""
         return self._ask(path, json.dumps(body or {}).encode())
 
     def _ask(self, path: str, body: bytes | None) -> Any:
-        request = urllib.request.Request(self.admin + path, data=body)
+        server = self.admin if body is None and path != "/v1/pools" else self.control
+        request = urllib.request.Request(server + path, data=body)
         if body is not None:
             request.add_header("Content-Type", "application/json")
         try:

@@ -118,7 +118,7 @@ func fakeMain(args []string, term chan os.Signal) int {
 		return 1
 	}
 	go http.Serve(l, mux)
-	fmt.Printf(`{"ready":true,"socket":%q,"admin":%q,"http":%q}`+"\n", flags["socket"], l.Addr(), l.Addr())
+	fmt.Printf(`{"ready":true,"socket":%q,"admin":%q,"control":%q,"http":%q}`+"\n", flags["socket"], l.Addr(), l.Addr(), l.Addr())
 	<-term
 	return 0
 }

@@ -51,10 +51,12 @@ type clusterSpec struct {
 // could read from a command line.
 func (s *clusterSpec) natsEnv() []string { return []string{"BLOCKYARD_NATS=" + s.natsURL} }
 
-// agentNode is a started agent; the endpoint is its admin API.
+// agentNode is a started agent; the endpoint is its admin API, control what
+// operators use.
 type agentNode struct {
 	endpoint
-	socket string
+	control endpoint
+	socket  string
 }
 
 // cluster is what was started; the supervisor stops it.
@@ -115,13 +117,14 @@ func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (
 		}
 	}
 	var ready struct {
-		Socket string `json:"socket"`
-		Admin  string `json:"admin"`
+		Socket  string `json:"socket"`
+		Admin   string `json:"admin"`
+		Control string `json:"control"`
 	}
 	err := sup.start(ctx, processSpec{
 		Name: process, Stage: stageAgents, ReadyTimeout: readyTimeout, Env: spec.natsEnv(),
 		Args: []string{
-			"agent", "--node=" + name, "--socket=" + socket, "--admin=127.0.0.1:0",
+			"agent", "--node=" + name, "--socket=" + socket, "--admin=127.0.0.1:0", "--control=127.0.0.1:0",
 			"--cluster=" + spec.name,
 			"--host-dir=" + host, "--host-size=" + decimal(spec.hostBytes),
 			"--disk-dir=" + disk, "--disk-size=" + decimal(spec.diskBytes),
@@ -131,7 +134,9 @@ func startAgent(ctx context.Context, sup *supervisor, spec clusterSpec, n int) (
 			"--disk-filter=none", "--discard-host",
 		},
 	}, &ready)
-	return &agentNode{endpoint: endpoint{process, "http://" + ready.Admin}, socket: ready.Socket}, err
+	return &agentNode{
+		endpoint: endpoint{process, "http://" + ready.Admin}, control: endpoint{process, "http://" + ready.Control}, socket: ready.Socket,
+	}, err
 }
 
 func startEngine(ctx context.Context, sup *supervisor, spec clusterSpec, n int, socket string) (*engine, error) {

@@ -77,7 +77,7 @@ func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
 	}
 	for _, a := range c.agents {
 		var pools []agentPool
-		if err := calls.list(ctx, a.endpoint, "/v1/pools", &pools); err != nil {
+		if err := calls.list(ctx, a.control, "/v1/pools", &pools); err != nil {
 			return err
 		}
 		s.pools = append(s.pools, pools...)

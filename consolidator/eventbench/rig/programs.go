@@ -26,6 +26,8 @@ type Agent struct {
 	*Process
 	Endpoint
 	AgentOptions
+	// Control is its interface for operators.
+	Control Endpoint
 	// Socket is where engines connect.
 	Socket string
 }
@@ -41,7 +43,7 @@ func (r *Rig) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 		return nil, err
 	}
 	p, err := r.Start(o.Node, []string{
-		r.o.Exe, "agent", "--node=" + o.Node, "--socket=" + socket, "--admin=127.0.0.1:0", "--cluster=" + r.cluster,
+		r.o.Exe, "agent", "--node=" + o.Node, "--socket=" + socket, "--admin=127.0.0.1:0", "--control=127.0.0.1:0", "--cluster=" + r.cluster,
 		"--host-dir=" + host, "--host-size=" + decimal(o.HostBytes),
 		"--disk-dir=" + disk, "--disk-size=" + decimal(o.DiskBytes),
 		"--extent-size=" + decimal(o.ExtentBytes), "--disk-filter=none",
@@ -50,12 +52,16 @@ func (r *Rig) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 		return nil, err
 	}
 	var ready struct {
-		Admin string `json:"admin"`
+		Admin   string `json:"admin"`
+		Control string `json:"control"`
 	}
 	if err := p.ready(ctx, &ready); err != nil {
 		return nil, err
 	}
-	return &Agent{Process: p, Endpoint: r.endpoint(o.Node, ready.Admin), AgentOptions: o, Socket: socket}, nil
+	return &Agent{
+		Process: p, Endpoint: r.endpoint(o.Node, ready.Admin), Control: r.endpoint(o.Node, ready.Control),
+		AgentOptions: o, Socket: socket,
+	}, nil
 }
 
 // EngineOptions say what one simulated engine is.

@@ -80,7 +80,7 @@ func (w *world) compare(ctx context.Context, v *view) error {
 	var pools []rig.AgentPool
 	for _, a := range w.agents {
 		var p []rig.AgentPool
-		if err := a.Get(ctx, "/v1/pools", &p); err != nil {
+		if err := a.Control.Get(ctx, "/v1/pools", &p); err != nil {
 			return err
 		}
 		pools = append(pools, p...)
