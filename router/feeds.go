@@ -42,10 +42,8 @@ type feedSet struct {
 	// events counts the events in frames and in answers.
 	position uint64
 	events   atomic.Uint64
-	// retired are publishers that ended or were followed by another one of the
-	// same owner; they are not listened to until they have been silent for long.
-	// There are at most maxRetired of them.
-	retired map[uint64]time.Time
+	// fenced are publishers that are not followed any more, by id.
+	fenced map[uint64]fence
 	// refused are publishers that cannot be taken in, with the reason logged.
 	refused map[uint64]refusal
 	// offline are the sources that are disconnected. stored is that whose
@@ -70,9 +68,6 @@ type feedSet struct {
 	counters FeedStats
 }
 
-// maxRetired bounds the publishers that are fenced off.
-const maxRetired = 4096
-
 func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 	set := &feedSet{
 		index:      x,
@@ -86,7 +81,7 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 		restoredOf: make(map[kv.Owner]*feedState),
 		gate:       newQueryGate(),
 		tally:      newTally(),
-		retired:    make(map[uint64]time.Time),
+		fenced:     make(map[uint64]fence),
 		refused:    make(map[uint64]refusal),
 		offline:    make(map[int]bool),
 	}
@@ -183,9 +178,7 @@ func (s *feedSet) eventsLocked(now time.Time) *feedState {
 // announcementLocked takes in an announcement. The result is the feed that it
 // concerned; nil when it is over, or not listened to.
 func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now time.Time) *feedState {
-	if _, ok := s.retired[a.PublisherID]; ok {
-		s.retired[a.PublisherID] = now
-		s.counters.Fenced++
+	if s.fencedLocked(a, source, now) {
 		return nil
 	}
 	f := s.feeds[a.PublisherID]
@@ -193,7 +186,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 		if f != nil {
 			s.counters.Gone++
 			s.endLocked(f, "its publisher says goodbye")
-			s.retireLocked(a.PublisherID, now)
+			s.fenceLocked(a, now, true)
 			s.refreshLocked()
 		}
 		s.forgetRestoredLocked(s.restored[a.PublisherID])
@@ -230,7 +223,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState {
 	if former := s.byOwner[a.Owner]; former != nil {
 		s.endLocked(former, "another publisher speaks for it")
-		s.retireLocked(former.announcement.PublisherID, now)
+		s.fenceLocked(&former.announcement, now, false)
 	}
 	s.forgetRestoredLocked(s.restoredOf[a.Owner])
 	delete(s.refused, a.PublisherID)
@@ -242,21 +235,6 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState
 	return f
 }
 
-// retireLocked stops listening to a publisher that is over. The one silent
-// longest makes room when there are too many.
-func (s *feedSet) retireLocked(publisher uint64, now time.Time) {
-	if len(s.retired) >= maxRetired {
-		oldest := publisher
-		for id, t := range s.retired {
-			if o, ok := s.retired[oldest]; !ok || t.Before(o) {
-				oldest = id
-			}
-		}
-		delete(s.retired, oldest)
-	}
-	s.retired[publisher] = now
-}
-
 // tick ends the feeds that were silent for too long and forgets publishers that
 // are no longer heard of. The result is every feed that is left.
 func (s *feedSet) tick(now time.Time) []*feedState {
@@ -266,6 +244,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
+			s.fenceLocked(&f.announcement, f.seen, false)
 			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
 			continue
 		}
@@ -277,8 +256,8 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 		}
 	}
 	s.gate.sweep(now)
+	s.sweepFencedLocked(now)
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
-	maps.DeleteFunc(s.retired, func(_ uint64, t time.Time) bool { return long(t) })
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
 	s.refreshLocked()
 	return left
@@ -304,5 +283,3 @@ func (s *feedSet) answered(r *queryResult, now time.Time) {
 	s.gate.settle(ticket{r.feed, r.number})
 	s.recountLocked(r.feed)
 }
-
-func publisherName(id uint64) string { return fmt.Sprintf("%016x", id) }

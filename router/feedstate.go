@@ -54,6 +54,10 @@ type feedState struct {
 	announcement kvevent.Announcement
 	seen         time.Time // when the last announcement came
 	source       int       // where from; see Frame.Source
+	// rival is the last fenced publisher that speaks for the same owner, and rivalSeen
+	// when it did; 0 is none.
+	rival     uint64
+	rivalSeen time.Time
 	blocks       residency
 
 	// cursor is the id of the last event that the blocks contain.

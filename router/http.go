@@ -146,17 +146,23 @@ type feedAnswer struct {
 	Divergences         uint64 `json:"divergences"`
 	DivergencesRepaired uint64 `json:"divergences_repaired"`
 	DigestOK            bool   `json:"digest_ok"`
+	// Rival is another publisher that speaks for the owner now.
+	Rival string `json:"rival,omitempty"`
 }
 
 func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
 	out := []feedAnswer{}
 	for _, f := range a.router.Feeds() {
+		rival := ""
+		if f.Rival != 0 {
+			rival = publisherName(f.Rival)
+		}
 		out = append(out, feedAnswer{
 			PublisherID: publisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
 			Cursor: f.Cursor, Announced: f.Announced, Health: string(f.Health),
 			Gaps: f.Counters.Gaps, Repaired: f.Counters.GapsRepaired,
 			Divergences: f.Counters.Divergences, DivergencesRepaired: f.Counters.DivergencesRepaired,
-			DigestOK: f.DigestOK,
+			DigestOK: f.DigestOK, Rival: rival,
 		})
 	}
 	a.answer(w, http.StatusOK, out)

@@ -40,8 +40,11 @@ func (s *feedSet) workerExactLocked(f *feedState) bool {
 	return pool != nil && s.exactLocked(pool)
 }
 
-// exactLocked reports whether a feed is exact and its source there.
-func (s *feedSet) exactLocked(f *feedState) bool { return f.exact() && !s.offline[f.source] }
+// exactLocked reports whether a feed is exact, its source there, and its publisher the
+// only one of the owner.
+func (s *feedSet) exactLocked(f *feedState) bool {
+	return f.exact() && !s.offline[f.source] && f.rival == 0
+}
 
 // WorkerInfo describes a worker that requests may be sent to.
 type WorkerInfo struct {
@@ -92,7 +95,9 @@ type FeedInfo struct {
 	DigestOK bool
 	// Lost is how many (block, tier) pairs the publisher told of that the index does
 	// not keep.
-	Lost     uint64
+	Lost uint64
+	// Rival is another publisher that speaks for the same owner now, 0 without one.
+	Rival    uint64
 	Counters FeedCounters
 }
 
@@ -104,7 +109,7 @@ func (s *feedSet) infos() []FeedInfo {
 		info := FeedInfo{
 			PublisherID: id, Owner: f.owner(), Pool: f.announcement.Pool,
 			Cursor: f.cursor, Announced: f.announcement.LastEventID,
-			Health: kvevent.HealthDegraded, DigestOK: !f.diverged && f.lost == 0, Lost: f.lost, Counters: f.counters,
+			Health: kvevent.HealthDegraded, DigestOK: !f.diverged && f.lost == 0, Lost: f.lost, Rival: f.rival, Counters: f.counters,
 		}
 		if s.exactLocked(f) {
 			info.Health = kvevent.HealthExact
@@ -153,12 +158,15 @@ func (c *FeedCounters) add(o *FeedCounters) {
 // included.
 type FeedStats struct {
 	// Feeds and ExactFeeds are the publishers listened to and those of them
-	// whose blocks are exact.
-	Feeds, ExactFeeds int
+	// whose blocks are exact, Ambiguous owners that two publishers speak for now.
+	Feeds, ExactFeeds, Ambiguous int
 	FeedCounters
 	// Undecodable and Unannounced count messages: of unknown form, and events
 	// that came before their publisher's announcement.
 	Undecodable, Unannounced uint64
+	// Contests counts owners that became ambiguous, Unfenced fenced publishers that
+	// were forgotten for lack of room.
+	Contests, Unfenced uint64
 	// Refused counts publishers that do not fit in, Fenced announcements of
 	// publishers that were over, Expired and Gone owners that fell silent and
 	// that said goodbye, Resumed owners of a snapshot that were heard of again, and
@@ -175,6 +183,9 @@ func (s *feedSet) stats() FeedStats {
 		out.add(&f.counters)
 		if f.exact() {
 			out.ExactFeeds++
+		}
+		if f.rival != 0 {
+			out.Ambiguous++
 		}
 	}
 	return out
