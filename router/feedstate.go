@@ -58,7 +58,7 @@ type feedState struct {
 	// when it did; 0 is none.
 	rival     uint64
 	rivalSeen time.Time
-	blocks       residency
+	blocks    residency
 
 	// cursor is the id of the last event that the blocks contain.
 	cursor uint64
