@@ -82,10 +82,15 @@
 // care: the engine announces what it has loaded, and evicts it, once.
 //
 // Tables: a block that a rank tracks costs at most 64 bytes, 38 in the Stream and
-// 25 under the engine's hash, in memory without pointers; see dense. Counts are
-// bounded per tier (4095 copies on the device, 255 in the host tier, 63 in the
-// others); announcements beyond that are counted and otherwise ignored. Neither
-// bytes nor events allocate anything per block in a steady state.
+// 25 under the engine's hash, in memory without pointers; see dense. A Stream counts
+// any number of references. A rank counts 4095 copies of one engine hash on the
+// device, 255 in the host tier and 63 in the others. It drops an announcement beyond
+// that as too_many_copies, which leaves the stream degraded: the block is removed
+// before its last copy. Neither bytes nor events allocate anything per block in a
+// steady state.
+//
+// Names: the adapters and salts of a rank's blocks have 64 MiB. Blocks beyond that
+// are dropped as names_full.
 //
 // Concurrency: a Stream may be used from any goroutine; one lock guards it. The
 // sinks are called under that lock, so the order is stream lock, then the sinks'

@@ -92,7 +92,9 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 			map[string]any{"lora_name": "ad", "extra_keys": []any{[]any{"ad", []any{"ad:" + digest, 0}, "tenant"}}},
 			"ad", "tenant", []uint64{0x0123456789abcdef},
 		},
-		"an image behind the block": {map[string]any{"extra_keys": []any{[]any{[]any{digest, 4}}}}, "", "", nil},
+		"an image behind the block": {
+			map[string]any{"extra_keys": []any{[]any{[]any{digest, 4}}}, "lookahead_token_ids": []any{[]any{7}}}, "", "", nil,
+		},
 	} {
 		rec := newRecorder(t)
 		c := newConverter(NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))

@@ -124,9 +124,7 @@ func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReaso
 	switch {
 	case at.parked != nil && at.parked.isGone(i):
 	case known && was.refs.of(at.tier) > 0:
-		if at.recount || !c.known.at(slot).refs.add(at.tier) {
-			c.count.reannounced.Add(1)
-		}
+		c.countAgain(slot, at)
 	case known:
 		c.known.at(slot).refs.add(at.tier)
 		c.stream.storeLocked(at.tier, seq, b)
@@ -140,6 +138,19 @@ func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReaso
 		c.ready = append(c.ready, readyPlace{h, seq, at.position, at.identity})
 	}
 	return 0, true
+}
+
+// countAgain counts one more copy of the known block in a slot, which the engine has
+// in that tier already.
+func (c *converter) countAgain(slot uint32, at *storing) {
+	switch {
+	case at.recount:
+		c.count.reannounced.Add(1)
+	case !c.known.at(slot).refs.add(at.tier):
+		// The block will be removed before its last copy: a miss. The list tells.
+		c.drop(dropTooManyCopies, 1)
+		c.wantList = c.wantList || c.canList
+	}
 }
 
 // placeNew makes a block known; false when a table is full.

@@ -20,6 +20,7 @@ const (
 	dropTableFull
 	dropUnnamedLoRA
 	dropNamesFull
+	dropTooManyCopies
 	numDropReasons
 )
 
@@ -58,6 +59,8 @@ func (r dropReason) String() string {
 		return "unnamed_lora"
 	case dropNamesFull:
 		return "names_full"
+	case dropTooManyCopies:
+		return "too_many_copies"
 	}
 	return "unknown"
 }
@@ -69,7 +72,7 @@ func (r dropReason) String() string {
 func (r dropReason) losesState() bool {
 	switch r {
 	case dropUnknownParent, dropHashConflict, dropTokenCount, dropSaltConflict, dropForeignRank,
-		dropTableFull, dropUnnamedLoRA, dropNamesFull:
+		dropTableFull, dropUnnamedLoRA, dropNamesFull, dropTooManyCopies:
 		return true
 	}
 	return false

@@ -24,10 +24,43 @@ func (r *refCounts) add(t kv.Tier) bool {
 	return true
 }
 
-// drop counts one less; there must be one.
-func (r *refCounts) drop(t kv.Tier) { *r -= 1 << refShifts[t] }
+// drop counts one less; false when there is none.
+func (r *refCounts) drop(t kv.Tier) bool {
+	if r.of(t) == 0 {
+		return false
+	}
+	*r -= 1 << refShifts[t]
+	return true
+}
+
+// full reports whether the count in tier t is at its limit.
+func (r refCounts) full(t kv.Tier) bool { return r.of(t) == uint32(refLimits[t]) }
 
 // set makes the count n, which must not exceed the limit of its tier.
 func (r *refCounts) set(t kv.Tier, n uint32) {
 	*r = *r&^(refLimits[t]<<refShifts[t]) | refCounts(n)<<refShifts[t]
+}
+
+// manyRefs holds the references beyond the limits of refCounts, by the block's slot
+// and tier. An engine whose hashes look ahead has a hash for each continuation of a
+// block, and each of them is a reference.
+type manyRefs map[refKey]uint64
+
+type refKey struct {
+	slot uint32
+	tier kv.Tier
+}
+
+// drop counts one less; false when there is none.
+func (m manyRefs) drop(k refKey) bool {
+	n := m[k]
+	switch n {
+	case 0:
+		return false
+	case 1:
+		delete(m, k)
+	default:
+		m[k] = n - 1
+	}
+	return true
 }

@@ -64,8 +64,8 @@ type RankStats struct {
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
-	// foreign_rank, table_full, unnamed_lora, names_full. A reason that did not occur is
-	// absent. The map is the caller's.
+	// foreign_rank, table_full, unnamed_lora, names_full, too_many_copies. A reason that
+	// did not occur is absent. The map is the caller's.
 	Dropped map[string]uint64 `json:"dropped"`
 	// Known is the number of engine blocks in the rank's table now, and Repairing
 	// says that a gap is being repaired right now. Both are zero when Run has
@@ -126,8 +126,8 @@ type StreamStats struct {
 	// UnknownRemoves are removals of blocks that were not resident; nothing was
 	// emitted for them.
 	UnknownRemoves uint64 `json:"unknown_removes"`
-	// RefOverflows are stores that could not be counted because the block had
-	// reached the highest reference count.
+	// RefOverflows are references beyond what the table holds for a block; they are
+	// counted beside it.
 	RefOverflows uint64 `json:"ref_overflows"`
 	// InlineFlushes are flushes made because too much was pending.
 	InlineFlushes uint64 `json:"inline_flushes"`

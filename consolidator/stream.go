@@ -70,6 +70,7 @@ type Stream struct {
 	mu     sync.Mutex
 	sinks  []Sink
 	table  dense[resident]
+	many   manyRefs // references beyond what the table's entries hold
 	digest uint64
 	pairs  uint64
 	lastID uint64
@@ -118,12 +119,11 @@ func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range hashes {
-		slot, ok := s.table.find(uint64(h))
-		if !ok || s.table.at(slot).refs.of(t) == 0 {
+		if slot, ok := s.table.find(uint64(h)); ok {
+			s.dropRefLocked(t, slot)
+		} else {
 			s.stats.UnknownRemoves++
-			continue
 		}
-		s.dropRefLocked(t, slot)
 	}
 }
 
@@ -133,6 +133,7 @@ func (s *Stream) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.table.clear()
+	s.many = nil
 	s.digest, s.pairs = 0, 0
 	s.resetPendingLocked()
 	s.pending = append(s.pending, change{kind: kvevent.Cleared})
@@ -204,6 +205,10 @@ func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
 	r := s.table.at(slot)
 	if !r.refs.add(t) {
 		s.stats.RefOverflows++
+		if s.many == nil {
+			s.many = make(manyRefs)
+		}
+		s.many[refKey{slot, t}]++
 		return
 	}
 	if r.refs.of(t) == 1 {
@@ -211,12 +216,15 @@ func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
 	}
 }
 
-// dropRefLocked takes back one reference in tier t, which must be there, to the
-// block in a slot.
+// dropRefLocked takes back one reference in tier t to the block in a slot. One that
+// is not there is counted and otherwise ignored.
 func (s *Stream) dropRefLocked(t kv.Tier, slot uint32) {
 	r := s.table.at(slot)
-	r.refs.drop(t)
-	if r.refs.of(t) == 0 {
+	switch {
+	case r.refs.full(t) && s.many.drop(refKey{slot, t}):
+	case !r.refs.drop(t):
+		s.stats.UnknownRemoves++
+	case r.refs.of(t) == 0:
 		s.hiddenLocked(t, slot)
 	}
 }
