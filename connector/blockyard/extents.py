@@ -131,6 +131,8 @@ class Extents:
         self._current: dict[int, Extent] = {}
         self._old: list[Extent] = []
         self._session: set[int] = set()  # numbers announced since begin_session()
+        self._identity = (0, 0)
+        self.changes = 0  # how often what mapped() says has changed
         self.announced = 0  # how many extents were announced ever: tells whether one has come
 
     def __len__(self) -> int:
@@ -139,8 +141,9 @@ class Extents:
     def __contains__(self, number: int) -> bool:
         return number in self._current
 
-    def begin_session(self, slot_bytes: int) -> None:
+    def begin_session(self, slot_bytes: int, identity: tuple[int, int] = (0, 0)) -> None:
         """A new connection: its slots are slot_bytes apart, and it announces its extents anew.
+        identity: nonce and session of its WELCOME.
 
         Extents that the session before it did not announce go with release_old(); those that it
         did stay, because jobs of that session may still be on their way, until retire(). A session
@@ -150,7 +153,14 @@ class Extents:
             if self._session:
                 self._retire()
             self._session = set()
+            self._identity = identity
+            self.changes += 1
             self.slot_bytes = slot_bytes
+
+    def mapped(self) -> tuple[tuple[int, int], list[int]]:
+        """The identity of the session, and the extents of it that are mapped, in order."""
+        with self._lock:
+            return self._identity, sorted(self._session)
 
     def retire(self) -> None:
         """No job of an earlier session comes any more: extents of those go with release_old()."""
@@ -192,6 +202,7 @@ class Extents:
                 self._old.append(old)
             self._current[extent.number] = extent
             self._session.add(extent.number)
+            self.changes += 1
             self.announced += 1
 
     def _keep(self, ready: dict[str, Any], fd: int) -> bool:
@@ -204,6 +215,7 @@ class Extents:
             if not extent.same(ready, fd):
                 return False
             self._session.add(number)
+            self.changes += 1
             self.announced += 1
             return True
 
@@ -226,6 +238,7 @@ class Extents:
             # old file by this number may still come: none of both may be used for them.
             self._old.append(self._current.pop(number))
             self._session.discard(number)
+            self.changes += 1
         extent.unmap()
         raise ExtentError(f"extent {number}: another file than before")
 

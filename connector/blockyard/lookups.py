@@ -15,6 +15,7 @@ from . import frames
 from .connection import Connection
 from .packed import SLOT_BYTES
 from .packer import INLINE_TOKENS, Pack, PackError, Packer, pack_open
+from .readable import Readable
 from .request import ASKED, KNOWN, LOADING, MISS, MISSED, PACKING, PASSED, Hit, Part, Request
 from .transport import Frame
 
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _MAX_PARTS = 4  # LOOKUPs of a request at a time: sending more takes a hook too long
 _ANSWER_SECONDS = 1.0  # an answer is not waited for any longer, beside the wait for the disk
+_MAPPING_SECONDS = 1.0  # nor are workers that have not mapped the memory of a hit
 _PACKING_SECONDS = 10.0  # a prompt is not waited for any longer, whatever the packer has to do
 _REFRESH_SECONDS = 0.25  # a request that still waits is looked up again after this time
 # While workers are in doubt nothing is promised for so long, at first and at most; see judge().
@@ -36,12 +38,19 @@ class Lookups:
     """The lookups of all requests. Used by the engine's thread alone."""
 
     def __init__(
-        self, count: dict[str, int], block_tokens: int, wait_ms: int, packer: Packer
+        self,
+        count: dict[str, int],
+        block_tokens: int,
+        wait_ms: int,
+        packer: Packer,
+        readable: Readable,
     ) -> None:
         self._count = count
         self._block_tokens = block_tokens
         self._wait_ms = wait_ms
         self._packer = packer
+        self._readable = readable
+        self._waited_in_vain = -1  # Readable.taken, then
         self._failures = 0  # copies that failed in a row
         self._doubt = 0.0  # seconds that a doubt lasts; 0 when there is none
         self._doubt_until = 0.0
@@ -238,12 +247,21 @@ class Lookups:
             blocks = r.known - local_blocks
             if blocks < least:
                 return MISS
-            if not r.promised and self._doubts():
+            if r.promised < 0 and self._doubts():
                 self._count["doubted"] += 1
                 self.pass_by(r)
                 return MISS
-            r.promised = True
-            return Hit(blocks, r.sources[local_blocks:], r.slots[SLOT_BYTES * local_blocks :])
+            end = self._readable_end(r, local_blocks)
+            if end < r.known and end != r.promised:
+                if self._may_be_mapped(r):
+                    return None
+                self._count["unmapped"] += 1
+            if end - local_blocks < least:
+                self.pass_by(r)
+                return MISS
+            r.promised = end
+            slots = r.slots[SLOT_BYTES * local_blocks : SLOT_BYTES * end]
+            return Hit(end - local_blocks, r.sources[local_blocks:end], slots)
         if r.state not in (PACKING, ASKED):
             return MISS
         if not self._late(r):
@@ -256,6 +274,26 @@ class Lookups:
             return MISS
         r.state = KNOWN  # what the first round has found
         return self.hit(r, local_blocks, least)
+
+    def _readable_end(self, r: Request, first: int) -> int:
+        """The end of the known blocks from `first` on that all workers can read. It only grows,
+        because the engine may have been told."""
+        if first not in r.readable:
+            r.readable = range(first, first)
+        end = r.readable.stop
+        if end < r.known and r.connection is not None:
+            end += self._readable.leading(r.connection, r.slots, end)
+            r.readable = range(r.readable.start, end)
+        return end
+
+    def _may_be_mapped(self, r: Request) -> bool:
+        """Whether workers are waited for that have not mapped all of what r can load. When a
+        request has waited in vain, others do not wait before a worker has said something new."""
+        now = _now()
+        r.mapping_until = r.mapping_until or now + _MAPPING_SECONDS
+        if now >= r.mapping_until:
+            self._waited_in_vain = self._readable.taken
+        return self._waited_in_vain != self._readable.taken
 
     def _late(self, r: Request) -> bool:
         """Whether what is to be known of r is not waited for any longer.

@@ -59,6 +59,13 @@ def unpack_slots(packed: bytes) -> list[Slot]:
     return [Slot._make(s) for s in _slot.iter_unpack(packed)]
 
 
+def extents_of(slots: bytes, first: int) -> list[int]:
+    """The extents of packed slots, from slot `first` on."""
+    if _U32:
+        return array.array(_U32, slots[SLOT_BYTES * first :])[::4].tolist()
+    return [slot.extent for slot in unpack_slots(slots[SLOT_BYTES * first :])]
+
+
 def pack_grants(grants: Iterable[Grant]) -> bytes:
     """24 bytes for each grant."""
     return b"".join(

@@ -85,6 +85,8 @@ class Request:
         "loads",
         "load_failed",
         "promised",
+        "readable",
+        "mapping_until",
         "unsettled",
         "packing",
         "polled",
@@ -131,7 +133,9 @@ class Request:
         self.offered = 0  # leading blocks that are in the agent, offered, or not wanted there
         self.loads = 0  # load jobs in flight
         self.load_failed = False
-        self.promised = False  # the engine was told of a hit
+        self.promised = -1  # end of the blocks that the engine was told of
+        self.readable = range(0)  # known blocks that all workers can read
+        self.mapping_until = 0.0  # when they are not waited for any longer, 0 before that
         self.packing: Pack | None = None  # the packer sends its tokens: nobody else may
         self.polled = False  # hit() has waited for an answer once
         self.delayed = False  # it is opened when the connection is usable

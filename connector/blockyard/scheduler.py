@@ -27,10 +27,11 @@ from .loads import Loads
 from .lookups import Lookups
 from .namespace import BASE, Identity
 from .packer import Packer
+from .readable import Readable
 from .request import ASKED, KNOWN, MISS, PACKING, Hit, Request
 from .settings import Settings
 from .stores import DeviceBlocks, Stores
-from .work import EMPTY_WORK, Done, Work
+from .work import EMPTY_WORK, Done, Mapped, Work
 
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
@@ -54,6 +55,7 @@ _COUNTERS = (
     "unsent",  # requests that the agent did not read
     "late",  # answers that were not waited for any longer
     "doubted",  # hits that were kept back, because not all workers could load
+    "unmapped",  # hits that were cut short, because not all workers had mapped the memory
 )
 _REPORTED = _COUNTERS[:9]
 
@@ -83,7 +85,10 @@ class SchedulerSession:
         self._jobs = Jobs()
         self._packer = Packer()
         self._former = FormerSlots(self._count, self._jobs)
-        self._lookups = Lookups(self._count, block_tokens, settings.lookup_wait_ms, self._packer)
+        self._readable = Readable()
+        self._lookups = Lookups(
+            self._count, block_tokens, settings.lookup_wait_ms, self._packer, self._readable
+        )
         self._loads = Loads(self._count, self._jobs, self._lookups)
         self._stores = Stores(self._count, self._jobs, self._former, block_tokens)
         self._queues: Callable[[], tuple[int, int]] | None = None
@@ -115,7 +120,7 @@ class SchedulerSession:
             workers = int(hello.namespace["tp"]) * int(hello.namespace["pp"])
         if workers < 1:
             raise ValueError(f"workers: {workers}, want 1 or more")
-        self._workers = self._loads.workers = workers
+        self._workers = self._loads.workers = self._readable.workers = workers
         self._hello = hello
         self._attachment.weights = hello.namespace["weights"]
         if self._settings.enabled:
@@ -301,6 +306,11 @@ class SchedulerSession:
             assert connection is not None
             self._lookups.judge(not job.failed)
             self._stores.ended(job)
+
+    def mapped(self, report: Mapped) -> None:
+        """What one worker can read now. Hits are promised for memory that all workers can read; a
+        request waits a second at most for those that are about to map it."""
+        self._readable.take(report)
 
     def busy(self) -> bool:
         """Whether a copy, a reference on a device block or a BYE waits for a later step."""

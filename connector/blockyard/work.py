@@ -54,6 +54,19 @@ class Work:
         return f"Work(loads={self.loads!r}, stores={self.stores!r})"
 
 
+class Mapped(NamedTuple):
+    """The extents of an agent's session that one worker has mapped, and so can read and write.
+
+    worker: any number that tells the workers of an engine apart. nonce and session are those of
+    WELCOME. extents: packed u32 pairs, the first extent of each run and how many there are.
+    """
+
+    worker: int
+    nonce: int
+    session: int
+    extents: bytes
+
+
 #: What a step without copies carries. Shared: nobody may add to it.
 EMPTY_WORK = Work()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import select
 import sys
 import threading
@@ -27,8 +28,9 @@ from .frames import HelloFields, RegisterFields
 from .mover import CopyEngine, Pages, mover_for
 from .packed import SLOT_BYTES
 from .pinner import Pinner
+from .readable import pack_runs
 from .settings import Settings
-from .work import Done, Load, Work
+from .work import Done, Load, Mapped, Work
 from .workerlink import WorkerLink
 
 _log = logging.getLogger(__name__)
@@ -89,18 +91,25 @@ class WorkerSession:
         identity: WorkerIdentity,
         mover_factory: Callable[[Pages], CopyEngine] = mover_for,
         early_loads: bool = True,
+        on_mapped: Callable[[], None] = lambda: None,
     ) -> None:
-        """early_loads: LOAD alone begins a copy. False for an engine whose steps overlap: an
+        """on_mapped: called by the session's thread when mapped() may have something to say.
+
+        early_loads: LOAD alone begins a copy. False for an engine whose steps overlap: an
         earlier one, which the worker has not run yet, may have to clear the blocks of the load.
         Then the copy begins with the record that comes in the engine's own order."""
         self._settings = settings
         self._identity = identity
         self._mover_factory = mover_factory
         self._early = early_loads
+        self._on_mapped = on_mapped
         self._mover: CopyEngine | None = None
         self._thread: threading.Thread | None = None
         self._link: WorkerLink | None = None
         self._pinner: Pinner | None = None
+        self._extents: Extents | None = None
+        self._number = secrets.randbits(63)  # among the engine's workers
+        self._told = 0  # Extents.changes when mapped() was asked last
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._quiet = threading.Event()
@@ -131,7 +140,7 @@ class WorkerSession:
             raise ValueError(f"{register} does not fit the pages, which are {own}")
         mover = self._mover = self._mover_factory(pages)
         pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap)
-        extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
+        extents = self._extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
         hello = HelloFields(
             self._identity.engine, self._identity.worker_id, self._identity.dp_rank
         )
@@ -192,6 +201,15 @@ class WorkerSession:
         while self._done:
             done.add(*self._done.popleft())
         return done
+
+    def mapped(self) -> Mapped | None:
+        """What this worker can read now; None when that is what it said at the last call."""
+        extents = self._extents
+        if extents is None or extents.changes == self._told:
+            return None
+        self._told = extents.changes
+        (nonce, session), numbers = extents.mapped()
+        return Mapped(self._number, nonce, session, pack_runs(numbers))
 
     def wait(self, timeout: float) -> bool:
         """Waits until no copy is queued or under way; False when that took too long."""
@@ -260,6 +278,8 @@ class WorkerSession:
                 self._add(body["job"], False, body["slots"], body["blocks"], 1, None, copier)
         if extents.announced == announced:  # all that the agent has announced is mapped
             pinner.start()
+        else:
+            self._on_mapped()
         self._settle(copier.step())
         link.work(copier.busy, time.monotonic())
         if copier.busy:

@@ -178,7 +178,8 @@ class WorkerLink:
                 now,
             )
             return
-        self._extents.begin_session(welcome["slot_bytes"])
+        identity = (welcome["agent_nonce"], welcome["session"])
+        self._extents.begin_session(welcome["slot_bytes"], identity)
         assert self._link is not None
         try:
             self._answer = self._link.call(frames.REGISTER, frames.encode_register(own))

@@ -1,4 +1,5 @@
-"""Parts of fakeagent: memory, sessions, and a link, a packer and copies that a test moves on."""
+"""Parts of fakeagent: memory, sessions, and a link, a packer, requests and copies that a test moves
+on."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockyard.msgpack import decode
+from blockyard.namespace import Identity
 from blockyard.packed import unpack_slots, unpack_u32
 from blockyard.packer import Pack, Packer
 from blockyard.transport import Frame, LinkClosed, LinkFull
@@ -124,6 +126,28 @@ class FakeLink:
 
     def answer(self, frame_type: int, corr: int, **body: Any) -> None:
         self.answers.append(Frame(frame_type, corr, body, -1))
+
+
+class EngineRequest:
+    """A request as the engine sees it."""
+
+    def __init__(self, rid: str, tokens: list[int], identity: Identity, weights: str) -> None:
+        self.rid = rid
+        self.tokens = tokens
+        self.identity = identity
+        self.weights = weights  # with which its KV was computed
+        self.generation = 0
+        self.blocks: list[int] = []
+        self.loaded = 0
+        self.jobs: set[int] = set()  # of the last load
+        self.loading: set[int] = set()  # those that have not ended
+        self.running = False
+        self.aborted = False
+        self.asked: set[int] = set()  # generations of which a load has begun
+
+    def key(self, block: int) -> tuple:
+        tokens = self.tokens[: (block + 1) * PAGE]
+        return (self.weights, self.identity.lora, self.identity.salt, *tokens)
 
 
 class Copy:

@@ -17,10 +17,11 @@ from blockyard.extents import Extents, unpack_slots
 from blockyard.frames import HelloFields, RegisterFields
 from blockyard.namespace import Identity
 from blockyard.packed import unpack_u32
+from blockyard.readable import pack_runs
 from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
 from blockyard.transport import Link, LinkClosed
-from blockyard.work import Done, Work
+from blockyard.work import Done, Mapped, Work
 from tests.agentproc import AgentProcess, wait_until
 
 BLOCK_TOKENS = 4
@@ -85,6 +86,7 @@ class HandWorker:
         self._agent = agent
         self._hello = hello
         self._link: Link | None = None
+        self._welcome: dict[str, Any] = {}
 
     def connect(self) -> None:
         """Joins the session of its worker id; waits until there is one."""
@@ -113,6 +115,8 @@ class HandWorker:
             for frame in link.drain():
                 if frame.corr == corr:
                     found.append(frame.type)
+                    if frame.type == frames.WELCOME:
+                        self._welcome = frame.body
                 else:
                     self._take(frame)
             return bool(found)
@@ -141,6 +145,12 @@ class HandWorker:
     def connected(self) -> bool:
         self.poll()
         return self._link is not None
+
+    def mapped(self) -> Mapped:
+        """What a worker says of its extents."""
+        welcome = self._welcome
+        runs = pack_runs(self.extents.mapped()[1])
+        return Mapped(1, welcome.get("agent_nonce", 0), welcome.get("session", 0), runs)
 
     def copy(self, work: Work) -> Done:
         """Makes all copies of a step."""
@@ -219,6 +229,8 @@ class Rig:
         answers: list[int] = []
 
         def ask() -> bool:
+            self.worker.poll()
+            self.session.mapped(self.worker.mapped())
             hit = self.session.hit(rid, generation, local)
             if hit is not None:
                 answers.append(hit.blocks)

@@ -12,39 +12,18 @@ from unittest import mock
 from blockyard.frames import HelloFields
 from blockyard.namespace import Identity
 from blockyard.packed import unpack_slots
+from blockyard.readable import pack_runs
 from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
 from blockyard.transport import LinkClosed, LinkFull
-from blockyard.work import Done
+from blockyard.work import Done, Mapped
 from tests.fakeagent import FakeAgent
-from tests.fakelink import PAGE, Copy, HandPacker, Violation
+from tests.fakelink import PAGE, Copy, EngineRequest, HandPacker, Violation
 from tests.schedrig import NAMESPACE, Blocks
 
 SLOTS = 64
 DEVICE_BLOCKS = 48
 WORKERS = 2
-
-
-class EngineRequest:
-    """A request as the engine sees it."""
-
-    def __init__(self, rid: str, tokens: list[int], identity: Identity, weights: str) -> None:
-        self.rid = rid
-        self.tokens = tokens
-        self.identity = identity
-        self.weights = weights  # with which its KV was computed
-        self.generation = 0
-        self.blocks: list[int] = []
-        self.loaded = 0
-        self.jobs: set[int] = set()  # of the last load
-        self.loading: set[int] = set()  # those that have not ended
-        self.running = False
-        self.aborted = False
-        self.asked: set[int] = set()  # generations of which a load has begun
-
-    def key(self, block: int) -> tuple:
-        tokens = self.tokens[: (block + 1) * PAGE]
-        return (self.weights, self.identity.lora, self.identity.salt, *tokens)
 
 
 class World:
@@ -66,6 +45,7 @@ class World:
         self.failed: set[int] = set()
         self.done = Done()
         self.weights = str(NAMESPACE["weights"])
+        self.mapped: dict[int, int] = {}  # worker -> session whose memory it has mapped
         self.seen: Counter[str] = Counter()
         self._rids = 0
         settings = Settings(socket="/fake", stats=False, lookup_wait_ms=100, max_inflight_blocks=12)
@@ -121,6 +101,8 @@ class World:
             raise Violation("a hit shrank between two questions")
         if hit is None:
             return
+        if hit.blocks and not self.readable():
+            raise Violation("a hit that not all workers can read")
         if hit.blocks and r.generation in r.asked:
             raise Violation("a hit after a load of the same generation")
         need = self.take_blocks(len(r.tokens) // PAGE)
@@ -133,6 +115,19 @@ class World:
         if hit.blocks:
             self.session.release_hit(r.rid, r.generation)
         self.run(r, need)
+
+    def readable(self) -> bool:
+        """Whether all workers have said that they have mapped the session's memory."""
+        c = self.session._attachment.connection
+        return c is not None and all(self.mapped.get(w) == c.session for w in range(WORKERS))
+
+    def map(self) -> None:
+        """A worker joins the session that there is and says what it has mapped."""
+        c = self.connection
+        if c is not None:
+            worker = self.rng.randrange(WORKERS)
+            self.mapped[worker] = c.session
+            self.session.mapped(Mapped(worker, c.nonce, c.session, pack_runs([0])))
 
     def begin_load(self, r: EngineRequest, need: list[int], n: int) -> None:
         r.asked.add(r.generation)
@@ -370,6 +365,7 @@ class World:
         ("reset", 1),
         ("tick", 2),
         ("pack", 6),
+        ("map", 12),
     )
 
     def pack(self) -> None:

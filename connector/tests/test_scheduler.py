@@ -12,9 +12,10 @@ from blockyard import frames
 from blockyard.frames import HelloFields
 from blockyard.keeper import Keeper
 from blockyard.namespace import Identity
+from blockyard.readable import pack_runs
 from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
-from blockyard.work import Done, Work
+from blockyard.work import Done, Mapped, Work
 from tests.agentproc import wait_until
 from tests.fakeagent import FakeAgent
 from tests.fakelink import PAGE, FakeLink
@@ -44,11 +45,17 @@ class Desk(unittest.TestCase):
         self.keeper._hello = hello
         self.connect()
         session.take_work()
+        session.mapped(self.mapped())
         return session
 
     def connect(self) -> None:
         with mock.patch("blockyard.keeper.Link", self.agent.connect):
             self.connection = self.keeper._connect()
+
+    def mapped(self, *extents: int) -> Mapped:
+        """What the worker says that has mapped extents 0 and these."""
+        c = self.connection
+        return Mapped(1, c.nonce, c.session, pack_runs([0, *extents]))
 
     @property
     def link(self) -> FakeLink:

@@ -53,6 +53,9 @@ class FakeWorkerSession:
         self.works = []
         return done or None
 
+    def mapped(self) -> None:
+        """Nothing new."""
+
     def wait(self, timeout: float) -> bool:
         return True
 

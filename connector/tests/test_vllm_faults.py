@@ -7,7 +7,7 @@ import unittest
 from types import SimpleNamespace as Bag
 
 from blockyard.request import Hit
-from blockyard.work import Done, Load, Work
+from blockyard.work import Done, Load, Mapped, Work
 from tests.vllm_case import Case, FakeSession
 from tests.vllm_fakes import step
 
@@ -110,7 +110,11 @@ class Records(unittest.TestCase):
         report = WorkerReport(None).aggregate(WorkerReport(Done({1: [1, 0]})))
         report = report.aggregate(WorkerReport(Done({1: [0, 1], 2: [1, 0]})))
         self.assertEqual(report.done.jobs, {1: [1, 1], 2: [1, 0]})
-        self.assertEqual(pickle.loads(pickle.dumps(report)).done.jobs, report.done.jobs)
+        report.aggregate(WorkerReport(None, (), (Mapped(1, 2, 3, b"4"),)))
+        report.aggregate(WorkerReport(None, (), (Mapped(5, 2, 3, b"6"),)))
+        read = pickle.loads(pickle.dumps(report))
+        self.assertEqual(read.done.jobs, report.done.jobs)
+        self.assertEqual(read.mapped, (Mapped(1, 2, 3, b"4"), Mapped(5, 2, 3, b"6")))
 
 
 if __name__ == "__main__":

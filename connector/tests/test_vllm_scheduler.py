@@ -10,7 +10,7 @@ from unittest import mock
 
 from blockyard.request import Hit
 from blockyard.settings import Settings
-from blockyard.work import Done
+from blockyard.work import Done, Mapped
 from tests.vllm_case import TOKENS, Case
 from tests.vllm_fakes import FakePool, step
 
@@ -240,6 +240,12 @@ class Loading(Case):
         self.side.update_connector_output(Bag(kv_connector_worker_meta=None))
         self.side.update_connector_output(Bag(kv_connector_worker_meta=object()))
         self.assertEqual(self.session.take("settle"), [(done,)])
+
+    def test_the_session_learns_what_each_worker_has_mapped(self) -> None:
+        reports = (Mapped(1, 2, 3, b""), Mapped(2, 2, 3, b""))
+        meta = WorkerReport(None, (), reports)
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=meta))
+        self.assertEqual(self.session.take("mapped"), [(reports[0],), (reports[1],)])
 
 
 if __name__ == "__main__":

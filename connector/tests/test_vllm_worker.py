@@ -8,7 +8,7 @@ from typing import Any
 
 from blockyard.frames import RegisterFields
 from blockyard.settings import Settings
-from blockyard.work import Done, Load, Store, Work
+from blockyard.work import Done, Load, Mapped, Store, Work
 from tests import vllm_fakes as fakes
 from tests.vllm_fakes import FakeTensor, full, kv_config, vllm_config
 
@@ -31,6 +31,7 @@ class FakeSession:
         self.begun: list[Work] = []
         self.finished: tuple[set[str], set[str]] = (set(), set())
         self.ended: Done | None = None
+        self.new_mapped: Mapped | None = None
         self.waited = 0
         self.closed = False
 
@@ -43,6 +44,10 @@ class FakeSession:
 
     def done(self) -> Done | None:
         result, self.ended = self.ended, None
+        return result
+
+    def mapped(self) -> Mapped | None:
+        result, self.new_mapped = self.new_mapped, None
         return result
 
     def wait(self, timeout: float) -> bool:
@@ -132,6 +137,13 @@ class Registration(Case):
         self.begin(LOAD, STORE)
         self.assertEqual(self.side.transfer_results(), ({"r1"}, {"r1"}))
         self.assertEqual(self.side.report().done.jobs, {2: [0, 1]})
+
+    def test_what_the_worker_can_read_goes_with_the_next_report(self) -> None:
+        self.side.report()  # the handshake
+        self.assertIsNone(self.side.report())
+        self.session.new_mapped = Mapped(1, 2, 3, b"")
+        self.assertEqual(self.side.report().mapped, (Mapped(1, 2, 3, b""),))
+        self.assertIsNone(self.side.report())
 
     def test_a_handshake_that_vllm_does_not_take_goes_with_the_first_report(self) -> None:
         report = self.side.report()

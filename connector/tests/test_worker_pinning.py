@@ -9,6 +9,7 @@ from unittest import mock
 from blockyard import worker as worker_module
 from blockyard import workerlink
 from blockyard.mover import Pages
+from blockyard.readable import pack_runs
 from tests.agentproc import needs_agent, wait_until
 from tests.workerrig import GatedMover, HandScheduler, Rig
 
@@ -77,6 +78,25 @@ class Pinning(unittest.TestCase):
         wait_until("the memory is pinned", lambda: self.mover.pinned)
         self.assertEqual(self.mover.threads, {"blockyard-pin"})
         self.load("s", tokens, data)
+
+    def test_what_is_mapped_is_told_before_it_is_pinned_and_once(self) -> None:
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        welcome = self.scheduler.welcome
+        told = self.rig.session.mapped()
+        assert told is not None
+        self.assertEqual((told.nonce, told.session), (welcome["agent_nonce"], welcome["session"]))
+        self.assertEqual(told.extents, pack_runs(self.scheduler.extents.mapped()[1]))
+        self.assertIsNone(self.rig.session.mapped())
+        self.assertEqual(self.mover.pinned, set())
+        self.scheduler.close()
+        wait_until("the session has ended", lambda: not self.rig.session.joined)
+        self.rig.scheduler = HandScheduler(self.rig.agent, self.rig.worker_id)
+        self.rig.wait_joined()
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        again = self.rig.session.mapped()
+        assert again is not None
+        self.assertEqual(again.session, self.scheduler.welcome["session"])
+        self.assertEqual((again.worker, again.extents), (told.worker, told.extents))
 
     def test_no_copy_waits_for_memory_that_is_unpinned(self) -> None:
         """Nor does an engine that is to sleep, which waits for copies."""

@@ -9,6 +9,7 @@ import itertools
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from blockyard.frames import RegisterFields
@@ -52,8 +53,12 @@ class Copies:
     reason says why a load is broken, for people.
     """
 
-    def __init__(self, settings: Settings, pool: Pool, rank: int) -> None:
+    def __init__(
+        self, settings: Settings, pool: Pool, rank: int, on_mapped: Callable[[], None]
+    ) -> None:
+        """on_mapped: called by another thread when mapped() may have something to say."""
         self.pool = pool
+        self._on_mapped = on_mapped
         self.rank = rank
         self.reason = ""
         self.counters: Counter[str] = Counter()
@@ -80,7 +85,9 @@ class Copies:
         pages = pages_of(self.pool, offset)
         mover = mover_for(pages)
         identity = WorkerIdentity(welcome["worker_id"], welcome["dp_rank"], welcome["engine"])
-        session = WorkerSession(self._settings, identity, lambda _: mover)
+        session = WorkerSession(
+            self._settings, identity, lambda _: mover, on_mapped=self._on_mapped
+        )
         session.start(RegisterFields(self.pool.blocks, self.pool.form.share_bytes, offset), pages)
         self._mover, self._session = mover, session
 
@@ -166,6 +173,13 @@ class Copies:
         self._try_again()
         ended, self._ended = self._ended, {}
         return ended
+
+    def mapped(self) -> dict[str, Any] | None:
+        """What this rank can read now, for the leader; None when it was told that already."""
+        report = None if self._session is None else self._session.mapped()
+        if report is None:
+            return None
+        return {"nonce": report.nonce, "session": report.session, "extents": report.extents}
 
     def _end(self, job: int, ok: bool) -> None:
         attempt = self._tries.pop(job, None)

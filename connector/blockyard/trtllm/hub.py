@@ -24,6 +24,7 @@ from blockyard.trtllm.crew import Crew, unpack_done
 from blockyard.trtllm.dispatch import Dispatch
 from blockyard.trtllm.geometry import Form
 from blockyard.trtllm.ledger import HeldBlocks
+from blockyard.work import Mapped
 
 POLL_SECONDS = 1e-3  # how often grants and completions are looked for while some are due
 IDLE_SECONDS = 1.0
@@ -144,6 +145,8 @@ class Hub:
         for rank, message in crew.poll(POLL_SECONDS if self.active() else IDLE_SECONDS):
             with self._lock:
                 self.dispatch.ended(rank, unpack_done(message["done"]))
+                if "mapped" in message:
+                    self.session.mapped(Mapped(rank, **message["mapped"]))
         if self.form is None:
             return
         with self._lock:

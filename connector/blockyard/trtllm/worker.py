@@ -90,7 +90,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
         except Unsupported as err:
             _log.warning("blockyard: no cache: %s is not supported", err)
             return
-        self._copies = Copies(self._settings, pool, args.rank)
+        self._copies = Copies(self._settings, pool, args.rank, self._waker.wake)
         self._thread = threading.Thread(target=self._serve, name="blockyard-worker", daemon=True)
         self._thread.start()
         atexit.register(self.shutdown)
@@ -216,8 +216,10 @@ class BlockyardWorker(KvCacheConnectorWorker):
             for order in orders:
                 copies.take(order)
             ended = copies.turn()
-        if ended:
-            channel.send({"done": pack_done(ended)})
+            mapped = copies.mapped()
+        if ended or mapped is not None:
+            said = {} if mapped is None else {"mapped": mapped}
+            channel.send({"done": pack_done(ended), **said})
 
     def stats(self) -> dict[str, int]:
         """Counters of this worker's copies."""

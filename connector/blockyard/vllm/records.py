@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from blockyard.vllm.facts import Format
-from blockyard.work import EMPTY_WORK, Done, Work
+from blockyard.work import EMPTY_WORK, Done, Mapped, Work
 
 
 class StepMetadata(KVConnectorMetadata):
@@ -52,16 +52,23 @@ class Handshake(KVConnectorHandshakeMetadata):
 
 
 class WorkerReport(KVConnectorWorkerMetadata):
-    """Workers to scheduler: jobs that ended, and handshakes that vLLM did not carry itself."""
+    """Workers to scheduler: jobs that ended, what can be read, and handshakes that vLLM did not
+    carry itself."""
 
-    __slots__ = ("done", "handshakes")
+    __slots__ = ("done", "handshakes", "mapped")
 
-    def __init__(self, done: Done | None, handshakes: tuple[Handshake, ...] = ()) -> None:
+    def __init__(
+        self,
+        done: Done | None,
+        handshakes: tuple[Handshake, ...] = (),
+        mapped: tuple[Mapped, ...] = (),
+    ) -> None:
         self.done = done
         self.handshakes = handshakes
+        self.mapped = mapped
 
-    def __reduce__(self) -> tuple[type, tuple[Done | None, tuple[Handshake, ...]]]:
-        return WorkerReport, (self.done, self.handshakes)
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return WorkerReport, (self.done, self.handshakes, self.mapped)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
         """The sum of two workers' reports. `other` stays as it is."""
@@ -72,4 +79,5 @@ class WorkerReport(KVConnectorWorkerMetadata):
         elif other.done is not None:
             self.done.merge(other.done)
         self.handshakes += other.handshakes
+        self.mapped += other.mapped
         return self

@@ -267,7 +267,11 @@ class VllmScheduler:
             tracked = self._tracked.get(rid)
             if tracked is not None:
                 tracked.failed = tracked.request.num_preemptions
-        if self.session is not None and isinstance(report, WorkerReport) and report.done:
+        if self.session is None or not isinstance(report, WorkerReport):
+            return
+        for mapped in report.mapped:
+            self.session.mapped(mapped)
+        if report.done:
             self.session.settle(report.done)
 
     @guarded(lambda: False)

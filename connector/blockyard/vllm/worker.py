@@ -161,17 +161,20 @@ class VllmWorker:
     @guarded(lambda: None)
     def report(self) -> WorkerReport | None:
         """What the scheduler's role must know of this step."""
-        done = None if self.session is None else self.session.done()
+        done = mapped = None
+        if self.session is not None:
+            done, mapped = self.session.done(), self.session.mapped()
         if self._skipped is not None:
             if done is None:
                 done = self._skipped
             else:
                 done.merge(self._skipped)
             self._skipped = None
-        if self.handshake is not None:
-            handshakes, self.handshake = (self.handshake,), None
-            return WorkerReport(done, handshakes)
-        return None if done is None else WorkerReport(done)
+        if done is None and mapped is None and self.handshake is None:
+            return None
+        handshake, self.handshake = self.handshake, None
+        handshakes = () if handshake is None else (handshake,)
+        return WorkerReport(done, handshakes, () if mapped is None else (mapped,))
 
     def suspend(self) -> None:
         """The KV tensors' memory is about to go away: returns when no copy uses it.
