@@ -50,6 +50,7 @@ type feedSet struct {
 	// publishers the restored feeds are.
 	offline map[int]bool
 	stored  int
+	attention
 	// deaf is set when what workers hold is not wanted: they join and leave, and that
 	// is all.
 	deaf bool
@@ -94,6 +95,7 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.listenLocked(now)
 	if fr.Position > 0 {
 		s.position = fr.Position
 	}
@@ -107,7 +109,13 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 		if s.deaf && !silence(&a) {
 			return nil
 		}
-		f := s.announcementLocked(&a, fr.Source, now)
+		if fr.Age > s.timeout && a.Health != kvevent.HealthGone {
+			// It proves nothing about now: what the publisher was is in a snapshot, or is
+			// asked for when it is heard of.
+			s.counters.Outdated++
+			return nil
+		}
+		f := s.announcementLocked(&a, fr.Source, now.Add(-fr.Age))
 		if s.heard != nil {
 			s.heard(fr.Source, &a, f != nil)
 		}
@@ -139,9 +147,10 @@ func (s *feedSet) connectedLocked(source int, there bool, now time.Time) {
 			if f.source != source {
 				continue
 			}
-			if there {
+			if there && !f.replayed {
 				f.seen = now // The silence was ours.
 			}
+			f.replayed = false
 			if f.standing.counts {
 				s.countLocked(f)
 			}
@@ -209,6 +218,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 		f.behind = 0
 	}
 	f.announced(a, now)
+	f.replayed = s.offline[source]
 	s.displaceLocked(a)
 	if isNew || pool != a.Pool || card != a.Card {
 		s.joinLocked(f)
@@ -240,6 +250,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState
 func (s *feedSet) tick(now time.Time) []*feedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.listenLocked(now)
 	left := make([]*feedState, 0, len(s.feeds))
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
@@ -261,12 +272,6 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
 	s.refreshLocked()
 	return left
-}
-
-// silentLocked reports whether a feed is silent for so long that it is over. Where
-// its source is away, silence says nothing.
-func (s *feedSet) silentLocked(f *feedState, now time.Time) bool {
-	return !s.offline[f.source] && now.Sub(f.seen) > s.timeout
 }
 
 // answered hands a feed the result of its query.

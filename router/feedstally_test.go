@@ -95,14 +95,13 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 				set.frame(Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
 			},
 			"time": func(t *rapid.T) {
-				now = now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
-				set.tick(now)
+				now = set.runFor(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second, now)
 			},
 		})
 		for source := range 2 {
 			set.frame(Frame{Kind: FrameConnected, Source: source}, now)
 		}
-		set.tick(now.Add(time.Hour))
+		set.runFor(time.Minute, now)
 		check()
 		if s := &set.tally; s.workers != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || len(s.agreed) != 0 {
 			t.Fatalf("left of feeds that are gone: %+v", *s)

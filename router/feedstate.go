@@ -52,13 +52,16 @@ const (
 // held here.
 type feedState struct {
 	announcement kvevent.Announcement
-	seen         time.Time // when the last announcement came
+	seen         time.Time // when the last announcement was sent, as far as that is known
 	source       int       // where from; see Frame.Source
 	// rival is the last fenced publisher that speaks for the same owner, and rivalSeen
 	// when it did; 0 is none.
 	rival     uint64
 	rivalSeen time.Time
-	blocks    residency
+	// replayed is set when the last announcement came from a stream while its source was
+	// away, so that seen holds all the same.
+	replayed bool
+	blocks   residency
 
 	// cursor is the id of the last event that the blocks contain.
 	cursor uint64

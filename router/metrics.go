@@ -171,6 +171,8 @@ func (s *FeedStats) each(counter func(name, help string, v uint64)) {
 	counter("messages_unannounced", "Messages of publishers not announced yet.", s.Unannounced)
 	counter("publishers_refused", "Publishers that do not fit in.", s.Refused)
 	counter("publishers_fenced", "Announcements of publishers that were over.", s.Fenced)
+	counter("announcements_outdated", "Announcements of a stream that were older than the feed timeout.", s.Outdated)
+	counter("stalls", "Times that the router took in nothing for a second or more.", s.Stalls)
 	counter("owner_contests", "Times that a second publisher of an owner was heard.", s.Contests)
 	counter("publishers_unfenced", "Fenced publishers that were forgotten for lack of room.", s.Unfenced)
 	counter("owners_expired", "Owners that fell silent.", s.Expired)

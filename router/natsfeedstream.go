@@ -50,6 +50,9 @@ type streamReader struct {
 	behind   atomic.Bool
 	failures atomic.Uint64
 	saved    atomic.Uint64
+	// clock is what the server's clock said at local, for the ages of messages. They
+	// belong to the reading goroutine.
+	clock, local time.Time
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -120,7 +123,7 @@ func (r *streamReader) read(last *uint64) error {
 		if err != nil {
 			return err
 		}
-		f := Frame{Kind: FrameEvents, Data: m.Data(), Position: meta.Sequence.Stream}
+		f := Frame{Kind: FrameEvents, Data: m.Data(), Position: meta.Sequence.Stream, Age: r.age(meta.Timestamp, time.Now())}
 		if strings.HasPrefix(m.Subject(), strings.TrimSuffix(kvevent.AllAnnounceSubject(r.cluster), "*")) {
 			f.Kind = FrameAnnouncement
 		}
@@ -139,6 +142,15 @@ func (r *streamReader) read(last *uint64) error {
 	}
 }
 
+// age is how long ago a message was stored, by the server's clock. A server that does
+// not say its time is taken to have ours.
+func (r *streamReader) age(stored, now time.Time) time.Duration {
+	if !r.clock.IsZero() {
+		now = r.clock.Add(now.Sub(r.local))
+	}
+	return max(0, now.Sub(stored))
+}
+
 // consumer makes an ordered consumer of what follows last. Position 0, and one
 // that the stream never reached because it is another stream by now, are replaced
 // by where to begin.
@@ -153,7 +165,9 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	state := stream.CachedInfo().State
+	info := stream.CachedInfo()
+	r.clock, r.local = info.TimeStamp, time.Now()
+	state := info.State
 	switch {
 	case *last == 0:
 		*last = state.LastSeq

@@ -73,13 +73,15 @@ func (r *Router) Run(ctx context.Context) error {
 			for range maxAsked {
 				ask(r.feeds.refusedFirst())
 			}
-		case now := <-ticker.C:
+		case <-ticker.C:
+			now := time.Now() // The tick may have waited while the router stood still.
 			if r.cards.takeMeasured() {
 				r.scheduler.WorkersChanged() // for all of them at once, as each looks at every worker
 			}
 			r.decide.Tick()
 			r.snapshots.keep(ctx)
 			r.index.Sweep(sweepRuns)
+			r.feeds.heardOfDrops(r.transport.Stats().Dropped, now)
 			for _, f := range r.feeds.tick(now) {
 				ask(f)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -32,6 +33,8 @@ type Frame struct {
 	// Position is where the message lies among those that a durable transport
 	// keeps, from 1; 0 when none does.
 	Position uint64
+	// Age is how long a durable transport had kept the message; 0 when none does.
+	Age time.Duration
 	// Source tells the transports that a Registry joins apart, from 1; 0 is a
 	// transport used alone, and what a registry itself says.
 	Source int

@@ -164,6 +164,9 @@ type FeedStats struct {
 	// Undecodable and Unannounced count messages: of unknown form, and events
 	// that came before their publisher's announcement.
 	Undecodable, Unannounced uint64
+	// Outdated counts announcements of a stream that were older than the feed timeout,
+	// Stalls how often the router stood still for longer than stallLimit.
+	Outdated, Stalls uint64
 	// Contests counts owners that became ambiguous, Unfenced fenced publishers that
 	// were forgotten for lack of room.
 	Contests, Unfenced uint64

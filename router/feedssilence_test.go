@@ -1,0 +1,158 @@
+package router
+
+import (
+	"testing"
+	"time"
+)
+
+// newSilentSet is a feedSet of n publishers that were heard at now, without a router.
+func newSilentSet(t *testing.T, n uint64, now time.Time) (*feedSet, []*testPublisher) {
+	t.Helper()
+	r, err := New(Options{}, &testTransport{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*testPublisher
+	for i := range n {
+		p := newTestPublisher(i+1, workerOwner(i+1), 0)
+		r.feeds.frame(p.announce(), now)
+		all = append(all, p)
+	}
+	return r.feeds, all
+}
+
+// runFor lets the set look around ten times a second, as a router does.
+func (s *feedSet) runFor(d time.Duration, now time.Time) time.Time {
+	for end := now.Add(d); now.Before(end); now = now.Add(tickInterval) {
+		s.tick(now)
+	}
+	return now
+}
+
+// TestAStallOfTheRouterExpiresNobody: a process that stood still for longer than the feed
+// timeout, and whose queue has kept few of the announcements, takes nobody for dead. Whoever
+// stays silent from then on is.
+func TestAStallOfTheRouterExpiresNobody(t *testing.T) {
+	now := time.Unix(1000, 0)
+	const publishers = 3000
+	s, all := newSilentSet(t, publishers, now)
+	now = s.runFor(2*time.Second, now)
+	now = now.Add(time.Minute) // it stands still
+	for _, p := range all[:100] {
+		s.frame(p.announce(), now)
+	}
+	s.tick(now)
+	if got := s.stats(); got.Expired != 0 || got.Stalls != 1 || got.Feeds != publishers {
+		t.Fatalf("%d of %d feeds, %d expired, %d stalls", got.Feeds, publishers, got.Expired, got.Stalls)
+	}
+	for range 14 {
+		for _, p := range all[:publishers-1] {
+			s.frame(p.announce(), now)
+		}
+		now = s.runFor(time.Second, now)
+	}
+	if got := s.stats(); got.Expired != 1 || got.Feeds != publishers-1 {
+		t.Errorf("%d feeds, %d expired; want the one that stayed silent", got.Feeds, got.Expired)
+	}
+}
+
+// TestDroppedAnnouncementsAreNoSilence: while the transport drops messages a publisher has
+// more time.
+func TestDroppedAnnouncementsAreNoSilence(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s, _ := newSilentSet(t, 1, now)
+	for i := range uint64(50) {
+		s.heardOfDrops(i, now)
+		now = s.runFor(time.Second, now)
+	}
+	if got := s.stats(); got.Expired != 0 {
+		t.Fatalf("%d expired while messages are dropped", got.Expired)
+	}
+	s.heardOfDrops(49, now)
+	s.runFor(16*time.Second, now)
+	if got := s.stats(); got.Expired != 1 {
+		t.Errorf("%d expired, want the silent one", got.Expired)
+	}
+}
+
+// TestAStreamResurrectsNobody: a router that reads the stream on finds announcements of a
+// worker that died while the router was down. It is no candidate then, and one that died
+// a moment ago is one for no longer than its silence allows.
+func TestAStreamResurrectsNobody(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		dead, dying, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0), b.publisher(13, workerOwner(3), 0)
+		aged := func(p *testPublisher, age time.Duration) Frame {
+			f := p.announce()
+			f.Age = age
+			return f
+		}
+		b.send(Frame{Kind: FrameDisconnected})
+		b.send(aged(dead, time.Minute), aged(live, time.Minute), aged(dead, 20*time.Second), aged(dying, 10*time.Second), aged(live, time.Second))
+		b.expectWorkers("while the stream is read", "2/0 agent, 3/0 agent")
+		b.send(Frame{Kind: FrameConnected})
+		b.expectWorkers("at its end", "2/0 agent, 3/0 agent")
+		if s := b.router.Stats().Feeds; s.Outdated != 3 {
+			t.Errorf("%d announcements were outdated, want 3", s.Outdated)
+		}
+		b.every(6, live)
+		b.expectWorkers("six seconds later", "3/0 agent")
+	})
+}
+
+// TestAWorkerOfASnapshotIsNotResurrected: its blocks are there, and its announcements of
+// before it died; nobody is sent to it.
+func TestAWorkerOfASnapshotIsNotResurrected(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		dead := newTestPublisher(11, workerOwner(1), 0)
+		image := &feedImage{announcement: dead.meta, cursor: 0}
+		if taken, err := b.router.feeds.restoreOne(image, time.Now()); !taken || err != nil {
+			t.Fatal(taken, err)
+		}
+		old := dead.announce()
+		old.Age = time.Minute
+		b.send(Frame{Kind: FrameDisconnected}, old, old, Frame{Kind: FrameConnected})
+		b.expectWorkers("the stream was read", "")
+		b.send(dead.announce())
+		b.expectWorkers("it lives after all", "1/0 agent")
+	})
+}
+
+// TestTheSilenceOfAServerIsForgiven: publishers that could not be heard while the server
+// was away have the whole timeout again, those that were heard meanwhile have what is left.
+func TestTheSilenceOfAServerIsForgiven(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		p, q := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
+		b.send(p.announce(), q.announce())
+		b.pass(time.Second)
+		b.send(Frame{Kind: FrameDisconnected})
+		b.pass(time.Minute)
+		last := q.announce()
+		last.Age = 12 * time.Second
+		b.send(last, Frame{Kind: FrameConnected})
+		b.pass(5 * time.Second)
+		b.expectWorkers("the one that was heard 17 s ago is over", "1/0 agent")
+	})
+}
+
+// TestStreamMessagesHaveAnAge: the time since the server stored a message.
+func TestStreamMessagesHaveAnAge(t *testing.T) {
+	url := startDurableServer(t)
+	first := connectDurable(t, url)
+	first.Resume(0)
+	p := newWirePublisher(t, url, "default", newTestPublisher(11, workerOwner(1), 0))
+	eventually(t, "the stream", func() bool { return first.Stats().Connected })
+	p.sendStore("default", promptTokens(1))
+	p.sendStore("default", promptTokens(2))
+	messageAt(first)
+	messageAt(first)
+	stored := time.Now()
+	second := connectDurable(t, url)
+	waited := time.Since(stored)
+	second.Resume(1)
+	if f := messageAt(second); f.Age < waited || f.Age > time.Minute {
+		t.Errorf("age %v, want %v at least", f.Age, waited)
+	}
+	if got := second.stream.age(time.Now().Add(time.Hour), time.Now()); got != 0 {
+		t.Errorf("a message of the future has age %v", got)
+	}
+}
