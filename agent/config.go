@@ -174,7 +174,7 @@ func (c *Config) defaultControl() string { return c.Socket + ".control" }
 func (c *Config) tiers() blockmgr.Config {
 	return blockmgr.Config{
 		HostDir: c.HostDir, HostBytes: c.HostBytes, DiskDir: c.DiskDir, DiskBytes: c.DiskBytes,
-		ExtentBytes: c.ExtentBytes, MaxPinsPerSession: c.MaxPins,
+		ExtentBytes: c.ExtentBytes, MaxPinsPerSession: c.MaxPins, SharePins: true,
 		HostBlocks: c.Tuning.HostBlocks, DiskBlocks: c.Tuning.DiskBlocks, Weights: c.Tuning.Weights,
 		ScrubBytesPerSecond: c.Tuning.ScrubBytesPerSecond, IODeadline: c.Tuning.IODeadline,
 		Transfers: c.Tuning.Transfers, TransferBatch: c.Tuning.TransferBatch,

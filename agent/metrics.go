@@ -217,7 +217,7 @@ func poolCounters(s *blockmgr.Counters) []named {
 	return []named{
 		{"host_hits", s.HostHits}, {"disk_hits", s.DiskHits}, {"misses", s.Misses},
 		{"granted", s.Granted}, {"present", s.Present}, {"refused", s.Refused}, {"committed", s.Committed}, {"aborted", s.Aborted},
-		{"pins_refused", s.PinsRefused}, {"deduplicated", s.Deduplicated},
+		{"pins_refused", s.PinsRefused}, {"grants_superseded", s.GrantsSuperseded}, {"deduplicated", s.Deduplicated},
 		{"host_evictions", s.HostEvictions}, {"disk_evictions", s.DiskEvictions},
 		{"promotions", s.Promotions}, {"promotions_shared", s.PromotionsShared},
 		{"prefetched", s.Prefetched}, {"prefetch_refused", s.PrefetchRefused},
@@ -242,6 +242,8 @@ func nodeCounters(s *blockmgr.Stats) []named {
 func poolGauges(s *blockmgr.Stats) []named {
 	return []named{
 		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
+		{"pinned_slots", uint64(s.PinnedSlots)}, {"pinned_slots_most", uint64(s.PinnedSlotsMost)},
+		{"grants_overdue", uint64(s.GrantsOverdue)}, {"grants_late", uint64(s.GrantsLate)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
 		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_read_only", oneIf(s.DiskReadOnly)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)},
 	}

@@ -186,3 +186,10 @@ func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
 		}
 	})
 }
+
+// Engines are processes of their own: one that hangs must not keep the tier pinned.
+func TestPinsOfASessionAreBoundedByShare(t *testing.T) {
+	if cfg := testConfig(t); !cfg.tiers().SharePins {
+		t.Error("one session may pin the whole host tier")
+	}
+}

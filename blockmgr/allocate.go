@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
@@ -60,7 +61,7 @@ func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
 	sl.session, sl.tick = s, p.clock
 	p.host.setState(sl, storage.StateGranted)
 	p.host.put(ref, storage.Record{})
-	sess.granted[ref] = struct{}{}
+	sess.grant(ref, time.Now())
 }
 
 // obtainableLocked is how many slots of the host tier can be had, evicting where they

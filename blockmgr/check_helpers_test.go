@@ -96,6 +96,7 @@ func (p *testPool) check() {
 				free += len(part.free)
 			}
 		}
+		p.checkPinCounts(t)
 		if counts != t.counts || active != t.active || evictable != t.order.Len() || counts[storage.StateFree] != free {
 			p.t.Errorf("%s: counted %v, %d active, %d evictable; kept %v, %d, %d, %d free",
 				t.kind, counts, active, evictable, t.counts, t.active, t.order.Len(), free)
@@ -154,5 +155,26 @@ func (p *testPool) checkEvents() {
 	}
 	if n != 0 {
 		p.t.Errorf("the pool has %d blocks more than the sink was told of", n)
+	}
+}
+
+// checkPinCounts compares the counts of pinned slots with the slots.
+func (p *testPool) checkPinCounts(t *tier) {
+	p.t.Helper()
+	pinned := 0
+	t.each(func(_ registry.Ref, s *slot) {
+		if s.pins > 0 {
+			pinned++
+		}
+	})
+	if pinned != t.pinned {
+		p.t.Errorf("%s: %d slots are pinned, counted %d", t.kind, pinned, t.pinned)
+	}
+	for id, sess := range p.sessions {
+		slots := 0
+		sess.pins.each(func(registry.Ref, uint32) { slots++ })
+		if t.level == registry.Host && slots != sess.slots {
+			p.t.Errorf("session %d has %d slots pinned, counted %d", id, slots, sess.slots)
+		}
 	}
 }

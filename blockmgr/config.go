@@ -90,6 +90,10 @@ type Config struct {
 	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup
 	// does not report blocks beyond it.
 	MaxPinsPerSession int
+	// SharePins bounds the slots that one session pins by Lookup to three quarters of
+	// those that no other session has pinned. It is for sessions that are processes of
+	// their own and may hang. Lookup does not report blocks beyond it.
+	SharePins bool
 	// Filter chooses which blocks are worth writing to disk; nil for all. See
 	// policy.FrequencyFilter.
 	Filter OffloadFilter

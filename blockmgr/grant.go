@@ -1,12 +1,15 @@
 package blockmgr
 
 import (
+	"time"
+
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 // Grant reserves host slots for the blocks that are not stored yet. Blocks that are
-// resident in a tier, or that somebody is filling, count as present. A full tier evicts
+// resident in a tier, or that somebody is filling, count as present; one whose slot was
+// granted and not filled for grantPatience does not. A full tier evicts
 // its coldest blocks, but never an ancestor of the new block. A host tier that can still
 // grow evicts nothing. Blocks without a slot are refused.
 //
@@ -21,6 +24,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 		return GrantResult{}, err
 	}
 	p.tickLocked()
+	now := time.Now()
 	if p.host == nil {
 		p.count.Refused += uint64(len(blocks))
 		return GrantResult{Refused: len(blocks)}, nil
@@ -31,7 +35,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	held := p.heldBuf[:0]
 	for i := range blocks {
 		b := &blocks[i]
-		if present, ref := p.presentLocked(b, priority); present {
+		if present, ref := p.presentLocked(b, priority, now); present {
 			res.Present++
 			if ref != registry.NoRef {
 				p.holdLocked(p.host, ref)
@@ -47,7 +51,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 		r := recordOf(b, p.blockBytes)
 		r.Priority = priority
 		p.occupyLocked(p.host, ref, b, storage.StateGranted, s, r)
-		sess.granted[ref] = struct{}{}
+		sess.grant(ref, now)
 		res.Grants = append(res.Grants, Grant{Index: i, Slot: p.host.name(ref)})
 	}
 	for _, ref := range held {
@@ -63,7 +67,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 
 // presentLocked reports whether a block needs no slot, and its host slot if it
 // is resident there.
-func (p *Pool) presentLocked(b *Block, priority uint32) (bool, registry.Ref) {
+func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, registry.Ref) {
 	id := p.reg.Find(&b.Key)
 	if id == registry.None {
 		return false, registry.NoRef
@@ -81,7 +85,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32) (bool, registry.Ref) {
 	case host == registry.NoRef:
 		return false, registry.NoRef
 	case !p.host.slot(host).resident():
-		return true, registry.NoRef
+		return !p.supersedeLocked(host, now), registry.NoRef
 	}
 	p.reuseLocked(p.host, host, priority)
 	return true, host
@@ -114,9 +118,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	}
 	p.tickLocked()
 	for _, ref := range refs {
-		delete(sess.granted, ref)
-		if _, late := sess.late[ref]; late {
-			delete(sess.late, ref)
+		if sess.settle(ref) {
 			p.dropGrantLocked(ref, storage.StateFree)
 			p.count.Deduplicated++
 			continue
@@ -156,8 +158,7 @@ func (p *Pool) Abort(s SessionID, slots []Slot) error {
 		return err
 	}
 	for _, ref := range refs {
-		delete(sess.granted, ref)
-		delete(sess.late, ref)
+		sess.settle(ref)
 		p.dropGrantLocked(ref, storage.StateFree)
 	}
 	p.count.Aborted += uint64(len(refs))

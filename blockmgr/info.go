@@ -77,9 +77,18 @@ type Stats struct {
 	// touch slots of the pool.
 	FormerSessions int `json:"former_sessions"`
 	Pins           int `json:"pins"`
-	SealQueue      int `json:"seal_queue"`
-	WriteQueue     int `json:"write_queue"`
-	PromoteQueue   int `json:"promote_queue"`
+	// PinnedSlots is how many host slots have pins, PinnedSlotsMost how many one session
+	// has pinned at most.
+	PinnedSlots     int `json:"pinned_slots"`
+	PinnedSlotsMost int `json:"pinned_slots_most"`
+	// GrantsOverdue counts the granted slots of sessions that have committed and aborted
+	// none for 5 s. GrantsLate counts the granted slots whose block somebody else has
+	// stored or was granted another slot for. Gauges.
+	GrantsOverdue int `json:"grants_overdue"`
+	GrantsLate    int `json:"grants_late"`
+	SealQueue     int `json:"seal_queue"`
+	WriteQueue    int `json:"write_queue"`
+	PromoteQueue  int `json:"promote_queue"`
 	// Unverified is how many blocks were found in host memory when the pool was opened
 	// and have not been compared with their checksums yet. That happens when somebody
 	// first asks for them, or the scrubber comes by. A gauge.
@@ -105,15 +114,19 @@ type Stats struct {
 
 // Counters are what only grows in a pool's Stats.
 type Counters struct {
-	HostHits    uint64 `json:"host_hits"`
-	DiskHits    uint64 `json:"disk_hits"`
-	Misses      uint64 `json:"misses"`
-	Granted     uint64 `json:"granted"`
-	Present     uint64 `json:"present"`
-	Refused     uint64 `json:"refused"`
-	Committed   uint64 `json:"committed"`
-	Aborted     uint64 `json:"aborted"`
+	HostHits  uint64 `json:"host_hits"`
+	DiskHits  uint64 `json:"disk_hits"`
+	Misses    uint64 `json:"misses"`
+	Granted   uint64 `json:"granted"`
+	Present   uint64 `json:"present"`
+	Refused   uint64 `json:"refused"`
+	Committed uint64 `json:"committed"`
+	Aborted   uint64 `json:"aborted"`
+	// PinsRefused counts lookups that ended at a bound of the session's pins.
 	PinsRefused uint64 `json:"pins_refused"`
+	// GrantsSuperseded counts granted slots that were not filled for 5 s, and whose block
+	// another slot was granted for.
+	GrantsSuperseded uint64 `json:"grants_superseded"`
 	// Deduplicated counts blocks that were registered through a handle when host
 	// memory had them already.
 	Deduplicated  uint64 `json:"deduplicated"`

@@ -15,6 +15,8 @@ type candidate struct {
 	// flight is the read or the check that the slot waits for; nil when the block
 	// is in host memory and good.
 	flight *flight
+	// reserved: counted in session.reserved.
+	reserved bool
 }
 
 // Lookup finds the longest prefix of blocks that is resident in any tier. What
@@ -105,9 +107,11 @@ func (p *Pool) matchMoreLocked(l *lookup) {
 	room := max(p.cfg.MaxPinsPerSession-l.sess.pinned, 0)
 	more := p.matchLocked(rest[:min(len(rest), room)])
 	matched := len(more)
-	more = p.promoteLocked(rest, more)
-	if len(more) < matched && p.hostGrowsLocked() {
-		l.short, l.grown = matched-len(more), p.growth.wait()
+	more = p.reserveLocked(l.sess, rest, more)
+	wanted := len(more)
+	more = p.promoteLocked(l.sess, rest, more)
+	if len(more) < wanted && p.hostGrowsLocked() {
+		l.short, l.grown = wanted-len(more), p.growth.wait()
 	}
 	if matched == room && matched < len(rest) {
 		p.count.PinsRefused++
@@ -211,9 +215,18 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 	return candidate{ref: registry.NoRef}, true
 }
 
+// release gives back what the candidates have reserved.
+func (s *session) release(found []candidate) {
+	for i := range found {
+		if found[i].reserved {
+			s.reserved--
+		}
+	}
+}
+
 // promoteLocked gives every candidate without a host slot one and starts to
 // read its block. When no slot can be had the prefix ends there.
-func (p *Pool) promoteLocked(blocks []Block, found []candidate) []candidate {
+func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	promoted, wanted := false, len(found)
 	for i := range found {
 		if found[i].ref != registry.NoRef {
@@ -222,19 +235,20 @@ func (p *Pool) promoteLocked(blocks []Block, found []candidate) []candidate {
 		if ref := p.hostSlotLocked(&blocks[i].Key); ref != registry.NoRef {
 			// The block was given twice: both wait for the same read.
 			p.releaseLocked(p.disk, p.reg.At(p.host.slot(ref).entry).Slots[registry.Disk])
-			found[i] = candidate{ref: ref, flight: p.flights[ref]}
+			found[i].ref, found[i].flight = ref, p.flights[ref]
 			found[i].flight.waiters++
 			p.host.slot(ref).holds++
 			continue
 		}
 		ref := p.allocLocked(p.host)
 		if ref == registry.NoRef {
+			sess.release(found[i:])
 			p.abandonLocked(blocks, found, i)
 			found = found[:i]
 			break
 		}
 		promoted = true
-		found[i] = candidate{ref: ref, flight: p.startReadLocked(&blocks[i].Key, ref)}
+		found[i].ref, found[i].flight = ref, p.startReadLocked(&blocks[i].Key, ref)
 		found[i].flight.waiters++
 		p.host.slot(ref).holds++
 	}
@@ -268,6 +282,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 		return LookupResult{}, p.closedLocked()
 	}
 	sess, found := l.sess, l.found
+	sess.release(found)
 	alive := p.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
 	ready, broken := alive, false

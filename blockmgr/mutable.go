@@ -159,7 +159,7 @@ func (b *MutableBlock) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ref, ok := b.heldLocked(); ok {
-		delete(b.sess.granted, ref)
+		b.sess.settle(ref)
 		p.dropGrantLocked(ref, storage.StateFree)
 		p.count.Aborted++
 	}

@@ -1,6 +1,10 @@
 package blockmgr
 
-import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+import (
+	"math"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+)
 
 // pinCounts counts the pins of one session, for each host slot. It costs four
 // bytes for every slot of an extent in which the session ever pinned one.
@@ -58,9 +62,12 @@ func (c *pinCounts) forget(part uint32) {
 // pinLocked pins a slot once more for a session. The first pin is marked in the
 // slot's pin word, where the next agent finds it.
 func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *slot) {
-	s.pins++
+	if s.pins++; s.pins == 1 {
+		p.host.pinned++
+	}
 	part, i := p.host.at(ref)
 	if sess.pins.add(ref, len(part.slots)) == 0 {
+		sess.slots++
 		part.recs.SetPins(i, part.recs.Pins(i)|sess.bit)
 	}
 }
@@ -68,10 +75,51 @@ func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *slot) {
 // unpinLocked takes one pin of a session off a slot that it has pinned.
 func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *slot) {
 	if sess.pins.sub(ref) == 0 {
+		sess.slots--
 		p.clearPinLocked(ref, sess.bit)
 	}
-	s.pins--
+	p.dropPinsLocked(s, 1)
 	p.letGoLocked(p.host, ref, s)
+}
+
+// dropPinsLocked takes some of its pins off a slot.
+func (p *Pool) dropPinsLocked(s *slot, n uint32) {
+	if s.pins -= n; s.pins == 0 {
+		p.host.pinned--
+	}
+}
+
+// pinRoomLocked is how many slots more a session may pin. With Config.SharePins that is
+// three quarters of those that no other session has pinned, of the host tier at its size. So a session that hangs
+// leaves a part of the tier to the others.
+func (p *Pool) pinRoomLocked(sess *session) int {
+	if !p.cfg.SharePins {
+		return math.MaxInt
+	}
+	size := p.hostSizeLocked()
+	spare := max(size-(p.host.pinned-sess.slots), 0)
+	return max(spare-spare/4-sess.slots-sess.reserved, 0)
+}
+
+// reserveLocked cuts the candidates of a lookup where the session may pin no further
+// slot, and reserves the slots of the others that it has not pinned yet.
+func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) []candidate {
+	room := p.pinRoomLocked(sess)
+	for i := range found {
+		c := &found[i]
+		if c.ref != registry.NoRef && sess.pins.of(c.ref) > 0 {
+			continue
+		}
+		if room == 0 {
+			p.count.PinsRefused++
+			p.abandonLocked(blocks, found, i)
+			return found[:i]
+		}
+		room--
+		c.reserved = true
+		sess.reserved++
+	}
+	return found
 }
 
 // clearPinLocked takes a session's mark out of a slot's pin word.

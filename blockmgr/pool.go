@@ -120,11 +120,18 @@ type session struct {
 	pins pinCounts
 	bit  uint64
 	// pinned is the sum of pins and of what running lookups may yet pin.
-	pinned  int
-	granted map[registry.Ref]struct{}
-	// late are those of the granted slots whose block somebody else had stored
-	// before the session resumed.
+	pinned int
+	// slots counts the slots that pins names, reserved those that running lookups may
+	// yet add.
+	slots, reserved int
+	// granted slots and when each was.
+	granted map[registry.Ref]time.Time
+	// late are those of the granted slots whose block somebody else has stored, or was
+	// granted another slot for; see supersedeLocked.
 	late map[registry.Ref]struct{}
+	// moved is when the session last settled a granted slot, or was granted the first of
+	// those that it has.
+	moved time.Time
 }
 
 // Namespace is what the pool's blocks have in common.
@@ -163,8 +170,15 @@ func (p *Pool) Stats() Stats {
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
 	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
 	st.Blocks = p.reg.Blocks()
+	now := time.Now()
 	for _, s := range p.sessions {
 		st.Pins += s.pinned
+		st.PinnedSlotsMost = max(st.PinnedSlotsMost, s.slots)
+		st.GrantsOverdue += s.overdue(now)
+		st.GrantsLate += len(s.late)
+	}
+	if p.host != nil {
+		st.PinnedSlots = p.host.pinned
 	}
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
 	writes, trips := p.broker.writes.state()

@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
@@ -77,8 +78,10 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	if err != nil {
 		return nil, err
 	}
+	now := time.Now()
 	for _, b := range blocks {
-		if ref := p.hostSlotLocked(&b.block.Key); ref != registry.NoRef && !p.host.slot(ref).resident() {
+		ref := p.hostSlotLocked(&b.block.Key)
+		if ref != registry.NoRef && !p.host.slot(ref).resident() && !p.supersedeLocked(ref, now) {
 			return nil, fmt.Errorf("block %s: %w", b.block.Key, ErrFilling)
 		}
 	}
@@ -152,7 +155,7 @@ func (p *Pool) hostSlotLocked(key *kv.StoredKey) registry.Ref {
 // registerOneLocked makes a complete block in slot ref visible and returns the
 // slot that has it.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
-	delete(sess.granted, ref)
+	sess.settle(ref)
 	b.state, b.tokens = BlockRegistered, nil
 	primary := p.hostSlotLocked(&b.block.Key)
 	if primary == registry.NoRef {

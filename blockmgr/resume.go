@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
@@ -78,7 +79,7 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *former, ref registry
 		return false
 	}
 	delete(f.granted, ref)
-	sess.granted[ref] = struct{}{}
+	sess.grant(ref, time.Now())
 	sl, r := p.host.slot(ref), p.host.record(ref)
 	sl.holds = 0
 	there := r.Length != 0 && p.hostSlotLocked(&r.Key) != registry.NoRef

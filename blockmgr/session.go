@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
@@ -31,7 +32,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	if _, ok := p.sessions[s]; ok || p.formers[s] != nil {
 		return fmt.Errorf("session %d: has begun already", s)
 	}
-	sess := &session{granted: map[registry.Ref]struct{}{}, late: map[registry.Ref]struct{}{}}
+	sess := &session{granted: map[registry.Ref]time.Time{}, late: map[registry.Ref]struct{}{}}
 	if p.host != nil {
 		bit, err := p.broker.host.Sessions().Begin(uint64(s), p.id)
 		if err != nil {
@@ -92,7 +93,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	delete(p.sessions, s)
 	sess.pins.each(func(ref registry.Ref, n uint32) {
 		sl := p.host.slot(ref)
-		sl.pins -= n
+		p.dropPinsLocked(sl, n)
 		p.clearPinLocked(ref, sess.bit)
 		p.letGoLocked(p.host, ref, sl)
 	})

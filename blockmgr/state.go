@@ -50,7 +50,8 @@ var (
 	// ErrNoBlocks: a call that needs at least one block was given none.
 	ErrNoBlocks = errors.New("no blocks given")
 	// ErrFilling: somebody else is about to bring in a block of the same key, by
-	// Grant or from disk. Once that is done, or was aborted, another try succeeds.
+	// Grant or from disk. Once that is done, was aborted, or has taken a granted slot for
+	// longer than 5 s, another try succeeds.
 	ErrFilling = errors.New("block is being filled by somebody else")
 	// ErrPins: the session would have more pins than Config.MaxPinsPerSession.
 	ErrPins = errors.New("too many pins")

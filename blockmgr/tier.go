@@ -131,6 +131,8 @@ type tier struct {
 	counts   [storage.NumStates]int
 	capacity int
 	active   int
+	// pinned counts the slots that any session has pinned.
+	pinned int
 	// maxSlots bounds capacity; 0 is no bound but the tier's size.
 	maxSlots uint64
 	// full: no further extent could be had at the broker's turn fullAt. It is
