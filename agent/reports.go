@@ -30,6 +30,9 @@ type ConnectorStats struct {
 	Worker string `json:"worker"`
 	Rank   uint32 `json:"rank"`
 	Role   string `json:"role"`
+	// Connector is the name and version that the last connection to report gave in
+	// HELLO; empty when it gave none.
+	Connector string `json:"connector,omitempty"`
 	// Connected is the number of connections that have reported and still stand.
 	Connected int `json:"connected"`
 	proto.Stats
@@ -44,6 +47,7 @@ type connectorKey struct {
 // connectorSum is what the connections of one key have reported together.
 type connectorSum struct {
 	sum       proto.Stats
+	connector string
 	connected int
 	last      time.Time // of the last report
 }
@@ -63,17 +67,18 @@ func newConnectorReports() *connectorReports {
 // reporter takes the STATS of one connection. The goroutine that reads the
 // connection uses it.
 type reporter struct {
-	reports *connectorReports
-	key     connectorKey
-	into    *connectorSum // nil before the first report
-	last    proto.Stats   // the last report of which something is in into
-	seen    proto.Stats   // the last report, ignored ones included
-	allowed int           // reports that count before the next interval ends
-	since   time.Time     // when that one began
+	reports   *connectorReports
+	key       connectorKey
+	connector string        // of HELLO
+	into      *connectorSum // nil before the first report
+	last      proto.Stats   // the last report of which something is in into
+	seen      proto.Stats   // the last report, ignored ones included
+	allowed   int           // reports that count before the next interval ends
+	since     time.Time     // when that one began
 }
 
-func (c *connectorReports) reporter(w kv.Worker, role proto.Role) *reporter {
-	return &reporter{reports: c, key: connectorKey{w, role}, allowed: reportBurst}
+func (c *connectorReports) reporter(w kv.Worker, h *proto.Hello) *reporter {
+	return &reporter{reports: c, key: connectorKey{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
 }
 
 // take adds what has been counted since the last report. A counter that went back
@@ -98,6 +103,7 @@ func (r *reporter) take(m *proto.Stats, now time.Time) error {
 	if into := c.enterLocked(r.key); into != r.into { // the first one, or its sum has made room
 		r.into, r.last = into, proto.Stats{}
 		into.connected++
+		into.connector = r.connector
 	}
 	r.into.last = now
 	last := statFields(&r.last)
@@ -177,7 +183,7 @@ func (c *connectorReports) snapshot() (list []ConnectorStats, ignored, forgotten
 		e := c.byKey[k]
 		list[i] = ConnectorStats{
 			Worker: strconv.FormatUint(uint64(k.worker.ID), 10), Rank: uint32(k.worker.Rank), Role: string(k.role),
-			Connected: e.connected, Stats: e.sum,
+			Connector: e.connector, Connected: e.connected, Stats: e.sum,
 		}
 	}
 	return list, c.ignored, c.forgotten

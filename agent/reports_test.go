@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -51,6 +54,34 @@ func TestConnectorsCountersAreShownByWorker(t *testing.T) {
 	}
 }
 
+// The processes of an engine may have different connectors installed.
+func TestEachRolesConnectorIsShownAndTheSchedulersLogged(t *testing.T) {
+	log, logs := logged(zap.InfoLevel)
+	a := startLoggedAgent(t, testConfig(t), log)
+	h := helloOf(7)
+	h.Connector = "blockyard 1.2.3"
+	c, err := a.dialWith(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Connector = "blockyard 1.2.2"
+	w, err := a.dialWorker(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmp.Or(c.Report(proto.Stats{Lookups: 1}), w.Report(proto.Stats{CopiedBytes: 1}), w.Bye(t.Context(), "test"), c.Bye(t.Context(), "test")); err != nil {
+		t.Fatal(err)
+	}
+	got := a.Stats().Connectors
+	if len(got) != 2 || got[0].Connector != "blockyard 1.2.3" || got[1].Connector != "blockyard 1.2.2" {
+		t.Errorf("got %+v, want the scheduler's connector and the worker's", got)
+	}
+	began := logs.FilterMessage("session began").All()
+	if len(began) != 1 || began[0].ContextMap()["connector"] != "blockyard 1.2.3" {
+		t.Errorf("the log has %v, want one session with its connector", began)
+	}
+}
+
 func TestReportsThatGoBackAreRefused(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c := a.rawScheduler(t, 1)
@@ -68,7 +99,7 @@ func TestReportsThatGoBackAreRefused(t *testing.T) {
 
 func TestReportsCountOnceASecondAndTheOneBeforeByeToo(t *testing.T) {
 	c := newConnectorReports()
-	r := c.reporter(kv.Worker{ID: 1}, proto.RoleWorker)
+	r := c.reporter(kv.Worker{ID: 1}, &proto.Hello{Role: string(proto.RoleWorker)})
 	start := time.Now()
 	for n, s := range []struct {
 		after   time.Duration
@@ -93,12 +124,12 @@ func TestReportsCountOnceASecondAndTheOneBeforeByeToo(t *testing.T) {
 func TestSumsOfConnectorsAreBoundedAndThoseOfLiveOnesStay(t *testing.T) {
 	c := newConnectorReports()
 	now := time.Now()
-	live := c.reporter(kv.Worker{ID: math.MaxUint64}, proto.RoleWorker)
+	live := c.reporter(kv.Worker{ID: math.MaxUint64}, &proto.Hello{Role: string(proto.RoleWorker)})
 	if err := live.take(&proto.Stats{Loads: math.MaxUint64}, now); err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(2 * maxConnectors) {
-		r := c.reporter(kv.Worker{ID: kv.WorkerID(i + 1)}, proto.RoleScheduler)
+		r := c.reporter(kv.Worker{ID: kv.WorkerID(i + 1)}, &proto.Hello{Role: string(proto.RoleScheduler)})
 		if err := r.take(&proto.Stats{Lookups: 1}, now.Add(time.Duration(i+1)*time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +148,7 @@ func TestSumsOfConnectorsAreBoundedAndThoseOfLiveOnesStay(t *testing.T) {
 // A counter may not go back behind a report that came too soon to count either.
 func TestReportBelowAnIgnoredOneIsRefused(t *testing.T) {
 	c := newConnectorReports()
-	r := c.reporter(kv.Worker{ID: 1}, proto.RoleScheduler)
+	r := c.reporter(kv.Worker{ID: 1}, &proto.Hello{Role: string(proto.RoleScheduler)})
 	now := time.Now()
 	for _, n := range []uint64{1, 2, 9} { // the third is ignored
 		if err := r.take(&proto.Stats{Loads: n}, now); err != nil {
@@ -141,7 +172,7 @@ func TestReportsOfALiveConnectorAreNotLost(t *testing.T) {
 	now := time.Now()
 	var all []*reporter
 	for i := range uint64(maxConnectors + 1) {
-		r := c.reporter(kv.Worker{ID: kv.WorkerID(i + 1)}, proto.RoleScheduler)
+		r := c.reporter(kv.Worker{ID: kv.WorkerID(i + 1)}, &proto.Hello{Role: string(proto.RoleScheduler)})
 		if err := r.take(&proto.Stats{Lookups: 1}, now.Add(time.Duration(i)*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}

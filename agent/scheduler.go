@@ -26,7 +26,7 @@ func (s *sessionServer) serveScheduler(c *proto.Conn, peer proto.Peer, p *proces
 		p.release()
 		return err
 	}
-	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("incarnation", hex16(h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector), zap.String("incarnation", hex16(h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
 	defer close(sess.answered)
 	var evicted *evictionQueue
 	if h.WantEvicted { // from before WELCOME, after which the engine counts on it
@@ -77,7 +77,7 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
-		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, proto.RoleScheduler),
+		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, h),
 		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.hub.out.tokenSink),
 		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),

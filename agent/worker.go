@@ -46,7 +46,7 @@ func (s *sessionServer) runWorker(c *proto.Conn, sess *session, l *workerLink, h
 		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
 		return nil, err
 	}
-	reports := s.reports.reporter(sess.worker, proto.RoleWorker)
+	reports := s.reports.reporter(sess.worker, h)
 	defer reports.close()
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from . import __version__
 from .msgpack import binary, encode, text, uint
 
 HELLO = 1
@@ -54,7 +55,7 @@ HEADER_BYTES = 16
 MAX_FRAME = 32 * 1024
 MAX_BODY = MAX_FRAME - HEADER_BYTES
 VERSION_MAJOR = 1
-VERSION_MINOR = 1
+VERSION_MINOR = 2
 MAX_BLOCKS_PER_FRAME = 1024
 MAX_TOKENS_PER_FRAME = 7168
 MAX_REQUEST_TOKENS = 4 << 20
@@ -126,7 +127,8 @@ def name(frame_type: int) -> str:
 class HelloFields:
     """What an engine says of itself in HELLO. See the protocol's document for the ranges.
 
-    namespace is the protocol's namespace map; None (workers only) means the session's.
+    namespace is the protocol's namespace map; None (workers only) means the session's. connector
+    is for people, as engine is.
     """
 
     engine: str
@@ -145,6 +147,7 @@ class HelloFields:
     ranks: int = 0
     device_blocks: int = 0
     max_num_batched_tokens: int = 0
+    connector: str = f"blockyard {__version__}"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,8 @@ def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
     }
     if fields.namespace is not None:
         body["namespace"] = fields.namespace
+    if fields.connector:
+        body["connector"] = fields.connector
     if role == "scheduler":
         body["events_endpoint"] = fields.events_endpoint
         body["replay_endpoint"] = fields.replay_endpoint

@@ -6,7 +6,7 @@ import random
 import unittest
 from typing import Any
 
-from blockyard import frames, msgpack, packed, replies
+from blockyard import __version__, frames, msgpack, packed, replies
 from blockyard.frames import FrameError, HelloFields, RegisterFields
 from blockyard.packed import Grant, Slot
 from tests import vectors
@@ -45,6 +45,7 @@ def reencode(name: str, b: dict[str, Any]) -> bytes:
             b.get("lists_cached", False),
             b.get("consolidated_endpoint", ""),
             b.get("consolidator_mode", ""),
+            connector=b.get("connector", ""),
         )
         return frames.encode_hello(b["role"], fields, b["session"])
     if name == "REGISTER":
@@ -102,6 +103,11 @@ class Golden(unittest.TestCase):
                 else:
                     self.assertEqual(ours.hex(), frame[16:].hex())
         self.assertGreaterEqual(len(seen), 13)
+
+    def test_both_roles_say_which_connector_they_are(self) -> None:
+        for role in ("scheduler", "worker"):
+            hello = msgpack.decode(frames.encode_hello(role, HelloFields("test", 1)))
+            self.assertEqual(hello["connector"], f"blockyard {__version__}")
 
     def test_headers_come_back(self) -> None:
         for name, frame in [*vectors.printed(), *vectors.frozen()]:

@@ -78,7 +78,7 @@ const (
 	// VersionMajor and VersionMinor are the protocol's version. Majors must be
 	// equal; the lower minor of the two sides holds.
 	VersionMajor = 1
-	VersionMinor = 1
+	VersionMinor = 2
 	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every
 	// list of slots fits a frame. Longer runs take several frames.
 	MaxBlocksPerFrame = 1024

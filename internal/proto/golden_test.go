@@ -97,13 +97,13 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 	}
 }
 
-// What minor version 1 added comes after the keys of minor version 0, and only where
-// it says something: an agent or an engine of either version reads the other's frames.
+// What minor versions 1 and 2 added comes after the keys of minor version 0, and only
+// where it says something: an agent or an engine of any of them reads the others' frames.
 func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	hello := *samples()[0].m.(*Hello)
 	hello.ListsCached, hello.ConsolidatedEndpoint, hello.ConsolidatorMode = true, "tcp://0.0.0.0:57001", ConsolidatorDedup
 	hello.ServingEndpoint, hello.Ranks, hello.DeviceBlocks = "http://engine:8000", 2, 1000
-	hello.MaxBatchedTokens = 8192
+	hello.MaxBatchedTokens, hello.Connector = 8192, "blockyard 0.1.0"
 	welcome := Welcome{Major: 1, Session: 1, NamespaceID: make([]byte, 16), BlockBytes: 1, SlotBytes: 1}
 	warns := welcome
 	warns.Warning = "another engine has the port"
@@ -113,7 +113,7 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 		m, old Message
 		added  []string
 	}{
-		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks", "max_num_batched_tokens"}},
+		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks", "max_num_batched_tokens", "connector"}},
 		{TypeWelcome, &warns, &welcome, []string{"warning"}},
 		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests"}},
 	} {

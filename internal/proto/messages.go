@@ -66,6 +66,9 @@ type Hello struct {
 	// MaxBatchedTokens is how many tokens the rank computes in a step at most; 0 says
 	// nothing. Scheduler only.
 	MaxBatchedTokens uint64 `msg:"max_num_batched_tokens,omitempty"`
+	// Connector names the connector and its version, for people: "blockyard 0.1.0";
+	// empty when it is not known.
+	Connector string `msg:"connector,omitempty"`
 }
 
 // Values of Hello.ConsolidatorMode.

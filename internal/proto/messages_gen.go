@@ -746,8 +746,8 @@ func (z *Grant) Msgsize() (s int) {
 func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// check for omitted fields
-	zb0001Len := uint32(20)
-	var zb0001Mask uint32 /* 20 bits */
+	zb0001Len := uint32(21)
+	var zb0001Mask uint32 /* 21 bits */
 	_ = zb0001Mask
 	if z.ListsCached == false {
 		zb0001Len--
@@ -776,6 +776,10 @@ func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 	if z.MaxBatchedTokens == 0 {
 		zb0001Len--
 		zb0001Mask |= 0x80000
+	}
+	if z.Connector == "" {
+		zb0001Len--
+		zb0001Mask |= 0x100000
 	}
 	// variable map header, size zb0001Len
 	o = msgp.AppendMapHeader(o, zb0001Len)
@@ -859,6 +863,11 @@ func (z *Hello) MarshalMsg(b []byte) (o []byte, err error) {
 			// string "max_num_batched_tokens"
 			o = append(o, 0xb6, 0x6d, 0x61, 0x78, 0x5f, 0x6e, 0x75, 0x6d, 0x5f, 0x62, 0x61, 0x74, 0x63, 0x68, 0x65, 0x64, 0x5f, 0x74, 0x6f, 0x6b, 0x65, 0x6e, 0x73)
 			o = msgp.AppendUint64(o, z.MaxBatchedTokens)
+		}
+		if (zb0001Mask & 0x100000) == 0 { // if not omitted
+			// string "connector"
+			o = append(o, 0xa9, 0x63, 0x6f, 0x6e, 0x6e, 0x65, 0x63, 0x74, 0x6f, 0x72)
+			o = msgp.AppendString(o, z.Connector)
 		}
 	}
 	return
@@ -1002,6 +1011,12 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "MaxBatchedTokens")
 				return
 			}
+		case "connector":
+			z.Connector, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Connector")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1016,7 +1031,7 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Hello) Msgsize() (s int) {
-	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode) + 17 + msgp.StringPrefixSize + len(z.ServingEndpoint) + 6 + msgp.Uint32Size + 14 + msgp.Uint64Size + 23 + msgp.Uint64Size
+	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode) + 17 + msgp.StringPrefixSize + len(z.ServingEndpoint) + 6 + msgp.Uint32Size + 14 + msgp.Uint64Size + 23 + msgp.Uint64Size + 10 + msgp.StringPrefixSize + len(z.Connector)
 	return
 }
 

@@ -120,6 +120,7 @@ func (m *Hello) validateTexts() error {
 		checkBind("consolidated_endpoint", m.ConsolidatedEndpoint),
 		checkMode("consolidator_mode", m.ConsolidatorMode),
 		checkString("serving_endpoint", m.ServingEndpoint, MaxEndpointLen),
+		checkString("connector", m.Connector, MaxTextLen),
 	)
 }
 
