@@ -112,7 +112,7 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 		Card: kvevent.ModelCard{
 			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
 			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.Events.WorkerTaints,
-			Silent: hello.EventsEndpoint == "",
+			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "",
 		},
 	})
 }

@@ -11,22 +11,16 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // feedSet is every publisher that the router listens to. Announcements bring
 // owners in, silence and HealthGone take them out. One goroutine changes it;
 // others take snapshots.
 type feedSet struct {
-	index     *index.Index
-	scheduler *schedule.Scheduler
-	log       *zap.Logger
-	timeout   time.Duration
-	limit     int
-
-	// current is what a decision needs to know, without taking mu.
-	current atomic.Pointer[clusterView]
+	models  *Models
+	log     *zap.Logger
+	timeout time.Duration
+	limit   int
 
 	mu      sync.Mutex
 	feeds   map[uint64]*feedState // by publisher id
@@ -36,8 +30,6 @@ type feedSet struct {
 	restored   map[uint64]*feedState
 	restoredOf map[kv.Owner]*feedState
 	gate       queryGate
-	// tally sums up feeds, for current.
-	tally tally
 	// position is that of the last frame taken in, of a transport that has such;
 	// events counts the events in frames and in answers.
 	position uint64
@@ -54,12 +46,8 @@ type feedSet struct {
 	// deaf is set when what workers hold is not wanted: they join and leave, and that
 	// is all.
 	deaf bool
-	// blockSize is the only one that is taken in; 0 takes that of the first.
+	// blockSize is the only one that is taken in; 0 takes in every one.
 	blockSize uint32
-	// joined and left, unless they are nil, are told which workers come and go, and
-	// whose pool or card changes. They are called with mu held.
-	joined func(w kv.Worker, a *kvevent.Announcement)
-	left   func(w kv.Worker)
 	// heard, unless it is nil, is told what became of each announcement of a
 	// source. It is called with mu held.
 	heard    func(source int, a *kvevent.Announcement, taken bool)
@@ -69,10 +57,9 @@ type feedSet struct {
 	counters FeedStats
 }
 
-func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
-	set := &feedSet{
-		index:      x,
-		scheduler:  s,
+func newFeedSet(models *Models, o *Options) *feedSet {
+	return &feedSet{
+		models:     models,
 		log:        o.Log,
 		timeout:    o.FeedTimeout,
 		limit:      o.MaxFeeds,
@@ -81,14 +68,10 @@ func newFeedSet(x *index.Index, s *schedule.Scheduler, o *Options) *feedSet {
 		restored:   make(map[uint64]*feedState),
 		restoredOf: make(map[kv.Owner]*feedState),
 		gate:       newQueryGate(),
-		tally:      newTally(),
 		fenced:     make(map[uint64]fence),
 		refused:    make(map[uint64]refusal),
 		offline:    make(map[int]bool),
 	}
-	v := set.tally.view()
-	set.current.Store(&v)
-	return set
 }
 
 // frame takes in one message. The result is the feed that it concerned, if any.
@@ -205,11 +188,19 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 		s.refuseLocked(a, now, reason)
 		return nil
 	}
+	if f != nil && f.model.key != keyOf(a) {
+		s.endLocked(f, fmt.Sprintf("its publisher serves %s now", keyOf(a)))
+		f = nil
+	}
 	if f == nil {
 		f = s.adoptLocked(a)
 	}
 	if f == nil {
-		f = s.beginLocked(a, now)
+		var err error
+		if f, err = s.beginLocked(a, now); err != nil {
+			s.refuseLocked(a, now, err.Error())
+			return nil
+		}
 	}
 	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
 	f.source = source
@@ -219,9 +210,8 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 	}
 	f.announced(a, now)
 	f.replayed = s.offline[source]
-	s.displaceLocked(a)
 	if isNew || pool != a.Pool || card != a.Card {
-		s.joinLocked(f)
+		s.joinLocked(f, card.Incarnation)
 	}
 	s.countLocked(f)
 	s.refreshLocked()
@@ -229,20 +219,28 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 }
 
 // beginLocked makes a feed for a new publisher. One that has the same owner is
-// over: event ids start anew and the owner with them.
-func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) *feedState {
+// over: event ids start anew and the owner with them. The error says why there is no
+// model for it.
+func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedState, error) {
+	m, err := s.openModel(a)
+	if err != nil {
+		return nil, err
+	}
 	if former := s.byOwner[a.Owner]; former != nil {
+		if isRegistered(&former.announcement) && former.model != m {
+			s.counters.Displaced++
+		}
 		s.endLocked(former, "another publisher speaks for it")
 		s.fenceLocked(&former.announcement, now, false)
 	}
 	s.forgetRestoredLocked(s.restoredOf[a.Owner])
 	delete(s.refused, a.PublisherID)
-	f := &feedState{announcement: *a, blocks: s.index}
+	f := newFeed(a, m)
 	s.feeds[a.PublisherID] = f
 	s.byOwner[a.Owner] = f
 	s.log.Info("owner joins", zap.Stringer("owner", a.Owner), zap.Uint64("pool", a.Pool),
-		zap.String("publisher", publisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID))
-	return f
+		zap.String("publisher", publisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
+	return f, nil
 }
 
 // tick ends the feeds that were silent for too long and forgets publishers that
@@ -271,6 +269,7 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
 	s.refreshLocked()
+	s.retireModelsLocked(now)
 	return left
 }
 

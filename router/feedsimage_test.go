@@ -47,7 +47,7 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 		var image feedImage
 		feed, dumps := set.beginImage(11, &image)
 		happen("meanwhile")
-		set.index.DumpOwner(p.meta.Owner, func(e *kvevent.RouterEvent) bool {
+		feed.model.index.DumpOwner(p.meta.Owner, func(e *kvevent.RouterEvent) bool {
 			image.store(e)
 			return true
 		})
@@ -148,7 +148,7 @@ func TestSnapshotsOfManyOwners(t *testing.T) {
 			if _, _, err := set.restore(&data, now); err == nil {
 				t.Error("the snapshot was taken")
 			}
-			if left := fmt.Sprint(set.index.Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
+			if left := fmt.Sprint(onlyModel(t, set.models).index.Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
 				t.Errorf("left behind: %s", left)
 			}
 		})

@@ -33,7 +33,7 @@ func (b *bench) expectNoLies(when string, publishers ...*testPublisher) (degrade
 		}
 		at := slices.IndexFunc(publishers, func(p *testPublisher) bool { return p.meta.Owner == kv.WorkerOwner(w.Worker) })
 		kept, held := 0, len(publishers[at].held)
-		b.router.index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
+		onlyModel(b.t, b.router.models).index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
 			kept += len(e.Blocks)
 			return true
 		})

@@ -23,21 +23,6 @@ type refusal struct {
 // speaks for, of a file or of a registration.
 func isRegistered(a *kvevent.Announcement) bool { return a.Card.Silent && a.Card.Source != "" }
 
-// displaceLocked ends the registered workers that do not fit to a publisher that
-// was taken in: it knows what it serves, and what was registered may be a mistake.
-func (s *feedSet) displaceLocked(a *kvevent.Announcement) {
-	if isRegistered(a) || !s.tally.strays(termsOf(a)) {
-		return
-	}
-	for _, f := range s.feeds {
-		if have := &f.announcement; isRegistered(have) && termsOf(have) != termsOf(a) {
-			s.counters.Displaced++
-			s.endLocked(f, fmt.Sprintf("it was registered with model %q and block size %d, a publisher has %q with %d",
-				have.Model, have.BlockSize, a.Model, a.BlockSize))
-		}
-	}
-}
-
 // objectionLocked says why an announcement is not accepted; f is its feed, nil
 // for a new publisher. An empty text is no objection.
 func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string {
@@ -50,16 +35,9 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 	if s.blockSize != 0 && a.BlockSize != s.blockSize {
 		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
 	}
-	former, ours := s.byOwner[a.Owner], standing{}
-	if former != nil {
-		if former != f && isRegistered(a) && !isRegistered(&former.announcement) {
-			return "a publisher speaks for its owner"
-		}
-		ours = former.standing
-	}
-	if have, differ := s.tally.others(termsOf(a), ours, isRegistered(a)); differ {
-		return fmt.Sprintf("it has model %q with block size %d, the others %q with %d",
-			a.Model, a.BlockSize, have.model, have.blockSize)
+	former := s.byOwner[a.Owner]
+	if former != nil && former != f && isRegistered(a) && !isRegistered(&former.announcement) {
+		return "a publisher speaks for its owner"
 	}
 	if f == nil && former == nil && len(s.feeds) >= s.limit {
 		return fmt.Sprintf("there are %d feeds already", len(s.feeds))

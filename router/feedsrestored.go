@@ -29,10 +29,18 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
 		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, publisherName(a.PublisherID))
 	}
-	if err := s.index.Replace(a.Owner, f.events); err != nil {
+	m, err := s.openModel(a)
+	if errors.Is(err, errTooManyModels) {
+		return false, nil
+	}
+	if err != nil {
 		return false, err
 	}
-	feed := &feedState{announcement: *a, blocks: s.index, cursor: f.cursor, seen: now, source: s.stored}
+	if err := m.index.Replace(a.Owner, f.events); err != nil {
+		return false, err
+	}
+	feed := newFeed(a, m)
+	feed.cursor, feed.seen, feed.source = f.cursor, now, s.stored
 	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
 	return true, nil
 }
@@ -65,7 +73,7 @@ func (s *feedSet) adoptLocked(a *kvevent.Announcement) *feedState {
 	if f == nil {
 		return nil
 	}
-	if f.owner() != a.Owner {
+	if f.owner() != a.Owner || f.model.key != keyOf(a) {
 		s.forgetRestoredLocked(f)
 		return nil
 	}
@@ -86,9 +94,7 @@ func (s *feedSet) forgetRestoredLocked(f *feedState) {
 	}
 	delete(s.restored, f.announcement.PublisherID)
 	delete(s.restoredOf, f.owner())
-	s.counters.add(&f.counters)
-	f.recovery = recovery{queries: f.queries}
-	s.index.RemoveOwner(f.owner())
+	s.dropLocked(f)
 }
 
 // save writes a snapshot. Feeds with something missing are left out. The position
@@ -126,7 +132,7 @@ func (s *feedSet) imageOf(publisher uint64, f *feedImage) bool {
 	if feed == nil {
 		return false
 	}
-	s.index.DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
+	feed.model.index.DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
 		f.store(e)
 		return true
 	})

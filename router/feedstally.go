@@ -2,16 +2,7 @@ package router
 
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-// terms are what all publishers have to agree on.
-type terms struct {
-	model     string
-	blockSize uint32
-}
-
-func termsOf(a *kvevent.Announcement) terms { return terms{a.Model, a.BlockSize} }
 
 // standing is what a feed counts for in a tally; the zero value counts for nothing.
 type standing struct {
@@ -23,19 +14,22 @@ type standing struct {
 	// exact is set while nothing is missing, told once the blocks have been
 	// complete, of a publisher that tells of blocks at all.
 	exact, told bool
-	terms       terms
-	registered  bool
+	// registered is set for a worker that no publisher speaks for, pairs for one whose
+	// engine hashes pairs of tokens.
+	registered, pairs bool
 }
 
-// tally sums up the standings of all feeds, so that a change of one feed is known
-// of the whole cluster at once, however many workers there are.
+// tally sums up the standings of a model's feeds, so that a change of one feed is known
+// of the whole model at once, however many workers there are.
 type tally struct {
 	// workers are those known, short those of them to whose own blocks or pool's
 	// something is missing; told counts workers and pools in use that have told
 	// what they hold.
 	workers, short, told int
-	pools                map[uint64]poolTally
-	agreed               map[terms]termsTally
+	// published are the workers that a publisher speaks for, pairs those whose engine
+	// hashes pairs of tokens.
+	published, pairs int
+	pools            map[uint64]poolTally
 }
 
 // poolTally is a pool and its workers; exactMembers are those that lack nothing of
@@ -60,38 +54,21 @@ func (p *poolTally) inUse() int {
 	return 0
 }
 
-// termsTally counts the feeds of the same terms.
-type termsTally struct{ published, registered, workers int }
-
-func (c *termsTally) add(s standing, n int) {
-	if s.registered {
-		c.registered += n
-	} else {
-		c.published += n
-	}
-	if s.worker {
-		c.workers += n
-	}
-}
-
-func newTally() tally {
-	return tally{pools: make(map[uint64]poolTally), agreed: make(map[terms]termsTally)}
-}
+func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
 // add counts a standing n times; -1 takes back what was counted before.
 func (t *tally) add(s standing, n int) {
 	if !s.counts {
 		return
 	}
-	have := t.agreed[s.terms]
-	have.add(s, n)
-	if have == (termsTally{}) {
-		delete(t.agreed, s.terms)
-	} else {
-		t.agreed[s.terms] = have
-	}
 	if s.worker {
 		t.workers += n
+		if !s.registered {
+			t.published += n
+		}
+		if s.pairs {
+			t.pairs += n
+		}
 		if s.told {
 			t.told += n
 		}
@@ -126,42 +103,9 @@ func (t *tally) addToPool(s standing, n int) {
 	}
 }
 
-// others are terms that differ from the given ones and that some feed has besides
-// the one whose standing is but. What is registered gives way to publishers, so
-// that only a registered one asks for what others are registered with.
-func (t *tally) others(want terms, but standing, registered bool) (terms, bool) {
-	for have, count := range t.agreed {
-		if have == want {
-			continue
-		}
-		if but.counts && but.terms == have {
-			count.add(but, -1)
-		}
-		if count.published > 0 || registered && count.registered > 0 {
-			return have, true
-		}
-	}
-	return terms{}, false
-}
-
-// strays reports whether something is registered with other terms.
-func (t *tally) strays(want terms) bool {
-	for have, count := range t.agreed {
-		if have != want && count.registered > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // view is what a decision needs to know of the feeds.
 func (t *tally) view() clusterView {
-	v := clusterView{workers: t.workers, quality: QualityExact}
-	for have, count := range t.agreed {
-		if count.workers > 0 {
-			v.blockSize = int(have.blockSize)
-		}
-	}
+	v := clusterView{workers: t.workers, published: t.published, pairs: 2*t.pairs > t.workers, quality: QualityExact}
 	switch {
 	case t.told == 0:
 		v.quality = QualityFallback
@@ -176,7 +120,7 @@ func (s *feedSet) countLocked(f *feedState) {
 	a := &f.announcement
 	now := standing{
 		counts: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
-		told: f.synced && !a.Card.Silent, terms: termsOf(a), registered: isRegistered(a),
+		told: f.synced && !a.Card.Silent, registered: isRegistered(a), pairs: a.Card.Eagle,
 	}
 	if !now.worker {
 		now.pool = a.Owner.ID
@@ -184,8 +128,8 @@ func (s *feedSet) countLocked(f *feedState) {
 	if now == f.standing {
 		return
 	}
-	s.tally.add(f.standing, -1)
-	s.tally.add(now, 1)
+	f.model.tally.add(f.standing, -1)
+	f.model.tally.add(now, 1)
 	f.standing = now
 }
 
@@ -194,19 +138,31 @@ func (s *feedSet) countLocked(f *feedState) {
 func (s *feedSet) recountLocked(f *feedState) {
 	if f.standing.counts {
 		s.countLocked(f)
-		s.refreshLocked()
+		s.refreshModelLocked(f.model)
 	}
 }
 
 // dismissLocked lets a feed count for nothing.
 func (s *feedSet) dismissLocked(f *feedState) {
-	s.tally.add(f.standing, -1)
+	f.model.tally.add(f.standing, -1)
 	f.standing = standing{}
 }
 
-// refreshLocked publishes a new view when it differs from the last one.
+// refreshLocked publishes the views that differ from the last ones.
 func (s *feedSet) refreshLocked() {
-	if v := s.tally.view(); v != *s.current.Load() {
-		s.current.Store(&v)
+	for _, m := range s.models.all() {
+		s.refreshModelLocked(m)
+	}
+}
+
+// refreshModelLocked does so for one model.
+func (s *feedSet) refreshModelLocked(m *Model) {
+	v, before := m.tally.view(), *m.current.Load()
+	if v == before {
+		return
+	}
+	m.current.Store(&v)
+	if v.workers != before.workers || v.published != before.published {
+		s.models.changed()
 	}
 }

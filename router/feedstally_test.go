@@ -21,25 +21,34 @@ func freshFeeds(t testing.TB) *feedSet {
 	return r.feeds
 }
 
-// recounted is the view of all feeds, looked at one by one.
-func recounted(s *feedSet) clusterView {
+// recounted is the view of all feeds of a model, looked at one by one.
+func recounted(s *feedSet, m *Model) clusterView {
 	v := clusterView{quality: QualityExact}
-	told := false
+	told, pairs := false, 0
 	for o, f := range s.byOwner {
-		if o.Kind != kv.OwnerWorker {
+		if o.Kind != kv.OwnerWorker || f.model != m {
 			continue
 		}
 		v.workers++
-		v.blockSize = int(f.announcement.BlockSize)
+		if !isRegistered(&f.announcement) {
+			v.published++
+		}
+		if f.announcement.Card.Eagle {
+			pairs++
+		}
 		told = told || f.synced && !f.announcement.Card.Silent
+		exact := s.exactLocked(f)
 		if id := f.announcement.Pool; id != 0 {
 			pool := s.byOwner[kv.PoolOwner(id)]
-			told = told || pool != nil && pool.synced && !pool.announcement.Card.Silent
+			ours := pool != nil && pool.model == m
+			told = told || ours && pool.synced && !pool.announcement.Card.Silent
+			exact = exact && ours && s.exactLocked(pool)
 		}
-		if !s.workerExactLocked(f) {
+		if !exact {
 			v.quality = QualityDegraded
 		}
 	}
+	v.pairs = 2*pairs > v.workers
 	if !told {
 		v.quality = QualityFallback
 	}
@@ -55,8 +64,10 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 		now := time.Unix(1000, 0)
 		check := func() {
 			t.Helper()
-			if got, want := *set.current.Load(), recounted(set); got != want {
-				t.Fatalf("view %+v, want %+v of tally %+v", got, want, set.tally)
+			for _, m := range set.models.all() {
+				if got, want := *m.current.Load(), recounted(set, m); got != want {
+					t.Fatalf("%s: view %+v, want %+v of tally %+v", m.key, got, want, m.tally)
+				}
 			}
 		}
 		publisher := rapid.Uint64Range(1, 6)
@@ -101,10 +112,15 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 		for source := range 2 {
 			set.frame(Frame{Kind: FrameConnected, Source: source}, now)
 		}
+		for _, m := range set.models.all() {
+			m.kept = true // to look at what is left of it
+		}
 		set.runFor(time.Minute, now)
 		check()
-		if s := &set.tally; s.workers != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || len(s.agreed) != 0 {
-			t.Fatalf("left of feeds that are gone: %+v", *s)
+		for _, m := range set.models.all() {
+			if s := &m.tally; s.workers != 0 || s.published != 0 || s.pairs != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || m.feeds != 0 {
+				t.Fatalf("%s: %d feeds, left of those that are gone: %+v", m.key, m.feeds, *s)
+			}
 		}
 	})
 }
@@ -127,7 +143,7 @@ func drawnAnnouncement(t *rapid.T, publisher uint64) kvevent.Announcement {
 	case 4:
 		a.BlockSize = 32
 	case 5:
-		a.Card.Silent, a.Card.Source = true, "file"
+		a.Card.Silent, a.Card.Source, a.Card.Eagle = true, "file", true
 	case 6, 7:
 		a.Owner = kv.PoolOwner(rapid.Uint64Range(1, 2).Draw(t, "pool"))
 		return a

@@ -62,6 +62,8 @@ type feedState struct {
 	// away, so that seen holds all the same.
 	replayed bool
 	blocks   residency
+	// model is the owner's; blocks is its index.
+	model *Model
 
 	// cursor is the id of the last event that the blocks contain.
 	cursor uint64

@@ -20,16 +20,20 @@ func silence(a *kvevent.Announcement) (ok bool) {
 	return true
 }
 
-// joinLocked makes a worker a candidate.
-func (s *feedSet) joinLocked(f *feedState) {
+// joinLocked makes a worker a candidate, or takes in that its pool or card changed.
+// engine is the incarnation in the card before, 0 for a new feed.
+func (s *feedSet) joinLocked(f *feedState, engine uint64) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return
 	}
-	// The scheduler asks what a worker is like when it sees it among the members.
-	if s.joined != nil {
-		s.joined(f.owner().Worker(), &f.announcement)
+	w := f.owner().Worker()
+	if was, ok := f.model.absent.take(w); ok {
+		engine = was.engine
 	}
-	if err := s.index.SetMember(f.owner().Worker(), f.announcement.Pool, true); err != nil {
+	s.models.forgetElsewhere(w, f.model)
+	// The scheduler asks what a worker is like when it sees it among the members.
+	f.model.described(w, &f.announcement, engine)
+	if err := f.model.index.SetMember(w, f.announcement.Pool, true); err != nil {
 		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
 	}
 }
@@ -39,20 +43,23 @@ func (s *feedSet) endLocked(f *feedState, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
 	s.dismissLocked(f)
+	if f.owner().Kind == kv.OwnerWorker {
+		w := f.owner().Worker()
+		if err := f.model.index.SetMember(w, 0, false); err != nil {
+			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
+		}
+		f.model.left(w, f.announcement.Card.Incarnation)
+	}
+	s.dropLocked(f)
+	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
+		zap.String("publisher", publisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+}
+
+// dropLocked lets go of a feed that is in no table any more, and of its blocks.
+func (s *feedSet) dropLocked(f *feedState) {
 	s.counters.add(&f.counters)
 	// An answer that is still on its way finds nobody waiting.
 	f.recovery = recovery{queries: f.queries}
-	if f.owner().Kind == kv.OwnerWorker {
-		w := f.owner().Worker()
-		if err := s.index.SetMember(w, 0, false); err != nil {
-			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
-		}
-		s.scheduler.RemoveWorker(w)
-		if s.left != nil {
-			s.left(w)
-		}
-	}
-	s.index.RemoveOwner(f.owner())
-	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
-		zap.String("publisher", publisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+	f.model.index.RemoveOwner(f.owner())
+	f.model.feeds--
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,43 +21,67 @@ type busyAnswer struct {
 // maxBusyBody bounds a request to change them.
 const maxBusyBody = 1 << 16
 
-func (a *api) busy(w http.ResponseWriter, _ *http.Request) {
-	b := a.router.scheduler.Busy()
+// busy answers the thresholds of the model that the query names, or of models to come.
+func (a *api) busy(w http.ResponseWriter, req *http.Request) {
+	a.answerBusy(w, req.URL.Query().Get("model"))
+}
+
+func (a *api) answerBusy(w http.ResponseWriter, model string) {
+	b, err := a.router.models.busyOf(model)
+	if err != nil {
+		a.fail(w, a.router.status(err), err)
+		return
+	}
 	a.answer(w, http.StatusOK, &busyAnswer{b.DecodeBlocks, b.PrefillTokens, b.PrefillFraction})
 }
 
-// setBusy changes the thresholds that the body names and leaves the others.
+// setBusy changes the thresholds that the body names and leaves the others: those of one
+// model, or of all models and of those to come.
 func (a *api) setBusy(w http.ResponseWriter, req *http.Request) {
-	b := a.router.scheduler.Busy()
-	// What the body does not name stays what it is. The decoder writes to where
-	// pointers lead, so those of the scheduler are not for it.
-	var body struct {
-		busyAnswer
-		// Model may be named, and is that of all workers.
-		Model *string `json:"model"`
-	}
-	body.busyAnswer = busyAnswer{clone(b.DecodeBlocks), clone(b.PrefillTokens), clone(b.PrefillFraction)}
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxBusyBody))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil {
-		err = plainError(err)
-		a.fail(w, badBody(err), err)
+	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBusyBody))
+	if err != nil {
+		a.fail(w, badBody(err), plainError(err))
 		return
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		a.fail(w, http.StatusBadRequest, errors.New("body: something follows the thresholds"))
+	// The model comes first, as its thresholds are what the body changes.
+	var named struct {
+		Model string `json:"model"`
+	}
+	_ = json.Unmarshal(data, &named) // decodeBusy reports what is wrong
+	b, err := a.router.models.busyOf(named.Model)
+	if err != nil {
+		a.fail(w, a.router.status(err), err)
 		return
 	}
-	if workers := a.router.Workers(); body.Model != nil && len(workers) > 0 && workers[0].Model != *body.Model {
-		a.fail(w, http.StatusNotFound, fmt.Errorf("model: %.64q is not %.64q, the workers' model", *body.Model, workers[0].Model))
+	if err := decodeBusy(data, &b); err != nil {
+		a.fail(w, http.StatusBadRequest, err)
 		return
 	}
-	b = schedule.BusyThresholds{DecodeBlocks: body.DecodeBlocks, PrefillTokens: body.PrefillTokens, PrefillFraction: body.PrefillFraction}
-	if err := a.router.scheduler.SetBusy(b); err != nil {
+	if err := a.router.models.setBusy(named.Model, b); err != nil {
 		a.fail(w, http.StatusBadRequest, fmt.Errorf("busy thresholds: %w", err))
 		return
 	}
-	a.busy(w, req)
+	a.answerBusy(w, named.Model)
+}
+
+// decodeBusy changes the thresholds that a body names.
+func decodeBusy(data []byte, b *schedule.BusyThresholds) error {
+	// The decoder writes to where pointers lead, so those of the scheduler are not for it.
+	var body struct {
+		busyAnswer
+		Model *string `json:"model"`
+	}
+	body.busyAnswer = busyAnswer{clone(b.DecodeBlocks), clone(b.PrefillTokens), clone(b.PrefillFraction)}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil {
+		return plainError(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("body: something follows the thresholds")
+	}
+	*b = schedule.BusyThresholds{DecodeBlocks: body.DecodeBlocks, PrefillTokens: body.PrefillTokens, PrefillFraction: body.PrefillFraction}
+	return nil
 }
 
 func clone[T any](p *T) *T {

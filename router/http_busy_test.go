@@ -44,7 +44,7 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 		} {
 			ask("POST", body, 400, want)
 		}
-		ask("POST", `{"model":"another","active_prefill_tokens_threshold":5}`, 404, "is not")
+		ask("POST", `{"model":"another","active_prefill_tokens_threshold":5}`, 404, "no worker serves the model")
 		ask("POST", `{"model":"`+b.router.Workers()[0].Model+`","active_prefill_tokens_threshold":null}`, 200, `{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null,`)
 		if r, got := b.route(h, "r2", newBody(`,"pinned_worker":{"worker_id":1}`, 51)); r.StatusCode != http.StatusOK {
 			t.Errorf("without the threshold: %d %s", r.StatusCode, got)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -24,22 +23,19 @@ func (r *Router) Feeds() []FeedInfo { return r.feeds.infos() }
 // minute are left out.
 func (r *Router) Loads() map[kv.Owner]Load { return r.loads.all(time.Now()) }
 
-// Measures are what the estimator has learned of each worker; nil unless workers are
+// Measures are what the estimators have learned of each worker; nil unless workers are
 // scored by cost.
-func (r *Router) Measures() []estimate.WorkerMeasures {
-	if r.estimate == nil {
-		return nil
+func (r *Router) Measures() (all []estimate.WorkerMeasures) {
+	for _, m := range r.models.all() {
+		if m.estimate != nil {
+			all = append(all, m.estimate.Measures()...)
+		}
 	}
-	return r.estimate.Measures()
+	return all
 }
 
-// Quality is the quality of a decision made now.
-func (r *Router) Quality() Quality {
-	if r.config.RouterMode == config.ModeRoundRobin {
-		return QualityFallback
-	}
-	return r.feeds.current.Load().quality
-}
+// Quality is the quality of a decision made now, for the model with the worst knowledge.
+func (r *Router) Quality() Quality { return r.models.quality() }
 
 // OwnerDump is everything that one owner holds.
 type OwnerDump struct {
@@ -65,19 +61,21 @@ func (r *Router) Dump() []OwnerDump {
 		out = append(out, OwnerDump{Owner: f.Owner, Pool: f.Pool})
 	}
 	held := make([]map[kv.SequenceHash]kv.TierMask, len(out))
-	r.decide.DumpEvents(func(e *kvevent.RouterEvent) bool {
-		i, ok := at[e.Owner]
-		if !ok {
-			return true // It came after the list was made.
-		}
-		if held[i] == nil {
-			held[i] = make(map[kv.SequenceHash]kv.TierMask)
-		}
-		for _, b := range e.Blocks {
-			held[i][b.Hash] = held[i][b.Hash].With(e.Tier)
-		}
-		return true
-	})
+	for _, m := range r.models.all() {
+		m.decide.DumpEvents(func(e *kvevent.RouterEvent) bool {
+			i, ok := at[e.Owner]
+			if !ok {
+				return true // It came after the list was made.
+			}
+			if held[i] == nil {
+				held[i] = make(map[kv.SequenceHash]kv.TierMask)
+			}
+			for _, b := range e.Blocks {
+				held[i][b.Hash] = held[i][b.Hash].With(e.Tier)
+			}
+			return true
+		})
+	}
 	for i := range out {
 		for _, h := range slices.Sorted(maps.Keys(held[i])) {
 			out[i].Blocks = append(out[i].Blocks, BlockDump{h, held[i][h]})
@@ -86,11 +84,13 @@ func (r *Router) Dump() []OwnerDump {
 	return out
 }
 
-// Stats are the counters of all parts.
+// Stats are the counters of all parts. Index and Requests are sums over the models,
+// retired ones included.
 type Stats struct {
 	Workers   int
 	Index     index.Stats
 	Requests  schedule.Stats
+	Models    []ModelStats
 	Feeds     FeedStats
 	Loads     LoadStats
 	Transport TransportStats
@@ -99,10 +99,16 @@ type Stats struct {
 
 // Stats is a snapshot of the counters.
 func (r *Router) Stats() Stats {
+	all, sum := r.models.stats()
+	return r.statsOf(all, &sum)
+}
+
+func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 	return Stats{
-		Workers:   r.feeds.current.Load().workers,
-		Index:     r.index.Stats(),
-		Requests:  r.scheduler.Stats(),
+		Workers:   sum.Workers,
+		Index:     sum.Index,
+		Requests:  sum.Requests,
+		Models:    all,
 		Feeds:     r.feeds.stats(),
 		Loads:     r.loads.stats(),
 		Transport: r.transport.Stats(),
@@ -117,7 +123,7 @@ func (r *Router) Ready() error {
 		return errors.New("not connected to the event transport")
 	}
 	// Also those that nobody announced; see decide.Router.RegisterWorkers.
-	if len(r.index.Members().List) == 0 {
+	if !slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
 		return ErrNoWorkers
 	}
 	return r.started()

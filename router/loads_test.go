@@ -42,7 +42,10 @@ func TestEveryMeasureIsAMetric(t *testing.T) {
 	e.SetWorker(two, 9, "m")
 	e.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(one), Worker: kvevent.WorkerLoad{CopyBytes: 2000, CopyMicros: 1000}})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectorFunc(func(out chan<- prometheus.Metric) { collectEstimates(e, out) }))
+	registry.MustRegister(collectorFunc(func(out chan<- prometheus.Metric) {
+		s := e.Stats()
+		collectEstimates(e.Measures(), &s, out)
+	}))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // metrics is what GET /metrics shows: what the HTTP handlers count themselves,
@@ -95,7 +96,8 @@ func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends one metric for each field of Stats.
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
-	s := c.router.Stats()
+	models, sum := c.router.models.stats()
+	s := c.router.statsOf(models, &sum)
 	connected := 0
 	if s.Transport.Connected {
 		connected = 1
@@ -119,12 +121,13 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	c.collectLoads(out)
 	c.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)
-	if c.router.estimate != nil {
-		collectEstimates(c.router.estimate, out)
+	collectModels(models, out)
+	if c.router.config.Score == config.ScoreCost {
+		collectEstimates(c.router.Measures(), &sum.Estimate, out)
 	}
 
 	collectIndex(&s.Index, gauge, counter)
-	c.collectRequests(&s.Requests, gauge, counter)
+	c.collectRequests(&sum, gauge, counter)
 	counter("transport_dropped", "Messages lost because the router was too slow.", s.Transport.Dropped)
 	counter("transport_reconnects", "Connections after the first.", s.Transport.Reconnects)
 	counter("stream_failures", "Tries to read from the event stream that failed.", s.Transport.StreamFailures)

@@ -6,15 +6,15 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 )
 
-// collectEstimates sends what e has learned of each worker, with where it comes from,
-// and what it counts.
-func collectEstimates(e *estimate.Estimator, out chan<- prometheus.Metric) {
+// collectEstimates sends what was learned of each worker, with where it comes from, and
+// what the estimators count.
+func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out chan<- prometheus.Metric) {
 	rate := prometheus.NewDesc("blockyard_router_measured_rate",
 		"What a worker or its pool was measured to do in a second of busy time: prefill_tokens, copy_bytes, disk_bytes. Of source model: the median of the others stands in.",
 		[]string{"worker", "measure", "source"}, nil)
 	age := prometheus.NewDesc("blockyard_router_measured_age_seconds", "Age of the last sample of a worker's measured rate.", []string{"worker", "measure"}, nil)
 	each := prometheus.NewDesc("blockyard_router_measured_request_seconds", "What every request of a worker was measured to cost besides its tokens.", []string{"worker"}, nil)
-	for _, w := range e.Measures() {
+	for _, w := range measures {
 		name := w.Worker.String()
 		if w.RequestSeconds > 0 {
 			out <- prometheus.MustNewConstMetric(each, prometheus.GaugeValue, w.RequestSeconds, name)
@@ -34,11 +34,10 @@ func collectEstimates(e *estimate.Estimator, out chan<- prometheus.Metric) {
 	}
 	total := prometheus.NewDesc("blockyard_router_estimate_total", "What the estimator of times to first tokens counts.", []string{"counter"}, nil)
 	now := prometheus.NewDesc("blockyard_router_estimate", "What the estimator of times to first tokens knows of now.", []string{"gauge"}, nil)
-	s := e.Stats()
-	for _, c := range estimateCounters(&s) {
+	for _, c := range estimateCounters(s) {
 		out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(c.value), c.name)
 	}
-	for _, g := range estimateGauges(&s) {
+	for _, g := range estimateGauges(s) {
 		out <- prometheus.MustNewConstMetric(now, prometheus.GaugeValue, float64(g.value), g.name)
 	}
 }

@@ -8,7 +8,8 @@ import (
 
 // collectRequests sends what became of requests: those on the account of workers,
 // those that wait, and those that nobody took.
-func (c *statsCollector) collectRequests(s *schedule.Stats, gauge func(name, help string, v int), counter func(name, help string, v uint64)) {
+func (c *statsCollector) collectRequests(all *ModelStats, gauge func(name, help string, v int), counter func(name, help string, v uint64)) {
+	s := &all.Requests
 	gauge("queue_pending_requests", "Requests that wait for a worker.", s.Queue.Pending)
 	gauge("queue_pending_isl_tokens", "Prompt tokens of the requests that wait.", s.Queue.Tokens)
 	gauge("queue_pending_cached_tokens", "Those of them that some worker has cached.", s.Queue.CachedTokens)
@@ -22,7 +23,7 @@ func (c *statsCollector) collectRequests(s *schedule.Stats, gauge func(name, hel
 	counter("requests_unheard", "The part of these that nothing was ever heard of: whoever asked over NATS may have left.", s.Load.Unheard)
 	counter("requests_abandoned", "Requests whose worker went away.", s.Load.Abandoned)
 	counter("requests_duplicate", "Requests refused because their id was active.", s.Load.Duplicates)
-	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Unbooked+c.router.decide.Unbooked())
+	counter("requests_unbooked", "Requests routed without being booked, because too many were.", s.Unbooked+all.Unbooked)
 	counter("requests_rolled_back", "Requests that got a worker when their callers had gone.", s.RolledBack)
 	counter("requests_without_endpoints", "Requests that found no worker.", s.NoEndpoints)
 	counter("requests_filtered", "Requests that no worker was allowed to take.", s.Filtered)
@@ -31,12 +32,12 @@ func (c *statsCollector) collectRequests(s *schedule.Stats, gauge func(name, hel
 	counter("decisions_fallen_back", "Decisions by weights because a measure was missing.", s.Cost.FellBack)
 	counter("used_blocks_unknown", "Reports of used blocks by workers that are not known.", s.UnknownReports)
 	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.bodies.refused.Load())
-	if g, ok := c.router.decide.GuessStats(); ok {
+	if g := &all.Guess; c.router.config.Guesses() {
 		gauge("guessed_blocks", "Pairs of worker and block that routing decisions let expect.", g.Blocks)
 		counter("guesses_recorded", "Routing decisions that were remembered.", g.Recorded)
 		counter("guesses_expired", "Guessed blocks whose time was over.", g.Expired)
 		counter("guesses_pruned", "Guessed blocks that made room for others.", g.Pruned)
-		counter("guesses_unrecorded", "Routing decisions that were not remembered.", c.router.decide.Unremembered())
+		counter("guesses_unrecorded", "Routing decisions that were not remembered.", all.Unremembered)
 		counter("guesses_removed", "Guessed blocks whose worker went away.", g.Removed)
 	}
 }

@@ -96,8 +96,6 @@ type speaker struct {
 	publisher uint64
 	source    int
 	seen      time.Time
-	model     string
-	blockSize uint32
 }
 
 // RegistryStats are a registry's gauges and counters.

@@ -33,7 +33,7 @@ type Registration struct {
 	WorkerID uint64 `json:"worker_id"`
 	// Ranks is the number of data-parallel ranks, numbered from 0; 0 means 1.
 	Ranks uint32 `json:"ranks"`
-	// Model and BlockSize, in tokens, must be those of all other workers.
+	// Model and BlockSize, in tokens, say which requests the worker serves.
 	Model     string `json:"model"`
 	BlockSize uint32 `json:"block_size"`
 	// Endpoint is where the engine takes requests; it may be empty. It is told to
@@ -52,6 +52,8 @@ type Registration struct {
 	MaxBatchedTokens uint64 `json:"max_num_batched_tokens"`
 	// Taints are labels that requests may require or prefer; see kvevent.NewTaints.
 	Taints []string `json:"taints"`
+	// IsEagle says that the engine hashes pairs of tokens; see kv.BlockTokens.
+	IsEagle bool `json:"is_eagle"`
 }
 
 // Validate reports the first field that is out of range.
@@ -130,7 +132,7 @@ func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.An
 		Model: e.Model, BlockSize: e.BlockSize, Health: health,
 		Card: kvevent.ModelCard{
 			Endpoint: e.Endpoint, Ranks: e.ranks(), DeviceBlocks: max(e.DeviceBlocks, e.TotalKVBlocks),
-			MaxBatchedTokens: e.MaxBatchedTokens, Taints: taints, Silent: true, Source: e.source,
+			MaxBatchedTokens: e.MaxBatchedTokens, Taints: taints, Eagle: e.IsEagle, Silent: true, Source: e.source,
 		},
 	}
 }
@@ -149,32 +151,11 @@ func (r *Registry) updateLocked(w kv.Worker, g *Registration, source string, exp
 	e.Registration, e.source, e.expires, e.gone = *g, source, expires, false
 }
 
-// objectionLocked says why a worker does not fit to the others, which router would
-// refuse it for; source is where it comes from.
+// objectionLocked says why a worker cannot be registered; source is where it comes from.
 func (r *Registry) objectionLocked(g *Registration, source string) error {
-	differs := func(model string, size uint32) error {
-		if model == g.Model && size == g.BlockSize {
-			return nil
-		}
-		return fmt.Errorf("model, block_size: %q with %d, the other workers have %q with %d", g.Model, g.BlockSize, model, size)
-	}
-	published := false
-	for o, s := range r.spoken {
-		if o.Kind == kv.OwnerWorker && uint64(o.Worker().ID) != g.WorkerID {
-			if err := differs(s.model, s.blockSize); err != nil {
-				return err
-			}
-			published = true
-			break // The others agree with one another.
-		}
-	}
 	more := len(r.entries)
 	for w, e := range r.entries {
 		if uint64(w.ID) != g.WorkerID {
-			// What does not fit to publishers is no candidate and keeps nobody out.
-			if err := differs(e.Model, e.BlockSize); err != nil && !e.gone && !published {
-				return err
-			}
 			continue
 		}
 		more--

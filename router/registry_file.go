@@ -99,10 +99,6 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 			return nil, fmt.Errorf("workers[%d].worker_id: %d is there twice", i, g.WorkerID)
 		}
 		seen[g.WorkerID] = true
-		if first := &w.Workers[0]; g.Model != first.Model || g.BlockSize != first.BlockSize {
-			return nil, fmt.Errorf("workers[%d].model, block_size: %q with %d, those before have %q with %d",
-				i, g.Model, g.BlockSize, first.Model, first.BlockSize)
-		}
 		if ranks += int(g.ranks()); ranks > maxRegistered {
 			return nil, fmt.Errorf("workers[%d].ranks: more than %d ranks in all", i, maxRegistered)
 		}

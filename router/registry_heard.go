@@ -62,7 +62,7 @@ func (r *Registry) heard(source int, a *kvevent.Announcement, taken bool) {
 		return // more than a router takes in
 	}
 	r.publishers[a.PublisherID] = source
-	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, source: source, seen: time.Now(), model: a.Model, blockSize: a.BlockSize}
+	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, source: source, seen: time.Now()}
 	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
 		// The router has ended it; what comes after is another one.
 		e.publisher = 0

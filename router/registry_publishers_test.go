@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,47 +97,75 @@ func TestAFeedBelongsToWhereItWasAnnouncedLast(t *testing.T) {
 	})
 }
 
-// TestPublishersDisplaceRegistrationsThatDoNotFit: a mistake in a registration keeps
-// neither publishers nor right registrations out, and holds again when they are gone.
-func TestPublishersDisplaceRegistrationsThatDoNotFit(t *testing.T) {
+// TestAMistakeInARegistrationTakesNoRequests: a worker that was registered with another
+// block size or model keeps nobody out, and gets no request that does not name it while
+// there is a publisher.
+func TestAMistakeInARegistrationTakesNoRequests(t *testing.T) {
 	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
-		wrong := someWorker(99)
-		wrong.BlockSize = 32
+		wrongSize, wrongModel := someWorker(98), someWorker(99)
+		wrongSize.BlockSize, wrongModel.Model = 32, "n"
+		for _, g := range []*Registration{wrongSize, wrongModel} {
+			if err := r.Register(g, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.pass(2 * time.Second)
+		b.expectWorkers("alone", "98/0 http, 99/0 http")
+		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); !errors.Is(err, ErrModelRequired) {
+			t.Errorf("two models that are registered: %v", err)
+		}
+		p := b.publisher(11, workerOwner(1), 0)
+		b.send(p.announce(), p.store(kv.TierDevice, promptTokens(1)))
+		b.expectWorkers("with a publisher", "1/0 agent, 98/0 http, 99/0 http")
+		for range 20 {
+			b.expect("no model is named", promptTokens(7), 1, 0, QualityExact)
+		}
+		if m, err := b.router.FindBestMatch(t.Context(), &Request{Model: "m", Tokens: promptTokens(7)}); err != nil || m.Worker.ID != 1 {
+			t.Errorf("the publisher's model is named: %+v, %v", m.Worker, err)
+		}
+		if m, err := b.router.FindBestMatch(t.Context(), &Request{Model: "n", Tokens: promptTokens(7)}); err != nil || m.Worker.ID != 99 {
+			t.Errorf("the other model is named: %+v, %v", m.Worker, err)
+		}
+		r.Unregister(99)
+		b.send(p.goodbye())
+		b.pass(3 * time.Second)
+		if m := b.best(promptTokens(7)); m.Worker.ID != 98 {
+			t.Errorf("the publisher has gone: worker %s", m.Worker)
+		}
+	})
+}
+
+// TestAPublisherDisplacesARegistration: who registered a worker with another model than
+// its publisher serves is told by a counter.
+func TestAPublisherDisplacesARegistration(t *testing.T) {
+	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
+		wrong := someWorker(5)
+		wrong.Model = "n"
 		if err := r.Register(wrong, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		b.pass(2 * time.Second)
-		b.expectWorkers("alone", "99/0 http")
-		if err := r.Register(someWorker(5), time.Hour); err == nil {
-			t.Error("a registration that does not fit to the only other one was taken")
-		}
-		p := b.publisher(11, workerOwner(1), 0)
-		b.send(p.announce(), p.store(kv.TierDevice, promptTokens(1)))
-		b.expectWorkers("with a publisher", "1/0 agent")
-		if err := r.Register(someWorker(5), time.Hour); err != nil {
-			t.Errorf("a registration that fits to the publisher: %v", err)
-		}
-		for range 30 {
-			b.pass(time.Second)
+		p := b.publisher(11, workerOwner(5), 0)
+		for range 5 {
 			b.send(p.announce())
+			b.pass(time.Second)
 		}
-		b.expectWorkers("with a publisher and what fits to it", "1/0 agent, 5/0 http")
-		if s := b.router.Stats().Feeds; s.Displaced != 1 || s.Refused != 1 {
-			t.Errorf("stats %+v, want one displaced, and refused once from then on", s)
+		b.expectWorkers("with a publisher", "5/0 agent")
+		if s := b.router.Stats().Feeds; s.Displaced != 1 {
+			t.Errorf("stats %+v, want one displaced", s)
 		}
-		r.Unregister(5)
-		b.send(p.goodbye())
-		b.pass(3 * time.Second)
-		b.expectWorkers("the publisher has gone", "99/0 http")
+		if m := b.best(promptTokens(1)); m.Worker.ID != 5 {
+			t.Errorf("worker %s", m.Worker)
+		}
 	})
 }
 
-// TestARefusedPublisherSpeaksForNobody: it neither silences the registered worker whose
-// owner it claims nor says what registrations have to fit to.
+// TestARefusedPublisherSpeaksForNobody: it does not silence the registered worker whose
+// owner it claims.
 func TestARefusedPublisherSpeaksForNobody(t *testing.T) {
 	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
 		good, bad := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(5), 0)
-		bad.meta.Model = "another"
+		bad.meta.BlockSize = 0
 		b.send(good.announce())
 		for _, id := range []uint64{5, 6} {
 			if err := r.Register(someWorker(id), time.Hour); err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
-	"github.com/blockyard-ai/blockyard/router/estimate"
-	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
@@ -34,11 +33,7 @@ var (
 type Router struct {
 	config    config.Config
 	log       *zap.Logger
-	index     *index.Index
-	scheduler *schedule.Scheduler
-	decide    *decide.Router
-	estimate  *estimate.Estimator // nil unless workers are scored by cost
-	cards     *cardTable
+	models    *Models
 	feeds     *feedSet
 	loads     *loadTable
 	snapshots *snapshotKeeper
@@ -66,22 +61,24 @@ func New(o Options, t Transport) (*Router, error) {
 	}
 	o = o.withDefaults()
 	r := &Router{
-		config: *o.Config, log: o.Log, cards: newCardTable(), loads: newLoadTable(), transport: t,
+		config: *o.Config, log: o.Log, loads: newLoadTable(), transport: t,
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
 		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
 		bodies: bodyBudget{reading: byteLimit{most: maxReading}, kept: byteLimit{most: maxKept}},
 	}
-	var err error
-	if r.index, err = index.New(r.config.Index()); err != nil {
-		return nil, fmt.Errorf("router: %w", err)
+	o.Config = &r.config
+	if o.SharedCache == nil && r.config.SharedCacheURL != nil {
+		var err error
+		if r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL}); err != nil {
+			return nil, fmt.Errorf("router: %w", err)
+		}
 	}
+	r.models = newModels(&o, r.shared)
 	r.metrics = newMetrics(r)
-	if err := r.assemble(&o); err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
-	r.feeds = newFeedSet(r.index, r.scheduler, &o)
+	r.models.metrics = r.metrics
+	r.feeds = newFeedSet(r.models, &o)
+	r.loads.heard = r.feeds.heardLoad
 	r.feeds.deaf = !r.config.ShouldSubscribeToKVEvents()
-	r.feeds.joined, r.feeds.left = r.joined, r.left
 	if r.config.KVCacheBlockSize != nil {
 		r.feeds.blockSize = *r.config.KVCacheBlockSize
 	}
@@ -91,71 +88,6 @@ func New(o Options, t Transport) (*Router, error) {
 	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
 		reset: o.ResetStates, feeds: r.feeds, log: o.Log}
 	return r, nil
-}
-
-// assemble makes what decides: the estimator, the scheduler, the shared cache and
-// the facade over them.
-func (r *Router) assemble(o *Options) (err error) {
-	if r.config.Score == config.ScoreCost {
-		if r.estimate, err = estimate.New(estimate.Options{}); err != nil {
-			return err
-		}
-	}
-	r.loads.heard = r.heardLoad
-	if r.scheduler, err = schedule.New(r.scheduling(o)); err != nil {
-		return err
-	}
-	shared := o.SharedCache
-	if shared == nil && r.config.SharedCacheURL != nil {
-		r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL, Pairs: r.config.IsEagle})
-		if err != nil {
-			return err
-		}
-		shared = r.shared
-	}
-	r.decide, err = decide.New(decide.Options{
-		Config: &r.config, Index: r.index, Scheduler: r.scheduler,
-		BlockSize: r.blockSize,
-		IsEagle:   r.config.IsEagle, SharedCache: shared, PrefillLoadEstimator: o.PrefillLoadEstimator,
-		Observer: &watcher{router: r}, Log: r.log,
-	})
-	return err
-}
-
-// blockSize is that of the workers that were announced, or without such that of the
-// configuration; 0 when neither says.
-func (r *Router) blockSize() int {
-	if n := r.feeds.current.Load().blockSize; n > 0 || r.config.KVCacheBlockSize == nil {
-		return n
-	}
-	return int(*r.config.KVCacheBlockSize)
-}
-
-// scheduling are the scheduler's options.
-func (r *Router) scheduling(o *Options) schedule.Options {
-	c := &r.config
-	s := schedule.Options{
-		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(),
-		Members: r.index.Members, Worker: r.cards.of,
-		Held: func(m *index.Members, at int) uint64 { return r.index.Held(m, at) + r.decide.Guessed(m, at) },
-	}
-	if s.Selector == nil && c.RouterMode == config.ModeRoundRobin {
-		s.Selector = &schedule.RoundRobin{}
-	}
-	if r.estimate != nil {
-		s.Estimator = r.estimate
-		// Nobody frees a request of which nothing is heard, or whose worker is gone.
-		s.Load.Ended = r.estimate.Dropped
-	}
-	if c.RouterPrefillLoadModel == config.LoadModelAIC {
-		s.PrefillDuration = func(_ kv.Worker, tokens, cached int) time.Duration {
-			return r.decide.PrefillDuration(tokens, cached)
-		}
-	}
-	if s.RefreshAfter = c.OverlapRefreshAfter(); s.RefreshAfter > 0 {
-		s.Refresh = func(q *schedule.Request) { r.decide.Refresh(q) }
-	}
-	return s
 }
 
 // Request is a prompt to find a worker for.
@@ -168,20 +100,34 @@ type Match struct {
 }
 
 // FindBestMatch chooses the worker for a request. It waits where requests queue, until
-// ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, that of ctx, a
-// *decide.QueryError, or one of packages schedule and load.
+// ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, ErrUnknownModel,
+// ErrModelRequired, that of ctx, a *decide.QueryError, or one of packages schedule and
+// load.
 func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
-	if err := r.started(); err != nil {
+	m, err := r.model(q.Model)
+	if err != nil {
 		return Match{}, err
 	}
-	quality := r.Quality()
-	m, err := r.decide.FindBestMatchDetails(ctx, q)
+	return r.findBestMatch(ctx, m, q)
+}
+
+// model returns the model that a request means, once the router has begun.
+func (r *Router) model(name string) (*Model, error) {
+	if err := r.started(); err != nil {
+		return nil, err
+	}
+	return r.models.find(name)
+}
+
+func (r *Router) findBestMatch(ctx context.Context, model *Model, q *Request) (Match, error) {
+	quality := model.Quality()
+	m, err := model.decide.FindBestMatchDetails(ctx, q)
 	if err != nil {
 		return Match{}, err
 	}
 	if m.Waited > 0 {
 		// It was chosen by what was known before the wait, from those there are now.
-		quality = worse(quality, r.Quality())
+		quality = worse(quality, model.Quality())
 	}
 	if q.UpdateStates && !m.Booked {
 		r.full.Do(func() {
@@ -206,38 +152,94 @@ func (r *Router) started() error {
 	if r.begun.Load() {
 		return nil
 	}
-	if have, want := r.decide.Workers(), r.decide.InitialWorkers(); have < want {
+	if have, want := r.models.workers(), r.config.InitialWorkers(); have < want {
 		return fmt.Errorf("%w: %d of %d are known", ErrStarting, have, want)
 	}
 	r.begun.Store(true)
 	return nil
 }
 
-// Facade is what decides, for callers that need more than a request's life: the ranks
-// of a worker, what workers have of a prompt, a dump of the index. It belongs to the
-// router and works while Run does.
-func (r *Router) Facade() *decide.Router { return r.decide }
+// Facade returns the decision of one model, for callers that need more than a request's
+// life: the ranks of a worker, what workers have of a prompt, a dump of the index. An
+// empty name means the only model. A model that no worker serves is made where
+// kv_cache_block_size is set, for workers that decide.Router.RegisterWorkers is going to
+// make known. The decision belongs to the router and works while Run does. Errors are
+// those of FindBestMatch.
+func (r *Router) Facade(model string) (*decide.Router, error) {
+	m, err := r.models.find(model)
+	if err == nil || r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
+		if err != nil {
+			return nil, err
+		}
+		return m.decide, nil
+	}
+	if m, err = r.feeds.keep(ModelKey{model, *r.config.KVCacheBlockSize}); err != nil {
+		return nil, err
+	}
+	return m.decide, nil
+}
 
-// AddRequest is decide.Router's.
+// AddRequest is decide.Router's, of the model that q names.
 func (r *Router) AddRequest(q *Request, w kv.Worker, cachedTokens int) error {
-	return r.decide.AddRequest(q, w, cachedTokens)
+	m, err := r.models.find(q.Model)
+	if err != nil {
+		return err
+	}
+	return m.decide.AddRequest(q, w, cachedTokens)
 }
 
-// MarkPrefillCompleted is decide.Router's.
-func (r *Router) MarkPrefillCompleted(id string) error { return r.decide.MarkPrefillCompleted(id) }
+// MarkPrefillCompleted is decide.Router's, of whichever model has the request.
+func (r *Router) MarkPrefillCompleted(id string) error {
+	return r.markPrefillCompleted("", id)
+}
 
-// AddOutputBlock is decide.Router's.
+func (r *Router) markPrefillCompleted(model, id string) error {
+	return r.onRequest(model, id, func(m *Model) error { return m.decide.MarkPrefillCompleted(id) })
+}
+
+// AddOutputBlock is decide.Router's, of whichever model has the request.
 func (r *Router) AddOutputBlock(id string, decay *float64) error {
-	return r.decide.AddOutputBlock(id, decay)
+	return r.addOutputBlock("", id, decay)
 }
 
-// Free is decide.Router's.
-func (r *Router) Free(id string) bool { return r.decide.Free(id) }
+func (r *Router) addOutputBlock(model, id string, decay *float64) error {
+	return r.onRequest(model, id, func(m *Model) error { return m.decide.AddOutputBlock(id, decay) })
+}
 
-// PotentialLoads is decide.Router's GetPotentialLoads.
+// onRequest calls f for the models of a name, or for all, until one knows the request.
+func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
+	err := fmt.Errorf("request %q: %w", id, load.ErrUnknownRequest)
+	r.models.withRequest(model, func(m *Model) bool {
+		if e := f(m); !errors.Is(e, load.ErrUnknownRequest) {
+			err = e
+			return true
+		}
+		return false
+	})
+	return err
+}
+
+// Free is decide.Router's, of whichever model has the request.
+func (r *Router) Free(id string) bool { return r.free("", id) }
+
+func (r *Router) free(model, id string) bool {
+	return r.models.withRequest(model, func(m *Model) bool { return m.decide.Free(id) })
+}
+
+// PotentialLoads is decide.Router's GetPotentialLoads, of the model that q names.
 func (r *Router) PotentialLoads(q *Request) ([]schedule.PotentialLoad, error) {
-	return r.decide.GetPotentialLoads(q)
+	m, err := r.models.find(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	return m.decide.GetPotentialLoads(q)
 }
 
-// Overlaps is decide.Router's.
-func (r *Router) Overlaps(q *Request) ([]decide.Overlap, error) { return r.decide.Overlaps(q) }
+// Overlaps is decide.Router's, of the model that q names.
+func (r *Router) Overlaps(q *Request) ([]decide.Overlap, error) {
+	m, err := r.models.find(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	return m.decide.Overlaps(q)
+}

@@ -84,66 +84,34 @@ func (t *cardTable) remove(w kv.Worker) {
 	delete(t.cards, w)
 }
 
-// joined is called by the feeds, with their lock held, for each worker that is new,
-// or whose pool or card is, before it is a member.
-func (r *Router) joined(w kv.Worker, a *kvevent.Announcement) {
-	// A new worker changes the list of members, which the scheduler notices itself.
-	if r.cards.set(w, &a.Card) {
-		r.scheduler.WorkersChanged()
-	}
-	if r.estimate != nil {
-		r.estimate.SetWorker(w, a.Pool, a.Model)
-	}
-}
-
-// left is called for each worker that is gone.
-func (r *Router) left(w kv.Worker) {
-	r.cards.remove(w)
-	r.decide.ForgetWorker(w)
-	if r.estimate != nil {
-		r.estimate.RemoveWorker(w)
-	}
-}
-
-// heardLoad is called for each load report.
-func (r *Router) heardLoad(l *kvevent.LoadReport) {
-	if l.Owner.Kind == kv.OwnerWorker {
-		r.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
-		r.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
-	}
-	if r.estimate != nil {
-		r.estimate.Report(l)
-	}
-}
-
 // watcher tells metrics and estimator of decisions.
-type watcher struct{ router *Router }
+type watcher struct{ model *Model }
 
 var _ decide.Observer = (*watcher)(nil)
 
 // Decided implements decide.Observer.
 func (o *watcher) Decided(d *decide.Decision) {
-	o.router.metrics.overhead.decided(d)
-	if e := o.router.estimate; e != nil && d.Match.Booked {
+	o.model.metrics.overhead.decided(d)
+	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
 			Tokens: len(d.Query.Tokens), BlockSize: d.BlockSize, Hits: d.Match.Hits,
-			Untracked: !o.router.config.TrackPrefillTokens(d.Query.Override)})
+			Untracked: !o.model.config.TrackPrefillTokens(d.Query.Override)})
 	}
 }
 
 // SharedCacheFailed implements decide.Observer.
-func (o *watcher) SharedCacheFailed() { o.router.metrics.overhead.sharedCacheFailed() }
+func (o *watcher) SharedCacheFailed() { o.model.metrics.overhead.sharedCacheFailed() }
 
 // PrefillCompleted implements decide.Observer.
 func (o *watcher) PrefillCompleted(id string) {
-	if e := o.router.estimate; e != nil {
+	if e := o.model.estimate; e != nil {
 		e.PrefillDone(id)
 	}
 }
 
 // Freed implements decide.Observer.
 func (o *watcher) Freed(id string) {
-	if e := o.router.estimate; e != nil {
+	if e := o.model.estimate; e != nil {
 		e.Dropped(id)
 	}
 }
@@ -151,7 +119,7 @@ func (o *watcher) Freed(id string) {
 // Added implements decide.Observer. What is cached is taken to be on the device, as
 // nothing is said of where.
 func (o *watcher) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
-	if e := o.router.estimate; e != nil {
+	if e := o.model.estimate; e != nil {
 		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: len(q.Tokens), BlockSize: blockSize,
 			Hits: index.Hits{kv.TierDevice: uint32(cached)}})
 	}

@@ -6,12 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
@@ -154,11 +155,12 @@ func TestEstimatorForgetsWhatTheAccountForgets(t *testing.T) {
 	c := configured(func(c *config.Config) { c.Score, c.ActiveRequestExpirySecs = config.ScoreCost, 10 })
 	onBench(t, Options{Config: c}, func(b *bench) {
 		p1, p2 := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x12, workerOwner(2), 0)
+		p2.meta.Card.Incarnation = 1
 		b.send(p1.announce(), p2.announce())
 		h := b.router.Handler()
 		expect := func(when string, followed int, abandoned uint64) {
 			t.Helper()
-			if s := b.router.estimate.Stats(); s.Requests != followed || s.Abandoned != abandoned || s.Expired != 0 {
+			if s := onlyModel(t, b.router.models).estimate.Stats(); s.Requests != followed || s.Abandoned != abandoned || s.Expired != 0 {
 				t.Errorf("%s: %+v, want %d followed and %d abandoned", when, s, followed, abandoned)
 			}
 		}
@@ -171,8 +173,10 @@ func TestEstimatorForgetsWhatTheAccountForgets(t *testing.T) {
 		expect("it is silent", 0, 1)
 		b.route(h, "lost", newBody(`,"pinned_worker":{"worker_id":2}`, 1))
 		expect("another one is sent", 1, 1)
-		b.send(p2.goodbye())
-		expect("its worker is gone", 0, 2)
+		restarted := b.publisher(0x13, workerOwner(2), 0)
+		restarted.meta.Card.Incarnation = 2
+		b.send(p2.goodbye(), restarted.announce())
+		expect("its worker starts anew", 0, 2)
 		if s := b.router.Stats().Requests.Load; s.Requests != 0 || s.Expired != 1 || s.Abandoned != 1 {
 			t.Errorf("account %+v", s)
 		}
@@ -204,20 +208,32 @@ func TestCardTableTellsChanges(t *testing.T) {
 // A worker's card is there before the worker is a member, so that no decision finds the
 // worker without it.
 func TestCardsComeBeforeMembers(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		calls := 0
-		b.router.feeds.joined = func(w kv.Worker, a *kvevent.Announcement) {
-			if _, member := b.router.index.Members().Find(w); member {
-				t.Errorf("worker %s is a member already", w)
+	set := freshFeeds(t)
+	const workers = 300
+	join := func(id uint64) {
+		a := kvevent.Announcement{PublisherID: id, Owner: workerOwner(id), Model: "m", BlockSize: 16,
+			Health: kvevent.HealthExact, Card: kvevent.ModelCard{MaxBatchedTokens: 8}}
+		set.frame(Frame{Kind: FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}, time.Unix(1000, 0))
+	}
+	join(1)
+	m := onlyModel(t, set.models)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for seen := 0; seen < workers; {
+			list := m.index.Members().List
+			for _, member := range list[seen:] {
+				if m.cards.of(member.Worker).MaxBatchedTokens == 0 {
+					t.Errorf("worker %s is a member without a card", member.Worker)
+				}
 			}
-			b.router.joined(w, a)
-			calls++
-		}
-		twoWorkers(b)
-		if calls != 2 {
-			t.Errorf("%d calls", calls)
+			seen = len(list)
+			runtime.Gosched()
 		}
 	})
+	for id := range uint64(workers - 1) {
+		join(id + 2)
+	}
+	looking.Wait()
 }
 
 // The setting is_eagle has blocks hashed over pairs of tokens: the last of a prompt's two

@@ -16,14 +16,16 @@ import (
 func TestApproximateModeForgetsARestartedWorker(t *testing.T) {
 	c := configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
 	onBench(t, Options{Config: c}, func(b *bench) {
-		b.send(b.publisher(0x11, workerOwner(1), 0).announce())
+		first, second := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x99, workerOwner(1), 0)
+		first.meta.Card.Incarnation, second.meta.Card.Incarnation = 1, 2
+		b.send(first.announce())
 		h := b.router.Handler()
 		b.route(h, "r", newBody("", 1, 2))
 		b.route(h, "r", `{"method":"mark_free"}`)
 		if got := text(t, call(t, h, "GET", "/v1/dump", "", "")); strings.Count(got, `"tiers":["device"]`) != 2 {
 			t.Errorf("the dump does not show the two blocks that are expected: %s", got)
 		}
-		b.send(b.publisher(0x99, workerOwner(1), 0).announce())
+		b.send(second.announce())
 		for _, want := range []string{`"overlap_blocks":0`, `"overlap_blocks":2`} {
 			if _, got := b.route(h, "r", newBody("", 1, 2)); !strings.Contains(got, want) {
 				t.Errorf("after the restart: %s, want %s", got, want)
@@ -41,7 +43,11 @@ func TestFacadeWorkersAreRoutedTo(t *testing.T) {
 		if b.router.Ready() == nil {
 			t.Error("ready without workers")
 		}
-		if err := b.router.Facade().RegisterWorkers(map[kv.WorkerID]struct{}{7: {}}); err != nil {
+		f, err := b.router.Facade("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.RegisterWorkers(map[kv.WorkerID]struct{}{7: {}}); err != nil {
 			t.Fatal(err)
 		}
 		if m := b.best(promptTokens(1)); m.Worker.ID != 7 || b.router.Ready() != nil {

@@ -130,7 +130,13 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	start := time.Now()
 	query := q.query(id)
-	if err := s.rank(q, query); err != nil {
+	model, err := s.router.model(q.Model)
+	if err != nil {
+		out := s.failed(err)
+		out.id = id
+		return out
+	}
+	if err := s.rank(model, q, query); err != nil {
 		return s.fail(http.StatusBadRequest, err)
 	}
 	query.UpdateStates, query.Provisional = true, c.unseen
@@ -140,7 +146,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 			c.waits()
 		}
 	}
-	m, err := s.router.FindBestMatch(ctx, query)
+	m, err := s.router.findBestMatch(ctx, model, query)
 	if err != nil {
 		out := s.failed(err)
 		out.id = id
@@ -149,7 +155,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	if ctx.Err() != nil {
 		// Who asked has gone: nobody will send this request to the worker.
 		if m.Booked {
-			s.router.Free(id)
+			model.decide.Free(id)
 		}
 		return s.failed(context.Cause(ctx))
 	}
@@ -160,17 +166,17 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 }
 
 // rank lets a pin that names no rank mean the only one that its worker has.
-func (s *service) rank(q *routeRequest, query *Request) error {
+func (s *service) rank(model *Model, q *routeRequest, query *Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
 	}
-	rank, only := s.router.decide.UniqueDPRankForWorker(q.Pinned.WorkerID)
+	rank, only := model.decide.UniqueDPRankForWorker(q.Pinned.WorkerID)
 	if only {
 		query.Pinned.Rank = rank
 		return nil
 	}
 	ofIt := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
-	if slices.ContainsFunc(s.router.index.Members().List, ofIt) {
+	if slices.ContainsFunc(model.index.Members().List, ofIt) {
 		return fmt.Errorf("pinned_worker: worker %d has several ranks; dp_rank must say which", uint64(q.Pinned.WorkerID))
 	}
 	return nil
@@ -183,31 +189,39 @@ func (s *service) mark(q *routeRequest, id string) reply {
 	var m markAnswer
 	switch q.Method {
 	case "mark_prefill":
-		m = markAnswer{Method: "prefill_marked", Success: s.router.MarkPrefillCompleted(id) == nil}
+		m = markAnswer{Method: "prefill_marked", Success: s.router.markPrefillCompleted(q.Model, id) == nil}
 	case "output_block":
-		m = markAnswer{Method: "output_block_added", Success: s.router.AddOutputBlock(id, q.DecayFraction) == nil}
+		m = markAnswer{Method: "output_block_added", Success: s.router.addOutputBlock(q.Model, id, q.DecayFraction) == nil}
 	default:
-		active := s.router.Free(id)
+		active := s.router.free(q.Model, id)
 		m = markAnswer{Method: "free_marked", Success: true, Active: &active}
 	}
-	return s.looked(q.Method, id, &m)
+	return s.looked(q.Method, id, s.router.Quality(), &m)
 }
 
 func (s *service) potentialLoads(q *routeRequest) reply {
-	loads, err := s.router.PotentialLoads(q.query(""))
+	model, err := s.router.models.find(q.Model)
+	if err != nil {
+		return s.failed(err)
+	}
+	loads, err := model.decide.GetPotentialLoads(q.query(""))
 	if err != nil {
 		return s.failed(err)
 	}
 	out := loadsAnswer{Method: "potential_loads", Loads: make([]loadAnswer, len(loads)),
-		PendingCount: s.router.decide.PendingCount(), PendingISLTokens: s.router.decide.PendingTokens()}
+		PendingCount: model.decide.PendingCount(), PendingISLTokens: model.decide.PendingTokens()}
 	for i, l := range loads {
 		out.Loads[i] = loadAnswer{uint64(l.Worker.ID), uint32(l.Worker.Rank), l.PrefillTokens, l.DecodeBlocks}
 	}
-	return s.looked(q.Method, "", &out)
+	return s.looked(q.Method, "", model.Quality(), &out)
 }
 
 func (s *service) overlap(q *routeRequest) reply {
-	overlaps, err := s.router.Overlaps(q.query(""))
+	model, err := s.router.models.find(q.Model)
+	if err != nil {
+		return s.failed(err)
+	}
+	overlaps, err := model.decide.Overlaps(q.query(""))
 	if err != nil {
 		return s.failed(err)
 	}
@@ -217,12 +231,11 @@ func (s *service) overlap(q *routeRequest) reply {
 			EffectiveBlocks: o.Effective, CachedTokens: o.CachedTokens,
 			Device: o.Hits[kv.TierDevice], Host: o.Hits[kv.TierHost], Disk: o.Hits[kv.TierDisk], External: o.Hits[kv.TierExternal]}
 	}
-	return s.looked(q.Method, "", &out)
+	return s.looked(q.Method, "", model.Quality(), &out)
 }
 
 // looked is the reply to a request that chose no worker.
-func (s *service) looked(method, id string, body any) reply {
-	quality := s.router.Quality()
+func (s *service) looked(method, id string, quality Quality, body any) reply {
 	s.metrics.served(method, quality)
 	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
 }
@@ -251,6 +264,8 @@ func (r *Router) status(err error) int {
 		status int
 	}{
 		{ErrNoRequestID, http.StatusBadRequest},
+		{ErrModelRequired, http.StatusBadRequest},
+		{ErrUnknownModel, http.StatusNotFound},
 		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
 		{load.ErrDuplicateRequest, http.StatusConflict},
 		{schedule.ErrAllOverloaded, overload},

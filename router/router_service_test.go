@@ -355,7 +355,10 @@ func TestFacadeOverFeeds(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		twoWorkers(b)
 		b.send(b.publisher(0x14, kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1}), 0).announce())
-		f := b.router.Facade()
+		f, err := b.router.Facade("")
+		if err != nil {
+			t.Fatal(err)
+		}
 		if rank, ok := f.UniqueDPRankForWorker(1); !ok || rank != 0 {
 			t.Errorf("worker 1: rank %d, %t", rank, ok)
 		}

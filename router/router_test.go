@@ -135,7 +135,7 @@ func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
 		if f.Counters.Gaps != 2 || f.Counters.GapsRepaired != 2 || f.Counters.DivergencesRepaired != 1 || !f.DigestOK {
 			t.Errorf("feed %+v, want two gaps and one difference repaired", f)
 		}
-		if sum, pairs := b.router.index.Digest(workerOwner(1)); pairs != 5 || sum == 0 {
+		if sum, pairs := onlyModel(t, b.router.models).index.Digest(workerOwner(1)); pairs != 5 || sum == 0 {
 			t.Errorf("%d blocks, want 5", pairs)
 		}
 	})
@@ -144,11 +144,13 @@ func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
 func TestNewPublisherOfAnOwnerIsANewEpoch(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		old := b.publisher(11, workerOwner(1), 0)
+		old.meta.Card.Incarnation = 1
 		b.send(old.announce(), old.store(kv.TierDevice, promptTokens(1, 2)))
 		if _, err := b.router.FindBestMatch(t.Context(), &Request{ID: "r", Tokens: promptTokens(1), UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
 		fresh := b.publisher(12, workerOwner(1), 0)
+		fresh.meta.Card.Incarnation = 2
 		b.send(fresh.announce())
 		b.expect("a restarted engine", promptTokens(1, 2), 1, 0, QualityExact)
 		if got := b.router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 1 {
@@ -214,27 +216,25 @@ func TestPublishersThatDoNotFitAreRefused(t *testing.T) {
 	onBench(t, Options{MaxFeeds: 2, Log: zap.New(core)}, func(b *bench) {
 		good := b.publisher(11, workerOwner(1), 0)
 		b.send(good.announce())
-		size, model := b.publisher(12, workerOwner(2), 0), b.publisher(13, workerOwner(3), 0)
-		size.meta.BlockSize, model.meta.Model = 32, "another"
 		none, zero := b.publisher(14, workerOwner(4), 0), b.publisher(15, workerOwner(0), 0)
 		none.meta.BlockSize = 0
 		for range 3 {
-			b.send(size.announce(), model.announce(), none.announce(), zero.announce())
+			b.send(none.announce(), zero.announce())
 		}
-		if got := b.router.Stats(); got.Workers != 1 || got.Feeds.Refused != 4 {
-			t.Errorf("stats %+v, want one worker and four refused", got)
+		if got := b.router.Stats(); got.Workers != 1 || got.Feeds.Refused != 2 {
+			t.Errorf("stats %+v, want one worker and two refused", got)
 		}
-		if logs.Len() != 4 {
+		if logs.Len() != 2 {
 			t.Errorf("%d lines were logged, want one for each refused publisher: %v", logs.Len(), logs.All())
 		}
 		b.send(b.publisher(16, workerOwner(6), 0).announce(), b.publisher(17, workerOwner(7), 0).announce())
-		if got := b.router.Stats(); got.Workers != 2 || got.Feeds.Refused != 5 {
+		if got := b.router.Stats(); got.Workers != 2 || got.Feeds.Refused != 3 {
 			t.Errorf("stats %+v, want the third worker of two refused", got)
 		}
 		// A publisher that changes its mind ends what it had.
-		good.meta.BlockSize = 8
+		good.meta.BlockSize = 0
 		b.send(good.announce())
-		if got := b.router.Stats(); got.Workers != 1 || got.Feeds.Refused != 6 {
+		if got := b.router.Stats(); got.Workers != 1 || got.Feeds.Refused != 4 {
 			t.Errorf("stats %+v, want the worker gone", got)
 		}
 		b.send(Frame{Kind: FrameAnnouncement, Data: []byte("x")}, Frame{Kind: FrameEvents, Data: nil})

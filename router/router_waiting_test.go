@@ -44,7 +44,7 @@ func TestWaitingRequestsLeaveRoomForOthers(t *testing.T) {
 			go s.route(ctx, strings.NewReader(newBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
 		}
 		b.ask(ctx, caller{id: "told", waits: func() { told++ }}, newBody(`,"pinned_worker":{"worker_id":1}`, 5))
-		if n := b.router.decide.PendingCount(); n != maxNewRequests+1 || told != 1 {
+		if n := onlyModel(t, b.router.models).decide.PendingCount(); n != maxNewRequests+1 || told != 1 {
 			t.Errorf("%d wait, want %d; the transport was told %d times", n, maxNewRequests+1, told)
 		}
 		if r, got := b.route(h, "x", newBody(`,"pinned_worker":{"worker_id":2}`, 9)); r.StatusCode != http.StatusOK {

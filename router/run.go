@@ -22,7 +22,7 @@ const tickInterval = 100 * time.Millisecond
 // maxAsked is how many of the feeds that wait for room are asked when an answer has come.
 const maxAsked = 4
 
-// sweepRuns is how much of the index is looked at in each tick for what owners
+// sweepRuns is how much of each index is looked at in each tick for what owners
 // left that are gone: all of a million blocks in a second or two.
 const sweepRuns = 4096
 
@@ -75,12 +75,11 @@ func (r *Router) Run(ctx context.Context) error {
 			}
 		case <-ticker.C:
 			now := time.Now() // The tick may have waited while the router stood still.
-			if r.cards.takeMeasured() {
-				r.scheduler.WorkersChanged() // for all of them at once, as each looks at every worker
+			for _, m := range r.models.all() {
+				m.tick()
 			}
-			r.decide.Tick()
+			r.models.balance(now)
 			r.snapshots.keep(ctx)
-			r.index.Sweep(sweepRuns)
 			r.feeds.heardOfDrops(r.transport.Stats().Dropped, now)
 			for _, f := range r.feeds.tick(now) {
 				ask(f)

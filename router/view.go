@@ -20,12 +20,14 @@ const (
 	QualityFallback Quality = "fallback"
 )
 
-// clusterView is what a decision needs to know of the cluster. It is never
+// clusterView is what a decision needs to know of a model's workers. It is never
 // changed once it is published.
 type clusterView struct {
-	workers   int
-	blockSize int
-	quality   Quality
+	// published are those of the workers that a publisher speaks for.
+	workers, published int
+	// pairs is set while most workers hash pairs of tokens.
+	pairs   bool
+	quality Quality
 }
 
 // workerExactLocked reports whether all that counts for a worker is exact.
@@ -37,7 +39,7 @@ func (s *feedSet) workerExactLocked(f *feedState) bool {
 		return true
 	}
 	pool := s.byOwner[kv.PoolOwner(f.announcement.Pool)]
-	return pool != nil && s.exactLocked(pool)
+	return pool != nil && pool.model == f.model && s.exactLocked(pool)
 }
 
 // exactLocked reports whether a feed is exact, its source there, and its publisher the

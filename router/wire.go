@@ -30,7 +30,9 @@ type routeRequest struct {
 	Method    string    `json:"method" in:"new potential_loads overlap mark_prefill mark_free output_block"`
 	Tokens    tokenList `json:"tokens" in:"new potential_loads overlap"`
 	RequestID string    `json:"request_id" in:"new mark_prefill mark_free output_block"`
-	LoRAName  string    `json:"lora_name" in:"new potential_loads overlap"`
+	// Model may be left out where workers serve one model.
+	Model    string `json:"model" in:"new potential_loads overlap mark_prefill mark_free output_block"`
+	LoRAName string `json:"lora_name" in:"new potential_loads overlap"`
 	// CacheNamespace is the cache salt.
 	CacheNamespace string                   `json:"cache_namespace" in:"new potential_loads overlap"`
 	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new potential_loads overlap"`
@@ -66,7 +68,7 @@ type routingConstraints struct {
 // query is the request as the facade takes it.
 func (q *routeRequest) query(id string) *Request {
 	out := &Request{
-		ID: id, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
+		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
 		PriorityJump: q.PriorityJump, StrictPriority: q.StrictPriority,
 		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
 	}

@@ -36,7 +36,7 @@ func (q *routeRequest) checkNames() error {
 		field, value string
 		most         int
 	}{
-		{"request_id", q.RequestID, maxRequestID}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
+		{"request_id", q.RequestID, maxRequestID}, {"model", q.Model, kvevent.MaxModel}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
 	} {
 		if err := checkLength(name.field, name.value, name.most); err != nil {
 			return err

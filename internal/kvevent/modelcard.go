@@ -18,6 +18,8 @@ import (
 //	host_bytes              unsigned
 //	disk_bytes              unsigned
 //	taints                  array of at most MaxTaints strings of at most MaxTaint bytes
+//	incarnation             unsigned
+//	eagle                   boolean
 //	silent                  boolean
 //	source                  string
 type ModelCard struct {
@@ -33,6 +35,11 @@ type ModelCard struct {
 	MaxBatchedTokens uint64
 	// Taints are the worker's labels.
 	Taints Taints
+	// Incarnation is random, and new at every start of the worker's engine. A restart of
+	// the agent does not change it; see docs/protocol.md, HELLO.
+	Incarnation uint64
+	// Eagle says that the engine hashes pairs of tokens; see kv.BlockTokens.
+	Eagle bool
 	// Silent says that the owner publishes no events: what it holds is not known,
 	// and that it holds nothing is no knowledge.
 	Silent bool
@@ -51,7 +58,7 @@ const MaxModel = 1024
 func (m *ModelCard) keys() uint32 {
 	var n uint32
 	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.MaxBatchedTokens != 0,
-		m.HostBytes != 0, m.DiskBytes != 0, m.Taints != "", m.Silent, m.Source != ""} {
+		m.HostBytes != 0, m.DiskBytes != 0, m.Taints != "", m.Incarnation != 0, m.Eagle, m.Silent, m.Source != ""} {
 		if set {
 			n++
 		}
@@ -71,6 +78,7 @@ func (m *ModelCard) append(dst []byte) []byte {
 		{"ranks", uint64(m.Ranks)}, {"device_blocks", m.DeviceBlocks},
 		{"max_num_batched_tokens", m.MaxBatchedTokens},
 		{"host_bytes", m.HostBytes}, {"disk_bytes", m.DiskBytes},
+		{"incarnation", m.Incarnation},
 	} {
 		if f.v != 0 {
 			dst = appendUint(dst, f.key, f.v)
@@ -79,9 +87,13 @@ func (m *ModelCard) append(dst []byte) []byte {
 	if m.Taints != "" {
 		dst = m.Taints.append(dst, "taints")
 	}
-	if m.Silent {
-		dst = msgp.AppendString(dst, "silent")
-		dst = msgp.AppendBool(dst, true)
+	for _, f := range []struct {
+		key string
+		set bool
+	}{{"eagle", m.Eagle}, {"silent", m.Silent}} {
+		if f.set {
+			dst = msgp.AppendBool(msgp.AppendString(dst, f.key), true)
+		}
 	}
 	if m.Source != "" {
 		dst = appendTextPair(dst, "source", m.Source)
@@ -111,6 +123,10 @@ func (m *ModelCard) field(c *cursor, key []byte) {
 		m.HostBytes = c.uint64()
 	case "disk_bytes":
 		m.DiskBytes = c.uint64()
+	case "incarnation":
+		m.Incarnation = c.uint64()
+	case "eagle":
+		m.Eagle = c.boolean()
 	case "silent":
 		m.Silent = c.boolean()
 	case "source":

@@ -10,13 +10,13 @@ import (
 
 var sampleCard = ModelCard{
 	Endpoint: "http://node-7:8000", Ranks: 4, DeviceBlocks: 1 << 20, HostBytes: 1 << 40, DiskBytes: 1 << 50,
-	MaxBatchedTokens: 8192, Taints: "a100,zone=1", Silent: true, Source: "file",
+	MaxBatchedTokens: 8192, Taints: "a100,zone=1", Incarnation: 1<<64 - 1, Eagle: true, Silent: true, Source: "file",
 }
 
 // TestCardSurvivesEncoding: what is set comes back, and what is not set takes no key,
 // so that an announcement without a card is what it was before there were cards.
 func TestCardSurvivesEncoding(t *testing.T) {
-	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}, {Taints: "x"}, {MaxBatchedTokens: 1}} {
+	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}, {Taints: "x"}, {MaxBatchedTokens: 1}, {Incarnation: 1}, {Eagle: true}} {
 		want := sampleAnnouncement
 		want.Card = card
 		b := AppendAnnouncement(nil, &want)
@@ -37,7 +37,7 @@ func TestCardFieldsAreChecked(t *testing.T) {
 		value any
 	}{
 		{"endpoint", 7}, {"endpoint", strings.Repeat("x", MaxEndpoint+1)}, {"ranks", -1}, {"ranks", 1 << 32},
-		{"silent", "yes"}, {"source", strings.Repeat("x", MaxEndpoint+1)}, {"host_bytes", "1"},
+		{"silent", "yes"}, {"eagle", 1}, {"incarnation", -1}, {"source", strings.Repeat("x", MaxEndpoint+1)}, {"host_bytes", "1"},
 		{"endpoint", "http://a\r\nb"}, {"source", "\u009b1m"}, {"model", strings.Repeat("x", MaxModel+1)}, {"model", "m\x1b[2J"},
 		{"max_num_batched_tokens", -1}, {"taints", "a"}, {"taints", list{"a", 1}}, {"taints", list{"a", ""}}, {"taints", list{"a b"}},
 		{"taints", list{"a,b"}}, {"taints", list{"ä"}}, {"taints", list{strings.Repeat("x", MaxTaint+1)}}, {"taints", many(MaxTaints + 1)},

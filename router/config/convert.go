@@ -86,6 +86,12 @@ func (c *Config) Approx() index.ApproxOptions {
 	}
 }
 
+// Guesses reports whether routing decisions are remembered as guesses.
+func (c *Config) Guesses() bool {
+	_, predicted := c.PredictedTTL()
+	return (predicted || !c.UseKVEvents) && c.overlapCredit() != 0
+}
+
 // Predicted are the options of the index that guesses beside the events; ok is
 // false when there is none.
 func (c *Config) Predicted() (o index.ApproxOptions, ok bool) {

@@ -50,7 +50,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	d := Decision{Query: q, BlockSize: blockSize}
 	t := &d.Timings
 	begin := time.Now()
-	w.blocks.hash(q, blockSize, r.eagle)
+	w.blocks.hash(q, blockSize, r.eagle())
 	hashed := time.Now()
 	w.explain.input(r.log, q, blockSize, w.blocks.locals)
 	sequence := r.track(w, q, blockSize)

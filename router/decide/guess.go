@@ -11,13 +11,13 @@ import (
 
 // openGuess makes the index of remembered decisions, where there is to be one.
 func (r *Router) openGuess() (err error) {
-	options, wanted := r.config.Predicted()
-	if !r.config.UseKVEvents {
-		options, wanted = r.config.Approx(), true
-	}
 	// Without credit nothing looks at device hits.
-	if !wanted || r.weights.OverlapCredit == 0 {
+	if !r.config.Guesses() {
 		return nil
+	}
+	options, _ := r.config.Predicted()
+	if !r.config.UseKVEvents {
+		options = r.config.Approx()
 	}
 	if r.guess, err = index.NewApprox(options); err != nil {
 		return fmt.Errorf("decide: %w", err)
@@ -123,7 +123,7 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	}
 	w := r.work.Get().(*work)
 	defer r.work.Put(w)
-	w.blocks.hash(q, blockSize, r.eagle)
+	w.blocks.hash(q, blockSize, r.eagle())
 	return r.record(w, worker)
 }
 

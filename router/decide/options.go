@@ -91,8 +91,9 @@ type Options struct {
 	// WorkerType is "decode" or "prefill", for who labels metrics; empty means the
 	// configuration's. ModelName may be empty.
 	WorkerType, ModelName string
-	// IsEagle says that the engines hash pairs of tokens; see kv.BlockTokens.
-	IsEagle bool
+	// IsEagle reports whether the engines hash pairs of tokens; see kv.BlockTokens. It is
+	// asked for each request; nil is never.
+	IsEagle func() bool
 	// SharedCache, PrefillLoadEstimator and Observer may be nil.
 	SharedCache sharedcache.Cache
 	// SharedCacheTimeout bounds one question to SharedCache, which the request waits

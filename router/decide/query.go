@@ -12,7 +12,10 @@ import (
 type Query struct {
 	// ID is the request's context id: it names the request in later calls. It may be
 	// empty unless UpdateStates.
-	ID     string
+	ID string
+	// Model names the model, for a caller that keeps a Router for each of several
+	// models. A Router does not look at it.
+	Model  string
 	Tokens []uint32
 	// BlockMMInfos are the multimodal objects of each block, nil for a block of
 	// text; blocks beyond the end of the list are text.

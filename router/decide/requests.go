@@ -40,7 +40,7 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	}
 	w := r.work.Get().(*work)
 	defer r.work.Put(w)
-	w.blocks.hash(q, blockSize, r.eagle)
+	w.blocks.hash(q, blockSize, r.eagle())
 	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
 	cached := min(max(0, cachedTokens), len(q.Tokens))
 	if err := r.scheduler.Add(&request, worker, cached); err != nil {
@@ -158,7 +158,7 @@ func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 		return nil, 0, err
 	}
 	w = r.work.Get().(*work)
-	w.blocks.hash(q, blockSize, r.eagle)
+	w.blocks.hash(q, blockSize, r.eagle())
 	r.match(w)
 	return w, blockSize, nil
 }

@@ -26,7 +26,7 @@ type Router struct {
 	blockSize  func() int
 	workerType string
 	modelName  string
-	eagle      bool
+	eagle      func() bool
 	shared     *asker
 	estimator  PrefillLoadEstimator
 	observer   Observer
@@ -73,6 +73,9 @@ func New(o Options) (*Router, error) {
 	if o.Config != nil {
 		r.config = *o.Config
 	}
+	if r.eagle == nil {
+		r.eagle = func() bool { return false }
+	}
 	if r.observer == nil {
 		r.observer = silent{}
 	}
@@ -104,7 +107,7 @@ func (r *Router) WorkerType() string { return r.workerType }
 func (r *Router) ModelName() string { return r.modelName }
 
 // IsEagle says whether blocks are hashed over pairs of tokens.
-func (r *Router) IsEagle() bool { return r.eagle }
+func (r *Router) IsEagle() bool { return r.eagle() }
 
 // BlockSize is the number of tokens in a block, 0 while no worker is known.
 func (r *Router) BlockSize() int { return r.blockSize() }

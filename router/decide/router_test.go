@@ -240,7 +240,7 @@ func TestWhatMakesABlock(t *testing.T) {
 // Engines that hash pairs name a block by the token behind it too, so that the last
 // block of a prompt needs one more.
 func TestEagleHashesPairs(t *testing.T) {
-	s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) { o.IsEagle = true })
+	s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) { o.IsEagle = func() bool { return true } })
 	s.blockSize = 4
 	s.store(kv.WorkerOwner(worker(2)), kv.TierDevice, &Query{Tokens: tokens(1, 9)}, 0, 2)
 	for n, want := range map[int]uint32{4: 0, 5: 1, 8: 1, 9: 2, 12: 2} {

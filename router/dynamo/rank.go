@@ -90,7 +90,7 @@ func (r *rank) announcement(health kvevent.Health) router.Frame {
 	a := kvevent.Announcement{
 		PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Model: r.model, BlockSize: r.blockSize,
 		LastEventID: r.last, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
-		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.said.deviceBlocks, MaxBatchedTokens: r.said.batchedTokens},
+		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.said.deviceBlocks, MaxBatchedTokens: r.said.batchedTokens, Eagle: r.said.eagle},
 	}
 	return router.Frame{Kind: router.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }

@@ -28,6 +28,8 @@ type card struct {
 	// deviceBlocks and batchedTokens are the capacity of a rank's device in blocks, and
 	// of a step in tokens; 0 when the card does not say.
 	deviceBlocks, batchedTokens uint64
+	// eagle says that the engine hashes pairs of tokens.
+	eagle bool
 }
 
 // origin is an event source as its discovery record describes it.
@@ -74,6 +76,7 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 				StateEndpoint *endpointName `json:"kv_state_endpoint"`
 				DeviceBlocks  uint64        `json:"total_kv_blocks"`
 				BatchedTokens uint64        `json:"max_num_batched_tokens"`
+				Eagle         bool          `json:"enable_eagle"`
 			} `json:"runtime_config"`
 		} `json:"card_json"`
 	}
@@ -107,6 +110,7 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 		worker: kv.WorkerID(r.InstanceID), model: r.Card.Name, blockSize: r.Card.BlockSize,
 		firstRank: kv.DPRank(r.Card.Runtime.FirstRank), ranks: ranks,
 		deviceBlocks: r.Card.Runtime.DeviceBlocks, batchedTokens: r.Card.Runtime.BatchedTokens,
+		eagle: r.Card.Runtime.Eagle,
 	}, nil
 }
 

@@ -50,7 +50,7 @@ func (d *directory) card(worker uint64, ranks int) string {
 		"type": "Model", "namespace": "dynamo", "component": "backend", "endpoint": "generate", "instance_id": worker,
 		"card_json": map[string]any{"display_name": "tiny", "kv_cache_block_size": 16,
 			"runtime_config": map[string]any{"data_parallel_start_rank": 0, "data_parallel_size": ranks,
-				"total_kv_blocks": 512, "max_num_batched_tokens": 8192, "max_num_seqs": nil}},
+				"total_kv_blocks": 512, "max_num_batched_tokens": 8192, "max_num_seqs": nil, "enable_eagle": worker%2 == 1}},
 	})
 }
 
@@ -95,7 +95,7 @@ func TestWatcherReadsWorkersAndSources(t *testing.T) {
 	d.put("mdc", "dynamo/backend/generate/b", map[string]any{"type": "Model"})
 	d.put("mdc", "dynamo/other/generate/c", "of another component")
 	v := scan(t, w, start)
-	want := map[kv.WorkerID]card{worker: {worker: worker, model: "tiny", blockSize: 16, ranks: 2, deviceBlocks: 512, batchedTokens: 8192}}
+	want := map[kv.WorkerID]card{worker: {worker: worker, model: "tiny", blockSize: 16, ranks: 2, deviceBlocks: 512, batchedTokens: 8192, eagle: true}}
 	if diff := cmp.Diff(want, v.cards, records); diff != "" {
 		t.Errorf("cards (-want +got)\n%s", diff)
 	}

@@ -226,3 +226,18 @@ func (x *Index) forfeit(o *owner, r runID, t kv.Tier, lo, hi int) {
 	x.lost += n
 	x.counts.Evicted += uint64(n)
 }
+
+// SetMaxBytes replaces Options.MaxBytes, which is at least 128 KiB. An index that has
+// more keeps its memory and takes no more: new blocks take the place of others.
+func (x *Index) SetMaxBytes(most int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.options.MaxBytes = max(most, minBytes)
+}
+
+// Bytes is the memory of the index, as Stats has it.
+func (x *Index) Bytes() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.bytes()
+}

@@ -53,9 +53,9 @@ func (o *Options) Validate() error {
 type Client struct {
 	url     string
 	timeout time.Duration
-	pairs   bool
+	pairs   func() bool
 	http    http.Client
-	breaker breaker
+	breaker *breaker
 }
 
 var _ Cache = (*Client)(nil)
@@ -67,7 +67,7 @@ func NewClient(o Options) (*Client, error) {
 	}
 	// Validate has parsed it.
 	u, _ := url.Parse(o.URL)
-	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: o.Pairs}
+	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: func() bool { return o.Pairs }, breaker: new(breaker)}
 	if c.timeout == 0 {
 		c.timeout = defaultTimeout
 	}
@@ -76,6 +76,14 @@ func NewClient(o Options) (*Client, error) {
 		c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second}
 	}
 	return c, nil
+}
+
+// Over returns a Client of the same service, for engines that hash pairs of tokens while
+// pairs reports true. Both share connections and failures; closing either is enough.
+func (c *Client) Over(pairs func() bool) *Client {
+	over := *c
+	over.pairs = pairs
+	return &over
 }
 
 // Close ends idle connections. Questions may still be asked.
@@ -109,7 +117,7 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.SequenceHash {
 	var h kv.Hasher
 	seed := kv.LocalSeed("", namespace)
-	if !c.pairs {
+	if !c.pairs() {
 		return kv.AppendSequence(nil, h.AppendLocals(nil, tokens, blockSize, seed))
 	}
 	var locals []kv.LocalHash

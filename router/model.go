@@ -1,0 +1,150 @@
+package router
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/sharedcache"
+)
+
+// ModelKey tells models apart. A block of one key is never a hit for another key.
+type ModelKey struct {
+	// Name is the model's name in announcements, registrations and requests.
+	Name string
+	// BlockSize is in tokens.
+	BlockSize uint32
+}
+
+// String is the key as errors and logs show it.
+func (k ModelKey) String() string { return fmt.Sprintf("%q with block size %d", k.Name, k.BlockSize) }
+
+func keyOf(a *kvevent.Announcement) ModelKey { return ModelKey{a.Model, a.BlockSize} }
+
+// Model is everything that the router keeps for one model: which blocks its workers
+// and pools hold, what its workers have to do, and the decision among them. Models
+// owns it.
+//
+// The index, the scheduler, the decision and the estimator have locks of their own.
+// What is below feeds belongs to the feeds and is guarded by their lock.
+type Model struct {
+	key       ModelKey
+	config    *config.Config
+	index     *index.Index
+	scheduler *schedule.Scheduler
+	decide    *decide.Router
+	estimate  *estimate.Estimator // nil unless workers are scored by cost
+	cards     *cardTable
+	metrics   *metrics
+	// current is what a decision needs to know of the workers.
+	current atomic.Pointer[clusterView]
+
+	// feeds counts the feeds of the model, restored ones included.
+	feeds int
+	// kept is true for a model that the embedding program asked for. Its workers may
+	// be ones that no feed speaks for, so the model is never retired.
+	kept  bool
+	tally tally
+	// absent are workers that left lately and whose engine may still run.
+	absent absentWorkers
+}
+
+// newModel returns a model without workers. o has the router's defaults.
+func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *metrics) (*Model, error) {
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, tally: newTally(),
+		absent: newAbsentWorkers(o.Config.RequestExpiry())}
+	view := out.tally.view()
+	out.current.Store(&view)
+	var err error
+	if out.index, err = index.New(o.Config.Index()); err != nil {
+		return nil, err
+	}
+	if o.Config.Score == config.ScoreCost {
+		if out.estimate, err = estimate.New(estimate.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	if out.scheduler, err = schedule.New(out.scheduling(o)); err != nil {
+		return nil, err
+	}
+	cache := o.SharedCache
+	if cache == nil && shared != nil {
+		cache = shared.Over(out.IsEagle)
+	}
+	out.decide, err = decide.New(decide.Options{
+		Config: o.Config, Index: out.index, Scheduler: out.scheduler,
+		BlockSize: func() int { return int(key.BlockSize) }, ModelName: key.Name, IsEagle: out.IsEagle,
+		SharedCache: cache, PrefillLoadEstimator: o.PrefillLoadEstimator,
+		Observer: &watcher{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
+	})
+	return out, err
+}
+
+// scheduling are the scheduler's options.
+func (m *Model) scheduling(o *Options) schedule.Options {
+	c := m.config
+	s := schedule.Options{
+		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(),
+		Members: m.index.Members, Worker: m.cards.of,
+		Held: func(l *index.Members, at int) uint64 { return m.index.Held(l, at) + m.decide.Guessed(l, at) },
+	}
+	if s.Selector == nil && c.RouterMode == config.ModeRoundRobin {
+		s.Selector = &schedule.RoundRobin{}
+	}
+	if m.estimate != nil {
+		s.Estimator = m.estimate
+		// Nobody frees a request that has expired, or whose worker is gone.
+		s.Load.Ended = m.estimate.Dropped
+	}
+	if c.RouterPrefillLoadModel == config.LoadModelAIC {
+		s.PrefillDuration = func(_ kv.Worker, tokens, cached int) time.Duration {
+			return m.decide.PrefillDuration(tokens, cached)
+		}
+	}
+	if s.RefreshAfter = c.OverlapRefreshAfter(); s.RefreshAfter > 0 {
+		s.Refresh = func(q *schedule.Request) { m.decide.Refresh(q) }
+	}
+	return s
+}
+
+// IsEagle reports whether the model's workers hash pairs of tokens: the configuration
+// says so, or most workers' cards do.
+func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().pairs }
+
+// Quality is the quality of a decision made now.
+func (m *Model) Quality() Quality {
+	if m.config.RouterMode == config.ModeRoundRobin {
+		return QualityFallback
+	}
+	return m.current.Load().quality
+}
+
+// hasWorkers reports whether there is a worker to send requests to. Workers that
+// decide.Router.RegisterWorkers made known count too.
+func (m *Model) hasWorkers() bool { return len(m.index.Members().List) > 0 }
+
+// idle reports whether nothing needs the model any more. The feeds' lock is held.
+func (m *Model) idle() bool {
+	return !m.kept && m.feeds == 0 && m.absent.len() == 0 && !m.hasWorkers() && m.decide.PendingCount() == 0
+}
+
+// tick does what is due with time, several times a second.
+func (m *Model) tick() {
+	if m.cards.takeMeasured() {
+		m.scheduler.WorkersChanged() // for all workers at once, as the call looks at every worker
+	}
+	m.decide.Tick()
+	m.index.Sweep(sweepRuns)
+}
+
+// close ends what runs for the model.
+func (m *Model) close() error { return m.decide.Close() }

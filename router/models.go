@@ -1,0 +1,318 @@
+package router
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/sharedcache"
+)
+
+// maxModels bounds the models of a router. Pools open a new model only while fewer than
+// half of them are open, so that pools without workers keep no worker out.
+const maxModels = 256
+
+var (
+	// ErrUnknownModel: a request names a model that no worker serves.
+	ErrUnknownModel = errors.New("no worker serves the model")
+	// ErrModelRequired: a request names no model, and workers serve several.
+	ErrModelRequired = errors.New("model: is required")
+	errTooManyModels = fmt.Errorf("there are %d models already", maxModels)
+)
+
+// Models is the directory of a router's models. The feeds open a model with its first
+// publisher and retire it when it has neither publishers nor workers. Requests find
+// their model by name.
+//
+// A model is known by one name today. An adapter is going to be one more name of its base
+// model: routes.byName is where it belongs.
+type Models struct {
+	options *Options
+	shared  *sharedcache.Client // nil without one of the router's own
+	metrics *metrics
+
+	// routes is what requests read, without a lock.
+	routes atomic.Pointer[routes]
+
+	mu    sync.Mutex
+	byKey map[ModelKey]*Model
+	// busy replaces the configuration's thresholds in models to come; nil does not.
+	busy *schedule.BusyThresholds
+	// retired has the counters of the models that were retired.
+	retired ModelStats
+	// balanced is when the memory was last divided.
+	balanced time.Time
+}
+
+// routes says which model a request means. It is never changed once it is published.
+type routes struct {
+	// all are the open models, ordered by key.
+	all []*Model
+	// byName has the models with workers. Of several block sizes of one name it has
+	// the one that publishers speak for, then the one with most workers.
+	byName map[string]*Model
+	// unnamed is the model of requests that name none; nil when there is none, or
+	// when several have as good a claim.
+	unnamed *Model
+}
+
+func newModels(o *Options, shared *sharedcache.Client) *Models {
+	d := &Models{options: o, shared: shared, byKey: make(map[ModelKey]*Model)}
+	d.routes.Store(&routes{})
+	return d
+}
+
+// open returns the model of a key, making it when it is new. most is the number of
+// models above which none is made. The error says why there is none.
+func (d *Models) open(key ModelKey, most int) (*Model, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.byKey[key]; m != nil {
+		return m, nil
+	}
+	if len(d.byKey) >= most {
+		return nil, errTooManyModels
+	}
+	m, err := newModel(key, d.options, d.shared, d.metrics)
+	if err != nil {
+		return nil, err
+	}
+	if d.busy != nil {
+		// The thresholds were valid for every model so far.
+		_ = m.scheduler.SetBusy(*d.busy)
+	}
+	d.byKey[key] = m
+	d.balanceLocked()
+	d.routeLocked()
+	return m, nil
+}
+
+// retire closes the model and forgets it.
+func (d *Models) retire(m *Model) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.byKey, m.key)
+	s := m.stats()
+	d.retired.addCounters(&s)
+	d.balanceLocked()
+	d.routeLocked()
+	return m.close()
+}
+
+// changed publishes what requests need to know, after a model's workers have changed.
+func (d *Models) changed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.routeLocked()
+}
+
+func (d *Models) routeLocked() {
+	r := &routes{byName: make(map[string]*Model)}
+	r.all = slices.SortedFunc(maps.Values(d.byKey), func(a, b *Model) int {
+		return cmp.Or(strings.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.BlockSize, b.key.BlockSize))
+	})
+	for _, m := range r.all {
+		if have := r.byName[m.key.Name]; m.claim() > 0 && (have == nil || m.outweighs(have)) {
+			r.byName[m.key.Name] = m
+		}
+	}
+	best, rivals := 1, 0
+	for _, m := range r.byName {
+		switch c := m.claim(); {
+		case c > best || c == best && rivals == 0:
+			best, rivals, r.unnamed = c, 1, m
+		case c == best:
+			rivals++
+			r.unnamed = nil
+		}
+	}
+	d.routes.Store(r)
+}
+
+// claim ranks models for requests: 2 with a worker that a publisher speaks for, 1 with
+// workers that were registered, 0 without workers. A registration may be a mistake, so
+// it takes no request that names no model from a publisher's model.
+func (m *Model) claim() int {
+	v := m.current.Load()
+	switch {
+	case v.published > 0:
+		return 2
+	case v.workers > 0 || m.kept:
+		return 1
+	}
+	return 0
+}
+
+// outweighs reports whether requests of the models' common name go to m. The larger
+// block size wins between equals.
+func (m *Model) outweighs(o *Model) bool {
+	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().workers, o.current.Load().workers),
+		cmp.Compare(m.key.BlockSize, o.key.BlockSize)) > 0
+}
+
+// find returns the model that a request means. An empty name means the only model that
+// has workers. The error is ErrNoWorkers, ErrUnknownModel or ErrModelRequired.
+func (d *Models) find(name string) (*Model, error) {
+	r := d.routes.Load()
+	if name == "" {
+		if r.unnamed == nil && len(r.byName) > 0 {
+			return nil, fmt.Errorf("%w: workers serve %s", ErrModelRequired, r.names())
+		}
+		if r.unnamed == nil {
+			return nil, ErrNoWorkers
+		}
+		return r.unnamed, nil
+	}
+	if m := r.byName[name]; m != nil {
+		return m, nil
+	}
+	if len(r.byName) == 0 || len(r.named(name)) > 0 {
+		return nil, fmt.Errorf("model %.64q: %w", name, ErrNoWorkers)
+	}
+	return nil, fmt.Errorf("model: %.64q: %w: workers serve %s", name, ErrUnknownModel, r.names())
+}
+
+// named are the open models of a name, whatever their block size; all for an empty name.
+func (r *routes) named(name string) []*Model {
+	if name == "" {
+		return r.all
+	}
+	var out []*Model
+	for _, m := range r.all {
+		if m.key.Name == name {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// names are the models with workers, as an error shows them.
+func (r *routes) names() string {
+	const most = 8
+	names := slices.Sorted(maps.Keys(r.byName))
+	more := ""
+	if len(names) > most {
+		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return fmt.Sprintf("%q%s", names, more)
+}
+
+// all are the open models, ordered by name and block size.
+func (d *Models) all() []*Model { return d.routes.Load().all }
+
+// workers is the number of workers of all models; ranks of one worker count once.
+func (d *Models) workers() (n int) {
+	for _, m := range d.all() {
+		n += m.decide.Workers()
+	}
+	return n
+}
+
+// quality is that of the model with the worst knowledge among those with workers.
+func (d *Models) quality() Quality {
+	q, any := QualityExact, false
+	for _, m := range d.routes.Load().byName {
+		q, any = worse(q, m.Quality()), true
+	}
+	if !any {
+		return QualityFallback
+	}
+	return q
+}
+
+// setBusy replaces the busy thresholds of the models of a name, or of all models and of
+// those to come. The error names the threshold that is out of range; then nothing has
+// changed.
+func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
+	if err := b.Validate(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if name == "" {
+		d.busy = &b
+	}
+	for key, m := range d.byKey {
+		if name == "" || key.Name == name {
+			if err := m.scheduler.SetBusy(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// busyOf is the busy thresholds of a model, or those of models to come for an empty
+// name.
+func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
+	if name != "" {
+		m, err := d.find(name)
+		if err != nil {
+			return schedule.BusyThresholds{}, err
+		}
+		return m.scheduler.Busy(), nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.busy != nil {
+		return *d.busy, nil
+	}
+	return d.options.Config.Busy(), nil
+}
+
+// balanceEvery is how often the memory is divided among the models' indexes.
+const balanceEvery = time.Second
+
+// balance divides the memory of the indexes again, when it is due.
+func (d *Models) balance(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.balanced) >= balanceEvery {
+		d.balanced = now
+		d.balanceLocked()
+	}
+}
+
+// balanceLocked bounds each index by what the others leave of the memory, and never by
+// less than an equal share. An index keeps memory that it has, so that one which took
+// more than its share before others came is the only way above the whole.
+func (d *Models) balanceLocked() {
+	if len(d.byKey) == 0 {
+		return
+	}
+	whole := d.options.Config.Index().MaxBytes
+	share := whole / int64(len(d.byKey))
+	var used int64
+	bytes := make(map[*Model]int64, len(d.byKey))
+	for _, m := range d.byKey {
+		bytes[m] = m.index.Bytes()
+		used += bytes[m]
+	}
+	for m, own := range bytes {
+		m.index.SetMaxBytes(max(share, whole-(used-own)))
+	}
+}
+
+// withRequest calls f with each model of a name, or with every model, until f reports
+// true: with the one whose request f is about.
+func (d *Models) withRequest(name string, f func(m *Model) bool) bool {
+	return slices.ContainsFunc(d.routes.Load().named(name), f)
+}
+
+// forgetElsewhere forgets a worker that left other models than m: its engine serves m
+// now. The feeds' lock is held.
+func (d *Models) forgetElsewhere(w kv.Worker, m *Model) {
+	for _, o := range d.all() {
+		if _, ok := o.absent.take(w); ok && o != m {
+			o.forget(w)
+		}
+	}
+}
