@@ -30,6 +30,8 @@ type feedSet struct {
 	restored   map[uint64]*feedState
 	restoredOf map[kv.Owner]*feedState
 	gate       queryGate
+	// refilling is the last feed that was asked for what the index had lost.
+	refilling *feedState
 	// position is that of the last frame taken in, of a transport that has such;
 	// events counts the events in frames and in answers.
 	position uint64
@@ -213,6 +215,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 	if isNew || pool != a.Pool || card != a.Card {
 		s.joinLocked(f, card.Incarnation)
 	}
+	s.refillLocked(f, now)
 	s.countLocked(f)
 	s.refreshLocked()
 	return f

@@ -95,3 +95,71 @@ func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatWasLostComesBackWhenThereIsRoom: a worker whose blocks had to give way is asked
+// for them once others have let go of theirs, once, and no more while nothing is lost.
+func TestWhatWasLostComesBackWhenThereIsRoom(t *testing.T) {
+	small := configured(func(c *config.Config) { c.IndexMemoryBytes, c.FirstOfEqual = 1<<20, true })
+	onBench(t, Options{Config: small}, func(b *bench) {
+		one, two := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
+		prompt := func(from int) []uint32 {
+			ids := make([]uint32, 100)
+			for i := range ids {
+				ids[i] = uint32(from + i)
+			}
+			return promptTokens(ids...)
+		}
+		b.send(one.announce(), two.announce(), one.store(kv.TierDevice, prompt(0)), one.announce())
+		for n := range 1000 {
+			b.send(two.store(kv.TierDevice, prompt(1<<20+n*100)))
+		}
+		b.every(30, one, two)
+		if asked := b.transport.asked(); len(asked) != 0 || b.expectNoLies("without room", one, two) != 2 {
+			t.Fatalf("asked %v; want two degraded workers and nothing asked for", asked)
+		}
+		b.send(two.clear())
+		b.every(5, one, two)
+		b.expect("with room again", prompt(0), 1, 100, QualityExact)
+		b.every(120, one, two)
+		if asked := b.transport.asked(); len(asked) != 1 {
+			t.Errorf("asked %v, want one question", asked)
+		}
+		if s := b.router.Stats(); s.Feeds.Refills != 1 || s.Index.LostNow != 0 {
+			t.Errorf("stats %+v, want one refill and nothing lost", s)
+		}
+	})
+}
+
+// lossySet is a residency that never has all it was told, though it has room.
+type lossySet struct{ blockSet }
+
+func (s *lossySet) Lost(kv.Owner) uint64 { return 1 }
+
+// TestWhatIsLostAgainIsAskedForLessAndLess: a contradiction costs a dump now and then,
+// and one feed at a time is refilled.
+func TestWhatIsLostAgainIsAskedForLessAndLess(t *testing.T) {
+	set := &feedSet{}
+	now := time.Unix(1000, 0)
+	feed := func() *feedState {
+		return &feedState{synced: true, lost: 1, blocks: &lossySet{blockSet{held: map[kv.SequenceHash]bool{}}}}
+	}
+	f, other := feed(), feed()
+	tries := 0
+	for range 6 * 3600 {
+		set.refillLocked(f, now)
+		if set.refillLocked(other, now); f.recovering && other.recovering {
+			t.Fatal("two feeds are refilled at a time")
+		}
+		if _, number, due := f.nextQuery(now); due {
+			tries++
+			if err := f.answered(number, &Answer{Kind: kvevent.QueryTreeDump}, nil, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other.recovery = recovery{}
+		now = now.Add(time.Second)
+	}
+	if tries != 14 {
+		t.Errorf("%d tries in six hours, want those after 10 s, 20 s, 40 s and so on, and then each hour", tries)
+	}
+}

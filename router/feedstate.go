@@ -17,6 +17,8 @@ type residency interface {
 	// Lost is how many (block, tier) pairs the owner was told to hold and are not
 	// kept, for lack of room or because others contradict them.
 	Lost(o kv.Owner) uint64
+	// HasRoom reports whether so many pairs fit besides what there is.
+	HasRoom(pairs uint64) bool
 }
 
 // Bounds of the events that wait while a feed recovers. What does not fit is
@@ -73,9 +75,13 @@ type feedState struct {
 	// with nothing missing to explain it.
 	diverged bool
 	// lost is how much of what the publisher told is not kept, when it was last
-	// looked. Nobody is asked for it: there would be no more room for it, and what
-	// it takes the place of would be missing instead.
+	// looked. Nobody is asked for it while there is no more room for it: what it takes
+	// the place of would be missing instead.
 	lost uint64
+	// refills counts tries to get back what was lost since nothing was; none starts
+	// before refillAt.
+	refills  int
+	refillAt time.Time
 	// repairs counts repairs since the digests last agreed; none starts before
 	// repairAt.
 	repairs  int
@@ -121,6 +127,7 @@ const (
 	causeFirst cause = iota
 	causeGap
 	causeDivergence
+	causeLost
 )
 
 func (f *feedState) owner() kv.Owner { return f.announcement.Owner }
@@ -256,7 +263,7 @@ func (f *feedState) wait(e *kvevent.RouterEvent) {
 // for everything when that is not a matter of ids.
 func (f *feedState) recover(c cause, now time.Time) {
 	// Who begins with a snapshot lacks only what came after it.
-	dump := c == causeDivergence || c == causeFirst && f.cursor == 0
+	dump := c == causeDivergence || c == causeLost || c == causeFirst && f.cursor == 0
 	f.recovery = recovery{recovering: true, cause: c, dump: dump, queries: f.queries, retryAt: now}
 	switch c {
 	case causeGap:
@@ -305,6 +312,8 @@ func (f *feedState) recovered(now time.Time) {
 		f.counters.GapsRepaired++
 	case causeDivergence:
 		f.counters.DivergencesRepaired++
+	case causeLost:
+		f.counters.Refills++
 	}
 	waiting := f.waiting
 	f.recovery = recovery{queries: f.queries}

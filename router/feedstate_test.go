@@ -66,6 +66,8 @@ func (s *blockSet) Digest(kv.Owner) (sum, pairs uint64) {
 
 func (s *blockSet) Lost(kv.Owner) uint64 { return s.lost }
 
+func (s *blockSet) HasRoom(uint64) bool { return !s.full }
+
 var scriptOwner = kv.WorkerOwner(kv.Worker{ID: 1})
 
 // TestFeedScripts runs the stories in testdata/feed. Event 7 stores block 7,

@@ -169,6 +169,7 @@ func (s *FeedStats) each(counter func(name, help string, v uint64)) {
 	counter("queries", "Questions to publishers.", s.Queries)
 	counter("query_failures", "Questions without a usable answer.", s.QueryFailures)
 	counter("dumps", "Questions answered by everything the owner held.", s.Dumps)
+	counter("refills", "Dumps that were asked for because the index had room again.", s.Refills)
 	counter("dumps_cut", "Answers that broke off, of which the rest was asked for.", s.CutDumps)
 	counter("messages_undecodable", "Messages of unknown form.", s.Undecodable)
 	counter("messages_unannounced", "Messages of publishers not announced yet.", s.Unannounced)

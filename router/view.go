@@ -138,6 +138,8 @@ type FeedCounters struct {
 	// usable answer, Dumps those answered by everything the owner held, and CutDumps
 	// those of the failures that brought a part of it.
 	Queries, QueryFailures, Dumps, CutDumps uint64
+	// Refills counts dumps that were asked for because the index had room again.
+	Refills uint64
 }
 
 func (c *FeedCounters) add(o *FeedCounters) {
@@ -154,6 +156,7 @@ func (c *FeedCounters) add(o *FeedCounters) {
 	c.QueryFailures += o.QueryFailures
 	c.Dumps += o.Dumps
 	c.CutDumps += o.CutDumps
+	c.Refills += o.Refills
 }
 
 // FeedStats are gauges and counters over all feeds, those that have ended

@@ -45,6 +45,18 @@ func (x *Index) total() int64 {
 // mayGrow reports whether the budget has room for that many bytes more.
 func (x *Index) mayGrow(bytes int64) bool { return x.total()+bytes <= x.options.MaxBytes }
 
+// HasRoom reports whether so many (block, tier) pairs fit besides what there is, with
+// as much again to spare, so that none of the others is evicted for them.
+func (x *Index) HasRoom(pairs uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// The directory of the idle units is part of total. What evict keeps free is idle
+	// without being room.
+	units := int64(x.idleUnits()) - 2*int64(x.arena.end)/spareShare
+	units += max(0, x.options.MaxBytes-x.total()) / (fullUnitBytes + runBytes + maxChildBytes)
+	return !x.short() && uint64(max(0, units))*unitBlocks/2 >= pairs
+}
+
 // chunkShift is log2 of how many things of the given size a chunk holds: about
 // 256 KiB, and less under a small budget.
 func chunkShift(budget int64, size int, most uint) uint {

@@ -82,3 +82,47 @@ func TestRemovalsOverTheBudget(t *testing.T) {
 		t.Errorf("%+v, want evicted blocks that are still told, and none refused", s)
 	}
 }
+
+// TestHasRoomEvictsNothing: what is said to have room takes nobody's place, an index that
+// is over its budget has none, and has it again when an owner lets go.
+func TestHasRoomEvictsNothing(t *testing.T) {
+	x := newIndex(t, index.Options{MaxBytes: 1 << 20})
+	w := worker(1, 0)
+	join(t, x, w)
+	rng := rand.New(rand.NewPCG(3, 1))
+	store := func() {
+		locals := make([]kv.LocalHash, 64)
+		for i := range locals {
+			locals[i] = kv.LocalHash(rng.Uint64())
+		}
+		apply(t, x, stored(kv.WorkerOwner(w), kv.TierDevice, locals, 0, len(locals)))
+	}
+	const prompts = 4
+	room := 0
+	for {
+		had, before := x.HasRoom(prompts*64), x.Stats()
+		for range prompts {
+			store()
+		}
+		s := x.Stats()
+		if had {
+			room++
+			if s.Evicted != before.Evicted || s.Lost != before.Lost {
+				t.Fatalf("after %d blocks with room: %+v", before.Memberships, s)
+			}
+		}
+		if s.Evicted > 1000 {
+			break
+		}
+	}
+	if s := x.Stats(); room*prompts*64 < s.Memberships/2 || x.HasRoom(prompts*64) {
+		t.Errorf("room for %d blocks of %d, and when it is full: %v", room*prompts*64, s.Memberships, x.HasRoom(prompts*64))
+	}
+	x.RemoveOwner(kv.WorkerOwner(w))
+	for range 100 {
+		x.Sweep(1 << 12)
+	}
+	if !x.HasRoom(prompts * 64) {
+		t.Errorf("no room in an empty index: %+v", x.Stats())
+	}
+}
