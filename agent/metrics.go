@@ -245,7 +245,7 @@ func poolGauges(s *blockmgr.Stats) []named {
 		{"pinned_slots", uint64(s.PinnedSlots)}, {"pinned_slots_most", uint64(s.PinnedSlotsMost)},
 		{"grants_overdue", uint64(s.GrantsOverdue)}, {"grants_late", uint64(s.GrantsLate)},
 		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_read_only", oneIf(s.DiskReadOnly)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)},
+		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_read_only", oneIf(s.DiskReadOnly)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)}, {"unannounced", uint64(s.Unannounced)},
 	}
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"iter"
 	"math"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -62,13 +63,32 @@ type pin struct {
 // dropPinsLocked takes the pins of blocks first … end-1 out of the request. The
 // session's mutex guards them.
 func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
-	for i, p := range r.pins {
-		if uint64(i) >= first && uint64(i) < end {
+	for i := range r.pinnable(first, end) {
+		if p, ok := r.pins[i]; ok {
 			slots = append(append(slots, p.slot), p.lost...)
 			delete(r.pins, i)
 		}
 	}
 	return slots
+}
+
+// pinnable are block indices that include all pinned ones of first … end-1: either
+// these or the pinned ones among them, whichever are fewer to look at. A request that
+// gives its pins back one by one costs one step for each.
+func (r *request) pinnable(first, end uint64) iter.Seq[uint32] {
+	end = min(end, math.MaxUint32+1)
+	return func(yield func(uint32) bool) {
+		if first < end && end-first < uint64(len(r.pins)) {
+			for i := first; i < end && yield(uint32(i)); i++ {
+			}
+			return
+		}
+		for i := range r.pins {
+			if uint64(i) >= first && uint64(i) < end && !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 // chain computes the identity of blocks as their tokens arrive. One goroutine

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,5 +77,37 @@ func TestTokensAreBounded(t *testing.T) {
 	}
 	if _, err := s.find(1, 0); err == nil {
 		t.Error("the request can still be used")
+	}
+}
+
+// A request gives its pins back block by block: each release looks at its own range and
+// not at all pins of the request.
+func TestReleaseLooksAtItsRangeOnly(t *testing.T) {
+	const blocks = 1000
+	r := &request{pins: map[uint32]pin{}}
+	fill := func() {
+		for i := range uint32(blocks) {
+			r.pins[i] = pin{slot: blockmgr.Slot{Index: i}}
+		}
+	}
+	fill()
+	steps := 0
+	for i := range uint64(blocks) {
+		for range r.pinnable(i, i+1) {
+			steps++
+		}
+		if got := r.dropPinsLocked(i, i+1); len(got) != 1 || got[0].Index != uint32(i) {
+			t.Fatalf("release of block %d gave %v", i, got)
+		}
+	}
+	if steps != blocks || len(r.pins) != 0 {
+		t.Errorf("%d steps for %d blocks, %d pins left", steps, blocks, len(r.pins))
+	}
+	fill()
+	if got := r.dropPinsLocked(500, math.MaxUint64); len(got) != 500 || len(r.pins) != 500 {
+		t.Errorf("%d slots released, %d pins left", len(got), len(r.pins))
+	}
+	if got := r.dropPinsLocked(0, 0); len(got) != 0 {
+		t.Errorf("%d slots released by an empty range", len(got))
 	}
 }

@@ -294,6 +294,7 @@ func (p *Pool) emptyLocked(t *tier, gone *part) {
 			p.dropLocked(t, registry.MakeRef(gone.number, uint32(i)), storage.StateFree)
 		}
 	}
+	p.announcing.later[t.level].forget(gone.number)
 	if t.level == registry.Host {
 		p.missed.forget(gone.number)
 		for _, sess := range p.sessions {

@@ -133,6 +133,7 @@ func (p *testPool) checkPins(t *tier, ref registry.Ref, s *slot) {
 // checkEvents compares what the sink was told with a dump.
 func (p *testPool) checkEvents() {
 	p.t.Helper()
+	waitFor(p.t, func() bool { return p.Stats().Unannounced == 0 })
 	dump := p.Dump()
 	p.sink.mu.Lock()
 	defer p.sink.mu.Unlock()

@@ -238,7 +238,7 @@ func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
 	p.host.setState(sl, storage.StateSealed)
 	r.Checksum = storage.Bind(sum, r.Key, sl.generation)
 	p.host.put(ref, r)
-	p.storedLocked(p.host, &r)
+	p.storedLocked(p.host, ref, &r)
 	p.settleLocked(p.host, ref, sl)
 }
 

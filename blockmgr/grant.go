@@ -138,7 +138,7 @@ func (p *Pool) filledLocked(ref registry.Ref, r *storage.Record) {
 	p.host.setState(s, storage.StateFilled)
 	p.host.put(ref, *r)
 	p.settleLocked(p.host, ref, s)
-	p.storedLocked(p.host, r)
+	p.storedLocked(p.host, ref, r)
 	p.sealing.push(ref)
 	p.busy++
 	p.sealWork.Signal()

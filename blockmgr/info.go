@@ -93,6 +93,9 @@ type Stats struct {
 	// and have not been compared with their checksums yet. That happens when somebody
 	// first asks for them, or the scrubber comes by. A gauge.
 	Unverified int `json:"unverified"`
+	// Unannounced is how many blocks were found when the pool opened, or came after such
+	// a block, and have not been reported to the sink yet. A gauge.
+	Unannounced int `json:"unannounced"`
 	// DiskOpen is true while the disk is left alone because it fails. DiskReadOnly is
 	// true while that holds for writes only, and blocks are read. DiskTrips counts how
 	// often either began, for all pools together.

@@ -168,8 +168,8 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	p.offerAll()
 }
 
-// welcomeLocked does for one extent what settleRecovered and announceRecovered do
-// for all of them.
+// welcomeLocked does for one extent what settleRecovered and announce do for all of
+// them.
 func (p *Pool) welcomeLocked(added *part) {
 	var refs []registry.Ref
 	for i := range added.slots {
@@ -184,8 +184,7 @@ func (p *Pool) welcomeLocked(added *part) {
 		return cmp.Compare(added.recs.Position(a.Slot()), added.recs.Position(b.Slot()))
 	})
 	for _, ref := range refs {
-		r := p.disk.record(ref)
-		p.storedLocked(p.disk, &r)
+		p.tellLocked(p.disk, ref, p.disk.slot(ref))
 	}
 }
 

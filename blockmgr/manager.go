@@ -176,9 +176,9 @@ func (m *Manager) HostExtents() int {
 // answers (see Stats.DiskJoining). Where a tier's size
 // is used up, a pool without sessions gives an extent up; when none can, the
 // pool opens with that tier empty (see Enabled and Stats.GrowRefused), and the
-// next call tries again. The blocks that an earlier agent left on disk are
-// announced to the sink before Pool returns, so the sink must know the
-// namespace by then. ErrNamespace means that no agent could serve it.
+// next call tries again. The blocks that an earlier agent left are announced to the
+// sink in the background, a few at a time, and Quiesce waits for that; the sink must
+// know the namespace when Pool is called. ErrNamespace means that no agent could serve it.
 func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	l, err := blockLayout(&ns)
 	if err != nil {

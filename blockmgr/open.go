@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -62,7 +63,6 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	rest := p.openDisk()
 	p.claimHost()
 	p.settleRecovered()
-	p.announceRecovered()
 	p.trim(registry.Host)
 	if rest == nil && p.disk != nil {
 		p.trim(registry.Disk)
@@ -191,7 +191,10 @@ func (p *Pool) start() {
 		return
 	}
 	p.workers.Go(p.growLoop)
-	p.workers.Go(p.sealLoop)
+	for range runtime.GOMAXPROCS(0) {
+		p.workers.Go(p.sealLoop)
+	}
+	p.startAnnouncing()
 	if p.cfg.ScrubBytesPerSecond > 0 {
 		p.transfers.Go(p.scrubLoop)
 	}
@@ -203,6 +206,16 @@ func (p *Pool) start() {
 	}
 	for range p.cfg.readLoops() {
 		p.transfers.Go(p.readLoop)
+	}
+}
+
+// startAnnouncing has the sink told of what was found.
+func (p *Pool) startAnnouncing() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.announcing.blocks > 0 {
+		p.announcing.running = true
+		p.workers.Go(p.announce)
 	}
 }
 

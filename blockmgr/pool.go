@@ -57,9 +57,11 @@ type Pool struct {
 	heirs   map[SessionID]struct{}
 	flights map[registry.Ref]*flight
 	faults  diskFaults
-	sealing refQueue
-	writing writeQueue
-	reading refQueue
+	// announcing is what the sink has yet to be told.
+	announcing announcement
+	sealing    refQueue
+	writing    writeQueue
+	reading    refQueue
 	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
 	// is in none; it begins none while scrubPaused is not 0.
 	scrubCheck  chan struct{}
@@ -165,7 +167,7 @@ func (p *Pool) Enabled() bool {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Counters: p.count, Unverified: p.unverified}
+	st := Stats{Counters: p.count, Unverified: p.unverified, Unannounced: p.announcing.blocks}
 	st.ReadMicros = p.reads.micros(time.Now())
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
 	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
@@ -188,12 +190,12 @@ func (p *Pool) Stats() Stats {
 	return st
 }
 
-// Quiesce waits until nothing is being sealed, written to disk, promoted or
-// grown. It returns at once when that is so, even with a context that is done.
+// Quiesce waits until nothing is being sealed, written to disk, promoted, grown or
+// announced. It returns at once when that is so, even with a context that is done.
 func (p *Pool) Quiesce(ctx context.Context) error {
 	for {
 		p.mu.Lock()
-		if p.busy == 0 || p.closed {
+		if p.quietLocked() || p.closed {
 			p.mu.Unlock()
 			return nil
 		}
@@ -216,16 +218,22 @@ func (p *Pool) Quiesce(ctx context.Context) error {
 func (p *Pool) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.busy == 0 || p.closed
+	return p.quietLocked() || p.closed
 }
+
+// quietLocked reports whether there is nothing that Quiesce waits for.
+func (p *Pool) quietLocked() bool { return p.busy == 0 && !p.announcing.running }
 
 // doneLocked ends n operations that were counted in busy.
 func (p *Pool) doneLocked(n int) {
 	p.busy -= n
-	if p.busy == 0 {
-		p.wakeQuietLocked()
-		p.releasedLocked()
+	if p.busy > 0 {
+		return
 	}
+	if p.quietLocked() {
+		p.wakeQuietLocked()
+	}
+	p.releasedLocked()
 }
 
 func (p *Pool) wakeQuietLocked() {

@@ -196,6 +196,7 @@ func (p *Pool) recoverBlockLocked(t *tier, ref registry.Ref, s *slot, r *storage
 		return false
 	}
 	s.entry, s.priority = id, r.Priority
+	p.recoveredLocked(s)
 	t.setState(s, storage.StateSealed)
 	if t.level == registry.Host {
 		p.count.RecoveredHost++
@@ -235,38 +236,13 @@ func (p *Pool) settleRecovered() {
 	}
 }
 
-// announceRecovered reports what was found to the sink, parents before children
-// as far as those are there. Nobody uses the pool yet.
-func (p *Pool) announceRecovered() {
-	if p.cfg.Sink == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, t := range p.tiers() {
-		for _, ref := range p.byPosition(t) {
-			r := t.record(ref)
-			p.storedLocked(t, &r)
-		}
-	}
-}
-
-// maxSortedPosition is the last position that byPosition tells apart: sequences
-// are shorter.
-const maxSortedPosition = 1 << 22
-
 // byPosition are the resident slots of a tier in order of their blocks' position
-// in their sequences, by counting: there may be millions, and most positions
-// occur often.
+// in their sequences.
 func (p *Pool) byPosition(t *tier) []registry.Ref {
-	position := func(ref registry.Ref) int {
-		part, i := t.at(ref)
-		return int(min(part.recs.Position(i), maxSortedPosition))
-	}
 	var starts []int
 	t.each(func(ref registry.Ref, s *slot) {
 		if s.resident() {
-			n := position(ref)
+			n := t.sortedPosition(ref)
 			for len(starts) <= n+1 {
 				starts = append(starts, 0)
 			}
@@ -282,7 +258,7 @@ func (p *Pool) byPosition(t *tier) []registry.Ref {
 	refs := make([]registry.Ref, starts[len(starts)-1])
 	t.each(func(ref registry.Ref, s *slot) {
 		if s.resident() {
-			n := position(ref)
+			n := t.sortedPosition(ref)
 			refs[starts[n]] = ref
 			starts[n]++
 		}

@@ -219,6 +219,7 @@ func (p *Pool) reportRemoved(t *tier, refs []registry.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, ref := range refs {
+		p.tellLocked(t, ref, t.slot(ref))
 		r := t.record(ref)
 		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
 	}

@@ -204,6 +204,7 @@ func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
 	}
 	parent := p.reg.Vacate(s.entry, t.level)
 	if wasResident && p.cfg.Sink != nil {
+		p.tellLocked(t, ref, s)
 		r := t.record(ref)
 		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
 	}
@@ -256,11 +257,4 @@ func (p *Pool) quarantineLocked(t *tier, ref registry.Ref) {
 func (p *Pool) memoryErrorLocked(part *part, err error) {
 	p.count.MemoryErrors++
 	p.log.Error("host memory is damaged; its slot is taken out of use", zap.String("extent", part.path()), zap.Error(err))
-}
-
-// storedLocked reports a block that became resident.
-func (p *Pool) storedLocked(t *tier, r *storage.Record) {
-	if p.cfg.Sink != nil {
-		p.cfg.Sink.BlockStored(p.id, t.kind, blockOf(r))
-	}
 }

@@ -52,6 +52,10 @@ type slot struct {
 	lost bool
 	// kept: held for a retention pin; see Pool.Keep.
 	kept bool
+	// untold: the sink has yet to be told of the block. inLater: the slot is in
+	// announcement.later.
+	untold  untold
+	inLater bool
 }
 
 // resident reports whether the slot's block can be served.

@@ -267,7 +267,7 @@ func (p *Pool) wroteLocked(w *write) {
 		to := p.disk.slot(w.disk)
 		p.disk.setState(to, storage.StateSealed)
 		p.disk.put(w.disk, r)
-		p.storedLocked(p.disk, &r)
+		p.storedLocked(p.disk, w.disk, &r)
 		p.settleLocked(p.disk, w.disk, to)
 		return
 	}

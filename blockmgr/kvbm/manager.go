@@ -103,7 +103,8 @@ func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error 
 	if m.pool, err = m.core.Pool(ns); err != nil {
 		return errors.Join(fmt.Errorf("block manager: %w", err), m.core.Close())
 	}
-	return nil
+	// The event manager knows what is there when New returns.
+	return m.pool.Quiesce(context.Background())
 }
 
 // warn logs what is allowed and probably not meant.

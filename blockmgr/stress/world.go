@@ -123,6 +123,9 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 		p, err := w.m.Pool(ns.desc)
 		if err == nil {
 			w.pools[space] = p
+			for p.Stats().Unannounced > 0 {
+				time.Sleep(time.Millisecond) // the ledger learns from events what was found
+			}
 			return p, w.ledger.open(ns.id, p.Stats().DiskJoining)
 		}
 		if !w.v.faulty() || try == openTries {

@@ -1,0 +1,152 @@
+package blockmgr
+
+import (
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// gatedSink is a sink that can be made to wait, as one that takes its time would.
+type gatedSink struct {
+	EventSink
+	closed  atomic.Bool
+	arrived chan struct{} // has a value when a call waits
+	open    chan struct{} // a value lets one call through; closed, all
+	// order are the blocks that were announced.
+	order []Block
+}
+
+func (s *gatedSink) BlockStored(ns kv.NamespaceID, t kv.Tier, b Block) {
+	if s.closed.Load() {
+		s.arrived <- struct{}{}
+		<-s.open
+	}
+	s.order = append(s.order, b)
+	s.EventSink.BlockStored(ns, t, b)
+}
+
+// warmPool opens a pool again that has n sequences of length blocks in both tiers,
+// with a sink that waits at the first announcement.
+func warmPool(t *testing.T, n, length int) (p *testPool, sink *gatedSink) {
+	t.Helper()
+	total := uint64(n * length)
+	cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(2 * total), DiskBytes: 2 * total * testSlotBytes}
+	first := openTestPool(t, cfg)
+	for seed := range uint64(n) {
+		first.store(chain(1+seed, length))
+	}
+	first.quiesce()
+	first.finish()
+
+	order := newOrderSink(t)
+	sink = &gatedSink{EventSink: order, arrived: make(chan struct{}), open: make(chan struct{})}
+	sink.closed.Store(true)
+	cfg.Sink, cfg.ScrubBytesPerSecond = sink, -1
+	m, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := m.Pool(testNamespace("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = &testPool{Pool: pool, t: t, m: m, sink: order, ids: &atomic.Uint64{}}
+	p.ids.Store(100)
+	return p, sink
+}
+
+// The pool is open before the sink has been told of a single block: an engine's HELLO
+// does not wait for the announcement.
+func TestPoolOpensBeforeItsBlocksAreAnnounced(t *testing.T) {
+	p, sink := warmPool(t, 4, 64)
+	if len(sink.order) != 0 {
+		t.Errorf("%d blocks were announced while the pool was opened", len(sink.order))
+	}
+	<-sink.arrived
+	sink.closed.Store(false)
+	close(sink.open)
+	p.quiesce()
+	if st := p.Stats(); st.Unannounced != 0 || st.RecoveredHost != 256 || st.Recovered != 256 || len(sink.order) != 512 {
+		t.Errorf("%d of 512 blocks announced, %d left", len(sink.order), st.Unannounced)
+	}
+	p.sid = p.begin()
+	p.finish()
+}
+
+// While the blocks of a warm pool are announced, callers get the lock in between, and what they store, find and evict is reported in its order:
+// parents before children, once each.
+func TestPoolIsUsedWhileItsBlocksAreAnnounced(t *testing.T) {
+	const length = 4 * announceSlice
+	p, sink := warmPool(t, 2, length)
+	<-sink.arrived
+	began := make(chan SessionID)
+	go func() { began <- p.begin() }()
+	// A mutex is handed to whoever has waited for a millisecond.
+	waitFor(t, func() bool { return goroutinesIn(".(*Pool).BeginSession(") == 1 })
+	since := time.Now()
+	waitFor(t, func() bool { return time.Since(since) > 5*time.Millisecond })
+	for told := 1; ; told++ {
+		sink.open <- struct{}{}
+		select {
+		case <-sink.arrived:
+			if told == 4*length-1 {
+				t.Error("a caller waits for the whole announcement")
+			}
+			continue
+		case p.sid = <-began:
+		}
+		break
+	}
+	sink.closed.Store(false)
+	go func() {
+		for range sink.arrived { // a call that came to wait
+		}
+	}()
+	close(sink.open)
+	old := chain(1, length+8) // 8 more than there are
+	if n := p.store(old); n != 8 {
+		t.Errorf("%d blocks granted", n)
+	}
+	evicted := chain(2, length)[length-4:]
+	p.resetHost(evicted)
+	if got := len(p.find(old)); got != length+8 {
+		t.Errorf("%d blocks found", got)
+	}
+	p.quiesce()
+	close(sink.arrived)
+	// A block that goes before its turn is announced and removed at once.
+	seen := map[kv.SequenceHash]bool{evicted[0].ParentSeq: true}
+	for _, b := range sink.order {
+		if b.Position > 0 && !seen[b.ParentSeq] {
+			t.Errorf("block %d of a sequence was announced before its parent", b.Position)
+		}
+		seen[b.Seq] = true
+	}
+	p.finish() // compares the dump with what the sink was told
+}
+
+// A pool can be closed in the middle of the announcement.
+func TestPoolClosesWhileItsBlocksAreAnnounced(t *testing.T) {
+	p, sink := warmPool(t, 2, 2*announceSlice)
+	<-sink.arrived
+	sink.closed.Store(false)
+	close(sink.open)
+	p.m.Abandon()
+}
+
+// Checksums are computed by as many goroutines as there are processors.
+func TestSealingFollowsTheProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
+	newTestPool(t, Config{HostBytes: hostBytes(4)})
+	waitFor(t, func() bool { return goroutinesIn(".(*Pool).sealLoop(") == 3 })
+}
+
+// goroutinesIn is how many goroutines are in a function.
+func goroutinesIn(function string) int {
+	stacks := make([]byte, 1<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), function)
+}
