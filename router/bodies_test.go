@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // slowBody gives a part of its body and then waits until it is let go.
@@ -28,7 +30,7 @@ func (s *slowBody) Read(p []byte) (int, error) {
 func TestBodiesAreBounded(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		twoWorkers(b)
-		b.router.bodies.reading.most, b.router.bodies.kept.most = 100<<10, 150<<10
+		b.router.bodies.reading.most, b.router.bodies.kept.most = 190<<10, 300<<10
 		s, h := b.router.service(), b.router.Handler()
 		large := func(method string, n int) string {
 			return `{"method":"` + method + `","tokens":[1` + strings.Repeat(" ", n) + `]}`
@@ -55,7 +57,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		if r, _ := b.route(h, "", large("overlap", 140<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("more than there is room for: %d", r.StatusCode)
 		}
-		if n, k := b.router.bodies.reading.used.Load(), b.router.bodies.kept.used.Load(); n != 0 || k != 0 {
+		if n, k := b.router.bodies.reading.used, b.router.bodies.kept.used; n != 0 || k != 0 || len(b.router.bodies.clients) != 0 {
 			t.Errorf("%d bytes are being read and %d kept when nothing is at hand", n, k)
 		}
 		if got := text(t, call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_bodies_refused_total 4\n") {
@@ -64,13 +66,103 @@ func TestBodiesAreBounded(t *testing.T) {
 	})
 }
 
+// stalledBody gives a part of its body and then waits until it is interrupted.
+type stalledBody struct {
+	io.Reader
+	interrupted chan struct{}
+}
+
+func (s *stalledBody) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if n == 0 && errors.Is(err, io.EOF) {
+		<-s.interrupted
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+// Uploads that stall give their room to those that come, the slowest first, whoever
+// sends them: large prompts are routed as before.
+func TestSlowUploadsGiveWay(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		b.router.bodies.reading.most, b.router.bodies.kept.most = 400<<10, 400<<10
+		s, h := b.router.service(), b.router.Handler()
+		prompt := func(n int) string { return `{"method":"overlap","tokens":[1` + strings.Repeat(" ", n) + `]}` }
+		answers := make(chan reply, 4)
+		for i, n := range []int{100 << 10, 90 << 10, 80 << 10, 40 << 10} {
+			stalled := &stalledBody{strings.NewReader(prompt(n)[:n]), make(chan struct{})}
+			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], interrupt: func() { close(stalled.interrupted) }}
+			go func() { answers <- s.route(b.t.Context(), stalled, from) }()
+			synctest.Wait()
+		}
+		if r, got := b.route(h, "", prompt(100<<10)); r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("beside uploads that have just begun: %d %.200s", r.StatusCode, got)
+		}
+		b.pass(slowAfter)
+		for range 3 {
+			if r, got := b.route(h, "", prompt(100<<10)); r.StatusCode != http.StatusOK {
+				t.Errorf("beside uploads that have stalled: %d %.200s", r.StatusCode, got)
+			}
+		}
+		synctest.Wait()
+		ended := len(answers)
+		if ended == 0 || ended == 4 || int(b.router.bodies.slow.Load()) != ended {
+			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.router.bodies.slow.Load())
+		}
+		for range ended {
+			if out := <-answers; out.status != http.StatusRequestTimeout {
+				t.Errorf("a stalled upload: %+v", out)
+			}
+		}
+		for u := range b.router.bodies.uploads {
+			u.interrupt()
+		}
+		for range 4 - ended {
+			<-answers
+		}
+		if left := b.router.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
+			t.Errorf("left when nothing is at hand: %+v", left)
+		}
+	})
+}
+
+// One client's bodies leave room for those of another.
+func TestClientsShareTheRoomForBodies(t *testing.T) {
+	budget := newBodyBudget(100<<10, 1<<30)
+	read := func(client string, n int) (*budgetedBody, error) {
+		b := budget.of(strings.NewReader(strings.Repeat("x", freeBody+n)), client, nil)
+		_, err := io.Copy(io.Discard, b)
+		return b, err
+	}
+	for i := range 100 {
+		if _, err := read("a", 1<<10); (err != nil) != (i >= 50) {
+			t.Fatalf("body %d of the first client: %v", i, err)
+		}
+	}
+	second, err := read("b", 20<<10)
+	if err != nil {
+		t.Errorf("the second client: %v", err)
+	}
+	if _, err := read("c", 10<<10); err != nil {
+		t.Errorf("the third client: %v", err)
+	}
+	if _, err := read("b", 10<<10); !errors.Is(err, errBusy) {
+		t.Errorf("the second client, beyond its share: %v", err)
+	}
+	second.done()
+	if _, err := read("b", 10<<10); err != nil {
+		t.Errorf("the second client, when its first body is done: %v", err)
+	}
+}
+
 // What waits for a worker keeps its room, but does not keep others from being read.
 func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
 	onBench(t, Options{Config: halfAStep()}, func(b *bench) {
 		p := b.publisher(0x11, workerOwner(1), 0)
 		p.meta.Card.MaxBatchedTokens = testBlockSize
 		b.send(p.announce())
-		b.router.bodies.reading.most, b.router.bodies.kept.most = 100<<10, 150<<10
+		b.router.bodies.reading.most, b.router.bodies.kept.most = 300<<10, 300<<10
 		h := b.router.Handler()
 		padding := strings.Repeat(" ", 80<<10)
 		b.route(h, "r1", newBody("", 1))

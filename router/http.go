@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
 // Headers of POST /v1/route.
@@ -33,23 +33,36 @@ type api struct {
 	service service
 }
 
-// Handler serves the router over HTTP: POST /v1/route, GET /v1/workers,
-// /v1/feeds, /v1/sources, /v1/dump, /metrics, /healthz and /readyz, GET and POST
-// /busy_threshold, and with a Registry POST and DELETE /v1/workers and GET /v1/agents. docs/router-api.md describes them.
+// Handler serves clients and metrics over HTTP: POST /v1/route, GET /v1/workers,
+// /v1/feeds, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and with a
+// Registry GET /v1/agents. With Options.HTTPRegistration it also takes POST and DELETE
+// /v1/workers. ControlHandler has the rest. docs/router-api.md describes the paths.
 func (r *Router) Handler() http.Handler {
 	a := &api{router: r, service: r.service()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
-	mux.HandleFunc("GET /v1/workers", a.workers)
-	if g, ok := r.transport.(*Registry); ok {
+	a.look(mux)
+	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
+	switch g, ok := r.transport.(*Registry); {
+	case ok && r.registration:
 		g.register(mux, a)
+	case ok:
+		a.elsewhere(mux, "POST /v1/workers", "DELETE /v1/workers")
 	}
+	mux.Handle("GET /metrics", r.metrics.handler())
+	return control.RefuseCrossSite(mux)
+}
+
+// look adds what shows the router and changes nothing.
+func (a *api) look(mux *http.ServeMux) {
+	r := a.router
+	mux.HandleFunc("GET /v1/workers", a.workers)
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/sources", a.sources)
-	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
-	mux.HandleFunc("POST /busy_threshold", a.setBusy)
-	mux.Handle("GET /metrics", r.metrics.handler())
+	if g, ok := r.transport.(*Registry); ok {
+		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, g.agentList()) })
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -60,7 +73,6 @@ func (r *Router) Handler() http.Handler {
 		}
 		a.answer(w, http.StatusOK, map[string]string{"status": "ready"})
 	})
-	return mux
 }
 
 const (
@@ -74,15 +86,15 @@ const (
 // those that still wait for a worker that the router stops, and closes l. The error is
 // nil when ctx ended it.
 func (r *Router) Serve(ctx context.Context, l net.Listener) error {
-	return r.serve(ctx, l, drainTimeout)
+	return r.serve(ctx, l, r.Handler(), drainTimeout)
 }
 
-// serve is Serve; what is at hand at the end may take as long as drain.
-func (r *Router) serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+// serve is Serve with a handler; what is at hand at the end may take as long as drain.
+func (r *Router) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
 	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	server := &http.Server{
-		Handler:           r.Handler(),
+		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       2 * time.Minute,
@@ -109,7 +121,12 @@ func (r *Router) serve(ctx context.Context, l net.Listener, drain time.Duration)
 }
 
 func (a *api) route(w http.ResponseWriter, req *http.Request) {
-	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{id: req.Header.Get(RequestIDHeader)})
+	host, _, _ := net.SplitHostPort(req.RemoteAddr) // what is no address is one client
+	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
+		id: req.Header.Get(RequestIDHeader), client: host,
+		// A reader that has no deadlines is that of a test; it is not waited for.
+		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
+	})
 	for name, value := range out.headers() {
 		w.Header().Set(name, value)
 	}
@@ -166,46 +183,6 @@ func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
 		})
 	}
 	a.answer(w, http.StatusOK, out)
-}
-
-type dumpAnswer struct {
-	Owners []ownerAnswer `json:"owners"`
-}
-
-type ownerAnswer struct {
-	Kind   string        `json:"kind"`
-	ID     uint64        `json:"id"`
-	Rank   uint32        `json:"rank"`
-	Pool   uint64        `json:"pool"`
-	Blocks []blockAnswer `json:"blocks"`
-}
-
-type blockAnswer struct {
-	Hash  string   `json:"hash"`
-	Tiers []string `json:"tiers"`
-}
-
-func (a *api) dump(w http.ResponseWriter, _ *http.Request) {
-	out := dumpAnswer{Owners: []ownerAnswer{}}
-	for _, o := range a.router.Dump() {
-		owner := ownerAnswer{Kind: o.Owner.Kind.String(), ID: o.Owner.ID, Rank: uint32(o.Owner.Rank),
-			Pool: o.Pool, Blocks: make([]blockAnswer, 0, len(o.Blocks))}
-		for _, b := range o.Blocks {
-			owner.Blocks = append(owner.Blocks, blockAnswer{fmt.Sprintf("%016x", uint64(b.Hash)), tierNames(b.Tiers)})
-		}
-		out.Owners = append(out.Owners, owner)
-	}
-	a.answer(w, http.StatusOK, &out)
-}
-
-func tierNames(m kv.TierMask) []string {
-	var names []string
-	for _, t := range kv.Tiers {
-		if m.Has(t) {
-			names = append(names, t.String())
-		}
-	}
-	return names
 }
 
 func (a *api) fail(w http.ResponseWriter, code int, err error) {

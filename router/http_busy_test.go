@@ -22,7 +22,7 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 		h := b.router.Handler()
 		ask := func(method, body string, status int, want string) {
 			t.Helper()
-			r := call(t, h, method, "/busy_threshold", "", body)
+			r := call(t, b.router.ControlHandler(), method, "/busy_threshold", "", body)
 			if got := text(t, r); r.StatusCode != status || !strings.Contains(got, want) {
 				t.Errorf("%s %s: %d %s, want %d %s", method, body, r.StatusCode, got, status, want)
 			}

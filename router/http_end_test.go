@@ -104,7 +104,7 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- r.serve(ctx, listener, 10*time.Millisecond) }()
+	go func() { served <- r.serve(ctx, listener, r.Handler(), 10*time.Millisecond) }()
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	post := func() (int, string, error) {

@@ -149,7 +149,7 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 				t.Errorf("%.60s: %d %q; want %d and an error that names %s", c.body, r.StatusCode, answer.Error, c.status, c.want)
 			}
 		}
-		for _, c := range [][2]string{{"GET", "/v1/route"}, {"POST", "/v1/dump"}} {
+		for _, c := range [][2]string{{"GET", "/v1/route"}, {"POST", "/v1/feeds"}} {
 			if r := call(t, h, c[0], c[1], "", ""); r.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %d", c[0], c[1], r.StatusCode)
 			}
@@ -207,12 +207,6 @@ func TestInspectionOverHTTP(t *testing.T) {
 			}
 		}
 		twoWorkers(b)
-		seq := kv.AppendSequence(nil, new(kv.Hasher).AppendLocals(nil, promptTokens(1, 2), testBlockSize, kv.LocalSeed("", "")))
-		first, second := fmt.Sprintf("%016x", uint64(seq[0])), fmt.Sprintf("%016x", uint64(seq[1]))
-		pool := `{"hash":"` + first + `","tiers":["host_pinned","disk"]},{"hash":"` + second + `","tiers":["host_pinned"]}`
-		if second < first {
-			pool = `{"hash":"` + second + `","tiers":["host_pinned"]},{"hash":"` + first + `","tiers":["host_pinned","disk"]}`
-		}
 		namespace := strings.Repeat("0", 32)
 		for path, want := range map[string]string{
 			"/v1/workers": `[{"worker_id":1,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact","source":"agent"},` +
@@ -220,9 +214,6 @@ func TestInspectionOverHTTP(t *testing.T) {
 			"/v1/feeds": `[{"publisher_id":"0000000000000011","owner":"worker 1/0","pool":77,"cursor":0,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true},` +
 				`{"publisher_id":"0000000000000012","owner":"worker 2/0","pool":77,"cursor":1,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true},` +
 				`{"publisher_id":"0000000000000013","owner":"pool 77","pool":0,"cursor":2,"announced":0,"health":"exact","gaps":0,"repaired":0,"divergences":0,"divergences_repaired":0,"digest_ok":true}]`,
-			"/v1/dump": `{"owners":[{"kind":"worker","id":1,"rank":0,"pool":77,"blocks":[]},` +
-				`{"kind":"worker","id":2,"rank":0,"pool":77,"blocks":[{"hash":"` + first + `","tiers":["device"]}]},` +
-				`{"kind":"pool","id":77,"rank":0,"pool":0,"blocks":[` + pool + `]}]}`,
 			"/healthz": `{"status":"ok"}`,
 			"/readyz":  `{"status":"ready"}`,
 		} {

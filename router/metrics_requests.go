@@ -32,6 +32,7 @@ func (c *statsCollector) collectRequests(all *ModelStats, gauge func(name, help 
 	counter("decisions_fallen_back", "Decisions by weights because a measure was missing.", s.Cost.FellBack)
 	counter("used_blocks_unknown", "Reports of used blocks by workers that are not known.", s.UnknownReports)
 	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.bodies.refused.Load())
+	counter("bodies_slow", "Uploads ended because they were slow and others needed their room.", c.router.bodies.slow.Load())
 	if g := &all.Guess; c.router.config.Guesses() {
 		gauge("guessed_blocks", "Pairs of worker and block that routing decisions let expect.", g.Blocks)
 		counter("guesses_recorded", "Routing decisions that were remembered.", g.Recorded)

@@ -206,7 +206,7 @@ func TestRequestsNameTheirModel(t *testing.T) {
 func TestBusyThresholdsOfOneModel(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		b.send(b.publisher(11, workerOwner(1), 0).of("a", 4).announce(), b.publisher(12, workerOwner(2), 0).of("c", 4).announce())
-		h := b.router.Handler()
+		h := b.router.ControlHandler()
 		ask := func(method, path, body, want string) {
 			t.Helper()
 			if got := text(t, call(t, h, method, "/busy_threshold"+path, "", body)); !strings.Contains(got, want) {

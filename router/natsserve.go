@@ -182,7 +182,7 @@ func (s *natsService) answer(ctx context.Context, m *nats.Msg, waits func()) rep
 		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(m.Data), maxBody))
 	}
 	return s.service.route(ctx, bytes.NewReader(m.Data),
-		caller{id: m.Header.Get(RequestIDHeader), unseen: true, patience: natsPatience, waits: waits})
+		caller{id: m.Header.Get(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
 }
 
 // send replies to m. A request that was booked is freed when that is not possible.

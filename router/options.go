@@ -47,6 +47,9 @@ type Options struct {
 	Snapshots         SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool
+	// HTTPRegistration lets whoever reaches Handler register workers; ControlHandler
+	// takes registrations in any case.
+	HTTPRegistration bool
 	// Log may be nil.
 	Log *zap.Logger
 }

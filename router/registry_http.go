@@ -79,7 +79,7 @@ func (r *Registry) Unregister(worker uint64) bool {
 	return found
 }
 
-// register adds the handlers to a router's.
+// register adds the handlers by which workers register.
 func (r *Registry) register(mux *http.ServeMux, a *api) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))
@@ -111,13 +111,14 @@ func (r *Registry) register(mux *http.ServeMux, a *api) {
 		r.announce(id, time.Now())
 		a.answer(w, http.StatusOK, map[string]uint64{"worker_id": id})
 	})
-	mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) {
-		agents := r.Agents()
-		if agents == nil {
-			agents = []AgentInfo{}
-		}
-		a.answer(w, http.StatusOK, agents)
-	})
+}
+
+// agentList is Agents for JSON.
+func (r *Registry) agentList() []AgentInfo {
+	if agents := r.Agents(); agents != nil {
+		return agents
+	}
+	return []AgentInfo{}
 }
 
 func decodeRegistration(body io.Reader) (*registrationRequest, error) {

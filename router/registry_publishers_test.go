@@ -269,7 +269,7 @@ func TestARegistrationAnnouncesItsOwnRanksOnly(t *testing.T) {
 		if err := r.Register(many, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		h := b.router.Handler()
+		h := b.router.ControlHandler()
 		const body = `{"worker_id":5,"ranks":2,"model":"m","block_size":4}`
 		if a := call(t, h, "POST", "/v1/workers", "", body); a.StatusCode != http.StatusOK {
 			t.Fatal(a.Status)

@@ -274,7 +274,7 @@ func TestWorkersFileErrorsNameTheField(t *testing.T) {
 
 // TestRegistrationOverHTTP: the calls, their answers, and what the router shows.
 func TestRegistrationOverHTTP(t *testing.T) {
-	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
+	onRegistryWith(t, Options{HTTPRegistration: true}, RegistryOptions{}, func(b *bench, r *Registry) {
 		h := b.router.Handler()
 		const body = `{"worker_id":5,"model":"m","block_size":4,"pool":77,"endpoint":"http://e:1","device_blocks":100,"ttl_seconds":20}`
 		for _, c := range []struct {
@@ -333,8 +333,10 @@ func TestRegistrationOverHTTP(t *testing.T) {
 // TestWithoutARegistryNobodyRegisters: the calls are not there.
 func TestWithoutARegistryNobodyRegisters(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
-		if r := call(t, b.router.Handler(), "POST", "/v1/workers", "", "{}"); r.StatusCode != http.StatusMethodNotAllowed {
-			t.Errorf("status %d", r.StatusCode)
+		for _, h := range []http.Handler{b.router.Handler(), b.router.ControlHandler()} {
+			if r := call(t, h, "POST", "/v1/workers", "", "{}"); r.StatusCode != http.StatusMethodNotAllowed {
+				t.Errorf("status %d", r.StatusCode)
+			}
 		}
 	})
 }

@@ -43,11 +43,13 @@ type Router struct {
 	slots     int
 	results   chan *queryResult
 	metrics   *metrics
+	// registration lets clients register workers.
+	registration bool
 	// begun is set once the initial workers were all known.
 	begun atomic.Bool
 	// routing holds a token for each request that is being routed.
 	routing    chan struct{}
-	bodies     bodyBudget
+	bodies     *bodyBudget
 	natsServed natsServeCounters
 	// full is for saying once that requests are routed without being booked.
 	full sync.Once
@@ -61,10 +63,10 @@ func New(o Options, t Transport) (*Router, error) {
 	}
 	o = o.withDefaults()
 	r := &Router{
-		config: *o.Config, log: o.Log, loads: newLoadTable(), transport: t,
+		config: *o.Config, registration: o.HTTPRegistration, log: o.Log, loads: newLoadTable(), transport: t,
 		timeout: o.QueryTimeout, slots: o.MaxQueries,
 		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
-		bodies: bodyBudget{reading: byteLimit{most: maxReading}, kept: byteLimit{most: maxKept}},
+		bodies: newBodyBudget(maxReading, maxKept),
 	}
 	o.Config = &r.config
 	if o.SharedCache == nil && r.config.SharedCacheURL != nil {

@@ -68,7 +68,7 @@ func TestQueueGoesByTheAnnouncedStep(t *testing.T) {
 func TestQueueGoesByTheRegisteredStep(t *testing.T) {
 	onRegistryWith(t, Options{Config: halfAStep()}, RegistryOptions{}, func(b *bench, r *Registry) {
 		h := b.router.Handler()
-		call(t, h, "POST", "/v1/workers", "", fmt.Sprintf(`{"worker_id":5,"model":"m","block_size":%d,"max_num_batched_tokens":%d}`, testBlockSize, testBlockSize))
+		call(t, b.router.ControlHandler(), "POST", "/v1/workers", "", fmt.Sprintf(`{"worker_id":5,"model":"m","block_size":%d,"max_num_batched_tokens":%d}`, testBlockSize, testBlockSize))
 		b.pass(time.Second)
 		b.route(h, "r1", newBody("", 1))
 		waits := b.later(h, "r2", newBody("", 2))
@@ -118,7 +118,7 @@ func TestRegisteredCards(t *testing.T) {
 	onRegistryWith(t, Options{}, RegistryOptions{File: file}, func(b *bench, r *Registry) {
 		h := b.router.Handler()
 		body := `{"worker_id":5,"model":"m","block_size":4,`
-		if got := text(t, call(t, h, "POST", "/v1/workers", "", body+`"total_kv_blocks":100,"max_num_batched_tokens":8192,"taints":["x","x"]}`)); !strings.Contains(got, `"worker_id":5`) {
+		if got := text(t, call(t, b.router.ControlHandler(), "POST", "/v1/workers", "", body+`"total_kv_blocks":100,"max_num_batched_tokens":8192,"taints":["x","x"]}`)); !strings.Contains(got, `"worker_id":5`) {
 			t.Error(got)
 		}
 		b.pass(time.Second)
@@ -141,7 +141,7 @@ func TestRegisteredCards(t *testing.T) {
 			`"taints":["a,b"]}`:                          `taints[0]: \"a,b\"`,
 			`"taints":"a"}`:                              "taints",
 		} {
-			answer := call(t, h, "POST", "/v1/workers", "", body+fields)
+			answer := call(t, b.router.ControlHandler(), "POST", "/v1/workers", "", body+fields)
 			if got := text(t, answer); answer.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
 				t.Errorf("%s: %d %s, want %s", fields, answer.StatusCode, got, want)
 			}

@@ -22,7 +22,7 @@ func TestApproximateModeForgetsARestartedWorker(t *testing.T) {
 		h := b.router.Handler()
 		b.route(h, "r", newBody("", 1, 2))
 		b.route(h, "r", `{"method":"mark_free"}`)
-		if got := text(t, call(t, h, "GET", "/v1/dump", "", "")); strings.Count(got, `"tiers":["device"]`) != 2 {
+		if got := text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", "")); strings.Count(got, `"block_hash":`) != 2 {
 			t.Errorf("the dump does not show the two blocks that are expected: %s", got)
 		}
 		b.send(second.announce())

@@ -37,8 +37,12 @@ var errImpatient = errors.New("timeout_ms: no worker had time for the request")
 
 // caller is how a request came.
 type caller struct {
-	// id is the request id that came beside the body, or empty.
-	id string
+	// id is the request id that came beside the body, or empty. client is whose share
+	// of the room for bodies the request takes.
+	id, client string
+	// interrupt ends a read of the body that waits for the caller, from another
+	// goroutine; nil where no read waits.
+	interrupt func()
 	// unseen says that nobody notices when who asks has gone, and patience how long
 	// such a request waits that does not say; 0 is without end.
 	unseen   bool
@@ -86,7 +90,7 @@ type errorAnswer struct {
 
 // route answers the request in body, at most maxBody bytes of JSON.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
-	budgeted := s.router.bodies.of(body)
+	budgeted := s.router.bodies.of(body, c.client, c.interrupt)
 	defer budgeted.done()
 	q, err := decodeRoute(budgeted)
 	if err != nil {
@@ -320,6 +324,8 @@ func badBody(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errBusy):
 		return http.StatusServiceUnavailable
+	case errors.Is(err, errSlowBody):
+		return http.StatusRequestTimeout
 	}
 	return http.StatusBadRequest
 }

@@ -68,7 +68,7 @@ func plainError(err error) error {
 	var mismatch *json.UnmarshalTypeError
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, errBusy):
+	case errors.Is(err, errBusy), errors.Is(err, errSlowBody):
 		return err
 	case errors.As(err, &mismatch):
 		field := mismatch.Field

@@ -10,13 +10,18 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
 // inspectCmd shows what an operator wants to know about events.
 type inspectCmd struct {
-	URL     string        `arg:"" name:"url" help:"Admin server of an agent, or HTTP address of a router, such as http://127.0.0.1:9400."`
+	URL     string        `arg:"" name:"url" help:"Admin server of an agent, HTTP address of a router, or control socket of either, such as http://127.0.0.1:9400 or /run/blockyard/router-8090.sock."`
 	JSON    bool          `name:"json" help:"Print what was read as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answers."`
+
+	client *http.Client
+	base   string
 }
 
 // Help implements kong's HelpProvider.
@@ -32,18 +37,24 @@ var errAbsent = errors.New("not found")
 
 // Validate implements kong's interface: what it finds is an error of usage.
 func (c *inspectCmd) Validate() error {
+	if c.Timeout <= 0 {
+		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
+	}
+	var err error
+	if strings.HasPrefix(c.URL, "/") || strings.HasPrefix(c.URL, "unix:") {
+		c.client, c.base, err = control.Client(c.URL)
+		return err
+	}
 	if !strings.Contains(c.URL, "://") {
 		c.URL = "http://" + c.URL
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("url %q: want http://host:port", c.URL)
-	}
-	if c.Timeout <= 0 {
-		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
+		return fmt.Errorf("url %q: want http://host:port, or the path of a socket", c.URL)
 	}
 	c.URL = strings.TrimRight(c.URL, "/")
-	return nil
+	c.client, c.base, err = control.Client(c.URL)
+	return err
 }
 
 // Run asks and shows.
@@ -87,7 +98,7 @@ func (c *inspectCmd) Run(ctx context.Context, stdout io.Writer) error {
 
 // take reads one path into seen; false when the server does not have it.
 func (c *inspectCmd) take(ctx context.Context, seen map[string]json.RawMessage, name, path string) (bool, error) {
-	body, err := get(ctx, c.URL+path)
+	body, err := c.get(ctx, path)
 	if errors.Is(err, errAbsent) {
 		return false, nil
 	}
@@ -98,13 +109,14 @@ func (c *inspectCmd) take(ctx context.Context, seen map[string]json.RawMessage, 
 	return true, nil
 }
 
-func get(ctx context.Context, target string) (json.RawMessage, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+func (c *inspectCmd) get(ctx context.Context, path string) (json.RawMessage, error) {
+	target := c.URL + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := c.client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,8 @@ from tests.agentproc import wait_until
 @case("events-to-router", "the router knows the engine's blocks by the agent's own names for them")
 def events_to_router(yard: Yard) -> str:
     agent, engine = yard.main, yard.first
-    router = Service("router", "--http=127.0.0.1:0", env={"BLOCKYARD_NATS": yard.nats})
+    ports = ("--http=127.0.0.1:0", "--control=127.0.0.1:0")
+    router = Service("router", *ports, env={"BLOCKYARD_NATS": yard.nats})
     yard.at_end(router.close)
     # From here on the device and the pool hold exactly what follows.
     yard.forget(agent, engine)
@@ -28,13 +29,11 @@ def events_to_router(yard: Yard) -> str:
     wait_until("the pool holds the blocks", lambda: _pool(agent.get("/v1/pools")) == want, 20.0)
 
     def known(kind: str, tier: str) -> set[str]:
-        owners = router.get("/v1/dump")["owners"]
         return {
-            b["hash"]
-            for o in owners
-            if o["kind"] == kind
-            for b in o["blocks"]
-            if tier in b["tiers"]
+            f"{b['block_hash']:016x}"
+            for e in router.get("/v1/dump", "control")
+            if e.get("owner_kind", "worker") == kind and e["storage_tier"] == tier
+            for b in e["event"]["data"]["stored"]["blocks"]
         }
 
     said = f"the router knows these {len(want)} blocks and no other"

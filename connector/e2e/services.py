@@ -38,9 +38,9 @@ class Service:
             raise AssertionError(f"{name}: ended with status {self._process.returncode}")
         self.ready: dict[str, Any] = json.loads(line)
 
-    def get(self, path: str) -> Any:
-        """Parsed JSON from the HTTP server that the ready line names."""
-        with urllib.request.urlopen(f"http://{self.ready['http']}{path}", timeout=10) as answer:
+    def get(self, path: str, key: str = "http") -> Any:
+        """Parsed JSON from the HTTP server that the ready line names under key."""
+        with urllib.request.urlopen(f"http://{self.ready[key]}{path}", timeout=10) as answer:
             return json.loads(answer.read())
 
     def close(self) -> None:

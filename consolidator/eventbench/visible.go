@@ -260,12 +260,12 @@ func complete(ctx context.Context, agent *rig.Agent, router *rig.Router, held in
 			return err
 		}
 		var dump rig.RouterDump
-		if err := router.Get(ctx, "/v1/dump", &dump); err != nil {
+		if err := router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 			return err
 		}
 		known := 0
-		for _, o := range dump.Owners {
-			known += len(o.Blocks)
+		for i := range dump {
+			known += len(dump[i].Blocks())
 		}
 		e := stats.Events
 		if known == held && e.Gaps == 0 && e.Lost == 0 {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // requestIDHeader carries the router's context id.
@@ -315,19 +317,5 @@ type routerFeed struct {
 	DigestOK    bool   `json:"digest_ok"`
 }
 
-// routerDump is the router's GET /v1/dump.
-type routerDump struct {
-	Owners []dumpOwner `json:"owners"`
-}
-
-type dumpOwner struct {
-	Kind   string      `json:"kind"`
-	ID     uint64      `json:"id"`
-	Rank   uint32      `json:"rank"`
-	Blocks []dumpBlock `json:"blocks"`
-}
-
-type dumpBlock struct {
-	Hash  string   `json:"hash"`
-	Tiers []string `json:"tiers"`
-}
+// routerDump is the router's GET /v1/dump on its control listener.
+type routerDump []kvevent.StoredJSON

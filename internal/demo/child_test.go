@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // childVariable, when set, makes the test binary one of the demo's children.
@@ -159,7 +160,7 @@ func fakeAgent(mux *http.ServeMux, flags map[string]string, misdeed string) {
 	}
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { reply(w, stats) })
 	mux.HandleFunc("GET /v1/pools", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, []agentPool{{Pool: n, Blocks: []poolBlock{{Hash: "aa", Tiers: []string{"host_pinned", "disk"}}}}})
+		reply(w, []agentPool{{Pool: n, Blocks: []poolBlock{{Hash: "00000000000000aa", Tiers: []string{"host_pinned", "disk"}}}}})
 	})
 }
 
@@ -195,7 +196,7 @@ func fakeEngine(mux *http.ServeMux, flags map[string]string, misdeed string) {
 		reply(w, map[string]any{"event": "done", "output": slices.Repeat([]uint32{7}, body.Output)})
 	})
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) {
-		s := engineState{WorkerID: id, Idle: true, Blocks: []string{"aa"}}
+		s := engineState{WorkerID: id, Idle: true, Blocks: []string{"00000000000000aa"}}
 		s.Stats.FramesDropped, s.Stats.Resets, s.Stats.BlocksVerified = drops, resets.Load(), verified.Load()
 		switch misdeed {
 		case "wrong byte":
@@ -212,19 +213,29 @@ func fakeEngine(mux *http.ServeMux, flags map[string]string, misdeed string) {
 	})
 }
 
+// dumpRow is one element of a router's dump.
+func dumpRow(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (row kvevent.StoredJSON) {
+	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: o, Tier: tier}
+	for _, h := range hashes {
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+	}
+	row.Set(&e)
+	return row
+}
+
 func fakeRouter(mux *http.ServeMux, misdeed string) {
 	var turn atomic.Uint64
 	feeds, dump := []routerFeed{}, routerDump{}
 	for n := range uint64(4) {
-		dump.Owners = append(dump.Owners, dumpOwner{Kind: "worker", ID: n + 1, Blocks: []dumpBlock{{"aa", []string{"device"}}}})
+		dump = append(dump, dumpRow(fakeWorker(n+1), kv.TierDevice, 0xaa))
 	}
 	for n := range uint64(2) {
-		dump.Owners = append(dump.Owners, dumpOwner{Kind: "pool", ID: n + 1, Blocks: []dumpBlock{{"aa", []string{"disk", "host_pinned"}}}})
+		dump = append(dump, dumpRow(kv.PoolOwner(n+1), kv.TierHost, 0xaa), dumpRow(kv.PoolOwner(n+1), kv.TierDisk, 0xaa))
 	}
-	for _, o := range dump.Owners {
-		owner := kv.PoolOwner(o.ID)
-		if o.Kind == "worker" {
-			owner = fakeWorker(o.ID)
+	for i := range dump {
+		owner := dump[i].Owner()
+		if dump[i].Tier == kv.TierDisk.String() {
+			continue
 		}
 		feeds = append(feeds, routerFeed{Owner: owner.String(), PublisherID: "p " + owner.String(), Cursor: 3, Announced: 3, Health: "exact", DigestOK: true})
 	}

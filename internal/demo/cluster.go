@@ -64,6 +64,7 @@ type cluster struct {
 	agents  []*agentNode
 	engines []*engine
 	router  endpoint // zero without one
+	control endpoint // the router's, for operators
 }
 
 // routed reports whether there is a router.
@@ -91,16 +92,17 @@ func startCluster(ctx context.Context, sup *supervisor, spec clusterSpec) (*clus
 		return c, nil
 	}
 	var ready struct {
-		HTTP string `json:"http"`
+		HTTP    string `json:"http"`
+		Control string `json:"control"`
 	}
 	err := sup.start(ctx, processSpec{
 		Name: "router", Stage: stageRouter, ReadyTimeout: readyTimeout, Env: spec.natsEnv(),
 		Args: []string{
-			"router", "--cluster=" + spec.name, "--http=127.0.0.1:0",
+			"router", "--cluster=" + spec.name, "--http=127.0.0.1:0", "--control=127.0.0.1:0",
 			"--mode=" + spec.mode, "--seed=" + strconv.FormatUint(spec.seed, 10),
 		},
 	}, &ready)
-	c.router = endpoint{"router", "http://" + ready.HTTP}
+	c.router, c.control = endpoint{"router", "http://" + ready.HTTP}, endpoint{"router", "http://" + ready.Control}
 	return c, err
 }
 

@@ -3,6 +3,8 @@ package demo
 import (
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // goodRun is a run with nothing to complain about: ours, goodExpectation.
@@ -173,28 +175,28 @@ func TestFirstErrorsFollowTheirCount(t *testing.T) {
 }
 
 func TestCompareCountsTriplesThatOneSideAloneKnows(t *testing.T) {
-	dump := routerDump{Owners: []dumpOwner{
-		{Kind: "worker", ID: 1, Blocks: []dumpBlock{{"aa", []string{"device"}}, {"bb", []string{"device"}}}},
-		{Kind: "worker", ID: 2},
-		{Kind: "pool", ID: 9, Blocks: []dumpBlock{{"aa", []string{"host_pinned", "disk"}}, {"cc", []string{"disk"}}}},
-	}}
-	engines := []engineState{{WorkerID: 1, Blocks: []string{"aa", "bb"}}, {WorkerID: 2}}
+	one := kv.WorkerOwner(kv.Worker{ID: 1})
+	dump := routerDump{
+		dumpRow(one, kv.TierDevice, 0xaa, 0xbb),
+		dumpRow(kv.PoolOwner(9), kv.TierHost, 0xaa), dumpRow(kv.PoolOwner(9), kv.TierDisk, 0xaa, 0xcc),
+	}
+	engines := []engineState{{WorkerID: 1, Blocks: []string{"00000000000000aa", "00000000000000bb"}}, {WorkerID: 2}}
 	pools := []agentPool{{Pool: 9, Blocks: []poolBlock{
-		{Hash: "aa", Tiers: []string{"host_pinned", "disk"}}, {Hash: "cc", Tiers: []string{"disk"}},
+		{Hash: "00000000000000aa", Tiers: []string{"host_pinned", "disk"}}, {Hash: "00000000000000cc", Tiers: []string{"disk"}},
 	}}}
 	if d := compare(dump, engines, pools); d.Count != 0 || d.Compared != 5 {
 		t.Errorf("equal pictures: %+v", d)
 	}
-	engines[1].Blocks = []string{"bb"}          // the router missed a store
-	engines[0].Blocks = []string{"bb"}          // the router missed a removal
-	pools[0].Blocks[1].Tiers[0] = "host_pinned" // the tier differs: two triples
-	dump.Owners[2].ID, pools[0].Pool = 10, 10   // no difference
-	dump.Owners[0].Rank, engines[0].Rank = 3, 3 // no difference
+	engines[1].Blocks = []string{"00000000000000bb"}               // the router missed a store
+	engines[0].Blocks = []string{"00000000000000bb"}               // the router missed a removal
+	pools[0].Blocks[1].Tiers[0] = "host_pinned"                    // the tier differs: two triples
+	dump[1].WorkerID, dump[2].WorkerID, pools[0].Pool = 10, 10, 10 // no difference
+	dump[0].Event.Rank, engines[0].Rank = 3, 3                     // no difference
 	want := []string{
-		"owner only:  pool 10/0 block cc in host_pinned",
-		"owner only:  worker 2/0 block bb in device",
-		"router only: pool 10/0 block cc in disk",
-		"router only: worker 1/3 block aa in device",
+		"owner only:  pool 10/0 block 00000000000000cc in host_pinned",
+		"owner only:  worker 2/0 block 00000000000000bb in device",
+		"router only: pool 10/0 block 00000000000000cc in disk",
+		"router only: worker 1/3 block 00000000000000aa in device",
 	}
 	d := compare(dump, engines, pools)
 	if d.Count != 4 || strings.Join(d.First, "|") != strings.Join(want, "|") {

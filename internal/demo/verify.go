@@ -85,7 +85,7 @@ func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
 	if !c.routed() {
 		return nil
 	}
-	if err := calls.list(ctx, c.router, "/v1/dump", &s.dump); err != nil {
+	if err := calls.list(ctx, c.control, "/v1/dump", &s.dump); err != nil {
 		return err
 	}
 	s.diff = compare(s.dump, s.snapshot.engines, s.pools)
@@ -200,11 +200,10 @@ const maxDivergencesShown = 5
 func compare(dump routerDump, engines []engineState, pools []agentPool) divergence {
 	const believed, held = 1, 2
 	seen := make(map[residency]uint8)
-	for _, o := range dump.Owners {
-		for _, b := range o.Blocks {
-			for _, t := range b.Tiers {
-				seen[residency{o.Kind, o.ID, o.Rank, b.Hash, t}] |= believed
-			}
+	for i := range dump {
+		o := dump[i].Owner()
+		for _, b := range dump[i].Blocks() {
+			seen[residency{o.Kind.String(), o.ID, uint32(o.Rank), fmt.Sprintf("%016x", b.Hash), dump[i].Tier}] |= believed
 		}
 	}
 	for _, e := range engines {

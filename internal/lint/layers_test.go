@@ -54,7 +54,7 @@ func layers() []layer {
 		{"internal/control", nil},
 		{"internal/simengine", []string{"internal/kv", "internal/kvevent", "internal/proto"}},
 		{"internal/workload", nil},
-		{"internal/demo", []string{"internal/kv", "internal/workload"}},
+		{"internal/demo", []string{"internal/kv", "internal/kvevent", "internal/workload"}},
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"scripts", nil},
 	}

@@ -35,7 +35,7 @@ type Index interface {
 	Match(dst *index.Matches, locals []kv.LocalHash, r index.Reading)
 	Members() *index.Members
 	SetMember(w kv.Worker, pool uint64, known bool) error
-	Dump(visit func(e *kvevent.RouterEvent) bool)
+	Walk(visit func(e *kvevent.RouterEvent) bool)
 }
 
 // PrefillLoadEstimator predicts how long a prefill takes, so that its load can fade

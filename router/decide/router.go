@@ -148,8 +148,8 @@ func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 // beside events are not among them. An event is valid until visit returns.
 func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
 	if r.guess != nil && !r.config.UseKVEvents {
-		r.guess.Dump(visit)
+		r.guess.Walk(visit)
 		return
 	}
-	r.index.Dump(visit)
+	r.index.Walk(visit)
 }

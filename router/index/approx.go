@@ -225,8 +225,8 @@ func (a *Approx) Close() {
 	a.scheduleLocked()
 }
 
-// Dump is Index.Dump: the events that would have told what is guessed now.
-func (a *Approx) Dump(visit func(e *kvevent.RouterEvent) bool) { a.x.Dump(visit) }
+// Walk is Index.Walk: the events that would have told what is guessed now.
+func (a *Approx) Walk(visit func(e *kvevent.RouterEvent) bool) { a.x.Walk(visit) }
 
 // Stats is a snapshot of the counters.
 func (a *Approx) Stats() ApproxStats {

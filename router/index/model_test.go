@@ -235,10 +235,14 @@ func (m *model) checkDigests(t *rapid.T, x *index.Index) {
 	}
 }
 
-// checkDump dumps the index and puts the dump into an empty one, which must give
-// the same answers, digests and dump.
+// checkDump puts a dump of the index, or what a walk shows, into an empty one, which
+// must give the same answers, digests and dump.
 func (m *model) checkDump(t *rapid.T) {
-	got, events := dumpOf(t, m.x)
+	show := m.x.Dump
+	if rapid.Bool().Draw(t, "walk") {
+		show = m.x.Walk
+	}
+	got, events := shownBy(t, show)
 	sameDump(t, "dump", got, m.twin.dump())
 	again, err := index.New(index.Options{})
 	if err != nil {

@@ -151,13 +151,19 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// dumpOf is an index's dump, block by block, and its events. A block that comes
-// before its parent of the same owner and tier fails the test.
+// dumpOf is an index's dump, block by block, and its events.
 func dumpOf(t failer, x *index.Index) (map[dumped]bool, []kvevent.RouterEvent) {
+	t.Helper()
+	return shownBy(t, x.Dump)
+}
+
+// shownBy is what Dump or Walk of an index shows, block by block, and the events. A
+// block that comes before its parent of the same owner and tier fails the test.
+func shownBy(t failer, show func(func(*kvevent.RouterEvent) bool)) (map[dumped]bool, []kvevent.RouterEvent) {
 	t.Helper()
 	out := make(map[dumped]bool)
 	var events []kvevent.RouterEvent
-	x.Dump(func(e *kvevent.RouterEvent) bool {
+	show(func(e *kvevent.RouterEvent) bool {
 		kept := *e
 		kept.Blocks = slices.Clone(e.Blocks)
 		events = append(events, kept)

@@ -1,5 +1,7 @@
 package rig
 
+import "github.com/blockyard-ai/blockyard/internal/kvevent"
+
 // EngineState is what is read of an engine's GET /v1/state.
 type EngineState struct {
 	WorkerID uint64 `json:"worker_id"`
@@ -60,15 +62,5 @@ type RouterFeed struct {
 	DigestOK    bool   `json:"digest_ok"`
 }
 
-// RouterDump is the router's GET /v1/dump.
-type RouterDump struct {
-	Owners []DumpOwner `json:"owners"`
-}
-
-// DumpOwner is what the router believes that one owner holds.
-type DumpOwner struct {
-	Kind   string  `json:"kind"`
-	ID     uint64  `json:"id"`
-	Rank   uint32  `json:"rank"`
-	Blocks []Block `json:"blocks"`
-}
+// RouterDump is GET /v1/dump of the router's Control.
+type RouterDump []kvevent.StoredJSON

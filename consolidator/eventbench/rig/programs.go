@@ -108,25 +108,27 @@ func (r *Rig) StartEngine(ctx context.Context, o EngineOptions) (*Engine, error)
 	return &Engine{Process: p, Endpoint: r.endpoint(name, ready.HTTP), EngineOptions: o}, nil
 }
 
-// Router is a running router.
+// Router is a running router. Control is what it serves to operators.
 type Router struct {
 	*Process
 	Endpoint
+	Control Endpoint
 }
 
 // StartRouter starts a router that follows the rig's agents.
 func (r *Rig) StartRouter(ctx context.Context) (*Router, error) {
-	p, err := r.Start("router", []string{r.o.Exe, "router", "--cluster=" + r.cluster, "--http=127.0.0.1:0"}, r.natsEnv(routerUser))
+	p, err := r.Start("router", []string{r.o.Exe, "router", "--cluster=" + r.cluster, "--http=127.0.0.1:0", "--control=127.0.0.1:0"}, r.natsEnv(routerUser))
 	if err != nil {
 		return nil, err
 	}
 	var ready struct {
-		HTTP string `json:"http"`
+		HTTP    string `json:"http"`
+		Control string `json:"control"`
 	}
 	if err := p.ready(ctx, &ready); err != nil {
 		return nil, err
 	}
-	return &Router{Process: p, Endpoint: r.endpoint("router", ready.HTTP)}, nil
+	return &Router{Process: p, Endpoint: r.endpoint("router", ready.HTTP), Control: r.endpoint("router", ready.Control)}, nil
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -60,11 +60,10 @@ func truth(states []rig.EngineState, pools []rig.AgentPool) map[residency]bool {
 // belief is what the router has in its index.
 func belief(dump rig.RouterDump) map[residency]bool {
 	believed := make(map[residency]bool)
-	for _, o := range dump.Owners {
-		for _, b := range o.Blocks {
-			for _, t := range b.Tiers {
-				believed[residency{o.Kind, o.ID, o.Rank, b.Hash, t}] = true
-			}
+	for i := range dump {
+		o := dump[i].Owner()
+		for _, b := range dump[i].Blocks() {
+			believed[residency{o.Kind.String(), o.ID, uint32(o.Rank), fmt.Sprintf("%016x", b.Hash), dump[i].Tier}] = true
 		}
 	}
 	return believed

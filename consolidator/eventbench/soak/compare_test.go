@@ -6,43 +6,58 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/consolidator/eventbench/rig"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 func exampleTruth() ([]rig.EngineState, []rig.AgentPool) {
-	return []rig.EngineState{{WorkerID: 1, Blocks: []string{"aa", "bb"}}, {WorkerID: 2, Rank: 1, Blocks: []string{"aa"}}},
-		[]rig.AgentPool{{Pool: 42, Blocks: []rig.Block{{Hash: "aa", Tiers: []string{"host_pinned", "disk"}}}}}
+	const aa, bb = "00000000000000aa", "00000000000000bb"
+	return []rig.EngineState{{WorkerID: 1, Blocks: []string{aa, bb}}, {WorkerID: 2, Rank: 1, Blocks: []string{aa}}},
+		[]rig.AgentPool{{Pool: 42, Blocks: []rig.Block{{Hash: aa, Tiers: []string{"host_pinned", "disk"}}}}}
+}
+
+// row is one element of a router's dump.
+func row(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (r kvevent.StoredJSON) {
+	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: o, Tier: tier}
+	for _, h := range hashes {
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+	}
+	r.Set(&e)
+	return r
 }
 
 func exampleDump() rig.RouterDump {
-	return rig.RouterDump{Owners: []rig.DumpOwner{
-		{Kind: "worker", ID: 1, Blocks: []rig.Block{{Hash: "aa", Tiers: []string{"device"}}, {Hash: "bb", Tiers: []string{"device"}}}},
-		{Kind: "worker", ID: 2, Rank: 1, Blocks: []rig.Block{{Hash: "aa", Tiers: []string{"device"}}}},
-		{Kind: "pool", ID: 42, Blocks: []rig.Block{{Hash: "aa", Tiers: []string{"host_pinned", "disk"}}}},
-	}}
+	one, two := kv.WorkerOwner(kv.Worker{ID: 1}), kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1})
+	return rig.RouterDump{
+		row(one, kv.TierDevice, 0xaa, 0xbb), row(two, kv.TierDevice, 0xaa),
+		row(kv.PoolOwner(42), kv.TierHost, 0xaa), row(kv.PoolOwner(42), kv.TierDisk, 0xaa),
+	}
 }
 
 // Whatever the router gets wrong about owner, rank, tier or block is a difference,
 // on the side where it is.
 func TestCompareSeesEveryKindOfDifference(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil         func(d *rig.RouterDump)
+		spoil         func(d rig.RouterDump) rig.RouterDump
 		lost, phantom int
 	}{
-		"nothing":       {func(*rig.RouterDump) {}, 0, 0},
-		"block unknown": {func(d *rig.RouterDump) { d.Owners[0].Blocks = d.Owners[0].Blocks[:1] }, 1, 0},
-		"tier unknown":  {func(d *rig.RouterDump) { d.Owners[2].Blocks[0].Tiers = []string{"disk"} }, 1, 0},
-		"owner unknown": {func(d *rig.RouterDump) { d.Owners = d.Owners[:2] }, 2, 0},
-		"block made up": {func(d *rig.RouterDump) {
-			d.Owners[1].Blocks = append(d.Owners[1].Blocks, rig.Block{Hash: "cc", Tiers: []string{"device"}})
+		"nothing": {func(d rig.RouterDump) rig.RouterDump { return d }, 0, 0},
+		"block unknown": {func(d rig.RouterDump) rig.RouterDump {
+			return append(d[1:], row(d[0].Owner(), kv.TierDevice, 0xaa))
+		}, 1, 0},
+		"tier unknown":  {func(d rig.RouterDump) rig.RouterDump { return append(d[:2], d[3]) }, 1, 0},
+		"owner unknown": {func(d rig.RouterDump) rig.RouterDump { return d[:2] }, 2, 0},
+		"block made up": {func(d rig.RouterDump) rig.RouterDump {
+			return append(d, row(d[1].Owner(), kv.TierDevice, 0xcc))
 		}, 0, 1},
-		"wrong tier":  {func(d *rig.RouterDump) { d.Owners[0].Blocks[0].Tiers = []string{"disk"} }, 1, 1},
-		"wrong rank":  {func(d *rig.RouterDump) { d.Owners[1].Rank = 0 }, 1, 1},
-		"wrong kind":  {func(d *rig.RouterDump) { d.Owners[2].Kind = "worker" }, 2, 2},
-		"wrong owner": {func(d *rig.RouterDump) { d.Owners[0].ID = 3 }, 2, 2},
+		"wrong tier": {func(d rig.RouterDump) rig.RouterDump {
+			return append(d[1:], row(d[0].Owner(), kv.TierDisk, 0xaa), row(d[0].Owner(), kv.TierDevice, 0xbb))
+		}, 1, 1},
+		"wrong rank":  {func(d rig.RouterDump) rig.RouterDump { d[1].Event.Rank = 0; return d }, 1, 1},
+		"wrong kind":  {func(d rig.RouterDump) rig.RouterDump { d[2].OwnerKind, d[3].OwnerKind = "", ""; return d }, 2, 2},
+		"wrong owner": {func(d rig.RouterDump) rig.RouterDump { d[0].WorkerID = 3; return d }, 2, 2},
 	} {
-		dump := exampleDump()
-		c.spoil(&dump)
-		d := compare(truth(exampleTruth()), belief(dump))
+		d := compare(truth(exampleTruth()), belief(c.spoil(exampleDump())))
 		if d.lost != c.lost || d.phantom != c.phantom || d.compared != 5+c.phantom {
 			t.Errorf("%s: lost %d, phantom %d, compared %d; want %d, %d, %d", name, d.lost, d.phantom, d.compared, c.lost, c.phantom, 5+c.phantom)
 		}

@@ -56,7 +56,7 @@ func (w *world) known(ctx context.Context, held map[residency]bool) (share float
 	}
 	for deadline := time.Now().Add(atOnce); ; {
 		var dump rig.RouterDump
-		if err := w.router.Get(ctx, "/v1/dump", &dump); err != nil {
+		if err := w.router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 			return 0, err
 		}
 		d := compare(held, belief(dump))

@@ -86,7 +86,7 @@ func (w *world) compare(ctx context.Context, v *view) error {
 		pools = append(pools, p...)
 	}
 	var dump rig.RouterDump
-	if err := w.router.Get(ctx, "/v1/dump", &dump); err != nil {
+	if err := w.router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 		return err
 	}
 	v.diff = compare(truth(v.states, pools), belief(dump))

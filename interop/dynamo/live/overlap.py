@@ -28,6 +28,8 @@ class Overlap(NamedTuple):
 
 
 Overlaps = dict[Worker, Overlap]
+# The tiers of each block by its SequenceHash, for each owner: kind, id, rank.
+Held = dict[tuple[str, int, int], dict[int, set[str]]]
 NOTHING = Overlap(0, 0, 0)
 
 
@@ -58,18 +60,25 @@ def of_dynamo(answer: dict[str, Any]) -> Overlaps:
     return {w: o for w, o in found.items() if any(o)}
 
 
-def of_dump(dump: dict[str, Any], hashes: list[int]) -> Overlaps:
-    """Walks our router's dump along a prompt; workers without a hit are left out."""
-    held = {
-        (o["kind"], o["id"], o["rank"]): {int(b["hash"], 16): set(b["tiers"]) for b in o["blocks"]}
-        for o in dump["owners"]
-    }
+def held_by(dump: list[dict[str, Any]]) -> Held:
+    """The tiers of each block that each owner holds, from our router's dump."""
+    held: Held = {}
+    for e in dump:
+        event = e["event"]
+        owner = held.setdefault(
+            (e.get("owner_kind", "worker"), e["worker_id"], event["dp_rank"]), {}
+        )
+        for b in event["data"]["stored"]["blocks"]:
+            owner.setdefault(b["block_hash"], set()).add(e["storage_tier"])
+    return held
+
+
+def of_dump(held: Held, workers: list[dict[str, Any]], hashes: list[int]) -> Overlaps:
+    """Walks what our router's workers hold along a prompt; workers without a hit are left out."""
     found = {}
-    for owner in dump["owners"]:
-        if owner["kind"] != "worker":
-            continue
-        own = held[("worker", owner["id"], owner["rank"])]
-        pool = held.get(("pool", owner["pool"], 0), {})
+    for w in workers:
+        own = held.get(("worker", w["worker_id"], w["dp_rank"]), {})
+        pool = held.get(("pool", w["pool"], 0), {})
         tiers = ("device", "host_pinned", "disk")
         counts, tier = [0, 0, 0], 0
         for h in hashes:
@@ -81,5 +90,5 @@ def of_dump(dump: dict[str, Any], hashes: list[int]) -> Overlaps:
             counts[tier] += 1
         overlap = Overlap(counts[0], counts[0] + counts[1], sum(counts))
         if any(overlap):
-            found[Worker(owner["id"], owner["rank"])] = overlap
+            found[Worker(w["worker_id"], w["dp_rank"])] = overlap
     return found

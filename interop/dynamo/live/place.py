@@ -71,9 +71,10 @@ class Ours:
         self.ready: dict[str, Any] = child.line()
         self.url = f"http://{self.ready[key]}"
 
-    def get(self, path: str) -> Any:
-        """Parsed JSON of a GET."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+    def get(self, path: str, key: str = "") -> Any:
+        """Parsed JSON of a GET, from the address that the ready line has under key if not empty."""
+        url = f"http://{self.ready[key]}" if key else self.url
+        with urllib.request.urlopen(url + path, timeout=10) as answer:
             return json.loads(answer.read())
 
     def post(self, path: str, body: Any) -> Any:
@@ -94,6 +95,10 @@ class Ours:
 class Router(Ours):
     """Our router."""
 
+    def dump(self) -> overlap.Held:
+        """The tiers of each block that each owner holds."""
+        return overlap.held_by(self.get("/v1/dump", "control"))
+
     def overlaps(
         self, tokens: list[int], lora: str | None = None, salt: str | None = None
     ) -> Overlaps:
@@ -103,7 +108,7 @@ class Router(Ours):
         last: list[str] = [""]
 
         def settled() -> tuple[Overlaps] | None:
-            found = overlap.of_dump(self.get("/v1/dump"), hashes)
+            found = overlap.of_dump(self.dump(), self.get("/v1/workers"), hashes)
             last[0] = self._contradiction(found, tokens, lora, salt)
             return None if last[0] else (found,)
 
@@ -221,7 +226,7 @@ class Place:
 
     def router(self, *flags: str) -> Router:
         """Starts our router."""
-        return Router(self.ours("router", "router", f"--nats={self.nats}", *flags))
+        return Router(self.ours("router", "router", f"--nats={self.nats}", "--control=127.0.0.1:0", *flags))
 
     def follower(self) -> Router:
         """Starts our router, which follows Dynamo's workers too."""

@@ -89,16 +89,11 @@ class Yard:
 
     def _differences(self) -> str:
         """How our router's picture of the devices differs from what the engines hold."""
-        owners = self.router.get("/v1/dump")["owners"]
+        dump = self.router.dump()
         for engine in self.engines:
             state: dict[str, Any] = engine.get("/v1/state")
-            held = {
-                b["hash"]
-                for o in owners
-                if (o["kind"], o["id"], o["rank"]) == ("worker", state["worker_id"], state["rank"])
-                for b in o["blocks"]
-                if "device" in b["tiers"]
-            }
+            owner = ("worker", state["worker_id"], state["rank"])
+            held = {f"{h:016x}" for h, tiers in dump.get(owner, {}).items() if "device" in tiers}
             if held != set(state["blocks"]):
                 return (
                     f"rank {state['rank']}: our router has {len(held)} blocks on the device, "

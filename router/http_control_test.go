@@ -1,0 +1,178 @@
+package router
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// What changes the router or shows the whole index is not on the port of clients and
+// metrics; the answer says where it is.
+func TestTheServingPortChangesNothing(t *testing.T) {
+	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
+		for _, c := range [][3]string{
+			{"GET", "/v1/dump", ""},
+			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`},
+			{"POST", "/v1/workers", `{"worker_id":5,"model":"m","block_size":4}`},
+			{"DELETE", "/v1/workers?worker_id=5", ""},
+		} {
+			answer := call(t, b.router.Handler(), c[0], c[1], "", c[2])
+			if got := text(t, answer); answer.StatusCode != http.StatusForbidden || !strings.Contains(got, "control listener") {
+				t.Errorf("%s %s: %d %s", c[0], c[1], answer.StatusCode, got)
+			}
+		}
+		b.pass(time.Second)
+		busy, err := b.router.models.busyOf("")
+		if n := len(b.router.Workers()); err != nil || n != 0 || busy.PrefillTokens != nil {
+			t.Errorf("%d workers were registered, busy thresholds %+v, %v", n, busy, err)
+		}
+		for _, c := range [][3]string{
+			{"POST", "/v1/workers", `{"worker_id":5,"model":"m","block_size":4}`},
+			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`},
+			{"GET", "/v1/dump", ""}, {"GET", "/v1/feeds", ""}, {"GET", "/v1/agents", ""}, {"DELETE", "/v1/workers?worker_id=5", ""},
+		} {
+			if answer := call(t, b.router.ControlHandler(), c[0], c[1], "", c[2]); answer.StatusCode != http.StatusOK {
+				t.Errorf("control listener: %s %s: %d %s", c[0], c[1], answer.StatusCode, text(t, answer))
+			}
+		}
+	})
+}
+
+// A page of another site cannot have its reader's browser route or register anything.
+func TestCrossSitePostsAreRefused(t *testing.T) {
+	onRegistryWith(t, Options{HTTPRegistration: true}, RegistryOptions{}, func(b *bench, r *Registry) {
+		twoWorkers(b)
+		for path, body := range map[string]string{
+			"/v1/route": newBody("", 1), "/v1/workers": `{"worker_id":5,"model":"m","block_size":4}`,
+		} {
+			for _, origin := range []string{"", "https://elsewhere.example"} {
+				request := httptest.NewRequest("POST", path, strings.NewReader(body))
+				request.Header.Set("Content-Type", "text/plain")
+				want := http.StatusOK
+				if origin != "" {
+					request.Header.Set("Origin", origin)
+					want = http.StatusForbidden
+				}
+				w := httptest.NewRecorder()
+				b.router.Handler().ServeHTTP(w, request)
+				if w.Code != want {
+					t.Errorf("%s from %q: %d, want %d: %s", path, origin, w.Code, want, w.Body)
+				}
+			}
+		}
+	})
+}
+
+// dumped is a dump as triples.
+func dumped(t *testing.T, b *bench) (rows []string) {
+	t.Helper()
+	var events []kvevent.StoredJSON
+	if err := json.Unmarshal([]byte(text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", ""))), &events); err != nil {
+		t.Fatal(err)
+	}
+	for i := range events {
+		if events[i].Event.ID != uint64(i) {
+			t.Errorf("event %d has id %d", i, events[i].Event.ID)
+		}
+		for range events[i].Blocks() {
+			rows = append(rows, events[i].Owner().String()+" "+events[i].Tier)
+		}
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// A dump is the index as stored events in Dynamo's JSON.
+func TestDumpIsRouterEvents(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		if got := text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", "")); got != "[]" {
+			t.Errorf("a dump of nothing: %s", got)
+		}
+		twoWorkers(b)
+		if answer := call(t, b.router.ControlHandler(), "GET", "/v1/dump?model=another", "", ""); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("a dump of another model: %s", answer.Status)
+		}
+		want := []string{"pool 77 disk", "pool 77 host_pinned", "pool 77 host_pinned", "worker 2/0 device"}
+		if got := dumped(t, b); !slices.Equal(got, want) {
+			t.Errorf("dump %q, want %q", got, want)
+		}
+		seq := kv.AppendSequence(nil, new(kv.Hasher).AppendLocals(nil, promptTokens(1), testBlockSize, kv.LocalSeed("", "")))
+		local := new(kv.Hasher).AppendLocals(nil, promptTokens(1), testBlockSize, kv.LocalSeed("", ""))
+		block, err := json.Marshal(kvevent.BlockJSON{Hash: uint64(seq[0]), Tokens: uint64(local[0])})
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := `{"worker_id":2,"storage_tier":"device","event":{"event_id":0,"data":{"stored":{"parent_hash":null,"start_position":null,"blocks":[` +
+			string(block) + `]}},"dp_rank":0}}`
+		if got := text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", "")); !strings.Contains(strings.Replace(got, `"event_id":1`, `"event_id":0`, 1), line) {
+			t.Errorf("dump %s lacks %s", got, line)
+		}
+	})
+}
+
+// countingWriter counts what is written and fails from a number of bytes on.
+type countingWriter struct {
+	header http.Header
+	bytes  int
+	most   int
+}
+
+func (w *countingWriter) Header() http.Header { return w.header }
+func (w *countingWriter) WriteHeader(int)     {}
+func (w *countingWriter) Write(p []byte) (int, error) {
+	if w.bytes += len(p); w.most > 0 && w.bytes > w.most {
+		return 0, errors.New("connection reset by peer")
+	}
+	return len(p), nil
+}
+
+// A dump goes out as the index is walked: it takes the same few buffers whatever the
+// index's size, and ends when the client has gone.
+func TestDumpIsStreamed(t *testing.T) {
+	r, err := New(Options{}, &testTransport{frames: make(chan Frame), publishers: map[uint64]*testPublisher{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.models.open(ModelKey{Name: "m", BlockSize: 16}, maxModels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const blocks = 1 << 16
+	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: workerOwner(1), Tier: kv.TierDevice}
+	for i := range blocks {
+		h := uint64(i+1) * 0x9e3779b97f4a7c15
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(h), Local: kv.LocalHash(h ^ 5)})
+		if len(e.Blocks) == 64 {
+			if err := m.index.Apply(&e); err != nil {
+				t.Fatal(err)
+			}
+			e.Blocks = e.Blocks[:0]
+		}
+	}
+	dump := func(most int) (written int, allocated uint64) {
+		var before, after runtime.MemStats
+		w := &countingWriter{header: http.Header{}, most: most}
+		h := r.ControlHandler()
+		runtime.ReadMemStats(&before)
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/dump", http.NoBody))
+		runtime.ReadMemStats(&after)
+		return w.bytes, after.TotalAlloc - before.TotalAlloc
+	}
+	dump(0) // the encoder's first use makes what it keeps
+	written, allocated := dump(0)
+	if written < 40*blocks || allocated > 1<<20 {
+		t.Errorf("%d bytes of dump take %d bytes of memory, want at most 1 MiB", written, allocated)
+	}
+	if written, _ := dump(100 << 10); written > 300<<10 {
+		t.Errorf("%d bytes are written for a client that has gone", written)
+	}
+}
