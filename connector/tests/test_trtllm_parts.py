@@ -308,6 +308,44 @@ class Orders(unittest.TestCase):
         self.assertEqual((order["loads"], order["failed"]), ([], [7]))
         self.assertEqual(self.session.settled, {1: [0, 2]})
 
+    def test_a_failed_load_is_told_before_all_workers_have_ended_theirs(self) -> None:
+        self.orders.begin_load(7)
+        self.order(Work([Load(1, "7", SLOT, BLOCK)]))
+        self.orders.ended(1, [(1, 0, 1)])
+        order = self.order()
+        assert order is not None
+        self.assertEqual((order["failed"], order["last"]), ([7], []))
+        self.assertIsNone(self.order())
+
+    def test_it_is_told_when_a_worker_is_lost_too(self) -> None:
+        self.orders.begin_load(7)
+        self.order(Work([Load(1, "7", SLOT, BLOCK)]))
+        self.orders.abandon()
+        self.orders.ended(1, [(1, 0, 1)])
+        self.assertTrue(self.orders.active())
+        order = self.order()
+        assert order is not None
+        self.assertEqual(order["failed"], [7])
+        self.orders.knows(1, 4)
+        self.orders.agree({1})
+        order = self.order()
+        assert order is not None
+        self.assertEqual(order["last"], [4])
+
+    def test_the_last_call_is_the_latest_of_all_ranks_and_told_once(self) -> None:
+        self.orders.agree({0, 1})
+        self.assertIsNone(self.order(), "no load has failed")
+        self.orders.knows(0, 11)
+        self.orders.agree({0, 1})
+        self.assertIsNone(self.order())
+        self.orders.knows(1, 12)
+        self.orders.agree({0, 1})
+        order = self.order()
+        assert order is not None
+        self.assertEqual(order["last"], [12])
+        self.orders.agree({0, 1})
+        self.assertIsNone(self.order())
+
     def test_without_a_worker_nothing_is_settled(self) -> None:
         """Its copy may still be under way; but requests need not wait for it."""
         self.held.hold([4])

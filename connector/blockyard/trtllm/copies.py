@@ -50,7 +50,9 @@ class _Try:
 class Copies:
     """The copies of one rank.
 
-    reason says why a load is broken, for people.
+    failed: the leader has told that a load of some rank failed. last_call: the last call of
+    get_finished() that returns then, None before the ranks have agreed on it. orphaned: there is
+    no leader any more. reason: for people.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class Copies:
         self._on_mapped = on_mapped
         self.rank = rank
         self.reason = ""
+        self.failed = False
+        self.last_call: int | None = None
         self.counters: Counter[str] = Counter()
         self._settings = settings
         self._session: WorkerSession | None = None
@@ -75,7 +79,7 @@ class Copies:
         self._saved: set[int] = set()
         self._broken: set[int] = set()
         self._ended: dict[int, tuple[int, int]] = {}
-        self._orphan = False
+        self.orphaned = False
         # Job numbers of later tries: the leader's are never used twice.
         self._numbers = itertools.count((secrets.randbits(31) << 32) + 1)
 
@@ -113,15 +117,15 @@ class Copies:
 
     def saved(self, requests: set[int]) -> set[int]:
         """Those of the requests of which no copy is under way on any rank. Told once."""
-        if self._orphan and not self._stores:
+        if self.orphaned and not self._stores:
             return set(requests)  # nobody will order another copy
         found = self._saved & requests
         self._saved -= found
         return found
 
-    def broken(self, requests: set[int]) -> set[int]:
-        """Those of the requests whose load cannot be had."""
-        return requests - self._loaded if self._orphan else self._broken & requests
+    def given_up(self, requests: set[int]) -> bool:
+        """Whether one of the requests cannot be loaded any more, because there is no leader."""
+        return self.orphaned and not requests <= self._loaded
 
     # The channel's thread.
 
@@ -141,8 +145,11 @@ class Copies:
         self._loaded.update(order["empty"])
         self._saved.update(order["saved"])
         if order["failed"]:
-            self._broken.update(order["failed"])
-            self.reason = self.reason or "the leader could not begin the load"
+            self.failed = True
+            requests = sorted(order["failed"])
+            self.reason = self.reason or f"another rank could not load requests {requests}"
+        for call in order["last"]:
+            self.last_call = call
 
     def _take_stores(self, stores: list[Store], need: int) -> None:
         if self.pool.form.replicated and self.rank:
@@ -196,7 +203,7 @@ class Copies:
         self._ended[attempt.load.job] = (1, 0) if ok else (0, 1)
         if not ok:
             self._broken.add(attempt.request)
-            self.reason = f"job {attempt.load.job} failed {attempt.tries + 1} times"
+            self.reason = f"request {attempt.request}: a copy failed {attempt.tries + 1} times"
         self._jobs_of[attempt.request] -= 1
         if not self._jobs_of[attempt.request]:
             del self._jobs_of[attempt.request]
@@ -212,7 +219,7 @@ class Copies:
 
     def orphan(self, reason: str) -> None:
         """There is no leader any more: nothing that is not loaded by now will be."""
-        self._orphan = True
+        self.orphaned = True
         self.reason = reason
         self._waiting.clear()
         self._stores.clear()

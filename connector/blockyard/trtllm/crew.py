@@ -17,7 +17,7 @@ import secrets
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from blockyard import msgpack
@@ -164,6 +164,11 @@ class Crew:
     def complete(self) -> bool:
         """Whether every worker is there, and none has gone since it came."""
         return len(self._members) == self._size and not self.lost and not self.left
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """The workers that are there."""
+        return self._members.keys()
 
     def wake(self) -> None:
         """Ends a poll() in another thread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from blockyard.packed import pack_u32
@@ -51,6 +51,9 @@ class Dispatch:
         self._finishing: dict[int, set[int]] = {}  # request -> its blocks
         self._empty: list[int] = []
         self._failed: list[int] = []
+        self._knowing: dict[int, int] = {}  # rank that knows of a failed load -> its last call
+        self._last: list[int] = []  # the last call of all ranks, until it is ordered
+        self._agreed = False
         self._unclaimed: list[Load] = []
         self._numbers = itertools.count((secrets.randbits(31) << 32) + 1)
         self._gone = False
@@ -77,6 +80,19 @@ class Dispatch:
         self._awaited.discard(request)
         self._failed.append(request)
         self.counters["failed_promises"] += 1
+
+    def knows(self, rank: int, call: int) -> None:
+        """A rank has been told of a failed load, and lets no call of get_finished() but its first
+        `call` ones return before agree() has come to a result."""
+        self._knowing[rank] = call
+
+    def agree(self, ranks: Collection[int]) -> None:
+        """When all ranks know of a failed load, they get the last call that returns on any of
+        them. It returns on all, and the next one raises on all: no rank is left in a collective
+        operation that another one never begins."""
+        if self._knowing and not self._agreed and self._knowing.keys() >= set(ranks):
+            self._agreed = True
+            self._last = [max(self._knowing.values())]
 
     def finish(self, request: int, blocks: set[int]) -> bool:
         """The request has ended. Whether a copy from or to its blocks is under way: then the
@@ -112,7 +128,7 @@ class Dispatch:
     def active(self) -> bool:
         """Whether grants, completions or reports are due."""
         if self.abandoned:
-            return bool(self._finishing)
+            return bool(self._finishing or self._failed)
         return bool(
             self._answers
             or self._awaited
@@ -126,10 +142,13 @@ class Dispatch:
 
     def next_order(self) -> dict[str, Any] | None:
         """The next message to all workers; None when there is nothing to say."""
+        failed, self._failed = self._failed, []
+        last, self._last = self._last, []
         if self.abandoned:
             saved = list(self._finishing)
             self._finishing.clear()
-            return self._order(saved=saved) if saved else None
+            told = saved or failed or last
+            return self._order(saved=saved, failed=failed, last=last) if told else None
         work = self._session.take_work()
         # A load without slots is the session's word for one that cannot begin.
         for load in work.loads:
@@ -148,15 +167,16 @@ class Dispatch:
         for request in saved:
             del self._finishing[request]
         empty, self._empty = self._empty, []
-        failed, self._failed = self._failed, []
-        if not (loads or stores or saved or empty or failed):
+        if not (loads or stores or saved or empty or failed or last):
             return None
-        return self._order(loads=loads, stores=stores, saved=saved, empty=empty, failed=failed)
+        return self._order(
+            loads=loads, stores=stores, saved=saved, empty=empty, failed=failed, last=last
+        )
 
     def _order(self, **parts: list[Any]) -> dict[str, Any]:
         """An order with these parts; the others are empty."""
         nothing: dict[str, list[Any]] = dict.fromkeys(
-            ("loads", "stores", "saved", "empty", "failed"), []
+            ("loads", "stores", "saved", "empty", "failed", "last"), []
         )
         return {"step": self.step, **nothing, **parts}
 
@@ -181,10 +201,13 @@ class Dispatch:
         return {"job": store.job, "slots": store.slots, "blocks": store.blocks}
 
     def ended(self, rank: int, jobs: Iterable[tuple[int, int, int]]) -> None:
-        """What one worker says of jobs; the session learns of a job when all have."""
-        if self.abandoned:
-            return
+        """What one worker says of jobs; the session learns of a job when all have. A load that
+        failed is told to all workers at once."""
         for job, ok, failed in jobs:
+            if failed and job in self._loads:
+                self._failed.append(self._loads[job])
+            if self.abandoned:
+                continue
             answers = self._answers.get(job)
             answered = self._answered.setdefault(job, set())
             if answers is None or rank in answered:

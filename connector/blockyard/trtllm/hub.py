@@ -147,6 +147,8 @@ class Hub:
                 self.dispatch.ended(rank, unpack_done(message["done"]))
                 if "mapped" in message:
                     self.session.mapped(Mapped(rank, **message["mapped"]))
+                if "knows" in message:
+                    self.dispatch.knows(rank, message["knows"])
         if self.form is None:
             return
         with self._lock:
@@ -154,6 +156,7 @@ class Hub:
                 if crew.lost:
                     _log.error("blockyard: no cache from now on: lost %s", crew.lost)
                 self.dispatch.abandon()
+            self.dispatch.agree(crew.ranks)
             order = self.dispatch.next_order()
         if order is not None:
             crew.send(order)

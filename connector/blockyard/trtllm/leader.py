@@ -7,8 +7,8 @@ as computed before they are loaded, and knows no failed load. So
 - only blocks are promised that are in host memory and pinned for this request, and that every
   worker loads from its own mapping, which outlives the agent;
 - a load that fails all the same is tried again by the worker, and when that does not help the
-  worker ends the engine's step with an error. Reporting it as loaded would give wrong tokens,
-  and not reporting it would leave the request waiting for ever.
+  workers of all ranks end the engine's step with an error. Reporting it as loaded would give
+  wrong tokens, and not reporting it would leave the request waiting for ever.
 
 Stores hold no references in the engine. With the V1 manager a request keeps its blocks while it
 runs, so blocks are stored as they fill. With the V2 manager, which may take them away, all are

@@ -11,7 +11,10 @@ equally far.
 The engine takes a load for done that it was promised, and has no word for one that failed. So a
 request is reported as loaded when all of its bytes are there, and not before. A load that fails
 is tried again for some seconds; then get_finished() raises, which ends the engine: any other
-answer would give wrong tokens or leave the request waiting for ever.
+answer would give wrong tokens or leave the request waiting for ever. It raises on all ranks, and
+in the same call of each: behind every call the engine gathers the answers of all ranks, and one
+that raised alone would leave the others waiting there. So a rank that hears of a failed load
+holds its next call until all ranks have agreed on the last one that returns.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from blockyard.trtllm.interface import KvCacheConnectorWorker
 
 POLL_SECONDS = 1e-3  # how often ends of copies are looked for while some are under way
 IDLE_SECONDS = 1.0
+AGREE_SECONDS = 5.0  # that the ranks have to agree, before each raises by itself
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
         self._settings = arguments.settings()
         self._llm_args = llm_args
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)  # the leader has said something
         self._waker = Waker()
         self._closing = False
         self._leader = ""
@@ -67,6 +72,8 @@ class BlockyardWorker(KvCacheConnectorWorker):
         self._thread: threading.Thread | None = None
         self._saving: set[int] = set()  # what the engine has asked about and not heard of yet
         self._loading: set[int] = set()
+        self._calls = 0  # of get_finished() that have returned, or are about to
+        self._knows = False  # the leader was told that this rank knows of a failed load
 
     # What the engine registers.
 
@@ -146,17 +153,28 @@ class BlockyardWorker(KvCacheConnectorWorker):
         with self._lock:
             self._saving.update(finished_gen_req_ids)
             self._loading.update(started_loading_req_ids)
-            broken = copies.broken(self._loading)
-            if broken:
-                raise LoadFailed(
-                    f"blockyard: the KV of requests {sorted(broken)} was promised and cannot be "
-                    f"loaded: {copies.reason}; going on would give wrong tokens"
-                )
+            self._raise_if_failed(copies)
+            self._calls += 1
             saved = copies.saved(self._saving)
             loaded = copies.loaded(self._loading)
             self._saving -= saved
             self._loading -= loaded
         return sorted(saved), sorted(loaded)
+
+    def _raise_if_failed(self, copies: Copies) -> None:
+        """LoadFailed in the call in which all ranks raise it. Waits until that is known."""
+
+        def known() -> bool:
+            return copies.last_call is not None or copies.orphaned
+
+        if copies.failed and not self._news.wait_for(known, AGREE_SECONDS):
+            copies.reason += "; the ranks could not agree when to end"
+        over = copies.failed and (copies.last_call is None or self._calls >= copies.last_call)
+        if over or copies.given_up(self._loading):
+            raise LoadFailed(
+                "blockyard: KV that was promised cannot be loaded: "
+                f"{copies.reason}; going on would give wrong tokens"
+            )
 
     # The channel to the leader, on a thread of its own.
 
@@ -173,6 +191,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
                     _log.exception("blockyard: no cache from now on: the leader is lost")
                 with self._lock:
                     copies.orphan(f"the leader is lost: {err}")
+                    self._news.notify_all()
                 break
         if channel is not None:
             self._leave(channel)
@@ -215,11 +234,24 @@ class BlockyardWorker(KvCacheConnectorWorker):
         with self._lock:
             for order in orders:
                 copies.take(order)
-            ended = copies.turn()
-            mapped = copies.mapped()
-        if ended or mapped is not None:
-            said = {} if mapped is None else {"mapped": mapped}
-            channel.send({"done": pack_done(ended), **said})
+            said = self._said(copies)
+            if orders:
+                self._news.notify_all()
+        if said:
+            channel.send(said)
+
+    def _said(self, copies: Copies) -> dict[str, Any]:
+        """What the leader is to hear; empty for nothing."""
+        said: dict[str, Any] = {}
+        ended, mapped = copies.turn(), copies.mapped()
+        if mapped is not None:
+            said["mapped"] = mapped
+        if copies.failed and not self._knows:
+            self._knows = True
+            said["knows"] = self._calls
+        if ended or said:
+            said["done"] = pack_done(ended)
+        return said
 
     def stats(self) -> dict[str, int]:
         """Counters of this worker's copies."""
