@@ -190,7 +190,7 @@ func (c *Config) diskOn() bool { return c.DiskBytes != 0 || c.Tuning.DiskBlocks 
 // natsOptions is what the publisher is told, but for its log.
 func (c *Config) natsOptions() publisher.NATSOptions {
 	return publisher.NATSOptions{
-		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node,
+		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node, Node: c.Node,
 		Auth: c.Events.Auth, JetStream: c.Events.JetStream,
 	}
 }

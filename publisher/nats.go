@@ -28,6 +28,8 @@ type NATS struct {
 	// keeper keeps the JetStream stream; nil without one.
 	keeper      *streamKeeper
 	connections atomic.Uint64
+	// nameClaims counts others that wanted this connection's Node.
+	nameClaims atomic.Uint64
 
 	mu      sync.Mutex
 	feeds   map[*Feed]struct{}
@@ -37,8 +39,8 @@ type NATS struct {
 // ConnectNATS connects to a server. If none answers within the connect timeout,
 // it returns a NATS that goes on trying for ever; feeds work, and what they have
 // to say waits in their journals. It returns an error when an option is bad,
-// when client and server refuse one another, when the server takes too small
-// messages or has no JetStream that was asked for, and when ctx is cancelled
+// when client and server refuse one another, when another agent has the node's
+// name, when the server takes too small messages or has no JetStream that was asked for, and when ctx is cancelled
 // (which does not shorten the connect timeout).
 func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	if err := o.Validate(); err != nil {
@@ -69,6 +71,9 @@ func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 		err = fmt.Errorf("nats: %w", ctx.Err())
 	}
 	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	if err := n.claimName(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	if n.keeper != nil {
@@ -228,13 +233,15 @@ type NATSStats struct {
 	Reconnects uint64 `json:"reconnects"`
 	// StreamReady says that the JetStream stream was there when it was last looked
 	// for, StreamErrors counts tries to make it that failed.
-	StreamReady  bool   `json:"stream_ready"`
+	StreamReady bool `json:"stream_ready"`
+	// NameClaims counts agents that were refused because they had this node's name.
+	NameClaims   uint64 `json:"name_claims"`
 	StreamErrors uint64 `json:"stream_errors"`
 }
 
 // Stats returns the gauges and counters.
 func (n *NATS) Stats() NATSStats {
-	s := NATSStats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1}
+	s := NATSStats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1, NameClaims: n.nameClaims.Load()}
 	if n.keeper != nil {
 		s.StreamReady, s.StreamErrors = n.keeper.ready.Load(), n.keeper.failures.Load()
 	}

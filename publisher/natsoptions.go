@@ -23,6 +23,9 @@ type NATSOptions struct {
 	JetStream *JetStream
 	// Cluster keeps deployments that share a server apart; default "default".
 	Cluster string
+	// Node is a name that no other connection of the cluster may have; empty: none.
+	// ConnectNATS refuses one that somebody answers for.
+	Node string
 	// Name is the connection's name in the server's monitoring; default "blockyard".
 	Name string
 	// ConnectTimeout is how long ConnectNATS waits for the first connection before

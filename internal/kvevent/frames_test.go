@@ -3,6 +3,7 @@ package kvevent
 import (
 	"bytes"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -132,5 +133,21 @@ func TestAQueryReplyWithAHoleIsAnError(t *testing.T) {
 		if _, err := DecodeQueryReply(whole[:n]); err == nil {
 			t.Errorf("no error for the first %d bytes", n)
 		}
+	}
+}
+
+func TestNodeClaimsSurviveEncoding(t *testing.T) {
+	want := NodeClaim{Node: "node a", Host: "h", PID: 7}
+	b := AppendNodeClaim(nil, &want)
+	if got, err := DecodeNodeClaim(b); err != nil || got != want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for n := range b {
+		if _, err := DecodeNodeClaim(b[:n]); err == nil {
+			t.Errorf("no error for the first %d bytes", n)
+		}
+	}
+	if _, err := DecodeNodeClaim(wire(t, dict{"host", strings.Repeat("h", 257)})); err == nil {
+		t.Error("a host of 257 bytes was taken")
 	}
 }

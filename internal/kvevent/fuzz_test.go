@@ -96,6 +96,19 @@ func FuzzDecodeQueryRequest(f *testing.F) {
 	})
 }
 
+func FuzzDecodeNodeClaim(f *testing.F) {
+	f.Add(AppendNodeClaim(nil, &NodeClaim{Node: "a", Host: "h", PID: 1}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		first, err := DecodeNodeClaim(b)
+		if err != nil {
+			return
+		}
+		if second, err := DecodeNodeClaim(AppendNodeClaim(nil, &first)); err != nil || second != first {
+			t.Fatalf("got %+v, then %+v, %v", first, second, err)
+		}
+	})
+}
+
 func FuzzDecodeQueryReply(f *testing.F) {
 	f.Add(AppendQueryReply(nil, &QueryReply{Kind: QueryTreeDump, Final: true, Events: sample().Events}))
 	f.Add(AppendQueryReply(nil, &QueryReply{Kind: QueryError, Message: "busy"}))

@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"regexp"
 )
@@ -11,6 +12,8 @@ import (
 //	blockyard.CLUSTER.kv-events.P   Envelope
 //	blockyard.CLUSTER.announce.P    Announcement
 //	blockyard.CLUSTER.kv-query.P    QueryRequest, answered by QueryReply chunks
+//	blockyard.CLUSTER.node.N        NodeClaim, answered by the NodeClaim of who has the name;
+//	                                N is the first 16 hexadecimal digits of the name's SHA-256
 
 var clusterName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
@@ -41,6 +44,12 @@ func AllAnnounceSubject(cluster string) string { return "blockyard." + cluster +
 // QuerySubject is where publisher p answers queries.
 func QuerySubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.kv-query.%016x", cluster, p)
+}
+
+// NodeSubject is where the agent of a node answers for the node's name.
+func NodeSubject(cluster, node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return fmt.Sprintf("blockyard.%s.node.%x", cluster, sum[:8])
 }
 
 // StreamName is the JetStream stream that keeps a cluster's events and

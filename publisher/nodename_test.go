@@ -1,0 +1,76 @@
+package publisher
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// TestTwoNodesOfOneNameAreRefused: the second one does not start, says which name and who
+// has it, and the first one goes on; another cluster has its own names, and the name is
+// free when its holder has ended.
+func TestTwoNodesOfOneNameAreRefused(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	connect := func(node, cluster string) (*NATS, error) {
+		return ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), Node: node, Cluster: cluster})
+	}
+	first, err := connect("node a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := connect("node a", ""); err == nil {
+		second.Close()
+		t.Fatal("two nodes of one name")
+	} else if text := err.Error(); !strings.Contains(text, `node "node a"`) || !strings.Contains(text, "process ") {
+		t.Errorf("error %q names neither the node nor who has its name", text)
+	}
+	if got := first.Stats(); got.NameClaims != 1 || !got.Connected {
+		t.Errorf("stats %+v, want one claim of another", got)
+	}
+	for _, other := range [][2]string{{"node b", ""}, {"node a", "staging"}, {"", ""}, {"", ""}} {
+		n, err := connect(other[0], other[1])
+		if err != nil {
+			t.Errorf("node %q of cluster %q: %v", other[0], other[1], err)
+			continue
+		}
+		defer n.Close()
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := connect("node a", "")
+	if err != nil {
+		t.Fatalf("after its holder ended: %v", err)
+	}
+	again.Close()
+}
+
+// TestAHolderThatDoesNotAnswerHasNoName: the subscription of a host that is gone stays with
+// the server for minutes.
+func TestAHolderThatDoesNotAnswerHasNoName(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	conn, err := nats.Connect(srv.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	asked := make(chan *nats.Msg, 1)
+	if _, err := conn.ChanSubscribe(kvevent.NodeSubject("default", "a"), asked); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.FlushTimeout(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), Node: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if claim, err := kvevent.DecodeNodeClaim((<-asked).Data); err != nil || claim.Node != "a" || claim.PID == 0 {
+		t.Errorf("asked with %+v: %v", claim, err)
+	}
+}
