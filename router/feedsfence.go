@@ -67,7 +67,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Tim
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[source]:
+	case followed == nil || s.offline[source] || isRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
 		s.agreeLocked(followed)
 	case !p.gone && now.Sub(p.since) >= minContest:
@@ -77,10 +77,10 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Tim
 }
 
 // passesLocked reports whether a fenced publisher that has announced is to be followed
-// instead of the one that is: nil, or one that is silent though the fenced one has
-// announced before.
+// instead of the one that is: nil, a registration, or one that is silent though the
+// fenced one has announced before.
 func (s *feedSet) passesLocked(followed *feedState, p *fence, now time.Time) bool {
-	if followed == nil {
+	if followed == nil || isRegistered(&followed.announcement) {
 		return true
 	}
 	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3

@@ -140,6 +140,26 @@ func TestOldAnnouncementsContestNothing(t *testing.T) {
 	})
 }
 
+// TestARegistrationContestsNothing: a publisher that was silent for a while takes its
+// owner back from the registration that spoke for it meanwhile.
+func TestARegistrationContestsNothing(t *testing.T) {
+	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
+		if err := r.Register(someWorker(1), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		p := b.publisher(11, workerOwner(1), 0)
+		b.every(5, p)
+		b.expectWorkers("a publisher", "1/0 agent")
+		b.pass(30 * time.Second)
+		b.expectWorkers("it is silent", "1/0 http")
+		b.every(10, p)
+		b.expectWorkers("it is back", "1/0 agent")
+		if s := b.router.Stats().Feeds; s.Contests != 0 || s.ExactFeeds != 1 {
+			t.Errorf("stats %+v, want no contest", s)
+		}
+	})
+}
+
 // TestFencedPublishersAreBounded: many are forgotten, and counted, when there are more.
 func TestFencedPublishersAreBounded(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
