@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -102,12 +103,13 @@ func (d *display) keep() {
 	}
 }
 
-// progressLine is one line of at most 100 characters.
+// progressLine is one line of fewer than 80 characters, below 100,000 requests and
+// 10,000 s: a terminal that wraps a line cannot show it in place.
 func progressLine(p progress, elapsed time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "  %5.1f s  %5d of %d requests", elapsed.Seconds(), p.finished, p.total)
+	fmt.Fprintf(&b, "%5.1fs %*d/%d", elapsed.Seconds(), len(strconv.Itoa(p.total)), p.finished, p.total)
 	if sum := p.served.sum(); sum > 0 {
-		fmt.Fprintf(&b, "   device %2d%%  host %2d%%  disk %2d%%  recomputed %2d%%",
+		fmt.Fprintf(&b, "  device %2d%% host %2d%% disk %2d%% recomputed %2d%%",
 			percent(p.served.Device, sum), percent(p.served.Host, sum), percent(p.served.Disk, sum), percent(p.served.Recomputed, sum))
 	}
 	if p.failed > 0 {

@@ -87,9 +87,11 @@ type Report struct {
 	SpeedUp  float64 `json:"speed_up"`
 	Nodes    int     `json:"nodes"`
 	Engines  int     `json:"engines"`
-	// Passed says that no check failed; Reasons are those that did.
+	// Passed says that no check failed; Reasons are those that did. Notes are tiers
+	// that a trace never needed.
 	Passed  bool     `json:"passed"`
 	Reasons []string `json:"reasons"`
+	Notes   []string `json:"notes,omitempty"`
 }
 
 // SelftestReport is what Selftest found, and what it writes as JSON.

@@ -89,7 +89,8 @@ func runVariants(ctx context.Context, o *Options, d *dirs, out *display, request
 		if err != nil {
 			return err
 		}
-		report.Reasons = append(report.Reasons, verdict(v.expectation(o), r)...)
+		reasons, notes := verdict(v.expectation(o), r)
+		report.Reasons, report.Notes = append(report.Reasons, reasons...), append(report.Notes, notes...)
 		for _, line := range r.divergence {
 			fmt.Fprintf(o.Err, "%s: %s\n", v.key, line)
 		}

@@ -6,59 +6,64 @@ import (
 	"strings"
 )
 
-// Widths of the report's columns: three runs fit into 100 characters.
+// Widths of the report's columns: three runs fit into 80 characters.
 const (
-	labelWidth  = 28
-	columnWidth = 24
+	labelWidth  = 23
+	columnWidth = 19
 )
 
 // renderReport is the report for people: a row for each figure, a column for
 // each run, the verdict at the end.
 func renderReport(r *Report, color bool) string {
 	runs := []*RunReport{&r.RunReport}
-	titles := []string{"ours"}
-	below := []string{"by cache, all tiers"}
+	titles, routed, tiers := []string{"ours"}, []string{"routed by cache"}, []string{"all tiers"}
 	if r.RoundRobin != nil {
-		runs, titles, below = append(runs, r.RoundRobin), append(titles, "round-robin"), append(below, "in turn, all tiers")
+		runs, titles = append(runs, r.RoundRobin), append(titles, "round-robin")
+		routed, tiers = append(routed, "routed in turn"), append(tiers, "all tiers")
 	}
 	if r.NoOffload != nil {
-		runs, titles, below = append(runs, r.NoOffload), append(titles, "no offload"), append(below, "by cache, device only")
+		runs, titles = append(runs, r.NoOffload), append(titles, "no offload")
+		routed, tiers = append(routed, "routed by cache"), append(tiers, "device only")
 	}
 	t := table{color: color, columns: len(runs)}
 	t.text("")
 	t.heading("", titles)
-	t.heading("", below)
+	t.heading("", routed)
+	t.heading("", tiers)
 	t.rule()
 	t.section(runs, "", []row{
-		{"requests", func(r *RunReport) string { return grouped(uint64(r.Requests)) }},
-		{"input tokens", func(r *RunReport) string { return grouped(r.InputTokens) }},
-		{"  from device", share(func(s *Served) uint64 { return s.Device })},
-		{"  from host", share(func(s *Served) uint64 { return s.Host })},
-		{"  from disk", share(func(s *Served) uint64 { return s.Disk })},
-		{"  recomputed", share(func(s *Served) uint64 { return s.Recomputed })},
+		{"requests", func(r *RunReport) string { return grouped(uint64(r.Requests)) }, ""},
+		{"input tokens", func(r *RunReport) string { return grouped(r.InputTokens) }, ""},
+		{"  from device", share(func(s *Served) uint64 { return s.Device }), green},
+		{"  from host", share(func(s *Served) uint64 { return s.Host }), cyan},
+		{"  from disk", share(func(s *Served) uint64 { return s.Disk }), blue},
+		{"  recomputed", share(func(s *Served) uint64 { return s.Recomputed }), yellow},
 	})
 	t.section(runs, "time to first token (simulated)", []row{
-		{"  mean", func(r *RunReport) string { return fixed(r.TTFT.Mean, 1, "ms") }},
-		{"  p50", func(r *RunReport) string { return fixed(r.TTFT.P50, 1, "ms") }},
-		{"  p99", func(r *RunReport) string { return fixed(r.TTFT.P99, 1, "ms") }},
+		{"  mean", func(r *RunReport) string { return fixed(r.TTFT.Mean, 1, "ms") }, ""},
+		{"  p50", func(r *RunReport) string { return fixed(r.TTFT.P50, 1, "ms") }, ""},
+		{"  p99", func(r *RunReport) string { return fixed(r.TTFT.P99, 1, "ms") }, ""},
 	})
 	t.section(runs, "router's answer", []row{
-		{"  p50", func(r *RunReport) string { return fixed(r.Routing.P50, 0, "µs") }},
-		{"  p99", func(r *RunReport) string { return fixed(r.Routing.P99, 0, "µs") }},
+		{"  p50", func(r *RunReport) string { return fixed(r.Routing.P50, 0, "µs") }, ""},
+		{"  p99", func(r *RunReport) string { return fixed(r.Routing.P99, 0, "µs") }, ""},
 	})
 	t.section(runs, "checked", []row{
-		{"  blocks verified", func(r *RunReport) string { return grouped(r.BlocksVerified) }},
-		{"  wrong bytes", func(r *RunReport) string { return grouped(r.WrongBytes) }},
-		{"  events in", func(r *RunReport) string { return grouped(r.Events.In) }},
-		{"  events out", func(r *RunReport) string { return grouped(r.Events.Out) }},
-		{"  frames left out", func(r *RunReport) string { return grouped(r.FramesDropped) }},
-		{"  gaps found / repaired", func(r *RunReport) string { return fmt.Sprintf("%d / %d", r.Events.Gaps, r.Events.Repaired) }},
-		{"  residencies compared", func(r *RunReport) string { return grouped(uint64(r.Compared)) }},
-		{"  diverged", func(r *RunReport) string { return grouped(uint64(r.Diverged)) }},
+		{"  blocks verified", func(r *RunReport) string { return grouped(r.BlocksVerified) }, ""},
+		{"  wrong bytes", func(r *RunReport) string { return grouped(r.WrongBytes) }, ""},
+		{"  events in", func(r *RunReport) string { return grouped(r.Events.In) }, ""},
+		{"  events out", func(r *RunReport) string { return grouped(r.Events.Out) }, ""},
+		{"  frames left out", func(r *RunReport) string { return grouped(r.FramesDropped) }, ""},
+		{"  gaps found / repaired", func(r *RunReport) string { return fmt.Sprintf("%d / %d", r.Events.Gaps, r.Events.Repaired) }, ""},
+		{"  residencies compared", func(r *RunReport) string { return grouped(uint64(r.Compared)) }, ""},
+		{"  diverged", func(r *RunReport) string { return grouped(uint64(r.Diverged)) }, ""},
 	})
 	t.rule()
+	for _, note := range r.Notes {
+		t.text(t.styled("NOTE", "1;33") + "    " + note)
+	}
 	if r.Passed {
-		t.verdict("PASSED", "32", "every byte, event and residency checked out")
+		t.verdict("PASSED", green, "every byte, event and residency checked out")
 	} else {
 		t.verdict("FAILED", "31", fmt.Sprintf("%d reasons follow", len(r.Reasons)))
 	}
@@ -70,26 +75,35 @@ func renderChecks(checks []check, color bool) string {
 	t := table{color: color}
 	failed := 0
 	for _, c := range checks {
-		word := t.styled("ok", "32")
+		word := t.styled("ok", green)
 		if !c.ok() {
 			word = t.styled("FAILED", "1;31")
 			failed++
 		}
-		t.text("  " + pad(c.what, 62) + padLeft(grouped(c.got), 8) + "  " + word)
+		t.text("  " + pad(c.what, 61) + padLeft(grouped(c.got), 8) + "  " + word)
 	}
 	if failed == 0 {
-		t.verdict("PASSED", "32", "flipped bytes are found in host memory and refused from disk")
+		t.verdict("PASSED", green, "flipped bytes are found in host memory and refused from disk")
 	} else {
 		t.verdict("FAILED", "31", fmt.Sprintf("%d of %d checks", failed, len(checks)))
 	}
 	return t.b.String()
 }
 
-// row is one figure of every run.
+// row is one figure of every run; style, when not empty, is the colour of its label.
 type row struct {
 	label string
 	value func(*RunReport) string
+	style string
 }
+
+// Colours of where tokens came from: the cheaper, the greener.
+const (
+	green  = "32"
+	cyan   = "36"
+	blue   = "34"
+	yellow = "33"
+)
 
 // share is a number of input tokens and its part of all.
 func share(of func(*Served) uint64) func(*RunReport) string {
@@ -98,7 +112,7 @@ func share(of func(*Served) uint64) func(*RunReport) string {
 		if r.InputTokens == 0 {
 			return grouped(n)
 		}
-		return fmt.Sprintf("%s  %5.1f %%", grouped(n), 100*float64(n)/float64(r.InputTokens))
+		return fmt.Sprintf("%s %5.1f %%", grouped(n), 100*float64(n)/float64(r.InputTokens))
 	}
 }
 
@@ -136,6 +150,9 @@ func (t *table) section(runs []*RunReport, title string, rows []row) {
 	}
 	for _, r := range rows {
 		line := pad(r.label, labelWidth)
+		if r.style != "" {
+			line = t.styled(line, r.style)
+		}
 		for _, run := range runs {
 			line += padLeft(r.value(run), columnWidth)
 		}

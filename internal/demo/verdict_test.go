@@ -46,8 +46,8 @@ func TestGoodRunHasNoReasons(t *testing.T) {
 	} {
 		e, r := goodExpectation(), goodRun()
 		c.change(&e, &r)
-		if reasons := verdict(e, &r); len(reasons) != 0 {
-			t.Errorf("%s: reasons %q", c.name, reasons)
+		if reasons, notes := verdict(e, &r); len(reasons)+len(notes) != 0 {
+			t.Errorf("%s: reasons %q, notes %q", c.name, reasons, notes)
 		}
 	}
 }
@@ -81,34 +81,51 @@ func TestEachFailureIsAReason(t *testing.T) {
 	} {
 		r := goodRun()
 		c.spoil(&r)
-		wantOnly(t, verdict(goodExpectation(), &r), "ours: "+c.want)
+		wantOnly(t, goodExpectation(), &r, "ours: "+c.want)
 	}
 }
 
-func wantOnly(t *testing.T, reasons []string, want string) {
+func wantOnly(t *testing.T, e expectation, r *RunReport, want string) {
 	t.Helper()
+	reasons, _ := verdict(e, r)
 	if len(reasons) != 1 || reasons[0] != want {
 		t.Errorf("reasons %q, want only %q", reasons, want)
+	}
+}
+
+// TestTierThatATraceNeverNeededIsANote: a trace decides what it needs. The demo's own
+// requests are made to need every tier.
+func TestTierThatATraceNeverNeededIsANote(t *testing.T) {
+	e, r := goodExpectation(), goodRun()
+	e.traced = true
+	r.Served.Device, r.Served.Disk = 48, 0
+	reasons, notes := verdict(e, &r)
+	if want := "ours: the trace never needed the disk tier"; len(reasons) != 0 || len(notes) != 1 || notes[0] != want {
+		t.Errorf("reasons %q, notes %q; want no reason and %q", reasons, notes, want)
+	}
+	text := renderReport(&Report{RunReport: r, Passed: true, Notes: notes}, false)
+	if !strings.Contains(text, notes[0]) || !strings.Contains(text, "PASSED") {
+		t.Errorf("the report does not say the note and that it passed:\n%s", text)
 	}
 }
 
 func TestComparisonRunThatIsNotWhatItClaimsFails(t *testing.T) {
 	e, r := goodExpectation(), goodRun()
 	e.everyTier, e.offload = false, false
-	wantOnly(t, verdict(e, &r), "ours: 40 tokens served from host and disk and 5 blocks loaded, though these tiers are off")
+	wantOnly(t, e, &r, "ours: 40 tokens served from host and disk and 5 blocks loaded, though these tiers are off")
 
 	r.Served, r.BlocksVerified = Served{Device: 80, Recomputed: 20}, 1
-	wantOnly(t, verdict(e, &r), "ours: 0 tokens served from host and disk and 1 blocks loaded, though these tiers are off")
+	wantOnly(t, e, &r, "ours: 0 tokens served from host and disk and 1 blocks loaded, though these tiers are off")
 
 	e.offload, r.BlocksVerified = true, 0
-	wantOnly(t, verdict(e, &r), "ours: no token was served from host or disk, though these tiers are on")
+	wantOnly(t, e, &r, "ours: no token was served from host or disk, though these tiers are on")
 
 	e, r = goodExpectation(), goodRun()
 	e.inTurn = true
-	wantOnly(t, verdict(e, &r), "ours: requests were not given out in turn: one engine answered 3 of them, another one 7")
+	wantOnly(t, e, &r, "ours: requests were not given out in turn: one engine answered 3 of them, another one 7")
 
 	e.engines, r.ByEngine = 3, map[uint64]int{1: 5, 2: 5}
-	wantOnly(t, verdict(e, &r), "ours: requests were not given out in turn: one engine answered 0 of them, another one 5")
+	wantOnly(t, e, &r, "ours: requests were not given out in turn: one engine answered 0 of them, another one 5")
 }
 
 func TestStreamsAndFeedsThatAreNotExactAreUnsound(t *testing.T) {
