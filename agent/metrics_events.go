@@ -105,7 +105,7 @@ func sinkPart(z *zmqsink.Stats) pathPart {
 		counters: []named{
 			{"batches", z.Batches}, {"events", z.Events}, {"blocks", z.Blocks}, {"bytes", z.Bytes}, {"raw", z.Raw},
 			{"subscriptions", z.Subscriptions}, {"reannounced", z.Reannounced}, {"overflows", z.Overflows}, {"gaps", z.Gaps},
-			{"dropped", z.Dropped}, {"dropped_raw", z.DroppedRaw},
+			{"dropped", z.Dropped}, {"dropped_raw", z.DroppedRaw}, {"held", z.Held}, {"missed", z.Missed},
 			{"unknown_tokens", z.UnknownTokens}, {"retries", z.Retries}, {"recovered", z.Recovered}, {"unkept", z.Unkept}, {"unwanted", z.Unwanted},
 			{"orphans", z.Orphans}, {"ignored_removes", z.IgnoredRemoves},
 			{"foreign", z.Foreign}, {"after_close", z.AfterClose},

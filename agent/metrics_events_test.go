@@ -47,7 +47,7 @@ func TestEveryNumberOfTheEventPathIsAMetric(t *testing.T) {
 func TestSumOfSinksLeavesNothingOut(t *testing.T) {
 	o := zmqsink.Stats{
 		Batches: 1, Events: 1, Blocks: 1, Bytes: 1, Raw: 1, Subscriptions: 1, Subscribers: 1, Reannounced: 1, Overflows: 1,
-		Gaps: 1, Dropped: 1, DroppedRaw: 1, UnknownTokens: 1, Retries: 1, Recovered: 1, Unkept: 1, Unwanted: 1, Left: 1, Orphans: 1, IgnoredRemoves: 1, Foreign: 1, AfterClose: 1,
+		Gaps: 1, Dropped: 1, DroppedRaw: 1, Held: 1, Missed: 1, UnknownTokens: 1, Retries: 1, Recovered: 1, Unkept: 1, Unwanted: 1, Left: 1, Orphans: 1, IgnoredRemoves: 1, Foreign: 1, AfterClose: 1,
 		Replays: 1, Replayed: 1, BadRequests: 1, SendErrors: 1, Said: 1, Next: 1,
 	}
 	var s zmqsink.Stats

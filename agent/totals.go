@@ -54,6 +54,8 @@ func addSink(s, o *zmqsink.Stats) {
 	s.Gaps += o.Gaps
 	s.Dropped += o.Dropped
 	s.DroppedRaw += o.DroppedRaw
+	s.Held += o.Held
+	s.Missed += o.Missed
 	s.UnknownTokens += o.UnknownTokens
 	s.Retries += o.Retries
 	s.Recovered += o.Recovered

@@ -39,6 +39,11 @@
 // sink's; the sink's goroutine calls its source without any lock held. A Sink is
 // closed by its owner; Close takes about a second at most.
 //
-// A subscriber that does not read gets no more than Options.HWM batches; what libzmq
-// drops beyond them shows in the sequence numbers.
+// A subscriber that does not read has room for Options.HWM batches. A batch beyond
+// them waits for it for a second. Then, if it is the only subscriber, nothing more is
+// sent until it reads, and it gets the whole state. Otherwise the batch goes to the
+// others. libzmq does not tell when a subscriber that missed a batch reads again: the
+// state is said again after a second, two, four, and so on up to ten minutes, until
+// nobody subscribes. In mode passthrough the numbers show what is missing. Batches that
+// waited and batches that were missed are counted.
 package zmqsink

@@ -15,6 +15,7 @@ const (
 	defaultBuffer          = 10000
 	defaultHWM             = 10000
 	defaultReannounceEvery = time.Second
+	defaultPatience        = time.Second
 	// replayOffset is from the PUB port to the ROUTER port, unless somebody says. The
 	// ports next to the PUB port are those of the engine's other ranks.
 	replayOffset = 1000
@@ -40,13 +41,18 @@ type Options struct {
 	// Buffer is how many batches are held for replays, up to 64 MiB of them; 0 means
 	// 10,000.
 	Buffer int
-	// HWM is how many batches may wait for a slow subscriber; 0 means 10,000.
+	// HWM is how many batches may wait for a slow subscriber, before they wait for its
+	// sake or go without it; 0 means 10,000.
 	HWM int
 	// ReannounceEvery is the least time between two announcements of the whole state;
 	// 0 means a second.
 	ReannounceEvery time.Duration
 	// Log may be nil.
 	Log *zap.Logger
+
+	// patience is how long a batch waits for a subscriber that has no room; 0 means a
+	// second.
+	patience time.Duration
 }
 
 // complete fills in the defaults and checks the rest.
@@ -62,6 +68,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.ReannounceEvery == 0 {
 		o.ReannounceEvery = defaultReannounceEvery
+	}
+	if o.patience == 0 {
+		o.patience = defaultPatience
 	}
 	switch {
 	case o.Buffer < 1 || o.Buffer > maxBuffer:

@@ -29,6 +29,7 @@ type sender struct {
 	// use until then.
 	due, gap  bool
 	lastState time.Time
+	slow      slowSubscribers
 }
 
 func newSender(s *Sink, tokens Tokens) *sender {
@@ -52,16 +53,12 @@ func (n *sender) run() {
 			n.sink.end()
 			return
 		}
-		if found.replay {
-			n.answerReplays()
-		}
-		if found.subscription {
-			n.readSubscriptions()
-		}
+		n.serve(found)
 		if n.sendQueued() {
 			return
 		}
-		if n.due && !time.Now().Before(n.earliest()) {
+		n.catchUp(time.Now())
+		if n.due && !n.slow.mute && !time.Now().Before(n.earliest()) {
 			n.sayState()
 		}
 		if retry := n.retryDue(); !retry.IsZero() && !time.Now().Before(retry) {
@@ -70,13 +67,28 @@ func (n *sender) run() {
 	}
 }
 
-// wake is until when to wait for something to happen; zero is for ever.
-func (n *sender) wake() time.Time {
-	retry := n.retryDue()
-	if n.due && (retry.IsZero() || n.earliest().Before(retry)) {
-		return n.earliest()
+// serve reads and answers what peers sent.
+func (n *sender) serve(found found) {
+	if found.replay {
+		n.answerReplays()
 	}
-	return retry
+	if found.subscription {
+		n.readSubscriptions()
+	}
+}
+
+// wake is until when to wait for something to happen; zero is for ever.
+func (n *sender) wake() (at time.Time) {
+	times := []time.Time{n.retryDue(), n.catchUpDue()}
+	if n.due && !n.slow.mute {
+		times = append(times, n.earliest())
+	}
+	for _, t := range times {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
 }
 
 // retryDue is when to retry what was left out; zero is never. Without events that are
@@ -145,6 +157,7 @@ func (n *sender) sayState() {
 	}
 	n.speaker.flush()
 	n.speaker.stated(n.lastState)
+	n.slow.stated(time.Now())
 	n.count.reannounced.Add(1)
 }
 
@@ -156,7 +169,29 @@ func (n *sender) sendBatch(b *kvevent.EngineBatch) {
 // sendPayload sends a payload under the next number and keeps it for replays.
 func (n *sender) sendPayload(payload []byte) {
 	seq := n.numbered(payload)
-	if err := n.sockets.publish([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload); err != nil {
+	if n.slow.mute {
+		n.count.missed.Add(1)
+		return
+	}
+	if !n.trySend(seq, payload) {
+		n.awaitRoom(seq, payload)
+	}
+}
+
+// trySend sends a batch to all subscribers; false when one of them has no room, and
+// nobody got it.
+func (n *sender) trySend(seq uint64, payload []byte) bool {
+	err := n.sockets.publish([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload)
+	if isFull(err) {
+		return false
+	}
+	n.sent(payload, err)
+	return true
+}
+
+// sent counts a batch that was given to libzmq.
+func (n *sender) sent(payload []byte, err error) {
+	if err != nil {
 		// Subscribers see by the numbers that a batch is missing.
 		n.count.sendErrors.Add(1)
 		return
@@ -187,6 +222,9 @@ func (n *sender) readSubscriptions() {
 		case 0:
 			if n.count.subscribers.Load() > 0 {
 				n.count.subscribers.Add(^uint64(0))
+			}
+			if n.count.subscribers.Load() == 0 {
+				n.slow.forget()
 			}
 		case 1:
 			n.count.subscriptions.Add(1)

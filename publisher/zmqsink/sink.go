@@ -128,6 +128,12 @@ func (s *Sink) beginClose() {
 	s.closing = true
 }
 
+func (s *Sink) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
 // ringLocked tells the goroutine that there is something to do. After Close has begun
 // the alarm may be closed, and nobody needs it.
 func (s *Sink) ringLocked() {

@@ -3,6 +3,7 @@ package zmqsink
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -22,7 +23,7 @@ const (
 type sockets struct {
 	ctx                      *zmq.Context
 	pub, router, wake, alarm *zmq.Socket
-	poller                   *zmq.Poller
+	poller, peers            *zmq.Poller // peers are poller's sockets without wake
 	endpoint, replayEndpoint string
 }
 
@@ -37,10 +38,12 @@ func openSockets(o *Options) (*sockets, error) {
 		s.close()
 		return nil, err
 	}
-	s.poller = zmq.NewPoller()
-	for _, k := range []*zmq.Socket{s.wake, s.pub, s.router} {
+	s.poller, s.peers = zmq.NewPoller(), zmq.NewPoller()
+	for _, k := range []*zmq.Socket{s.pub, s.router} {
 		s.poller.Add(k, zmq.POLLIN)
+		s.peers.Add(k, zmq.POLLIN)
 	}
+	s.poller.Add(s.wake, zmq.POLLIN)
 	return s, nil
 }
 
@@ -59,15 +62,17 @@ func (s *sockets) open(o *Options) (err error) {
 	if s.pub, err = s.ctx.NewSocket(zmq.XPUB); err != nil {
 		return fmt.Errorf("events socket: %w", err)
 	}
-	err = errors.Join(s.pub.SetXpubVerboser(1), s.pub.SetSndhwm(o.HWM))
+	// Without NODROP it drops silently what a subscriber has no room for.
+	err = errors.Join(s.pub.SetXpubVerboser(1), s.pub.SetSndhwm(o.HWM), s.pub.SetXpubNodrop(true))
 	if s.endpoint, err = bind(s.pub, o.Bind, err); err != nil {
 		return err
 	}
 	if s.router, err = s.ctx.NewSocket(zmq.ROUTER); err != nil {
 		return fmt.Errorf("replay socket: %w", err)
 	}
-	// A replay may fill a peer's whole queue at once; ROUTER would drop the rest.
-	s.replayEndpoint, err = bind(s.router, o.ReplayBind, s.router.SetSndhwm(o.Buffer+1))
+	// A replay may fill a peer's whole queue at once; ROUTER would drop the rest. A peer
+	// acknowledges every half of its queue, so that half of it may look full.
+	s.replayEndpoint, err = bind(s.router, o.ReplayBind, s.router.SetSndhwm(2*(o.Buffer+1)))
 	return err
 }
 
@@ -95,11 +100,17 @@ func (s *sockets) wait(until time.Time) (found, error) {
 		// libzmq counts in milliseconds; rounding down would spin.
 		timeout = max(0, time.Until(until).Truncate(time.Millisecond)+time.Millisecond)
 	}
-	polled, err := s.poller.Poll(timeout)
+	return s.poll(s.poller, timeout)
+}
+
+// waitForPeers waits for peers alone, for at most as long as timeout: an alarm stays.
+func (s *sockets) waitForPeers(timeout time.Duration) (found, error) { return s.poll(s.peers, timeout) }
+
+func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err error) {
+	polled, err := on.Poll(timeout)
 	if err != nil {
 		return found{}, fmt.Errorf("zmq poll: %w", err)
 	}
-	var f found
 	for _, p := range polled {
 		switch p.Socket {
 		case s.wake:
@@ -131,7 +142,19 @@ func (s *sockets) receive(from *zmq.Socket) (parts [][]byte, ok bool) {
 	return parts, err == nil
 }
 
+// publish sends to all subscribers, or to none: see isFull.
 func (s *sockets) publish(parts ...[]byte) error { return send(s.pub, parts) }
+
+// publishToSome sends to the subscribers that have room.
+func (s *sockets) publishToSome(parts ...[]byte) error {
+	if err := s.pub.SetXpubNodrop(false); err != nil {
+		return err
+	}
+	return errors.Join(send(s.pub, parts), s.pub.SetXpubNodrop(true))
+}
+
+// isFull reports whether publish failed because a subscriber has no room.
+func isFull(err error) bool { return err != nil && zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) }
 
 // reply sends to the peer whose identity is the first part. ROUTER drops what is for
 // a peer that has gone.

@@ -24,6 +24,10 @@ type Stats struct {
 	// where.
 	Dropped    uint64 `json:"dropped"`
 	DroppedRaw uint64 `json:"dropped_raw"`
+	// Held are batches that waited because a subscriber had no room. Missed are batches
+	// that a subscriber did not get because it had none for too long.
+	Held   uint64 `json:"held"`
+	Missed uint64 `json:"missed"`
 	// UnknownTokens are blocks left out because their tokens are not known or are not
 	// those of a whole block, Orphans those left out because the block before them was
 	// not said, and IgnoredRemoves removals of blocks that were not said.
@@ -62,7 +66,7 @@ type counters struct {
 	batches, events, blocks, bytes, raw    atomic.Uint64
 	subscriptions, subscribers             atomic.Uint64
 	reannounced, overflows, gaps           atomic.Uint64
-	dropped, droppedRaw                    atomic.Uint64
+	dropped, droppedRaw, held, missed      atomic.Uint64
 	unknownTokens, orphans, ignoredRemoves atomic.Uint64
 	retries, recovered, unkept, unwanted   atomic.Uint64
 	foreign, afterClose                    atomic.Uint64
@@ -77,7 +81,7 @@ func (s *Sink) Stats() Stats {
 		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), Raw: c.raw.Load(),
 		Subscriptions: c.subscriptions.Load(), Subscribers: c.subscribers.Load(),
 		Reannounced: c.reannounced.Load(), Overflows: c.overflows.Load(), Gaps: c.gaps.Load(),
-		Dropped: c.dropped.Load(), DroppedRaw: c.droppedRaw.Load(),
+		Dropped: c.dropped.Load(), DroppedRaw: c.droppedRaw.Load(), Held: c.held.Load(), Missed: c.missed.Load(),
 		UnknownTokens: c.unknownTokens.Load(), Orphans: c.orphans.Load(), IgnoredRemoves: c.ignoredRemoves.Load(),
 		Retries: c.retries.Load(), Recovered: c.recovered.Load(), Unkept: c.unkept.Load(), Unwanted: c.unwanted.Load(),
 		Foreign: c.foreign.Load(), AfterClose: c.afterClose.Load(),
