@@ -162,9 +162,11 @@ class Ledger(unittest.TestCase):
     def test_an_offer_is_cut_at_its_ends(self) -> None:
         cases = [
             ((0, 64), (4, 10)),  # the engine has the first four itself by now
-            ((0, 65), (5, 10)),  # a block that is cut in part is not loaded
+            ((0, 65), (4, 10)),  # the engine counts on the other tokens of a block cut in part
+            ((0, 79), (4, 10)),
             ((96, 160), (2, 6)),  # no room for the last four
-            ((100, 160), (2, 6)),
+            ((97, 160), (2, 7)),
+            ((100, 105), (2, 10)),
             ((0, 320), None),
             ((64, 64), (2, 10)),
             ((160, 320), (2, 10)),

@@ -186,6 +186,26 @@ class Loading(Case):
         self.session.answer = Hit(9, b"\1" * 9)
         self.assertEqual(self.side.get_num_new_matched_tokens(req, 4), (4, True))
 
+    def test_nothing_is_claimed_behind_a_hit_that_ends_within_a_block(self) -> None:
+        """Whatever vLLM has: what is claimed are whole blocks behind whole blocks."""
+        req = self.open(40)
+        self.session.answer = Hit(3, b"\1\1\1")
+        for local in range(5 * TOKENS):
+            claimed, later = self.side.get_num_new_matched_tokens(req, local)
+            with self.subTest(local=local):
+                self.assertEqual(claimed, 0 if local % TOKENS else 3 * TOKENS)
+                self.assertEqual(later, claimed > 0)
+        self.assertIn((req.request_id, 0), self.session.take("release_hit"))
+
+    def test_a_part_of_a_block_is_not_loaded_and_not_left_out_either(self) -> None:
+        req = self.open(40)
+        self.session.answer = Hit(3, b"\1\1\1")
+        self.side.get_num_new_matched_tokens(req, 0)
+        with self.assertLogs("blockyard.vllm"):
+            self.alloc(req, 3 * TOKENS - 1, [4, 5, 6])
+        self.assertEqual(self.session.take("load"), [])
+        self.assertEqual(self.session.take("fail_load"), [(req.request_id,)])
+
     def test_a_hit_that_vllm_does_not_load_is_let_go(self) -> None:
         req = self.open(40)
         self.session.answer = Hit(2, b"\1\1")

@@ -110,13 +110,14 @@ class Request:
         """Takes tokens start..end-1 out of the offer.
 
         What is cut is at one of its ends: the engine found the beginning in its own cache
-        meanwhile, or has no room for the rest. Blocks that are cut in part are not loaded.
+        meanwhile, or has no room for the rest. Blocks that are cut in part are loaded whole,
+        because the engine counts on their other tokens.
         """
         if self.offer is None or end <= start:
             return
         first, last = self.offer
-        low = max(first, start // block_tokens)
-        high = min(last, -(-end // block_tokens))
+        low = max(first, -(-start // block_tokens))
+        high = min(last, end // block_tokens)
         if low >= high:
             return
         self.offer = (high, last) if low == first else (first, low)

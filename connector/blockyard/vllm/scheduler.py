@@ -149,7 +149,11 @@ class VllmScheduler:
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that can be loaded beyond the local hit; None while that is not known yet."""
+        """Tokens that can be loaded beyond the local hit; None while that is not known yet.
+
+        Nothing where vLLM's own hit ends within a block. Others may reference that block, so it
+        must not be loaded over, and blocks behind it would count its other tokens too.
+        """
         if self._unread and request.request_id in self._unread:
             if not self._begin(request):
                 return None, False
@@ -157,7 +161,11 @@ class VllmScheduler:
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.failed == request.num_preemptions:
             return NO_HIT
-        local = num_computed_tokens // self.tokens
+        local, part = divmod(num_computed_tokens, self.tokens)
+        if part:
+            self.session.release_hit(request.request_id, request.num_preemptions)
+            tracked.hit = 0
+            return NO_HIT
         hit = self.session.hit(request.request_id, request.num_preemptions, local)
         if hit is None:
             return None, False
@@ -193,8 +201,12 @@ class VllmScheduler:
     def _load(self, request: Any, tracked: Tracked, blocks: Any, tokens: int) -> bool:
         """True when the session has taken the load over, be it to say that it failed."""
         rid, generation = request.request_id, request.num_preemptions
-        first, count = tracked.first, tokens // self.tokens
+        first, (count, part) = tracked.first, divmod(tokens, self.tokens)
         tracked.hit = 0
+        if part:
+            raise ValueError(
+                f"request {rid}: vLLM wants {tokens} tokens, blocks have {self.tokens}"
+            )
         targets = [list(ids[first : first + count]) for ids in blocks.get_block_ids()]
         if len(targets) != self.groups or any(
             len(ids) != count or min(ids, default=0) < 1 for ids in targets
