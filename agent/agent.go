@@ -96,7 +96,7 @@ func (a *Agent) openTiers(context.Context) error {
 	c.Sink, c.Log = a.evicted, a.log.Named("blockmgr")
 	var err error
 	if a.cfg.Tuning.DiskFilter {
-		if c.Filter, err = policy.NewFrequencyFilter(policy.FrequencyOptions{}); err != nil {
+		if c.Filter, err = policy.NewFrequencyFilter(a.cfg.Tuning.Frequency); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/control"
@@ -110,6 +111,8 @@ type Tuning struct {
 	// DiskFilter writes only blocks in demand to disk: those offered or hit at least
 	// twice of late. Without it every block is written.
 	DiskFilter bool
+	// Frequency are the filter's settings; zero fields are their defaults.
+	Frequency policy.FrequencyOptions
 	// Weights are the shares of models in a tier that is used up; a model that is
 	// not in it has 1.
 	Weights map[string]uint64
@@ -119,8 +122,9 @@ type Tuning struct {
 	// IODeadline is how long a disk operation may take before the disk counts as
 	// stalled, 0 the default.
 	IODeadline time.Duration
-	// Transfers is the number of batches that are copied at a time, TransferBatch
-	// the number of blocks in one; 0 is the default.
+	// Transfers is how many blocks each pool reads from disk, and writes, at a time, 0
+	// what the device takes. TransferBatch is the number of blocks in one batch of
+	// writes, 0 the default.
 	Transfers, TransferBatch int
 	// DirectIO says whether disk files bypass the page cache; OpenDirect says so
 	// when a file is opened rather than afterwards; ZeroFill writes zeros where the
@@ -245,6 +249,9 @@ func (c *Config) Validate() error {
 	}
 	if d := c.Tuning.IODeadline; d != 0 && d < minIODeadline {
 		return fmt.Errorf("I/O deadline %v: want 0 (default) or at least %v", d, minIODeadline)
+	}
+	if err := c.Tuning.Frequency.Validate(); err != nil {
+		return err
 	}
 	if err := c.validateExtents(); err != nil {
 		return err

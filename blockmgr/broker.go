@@ -33,7 +33,9 @@ type broker struct {
 	diskAnswered <-chan struct{}
 	// breaker is the disk's, writes that of writes to it.
 	breaker, writes breaker
-	pools           func() []*Pool
+	// scrub paces the scrubbers of all pools.
+	scrub pacer
+	pools func() []*Pool
 	// closing is closed when the manager closes: nobody waits for room any more.
 	closing chan struct{}
 	// turns counts the moments at which somebody may have become able to give: it

@@ -44,9 +44,7 @@ const (
 	// fewExtents is how many extents a namespace with a number of blocks has, while
 	// they can be made larger instead.
 	fewExtents = 4096
-	// defaultTransfers and defaultTransferBatch are the defaults of
-	// Config.Transfers and TransferBatch.
-	defaultTransfers     = 4
+	// defaultTransferBatch is the default of Config.TransferBatch.
 	defaultTransferBatch = 64
 	// maxTransfers bounds Config.Transfers and TransferBatch.
 	maxTransfers = 1024
@@ -95,20 +93,21 @@ type Config struct {
 	// their own and may hang. Lookup does not report blocks beyond it.
 	SharePins bool
 	// Filter chooses which blocks are worth writing to disk; nil for all. See
-	// policy.FrequencyFilter.
+	// policy.FrequencyFilter. One with a method Expect(blocks uint64) is told how many
+	// blocks the tiers can hold.
 	Filter OffloadFilter
 	// Weights are the shares of models in a tier that several namespaces want,
 	// default 1 each. See policy.Giver.
 	Weights map[string]uint64
 	// Transfers is how many blocks a pool reads from disk at once, and how many it
-	// writes, default 4. TransferBatch is how many blocks share the two writes of
+	// writes; by default it follows the device, see storage.QueueDepth. TransferBatch is how many blocks share the two writes of
 	// their slot records, default 64.
 	Transfers, TransferBatch int
 	// IODeadline is how long one read or write of a block may take before its
 	// block is given up and the disk is taken for stalled, default 5 s.
 	IODeadline time.Duration
-	// ScrubBytesPerSecond is how fast each pool compares what it stores with its
-	// checksums, default 16 MiB/s; negative turns that off.
+	// ScrubBytesPerSecond is how fast all pools together compare what they store with
+	// its checksums, default 16 MiB/s; negative turns that off.
 	ScrubBytesPerSecond int64
 	// DirectIO says whether disk extents are opened with O_DIRECT, OpenDirect that
 	// the flag is given to open instead of set afterwards.
@@ -173,7 +172,7 @@ func (c *Config) validateLimits() error {
 		return fmt.Errorf("pins per session %d: want 0 (default %d) or more", c.MaxPinsPerSession, DefaultMaxPinsPerSession)
 	}
 	if c.Transfers < 0 || c.Transfers > maxTransfers {
-		return fmt.Errorf("concurrent transfers %d: want 0 (default %d) to %d", c.Transfers, defaultTransfers, maxTransfers)
+		return fmt.Errorf("concurrent transfers %d: want 0 (what the device takes) to %d", c.Transfers, maxTransfers)
 	}
 	if c.TransferBatch < 0 || c.TransferBatch > maxTransfers {
 		return fmt.Errorf("transfer batch %d: want 0 (default %d) to %d blocks", c.TransferBatch, defaultTransferBatch, maxTransfers)
@@ -191,6 +190,11 @@ func (c *Config) validateLimits() error {
 
 func (c *Config) enabled() bool {
 	return c.HostBytes != 0 || c.HostBlocks != 0 || c.hasDisk()
+}
+
+// blocksOf is how many blocks in slots of that size both tiers can hold.
+func (c *Config) blocksOf(slotBytes uint64) uint64 {
+	return cmp.Or(c.HostBlocks, c.HostBytes/slotBytes) + cmp.Or(c.DiskBlocks, c.DiskBytes/slotBytes)
 }
 
 func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
@@ -238,8 +242,8 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
-	if c.Transfers == 0 {
-		c.Transfers = defaultTransfers
+	if c.Transfers == 0 && c.hasDisk() {
+		c.Transfers = storage.QueueDepth(c.DiskDir)
 	}
 	if c.TransferBatch == 0 {
 		c.TransferBatch = defaultTransferBatch

@@ -115,6 +115,7 @@ func (m *Manager) openDiskArena() error {
 	if m.cfg.DiskBlocks != 0 {
 		cfg.Bytes = 0
 	}
+	m.cfg.Log.Info("disk tier", zap.String("dir", cfg.Dir), zap.Int("queue_depth", m.cfg.Transfers))
 	opened := make(chan error, 1)
 	go func() { // ends when the disk answers
 		defer close(m.diskAnswered)

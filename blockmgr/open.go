@@ -53,6 +53,9 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
 	}
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
+	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
+		f.Expect(m.cfg.blocksOf(p.slotBytes))
+	}
 	p.sealWork, p.writeWork, p.readWork = sync.NewCond(&p.mu), sync.NewCond(&p.mu), sync.NewCond(&p.mu)
 	if !m.cfg.enabled() {
 		return p, nil

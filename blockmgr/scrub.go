@@ -16,8 +16,8 @@ const scrubIdle = 5 * time.Second
 const scrubScan = 8192
 
 // scrubLoop compares what the pool stores with its checksums, slot by slot and
-// round after round, host first, no faster than Config.ScrubBytesPerSecond, until the
-// pool stops. So a bit that flips is found before somebody asks for the block,
+// round after round, host first, until the pool stops. All pools together are no
+// faster than Config.ScrubBytesPerSecond. So a bit that flips is found before somebody asks for the block,
 // and blocks found after a restart are good when the first lookup comes.
 func (p *Pool) scrubLoop() {
 	buf, free, err := storage.NewBuffer(p.slotBytes)
@@ -42,7 +42,7 @@ func (p *Pool) scrubLoop() {
 						continue
 					}
 					checked = true
-					if !p.rest(pause, perBlock) {
+					if !p.rest(pause, p.broker.scrub.take(perBlock)) {
 						return
 					}
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // scrub runs the scrubber over one slot, as its loop does.
@@ -169,3 +170,48 @@ func TestScrubberKeepsToItsRate(t *testing.T) {
 		}
 	})
 }
+
+// The rate is the node's: pools share it.
+func TestScrubRateIsThatOfAllPoolsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perSecond, seconds = 4, 50
+		p := newTestPool(t, Config{HostBytes: hostBytes(64), ExtentBytes: 8 * testSlotBytes, ScrubBytesPerSecond: 2304 * perSecond})
+		pools := []*testPool{p, p.openOther("b"), p.openOther("c"), p.openOther("d")}
+		for i, pool := range pools {
+			if n := pool.store(chain(uint64(i+1), 8)); n != 8 {
+				t.Fatalf("%d blocks granted", n)
+			}
+		}
+		time.Sleep(scrubIdle) // all scrubbers have found something
+		before := uint64(0)
+		for _, pool := range pools {
+			before += pool.Stats().Scrubbed
+		}
+		time.Sleep(seconds * time.Second)
+		var checked uint64
+		for _, pool := range pools {
+			n := pool.Stats().Scrubbed
+			checked += n
+			if n == 0 {
+				t.Errorf("pool %s is never scrubbed", pool.Namespace().Model)
+			}
+		}
+		if got, want := checked-before, uint64(perSecond*seconds); got > want+uint64(len(pools)) || got < want*3/4 {
+			t.Errorf("%d blocks verified in %d s, want %d", got, seconds, want)
+		}
+	})
+}
+
+// The filter learns how many blocks the tiers can hold when a pool opens.
+func TestFilterIsToldTheSizeOfTheTiers(t *testing.T) {
+	f := &expectingFilter{}
+	newTestPool(t, Config{HostBytes: hostBytes(16), DiskBytes: 48 * testSlotBytes, Filter: f})
+	if f.blocks != 64 {
+		t.Errorf("told %d blocks, want 64", f.blocks)
+	}
+}
+
+type expectingFilter struct{ blocks uint64 }
+
+func (f *expectingFilter) Expect(blocks uint64)               { f.blocks = blocks }
+func (f *expectingFilter) ShouldOffload(kv.SequenceHash) bool { return true }

@@ -17,11 +17,15 @@ type FrequencyOptions struct {
 	// Decay is the time in which every count loses 1; 0 means 10 minutes.
 	Decay time.Duration
 	// MaxEntries is the number of blocks that are counted, up to 2^30; 0 means
-	// 1,000,000.
+	// 1,000,000, or more where Expect says so.
 	MaxEntries int
 }
 
-const maxFrequencyEntries = 1 << 30
+const (
+	// leastEntries is the least default of FrequencyOptions.MaxEntries.
+	leastEntries        = 1_000_000
+	maxFrequencyEntries = 1 << 30
+)
 
 // Validate says which field is out of range.
 func (o *FrequencyOptions) Validate() error {
@@ -42,7 +46,7 @@ func (o FrequencyOptions) withDefaults() FrequencyOptions {
 		o.Decay = 10 * time.Minute
 	}
 	if o.MaxEntries == 0 {
-		o.MaxEntries = 1_000_000
+		o.MaxEntries = leastEntries
 	}
 	return o
 }
@@ -69,9 +73,12 @@ type FrequencyStats struct {
 // A block whose level has been reached is forgotten, and its entry is cleared
 // away later.
 type FrequencyFilter struct {
-	options FrequencyOptions
+	// sized: MaxEntries was given.
+	sized bool
 
 	mu sync.Mutex
+	// options.MaxEntries changes with Expect, nothing else does.
+	options FrequencyOptions
 	// index is where in entries a block is. Neither it nor entries hold pointers.
 	index   map[kv.SequenceHash]uint32
 	entries chunked[tally]
@@ -112,11 +119,23 @@ func NewFrequencyFilter(o FrequencyOptions) (*FrequencyFilter, error) {
 		return nil, err
 	}
 	return &FrequencyFilter{
+		sized:   o.MaxEntries != 0,
 		options: o.withDefaults(),
 		index:   make(map[kv.SequenceHash]uint32),
 		atLevel: make(map[uint64]uint32),
 		lowered: time.Now(),
 	}, nil
+}
+
+// Expect says how many blocks the tiers can hold. The filter then counts twice as
+// many, so that a block that was evicted once is still known when it comes back,
+// unless MaxEntries was given. A smaller number changes nothing.
+func (f *FrequencyFilter) Expect(blocks uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.sized {
+		f.options.MaxEntries = max(f.options.MaxEntries, int(min(2*blocks, maxFrequencyEntries)))
+	}
 }
 
 // ShouldOffload counts that block h was stored, or that a lookup found it, and

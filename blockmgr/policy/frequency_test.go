@@ -338,3 +338,27 @@ func TestConcurrentAttemptsAreAllCounted(t *testing.T) {
 	}
 	checkEntries(t, f)
 }
+
+// The filter knows as many blocks as the tiers can hold, twice over, unless a number
+// was given.
+func TestFilterIsSizedFromTheTiers(t *testing.T) {
+	for _, c := range []struct {
+		given  int
+		expect []uint64
+		want   int
+	}{
+		{0, nil, leastEntries}, {0, []uint64{10}, leastEntries}, {0, []uint64{10_000_000, 5}, 20_000_000},
+		{0, []uint64{1 << 62}, maxFrequencyEntries}, {100, []uint64{10_000_000}, 100},
+	} {
+		f, err := NewFrequencyFilter(FrequencyOptions{MaxEntries: c.given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range c.expect {
+			f.Expect(n)
+		}
+		if f.options.MaxEntries != c.want {
+			t.Errorf("%d given, tiers of %v: counts %d blocks, want %d", c.given, c.expect, f.options.MaxEntries, c.want)
+		}
+	}
+}

@@ -32,17 +32,21 @@ type agentCmd struct {
 	ExtentSize bytesize.Size `help:"What a pool grows by, at most 1GiB. 0 leaves it to the size of each tier: 64MiB, and more from 256GiB on. With a size that is set, a tier that was made with another one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
 	AllowUID   []uint32      `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With another one everybody may open the socket, and the agent goes by the user that the kernel names." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 
-	DiskFilter    string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
-	DiskAllocator string            `help:"How O_DIRECT is set on disk files: after they were opened (default) or when they are (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
-	DirectIO      string            `name:"direct-io" help:"Whether disk files bypass the page cache: where it works (auto), never (off) or else not at all (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
-	ZeroFill      bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
-	IODeadline    time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
-	ScrubRate     bytesize.Size     `help:"Bytes a second at which each pool verifies what it stores; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
-	Quota         map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
-	DiscardHost   bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
-	NoPrefetch    bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
-	DrainTimeout  time.Duration     `name:"drain-timeout" help:"How long an agent that is told to stop lets engines finish their copies and say goodbye; 0 does not wait, at most 1h." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
-	KVBMMetrics   string            `name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
+	DiskFilter        string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
+	DiskFilterMin     uint32            `help:"How often a block must be asked for before it goes to disk: a count that doubles each time and that --disk-filter-decay lowers." default:"2" env:"BLOCKYARD_DISK_FILTER_MIN"`
+	DiskFilterDecay   time.Duration     `help:"Time in which the count of every block falls by 1." default:"10m" env:"BLOCKYARD_DISK_FILTER_DECAY"`
+	DiskFilterEntries int               `help:"Blocks that the filter counts, at about 40 bytes each. 0 leaves it to the tiers: twice the blocks that they can hold, at least 1,000,000." default:"0" env:"BLOCKYARD_DISK_FILTER_ENTRIES"`
+	DiskQueueDepth    int               `help:"Blocks that each pool reads from disk at a time, and blocks that it writes, at most 1024. 0 follows the device: 4 for rotating disks and unknown devices, 16 for each solid-state device, at most 64." default:"0" env:"BLOCKYARD_DISK_QUEUE_DEPTH"`
+	DiskAllocator     string            `help:"How O_DIRECT is set on disk files: after they were opened (default) or when they are (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
+	DirectIO          string            `name:"direct-io" help:"Whether disk files bypass the page cache: where it works (auto), never (off) or else not at all (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
+	ZeroFill          bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
+	IODeadline        time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
+	ScrubRate         bytesize.Size     `help:"Bytes a second at which the agent verifies what its pools store; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
+	Quota             map[string]uint64 `help:"Share of a model in a tier that several models want, 1 when not given; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
+	DiscardHost       bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
+	NoPrefetch        bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
+	DrainTimeout      time.Duration     `name:"drain-timeout" help:"How long an agent that is told to stop lets engines finish their copies and say goodbye; 0 does not wait, at most 1h." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
+	KVBMMetrics       string            `name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
 
 	eventFlags
 

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
@@ -146,6 +147,14 @@ func (c *agentCmd) takeDisk(s *settings, cfg *agent.Config) {
 	}
 	cfg.Tuning.DiskFilter = filter == "frequency"
 	s.note("disk_filter", filter, source)
+	cfg.Tuning.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}
+
+	source, kvbm = s.source("disk-queue-depth", "DYN_KVBM_MAX_CONCURRENT_TRANSFERS")
+	cfg.Tuning.Transfers = c.DiskQueueDepth
+	if kvbm {
+		cfg.Tuning.Transfers = s.env.Transfer.MaxConcurrent
+	}
+	s.note("disk_queue_depth", cfg.Tuning.Transfers, source)
 
 	source, kvbm = s.source("disk-allocator", "DYN_KVBM_DISK_ALLOCATOR_TYPE")
 	allocator := c.DiskAllocator
@@ -186,6 +195,7 @@ func (c *agentCmd) noteOthers(s *settings, cfg *agent.Config) {
 	}{
 		{"node", cfg.Node}, {"socket", c.Socket}, {"admin", c.Admin}, {"control", c.Control}, {"nats", withoutPassword(c.NATS)}, {"cluster", c.Cluster},
 		{"host-dir", c.HostDir}, {"extent-size", c.ExtentSize}, {"allow-uid", c.AllowUID}, {"io-deadline", c.IODeadline},
+		{"disk-filter-min", c.DiskFilterMin}, {"disk-filter-decay", c.DiskFilterDecay}, {"disk-filter-entries", c.DiskFilterEntries},
 		{"scrub-rate", c.ScrubRate}, {"quota", c.Quota}, {"discard-host", c.DiscardHost}, {"no-prefetch", c.NoPrefetch},
 		{"drain-timeout", c.DrainTimeout},
 	} {
@@ -236,9 +246,7 @@ func (c *agentCmd) takeKVBM(s *settings, cfg *agent.Config) error {
 			cfg.MinPriority = s.env.Offload.MinPriority
 			s.note("min_priority", cfg.MinPriority, v)
 		case "DYN_KVBM_MAX_CONCURRENT_TRANSFERS":
-			cfg.Tuning.Transfers = s.env.Transfer.MaxConcurrent
-			limits.Transfers = cfg.Tuning.Transfers
-			s.note("transfers", cfg.Tuning.Transfers, v)
+			limits.Transfers = s.env.Transfer.MaxConcurrent
 		case "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE":
 			cfg.Tuning.TransferBatch = s.env.Transfer.MaxBatch
 			limits.TransferBatch = cfg.Tuning.TransferBatch

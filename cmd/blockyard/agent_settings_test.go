@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 )
 
 // configured is the configuration that a command line and variables make, and
@@ -152,6 +153,20 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			want: func(c *agent.Config) { c.MinPriority, c.Tuning.Transfers, c.Tuning.TransferBatch = 7, 8, 32 },
 			log:  map[string]string{"min_priority": "7 (DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY)"},
 		},
+		"the disk's queue": {
+			args: []string{"--disk-queue-depth=48"},
+			env:  map[string]string{"DYN_KVBM_MAX_CONCURRENT_TRANSFERS": "8"},
+			want: func(c *agent.Config) { c.Tuning.Transfers = 48 },
+			log:  map[string]string{"disk_queue_depth": "48 (--disk-queue-depth)"},
+		},
+		"the disk's filter": {
+			args: []string{"--disk-filter-min=3", "--disk-filter-decay=1m"},
+			env:  map[string]string{"BLOCKYARD_DISK_FILTER_ENTRIES": "5000000"},
+			want: func(c *agent.Config) {
+				c.Tuning.Frequency = policy.FrequencyOptions{Min: 3, Decay: time.Minute, MaxEntries: 5_000_000}
+			},
+			log: map[string]string{"disk_filter_min": "3 (--disk-filter-min)", "disk_filter_entries": "5000000 (BLOCKYARD_DISK_FILTER_ENTRIES)"},
+		},
 		"what only Blockyard has": {
 			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
 			want: func(c *agent.Config) {
@@ -166,7 +181,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
 				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
 				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
-				Tuning: agent.Tuning{DiskFilter: true, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
+				Tuning: agent.Tuning{DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute}, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
 				Events: agent.EventOptions{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
 			c.want(&want)

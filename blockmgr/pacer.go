@@ -1,0 +1,26 @@
+package blockmgr
+
+import (
+	"sync"
+	"time"
+)
+
+// pacer spreads work that several goroutines do over time. The zero value begins
+// now.
+type pacer struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+// take books work that takes cost of everybody's time, and returns how long the
+// caller must wait after it before it books more.
+func (p *pacer) take(cost time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	p.next = p.next.Add(cost)
+	return p.next.Sub(now)
+}
