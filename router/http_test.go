@@ -64,7 +64,7 @@ func TestRouteOverHTTP(t *testing.T) {
 			{"r1", `{"method":"mark_prefill"}`, `{"method":"prefill_marked","success":true}`},
 			{"r2", `{"method":"mark_prefill"}`, `{"method":"prefill_marked","success":false}`},
 			{"", `{"method":"mark_free","request_id":"r1"}`, `{"method":"free_marked","success":true,"active":true}`},
-			{"r1", `{"method":"mark_free","request_id":""}`, `{"method":"free_marked","success":true,"active":false}`},
+			{"r1", `{"method":"mark_free","request_id":""}`, `{"method":"free_marked","success":false,"active":false}`},
 			{"", fmt.Sprintf(`{"method":"potential_loads","tokens":%s}`, tokensJSON(promptTokens(1, 9))),
 				`{"method":"potential_loads","loads":[{"worker_id":1,"dp_rank":0,"potential_prefill_tokens":5,"potential_decode_blocks":2},` +
 					`{"worker_id":2,"dp_rank":0,"potential_prefill_tokens":4,"potential_decode_blocks":2}],"pending_count":0,"pending_isl_tokens":0}`},

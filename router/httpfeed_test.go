@@ -289,7 +289,7 @@ func TestHTTPAllAgentsAwayForgetsNobody(t *testing.T) {
 		}
 		return time.Since(began) > 2*timeout
 	})
-	if r.Quality() != QualityDegraded || r.Ready() == nil {
+	if r.Quality() != QualityDegraded || r.Ready() != nil {
 		t.Errorf("quality %s, ready %v", r.Quality(), r.Ready())
 	}
 	p.add(kvevent.Stored, kv.TierDevice, promptTokens(1, 2), 0)

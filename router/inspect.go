@@ -1,7 +1,7 @@
 package router
 
 import (
-	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -116,15 +116,16 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 	}
 }
 
-// Ready reports why the router cannot make a good decision now: it is not
-// connected, or knows no worker. It is nil when it can.
+// Ready reports why the router cannot route a request: it knows no worker, or initial
+// workers are missing. It is nil when it can, also while a source is away: requests are
+// routed by what was known then, and their answers say QualityDegraded.
 func (r *Router) Ready() error {
+	// Also workers that nobody announced; see decide.Router.RegisterWorkers.
+	if slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
+		return r.started()
+	}
 	if !r.transport.Stats().Connected {
-		return errors.New("not connected to the event transport")
+		return fmt.Errorf("not connected to the event transport: %w", ErrNoWorkers)
 	}
-	// Also those that nobody announced; see decide.Router.RegisterWorkers.
-	if !slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
-		return ErrNoWorkers
-	}
-	return r.started()
+	return ErrNoWorkers
 }

@@ -286,7 +286,7 @@ func TestNATSOutageForgetsNobody(t *testing.T) {
 	p.sendStore("default", promptTokens(1))
 	eventually(t, "joined", func() bool { return deviceHits(r, promptTokens(1)) == 1 && r.Ready() == nil })
 	way.set(true)
-	eventually(t, "degraded", func() bool { return r.Quality() == QualityDegraded && r.Ready() != nil })
+	eventually(t, "degraded", func() bool { return r.Quality() == QualityDegraded && r.Ready() == nil })
 	p.sendStore("default", promptTokens(2))
 	if got := deviceHits(r, promptTokens(1)); got != 1 {
 		t.Errorf("%d device hits in the outage, want 1", got)

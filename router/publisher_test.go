@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +143,8 @@ func (p *testPublisher) answer(q kvevent.QueryRequest) *Answer {
 // testTransport hands over the frames that a test sends.
 type testTransport struct {
 	frames chan Frame
+	// away is true while there is no connection.
+	away atomic.Bool
 
 	mu         sync.Mutex
 	publishers map[uint64]*testPublisher
@@ -154,7 +157,7 @@ type testTransport struct {
 
 func (t *testTransport) Frames() <-chan Frame { return t.frames }
 
-func (t *testTransport) Stats() TransportStats { return TransportStats{Connected: true} }
+func (t *testTransport) Stats() TransportStats { return TransportStats{Connected: !t.away.Load()} }
 
 func (t *testTransport) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error) {
 	t.mu.Lock()

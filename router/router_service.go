@@ -97,11 +97,12 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 		return s.fail(badBody(err), err)
 	}
 	budgeted.decoded()
-	if err := checkLength(RequestIDHeader, c.id, maxRequestID); err != nil {
-		return s.fail(http.StatusBadRequest, err)
-	}
+	field := RequestIDHeader
 	if strings.TrimSpace(q.RequestID) != "" {
-		c.id = q.RequestID
+		field, c.id = "request_id", q.RequestID
+	}
+	if err := checkRequestID(field, c.id); err != nil {
+		return s.fail(http.StatusBadRequest, err)
 	}
 	switch q.Method {
 	case "new":
@@ -198,7 +199,7 @@ func (s *service) mark(q *routeRequest, id string) reply {
 		m = markAnswer{Method: "output_block_added", Success: s.router.addOutputBlock(q.Model, id, q.DecayFraction) == nil}
 	default:
 		active := s.router.free(q.Model, id)
-		m = markAnswer{Method: "free_marked", Success: true, Active: &active}
+		m = markAnswer{Method: "free_marked", Success: active, Active: &active}
 	}
 	return s.looked(q.Method, id, s.router.Quality(), &m)
 }

@@ -76,7 +76,7 @@ func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
 					`{"worker_id":2,"dp_rank":0,"effective_overlap_blocks":1.75,"cached_tokens":7,"device":1,"host_pinned":1,"disk":0,"external":0}]}`},
 			{"r", `{"method":"output_block","decay_fraction":0.5}`, `{"method":"output_block_added","success":true}`},
 			{"x", `{"method":"output_block"}`, `{"method":"output_block_added","success":false}`},
-			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":true,"active":false}`},
+			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":false,"active":false}`},
 		} {
 			if r, got := b.route(h, c.id, c.body); r.StatusCode != http.StatusOK || got != c.want {
 				t.Errorf("%s: %d %s, want %s", c.body, r.StatusCode, got, c.want)

@@ -36,7 +36,7 @@ func (q *routeRequest) checkNames() error {
 		field, value string
 		most         int
 	}{
-		{"request_id", q.RequestID, maxRequestID}, {"model", q.Model, kvevent.MaxModel}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
+		{"model", q.Model, kvevent.MaxModel}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
 	} {
 		if err := checkLength(name.field, name.value, name.most); err != nil {
 			return err
@@ -50,6 +50,20 @@ func (q *routeRequest) checkNames() error {
 	for taint := range q.Constraints.Preferred {
 		if err := checkLength("routing_constraints.preferred_taints", taint, kvevent.MaxTaint); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkRequestID refuses an id that a header of an answer cannot carry: HTTP and NATS cut
+// blanks off its ends, and clients disagree about bytes that are not ASCII.
+func checkRequestID(field, id string) error {
+	if err := checkLength(field, id, maxRequestID); err != nil {
+		return err
+	}
+	for i := range len(id) {
+		if c := id[i]; c < ' ' || c > '~' || c == ' ' && (i == 0 || i == len(id)-1) {
+			return fmt.Errorf("%s: byte %d is %#02x: want printable ASCII, with blanks only inside", field, i, c)
 		}
 	}
 	return nil

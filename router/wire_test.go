@@ -1,13 +1,16 @@
 package router
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -125,10 +128,77 @@ func TestRequestIDInTheBody(t *testing.T) {
 			t.Errorf("%s: the request is named %q", got, r.Header.Get(RequestIDHeader))
 		}
 		for _, c := range []struct{ id, active string }{{"header", "false"}, {"body", "true"}, {"body", "false"}} {
-			want := `{"method":"free_marked","success":true,"active":` + c.active + `}`
+			want := `{"method":"free_marked","success":` + c.active + `,"active":` + c.active + `}`
 			if _, got := b.route(h, "", `{"method":"mark_free","request_id":"`+c.id+`"}`); got != want {
 				t.Errorf("%s: %s, want %s", c.id, got, want)
 			}
 		}
+	})
+}
+
+// A request id comes back as it was given, or is refused: an id that a header changes on
+// its way would name another request.
+func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		for id, want := range map[string]string{
+			"a\nX-Blockyard-Quality: exact": "request_id: byte 1 is 0x0a", "a\u0000b": "byte 1 is 0x00", "caf\u00e9": "byte 3 is 0xc3",
+			" a": "byte 0 is 0x20", "a ": "byte 1 is 0x20", "a\u007f": "byte 1 is 0x7f", strings.Repeat("x", 257): "request_id: 257 bytes are more than 256",
+		} {
+			name, err := json.Marshal(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, body := range []string{newBody(`,"request_id":`+string(name), 1), `{"method":"mark_free","request_id":` + string(name) + `}`} {
+				if r, got := b.route(h, "", body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
+					t.Errorf("%q: %d %s, want %s", id, r.StatusCode, got, want)
+				}
+			}
+		}
+		if r, got := b.route(h, "caf\u00e9", newBody("", 1)); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, RequestIDHeader) {
+			t.Errorf("in the header: %d %s", r.StatusCode, got)
+		}
+		for _, id := range []string{"a b", "~!{}[]:;,\"/?=", strings.Repeat("x", 256)} {
+			body, err := json.Marshal(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, got := b.route(h, "", newBody(`,"request_id":`+string(body), 1)); r.Header.Get(RequestIDHeader) != id {
+				t.Errorf("%q: %d %s, echoed as %q", id, r.StatusCode, got, r.Header.Get(RequestIDHeader))
+			}
+		}
+		if n := b.router.Stats().Requests.Load.Requests; n != 3 {
+			t.Errorf("%d requests are booked, want those that were not refused", n)
+		}
+	})
+}
+
+// The router is ready while there is a worker to send requests to, and only then.
+func TestReadyWhileItCanRoute(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		h := b.router.Handler()
+		expect := func(when string, status int) {
+			t.Helper()
+			if r := call(t, h, "GET", "/readyz", "", ""); r.StatusCode != status {
+				t.Errorf("%s: %d %s, want %d", when, r.StatusCode, text(t, r), status)
+			}
+			if r, got := b.route(h, "", newBody("", 1)); r.StatusCode != status {
+				t.Errorf("%s: a request gets %d %s", when, r.StatusCode, got)
+			}
+		}
+		expect("nobody is known", 503)
+		b.send(b.publisher(12, kv.PoolOwner(7), 0).announce())
+		expect("a pool alone", 503)
+		p := b.publisher(11, workerOwner(1), 7)
+		b.send(p.announce())
+		expect("a worker", 200)
+		b.transport.away.Store(true)
+		b.send(Frame{Kind: FrameDisconnected})
+		b.pass(time.Hour)
+		expect("the transport is away", 200)
+		b.transport.away.Store(false)
+		b.send(Frame{Kind: FrameConnected}, p.goodbye())
+		expect("the worker has gone", 503)
 	})
 }
