@@ -28,6 +28,8 @@ type HTTPOptions struct {
 	// Silence is how long a stream may bring nothing, not even a heartbeat, before it
 	// is given up and made anew; 0 means 5 s.
 	Silence time.Duration
+	// NoEvents asks the agents for announcements and loads alone.
+	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger
 }

@@ -92,7 +92,11 @@ func (l *agentLink) follow() (connected bool, err error) {
 		cancel(fmt.Errorf("nothing was heard for %v", l.h.opt.Silence))
 	})
 	defer watch.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url+"/v1/events", nil)
+	stream := l.url + "/v1/events"
+	if l.h.opt.NoEvents {
+		stream += "?events=none"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, stream, nil)
 	if err != nil {
 		return false, err
 	}

@@ -33,6 +33,8 @@ type NATSOptions struct {
 	// kvevent.StreamName of the cluster.
 	JetStream bool
 	Stream    string
+	// NoEvents subscribes to announcements alone. JetStream has to be off.
+	NoEvents bool
 	// Queue is how many messages wait for the router before some are dropped; 0
 	// means 2048. A message is at most a few hundred KiB.
 	Queue int
@@ -50,6 +52,9 @@ func (o *NATSOptions) Validate() error {
 	}
 	if o.Queue < 0 || o.ConnectTimeout < 0 {
 		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
+	}
+	if o.NoEvents && o.JetStream {
+		return errors.New("nats jetstream: has nothing to read without events")
 	}
 	if err := natsauth.CheckServers(o.URL); err != nil {
 		return fmt.Errorf("nats %w", err)
@@ -146,7 +151,7 @@ func ConnectNATS(o NATSOptions) (*NATS, error) {
 	if n.stream != nil {
 		n.stream.conn = n.conn
 		n.pumping.Go(n.stream.run)
-	} else if err := n.subscribe(); err != nil {
+	} else if err := n.subscribe(!o.NoEvents); err != nil {
 		n.conn.Close()
 		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
 	}
@@ -212,9 +217,11 @@ func withoutCredentials(urls string) string {
 	return strings.Join(parts, ",")
 }
 
-func (n *NATS) subscribe() (err error) {
-	if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
-		return fmt.Errorf("subscribe to events: %w", err)
+func (n *NATS) subscribe(events bool) (err error) {
+	if events {
+		if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
+			return fmt.Errorf("subscribe to events: %w", err)
+		}
 	}
 	if n.announcements, err = n.conn.ChanSubscribe(kvevent.AllAnnounceSubject(n.cluster), n.messages); err != nil {
 		return fmt.Errorf("subscribe to announcements: %w", err)

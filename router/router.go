@@ -80,7 +80,11 @@ func New(o Options, t Transport) (*Router, error) {
 	r.models.metrics = r.metrics
 	r.feeds = newFeedSet(r.models, &o)
 	r.loads.heard = r.feeds.heardLoad
-	r.feeds.deaf = !r.config.ShouldSubscribeToKVEvents()
+	if r.feeds.deaf = !r.config.ShouldSubscribeToKVEvents(); r.feeds.deaf {
+		// The words are Dynamo's, for those who look for them.
+		r.log.Info(fmt.Sprintf("Skipping KV event subscription (use_kv_events=%t, overlap_score_credit=%v)",
+			r.config.UseKVEvents, r.config.OverlapScoreCredit))
+	}
 	if r.config.KVCacheBlockSize != nil {
 		r.feeds.blockSize = *r.config.KVCacheBlockSize
 	}

@@ -317,15 +317,15 @@ func TestRotatedCertificatesAreRead(t *testing.T) {
 	}
 }
 
-// TestRouterNeedsAServer: without a server, and with contradictions, the router
-// says which setting is wrong.
-func TestRouterNeedsAServer(t *testing.T) {
+// TestRouterNamesWhatIsWrongWithItsServer: without a server that a setting needs, and with
+// contradictions, the router says which setting is wrong.
+func TestRouterNamesWhatIsWrongWithItsServer(t *testing.T) {
 	for _, name := range []string{"NATS_SERVER", "BLOCKYARD_NATS", "NATS_AUTH_TOKEN"} {
 		t.Setenv(name, "")
 	}
 	for want, args := range map[string][]string{
-		"--nats: must be set":                        {"router"},
-		"--router-reset-states":                      {"router", "--nats=nats://127.0.0.1:1", "--router-reset-states"},
+		"--durable-kv-events: needs --nats":          {"router", "--durable-kv-events"},
+		"--dynamo-endpoint: needs --nats":            {"router", "--dynamo-endpoint=dynamo.backend.generate"},
 		"nats token: given together with nats user":  {"router", "--nats=nats://127.0.0.1:1", "--nats-user=u", "--nats-password=hunter2", "--nats-token=hunter2"},
 		"nats creds: the URL has credentials":        {"router", "--nats=nats://u:hunter2@127.0.0.1:1", "--nats-creds=f"},
 		"nats stream":                                {"router", "--nats=nats://127.0.0.1:1", "--durable-kv-events", "--nats-stream=a.b"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -21,9 +20,6 @@ type natsFlags struct {
 	Key      string `name:"nats-tls-key" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_KEY" help:"PEM key of --nats-tls-cert."`
 	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Take any certificate of the NATS server."`
 }
-
-// errNoServer says that nobody named a source of events.
-var errNoServer = errors.New("--nats: must be set, or BLOCKYARD_NATS or NATS_SERVER, or else --agents or --workers-file")
 
 // resolve is the server to connect to, empty when none is named, and how to log in
 // there: what the flags say, and behind them Dynamo's variables.

@@ -81,7 +81,7 @@ func (c *routerCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, sources.Close()) }()
-	if c.DurableKVEvents {
+	if c.durable() {
 		options.Snapshots = sources.nats
 	}
 	r, err := router.New(options, sources.Registry)

@@ -17,8 +17,9 @@ type dynamoWorkers struct {
 	Endpoint  string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 
-// open follows Dynamo's workers over n; nil when the flags name none.
-func (d *dynamoWorkers) open(n *router.NATS, log *zap.Logger) (*dynamo.Transport, error) {
+// open follows Dynamo's workers, over n where their events are wanted; nil when the flags
+// name none.
+func (d *dynamoWorkers) open(n *router.NATS, events bool, log *zap.Logger) (*dynamo.Transport, error) {
 	if d.Endpoint == "" {
 		return nil, nil
 	}
@@ -29,5 +30,5 @@ func (d *dynamoWorkers) open(n *router.NATS, log *zap.Logger) (*dynamo.Transport
 	if d.Discovery == "" {
 		return nil, errors.New("--dynamo-endpoint: --dynamo-discovery is required with it")
 	}
-	return dynamo.Open(dynamo.Options{Directory: d.Discovery, Endpoint: endpoint, Log: log}, n)
+	return dynamo.Open(dynamo.Options{Directory: d.Discovery, Endpoint: endpoint, NoEvents: !events, Log: log}, n)
 }

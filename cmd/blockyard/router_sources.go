@@ -47,16 +47,16 @@ func (s *routerSources) open(c *routerCmd, options *router.NATSOptions, log *zap
 		}
 		s.made = append(s.made, s.nats)
 		given = append(given, s.nats)
-		workers, err := c.dynamoWorkers.open(s.nats, log)
-		if err != nil {
-			return err
-		}
-		if workers != nil {
-			s.made = append(s.made, workers)
-			given = append(given, workers)
-		}
 	}
-	joined, closeJoined, err := c.workerFlags.join(log, s.nats, given...)
+	workers, err := c.dynamoWorkers.open(s.nats, c.wantsEvents(), log)
+	if err != nil {
+		return err
+	}
+	if workers != nil {
+		s.made = append(s.made, workers)
+		given = append(given, workers)
+	}
+	joined, closeJoined, err := c.workerFlags.join(log, c.wantsEvents(), s.nats, given...)
 	if err != nil {
 		return err
 	}
@@ -71,6 +71,12 @@ func (s *routerSources) Close() (err error) {
 	}
 	return err
 }
+
+// wantsEvents reports whether the sources are to be asked for events.
+func (c *routerCmd) wantsEvents() bool { return c.settings.ShouldSubscribeToKVEvents() }
+
+// durable reports whether events come from a stream that keeps them.
+func (c *routerCmd) durable() bool { return c.DurableKVEvents && c.wantsEvents() }
 
 // natsOptions says how to reach NATS; nil: there is none.
 func (c *routerCmd) natsOptions(log *zap.Logger) (*router.NATSOptions, error) {
@@ -89,16 +95,15 @@ func (c *routerCmd) natsOptions(log *zap.Logger) (*router.NATSOptions, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case c.ResetStates && !c.DurableKVEvents:
-		return nil, errors.New("--router-reset-states: needs --durable-kv-events; nothing is stored without it")
 	case url != "":
-		return &router.NATSOptions{URL: url, Cluster: c.Cluster, Auth: auth, JetStream: c.DurableKVEvents, Stream: c.Stream, Log: log}, nil
-	case !c.workerFlags.sources():
-		return nil, errNoServer
+		return &router.NATSOptions{URL: url, Cluster: c.Cluster, Auth: auth, JetStream: c.durable(), Stream: c.Stream,
+			NoEvents: !c.wantsEvents(), Log: log}, nil
 	case c.DurableKVEvents:
 		return nil, errors.New("--durable-kv-events: needs --nats")
-	case c.dynamoWorkers.Endpoint != "":
+	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
+	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "":
+		log.Warn("the router has no source of workers: it serves those that register over HTTP; --nats, --agents and --workers-file name others")
 	}
 	return nil, nil
 }

@@ -21,9 +21,10 @@ type workerFlags struct {
 func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile != "" }
 
 // join is a transport that joins the given ones with the agents and workers of the
-// flags, and with the load reports of n, which is nil without NATS. closeAll closes it
-// and what it made, not what it was given.
-func (f *workerFlags) join(log *zap.Logger, n *router.NATS, given ...router.Transport) (joined *router.Registry, closeAll func() error, err error) {
+// flags, and with the load reports of n, which is nil without NATS. The agents are asked
+// for their events where events is set. closeAll closes it and what it made, not what it
+// was given.
+func (f *workerFlags) join(log *zap.Logger, events bool, n *router.NATS, given ...router.Transport) (joined *router.Registry, closeAll func() error, err error) {
 	var made []io.Closer
 	closeMade := func() (err error) {
 		for _, c := range slices.Backward(made) {
@@ -31,7 +32,7 @@ func (f *workerFlags) join(log *zap.Logger, n *router.NATS, given ...router.Tran
 		}
 		return err
 	}
-	http, err := router.ConnectHTTP(router.HTTPOptions{Log: log})
+	http, err := router.ConnectHTTP(router.HTTPOptions{NoEvents: !events, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -151,7 +151,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`--block-size "32": contradicts --kv-cache-block-size "16", which is another name for it`:                                  "--kv-cache-block-size=16 --block-size=32",
 		`router_queue_policy (--router-queue-policy) "wspt": not yet; want fcfs`:                                                   "--router-queue-policy=wspt",
 		`router_prefill_load_model "aic": not yet; want none where no program hands in a model`:                                    "--router-prefill-load-model=aic",
-		`router_reset_states (--router-reset-states) "true": needs durable_kv_events; nothing is stored without it`:                "--router-reset-states",
 		`--router-kv-events "true": contradicts load_aware (--load-aware), which sets use_kv_events to false`:                      "--load-aware --router-kv-events",
 		file + `: "router_temprature": no such field`:                                                                              "--router-config=" + file,
 		"--router-config: open " + file + ".none: no such file or directory":                                                       "--router-config=" + file + ".none",
@@ -281,5 +280,9 @@ func TestDeprecatedSettingsAreLogged(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("logged %q, want %q", got, want)
+	}
+	settle(t, "--router-reset-states").settings.log(zap.New(core))
+	if last := logs.All()[logs.Len()-1].Message; last != "setting router_reset_states true has no effect: durable_kv_events is off, and nothing is stored" {
+		t.Errorf("logged %q", last)
 	}
 }

@@ -21,6 +21,8 @@ const (
 type client struct {
 	limit   int
 	control *http.ResponseController
+	// noEvents is set for a client that wants announcements and loads alone.
+	noEvents bool
 	// wake has room for one: the queue has something.
 	wake    chan struct{}
 	dropped atomic.Uint64

@@ -161,7 +161,7 @@ func (f *Feed) announce(src publisher.Source) {
 func (f *Feed) sendPending() {
 	listened := f.hub.listened()
 	for f.takeBatch(listened) {
-		f.hub.broadcast(f.envelope(f.batch))
+		f.hub.broadcastEvents(f.envelope(f.batch))
 		f.count.events.Add(uint64(len(f.batch)))
 		clear(f.batch)
 	}

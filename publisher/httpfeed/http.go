@@ -63,6 +63,14 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := newClient(h.opt.ClientBytes, w)
+	switch events := r.URL.Query().Get("events"); events {
+	case "", "all":
+	case "none":
+		c.noEvents = true
+	default:
+		refuse(w, http.StatusBadRequest, fmt.Errorf("events %.60q: want all or none", events))
+		return
+	}
 	// The server's deadline for reading a request would end the stream. A writer
 	// that has none needs none lifted.
 	_ = c.control.SetReadDeadline(time.Time{})

@@ -192,11 +192,18 @@ func (h *Hub) listened() bool {
 }
 
 // broadcast puts a frame into every client's queue. It is not changed from then on.
-func (h *Hub) broadcast(frame []byte) {
+func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
+
+// broadcastEvents does so for the clients that want events.
+func (h *Hub) broadcastEvents(frame []byte) {
+	h.offer(frame, func(c *client) bool { return !c.noEvents })
+}
+
+func (h *Hub) offer(frame []byte, wanted func(*client) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
-		if !c.offer(frame) {
+		if wanted(c) && !c.offer(frame) {
 			h.count.dropped.Add(1)
 		}
 	}

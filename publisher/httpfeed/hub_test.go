@@ -63,6 +63,32 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 	}
 }
 
+// TestAClientMayLeaveEventsOut: it is told who is there, and not what they hold.
+func TestAClientMayLeaveEventsOut(t *testing.T) {
+	s := serve(t, Options{AnnounceEvery: time.Millisecond})
+	all, none := s.follow("?events=all"), s.follow("?events=none")
+	for _, c := range []*follower{all, none} {
+		c.announcement(anyAnnouncement)
+	}
+	s.source.store(1, 3)
+	for _, e, _ := all.next(); e == nil; _, e, _ = all.next() {
+	}
+	for announced := 0; announced < 100; {
+		a, e, _ := none.next()
+		if e != nil {
+			t.Fatalf("an envelope of %d events", len(e.Events))
+		}
+		if a != nil && a.LastEventID == 1 {
+			announced++
+		}
+	}
+	if resp, err := http.Get(s.server.URL + "/v1/events?events=some"); err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v, %v", resp, err)
+	} else {
+		resp.Body.Close()
+	}
+}
+
 // TestGoodbyeIsTheLastWord: Close of a feed, and of the hub, tell every client.
 func TestGoodbyeIsTheLastWord(t *testing.T) {
 	s := serve(t, Options{})

@@ -23,7 +23,6 @@ func read(t *testing.T, document string) Config {
 func TestSettingsThatDoNotGoTogether(t *testing.T) {
 	for _, tc := range []struct{ bad, field, needs, good string }{
 		{`"durable_kv_events":true,"use_kv_events":false`, "durable_kv_events", "use_kv_events", `"durable_kv_events":true`},
-		{`"router_reset_states":true`, "router_reset_states", "durable_kv_events", `"router_reset_states":true,"durable_kv_events":true`},
 		{`"router_track_output_blocks":true,"router_track_active_blocks":false`, "router_track_output_blocks", "router_track_active_blocks", `"router_track_output_blocks":true`},
 		{`"router_prefill_load_model":"aic","router_track_prefill_tokens":false`, "router_prefill_load_model", "router_track_prefill_tokens", `"router_prefill_load_model":"aic"`},
 		{`"router_predicted_ttl_secs":2,"use_kv_events":false`, "router_predicted_ttl_secs", "use_kv_events", `"router_predicted_ttl_secs":2`},

@@ -48,7 +48,6 @@ func (c *Config) rules() []rule {
 	busy := cmp.Or(c.ConditionalDisaggPrefillBusyThreshold, c.RouterQueueThreshold)
 	return []rule{
 		{c.DurableKVEvents && !c.UseKVEvents, "durable_kv_events", "use_kv_events"},
-		{c.RouterResetStates && !c.DurableKVEvents, "router_reset_states", "durable_kv_events; nothing is stored without it"},
 		{c.RouterTrackOutputBlocks && !c.RouterTrackActiveBlocks, "router_track_output_blocks", "router_track_active_blocks"},
 		{c.RouterPrefillLoadModel == LoadModelAIC && !c.RouterTrackPrefillTokens, "router_prefill_load_model", "router_track_prefill_tokens"},
 		{c.RouterPredictedTTLSecs != nil && !c.UseKVEvents, "router_predicted_ttl_secs", "use_kv_events"},

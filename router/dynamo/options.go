@@ -20,6 +20,20 @@ type Plane interface {
 	Connected() bool
 }
 
+// noPlane is the Plane where no events are wanted: always there, and silent.
+type noPlane struct{}
+
+// Subscribe implements Plane.
+func (noPlane) Subscribe(string, chan<- []byte) (stop func(), dropped func() uint64, err error) {
+	return func() {}, func() uint64 { return 0 }, nil
+}
+
+// Connections implements Plane.
+func (noPlane) Connections() uint64 { return 1 }
+
+// Connected implements Plane.
+func (noPlane) Connected() bool { return true }
+
 // Options say which workers to follow.
 type Options struct {
 	// Directory is that of Dynamo's file discovery backend, DYN_FILE_KV.
@@ -31,6 +45,9 @@ type Options struct {
 	// MaxRanks bounds the ranks that are followed, 0 means 4,096; MaxBlocks the
 	// blocks of all of them, about 150 bytes each, 0 means 1<<24.
 	MaxRanks, MaxBlocks int
+	// NoEvents makes the workers known and neither subscribes to their events nor asks for
+	// them. Then the Plane is not used.
+	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger
 }

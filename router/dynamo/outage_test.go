@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"net"
 	"sync/atomic"
 	"testing"
 
@@ -68,5 +69,49 @@ func TestAnOutageIsSaidBeforeAndAfterWhatItMayHaveCost(t *testing.T) {
 	}
 	if got := tr.Stats(); !got.Connected || got.Dropped != 5 || tr.Counters().Dropped != 5 {
 		t.Errorf("stats %+v", got)
+	}
+}
+
+// TestWithoutEventsTheDirectoryIsEnough: the workers of the directory are announced, no
+// event plane is needed, and no worker is asked for what it holds.
+func TestWithoutEventsTheDirectoryIsEnough(t *testing.T) {
+	asked := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			c.Close()
+			close(asked)
+		}
+	}()
+	d := newDirectory(t)
+	d.card(7, 1)
+	d.source(origin{publisher: 21, worker: kv.Worker{ID: 7}, target: target{address: l.Addr().String(), path: "x"}})
+	tr, err := Open(Options{Directory: d.dir, Endpoint: endpoint, NoEvents: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // more than a second, in which the worker would be asked
+		f := <-tr.Frames()
+		if a, err := kvevent.DecodeAnnouncement(f.Data); f.Kind != router.FrameAnnouncement || err != nil || a.Owner.ID != 7 || a.Model != "tiny" {
+			t.Errorf("frame of kind %d, %+v, %v", f.Kind, a, err)
+		}
+	}
+	if s := tr.Stats(); !s.Connected {
+		t.Errorf("%+v", s)
+	}
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+	if s := tr.Counters(); s.Queries != 0 {
+		t.Errorf("%+v", s)
+	}
+	select {
+	case <-asked:
+		t.Error("the worker was asked")
+	default:
 	}
 }

@@ -75,6 +75,9 @@ func Open(o Options, p Plane) (*Transport, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
+	if o.NoEvents {
+		p = noPlane{}
+	}
 	t := &Transport{
 		options: o, log: o.Log, plane: p,
 		frames:   make(chan router.Frame),
@@ -260,7 +263,11 @@ func (t *Transport) discovered(v *view, now time.Time) []router.Frame {
 		}
 		if r := t.ranks[w]; r != nil {
 			r.said = known[w]
-			out = t.bindLocked(out, r, v.origins[w], now)
+			origins := v.origins[w]
+			if t.options.NoEvents {
+				origins = nil
+			}
+			out = t.bindLocked(out, r, origins, now)
 		}
 	}
 	return out
