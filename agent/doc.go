@@ -54,10 +54,11 @@
 //	session.mu ─► processTable.mu
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
 //	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
-//	        │                 │   (a worker's or a pool's) └─► consolidator.Merged's ─► a sink's
-//	        │                 │                                └─► consolidator.TokenTable's
+//	        │                 │   (a worker's or a pool's)
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
+//	a worker's consolidator.Stream's ─► consolidator.Merged's ─► a sink's
+//	                                    └─► consolidator.TokenTable's
 //	tierRoom.checking ─► tierRoom.mu
 //	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu, checkpoints.mu
 //

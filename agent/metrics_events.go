@@ -81,6 +81,7 @@ func streamPart(s *consolidator.StreamStats) pathPart {
 	return pathPart{name: "stream", counters: []named{
 		{"blocks", s.Blocks}, {"unknown_removes", s.UnknownRemoves}, {"ref_overflows", s.RefOverflows},
 		{"inline_flushes", s.InlineFlushes}, {"table_full", s.TableFull}, {"sinks_refused", s.SinksRefused},
+		{"followers_cut", s.FollowersCut},
 	}}
 }
 

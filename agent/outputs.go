@@ -167,7 +167,7 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 }
 
 func (s *ownerStream) join(feed consolidator.Sink, attach func(publisher.Source) error, src publisher.Source) error {
-	if err := s.stream.AddSink(feed, nil); err != nil {
+	if err := s.stream.AddSink(feed); err != nil {
 		return fmt.Errorf("feed of %s: %w", s.stream.Owner(), err)
 	}
 	return attach(src)

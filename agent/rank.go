@@ -76,8 +76,14 @@ func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engi
 // open makes the rank and what tells of it.
 func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.Stream) error {
 	out := r.hub.out
-	toDynamo, dynamoErr := out.reachDynamo(w)
+	toDynamo, dynamoErr := out.reachDynamo(w, r.stream, pool)
 	toZMQ, zmqErr := out.reachZMQ(w, hello, r.hub.bound)
+	if toZMQ != nil {
+		if err := toZMQ.join(out, r.stream, pool); err != nil {
+			toZMQ.close()
+			toZMQ, zmqErr = nil, err
+		}
+	}
 	for _, one := range []*reach{toDynamo, toZMQ} {
 		if one != nil {
 			r.reaches = append(r.reaches, one)
@@ -100,11 +106,6 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 		}
 		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
 			return refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
-		}
-	}
-	for _, one := range r.reaches {
-		if err := one.join(out, r.stream, pool); err != nil {
-			return err
 		}
 	}
 	return r.attach(out, publisher.Meta{

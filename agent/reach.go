@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -22,13 +23,18 @@ import (
 // the same in the engines' format; KVBM's consolidator has the same rule.
 const sinkPortOffset = 1000
 
+// poolJoinTimeout is how long Dynamo's routers wait to hear of a rank until its pool's
+// blocks are in: a second or two for millions of blocks. After that they are told of the
+// rank without those that are not in yet, and everything again when they are.
+const poolJoinTimeout = 5 * time.Second
+
 // reach is what one worker rank can reach, its own blocks and its pool's, on its way
 // to an output that knows workers only.
 type reach struct {
-	own, pool *consolidator.Stream
-	merged    *consolidator.Merged
-	zmq       *zmqsink.Sink
-	dynamo    *dynamo.Source
+	own    *consolidator.Stream
+	merged *consolidator.Merged
+	zmq    *zmqsink.Sink
+	dynamo *dynamo.Source
 }
 
 // lateSink is the sink of a merged stream whose output asks the merged stream in
@@ -49,21 +55,28 @@ func (s *lateSink) StateJoined() {
 	}
 }
 
-// reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that. An error
-// costs this stream and nothing else.
-func (o *outputs) reachDynamo(w kv.Worker) (*reach, error) {
+// reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that. The routers
+// ask for the state when they hear of the rank, so that the rank joins its pool first. An
+// error costs this stream and nothing else.
+func (o *outputs) reachDynamo(w kv.Worker, own, pool *consolidator.Stream) (*reach, error) {
 	if o.dynamo == nil {
 		return nil, nil
 	}
-	late := &lateSink{}
-	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, late)}
-	var err error
-	if r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged}); err != nil {
+	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, nil)}
+	err := r.join(o, own, pool)
+	if err == nil {
+		r.awaitPool()
+		r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged})
+	}
+	if err == nil {
+		err = r.merged.AddSink(r.dynamo) // an event between the two is missed, and all is said again
+	}
+	if err != nil {
+		r.close()
 		o.dynamoFailed.Add(1)
 		o.log.Error("Dynamo's routers are not told of a rank", zap.Stringer("worker", w), zap.Error(err))
 		return nil, fmt.Errorf("Dynamo's routers are not told of worker %s: %w", w, err)
 	}
-	late.Sink = r.dynamo
 	return r, nil
 }
 
@@ -188,27 +201,35 @@ func (r *reach) join(o *outputs, own, pool *consolidator.Stream) error {
 	if r.merged == nil {
 		return nil
 	}
-	if err := own.AddSink(r.merged.Own(), r.merged.BeginOwn); err != nil {
+	if err := own.AddSink(r.merged.Own()); err != nil {
 		return err
 	}
 	r.own = own
-	// A rank that is read from a checkpoint begins degraded.
-	if o, ok := r.merged.Own().(consolidator.HealthObserver); ok {
-		o.HealthChanged(own.Status().Health)
-	}
-	if err := pool.AddSink(r.merged.Pool(), r.merged.BeginPool); err != nil {
+	if err := r.merged.FollowPool(pool); err != nil {
 		o.capped.Add(1)
 		o.log.Warn("a rank is told without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
-		return nil
 	}
-	r.pool = pool
 	return nil
+}
+
+// awaitPool waits until the pool's blocks are in, but not for long. The caller holds no
+// lock.
+func (r *reach) awaitPool() {
+	if r.merged.Joined() == nil {
+		return // there is no room to follow the pool
+	}
+	timeout := time.NewTimer(poolJoinTimeout)
+	defer timeout.Stop()
+	select {
+	case <-r.merged.Joined():
+	case <-timeout.C:
+	}
 }
 
 // close ends the output.
 func (r *reach) close() {
-	if r.pool != nil {
-		r.pool.RemoveSink(r.merged.Pool())
+	if r.merged != nil {
+		r.merged.Detach()
 	}
 	if r.own != nil {
 		r.own.RemoveSink(r.merged.Own())

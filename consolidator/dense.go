@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 )
 
 const (
@@ -33,6 +34,9 @@ type denseEntry[V any] struct {
 	value  V
 }
 
+// denseBlock is a chunk of entries.
+type denseBlock[V any] [denseChunk]denseEntry[V]
+
 // dense is a hash table from 64-bit keys to values without pointers, which costs
 // the garbage collector nothing and 5 to 7 bytes per entry besides key and
 // value. An entry keeps its slot as long as it lives, so that slots can stand for
@@ -42,12 +46,19 @@ type denseEntry[V any] struct {
 // distance from home (Robin Hood): it is searched, filled and emptied without a
 // look at entries that have another home, and deletion shifts back what follows
 // and leaves no mark. Only growing reads all entries, of one shard of 256.
+//
+// A view is a copy of the entries that costs a copy of the chunk pointers. While views
+// are open, whoever changes an entry copies the entry's chunk first, once for each view.
 type dense[V any] struct {
 	shards [denseShards]denseShard
-	chunks [][]denseEntry[V]
+	chunks []*denseBlock[V]
 	used   uint32 // slots ever taken
 	free   uint32 // first free slot below used plus one; 0: none
 	n      int
+	// views counts the open views; nil: there are none. shared says which chunks one of
+	// them may have; it means nothing without views.
+	views  *atomic.Int32
+	shared []bool
 }
 
 type denseShard struct {
@@ -75,12 +86,19 @@ func (t *dense[V]) entry(slot uint32) *denseEntry[V] {
 	return &t.chunks[slot/denseChunk][slot%denseChunk]
 }
 
-// at is the value in a slot, valid until the entry is removed.
+// at is the value in a slot, valid until the entry is removed or own is called. It may be
+// changed after insert or own.
 func (t *dense[V]) at(slot uint32) *V { return &t.entry(slot).value }
 
+// own makes the entry in a slot the table's alone, so that no view sees it change.
+func (t *dense[V]) own(slot uint32) {
+	if t.views != nil {
+		t.unshare(slot / denseChunk)
+	}
+}
+
 func (t *dense[V]) key(slot uint32) uint64 {
-	e := t.entry(slot)
-	return uint64(e.hi)<<32 | uint64(e.lo)
+	return t.entry(slot).key()
 }
 
 // find returns the slot of a key.
@@ -115,6 +133,7 @@ func (t *dense[V]) insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
 	}
+	t.own(slot)
 	e := t.entry(slot)
 	e.lo, e.hi = uint32(key), uint32(key>>32)
 	h := mixKey(key)
@@ -152,21 +171,9 @@ func (t *dense[V]) remove(slot uint32) {
 	words[i] = 0
 	s.n--
 	t.n--
+	t.own(slot)
 	*t.entry(slot) = denseEntry[V]{lo: t.free}
 	t.free = slot + 1
-}
-
-// clone returns a copy.
-func (t *dense[V]) clone() *dense[V] {
-	c := *t
-	for i := range c.shards {
-		c.shards[i].words = slices.Clone(c.shards[i].words)
-	}
-	c.chunks = make([][]denseEntry[V], len(t.chunks))
-	for i, chunk := range t.chunks {
-		c.chunks[i] = slices.Clone(chunk)
-	}
-	return &c
 }
 
 // clear removes every entry and gives the memory back.
@@ -182,7 +189,7 @@ func (t *dense[V]) takeSlot() (slot uint32, ok bool) {
 		return 0, false
 	}
 	if int(t.used) == len(t.chunks)*denseChunk {
-		t.chunks = append(t.chunks, make([]denseEntry[V], denseChunk))
+		t.chunks, t.shared = append(t.chunks, new(denseBlock[V])), append(t.shared, false)
 	}
 	t.used++
 	return t.used - 1, true

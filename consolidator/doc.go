@@ -14,8 +14,13 @@
 //   - A block is stored once per tier, however often it was announced, and
 //     removed when the last announcement is taken back.
 //   - Status and Snapshot belong together: the digest and the dump are those of
-//     the state after the event id they come with. A sink that joins late gets
-//     such a dump and then every event after it; the stream goes on meanwhile.
+//     the state after the event id they come with.
+//   - No change waits for a consumer. A dump is made of a view of the table, for
+//     which pointers to its chunks are copied under the lock; while it is made, a
+//     change copies the chunk of 512 blocks that it changes. A rank that joins a pool
+//     (Merged) copies one chunk at a time, takes in what has changed from a bounded
+//     queue, and when it falls behind compares what it holds with the stream, again in
+//     pieces of 512 blocks.
 //
 // What a Rank guarantees: the Stream never claims what the engine's events do
 // not prove. Every batch is applied exactly once and in order, or the loss is
@@ -94,7 +99,8 @@
 //
 // Concurrency: a Stream may be used from any goroutine; one lock guards it. The
 // sinks are called under that lock, so the order is stream lock, then the sinks'
-// own locks, and a sink must never call back, nor wait for the stream in its begin. A Rank's Run owns its sockets and
+// own locks, and a sink must never call back nor wait. A Merged follows its pool from a
+// goroutine of its own, outside the lock of the pool's stream. A Rank's Run owns its sockets and
 // its table in one goroutine; Stats may be called from anywhere.
 //
 // Failure: no input makes a Rank stop. Frames and events that cannot be used

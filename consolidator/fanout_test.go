@@ -14,8 +14,8 @@ type discard struct{ events int }
 // Publish implements Sink.
 func (d *discard) Publish(events []kvevent.RouterEvent) { d.events += len(events) }
 
-// What a change of a pool costs for each worker that reaches the pool: every rank's
-// merged stream takes it in, under the pool's lock.
+// What a change of a pool costs beside the workers that reach the pool: every rank's
+// merged stream takes it in, behind the pool's lock.
 func BenchmarkPoolFanOut(b *testing.B) {
 	const run = 64 // blocks stored, and removed again, in an operation
 	for _, ranks := range []int{1, 8, MaxSinks} {
@@ -23,9 +23,10 @@ func BenchmarkPoolFanOut(b *testing.B) {
 			pool := NewStream(kv.PoolOwner(1), nil)
 			for i := range ranks {
 				m := NewMerged(kv.Worker{ID: kv.WorkerID(i + 1)}, MergeTiered, &discard{})
-				if err := pool.AddSink(m.Pool(), m.BeginPool); err != nil {
+				if err := m.FollowPool(pool); err != nil {
 					b.Fatal(err)
 				}
+				defer m.Close()
 			}
 			blocks, hashes := make([]kvevent.StoredBlock, run), make([]kv.SequenceHash, run)
 			for i := range blocks {

@@ -43,8 +43,8 @@ const (
 // so that this is the one case in which a sink that knows the state is told twice.
 //
 // The table holds what the two sources hold, and is bounded by them. Concurrency: as
-// a Stream's; the sources' locks are taken before the Merged's, and that before its
-// sinks'. A Snapshot is consistent with the digest and the event id it comes with.
+// a Stream's. The own stream's lock is taken before the Merged's, and that before its
+// sinks'. The pool's stream never waits for a Merged: see follower. A Snapshot is consistent with the digest and the event id it comes with.
 type Merged struct {
 	// out holds the table. Its references are bits, see Merged.bit.
 	out    *Stream
@@ -52,6 +52,12 @@ type Merged struct {
 	tokens *TokenTable // nil: nobody needs them
 	own    mergeInput
 	pool   mergeInput
+	// follower brings the pool's blocks; nil: there is no pool.
+	follower *follower
+	// out.mu guards what follows. ownHealth is the own stream's; stale: blocks may be
+	// here that the pool has no more.
+	ownHealth kvevent.Health
+	stale     bool
 }
 
 // mergeInput is one source's way into a Merged; a pointer to it is the source's sink.
@@ -68,7 +74,7 @@ type StateObserver interface {
 
 // NewMerged returns an empty merged stream of w. A nil sink drops the events.
 func NewMerged(w kv.Worker, mode MergeMode, sink Sink) *Merged {
-	m := &Merged{out: NewStream(kv.WorkerOwner(w), sink), mode: mode}
+	m := &Merged{out: NewStream(kv.WorkerOwner(w), sink), mode: mode, ownHealth: kvevent.HealthExact}
 	m.own = mergeInput{m, ownSource}
 	m.pool = mergeInput{m, poolSource}
 	return m
@@ -78,59 +84,57 @@ func NewMerged(w kv.Worker, mode MergeMode, sink Sink) *Merged {
 // stream has it, which ends with Close. It must be called before the first event.
 func (m *Merged) KeepTokens(t *TokenTable) { m.tokens = t }
 
-// Own is the sink for the worker's own stream: it is to be added with BeginOwn. It
-// is a HealthObserver, and the merged stream's health is the own stream's.
+// Own is the sink for the worker's own stream, to be added before that holds anything.
+// It is a HealthObserver: the merged stream's health is the own stream's, and degraded
+// while the merged stream may hold blocks that the pool holds no more.
 func (m *Merged) Own() Sink { return &m.own }
 
-// Pool is the sink for the pool's stream: it is to be added with BeginPool.
-func (m *Merged) Pool() Sink { return &m.pool }
-
-// BeginOwn stores what the worker holds already; see Stream.AddSink.
-func (m *Merged) BeginOwn(snapshot []kvevent.RouterEvent, _ uint64) {
-	m.own.Publish(snapshot)
+// FollowPool begins to take in what the pool of a stream holds and every later event of
+// it, in the background. What the pool holds already comes in without events: see
+// StateObserver. It may be called once, and again after LeavePool. The error says that
+// the stream has MaxSinks already.
+func (m *Merged) FollowPool(pool *Stream) (err error) {
+	m.follower, err = pool.follow(m)
+	return err
 }
 
-// BeginPool takes in what the pool holds already, without events; see
-// Stream.AddSink. What a pool before it held, and was not left, is removed first.
-func (m *Merged) BeginPool(snapshot []kvevent.RouterEvent, _ uint64) {
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.forgetLocked(poolSource)
-	m.out.flushLocked()
-	before := m.out.pairs
-	for i := range snapshot {
-		m.storeLocked(poolSource, &snapshot[i], false)
+// Joined is closed when everything is in that the pool held when FollowPool was called.
+// Without FollowPool it is nil.
+func (m *Merged) Joined() <-chan struct{} {
+	if m.follower == nil {
+		return nil
 	}
-	if m.out.pairs == before {
-		return
-	}
-	for _, sink := range m.out.sinks {
-		if o, ok := sink.(StateObserver); ok {
-			o.StateJoined()
-		}
-	}
+	return m.follower.joined
 }
 
 // AddSink is as Stream's.
-func (m *Merged) AddSink(sink Sink, begin func(snapshot []kvevent.RouterEvent, last uint64)) error {
-	return m.out.AddSink(sink, begin)
-}
+func (m *Merged) AddSink(sink Sink) error { return m.out.AddSink(sink) }
 
 // RemoveSink is as Stream's.
 func (m *Merged) RemoveSink(sink Sink) { m.out.RemoveSink(sink) }
 
-// LeavePool removes what only the pool held. The pool's stream must have let go of
-// its sink before.
+// Detach ends FollowPool: no sink hears of the pool any more once it has returned. What
+// the pool held stays. Without FollowPool it does nothing.
+func (m *Merged) Detach() {
+	if m.follower != nil {
+		m.follower.leave()
+		m.follower = nil
+	}
+}
+
+// LeavePool ends FollowPool and removes what only the pool held.
 func (m *Merged) LeavePool() {
+	m.Detach()
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	m.forgetLocked(poolSource)
 	m.out.flushLocked()
 }
 
-// Close forgets everything, without events, and gives the tokens back. The sources
-// must have let go of their sinks before; further calls do nothing.
+// Close forgets everything, without events, gives the tokens back and ends FollowPool.
+// The own stream must have let go of its sink before; further calls do nothing.
 func (m *Merged) Close() {
+	m.Detach()
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	table := &m.out.table
@@ -155,7 +159,7 @@ func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) 
 }
 
 // Stats returns the counters: UnknownRemoves are removals of what the source did not
-// hold.
+// hold, or of what had not been taken over yet.
 func (m *Merged) Stats() StreamStats { return m.out.Stats() }
 
 // Publish implements Sink.
@@ -167,7 +171,7 @@ func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 		e := &events[i]
 		switch e.Kind {
 		case kvevent.Stored:
-			m.storeLocked(in.source, e, true)
+			m.storeLocked(in.source, e)
 		case kvevent.Removed:
 			for _, h := range e.Removed {
 				m.removeLocked(in.source, e.Tier, h)
@@ -181,9 +185,92 @@ func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 
 // HealthChanged implements HealthObserver. A pool is always sure of what it holds.
 func (in *mergeInput) HealthChanged(h kvevent.Health) {
-	if in.source == ownSource {
-		in.merged.out.SetHealth(h)
+	if in.source != ownSource {
+		return
 	}
+	m := in.merged
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	m.ownHealth = h
+	m.settleHealthLocked()
+}
+
+// setStale says whether blocks may be here that the pool has no more. It returns how many
+// slots the table has.
+func (m *Merged) setStale(stale bool) uint32 {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	m.stale = stale
+	m.settleHealthLocked()
+	return m.out.table.used
+}
+
+func (m *Merged) settleHealthLocked() {
+	h := m.ownHealth
+	if m.stale && h == kvevent.HealthExact {
+		h = kvevent.HealthDegraded
+	}
+	m.out.setHealthLocked(h)
+}
+
+// adopt takes in a chunk of the pool's table, without events, and reports whether any of
+// it is new.
+func (m *Merged) adopt(chunk *denseBlock[resident]) bool {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	before := m.out.pairs
+	for i := range chunk {
+		if chunk[i].value.refs != 0 {
+			m.adoptLocked(kv.SequenceHash(chunk[i].key()), chunk[i].value)
+		}
+	}
+	return m.out.pairs > before
+}
+
+// adoptLocked takes in block h, which is as at says and which the pool has in the tiers of
+// its references.
+func (m *Merged) adoptLocked(h kv.SequenceHash, at resident) {
+	tiers := at.refs
+	at.refs = 0
+	slot, held := m.out.table.find(uint64(h))
+	if !held {
+		if slot, held = m.addLocked(h, at); !held {
+			return
+		}
+	}
+	for _, t := range kv.Tiers {
+		if tiers.of(t) > 0 {
+			m.holdLocked(poolSource, t, slot, false)
+		}
+	}
+}
+
+// grown tells the sinks that the state is larger than the events said.
+func (m *Merged) grown() {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	m.out.flushLocked()
+	for _, sink := range m.out.sinks {
+		if o, ok := sink.(StateObserver); ok {
+			o.StateJoined()
+		}
+	}
+}
+
+// appendPooled appends what the pool has, by its own tiers, of the blocks in slots first
+// to end-1.
+func (m *Merged) appendPooled(dst []tierHash, first, end uint32) []tierHash {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	table := &m.out.table
+	for slot := first; slot < min(end, table.used); slot++ {
+		for _, t := range kv.Tiers {
+			if table.at(slot).refs.of(m.shown(t))&m.bit(poolSource, t) != 0 {
+				dst = append(dst, tierHash{t, kv.SequenceHash(table.key(slot))})
+			}
+		}
+	}
+	return dst
 }
 
 // shown is the tier under which the stream shows a source's tier t.
@@ -221,39 +308,54 @@ func (m *Merged) bits(s mergeSource) uint32 {
 	return 1 << s
 }
 
-// storeLocked applies a stored event; tell says whether it is to be published.
-func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent, tell bool) {
-	out, t := m.out, m.shown(e.Tier)
+// storeLocked applies a stored event.
+func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
-		slot, held := out.table.find(uint64(b.Hash))
+		slot, held := m.out.table.find(uint64(b.Hash))
 		if !held {
-			if slot, held = out.table.insert(uint64(b.Hash)); !held {
-				out.stats.TableFull++
+			if slot, held = m.addLocked(b.Hash, newResident(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !held {
 				return
 			}
-			*out.table.at(slot) = newResident(parent, hasParent, e.StartPosition+uint32(i), b.Local)
-			if m.tokens != nil {
-				m.tokens.Retain(b.Hash)
-			}
 		}
-		refs := &out.table.at(slot).refs
-		before := refs.of(t)
-		now := before | m.bit(s, e.Tier)
-		switch {
-		case before == 0 && !tell:
-			refs.set(t, now|m.silent())
-			out.shownLocked(t, slot, false)
-		case before == 0:
-			refs.set(t, now)
-			out.shownLocked(t, slot, true)
-		case tell && before&m.silent() != 0:
-			refs.set(t, now&^m.silent())
-			out.pendStoredLocked(t, b.Hash, out.table.at(slot))
-		default:
-			refs.set(t, now)
-		}
+		m.holdLocked(s, e.Tier, slot, true)
 		parent, hasParent = b.Hash, true
+	}
+}
+
+// addLocked adds block h without references. False: the table is full.
+func (m *Merged) addLocked(h kv.SequenceHash, at resident) (slot uint32, ok bool) {
+	if slot, ok = m.out.table.insert(uint64(h)); !ok {
+		m.out.stats.TableFull++
+		return 0, false
+	}
+	*m.out.table.at(slot) = at
+	if m.tokens != nil {
+		m.tokens.Retain(h)
+	}
+	return slot, true
+}
+
+// holdLocked notes that source s has the block in a slot in its tier t; tell says whether
+// that is to be published.
+func (m *Merged) holdLocked(s mergeSource, tier kv.Tier, slot uint32, tell bool) {
+	out, t := m.out, m.shown(tier)
+	out.table.own(slot)
+	refs := &out.table.at(slot).refs
+	before := refs.of(t)
+	now := before | m.bit(s, tier)
+	switch {
+	case before == 0 && !tell:
+		refs.set(t, now|m.silent())
+		out.shownLocked(t, slot, false)
+	case before == 0:
+		refs.set(t, now)
+		out.shownLocked(t, slot, true)
+	case tell && before&m.silent() != 0:
+		refs.set(t, now&^m.silent())
+		out.pendStoredLocked(t, kv.SequenceHash(out.table.key(slot)), out.table.at(slot))
+	default:
+		refs.set(t, now)
 	}
 }
 
@@ -283,6 +385,7 @@ func (m *Merged) forgetLocked(s mergeSource) {
 // references in the shown tier t.
 func (m *Merged) reduceLocked(slot uint32, t kv.Tier, bits uint32) {
 	h := kv.SequenceHash(m.out.table.key(slot))
+	m.out.table.own(slot)
 	refs := &m.out.table.at(slot).refs
 	left := refs.of(t) &^ bits
 	if left == m.silent() {

@@ -23,7 +23,7 @@ func benchmarkMerged(b *testing.B, tokens *TokenTable) {
 	const warm, run = 1 << 20, 512
 	before := heap()
 	for first := 0; first < warm; first += run {
-		m.Pool().Publish([]kvevent.RouterEvent{treeEvent(kv.TierHost, first, run)})
+		m.pool.Publish([]kvevent.RouterEvent{treeEvent(kv.TierHost, first, run)})
 	}
 	perBlock := float64(heap()-before) / warm
 	stored := treeEvent(kv.TierDevice, warm, run)

@@ -78,27 +78,19 @@ func (c *tolerant) Publish(events []kvevent.RouterEvent) {
 	}
 }
 
-// membership is a pool's sink that a worker's merged stream is behind or not.
-type membership struct {
-	pool   Sink
-	joined bool
-}
-
-func (m *membership) Publish(events []kvevent.RouterEvent) {
-	if m.joined {
-		m.pool.Publish(events)
-	}
-}
-
 func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 	consumer := &tolerant{t: t, set: make(map[tierHash]struct{}), silent: make(map[tierHash]struct{})}
 	tokens := NewTokenTable(0)
 	m := NewMerged(testOwner.Worker(), mode, consumer)
 	m.KeepTokens(tokens)
-	member := &membership{pool: m.Pool()}
-	own, pool := NewStream(testOwner, m.Own()), NewStream(kv.PoolOwner(9), member)
+	own, pool := NewStream(testOwner, m.Own()), NewStream(kv.PoolOwner(9), nil)
 	twin := &mergedTwin{own: make(map[tierHash]struct{}), pool: make(map[tierHash]struct{}), mode: mode}
 	tree := newBlockTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), rt)
+	settle := func() {
+		if twin.joined {
+			m.settle()
+		}
+	}
 	// draw picks a source, by whether it is the pool, and a tier of it.
 	draw := func(rt *rapid.T) (*Stream, map[tierHash]struct{}, kv.Tier) {
 		tier := rapid.SampledFrom(kv.Tiers[:]).Draw(rt, "tier")
@@ -126,6 +118,7 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 				s.Store(tier, parent, i > 0, uint32(i), []kvevent.StoredBlock{{Hash: k.hash}})
 			}
 			s.Flush()
+			settle()
 			for _, k := range told {
 				if _, silent := consumer.silent[k]; silent && (s == own || twin.joined) {
 					rt.Fatalf("%x is stored in %s, and nobody was told", uint64(k.hash), k.tier)
@@ -149,10 +142,9 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 		},
 		"join": func(*rapid.T) {
 			if !twin.joined {
-				snapshot, last, _ := pool.Snapshot()
 				before := twin.state()
-				m.BeginPool(snapshot, last)
-				member.joined, twin.joined = true, true
+				join(t, m, pool)
+				twin.joined = true
 				// Nobody was told of what is new now.
 				for k := range twin.state() {
 					if _, old := before[k]; !old {
@@ -162,10 +154,11 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 			}
 		},
 		"leave": func(*rapid.T) {
-			member.joined, twin.joined = false, false
+			twin.joined = false
 			m.LeavePool()
 		},
 		"": func(rt *rapid.T) {
+			settle()
 			want := twin.state()
 			if !maps.Equal(consumer.set, want) {
 				rt.Fatalf("events say %d pairs, the twin %d", len(consumer.set), len(want))

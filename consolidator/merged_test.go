@@ -2,6 +2,7 @@ package consolidator
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -22,8 +23,30 @@ func newMergeBench(t *testing.T, mode MergeMode) *mergeBench {
 	b := &mergeBench{rec: newRecorder(t)}
 	b.merged = NewMerged(testOwner.Worker(), mode, b.rec)
 	b.own = NewStream(testOwner, b.merged.Own())
-	b.pool = NewStream(kv.PoolOwner(9), b.merged.Pool())
+	b.pool = NewStream(kv.PoolOwner(9), &b.merged.pool)
 	return b
+}
+
+// join makes m follow a pool and waits until it holds what the pool holds.
+func join(t *testing.T, m *Merged, pool *Stream) {
+	t.Helper()
+	if err := m.FollowPool(pool); err != nil {
+		t.Fatal(err)
+	}
+	<-m.Joined()
+	m.settle()
+}
+
+// settle waits until everything that the pool has flushed is in the merged stream.
+func (m *Merged) settle() {
+	idle := func() bool {
+		m.follower.mu.Lock()
+		defer m.follower.mu.Unlock()
+		return m.follower.idle
+	}
+	for !idle() {
+		runtime.Gosched()
+	}
 }
 
 // chain stores blocks first to last in tier t of s, one after the other and the
@@ -111,7 +134,7 @@ func TestUnknownRemoveIsCountedAndSilent(t *testing.T) {
 	b := newMergeBench(t, MergeTiered)
 	chain(b.own, kv.TierDevice, 1, 1)
 	b.rec.take()
-	b.merged.Pool().Publish([]kvevent.RouterEvent{{Kind: kvevent.Removed, Tier: kv.TierDevice, Removed: []kv.SequenceHash{1, 2}}})
+	b.merged.pool.Publish([]kvevent.RouterEvent{{Kind: kvevent.Removed, Tier: kv.TierDevice, Removed: []kv.SequenceHash{1, 2}}})
 	b.said(t, "")
 	if n := b.merged.Stats().UnknownRemoves; n != 2 {
 		t.Errorf("%d unknown removals, want 2", n)
@@ -125,8 +148,7 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 	m := NewMerged(testOwner.Worker(), MergeTiered, watcher)
 	pool := NewStream(kv.PoolOwner(9), nil)
 	chain(pool, kv.TierHost, 1, 600)
-	snapshot, last, _ := pool.Snapshot()
-	m.BeginPool(snapshot, last)
+	join(t, m, pool)
 	if got := watcher.take(); got != "" || watcher.joined != 1 {
 		t.Errorf("told %d times, with the events\n%s", watcher.joined, got)
 	}
@@ -141,7 +163,9 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 	if blocks != 600 || m.Status().Blocks != 600 {
 		t.Errorf("the snapshot has %d blocks, the status %d, want 600", blocks, m.Status().Blocks)
 	}
-	m.BeginPool(nil, 0)
+	m.LeavePool()
+	join(t, m, NewStream(kv.PoolOwner(9), nil))
+	defer m.Close()
 	if st := m.Status(); st.Blocks != 0 || st.Digest != 0 || watcher.joined != 1 {
 		t.Errorf("an empty pool took the other's place: %+v, told %d times", st, watcher.joined)
 	}
@@ -155,12 +179,11 @@ func TestBlockOfAWarmPoolIsToldWhenTheEngineStoresIt(t *testing.T) {
 			b := newMergeBench(t, mode)
 			pool := NewStream(kv.PoolOwner(9), nil)
 			chain(pool, kv.TierDevice, 1, 2)
-			snapshot, last, _ := pool.Snapshot()
-			b.merged.BeginPool(snapshot, last)
+			join(t, b.merged, pool)
 			b.said(t, "")
 			chain(b.own, kv.TierDevice, 1, 2)
 			b.said(t, "1 stored device @0 parent=none 1 2\n")
-			chain(b.pool, kv.TierDevice, 1, 2)
+			chain(pool, kv.TierDevice, 1, 2)
 			unchain(b.own, kv.TierDevice, 1, 2)
 			b.said(t, "")
 			b.merged.LeavePool()
@@ -187,29 +210,21 @@ func (w *joinWatcher) Publish(events []kvevent.RouterEvent) {
 // The way in which an agent puts the streams together, in either order.
 func TestSinksAndSourcesThatComeLateGetTheWholeState(t *testing.T) {
 	own, pool := NewStream(testOwner, nil), NewStream(kv.PoolOwner(9), nil)
-	chain(own, kv.TierDevice, 1, 2)
 	chain(pool, kv.TierHost, 1, 3)
 	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
-	if err := own.AddSink(m.Own(), m.BeginOwn); err != nil {
+	if err := own.AddSink(m.Own()); err != nil {
 		t.Fatal(err)
 	}
-	if err := pool.AddSink(m.Pool(), m.BeginPool); err != nil {
-		t.Fatal(err)
-	}
+	chain(own, kv.TierDevice, 1, 2)
+	join(t, m, pool)
 	rec := newRecorder(t)
-	err := m.AddSink(rec, func(snapshot []kvevent.RouterEvent, last uint64) {
-		for i := range snapshot {
-			replayEvent(t, rec.set, &snapshot[i])
-		}
-		rec.lastID = last
-	})
-	if err != nil {
+	if err := rec.join(m.out); err != nil {
 		t.Fatal(err)
 	}
 	chain(own, kv.TierDevice, 7, 7)
 	unchain(pool, kv.TierHost, 3)
+	m.settle()
 	checkStream(t, m.out, rec.resident())
-	pool.RemoveSink(m.Pool())
 	m.LeavePool()
 	checkStream(t, m.out, rec.resident())
 	if n := m.Status().Blocks; n != 3 {

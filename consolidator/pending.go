@@ -84,6 +84,7 @@ func (s *Stream) flushLocked() {
 	for _, sink := range s.sinks {
 		sink.Publish(s.events)
 	}
+	s.tellFollowersLocked()
 	clear(s.events)
 	s.resetPendingLocked()
 }

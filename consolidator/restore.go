@@ -177,7 +177,9 @@ func (c *converter) storePlaced(blocks []placedBlock) {
 		}
 		table.at(slot).refs |= b.refs
 	}
-	for i, e := range snapshotEvents(c.stream.owner, &table) {
+	view := table.view()
+	defer view.close()
+	for i, e := range snapshotEvents(c.stream.owner, view) {
 		c.stream.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
 		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
 			c.stream.Flush()

@@ -5,20 +5,29 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// begin is how a recorder joins a stream that runs already: with its state.
-func (r *recorder) begin(snapshot []kvevent.RouterEvent, last uint64) {
+// join adds a recorder to a stream that runs already, with the stream's state.
+func (r *recorder) join(s *Stream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.roomLocked(); err != nil {
+		return err
+	}
+	s.flushLocked()
+	view := s.table.view()
+	defer view.close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range snapshot {
-		replayEvent(r.t, r.set, &snapshot[i])
+	for _, e := range snapshotEvents(s.owner, view) {
+		replayEvent(r.t, r.set, &e)
 	}
-	r.lastID = last
+	r.lastID = s.lastID
+	s.sinks = append(s.sinks, r)
+	return nil
 }
 
 // TestSinksJoinAndLeaveAtAnyTime: a sink that joins has the state and then every
@@ -49,7 +58,7 @@ func TestSinksJoinAndLeaveAtAnyTime(t *testing.T) {
 	var joined []*recorder
 	for range 20 {
 		r := newRecorder(t)
-		if err := s.AddSink(r, r.begin); err != nil {
+		if err := r.join(s); err != nil {
 			t.Fatal(err)
 		}
 		joined = append(joined, r)
@@ -84,11 +93,11 @@ func TestSinksAreBoundedAndHearOfHealth(t *testing.T) {
 	for range MaxSinks {
 		r := newRecorder(t)
 		sinks = append(sinks, r)
-		if err := s.AddSink(r, nil); err != nil {
+		if err := s.AddSink(r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err := s.AddSink(newRecorder(t), nil)
+	err := s.AddSink(newRecorder(t))
 	if err == nil || !strings.Contains(err.Error(), "at most 64") || s.Stats().SinksRefused != 1 {
 		t.Errorf("error %v, refused %d", err, s.Stats().SinksRefused)
 	}
@@ -101,90 +110,7 @@ func TestSinksAreBoundedAndHearOfHealth(t *testing.T) {
 	s.RemoveSink(sinks[3])
 	s.RemoveSink(sinks[3])
 	late := newRecorder(t)
-	if err := s.AddSink(late, nil); err != nil || len(late.health) != 1 {
+	if err := s.AddSink(late); err != nil || len(late.health) != 1 {
 		t.Errorf("error %v; a sink that joins a degraded stream was told %v", err, late.health)
 	}
-}
-
-// gatedJoin is a sink whose begin waits.
-type gatedJoin struct {
-	*recorder
-	entered, gate chan struct{}
-}
-
-func joinGated(t *testing.T, s *Stream) (g *gatedJoin, added chan error) {
-	g = &gatedJoin{newRecorder(t), make(chan struct{}), make(chan struct{})}
-	added = make(chan error, 1)
-	go func() {
-		added <- s.AddSink(g, func(snapshot []kvevent.RouterEvent, last uint64) {
-			close(g.entered)
-			<-g.gate
-			g.begin(snapshot, last)
-		})
-	}()
-	<-g.entered
-	return g, added
-}
-
-// TestStreamGoesOnWhileASinkJoins: what happens while begin runs does not wait for it,
-// and reaches the sink after it, with the health of that time.
-func TestStreamGoesOnWhileASinkJoins(t *testing.T) {
-	s := NewStream(testOwner, nil)
-	chain(s, kv.TierHost, 1, 3)
-	g, added := joinGated(t, s)
-	chain(s, kv.TierHost, 10, 12)
-	unchain(s, kv.TierHost, 2)
-	s.SetHealth(kvevent.HealthDegraded)
-	if g.lastID != 0 || len(g.health) != 0 {
-		t.Errorf("told of event %d, health %v before begin", g.lastID, g.health)
-	}
-	removed := make(chan struct{})
-	go func() { s.RemoveSink(&recorder{}); close(removed) }() // another one does not wait
-	<-removed
-	close(g.gate)
-	if err := <-added; err != nil {
-		t.Fatal(err)
-	}
-	checkStream(t, s, g.resident())
-	if len(g.health) != 1 {
-		t.Errorf("told of health %v", g.health)
-	}
-	chain(s, kv.TierHost, 20, 20)
-	s.RemoveSink(g)
-	checkStream(t, s, g.resident())
-}
-
-// TestStreamWaitsForASinkThatJoinsTooSlowly: what is kept for it is bounded; and it is
-// removed when it has joined, not before.
-func TestStreamWaitsForASinkThatJoinsTooSlowly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := NewStream(testOwner, nil)
-		g, added := joinGated(t, s)
-		var removed, written bool
-		go func() {
-			s.RemoveSink(g)
-			removed = true
-		}()
-		synctest.Wait()
-		go func() {
-			for first := 0; first < maxJoiningItems; first += 512 {
-				e := treeEvent(kv.TierHost, first, 512)
-				s.Store(e.Tier, 0, false, 0, e.Blocks)
-				s.Flush()
-			}
-			written = true
-		}()
-		synctest.Wait()
-		if removed || written {
-			t.Errorf("while begin runs: removed %t, too much written %t", removed, written)
-		}
-		close(g.gate)
-		if err := <-added; err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if !removed || !written || g.lastID == 0 {
-			t.Errorf("after begin: removed %t, written %t, last event %d", removed, written, g.lastID)
-		}
-	})
 }

@@ -11,13 +11,15 @@ import (
 // Snapshot flushes, and returns everything the owner holds as stored events
 // with ids from 1, together with the id of the last event it includes and the
 // digest after it. Across all tiers a parent stands before its children. The
-// events are the caller's. The lock is held while the table is copied, not
-// while it is put into order.
+// events are the caller's. The lock is held while pointers to the table's chunks are
+// copied. Until the events are made, a change of the stream copies the chunk that it
+// changes, 18 KiB, once.
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
 	s.flushLocked()
-	table, last, digest := s.table.clone(), s.lastID, s.digest
+	table, last, digest := s.table.view(), s.lastID, s.digest
 	s.mu.Unlock()
+	defer table.close()
 	return snapshotEvents(s.owner, table), last, digest
 }
 
@@ -36,7 +38,8 @@ type chainHead struct {
 // chains are the events of a snapshot in the making: heads, and for each block
 // in a tier the slot of the one that follows it in its event plus one, 0 for none.
 type chains struct {
-	table *dense[resident]
+	table *denseView[resident]
+	index viewIndex[resident]
 	heads []chainHead
 	next  [kv.NumTiers][]uint32
 	pairs int
@@ -47,10 +50,15 @@ type chains struct {
 // tier, when a sibling with a lower hash follows the parent, or when an event is
 // full. Heads come in order of position, so that every parent, which lies one
 // position lower, was emitted with an earlier head.
-func snapshotEvents(owner kv.Owner, table *dense[resident]) []kvevent.RouterEvent {
-	c := chains{table: table}
+func snapshotEvents(owner kv.Owner, table *denseView[resident]) []kvevent.RouterEvent {
+	c := chains{table: table, index: newViewIndex(table)}
 	for slot := range table.used {
 		if table.at(slot).refs != 0 { // not a free slot
+			c.index.add(slot)
+		}
+	}
+	for slot := range table.used {
+		if table.at(slot).refs != 0 {
 			c.add(slot)
 		}
 	}
@@ -81,7 +89,7 @@ func (c *chains) add(slot uint32) {
 	r := c.table.at(slot)
 	parent, follows := uint32(0), r.hasParent() && r.position()%maxEventBlocks != 0
 	if follows {
-		parent, follows = c.table.find(uint64(r.parent))
+		parent, follows = c.index.find(uint64(r.parent))
 		follows = follows && c.table.at(parent).position()+1 == r.position()
 	}
 	for _, t := range kv.Tiers {

@@ -135,6 +135,9 @@ type StreamStats struct {
 	// blocks as it can (64 Mi), SinksRefused the sinks that were one too many.
 	TableFull    uint64 `json:"table_full"`
 	SinksRefused uint64 `json:"sinks_refused"`
+	// FollowersCut are the times that a follower fell too far behind, lost its queue and
+	// had to compare everything it holds with what the stream holds.
+	FollowersCut uint64 `json:"followers_cut"`
 }
 
 // Add adds the counters of o to s.
@@ -146,4 +149,5 @@ func (s *StreamStats) Add(o StreamStats) {
 	s.InlineFlushes += o.InlineFlushes
 	s.TableFull += o.TableFull
 	s.SinksRefused += o.SinksRefused
+	s.FollowersCut += o.FollowersCut
 }

@@ -67,15 +67,17 @@ type change struct {
 type Stream struct {
 	owner kv.Owner
 
-	mu     sync.Mutex
-	sinks  []Sink
-	table  dense[resident]
-	many   manyRefs // references beyond what the table's entries hold
-	digest uint64
-	pairs  uint64
-	lastID uint64
-	health kvevent.Health
-	stats  StreamStats
+	mu    sync.Mutex
+	sinks []Sink
+	// followers read the events behind the lock.
+	followers []*follower
+	table     dense[resident]
+	many      manyRefs // references beyond what the table's entries hold
+	digest    uint64
+	pairs     uint64
+	lastID    uint64
+	health    kvevent.Health
+	stats     StreamStats
 
 	// Pending changes; the slices are reused from one flush to the next.
 	pending []change
@@ -144,6 +146,10 @@ func (s *Stream) Clear() {
 func (s *Stream) SetHealth(h kvevent.Health) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.setHealthLocked(h)
+}
+
+func (s *Stream) setHealthLocked(h kvevent.Health) {
 	if s.health == h {
 		return
 	}
@@ -202,6 +208,7 @@ func (s *Stream) storeLocked(t kv.Tier, h kv.SequenceHash, at resident) (slot ui
 
 // addRefLocked counts one reference in tier t to the block in a slot.
 func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
+	s.table.own(slot)
 	r := s.table.at(slot)
 	if !r.refs.add(t) {
 		s.stats.RefOverflows++
@@ -219,6 +226,7 @@ func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
 // dropRefLocked takes back one reference in tier t to the block in a slot. One that
 // is not there is counted and otherwise ignored.
 func (s *Stream) dropRefLocked(t kv.Tier, slot uint32) {
+	s.table.own(slot)
 	r := s.table.at(slot)
 	switch {
 	case r.refs.full(t) && s.many.drop(refKey{slot, t}):

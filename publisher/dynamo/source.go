@@ -117,6 +117,13 @@ func (s *Source) HealthChanged(h kvevent.Health) {
 	s.count.degraded.Store(h == kvevent.HealthDegraded)
 }
 
+// StateJoined takes note that the stream's state has become larger without events:
+// everything is said again. It never blocks.
+func (s *Source) StateJoined() {
+	s.again.Store(true)
+	signal(s.wake)
+}
+
 // Close ends the source: the routers forget what it held when its record is gone.
 // It is idempotent and waits for the source's goroutine.
 func (s *Source) Close() {

@@ -101,10 +101,6 @@ func (s *Sink) Raw(payload []byte) {
 	s.ringLocked()
 }
 
-// Begin says that the sink joins a stream that has a state already, which it says
-// then; see consolidator.Stream.AddSink.
-func (s *Sink) Begin([]kvevent.RouterEvent, uint64) { s.StateJoined() }
-
 // StateJoined implements consolidator.StateObserver: the whole state is said again.
 func (s *Sink) StateJoined() {
 	s.mu.Lock()

@@ -1,0 +1,253 @@
+package consolidator
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// maxFollowItems bounds the events, and the blocks in them, that wait for a follower.
+// Followers of one stream share them: they are about 6 MiB at most.
+const maxFollowItems = 1 << 18
+
+// eventBatch is what a stream published at once. Nobody changes it.
+type eventBatch struct {
+	events []kvevent.RouterEvent
+	items  int
+}
+
+// follower brings a Merged everything that its pool's stream holds, and then every
+// event, in a goroutine of its own. The stream never waits for it: under the stream's
+// lock the follower copies one chunk of the table, or looks up as many blocks.
+//
+// It begins with an adoption: chunk after chunk of the stream's table, each behind the
+// events that precede the copy, goes into the Merged. Changes of what was copied before
+// come as events, and so do blocks that are stored meanwhile. A follower whose queue is
+// full loses it. It then sweeps, which takes from the Merged what the stream does not
+// hold any more, and adopts once more. Until then the Merged is degraded, because it may
+// hold what has gone.
+type follower struct {
+	merged *Merged
+	stream *Stream
+	wake   chan struct{} // room for one: something is queued
+	stop   chan struct{}
+	ended  chan struct{}
+	joined chan struct{} // closed when the first adoption is done
+	limit  int           // maxFollowItems
+
+	mu    sync.Mutex
+	queue []*eventBatch
+	items int
+	lost  bool // the queue was full, and what has been published since is missing
+	// idle: everything that was published is in the Merged.
+	idle bool
+
+	// What follows belongs to the goroutine.
+	phase   followPhase
+	at, end uint32 // slots: of the Merged's table in a sweep, of the stream's in an adoption
+	grown   bool   // the adoption added blocks
+	chunk   denseBlock[resident]
+	blocks  []tierHash
+}
+
+type followPhase uint8
+
+const (
+	phaseAdopt followPhase = iota
+	phaseSweep
+	phaseLive
+)
+
+func newFollower(m *Merged, s *Stream) *follower {
+	return &follower{
+		merged: m, stream: s, wake: make(chan struct{}, 1), limit: maxFollowItems,
+		stop: make(chan struct{}), ended: make(chan struct{}), joined: make(chan struct{}),
+	}
+}
+
+// follow begins to bring m what s holds.
+func (s *Stream) follow(m *Merged) (*follower, error) {
+	f := newFollower(m, s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.roomLocked(); err != nil {
+		return nil, err
+	}
+	s.followers = append(s.followers, f)
+	f.end = s.table.used
+	go f.run()
+	return f, nil
+}
+
+// leave ends the follower and waits for its goroutine.
+func (f *follower) leave() {
+	s := f.stream
+	s.mu.Lock()
+	s.followers = slices.DeleteFunc(s.followers, func(other *follower) bool { return other == f })
+	s.mu.Unlock()
+	close(f.stop)
+	<-f.ended
+}
+
+// tellFollowersLocked queues the events that were just made, which it copies once, for
+// all followers.
+func (s *Stream) tellFollowersLocked() {
+	if len(s.followers) == 0 {
+		return
+	}
+	b := &eventBatch{events: slices.Clone(s.events), items: len(s.events) + len(s.stored) + len(s.removed)}
+	stored, removed := slices.Clone(s.stored), slices.Clone(s.removed)
+	for i, c := range s.pending {
+		switch c.kind {
+		case kvevent.Stored:
+			b.events[i].Blocks = stored[c.from : c.from+c.n]
+		case kvevent.Removed:
+			b.events[i].Removed = removed[c.from : c.from+c.n]
+		}
+	}
+	for _, f := range s.followers {
+		if !f.offer(b) {
+			s.stats.FollowersCut++
+		}
+	}
+}
+
+// offer queues a batch. False: the queue was full, and is lost.
+func (f *follower) offer(b *eventBatch) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.idle = false
+	if f.lost {
+		return true
+	}
+	full := f.items+b.items > f.limit && len(f.queue) > 0
+	if full {
+		f.queue, f.items, f.lost = nil, 0, true
+	} else {
+		f.queue = append(f.queue, b)
+		f.items += b.items
+	}
+	select {
+	case f.wake <- struct{}{}:
+	default: // it was told already
+	}
+	return !full
+}
+
+// take empties the queue. lost: there were batches that are missing.
+func (f *follower) take() (batches []*eventBatch, lost bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	batches, lost = f.queue, f.lost
+	f.queue, f.items, f.lost = nil, 0, false
+	f.idle = f.phase == phaseLive && len(batches) == 0 && !lost
+	return batches, lost
+}
+
+func (f *follower) run() {
+	defer close(f.ended)
+	for {
+		select {
+		case <-f.stop:
+			return
+		default:
+		}
+		if f.step() {
+			continue
+		}
+		select {
+		case <-f.wake:
+		case <-f.stop:
+			return
+		}
+	}
+}
+
+// step does a bounded piece of work; false: there is none.
+func (f *follower) step() bool {
+	switch f.phase {
+	case phaseSweep:
+		f.sweep()
+		return true
+	case phaseAdopt:
+		f.adopt()
+		return true
+	default:
+		batches, lost := f.take()
+		return !f.apply(batches, lost) || len(batches) > 0
+	}
+}
+
+// apply brings the Merged batches. False: others are missing, and a sweep begins.
+func (f *follower) apply(batches []*eventBatch, lost bool) bool {
+	for _, b := range batches {
+		f.merged.pool.Publish(b.events)
+	}
+	if !lost {
+		return true
+	}
+	f.phase, f.at, f.end = phaseSweep, 0, f.merged.setStale(true)
+	return false
+}
+
+// adopt copies a chunk of the stream's table. What was published before the copy goes
+// into the Merged first.
+func (f *follower) adopt() {
+	s := f.stream
+	s.mu.Lock()
+	some := f.at < f.end && s.table.copyChunk(&f.chunk, f.at)
+	batches, lost := f.take()
+	s.mu.Unlock()
+	switch {
+	case !f.apply(batches, lost):
+	case some:
+		f.grown = f.merged.adopt(&f.chunk) || f.grown
+		f.at += denseChunk
+	default:
+		f.adopted()
+	}
+}
+
+// adopted ends an adoption: the Merged holds what the stream held at one moment.
+func (f *follower) adopted() {
+	f.phase = phaseLive
+	f.merged.setStale(false)
+	if f.grown {
+		f.merged.grown()
+	}
+	f.grown = false
+	select {
+	case <-f.joined:
+	default:
+		close(f.joined)
+	}
+}
+
+// sweep takes from the Merged what it has of the stream, in some slots, and the stream
+// has not.
+func (f *follower) sweep() {
+	next := min(f.at+denseChunk, f.end)
+	f.blocks = f.merged.appendPooled(f.blocks[:0], f.at, next)
+	s := f.stream
+	s.mu.Lock()
+	gone := slices.DeleteFunc(f.blocks, func(b tierHash) bool {
+		slot, ok := s.table.find(uint64(b.hash))
+		return ok && s.table.at(slot).refs.of(b.tier) > 0
+	})
+	batches, lost := f.take()
+	end := s.table.used
+	s.mu.Unlock()
+	if !f.apply(batches, lost) {
+		return
+	}
+	var events []kvevent.RouterEvent
+	for _, b := range gone {
+		events = append(events, kvevent.RouterEvent{Kind: kvevent.Removed, Tier: b.tier, Removed: []kv.SequenceHash{b.hash}})
+	}
+	f.merged.pool.Publish(events)
+	if f.at = next; f.at == f.end {
+		f.phase, f.at, f.end = phaseAdopt, 0, end
+	}
+}
