@@ -72,10 +72,13 @@ func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
 
 // locate finds the entry's resident copy in the tier.
 func (t *tier) locate(e *registry.Entry) (Location, Block, bool) {
-	if t == nil || e.Slots[t.level] == registry.NoRef || !t.slot(e.Slots[t.level]).resident() {
+	if t == nil || e.Slots[t.level] == registry.NoRef {
 		return Location{}, Block{}, false
 	}
 	ref := e.Slots[t.level]
+	if s := t.slot(ref); !s.resident() || t.stale(s) {
+		return Location{}, Block{}, false
+	}
 	part, i := t.at(ref)
 	r := t.record(ref)
 	return Location{Path: part.path(), Offset: part.geometry().Offset(i), Slot: t.name(ref)}, blockOf(&r), true

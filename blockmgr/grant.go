@@ -68,7 +68,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 // presentLocked reports whether a block needs no slot, and its host slot if it
 // is resident there.
 func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, registry.Ref) {
-	id := p.reg.Find(&b.Key)
+	id := p.entryLocked(&b.Key)
 	if id == registry.None {
 		return false, registry.NoRef
 	}

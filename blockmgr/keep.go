@@ -33,7 +33,7 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 	p.tickLocked()
 	until := time.Now().Add(ttl)
 	for i := range keys {
-		id := p.reg.Find(&keys[i])
+		id := p.entryLocked(&keys[i])
 		if id == registry.None {
 			continue
 		}

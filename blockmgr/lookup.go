@@ -153,7 +153,7 @@ func (p *Pool) matchLocked(blocks []Block) []candidate {
 			found = make([]candidate, 0, len(blocks))
 		}
 		for i := range group {
-			c, ok := p.matchOneLocked(ids[i])
+			c, ok := p.matchOneLocked(p.currentLocked(ids[i]))
 			if !ok {
 				return found
 			}

@@ -34,6 +34,8 @@ type Pool struct {
 	readSlots, writeSlots chan struct{}
 	// flushing is held while records are written to disk; it is taken before mu.
 	flushing sync.Mutex
+	// resets is held by the one reset that is under way; it is taken before flushing.
+	resets sync.Mutex
 
 	mu sync.Mutex
 	// closing: callers are refused, the workers still run. closed: the memory is
@@ -72,6 +74,8 @@ type Pool struct {
 	// in busy.
 	flushWanted bool
 	growth      growth
+	// staleBlocks: a reset is under way; see resetting.
+	staleBlocks bool
 	// growingDisk: a disk extent is being made.
 	growingDisk bool
 	// exiting counts the sessions that have ended and whose processes may still copy.

@@ -61,7 +61,7 @@ func (p *Pool) prefetchOneLocked(b *Block) bool {
 // disk slots of what is on disk only.
 func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming []*Block) {
 	for i := range blocks {
-		id := p.reg.Find(&blocks[i].Key)
+		id := p.entryLocked(&blocks[i].Key)
 		if id == registry.None {
 			break
 		}

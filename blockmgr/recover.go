@@ -195,7 +195,7 @@ func (p *Pool) recoverBlockLocked(t *tier, ref registry.Ref, s *slot, r *storage
 		p.count.RecoveryTwice++
 		return false
 	}
-	s.entry, s.priority = id, r.Priority
+	s.entry, s.priority, s.era = id, r.Priority, t.era
 	p.recoveredLocked(s)
 	t.setState(s, storage.StateSealed)
 	if t.level == registry.Host {

@@ -145,7 +145,7 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 // hostSlotLocked is the host slot of a key, in whatever state, NoRef if there is
 // none.
 func (p *Pool) hostSlotLocked(key *kv.StoredKey) registry.Ref {
-	id := p.reg.Find(key)
+	id := p.entryLocked(key)
 	if id == registry.None {
 		return registry.NoRef
 	}
@@ -212,7 +212,7 @@ func (p *Pool) Touch(keys []kv.StoredKey) int {
 	}
 	p.tickLocked()
 	for i := range keys {
-		id := p.reg.Find(&keys[i])
+		id := p.entryLocked(&keys[i])
 		if id == registry.None {
 			return i
 		}

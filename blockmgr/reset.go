@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -61,33 +60,30 @@ func (t *tier) status() TierStatus {
 
 // Reset takes every block out of a tier, while no slot of it is in use
 // (ErrActive otherwise, and then nothing happens). What is being sealed or
-// written is in use: Quiesce comes first. The scrubber is waited for. Removals are reported, children before
-// parents. It takes about a microsecond a block, for which the pool waits.
+// written is in use: Quiesce comes first. Reset waits for the scrubber and for another
+// reset. Removals are reported, children before parents while nothing is stored meanwhile.
+//
+// It takes about a microsecond a block and lets others have the pool every few hundred
+// blocks. From its beginning on nobody finds a block that was stored before. Blocks that
+// are stored meanwhile stay. ErrClosed: the pool closes, and some blocks are left.
 //
 // The records on disk are written in the background, for which Quiesce waits. A
 // crash before that may bring some of the blocks back; their bytes are right.
 func (p *Pool) Reset(kind kv.Tier) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pauseScrubLocked()
-	defer p.resumeScrubLocked()
-	t, err := p.resettableLocked(kind)
-	if err != nil {
-		return fmt.Errorf("reset: %w", err)
-	}
-	return p.resetTiersLocked(t)
+	return p.reset(func() ([]*tier, error) {
+		t, err := p.resettableLocked(kind)
+		return []*tier{t}, err
+	})
 }
 
 // ResetAll is Reset of all tiers of the pool, or of none.
 func (p *Pool) ResetAll() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pauseScrubLocked()
-	defer p.resumeScrubLocked()
-	if p.closing {
-		return fmt.Errorf("reset: %w", p.closedLocked())
-	}
-	return p.resetTiersLocked(p.tiers()...)
+	return p.reset(func() ([]*tier, error) {
+		if p.closing {
+			return nil, p.closedLocked()
+		}
+		return p.tiers(), nil
+	})
 }
 
 // resettableLocked is the tier of that kind of a pool that is open.
@@ -101,30 +97,6 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
 		}
 	}
 	return nil, fmt.Errorf("tier %s of pool %s: %w", kind, p.id, ErrNoTier)
-}
-
-func (p *Pool) resetTiersLocked(tiers ...*tier) error {
-	for _, t := range tiers {
-		if t.level == registry.Disk && p.joining {
-			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.kind, p.id, ErrActive)
-		}
-		if active := t.status().Active; active > 0 {
-			return fmt.Errorf("reset tier %s of pool %s: %d %w", t.kind, p.id, active, ErrActive)
-		}
-	}
-	for _, t := range tiers {
-		// With nothing in use, every block becomes a leaf in its turn.
-		for ref, ok := t.order.Victim(); ok; ref, ok = t.order.Victim() {
-			p.resetBlockLocked(t, ref)
-		}
-		p.flushResetLocked(t)
-	}
-	return nil
-}
-
-func (p *Pool) resetBlockLocked(t *tier, ref registry.Ref) {
-	p.count.BlocksReset++
-	p.dropLocked(t, ref, storage.StateFree)
 }
 
 // flushResetLocked has the records of a tier written where that does not happen

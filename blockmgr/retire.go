@@ -231,15 +231,15 @@ func (p *Pool) reportRemoved(t *tier, refs []registry.Ref) {
 // alone. ErrActive: it was, but blocks are in use, and nothing has happened.
 // What is being sealed or written is in use: Quiesce comes first.
 func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pauseScrubLocked()
-	defer p.resumeScrubLocked()
-	if _, err := p.checkLocked(s); err != nil {
-		return false, fmt.Errorf("reset: %w", err)
-	}
-	if len(p.sessions) > 1 || len(p.formers) > 0 || p.exiting > 0 {
-		return false, nil
-	}
-	return true, p.resetTiersLocked(p.tiers()...)
+	err = p.reset(func() ([]*tier, error) {
+		if _, err := p.checkLocked(s); err != nil {
+			return nil, err
+		}
+		if len(p.sessions) > 1 || len(p.formers) > 0 || p.exiting > 0 {
+			return nil, nil
+		}
+		alone = true
+		return p.tiers(), nil
+	})
+	return alone, err
 }

@@ -61,7 +61,7 @@ func (p *Pool) touchLocked(t *tier, ref registry.Ref, s *slot) {
 func (p *Pool) occupyLocked(t *tier, ref registry.Ref, b *Block, state storage.State, s SessionID, r storage.Record) {
 	id, parent := p.reg.Occupy(b.Key, b.Position > 0, b.parentKey(), t.level, ref)
 	sl := t.slot(ref)
-	sl.entry, sl.session, sl.tick, sl.priority = id, s, p.clock, r.Priority
+	sl.entry, sl.session, sl.tick, sl.priority, sl.era = id, s, p.clock, r.Priority, t.era
 	t.setState(sl, state)
 	t.put(ref, r)
 	p.settleEntryLocked(t, parent)

@@ -56,6 +56,8 @@ type slot struct {
 	// announcement.later.
 	untold  untold
 	inLater bool
+	// era is that of the tier when the block came in; see stale.
+	era bool
 }
 
 // resident reports whether the slot's block can be served.
@@ -137,6 +139,8 @@ type tier struct {
 	active   int
 	// pinned counts the slots that any session has pinned.
 	pinned int
+	// era changes with each reset.
+	era bool
 	// maxSlots bounds capacity; 0 is no bound but the tier's size.
 	maxSlots uint64
 	// full: no further extent could be had at the broker's turn fullAt. It is

@@ -88,7 +88,7 @@ func (p *Pool) offerMissedLocked() {
 		ref := p.missed.pop()
 		s := p.host.slot(ref)
 		s.missed = false
-		if s.wanted && s.state == storage.StateSealed && !s.queued && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
+		if s.wanted && s.state == storage.StateSealed && !s.queued && !p.host.stale(s) && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
 			p.enqueueWriteLocked(ref, s)
 		}
 	}
@@ -307,21 +307,41 @@ var (
 	errLeftAlone = errors.New("the disk is left alone")
 )
 
-// flushDiskLocked writes the changed pages of the disk tier's records; it lets
-// go of the mutex for that. When it returns, everything is written that had
+// flushPages is about how many pages of records are copied and written at a time.
+const flushPages = 64
+
+// flushDiskLocked writes the changed pages of the disk tier's records, flushPages at a
+// time; it lets go of the mutex for that. When it returns, everything is written that had
 // changed when it was called, by whomever: two flushes at a time could write an
-// older page over a newer one. Pages that fail stay changed.
+// older page over a newer one. Pages that fail stay changed, and so does the rest once
+// the disk is left alone.
 func (p *Pool) flushDiskLocked() error {
 	p.mu.Unlock()
 	p.flushing.Lock()
 	defer p.flushing.Unlock()
 	p.mu.Lock()
 	var pages []storage.Page
-	for _, part := range p.disk.parts {
-		if part != nil {
-			pages = part.recs.TakeDirty(pages)
+	var failed error
+	for n := 0; n < len(p.disk.parts); n++ {
+		part, from := p.disk.parts[n], uint32(0) // which stays: whoever takes it out holds flushing
+		for more := part != nil; more; {
+			pages, from, more = part.recs.TakeSomeDirty(pages, from, flushPages)
+			if len(pages) < flushPages {
+				continue
+			}
+			failed = errors.Join(failed, p.writePagesLocked(pages))
+			if failed != nil && p.broker.untilWrite() > 0 {
+				return failed
+			}
+			pages = pages[:0]
 		}
 	}
+	return errors.Join(failed, p.writePagesLocked(pages))
+}
+
+// writePagesLocked writes copies of pages; it lets go of the mutex for that. Pages that
+// fail stay changed.
+func (p *Pool) writePagesLocked(pages []storage.Page) error {
 	if len(pages) == 0 {
 		return nil
 	}

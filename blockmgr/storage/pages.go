@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -38,7 +39,18 @@ func (s *Section) markDirty(page uint32) {
 // TakeDirty appends copies of the pages that changed since the last call, in
 // ascending order.
 func (s *Section) TakeDirty(to []Page) []Page {
-	for w := range s.dirty {
+	to, _, _ = s.TakeSomeDirty(to, 0, math.MaxInt)
+	return to
+}
+
+// TakeSomeDirty is TakeDirty from page from on, a multiple of 64, until to has most
+// pages or up to 63 more. more reports whether there may be further ones, from page
+// next on.
+func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, next uint32, more bool) {
+	for w := int(from / 64); w < len(s.dirty); w++ {
+		if len(to) >= most {
+			return to, uint32(w) * 64, true
+		}
 		s.aged[w] &^= s.dirty[w]
 		for ; s.dirty[w] != 0; s.dirty[w] &= s.dirty[w] - 1 {
 			i := uint32(w*64 + bits.TrailingZeros64(s.dirty[w]))
@@ -46,7 +58,7 @@ func (s *Section) TakeDirty(to []Page) []Page {
 			copy(to[len(to)-1].data[:], s.image[int(i)*PageSize:])
 		}
 	}
-	return to
+	return to, 0, false
 }
 
 // DirtyAged makes pages dirty in which only recencies changed, 64 at a time until
@@ -79,6 +91,9 @@ func WritePages(pages []Page) error {
 		}
 		data := pages[0].data[:]
 		if n > 1 {
+			if merged == nil {
+				merged = make([]byte, 0, mergedPages*PageSize)
+			}
 			merged = merged[:0]
 			for i := range pages[:n] {
 				merged = append(merged, pages[i].data[:]...)

@@ -102,6 +102,33 @@ func TestPagesThatCouldNotBeWrittenBecomeDirtyAgain(t *testing.T) {
 	}
 }
 
+func TestDirtyPagesAreTakenSomeAtATime(t *testing.T) {
+	const pages = 200
+	s := &Section{image: make([]byte, pages*PageSize), dirty: make([]uint64, pages/64+1), aged: make([]uint64, pages/64+1)}
+	for i := range uint32(pages) {
+		if i != 70 {
+			s.markDirty(i)
+		}
+	}
+	var taken []uint32
+	for from, more := uint32(0), true; more; {
+		var some []Page
+		if some, from, more = s.TakeSomeDirty(nil, from, 1); len(some) > 64 {
+			t.Errorf("%d pages at once, want 64 at most", len(some))
+		}
+		s.markDirty(0) // what changes behind is for the next time
+		for i := range some {
+			taken = append(taken, some[i].index)
+		}
+	}
+	if !slices.IsSorted(taken) || len(taken) != pages-1 || slices.Contains(taken, 70) {
+		t.Errorf("pages %d are taken, want all of %d but 70", taken, pages)
+	}
+	if again := s.TakeDirty(nil); len(again) != 1 || again[0].index != 0 {
+		t.Errorf("%d pages changed meanwhile, want 1", len(again))
+	}
+}
+
 func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
 	d, log := openLogged(t)
 	ns, err := d.Namespace(nsA, testSlot)
