@@ -176,7 +176,7 @@ class CudaMover:
         with self._lock:
             if self._pinned.pop(address, None) is None:
                 return
-            self._pieces.remove(address)
+            del self._pieces[bisect.bisect_left(self._pieces, address)]
         error = self._driver.unregister(address)
         if error:
             _log.error("memory of %d bytes cannot be unpinned: CUDA error %d", size, error)
