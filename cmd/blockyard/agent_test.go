@@ -36,3 +36,24 @@ func TestAgentNamesABadSizeOrServer(t *testing.T) {
 		}
 	}
 }
+
+// TestSettingThatCannotTakeEffectEndsTheStart: a login without a server, and a socket
+// whose place depends on where the agent was started.
+func TestSettingThatCannotTakeEffectEndsTheStart(t *testing.T) {
+	t.Setenv("NATS_SERVER", "")
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"agent", "--socket=" + socket, "--nats-user=u", "--nats-password=p"}, "--nats-user: has no effect without --nats"},
+		{[]string{"agent", "--socket=" + socket, "--embedded-nats=127.0.0.1:0", "--nats-creds=/x"}, "--nats-creds: has no effect without --nats"},
+		{[]string{"router", "--agents=http://127.0.0.1:1", "--nats-token=t"}, "--nats-token: has no effect without --nats"},
+		{[]string{"agent", "--socket=agent.sock"}, `socket path "agent.sock": must be absolute`},
+	} {
+		var stdout, stderr strings.Builder
+		if status := run(t.Context(), new(cli), c.args, &stdout, &stderr); status == 0 || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("%v: status %d, standard error %q; want %q", c.args, status, stderr.String(), c.want)
+		}
+	}
+}
