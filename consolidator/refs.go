@@ -24,17 +24,8 @@ func (r *refCounts) add(t kv.Tier) bool {
 	return true
 }
 
-// drop counts one less; false when there is none.
-func (r *refCounts) drop(t kv.Tier) bool {
-	if r.of(t) == 0 {
-		return false
-	}
-	*r -= 1 << refShifts[t]
-	return true
-}
-
-// full reports whether the count in tier t is at its limit.
-func (r refCounts) full(t kv.Tier) bool { return r.of(t) == uint32(refLimits[t]) }
+// drop counts one less; there must be one.
+func (r *refCounts) drop(t kv.Tier) { *r -= 1 << refShifts[t] }
 
 // set makes the count n, which must not exceed the limit of its tier.
 func (r *refCounts) set(t kv.Tier, n uint32) {

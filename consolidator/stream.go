@@ -228,12 +228,15 @@ func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
 func (s *Stream) dropRefLocked(t kv.Tier, slot uint32) {
 	s.table.own(slot)
 	r := s.table.at(slot)
-	switch {
-	case r.refs.full(t) && s.many.drop(refKey{slot, t}):
-	case !r.refs.drop(t):
+	switch n := r.refs.of(t); {
+	case n == 0:
 		s.stats.UnknownRemoves++
-	case r.refs.of(t) == 0:
-		s.hiddenLocked(t, slot)
+	case len(s.many) > 0 && n == uint32(refLimits[t]) && s.many.drop(refKey{slot, t}):
+	default:
+		r.refs.drop(t)
+		if n == 1 {
+			s.hiddenLocked(t, slot)
+		}
 	}
 }
 
