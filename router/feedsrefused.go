@@ -3,6 +3,7 @@ package router
 import (
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -31,6 +32,9 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 	}
 	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
 		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
+	}
+	if !utf8.ValidString(a.Model) {
+		return fmt.Sprintf("its model %.64q is not valid UTF-8", a.Model)
 	}
 	if s.blockSize != 0 && a.BlockSize != s.blockSize {
 		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)

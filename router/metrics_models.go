@@ -2,6 +2,7 @@ package router
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -14,7 +15,9 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 		desc := prometheus.NewDesc("blockyard_router_model_"+name, help, labels, nil)
 		for i := range all {
 			s := &all[i]
-			out <- prometheus.MustNewConstMetric(desc, kind, value(s), s.Key.Name, strconv.Itoa(int(s.Key.BlockSize)))
+			// A snapshot of an earlier version may have a name that is no valid label.
+			name := strings.ToValidUTF8(s.Key.Name, "\uFFFD")
+			out <- prometheus.MustNewConstMetric(desc, kind, value(s), name, strconv.Itoa(int(s.Key.BlockSize)))
 		}
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue

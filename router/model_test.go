@@ -257,6 +257,24 @@ func TestModelsShareTheMemoryOfTheIndex(t *testing.T) {
 	})
 }
 
+// TestAModelHasANameThatMetricsCanShow: bytes that are no text are refused, and one in
+// an old snapshot does not end the process.
+func TestAModelHasANameThatMetricsCanShow(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		b.send(b.publisher(11, workerOwner(1), 0).of("a\xff", 4).announce())
+		if s := b.router.Stats(); s.Workers != 0 || s.Feeds.Refused != 1 {
+			t.Errorf("%d workers, %d refused", s.Workers, s.Feeds.Refused)
+		}
+		image := feedImage{announcement: newTestPublisher(12, workerOwner(2), 0).of("b\xff", 4).meta, cursor: 1}
+		if taken, err := b.router.feeds.restoreOne(&image, time.Now()); err != nil || !taken {
+			t.Fatal(taken, err)
+		}
+		if got := text(t, call(t, b.router.Handler(), "GET", "/metrics", "", "")); !strings.Contains(got, "model=\"b\ufffd\"") {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
 // TestTheNumberOfModelsIsBounded: pools of models without workers take half of the
 // places at most, so that a worker finds one.
 func TestTheNumberOfModelsIsBounded(t *testing.T) {

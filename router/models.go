@@ -16,8 +16,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// maxModels bounds the models of a router. Pools open a new model only while fewer than
-// half of them are open, so that pools without workers keep no worker out.
+// maxModels bounds the models of a router. Pools and registrations open a new model only
+// while fewer than half of them are open, so that they keep no agent's worker out.
 const maxModels = 256
 
 var (
