@@ -140,11 +140,15 @@ func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *part {
 // joinDisk takes in the rest of the disk tier while the pool is in use.
 func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	for found := range rest {
+		var refs []registry.Ref
 		p.mu.Lock()
 		if !p.closed { // or else Close gave the disk up, and its extents stay as they are
-			p.welcomeLocked(p.recoverDiskPartLocked(found))
+			refs = p.welcomeLocked(p.recoverDiskPartLocked(found))
 		}
 		p.mu.Unlock()
+		if p.tell(registry.Disk, refs) {
+			p.tellLater()
+		}
 	}
 	if p.stopped() {
 		return
@@ -168,10 +172,9 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	p.offerAll()
 }
 
-// welcomeLocked does for one extent what settleRecovered and announce do for all of
-// them.
-func (p *Pool) welcomeLocked(added *part) {
-	var refs []registry.Ref
+// welcomeLocked does for one extent what settleRecovered does for all of them. It
+// returns the slots with blocks in the order in which they are announced.
+func (p *Pool) welcomeLocked(added *part) (refs []registry.Ref) {
 	for i := range added.slots {
 		if s := &added.slots[i]; s.state == storage.StateSealed {
 			ref := registry.MakeRef(added.number, uint32(i))
@@ -183,9 +186,7 @@ func (p *Pool) welcomeLocked(added *part) {
 	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
 		return cmp.Compare(added.recs.Position(a.Slot()), added.recs.Position(b.Slot()))
 	})
-	for _, ref := range refs {
-		p.tellLocked(p.disk, ref, p.disk.slot(ref))
-	}
+	return refs
 }
 
 // offerAll offers the blocks that were sealed while there was no disk tier.

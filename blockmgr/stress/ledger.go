@@ -307,9 +307,9 @@ func (l *ledger) compare(pool *blockmgr.Pool) error {
 		l.mu.Lock()
 		before := l.events
 		l.mu.Unlock()
-		dump := pool.Dump()
+		dump, unannounced := pool.Dump(), pool.Stats().Unannounced
 		l.mu.Lock()
-		if l.events == before {
+		if l.events == before && unannounced == 0 {
 			defer l.mu.Unlock()
 			return l.compareLocked(pool.NamespaceID(), dump)
 		}
