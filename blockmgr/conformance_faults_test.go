@@ -73,8 +73,10 @@ func TestDiskThatFailsMidRunIsLeftAloneAndServiceContinues(t *testing.T) {
 func TestTruncatedDiskBlockIsAMiss(t *testing.T) {
 	p := diskPool(t, nil)
 	blocks := chain(1, 3)
-	release(p.register(blocks))
-	p.quiesce()
+	for i := range blocks { // one after the other, so that the last one lies last
+		release(p.register(blocks[:i+1]))
+		p.quiesce()
+	}
 	p.evictHost(blocks)
 	where := p.diskLocation(blocks[2].Key)
 	if err := os.Truncate(where.Path, where.Offset+100); err != nil {
