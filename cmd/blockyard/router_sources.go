@@ -103,7 +103,7 @@ func (c *routerCmd) natsOptions(log *zap.Logger) (*router.NATSOptions, error) {
 	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
 	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "":
-		log.Warn("the router has no source of workers: it serves those that register over HTTP; --nats, --agents and --workers-file name others")
+		log.Warn("the router has no source of workers: it serves those that register over --control, or over --http with --http-registration; --nats, --agents and --workers-file name others")
 	}
 	return nil, nil
 }
