@@ -89,6 +89,14 @@ func (b *broker) extentBytes(lv registry.Level) uint64 {
 	return b.disk.Load().ExtentBytes()
 }
 
+// room is how many bytes of a tier's size no pool has.
+func (b *broker) room(lv registry.Level) uint64 {
+	if lv == registry.Host {
+		return b.host.Room()
+	}
+	return b.disk.Load().Room()
+}
+
 // leaving counts the extents whose files could not be removed yet.
 func (b *broker) leaving() (n int) {
 	if b.host != nil {

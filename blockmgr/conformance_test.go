@@ -149,7 +149,7 @@ func TestPriorityIsZeroAfterAllocationAndAfterReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := p.allocate(1)[0]
-	other.SetPriority(1)
+	other.SetPriority(4) // it ages with every two blocks
 	p.prepare([]*MutableBlock{high, other}, []Block{chain(1, 1)[0], chain(2, 1)[0]})
 	// The one that was reset is registered later and yet goes first.
 	for _, b := range []*MutableBlock{other, high} {

@@ -58,14 +58,19 @@
 //
 // # Eviction and offload
 //
-// A block leaves a tier when its slot is needed: the lowest priority first, then
-// least recently used first, among those without children in that tier, and never
+// A block leaves a tier when its slot is needed: least recently used first, among
+// those without children in that tier, and never
 // while it is pinned, kept, being sealed, written, read or looked up, nor for a
 // block that comes after it in its own sequence: a prompt longer than a tier keeps
 // its beginning there. Sealed blocks that the filter wants on disk are written
 // behind, the highest priority first, then the oldest; when the queue is full, or
 // the disk fails, they wait without being held. The engine never waits for any
 // of it. The orders are those of package policy.
+//
+// Priority ages. A block of priority n is evicted as if it had been used n turnovers
+// of its tier later than it was. A turnover is as many stored blocks as the tier may have
+// slots; sixteen calls count as one block. So a block of priority 1 that nobody uses
+// outlives those of priority 0 by one turnover, and confines nothing for longer.
 //
 // The host tier grows ahead of its demand: the grower keeps free what was asked for while
 // the last extent was made, at least an extent and a 32nd of the tier, while no other pool uses

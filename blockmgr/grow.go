@@ -76,7 +76,7 @@ func (p *Pool) hostWantsLocked() bool {
 	if t.free() < extent/2+1 {
 		return true
 	}
-	ahead := max(extent, p.hostSizeLocked()/headroomShare, p.growth.ahead, p.growth.refused)
+	ahead := max(extent, p.sizeLocked(t)/headroomShare, p.growth.ahead, p.growth.refused)
 	return t.free() < ahead && p.hostRoomLocked()
 }
 
@@ -88,12 +88,12 @@ const maxAhead = 4
 // free without any demand, for the first prompts of an engine that starts.
 const headroomShare = 32
 
-// hostSizeLocked is how many slots the host tier would have with all the room that no
-// other pool uses.
-func (p *Pool) hostSizeLocked() int {
-	size := uint64(p.host.capacity) + p.broker.host.Room()/p.slotBytes
-	if p.host.maxSlots != 0 {
-		size = min(size, p.host.maxSlots)
+// sizeLocked is how many slots a tier would have with all the room that no other pool
+// uses.
+func (p *Pool) sizeLocked(t *tier) int {
+	size := uint64(t.capacity) + p.broker.room(t.level)/p.slotBytes
+	if t.maxSlots != 0 {
+		size = min(size, t.maxSlots)
 	}
 	return int(min(size, MaxBlocks))
 }

@@ -175,6 +175,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 // welcomeLocked does for one extent what settleRecovered does for all of them. It
 // returns the slots with blocks in the order in which they are announced.
 func (p *Pool) welcomeLocked(added *part) (refs []registry.Ref) {
+	p.levelLocked(p.disk)
 	for i := range added.slots {
 		if s := &added.slots[i]; s.state == storage.StateSealed {
 			ref := registry.MakeRef(added.number, uint32(i))

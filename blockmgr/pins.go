@@ -96,7 +96,7 @@ func (p *Pool) pinRoomLocked(sess *session) int {
 	if !p.cfg.SharePins {
 		return math.MaxInt
 	}
-	size := p.hostSizeLocked()
+	size := p.sizeLocked(p.host)
 	spare := max(size-(p.host.pinned-sess.slots), 0)
 	return max(spare-spare/4-sess.slots-sess.reserved, 0)
 }

@@ -45,8 +45,10 @@ type Pool struct {
 	// host is nil when the manager is off, disk when it has no disk tier. A tier
 	// without extents is one that found no room.
 	host, disk *tier
-	clock      uint64
-	sessions   map[SessionID]*session
+	// clock counts calls and, blockTicks each, blocks that came into host memory; arrived
+	// are those that it has yet to count.
+	clock, arrived uint64
+	sessions       map[SessionID]*session
 	// formers are the sessions of an earlier agent that still hold slots here, and
 	// forgetFormer is Manager.Forget. orphans are slots whose records were torn by
 	// its death, free once all formers are gone and so are the heirs: sessions that

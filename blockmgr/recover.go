@@ -228,6 +228,7 @@ func (p *Pool) settleRecovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.tiers() {
+		p.levelLocked(t)
 		t.each(func(ref registry.Ref, s *slot) {
 			if s.state == storage.StateSealed {
 				p.settleLocked(t, ref, s)

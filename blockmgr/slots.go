@@ -7,8 +7,26 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// tickLocked begins an operation: the next moment of the pool's clock.
-func (p *Pool) tickLocked() { p.clock++ }
+// blockTicks is how many moments of the pool's clock a block takes that comes into host
+// memory; a call takes one.
+const blockTicks = 16
+
+// tickLocked begins an operation: the next moment of the pool's clock. A level of
+// priority is worth the moments in which as many blocks come in as the tier may have
+// slots: one turnover.
+func (p *Pool) tickLocked() {
+	p.clock += 1 + blockTicks*p.arrived
+	p.arrived = 0
+	p.levelLocked(p.host)
+	p.levelLocked(p.disk)
+}
+
+// levelLocked says in a tier's eviction order what a level of priority is worth.
+func (p *Pool) levelLocked(t *tier) {
+	if t != nil {
+		t.order.SetLevel(blockTicks * uint64(p.sizeLocked(t)))
+	}
+}
 
 // settleLocked is tier.settle with the children that the registry counts.
 func (p *Pool) settleLocked(t *tier, ref registry.Ref, s *slot) {
@@ -62,6 +80,9 @@ func (p *Pool) occupyLocked(t *tier, ref registry.Ref, b *Block, state storage.S
 	id, parent := p.reg.Occupy(b.Key, b.Position > 0, b.parentKey(), t.level, ref)
 	sl := t.slot(ref)
 	sl.entry, sl.session, sl.tick, sl.priority, sl.era = id, s, p.clock, r.Priority, t.era
+	if t.level == registry.Host {
+		p.arrived++
+	}
 	t.setState(sl, state)
 	t.put(ref, r)
 	p.settleEntryLocked(t, parent)

@@ -10,9 +10,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// recencyShift makes a record's recency coarse: it changes with every 64th
-// operation of the pool, and its 32 bits last for 270 billion of them.
-const recencyShift = 6
+// recencyShift makes a record's recency coarse: it changes with every 1024th moment of
+// the pool's clock, which is every 64th block that is stored, and its 32 bits last for
+// 270 billion blocks.
+const recencyShift = 10
 
 // slot is what changes often about a slot; what describes its block is in the
 // slot's record. No pointers: there may be millions.

@@ -6,9 +6,10 @@
 //
 // # Guarantees
 //
-//   - LeafLRU names the slot with the lowest priority, among those the one that
-//     was placed with the least tick, among those the one with the lowest
-//     reference. It orders what it is given; children go before their parents
+//   - LeafLRU names the slot that was placed with the least rank, among those the
+//     one with the lowest reference. The rank is the tick of the last use, plus a
+//     number of ticks for each level of priority: a slot that nobody uses goes in
+//     the end, whatever its priority. It orders what it is given; children go before their parents
 //     because its pool places only blocks without children in the tier.
 //   - FrequencyFilter counts a block's hits and its attempts alike: 1 at first,
 //     then twice as many each time. Every count loses 1 each decay interval, and

@@ -13,8 +13,12 @@ type Evictor interface {
 	// RemovePart forgets a part, none of whose slots is in the order. Its number
 	// may be added again.
 	RemovePart(part uint32)
+	// SetLevel says how many ticks a level of priority is worth in every Place from now
+	// on; 0 before. No priority is worth more than 2^62 ticks.
+	SetLevel(ticks uint64)
 	// Place enters ref into the order, or moves it to where priority and tick
-	// belong. A lower priority goes first; ticks count the uses of the tier.
+	// belong. Ticks count the uses of the tier. A block goes as if it had been used
+	// priority levels later than at tick.
 	Place(ref registry.Ref, priority uint32, tick uint64)
 	// Remove takes ref out, and does nothing when it is not in.
 	Remove(ref registry.Ref)

@@ -2,13 +2,15 @@ package policy
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// LeafLRU is the Evictor that names the lowest priority first, then the least
-// tick, then the lowest reference. It is a heap that knows the position of each
-// of its slots, so that any of them can be moved or taken out.
+// LeafLRU is the Evictor that names the lowest rank first, then the lowest reference.
+// The rank of a slot is its tick and so many levels more as its priority says: priority
+// ages, because the ticks of other slots rise. It is a heap that knows the position of
+// each of its slots, so that any of them can be moved or taken out.
 //
 // The heap has four children to a parent, which halves its depth against a
 // binary one, and its root is element 3, so that the four children of a parent
@@ -19,6 +21,8 @@ type LeafLRU struct {
 	heap  chunked[leaf]
 	// end is the element after the heap's last one.
 	end uint32
+	// level is what a level of priority adds to a rank.
+	level uint64
 }
 
 // lruPart says where in the heap the slots of one part are.
@@ -31,9 +35,8 @@ type lruPart struct {
 
 // leaf is one slot in the heap.
 type leaf struct {
-	tick     uint64
-	priority uint32
-	ref      registry.Ref
+	rank uint64
+	ref  registry.Ref
 }
 
 // heapRoot is the first element of the heap.
@@ -68,12 +71,28 @@ func (l *LeafLRU) RemovePart(part uint32) {
 	l.heap.trim(left)
 }
 
+// maxBonus bounds what a priority adds to a rank, which stays below 2^64 for all ticks
+// that there can be.
+const maxBonus = 1 << 62
+
+// SetLevel implements Evictor.
+func (l *LeafLRU) SetLevel(ticks uint64) { l.level = ticks }
+
+// rank is that of a slot with a priority that was last used at tick.
+func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
+	over, bonus := bits.Mul64(uint64(priority), l.level)
+	if over != 0 || bonus > maxBonus {
+		bonus = maxBonus
+	}
+	return tick + bonus
+}
+
 // Place implements Evictor.
 func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
 		panic(fmt.Sprintf("BUG: policy: slot %d of part %d is placed, which was not added", ref.Slot(), ref.Part()))
 	}
-	n := leaf{tick: tick, priority: priority, ref: ref}
+	n := leaf{rank: l.rank(priority, tick), ref: ref}
 	p := &l.parts[ref.Part()]
 	i := p.position[ref.Slot()]
 	if i == 0 {
@@ -166,11 +185,8 @@ func (l *LeafLRU) put(i uint32, n leaf) {
 }
 
 func (n *leaf) before(m *leaf) bool {
-	if n.priority != m.priority {
-		return n.priority < m.priority
-	}
-	if n.tick != m.tick {
-		return n.tick < m.tick
+	if n.rank != m.rank {
+		return n.rank < m.rank
 	}
 	return n.ref < m.ref
 }

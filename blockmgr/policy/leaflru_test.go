@@ -23,7 +23,7 @@ func (s *sortedTwin) order() []registry.Ref {
 		all = append(all, l)
 	}
 	slices.SortFunc(all, func(a, b leaf) int {
-		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tick, b.tick), cmp.Compare(a.ref, b.ref))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.ref, b.ref))
 	})
 	refs := make([]registry.Ref, len(all))
 	for i, l := range all {
@@ -81,8 +81,11 @@ func (m *lruModel) ref(t *rapid.T) (registry.Ref, bool) {
 
 func (m *lruModel) place(t *rapid.T) {
 	if ref, ok := m.ref(t); ok {
-		n := leaf{tick: rapid.Uint64Range(0, 20).Draw(t, "tick"), priority: rapid.Uint32Range(0, 3).Draw(t, "priority"), ref: ref}
-		m.lru.Place(ref, n.priority, n.tick)
+		tick, priority := rapid.Uint64Range(0, 20).Draw(t, "tick"), rapid.Uint32Range(0, 3).Draw(t, "priority")
+		level := rapid.Uint64Range(0, 10).Draw(t, "level")
+		n := leaf{rank: tick + uint64(priority)*level, ref: ref}
+		m.lru.SetLevel(level)
+		m.lru.Place(ref, priority, tick)
 		m.twin.leaves[ref] = n
 	}
 }
@@ -196,6 +199,7 @@ type tierBlock struct {
 func newTier(slots uint32) *tier {
 	t := &tier{order: NewLeafLRU()}
 	t.order.AddPart(0, slots)
+	t.order.SetLevel(uint64(slots))
 	return t
 }
 
@@ -280,6 +284,16 @@ func TestEvictionOrders(t *testing.T) {
 			t.add("none", "", 0)
 			t.touch("low")
 		}, "none low high"},
+		{"a level of priority is worth as many uses as there are slots", func(t *tier) {
+			t.add("high", "", 1)
+			t.add("low", "", 0)
+			for range 5 {
+				t.touch("low")
+			}
+			t.add("older", "", 0)
+			t.touch("low") // the eighth use since that of high
+			t.touch("low")
+		}, "older high low"},
 		{"a child with a higher priority still goes before its parent", func(t *tier) {
 			t.add("A0", "", 0)
 			t.add("A1", "A0", 9)

@@ -143,6 +143,9 @@ func (d *DiskArena) Drop(p DiskPart) {
 	d.arena.discard(section, d.arena.holding(section), unlink)
 }
 
+// Room is how many bytes of the budget no extent takes. It waits for nothing.
+func (d *DiskArena) Room() uint64 { return d.arena.room() }
+
 // Leaving is how many extents are gone whose files could not be removed yet.
 // Their room stays taken, and each Grow tries again. It waits for nothing.
 func (d *DiskArena) Leaving() int { return int(d.arena.left.Load()) }
