@@ -132,8 +132,8 @@ func (a *api) route(w http.ResponseWriter, req *http.Request) {
 	}
 	if err := a.deliverRoute(w, &out); err != nil {
 		a.undelivered(err)
-		if out.booked {
-			a.router.Free(out.id)
+		if out.unbook != nil {
+			out.unbook()
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (a *api) route(w http.ResponseWriter, req *http.Request) {
 // once, as it is only then known that it cannot be. Whether the caller goes away later
 // is not looked at: having read the reply it may.
 func (a *api) deliverRoute(w http.ResponseWriter, out *reply) error {
-	if err := deliver(w, out.status, out.body); err != nil || !out.booked {
+	if err := deliver(w, out.status, out.body); err != nil || out.unbook == nil {
 		return err
 	}
 	if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {

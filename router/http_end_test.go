@@ -45,6 +45,42 @@ func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
 	})
 }
 
+// A reply that turns out to be undelivered when its caller has asked again under the same
+// id leaves the booking of the retry alone.
+func TestUndeliveredReplyLeavesTheRetryAlone(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		twoWorkers(b)
+		h := b.router.Handler()
+		late := &heldWriter{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			request := httptest.NewRequestWithContext(b.t.Context(), "POST", "/v1/route", strings.NewReader(newBody("", 1)))
+			request.Header.Set(RequestIDHeader, "r")
+			h.ServeHTTP(struct {
+				http.ResponseWriter
+				http.Flusher
+				flushErrorer
+			}{late, nil, flushErrorer{}}, request)
+		}()
+		<-late.decided
+		b.route(h, "r", `{"method":"mark_free"}`)
+		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusOK {
+			t.Errorf("the retry: %d %s", r.StatusCode, got)
+		}
+		close(late.gone)
+		<-done
+		if n := b.router.Stats().Requests.Load.Requests; n != 1 {
+			t.Errorf("%d requests are booked after the first reply was not delivered", n)
+		}
+	})
+}
+
+// flushErrorer is the part of a writer by which it is seen that its client has gone.
+type flushErrorer struct{}
+
+func (flushErrorer) FlushError() error { return errors.New("connection reset by peer") }
+
 // heldWriter holds an answer back until its client is gone.
 type heldWriter struct {
 	http.ResponseWriter

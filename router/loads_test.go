@@ -2,6 +2,7 @@ package router
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,3 +80,41 @@ type collectorFunc func(chan<- prometheus.Metric)
 
 func (f collectorFunc) Describe(chan<- *prometheus.Desc)     {}
 func (f collectorFunc) Collect(out chan<- prometheus.Metric) { f(out) }
+
+// A prompt whose client has vanished is no load of a worker whose engine says that it has
+// no requests.
+func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
+	onBench(t, Options{}, func(b *bench) {
+		p := b.publisher(0x11, workerOwner(1), 0)
+		b.send(p.announce())
+		h := b.router.Handler()
+		b.route(h, "r", newBody("", 1, 2, 3))
+		prefill := func() int {
+			loads, err := b.router.PotentialLoads(&Request{Tokens: promptTokens(9)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return loads[0].PrefillTokens - testBlockSize
+		}
+		report := func(l kvevent.WorkerLoad) {
+			for range 10 {
+				r := kvevent.LoadReport{PublisherID: 11, Owner: workerOwner(1), Worker: l}
+				b.send(Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &r)}, p.announce())
+				b.pass(time.Second)
+			}
+		}
+		booked := prefill()
+		report(kvevent.WorkerLoad{}) // of an engine that does not tell
+		report(kvevent.WorkerLoad{DeviceBlocksTotal: 100, Waiting: 1})
+		if got := prefill(); booked == 0 || got != booked {
+			t.Errorf("%d tokens are pending, want %d", got, booked)
+		}
+		report(kvevent.WorkerLoad{DeviceBlocksTotal: 100})
+		if got := prefill(); got != 0 {
+			t.Errorf("%d tokens are pending on an engine without requests", got)
+		}
+		if got := text(t, call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
+			t.Error("metrics do not show the phantom")
+		}
+	})
+}

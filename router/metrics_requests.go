@@ -19,6 +19,7 @@ func (c *statsCollector) collectRequests(all *ModelStats, gauge func(name, help 
 	counter("queue_refreshed", "Requests whose overlap was looked up anew after a long wait.", s.Refreshed)
 	counter("requests_booked", "Requests booked on a worker.", s.Load.Added)
 	counter("requests_freed", "Requests freed.", s.Load.Freed)
+	counter("requests_phantom", "Requests whose prefill was taken off because their engine did not have them.", s.Load.Phantoms)
 	counter("requests_expired", "Requests that nothing was heard of for too long.", s.Load.Expired)
 	counter("requests_unheard", "The part of these that nothing was ever heard of: whoever asked over NATS may have left.", s.Load.Unheard)
 	counter("requests_abandoned", "Requests whose worker went away.", s.Load.Abandoned)

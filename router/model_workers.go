@@ -108,6 +108,10 @@ func (m *Model) heardLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
 		m.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
 		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
+		// An engine that does not tell its blocks does not tell its requests.
+		if l.Worker.DeviceBlocksTotal > 0 {
+			m.scheduler.ReportRequests(l.Owner.Worker(), l.Worker.Running+l.Worker.Waiting)
+		}
 	}
 	if m.estimate != nil {
 		m.estimate.Report(l)

@@ -193,8 +193,8 @@ func (s *natsService) send(m *nats.Msg, r reply) {
 	}
 	s.counters.undelivered.Add(1)
 	s.log.Debug("reply over nats is not delivered", zap.Error(err))
-	if r.booked {
-		s.service.router.Free(r.id)
+	if r.unbook != nil {
+		r.unbook()
 	}
 }
 

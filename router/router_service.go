@@ -62,10 +62,10 @@ type reply struct {
 	// body is to be encoded as JSON; failed is the text of the error in it.
 	body   any
 	failed string
-	// id names the request, empty when there is none. booked says that the request
-	// is on a worker's account, and has to be taken off when nobody gets the reply.
+	// id names the request, empty when there is none. unbook takes its booking off the
+	// worker's account, for when nobody gets the reply; nil when nothing is booked.
 	id     string
-	booked bool
+	unbook func()
 	// quality is empty when nothing was decided or looked up, score when nothing was
 	// decided.
 	quality Quality
@@ -157,15 +157,20 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 		out.id = id
 		return out
 	}
+	var unbook func()
+	if m.Booked {
+		// By its number: who does not get the reply may ask again under the same id.
+		unbook = func() { model.decide.FreeBooking(id, m.Booking) }
+	}
 	if ctx.Err() != nil {
 		// Who asked has gone: nobody will send this request to the worker.
-		if m.Booked {
-			model.decide.Free(id)
+		if unbook != nil {
+			unbook()
 		}
 		return s.failed(context.Cause(ctx))
 	}
 	s.metrics.decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
-	return reply{status: http.StatusOK, id: id, booked: m.Booked, quality: m.Quality, score: m.Mode, body: &routeAnswer{
+	return reply{status: http.StatusOK, id: id, unbook: unbook, quality: m.Quality, score: m.Mode, body: &routeAnswer{
 		Method: "new", WorkerID: uint64(m.Worker.ID), DPRank: uint32(m.Worker.Rank), OverlapBlocks: m.OverlapBlocks(),
 	}}
 }
@@ -272,6 +277,7 @@ func (r *Router) status(err error) int {
 		{ErrModelRequired, http.StatusBadRequest},
 		{ErrUnknownModel, http.StatusNotFound},
 		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
+		{schedule.ErrOverride, http.StatusBadRequest},
 		{load.ErrDuplicateRequest, http.StatusConflict},
 		{schedule.ErrAllOverloaded, overload},
 		{schedule.ErrPinnedOverloaded, overload},

@@ -305,7 +305,7 @@ func (f *fixedCache) CheckBlocks(context.Context, []uint32, int, string) (schedu
 // Where the time of a decision goes is there under our names and Dynamo's.
 func TestOverheadMetrics(t *testing.T) {
 	cache := &fixedCache{}
-	onBench(t, Options{SharedCache: cache}, func(b *bench) {
+	onBench(t, Options{SharedCache: cache, Config: configured(func(c *config.Config) { c.SharedCacheMultiplier = 0.5 })}, func(b *bench) {
 		twoWorkers(b)
 		h := b.router.Handler()
 		b.route(h, "r1", newBody("", 5, 6))

@@ -100,7 +100,7 @@ func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
 		over := func(id string) caller { return caller{id: id, unseen: true, patience: natsPatience} }
 		gone := b.ask(b.t.Context(), over("gone"), newBody("", 5))
 		b.route(h, "first", `{"method":"mark_prefill"}`)
-		if got := <-gone; !got.booked {
+		if got := <-gone; got.unbook == nil {
 			t.Fatalf("%+v", got)
 		}
 		here := b.ask(b.t.Context(), over("here"), newBody(`,"timeout_ms":60000`, 6))

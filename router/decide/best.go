@@ -102,9 +102,9 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 }
 
 // find fills w.matches and asks the shared cache meanwhile. The result is nil when
-// there is none, or it failed.
+// there is none, it failed, or the choice does not look at its answer.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
-	if r.shared == nil || q.LoRA != "" || q.hasObjects() {
+	if r.shared == nil || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil
 	}

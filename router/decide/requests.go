@@ -100,6 +100,16 @@ func (r *Router) Free(id string) bool {
 	return active
 }
 
+// FreeBooking is Free for one booking, and leaves alone another one of the same id,
+// such as that of a retry.
+func (r *Router) FreeBooking(id string, number uint64) bool {
+	active := r.scheduler.FreeBooking(id, number)
+	if active {
+		r.observer.Freed(id)
+	}
+	return active
+}
+
 // GetOverlapBlocks is how much of a prompt a worker has, in blocks, tiers weighted and
 // rounded. Errors are those of GetCacheHitEstimate.
 func (r *Router) GetOverlapBlocks(q *Query, worker kv.Worker) (uint32, error) {

@@ -124,9 +124,9 @@ func (m *meeting) CheckBlocks(context.Context, []uint32, int, string) (schedule.
 
 func TestSharedCacheAndIndexAreAskedAtTheSameTime(t *testing.T) {
 	m := &meeting{index: make(chan struct{}), cache: make(chan struct{})}
-	s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) {
+	s := newSetup(t, func(o *Options, c *config.Config, _ *schedule.Options) {
 		m.Index = o.Index.(*index.Index)
-		o.Index, o.SharedCache = m, m
+		o.Index, o.SharedCache, c.SharedCacheMultiplier = m, m, 0.5
 	})
 	s.best(&Query{Tokens: tokens(1, 16)})
 	if s.seen.last.SharedCache <= 0 || s.seen.last.Total < s.seen.last.SharedCache {
@@ -152,7 +152,9 @@ func (h *hungCache) CheckBlocks(_ context.Context, tokens []uint32, _ int, _ str
 func TestHungSharedCacheDoesNotHangRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache := &hungCache{letGo: make(chan struct{})}
-		s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) { o.SharedCache = cache })
+		s := newSetup(t, func(o *Options, c *config.Config, _ *schedule.Options) {
+			o.SharedCache, c.SharedCacheMultiplier = cache, 0.5
+		})
 		q := &Query{Tokens: tokens(1, 64)}
 		begin := time.Now()
 		if m := s.best(q); m.Shared != nil || time.Since(begin) != 250*time.Millisecond {
@@ -187,7 +189,9 @@ func TestHungSharedCacheDoesNotHangRouting(t *testing.T) {
 // that what it says would be wrong.
 func TestSharedCacheIsNotAskedForWhatItCannotTellApart(t *testing.T) {
 	cache := &fakeSharedCache{}
-	s := newSetup(t, func(o *Options, _ *config.Config, _ *schedule.Options) { o.SharedCache = cache })
+	s := newSetup(t, func(o *Options, c *config.Config, _ *schedule.Options) {
+		o.SharedCache, c.SharedCacheMultiplier = cache, 0.5
+	})
 	image := []*BlockExtraInfo{{MMObjects: []MMObject{{Hash: 1}}}}
 	for _, c := range []struct {
 		q    Query
@@ -196,6 +200,40 @@ func TestSharedCacheIsNotAskedForWhatItCannotTellApart(t *testing.T) {
 		c.q.Tokens = tokens(1, 16)
 		if m := s.best(&c.q); cache.asked.Load() != c.want || (m.Shared != nil) != (c.want > 0) {
 			t.Errorf("%+v: asked %d times in all, shared %v", c.q, cache.asked.Load(), m.Shared)
+		}
+	}
+}
+
+// A shared cache is asked where the choice looks at its answer, and nowhere else: not
+// for a pinned request, at a multiplier of 0, or round-robin.
+func TestSharedCacheIsAskedWhereItCounts(t *testing.T) {
+	zero, half, one := 0.0, 0.5, worker(1)
+	for name, c := range map[string]struct {
+		multiplier float64
+		selector   schedule.Selector
+		cost       bool
+		query      Query
+		want       int64
+	}{
+		"weights":             {multiplier: 0.5, want: 1},
+		"cost":                {multiplier: 0.5, cost: true, want: 1},
+		"multiplier 0":        {want: 0},
+		"cost, multiplier 0":  {cost: true, want: 0},
+		"pinned":              {multiplier: 0.5, query: Query{Pinned: &one}, want: 0},
+		"round-robin":         {multiplier: 0.5, selector: &schedule.RoundRobin{}, want: 0},
+		"a request turns off": {multiplier: 0.5, query: Query{Override: &config.Override{SharedCacheMultiplier: &zero}}, want: 0},
+		"a request turns on":  {query: Query{Override: &config.Override{SharedCacheMultiplier: &half}}, want: 1},
+	} {
+		cache := &fakeSharedCache{}
+		s := newSetup(t, func(o *Options, cfg *config.Config, s *schedule.Options) {
+			o.SharedCache, cfg.SharedCacheMultiplier, s.Selector = cache, c.multiplier, c.selector
+			if c.cost {
+				cfg.Score = config.ScoreCost
+			}
+		})
+		c.query.Tokens = tokens(1, 64)
+		if s.best(&c.query); cache.asked.Load() != c.want {
+			t.Errorf("%s: asked %d times, want %d", name, cache.asked.Load(), c.want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 	at := now.Sub(e.start)
 	e.align(in.Members, now)
 	hits, booked := in.Request.Hits, in.Loads.PrefillTokens
-	cold := float64(toCompute(in.Request.Tokens, in.Request.BlockSize, index.Hits{}))
+	cold := computes(in, index.Hits{})
 	for k := range ms {
 		m := in.At(k)
 		c := &e.columns[m]
@@ -37,7 +37,7 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 		}
 		ahead, requests, compute, load := c.tokens, c.requests, cold, 0.0
 		if len(hits) > 0 && int(hits[0].Member) == m {
-			compute = float64(toCompute(in.Request.Tokens, in.Request.BlockSize, hits[0].Hits))
+			compute = computes(in, hits[0].Hits)
 			if load, why = e.load(c.worker, hits[0].Hits, now); why != "" {
 				return e.missing(why)
 			}
@@ -55,6 +55,19 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 		ms[k] = 1e3 * (load + (ahead+compute)/perSecond + (requests+1)*each)
 	}
 	return "", true
+}
+
+// computes is how many tokens a worker has to compute. A block of the shared cache that
+// the worker lacks counts as cached for the multiplier's part: nobody measures how long
+// it takes to fetch.
+func computes(in *schedule.Selection, hits index.Hits) float64 {
+	r := in.Request
+	tokens := float64(toCompute(r.Tokens, r.BlockSize, hits))
+	if r.SharedHits == nil || in.Config.SharedMultiplier == 0 {
+		return tokens
+	}
+	local := schedule.LocalTokens(hits, r.BlockSize) / r.BlockSize
+	return max(1, tokens-in.Config.SharedMultiplier*float64(r.SharedHits.Beyond(local)*r.BlockSize))
 }
 
 func (e *Estimator) missing(why string) (string, bool) {

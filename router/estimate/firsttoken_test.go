@@ -226,3 +226,21 @@ func BenchmarkDecision(b *testing.B) {
 		})
 	}
 }
+
+// TestSharedBlocksAreNotComputed: the multiplier's part of the blocks that the shared
+// cache has and the worker has not need no computing.
+func TestSharedBlocksAreNotComputed(t *testing.T) {
+	shared := schedule.FromRanges([]schedule.Range{{First: 0, End: 4}})
+	for _, c := range []struct {
+		multiplier float64
+		shared     *schedule.SharedHits
+		device     uint32
+		want       float64
+	}{{0.5, &shared, 0, 100 - 32}, {0.5, &shared, 2, 100 - 32 - 16}, {1, &shared, 6, 4}, {0, &shared, 0, 100}, {0.5, nil, 0, 100}} {
+		in := &schedule.Selection{Config: &schedule.Config{SharedMultiplier: c.multiplier},
+			Request: &schedule.Request{Tokens: 100, BlockSize: 16, SharedHits: c.shared}}
+		if got := computes(in, index.Hits{kv.TierDevice: c.device}); got != c.want {
+			t.Errorf("%+v: %v tokens", c, got)
+		}
+	}
+}

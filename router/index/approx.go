@@ -28,7 +28,8 @@ type ApproxOptions struct {
 	TTL time.Duration
 	// MaxBlocks is how many pairs of worker and block are kept; 0 is as many as the
 	// TTL lets live. When there are more, those that expire soonest go until
-	// PruneRatio times MaxBlocks, 0 to 1, are left.
+	// PruneRatio times MaxBlocks, 0 to 1, are left: what is above MaxBlocks at once,
+	// and the others by and by, with each decision and each Tick.
 	MaxBlocks  int
 	PruneRatio float64
 	// Index bounds the index behind it.
@@ -86,6 +87,8 @@ type Approx struct {
 	mu      sync.Mutex
 	queue   routedQueue
 	lastDue int64
+	// pruning is set from when there are more than limit until keep are left.
+	pruning bool
 	stats   ApproxStats
 	stored  kvevent.RouterEvent // reused
 	removed kvevent.RouterEvent // reused
@@ -157,11 +160,27 @@ func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHas
 	// A clock that was set back must not spoil the queue's order.
 	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+approxTick-1)/approxTick))
 	a.queue.push(w, seq, a.lastDue)
-	if a.queue.size > a.limit {
-		a.stats.Pruned += uint64(a.dropLocked(func(*routedBlock) bool { return a.queue.size > a.keep }))
-	}
+	a.pruning = a.pruning || a.queue.size > a.limit
+	// More than came, so that pruning ends, and not much more, as a decision waits.
+	a.pruneLocked(len(seq) + approxInPassing)
 	a.scheduleLocked()
 	return nil
+}
+
+// pruneLocked drops at most most blocks while there are too many, and returns their
+// number.
+func (a *Approx) pruneLocked(most int) int {
+	if !a.pruning {
+		return 0
+	}
+	left := most
+	n := a.dropLocked(func(*routedBlock) bool {
+		left--
+		return left >= 0 && a.queue.size > a.keep
+	})
+	a.stats.Pruned += uint64(n)
+	a.pruning = a.queue.size > a.keep
+	return n
 }
 
 // Match is Index.Match: device hits alone. When much is due at once, some of it may
@@ -179,7 +198,8 @@ func (a *Approx) Match(dst *Matches, locals []kv.LocalHash) error {
 	return nil
 }
 
-// Tick expires what is due and returns the number of blocks.
+// Tick expires what is due, goes on pruning, and returns the number of blocks that
+// expired.
 func (a *Approx) Tick() int {
 	elapsed := a.elapsed()
 	a.x.Sweep(approxSweep)
@@ -188,6 +208,12 @@ func (a *Approx) Tick() int {
 	for a.dueAt(elapsed) {
 		a.mu.Lock()
 		n += a.expireLocked(elapsed, approxPortion)
+		a.mu.Unlock()
+	}
+	for more := true; more; {
+		a.mu.Lock()
+		more = a.pruneLocked(approxPortion) == approxPortion
+		a.scheduleLocked()
 		a.mu.Unlock()
 	}
 	return n

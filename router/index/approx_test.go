@@ -373,3 +373,35 @@ func BenchmarkApproxRecord(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(750*n), "ns/block")
 }
+
+// TestPruningIsSpreadOverDecisions: a decision that exceeds the limit drops little more
+// than it brings, a tick drops the rest.
+func TestPruningIsSpreadOverDecisions(t *testing.T) {
+	const limit, each = 100_000, 100
+	a := newApprox(t, index.ApproxOptions{TTL: time.Hour, MaxBlocks: limit, PruneRatio: 0.5})
+	w := kv.Worker{ID: 1}
+	if err := a.SetMember(w, 0, true); err != nil {
+		t.Fatal(err)
+	}
+	before, most := 0, 0
+	for n := 0; before == 0 || n < limit/each+5; n++ {
+		locals := make([]kv.LocalHash, each)
+		for i := range locals {
+			locals[i] = kv.LocalHash(n*each + i + 1)
+		}
+		if err := a.Record(w, locals, kv.AppendSequence(nil, locals)); err != nil {
+			t.Fatal(err)
+		}
+		s := a.Stats()
+		if s.Blocks > limit {
+			t.Fatalf("%d blocks after decision %d", s.Blocks, n)
+		}
+		most, before = max(most, int(s.Pruned)-before), int(s.Pruned)
+	}
+	if most > 4*each+256 {
+		t.Errorf("%d blocks were pruned by one decision, of %d", most, before)
+	}
+	if a.Tick(); a.Stats().Blocks != limit/2 {
+		t.Errorf("%d blocks after a tick, want %d", a.Stats().Blocks, limit/2)
+	}
+}

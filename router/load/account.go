@@ -50,6 +50,7 @@ type workload struct {
 	// blocks is the sum of the weights of the distinct prompt blocks and of the
 	// output blocks.
 	blocks int64
+	surplus
 }
 
 const (
@@ -100,7 +101,7 @@ func (a *Account) Add(r *Request) error {
 	w := a.open(r.Worker)
 	b := &request{
 		id: strings.Clone(r.ID), lora: strings.Clone(r.LoRA), on: w,
-		blocks: int32(r.Blocks), tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput),
+		blocks: int32(r.Blocks), tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
 		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
 		added: now, heard: now, provisional: r.Provisional,
 	}
@@ -118,9 +119,14 @@ func (a *Account) Add(r *Request) error {
 	a.requests[b.id] = b
 	a.stats.Blocks += len(r.Sequence)
 	a.stats.Added++
+	b.number = a.stats.Added
 	a.settle(w, now)
 	return nil
 }
+
+// LastBooking is the number of the request that was added last. No other booking has
+// it, also not a later one of the same id.
+func (a *Account) LastBooking() uint64 { return a.stats.Added }
 
 // open returns what runs on a worker, making it when there is nothing yet.
 func (a *Account) open(worker kv.Worker) *workload {
@@ -158,6 +164,7 @@ func (a *Account) heard(id string) (*request, time.Duration, error) {
 	}
 	now := a.clock()
 	a.silence(r).remove(bySilence, r)
+	r.on.acquit(r)
 	r.heard, r.provisional = now, false
 	a.silent.push(bySilence, r)
 	return r, now, nil
@@ -184,8 +191,9 @@ func (a *Account) MarkPrefillCompleted(id string) error {
 
 // AddOutputBlock counts one more generated block. With a decay the request's
 // output blocks and the end of its prompt that no other request of the worker
-// shares weigh that much from now on; nil changes no weight. The error is
-// ErrUnknownRequest or says that decay is not in 0..1.
+// shares weigh that much from now on. Nil is what is left of the expected output,
+// 1 at first and 0 at its end, and changes no weight where none is expected. The
+// error is ErrUnknownRequest or says that decay is not in 0..1.
 func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return fmt.Errorf("request %q decay fraction: %v is not in 0..1", id, *decay)
@@ -198,6 +206,9 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 		return fmt.Errorf("request %q: %w: it has %d output blocks", id, ErrTooManyRequests, r.outputs)
 	}
 	r.outputs++
+	if decay == nil {
+		decay = r.remainingOutput()
+	}
 	before := r.outputWeight
 	r.outputWeight += one
 	if decay != nil {
@@ -244,6 +255,15 @@ func (a *Account) FreeIfWorker(id string, w kv.Worker) bool {
 	return ok
 }
 
+// FreeBooking ends the request with that LastBooking. ok is false when it is over, though
+// another one of its id may be active.
+func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bool) {
+	if r := a.requests[id]; r == nil || r.number != number {
+		return kv.Worker{}, false
+	}
+	return a.Free(id)
+}
+
 // RemoveWorker ends every request of a worker and returns their number.
 func (a *Account) RemoveWorker(worker kv.Worker) int {
 	w := a.workers[worker]
@@ -287,6 +307,7 @@ func (a *Account) end(r *request, now time.Duration) {
 	a.silence(r).remove(bySilence, r)
 	a.stats.Blocks -= int(r.tracked)
 	w.prefill.remove(r, now)
+	w.acquit(r)
 	w.running.remove(byArrival, r)
 	w.blocks -= r.outputWeight
 	if r.end != nil {

@@ -383,3 +383,43 @@ func TestRemovedWorkerTakesItsRequestsAlong(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestExpectedOutputLetsOutputBlocksFade: without a decay of the caller's, what a request
+// alone keeps fades as its expected output is generated.
+func TestExpectedOutputLetsOutputBlocksFade(t *testing.T) {
+	f := newFixture(t, Options{})
+	r := Request{ID: "a", Worker: worker1, Sequence: []kv.SequenceHash{1, 2, 3, 4, 5, 6, 7, 8}, Blocks: 8, ExpectedOutput: 64, BlockSize: 16}
+	if err := f.Add(&r); err != nil {
+		t.Fatal(err)
+	}
+	f.expect("at first", 8, 0)
+	for i, want := range []int32{7, 5, 3, 0, 0} { // (8+n) * (1-n/4)
+		f.output("a")
+		f.expect("after block "+string(rune('1'+i)), want, 0)
+	}
+	f.output("a", 1)
+	f.expect("a decay that is given", 14, 0)
+	f.Free("a")
+	f.add("b", worker1, 0, 1, 2)
+	f.output("b")
+	f.expect("no expected output", 3, 0)
+	f.Free("b")
+	f.empty()
+}
+
+// TestABookingIsKnownByItsNumber: the end of one that is over leaves alone another of the
+// same id.
+func TestABookingIsKnownByItsNumber(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("a", worker1, 10, 1)
+	first := f.LastBooking()
+	f.Free("a")
+	f.add("a", worker1, 10, 1)
+	if _, ok := f.FreeBooking("a", first); ok || f.Stats().Requests != 1 {
+		t.Error("the retry's booking was freed for the first one")
+	}
+	if w, ok := f.FreeBooking("a", f.LastBooking()); !ok || w != worker1 {
+		t.Errorf("%s, %v", w, ok)
+	}
+	f.empty()
+}

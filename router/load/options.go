@@ -28,8 +28,9 @@ type Options struct {
 	// blocks; 0 means 1<<20. MaxBlocks bounds the sum of their tracked prompt
 	// blocks; 0 means 1<<24.
 	MaxRequests, MaxBlocks int
-	// Ended is told of each request that Expire or RemoveWorker has ended, with its id;
-	// nil tells nobody. It must not use the account.
+	// Ended is told of each request that Expire or RemoveWorker has ended, or Reconcile
+	// has found to be a phantom, with its id; nil tells nobody. It must not use the
+	// account.
 	Ended func(id string)
 	// Now tells the time, which must be monotonic; nil means time.Now.
 	Now func() time.Time
@@ -88,6 +89,7 @@ type Stats struct {
 	Requests, Provisional, Workers, Blocks, DistinctBlocks, Nodes int
 	// Added, Freed, Expired and Abandoned count requests; Abandoned ones lost
 	// their worker. Unheard is the part of Expired that was provisional. Duplicates and Refused were not added: their id was active, or
-	// a bound was reached.
-	Added, Freed, Expired, Unheard, Abandoned, Duplicates, Refused uint64
+	// a bound was reached. Phantoms lost their prefill because their engine did not have
+	// them.
+	Added, Freed, Expired, Unheard, Abandoned, Duplicates, Refused, Phantoms uint64
 }

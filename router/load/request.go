@@ -24,9 +24,11 @@ type Request struct {
 	PrefillTokens   int
 	PrefillDuration time.Duration
 	// ExpectedOutput is the expected number of tokens to be generated, 0 when
-	// unknown, and LoRA the adapter's name. They change no load.
-	ExpectedOutput int
-	LoRA           string
+	// unknown, and BlockSize the tokens of an output block. With both, each output
+	// block lets what the request alone keeps fade: see AddOutputBlock.
+	ExpectedOutput, BlockSize int
+	// LoRA is the adapter's name. It changes no load.
+	LoRA string
 	// Provisional says that it is not certain that the request was sent to the
 	// worker: until something is heard of it, it expires sooner.
 	Provisional bool
@@ -49,6 +51,7 @@ func (r *Request) validate() error {
 		{"prompt blocks", r.Blocks},
 		{"prefill tokens", r.PrefillTokens},
 		{"expected output tokens", r.ExpectedOutput},
+		{"block size", r.BlockSize},
 	} {
 		if f.value < 0 || f.value > math.MaxInt32 {
 			return fmt.Errorf("request %q %s: %d is not in 0..%d", r.ID, f.name, f.value, math.MaxInt32)
@@ -84,7 +87,9 @@ type request struct {
 	end *node
 
 	blocks, tracked, expected int32
-	outputs                   int32
+	outputs, blockSize        int32
+	// number tells this booking from another one of the same id.
+	number uint64
 	// outputWeight is the sum of the weights of the output blocks.
 	outputWeight int64
 	// prefill is 0 from the completion of the prefill on.
@@ -94,7 +99,20 @@ type request struct {
 	added, heard time.Duration
 	// provisional is set until something is heard of a provisional request.
 	provisional bool
-	in          [numOrders]link
+	// phantom is set when the engine turned out not to have the request, until
+	// something is heard of it.
+	phantom bool
+	in      [numOrders]link
+}
+
+// remainingOutput is the part of the expected output that is not generated yet; nil
+// when none is expected.
+func (r *request) remainingOutput() *float64 {
+	if r.expected == 0 || r.blockSize == 0 {
+		return nil
+	}
+	generated := float64(r.outputs) * float64(r.blockSize)
+	return new(max(0, 1-generated/float64(r.expected)))
 }
 
 // order is one of the lists that a request is in.

@@ -10,7 +10,7 @@ import (
 // its prompt need no computing. The error is one of package load, or names the
 // field that is out of range.
 func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
-	if err := r.validate(); err != nil {
+	if err := s.validate(r); err != nil {
 		return err
 	}
 	if cachedTokens < 0 {
@@ -71,6 +71,18 @@ func (s *Scheduler) FreeIfWorker(id string, w kv.Worker) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ok := s.account.FreeIfWorker(id, w)
+	if ok {
+		s.released(w)
+	}
+	return ok
+}
+
+// FreeBooking is Free for one booking: another one of the same id, such as that of a
+// retry, stays.
+func (s *Scheduler) FreeBooking(id string, number uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok := s.account.FreeBooking(id, number)
 	if ok {
 		s.released(w)
 	}
@@ -139,6 +151,17 @@ func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	}
 }
 
+// ReportRequests notes how many requests a worker's engine says that it has, running
+// and waiting. The prefill of requests that it has not, because their clients have
+// vanished, is taken off: see load.Account.Reconcile.
+func (s *Scheduler) ReportRequests(w kv.Worker, has uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.account.Reconcile(w, has) > 0 {
+		s.released(w)
+	}
+}
+
 // Tick does what is due with time: it ends requests that nothing was heard of
 // and lets waiting ones try. Call it every second or so, and ten times as often
 // while PrefillDuration is set and requests may wait.
@@ -188,7 +211,7 @@ func (s *Scheduler) Stats() Stats {
 
 // PotentialLoads appends to dst the load of each member if it were given r.
 func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
-	if err := r.validate(); err != nil {
+	if err := s.validate(r); err != nil {
 		return dst, err
 	}
 	s.mu.Lock()

@@ -193,6 +193,27 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
+// check reports the first field that has no effect under c: milliseconds have no
+// weights.
+func (o *Override) check(c *Config) error {
+	if o == nil || !c.Cost {
+		return nil
+	}
+	for _, f := range []struct {
+		name  string
+		value *float64
+	}{
+		{"overlap_score_credit", o.OverlapCredit},
+		{"prefill_load_scale, or overlap_score_weight", o.PrefillLoadScale},
+		{"overlap_score_weight", o.OverlapWeight},
+	} {
+		if f.value != nil {
+			return fmt.Errorf("router_config_override: %s: %w", f.name, ErrOverride)
+		}
+	}
+	return nil
+}
+
 // apply writes what is not nil into c. A nil Override changes nothing.
 func (o *Override) apply(c *Config) {
 	if o == nil {

@@ -1,8 +1,10 @@
 package schedule
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -161,6 +163,27 @@ func TestByCostLowerTiersAreNotComputed(t *testing.T) {
 		}
 		if got := s.account.Columns().PrefillTokens[0]; got != tc.want {
 			t.Errorf("%s: %d tokens are booked, want %d", name, got, tc.want)
+		}
+	}
+}
+
+// TestOverridesWorkInCostModeOrAreRefused: a request cannot replace a weight that
+// milliseconds do not have, and is told so.
+func TestOverridesWorkInCostModeOrAreRefused(t *testing.T) {
+	zero := 0.0
+	for name, o := range map[string]*Override{
+		"overlap_score_credit": {OverlapCredit: &zero}, "prefill_load_scale": {PrefillLoadScale: &zero},
+		"overlap_score_weight": {OverlapWeight: &zero}, "": {Temperature: &zero, SharedMultiplier: &zero},
+	} {
+		for _, cost := range []bool{false, true} {
+			s := newScheduler(t, func(c *Options) {
+				c.Config.Cost, c.Estimator = cost, &rates{perToken: map[kv.WorkerID]float64{1: 1}}
+			})
+			r := &Request{Tokens: 160, BlockSize: 16, Members: fleet(1), Override: o}
+			_, err := s.Schedule(t.Context(), r)
+			if refused := errors.Is(err, ErrOverride); refused != (cost && name != "") || refused && !strings.Contains(err.Error(), name) {
+				t.Errorf("cost %v, %q: %v", cost, name, err)
+			}
 		}
 	}
 }

@@ -19,6 +19,8 @@ var (
 	// ErrPinnedNotAllowed: the worker that the request is pinned to is not among
 	// the allowed ones, or has not the required taints.
 	ErrPinnedNotAllowed = errors.New("the pinned worker is not allowed")
+	// ErrOverride: a request replaces a setting that is not looked at.
+	ErrOverride = errors.New("has no effect with score cost")
 	// ErrBadSelection: a selector chose a member that is no candidate.
 	ErrBadSelection = errors.New("the selector chose no candidate")
 )

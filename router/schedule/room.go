@@ -22,13 +22,11 @@ func (b bits) cleared(n int) bits {
 func (b bits) add(m int)      { b[m/64] |= 1 << (m % 64) }
 func (b bits) has(m int) bool { return b[m/64]&(1<<(m%64)) != 0 }
 
-// room says who has room for requests that wait: fit are the members that are not
-// overloaded, free those of them that are not busy either. It is made once for as
-// many lanes as ask, until a load changes.
+// room says who has room for requests that wait: free are the members that are neither
+// overloaded nor busy. It is made once for as many lanes as ask, until a load changes.
 type room struct {
-	known     bool
-	overload  []bool
-	fit, free bits
+	known bool
+	free  bits
 }
 
 // survey makes s.room say how things are now.
@@ -38,35 +36,33 @@ func (s *Scheduler) survey() {
 	}
 	loads, options, n := s.account.Columns(), s.queue.Options(), len(s.members.List)
 	r := &s.room
-	r.known, r.overload = true, s.busy.current(loads)
-	r.fit, r.free = r.fit.cleared(n), r.free.cleared(n)
+	overload := s.busy.current(loads)
+	r.known, r.free = true, r.free.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
-		if r.overload != nil && r.overload[m] {
-			continue
-		}
-		r.fit.add(m)
-		if !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
+		if (overload == nil || !overload[m]) && !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
 			r.free.add(m)
 		}
 	}
 }
 
 // laneBusy is itemBusy for an item that waits: what it may go to is known by its lane.
+// An overloaded worker is busy for it. Overload refuses who arrives, and may be over
+// at the next report.
 func (s *Scheduler) laneBusy(i *Item) bool {
 	s.survey()
 	if i.Pinned != nil {
-		c := cluster{s.members, s.workers, s.room.overload}
+		c := cluster{s.members, s.workers, nil}
 		found, err := c.eligiblePin(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 		return err == nil && !s.room.free.has(int(found[0]))
 	}
-	some := false
+	some := uint64(0)
 	for k, may := range s.mayServe(i) {
 		if may&s.room.free[k] != 0 {
 			return false
 		}
-		some = some || may&s.room.fit[k] != 0
+		some |= may
 	}
-	return some
+	return some != 0
 }
 
 // mayServe are the members that may serve an item that waits, overloaded ones too.

@@ -21,8 +21,8 @@ func naiveBusy(s *Scheduler, i *Item) bool {
 		_, allowed := i.Allowed[w.ID]
 		switch {
 		case i.Pinned != nil && *i.Pinned != w, i.Allowed != nil && !allowed:
-		case !hasTaints(&s.workers[m], i.RequiredTaints), overload != nil && overload[m]:
-		case !s.queue.Options().Busy(prefill[m], s.workers[m].MaxBatchedTokens):
+		case !hasTaints(&s.workers[m], i.RequiredTaints):
+		case (overload == nil || !overload[m]) && !s.queue.Options().Busy(prefill[m], s.workers[m].MaxBatchedTokens):
 			return false
 		default:
 			some = true

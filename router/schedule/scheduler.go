@@ -97,6 +97,27 @@ func New(o Options) (*Scheduler, error) {
 // Config is how the scheduler weighs and chooses.
 func (s *Scheduler) Config() Config { return s.config }
 
+// ReadsShared reports whether a decision looks at the SharedHits of a request with that
+// pin and override; both may be nil.
+func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
+	if _, alternates := s.selector.(*RoundRobin); alternates || pinned != nil {
+		return false
+	}
+	multiplier := s.config.SharedMultiplier
+	if o != nil && o.SharedMultiplier != nil {
+		multiplier = *o.SharedMultiplier
+	}
+	return s.cost == nil || multiplier > 0
+}
+
+// validate reports the first field of a request that is out of range.
+func (s *Scheduler) validate(r *Request) error {
+	if err := r.Override.check(&s.config); err != nil {
+		return fmt.Errorf("request %q: %w", r.ID, err)
+	}
+	return r.validate()
+}
+
 // validate reports the first field that is out of range.
 func (r *Request) validate() error {
 	switch {
@@ -182,7 +203,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	result := s.result(in, m)
 	if r.Book {
 		if err := s.book(r, result.Worker, s.bookedCached(r, &result)); err == nil {
-			result.Booked = true
+			result.Booked, result.Booking = true, s.account.LastBooking()
 		} else if errors.Is(err, load.ErrTooManyRequests) {
 			s.stats.Unbooked++
 		} else {
@@ -235,7 +256,7 @@ func sharedOf(active []load.Shared, m int32) int32 {
 func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence, Blocks: r.Blocks(),
-		ExpectedOutput: r.ExpectedOutput, LoRA: r.LoRA,
+		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize, LoRA: r.LoRA,
 		Provisional: r.Provisional && s.waited,
 	}
 	if r.TrackPrefill {

@@ -50,7 +50,8 @@ type Request struct {
 	StrictPriority uint32
 	PriorityJump   float64
 	// ExpectedOutput is the expected number of tokens to be generated, 0 when
-	// unknown; LoRA is the adapter's name. Both are for the account only.
+	// unknown: it lets output blocks fade. LoRA is the adapter's name. Both are for
+	// the account only.
 	ExpectedOutput int
 	LoRA           string
 	// Pinned is the only worker that will do. It is taken without weighing.
@@ -123,8 +124,10 @@ type Result struct {
 	// Mode is how a CostSelector chose: ModeWeights, ModeCost, or ModeWeights with
 	// a colon and what the cost mode was missing. Other selectors may say nothing.
 	Mode string
-	// Booked says whether the request is on the worker's account.
-	Booked bool
+	// Booked says whether the request is on the worker's account, and Booking is the
+	// number by which FreeBooking knows it.
+	Booked  bool
+	Booking uint64
 	// Waited is how long the request was queued.
 	Waited time.Duration
 }

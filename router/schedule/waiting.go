@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -26,7 +27,7 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
-	if err := r.validate(); err != nil {
+	if err := s.validate(r); err != nil {
 		return Result{}, err
 	}
 	w, result, err := s.enter(r)
@@ -62,7 +63,7 @@ func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
 	defer s.drain()
 	s.probe = item
 	defer func() { s.probe = Item{} }()
-	if !s.queue.Waits(&s.probe, s.allBusy) {
+	if !s.queue.Waits(&s.probe, s.allBusy) || s.overloaded(&s.probe) {
 		result, err := s.decide(r)
 		return nil, result, err
 	}
@@ -75,6 +76,13 @@ func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
 		return nil, Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
 	return w, Result{}, nil
+}
+
+// overloaded reports whether all workers that an item may go to are overloaded. Then
+// it is refused, though others wait.
+func (s *Scheduler) overloaded(i *Item) bool {
+	_, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
+	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
 
 // itemBusy reports whether there are workers that an item may go to and all of
@@ -159,7 +167,10 @@ func (s *Scheduler) retract(w *waiter) {
 		return
 	}
 	s.stats.RolledBack++
-	if w.result.Booked && s.account.FreeIfWorker(w.request.ID, w.result.Worker) {
-		s.released(w.result.Worker)
+	if !w.result.Booked {
+		return
+	}
+	if worker, ok := s.account.FreeBooking(w.request.ID, w.result.Booking); ok {
+		s.released(worker)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 )
@@ -119,8 +120,9 @@ func TestAFullQueueTurnsRequestsAway(t *testing.T) {
 	})
 }
 
-// TestAnOverloadedFleetIsAnErrorAndNoWait: busy thresholds are not the queue's.
-func TestAnOverloadedFleetIsAnErrorAndNoWait(t *testing.T) {
+// TestAnOverloadedFleetRefusesWhoArrives: busy thresholds are not the queue's. Who waits
+// already goes on waiting until a worker is there again.
+func TestAnOverloadedFleetRefusesWhoArrives(t *testing.T) {
 	limit := int64(50)
 	inLine(t, 1, func(o *Options) { o.Busy.PrefillTokens = &limit }, func(t *testing.T, l *line) {
 		l.send(t.Context(), "a", nil)
@@ -133,14 +135,48 @@ func TestAnOverloadedFleetIsAnErrorAndNoWait(t *testing.T) {
 		}
 		l.send(t.Context(), "b", nil)
 		l.expect()
-		// What waits when the last worker becomes overloaded is told so.
 		if err := l.scheduler.SetBusy(BusyThresholds{PrefillTokens: &limit}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		if o := <-l.outcomes; o.id != "b" || !errors.Is(o.err, ErrAllOverloaded) {
-			t.Errorf("%s: %v", o.id, o.err)
+		l.expect()
+		if _, err := l.scheduler.Schedule(t.Context(), l.request("c", nil)); !errors.Is(err, ErrAllOverloaded) {
+			t.Errorf("beside one that waits: %v", err)
 		}
+		l.scheduler.Tick()
+		l.expect()
+		l.scheduler.Free("a")
+		l.expect("b@1")
+	})
+}
+
+// TestOneReportOfOverloadThrowsNobodyOut: requests that wait, pinned ones too, survive a
+// report by which every worker is overloaded, and get their workers after the next one.
+func TestOneReportOfOverloadThrowsNobodyOut(t *testing.T) {
+	most := 0.9
+	inLine(t, 2, func(o *Options) {
+		o.Busy.DecodeBlocks = &most
+		o.Worker = func(kv.Worker) WorkerConfig { return WorkerConfig{MaxBatchedTokens: 100, TotalBlocks: 1000} }
+	}, func(t *testing.T, l *line) {
+		for _, id := range []string{"a", "b"} {
+			l.send(t.Context(), id, nil)
+		}
+		l.expect("a@1", "b@2")
+		l.send(t.Context(), "c", nil)
+		l.send(t.Context(), "pinned", func(r *Request) { r.Pinned = &kv.Worker{ID: 2} })
+		l.expect()
+		report := func(used uint64) {
+			for w := range kv.WorkerID(2) {
+				l.scheduler.ReportUsedBlocks(kv.Worker{ID: w + 1}, used)
+			}
+			l.scheduler.Tick()
+		}
+		report(950)
+		l.expect()
+		l.scheduler.Free("a") // an end wakes who waits, and the worker is still overloaded
+		l.scheduler.Free("b")
+		l.expect()
+		report(10)
+		l.expect("c@1", "pinned@2")
 	})
 }
 
