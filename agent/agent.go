@@ -131,7 +131,9 @@ func (a *Agent) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.server = newSessionServer(a.cfg, a.manager, a.hub, a.room, a.evicted, l, a.log.Named("sessions"))
+	if a.server, err = newSessionServer(a.cfg, a.manager, a.hub, a.room, a.evicted, l, a.log.Named("sessions")); err != nil {
+		return err
+	}
 	if server := a.out.server; server != nil {
 		if err := writeEmbeddedURL(&a.cfg, server); err != nil {
 			return err
@@ -145,6 +147,7 @@ func (a *Agent) listen(ctx context.Context) error {
 	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
 	}
+	a.adminTCP = limitListener(a.adminTCP, httpConnections(a.server.files.limit))
 	a.admin = newAdminServer(a)
 	if a.cfg.KVBM.Metrics == "" {
 		return nil
@@ -152,6 +155,7 @@ func (a *Agent) listen(ctx context.Context) error {
 	if a.kvbmTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.KVBM.Metrics); err != nil {
 		return fmt.Errorf("KVBM metrics address %q: %w", a.cfg.KVBM.Metrics, err)
 	}
+	a.kvbmTCP = limitListener(a.kvbmTCP, httpConnections(a.server.files.limit))
 	a.kvbm = newKVBMServer(a)
 	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbmTCP.Addr().String()))
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -18,6 +19,8 @@ const (
 	// agentVariable makes the test binary an agent that serves until it is killed.
 	// Its value is the configuration in JSON.
 	agentVariable = "BLOCKYARD_TEST_AGENT"
+	// filesVariable is how many file descriptors that agent may have.
+	filesVariable = "BLOCKYARD_TEST_FILES"
 	// engineVariable makes it an engine that is granted 4 slots, prints its session
 	// and keeps them until its standard input ends. Its value is the agent's
 	// socket.
@@ -27,6 +30,9 @@ const (
 func runAgentChild() int {
 	var cfg Config
 	err := json.Unmarshal([]byte(os.Getenv(agentVariable)), &cfg)
+	if n, convErr := strconv.ParseUint(os.Getenv(filesVariable), 10, 32); err == nil && convErr == nil {
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
+	}
 	if err == nil {
 		var a *Agent
 		if a, err = New(context.Background(), cfg, nil); err == nil {

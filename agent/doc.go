@@ -30,6 +30,7 @@
 //	      ── sessionServer        the socket, its connections and sessions
 //	         ── formerSessions    those of an earlier agent, and waits for their processes
 //	         ── connectorReports  what connectors count themselves, by worker rank
+//	         ── descriptors       file descriptors, for connections and event streams
 //	      ── evictionTap          what leaves a tier, for the sessions that asked for it
 //	      ── adminServer          HTTP: health, metrics, stats, dumps, control of pools
 //	      ── adminServer          HTTP: KVBM's metrics, when they are wanted

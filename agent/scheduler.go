@@ -79,7 +79,8 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		limits:  sessionLimits{requests: s.cfg.MaxRequests, pins: s.cfg.MaxPins, priority: s.cfg.MinPriority, prefetch: !s.cfg.NoPrefetch},
 		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, h),
 		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.hub.out.tokenSink),
-		ctx: ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
+		files: s.hub.out.streamDescriptors(h),
+		ctx:   ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
 		workers: make(map[*workerLink]struct{}), procs: []*process{p}, enlisted: map[blockmgr.Process]struct{}{p.id: {}},
 	}
@@ -88,10 +89,17 @@ func (s *sessionServer) newSession(c *proto.Conn, peer proto.Peer, p *process, h
 		cancel()
 		return nil, 0, err
 	}
+	if err := s.files.reserve(sess.files); err != nil {
+		cancel()
+		s.remove(sess)
+		close(sess.answered)
+		return nil, 0, err
+	}
 	var pool uint64
 	err := sess.guard(func() (err error) { pool, err = s.furnish(sess, c, h); return err })
 	if err != nil {
 		cancel()
+		s.files.release(sess.files)
 		s.remove(sess)
 		close(sess.answered)
 		return nil, 0, err
@@ -182,6 +190,7 @@ func (s *sessionServer) remove(sess *session) {
 // cause is what ended its connection, for the log.
 func (s *sessionServer) end(sess *session, bye *farewell, cause error) {
 	defer s.remove(sess) // also when the pool or a stream panics
+	defer s.files.release(sess.files)
 	defer sess.reports.close()
 	defer sess.rank.stop()
 	left := sess.finish()

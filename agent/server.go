@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections of all engines of a node.
+	// maxConnections bounds the connections of all engines of a node, where there are file
+	// descriptors for as many.
 	maxConnections = 4096
 	// helloTimeout bounds the time from connect to HELLO, and from a worker's
 	// HELLO to its REGISTER.
@@ -58,6 +59,7 @@ type sessionServer struct {
 	formers   *formerSessions
 	cache     *cacheCounters
 	reports   *connectorReports
+	files     *descriptors
 
 	stopping chan struct{}
 	wg       sync.WaitGroup // connections, and waits for processes to end
@@ -73,7 +75,7 @@ type sessionServer struct {
 	waiting  map[processKey]int // ended sessions whose grants wait for processes, by the scheduler's
 }
 
-func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRoom, evicted *evictionTap, l *net.UnixListener, log *zap.Logger) *sessionServer {
+func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRoom, evicted *evictionTap, l *net.UnixListener, log *zap.Logger) (*sessionServer, error) {
 	s := &sessionServer{
 		cfg: cfg, manager: m, hub: h, room: room, evicted: evicted, listener: l, log: log, nonce: kv.RandomID(),
 		processes: newProcessTable(),
@@ -90,7 +92,17 @@ func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRo
 	}))
 	s.formers = newFormerSessions(m, s.processes, s.nonce, s.stopping, log)
 	s.formers.watch()
-	return s
+	var err error
+	if s.files, err = newDescriptors(&cfg); err != nil {
+		return s, err
+	}
+	log.Info("file descriptors", zap.Int("limit", s.files.limit), zap.Int("own", s.files.own),
+		zap.Int("connections", s.files.connections()), zap.Int("for_event_streams", s.files.share()))
+	if s.files.share() < eventDescriptors+outputDescriptors {
+		log.Warn("too few file descriptors for an engine's event streams: raise RLIMIT_NOFILE",
+			zap.Int("limit", s.files.limit), zap.Int("want", s.files.own+2*(eventDescriptors+outputDescriptors)))
+	}
+	return s, nil
 }
 
 // run accepts connections until ctx ends or close is called.
@@ -120,8 +132,12 @@ func (s *sessionServer) run(ctx context.Context) error {
 func (s *sessionServer) accept(c *proto.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.conns) >= maxConnections {
+	if limit := s.files.connections(); s.closed || len(s.conns) >= limit {
 		s.count.denied.Add(1)
+		if !s.closed {
+			s.sampled.Warn("connection refused: too many", zap.Int("connections", len(s.conns)), zap.Int("files_limit", s.files.limit))
+			_ = sendError(c, 0, 0, refusalOf(refuseForNow("the agent has %d connections, the most it may have with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.limit)))
+		}
 		c.Close()
 		return
 	}

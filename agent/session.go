@@ -64,6 +64,7 @@ type session struct {
 	// they stay until those are settled. maxGrants bounds them.
 	superseded map[requestName]*request
 
+	files       int             // descriptors reserved for its event streams
 	ctx         context.Context // ends with the session
 	cancel      context.CancelFunc
 	lookups     sync.WaitGroup
