@@ -1,9 +1,14 @@
 package blockmgr
 
 import (
+	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -95,4 +100,53 @@ func TestAgesAreWrittenPieceByPiece(t *testing.T) {
 	if n := part.recs.DirtyAged(1); n != 0 {
 		t.Errorf("%d pages once more", n)
 	}
+}
+
+// slowTable takes a second for each write of records while it is armed.
+type slowTable struct {
+	storage.File
+	armed *atomic.Bool
+}
+
+func (s slowTable) WriteAt(p []byte, off int64) (int, error) {
+	if s.armed.Load() {
+		time.Sleep(time.Second)
+	}
+	return s.File.WriteAt(p, off)
+}
+
+// Ages take what is left of the first half of the time in which Close waits for the
+// disk: they do not make it look stuck.
+func TestAgesDoNotMakeCloseFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 32
+		armed := &atomic.Bool{}
+		p := openTestPool(t, Config{
+			HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(16 * slots),
+			DiskBytes: 16 * slots * testSlotBytes, ExtentBytes: slots * testSlotBytes, IODeadline: 4 * time.Second,
+			WrapDisk: func(path string, f storage.File) storage.File {
+				if filepath.Base(path) == "slots.table" {
+					return slowTable{f, armed}
+				}
+				return f
+			},
+		})
+		for seed := range uint64(16) {
+			p.store(chain(1+seed, slots))
+			p.quiesce()
+		}
+		p.ageing()
+		for seed := range uint64(16) {
+			p.find(chain(1+seed, slots))
+		}
+		p.mu.Lock()
+		p.disk.put(0, p.disk.record(0)) // something else is to be written first
+		p.disk.put(registry.MakeRef(1, 0), p.disk.record(registry.MakeRef(1, 0)))
+		p.mu.Unlock()
+		armed.Store(true)
+		began := time.Now()
+		if err := p.m.Close(); err != nil {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
 }

@@ -115,8 +115,8 @@
 // row, or stalls, is left alone for a while (breaker): pools go on with what is in
 // host memory, and try the disk again now and then, with one block. A disk that only
 // refuses writes is still read. A slot that cannot be written goes into quarantine
-// when writes to other slots work, and a block that cannot be read is dropped when
-// reads of other blocks work. A disk that does not answer when
+// when writes to other slots work. While none does, each try goes to another slot. A
+// block that cannot be read is dropped when reads of other blocks work. A disk that does not answer when
 // the manager or a pool opens, or when a tier grows, holds nobody up for longer than
 // the deadline: the disk tier joins later, extent by extent, and nothing is written
 // to it before it is whole (Stats.DiskJoining). Host memory that is damaged

@@ -19,6 +19,10 @@ const (
 	// badReads is how many lookups must fail to read a block, with another block read
 	// since the first of them, before the block is dropped.
 	badReads = 3
+	// triedSlots bounds the slots that are suspect while the disk is left alone. Each
+	// try goes to another slot, because all that failed may lie in one bad region. A
+	// full tier evicts a block for each of them.
+	triedSlots = 16
 )
 
 // diskFaults says which disk slots of a pool failed, and whether the slot or the
@@ -39,7 +43,8 @@ type writeFault struct {
 	// failed counts failed writes since the last one that went through.
 	failed int
 	// suspect: the slot is in quarantine, at least until the moment until, and then
-	// until a write elsewhere goes through or the disk is left alone.
+	// until a write elsewhere goes through. It leaves earlier when a disk that was left
+	// alone works again, or when triedSlots are suspect meanwhile.
 	suspect bool
 	until   time.Time
 }
@@ -72,14 +77,11 @@ func (f *diskFaults) forget(part uint32) {
 // no room left. Neither the disk nor the slot is at fault.
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeFaultLocked takes back the disk slot of a write that failed. The slot is free
-// when the disk as a whole refuses writes. Otherwise it is suspect.
+// writeFaultLocked takes back the disk slot of a write that failed. The slot is
+// suspect, so that the next write goes elsewhere. When triedSlots of them have failed
+// while the disk is left alone, their failures say nothing about single slots.
 func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
-	p.writeFailedLocked(err)
-	if p.broker.writes.isOpen() {
-		p.dropLocked(p.disk, ref, storage.StateFree)
-		return
-	}
+	p.broker.writeFailed(err)
 	p.dropLocked(p.disk, ref, storage.StateQuarantined)
 	f := p.faults.writes[ref]
 	if f == nil {
@@ -88,36 +90,47 @@ func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
 	}
 	f.failed++
 	f.suspect, f.until = true, time.Now().Add(suspectTime)
-}
-
-// writeFailedLocked tells the breakers of a failed write. Once they leave the disk
-// alone, the failures say nothing about single slots.
-func (p *Pool) writeFailedLocked(err error) {
-	p.broker.writeFailed(err)
-	if !p.broker.writes.isOpen() {
-		return
-	}
-	for ref, f := range p.faults.writes {
-		if f.suspect {
-			p.freeLocked(p.disk, ref)
+	if p.broker.writes.isOpen() && p.faults.suspects() >= triedSlots {
+		for other, f := range p.faults.writes {
+			if f.suspect {
+				p.freeSuspectLocked(other)
+				delete(p.faults.writes, other)
+			}
 		}
 	}
-	clear(p.faults.writes)
+}
+
+// suspects is how many slots are suspect.
+func (f *diskFaults) suspects() (n int) {
+	for _, w := range f.writes {
+		if w.suspect {
+			n++
+		}
+	}
+	return n
+}
+
+// freeSuspectLocked frees a suspect slot, to be used after the other free slots of its
+// extent.
+func (p *Pool) freeSuspectLocked(ref registry.Ref) {
+	p.freeLocked(p.disk, ref)
+	p.disk.useLast(ref)
 }
 
 // wroteSlotLocked says that a write to ref went through, so that the disk works.
-// Slots that have been suspect for long enough get another chance; those that had
-// badWrites of them stay in quarantine.
+// Slots that have been suspect for long enough get another chance, and all of them do
+// after the disk was left alone; those that had badWrites of them stay in quarantine.
 func (p *Pool) wroteSlotLocked(ref registry.Ref) {
+	recovered := p.broker.writes.isOpen()
 	p.broker.wrote()
 	delete(p.faults.writes, ref)
 	now := time.Now()
-	if now.Before(p.faults.look) {
+	if !recovered && now.Before(p.faults.look) {
 		return
 	}
 	p.faults.look = now.Add(suspectTime / 10)
 	for other, f := range p.faults.writes {
-		if !f.suspect || now.Before(f.until) {
+		if !f.suspect || !recovered && now.Before(f.until) {
 			continue
 		}
 		if f.failed >= badWrites {
@@ -125,7 +138,7 @@ func (p *Pool) wroteSlotLocked(ref registry.Ref) {
 			continue
 		}
 		f.suspect = false
-		p.freeLocked(p.disk, other)
+		p.freeSuspectLocked(other)
 	}
 }
 

@@ -59,8 +59,8 @@ func refusingPool(t *testing.T, table bool) (p *testPool, refuse func(error), at
 	}, at
 }
 
-// A disk that refuses writes costs the blocks of the batches that were under way, not
-// more of them with each try, and no slot.
+// A disk that refuses writes costs the blocks of the batches that were under way and
+// those of the slots that are tried, not more of them with each try, and no slot.
 func TestDiskThatRefusesWritesKeepsItsBlocksAndSlots(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error
@@ -81,12 +81,11 @@ func TestDiskThatRefusesWritesKeepsItsBlocksAndSlots(t *testing.T) {
 					p.resetHost(chain(8, 4))
 				}
 				st := p.Stats()
-				// One loop's batch, and one block for each failure until writes stop.
-				if gone, most := st.DiskEvictions-before.DiskEvictions, uint64(4+breakerFailures); gone > most {
-					t.Errorf("%d good blocks were evicted for writes that failed, want at most %d", gone, most)
+				if gone := st.DiskEvictions - before.DiskEvictions; gone > triedSlots {
+					t.Errorf("%d good blocks were evicted for writes that failed, want at most %d", gone, triedSlots)
 				}
-				if st.Disk.Quarantined != 0 {
-					t.Errorf("%d good slots in quarantine", st.Disk.Quarantined)
+				if st.Disk.Quarantined >= triedSlots {
+					t.Errorf("%d good slots in quarantine, want fewer than %d", st.Disk.Quarantined, triedSlots)
 				}
 				full := isFull(c.err)
 				if st.DiskOpen == full || st.DiskReadOnly == full || st.ReadErrors != 0 || st.CorruptReads != 0 {
@@ -139,6 +138,63 @@ func slotThatFails(t *testing.T) {
 	}
 	p.mu.Unlock()
 	p.check()
+}
+
+// badRegion refuses writes to the first bytes of an extent while it is armed.
+type badRegion struct {
+	storage.File
+	armed *atomic.Bool
+	bytes int64
+}
+
+func (b badRegion) WriteAt(p []byte, off int64) (int, error) {
+	if b.armed.Load() && off < b.bytes {
+		return 0, unix.EIO
+	}
+	return b.File.WriteAt(p, off)
+}
+
+// Slots that lie side by side and all fail do not keep the rest of the disk from being
+// written, and end in quarantine.
+func TestBadRegionOfTheDiskDoesNotEndWriting(t *testing.T) {
+	const bad = 2 * breakerFailures
+	for name, full := range map[string]bool{"of a new extent": false, "of a full tier": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				armed := &atomic.Bool{}
+				p := newTestPool(t, Config{
+					HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 128 * testSlotBytes,
+					Transfers: 1, TransferBatch: 4,
+					WrapDisk: func(path string, f storage.File) storage.File {
+						if filepath.Base(path) == "slots.table" {
+							return f
+						}
+						return badRegion{f, armed, bad * testSlotBytes}
+					},
+				})
+				for seed := uint64(1); full && seed <= 8; seed++ {
+					p.store(chain(seed, 16))
+					p.quiesce()
+				}
+				armed.Store(true)
+				for seed := range uint64(60) {
+					p.store(chain(100+seed, 8))
+					time.Sleep(time.Minute)
+				}
+				p.mu.Lock()
+				p.disk.each(func(ref registry.Ref, s *slot) {
+					if (s.state == storage.StateQuarantined) != (ref.Slot() < bad) {
+						t.Errorf("slot %d is %s", ref, s.state)
+					}
+				})
+				p.mu.Unlock()
+				if st := p.Stats(); st.DiskReadOnly || st.WriteErrors > 4*bad {
+					t.Errorf("writes end %v, %d errors, %d blocks written", st.DiskReadOnly, st.WriteErrors, st.WriteBehind)
+				}
+				p.check()
+			})
+		})
+	}
 }
 
 // A slot that failed once is used again.

@@ -119,8 +119,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	p.tickLocked()
 	for _, ref := range refs {
 		if sess.settle(ref) {
-			p.dropGrantLocked(ref, storage.StateFree)
-			p.count.Deduplicated++
+			p.commitLateLocked(s, ref)
 			continue
 		}
 		r := p.host.record(ref)

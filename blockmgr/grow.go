@@ -62,8 +62,8 @@ func (p *Pool) wakeGrowerLocked() {
 }
 
 // hostWantsLocked reports whether the host tier should have another extent: less than
-// half an extent is free; or less than an extent, the headroom or the demand, while the
-// tier has room that no pool uses.
+// half an extent is free; or a block was refused because the tier grows; or less is free
+// than an extent, the headroom or the demand, while the tier has room that no pool uses.
 func (p *Pool) hostWantsLocked() bool {
 	t := p.host
 	if p.closing || p.fullLocked(t) || t.atBound() || t.live >= p.watchCap {
@@ -73,10 +73,10 @@ func (p *Pool) hostWantsLocked() bool {
 		return true
 	}
 	extent := t.capacity / t.live
-	if t.free() < extent/2+1 {
+	if t.free() < extent/2+1 || p.growth.refused > 0 {
 		return true
 	}
-	ahead := max(extent, p.sizeLocked(t)/headroomShare, p.growth.ahead, p.growth.refused)
+	ahead := max(extent, p.sizeLocked(t)/headroomShare, p.growth.ahead)
 	return t.free() < ahead && p.hostRoomLocked()
 }
 
@@ -236,7 +236,7 @@ func (p *Pool) growDiskLocked(want int) {
 		p.mu.Lock()
 		if err != nil {
 			if blamable(err) {
-				p.writeFailedLocked(err)
+				p.broker.writeFailed(err)
 			}
 			p.growFailedLocked(p.disk, turn, err)
 			return

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
 // growingConfig is a host tier of 1024 slots that grows by 64.
@@ -91,6 +93,63 @@ func TestHostTierThatCannotGrowEvicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.finish()
+}
+
+// A call that needs more slots than are free ends the growth one way or the other: the
+// tier gets them from other pools, or it evicts.
+func TestAllocateBeyondTheFreeSlotsMakesTheTierGrow(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(64), ExtentBytes: 16 * testSlotBytes})
+	other := p.openOther("other")
+	for seed := uint64(1); seed <= 6; seed++ {
+		other.store(chain(seed, 8))
+		other.quiesce()
+	}
+	other.EndSession(other.sid, nil)
+	p.store(chain(1, 8))
+	p.quiesce() // the other pool, which nobody uses, has given an extent
+	if st := p.Stats().Host; st.Capacity != 32 || st.Free != 24 || !p.host.takes {
+		t.Fatalf("%+v", st)
+	}
+	for _, n := range []int{32, 48} {
+		var blocks []*MutableBlock
+		for range 4 {
+			var err error
+			if blocks, err = p.Allocate(p.sid, n); err == nil {
+				break
+			}
+			p.quiesce()
+		}
+		if len(blocks) != n {
+			t.Errorf("%d of %d slots, %+v", len(blocks), n, p.Stats().Host)
+		}
+		for _, b := range blocks {
+			b.Release()
+		}
+	}
+}
+
+// A prefetch that finds no free slot makes the tier grow, too.
+func TestRefusedPrefetchMakesTheTierGrow(t *testing.T) {
+	cfg := growingConfig()
+	cfg.HostDir, cfg.DiskDir, cfg.DiskBytes = t.TempDir(), t.TempDir(), 1024*testSlotBytes
+	p := newTestPool(t, cfg)
+	blocks := chain(1, 8)
+	p.store(blocks)
+	p.quiesce()
+	p.resetHost(blocks)
+	p.mu.Lock()
+	free := p.host.free() // all in use, as far as anybody can see
+	p.host.counts[storage.StateFree], p.host.freeFrom = 0, len(p.host.parts)
+	p.mu.Unlock()
+	n := p.Prefetch(blocks)
+	p.mu.Lock()
+	p.host.counts[storage.StateFree] += free
+	p.host.freeFrom = 0
+	p.mu.Unlock()
+	p.quiesce()
+	if n != 0 || p.Stats().Host.Capacity <= free {
+		t.Errorf("%d reads, %d slots after a refusal; want 0 and more than %d", n, p.Stats().Host.Capacity, free)
+	}
 }
 
 // A lookup waits for the extents that the blocks on disk need.

@@ -52,6 +52,58 @@ func TestBlockOfAHungGrantIsGrantedToAnother(t *testing.T) {
 	})
 }
 
+// Of two engines that both take long for a block, the one that commits first has
+// stored it.
+func TestFirstOfTwoSlowEnginesStoresTheBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPool(t, Config{HostBytes: hostBytes(64)})
+		blocks := chain(1, 2)
+		slow, slower := p.begin(), p.begin()
+		first := p.grant(slow, blocks)
+		time.Sleep(grantPatience)
+		second := p.grant(slower, blocks)
+		for i, s := range first {
+			p.write(s, p.content(&blocks[i], 0))
+		}
+		if err := p.Commit(slow, first); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(p.find(blocks)); n != 2 {
+			t.Errorf("found %d of 2 blocks after the first commit", n)
+		}
+		p.check()
+		for i, s := range second {
+			p.write(s, p.content(&blocks[i], 1))
+		}
+		if err := p.Commit(slower, second); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(p.find(blocks)); n != 2 { // and compares the bytes
+			t.Errorf("found %d of 2 blocks after the second commit", n)
+		}
+		if st := p.Stats(); st.Host.Granted != 0 || st.GrantsLate != 0 || st.Deduplicated != 2 || st.Blocks != 2 {
+			t.Errorf("%d granted, %d late, %d deduplicated, %d blocks; want 0, 0, 2, 2", st.Host.Granted, st.GrantsLate, st.Deduplicated, st.Blocks)
+		}
+		p.check()
+		// The other one may give up.
+		more := chain(2, 1)
+		first = p.grant(slow, more)
+		time.Sleep(grantPatience)
+		if err := p.Abort(slower, p.grant(slower, more)); err != nil {
+			t.Fatal(err)
+		}
+		p.write(first[0], p.content(&more[0], 0))
+		if err := p.Commit(slow, first); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(p.find(more)); n != 1 {
+			t.Errorf("found %d of 1 blocks", n)
+		}
+		p.EndSession(slow, nil)
+		p.EndSession(slower, nil)
+	})
+}
+
 // A hung engine that dies leaves its slot in quarantine until its processes are gone,
 // and the next agent gives the slot back to it as one that comes too late.
 func TestSupersededGrantOutlivesItsSessionAndTheAgent(t *testing.T) {

@@ -263,13 +263,14 @@ var errStuck = errors.New("the disk does not answer")
 // kernel may still write into the extents, which then stay as they are until the
 // process ends.
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
+	ages := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
 	p.workers.Wait()
 	var flushed error
 	returned := endsBefore(ctx, func() {
 		p.transfers.Wait()
 		if flush {
-			flushed = p.lastFlush()
+			flushed = p.lastFlush(ages)
 		}
 	})
 
@@ -305,8 +306,8 @@ func (p *Pool) stopWorkers() {
 }
 
 // lastFlush writes the records of the disk tier that changed, and then the ages of
-// its blocks, of which the copies in host memory know the latest.
-func (p *Pool) lastFlush() error {
+// its blocks until the given moment, of which the copies in host memory know the latest.
+func (p *Pool) lastFlush(until time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.disk == nil {
@@ -320,7 +321,7 @@ func (p *Pool) lastFlush() error {
 	if err := p.flushDiskLocked(); err != nil {
 		return err
 	}
-	return p.flushAgesLocked(time.Now().Add(p.cfg.IODeadline / 2))
+	return p.flushAgesLocked(until)
 }
 
 // endsBefore runs what the disk may hold up and reports whether it ended before

@@ -33,10 +33,8 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 	for _, ref := range here {
 		p.releaseLocked(p.host, ref)
 	}
-	if started > 0 {
-		p.count.Prefetched += uint64(started)
-		p.wakeGrowerLocked()
-	}
+	p.count.Prefetched += uint64(started)
+	p.wakeGrowerLocked()
 	return started
 }
 

@@ -29,7 +29,7 @@ type slot struct {
 	// write-behind, reads, lookups that have not answered yet, sessions of an
 	// earlier agent.
 	pins, holds uint32
-	// priority is the block's: a lower one is evicted first.
+	// priority is the block's; see policy.Evictor.
 	priority uint32
 	state    storage.State
 	// active: counted in tier.active.
@@ -325,6 +325,16 @@ func (t *tier) pushFree(ref registry.Ref) {
 	p, i := t.at(ref)
 	p.free = append(p.free, i)
 	t.freeFrom = min(t.freeFrom, int(p.number))
+}
+
+// useLast has popFree take a slot, the last one that was pushed, after the others of
+// its part.
+func (t *tier) useLast(ref registry.Ref) {
+	p, i := t.at(ref)
+	if n := len(p.free); n > 0 && p.free[n-1] == i {
+		copy(p.free[1:], p.free[:n-1])
+		p.free[0] = i
+	}
 }
 
 // stats are the tier's gauges.

@@ -354,7 +354,7 @@ func (p *Pool) writePagesLocked(pages []storage.Page) error {
 		return nil
 	}
 	p.count.TableErrors++
-	p.writeFailedLocked(err)
+	p.broker.writeFailed(err)
 	storage.Redirty(pages)
 	p.log.Warn("slot table of the disk tier", zap.Error(err))
 	return errors.Join(errTable, err)
