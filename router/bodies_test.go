@@ -3,8 +3,10 @@ package router
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -115,12 +117,13 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 				t.Errorf("a stalled upload: %+v", out)
 			}
 		}
-		for u := range b.router.bodies.uploads {
+		for _, u := range slices.Collect(maps.Keys(b.router.bodies.uploads)) {
 			u.interrupt()
 		}
 		for range 4 - ended {
 			<-answers
 		}
+		synctest.Wait()
 		if left := b.router.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
 			t.Errorf("left when nothing is at hand: %+v", left)
 		}

@@ -29,6 +29,9 @@ type Counters struct {
 	// Ambiguous counts how often a rank was found to have several sources,
 	// BadRecords discovery records that could not be read.
 	Ambiguous, BadRecords uint64
+	// Loads counts reports of used blocks, UnknownLoads those of ranks that are not
+	// known.
+	Loads, UnknownLoads uint64
 	// Dropped counts messages lost because this side was too slow.
 	Dropped uint64
 	// Ranks is how many ranks are known now, ExactRanks how many of them are
@@ -48,7 +51,7 @@ func (t *Transport) SourceStats() []router.SourceStats {
 			"unknown_removals": c.UnknownRemovals, "gaps": c.Gaps, "queries": c.Queries, "query_failures": c.QueryFailures,
 			"recovered": c.Recovered, "given_up": c.GivenUp, "dumps": c.Dumps, "overflowed": c.Overflowed, "foreign": c.Foreign,
 			"unclaimed": c.Unclaimed, "undecodable": c.Undecodable, "skipped": c.Skipped, "ambiguous": c.Ambiguous,
-			"bad_records": c.BadRecords, "dropped": c.Dropped,
+			"bad_records": c.BadRecords, "loads": c.Loads, "unknown_loads": c.UnknownLoads, "dropped": c.Dropped,
 		},
 		Gauges: map[string]uint64{"ranks": uint64(c.Ranks), "exact_ranks": uint64(c.ExactRanks)},
 	}}

@@ -17,7 +17,10 @@ type fakePlane struct {
 	messages      chan<- []byte
 }
 
-func (p *fakePlane) Subscribe(_ string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
+func (p *fakePlane) Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
+	if subject != endpoint.Subject(topic) {
+		return noPlane{}.Subscribe(subject, messages)
+	}
 	p.messages = messages
 	return func() {}, p.dropped.Load, nil
 }

@@ -27,7 +27,12 @@ type rank struct {
 	last, sequence uint64 // ids given to events and to envelopes
 	health         kvevent.Health
 	announceAt     time.Time
-	changes        []kvevent.RouterEvent // reused
+	// used is how many blocks of its device the rank said that it uses, when usedKnown,
+	// and reportAt when the router is told again.
+	used      uint64
+	usedKnown bool
+	reportAt  time.Time
+	changes   []kvevent.RouterEvent // reused
 }
 
 // attach makes o the rank's source; nil detaches. What the rank held is

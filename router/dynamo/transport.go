@@ -31,10 +31,11 @@ type Transport struct {
 	plane    Plane
 	frames   chan router.Frame
 	messages chan []byte
+	loads    chan []byte
 	results  chan result
 	ctx      context.Context // ends with Close
 	close    context.CancelFunc
-	stop     func() // of the subscription
+	stop     func() // of the subscriptions
 	dropped  func() uint64
 	running  sync.WaitGroup
 
@@ -81,17 +82,23 @@ func Open(o Options, p Plane) (*Transport, error) {
 	t := &Transport{
 		options: o, log: o.Log, plane: p,
 		frames:   make(chan router.Frame),
-		messages: make(chan []byte, messageQueue),
-		results:  make(chan result),
-		budget:   budget{left: o.MaxBlocks},
-		ranks:    make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
+		messages: make(chan []byte, messageQueue), loads: make(chan []byte, loadQueue),
+		results: make(chan result),
+		budget:  budget{left: o.MaxBlocks},
+		ranks:   make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
 		connections: p.Connections(),
 	}
-	stop, dropped, err := p.Subscribe(o.Endpoint.Subject(topic), t.messages)
+	stopLoads, droppedLoads, err := p.Subscribe(o.Endpoint.Subject(kvevent.LoadTopic), t.loads)
 	if err != nil {
 		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
-	t.stop, t.dropped = stop, dropped
+	stop, dropped, err := p.Subscribe(o.Endpoint.Subject(topic), t.messages)
+	if err != nil {
+		stopLoads()
+		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
+	}
+	t.stop = func() { stop(); stopLoads() }
+	t.dropped = func() uint64 { return dropped() + droppedLoads() }
 	t.ctx, t.close = context.WithCancel(context.Background())
 	views := make(chan view)
 	t.running.Go(func() { t.watch(views) })
@@ -190,6 +197,8 @@ func (t *Transport) run(views <-chan view) {
 			return
 		case m := <-t.messages:
 			out = t.message(m, time.Now())
+		case m := <-t.loads:
+			out = t.load(m, time.Now())
 		case v := <-views:
 			out = t.discovered(&v, time.Now())
 		case r := <-t.results:
@@ -337,6 +346,9 @@ func (t *Transport) tick(now time.Time) []router.Frame {
 		}
 		t.askLocked(r, now)
 		out = r.announce(out, now)
+		if r.usedKnown && !now.Before(r.reportAt) {
+			out = r.report(out, now)
+		}
 	}
 	return t.connectionLocked(out)
 }

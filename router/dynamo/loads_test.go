@@ -1,0 +1,68 @@
+package dynamo
+
+import (
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
+)
+
+// TestWorkersSayWhatTheyUse: the used blocks of a known rank reach the router, and again
+// while nothing changes.
+func TestWorkersSayWhatTheyUse(t *testing.T) {
+	d := newDirectory(t)
+	p := &fakePlane{}
+	p.connected.Store(true)
+	tr, err := Open(Options{Directory: d.dir, Endpoint: endpoint}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Close(); err != nil { // no goroutine beside this one
+		t.Fatal(err)
+	}
+	w, now := kv.Worker{ID: 7, Rank: 1}, time.Unix(1000, 0)
+	tr.joinLocked(w, card{model: "m", blockSize: 16})
+	said := func(l kvevent.ActiveLoad) []router.Frame {
+		return tr.load(kvevent.AppendLoadEnvelope(nil, 3, 1, 1, &l), now)
+	}
+	used := func(out []router.Frame) (reports []uint64) {
+		t.Helper()
+		for _, f := range out {
+			if f.Kind != router.FrameLoad {
+				continue
+			}
+			r, err := kvevent.DecodeLoadReport(f.Data)
+			if err != nil || r.Owner != kv.WorkerOwner(w) || r.Worker.DeviceBlocksTotal != 0 {
+				t.Errorf("report %+v, %v", r, err)
+			}
+			reports = append(reports, r.Worker.DeviceBlocksUsed)
+		}
+		return reports
+	}
+	if got := used(said(kvevent.ActiveLoad{Worker: w, KVUsedBlocks: 90, HasKVUsedBlocks: true})); len(got) != 1 || got[0] != 90 {
+		t.Errorf("reports %v", got)
+	}
+	if got := used(said(kvevent.ActiveLoad{Worker: w, ActiveDecodeBlocks: 3, HasActiveDecodeBlocks: true})); got != nil {
+		t.Errorf("of no used blocks: %v", got)
+	}
+	if got := used(said(kvevent.ActiveLoad{Worker: kv.Worker{ID: 9}, HasKVUsedBlocks: true})); got != nil {
+		t.Errorf("of an unknown rank: %v", got)
+	}
+	if got := used(tr.load([]byte("nonsense"), now)); got != nil {
+		t.Errorf("of nonsense: %v", got)
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{loadEvery - 1, 0}, {1, 1}, {time.Second, 0}, {loadEvery, 1}} {
+		now = now.Add(c.after)
+		if got := used(tr.tick(now)); len(got) != c.want {
+			t.Errorf("%v later: reports %v, want %d", c.after, got, c.want)
+		}
+	}
+	if c := tr.counters; c.Loads != 1 || c.UnknownLoads != 1 || c.Undecodable != 1 {
+		t.Errorf("counters %+v", c)
+	}
+}
