@@ -138,6 +138,23 @@ func TestPoolClosesWhileItsBlocksAreAnnounced(t *testing.T) {
 	p.m.Abandon()
 }
 
+// Quiesce waits for the announcement, and Close does not, however slow the sink is.
+func TestCloseDoesNotWaitForTheAnnouncement(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
+	p.quiesce()
+	idle := func(closing bool) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.announcing.running, p.closing = true, closing
+		quiet := p.quietLocked()
+		p.announcing.running, p.closing = false, false
+		return quiet
+	}
+	if idle(false) || !idle(true) {
+		t.Errorf("quiet during the announcement: %v, of a pool that closes: %v", idle(false), idle(true))
+	}
+}
+
 // Checksums are computed by as many goroutines as there are processors.
 func TestSealingFollowsTheProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))

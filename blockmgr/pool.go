@@ -227,8 +227,9 @@ func (p *Pool) Idle() bool {
 	return p.quietLocked() || p.closed
 }
 
-// quietLocked reports whether there is nothing that Quiesce waits for.
-func (p *Pool) quietLocked() bool { return p.busy == 0 && !p.announcing.running }
+// quietLocked reports whether there is nothing that Quiesce waits for. A pool that
+// closes does not wait for its announcement: the next agent announces all of its blocks.
+func (p *Pool) quietLocked() bool { return p.busy == 0 && (p.closing || !p.announcing.running) }
 
 // doneLocked ends n operations that were counted in busy.
 func (p *Pool) doneLocked(n int) {
