@@ -258,7 +258,8 @@ func (a *Agent) keep(in keepRequest) (keepAnswer, error) {
 	if most := blockmgr.MaxKeep.Seconds(); !(in.TTL >= minKeep.Seconds() && in.TTL <= most) {
 		return keepAnswer{}, badRequest("ttl_seconds %v: want %v to %.0f", in.TTL, minKeep.Seconds(), most)
 	}
-	r := chain.open(&proto.Open{LoRA: in.LoRA, Salt: in.Salt})
+	// A connector names a long salt by its hash.
+	r := chain.open(&proto.Open{LoRA: in.LoRA, Salt: kv.BoundedName(in.Salt)})
 	chain.add(r, in.Tokens)
 	keys := make([]kv.StoredKey, len(r.blocks))
 	for i := range r.blocks {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -206,6 +207,33 @@ func TestKeptBlocksAreNotReset(t *testing.T) {
 	body = fmt.Sprintf(`{"namespace":"%s","tokens":%s,"salt":"tenant","ttl_seconds":1.5}`, testNamespaceID(), tokens)
 	if status, got := post(t, a, "/v1/keep", body); status != http.StatusOK || strings.TrimSpace(got) != `{"kept":0,"blocks":2}` {
 		t.Errorf("of another salt: status %d, got %s", status, got)
+	}
+}
+
+// TestBlocksOfALongSaltAreKept: a client names the salt as its requests do, and the
+// connector has stored the blocks under the salt's hash.
+func TestBlocksOfALongSaltAreKept(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	c := a.scheduler(t, 1)
+	salt := strings.Repeat("tenant", 1000)
+	r := proto.RequestID{ID: 1}
+	if err := c.Open(r, "", "", kv.BoundedName(salt), prompt(1, 3)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Store(t.Context(), r, 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var slots []proto.Slot
+	for _, g := range got.Grants {
+		slots = append(slots, g.Slot)
+	}
+	if err := c.Commit(t.Context(), r, slots); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := a.keep(keepRequest{Namespace: testNamespaceID(), Tokens: prompt(1, 3), Salt: salt, TTL: 600})
+	if err != nil || kept != (keepAnswer{3, 3}) {
+		t.Errorf("kept %+v, %v; want all three blocks", kept, err)
 	}
 }
 

@@ -43,14 +43,15 @@ func (n *NATS) claimName(ctx context.Context) error {
 			n.log.Warn("the other agent is not told", zap.Error(err))
 		}
 	})
-	if err == nil && n.Connected() {
-		// From here on the next one that asks is answered.
-		if err = n.conn.FlushTimeout(nameTimeout); !n.Connected() {
-			err = nil
-		}
-	}
 	if err != nil {
 		return fmt.Errorf("nats subscribe to %s: %w", subject, err)
+	}
+	if n.Connected() {
+		// After the flush the next agent that asks is answered. A slow server takes the
+		// subscription later, which is no reason not to start.
+		if err := n.conn.FlushTimeout(nameTimeout); err != nil {
+			n.log.Info("the server has not taken the claim of this node's name yet", zap.String("node", n.opt.Node), zap.Error(err))
+		}
 	}
 	return nil
 }

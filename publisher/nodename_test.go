@@ -1,7 +1,12 @@
 package publisher
 
 import (
+	"bytes"
+	"io"
+	"net"
+	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,4 +78,85 @@ func TestAHolderThatDoesNotAnswerHasNoName(t *testing.T) {
 	if claim, err := kvevent.DecodeNodeClaim((<-asked).Data); err != nil || claim.Node != "a" || claim.PID == 0 {
 		t.Errorf("asked with %+v: %v", claim, err)
 	}
+}
+
+// quietAfter is the address of a proxy of a server. Once a client has sent text, the
+// client hears nothing from the server any more.
+func quietAfter(t *testing.T, server, text string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		listener.Close()
+		running.Wait()
+	})
+	running.Go(func() {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		up, err := net.Dial("tcp", server)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		quiet := &quietWriter{Writer: client}
+		running.Go(func() { _, _ = io.Copy(quiet, up) })
+		defer up.Close()
+		buf, sent := make([]byte, 4096), []byte(nil)
+		for {
+			n, err := client.Read(buf)
+			if err != nil {
+				return
+			}
+			if sent = append(sent, buf[:n]...); bytes.Contains(sent, []byte(text)) {
+				quiet.begin()
+			}
+			if _, err := up.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	})
+	return listener.Addr().String()
+}
+
+// quietWriter drops what is written once begin was called.
+type quietWriter struct {
+	io.Writer
+	mu    sync.Mutex
+	quiet bool
+}
+
+func (w *quietWriter) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.quiet = true
+}
+
+func (w *quietWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet {
+		return len(b), nil
+	}
+	return w.Writer.Write(b)
+}
+
+// TestASlowServerDoesNotKeepAnAgentFromStarting: the claim of the name may arrive late.
+func TestASlowServerDoesNotKeepAnAgentFromStarting(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	at, err := url.Parse(srv.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Host = quietAfter(t, at.Host, "SUB "+kvevent.NodeSubject("default", "a"))
+	n, err := ConnectNATS(t.Context(), NATSOptions{URL: at.String(), Node: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
 }

@@ -22,6 +22,10 @@ func (f *feedState) nextQuery(now time.Time) (q kvevent.QueryRequest, number uin
 		f.partialOf = f.query
 	case !f.dump:
 		q.StartID, q.HasStart = f.cursor+1, true
+	case f.overflowed:
+		// A dump that is asked for now includes these events. Their room is for the events
+		// that come while the dump is read.
+		f.waiting, f.waitingBlocks, f.overflowed = nil, 0, false
 	}
 	return q, f.query, true
 }

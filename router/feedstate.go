@@ -116,8 +116,10 @@ type recovery struct {
 	partialOf uint64
 	partialAt time.Time
 	// waiting are the live events that came meanwhile, waitingBlocks their size.
+	// overflowed: later ones had no room.
 	waiting       []kvevent.RouterEvent
 	waitingBlocks int
+	overflowed    bool
 }
 
 // cause is why a feed recovers.
@@ -250,6 +252,7 @@ func (f *feedState) apply(e *kvevent.RouterEvent) {
 func (f *feedState) wait(e *kvevent.RouterEvent) {
 	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
 		f.counters.Overflowed++
+		f.overflowed = true
 		return
 	}
 	kept := *e
