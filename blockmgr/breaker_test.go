@@ -170,7 +170,8 @@ func TestGrantDoesNotCountOnADiskThatIsLeftAloneAndTakesNoTry(t *testing.T) {
 	if err := p.Abort(p.sid, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}); err != nil {
 		t.Error(err)
 	}
-	if got := sources(p.find(blocks)); got != "D" {
+	// One block: a second read would race with the end of the try.
+	if got := sources(p.find(blocks[:1])); got != "D" {
 		t.Errorf("found %q by the lookup that tries", got)
 	}
 	if got := sources(p.find(blocks)); got != "HD" {
