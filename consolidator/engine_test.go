@@ -64,6 +64,12 @@ func (e *testEngine) bind(kind zmq4.Type, endpoint string) (*zmq4.Socket, string
 	if err := s.SetRcvtimeo(10 * time.Second); err != nil {
 		e.t.Fatal(err)
 	}
+	if kind == zmq4.XPUB {
+		// Without it a subscription that arrives before its predecessor has left is not told.
+		if err := s.SetXpubVerbose(1); err != nil {
+			e.t.Fatal(err)
+		}
+	}
 	if endpoint == "" {
 		endpoint = "tcp://127.0.0.1:*"
 	}
