@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ build: deps ## Build bin/blockyard
 
 test: build ## Every check: format, vet, tests, race detector, short demo, self-test
 	@scripts/test.sh
+
+check: lint ## The fast checks: format, vet, lint, tests of the packages changed since main: make check REF=main
+	@scripts/test-changed.sh $(REF)
 
 race: deps ## Every test under the race detector
 	@go test -race ./...
