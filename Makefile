@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ selftest: build ## Flip stored bytes and see that the demo's checks notice
 
 bench: deps ## Every benchmark, with allocations
 	@go test -run '^$$' -bench . -benchmem ./...
+
+bench-compare: deps ## Benchmarks of the tree beside those of a commit: make bench-compare REF=main PKG=./router/index BENCH=. COUNT=6
+	@BENCH='$(BENCH)' COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' scripts/bench-compare.sh '$(REF)' $(PKG)
 
 bench-disk: build ## Disk tier against fio, copies against memcpy: make bench-disk ARGS="--dir /mnt"
 	@bin/blockyard bench disk $(ARGS)
