@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels release fmt vet lint fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench-connector: build ## The connector in a real vLLM: hooks, load start, time 
 
 wheels: ## Build dist/*.whl: the connector and the drop-in names of KVBM
 	@python3 -m pip wheel --quiet --no-deps --wheel-dir dist ./connector ./connector/kvbm
+
+release: deps ## Binaries, wheels, SBOM and SHA256SUMS of VERSION in dist/VERSION
+	@scripts/release.sh '$(VERSION)'
 
 fmt: ## Format all Go files
 	@gofmt -w .

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"runtime/debug"
+	"strings"
+)
+
+// document is a CycloneDX document, with the fields that are used here.
+type document struct {
+	Schema       string       `json:"$schema"`
+	Format       string       `json:"bomFormat"`
+	SpecVersion  string       `json:"specVersion"`
+	Version      int          `json:"version"`
+	Metadata     metadata     `json:"metadata"`
+	Components   []component  `json:"components"`
+	Dependencies []dependency `json:"dependencies"`
+}
+
+type metadata struct {
+	Timestamp string    `json:"timestamp,omitempty"`
+	Component component `json:"component"`
+}
+
+type component struct {
+	Ref     string `json:"bom-ref"`
+	Type    string `json:"type"` // application or library
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	PURL    string `json:"purl,omitempty"`
+	Hashes  []hash `json:"hashes,omitempty"`
+}
+
+type hash struct {
+	Algorithm string `json:"alg"`
+	Content   string `json:"content"`
+}
+
+// dependency says that one component uses others. Build information does not say
+// which module uses which, so that the binary depends on all of them.
+type dependency struct {
+	Ref string   `json:"ref"`
+	On  []string `json:"dependsOn"`
+}
+
+// describe makes the document, without a time, of a binary with this build
+// information and these shared libraries.
+func describe(info *debug.BuildInfo, libraries []string) document {
+	binary := module(&info.Main)
+	binary.Type = "application"
+	standard := "std@" + strings.TrimPrefix(info.GoVersion, "go")
+	components := []component{{
+		Ref: "pkg:golang/" + standard, Type: "library", Name: "std",
+		Version: strings.TrimPrefix(info.GoVersion, "go"), PURL: "pkg:golang/" + standard,
+	}}
+	for _, dep := range info.Deps {
+		if dep.Replace != nil {
+			dep = dep.Replace
+		}
+		components = append(components, module(dep))
+	}
+	for _, name := range libraries {
+		components = append(components, component{Ref: "shared:" + name, Type: "library", Name: name})
+	}
+	refs := make([]string, 0, len(components))
+	for _, c := range components {
+		refs = append(refs, c.Ref)
+	}
+	return document{
+		Schema:       "http://cyclonedx.org/schema/bom-1.6.schema.json",
+		Format:       "CycloneDX",
+		SpecVersion:  "1.6",
+		Version:      1,
+		Metadata:     metadata{Component: binary},
+		Components:   components,
+		Dependencies: []dependency{{Ref: binary.Ref, On: refs}},
+	}
+}
+
+// module is the component of a Go module. Its name in the package URL is in lower
+// case, as the URL's specification has it for Go.
+func module(m *debug.Module) component {
+	url := "pkg:golang/" + strings.ToLower(m.Path)
+	if m.Version != "" {
+		// Of what a version contains only "+" must be escaped.
+		url += "@" + strings.ReplaceAll(m.Version, "+", "%2B")
+	}
+	c := component{Ref: url, Type: "library", Name: m.Path, Version: m.Version, PURL: url}
+	if sum, ok := strings.CutPrefix(m.Sum, "h1:"); ok {
+		if raw, err := base64.StdEncoding.DecodeString(sum); err == nil {
+			c.Hashes = []hash{{Algorithm: "SHA-256", Content: hex.EncodeToString(raw)}}
+		}
+	}
+	return c
+}
