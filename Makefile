@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels release fmt vet lint fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,13 @@ lint: vet ## go vet, format, and the rules of internal/lint
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "not formatted: $$files" >&2; exit 1; }
 	@if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
 	@go test -count=1 ./internal/lint
+
+# The version that .golangci.yml is written for.
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+lint-full: lint ## lint, and the linters of .golangci.yml where golangci-lint is installed
+	@if command -v golangci-lint >/dev/null; then golangci-lint run; \
+	else echo 'skip  golangci-lint is not installed: go install $(GOLANGCI_LINT)'; fi
 
 fuzz-short: deps ## Every fuzz target for 10 seconds (FUZZTIME=30s for longer)
 	@scripts/fuzz.sh $(FUZZTIME)

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -316,7 +315,7 @@ func TestWeightsOutOfRangeAreNamed(t *testing.T) {
 	for _, o := range []*Override{{OverlapCredit: &negative}, {PrefillLoadScale: &nan}, {Temperature: &inf}, {SharedMultiplier: &two}} {
 		r := &Request{ID: "x", Tokens: 1, BlockSize: 1, Members: fleet(1), Override: o}
 		if _, err := s.Schedule(t.Context(), r); err == nil {
-			t.Error(fmt.Sprintf("override %+v was accepted", o))
+			t.Errorf("override %+v was accepted", o)
 		}
 	}
 }

@@ -146,12 +146,12 @@ func (r *reporter) failPackage(name string, p *packageState) {
 	fmt.Fprintf(r.out, "FAIL  %s\n", name)
 	for path, out := range r.build {
 		if path == name || strings.HasPrefix(path, name+" ") || strings.HasPrefix(path, name+"_test ") {
-			r.out.Write(out.Bytes())
+			_, _ = r.out.Write(out.Bytes())
 			delete(r.build, path)
 		}
 	}
 	for _, out := range p.output {
-		r.out.Write(out.Bytes())
+		_, _ = r.out.Write(out.Bytes())
 	}
 }
 
