@@ -83,11 +83,7 @@ func (f *feedState) cutShort(number uint64, a *Answer, now time.Time) {
 	f.failures = 0
 	f.dump = true
 	f.partial, f.partialOf, f.partialAt = a, number, now
-	blocks := 0
-	for i := range a.Events {
-		blocks += a.Events[i].NumBlocks()
-	}
-	if blocks > maxAnswerBlocks {
+	if answerSize(a.Events) > maxAnswerBlocks {
 		f.partial = nil
 	}
 }

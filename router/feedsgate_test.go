@@ -227,3 +227,41 @@ func TestADumpThatWasCutGoesOnWhereItBrokeOff(t *testing.T) {
 		t.Errorf("%d events in all, want %d", len(first.Events), chunks)
 	}
 }
+
+// TestEventsThatWaitAreThoseAfterTheDump: a feed that waits long for its turn to be asked
+// has room for the events that come while the dump is read.
+func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
+	now := time.Unix(1000, 0)
+	blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
+	f := &feedState{announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}
+	store := func(id uint64) kvevent.RouterEvent {
+		return kvevent.RouterEvent{
+			Owner: scriptOwner, ID: id, Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{{Hash: kv.SequenceHash(id)}},
+		}
+	}
+	live := func(from, to uint64) {
+		for id := from; id <= to; id++ {
+			e := store(id)
+			f.event(&e, now)
+		}
+	}
+	f.announced(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Blocks: 1}, now)
+	const asked = 2*maxWaitingEvents + 1
+	live(2, asked)
+	q, number, due := f.nextQuery(now)
+	if !due || q.HasStart {
+		t.Fatalf("query %+v, due %v; want one for everything", q, due)
+	}
+	const last = asked + maxWaitingEvents
+	live(asked+1, last)
+	a := &Answer{Kind: kvevent.QueryTreeDump, LastEventID: asked}
+	for id := range uint64(asked) {
+		a.Events = append(a.Events, store(id+1))
+	}
+	if err := f.answered(number, a, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	if f.cursor != last || f.recovering || len(blocks.held) != last {
+		t.Errorf("cursor %d of %d, recovers %v, %d blocks", f.cursor, last, f.recovering, len(blocks.held))
+	}
+}

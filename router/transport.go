@@ -114,8 +114,18 @@ func (a *Answer) extend(next *Answer) {
 	a.NextChunk = next.NextChunk
 }
 
-// maxAnswerBlocks bounds the memory of one answer.
+// maxAnswerBlocks bounds the memory of one answer; see answerSize.
 const maxAnswerBlocks = 1 << 26
+
+// answerSize is how many blocks and events there are: an event without blocks takes
+// memory too.
+func answerSize(events []kvevent.RouterEvent) int {
+	size := len(events)
+	for i := range events {
+		size += events[i].NumBlocks()
+	}
+	return size
+}
 
 // assembly puts the chunks of an answer together.
 type assembly struct {
@@ -126,7 +136,7 @@ type assembly struct {
 
 	answer Answer
 	chunks uint32
-	blocks int
+	size   int
 }
 
 // add takes in the next chunk and reports whether it was the last one. A chunk
@@ -149,11 +159,8 @@ func (a *assembly) add(r *kvevent.QueryReply) (done bool, err error) {
 	case r.Kind != a.answer.Kind:
 		return false, fmt.Errorf("answer chunk %d: kind %q after %q", r.Chunk, r.Kind, a.answer.Kind)
 	}
-	for i := range r.Events {
-		a.blocks += r.Events[i].NumBlocks()
-	}
-	if a.blocks > maxAnswerBlocks {
-		return false, fmt.Errorf("answer chunk %d: more than %d blocks", r.Chunk, maxAnswerBlocks)
+	if a.size += answerSize(r.Events); a.size > maxAnswerBlocks {
+		return false, fmt.Errorf("answer chunk %d: more than %d blocks and events", r.Chunk, maxAnswerBlocks)
 	}
 	a.chunks++
 	a.answer.NextChunk++
