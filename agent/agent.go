@@ -143,6 +143,7 @@ func (a *Agent) listen(ctx context.Context) error {
 	if a.controlL, err = control.Listen(a.cfg.Control); err != nil {
 		return err
 	}
+	a.controlL = limitListener(a.controlL, httpConnections(a.server.files.limit))
 	a.control = newControlServer(a)
 	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
 		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)

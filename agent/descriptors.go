@@ -22,11 +22,14 @@ const (
 	// outputDescriptors what a stream in the engines' format takes, with some peers.
 	eventDescriptors  = 20
 	outputDescriptors = 20
-	// spareDescriptors are for files that are open for a moment, and for what connects to
-	// NATS and to the streams in the engines' format.
+	// spareDescriptors are for files that are open for a moment, for connections to another
+	// NATS server and for what connects to the streams in the engines' format.
 	spareDescriptors = 24
-	// minHTTPConnections and maxHTTPConnections bound the HTTP connections of one listener.
+	// minHTTPConnections and maxHTTPConnections bound the HTTP connections of one listener,
+	// for metrics, operators and KVBM's metrics.
 	minHTTPConnections, maxHTTPConnections = 4, 1024
+	// maxNATSConnections bounds the clients of the NATS server inside the agent.
+	maxNATSConnections = 65536
 )
 
 // descriptors divides the file descriptors that the process may have (RLIMIT_NOFILE)
@@ -36,8 +39,10 @@ const (
 type descriptors struct {
 	limit int
 	// own are those that the agent needs itself.
-	own  int
-	open func() (int, error) // how many are open now
+	own int
+	// without is how many extents of full tiers have no descriptor in own.
+	without int
+	open    func() (int, error) // how many are open now
 
 	mu      sync.Mutex
 	streams int // reserved for event streams
@@ -46,19 +51,52 @@ type descriptors struct {
 // newDescriptors divides the process's limit for an agent that has opened everything that
 // it needs at its start.
 func newDescriptors(c *Config) (*descriptors, error) {
-	var r syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
-		return nil, fmt.Errorf("limit of file descriptors: %w", err)
+	limit, err := fileLimit()
+	if err != nil {
+		return nil, err
 	}
 	open, err := openDescriptors()
 	if err != nil {
 		return nil, err
 	}
-	limit := int(min(r.Cur, 1<<30))
-	own := open + 2*httpConnections(limit) + spareDescriptors
+	own, without := ownDescriptors(c, limit, open)
+	return &descriptors{limit: limit, own: own, without: without, open: openDescriptors}, nil
+}
+
+// ownDescriptors is how many descriptors the agent needs itself, when open of the limit are
+// open after its start, and how many extents of full tiers are without one.
+func ownDescriptors(c *Config, limit, open int) (own, without int) {
+	listeners := 2 // metrics and operators
+	if c.KVBM.Metrics != "" {
+		listeners++
+	}
+	own = open + listeners*httpConnections(limit) + spareDescriptors
+	if c.Events.Embedded != nil {
+		own += natsConnections(limit)
+	}
 	// A tier that finds no descriptor for an extent stays as large as it is.
-	own += min(extentFiles(c), max(0, limit-own)/2)
-	return &descriptors{limit: limit, own: own, open: openDescriptors}, nil
+	extents := extentFiles(c)
+	covered := min(extents, max(0, limit-own)/2)
+	return own + covered, extents - covered
+}
+
+// wanted is the limit at which the tiers can fill and an engine's event streams have room;
+// 0: the limit is high enough.
+func (d *descriptors) wanted() int {
+	wanted := max(d.limit+2*d.without, d.own+2*(eventDescriptors+outputDescriptors))
+	if wanted <= d.limit {
+		return 0
+	}
+	return wanted
+}
+
+// fileLimit is how many file descriptors the process may have.
+func fileLimit() (int, error) {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return 0, fmt.Errorf("limit of file descriptors: %w", err)
+	}
+	return int(min(r.Cur, 1<<30)), nil
 }
 
 // extentFiles is how many extents the tiers have when they are full; each is an open file.
@@ -133,6 +171,12 @@ func (o *outputs) streamDescriptors(h *proto.Hello) (n int) {
 // descriptors.
 func httpConnections(limit int) int {
 	return min(maxHTTPConnections, max(minHTTPConnections, limit/16))
+}
+
+// natsConnections is how many clients the NATS server inside the agent may have at a limit
+// of file descriptors.
+func natsConnections(limit int) int {
+	return min(maxNATSConnections, max(minHTTPConnections, limit/8))
 }
 
 // limitedListener accepts a connection when fewer than a number of its connections are

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // TestDescriptorsAreDivided: connections and event streams share what the agent does not
@@ -39,6 +40,44 @@ func TestDescriptorsAreDivided(t *testing.T) {
 	for _, c := range []struct{ limit, want int }{{64, 1}, {1 << 20, maxConnections}} {
 		if got := (&descriptors{limit: c.limit, own: 70}).connections(); got != c.want {
 			t.Errorf("limit %d: %d connections, want %d", c.limit, got, c.want)
+		}
+	}
+}
+
+// TestAgentKeepsDescriptorsForTheServersInsideIt: the clients of the embedded NATS server and
+// of every HTTP listener are bounded, and connections and event streams do without theirs.
+func TestAgentKeepsDescriptorsForTheServersInsideIt(t *testing.T) {
+	const limit = 1024
+	own := func(c Config) int {
+		n, _ := ownDescriptors(&c, limit, 40)
+		return n
+	}
+	plain := own(Config{})
+	if got := own(Config{Events: EventOptions{Embedded: &publisher.EmbeddedOptions{}}}); got != plain+128 {
+		t.Errorf("own is %d with a NATS server and %d without, want 128 more", got, plain)
+	}
+	if got := own(Config{KVBM: KVBMOptions{Metrics: "127.0.0.1:0"}}); got != plain+64 {
+		t.Errorf("own is %d with one listener more and %d without, want 64 more", got, plain)
+	}
+	for _, c := range []struct{ limit, want int }{{16, 4}, {1024, 128}, {1 << 20, maxNATSConnections}} {
+		if got := natsConnections(c.limit); got != c.want {
+			t.Errorf("limit %d: %d clients of NATS, want %d", c.limit, got, c.want)
+		}
+	}
+}
+
+// TestLimitThatIsTooLowIsNamed: at a limit where the extents of full tiers would take what
+// engines and libzmq need, the log asks for a higher one.
+func TestLimitThatIsTooLowIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		limit   int
+		extents uint64
+		low     bool
+	}{{1024, 100, false}, {1024, 2000, true}, {64, 0, true}} {
+		d := &descriptors{limit: c.limit}
+		d.own, d.without = ownDescriptors(&Config{HostBytes: c.extents << 20, ExtentBytes: 1 << 20}, c.limit, 40)
+		if got := d.wanted(); got > c.limit != c.low {
+			t.Errorf("limit %d, %d extents: %d are wanted, want more than the limit: %t", c.limit, c.extents, got, c.low)
 		}
 	}
 }
@@ -126,6 +165,33 @@ func TestAgentSurvivesAFloodOfConnections(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// TestFloodOfTheOperatorsPortLeavesEnginesTheirStreams: whoever reaches the port of
+// operators connects far more often than the agent has file descriptors. An engine whose
+// events need some is served all the same.
+func TestFloodOfTheOperatorsPortLeavesEnginesTheirStreams(t *testing.T) {
+	_, events := newFakePublisher(t)
+	t.Setenv(filesVariable, "240")
+	cfg := testConfig(t)
+	cfg.Control = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	a := startAgentChild(t, cfg)
+	for range 300 {
+		c, err := net.DialTimeout("tcp", cfg.Control, 100*time.Millisecond)
+		if err != nil {
+			break // the port's queue is full
+		}
+		defer c.Close()
+	}
+	hello := helloOf(1)
+	hello.EventsEndpoint = events
+	ctx, cancel := context.WithTimeout(t.Context(), adminReadTimeout/2) // then the port lets go by itself
+	defer cancel()
+	c, err := proto.DialScheduler(ctx, proto.ClientOptions{Socket: a.client.cfg.Socket, Hello: hello})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
 
 // TestLimitedListenerWaitsForAnEnd: a connection more than there may be waits until

@@ -45,6 +45,13 @@ func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (o *outputs,
 	case cfg.Events.Embedded != nil:
 		e := *cfg.Events.Embedded
 		e.Log = log.Named("nats")
+		if e.MaxConnections == 0 {
+			limit, err := fileLimit()
+			if err != nil {
+				return o, err
+			}
+			e.MaxConnections = natsConnections(limit)
+		}
 		if o.server, err = startEmbedded(cfg, e); err != nil {
 			return o, err
 		}

@@ -98,9 +98,9 @@ func newSessionServer(cfg Config, m *blockmgr.Manager, h *eventHub, room *tierRo
 	}
 	log.Info("file descriptors", zap.Int("limit", s.files.limit), zap.Int("own", s.files.own),
 		zap.Int("connections", s.files.connections()), zap.Int("for_event_streams", s.files.share()))
-	if s.files.share() < eventDescriptors+outputDescriptors {
-		log.Warn("too few file descriptors for an engine's event streams: raise RLIMIT_NOFILE",
-			zap.Int("limit", s.files.limit), zap.Int("want", s.files.own+2*(eventDescriptors+outputDescriptors)))
+	if wanted := s.files.wanted(); wanted > 0 {
+		log.Warn("too few file descriptors for full tiers and an engine's event streams: raise RLIMIT_NOFILE",
+			zap.Int("limit", s.files.limit), zap.Int("want", wanted))
 	}
 	return s, nil
 }

@@ -25,6 +25,9 @@ type EmbeddedOptions struct {
 	Token string
 	// MaxPayload is the largest message in bytes; default 1 MiB.
 	MaxPayload int32
+	// MaxConnections is how many clients may be connected; 0: as many as the server takes
+	// by default, 65,536.
+	MaxConnections int
 	// StoreDir turns JetStream on and is where it keeps its streams; a server that is
 	// started with the directory of an earlier one has its streams. Empty: no
 	// JetStream.
@@ -60,6 +63,9 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	if o.MaxPayload < 0 {
 		return nil, fmt.Errorf("embedded nats max payload: %d is negative", o.MaxPayload)
 	}
+	if o.MaxConnections < 0 {
+		return nil, fmt.Errorf("embedded nats max connections: %d is negative", o.MaxConnections)
+	}
 	if o.MaxStore < 0 {
 		return nil, fmt.Errorf("embedded nats max store: %d is negative", o.MaxStore)
 	}
@@ -82,7 +88,7 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 		return nil, err
 	}
 	srv, err := server.NewServer(&server.Options{
-		ServerName: "blockyard", Host: o.Host, Port: o.Port, Authorization: o.Token, MaxPayload: o.MaxPayload,
+		ServerName: "blockyard", Host: o.Host, Port: o.Port, Authorization: o.Token, MaxPayload: o.MaxPayload, MaxConn: o.MaxConnections,
 		JetStream: o.StoreDir != "", StoreDir: o.StoreDir, JetStreamMaxStore: o.MaxStore, JetStreamMaxMemory: maxStreamMemory,
 		NoSigs: true, NoLog: o.Log == nil,
 	})

@@ -3,6 +3,8 @@ package publisher
 import (
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 )
 
 func TestEmbeddedServerIsForThisMachineAndWantsItsToken(t *testing.T) {
@@ -25,5 +27,24 @@ func TestEmbeddedServerNamesABadPort(t *testing.T) {
 	}
 	if _, err := StartEmbedded(EmbeddedOptions{Port: 70000}); err == nil || !strings.Contains(err.Error(), "70000") {
 		t.Errorf("bad port: %v", err)
+	}
+}
+
+// TestEmbeddedServerRefusesClientsBeyondItsLimit: whoever reaches the port, with the token
+// or without, takes no more file descriptors than the server may use.
+func TestEmbeddedServerRefusesClientsBeyondItsLimit(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{MaxConnections: 1})
+	dial := func() error {
+		nc, err := nats.Connect(srv.URL())
+		if err == nil {
+			t.Cleanup(nc.Close)
+		}
+		return err
+	}
+	if err := dial(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(); err == nil {
+		t.Error("a second client is connected, the limit is 1")
 	}
 }
