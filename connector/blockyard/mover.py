@@ -174,7 +174,8 @@ class CopyEngine(Protocol):
         """Pins a piece of an extent: whole slots, of which copies may be under way."""
 
     def on_unmap(self, address: int, size: int) -> None:
-        """Ends what on_map() of the piece began. No copy uses the piece any more."""
+        """Ends what on_map() of the piece began. No copy uses the piece any more. An exception
+        when the device does not let go of it: then it must stay mapped."""
 
 
 def mover_for(pages: Pages) -> CopyEngine:

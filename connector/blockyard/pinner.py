@@ -25,13 +25,14 @@ _REST_SECONDS = 0.2e-3  # between pieces, so that threads that wait for those lo
 class _Area:
     """An extent with its pieces, address and bytes of each: `left` are to be pinned, in reverse."""
 
-    __slots__ = ("extent", "left", "pinned", "released")
+    __slots__ = ("extent", "left", "pinned", "released", "stuck")
 
     def __init__(self, extent: Extent) -> None:
         self.extent = extent
         self.left = pieces_of(extent)[::-1]
         self.pinned: list[tuple[int, int]] = []
         self.released = False
+        self.stuck = False  # a piece could not be unpinned
 
 
 def pieces_of(extent: Extent) -> list[tuple[int, int]]:
@@ -52,7 +53,9 @@ class Pinner:
     """Calls on_map for the pieces of each extent, and on_unmap before the extent is unmapped.
 
     Both are called by a thread that exists only while there is something to pin or unpin. A piece
-    for which on_map raises ends the pinning of its extent, and on_unmap is not called for it. The
+    for which on_map raises ends the pinning of its extent, and on_unmap is not called for it. An
+    extent with a piece for which on_unmap raises stays mapped: for the device its addresses still
+    stand for the old memory, and another mapping there would be read and written wrongly. The
     methods may be called by any thread and wait for no piece, close() excepted.
     """
 
@@ -66,6 +69,7 @@ class Pinner:
         self._to_pin: deque[_Area] = deque()
         self._to_free: deque[_Area] = deque()
         self._running = False
+        self._stuck = False  # that an extent stays mapped has been logged
         self._idle = threading.Event()
         self._idle.set()
 
@@ -144,12 +148,19 @@ class Pinner:
     def _unpin(self, area: _Area) -> bool:
         """Unpins the last piece of an extent, or unmaps an extent that has none. Whether pieces
         may be left."""
-        try:
-            if area.pinned:
+        if area.pinned:
+            try:
                 self._on_unmap(*area.pinned.pop())
-                return True
+            except Exception:
+                area.stuck = True
+                if not self._stuck:  # the others would fail for the same reason
+                    self._stuck = True
+                    _log.exception("extent %d stays mapped", area.extent.number)
+            return True
+        if area.stuck:
+            return False
+        try:
             area.extent.unmap()
-        except Exception:
-            _log.exception("extent %d cannot be released", area.extent.number)
-            return bool(area.pinned) or area.extent.address != 0
+        except OSError:
+            _log.exception("extent %d cannot be unmapped", area.extent.number)
         return False

@@ -179,7 +179,7 @@ class CudaMover:
             del self._pieces[bisect.bisect_left(self._pieces, address)]
         error = self._driver.unregister(address)
         if error:
-            _log.error("memory of %d bytes cannot be unpinned: CUDA error %d", size, error)
+            raise RuntimeError(f"memory of {size} bytes cannot be unpinned: CUDA error {error}")
 
 
 class QueuedCopies:

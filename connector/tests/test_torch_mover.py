@@ -229,6 +229,11 @@ class Pinning(CudaCase):
         self.mover.on_unmap(4096, 100)
         self.assertEqual(self.driver.unregistered, [])
 
+    def test_memory_that_cannot_be_unpinned_is_told_to_who_would_unmap_it(self) -> None:
+        self.mover.on_map(4096, 100)
+        self.driver.error = 4
+        with self.assertRaisesRegex(RuntimeError, "CUDA error 4"):
+            self.mover.on_unmap(4096, 100)
 
     def test_other_errors_are_not_put_down_to_a_limit(self) -> None:
         self.driver.error = 201
