@@ -36,14 +36,15 @@ func serve(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// TestListenMakesAPrivateSocket: the socket and the directory that is made for it are
-// for their own user, whatever the umask; a client reaches it by its path.
+// TestListenMakesAPrivateSocket: the socket is for its own user, whatever the umask. The
+// directory that is made for it keeps nobody from the agent's socket, which may be made
+// there later for engines of other users. A client reaches it by its path.
 func TestListenMakesAPrivateSocket(t *testing.T) {
 	old := unix.Umask(0)
 	path := filepath.Join(t.TempDir(), "made", "x.sock")
 	serve(t, path)
 	unix.Umask(old)
-	for name, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+	for name, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o755} {
 		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v; want mode %v", name, info.Mode().Perm(), err, want)
 		}

@@ -14,8 +14,9 @@ import (
 
 const (
 	socketMode = 0o600
-	// ownDirMode is the mode of a directory that Listen makes.
-	ownDirMode = 0o700
+	// ownDirMode is the mode of a directory that Listen makes. The socket's own mode
+	// keeps others out; the agent's socket for engines of other users may lie beside it.
+	ownDirMode = 0o755
 )
 
 // DefaultPath returns where the socket name lies when nobody says: in
@@ -54,8 +55,7 @@ func split(address string) (network, in string, err error) {
 	return "tcp", address, nil
 }
 
-// Listen listens at address. It makes a socket's directory, for its own user
-// alone, where there is none.
+// Listen listens at address. It makes a socket's directory where there is none.
 func Listen(address string) (net.Listener, error) {
 	network, in, err := split(address)
 	if err != nil {
