@@ -17,7 +17,7 @@ type dynamoWorkers struct {
 	Endpoint  string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 
-// open follows Dynamo's workers, over n where their events are wanted; nil when the flags
+// open follows Dynamo's workers, over n, which is needed where their events are wanted; nil when the flags
 // name none.
 func (d *dynamoWorkers) open(n *router.NATS, events bool, log *zap.Logger) (*dynamo.Transport, error) {
 	if d.Endpoint == "" {
@@ -30,5 +30,9 @@ func (d *dynamoWorkers) open(n *router.NATS, events bool, log *zap.Logger) (*dyn
 	if d.Discovery == "" {
 		return nil, errors.New("--dynamo-endpoint: --dynamo-discovery is required with it")
 	}
-	return dynamo.Open(dynamo.Options{Directory: d.Discovery, Endpoint: endpoint, NoEvents: !events, Log: log}, n)
+	var plane dynamo.Plane
+	if n != nil {
+		plane = n
+	}
+	return dynamo.Open(dynamo.Options{Directory: d.Discovery, Endpoint: endpoint, NoEvents: !events, Log: log}, plane)
 }

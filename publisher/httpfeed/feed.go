@@ -156,11 +156,11 @@ func (f *Feed) announce(src publisher.Source) {
 	f.sendAnnouncement(status)
 }
 
-// sendPending makes frames of the events that were not sent. Without a client none
-// is made: who comes later asks for what it missed.
+// sendPending makes frames of the events that were not sent. Without a client that
+// wants them none is made: who comes later asks for what it missed.
 func (f *Feed) sendPending() {
-	listened := f.hub.listened()
-	for f.takeBatch(listened) {
+	wanted := f.hub.wantsEvents()
+	for f.takeBatch(wanted) {
 		f.hub.broadcastEvents(f.envelope(f.batch))
 		f.count.events.Add(uint64(len(f.batch)))
 		clear(f.batch)
@@ -169,11 +169,11 @@ func (f *Feed) sendPending() {
 
 // takeBatch moves the next message's events to f.batch; false: there are none, or
 // nobody is there to have them.
-func (f *Feed) takeBatch(listened bool) bool {
+func (f *Feed) takeBatch(wanted bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first, next := f.journal.Held()
-	if !listened {
+	if !wanted {
 		f.unsent = next
 		return false
 	}

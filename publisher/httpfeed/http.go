@@ -66,7 +66,7 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	switch events := r.URL.Query().Get("events"); events {
 	case "", "all":
 	case "none":
-		c.noEvents = true
+		c.noEvents, cursors = true, nil
 	default:
 		refuse(w, http.StatusBadRequest, fmt.Errorf("events %.60q: want all or none", events))
 		return

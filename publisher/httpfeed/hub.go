@@ -191,6 +191,18 @@ func (h *Hub) listened() bool {
 	return len(h.clients) > 0
 }
 
+// wantsEvents reports whether any client wants events.
+func (h *Hub) wantsEvents() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		if !c.noEvents {
+			return true
+		}
+	}
+	return false
+}
+
 // broadcast puts a frame into every client's queue. It is not changed from then on.
 func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
 

@@ -82,10 +82,30 @@ func TestAClientMayLeaveEventsOut(t *testing.T) {
 			announced++
 		}
 	}
+	kept := s.follow(fmt.Sprintf("?events=none&cursor=%016x:0", none.announcement(anyAnnouncement).PublisherID))
+	if _, e, _ := kept.next(); e != nil {
+		t.Errorf("events after a cursor are sent to a client that wants none")
+	}
 	if resp, err := http.Get(s.server.URL + "/v1/events?events=some"); err != nil || resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("%v, %v", resp, err)
 	} else {
 		resp.Body.Close()
+	}
+}
+
+// TestNoEventsAreSentWhereNobodyWantsThem: they are not even made into messages.
+func TestNoEventsAreSentWhereNobodyWantsThem(t *testing.T) {
+	s := serve(t, Options{AnnounceEvery: time.Millisecond})
+	none := s.follow("?events=none")
+	s.source.store(1, 3)
+	none.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == 1 })
+	if got := s.feed.Stats(); got.Events != 0 {
+		t.Errorf("%d events were sent", got.Events)
+	}
+	all := s.follow("")
+	all.announcement(anyAnnouncement)
+	s.source.store(4, 3)
+	for _, e, _ := all.next(); e == nil; _, e, _ = all.next() {
 	}
 }
 

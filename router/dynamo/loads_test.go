@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -64,5 +65,36 @@ func TestWorkersSayWhatTheyUse(t *testing.T) {
 	}
 	if c := tr.counters; c.Loads != 1 || c.UnknownLoads != 1 || c.Undecodable != 1 {
 		t.Errorf("counters %+v", c)
+	}
+}
+
+// recordingPlane is a Plane that only remembers the subjects.
+type recordingPlane struct {
+	noPlane
+	subjects []string
+}
+
+func (p *recordingPlane) Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
+	p.subjects = append(p.subjects, subject)
+	return p.noPlane.Subscribe(subject, messages)
+}
+
+// TestLoadsAreWantedWithoutEvents: busy thresholds go by them, whatever is known of blocks.
+func TestLoadsAreWantedWithoutEvents(t *testing.T) {
+	for noEvents, want := range map[bool][]string{
+		true:  {endpoint.Subject(kvevent.LoadTopic)},
+		false: {endpoint.Subject(kvevent.LoadTopic), endpoint.Subject(topic)},
+	} {
+		p := &recordingPlane{}
+		tr, err := Open(Options{Directory: newDirectory(t).dir, Endpoint: endpoint, NoEvents: noEvents}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(p.subjects, want) {
+			t.Errorf("no events %v: subscribed to %q, want %q", noEvents, p.subjects, want)
+		}
 	}
 }

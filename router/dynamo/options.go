@@ -46,7 +46,7 @@ type Options struct {
 	// blocks of all of them, about 150 bytes each, 0 means 1<<24.
 	MaxRanks, MaxBlocks int
 	// NoEvents makes the workers known and neither subscribes to their events nor asks for
-	// them. Then the Plane is not used.
+	// them. Then the Plane brings loads alone, and may be nil.
 	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger

@@ -76,8 +76,12 @@ func Open(o Options, p Plane) (*Transport, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
+	loads := p
 	if o.NoEvents {
 		p = noPlane{}
+	}
+	if loads == nil {
+		loads = p
 	}
 	t := &Transport{
 		options: o, log: o.Log, plane: p,
@@ -88,7 +92,7 @@ func Open(o Options, p Plane) (*Transport, error) {
 		ranks:   make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
 		connections: p.Connections(),
 	}
-	stopLoads, droppedLoads, err := p.Subscribe(o.Endpoint.Subject(kvevent.LoadTopic), t.loads)
+	stopLoads, droppedLoads, err := loads.Subscribe(o.Endpoint.Subject(kvevent.LoadTopic), t.loads)
 	if err != nil {
 		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
