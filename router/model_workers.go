@@ -110,7 +110,7 @@ func (m *Model) heardLoad(l *kvevent.LoadReport) {
 		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
 		// An engine that does not tell its blocks does not tell its requests.
 		if l.Worker.DeviceBlocksTotal > 0 {
-			m.scheduler.ReportRequests(l.Owner.Worker(), l.Worker.Running+l.Worker.Waiting)
+			m.scheduler.ReportRequests(l.Owner.Worker(), l.Worker.Running, l.Worker.Waiting)
 		}
 	}
 	if m.estimate != nil {

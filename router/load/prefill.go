@@ -13,8 +13,10 @@ import (
 // request that takes longer than expected does not hold up the account. When
 // some are not, only the anchor's own tokens run down.
 type prefill struct {
-	// tokens is the sum of what each request had to compute at first.
-	tokens int64
+	// requests have something to compute, and tokens is the sum of what each had to
+	// compute at first.
+	requests int
+	tokens   int64
 	// modelled is the sum of the expected durations, and unmodelled the number of
 	// requests that have none.
 	modelled   time.Duration
@@ -31,6 +33,7 @@ func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
 	}
+	p.requests++
 	p.tokens += r.prefill
 	p.modelled += r.duration
 	if r.duration == 0 {
@@ -66,6 +69,7 @@ func (p *prefill) remove(r *request, now time.Duration) {
 		// The worker did that one meanwhile and was not at the anchor.
 		p.since = min(now, p.since+r.duration)
 	}
+	p.requests--
 	p.tokens -= r.prefill
 	p.modelled -= r.duration
 	if r.duration == 0 {

@@ -29,17 +29,20 @@ func (s *surplus) acquit(r *request) {
 	}
 }
 
-// Reconcile takes in that the engine of a worker says that it has so many requests,
-// running and waiting. When the account had more of them for a while, their clients
-// have vanished: of as many, the oldest whose prefills were not marked complete and
-// of which nothing was heard for that while, it takes the prefill off. They stay
-// active otherwise. It returns their number.
-func (a *Account) Reconcile(worker kv.Worker, has uint64) (phantoms int) {
+// Reconcile takes in how many requests the engine of a worker says that it has. When
+// the account had more of them for a while, their clients have vanished: of as many,
+// the oldest whose prefills were not marked complete and of which nothing was heard
+// for that while, it takes the prefill off. They stay active otherwise. It returns
+// their number. Requests that wait in the engine are not computed yet, so that as
+// many of those not marked are there, even if others have vanished after their
+// prefill.
+func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms int) {
 	w := a.workers[worker]
 	if w == nil {
 		return 0
 	}
-	now, more := a.clock(), w.running.n-w.phantoms-int(min(has, math.MaxInt32))
+	r, q := int(min(running, math.MaxInt32)), int(min(waiting, math.MaxInt32))
+	now, more := a.clock(), min(w.running.n-w.phantoms-r-q, w.prefill.requests-q)
 	switch {
 	case more <= 0:
 		w.least = 0

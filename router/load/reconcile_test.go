@@ -15,7 +15,7 @@ func TestPhantomPrefillsEndWithTheEnginesWord(t *testing.T) {
 		got := 0
 		for range seconds {
 			f.clock.advance(time.Second)
-			got += f.Reconcile(worker1, has)
+			got += f.Reconcile(worker1, has, 0)
 		}
 		if got != want {
 			t.Errorf("%d phantoms, want %d", got, want)
@@ -47,5 +47,29 @@ func TestPhantomPrefillsEndWithTheEnginesWord(t *testing.T) {
 		f.Free(id)
 	}
 	report(0, 1, 0)
+	f.empty()
+}
+
+// TestARequestThatWaitsInItsEngineIsNoPhantom: a client that vanishes while its request
+// decodes leaves the account with one too many. Who waits in the engine is not taken
+// for it.
+func TestARequestThatWaitsInItsEngineIsNoPhantom(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.add("left while it decoded", worker1, 100, 1)
+	f.prefillDone("left while it decoded")
+	f.add("left before it began", worker1, 10, 2)
+	f.add("waits", worker1, 1000, 3)
+	phantoms := 0
+	for range 20 {
+		f.clock.advance(time.Second)
+		phantoms += f.Reconcile(worker1, 0, 1)
+	}
+	f.expect("it waits still", 3, 1000)
+	if phantoms != 1 {
+		t.Errorf("%d phantoms, want 1", phantoms)
+	}
+	for _, id := range []string{"left while it decoded", "left before it began", "waits"} {
+		f.Free(id)
+	}
 	f.empty()
 }

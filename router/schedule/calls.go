@@ -154,10 +154,10 @@ func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 // ReportRequests notes how many requests a worker's engine says that it has, running
 // and waiting. The prefill of requests that it has not, because their clients have
 // vanished, is taken off: see load.Account.Reconcile.
-func (s *Scheduler) ReportRequests(w kv.Worker, has uint64) {
+func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.account.Reconcile(w, has) > 0 {
+	if s.account.Reconcile(w, running, waiting) > 0 {
 		s.released(w)
 	}
 }
