@@ -213,7 +213,7 @@ func (s *feedSet) announcementLocked(a *kvevent.Announcement, source int, now ti
 	f.announced(a, now)
 	f.replayed = s.offline[source]
 	if isNew || pool != a.Pool || card != a.Card {
-		s.joinLocked(f, card.Incarnation)
+		s.joinLocked(f)
 	}
 	s.refillLocked(f, now)
 	s.countLocked(f)

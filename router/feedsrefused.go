@@ -21,8 +21,10 @@ type refusal struct {
 }
 
 // isRegistered reports whether an announcement is of a worker that no publisher
-// speaks for, of a file or of a registration.
-func isRegistered(a *kvevent.Announcement) bool { return a.Card.Silent && a.Card.Source != "" }
+// speaks for, of a file or of a registration. Without events every worker is silent.
+func isRegistered(a *kvevent.Announcement) bool {
+	return a.Card.Silent && (a.Card.Source == sourceFile || a.Card.Source == sourceHTTP)
+}
 
 // objectionLocked says why an announcement is not accepted; f is its feed, nil
 // for a new publisher. An empty text is no objection.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -23,8 +24,8 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &f.announcement
-	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit {
-		return false, nil
+	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit || !utf8.ValidString(a.Model) {
+		return false, nil // an earlier version took names that are no text
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
 		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, publisherName(a.PublisherID))

@@ -66,6 +66,9 @@ type feedState struct {
 	blocks   residency
 	// model is the owner's; blocks is its index.
 	model *Model
+	// engine is the incarnation that was announced last of the owner's engine, by this
+	// publisher or a former one; 0 is none.
+	engine uint64
 
 	// cursor is the id of the last event that the blocks contain.
 	cursor uint64

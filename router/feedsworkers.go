@@ -1,6 +1,8 @@
 package router
 
 import (
+	"cmp"
+
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -21,18 +23,18 @@ func silence(a *kvevent.Announcement) (ok bool) {
 }
 
 // joinLocked makes a worker a candidate, or takes in that its pool or card changed.
-// engine is the incarnation in the card before, 0 for a new feed.
-func (s *feedSet) joinLocked(f *feedState, engine uint64) {
+func (s *feedSet) joinLocked(f *feedState) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return
 	}
 	w := f.owner().Worker()
 	if was, ok := f.model.absent.take(w); ok {
-		engine = was.engine
+		f.engine = was.engine
 	}
 	s.models.forgetElsewhere(w, f.model)
 	// The scheduler asks what a worker is like when it sees it among the members.
-	f.model.described(w, &f.announcement, engine)
+	f.model.described(w, &f.announcement, f.engine)
+	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
 	if err := f.model.index.SetMember(w, f.announcement.Pool, true); err != nil {
 		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
 	}
@@ -48,7 +50,7 @@ func (s *feedSet) endLocked(f *feedState, reason string) {
 		if err := f.model.index.SetMember(w, 0, false); err != nil {
 			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
 		}
-		f.model.left(w, f.announcement.Card.Incarnation)
+		f.model.left(w, f.engine)
 	}
 	s.dropLocked(f)
 	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),

@@ -2,7 +2,6 @@ package router
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -15,9 +14,7 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 		desc := prometheus.NewDesc("blockyard_router_model_"+name, help, labels, nil)
 		for i := range all {
 			s := &all[i]
-			// A snapshot of an earlier version may have a name that is no valid label.
-			name := strings.ToValidUTF8(s.Key.Name, "\uFFFD")
-			out <- prometheus.MustNewConstMetric(desc, kind, value(s), name, strconv.Itoa(int(s.Key.BlockSize)))
+			out <- prometheus.MustNewConstMetric(desc, kind, value(s), s.Key.Name, strconv.Itoa(int(s.Key.BlockSize)))
 		}
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue

@@ -257,8 +257,8 @@ func TestModelsShareTheMemoryOfTheIndex(t *testing.T) {
 	})
 }
 
-// TestAModelHasANameThatMetricsCanShow: bytes that are no text are refused, and one in
-// an old snapshot does not end the process.
+// TestAModelHasANameThatMetricsCanShow: bytes that are no text are refused, in the
+// snapshot of an earlier version too.
 func TestAModelHasANameThatMetricsCanShow(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		b.send(b.publisher(11, workerOwner(1), 0).of("a\xff", 4).announce())
@@ -266,11 +266,11 @@ func TestAModelHasANameThatMetricsCanShow(t *testing.T) {
 			t.Errorf("%d workers, %d refused", s.Workers, s.Feeds.Refused)
 		}
 		image := feedImage{announcement: newTestPublisher(12, workerOwner(2), 0).of("b\xff", 4).meta, cursor: 1}
-		if taken, err := b.router.feeds.restoreOne(&image, time.Now()); err != nil || !taken {
-			t.Fatal(taken, err)
+		if taken, err := b.router.feeds.restoreOne(&image, time.Now()); err != nil || taken {
+			t.Error(taken, err)
 		}
-		if got := text(t, call(t, b.router.Handler(), "GET", "/metrics", "", "")); !strings.Contains(got, "model=\"b\ufffd\"") {
-			t.Errorf("%s", got)
+		if n := len(b.router.models.all()); n != 0 {
+			t.Errorf("%d models", n)
 		}
 	})
 }

@@ -176,3 +176,45 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEngineIsKnownAfterAnotherSpokeForIt: a registration, which tells no incarnation,
+// stands in for the agent. When the agent is back, its engine is told from the one that
+// was there before.
+func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
+	for after, want := range map[uint64]int{5: 1, 6: 0} {
+		onBench(t, Options{}, func(b *bench) {
+			p := b.publisher(11, workerOwner(1), 0)
+			p.meta.Card.Incarnation = 5
+			b.send(p.announce())
+			if err := b.router.AddRequest(&Request{ID: "r", Tokens: promptTokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
+				t.Fatal(err)
+			}
+			registered := b.publisher(12, workerOwner(1), 0)
+			registered.meta.Card.Silent, registered.meta.Card.Source = true, sourceHTTP
+			b.send(p.goodbye(), registered.announce())
+			if n := b.router.Stats().Requests.Load.Requests; n != 1 {
+				t.Errorf("%d requests run while the worker is registered", n)
+			}
+			next := b.publisher(13, workerOwner(1), 0)
+			next.meta.Card.Incarnation = after
+			b.send(next.announce())
+			if n := b.router.Stats().Requests.Load.Requests; n != want {
+				t.Errorf("engine %d: %d requests run, want %d", after, n, want)
+			}
+		})
+	}
+}
+
+// TestDynamosWorkersAreNoRegistrations: without events they are silent, and are heard of
+// all the same: a registration of another model takes no requests from them.
+func TestDynamosWorkersAreNoRegistrations(t *testing.T) {
+	silent := configured(func(c *config.Config) { c.UseKVEvents = false })
+	onBench(t, Options{Config: silent}, func(b *bench) {
+		w, registered := b.publisher(11, workerOwner(1), 0).of("a", 4), b.publisher(12, workerOwner(2), 0).of("c", 4)
+		w.meta.Card.Source, registered.meta.Card.Source = "dynamo", sourceHTTP
+		b.send(w.announce(), registered.announce())
+		if m, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); err != nil || m.Worker.ID != 1 {
+			t.Errorf("%+v, %v", m, err)
+		}
+	})
+}
