@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // TestPanicOfASessionEndsThatSessionOnly: a table of the agent is broken, so that the next
@@ -70,6 +72,29 @@ func TestPanicBeforeASessionLeavesItsPlaceFree(t *testing.T) {
 	}
 	if n := a.Stats().Engines.Panics; n != 2 || len(a.server.byOwner) != 0 {
 		t.Errorf("%d panics, %d places taken; want 2, 0", n, len(a.server.byOwner))
+	}
+}
+
+// TestPanicWhileAStreamOpensFreesItsPort: what a session had opened for its events when it
+// panicked is closed, so that its successor finds the port free.
+func TestPanicWhileAStreamOpensFreesItsPort(t *testing.T) {
+	a := startAgent(t, testConfig(t))
+	hello := helloOf(1)
+	hello.EventsEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	a.scheduler(t, 2)                // the pool is open
+	a.out.nats = new(publisher.NATS) // it has no connection
+	if c, err := a.dialWith(t, hello); err == nil {
+		t.Fatalf("got %+v", c.Welcome())
+	}
+	eventually(t, "the panic is counted", func() bool { return a.Stats().Engines.Panics == 1 })
+	a.out.nats = nil
+	c, err := a.dialWith(t, hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := c.Welcome().Warning; w != "" {
+		t.Errorf("warning %q, want none", w)
 	}
 }
 

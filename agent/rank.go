@@ -53,10 +53,16 @@ type rankEngine struct {
 func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engine rankEngine) (*rankStream, error) {
 	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
 	r := &rankStream{ownerStream: h.newStream(kv.WorkerOwner(w)), hub: h, engine: engine, cancel: func() {}}
+	opened := false
+	defer func() {
+		if !opened { // an error or a panic
+			r.closeOutputs()
+		}
+	}()
 	if err := r.open(w, hello, pool); err != nil {
-		r.closeOutputs()
 		return nil, err
 	}
+	opened = true
 	h.mu.Lock()
 	h.ranks[r] = struct{}{}
 	h.mu.Unlock()

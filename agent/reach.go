@@ -63,13 +63,17 @@ func (o *outputs) reachDynamo(w kv.Worker, own, pool *consolidator.Stream) (*rea
 		return nil, nil
 	}
 	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, nil)}
+	joined := false
 	err := r.join(o, own, pool)
 	if err == nil {
-		r.awaitPool()
+		joined = r.awaitPool()
 		r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged})
 	}
 	if err == nil {
 		err = r.merged.AddSink(r.dynamo) // an event between the two is missed, and all is said again
+	}
+	if err == nil && !joined {
+		r.dynamo.StateJoined() // the pool may have joined between the two, which no event shows
 	}
 	if err != nil {
 		r.close()
@@ -212,17 +216,19 @@ func (r *reach) join(o *outputs, own, pool *consolidator.Stream) error {
 	return nil
 }
 
-// awaitPool waits until the pool's blocks are in, but not for long. The caller holds no
-// lock.
-func (r *reach) awaitPool() {
+// awaitPool waits until the pool's blocks are in, but not for long: false when they are
+// still coming. The caller holds no lock.
+func (r *reach) awaitPool() bool {
 	if r.merged.Joined() == nil {
-		return // there is no room to follow the pool
+		return true // there is no room to follow the pool
 	}
 	timeout := time.NewTimer(poolJoinTimeout)
 	defer timeout.Stop()
 	select {
 	case <-r.merged.Joined():
+		return true
 	case <-timeout.C:
+		return false
 	}
 }
 

@@ -128,6 +128,21 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 	checkStream(t, pool, want)
 }
 
+// TestMergedThatLeavesItsPoolIsExactAgain: a rank leaves its pool while it may hold what the
+// pool has no more. It holds nothing of the pool then, and its own blocks are exact.
+func TestMergedThatLeavesItsPoolIsExactAgain(t *testing.T) {
+	pool := NewStream(kv.PoolOwner(9), nil)
+	poolEvent(pool, kv.TierHost, 0, 10)
+	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
+	join(t, m, pool)
+	defer m.Close()
+	m.setStale(true)
+	m.LeavePool()
+	if st := m.Status(); st.Health != kvevent.HealthExact || st.Blocks != 0 {
+		t.Errorf("%d blocks, health %s; want none, exact", st.Blocks, st.Health)
+	}
+}
+
 // TestFollowersEqualTheirPool: ranks come and go and are cut off while a pool changes; each
 // that is there in the end holds what the pool holds.
 func TestFollowersEqualTheirPool(t *testing.T) {

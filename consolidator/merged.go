@@ -44,7 +44,8 @@ const (
 //
 // The table holds what the two sources hold, and is bounded by them. Concurrency: as
 // a Stream's. The own stream's lock is taken before the Merged's, and that before its
-// sinks'. The pool's stream never waits for a Merged: see follower. A Snapshot is consistent with the digest and the event id it comes with.
+// sinks'. The pool's stream never waits for a Merged: see follower. A Snapshot is
+// consistent with the digest and the event id it comes with.
 type Merged struct {
 	// out holds the table. Its references are bits, see Merged.bit.
 	out    *Stream
@@ -128,6 +129,8 @@ func (m *Merged) LeavePool() {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	m.forgetLocked(poolSource)
+	m.stale = false
+	m.settleHealthLocked()
 	m.out.flushLocked()
 }
 
