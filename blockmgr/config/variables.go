@@ -74,7 +74,7 @@ func offloadVariables() []Variable {
 			used("Stores of a lower priority are refused."),
 		variable("DYN_KVBM_MAX_CONCURRENT_TRANSFERS", number[int](1, maxCount), "4", func(e *Env) *int { return &e.Transfer.MaxConcurrent },
 			"Batches copied at a time.").
-			used("Batches between host and disk; engines copy to and from their devices themselves."),
+			used("Blocks that a pool reads from disk at a time, and writes: `--disk-queue-depth`, whose default follows the device. Engines copy to and from their devices themselves."),
 		variable("DYN_KVBM_MAX_TRANSFER_BATCH_SIZE", number[int](1, maxCount), "16", func(e *Env) *int { return &e.Transfer.MaxBatch },
 			"Blocks in a batch.").
 			used("Blocks in such a batch."),
