@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -78,23 +79,27 @@ func TestPanicBeforeASessionLeavesItsPlaceFree(t *testing.T) {
 // TestPanicWhileAStreamOpensFreesItsPort: what a session had opened for its events when it
 // panicked is closed, so that its successor finds the port free.
 func TestPanicWhileAStreamOpensFreesItsPort(t *testing.T) {
-	a := startAgent(t, testConfig(t))
 	hello := helloOf(1)
 	hello.EventsEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
 	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
-	a.scheduler(t, 2)                // the pool is open
-	a.out.nats = new(publisher.NATS) // it has no connection
-	if c, err := a.dialWith(t, hello); err == nil {
-		t.Fatalf("got %+v", c.Welcome())
+	engine := rankEngine{guard: func(do func() error) error { return do() }, gauges: func() (engineGauges, bool) { return engineGauges{}, false }}
+	panicked := func() (reason any) {
+		defer func() { reason = recover() }()
+		// It has no connection, which is noticed when the ports are open.
+		out := testOutputs(new(publisher.NATS))
+		_, _ = newEventHub("node", out, zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), engine)
+		return nil
+	}()
+	if panicked == nil {
+		t.Fatal("nothing panicked; the test shows nothing")
 	}
-	eventually(t, "the panic is counted", func() bool { return a.Stats().Engines.Panics == 1 })
-	a.out.nats = nil
-	c, err := a.dialWith(t, hello)
+	r, err := newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), engine)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := c.Welcome().Warning; w != "" {
-		t.Errorf("warning %q, want none", w)
+	defer r.stop()
+	if r.warning != "" {
+		t.Errorf("warning %q, want none", r.warning)
 	}
 }
 
