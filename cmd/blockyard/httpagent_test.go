@@ -57,13 +57,18 @@ func runUntilEnd(t *testing.T, run func(context.Context) error) {
 	})
 }
 
+// engineNamespace is what the engines of these tests serve.
+func engineNamespace() kv.Namespace {
+	return kv.Namespace{Model: "m", Weights: "none", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: 16, InnerDim: 32,
+		DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1"}
+}
+
 // startEngineBeside runs a simulated engine next to an agent and returns its URL.
 func startEngineBeside(t *testing.T, socket string) string {
 	t.Helper()
 	e, err := simengine.New(simengine.Options{
 		Worker: kv.Worker{ID: 7}, AgentSocket: socket, HTTPAddr: "127.0.0.1:0", DeviceBlocks: 64, SpeedUp: 50,
-		Namespace: kv.Namespace{Model: "m", Weights: "none", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: 16, InnerDim: 32,
-			DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1"},
+		Namespace: engineNamespace(),
 	}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -90,12 +90,3 @@ func TestGoodCommandIsSilent(t *testing.T) {
 		t.Errorf("got status %d, %q, %q; want 0 and nothing", status, stdout, stderr)
 	}
 }
-
-func TestRealCommandLineIsWellFormed(t *testing.T) {
-	for _, command := range []string{"agent", "router", "demo", "connector-config", "version", "sim-engine"} {
-		var out, errs bytes.Buffer
-		if status := run(t.Context(), new(cli), []string{command, "--help"}, &out, &errs); status != 0 {
-			t.Errorf("%s --help: status %d, %s", command, status, errs.String())
-		}
-	}
-}
