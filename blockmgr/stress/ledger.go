@@ -253,16 +253,19 @@ func (l *ledger) commit(ns kv.NamespaceID, grants []grant) {
 	}
 }
 
-// committed says that the commit has ended; each content that had to must have
-// become a copy.
+// committed says that the commit has ended. Each content that had to must have become
+// a copy, unless host memory has the block already: of two slots that were granted for
+// one block, as after a RESUME, the first to be committed stores it.
 func (l *ledger) committed(ns kv.NamespaceID, grants []grant) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.offered)
 	for _, g := range grants {
-		if _, left := l.filling[place{ns, kv.TierHost, g.block.Key}]; left {
+		at := place{ns, kv.TierHost, g.block.Key}
+		if _, left := l.filling[at]; left && l.resident[at] == nil {
 			l.breakLocked("block %s was committed and not stored", g.block.Key)
 		}
+		delete(l.filling, at)
 	}
 	return l.broken
 }
