@@ -1,0 +1,136 @@
+package lint
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// TestArchitectureShowsTheLayers keeps the table "The house" and layers() equal.
+func TestArchitectureShowsTheLayers(t *testing.T) {
+	data, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("`([^`]+)`")
+	rows := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (.*) \| .* \| (.*) \|$`).FindAllStringSubmatch(string(data), -1) {
+		for _, dir := range name.FindAllStringSubmatch(m[1], -1) {
+			rows[dir[1]] = m[2]
+		}
+	}
+	for _, l := range layers() {
+		dir := l.dir
+		if dir == "cmd" {
+			continue // imports everything
+		}
+		row, ok := rows[dir]
+		if !ok {
+			t.Errorf("ARCHITECTURE.md has no row of %s", dir)
+			continue
+		}
+		var shown []string
+		for _, m := range name.FindAllStringSubmatch(row, -1) {
+			shown = append(shown, m[1])
+		}
+		want := slices.Sorted(slices.Values(l.may))
+		slices.Sort(shown)
+		if !slices.Equal(shown, want) {
+			t.Errorf("%s may import %v, ARCHITECTURE.md says %q", dir, want, row)
+		}
+	}
+}
+
+func TestFormatsDocumentHasTheRightKeysAndHashes(t *testing.T) {
+	text := readDocument(t, "formats.md")
+	ns := kv.Namespace{
+		Model: "tiny", Weights: "w0", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: 4, InnerDim: 64, DTypeBytes: 2,
+		Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "vllm-1",
+	}
+	keyer := kv.NewKeyer()
+	root := keyer.Root(ns.ID(), "", "")
+	first := keyer.Next(root, []uint32{1, 2, 3, 4}, nil)
+	var hasher kv.Hasher
+	locals := hasher.AppendLocals(nil, []uint32{1, 2, 3, 4, 5, 6, 7, 8}, 4, kv.LocalSeed("", ""))
+	for _, want := range []string{
+		fmt.Sprintf("| namespace id | `%s` |", ns.ID()),
+		fmt.Sprintf("| key_0, no LoRA, no salt | `%s` |", root),
+		fmt.Sprintf("| key_1, tokens 1 2 3 4 | `%s` |", first),
+		fmt.Sprintf("| key_2, tokens 5 6 7 8 | `%s` |", keyer.Next(first, []uint32{5, 6, 7, 8}, nil)),
+		fmt.Sprintf("| key_0, LoRA adapter-a, salt tenant-a | `%s` |", keyer.Root(ns.ID(), "adapter-a", "tenant-a")),
+		fmt.Sprint(uint64(locals[0])),
+		fmt.Sprint(uint64(kv.AppendSequence(nil, locals)[1])),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the document does not say %q", want)
+		}
+	}
+}
+
+// TestDecisionsAreListed keeps the index of docs/decisions whole.
+func TestDecisionsAreListed(t *testing.T) {
+	index := readDocument(t, "decisions/README.md")
+	pages, err := os.ReadDir("../../docs/decisions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages {
+		if p.Name() != "README.md" && strings.Count(index, "]("+p.Name()+")") != 1 {
+			t.Errorf("docs/decisions/README.md must list %s once", p.Name())
+		}
+	}
+}
+
+// TestDocumentLinksLeadSomewhere follows every relative link of every document
+// to a file, and to a heading where the link names one.
+func TestDocumentLinksLeadSomewhere(t *testing.T) {
+	repo, links := loadRepository(t), 0
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, s := range repo.sources {
+		if path.Ext(s.path) != ".md" {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(s.data), -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			links++
+			name, anchor, _ := strings.Cut(m[1], "#")
+			file := path.Join(path.Dir(s.path), name)
+			if name == "" {
+				file = s.path
+			}
+			data, err := fs.ReadFile(os.DirFS("../.."), file)
+			if err != nil {
+				if _, err = fs.Stat(os.DirFS("../.."), file); err != nil {
+					t.Errorf("%s: link %s: %v", s.path, m[1], err)
+				}
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchors(string(data)), anchor) {
+				t.Errorf("%s: link %s: no such heading", s.path, m[1])
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("only %d links were followed", links)
+	}
+}
+
+// anchors lists the names that GitHub gives to the headings of a document.
+func anchors(text string) []string {
+	var found []string
+	text = regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(text, "")
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		found = append(found, strings.ReplaceAll(name, " ", "-"))
+	}
+	return found
+}
