@@ -88,6 +88,35 @@ func TestDecisionsAreListed(t *testing.T) {
 	}
 }
 
+// TestDecisionsNameCodeThatExists looks for the directories and files that a
+// page names after "In the code": a file lies in the directory named before it.
+func TestDecisionsNameCodeThatExists(t *testing.T) {
+	const marker = "**In the code.**"
+	root := os.DirFS("../..")
+	for _, s := range loadRepository(t).sources {
+		if path.Dir(s.path) != "docs/decisions" || path.Base(s.path) == "README.md" {
+			continue
+		}
+		_, code, ok := strings.Cut(string(s.data), marker)
+		if !ok {
+			t.Errorf("%s: no paragraph %q", s.path, marker)
+		}
+		dir := ""
+		for _, m := range regexp.MustCompile("`([a-z0-9_./-]+)`").FindAllStringSubmatch(code, -1) {
+			info, err := fs.Stat(root, m[1])
+			if err != nil {
+				info, err = fs.Stat(root, path.Join(dir, m[1]))
+			}
+			switch {
+			case err != nil:
+				t.Errorf("%s: there is no %s, nor one in %q", s.path, m[1], dir)
+			case info.IsDir():
+				dir = m[1]
+			}
+		}
+	}
+}
+
 // TestDocumentLinksLeadSomewhere follows every relative link of every document
 // to a file, and to a heading where the link names one.
 func TestDocumentLinksLeadSomewhere(t *testing.T) {
