@@ -11,7 +11,7 @@
 //
 // # Where values come from
 //
-// ParseJSON reads a document, FromEnviron an environment, and Load puts a
+// ParseJSON reads a document, FromEnviron an environment, and Resolve puts a
 // document, an environment and flags on top of one another: a flag wins over a
 // variable, a variable over the document, the document over the default. All
 // three read a value by the same rules, so what is wrong in one is wrong in all.

@@ -11,7 +11,7 @@ import (
 // ownPrefix begins Blockyard's variables, which win over Dynamo's.
 const ownPrefix = "BLOCKYARD_"
 
-// Sources are what Load puts together. All of them may be absent.
+// Sources are what Resolve puts together. All of them may be absent.
 type Sources struct {
 	// Document is the text of a JSON document, and Name what to call it.
 	Document []byte
@@ -24,21 +24,12 @@ type Sources struct {
 	Flags map[string]string
 }
 
-// Load is the configuration of the command: CommandDefault, on top of it the
-// document, the environment and the flags. Of several variables of one setting
-// Blockyard's wins; two others that do not agree are an error unless a flag or
-// Blockyard's variable decides. A blank variable counts as not set. The error
-// joins all bad values of the first source that has any; otherwise it is
-// Validate's, whose notices are returned too.
-func Load(from Sources) (Config, []Notice, error) {
-	loaded, err := Resolve(from)
-	if err != nil {
-		return Config{}, nil, err
-	}
-	return loaded.Config, loaded.Notices, nil
-}
-
-// Resolve is Load and says besides where what is not a default comes from.
+// Resolve returns the configuration of the command: CommandDefault, on top of it the
+// document, the environment and the flags. It also returns where each value that is
+// not a default comes from. Of several variables of one setting Blockyard's wins; two
+// others that do not agree are an error unless a flag or Blockyard's variable decides.
+// A blank variable counts as not set. The error joins all bad values of the first
+// source that has any; otherwise it is Validate's, whose notices are returned too.
 func Resolve(from Sources) (*Loaded, error) {
 	c := CommandDefault()
 	l := newLayers(&c)
@@ -66,7 +57,7 @@ func Resolve(from Sources) (*Loaded, error) {
 	return &Loaded{Config: c, Notices: append(l.weightNotices(), notices...), Given: l.given()}, nil
 }
 
-// FromEnviron is Default and on top of it an environment, by the rules of Load.
+// FromEnviron is Default and on top of it an environment, by the rules of Resolve.
 func FromEnviron(environ []string) (Config, error) {
 	c := Default()
 	l := newLayers(&c)

@@ -9,6 +9,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// loadFrom is Resolve without the sources of the values.
+func loadFrom(from Sources) (Config, []Notice, error) {
+	loaded, err := Resolve(from)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	return loaded.Config, loaded.Notices, nil
+}
+
 // jsonOf is a value, as a flag has it, as a document has it.
 func jsonOf(s *Setting, value string) string {
 	switch s.at(new(Config)).(type) {
@@ -119,7 +128,7 @@ func TestStrongerSourceWinsOverAnOlderName(t *testing.T) {
 		{[]string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT=0.5"}, map[string]string{"router-kv-overlap-score-weight": "0"}, 0, 0, 1},
 		{[]string{"DYN_ROUTER_PREFILL_LOAD_SCALE=3"}, map[string]string{"router-kv-overlap-score-weight": "5"}, 1, 5, 1},
 	} {
-		c, notices, err := Load(Sources{Document: document, Environ: tc.environ, Flags: tc.flags})
+		c, notices, err := loadFrom(Sources{Document: document, Environ: tc.environ, Flags: tc.flags})
 		if err != nil || c.OverlapScoreCredit != tc.credit || c.PrefillLoadScale != tc.scale || len(notices) != tc.notices {
 			t.Errorf("%v %v: credit %v scale %v, notices %v, error %v", tc.environ, tc.flags, c.OverlapScoreCredit, c.PrefillLoadScale, notices, err)
 		}
@@ -149,11 +158,11 @@ func TestVariablesOfOneSetting(t *testing.T) {
 			t.Errorf("%s: %s, want %s", environ, got, want)
 		}
 	}
-	c, _, err := Load(Sources{Environ: []string{"DYN_ROUTER_USE_KV_EVENTS=1", "DYN_KV_EVENTS=0"}, Flags: map[string]string{"router-kv-events": "false"}})
+	c, _, err := loadFrom(Sources{Environ: []string{"DYN_ROUTER_USE_KV_EVENTS=1", "DYN_KV_EVENTS=0"}, Flags: map[string]string{"router-kv-events": "false"}})
 	if err != nil || c.UseKVEvents {
 		t.Errorf("a flag does not decide: %v", err)
 	}
-	if _, _, err := Load(Sources{Flags: map[string]string{"kv-events": "1", "x": "y"}}); err == nil || err.Error() != "--kv-events: no such flag\n--x: no such flag" {
+	if _, _, err := loadFrom(Sources{Flags: map[string]string{"kv-events": "1", "x": "y"}}); err == nil || err.Error() != "--kv-events: no such flag\n--x: no such flag" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -169,7 +178,7 @@ func TestLoadAwarePreset(t *testing.T) {
 		{Environ: []string{"DYN_ROUTER_LOAD_AWARE=true"}},
 		{Flags: map[string]string{"load-aware": "true"}, Environ: []string{"DYN_ROUTER_USE_KV_EVENTS=0", "DYN_ROUTER_TRACK_ACTIVE_BLOCKS=1"}},
 	} {
-		if c, _, err := Load(from); err != nil || !cmp.Equal(c, want) {
+		if c, _, err := loadFrom(from); err != nil || !cmp.Equal(c, want) {
 			t.Errorf("%+v: %v, %s", from, err, cmp.Diff(want, c))
 		}
 	}
@@ -181,7 +190,7 @@ func TestLoadAwarePreset(t *testing.T) {
 		`router_predicted_ttl_secs "2": contradicts load_aware (load_aware), which sets router_predicted_ttl_secs to none`: {
 			Document: []byte(`{"load_aware":true,"router_predicted_ttl_secs":2}`)},
 	} {
-		if _, _, err := Load(from); err == nil || err.Error() != text {
+		if _, _, err := loadFrom(from); err == nil || err.Error() != text {
 			t.Errorf("error %v, want %s", err, text)
 		}
 	}
@@ -192,7 +201,7 @@ func TestLoadModelNeedsAProgram(t *testing.T) {
 	if _, err := c.Validate(); err != nil {
 		t.Errorf("a program may hand in a model: %v", err)
 	}
-	if _, _, err := Load(Sources{Environ: []string{"DYN_ROUTER_PREFILL_LOAD_MODEL=aic"}}); !IsNotYet(err) {
+	if _, _, err := loadFrom(Sources{Environ: []string{"DYN_ROUTER_PREFILL_LOAD_MODEL=aic"}}); !IsNotYet(err) {
 		t.Errorf("error %v on the command line", err)
 	}
 }
@@ -244,7 +253,7 @@ func TestBadDocuments(t *testing.T) {
 			t.Errorf("%.80s: an error came with %+v", document, c)
 		}
 	}
-	if _, _, err := Load(Sources{Name: "a.json", Document: []byte(`{"x":1}`)}); err == nil || err.Error() != `a.json: "x": no such field` {
+	if _, _, err := loadFrom(Sources{Name: "a.json", Document: []byte(`{"x":1}`)}); err == nil || err.Error() != `a.json: "x": no such field` {
 		t.Errorf("error %v does not name the document", err)
 	}
 }

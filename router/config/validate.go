@@ -57,7 +57,7 @@ func (c *Config) rules() []rule {
 		{c.ServeIndexer && c.overlapCredit() == 0, "serve_indexer", "an overlap_score_credit above 0"},
 		{c.RouterTrackingHash == trackingKeyed && (c.RouterTrackingKeyFile == nil || c.RouterTrackingKeyID == nil), "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id"},
 		{c.ConditionalDisaggEnabled && c.ConditionalDisaggPolicy != disaggBounding && busy == nil, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold"},
-		{c.LoadAware && !c.presetHolds(), "load_aware", "what it sets to be set; ParseJSON and Load do that"},
+		{c.LoadAware && !c.presetHolds(), "load_aware", "what it sets to be set; ParseJSON and Resolve do that"},
 		{c.ConditionalDisaggConfig != nil && !c.ConditionalDisaggEnabled, "conditional_disagg_config", "conditional_disagg_enabled"},
 	}
 }

@@ -227,26 +227,3 @@ func TestOptionsNameTheirField(t *testing.T) {
 		}
 	}
 }
-
-// Double answers as the package comment says.
-func TestDoubleOverHTTP(t *testing.T) {
-	var double Double
-	for _, c := range []struct {
-		method, path, body string
-		status             int
-		want               string
-	}{
-		{"POST", "/store", `{"block_hashes":[100,200,300]}`, 201, `{"total_blocks":3}`},
-		{"POST", "/check_blocks", `{"block_hashes":[100,999,200,300,888]}`, 200, `{"ranges":[[0,1],[2,4]]}`},
-		{"POST", "/remove", `{"block_hashes":[200]}`, 200, `{"total_blocks":2}`},
-		{"GET", "/stats", ``, 200, `{"total_blocks":2}`},
-		{"POST", "/store", `{`, 400, ""},
-		{"GET", "/check_blocks", ``, 404, ""},
-	} {
-		w := httptest.NewRecorder()
-		double.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
-		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || c.want != "" && got != c.want {
-			t.Errorf("%s %s %s: %d %s", c.method, c.path, c.body, w.Code, got)
-		}
-	}
-}

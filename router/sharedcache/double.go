@@ -13,9 +13,6 @@ import (
 // http.Handler of
 //
 //	POST /check_blocks  {"block_hashes":[…]}  →  {"ranges":[[0,2],[3,4]]}
-//	POST /store         {"block_hashes":[…]}  →  201
-//	POST /remove        {"block_hashes":[…]}  →  200
-//	GET  /stats                               →  {"total_blocks":3}
 type Double struct {
 	mu     sync.Mutex
 	held   map[kv.SequenceHash]struct{}
@@ -32,10 +29,6 @@ type doubleRequest struct {
 func (d *Double) Store(hashes ...kv.SequenceHash) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.storeLocked(hashes)
-}
-
-func (d *Double) storeLocked(hashes []kv.SequenceHash) {
 	if d.held == nil {
 		d.held = make(map[kv.SequenceHash]struct{})
 	}
@@ -67,16 +60,6 @@ func (d *Double) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "told to fail", http.StatusServiceUnavailable)
 	case route == "POST /check_blocks":
 		d.answer(w, http.StatusOK, map[string]any{"ranges": d.rangesLocked(q.Hashes)})
-	case route == "POST /store":
-		d.storeLocked(q.Hashes)
-		d.answer(w, http.StatusCreated, map[string]any{"total_blocks": len(d.held)})
-	case route == "POST /remove":
-		for _, h := range q.Hashes {
-			delete(d.held, h)
-		}
-		d.answer(w, http.StatusOK, map[string]any{"total_blocks": len(d.held)})
-	case route == "GET /stats":
-		d.answer(w, http.StatusOK, map[string]any{"total_blocks": len(d.held)})
 	default:
 		http.NotFound(w, req)
 	}
