@@ -89,9 +89,9 @@ func (p *Pool) dropPinsLocked(s *slot, n uint32) {
 	}
 }
 
-// pinRoomLocked is how many slots more a session may pin. With Config.SharePins that is
-// three quarters of those that no other session has pinned, of the host tier at its size. So a session that hangs
-// leaves a part of the tier to the others.
+// pinRoomLocked returns how many more slots a session may pin. With Config.SharePins a
+// session may pin three quarters of the slots that no other session has pinned, counted
+// for the host tier at its full size. A hung session then leaves room for the others.
 func (p *Pool) pinRoomLocked(sess *session) int {
 	if !p.cfg.SharePins {
 		return math.MaxInt
