@@ -13,7 +13,7 @@ import (
 func rules() []rule {
 	return []rule{
 		layerRule, pureRule, shelfRule, leakRule,
-		sizeRule, functionRule, packageDocRule, exportedDocRule, drawerRule,
+		budgetRule, sizeRule, functionRule, packageDocRule, exportedDocRule, drawerRule,
 		sleepRule, initRule, unfinishedRule, exitRule, panicRule,
 		machineRule,
 	}
