@@ -80,8 +80,11 @@ var budgetRule = rule{
 	check:  func(t *tree) []problem { return overBudget(t, exceptions()) },
 }
 
-// packageSize is what the budget counts of a package.
-type packageSize struct{ files, lines int }
+// packageSize is what the budget counts of a package. first is the first file.
+type packageSize struct {
+	files, lines int
+	first        *source
+}
 
 // packageSizes returns the size of each directory that holds Go files.
 func packageSizes(t *tree) map[string]packageSize {
@@ -91,7 +94,12 @@ func packageSizes(t *tree) map[string]packageSize {
 			continue
 		}
 		size := sizes[s.dir()]
-		sizes[s.dir()] = packageSize{size.files + 1, size.lines + bytes.Count(s.data, []byte("\n"))}
+		if size.first == nil {
+			size.first = s
+		}
+		size.files++
+		size.lines += bytes.Count(s.data, []byte("\n"))
+		sizes[s.dir()] = size
 	}
 	return sizes
 }
@@ -100,15 +108,15 @@ func overBudget(t *tree, allowed []exception) []problem {
 	sizes := packageSizes(t)
 	var found []problem
 	for _, dir := range slices.Sorted(maps.Keys(sizes)) {
-		size, limit := sizes[dir], packageSize{maxPackageFiles, maxPackageLines}
+		size, files, lines := sizes[dir], maxPackageFiles, maxPackageLines
 		for _, e := range allowed {
 			if e.dir == dir {
-				limit = packageSize{max(e.files, limit.files), max(e.lines, limit.lines)}
+				files, lines = max(e.files, files), max(e.lines, lines)
 			}
 		}
-		if size.files > limit.files || size.lines > limit.lines {
-			found = append(found, problem{dir, 0, fmt.Sprintf("%d files and %d lines, limit %d and %d",
-				size.files, size.lines, limit.files, limit.lines)})
+		if size.files > files || size.lines > lines {
+			found = append(found, t.at(size.first.syntax.Package, "package %s has %d files and %d lines, limit %d and %d",
+				dir, size.files, size.lines, files, lines))
 		}
 	}
 	return found
@@ -127,8 +135,8 @@ func TestPackageBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := packageSizes(repo)["big"]; got != (packageSize{13, 13}) {
-		t.Fatalf("size is %+v, want 13 files and 13 lines: tests and generated files do not count", got)
+	if got := packageSizes(repo)["big"]; got.files != 13 || got.lines != 13 {
+		t.Fatalf("%d files and %d lines, want 13 and 13: tests and generated files do not count", got.files, got.lines)
 	}
 	for name, c := range map[string]struct {
 		allowed []exception
