@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/simengine"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 // simEngine is a simulated engine under load from a few clients.
@@ -25,7 +25,7 @@ func startSimEngine(t *testing.T, socket string) *simEngine {
 	t.Helper()
 	ns := testNamespace()
 	ns.Layers, ns.InnerDim = 8, 256 // blocks of 128 KiB: copies take their time
-	e, err := simengine.New(simengine.Options{
+	e, err := engine.New(engine.Options{
 		Worker: kv.Worker{ID: 1}, Namespace: ns, AgentSocket: socket, DeviceBlocks: 64, SpeedUp: 1000,
 	}, nil)
 	if err != nil {
@@ -33,8 +33,8 @@ func startSimEngine(t *testing.T, socket string) *simEngine {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	at := make(chan simengine.Endpoints, 1)
-	go func() { ended <- e.Run(ctx, func(p simengine.Endpoints) { at <- p }) }()
+	at := make(chan engine.Endpoints, 1)
+	go func() { ended <- e.Run(ctx, func(p engine.Endpoints) { at <- p }) }()
 	tr := &http.Transport{DisableKeepAlives: true}
 	s := &simEngine{address: "http://" + (<-at).HTTP, http: &http.Client{Transport: tr}}
 	var clients sync.WaitGroup
@@ -58,23 +58,23 @@ func startSimEngine(t *testing.T, socket string) *simEngine {
 // generate has the engine serve the prompt of seed. What becomes of it shows in
 // the engine's counters.
 func (s *simEngine) generate(ctx context.Context, seed int) {
-	body, _ := json.Marshal(simengine.GenerateRequest{Tokens: prompt(seed, 12), OutputTokens: 2})
+	body, _ := json.Marshal(engine.GenerateRequest{Tokens: prompt(seed, 12), OutputTokens: 2})
 	req, err := http.NewRequestWithContext(ctx, "POST", s.address+"/v1/generate", strings.NewReader(string(body)))
 	if err != nil {
 		return
 	}
 	if resp, err := s.http.Do(req); err == nil {
-		var line simengine.GenerateEvent
+		var line engine.GenerateEvent
 		for d := json.NewDecoder(resp.Body); d.Decode(&line) == nil; {
 		}
 		resp.Body.Close()
 	}
 }
 
-func (s *simEngine) stats(t *testing.T) simengine.Stats {
+func (s *simEngine) stats(t *testing.T) engine.Stats {
 	t.Helper()
 	status, body := getFrom(t, strings.TrimPrefix(s.address, "http://"), "/v1/state")
-	var state simengine.State
+	var state engine.State
 	if err := json.Unmarshal([]byte(body), &state); err != nil || status != http.StatusOK {
 		t.Fatalf("status %d, error %v", status, err)
 	}
@@ -87,7 +87,7 @@ func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) 
 	cfg.HostBytes, cfg.DiskBytes, cfg.ExtentBytes = 12<<20, 0, 4<<20 // less than the prompts: stores never end
 	a := startAgentChild(t, cfg)
 	e := startSimEngine(t, cfg.Socket)
-	var last simengine.Stats
+	var last engine.Stats
 	for n := range kills {
 		eventually(t, "blocks go both ways", func() bool {
 			s := e.stats(t)

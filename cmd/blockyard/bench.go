@@ -9,8 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/bench"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
+	"github.com/blockyard-ai/blockyard/lab/disk"
 )
 
 // benchCmd holds the measurements; each is a subcommand.
@@ -32,18 +32,18 @@ type benchCmd struct {
 // benchVars are the defaults that the flags of benchCmd mention.
 func benchVars() kong.Vars {
 	sizes := ""
-	for i, s := range bench.DefaultSizes() {
+	for i, s := range disk.DefaultSizes() {
 		if i > 0 {
 			sizes += ","
 		}
 		sizes += bytesize.Size(s).String()
 	}
 	return kong.Vars{
-		"bench_host_dir":   bench.DefaultHostDir,
-		"bench_seconds":    fmt.Sprint(bench.DefaultDuration.Seconds()),
+		"bench_host_dir":   disk.DefaultHostDir,
+		"bench_seconds":    fmt.Sprint(disk.DefaultDuration.Seconds()),
 		"bench_sizes":      sizes,
-		"bench_round_size": bytesize.Size(bench.DefaultRoundBytes).String(),
-		"bench_blocks":     fmt.Sprint(bench.DefaultBlocks),
+		"bench_round_size": bytesize.Size(disk.DefaultRoundBytes).String(),
+		"bench_blocks":     fmt.Sprint(disk.DefaultBlocks),
 	}
 }
 
@@ -63,7 +63,7 @@ func (benchDiskCmd) Help() string {
 }
 
 // Validate implements kong's interface: what it finds is an error of usage. It
-// refuses zeros that bench.Options would take for "the default", which has been
+// refuses zeros that disk.Options would take for "the default", which has been
 // filled in already.
 func (c *benchDiskCmd) Validate() error {
 	switch {
@@ -88,7 +88,7 @@ func (c *benchDiskCmd) Run(ctx context.Context, stdout io.Writer) error {
 	if o.Log, err = newLogger("bench"); err != nil {
 		return err
 	}
-	r, err := bench.Run(ctx, o)
+	r, err := disk.Run(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (c *benchDiskCmd) Run(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-func (c *benchDiskCmd) options(exe string, stdout io.Writer) bench.Options {
-	o := bench.Options{
+func (c *benchDiskCmd) options(exe string, stdout io.Writer) disk.Options {
+	o := disk.Options{
 		Dir: c.Dir, HostDir: c.HostDir, Duration: time.Duration(c.Seconds * float64(time.Second)),
 		RoundBytes: uint64(c.RoundSize), Blocks: c.Blocks, Copier: []string{exe, "bench", "copier"}, Out: stdout,
 	}
@@ -111,4 +111,4 @@ func (c *benchDiskCmd) options(exe string, stdout io.Writer) bench.Options {
 type benchCopierCmd struct{}
 
 // Run copies until standard input ends.
-func (benchCopierCmd) Run(stdout io.Writer) error { return bench.ServeCopies(os.Stdin, stdout) }
+func (benchCopierCmd) Run(stdout io.Writer) error { return disk.ServeCopies(os.Stdin, stdout) }

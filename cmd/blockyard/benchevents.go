@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/consolidator/eventbench"
+	"github.com/blockyard-ai/blockyard/lab/events"
 )
 
 // benchEventsCmd measures the path of events.
@@ -45,11 +45,11 @@ func (c *benchEventsCmd) Run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find this binary: %w", err)
 	}
-	return eventbench.Run(ctx, c.options(exe, stdout))
+	return events.Run(ctx, c.options(exe, stdout))
 }
 
-func (c *benchEventsCmd) options(exe string, stdout io.Writer) eventbench.Options {
-	return eventbench.Options{
+func (c *benchEventsCmd) options(exe string, stdout io.Writer) events.Options {
+	return events.Options{
 		Blocks: c.Blocks, Rate: c.Rate, Duration: time.Duration(c.Seconds * float64(time.Second)),
 		Exe: exe, Consumer: []string{exe, "bench", "event-consumer"}, NATSServer: natsServer(c.NATSServer, exe),
 		Dir: c.Dir, HostDir: c.HostDir, Out: stdout,
@@ -61,5 +61,5 @@ type eventConsumerCmd struct{}
 
 // Run consumes until standard input ends.
 func (eventConsumerCmd) Run(ctx context.Context, stdout io.Writer) error {
-	return eventbench.Consume(ctx, os.Stdin, stdout)
+	return events.Consume(ctx, os.Stdin, stdout)
 }

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/router/indexbench"
-	"github.com/blockyard-ai/blockyard/router/indexbench/loggen"
+	"github.com/blockyard-ai/blockyard/lab/index"
+	"github.com/blockyard-ai/blockyard/lab/index/loggen"
 )
 
 // indexLogFlags shape an op log that is made.
@@ -76,11 +76,11 @@ func (c *benchIndexCmd) Run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find this binary: %w", err)
 	}
-	return indexbench.Run(ctx, c.options(exe, stdout))
+	return index.Run(ctx, c.options(exe, stdout))
 }
 
-func (c *benchIndexCmd) options(exe string, stdout io.Writer) indexbench.Options {
-	return indexbench.Options{
+func (c *benchIndexCmd) options(exe string, stdout io.Writer) index.Options {
+	return index.Options{
 		Logs: c.Log, Rounds: c.Rounds, Busy: time.Duration(c.Busy * float64(time.Second)), CPU: c.CPU, Decisions: c.Decisions,
 		Dir: c.Dir, Generate: c.Made.options(), Child: []string{exe, "bench", "index-part"}, Out: stdout,
 	}
@@ -91,7 +91,7 @@ type indexPartCmd struct{}
 
 // Run measures the part that standard input asks for.
 func (indexPartCmd) Run(ctx context.Context, stdout io.Writer) error {
-	return indexbench.ServePart(ctx, os.Stdin, stdout)
+	return index.ServePart(ctx, os.Stdin, stdout)
 }
 
 // indexLogCmd makes an op log.
@@ -130,4 +130,4 @@ func (c *indexLogCmd) options() loggen.Options {
 }
 
 // Run makes the log.
-func (c *indexLogCmd) Run() error { return indexbench.MakeLog(c.Out, c.options()) }
+func (c *indexLogCmd) Run() error { return index.MakeLog(c.Out, c.options()) }

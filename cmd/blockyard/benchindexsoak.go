@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/router/indexbench/soak"
+	"github.com/blockyard-ai/blockyard/lab/index/soak"
 )
 
 // soakIndexCmd runs index and scheduler for a long time.

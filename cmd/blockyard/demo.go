@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
-	"github.com/blockyard-ai/blockyard/internal/demo"
+	"github.com/blockyard-ai/blockyard/lab/demo"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 

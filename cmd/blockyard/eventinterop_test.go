@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/consolidator/eventbench/rig"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
 )
 
 // pythonVariable names the environment that scripts/events-env.sh makes.

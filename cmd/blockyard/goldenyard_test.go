@@ -21,7 +21,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/internal/simengine"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/publisher"
 	publisherdynamo "github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/router"
@@ -181,7 +181,7 @@ func (y *goldenYard) use(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = uint32(i)
 	}
-	body, err := json.Marshal(simengine.GenerateRequest{RequestID: "r", Tokens: tokens, OutputTokens: 2})
+	body, err := json.Marshal(engine.GenerateRequest{RequestID: "r", Tokens: tokens, OutputTokens: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

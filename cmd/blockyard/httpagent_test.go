@@ -17,7 +17,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/simengine"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
 )
 
@@ -66,7 +66,7 @@ func engineNamespace() kv.Namespace {
 // startEngineBeside runs a simulated engine next to an agent and returns its URL.
 func startEngineBeside(t *testing.T, socket string) string {
 	t.Helper()
-	e, err := simengine.New(simengine.Options{
+	e, err := engine.New(engine.Options{
 		Worker: kv.Worker{ID: 7}, AgentSocket: socket, HTTPAddr: "127.0.0.1:0", DeviceBlocks: 64, SpeedUp: 50,
 		Namespace: engineNamespace(),
 	}, zap.NewNop())
@@ -75,7 +75,7 @@ func startEngineBeside(t *testing.T, socket string) string {
 	}
 	up := make(chan string, 1)
 	runUntilEnd(t, func(ctx context.Context) error {
-		return e.Run(ctx, func(p simengine.Endpoints) { up <- p.HTTP })
+		return e.Run(ctx, func(p engine.Endpoints) { up <- p.HTTP })
 	})
 	select {
 	case at := <-up:
@@ -101,16 +101,16 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	runUntilEnd(t, r.Run)
-	engine := startEngineBeside(t, socket)
+	url := startEngineBeside(t, socket)
 	tokens := make([]uint32, 16*10+1)
 	for i := range tokens {
 		tokens[i] = uint32(i)
 	}
-	body, err := json.Marshal(simengine.GenerateRequest{RequestID: "r", Tokens: tokens, OutputTokens: 2})
+	body, err := json.Marshal(engine.GenerateRequest{RequestID: "r", Tokens: tokens, OutputTokens: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Post(engine+"/v1/generate", "application/json", strings.NewReader(string(body)))
+	resp, err := http.Post(url+"/v1/generate", "application/json", strings.NewReader(string(body)))
 	if err != nil {
 		t.Fatal(err)
 	}

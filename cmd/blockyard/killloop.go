@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 
-	"github.com/blockyard-ai/blockyard/agent/killloop"
+	"github.com/blockyard-ai/blockyard/lab/killloop"
 )
 
 // killLoopCmd kills agents and engines and checks what is left.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/simengine"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 // simEngineCmd runs one simulated engine until it is told to stop.
@@ -59,15 +59,15 @@ func (c *simEngineCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	engine, err := simengine.New(c.options(), log)
+	e, err := engine.New(c.options(), log)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var unheard error
-	err = engine.Run(ctx, func(e simengine.Endpoints) {
-		unheard = writeReady(simEngineReady{Ready: true, HTTP: e.HTTP, Events: e.Events, Replay: e.Replay})
+	err = e.Run(ctx, func(at engine.Endpoints) {
+		unheard = writeReady(simEngineReady{Ready: true, HTTP: at.HTTP, Events: at.Events, Replay: at.Replay})
 		if unheard != nil {
 			stop() // whoever started the engine will never use it
 		}
@@ -75,7 +75,7 @@ func (c *simEngineCmd) Run(ctx context.Context) error {
 	return errors.Join(unheard, err)
 }
 
-// Validate is called by kong. It refuses zeros that simengine.Options would
+// Validate is called by kong. It refuses zeros that engine.Options would
 // take for "the default", which has been filled in already.
 func (c *simEngineCmd) Validate() error {
 	for _, f := range []struct {
@@ -83,15 +83,15 @@ func (c *simEngineCmd) Validate() error {
 		zero bool
 		want string
 	}{
-		{"device-blocks", c.DeviceBlocks == 0, fmt.Sprintf("1 to %d", simengine.MaxDeviceBlocks)},
+		{"device-blocks", c.DeviceBlocks == 0, fmt.Sprintf("1 to %d", engine.MaxDeviceBlocks)},
 		{"prefill-tokens-per-second", c.PrefillTokensPerSecond == 0, "more than 0"},
-		{"step-base", c.StepBase == 0, fmt.Sprintf("more than 0s, at most %s", simengine.MaxStepBase)},
+		{"step-base", c.StepBase == 0, fmt.Sprintf("more than 0s, at most %s", engine.MaxStepBase)},
 		{"speed-up", c.SpeedUp == 0, "more than 0"},
-		{"max-num-seqs", c.MaxNumSeqs == 0, fmt.Sprintf("1 to %d", simengine.MaxSeqs)},
-		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0, fmt.Sprintf("1 to %d", simengine.MaxBatchedTokens)},
-		{"max-waiting", c.MaxWaiting == 0, fmt.Sprintf("1 to %d", simengine.MaxWaiting)},
-		{"buffer-steps", c.BufferSteps == 0, fmt.Sprintf("1 to %d", simengine.MaxBufferSteps)},
-		{"lookup-wait", c.LookupWait == 0, fmt.Sprintf("more than 0s, at most %s, or less for no wait", simengine.MaxLookupWait)},
+		{"max-num-seqs", c.MaxNumSeqs == 0, fmt.Sprintf("1 to %d", engine.MaxSeqs)},
+		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0, fmt.Sprintf("1 to %d", engine.MaxBatchedTokens)},
+		{"max-waiting", c.MaxWaiting == 0, fmt.Sprintf("1 to %d", engine.MaxWaiting)},
+		{"buffer-steps", c.BufferSteps == 0, fmt.Sprintf("1 to %d", engine.MaxBufferSteps)},
+		{"lookup-wait", c.LookupWait == 0, fmt.Sprintf("more than 0s, at most %s, or less for no wait", engine.MaxLookupWait)},
 	} {
 		if f.zero {
 			return fmt.Errorf("--%s 0: want %s", f.flag, f.want)
@@ -100,8 +100,8 @@ func (c *simEngineCmd) Validate() error {
 	return nil
 }
 
-func (c *simEngineCmd) options() simengine.Options {
-	return simengine.Options{
+func (c *simEngineCmd) options() engine.Options {
+	return engine.Options{
 		Worker: kv.Worker{ID: kv.WorkerID(c.WorkerID), Rank: kv.DPRank(c.Rank)},
 		Namespace: kv.Namespace{
 			Model: c.Model, Weights: "none", DType: c.DType,

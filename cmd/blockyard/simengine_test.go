@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
-	"github.com/blockyard-ai/blockyard/internal/simengine"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 func TestSimEngineRefusesZerosAndBadValues(t *testing.T) {
@@ -71,12 +71,12 @@ func TestSimEnginesShareAnAgent(t *testing.T) {
 		prompt[i] = uint32(i)
 	}
 	first := simGenerate(t, urls[0], prompt)
-	if want := (simengine.Served{Recomputed: 100}); first != want {
+	if want := (engine.Served{Recomputed: 100}); first != want {
 		t.Errorf("first engine: served %+v, want %+v", first, want)
 	}
 	waitIdle(t, urls[0])
 	second := simGenerate(t, urls[1], prompt)
-	if want := (simengine.Served{Host: 96, Recomputed: 4}); second != want {
+	if want := (engine.Served{Host: 96, Recomputed: 4}); second != want {
 		t.Errorf("second engine: served %+v, want %+v", second, want)
 	}
 	stats := waitIdle(t, urls[1])
@@ -91,13 +91,13 @@ func startSimEngine(ctx context.Context, t *testing.T, group *sync.WaitGroup, id
 		WorkerID: id, AgentSocket: socket, Model: "test", DType: "bfloat16", BlockSize: 16, Layers: 2, OuterDim: 2,
 		InnerDim: 32, DTypeBytes: 2, SpeedUp: 100,
 	}
-	engine, err := simengine.New(c.options(), zap.NewNop())
+	e, err := engine.New(c.options(), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ready := make(chan simengine.Endpoints, 1)
+	ready := make(chan engine.Endpoints, 1)
 	group.Go(func() {
-		if err := engine.Run(ctx, func(e simengine.Endpoints) { ready <- e }); err != nil {
+		if err := e.Run(ctx, func(e engine.Endpoints) { ready <- e }); err != nil {
 			t.Errorf("engine %d: %v", id, err)
 		}
 	})
@@ -111,9 +111,9 @@ func startSimEngine(ctx context.Context, t *testing.T, group *sync.WaitGroup, id
 }
 
 // simGenerate runs one request to its end and returns what served it.
-func simGenerate(t *testing.T, url string, prompt []uint32) (served simengine.Served) {
+func simGenerate(t *testing.T, url string, prompt []uint32) (served engine.Served) {
 	t.Helper()
-	body, err := json.Marshal(simengine.GenerateRequest{RequestID: "r", Tokens: prompt, OutputTokens: 2})
+	body, err := json.Marshal(engine.GenerateRequest{RequestID: "r", Tokens: prompt, OutputTokens: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func simGenerate(t *testing.T, url string, prompt []uint32) (served simengine.Se
 	}
 	defer resp.Body.Close()
 	for d := json.NewDecoder(resp.Body); d.More(); {
-		var e simengine.GenerateEvent
+		var e engine.GenerateEvent
 		if err := d.Decode(&e); err != nil || e.Event == "error" {
 			t.Fatalf("%+v: %v", e, err)
 		}
@@ -134,7 +134,7 @@ func simGenerate(t *testing.T, url string, prompt []uint32) (served simengine.Se
 	return served
 }
 
-func waitIdle(t *testing.T, url string) simengine.Stats {
+func waitIdle(t *testing.T, url string) engine.Stats {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
@@ -142,7 +142,7 @@ func waitIdle(t *testing.T, url string) simengine.Stats {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var s simengine.State
+		var s engine.State
 		err = json.NewDecoder(resp.Body).Decode(&s)
 		resp.Body.Close()
 		switch {

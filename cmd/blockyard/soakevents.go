@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/consolidator/eventbench/soak"
+	"github.com/blockyard-ai/blockyard/lab/events/soak"
 )
 
 // soakEventsCmd breaks the path of events and compares what is left.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/stress"
+	"github.com/blockyard-ai/blockyard/lab/stress"
 )
 
 // stressCmd runs random operations on the block manager under faults.

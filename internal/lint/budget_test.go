@@ -32,29 +32,29 @@ func exceptions() []exception {
 	return []exception{
 		{"agent", 50, 8100, beingCut},
 
-		{"agent/killloop", 18, 3000, beingCut},
+		{"lab/killloop", 18, 3000, beingCut},
 
 		{"blockmgr", 44, 8200, beingCut},
 
-		{"blockmgr/bench", 17, 2200, beingCut},
+		{"lab/disk", 17, 2200, beingCut},
 
 		{"blockmgr/config", 17, 1700, beingCut},
 
 		{"blockmgr/storage", 32, 4700, beingCut},
 
-		{"blockmgr/stress", 17, 2800, beingCut},
+		{"lab/stress", 17, 2800, beingCut},
 
 		{"cmd/blockyard", 30, 3300, beingCut},
 
 		{"consolidator", 34, 5800, beingCut},
 
-		{"internal/demo", 20, 3400, beingCut},
+		{"lab/demo", 20, 3400, beingCut},
 
 		{"internal/kvevent", 25, 3700, beingCut},
 
 		{"internal/proto", 13, 2500, beingCut},
 
-		{"internal/simengine", 23, 3300, beingCut},
+		{"lab/engine", 23, 3300, beingCut},
 
 		{"publisher", 14, 2100, beingCut},
 
@@ -68,7 +68,7 @@ func exceptions() []exception {
 
 		{"router/index", 32, 4800, beingCut},
 
-		{"router/indexbench", 14, 1600, beingCut},
+		{"lab/index", 14, 1600, beingCut},
 
 		{"router/schedule", 22, 3200, beingCut},
 	}

@@ -22,7 +22,7 @@ func shelf() []library {
 	anywhere := []string{"*/"}
 	testsOnly := []string(nil)
 	return []library{
-		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/", "internal/simengine/", "cmd/blockyard/version.go"}, true},
+		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/", "lab/", "cmd/blockyard/version.go"}, true},
 		{"github.com/nats-io/nats.go", []string{"publisher/", "router/nats*.go", "internal/natsauth/"}, true},
 		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
 		{"github.com/nats-io/nats-server/v2", []string{"publisher/embedded*.go"}, true},

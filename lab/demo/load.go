@@ -1,0 +1,243 @@
+package demo
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// interruptTimeout bounds a mark_free after the run was cancelled.
+const interruptTimeout = 500 * time.Millisecond
+
+// engine is where the load generator sends requests for one worker.
+type engine struct {
+	endpoint
+	worker uint64
+	gate   gate
+}
+
+// player sends a workload: each request to the router, then to the engine that
+// the router chose, in an open loop. A request is sent when it is due, however
+// many are still under way, up to concurrency.
+type player struct {
+	calls       *caller
+	router      endpoint
+	engines     map[uint64]*engine
+	speedUp     float64
+	concurrency int
+	rec         *recorder
+	// midway, if set, is called in a goroutine of its own when half of the
+	// requests have ended.
+	midway func(context.Context)
+}
+
+// due is a request whose time is known.
+type due struct {
+	at      time.Duration // real time since the start
+	index   int
+	history []uint32
+}
+
+// dueQueue is a heap of requests, the next one first.
+type dueQueue []due
+
+func (q dueQueue) Len() int { return len(q) }
+func (q dueQueue) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(q[i].at, q[j].at), cmp.Compare(q[i].index, q[j].index)) < 0
+}
+func (q dueQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *dueQueue) Push(x any)   { *q = append(*q, x.(due)) }
+func (q *dueQueue) Pop() any {
+	last := len(*q) - 1
+	x := (*q)[last]
+	(*q)[last] = due{}
+	*q = (*q)[:last]
+	return x
+}
+
+// ended is the news that a request has been answered, or not.
+type ended struct {
+	index   int
+	history []uint32
+}
+
+// play sends every request and returns when the last one has ended, or with
+// ctx's cause when that ends first; no request is then under way any more.
+func (p *player) play(ctx context.Context, requests []workload.Request) error {
+	next, first := linkTurns(requests)
+	var queue dueQueue
+	for _, i := range first {
+		queue = append(queue, due{at: p.real(requests[i].At), index: i})
+	}
+	heap.Init(&queue)
+	results := make(chan ended, p.concurrency)
+	inFlight, finished := 0, 0
+	midwayDone := make(chan struct{})
+	startMidway := func() {
+		defer close(midwayDone)
+		if p.midway != nil {
+			p.midway(ctx)
+		}
+	}
+	start := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil && finished < len(requests) {
+		var dueNow <-chan time.Time
+		if len(queue) > 0 && inFlight < p.concurrency {
+			wait := queue[0].at - time.Since(start)
+			if wait <= 0 {
+				d := heap.Pop(&queue).(due)
+				inFlight++
+				go func() { results <- ended{d.index, p.serve(ctx, &requests[d.index], d.history, start.Add(d.at))} }()
+				continue
+			}
+			timer.Reset(wait)
+			dueNow = timer.C
+		}
+		select {
+		case <-dueNow:
+		case <-ctx.Done():
+		case e := <-results:
+			inFlight--
+			finished++
+			if finished == (len(requests)+1)/2 {
+				go startMidway()
+			}
+			if i := next[e.index]; i >= 0 {
+				at := max(p.real(requests[i].At), time.Since(start)+p.real(requests[i].Think))
+				heap.Push(&queue, due{at: at, index: i, history: e.history})
+			}
+		}
+	}
+	for range inFlight {
+		<-results
+	}
+	if finished >= (len(requests)+1)/2 && len(requests) > 0 {
+		<-midwayDone
+	}
+	return context.Cause(ctx)
+}
+
+func (p *player) real(simulated time.Duration) time.Duration {
+	return time.Duration(float64(simulated) / p.speedUp)
+}
+
+// linkTurns finds, for each request, the one that follows in its session (-1 for
+// none), and the requests that open a session.
+func linkTurns(requests []workload.Request) (next, first []int) {
+	next = make([]int, len(requests))
+	last := make(map[int]int)
+	for i := range requests {
+		next[i] = -1
+		if before, ok := last[requests[i].Session]; ok {
+			next[before] = i
+		} else {
+			first = append(first, i)
+		}
+		last[requests[i].Session] = i
+	}
+	return next, first
+}
+
+// serve takes one request through router and engine, records the outcome, and
+// returns the history of the session's next turn.
+func (p *player) serve(ctx context.Context, r *workload.Request, history []uint32, due time.Time) []uint32 {
+	tokens := r.Prompt(history)
+	got, err := p.answer(ctx, r, tokens, due)
+	if err != nil && ctx.Err() != nil {
+		return nil // the run is being stopped; that is not the request's failure
+	}
+	if err != nil {
+		p.rec.fail(r.ID, err)
+		return tokens
+	}
+	p.rec.succeeded(r.ID, got.engine, len(tokens), got.served)
+	return append(tokens, got.output...)
+}
+
+// answer is what came back for a request.
+type answer struct {
+	engine *engine
+	served Served
+	output []uint32
+}
+
+func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint32, due time.Time) (got answer, err error) {
+	body := routeBody(tokens)
+	asked := time.Now()
+	var route routeAnswer
+	if err := p.calls.post(ctx, p.router, "/v1/route", body, r.ID, &route); err != nil {
+		return got, err
+	}
+	p.rec.routed(time.Since(asked))
+	defer func() {
+		if freeErr := p.free(ctx, r.ID); freeErr != nil && err == nil {
+			err = fmt.Errorf("mark_free: %w", freeErr)
+		}
+	}()
+	got.engine = p.engines[route.WorkerID]
+	if got.engine == nil {
+		return got, fmt.Errorf("%s: chose worker %d, which is not one of ours", p.router.process, route.WorkerID)
+	}
+	// A wait at the gate is the demo's own doing and no time of the engine's.
+	due = due.Add(got.engine.gate.wait(ctx))
+	var markErr error
+	got.output, err = p.calls.generate(ctx, got.engine.endpoint, r.ID, tokens, r.OutputTokens, func(s Served) {
+		got.served = s
+		p.rec.firstToken(time.Duration(float64(time.Since(due)) * p.speedUp))
+		markErr = p.calls.mark(ctx, p.router, "mark_prefill", r.ID)
+	})
+	if err == nil && markErr != nil {
+		err = fmt.Errorf("mark_prefill: %w", markErr)
+	}
+	return got, err
+}
+
+// free tells the router that a request has ended, whatever happened to it
+// before; also when ctx has been cancelled.
+func (p *player) free(ctx context.Context, id string) error {
+	patience := p.calls.limits.call
+	if ctx.Err() != nil {
+		patience = interruptTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return p.calls.mark(ctx, p.router, "mark_free", id)
+}
+
+// resetRetry is the time between two attempts to reset a busy engine.
+const resetRetry = 10 * time.Millisecond
+
+// resetCache drops an engine's prefix cache. The engine refuses while a request
+// uses a block, so new requests are held back and the rest awaited, for at most
+// patience.
+func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Duration) error {
+	e.gate.shut()
+	defer e.gate.open()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	retry := time.NewTicker(resetRetry)
+	defer retry.Stop()
+	for {
+		var answer struct {
+			Success bool `json:"success"`
+		}
+		err := calls.post(ctx, e.endpoint, "/v1/reset_prefix_cache", nil, "", &answer)
+		if err == nil && answer.Success {
+			return nil
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			if err != nil {
+				return fmt.Errorf("reset the cache of %s: %w", e.process, err)
+			}
+			return fmt.Errorf("reset the cache of %s: refused for %s", e.process, patience)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// ErrFailed is what Run and Selftest return when a check did not pass; the
+// reasons have been written to Options.Err.
+var ErrFailed = errors.New("checks did not pass")
+
+// How long the children have to stop: after a run, and after a cancellation,
+// which must be over within five seconds.
+const (
+	stopBudget      = 10 * time.Second
+	interruptBudget = 3500 * time.Millisecond
+)
+
+// resetPatience bounds the wait for a busy engine to accept a reset.
+const resetPatience = 20 * time.Second
+
+// variant is one way to run the workload.
+type variant struct {
+	key, title string
+	mode       string
+	offload    bool
+}
+
+// How the router chooses; its --mode.
+const (
+	modeKV         = "kv"
+	modeRoundRobin = "round-robin"
+)
+
+func variants(onlyOurs bool) []variant {
+	v := []variant{
+		{"ours", "by cache, all tiers", modeKV, true},
+		{"round_robin", "round-robin, all tiers", modeRoundRobin, true},
+		{"no_offload", "by cache, device only", modeKV, false},
+	}
+	if onlyOurs {
+		return v[:1]
+	}
+	return v
+}
+
+// Run plays the workload in every variant, prints the figures side by side,
+// writes the report, and returns nil if every check passed.
+func Run(ctx context.Context, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	requests, name, err := o.workload()
+	if err != nil {
+		return err
+	}
+	d, err := makeDirs(o.Dir, uint64(o.Nodes)*o.HostBytes)
+	if err != nil {
+		return err
+	}
+	out := &display{out: o.Out, terminal: o.Terminal}
+	if d.lock == nil {
+		out.say("host tiers are in %s: too little is free in %s", d.host, sharedMemory)
+	}
+	report := &Report{Workload: name, Seed: o.Seed, SpeedUp: o.SpeedUp, Nodes: o.Nodes, Engines: o.Engines, Reasons: []string{}}
+	o.limits = limitsFor(&o, requests)
+	watched, cancel := watch(ctx, o.limits.whole)
+	defer cancel()
+	err = runVariants(watched, &o, d, out, requests, report)
+	if err == nil {
+		err = conclude(&o, out, report)
+	}
+	return finish(ctx, &o, out, d, err)
+}
+
+// runVariants fills report with one run after another.
+func runVariants(ctx context.Context, o *Options, d *dirs, out *display, requests []workload.Request, report *Report) error {
+	vs := variants(o.OnlyOurs)
+	out.say("%d requests of %s to %d engines on %d nodes", len(requests), report.Workload, o.Engines, o.Nodes)
+	out.say("blocks of %d tokens, seed %d, simulated time runs %gx", o.BlockSize, o.Seed, o.SpeedUp)
+	for i, v := range vs {
+		out.say("run %d of %d: %s", i+1, len(vs), v.title)
+		r, err := runOnce(ctx, o, d, out, v, requests)
+		if err != nil {
+			return err
+		}
+		reasons, notes := verdict(v.expectation(o), r)
+		report.Reasons, report.Notes = append(report.Reasons, reasons...), append(report.Notes, notes...)
+		for _, line := range r.divergence {
+			fmt.Fprintf(o.Err, "%s: %s\n", v.key, line)
+		}
+		switch v.key {
+		case "ours":
+			report.RunReport = *r
+		case "round_robin":
+			report.RoundRobin = r
+		case "no_offload":
+			report.NoOffload = r
+		}
+	}
+	report.Passed = len(report.Reasons) == 0
+	return nil
+}
+
+// conclude prints and writes the report.
+func conclude(o *Options, out *display, report *Report) error {
+	out.print(renderReport(report, o.Color))
+	if o.Report != "" {
+		if err := writeReport(o.Report, report); err != nil {
+			return err
+		}
+	}
+	if report.Passed {
+		return nil
+	}
+	for _, reason := range report.Reasons {
+		fmt.Fprintln(o.Err, reason)
+	}
+	return fmt.Errorf("demo: %w (%d reasons)", ErrFailed, len(report.Reasons))
+}
+
+// finish removes the directories, says where logs are, and completes err.
+func finish(ctx context.Context, o *Options, out *display, d *dirs, err error) error {
+	out.endLine()
+	interrupted := ctx.Err() != nil
+	keep := o.KeepLogs || (err != nil && !interrupted)
+	var child *childError
+	if errors.As(err, &child) && !interrupted {
+		for _, line := range child.tail {
+			fmt.Fprintf(o.Err, "  | %s\n", line)
+		}
+	}
+	if keep {
+		fmt.Fprintf(o.Err, "logs: %s\n", d.logs)
+	}
+	removed := d.remove(keep)
+	if interrupted {
+		return fmt.Errorf("demo: interrupted: %w", ctx.Err())
+	}
+	return errors.Join(err, removed)
+}
+
+// workload makes or reads the requests and names where they come from.
+func (o *Options) workload() ([]workload.Request, string, error) {
+	var requests []workload.Request
+	var err error
+	name := "the built-in workload"
+	if o.Trace != "" {
+		name = filepath.Base(o.Trace)
+		requests, err = workload.ReadMooncakeFile(o.Trace, o.Requests)
+		if err != nil {
+			err = fmt.Errorf("--trace: %w", err)
+		}
+	} else {
+		requests, err = workload.Generate(workload.Options{Seed: o.Seed, Requests: o.Requests})
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if blocks := workload.Longest(requests)/o.BlockSize + 2; blocks > o.DeviceBlocks {
+		return nil, "", fmt.Errorf("--device-blocks %d: the longest request needs %d blocks of %d tokens", o.DeviceBlocks, blocks, o.BlockSize)
+	}
+	return requests, name, nil
+}
+
+// runOnce plays the workload in one variant with fresh processes, which are
+// gone when it returns.
+func runOnce(ctx context.Context, o *Options, d *dirs, out *display, v variant, requests []workload.Request) (*RunReport, error) {
+	rd, err := d.forRun(v.key)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	sup := newSupervisor(o.Exe, rd.logs, func(err error) { cancel(err) })
+	spec := clusterSpec{
+		natsURL: o.NATSURL, name: filepath.Base(d.work) + "-" + v.key,
+		nodes: o.Nodes, engines: o.Engines,
+		blockSize: o.BlockSize, deviceBlocks: o.DeviceBlocks,
+		dropFrames: o.DropFrames, seed: o.Seed, speedUp: o.SpeedUp, prefillRate: o.PrefillRate,
+		lookupWait: lookupWait, mode: v.mode, dirs: rd,
+	}
+	if v.offload {
+		spec.hostBytes, spec.diskBytes = o.HostBytes, o.DiskBytes
+	}
+	r, err := measure(ctx, o, out, sup, spec, requests)
+	if err != nil {
+		err = explain(ctx, err)
+		sup.stop(interruptBudget)
+		return nil, errors.Join(err, rd.remove())
+	}
+	r.Unclean = sup.stop(stopBudget)
+	for _, file := range rd.hostFiles() {
+		r.Unclean = append(r.Unclean, "left behind "+file)
+	}
+	return r, rd.remove()
+}
+
+// lookupWait is how long the demo's engines wait for blocks from disk.
+const lookupWait = 500 * time.Millisecond
+
+// measure starts the cluster, plays, waits for rest and takes the figures.
+func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spec clusterSpec, requests []workload.Request) (*RunReport, error) {
+	c, err := startCluster(ctx, sup, spec)
+	if err != nil {
+		return nil, err
+	}
+	calls := newCaller(o.Concurrency, o.limits)
+	defer calls.close()
+	if err := c.awaitWorkers(ctx, calls); err != nil {
+		return nil, err
+	}
+	rec := &recorder{total: len(requests)}
+	p := &player{
+		calls: calls, router: c.router, engines: c.byWorker(),
+		speedUp: o.SpeedUp, concurrency: o.Concurrency, rec: rec,
+	}
+	victim := c.engines[0]
+	resetErr := errors.New("not reached")
+	p.midway = func(ctx context.Context) { resetErr = victim.resetCache(ctx, calls, resetPatience) }
+	stopProgress := out.follow(rec)
+	start := time.Now()
+	err = p.play(ctx, requests)
+	elapsed := time.Since(start)
+	stopProgress()
+	if err != nil {
+		return nil, err
+	}
+	if resetErr != nil {
+		// The engine was never free under load; now it is.
+		if err := victim.resetCache(ctx, calls, resetPatience); err != nil {
+			return nil, err
+		}
+	}
+	start = time.Now()
+	s, err := c.settle(ctx, calls)
+	if err != nil {
+		return nil, fmt.Errorf("after the last answer: %w", err)
+	}
+	r := &RunReport{ElapsedS: elapsed.Seconds(), SettleMS: millis(time.Since(start))}
+	rec.fillReport(r)
+	s.fillReport(r)
+	return r, nil
+}
+
+func (c *cluster) byWorker() map[uint64]*engine {
+	m := make(map[uint64]*engine, len(c.engines))
+	for _, e := range c.engines {
+		m[e.worker] = e
+	}
+	return m
+}

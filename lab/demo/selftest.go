@@ -1,0 +1,341 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// The self-test's own small set-up: a host tier of a thousand blocks of 4 KiB,
+// which prompts of a hundred blocks soon push out to disk.
+const (
+	selftestBlockSize    = 16
+	selftestDeviceBlocks = 512
+	selftestHostBytes    = 4 << 20
+	selftestDiskBytes    = 64 << 20
+	selftestSpeedUp      = 20
+	// selftestFlips is how many bytes are flipped in each tier, one per prompt,
+	// and selftestControls how many prompts are left whole.
+	selftestFlips    = 4
+	selftestControls = 2
+	// promptBlocks are the full blocks of a prompt that is checked; fillerBlocks
+	// those of one that only takes space, and maxFillers bounds their number.
+	promptBlocks = 8
+	fillerBlocks = 200
+	maxFillers   = 40
+	// selftestLookupWait is real time: no read may be late on a busy machine.
+	selftestLookupWait = 5 * time.Second
+)
+
+// Selftest shows on one agent and one engine that the byte check is not blind:
+// bytes flipped in host memory must be found by the engine's comparison, each of
+// them, and bytes flipped on disk must never reach the engine. Of o it uses Exe,
+// NATSURL, Dir, Report, KeepLogs and the output fields.
+func Selftest(ctx context.Context, o Options) error {
+	own := Defaults("", 0)
+	own.Exe, own.NATSURL, own.Dir, own.Report, own.KeepLogs = o.Exe, o.NATSURL, o.Dir, o.Report, o.KeepLogs
+	own.Out, own.Err, own.Terminal, own.Color = o.Out, o.Err, o.Terminal, o.Color
+	own.limits = o.limits
+	own.limits = limitsFor(&own, nil)
+	if err := own.check(); err != nil {
+		return err
+	}
+	d, err := makeDirs(own.Dir, selftestHostBytes)
+	if err != nil {
+		return err
+	}
+	out := &display{out: own.Out, terminal: own.Terminal}
+	watched, cancel := watch(ctx, own.limits.whole)
+	defer cancel()
+	return finish(ctx, &own, out, d, selftestIn(watched, &own, d, out))
+}
+
+// selftestIn runs the self-test in fresh processes and tells its result.
+func selftestIn(ctx context.Context, o *Options, d *dirs, out *display) error {
+	rd, err := d.forRun("selftest")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	sup := newSupervisor(o.Exe, rd.logs, func(err error) { cancel(err) })
+	defer sup.stop(interruptBudget)
+	out.say("self-test: flipping %d bytes in host memory and %d on disk", selftestFlips, selftestFlips)
+	c, err := startCluster(ctx, sup, clusterSpec{
+		natsURL: o.NATSURL, name: filepath.Base(d.work), nodes: 1, engines: 1,
+		blockSize: selftestBlockSize, deviceBlocks: selftestDeviceBlocks,
+		hostBytes: selftestHostBytes, diskBytes: selftestDiskBytes,
+		seed: o.Seed, speedUp: selftestSpeedUp, prefillRate: o.PrefillRate,
+		lookupWait: selftestLookupWait, dirs: rd,
+	})
+	if err != nil {
+		return explain(ctx, err)
+	}
+	calls := newCaller(1, o.limits)
+	defer calls.close()
+	t := &selftest{c: c, calls: calls, report: SelftestReport{Reasons: []string{}}}
+	if err := t.hostPart(ctx); err != nil {
+		return explain(ctx, fmt.Errorf("self-test, host part: %w", err))
+	}
+	if err := t.diskPart(ctx); err != nil {
+		return explain(ctx, fmt.Errorf("self-test, disk part: %w", err))
+	}
+	return t.conclude(o, out)
+}
+
+// conclude prints the checks and writes the report.
+func (t *selftest) conclude(o *Options, out *display) error {
+	out.print(renderChecks(t.checks, o.Color))
+	for _, c := range t.checks {
+		if !c.ok() {
+			t.report.Reasons = append(t.report.Reasons, fmt.Sprintf("selftest: %s: %d, want %s", c.what, c.got, c.want()))
+		}
+	}
+	t.report.Passed = len(t.report.Reasons) == 0
+	if o.Report != "" {
+		if err := writeReport(o.Report, &t.report); err != nil {
+			return err
+		}
+	}
+	if t.report.Passed {
+		return nil
+	}
+	for _, reason := range t.report.Reasons {
+		fmt.Fprintln(o.Err, reason)
+	}
+	return fmt.Errorf("self-test: %w (%d of %d)", ErrFailed, len(t.report.Reasons), len(t.checks))
+}
+
+// explain is why ctx ended, if it did, or err: a child that died explains the
+// failed call better than the call does.
+func explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// check is one figure of the self-test and the range in which it must lie.
+type check struct {
+	what     string
+	got      uint64
+	min, max uint64
+}
+
+func (c check) ok() bool { return c.got >= c.min && c.got <= c.max }
+
+func (c check) want() string {
+	switch c.max {
+	case c.min:
+		return fmt.Sprintf("%d", c.min)
+	case math.MaxUint64:
+		return fmt.Sprintf("at least %d", c.min)
+	}
+	return fmt.Sprintf("%d to %d", c.min, c.max)
+}
+
+// selftest is one under way.
+type selftest struct {
+	c     *cluster
+	calls *caller
+	// sent counts requests, for their ids.
+	sent   int
+	checks []check
+	report SelftestReport
+}
+
+func (t *selftest) exactly(what string, got, want uint64) {
+	t.checks = append(t.checks, check{what, got, want, want})
+}
+
+func (t *selftest) atLeast(what string, got, want uint64) {
+	t.checks = append(t.checks, check{what, got, want, math.MaxUint64})
+}
+
+// hostPart flips bytes in the host tier, which is trusted by design, and counts
+// that the engine's comparison finds every one: were it blind, a run's zero wrong
+// bytes would mean nothing.
+func (t *selftest) hostPart(ctx context.Context) error {
+	prompts := makePrompts("host", selftestFlips+selftestControls, promptBlocks)
+	if err := t.send(ctx, prompts, nil); err != nil {
+		return err
+	}
+	before, err := t.rest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.c.engines[0].resetCache(ctx, t.calls, resetPatience); err != nil {
+		return err
+	}
+	blocks := before.byHash()
+	flipped, whole := prompts[:selftestFlips], prompts[selftestFlips:]
+	for i, p := range flipped {
+		b := blocks[p.last()]
+		if b.Host.Path == "" {
+			return fmt.Errorf("block %s is not in host memory", p.last())
+		}
+		if err := flipByte(b.Host, i); err != nil {
+			return err
+		}
+	}
+	var clean, dirty Served
+	if err := t.send(ctx, whole, &clean); err != nil {
+		return err
+	}
+	between, err := t.rest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.send(ctx, flipped, &dirty); err != nil {
+		return err
+	}
+	after, err := t.rest(ctx)
+	if err != nil {
+		return err
+	}
+	t.exactly("host, whole blocks: tokens loaded", clean.Host, selftestControls*promptBlocks*selftestBlockSize)
+	t.exactly("host, whole blocks: wrong bytes", between.wrongBytes()-before.wrongBytes(), 0)
+	t.report.HostFlipped, t.report.WrongBytes = len(flipped), after.wrongBytes()-between.wrongBytes()
+	t.exactly("host, one byte flipped in each of 4 blocks: wrong bytes", t.report.WrongBytes, selftestFlips)
+	return nil
+}
+
+// diskPart flips bytes in blocks that are on disk alone, and counts that each is
+// refused by the agent and none reaches the engine.
+func (t *selftest) diskPart(ctx context.Context) error {
+	prompts := makePrompts("disk", selftestFlips+selftestControls, promptBlocks)
+	if err := t.send(ctx, prompts, nil); err != nil {
+		return err
+	}
+	before, err := t.pushOut(ctx, prompts)
+	if err != nil {
+		return err
+	}
+	if err := t.c.engines[0].resetCache(ctx, t.calls, resetPatience); err != nil {
+		return err
+	}
+	blocks := before.byHash()
+	flipped, whole := prompts[:selftestFlips], prompts[selftestFlips:]
+	for i, p := range flipped {
+		if err := flipByte(blocks[p.last()].Disk, i); err != nil {
+			return err
+		}
+	}
+	var clean, dirty Served
+	if err := t.send(ctx, whole, &clean); err != nil {
+		return err
+	}
+	if err := t.send(ctx, flipped, &dirty); err != nil {
+		return err
+	}
+	after, err := t.rest(ctx)
+	if err != nil {
+		return err
+	}
+	// One token of each prompt is always computed.
+	const block = selftestBlockSize
+	t.exactly("disk, whole blocks: tokens loaded", clean.Disk, selftestControls*promptBlocks*block)
+	t.report.DiskFlipped, t.report.DiskWrongBytes = len(flipped), after.wrongBytes()-before.wrongBytes()
+	t.report.Misses = (max(dirty.Recomputed, selftestFlips) - selftestFlips) / block
+	t.exactly("disk, one byte flipped in each of 4 blocks: wrong bytes", t.report.DiskWrongBytes, 0)
+	t.atLeast("disk, one byte flipped in each of 4 blocks: refused reads", after.corruptReads()-before.corruptReads(), selftestFlips)
+	t.exactly("disk, one byte flipped in each of 4 blocks: tokens recomputed", dirty.Recomputed, selftestFlips*(block+1))
+	return nil
+}
+
+// send has the engine answer prompts one after another and adds up where their
+// tokens came from.
+func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) error {
+	for _, p := range prompts {
+		t.sent++
+		id := fmt.Sprintf("selftest-%d", t.sent)
+		_, err := t.calls.generate(ctx, t.c.engines[0].endpoint, id, p.tokens, 1, func(s Served) {
+			if total != nil {
+				total.add(s)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("request %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// pushOut sends other prompts until the blocks of prompts are on disk alone.
+func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (*settled, error) {
+	if _, err := t.rest(ctx); err != nil {
+		return nil, err
+	}
+	for n := range maxFillers {
+		filler := makePrompts(fmt.Sprintf("filler %d", n), 1, fillerBlocks)
+		if err := t.send(ctx, filler, nil); err != nil {
+			return nil, err
+		}
+		s, err := t.rest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if onDiskAlone(s.byHash(), prompts) {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("blocks are still not on disk alone after %d blocks of other prompts", maxFillers*fillerBlocks)
+}
+
+func onDiskAlone(blocks map[string]poolBlock, prompts []prompt) bool {
+	for _, p := range prompts {
+		for _, hash := range p.hashes {
+			if strings.Join(blocks[hash].Tiers, " ") != kv.TierDisk.String() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// rest waits until nothing moves.
+func (t *selftest) rest(ctx context.Context) (*settled, error) {
+	s, err := t.c.settle(ctx, t.calls)
+	if err != nil {
+		return nil, err
+	}
+	if s.unsettled != "" {
+		return nil, fmt.Errorf("no rest within %s: %s", t.calls.limits.settle, s.unsettled)
+	}
+	if len(s.unsound) > 0 {
+		return nil, errors.New(s.unsound[0])
+	}
+	return s, nil
+}
+
+// prompt is a prompt of full blocks and one token more, which is the one that an
+// engine always computes; hashes name its blocks.
+type prompt struct {
+	tokens []uint32
+	hashes []string
+}
+
+func (p *prompt) last() string { return p.hashes[len(p.hashes)-1] }
+
+// makePrompts makes n prompts that share no block with those of another name.
+func makePrompts(name string, n, blocks int) []prompt {
+	var h kv.Hasher
+	prompts := make([]prompt, n)
+	for i := range prompts {
+		p := &prompts[i]
+		stream := workload.StreamOf(fmt.Sprintf("selftest %s %d", name, i))
+		p.tokens = workload.Piece{Stream: stream, Tokens: blocks*selftestBlockSize + 1}.AppendTokens(nil)
+		locals := h.AppendLocals(nil, p.tokens, selftestBlockSize, kv.LocalSeed("", ""))
+		for _, s := range kv.AppendSequence(nil, locals) {
+			p.hashes = append(p.hashes, fmt.Sprintf("%016x", uint64(s)))
+		}
+	}
+	return prompts
+}

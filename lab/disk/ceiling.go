@@ -1,0 +1,190 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// depth is how many operations are under way at once, on either side: what a
+// pool does by default.
+const depth = 4
+
+// job is a file that is read or written from its start to its end.
+type job struct {
+	path  string
+	write bool
+	// block is the size of an operation, count how many there are.
+	block uint64
+	count int
+}
+
+func (j job) bytes() uint64 { return j.block * uint64(j.count) }
+
+func (j job) sample(elapsed time.Duration) sample { return sample{j.count, j.bytes(), elapsed} }
+
+// ceiling is something that does a job as fast as the machine can.
+type ceiling interface {
+	name() string
+	run(ctx context.Context, j job) (sample, error)
+}
+
+// ceilings are those that count as what: fio with each of its fast I/O engines,
+// and buffers in small and in huge pages, where fio is installed and wanted; a
+// plain loop elsewhere.
+func ceilings(noFio bool) (what string, all []ceiling) {
+	if path, err := exec.LookPath("fio"); err == nil && !noFio {
+		for _, engine := range []string{"libaio", "io_uring", psync} {
+			all = append(all, fio{path, engine, false}, fio{path, engine, true})
+		}
+		return "fio", all
+	}
+	return "raw", []ceiling{rawLoop{}}
+}
+
+const (
+	// finalists is how many ceilings get more than one try.
+	finalists = 3
+	// tries is how often each of them runs in all. Their medians are compared: one
+	// lucky run makes no ceiling.
+	tries = 3
+)
+
+// trial is a ceiling with what its runs took, in seconds.
+type trial struct {
+	ceiling ceiling
+	took    []float64
+}
+
+func (t *trial) median() float64 { return summarize(t.took).Median }
+
+// fastest finds the ceiling that does the job in the shortest time. Those that
+// do not work here, such as an engine that fio was built without, are left out.
+func fastest(ctx context.Context, j job, all []ceiling) (ceiling, error) {
+	var field []trial
+	var errs []error
+	for _, c := range all {
+		t := trial{ceiling: c}
+		if err := t.run(ctx, j); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		field = append(field, t)
+	}
+	if len(field) == 0 || ctx.Err() != nil {
+		return nil, fmt.Errorf("nothing to compare with: %w", errors.Join(append(errs, ctx.Err())...))
+	}
+	byMedian := func(a, b trial) int { return cmp.Compare(a.median(), b.median()) }
+	slices.SortStableFunc(field, byMedian)
+	field = field[:min(len(field), finalists)]
+	for range tries - 1 {
+		for i := range field {
+			if err := field[i].run(ctx, j); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return slices.MinFunc(field, byMedian).ceiling, nil
+}
+
+// run does the job once more.
+func (t *trial) run(ctx context.Context, j job) error {
+	s, err := t.ceiling.run(ctx, j)
+	if err == nil && s.bytes != j.bytes() {
+		err = fmt.Errorf("moved %d bytes, want %d", s.bytes, j.bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.ceiling.name(), err)
+	}
+	t.took = append(t.took, s.elapsed.Seconds())
+	return nil
+}
+
+// rawLoop is pread and pwrite with O_DIRECT on as many threads as depth.
+type rawLoop struct {
+	// spread gives every block memory of its own, as a pool has it. Like fio, the
+	// loop otherwise moves all blocks through a few buffers, which stay in the
+	// processor's caches where the disk's bytes are copied by a processor.
+	spread bool
+}
+
+func (l rawLoop) name() string {
+	if l.spread {
+		return "raw, as much memory"
+	}
+	return "raw"
+}
+
+func (l rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
+	f, err := os.OpenFile(j.path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		return sample{}, fmt.Errorf("raw loop: %w", err)
+	}
+	defer f.Close()
+	buffers := uint64(depth)
+	if l.spread {
+		buffers = uint64(j.count)
+	}
+	mem, err := mapMemory(j.block * buffers)
+	if err != nil {
+		return sample{}, fmt.Errorf("raw loop: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
+	op := f.ReadAt
+	if j.write {
+		op = f.WriteAt
+	}
+	var next atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	start := time.Now()
+	for worker := range uint64(depth) {
+		g.Go(func() error {
+			for ctx.Err() == nil {
+				i := next.Add(1) - 1
+				if i >= int64(j.count) {
+					break
+				}
+				at := worker
+				if l.spread {
+					at = uint64(i)
+				}
+				if _, err := op(mem[at*j.block:][:j.block], i*int64(j.block)); err != nil {
+					return fmt.Errorf("raw loop: %w", err)
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return sample{}, err
+	}
+	return j.sample(time.Since(start)), nil
+}
+
+// makeFile makes the ceiling's file of j, allocated and written once, as the
+// manager's files are before they are measured.
+func makeFile(ctx context.Context, j job) (err error) {
+	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, int64(j.bytes()))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = f.Truncate(int64(j.bytes()))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("allocate %d bytes for %s: %w", j.bytes(), j.path, err)
+	}
+	j.write = true
+	_, err = rawLoop{}.run(ctx, j)
+	return err
+}

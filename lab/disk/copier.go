@@ -1,0 +1,165 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyRequest asks a copier for a round of copies. It answers with a copyReply
+// when it is ready, waits for one more byte of JSON (any value) and answers
+// again after every block.
+type copyRequest struct {
+	// Block is the size of a block, Count how many there are.
+	Block uint64 `json:"block"`
+	Count int    `json:"count"`
+	// Targets are where the blocks go; with none they go to memory of the copier's
+	// own.
+	Targets []copyTarget `json:"targets,omitempty"`
+}
+
+// copyTarget is a place in a file that the copier maps.
+type copyTarget struct {
+	Path   string `json:"path"`
+	Offset uint64 `json:"offset"`
+}
+
+// copyReply says how many blocks are copied, and how long that took the copier.
+type copyReply struct {
+	Done    int           `json:"done"`
+	Elapsed time.Duration `json:"elapsed"`
+}
+
+// copier is what stands for an engine: it has a buffer of its own and copies
+// from there to wherever it is told.
+type copier struct {
+	source, private []byte
+	files           map[string][]byte
+}
+
+// ServeCopies does what the requests on r ask for, until r ends. Nobody but Run
+// starts the process that calls it.
+func ServeCopies(r io.Reader, w io.Writer) (err error) {
+	c := &copier{files: map[string][]byte{}}
+	defer func() { err = errors.Join(err, c.close()) }()
+	in, out := json.NewDecoder(r), json.NewEncoder(w)
+	for {
+		var req copyRequest
+		switch err := in.Decode(&req); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("copier's request: %w", err)
+		}
+		targets, err := c.prepare(&req)
+		if err != nil {
+			return err
+		}
+		if err := out.Encode(copyReply{}); err != nil {
+			return fmt.Errorf("copier's answer: %w", err)
+		}
+		var start any
+		if err := in.Decode(&start); err != nil {
+			return fmt.Errorf("copier's start: %w", err)
+		}
+		if err := c.copy(targets, req.Block, out); err != nil {
+			return err
+		}
+	}
+}
+
+// prepare finds the memory of every block, all of it in place.
+func (c *copier) prepare(req *copyRequest) ([][]byte, error) {
+	total := req.Block * uint64(req.Count)
+	if req.Count < 1 || req.Block < 8 || total > maxRoundBytes {
+		return nil, fmt.Errorf("copier: %d blocks of %d bytes: want 1 or more, at most %d bytes", req.Count, req.Block, maxRoundBytes)
+	}
+	if len(req.Targets) != 0 && len(req.Targets) != req.Count {
+		return nil, fmt.Errorf("copier: %d targets: want none or %d", len(req.Targets), req.Count)
+	}
+	if err := enlarge(&c.source, total); err != nil {
+		return nil, err
+	}
+	targets := make([][]byte, req.Count)
+	if len(req.Targets) == 0 {
+		if err := enlarge(&c.private, total); err != nil {
+			return nil, err
+		}
+		for i := range targets {
+			targets[i] = c.private[uint64(i)*req.Block:][:req.Block]
+		}
+		return targets, nil
+	}
+	for i, t := range req.Targets {
+		mem, err := c.file(t.Path)
+		if err != nil {
+			return nil, err
+		}
+		if size := uint64(len(mem)); t.Offset > size || size-t.Offset < req.Block {
+			return nil, fmt.Errorf("copier: offset %d of %s: want at most %d", t.Offset, t.Path, size-min(size, req.Block))
+		}
+		targets[i] = mem[t.Offset:][:req.Block]
+	}
+	return targets, nil
+}
+
+// file maps a file once.
+func (c *copier) file(path string) ([]byte, error) {
+	if mem, ok := c.files[path]; ok {
+		return mem, nil
+	}
+	mem, err := mapFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("copier: %w", err)
+	}
+	c.files[path] = mem
+	return mem, nil
+}
+
+// copy fills the targets from the source and reports each of them.
+func (c *copier) copy(targets [][]byte, block uint64, out *json.Encoder) error {
+	start := time.Now()
+	for i, to := range targets {
+		memcpy(to, c.source[uint64(i)*block:][:block])
+		if err := out.Encode(copyReply{Done: i + 1, Elapsed: time.Since(start)}); err != nil {
+			return fmt.Errorf("copier's answer: %w", err)
+		}
+	}
+	return nil
+}
+
+// enlarge makes buf at least size bytes of memory that was written to.
+func enlarge(buf *[]byte, size uint64) error {
+	if uint64(len(*buf)) >= size {
+		return nil
+	}
+	if *buf != nil {
+		if err := unix.Munmap(*buf); err != nil {
+			return fmt.Errorf("copier: %w", err)
+		}
+		*buf = nil
+	}
+	mem, err := mapMemory(size)
+	if err != nil {
+		return fmt.Errorf("copier: %w", err)
+	}
+	*buf = mem
+	return nil
+}
+
+func (c *copier) close() error {
+	var errs []error
+	for _, mem := range c.files {
+		errs = append(errs, unix.Munmap(mem))
+	}
+	for _, mem := range [][]byte{c.source, c.private} {
+		if mem != nil {
+			errs = append(errs, unix.Munmap(mem))
+		}
+	}
+	return errors.Join(errs...)
+}

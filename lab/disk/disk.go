@@ -1,0 +1,215 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// sessionID is the one session of every pool here.
+const sessionID blockmgr.SessionID = 1
+
+// keepPrompt is the prompt that disk rounds read; the ones that they write have
+// the numbers after it.
+const keepPrompt = 1
+
+// noScrub turns the scrubber off: a block that it looks at cannot leave, nor can
+// those before it, but a round takes the place of all of the last one.
+const noScrub = -1
+
+// diskBench is a pool whose disk path is measured; see the package comment for
+// how a round makes sure that it really reads or writes.
+type diskBench struct {
+	manager *blockmgr.Manager
+	pool    *blockmgr.Pool
+	mapped  *mapping
+	// n is how many blocks a round moves.
+	n int
+	// base is what blocks are made of, prompt the last one that was written.
+	base   []byte
+	prompt uint64
+}
+
+// openDiskBench opens a pool of blocks of size bytes and writes the prompt that
+// is read later.
+func openDiskBench(ctx context.Context, o *Options, dir *workspace, size uint64) (*diskBench, error) {
+	n := o.roundBlocks(size)
+	round := uint64(n) * size
+	m, err := blockmgr.Open(blockmgr.Config{
+		HostDir: filepath.Join(dir.host, "blocks"), HostBytes: round,
+		DiskDir: filepath.Join(dir.disk, "blocks"), DiskBytes: 2 * round,
+		ExtentBytes: round, DirectIO: blockmgr.DirectIORequire, Transfers: depth, ScrubBytesPerSecond: noScrub,
+		DiscardHost: true, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := &diskBench{manager: m, n: n, base: make([]byte, size), prompt: keepPrompt}
+	fillRandom(d.base, size)
+	if d.pool, err = m.Pool(namespaceOf("disk", size)); err == nil {
+		err = d.pool.BeginSession(sessionID)
+	}
+	if err == nil {
+		d.mapped, err = mapPool(d.pool)
+	}
+	if err == nil {
+		_, err = d.store(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+func (d *diskBench) close() error {
+	var err error
+	if d.mapped != nil {
+		err = d.mapped.close()
+	}
+	return errors.Join(err, d.manager.Close())
+}
+
+func (d *diskBench) sample(elapsed time.Duration) sample {
+	return sample{d.n, uint64(d.n) * d.pool.SlotBytes(), elapsed}
+}
+
+// write is a round that stores the next prompt.
+func (d *diskBench) write(ctx context.Context) (sample, error) {
+	d.prompt++
+	return d.store(ctx)
+}
+
+// store fills slots with d.prompt and measures from their commit until all are
+// on disk.
+func (d *diskBench) store(ctx context.Context) (sample, error) {
+	blocks := appendPrompt(nil, d.prompt, 0, d.n)
+	slots, err := grantAll(d.pool, blocks)
+	if err != nil {
+		return sample{}, err
+	}
+	for i, s := range slots {
+		data, err := d.mapped.slot(s, d.pool.BlockBytes())
+		if err != nil {
+			return sample{}, err
+		}
+		copy(data, d.base)
+		stamp(data, &blocks[i])
+	}
+	before := d.pool.Stats()
+	start := time.Now()
+	if err := d.pool.Commit(sessionID, slots); err != nil {
+		return sample{}, err
+	}
+	if err := d.pool.Quiesce(ctx); err != nil {
+		return sample{}, err
+	}
+	elapsed := time.Since(start)
+	after := d.pool.Stats()
+	if got := after.WriteBehind - before.WriteBehind; got != uint64(d.n) {
+		return sample{}, fmt.Errorf("%d of %d blocks came to the disk; refused %d, failed %d",
+			got, d.n, after.WriteBehindRefused-before.WriteBehindRefused, after.WriteErrors-before.WriteErrors)
+	}
+	return d.sample(elapsed), nil
+}
+
+// read is a round that looks up the prompt that is on disk only.
+func (d *diskBench) read(ctx context.Context) (sample, error) {
+	blocks := appendPrompt(nil, keepPrompt, 0, d.n)
+	before := d.pool.Stats()
+	start := time.Now()
+	found, err := d.pool.Lookup(ctx, sessionID, blocks)
+	elapsed := time.Since(start)
+	if err != nil {
+		return sample{}, err
+	}
+	after := d.pool.Stats()
+	if got := after.Promotions - before.Promotions; got != uint64(d.n) || len(found.Slots) != d.n {
+		return sample{}, fmt.Errorf("%d of %d blocks were found and %d read from disk; corrupt %d, failed %d", len(found.Slots), d.n, got,
+			after.CorruptReads-before.CorruptReads, after.ReadErrors-before.ReadErrors)
+	}
+	for i, s := range found.Slots {
+		data, err := d.mapped.slot(s, d.pool.BlockBytes())
+		if err != nil {
+			return sample{}, err
+		}
+		if !stamped(data, &blocks[i]) || found.Sources[i] != kv.TierDisk {
+			return sample{}, fmt.Errorf("block %d came from %s with wrong bytes", i, found.Sources[i])
+		}
+	}
+	return d.sample(elapsed), d.pool.Unpin(sessionID, found.Slots)
+}
+
+// grantAll gets a slot for every block.
+func grantAll(p *blockmgr.Pool, blocks []blockmgr.Block) ([]blockmgr.Slot, error) {
+	granted, err := p.Grant(sessionID, blocks, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(granted.Grants) != len(blocks) {
+		return nil, fmt.Errorf("%d of %d blocks got a slot; present %d, refused %d",
+			len(granted.Grants), len(blocks), granted.Present, granted.Refused)
+	}
+	slots := make([]blockmgr.Slot, len(blocks))
+	for i, g := range granted.Grants {
+		slots[i] = g.Slot
+	}
+	return slots, nil
+}
+
+// compareDisk measures writes and reads of blocks of one size.
+func compareDisk(ctx context.Context, o *Options, w *workspace, size uint64) (found []Comparison, err error) {
+	dir, err := w.sub("disk-" + number(size))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dir.remove()) }()
+	d, err := openDiskBench(ctx, o, dir, size)
+	if err != nil {
+		return nil, fmt.Errorf("pool of blocks of %d bytes: %w", size, err)
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	_, all := ceilings(o.noFio)
+	write, err := diskPair(ctx, writeName, d.write, job{filepath.Join(dir.disk, "written"), true, size, d.n}, all)
+	if err != nil {
+		return nil, err
+	}
+	read, err := diskPair(ctx, readName, d.read, job{filepath.Join(dir.disk, "read"), false, size, d.n}, all)
+	if err != nil {
+		return nil, err
+	}
+	pairs := []*pair{write, read}
+	for _, p := range []struct {
+		what string
+		ours side
+		job  job
+	}{
+		{spreadWrite, d.write, job{filepath.Join(dir.disk, "written"), true, size, d.n}},
+		{spreadRead, d.read, job{filepath.Join(dir.disk, "read"), false, size, d.n}},
+	} {
+		pairs = append(pairs, &pair{
+			what: p.what, against: rawLoop{spread: true}.name(), block: size, ours: p.ours,
+			ceiling: func(ctx context.Context) (sample, error) { return rawLoop{spread: true}.run(ctx, p.job) },
+		})
+	}
+	return alternate(ctx, o.Duration, pairs...)
+}
+
+// diskPair makes the ceiling's file and chooses the ceiling.
+func diskPair(ctx context.Context, what string, ours side, j job, all []ceiling) (*pair, error) {
+	if err := makeFile(ctx, j); err != nil {
+		return nil, err
+	}
+	best, err := fastest(ctx, j, all)
+	if err != nil {
+		return nil, err
+	}
+	return &pair{
+		what: what, against: best.name(), block: j.block, ours: ours,
+		ceiling: func(ctx context.Context) (sample, error) { return best.run(ctx, j) },
+	}, nil
+}

@@ -1,0 +1,179 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+const (
+	// promptBlocks is how many blocks a prompt has that is looked up.
+	promptBlocks = 1000
+	// tinyBlock is the size of registered blocks: it is not their bytes that cost.
+	tinyBlock = 16
+	// tinySlot is what such a block takes.
+	tinySlot = storage.PageSize
+	// tinyExtent is the largest extent, so that there are few files.
+	tinyExtent = storage.MaxExtentBytes
+	// maxHotPrompts are the prompts in host memory that look-ups go round: enough
+	// that what the registry knows of them is not in the caches from the last time.
+	maxHotPrompts = 128
+	// storeRoom is how many host slots there are for blocks stored meanwhile.
+	storeRoom = 8192
+	// tinyScrub is as many blocks a second as the scrubber gets through by default
+	// when they have two megabytes.
+	tinyScrub = 8 * tinyBlock
+	// openings is how often the pool is opened to see how long that takes.
+	openings = 3
+)
+
+// hotPrompts is how many prompts of a pool of so many blocks are kept in host
+// memory.
+func hotPrompts(blocks int) int { return min(maxHotPrompts, blocks/promptBlocks/2) }
+
+// hotHostBytes is the size of the host tier for them.
+func hotHostBytes(blocks int) uint64 {
+	return uint64(hotPrompts(blocks)*promptBlocks+storeRoom) * tinySlot
+}
+
+// tinyExtents is how many disk extents so many blocks lie in, and one more that
+// stored blocks can go to.
+func tinyExtents(blocks int) uint64 {
+	const perExtent = tinyExtent / tinySlot
+	return (uint64(blocks)+perExtent-1)/perExtent + 1
+}
+
+// holes makes files without reserving space for them.
+type holes struct {
+	storage.File
+	path string
+}
+
+// Allocate leaves one hole of the size that is asked for.
+func (h holes) Allocate(size int64) error { return os.Truncate(h.path, size) }
+
+// makeRegistered makes a disk arena as an agent would leave it behind that stored
+// so many blocks, prompt after prompt.
+func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks int) (err error) {
+	arena, err := storage.OpenDiskArena(storage.ArenaConfig{
+		Dir: dir, Bytes: tinyExtents(blocks) * tinyExtent, ExtentBytes: tinyExtent, Log: zap.NewNop(),
+		Disk: storage.DiskOptions{Wrap: func(path string, f storage.File) storage.File { return holes{f, path} }},
+	})
+	if err != nil {
+		return err
+	}
+	var parts []storage.DiskPart
+	defer func() { err = errors.Join(err, arena.Close(parts)) }()
+	index, err := arena.Namespace(ns, tinySlot)
+	if err != nil {
+		return err
+	}
+	for next := 0; next < blocks; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		part, err := arena.Grow(index, tinySlot, 1, 0)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, part)
+		for i := uint32(0); i < part.Slots.Slots() && next < blocks; i++ {
+			part.Slots.Put(i, sealedRecord(index, next))
+			next++
+		}
+		if err := storage.WritePages(part.Slots.TakeDirty(nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sealedRecord is the record of the n-th block on its slot's first generation.
+func sealedRecord(ns uint32, n int) *storage.Record {
+	prompt, i := uint64(n/promptBlocks), n%promptBlocks
+	key := promptKey(prompt, i).InGroup(0)
+	r := &storage.Record{
+		Key: key, Parent: promptKey(prompt, i-1), Namespace: ns, Position: uint32(i), Length: tinyBlock,
+		Local: kv.LocalHash(mix(prompt, i, 2)), Seq: kv.SequenceHash(mix(prompt, i, 3)),
+		Generation: 1, Recency: uint32(prompt), State: storage.StateSealed,
+	}
+	if i > 0 {
+		r.ParentSeq = kv.SequenceHash(mix(prompt, i-1, 3))
+	}
+	var zeros [tinyBlock]byte
+	r.Checksum = storage.Bind(storage.ContentSum(key, zeros[:]), key, r.Generation)
+	return r
+}
+
+// crowd is a pool with many blocks.
+type crowd struct {
+	manager *blockmgr.Manager
+	pool    *blockmgr.Pool
+	// prompts are those that are in host memory.
+	prompts int
+}
+
+// openCrowd makes the blocks and opens the pool on them; the summary is of the
+// seconds that took.
+func openCrowd(ctx context.Context, o *Options, dir *workspace) (*crowd, Summary, error) {
+	ns := namespaceOf("registered", tinyBlock)
+	cfg := blockmgr.Config{
+		HostDir: filepath.Join(dir.host, "blocks"), HostBytes: storeRoom * tinySlot,
+		DiskDir: filepath.Join(dir.disk, "blocks"), DiskBytes: tinyExtents(o.Blocks) * tinyExtent,
+		ExtentBytes: tinyExtent, ScrubBytesPerSecond: tinyScrub, DiscardHost: true, Log: o.Log,
+	}
+	if err := makeRegistered(ctx, cfg.DiskDir, ns.ID(), o.Blocks); err != nil {
+		return nil, Summary{}, fmt.Errorf("make %d blocks: %w", o.Blocks, err)
+	}
+	var seconds []float64
+	for range openings {
+		start := time.Now()
+		c, err := openPool(cfg, ns)
+		if err != nil {
+			return nil, Summary{}, fmt.Errorf("open %d blocks: %w", o.Blocks, err)
+		}
+		seconds = append(seconds, time.Since(start).Seconds())
+		if err := errors.Join(c.check(ctx, o.Blocks), c.close()); err != nil {
+			return nil, Summary{}, err
+		}
+	}
+	// To populate host memory takes its time, which is not that of the blocks.
+	cfg.HostBytes = hotHostBytes(o.Blocks)
+	c, err := openPool(cfg, ns)
+	if err != nil {
+		return nil, Summary{}, fmt.Errorf("open %d blocks: %w", o.Blocks, err)
+	}
+	c.prompts = hotPrompts(o.Blocks)
+	return c, summarize(seconds), nil
+}
+
+func openPool(cfg blockmgr.Config, ns kv.Namespace) (*crowd, error) {
+	m, err := blockmgr.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p, err := m.Pool(ns)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return &crowd{manager: m, pool: p}, nil
+}
+
+// check fails when not every block was found again.
+func (c *crowd) check(ctx context.Context, blocks int) error {
+	if st := c.pool.Stats(); st.Recovered != uint64(blocks) || st.Blocks != blocks {
+		return fmt.Errorf("%d of %d blocks were found again, %d are registered", st.Recovered, blocks, st.Blocks)
+	}
+	return ctx.Err()
+}
+
+func (c *crowd) close() error { return c.manager.Close() }

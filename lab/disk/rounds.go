@@ -1,0 +1,132 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
+)
+
+// sample is one round of one side.
+type sample struct {
+	ops     int
+	bytes   uint64
+	elapsed time.Duration
+}
+
+// rate is in bytes per second.
+func (s sample) rate() float64 { return float64(s.bytes) / s.elapsed.Seconds() }
+
+// Comparison is what alternating rounds of one operation at one block size gave.
+type Comparison struct {
+	// What is the operation: "disk write", "disk read" or "copy".
+	What string
+	// Against names the ceiling.
+	Against string
+	// BlockBytes is the size of a block.
+	BlockBytes uint64
+	// Ours and Ceiling are bytes per second, Ratio is ours to the ceiling's of the
+	// same round.
+	Ours, Ceiling, Ratio Summary
+	// Ops and Bytes are what our side moved in all rounds together, and the
+	// ceiling's as well.
+	Ops   int
+	Bytes uint64
+}
+
+const (
+	minRounds = 5
+	maxRounds = 1000
+)
+
+// side is one of the two that are compared; it performs a round and times what
+// counts of it.
+type side func(ctx context.Context) (sample, error)
+
+// pair is one comparison under way.
+type pair struct {
+	what, against string
+	block         uint64
+	ours, ceiling side
+
+	rates, limits, ratios []float64
+	ops                   int
+	bytes                 uint64
+}
+
+// round performs both sides, the ceiling first if so wanted.
+func (p *pair) round(ctx context.Context, ceilingFirst bool) error {
+	var ours, limit sample
+	steps := []func() error{
+		func() (err error) { ours, err = p.ours(ctx); return err },
+		func() (err error) { limit, err = p.ceiling(ctx); return err },
+	}
+	if ceilingFirst {
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("%s of blocks of %d bytes: %w", p.what, p.block, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if ours.bytes != limit.bytes {
+		return fmt.Errorf("BUG: %s moved %d bytes, %s %d", p.what, ours.bytes, p.against, limit.bytes)
+	}
+	p.rates = append(p.rates, ours.rate())
+	p.limits = append(p.limits, limit.rate())
+	p.ratios = append(p.ratios, ours.rate()/limit.rate())
+	p.ops += ours.ops
+	p.bytes += ours.bytes
+	return nil
+}
+
+func (p *pair) result() Comparison {
+	return Comparison{
+		What: p.what, Against: p.against, BlockBytes: p.block,
+		Ours: summarize(p.rates), Ceiling: summarize(p.limits), Ratio: summarize(p.ratios),
+		Ops: p.ops, Bytes: p.bytes,
+	}
+}
+
+// alternate goes round the pairs for so long, at least minRounds times, after
+// one round that does not count: it allocates, and wakes whatever sleeps.
+func alternate(ctx context.Context, d time.Duration, pairs ...*pair) ([]Comparison, error) {
+	for _, p := range pairs {
+		warm := *p
+		if err := warm.round(ctx, false); err != nil {
+			return nil, err
+		}
+	}
+	start := time.Now()
+	for n := 0; n < minRounds || n < maxRounds && time.Since(start) < d; n++ {
+		for _, p := range pairs {
+			if err := p.round(ctx, n%2 == 1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	results := make([]Comparison, len(pairs))
+	for i, p := range pairs {
+		results[i] = p.result()
+	}
+	return results, nil
+}
+
+// printHeading writes the heading of the comparisons' table.
+func printHeading(w io.Writer) {
+	fmt.Fprintf(w, "%-14s %9s %6s %8s %10s  %21s  %21s  %19s  %s\n",
+		"", "block", "rounds", "ops", "bytes", "ours MB/s (quartiles)", "ceiling (quartiles)", "ratio (quartiles)", "ceiling")
+}
+
+// print writes the comparison's row.
+func (c *Comparison) print(w io.Writer) {
+	rate := func(s Summary) string { return fmt.Sprintf("%.0f (%.0f-%.0f)", s.Median/1e6, s.Low/1e6, s.High/1e6) }
+	fmt.Fprintf(w, "%-14s %9s %6d %8d %10s  %21s  %21s  %19s  %s\n",
+		c.What, bytesize.Size(c.BlockBytes).Rounded(), c.Ratio.N, c.Ops, bytesize.Size(c.Bytes).Rounded(), rate(c.Ours), rate(c.Ceiling),
+		fmt.Sprintf("%.3f (%.3f-%.3f)", c.Ratio.Median, c.Ratio.Low, c.Ratio.High), c.Against)
+}

@@ -1,0 +1,120 @@
+package disk
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/resource"
+)
+
+// workspace is the pair of directories that a run works in.
+type workspace struct{ disk, host string }
+
+// makeWorkspace makes them, unless there is less room than the run needs.
+func makeWorkspace(o *Options) (*workspace, error) {
+	if err := checkRoom(o); err != nil {
+		return nil, err
+	}
+	w := &workspace{}
+	var err error
+	if w.disk, err = os.MkdirTemp(o.Dir, "blockyard-bench-"); err != nil {
+		return nil, fmt.Errorf("disk directory: %w", err)
+	}
+	if w.host, err = os.MkdirTemp(o.HostDir, "blockyard-bench-"); err != nil {
+		return nil, errors.Join(fmt.Errorf("host directory: %w", err), w.remove())
+	}
+	return w, nil
+}
+
+// checkRoom refuses a run that would not get far.
+func checkRoom(o *Options) error {
+	disk, err := resource.SpaceOf(o.Dir)
+	if err != nil {
+		return fmt.Errorf("disk directory: %w", err)
+	}
+	if disk.InMemory {
+		return fmt.Errorf("disk directory %q (--dir): lies in memory (%s), want one on the disk to measure", o.Dir, disk.Kind)
+	}
+	host, err := resource.SpaceOf(o.HostDir)
+	if err != nil {
+		return fmt.Errorf("host directory: %w", err)
+	}
+	limits, err := resource.Read("/")
+	if err != nil {
+		return fmt.Errorf("limits of memory: %w", err)
+	}
+	return cmp.Or(
+		checkFree("disk directory", disk, "--dir", diskNeed(o)),
+		checkFree("host directory", host, "--host-dir", hostNeed(o)),
+		checkMemory(&limits, memoryNeed(o)),
+	)
+}
+
+// sub makes a pair of directories of this name in both.
+func (w *workspace) sub(name string) (*workspace, error) {
+	s := &workspace{filepath.Join(w.disk, name), filepath.Join(w.host, name)}
+	if err := errors.Join(os.Mkdir(s.disk, 0o700), os.Mkdir(s.host, 0o700)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// remove takes both away with everything in them.
+func (w *workspace) remove() error {
+	var errs []error
+	for _, dir := range []string{w.disk, w.host} {
+		if dir != "" {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// slack is what tables, directories and rounding may take besides.
+const slack = 64 << 20
+
+// diskNeed is the room that a run takes on disk: two rounds of each side, or the
+// slot table of many blocks.
+func diskNeed(o *Options) uint64 {
+	return max(4*o.RoundBytes, uint64(o.Blocks)*storage.RecordSize) + slack
+}
+
+// hostNeed is the room that a run takes in host extents: one round, or the
+// prompts that look-ups go round.
+func hostNeed(o *Options) uint64 { return max(o.RoundBytes, hotHostBytes(o.Blocks)) + slack }
+
+// memoryNeed is what a run allocates: the copiers' buffers on top of a round, or
+// what a pool with many blocks keeps about each.
+func memoryNeed(o *Options) uint64 {
+	const perBlock = 2*storage.RecordSize + 192
+	return hostNeed(o) + max(3*o.RoundBytes, uint64(o.Blocks)*perBlock) + slack
+}
+
+// checkFree refuses a directory without so much room. flag chooses another one.
+func checkFree(what string, space resource.Space, flag string, need uint64) error {
+	// Total is 0 for a tmpfs without a size of its own; then memory is the limit.
+	if space.Total != 0 && space.Free < need {
+		return fmt.Errorf("%s: %s (%s) has %d bytes free, the run needs %d: choose another with %s, or lower --round-size or --blocks",
+			what, space.Mount, space.Kind, space.Free, need, flag)
+	}
+	return nil
+}
+
+// checkMemory refuses a run that needs more than the node, or a control group
+// that we are in, has left.
+func checkMemory(l *resource.Limits, need uint64) error {
+	left, of := l.MemAvailable, "the node"
+	for _, g := range l.Groups {
+		if g.Left() < left {
+			left, of = g.Left(), g.Path
+		}
+	}
+	if left != 0 && left < need {
+		return fmt.Errorf("memory: %s has %d bytes left, the run needs %d: lower --blocks or --round-size", of, left, need)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package engine
+
+// maxLookups is how often one attempt asks the agent when blocks that it had
+// on the device are evicted while it waits.
+const maxLookups = 2
+
+// admit moves waiting requests on, in their order, and returns what is left of
+// the step's budget. Requests that wait for the agent are passed by others;
+// one that finds no room for its blocks is not, except by those that hold blocks
+// already.
+func (c *core) admit(budget int) int {
+	active := c.active()
+	full := false
+	kept := c.waiting[:0]
+	for _, r := range c.waiting {
+		if r.phase == queued && !full && budget > 0 && active < c.opts.MaxSeqs {
+			active++
+			c.ask(r)
+		}
+		n := 0
+		switch {
+		case budget == 0:
+		case r.phase == answered && !full:
+			var room bool
+			n, room = c.place(r, budget)
+			full = !room
+		case r.phase == loaded:
+			n = c.resume(r, budget)
+		}
+		if n == 0 {
+			kept = append(kept, r)
+			continue
+		}
+		r.phase, r.scheduled = running, n
+		c.running = append(c.running, r)
+		budget -= n
+	}
+	clear(c.waiting[len(kept):])
+	c.waiting = kept
+	return budget
+}
+
+// active is the number of requests that are past the queue.
+func (c *core) active() int {
+	n := len(c.running)
+	for _, r := range c.waiting {
+		if r.phase != queued {
+			n++
+		}
+	}
+	return n
+}
+
+// ask begins an attempt: it finds what the device holds of r and asks the
+// agent for the rest.
+func (c *core) ask(r *request) {
+	c.scratch = c.pool.match(c.scratch[:0], r.hittable())
+	first := len(c.scratch)
+	if r.talk == nil {
+		c.converse(r)
+	}
+	r.lookups++
+	r.hit = lookupHit{first: first}
+	r.phase = answered
+	if count := len(r.hittable()) - first; r.talk != nil && count > 0 {
+		r.phase = asking
+		r.talk.lookup(first, count, func(h lookupHit) {
+			c.post(func() {
+				if r.phase == asking {
+					r.hit, r.phase = h, answered
+				}
+			})
+		})
+	}
+}
+
+// converse opens r's conversation with the agent, if there is one.
+func (c *core) converse(r *request) {
+	r.talk = c.remote.open(attempt{
+		request:    r.number,
+		generation: r.generation,
+		tokens:     r.blockTokens(0, len(r.seq.ids)),
+		after:      r.after,
+		ended:      func() { c.post(func() { c.talks-- }) },
+	})
+	if r.talk != nil {
+		c.talks++
+	}
+}
+
+// place gives r its first blocks. If some of them are to be loaded, it starts
+// that and schedules nothing; otherwise it returns the tokens that r computes in
+// this step. room is false when the pool cannot hold them now.
+func (c *core) place(r *request, budget int) (n int, room bool) {
+	local := c.pool.match(c.scratch[:0], r.hittable())
+	c.scratch = local
+	if pinned := len(r.hit.sources); pinned > 0 {
+		switch stale := len(local) < r.hit.first; {
+		case stale && r.lookups < maxLookups:
+			r.talk.release(r.hit.first, pinned)
+			c.ask(r)
+			return 0, true
+		case !stale && len(r.hit.beyond(len(local))) > 0:
+			return 0, c.startLoad(r, local)
+		}
+		r.talk.release(r.hit.first, pinned)
+		r.hit.sources = nil
+	}
+	computed := len(local) * c.pool.blockSize
+	n = min(len(r.seq.tokens)-computed, budget)
+	if !c.occupy(r, local, c.blocksFor(computed+n)-len(local)) {
+		return 0, false
+	}
+	r.countServed(len(local), nil)
+	return n, true
+}
+
+// occupy references local and takes n blocks more for r; false when there are
+// not enough.
+func (c *core) occupy(r *request, local []int32, n int) bool {
+	if !c.pool.fits(n, local) {
+		return false
+	}
+	c.pool.touch(local)
+	r.blocks = c.pool.take(append(r.blocks, local...), n)
+	r.cached = len(local)
+	r.computed = len(local) * c.pool.blockSize
+	return true
+}
+
+// startLoad loads what the agent holds beyond local; false when there is no
+// room for it.
+func (c *core) startLoad(r *request, local []int32) bool {
+	sources := r.hit.beyond(len(local))
+	first := len(local)
+	if !c.occupy(r, local, len(sources)) {
+		return false
+	}
+	r.phase = loading
+	pinnedFirst, pinned := r.hit.first, len(r.hit.sources)
+	talk := r.talk
+	talk.load(first, r.blocks[first:], r.seq.ids[first:first+len(sources)], func(good int) {
+		c.post(func() {
+			talk.release(pinnedFirst, pinned)
+			r.countServed(first, sources[:good])
+			c.loadDone(r, good)
+		})
+	})
+	return true
+}
+
+// loadDone takes over the first good blocks of a load. The others stay r's and
+// are computed.
+func (c *core) loadDone(r *request, good int) {
+	if good > 0 {
+		c.cacheBlocks(r, r.cached+good)
+		r.computed = r.cached * c.pool.blockSize
+	}
+	r.phase = loaded
+	if r.aborted {
+		c.abort(r)
+	}
+}
+
+// resume schedules r, whose loads are done; 0 when there is no room for its
+// next block. If nothing runs that could make room, another request that only
+// holds loaded blocks has to give way.
+func (c *core) resume(r *request, budget int) int {
+	n := min(r.left(), budget)
+	for !c.grow(r, n) {
+		if len(c.running) > 0 || !c.evictLoaded(r) {
+			return 0
+		}
+	}
+	return n
+}
+
+// evictLoaded takes the blocks from the last request that holds loaded ones,
+// other than r.
+func (c *core) evictLoaded(r *request) bool {
+	for i := len(c.waiting) - 1; i >= 0; i-- {
+		if v := c.waiting[i]; v != r && v.phase == loaded {
+			c.requeue(v)
+			return true
+		}
+	}
+	return false
+}

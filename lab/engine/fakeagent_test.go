@@ -1,0 +1,328 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// fakeAgent is an agent in this process: it keeps blocks by their keys, counts
+// pins and open requests, and can be told to misbehave. It is both connections
+// of a session. Set its knobs before use.
+type fakeAgent struct {
+	naming     naming
+	tier       kv.Tier // what lookups say
+	blockBytes int
+
+	dropLoads   bool          // CLAIM is answered, LOAD never sent
+	gate        chan struct{} // when not nil, each LOAD waits to receive from it
+	staleOnLoad bool          // slots are granted again before they are read
+	failCommits bool          // COMMIT is refused
+
+	mu       sync.Mutex
+	slots    []fakeSlot
+	index    map[kv.BlockKey]uint32
+	requests map[proto.RequestID]*sequence
+	pins     map[proto.RequestID]int
+	granted  map[proto.Slot]proto.RequestID
+	claims   []int // blocks of each CLAIM
+	ended    bool
+	byes     int
+	reports  []proto.Stats
+	resumes  []proto.Held  // of each RESUME, as it came
+	keep     bool          // RESUMED gives back what was named
+	stored   chan struct{} // when not nil, each COMMIT waits to receive from it, and then fails if the agent has ended
+
+	loads chan proto.LoadJob
+	done  chan struct{}
+	drain chan proto.Drain
+}
+
+type fakeSlot struct {
+	bytes []byte
+	key   kv.BlockKey
+	gen   uint64
+}
+
+func newFakeAgent(n naming, blockBytes int) *fakeAgent {
+	return &fakeAgent{
+		naming: n, tier: kv.TierHost, blockBytes: blockBytes,
+		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{}, granted: map[proto.Slot]proto.RequestID{},
+		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}), drain: make(chan proto.Drain, 1),
+	}
+}
+
+func (f *fakeAgent) Open(r proto.RequestID, _, _, _ string, tokens []uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	for o := range f.requests {
+		if o.ID == r.ID {
+			panic(fmt.Sprintf("OPEN %v while %v is open", r, o))
+		}
+	}
+	f.checkSettled("OPEN", r)
+	f.requests[r] = newSequence(f.naming, append([]uint32(nil), tokens...))
+	return nil
+}
+
+// checkSettled panics when a request that ends, of whatever generation, still
+// holds grants: its engine may be copying into them.
+func (f *fakeAgent) checkSettled(frame string, r proto.RequestID) {
+	for slot, o := range f.granted {
+		if o.ID == r.ID {
+			panic(fmt.Sprintf("%s %v while %v is granted slot %v", frame, r, o, slot))
+		}
+	}
+}
+
+func (f *fakeAgent) request(r proto.RequestID) (*sequence, error) {
+	switch s := f.requests[r]; {
+	case f.ended:
+		return nil, proto.ErrDisconnected
+	case s == nil:
+		return nil, fmt.Errorf("request %v is not open", r)
+	default:
+		return s, nil
+	}
+}
+
+func (f *fakeAgent) Append(r proto.RequestID, offset int, tokens []uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return err
+	}
+	if offset != len(s.tokens) {
+		panic(fmt.Sprintf("APPEND %v at %d, has %d tokens", r, offset, len(s.tokens)))
+	}
+	for _, t := range tokens {
+		s.push(t)
+	}
+	return nil
+}
+
+func (f *fakeAgent) Lookup(_ context.Context, r proto.RequestID, first, count int, _ time.Duration) (proto.LookupAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return proto.LookupAnswer{}, err
+	}
+	var a proto.LookupAnswer
+	for _, id := range s.ids[first : first+count] {
+		n, ok := f.index[id.key]
+		if !ok {
+			break
+		}
+		a.Ready++
+		a.Slots = append(a.Slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
+		a.Sources = append(a.Sources, f.tier)
+	}
+	f.pins[r] += a.Ready
+	return a, nil
+}
+
+func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, first int, blocks []uint32) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return 0, err
+	}
+	var slots []proto.Slot
+	for i := range blocks {
+		n := f.index[s.ids[first+i].key]
+		slots = append(slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
+		if f.staleOnLoad {
+			f.slots[n].gen++
+		}
+	}
+	f.claims = append(f.claims, len(blocks))
+	if !f.dropLoads {
+		f.loads <- proto.LoadJob{Job: job, Slots: slots, Blocks: blocks}
+	}
+	return 1, nil
+}
+
+func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int) (proto.StoreAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return proto.StoreAnswer{}, err
+	}
+	var a proto.StoreAnswer
+	for i, id := range s.ids[first : first+count] {
+		if _, ok := f.index[id.key]; ok {
+			a.Present++
+			continue
+		}
+		n := uint32(len(f.slots))
+		f.slots = append(f.slots, fakeSlot{bytes: make([]byte, f.blockBytes), key: id.key, gen: 1})
+		slot := proto.Slot{Index: n, Generation: 1}
+		f.granted[slot] = r
+		a.Grants = append(a.Grants, proto.GrantedSlot{Block: uint32(first + i), Slot: slot})
+	}
+	return a, nil
+}
+
+func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.Slot) error {
+	if f.stored != nil {
+		<-f.stored
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
+		return err
+	}
+	if f.failCommits {
+		return &proto.RefusedError{Type: proto.TypeCommit}
+	}
+	for _, s := range slots {
+		slot := f.slots[s.Index]
+		if n := wrongBytes(slot.bytes, slot.key); n > 0 {
+			panic(fmt.Sprintf("COMMIT of slot %d with %d wrong bytes", s.Index, n))
+		}
+		f.index[slot.key] = s.Index
+		delete(f.granted, s)
+	}
+	return nil
+}
+
+// Resume gives back all that was named or, unless told to keep it, nothing; the
+// requests and pins of the earlier session are no more.
+func (f *fakeAgent) Resume(_ context.Context, _ proto.Welcome, h proto.Held) (proto.Held, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resumes = append(f.resumes, h)
+	clear(f.requests)
+	clear(f.pins)
+	if !f.keep {
+		clear(f.granted)
+		return proto.Held{}, nil
+	}
+	kept := proto.RequestID{ID: proto.ResumedRequest}
+	for s := range f.granted {
+		if delete(f.granted, s); slices.Contains(h.Granted, s) {
+			f.granted[s] = kept
+		}
+	}
+	f.pins[kept] = len(h.Pinned)
+	return h, nil
+}
+
+func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	for _, s := range slots {
+		delete(f.granted, s)
+	}
+	return nil
+}
+
+func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
+		return err
+	}
+	f.pins[r] -= count
+	return nil
+}
+
+func (f *fakeAgent) CloseRequest(r proto.RequestID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	f.checkSettled("CLOSE", r)
+	delete(f.requests, r)
+	delete(f.pins, r)
+	return nil
+}
+
+func (f *fakeAgent) SlotBytes(s proto.Slot) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slots[s.Index].bytes, nil
+}
+
+func (f *fakeAgent) Generation(s proto.Slot) (uint64, error) {
+	if f.gate != nil {
+		<-f.gate
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slots[s.Index].gen, nil
+}
+
+func (f *fakeAgent) Loads() <-chan proto.LoadJob  { return f.loads }
+func (f *fakeAgent) Done() <-chan struct{}        { return f.done }
+func (f *fakeAgent) Draining() <-chan proto.Drain { return f.drain }
+
+func (f *fakeAgent) Report(s proto.Stats) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return proto.ErrDisconnected
+	}
+	f.reports = append(f.reports, s)
+	return nil
+}
+
+// Bye panics when grants are left: the engine could have settled them.
+func (f *fakeAgent) Bye(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.byes++
+	if !f.ended && len(f.granted) > 0 {
+		panic(fmt.Sprintf("BYE with %d slots granted", len(f.granted)))
+	}
+	return nil
+}
+
+// Close ends both connections, as an agent that dies does.
+func (f *fakeAgent) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.ended {
+		f.ended = true
+		close(f.done)
+		close(f.loads)
+	}
+	return nil
+}
+
+// flip inverts one byte of the stored block with the given key.
+func (f *fakeAgent) flip(key kv.BlockKey, at int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.slots[f.index[key]].bytes[at] ^= 0xff
+}
+
+// leftovers describes what the engine should have given back, and has not.
+func (f *fakeAgent) leftovers() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pins := 0
+	for _, n := range f.pins {
+		pins += n
+	}
+	if len(f.requests) == 0 && pins == 0 && len(f.granted) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), pins, len(f.granted))
+}

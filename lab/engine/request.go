@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Served says where the KV of a prompt's tokens came from. The four add up to
+// the length of the prompt.
+type Served struct {
+	Device     int `json:"device"`
+	Host       int `json:"host"`
+	Disk       int `json:"disk"`
+	Recomputed int `json:"recomputed"`
+}
+
+// update is one thing that a request's client hears. A request gets at most
+// two: its first token, and its end, which is an output or an error.
+type update struct {
+	served *Served
+	output []uint32
+	err    error
+}
+
+// maxUpdates is how many updates a request gets.
+const maxUpdates = 2
+
+// phase is where a request stands in the scheduler.
+type phase uint8
+
+const (
+	queued   phase = iota // waiting for its turn; holds nothing
+	asking                // waiting for the agent's answer to a lookup
+	answered              // knows what can be loaded; waiting for device blocks
+	loading               // holds device blocks that are being loaded
+	loaded                // holds loaded blocks; waiting to run
+	running               // computed in steps
+	ended                 // its client has been told
+)
+
+// request is one request in the engine. The core owns it.
+type request struct {
+	number  uint64 // the agent knows it by this
+	seq     *sequence
+	prompt  int             // tokens of seq that are the prompt
+	want    int             // output tokens to make
+	seed    kv.SequenceHash // what the output depends on
+	updates chan update     // room for all it gets
+
+	phase      phase
+	aborted    bool   // its client has gone, but a load is still writing its blocks
+	generation uint32 // how often it was preempted
+
+	// blocks are its device blocks, a reference held on each; the first cached of
+	// them hold full blocks and are announced, the first computed tokens are done,
+	// and the first offered blocks have been offered to the agent.
+	blocks                    []int32
+	computed, cached, offered int
+	scheduled                 int // tokens of the step that is under way
+
+	talk    conversation    // nil without an agent
+	after   <-chan struct{} // closed when the conversation of its last attempt is over
+	hit     lookupHit
+	lookups int // asked in this attempt
+
+	served      Served
+	servedKnown bool
+}
+
+// hittable is the blocks that need not be computed if their KV is somewhere:
+// all full ones, but never the last token, whose logits are needed.
+func (r *request) hittable() []identity {
+	return r.seq.ids[:(len(r.seq.tokens)-1)/r.seq.naming.blockSize]
+}
+
+// left is the number of tokens that are not computed yet.
+func (r *request) left() int { return len(r.seq.tokens) - r.computed }
+
+// parentOf is the identity of the block before block n, nil for the first.
+func (r *request) parentOf(n int) *identity {
+	if n == 0 {
+		return nil
+	}
+	return &r.seq.ids[n-1]
+}
+
+// blockTokens is the tokens of the full blocks first … end-1.
+func (r *request) blockTokens(first, end int) []uint32 {
+	size := r.seq.naming.blockSize
+	return r.seq.tokens[first*size : end*size]
+}
+
+// countServed records what the request's first admission spared it: device
+// blocks found, and one source for each block loaded.
+func (r *request) countServed(device int, sources []kv.Tier) {
+	if r.servedKnown {
+		return
+	}
+	r.servedKnown = true
+	size := r.seq.naming.blockSize
+	r.served.Device = device * size
+	for _, t := range sources {
+		if t == kv.TierDisk {
+			r.served.Disk += size
+		} else {
+			r.served.Host += size
+		}
+	}
+	r.served.Recomputed = r.prompt - r.served.Device - r.served.Host - r.served.Disk
+}
+
+// tell sends the client an update. There is room for every update of a request.
+func (r *request) tell(u update) {
+	select {
+	case r.updates <- u:
+	default:
+		panic("BUG: more updates than a request has")
+	}
+}

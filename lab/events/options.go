@@ -1,0 +1,80 @@
+package events
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+const (
+	// The defaults of the options of the same names.
+	DefaultBlocks   = 1_000_000
+	DefaultRate     = 100_000
+	DefaultDuration = 10 * time.Second
+
+	maxBlocks   = 8 << 20
+	maxRate     = 10_000_000
+	maxDuration = 10 * time.Minute
+
+	// wireRounds is how often wire to wire is measured, odd.
+	wireRounds = 3
+
+	blockSize = 16
+	// A batch has so many chains of so many blocks: prompts of 512 tokens that one
+	// step has computed.
+	chains, chainBlocks = 4, 32
+	batchBlocks         = chains * chainBlocks
+)
+
+// Options say what is measured and with what. The zero value of a field that has a
+// default is that.
+type Options struct {
+	// Blocks is how many blocks are tracked, 128..8388608, default DefaultBlocks.
+	Blocks int
+	// Rate is how many blocks a second the engine stores while the age of events is
+	// measured, and removes besides; 128..10000000, default DefaultRate. Duration is
+	// how long that goes on, default DefaultDuration.
+	Rate     int
+	Duration time.Duration
+	// Exe is the blockyard program, Consumer the command whose process calls Consume,
+	// NATSServer a nats-server program.
+	Exe        string
+	Consumer   []string
+	NATSServer string
+	// Dir and HostDir: see rig.Options.
+	Dir, HostDir string
+	// Out gets the figures.
+	Out io.Writer
+}
+
+// Validate checks the fields; the error names the first bad one.
+func (o *Options) Validate() error {
+	c := o.withDefaults()
+	switch {
+	case c.Blocks < batchBlocks || c.Blocks > maxBlocks:
+		return fmt.Errorf("blocks %d: want %d to %d", c.Blocks, batchBlocks, maxBlocks)
+	case c.Rate < batchBlocks || c.Rate > maxRate:
+		return fmt.Errorf("rate %d: want %d to %d blocks a second", c.Rate, batchBlocks, maxRate)
+	case c.Duration < 0 || c.Duration > maxDuration:
+		return fmt.Errorf("duration %s: want 0s (default %s) to %s", c.Duration, DefaultDuration, maxDuration)
+	case c.Exe == "" || len(c.Consumer) == 0 || c.NATSServer == "":
+		return fmt.Errorf("programs %q, %q and %q: want those of blockyard, the consumer and nats-server", c.Exe, c.Consumer, c.NATSServer)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Blocks == 0 {
+		o.Blocks = DefaultBlocks
+	}
+	if o.Rate == 0 {
+		o.Rate = DefaultRate
+	}
+	if o.Duration == 0 {
+		o.Duration = DefaultDuration
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	return o
+}

@@ -1,0 +1,82 @@
+package soak
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
+)
+
+const (
+	clientsPerEngine = 3
+	// Prompts begin like one of so many documents, of up to so many blocks, cut at
+	// random.
+	documents, documentBlocks = 48, 40
+	vocabulary                = 32000
+	maxTail                   = 3 * blockSize
+	maxOutput                 = 2 * blockSize
+)
+
+// generateRequest is the body of an engine's POST /v1/generate.
+type generateRequest struct {
+	Tokens       []uint32 `json:"tokens"`
+	OutputTokens int      `json:"output_tokens"`
+}
+
+// load is clients that send prompts to engines, and stop at the caller's will.
+type load struct {
+	documents [][]uint32
+	answered  atomic.Uint64
+	failed    atomic.Uint64
+	cancel    context.CancelFunc
+	clients   sync.WaitGroup
+}
+
+func newLoad(seed uint64) *load {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	l := &load{cancel: func() {}}
+	for range documents {
+		doc := make([]uint32, documentBlocks*blockSize)
+		for i := range doc {
+			doc[i] = rng.Uint32N(vocabulary)
+		}
+		l.documents = append(l.documents, doc)
+	}
+	return l
+}
+
+// start begins to send; engine tells a client where, as engines come and go.
+func (l *load) start(ctx context.Context, seed uint64, engine func(i int) rig.Endpoint) {
+	ctx, l.cancel = context.WithCancel(ctx)
+	for c := range engines * clientsPerEngine {
+		rng := rand.New(rand.NewPCG(seed, uint64(c)+2))
+		l.clients.Go(func() {
+			for ctx.Err() == nil {
+				// An engine that was killed, or that hears no more of us because the load
+				// ends, fails its requests.
+				if err := engine(c%engines).Post(ctx, "/v1/generate", l.prompt(rng), nil); err != nil {
+					l.failed.Add(1)
+					continue
+				}
+				l.answered.Add(1)
+			}
+		})
+	}
+}
+
+// stop ends the load and waits for its clients. Requests under way are given up.
+func (l *load) stop() {
+	l.cancel()
+	l.clients.Wait()
+}
+
+func (l *load) prompt(rng *rand.Rand) generateRequest {
+	doc := l.documents[rng.IntN(len(l.documents))]
+	tokens := append([]uint32{}, doc[:1+rng.IntN(len(doc))]...)
+	for range rng.IntN(maxTail) {
+		tokens = append(tokens, rng.Uint32N(vocabulary))
+	}
+	return generateRequest{Tokens: tokens, OutputTokens: 1 + rng.IntN(maxOutput)}
+}

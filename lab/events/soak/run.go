@@ -1,0 +1,183 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
+)
+
+// resetOdds is one in how many rounds a prefix cache is reset.
+const resetOdds = 3
+
+// Run breaks, mends and compares until the time is up or ctx ends. It writes
+// progress and figures to o.Out; the error says what was wrong, or that the run
+// proved nothing. Before the run itself goes a short one without repair, unless
+// that is what was asked for.
+func Run(ctx context.Context, o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	o = o.withDefaults()
+	if o.NoRepair {
+		t, err := o.play(ctx, true)
+		return errors.Join(o.report(t, err), blind(t, err))
+	}
+	short := o
+	short.Rounds, short.calm = 1, true
+	t, err := short.play(ctx, true)
+	if err != nil {
+		return fmt.Errorf("without repair: %w", err)
+	}
+	fmt.Fprintf(o.Out, "soak-events (repair off): compared=%d lost=%d diverged=%d\n", t.compared, t.lost, t.diverged)
+	if err := blind(t, nil); err != nil {
+		return err
+	}
+	t, err = o.play(ctx, false)
+	return o.report(t, err)
+}
+
+// blind is what is wrong with a run without repair that did not diverge.
+func blind(t *tally, err error) error {
+	if err == nil && t.diverged == 0 {
+		return errors.New("nothing diverged without repair: the comparison is blind")
+	}
+	return nil
+}
+
+// play is one run.
+func (o *Options) play(ctx context.Context, noRepair bool) (t *tally, err error) {
+	r, err := rig.New(rig.Options{
+		Exe: o.Exe, NATSServer: o.NATSServer, Name: "blockyard-soak", Dir: o.Dir, HostDir: o.HostDir, BlindRouter: noRepair,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		keep := ctx.Err() == nil && !noRepair && (err != nil || t.verdict(o) != nil)
+		if keep {
+			fmt.Fprintf(o.Out, "logs: %s\n", r.Logs())
+		}
+		err = errors.Join(err, r.Close(keep))
+	}()
+	w, err := newWorld(ctx, r, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	defer w.load.stop()
+	w.wanted = blindPatience
+	if !noRepair {
+		w.wanted = patience
+	}
+	var bag []fault
+	faults := faultsPerRound
+	if o.calm {
+		faults = 0
+	}
+	for began := time.Now(); !o.over(w.tally.rounds, began); {
+		if err := w.round(ctx, &bag, faults, noRepair, o.Out); err != nil {
+			return &w.tally, err
+		}
+	}
+	for _, a := range w.agents {
+		w.countAgent(ctx, a)
+	}
+	for i := range w.engines {
+		w.countEngine(ctx, w.engines[i].Load())
+	}
+	return &w.tally, nil
+}
+
+// over reports whether there have been enough rounds.
+func (o *Options) over(rounds uint64, began time.Time) bool {
+	if o.Rounds > 0 {
+		return rounds >= uint64(o.Rounds)
+	}
+	return time.Since(began) >= o.Duration
+}
+
+// round loads the engines, breaks things meanwhile, and compares. Without repair
+// it ends with a router that joins late: it can learn nothing of what was before.
+func (w *world) round(ctx context.Context, bag *[]fault, faults int, noRepair bool, out io.Writer) error {
+	w.tally.rounds++
+	began := time.Now()
+	w.load.start(ctx, w.rng.Uint64(), w.endpoint)
+	err := w.breakThings(ctx, bag, faults)
+	w.load.stop()
+	if err != nil {
+		return err
+	}
+	if noRepair {
+		if err := w.restartRouter(ctx); err != nil {
+			return err
+		}
+	}
+	if w.rng.IntN(resetOdds) == 0 {
+		if err := w.resetEngine(ctx); err != nil {
+			return err
+		}
+	}
+	v, err := w.rest(ctx, "after faults")
+	if err != nil || noRepair {
+		return err
+	}
+	if err := w.calmRestart(ctx, w.rng.IntN(nodes), v); err != nil {
+		return err
+	}
+	if _, err := w.rest(ctx, "after a calm restart"); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "round %d: %.1f s, %d compared so far, %d diverged\n",
+		w.tally.rounds, time.Since(began).Seconds(), w.tally.compared, w.tally.diverged)
+	return nil
+}
+
+// breakThings lets the load run for a while, with faults at random instants.
+func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error {
+	for range faults {
+		load := minLoad + w.upTo(maxLoad-minLoad)
+		if err := pause(ctx, load/faultsPerRound); err != nil {
+			return err
+		}
+		if err := w.alive(); err != nil {
+			return err
+		}
+		if err := draw(w.rng, bag)(w, ctx); err != nil {
+			return err
+		}
+	}
+	return pause(ctx, minLoad/faultsPerRound)
+}
+
+// draw takes a fault out of the bag, which is filled again when it is empty.
+func draw(rng *rand.Rand, bag *[]fault) fault {
+	if len(*bag) == 0 {
+		*bag = faults()
+		rng.Shuffle(len(*bag), func(i, j int) { (*bag)[i], (*bag)[j] = (*bag)[j], (*bag)[i] })
+	}
+	f := (*bag)[0]
+	*bag = (*bag)[1:]
+	return f
+}
+
+// rest waits until everything has settled and counts what was compared.
+func (w *world) rest(ctx context.Context, when string) (*view, error) {
+	v, err := w.settle(ctx, w.wanted)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", when, err)
+	}
+	t := &w.tally
+	t.compared += uint64(v.diff.compared)
+	t.lost += uint64(v.diff.lost)
+	t.diverged += uint64(v.diff.diverged())
+	for _, what := range append([]string{v.moving, v.inexact}, v.diff.first...) {
+		if what != "" {
+			t.note("round %d %s: %s", t.rounds, when, what)
+		}
+	}
+	return v, nil
+}

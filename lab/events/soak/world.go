@@ -1,0 +1,130 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
+)
+
+// world is the processes of a run and what they have counted in earlier lives.
+type world struct {
+	rig    *rig.Rig
+	rng    *rand.Rand
+	load   *load
+	broker *rig.Process
+	agents []*rig.Agent
+	// engines are replaced while the load reads them.
+	engines [engines]atomic.Pointer[rig.Engine]
+	router  *rig.Router
+	lives   uint64 // of engines
+	tally   tally
+	// wanted is how long everything may take to come to rest.
+	wanted time.Duration
+}
+
+// tally is what a run has seen.
+type tally struct {
+	// events is what agents published; compared counts (owner, block, tier) triples,
+	// of which the router lacks lost, and diverged are on one side only.
+	events, compared, lost, diverged uint64
+	dropped, resets                  uint64 // of engines
+	brokerRestarts, agentRestarts    uint64
+	engineRestarts, routerRestarts   uint64
+	routerStops, rounds              uint64
+	// kept is the least share of device residency after an agent's restart; calm
+	// counts these restarts, and beyond those when an engine's replay did not reach
+	// back to its beginning.
+	kept         float64
+	calm, beyond uint64
+	notes        []string // what was wrong, for people
+}
+
+// maxNotes bounds what a report says of what was wrong.
+const maxNotes = 20
+
+func (t *tally) note(format string, args ...any) {
+	if len(t.notes) < maxNotes {
+		t.notes = append(t.notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// newWorld starts everything.
+func newWorld(ctx context.Context, r *rig.Rig, seed uint64) (*world, error) {
+	w := &world{rig: r, rng: rand.New(rand.NewPCG(seed, 0)), load: newLoad(seed), tally: tally{kept: 1}}
+	var err error
+	if w.broker, err = r.StartBroker(ctx); err != nil {
+		return nil, err
+	}
+	for n := range nodes {
+		a, err := r.StartAgent(ctx, rig.AgentOptions{
+			Node: "node-" + strconv.Itoa(n+1), HostBytes: hostBytes, DiskBytes: diskBytes, ExtentBytes: extentBytes,
+		})
+		if err != nil {
+			return nil, err
+		}
+		w.agents = append(w.agents, a)
+	}
+	for i := range engines {
+		if err := w.startEngine(ctx, i); err != nil {
+			return nil, err
+		}
+	}
+	w.router, err = r.StartRouter(ctx)
+	return w, err
+}
+
+func (w *world) startEngine(ctx context.Context, i int) error {
+	w.lives++
+	e, err := w.rig.StartEngine(ctx, rig.EngineOptions{
+		Worker: uint64(i) + 1, Socket: w.agents[i%nodes].Socket,
+		BlockSize: blockSize, DeviceBlocks: deviceBlocks, SpeedUp: speedUp,
+		DropFrames: dropFrames, BufferSteps: bufferSteps, Seed: w.lives,
+	})
+	if err == nil {
+		w.engines[i].Store(e)
+	}
+	return err
+}
+
+// endpoint is where engine i answers now.
+func (w *world) endpoint(i int) rig.Endpoint { return w.engines[i].Load().Endpoint }
+
+// alive reports a process that ended by itself.
+func (w *world) alive() error {
+	procs := []*rig.Process{w.broker, w.router.Process}
+	for _, a := range w.agents {
+		procs = append(procs, a.Process)
+	}
+	for i := range w.engines {
+		procs = append(procs, w.engines[i].Load().Process)
+	}
+	for _, p := range procs {
+		if p.Exited() {
+			return fmt.Errorf("%s ended by itself", p.Name)
+		}
+	}
+	return nil
+}
+
+// countAgent adds what an agent has counted, before it is killed or at the end.
+// One that does not answer any more has nothing to say.
+func (w *world) countAgent(ctx context.Context, a *rig.Agent) {
+	var s rig.AgentStats
+	if a.Get(ctx, "/v1/stats", &s) == nil {
+		w.tally.events += s.Events.Out
+	}
+}
+
+// countEngine does the same for an engine.
+func (w *world) countEngine(ctx context.Context, e *rig.Engine) {
+	var s rig.EngineState
+	if e.Get(ctx, "/v1/state", &s) == nil {
+		w.tally.dropped += s.Stats.FramesDropped
+		w.tally.resets += s.Stats.Resets
+	}
+}

@@ -1,0 +1,293 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
+)
+
+const (
+	// deviceBlocks is what the engine of this figure holds.
+	deviceBlocks = 200_000
+	// probeEvery is the least time between two probes: one is on its way at a time.
+	probeEvery = 20 * time.Millisecond
+	// askEvery is the pause between an answer of the router and the next question.
+	askEvery = 200 * time.Microsecond
+	// probePatience is how long a probe may take before the run fails.
+	probePatience = 5 * time.Second
+	// warmUp is how long the rate is kept before probes count.
+	warmUp = time.Second
+	// settleTime bounds the wait for the router to know all at the end.
+	settleTime = 10 * time.Second
+)
+
+// visibleFigures are ages of events.
+type visibleFigures struct {
+	// ages are ascending; asks is the mean time between two questions.
+	ages []time.Duration
+	asks time.Duration
+	// rate is blocks stored a second, as it was.
+	rate float64
+	// gaps is how often the router missed something and had to ask.
+	gaps uint64
+}
+
+func (f *visibleFigures) quantile(q float64) time.Duration {
+	if len(f.ages) == 0 {
+		return 0
+	}
+	return f.ages[min(len(f.ages)-1, int(q*float64(len(f.ages))))]
+}
+
+// probe is a block on its way: its tokens, and when its batch was sent.
+type probe struct {
+	tokens []uint32
+	sent   chan time.Time
+}
+
+// measureVisible runs an engine at the rate and measures how long the router takes
+// to know of what it stores.
+func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures, error) {
+	var f visibleFigures
+	if _, err := r.StartBroker(ctx); err != nil {
+		return f, err
+	}
+	agent, err := r.StartAgent(ctx, rig.AgentOptions{Node: "node-1", HostBytes: 1 << 20, DiskBytes: 0, ExtentBytes: 1 << 20})
+	if err != nil {
+		return f, err
+	}
+	router, err := r.StartRouter(ctx)
+	if err != nil {
+		return f, err
+	}
+	s, err := openSocket()
+	if err != nil {
+		return f, err
+	}
+	defer s.close()
+	session, err := proto.DialScheduler(ctx, proto.ClientOptions{Socket: agent.Socket, Hello: hello(s.endpoint)})
+	if err != nil {
+		return f, err
+	}
+	defer session.Close()
+	if err := s.awaitSubscriber(); err != nil {
+		return f, err
+	}
+	if err := awaitReady(ctx, router); err != nil {
+		return f, err
+	}
+	engine := newSource(deviceBlocks, 2)
+	probes := make(chan probe)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	g, running := errgroup.WithContext(running)
+	var stored uint64
+	began := time.Now()
+	g.Go(func() (err error) {
+		stored, err = feed(running, s, engine, o.Rate, probes)
+		return err
+	})
+	g.Go(func() error {
+		defer stop()
+		return f.watch(running, router.Endpoint, probes, o.Duration)
+	})
+	if err := g.Wait(); err != nil {
+		return f, err
+	}
+	f.rate = float64(stored) / time.Since(began).Seconds()
+	if err := complete(ctx, agent, router, engine.held()); err != nil {
+		return f, err
+	}
+	var feeds []rig.RouterFeed
+	err = router.Get(ctx, "/v1/feeds", &feeds)
+	for _, feed := range feeds {
+		f.gaps += feed.Gaps
+	}
+	return f, err
+}
+
+// awaitReady waits until the router can route: it has heard of the worker then.
+func awaitReady(ctx context.Context, router *rig.Router) error {
+	deadline := time.Now().Add(settleTime)
+	for {
+		var ready struct{}
+		err := router.Get(ctx, "/readyz", &ready)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the router is not ready %s after the engine connected: %w", settleTime, err)
+		}
+		if err := pause(ctx, probeEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// hello is what the engine says about itself.
+func hello(endpoint string) proto.Hello {
+	return proto.Hello{
+		Engine: "blockyard bench events", Incarnation: kv.RandomID(), WorkerID: 1, EventsEndpoint: endpoint,
+		Namespace: kv.Namespace{
+			Model: "bench", Weights: "none", DType: "bfloat16", Layers: 1, OuterDim: 1, BlockSize: blockSize, InnerDim: 16,
+			DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-bench-1",
+		},
+	}
+}
+
+// feed fills the device and then sends batches at the rate until ctx ends, with a
+// probe in those for which one waits. It returns how many blocks it has stored.
+func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-chan probe) (stored uint64, err error) {
+	step := time.Duration(float64(time.Second) * batchBlocks / float64(rate))
+	due := time.Now()
+	pace := time.NewTimer(0)
+	defer pace.Stop()
+	for {
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return stored, nil
+		}
+		for ; !due.After(time.Now()); due = due.Add(step) {
+			var p probe
+			select {
+			case p = <-probes:
+			default:
+			}
+			payload, _ := engine.next(p.tokens)
+			if p.sent != nil {
+				p.sent <- time.Now()
+			}
+			if err := s.send(payload); err != nil {
+				return stored, err
+			}
+			stored += batchBlocks
+		}
+		pace.Reset(time.Until(due))
+	}
+}
+
+// watch sends probes and asks the router for them, for d after a while to warm up.
+func (f *visibleFigures) watch(ctx context.Context, router rig.Endpoint, probes chan<- probe, d time.Duration) error {
+	began := time.Now()
+	var asked time.Duration
+	questions := 0
+	for n := uint32(0); time.Since(began) < warmUp+d; n++ {
+		p := probe{tokens: probeTokens(n), sent: make(chan time.Time, 1)}
+		select {
+		case probes <- p:
+		case <-ctx.Done():
+			return nil // the feed has failed, and says why
+		}
+		sent := <-p.sent
+		age, count, err := await(ctx, router, p.tokens, sent)
+		if err != nil {
+			return err
+		}
+		if time.Since(began) > warmUp {
+			f.ages = append(f.ages, age)
+			asked += age
+			questions += count
+		}
+		if err := pause(ctx, max(0, probeEvery-age)); err != nil {
+			return nil
+		}
+	}
+	f.asks = asked / time.Duration(max(1, questions))
+	slices.Sort(f.ages)
+	return nil
+}
+
+// probeTokens are the tokens of probe n: no other block begins like it.
+func probeTokens(n uint32) []uint32 {
+	tokens := make([]uint32, blockSize)
+	for i := range tokens {
+		tokens[i] = vocabulary + n
+	}
+	return tokens
+}
+
+// loadsQuestion and loadsAnswer are the router's potential_loads.
+type loadsQuestion struct {
+	Method string   `json:"method"`
+	Tokens []uint32 `json:"tokens"`
+}
+
+type loadsAnswer struct {
+	Loads []struct {
+		Prefill int `json:"potential_prefill_tokens"`
+	} `json:"loads"`
+}
+
+// await asks until the router knows the block of tokens, and returns how long after
+// sent that was, and how many questions it took.
+func await(ctx context.Context, router rig.Endpoint, tokens []uint32, sent time.Time) (age time.Duration, asked int, err error) {
+	// One token more than the block: a router recomputes the last one in any case.
+	question := loadsQuestion{Method: "potential_loads", Tokens: append(slices.Clone(tokens), 0)}
+	for {
+		var answer loadsAnswer
+		if err := router.Post(ctx, "/v1/route", question, &answer); err != nil {
+			return 0, 0, err
+		}
+		asked++
+		age = time.Since(sent)
+		if len(answer.Loads) == 1 && answer.Loads[0].Prefill < len(tokens) {
+			return age, asked, nil
+		}
+		if age > probePatience {
+			return 0, 0, fmt.Errorf("the router does not know of a block that was stored %s ago", age.Round(time.Millisecond))
+		}
+		if err := pause(ctx, askEvery); err != nil {
+			return 0, 0, err
+		}
+	}
+}
+
+// complete checks that nothing was lost on the way: agent and router hold what the
+// engine holds.
+func complete(ctx context.Context, agent *rig.Agent, router *rig.Router, held int) error {
+	deadline := time.Now().Add(settleTime)
+	for {
+		var stats rig.AgentStats
+		if err := agent.Get(ctx, "/v1/stats", &stats); err != nil {
+			return err
+		}
+		var dump rig.RouterDump
+		if err := router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
+			return err
+		}
+		known := 0
+		for i := range dump {
+			known += len(dump[i].Blocks())
+		}
+		e := stats.Events
+		if known == held && e.Gaps == 0 && e.Lost == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the engine holds %d blocks, the router knows %d; gaps %d, lost %d", held, known, e.Gaps, e.Lost)
+		}
+		if err := pause(ctx, 10*probeEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits for d; the error is that ctx has ended.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

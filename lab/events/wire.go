@@ -1,0 +1,106 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/lab/events/rig"
+)
+
+// wireFigures are the figures of one way from wire to wire.
+type wireFigures struct {
+	// fill is while blocks come and stay, churn while each pushes an old one out:
+	// nanoseconds of processor time for one block that an event names.
+	fill, churn float64
+	// allocs is heap allocations for one such block while blocks churn.
+	allocs float64
+	// heap and rss are bytes for one tracked block.
+	heap, rss float64
+	// out is bytes of envelopes for one block named.
+	out float64
+}
+
+// measureWire has a consumer take o.Blocks blocks and then as many again.
+func measureWire(ctx context.Context, r *rig.Rig, o *Options, plain bool) (wireFigures, error) {
+	var f wireFigures
+	s, err := openSocket()
+	if err != nil {
+		return f, err
+	}
+	defer s.close()
+	p, err := r.Start(fmt.Sprintf("consumer-plain-%t", plain), o.Consumer, nil)
+	if err != nil {
+		return f, err
+	}
+	defer p.Kill()
+	engine := newSource(o.Blocks, 1)
+	c := consumer{p: p, socket: s, engine: engine, plain: plain}
+	start, err := c.take(ctx, batchBlocks) // so that everything is there before anything is measured
+	if err != nil {
+		return f, err
+	}
+	fill, err := c.take(ctx, o.Blocks-batchBlocks)
+	if err != nil {
+		return f, err
+	}
+	filled := float64(c.sent)
+	churn, err := c.take(ctx, 2*o.Blocks)
+	if err != nil {
+		return f, err
+	}
+	churned := float64(c.sent) - filled
+	f.fill, f.churn = 1e9*fill.CPU/(filled-batchBlocks), 1e9*churn.CPU/churned
+	f.allocs = float64(churn.Mallocs) / churned
+	f.heap = (float64(fill.Heap) - float64(start.Heap)) / float64(engine.held())
+	f.rss = (float64(fill.RSS) - float64(start.RSS)) / float64(engine.held())
+	f.out = float64(churn.Bytes) / float64(c.sent)
+	if churn.Lost > 0 {
+		return f, fmt.Errorf("%d blocks were not applied", churn.Lost)
+	}
+	return f, nil
+}
+
+// consumer is the process that is measured, and what it is sent.
+type consumer struct {
+	p      *rig.Process
+	socket *socket
+	engine *source
+	plain  bool
+	sent   uint64 // blocks named
+}
+
+// take sends batches until they have named n more blocks, at least, and returns
+// what the consumer used for them.
+func (c *consumer) take(ctx context.Context, n int) (usage, error) {
+	var batches [][]byte
+	first := c.sent == 0
+	until := c.sent
+	for until < c.sent+uint64(n) {
+		payload, named := c.engine.next(nil)
+		batches = append(batches, bytes.Clone(payload))
+		until += uint64(named)
+	}
+	c.sent = until
+	var u usage
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return c.p.Ask(ctx, order{Endpoint: c.socket.endpoint, Plain: c.plain, Until: until}, &u)
+	})
+	g.Go(func() error {
+		if first {
+			if err := c.socket.awaitSubscriber(); err != nil {
+				return err
+			}
+		}
+		for _, b := range batches {
+			if err := c.socket.send(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return u, g.Wait()
+}

@@ -1,0 +1,169 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// Names of figures of the parts score and select.
+const (
+	figDecisionMs = "decision_ms"  // chain of hashes, match and choice, median
+	figDecisionMB = "decision_mb"  // allocated for each
+	figHashMs     = "hash_ms"      // the prompt's tokens hashed, median
+	figMatchMs    = "match_ms"     // median
+	figNoHits     = "no_hits_us"   // choice with no hits, median
+	figSomeHits   = "some_hits_us" // choice with hits on a tenth of the workers
+	figAllHits    = "all_hits_us"  // choice with hits on all workers
+	figBooked     = "booked_us"    // choice, booking and release
+)
+
+const (
+	benchBlockTokens = 16
+	// The prompt of the part score, and who holds it.
+	scoreBlocks, scoreWorkers = 15_000, 96
+	// The workers of the part select, how many have hits in one case, and the
+	// prompt in blocks.
+	selectWorkers, selectHits, selectBlocks = 10_000, 1_000, 128
+	// So many decisions come before those that are timed, at most as many again.
+	warmDecisions = 20
+	storeChunk    = 128
+)
+
+// measureScore decides for a long prompt that every worker holds and runs already.
+func measureScore(ctx context.Context, decisions int) (Figures, error) {
+	return scoreOf(ctx, scoreBlocks, scoreWorkers, decisions)
+}
+
+func scoreOf(ctx context.Context, blocks, workers, n int) (Figures, error) {
+	tokens := make([]uint32, blocks*benchBlockTokens)
+	for i := range tokens {
+		tokens[i] = uint32(kv.Digest(kv.SequenceHash(i), kv.TierDevice))
+	}
+	d, err := newDecision(ctx, workers, tokens)
+	if err != nil {
+		return nil, err
+	}
+	for i := range workers {
+		if err := d.holdAndRun(i); err != nil {
+			return nil, err
+		}
+	}
+	var hash, match, whole []uint32
+	var m mark
+	warm := min(n, warmDecisions)
+	for i := range n + warm {
+		if i == warm {
+			hash, match, whole = make([]uint32, 0, n), make([]uint32, 0, n), make([]uint32, 0, n)
+			m = begin()
+		}
+		times, err := d.decide()
+		if err != nil {
+			return nil, err
+		}
+		hash, match, whole = append(hash, times.hash), append(match, times.match), append(whole, times.whole)
+	}
+	f := m.end()
+	f[figDecisionMB] = f[figAlloc] / float64(n)
+	for name, ns := range map[string][]uint32{figHashMs: hash, figMatchMs: match, figDecisionMs: whole} {
+		f[name] = quantiles(ns, 0.5)[0] / 1e3
+	}
+	f.latencies("", whole)
+	return f, nil
+}
+
+// decision is a prompt, an index and a scheduler.
+type decision struct {
+	ctx     context.Context
+	tokens  []uint32
+	x       *index.Index
+	s       *schedule.Scheduler
+	hasher  kv.Hasher
+	locals  []kv.LocalHash
+	seq     []kv.SequenceHash
+	matches index.Matches
+	request schedule.Request
+}
+
+func newDecision(ctx context.Context, workers int, tokens []uint32) (*decision, error) {
+	x, err := newIndex(workers)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newScheduler()
+	if err != nil {
+		return nil, err
+	}
+	d := &decision{ctx: ctx, tokens: tokens, x: x, s: s}
+	d.locals = d.hasher.AppendLocals(nil, tokens, benchBlockTokens, kv.HashSeed)
+	d.seq = kv.AppendSequence(nil, d.locals)
+	return d, nil
+}
+
+func newScheduler() (*schedule.Scheduler, error) {
+	o := schedule.Options{Config: schedule.DefaultConfig()}
+	o.Load.MaxRequests = 1 << 20
+	return schedule.New(o)
+}
+
+// holdAndRun lets a worker hold the prompt and run a request for it.
+func (d *decision) holdAndRun(engine int) error {
+	owner, id := kv.WorkerOwner(worker(engine)), uint64(0)
+	for at := 0; at < len(d.seq); at += storeChunk {
+		end := min(at+storeChunk, len(d.seq))
+		id++
+		e := kvevent.RouterEvent{Owner: owner, ID: id, Kind: kvevent.Stored}
+		for i := at; i < end; i++ {
+			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: d.seq[i], Local: d.locals[i]})
+		}
+		if at > 0 {
+			e.Parent, e.HasParent = d.seq[at-1], true
+		}
+		if err := d.x.Apply(&e); err != nil {
+			return err
+		}
+	}
+	w := worker(engine)
+	r := schedule.Request{
+		ID: w.String(), Book: true, Tokens: len(d.tokens), BlockSize: benchBlockTokens, Sequence: d.seq,
+		Members: d.x.Members(), TrackPrefill: true, Pinned: &w,
+	}
+	_, err := d.s.Schedule(d.ctx, &r)
+	return err
+}
+
+// stages are the times of one decision in nanoseconds: hashing tokens, the match,
+// and the whole from the LocalHashes on.
+type stages struct{ hash, match, whole uint32 }
+
+// decide makes one decision and checks that all workers have all of the prompt.
+func (d *decision) decide() (stages, error) {
+	var t stages
+	start := time.Now()
+	d.locals = d.hasher.AppendLocals(d.locals[:0], d.tokens, benchBlockTokens, kv.HashSeed)
+	t.hash = since(start)
+	start = time.Now()
+	d.seq = kv.AppendSequence(d.seq[:0], d.locals)
+	matching := time.Now()
+	d.x.Match(&d.matches, d.locals, index.Continuation)
+	t.match = since(matching)
+	d.request = schedule.Request{
+		Tokens: len(d.tokens), BlockSize: benchBlockTokens, Sequence: d.seq,
+		Members: d.matches.Members, Hits: d.matches.Hits, TrackPrefill: true,
+	}
+	result, err := d.s.Schedule(d.ctx, &d.request)
+	t.whole = since(start)
+	if err != nil {
+		return t, err
+	}
+	if n := len(d.matches.Members.List); len(d.matches.Hits) != n || result.CachedTokens != len(d.tokens) {
+		return t, fmt.Errorf("%d of %d workers have hits and %d tokens are cached, want all and %d",
+			len(d.matches.Hits), n, result.CachedTokens, len(d.tokens))
+	}
+	return t, nil
+}

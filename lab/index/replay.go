@@ -1,0 +1,157 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/index/oplog"
+	"github.com/blockyard-ai/blockyard/router/index"
+)
+
+// replay is a log as an index takes it.
+type replay struct {
+	log     *oplog.Log
+	events  []kvevent.RouterEvent
+	queries [][]kv.LocalHash
+	// order is the log's: the number of an event, or ^ that of a query.
+	order []int32
+}
+
+// openReplay opens the log at path. Close its log.
+func openReplay(path string) (*replay, error) {
+	l, err := oplog.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return newReplay(l), nil
+}
+
+func newReplay(l *oplog.Log) *replay {
+	h := l.Header()
+	r := &replay{
+		log: l, events: make([]kvevent.RouterEvent, 0, h.Records-h.Queries),
+		queries: make([][]kv.LocalHash, 0, h.Queries), order: make([]int32, 0, h.Records),
+	}
+	ids := make([]uint64, h.Engines)
+	for _, rec := range l.Records() {
+		if rec.Op == oplog.Query {
+			r.order = append(r.order, ^int32(len(r.queries)))
+			r.queries = append(r.queries, rec.Locals)
+			continue
+		}
+		ids[rec.Engine]++
+		r.order = append(r.order, int32(len(r.events)))
+		r.events = append(r.events, eventOf(rec, ids[rec.Engine]))
+	}
+	return r
+}
+
+// worker is the worker that stands for an engine; worker 0 does not exist.
+func worker(engine int) kv.Worker { return kv.Worker{ID: kv.WorkerID(engine + 1)} }
+
+// eventOf is the event of a record that is no query; it shares the log's memory.
+func eventOf(r *oplog.Record, id uint64) kvevent.RouterEvent {
+	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(worker(int(r.Engine))), Tier: kv.TierDevice, ID: id}
+	if r.Op == oplog.Removed {
+		e.Kind, e.Removed = kvevent.Removed, r.Removed
+		return e
+	}
+	e.Kind, e.Blocks, e.Parent, e.HasParent = kvevent.Stored, r.Blocks, r.Parent, r.Parent != 0
+	return e
+}
+
+// newIndex is an empty index that knows every engine of a log as a worker.
+func newIndex(engines int) (*index.Index, error) {
+	x, err := index.New(index.Options{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range engines {
+		if err := x.SetMember(worker(i), 0, true); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// drain does what an index has put off.
+func drain(x *index.Index) {
+	for x.Sweep(1 << 16) {
+	}
+}
+
+// apply applies events, all of which must be taken.
+func apply(x *index.Index, events []kvevent.RouterEvent) error {
+	for i := range events {
+		if err := x.Apply(&events[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sums of answers.
+type sums struct{ score, best uint64 }
+
+func (s *sums) add(m *index.Matches) {
+	best := uint32(0)
+	for i := range m.Hits {
+		n := m.Hits[i].Hits.Total()
+		s.score += uint64(n)
+		best = max(best, n)
+	}
+	s.best += uint64(best)
+}
+
+// check compares with what a log says.
+func (s sums) check(what string, score, best uint64) error {
+	if s.score != score || s.best != best {
+		return fmt.Errorf("%s: the answers add up to %d and the best of each to %d, want %d and %d", what, s.score, s.best, score, best)
+	}
+	return nil
+}
+
+// held is what an engine holds in the end, from the log alone.
+type held struct{ digest, pairs uint64 }
+
+// heldInTheEnd adds and takes away what the records say. It is right for logs in
+// which no block is stored that is held or removed that is not, which the total
+// confirms.
+func (r *replay) heldInTheEnd() []held {
+	all := make([]held, r.log.Header().Engines)
+	for _, rec := range r.log.Records() {
+		h := &all[rec.Engine]
+		for _, b := range rec.Blocks {
+			h.digest += kv.Digest(b.Hash, kv.TierDevice)
+		}
+		for _, s := range rec.Removed {
+			h.digest -= kv.Digest(s, kv.TierDevice)
+		}
+		h.pairs += uint64(len(rec.Blocks)) - uint64(len(rec.Removed))
+	}
+	return all
+}
+
+// checkHeld compares what an index holds after all events with the log: for each
+// engine digest and pairs, and the totals of the header.
+func (r *replay) checkHeld(x *index.Index) error {
+	var errs []error
+	total := uint64(0)
+	for i, want := range r.heldInTheEnd() {
+		sum, pairs := x.Digest(kv.WorkerOwner(worker(i)))
+		if sum != want.digest || pairs != want.pairs {
+			errs = append(errs, fmt.Errorf("engine %d: digest %#x of %d blocks, want %#x of %d", i, sum, pairs, want.digest, want.pairs))
+		}
+		total += want.pairs
+	}
+	a, s := r.log.Header().Answers, x.Stats()
+	if total != a.Memberships {
+		errs = append(errs, fmt.Errorf("op log: word 8 (memberships) is %d, but its records leave %d", a.Memberships, total))
+	}
+	if uint64(s.Memberships) != a.Memberships || uint64(s.Blocks) != a.Distinct {
+		errs = append(errs, fmt.Errorf("the index holds %d pairs of %d blocks, want %d of %d", s.Memberships, s.Blocks, a.Memberships, a.Distinct))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,100 @@
+package soak
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/index/loggen"
+	"github.com/blockyard-ai/blockyard/router/index"
+)
+
+// owner is an engine or a pool, and what the index was told of it. As a
+// loggen.Sink it passes on what happens. It is for one goroutine.
+type owner struct {
+	name   kv.Owner
+	pool   uint64 // of a worker
+	tier   kv.Tier
+	engine *loggen.Engine
+	x      *index.Index
+
+	lastID uint64
+	// digest and pairs are what the owner holds, by what was told.
+	digest, pairs uint64
+	// blocks counts those that were stored and removed.
+	blocks uint64
+}
+
+// next is the owner's next event.
+func (o *owner) next(kind kvevent.Kind) kvevent.RouterEvent {
+	o.lastID++
+	return kvevent.RouterEvent{Owner: o.name, Tier: o.tier, ID: o.lastID, Kind: kind}
+}
+
+// Stored implements loggen.Sink.
+func (o *owner) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) error {
+	e := o.next(kvevent.Stored)
+	e.Blocks, e.Parent, e.HasParent = blocks, parent, parent != 0
+	for _, b := range blocks {
+		o.digest += kv.Digest(b.Hash, o.tier)
+	}
+	o.pairs += uint64(len(blocks))
+	o.blocks += uint64(len(blocks))
+	return o.x.Apply(&e)
+}
+
+// Removed implements loggen.Sink.
+func (o *owner) Removed(hashes []kv.SequenceHash) error {
+	e := o.next(kvevent.Removed)
+	e.Removed = hashes
+	for _, h := range hashes {
+		o.digest -= kv.Digest(h, o.tier)
+	}
+	o.pairs -= uint64(len(hashes))
+	o.blocks += uint64(len(hashes))
+	return o.x.Apply(&e)
+}
+
+// clear takes away all blocks.
+func (o *owner) clear() error {
+	o.engine.Reset()
+	o.digest, o.pairs = 0, 0
+	e := o.next(kvevent.Cleared)
+	return o.x.Apply(&e)
+}
+
+// dump is a loggen.Sink that keeps what it is told as events.
+type dump struct {
+	owner  *owner
+	events []kvevent.RouterEvent
+}
+
+// Stored implements loggen.Sink.
+func (d *dump) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) error {
+	e := d.owner.next(kvevent.Stored)
+	e.Blocks, e.Parent, e.HasParent = append([]kvevent.StoredBlock(nil), blocks...), parent, parent != 0
+	d.events = append(d.events, e)
+	return nil
+}
+
+// Removed implements loggen.Sink; dumps remove nothing.
+func (d *dump) Removed([]kv.SequenceHash) error { panic("BUG: a dump removes blocks") }
+
+// replace has the index take what the owner holds in place of what it believes.
+func (o *owner) replace() error {
+	d := dump{owner: o}
+	if err := o.engine.Dump(&d); err != nil {
+		return err
+	}
+	return o.x.Replace(o.name, d.events)
+}
+
+// check compares what the index says of the owner with what it was told.
+func (o *owner) check() error {
+	sum, pairs := o.x.Digest(o.name)
+	if sum != o.digest || pairs != o.pairs || int(pairs) != o.engine.Held() {
+		return fmt.Errorf("%s: the index has digest %#x of %d blocks, it was told %#x of %d, and %d are held",
+			o.name, sum, pairs, o.digest, o.pairs, o.engine.Held())
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/index/loggen"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// remembered is how many of the last prompts readers choose from.
+const remembered = 256
+
+// remembrance is one of the last prompts. Its memory is used again, so that what
+// comes and goes is the index's and the scheduler's.
+type remembrance struct {
+	mu     sync.RWMutex
+	locals []kv.LocalHash
+}
+
+// maxWrong bounds the differences that are reported.
+const maxWrong = 10
+
+// world is the index, the scheduler and all owners. Everything but prompts and the
+// index and scheduler themselves belongs to the goroutine that writes.
+type world struct {
+	o       Options
+	x       *index.Index
+	s       *schedule.Scheduler
+	rng     *rand.Rand
+	traffic *loggen.Traffic
+	owners  []*owner
+	// lastName is the highest name of a worker or pool so far.
+	lastName uint64
+	seq      []kv.SequenceHash
+	// blocks are those that any owner ever stored or removed.
+	blocks                  atomic.Uint64
+	left, replaced, cleared int
+	// prompts are the last ones that were served, written of them in all.
+	prompts [remembered]remembrance
+	written atomic.Int64
+	// wrong are the first differences that were found on the way.
+	wrong []error
+}
+
+// newWorld makes owners that hold nothing yet.
+func newWorld(o Options) (*world, error) {
+	x, err := index.New(index.Options{})
+	if err != nil {
+		return nil, err
+	}
+	s, err := schedule.New(schedule.Options{Config: schedule.DefaultConfig(), Members: x.Members})
+	if err != nil {
+		return nil, err
+	}
+	w := &world{
+		o: o, x: x, s: s, rng: rand.New(rand.NewPCG(o.Seed, 7)), traffic: loggen.NewTraffic(o.engines()),
+	}
+	for i := range w.prompts {
+		w.prompts[i].locals = make([]kv.LocalHash, 0, o.engines().MaxPrompt)
+	}
+	for i := range o.Pools {
+		w.owners = append(w.owners, w.newOwner(kv.OwnerPool, loggen.NewEngine(o.engines(), uint64(i))))
+	}
+	for i := range o.Workers {
+		n, err := w.join(loggen.NewEngine(o.engines(), uint64(o.Pools+i)))
+		if err != nil {
+			return nil, err
+		}
+		w.owners = append(w.owners, n)
+	}
+	return w, nil
+}
+
+// newOwner is an owner of a new name with an engine that holds nothing.
+func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
+	w.lastName++
+	n := &owner{
+		name: kv.Owner{Kind: kind, ID: w.lastName}, tier: kv.TierDevice, x: w.x, engine: engine,
+	}
+	if kind == kv.OwnerPool {
+		n.tier = kv.TierHost
+	}
+	return n
+}
+
+// join is a new worker that belongs to one of the pools.
+func (w *world) join(engine *loggen.Engine) (*owner, error) {
+	n := w.newOwner(kv.OwnerWorker, engine)
+	n.pool = w.owners[w.rng.IntN(w.o.Pools)].name.ID
+	return n, w.x.SetMember(n.name.Worker(), n.pool, true)
+}
+
+// serve gives the next prompt to any owner.
+func (w *world) serve() error {
+	locals := w.traffic.Next()
+	p := &w.prompts[w.written.Load()%remembered]
+	p.mu.Lock()
+	p.locals = append(p.locals[:0], locals...)
+	p.mu.Unlock()
+	w.written.Add(1)
+	w.seq = kv.AppendSequence(w.seq[:0], locals)
+	o := w.owners[w.rng.IntN(len(w.owners))]
+	before := o.blocks
+	err := o.engine.Serve(locals, w.seq, o)
+	w.blocks.Add(o.blocks - before)
+	return err
+}
+
+// prompt appends any of the last prompts to dst, nothing before the first.
+func (w *world) prompt(dst []kv.LocalHash, rng *rand.Rand) []kv.LocalHash {
+	n := min(w.written.Load(), remembered)
+	if n == 0 {
+		return dst
+	}
+	p := &w.prompts[rng.Int64N(n)]
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return append(dst, p.locals...)
+}
+
+// disturb does one of the things that happen now and then.
+func (w *world) disturb() error {
+	at := w.rng.IntN(len(w.owners))
+	o := w.owners[at]
+	w.note(o.check())
+	switch what := w.rng.IntN(3); {
+	case what == 0 && o.name.Kind == kv.OwnerWorker:
+		w.left++
+		return w.succeed(at)
+	case what == 1:
+		w.cleared++
+		return o.clear()
+	}
+	w.replaced++
+	return o.replace()
+}
+
+// note keeps a difference, unless there are many already.
+func (w *world) note(err error) {
+	if err != nil && len(w.wrong) < maxWrong {
+		w.wrong = append(w.wrong, err)
+	}
+}
+
+// succeed has a worker leave and another one come in its place, which takes over
+// the empty engine.
+func (w *world) succeed(at int) error {
+	old := w.owners[at]
+	if err := w.x.SetMember(old.name.Worker(), 0, false); err != nil {
+		return err
+	}
+	w.x.RemoveOwner(old.name)
+	w.s.RemoveWorker(old.name.Worker())
+	if sum, pairs := w.x.Digest(old.name); sum != 0 || pairs != 0 {
+		w.note(fmt.Errorf("%s has left, and the index has digest %#x of %d blocks", old.name, sum, pairs))
+	}
+	old.engine.Reset()
+	n, err := w.join(old.engine)
+	w.owners[at] = n
+	return err
+}
+
+// check compares all owners, whose blocks together must be all that the index
+// has, and says how many are right.
+func (w *world) check() (right int, err error) {
+	total := uint64(0)
+	for _, o := range w.owners {
+		err := o.check()
+		if err == nil {
+			right++
+		}
+		w.note(err)
+		total += o.pairs
+	}
+	if n := w.x.Stats().Memberships; uint64(n) != total {
+		w.note(fmt.Errorf("the index holds %d pairs, and its owners %d together", n, total))
+	}
+	return right, errors.Join(w.wrong...)
+}

@@ -1,0 +1,152 @@
+package index
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Figures are what a part has measured, by name; units are in the names.
+type Figures map[string]float64
+
+// Names of figures that every part of a log or a decision has.
+const (
+	figSeconds = "seconds"     // between two marks
+	figCPU     = "cpu_seconds" // processor time of the process in these
+	figGCs     = "collections" // garbage collections in these
+	figPause99 = "gc_pause_p99_us"
+	figPause   = "gc_pause_max_us"
+	figAlloc   = "allocated_mb"
+	figHeap    = "heap_mb" // live after the last collection
+)
+
+const (
+	metricPauses = "/sched/pauses/total/gc:seconds"
+	metricGCs    = "/gc/cycles/total:gc-cycles"
+	metricAlloc  = "/gc/heap/allocs:bytes"
+	metricLive   = "/gc/heap/live:bytes"
+)
+
+// mark is a moment, with what the process has used up to it.
+type mark struct {
+	samples []metrics.Sample
+	cpu     float64
+	at      time.Time
+}
+
+// begin collects garbage, so that what came before does not count, and marks now.
+func begin() mark {
+	runtime.GC()
+	return now()
+}
+
+func now() mark {
+	m := mark{samples: []metrics.Sample{{Name: metricPauses}, {Name: metricGCs}, {Name: metricAlloc}, {Name: metricLive}}}
+	metrics.Read(m.samples)
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
+		panic("BUG: getrusage of the process itself failed")
+	}
+	seconds := func(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
+	m.cpu = seconds(r.Utime) + seconds(r.Stime)
+	m.at = time.Now()
+	return m
+}
+
+// end is what has been used since m.
+func (m *mark) end() Figures {
+	stop := time.Now()
+	n := now()
+	before, after := m.samples[0].Value.Float64Histogram(), n.samples[0].Value.Float64Histogram()
+	pauses := make([]uint64, len(after.Counts))
+	for i := range pauses {
+		pauses[i] = after.Counts[i] - before.Counts[i]
+	}
+	return Figures{
+		figSeconds: stop.Sub(m.at).Seconds(),
+		figCPU:     n.cpu - m.cpu,
+		figGCs:     float64(n.samples[1].Value.Uint64() - m.samples[1].Value.Uint64()),
+		figPause99: 1e6 * histogramQuantile(pauses, after.Buckets, 0.99),
+		figPause:   1e6 * histogramQuantile(pauses, after.Buckets, 1),
+		figAlloc:   float64(n.samples[2].Value.Uint64()-m.samples[2].Value.Uint64()) / 1e6,
+		figHeap:    float64(n.samples[3].Value.Uint64()) / 1e6,
+	}
+}
+
+// histogramQuantile is the upper end of the bucket that quantile q lies in, the
+// lower one of a bucket without end, and 0 without counts.
+func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
+	total := uint64(0)
+	for _, c := range counts {
+		total += c
+	}
+	if total == 0 {
+		return 0
+	}
+	rank := uint64(q * float64(total-1))
+	for i, c := range counts {
+		if rank < c {
+			if math.IsInf(bounds[i+1], 1) {
+				return bounds[i]
+			}
+			return bounds[i+1]
+		}
+		rank -= c
+	}
+	panic("BUG: the counts of a histogram do not add up to their sum")
+}
+
+// quantiles sorts latencies, in nanoseconds, and is those at floor(q(n-1)), in
+// microseconds; zeros without latencies.
+func quantiles(ns []uint32, qs ...float64) []float64 {
+	out := make([]float64, len(qs))
+	if len(ns) == 0 {
+		return out
+	}
+	slices.Sort(ns)
+	for i, q := range qs {
+		out[i] = float64(ns[int(q*float64(len(ns)-1))]) / 1e3
+	}
+	return out
+}
+
+// since is the time since t in nanoseconds, at most what a uint32 holds: 4 s.
+func since(t time.Time) uint32 {
+	return uint32(min(time.Since(t), math.MaxUint32))
+}
+
+// privateMemory is the resident memory of the process in bytes but for mapped
+// files, of which the log is one.
+func privateMemory() (uint64, error) {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	total, found := uint64(0), 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		if name != "RssAnon" && name != "RssShmem" {
+			continue
+		}
+		kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/self/status: %s: %w", name, err)
+		}
+		total += kib << 10
+		found++
+	}
+	if found != 2 {
+		return 0, fmt.Errorf("/proc/self/status: RssAnon and RssShmem are not both there")
+	}
+	return total, nil
+}
