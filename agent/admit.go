@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -90,7 +91,7 @@ func (r *tierRoom) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unus
 			if r.fitsWithout(ns.ID(), all, unused(), &n) {
 				err = fmt.Errorf("%w: %w", err, errNoRoom)
 			}
-			return &refusal{code: proto.CodeLimit, retryable: true, err: err}
+			return &refusal.Error{Code: proto.CodeLimit, Retryable: true, Err: err}
 		}
 	}
 	r.limitHeap(&n, want)
@@ -143,7 +144,7 @@ func (r *tierRoom) shareOf(ns *kv.Namespace) (share, error) {
 		{"disk", c.DiskSetting, c.DiskBytes, c.Tuning.DiskBlocks},
 	} {
 		if t.blocks == 0 && t.bytes != 0 && t.bytes < slot {
-			return s, refuse(proto.CodeNamespace, "HELLO namespace: %s size %d%s: holds none of its blocks, want 0 or at least %d bytes",
+			return s, refusal.New(proto.CodeNamespace, "HELLO namespace: %s size %d%s: holds none of its blocks, want 0 or at least %d bytes",
 				t.name, t.bytes, inBrackets(t.setting), slot)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -134,7 +135,7 @@ func (l *cachedLists) take(m *proto.Cached) error {
 	f := l.flight
 	switch {
 	case m.List > l.last:
-		return refuse(proto.CodeState, "CACHED list: %d was not asked for, the last one is %d", m.List, l.last)
+		return refusal.New(proto.CodeState, "CACHED list: %d was not asked for, the last one is %d", m.List, l.last)
 	case f == nil || f.list != m.List:
 		l.dropped()
 		return nil

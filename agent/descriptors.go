@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -143,7 +144,7 @@ func (d *descriptors) reserve(n int) error {
 		return err
 	}
 	if d.streams+n > d.share() || open+n+spareDescriptors/2 > d.limit {
-		return refuseForNow("HELLO events_endpoint: its streams take %d file descriptors, %d of %d for streams are reserved, %d are open: raise the limit of %d (RLIMIT_NOFILE)",
+		return refusal.Retry(proto.CodeLimit, "HELLO events_endpoint: its streams take %d file descriptors, %d of %d for streams are reserved, %d are open: raise the limit of %d (RLIMIT_NOFILE)",
 			n, d.streams, d.share(), open, d.limit)
 	}
 	d.streams += n

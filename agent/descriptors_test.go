@@ -25,7 +25,7 @@ func TestDescriptorsAreDivided(t *testing.T) {
 	}
 	refused := func(what string, err error) {
 		t.Helper()
-		if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable {
+		if r := refusalOf(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable {
 			t.Errorf("%s: got error %v, want a refusal for now", what, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -28,11 +29,11 @@ func decodeFrame(f proto.Frame, m proto.Message) error {
 	case proto.IsMalformed(err):
 		return err
 	case err != nil:
-		return &refusal{code: proto.CodeRange, err: err}
+		return &refusal.Error{Code: proto.CodeRange, Err: err}
 	case wants && f.Corr == 0:
-		return refuse(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
+		return refusal.New(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
 	case !wants && f.Corr != 0:
-		return refuse(proto.CodeRange, "%s correlation: %d, want 0 because it has no answer", f.Type, f.Corr)
+		return refusal.New(proto.CodeRange, "%s correlation: %d, want 0 because it has no answer", f.Type, f.Corr)
 	}
 	return nil
 }
@@ -107,7 +108,7 @@ func noRequest[M any](M) uint64 { return 0 }
 // unexpected refuses a frame of a type that a client of this role never sends.
 func unexpected(t proto.Type, r proto.Role) error {
 	if _, known := proto.NewMessage(t); known {
-		return refuse(proto.CodeState, "%s does not come from a %s after HELLO", t, r)
+		return refusal.New(proto.CodeState, "%s does not come from a %s after HELLO", t, r)
 	}
-	return refuse(proto.CodeUnsupported, "%s is not known", t)
+	return refusal.New(proto.CodeUnsupported, "%s is not known", t)
 }

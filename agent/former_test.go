@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -123,8 +124,8 @@ func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
 		t.Skip("two other processes are needed")
 	}
 	before := len(s.procs)
-	var refused *refusal
-	if err := s.inherit(&blockmgr.Former{Processes: alive}); !errors.As(err, &refused) || refused.code != proto.CodeLimit {
+	var refused *refusal.Error
+	if err := s.inherit(&blockmgr.Former{Processes: alive}); !errors.As(err, &refused) || refused.Code != proto.CodeLimit {
 		t.Errorf("got error %v, want %s", err, proto.CodeLimit)
 	}
 	if n := a.watches(); len(s.procs) != before || len(s.enlisted) != storage.MaxSessionProcesses-1 || n != 1 {

@@ -155,7 +155,7 @@ func TestWorkerThatMeetsAnEndingSessionMayTryAgain(t *testing.T) {
 	}
 	h := &proto.Hello{WorkerID: 1}
 	for _, err := range []error{sess.admit(new(process)), blockmgr.ErrRetired} {
-		if r := refusalOf(endedIsNone(h, err)); r.code != proto.CodeNotFound || !r.retryable {
+		if r := refusalOf(endedIsNone(h, err)); r.Code != proto.CodeNotFound || !r.Retryable {
 			t.Errorf("after its end: %v", r)
 		}
 	}

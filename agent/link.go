@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -100,12 +101,12 @@ func (l *link) send(t proto.Type, corr uint32, m proto.Message, slots []blockmgr
 }
 
 // sendError tells a client that a frame about request was refused.
-func sendError(c *proto.Conn, corr uint32, request uint64, r *refusal) error {
-	text := r.err.Error()
+func sendError(c *proto.Conn, corr uint32, request uint64, r *refusal.Error) error {
+	text := r.Err.Error()
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 	}
-	return c.Send(proto.TypeError, corr, &proto.Error{Code: r.code, Retryable: r.retryable, Request: request, Text: text}, nil)
+	return c.Send(proto.TypeError, corr, &proto.Error{Code: r.Code, Retryable: r.Retryable, Request: request, Text: text}, nil)
 }
 
 // packSlots packs a manager's slots for the wire.

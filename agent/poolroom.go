@@ -3,11 +3,11 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -41,7 +41,7 @@ func (h *eventHub) makeRoom(ctx context.Context, ns kv.NamespaceID, from poolSou
 			return awaitRoom(ctx, left)
 		}
 		if !awaitQuiet(ctx, idle) {
-			return refuseForNow("HELLO namespace: the agent has pools of %d namespaces, of %d that it can have, and all are in use", h.poolCount(), maxPools)
+			return refusal.Retry(proto.CodeLimit, "HELLO namespace: the agent has pools of %d namespaces, of %d that it can have, and all are in use", h.poolCount(), maxPools)
 		}
 	}
 }
@@ -64,18 +64,13 @@ func awaitQuiet(ctx context.Context, idle []*poolEntry) bool {
 	return false
 }
 
-// refuseForNow refuses what there is no room for as long as others have it.
-func refuseForNow(format string, args ...any) error {
-	return &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf(format, args...)}
-}
-
 // awaitRoom waits for a pool that makes room.
 func awaitRoom(ctx context.Context, left <-chan struct{}) error {
 	select {
 	case <-left:
 		return nil
 	case <-ctx.Done():
-		return refuseForNow("HELLO namespace: the pool that makes room for another namespace takes more than %v", poolRoomTimeout)
+		return refusal.Retry(proto.CodeLimit, "HELLO namespace: the pool that makes room for another namespace takes more than %v", poolRoomTimeout)
 	}
 }
 

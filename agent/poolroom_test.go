@@ -78,7 +78,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 	}
 	ns := namespaceNumber(maxPools)
 	_, _, err := h.openPool(&ns, from, noSession)
-	if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable {
+	if r := refusalOf(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable {
 		t.Errorf("one namespace too many: %v, want it refused with %s for now", err, proto.CodeLimit)
 	}
 	if len(h.poolStreams()) != maxPools || len(h.making) != 0 {
@@ -141,7 +141,7 @@ func TestNamespaceThatFindsNoPlaceInATableMakesRoom(t *testing.T) {
 	}
 	from.full = 1
 	ns := namespaceNumber(2)
-	if _, _, err := h.openPool(&ns, from, noSession); err == nil || refusalOf(err).code != proto.CodeLimit {
+	if _, _, err := h.openPool(&ns, from, noSession); err == nil || refusalOf(err).Code != proto.CodeLimit {
 		t.Errorf("with nobody to make room: %v", err)
 	}
 	h.closePools()
@@ -335,7 +335,7 @@ func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 		for _, i := range []int{0, maxPools} {
 			ns, began := namespaceNumber(i), time.Now()
 			_, _, err := h.openPool(&ns, from, noSession)
-			if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable || time.Since(began) != poolRoomTimeout {
+			if r := refusalOf(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable || time.Since(began) != poolRoomTimeout {
 				t.Errorf("namespace %d: %v after %v", i, err, time.Since(began))
 			}
 		}

@@ -7,10 +7,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -99,7 +101,7 @@ func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*block
 		case err == nil:
 			return pool, e.stream, nil
 		case full && placed:
-			return nil, nil, refuseForNow("HELLO namespace: %w", err)
+			return nil, nil, refusal.Retry(proto.CodeLimit, "HELLO namespace: %w", err)
 		case !full && !errors.Is(err, errNoRoom):
 			return nil, nil, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -111,7 +112,7 @@ func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.St
 			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
 		}
 		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
-			return refuse(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
+			return refusal.New(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
 		}
 	}
 	return r.attach(out, publisher.Meta{

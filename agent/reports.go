@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -87,7 +88,7 @@ func (r *reporter) take(m *proto.Stats, now time.Time) error {
 	fields, seen := statFields(m), statFields(&r.seen)
 	for i, f := range fields {
 		if *f.value < *seen[i].value {
-			return refuse(proto.CodeRange, "STATS %s: %d, want at least the %d of the report before", f.name, *f.value, *seen[i].value)
+			return refusal.New(proto.CodeRange, "STATS %s: %d, want at least the %d of the report before", f.name, *f.value, *seen[i].value)
 		}
 	}
 	r.seen = *m

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -158,6 +159,6 @@ func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
 	if b := r.completeBlocks(first, count); len(b) == int(count) {
 		return b, nil
 	}
-	return nil, refuse(proto.CodeRange, "request %d blocks %d..%d: the request has %d complete blocks (%d tokens)",
+	return nil, refusal.New(proto.CodeRange, "request %d blocks %d..%d: the request has %d complete blocks (%d tokens)",
 		r.id, first, uint64(first)+uint64(count)-1, len(r.blocks), r.tokens)
 }

@@ -72,7 +72,7 @@ func TestTokensAreBounded(t *testing.T) {
 		err = s.append(&proto.Append{Request: 1, Offset: uint32(n), Tokens: piece})
 		n += 4096
 	}
-	if r := refusalOf(err); r.code != proto.CodeLimit || n != proto.MaxTokens+4096 {
+	if r := refusalOf(err); r.Code != proto.CodeLimit || n != proto.MaxTokens+4096 {
 		t.Errorf("after %d tokens: got error %v, want %s after %d", n, err, proto.CodeLimit, proto.MaxTokens+4096)
 	}
 	if _, err := s.find(1, 0); err == nil {

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -27,7 +28,7 @@ func (s *session) reset(corr uint32) error {
 	}
 	switch {
 	case errors.Is(err, blockmgr.ErrActive):
-		return &refusal{code: proto.CodeState, retryable: true, err: err}
+		return &refusal.Error{Code: proto.CodeState, Retryable: true, Err: err}
 	case err != nil:
 		return err
 	case alone:
@@ -54,7 +55,7 @@ func (s *session) holdsNothing() error {
 		pins = len(s.held.pins)
 	}
 	if n := len(s.requests); n > 0 || s.grants > 0 || pins > 0 {
-		return refuse(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d pins of RESUMED, want none of each", n, s.grants, pins)
+		return refusal.New(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d pins of RESUMED, want none of each", n, s.grants, pins)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -26,7 +27,7 @@ func (s *session) heldAs(id uint64, generation uint32) *request {
 // agent's and ended with its connection.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if s.held != nil {
-		return refuse(proto.CodeState, "RESUME may come once in a session")
+		return refusal.New(proto.CodeState, "RESUME may come once in a session")
 	}
 	granted, err := resumedSlots("granted", m.Granted)
 	if err != nil {
@@ -70,7 +71,7 @@ func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 	seen := make(map[blockmgr.Slot]struct{}, len(slots))
 	for _, slot := range slots {
 		if _, twice := seen[slot]; twice {
-			return nil, refuse(proto.CodeRange, "RESUME %s: slot %d of extent %d generation %d comes twice, want each once",
+			return nil, refusal.New(proto.CodeRange, "RESUME %s: slot %d of extent %d generation %d comes twice, want each once",
 				field, slot.Index, slot.Extent, slot.Generation)
 		}
 		seen[slot] = struct{}{}
@@ -84,9 +85,9 @@ func (s *session) mayResume(f *blockmgr.Former) error {
 	id := s.engine.id
 	switch {
 	case f.Namespace != s.namespace:
-		return refuse(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", f.Session, f.Namespace, s.namespace)
+		return refusal.New(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", f.Session, f.Namespace, s.namespace)
 	case f.Foreign || !identified(id) || !slices.Contains(f.Processes, id):
-		return refuse(proto.CodeState, "RESUME session: %s, started at %d, is not known to be one of session %d", processName(id.PID), id.Start, f.Session)
+		return refusal.New(proto.CodeState, "RESUME session: %s, started at %d, is not known to be one of session %d", processName(id.PID), id.Start, f.Session)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (s *session) enlist(procs ...*process) error {
 		}
 	}
 	if n := len(s.enlisted) + len(fresh); n > storage.MaxSessionProcesses {
-		return refuse(proto.CodeLimit, "session %d: %d processes, those that have exited included: want at most %d", s.id, n, storage.MaxSessionProcesses)
+		return refusal.New(proto.CodeLimit, "session %d: %d processes, those that have exited included: want at most %d", s.id, n, storage.MaxSessionProcesses)
 	}
 	maps.Copy(s.enlisted, fresh)
 	return nil

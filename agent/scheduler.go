@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -126,7 +126,7 @@ func (s *sessionServer) reserve(sess *session) error {
 		select {
 		case <-old.done:
 		case <-timeout.C:
-			return &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("worker %s has a session already", sess.worker)}
+			return refusal.Retry(proto.CodeState, "worker %s has a session already", sess.worker)
 		}
 	}
 }
@@ -137,11 +137,10 @@ func (s *sessionServer) tryReserve(sess *session) (old *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.drainEnd.IsZero() {
-		return nil, &refusal{code: proto.CodeState, retryable: true, err: fmt.Errorf("the agent is stopping")}
+		return nil, refusal.Retry(proto.CodeState, "the agent is stopping")
 	}
 	if n := s.waiting[sess.engine.key]; n >= maxAwaitingExit {
-		return nil, &refusal{code: proto.CodeLimit, retryable: true, err: fmt.Errorf(
-			"this process ended %d sessions without BYE while it was granted slots, the most it may: the slots wait for it to exit", n)}
+		return nil, refusal.Retry(proto.CodeLimit, "this process ended %d sessions without BYE while it was granted slots, the most it may: the slots wait for it to exit", n)
 	}
 	if old = s.byOwner[sess.worker]; old == nil {
 		s.byOwner[sess.worker] = sess

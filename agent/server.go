@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -136,7 +137,7 @@ func (s *sessionServer) accept(c *proto.Conn) {
 		s.count.denied.Add(1)
 		if !s.closed {
 			s.sampled.Warn("connection refused: too many", zap.Int("connections", len(s.conns)), zap.Int("files_limit", s.files.limit))
-			_ = sendError(c, 0, 0, refusalOf(refuseForNow("the agent has %d connections, the most it may have with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.limit)))
+			_ = sendError(c, 0, 0, refusalOf(refusal.Retry(proto.CodeLimit, "the agent has %d connections, the most it may have with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.limit)))
 		}
 		c.Close()
 		return
@@ -179,7 +180,7 @@ func (s *sessionServer) serve(c *proto.Conn) {
 	if !s.cfg.allows(peer.UID) {
 		s.count.denied.Add(1)
 		s.sampled.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
-		_ = sendError(c, 0, 0, refusalOf(refuse(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
+		_ = sendError(c, 0, 0, refusalOf(refusal.New(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
 		return
 	}
 	p, err := s.processes.watch(c.Socket(), peer.PID)
@@ -204,10 +205,10 @@ func (s *sessionServer) serve(c *proto.Conn) {
 // that has the log tell everything. Others fill the log no faster than the sampler
 // lets them; what it drops is counted as refused.
 func (s *sessionServer) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
-	var r *refusal
+	var r *refusal.Error
 	switch {
 	case err == nil:
-	case hello != nil && hello.Role == string(proto.RoleWorker) && errors.As(err, &r) && r.retryable:
+	case hello != nil && hello.Role == string(proto.RoleWorker) && errors.As(err, &r) && r.Retryable:
 		s.log.Debug("worker is to try again", zap.Int32("pid", peer.PID), zap.Error(err))
 	default:
 		s.sampled.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
@@ -226,13 +227,13 @@ func (s *sessionServer) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error
 	var h proto.Hello
 	switch {
 	case f.Type != proto.TypeHello:
-		err = refuse(proto.CodeState, "%s came first: want %s", f.Type, proto.TypeHello)
+		err = refusal.New(proto.CodeState, "%s came first: want %s", f.Type, proto.TypeHello)
 	default:
 		err = decodeFrame(f, &h)
 	}
 	if f.Type == proto.TypeHello && !proto.IsMalformed(err) && h.Major != proto.VersionMajor {
 		// Its other fields may mean something else there.
-		err = refuse(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
+		err = refusal.New(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)
@@ -256,7 +257,7 @@ func (s *sessionServer) receive(c *proto.Conn) (proto.Frame, error) {
 	s.sessions.frames.Add(1)
 	if f.File != nil {
 		f.File.Close()
-		err := refuse(proto.CodeState, "%s came with a file descriptor: a client sends none", f.Type)
+		err := refusal.New(proto.CodeState, "%s came with a file descriptor: a client sends none", f.Type)
 		_ = sendError(c, f.Corr, 0, refusalOf(err))
 		return proto.Frame{}, err
 	}
@@ -268,13 +269,13 @@ func (s *sessionServer) receive(c *proto.Conn) (proto.Frame, error) {
 func (s *sessionServer) report(c *proto.Conn, f proto.Frame, request uint64, err error) error {
 	s.sessions.refused.Add(1)
 	r := refusalOf(err)
-	if r.code == proto.CodeMalformed {
+	if r.Code == proto.CodeMalformed {
 		s.count.malformed.Add(1)
 	}
 	if sendErr := sendError(c, f.Corr, request, r); sendErr != nil {
 		return sendErr
 	}
-	if r.code == proto.CodeMalformed {
+	if r.Code == proto.CodeMalformed {
 		return err
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -102,9 +103,9 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 	r := s.requests[id]
 	switch {
 	case r == nil:
-		return nil, refuse(proto.CodeNotFound, "request %d is not open", id)
+		return nil, refusal.New(proto.CodeNotFound, "request %d is not open", id)
 	case r.generation != generation:
-		return nil, refuse(proto.CodeNotFound, "request %d generation %d: generation %d is open", id, generation, r.generation)
+		return nil, refusal.New(proto.CodeNotFound, "request %d generation %d: generation %d is open", id, generation, r.generation)
 	case r.broken != nil:
 		return nil, r.broken
 	}
@@ -125,21 +126,21 @@ func (s *session) holder(id uint64, generation uint32) (*request, error) {
 
 func (s *session) open(m *proto.Open) error {
 	if m.Request == proto.ResumedRequest {
-		return refuse(proto.CodeRange, "OPEN req: %d stands for what RESUMED gave back, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
+		return refusal.New(proto.CodeRange, "OPEN req: %d stands for what RESUMED gave back, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
 	}
 	if s.superseded[requestName{m.Request, m.Generation}] != nil {
-		return refuse(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
+		return refusal.New(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
 	}
 	if old := s.requests[m.Request]; old != nil {
 		if m.Generation <= old.generation {
-			return refuse(proto.CodeState, "request %d generation %d: generation %d is open", m.Request, m.Generation, old.generation)
+			return refusal.New(proto.CodeState, "request %d generation %d: generation %d is open", m.Request, m.Generation, old.generation)
 		}
 		if err := s.supersede(old); err != nil {
 			return err
 		}
 	}
 	if len(s.requests) >= s.limits.requests {
-		return refuse(proto.CodeLimit, "request %d: the session has %d open requests, the most it may have", m.Request, len(s.requests))
+		return refusal.New(proto.CodeLimit, "request %d: the session has %d open requests, the most it may have", m.Request, len(s.requests))
 	}
 	r := s.chain.open(m)
 	s.mu.Lock()
@@ -154,7 +155,7 @@ func (s *session) append(m *proto.Append) error {
 		return err
 	}
 	if int(m.Offset) != r.tokens {
-		r.broken = refuse(proto.CodeState, "%s offset: %d, but the request has %d tokens", r, m.Offset, r.tokens)
+		r.broken = refusal.New(proto.CodeState, "%s offset: %d, but the request has %d tokens", r, m.Offset, r.tokens)
 		return r.broken
 	}
 	return s.addTokens(r, m.Tokens)
@@ -171,11 +172,11 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	n := len(tokens)
 	switch {
 	case r.tokens+n > proto.MaxTokens:
-		r.broken = refuse(proto.CodeLimit, "%s tokens: %d, want at most %d", r, r.tokens+n, proto.MaxTokens)
+		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d, want at most %d", r, r.tokens+n, proto.MaxTokens)
 	case s.tokens+n > maxSessionTokens:
-		r.broken = refuse(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r, s.tokens+n, maxSessionTokens)
+		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r, s.tokens+n, maxSessionTokens)
 	case s.blocks+(len(r.tail)+n)/s.chain.blockSize > maxSessionBlocks:
-		r.broken = refuse(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r, maxSessionBlocks)
+		r.broken = refusal.New(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r, maxSessionBlocks)
 	}
 	if r.broken != nil {
 		return r.broken
@@ -292,7 +293,7 @@ func (s *session) join(l *workerLink) error {
 	case s.ended:
 		return errEnded
 	case len(s.workers) >= proto.MaxWorkers:
-		return refuse(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
+		return refusal.New(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
 	}
 	s.workers[l] = struct{}{}
 	s.links.Add(1)

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -57,7 +58,7 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 		return err
 	}
 	if !open {
-		return refuse(proto.CodeNotFound, "%s was closed", r)
+		return refusal.New(proto.CodeNotFound, "%s was closed", r)
 	}
 	hit := proto.LookupHit{
 		Request: m.Request, Generation: m.Generation, First: m.First,
@@ -127,7 +128,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 		s.log.Warn("workers do not read: their connections are closed", zap.Int("workers", n), zap.Int("queued_loads", maxQueuedLoads))
 	}
 	if told == 0 {
-		return refuse(proto.CodeState, "job %d: no worker could be told", m.Job)
+		return refusal.New(proto.CodeState, "job %d: no worker could be told", m.Job)
 	}
 	s.cache.onboarded(pins)
 	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(told)}, nil)
@@ -140,15 +141,15 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	switch {
 	case s.lost:
 		s.lost = false
-		return nil, nil, refuse(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
+		return nil, nil, refusal.New(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
 	case len(s.workers) == 0:
-		return nil, nil, refuse(proto.CodeState, "job %d: no worker is registered", m.Job)
+		return nil, nil, refusal.New(proto.CodeState, "job %d: no worker is registered", m.Job)
 	}
 	pins := make([]pin, m.Count)
 	for i := range pins {
 		p, ok := r.pins[m.First+uint32(i)]
 		if !ok {
-			return nil, nil, refuse(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
+			return nil, nil, refusal.New(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
 		}
 		pins[i] = p
 	}
@@ -228,7 +229,7 @@ func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) 
 	defer s.mu.Unlock()
 	for _, slot := range slots {
 		if _, ok := r.grants[slot]; !ok {
-			return nil, nil, refuse(proto.CodeState, "slot %d of extent %d generation %d is not granted to %s",
+			return nil, nil, refusal.New(proto.CodeState, "slot %d of extent %d generation %d is not granted to %s",
 				slot.Index, slot.Extent, slot.Generation, r)
 		}
 	}

@@ -118,7 +118,7 @@ func TestPoolWhoseSessionIsAboutToBeginDoesNotMakeRoom(t *testing.T) {
 	}
 	ns, other := namespaceNumber(maxPools), namespaceNumber(maxPools+1)
 	_, _, err := h.openPool(&ns, from, func(p *blockmgr.Pool) error {
-		if _, _, err := h.openPool(&other, from, noSession); err == nil || refusalOf(err).code != proto.CodeLimit {
+		if _, _, err := h.openPool(&other, from, noSession); err == nil || refusalOf(err).Code != proto.CodeLimit {
 			t.Errorf("another namespace: %v", err)
 		}
 		return p.BeginSession(1000)
@@ -139,7 +139,7 @@ func TestTablesThatStayFullCostOneNamespace(t *testing.T) {
 	from.full = 1000
 	ns := namespaceNumber(10)
 	_, _, err := h.openPool(&ns, from, noSession)
-	if r := refusalOf(err); err == nil || r.code != proto.CodeLimit || !r.retryable {
+	if r := refusalOf(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable {
 		t.Errorf("got %v, want it refused for now", err)
 	}
 	if n := len(from.Pools()); n != 2 {
@@ -227,7 +227,7 @@ func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 	for err = admit(0); err == nil && last < 10; err = admit(last) {
 		last++
 	}
-	if r := refusalOf(err); err == nil || errors.Is(err, errNoRoom) || r.code != proto.CodeLimit || !r.retryable {
+	if r := refusalOf(err); err == nil || errors.Is(err, errNoRoom) || r.Code != proto.CodeLimit || !r.Retryable {
 		t.Fatalf("namespace %d, with all in use: %v", last, err)
 	}
 	ns := namespaceNumber(0)

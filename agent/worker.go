@@ -1,9 +1,9 @@
 package agent
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -68,13 +68,13 @@ func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, 
 	case sess == nil && h.Session == 0:
 		return nil, endedIsNone(h, errEnded)
 	case sess == nil:
-		return nil, refuse(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
+		return nil, refusal.New(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
 	case sess.uid != peer.UID:
-		return nil, refuse(proto.CodeDenied, "HELLO session: %d belongs to another user", sess.id)
+		return nil, refusal.New(proto.CodeDenied, "HELLO session: %d belongs to another user", sess.id)
 	case sess.worker != w:
-		return nil, refuse(proto.CodeState, "HELLO worker_id %d, dp_rank %d: the session is of worker %s", h.WorkerID, h.DPRank, sess.worker)
+		return nil, refusal.New(proto.CodeState, "HELLO worker_id %d, dp_rank %d: the session is of worker %s", h.WorkerID, h.DPRank, sess.worker)
 	case h.Namespace != (kv.Namespace{}) && sess.namespace != h.Namespace.ID():
-		return nil, refuse(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
+		return nil, refusal.New(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
 	}
 	return sess, nil
 }
@@ -82,11 +82,11 @@ func (s *sessionServer) findSession(peer proto.Peer, h *proto.Hello) (*session, 
 // endedIsNone is err, or that the rank of a worker that named no session has none now:
 // another one may begin at any time.
 func endedIsNone(h *proto.Hello, err error) error {
-	if err == nil || h.Session != 0 || refusalOf(err).code != proto.CodeNotFound {
+	if err == nil || h.Session != 0 || refusalOf(err).Code != proto.CodeNotFound {
 		return err
 	}
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
-	return &refusal{code: proto.CodeNotFound, retryable: true, err: fmt.Errorf("HELLO session: worker %s has none now", w)}
+	return refusal.Retry(proto.CodeNotFound, "HELLO session: worker %s has none now", w)
 }
 
 // lookup is the session with an id or, for id 0, the one that the worker rank
@@ -114,10 +114,10 @@ func (s *sessionServer) register(c *proto.Conn, sess *session, l *workerLink, h 
 	var m proto.Register
 	switch {
 	case f.Type != proto.TypeRegister:
-		err = refuse(proto.CodeState, "%s came before %s", f.Type, proto.TypeRegister)
+		err = refusal.New(proto.CodeState, "%s came before %s", f.Type, proto.TypeRegister)
 	default:
 		if err = decodeFrame(f, &m); err == nil && m.Offset+m.BlockBytes > sess.pool.BlockBytes() {
-			err = refuse(proto.CodeRange, "REGISTER offset %d, block_bytes %d: want a share of the session's %d", m.Offset, m.BlockBytes, sess.pool.BlockBytes())
+			err = refusal.New(proto.CodeRange, "REGISTER offset %d, block_bytes %d: want a share of the session's %d", m.Offset, m.BlockBytes, sess.pool.BlockBytes())
 		}
 	}
 	if err == nil {
