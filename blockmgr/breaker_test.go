@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // trip fails as often as it takes to open a breaker.
@@ -103,11 +104,11 @@ func TestTryThatNeverEndsDoesNotKeepOthersFromTrying(t *testing.T) {
 func TestBlocksThatWaitForAFailingDiskCanBeEvictedAndAreWrittenWhenItIsBack(t *testing.T) {
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite && armed.Load() {
-				return storage.FaultEIO
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite && armed.Load() {
+				return storagetest.FaultEIO
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	armed.Store(true)

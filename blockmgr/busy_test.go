@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // TestBusyTimeIsAUnion: operations that overlap are not counted twice, and a pause is
@@ -37,11 +37,11 @@ func TestReadTimeGrowsWhileBlocksAreReadAndOnlyThen(t *testing.T) {
 	var stalled atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
 		cfg.IODeadline = 50 * time.Millisecond
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead && stalled.Load() {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead && stalled.Load() {
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	blocks := chain(1, 8)

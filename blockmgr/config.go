@@ -10,20 +10,21 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // DirectIOMode says whether disk extents bypass the page cache.
-type DirectIOMode = storage.DirectIOMode
+type DirectIOMode = extent.DirectIOMode
 
 const (
 	// DirectIOAuto uses O_DIRECT where a probe shows that it works.
-	DirectIOAuto = storage.DirectIOAuto
+	DirectIOAuto = extent.DirectIOAuto
 	// DirectIOOff never uses O_DIRECT.
-	DirectIOOff = storage.DirectIOOff
+	DirectIOOff = extent.DirectIOOff
 	// DirectIORequire fails where O_DIRECT does not work.
-	DirectIORequire = storage.DirectIORequire
+	DirectIORequire = extent.DirectIORequire
 )
 
 const (
@@ -100,7 +101,7 @@ type Config struct {
 	// default 1 each. See policy.Giver.
 	Weights map[string]uint64
 	// Transfers is how many blocks a pool reads from disk at once, and how many it
-	// writes; by default it follows the device, see storage.QueueDepth. TransferBatch is how many blocks share the two writes of
+	// writes; by default it follows the device, see extent.QueueDepth. TransferBatch is how many blocks share the two writes of
 	// their slot records, default 64.
 	Transfers, TransferBatch int
 	// IODeadline is how long one read or write of a block may take before its
@@ -121,8 +122,8 @@ type Config struct {
 	// Manager.Reset.
 	Reset <-chan kv.Tier
 	// WrapDisk puts something between the manager and each of its disk files, such
-	// as storage.Faulty; nil for nothing.
-	WrapDisk func(path string, f storage.File) storage.File
+	// as storagetest.Faulty; nil for nothing.
+	WrapDisk func(path string, f extent.File) extent.File
 	// TrustBytes leaves out every comparison of bytes with their checksums. It
 	// serves wrong bytes and exists to show that a fault test can see them.
 	TrustBytes bool
@@ -243,7 +244,7 @@ func (c Config) withDefaults() Config {
 		c.Log = zap.NewNop()
 	}
 	if c.Transfers == 0 && c.hasDisk() {
-		c.Transfers = storage.QueueDepth(c.DiskDir)
+		c.Transfers = extent.QueueDepth(c.DiskDir)
 	}
 	if c.TransferBatch == 0 {
 		c.TransferBatch = defaultTransferBatch

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // What must not go wrong when copies, disks and requests do, one by one.
@@ -34,17 +34,17 @@ func TestCopyThatFailsRegistersNothing(t *testing.T) {
 }
 
 func TestDiskThatFailsMidRunIsLeftAloneAndServiceContinues(t *testing.T) {
-	for name, fault := range map[string]storage.Fault{"EIO": storage.FaultEIO, "ENOSPC": storage.FaultENOSPC} {
+	for name, fault := range map[string]storagetest.Fault{"EIO": storagetest.FaultEIO, "ENOSPC": storagetest.FaultENOSPC} {
 		t.Run(name, func(t *testing.T) {
 			var armed atomic.Bool
 			p := diskPool(t, func(cfg *Config) {
 				// Blocks that are being tried again are in use: there is room beside them.
 				cfg.HostBytes = hostBytes(64)
-				cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
+				cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
 					if armed.Load() {
 						return fault
 					}
-					return storage.FaultNone
+					return storagetest.FaultNone
 				}, isExtent)
 			})
 			release(p.register(chain(1, 2)))
@@ -63,7 +63,7 @@ func TestDiskThatFailsMidRunIsLeftAloneAndServiceContinues(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 			// A full disk is no broken one: it is asked again for each block.
-			if broken := fault == storage.FaultEIO; st.DiskOpen != broken {
+			if broken := fault == storagetest.FaultEIO; st.DiskOpen != broken {
 				t.Errorf("the disk is left alone: %v", st.DiskOpen)
 			}
 		})
@@ -188,7 +188,7 @@ func census(t *testing.T, p *testPool) (used, uint64) {
 }
 
 func TestSlowOnboardFromDiskDoesNotDelayAHostHit(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	p := diskPool(t, func(cfg *Config) { cfg.WrapDisk = stallReads(gate) })
 	cold := chain(1, 4)
 	release(p.register(cold))

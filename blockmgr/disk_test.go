@@ -4,7 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -66,11 +67,11 @@ func TestFlippedDiskByteIsAMiss(t *testing.T) {
 func TestChecksumIsCarriedToDiskNotComputedFromTheCopy(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(c *Config) {
-		c.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite {
+		c.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite {
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	blocks := chain(1, 1)
@@ -94,15 +95,15 @@ const (
 
 // faults wraps the extents, or the slot table, of the disk tier with a plan. It
 // tells them apart by their first operation: only extents are allocated.
-func faults(plan func(op storage.Op, n int) storage.Fault, extents bool) func(string, storage.File) storage.File {
-	return func(_ string, f storage.File) storage.File {
+func faults(plan func(op storagetest.Op, n int) storagetest.Fault, extents bool) func(string, extent.File) extent.File {
+	return func(_ string, f extent.File) extent.File {
 		var extent atomic.Bool
-		return &storage.Faulty{File: f, Plan: func(op storage.Op, n int) storage.Fault {
-			if op == storage.OpAllocate {
+		return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, n int) storagetest.Fault {
+			if op == storagetest.OpAllocate {
 				extent.Store(true)
 			}
 			if extent.Load() != extents {
-				return storage.FaultNone
+				return storagetest.FaultNone
 			}
 			return plan(op, n)
 		}}
@@ -111,19 +112,19 @@ func faults(plan func(op storage.Op, n int) storage.Fault, extents bool) func(st
 
 func TestReadFaultsAreMissesAndThePoolGoesOn(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault   storage.Fault
+		fault   storagetest.Fault
 		corrupt bool
 	}{
-		"EIO": {storage.FaultEIO, false}, "short read": {storage.FaultShort, false}, "torn read": {storage.FaultTorn, true},
+		"EIO": {storagetest.FaultEIO, false}, "short read": {storagetest.FaultShort, false}, "torn read": {storagetest.FaultTorn, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var armed atomic.Bool
 			p := diskPool(t, func(cfg *Config) {
-				cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-					if op == storage.OpRead && armed.Load() {
+				cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+					if op == storagetest.OpRead && armed.Load() {
 						return c.fault
 					}
-					return storage.FaultNone
+					return storagetest.FaultNone
 				}, isExtent)
 			})
 			blocks := chain(1, 3)
@@ -150,18 +151,18 @@ func TestReadFaultsAreMissesAndThePoolGoesOn(t *testing.T) {
 }
 
 func TestWriteFaultsLoseOnlyTheDiskCopy(t *testing.T) {
-	for name, fault := range map[string]storage.Fault{
-		"EIO": storage.FaultEIO, "ENOSPC": storage.FaultENOSPC, "short write": storage.FaultShort,
+	for name, fault := range map[string]storagetest.Fault{
+		"EIO": storagetest.FaultEIO, "ENOSPC": storagetest.FaultENOSPC, "short write": storagetest.FaultShort,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var armed atomic.Bool
 			armed.Store(true)
 			p := diskPool(t, func(cfg *Config) {
-				cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-					if op == storage.OpWrite && armed.Load() {
+				cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+					if op == storagetest.OpWrite && armed.Load() {
 						return fault
 					}
-					return storage.FaultNone
+					return storagetest.FaultNone
 				}, isExtent)
 			})
 			// One block: the failed writes of more would open the breaker.
@@ -188,11 +189,11 @@ func TestWriteFaultsLoseOnlyTheDiskCopy(t *testing.T) {
 func TestTornWriteIsAMissNotAWrongByte(t *testing.T) {
 	p := newTestPool(t, Config{
 		HostBytes: 128 << 10, DiskBytes: 1 << 20, ExtentBytes: 64 << 10,
-		WrapDisk: faults(func(op storage.Op, n int) storage.Fault {
-			if op == storage.OpWrite && n == 1 {
-				return storage.FaultTorn
+		WrapDisk: faults(func(op storagetest.Op, n int) storagetest.Fault {
+			if op == storagetest.OpWrite && n == 1 {
+				return storagetest.FaultTorn
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent),
 	})
 	// A torn write needs blocks of more than a page to leave half of one.
@@ -212,11 +213,11 @@ func TestTornWriteIsAMissNotAWrongByte(t *testing.T) {
 func TestSlotTableFaultsCostTheDiskCopyAndAreRepaired(t *testing.T) {
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite && armed.Load() {
-				return storage.FaultEIO
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite && armed.Load() {
+				return storagetest.FaultEIO
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isTable)
 	})
 	armed.Store(true)
@@ -236,14 +237,14 @@ func TestDiskThatCannotGrowKeepsWhatItHas(t *testing.T) {
 	extents := 0
 	p := diskPool(t, func(cfg *Config) {
 		cfg.ExtentBytes = 4 * testSlotBytes
-		cfg.WrapDisk = func(_ string, f storage.File) storage.File {
-			return &storage.Faulty{File: f, Plan: func(op storage.Op, _ int) storage.Fault {
-				if op == storage.OpAllocate {
+		cfg.WrapDisk = func(_ string, f extent.File) extent.File {
+			return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
+				if op == storagetest.OpAllocate {
 					if extents++; extents > 1 {
-						return storage.FaultENOSPC
+						return storagetest.FaultENOSPC
 					}
 				}
-				return storage.FaultNone
+				return storagetest.FaultNone
 			}}
 		}
 	})
@@ -281,11 +282,11 @@ func TestFullWriteQueueDropsTheOfferAndMakesItAgain(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(cfg *Config) {
 		cfg.Transfers = 1
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite {
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	p.store(chain(1, 1))

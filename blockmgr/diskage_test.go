@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -104,7 +104,7 @@ func TestAgesAreWrittenPieceByPiece(t *testing.T) {
 
 // slowTable takes a second for each write of records while it is armed.
 type slowTable struct {
-	storage.File
+	extent.File
 	armed *atomic.Bool
 }
 
@@ -124,7 +124,7 @@ func TestAgesDoNotMakeCloseFail(t *testing.T) {
 		p := openTestPool(t, Config{
 			HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(16 * slots),
 			DiskBytes: 16 * slots * testSlotBytes, ExtentBytes: slots * testSlotBytes, IODeadline: 4 * time.Second,
-			WrapDisk: func(path string, f storage.File) storage.File {
+			WrapDisk: func(path string, f extent.File) extent.File {
 				if filepath.Base(path) == "slots.table" {
 					return slowTable{f, armed}
 				}

@@ -11,11 +11,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // refuser answers writes with an error while it is set: those at one offset, or all.
 type refuser struct {
-	storage.File
+	extent.File
 	err *atomic.Pointer[error]
 	at  *atomic.Int64
 }
@@ -36,7 +38,7 @@ func refusingPool(t *testing.T, table bool) (p *testPool, refuse func(error), at
 	p = newTestPool(t, Config{
 		HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 32 * testSlotBytes,
 		Transfers: 1, TransferBatch: 4,
-		WrapDisk: func(path string, f storage.File) storage.File {
+		WrapDisk: func(path string, f extent.File) extent.File {
 			if filepath.Base(path) == "slots.table" && !table {
 				return f
 			}
@@ -142,7 +144,7 @@ func slotThatFails(t *testing.T) {
 
 // badRegion refuses writes to the first bytes of an extent while it is armed.
 type badRegion struct {
-	storage.File
+	extent.File
 	armed *atomic.Bool
 	bytes int64
 }
@@ -165,7 +167,7 @@ func TestBadRegionOfTheDiskDoesNotEndWriting(t *testing.T) {
 				p := newTestPool(t, Config{
 					HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 128 * testSlotBytes,
 					Transfers: 1, TransferBatch: 4,
-					WrapDisk: func(path string, f storage.File) storage.File {
+					WrapDisk: func(path string, f extent.File) extent.File {
 						if filepath.Base(path) == "slots.table" {
 							return f
 						}
@@ -226,11 +228,11 @@ func TestTransientWriteErrorCostsNoSlot(t *testing.T) {
 func TestTransientReadErrorDropsNoBlock(t *testing.T) {
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead && armed.Load() {
-				return storage.FaultEIO
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead && armed.Load() {
+				return storagetest.FaultEIO
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	bad, good := chain(1, 1), chain(2, 1)

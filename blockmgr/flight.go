@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -126,7 +127,7 @@ func (p *Pool) loseHostBlockLocked(ref registry.Ref, s *slot, err error) {
 func (p *Pool) dropDamagedLocked(ref registry.Ref, s *slot, err error) {
 	p.unkeepLocked(p.host, ref, s)
 	switch {
-	case errors.Is(err, storage.ErrMemory):
+	case errors.Is(err, extent.ErrMemory):
 		part, _ := p.host.at(ref)
 		p.memoryErrorLocked(part, err)
 		p.dropLocked(p.host, ref, storage.StateQuarantined)
@@ -202,7 +203,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 
 // read fills host slot j from disk slot i and verifies it, in a few attempts:
 // what the device or the way to it spoiled once may come whole the next time.
-func (p *Pool) read(disk *storage.DiskExtent, i uint32, host *storage.HostExtent, j uint32, r *storage.Record, want kv.StoredKey) (sum uint64, retries int, err error) {
+func (p *Pool) read(disk *extent.Disk, i uint32, host *extent.Host, j uint32, r *storage.Record, want kv.StoredKey) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
 		p.readSlots <- struct{}{}
 		err = disk.ReadSlot(i, host.Slot(j))
@@ -210,7 +211,7 @@ func (p *Pool) read(disk *storage.DiskExtent, i uint32, host *storage.HostExtent
 		if err == nil {
 			sum, err = p.check(host, j, r, want)
 		}
-		if err == nil || errors.Is(err, storage.ErrMemory) || retries+1 == readAttempts {
+		if err == nil || errors.Is(err, extent.ErrMemory) || retries+1 == readAttempts {
 			return sum, retries, err
 		}
 	}
@@ -218,7 +219,7 @@ func (p *Pool) read(disk *storage.DiskExtent, i uint32, host *storage.HostExtent
 
 // check compares a host slot's bytes with the record that vouches for them, and
 // returns their content sum.
-func (p *Pool) check(host *storage.HostExtent, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
+func (p *Pool) check(host *extent.Host, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
 	if r.Key != want || uint64(r.Length) != p.blockBytes {
 		return 0, fmt.Errorf("record of %s, want %s: %w", r.Key, want, ErrCorrupt)
 	}
@@ -250,7 +251,7 @@ func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
 func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
 	s := p.host.slot(ref)
 	s.holds -= f.waiters
-	if errors.Is(err, storage.ErrMemory) {
+	if errors.Is(err, extent.ErrMemory) {
 		p.dropDamagedLocked(ref, s, err)
 		return
 	}

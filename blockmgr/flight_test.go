@@ -7,18 +7,19 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 func TestOneReadServesAllLookupsAndADeadlineLeavesTheRestComing(t *testing.T) {
 	release := make(chan struct{})
 	var stalled atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead && stalled.Load() {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead && stalled.Load() {
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	if err := p.BeginSession(2); err != nil {
@@ -91,11 +92,11 @@ func TestPromotedBlockIsReportedAsADiskHitOnce(t *testing.T) {
 func TestSessionThatEndsDuringALookupLeavesNothingPinned(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead {
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	if err := p.BeginSession(2); err != nil {
@@ -177,7 +178,7 @@ func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T)
 		<-c.flight.done
 	}
 	p.mu.Lock() // as the write-behind does when it cannot read the memory
-	p.dropDamagedLocked(found[0].ref, p.host.slot(found[0].ref), storage.ErrMemory)
+	p.dropDamagedLocked(found[0].ref, p.host.slot(found[0].ref), extent.ErrMemory)
 	p.mu.Unlock()
 	if res, err := p.finishLookup(&l); err != nil || len(res.Slots) != 0 {
 		t.Errorf("found %+v, %v; want nothing", res, err)

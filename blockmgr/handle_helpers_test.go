@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // blockTokens are the tokens of one block of testNamespace.
@@ -92,16 +93,16 @@ func (p *testPool) inState(s BlockState) *MutableBlock {
 }
 
 // stallReads holds reads of the disk's blocks back at a gate.
-func stallReads(gate *storage.Gate) func(string, storage.File) storage.File {
-	return func(path string, f storage.File) storage.File {
+func stallReads(gate *storagetest.Gate) func(string, extent.File) extent.File {
+	return func(path string, f extent.File) extent.File {
 		if strings.HasSuffix(path, ".table") {
 			return f
 		}
-		return &storage.Faulty{File: f, Gate: gate, Plan: func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead {
-				return storage.FaultStall
+		return &storagetest.Faulty{File: f, Gate: gate, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead {
+				return storagetest.FaultStall
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}}
 	}
 }

@@ -8,48 +8,51 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // sickDisk is a disk whose operations go wrong while it is set to.
 type sickDisk struct {
-	gate *storage.Gate
+	gate *storagetest.Gate
 	// fault is what the operations of ops get, on the slot table only if tableOnly.
 	fault atomic.Int32
-	ops   []storage.Op
+	ops   []storagetest.Op
 	// after is how many operations on each file go well first.
 	after     int
 	tableOnly bool
 }
 
-func (d *sickDisk) wrap(path string, f storage.File) storage.File {
+func (d *sickDisk) wrap(path string, f extent.File) extent.File {
 	table := filepath.Base(path) == "slots.table"
-	return &storage.Faulty{File: f, Gate: d.gate, Plan: func(op storage.Op, n int) storage.Fault {
+	return &storagetest.Faulty{File: f, Gate: d.gate, Plan: func(op storagetest.Op, n int) storagetest.Fault {
 		if d.tableOnly && !table || n <= d.after {
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}
 		for _, wanted := range d.ops {
 			if op == wanted {
-				return storage.Fault(d.fault.Load())
+				return storagetest.Fault(d.fault.Load())
 			}
 		}
-		return storage.FaultNone
+		return storagetest.FaultNone
 	}}
 }
 
-func (d *sickDisk) stall() { d.fault.Store(int32(storage.FaultStall)) }
+func (d *sickDisk) stall() { d.fault.Store(int32(storagetest.FaultStall)) }
 
 // recover lets all operations through, those that are stalled included.
 func (d *sickDisk) recover() {
-	d.fault.Store(int32(storage.FaultNone))
+	d.fault.Store(int32(storagetest.FaultNone))
 	d.gate.Release()
 }
 
-func writes() []storage.Op { return []storage.Op{storage.OpWrite, storage.OpAllocate, storage.OpSync} }
+func writes() []storagetest.Op {
+	return []storagetest.Op{storagetest.OpWrite, storagetest.OpAllocate, storagetest.OpSync}
+}
 
 // sickConfig has a host tier of 64 blocks and a disk tier of 64, on a sick disk.
 func sickConfig(t *testing.T, d *sickDisk) Config {
-	d.gate = &storage.Gate{}
+	d.gate = &storagetest.Gate{}
 	return Config{
 		HostDir: t.TempDir(), HostBytes: hostBytes(64), ExtentBytes: hostBytes(8),
 		DiskDir: t.TempDir(), DiskBytes: 64 * testSlotBytes, WrapDisk: d.wrap, IODeadline: time.Second,
@@ -84,7 +87,7 @@ func (p *testPool) settles(blocks []Block, want string) {
 func TestDiskThatStallsDoesNotKeepANamespaceFromHostMemory(t *testing.T) {
 	for name, d := range map[string]*sickDisk{
 		"in the directory":  {ops: writes(), tableOnly: true},
-		"in the first file": {ops: []storage.Op{storage.OpAllocate}},
+		"in the first file": {ops: []storagetest.Op{storagetest.OpAllocate}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := sickConfig(t, d)
@@ -158,7 +161,7 @@ func TestExtentsOfAnEarlierAgentJoinLater(t *testing.T) {
 			}
 			p.finish()
 			cfg.HostDir = t.TempDir()
-			d := &sickDisk{gate: &storage.Gate{}, ops: []storage.Op{storage.OpRead}, after: after, tableOnly: true}
+			d := &sickDisk{gate: &storagetest.Gate{}, ops: []storagetest.Op{storagetest.OpRead}, after: after, tableOnly: true}
 			cfg.WrapDisk = d.wrap
 			synctest.Test(t, func(t *testing.T) {
 				m := openTestManager(t, cfg)
@@ -187,7 +190,7 @@ func TestDiskThatFailsAtFirstJoinsWhenItWorks(t *testing.T) {
 	cfg := sickConfig(t, d)
 	synctest.Test(t, func(t *testing.T) {
 		m := openTestManager(t, cfg)
-		d.fault.Store(int32(storage.FaultEIO))
+		d.fault.Store(int32(storagetest.FaultEIO))
 		q := m.opensWithin("test", 0)
 		time.Sleep(time.Minute)
 		if st := q.Stats(); !st.DiskJoining || st.GrowErrors < 3 || !st.DiskOpen {
@@ -210,7 +213,7 @@ func TestDiskThatFailsAtFirstJoinsWhenItWorks(t *testing.T) {
 
 func TestCloseUnderADiskThatDoesNotAnswerEndsWithinTheDeadline(t *testing.T) {
 	for name, c := range map[string]struct {
-		ops    []storage.Op
+		ops    []storagetest.Op
 		begins func(t *testing.T, m *testPool, d *sickDisk)
 	}{
 		"last flush": {writes(), func(t *testing.T, m *testPool, d *sickDisk) {

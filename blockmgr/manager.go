@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -108,7 +109,7 @@ func (m *Manager) openArenas() (err error) {
 func (m *Manager) openDiskArena() error {
 	cfg := storage.ArenaConfig{
 		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
-		Disk: storage.DiskOptions{
+		Disk: extent.DiskOptions{
 			Direct: m.cfg.DirectIO, OpenDirect: m.cfg.OpenDirect, ZeroFill: m.cfg.ZeroFill, Wrap: m.cfg.WrapDisk,
 		},
 	}

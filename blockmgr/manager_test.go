@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -171,13 +173,13 @@ func TestManagerDoesNotWaitForAPoolThatIsBeingMade(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	var slow atomic.Bool
-	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: 1 << 20, WrapDisk: func(_ string, f storage.File) storage.File {
-		return &storage.Faulty{File: f, Plan: func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpAllocate && slow.Load() {
+	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: 1 << 20, WrapDisk: func(_ string, f extent.File) extent.File {
+		return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpAllocate && slow.Load() {
 				once.Do(func() { close(entered) })
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}}
 	}})
 	slow.Store(true)

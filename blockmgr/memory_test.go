@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 func TestMemoryThatAClientTruncatedCostsItsBlocksOnly(t *testing.T) {
@@ -66,12 +67,12 @@ func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite {
 				once.Do(func() { close(entered) })
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	blocks := chain(1, 1)

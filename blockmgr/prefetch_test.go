@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -52,7 +52,7 @@ func TestPrefetchBringsThePrefixIntoHostMemoryAndPinsNothing(t *testing.T) {
 }
 
 func TestPrefetchTakesAQuarterOfTheHostSlotsAtATime(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	p := diskPool(t, func(cfg *Config) {
 		cfg.HostBytes, cfg.WrapDisk = hostBytes(16), stallReads(gate)
 	})
@@ -79,7 +79,7 @@ func TestPrefetchTakesAQuarterOfTheHostSlotsAtATime(t *testing.T) {
 }
 
 func TestLookupJoinsTheReadOfAPrefetch(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	p := diskPool(t, func(cfg *Config) { cfg.WrapDisk = stallReads(gate) })
 	blocks := p.onDisk(1, 2)
 	if n := p.Prefetch(blocks); n != 2 {
@@ -127,11 +127,11 @@ func TestPrefetchOfNothingToReadStartsNothing(t *testing.T) {
 func TestPrefetchThatFailsGivesItsSlotsBack(t *testing.T) {
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpRead && armed.Load() {
-				return storage.FaultEIO
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead && armed.Load() {
+				return storagetest.FaultEIO
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	blocks := p.onDisk(1, 2)

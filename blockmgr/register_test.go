@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -117,7 +117,7 @@ func TestRegisterVerifiesARecoveredBlockBeforeItTrustsIt(t *testing.T) {
 }
 
 func TestRegisterWaitsForTheReadOfTheSameBlock(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	p := diskPool(t, func(cfg *Config) { cfg.WrapDisk = stallReads(gate) })
 	blocks := chain(1, 1)
 	p.store(blocks)

@@ -12,7 +12,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -169,7 +170,7 @@ func TestTiersThatAreNotThereAreNamed(t *testing.T) {
 
 // The scrubber holds the slot that it reads, which is no use of it.
 func TestResetWaitsForTheScrubber(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	cfg := Config{HostDir: t.TempDir(), HostBytes: hostBytes(8), DiskDir: t.TempDir(), DiskBytes: 64 * testSlotBytes}
 	first := openTestPool(t, cfg)
 	release(first.register(chain(1, 4)))
@@ -274,15 +275,15 @@ func TestResetsAreServedWhileTheManagerIsOff(t *testing.T) {
 
 // A disk that does not answer keeps nobody from emptying the host tier.
 func TestResetOfTheHostDoesNotWaitForTheDisk(t *testing.T) {
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = func(_ string, f storage.File) storage.File {
-			return &storage.Faulty{File: f, Gate: gate, Plan: func(storage.Op, int) storage.Fault {
+		cfg.WrapDisk = func(_ string, f extent.File) extent.File {
+			return &storagetest.Faulty{File: f, Gate: gate, Plan: func(storagetest.Op, int) storagetest.Fault {
 				if armed.Load() {
-					return storage.FaultStall
+					return storagetest.FaultStall
 				}
-				return storage.FaultNone
+				return storagetest.FaultNone
 			}}
 		}
 	})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -130,15 +132,15 @@ func TestStoresDuringAResetStay(t *testing.T) {
 // of them are being written, the others wait where they are.
 func TestFlushAfterAResetCopiesFewRecordsAtATime(t *testing.T) {
 	const blocks = 8192
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	var armed atomic.Bool
 	p := newTestPool(t, Config{HostBytes: hostBytes(blocks), DiskBytes: blocks * testSlotBytes, TransferBatch: 1024,
-		WrapDisk: func(_ string, f storage.File) storage.File {
-			return &storage.Faulty{File: forgetful{f}, Gate: gate, Plan: func(op storage.Op, _ int) storage.Fault {
-				if op == storage.OpWrite && armed.Load() {
-					return storage.FaultStall
+		WrapDisk: func(_ string, f extent.File) extent.File {
+			return &storagetest.Faulty{File: forgetful{f}, Gate: gate, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
+				if op == storagetest.OpWrite && armed.Load() {
+					return storagetest.FaultStall
 				}
-				return storage.FaultNone
+				return storagetest.FaultNone
 			}}
 		}})
 	for seed := range uint64(blocks / 1024) {
@@ -178,7 +180,7 @@ func TestFlushAfterAResetCopiesFewRecordsAtATime(t *testing.T) {
 }
 
 // forgetful is a file that takes no room.
-type forgetful struct{ storage.File }
+type forgetful struct{ extent.File }
 
 func (f forgetful) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 func (f forgetful) Allocate(int64) error                   { return nil }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // sessionSlots is what a session's processes may still touch.
@@ -30,7 +31,7 @@ func (s *sessionSlots) writing() []filled { return slices.Concat(s.granted, s.to
 type survivor struct {
 	*testPool
 	cfg           Config
-	reads, writes atomic.Uint32 // the storage.Fault of every third operation
+	reads, writes atomic.Uint32 // the storagetest.Fault of every third operation
 	live          map[SessionID]*sessionSlots
 	// dying sessions have ended and their processes have not; formers are those of
 	// earlier agents.
@@ -51,15 +52,15 @@ func newSurvivor(t *rapid.T, dir string, disk bool) *survivor {
 	if disk {
 		m.cfg.DiskDir, m.cfg.DiskBytes = dir+"/disk", 16*testSlotBytes
 	}
-	m.cfg.WrapDisk = faults(func(op storage.Op, n int) storage.Fault {
+	m.cfg.WrapDisk = faults(func(op storagetest.Op, n int) storagetest.Fault {
 		switch {
 		case n%3 != 0:
-		case op == storage.OpRead:
-			return storage.Fault(m.reads.Load())
-		case op == storage.OpWrite:
-			return storage.Fault(m.writes.Load())
+		case op == storagetest.OpRead:
+			return storagetest.Fault(m.reads.Load())
+		case op == storagetest.OpWrite:
+			return storagetest.Fault(m.writes.Load())
 		}
-		return storage.FaultNone
+		return storagetest.FaultNone
 	}, isExtent)
 	m.dying, m.ended = map[SessionID]chan struct{}{}, map[SessionID]*sessionSlots{}
 	m.formers = map[SessionID]*sessionSlots{}
@@ -225,8 +226,8 @@ func (m *survivor) Rival(t *rapid.T) {
 }
 
 func (m *survivor) Fault(t *rapid.T) {
-	all := []storage.Fault{
-		storage.FaultNone, storage.FaultNone, storage.FaultEIO, storage.FaultShort, storage.FaultTorn, storage.FaultFlip,
+	all := []storagetest.Fault{
+		storagetest.FaultNone, storagetest.FaultNone, storagetest.FaultEIO, storagetest.FaultShort, storagetest.FaultTorn, storagetest.FaultFlip,
 	}
 	m.reads.Store(uint32(rapid.SampledFrom(all).Draw(t, "reads")))
 	m.writes.Store(uint32(rapid.SampledFrom(all).Draw(t, "writes")))

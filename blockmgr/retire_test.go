@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -286,7 +287,7 @@ func TestPoolIsRetiredUnderADiskThatStalls(t *testing.T) {
 
 // failsLate is a slot table whose writes wait and then fail.
 type failsLate struct {
-	storage.File
+	extent.File
 	fail <-chan struct{}
 }
 
@@ -300,7 +301,7 @@ func (f *failsLate) WriteAt([]byte, int64) (int, error) {
 func TestDiskThatFailsInTheEndIsNotWaitedFor(t *testing.T) {
 	var fail chan struct{}
 	cfg := sickConfig(t, &sickDisk{})
-	cfg.WrapDisk = func(path string, f storage.File) storage.File {
+	cfg.WrapDisk = func(path string, f extent.File) extent.File {
 		if filepath.Base(path) == "slots.table" {
 			return &failsLate{f, fail}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // scrubIdle is how long the scrubber rests when it found nothing to do.
@@ -20,7 +21,7 @@ const scrubScan = 8192
 // faster than Config.ScrubBytesPerSecond. So a bit that flips is found before somebody asks for the block,
 // and blocks found after a restart are good when the first lookup comes.
 func (p *Pool) scrubLoop() {
-	buf, free, err := storage.NewBuffer(p.slotBytes)
+	buf, free, err := extent.NewBuffer(p.slotBytes)
 	if err != nil {
 		p.log.Warn("no scrubber", zap.Error(err))
 		return
@@ -156,7 +157,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 
 	var bad bool
 	if err == nil {
-		sum := storage.ContentSum(r.Key, buf[:p.blockBytes])
+		sum := extent.ContentSum(r.Key, buf[:p.blockBytes])
 		bad = storage.Bind(sum, r.Key, r.Generation) != r.Checksum && !p.cfg.TrustBytes
 	}
 	p.mu.Lock()

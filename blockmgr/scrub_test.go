@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // scrub runs the scrubber over one slot, as its loop does.
 func (p *testPool) scrub(lv registry.Level, s Slot) bool {
 	p.t.Helper()
-	buf, free, err := storage.NewBuffer(p.SlotBytes())
+	buf, free, err := extent.NewBuffer(p.SlotBytes())
 	if err != nil {
 		p.t.Fatalf("buffer: %v", err)
 	}

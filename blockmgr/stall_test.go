@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // testDeadline is short for a test and long for an operation that does not stall.
@@ -15,20 +17,20 @@ const testDeadline = 200 * time.Millisecond
 
 // stallingPool is a disk pool whose reads of blocks, or writes of them, wait at
 // a gate while it is armed. An operation may take testDeadline.
-func stallingPool(t *testing.T, op storage.Op, change func(*Config)) (*testPool, *storage.Gate, *atomic.Bool) {
-	gate, armed := &storage.Gate{}, &atomic.Bool{}
-	plan := func(o storage.Op, _ int) storage.Fault {
+func stallingPool(t *testing.T, op storagetest.Op, change func(*Config)) (*testPool, *storagetest.Gate, *atomic.Bool) {
+	gate, armed := &storagetest.Gate{}, &atomic.Bool{}
+	plan := func(o storagetest.Op, _ int) storagetest.Fault {
 		if o == op && armed.Load() {
-			return storage.FaultStall
+			return storagetest.FaultStall
 		}
-		return storage.FaultNone
+		return storagetest.FaultNone
 	}
 	p := diskPool(t, func(cfg *Config) {
 		cfg.IODeadline, cfg.Transfers = testDeadline, 1
 		wrap := faults(plan, isExtent)
-		cfg.WrapDisk = func(path string, f storage.File) storage.File {
+		cfg.WrapDisk = func(path string, f extent.File) extent.File {
 			f = wrap(path, f)
-			f.(*storage.Faulty).Gate = gate
+			f.(*storagetest.Faulty).Gate = gate
 			return f
 		}
 		if change != nil {
@@ -48,7 +50,7 @@ func (p *testPool) hasDisk() {
 }
 
 func TestReadThatStallsIsAMissAndItsSlotWaitsForIt(t *testing.T) {
-	p, gate, armed := stallingPool(t, storage.OpRead, nil)
+	p, gate, armed := stallingPool(t, storagetest.OpRead, nil)
 	blocks := chain(1, 3)
 	p.store(blocks)
 	p.quiesce()
@@ -92,13 +94,13 @@ func TestAbandonedReadThatFailsInTheEndLosesNoBlock(t *testing.T) {
 	var armed atomic.Bool
 	p := diskPool(t, func(cfg *Config) {
 		cfg.IODeadline = testDeadline
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op != storage.OpRead || !armed.Load() {
-				return storage.FaultNone
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op != storagetest.OpRead || !armed.Load() {
+				return storagetest.FaultNone
 			}
 			entered <- struct{}{}
 			<-release
-			return storage.FaultEIO
+			return storagetest.FaultEIO
 		}, isExtent)
 	})
 	p.hasDisk()
@@ -125,16 +127,16 @@ func TestAbandonedReadThatFailsInTheEndLosesNoBlock(t *testing.T) {
 }
 
 func TestReadIsTriedOnceMore(t *testing.T) {
-	for name, fault := range map[string]storage.Fault{
-		"EIO": storage.FaultEIO, "short": storage.FaultShort, "flipped": storage.FaultFlip,
+	for name, fault := range map[string]storagetest.Fault{
+		"EIO": storagetest.FaultEIO, "short": storagetest.FaultShort, "flipped": storagetest.FaultFlip,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := diskPool(t, func(cfg *Config) {
-				cfg.WrapDisk = faults(func(op storage.Op, n int) storage.Fault {
-					if op == storage.OpRead && n == 1 {
+				cfg.WrapDisk = faults(func(op storagetest.Op, n int) storagetest.Fault {
+					if op == storagetest.OpRead && n == 1 {
 						return fault
 					}
-					return storage.FaultNone
+					return storagetest.FaultNone
 				}, isExtent)
 			})
 			blocks := chain(1, 1)
@@ -152,7 +154,7 @@ func TestReadIsTriedOnceMore(t *testing.T) {
 }
 
 func TestQueuedReadThatNobodyWantsIsNotMade(t *testing.T) {
-	p, gate, armed := stallingPool(t, storage.OpRead, func(cfg *Config) { cfg.IODeadline = time.Minute })
+	p, gate, armed := stallingPool(t, storagetest.OpRead, func(cfg *Config) { cfg.IODeadline = time.Minute })
 	wanted, unwanted := chain(1, 2), chain(2, 2)
 	p.store(wanted)
 	p.store(unwanted)
@@ -198,7 +200,7 @@ func TestQueuedReadThatNobodyWantsIsNotMade(t *testing.T) {
 
 // A block that a lookup was told is coming is read although nobody waits.
 func TestQueuedReadThatIsComingIsMade(t *testing.T) {
-	p, gate, armed := stallingPool(t, storage.OpRead, func(cfg *Config) { cfg.IODeadline = time.Minute })
+	p, gate, armed := stallingPool(t, storagetest.OpRead, func(cfg *Config) { cfg.IODeadline = time.Minute })
 	blocks := chain(1, 2)
 	p.store(blocks)
 	p.quiesce()
@@ -221,18 +223,18 @@ func TestQueuedReadThatIsComingIsMade(t *testing.T) {
 // mapped, and the directories stay locked, for as long as the process lives.
 func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 	t.Parallel() // Close takes its time
-	gate := &storage.Gate{}
+	gate := &storagetest.Gate{}
 	var armed atomic.Bool
-	wrap := faults(func(op storage.Op, _ int) storage.Fault {
-		if op == storage.OpRead && armed.Load() {
-			return storage.FaultStall
+	wrap := faults(func(op storagetest.Op, _ int) storagetest.Fault {
+		if op == storagetest.OpRead && armed.Load() {
+			return storagetest.FaultStall
 		}
-		return storage.FaultNone
+		return storagetest.FaultNone
 	}, isExtent)
 	cfg := Config{HostDir: t.TempDir(), HostBytes: hostBytes(8), DiskDir: t.TempDir(), DiskBytes: 16 * testSlotBytes,
-		IODeadline: testDeadline, WrapDisk: func(path string, f storage.File) storage.File {
+		IODeadline: testDeadline, WrapDisk: func(path string, f extent.File) extent.File {
 			f = wrap(path, f)
-			f.(*storage.Faulty).Gate = gate
+			f.(*storagetest.Faulty).Gate = gate
 			return f
 		}}
 	p := openTestPool(t, cfg)
@@ -249,7 +251,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	host := p.host.parts[0].host
-	if err := storage.Guard(func() { host.Slot(0)[0]++ }); err != nil {
+	if err := extent.Guard(func() { host.Slot(0)[0]++ }); err != nil {
 		t.Errorf("the read's memory is gone: %v", err)
 	}
 	if _, err := Open(cfg); !errors.Is(err, storage.ErrLocked) {
@@ -265,7 +267,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 
 // A write that stalls holds up offloading and nothing else.
 func TestWriteThatStallsOpensTheBreakerAndLeavesHostMemoryAlone(t *testing.T) {
-	p, gate, armed := stallingPool(t, storage.OpWrite, nil)
+	p, gate, armed := stallingPool(t, storagetest.OpWrite, nil)
 	armed.Store(true)
 	blocks := chain(1, 2)
 	p.store(blocks)
@@ -306,7 +308,7 @@ func TestTryOfAFailingDiskIsNotSpentOnALookupThatCannotRead(t *testing.T) {
 }
 
 func TestStalledWriteHoldsNoBlockButItsOwn(t *testing.T) {
-	p, gate, armed := stallingPool(t, storage.OpWrite, nil)
+	p, gate, armed := stallingPool(t, storagetest.OpWrite, nil)
 	armed.Store(true)
 	p.store(chain(1, 1))
 	waitFor(t, func() bool { st := p.Stats(); return st.WritesStalled > 0 && st.DiskOpen })

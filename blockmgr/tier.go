@@ -7,6 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -71,14 +72,14 @@ type part struct {
 	number uint32
 	id     uint32
 	recs   *storage.Section
-	host   *storage.HostExtent
-	disk   *storage.DiskExtent
+	host   *extent.Host
+	disk   *extent.Disk
 	slots  []slot
 	// free are the indices of the free slots, a stack.
 	free []uint32
 }
 
-func (p *part) geometry() storage.Geometry {
+func (p *part) geometry() extent.Geometry {
 	if p.host != nil {
 		return p.host.Geometry()
 	}

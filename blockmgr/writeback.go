@@ -5,9 +5,11 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
-	"go.uber.org/zap"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 type write struct {
 	host, disk registry.Ref
 	buf        []byte
-	file       *storage.DiskExtent
+	file       *extent.Disk
 	index      uint32
 	err        error
 }
@@ -271,7 +273,7 @@ func (p *Pool) wroteLocked(w *write) {
 		p.settleLocked(p.disk, w.disk, to)
 		return
 	}
-	if errors.Is(w.err, storage.ErrMemory) {
+	if errors.Is(w.err, extent.ErrMemory) {
 		p.dropLocked(p.disk, w.disk, storage.StateFree)
 		if s.state == storage.StateSealed {
 			p.dropDamagedLocked(w.host, s, w.err)

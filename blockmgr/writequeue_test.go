@@ -11,7 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -53,12 +53,12 @@ func TestBlocksAreWrittenInOrderOfPriorityThenAge(t *testing.T) {
 	var once sync.Once
 	p := diskPool(t, func(cfg *Config) {
 		cfg.HostBytes, cfg.TransferBatch, cfg.Transfers = hostBytes(32), 1, 1
-		cfg.WrapDisk = faults(func(op storage.Op, _ int) storage.Fault {
-			if op == storage.OpWrite {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpWrite {
 				once.Do(func() { close(entered) })
 				<-release
 			}
-			return storage.FaultNone
+			return storagetest.FaultNone
 		}, isExtent)
 	})
 	p.store(chain(100, 1))
@@ -163,7 +163,7 @@ func TestFilterIsAskedForABlockInASlotThatWaitedForTheDisk(t *testing.T) {
 	for i := range uint64(8) {
 		wanted[chain(50+i, 1)[0].Seq] = true
 	}
-	p, gate, armed := stallingPool(t, storage.OpWrite, func(cfg *Config) {
+	p, gate, armed := stallingPool(t, storagetest.OpWrite, func(cfg *Config) {
 		cfg.Transfers, cfg.TransferBatch, cfg.Filter, cfg.IODeadline = 1, 1, wanted, time.Minute
 	})
 	armed.Store(true)

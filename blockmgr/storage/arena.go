@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // ArenaConfig describes one arena: a directory with a slot table and extents.
@@ -28,7 +30,7 @@ type ArenaConfig struct {
 	// ExtentBytesFor(Bytes), or what the table that is there was made for if that
 	// is more: such a table is taken over whatever extents it was made for.
 	ExtentBytes uint64
-	Disk        DiskOptions
+	Disk        extent.DiskOptions
 	Log         *zap.Logger
 }
 
@@ -39,7 +41,7 @@ type arena struct {
 	kind    Kind
 	table   *table
 	madeDir bool
-	fs      FSInfo
+	fs      extent.FSInfo
 
 	mu sync.Mutex
 	// extents are those that exist or are being made, by their place in the table.
@@ -75,7 +77,7 @@ func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
-	fs, err := StatFS(cfg.Dir)
+	fs, err := extent.StatFS(cfg.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
@@ -85,7 +87,7 @@ func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
 	}
 	cfg.Bytes = cmp.Or(cfg.Bytes, unboundedBytes)
 	want := header{kind: kind, extentBytes: cfg.ExtentBytes, stride: strideOf(cfg.ExtentBytes), bootID: readBootID()}
-	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, anySize, fs.Unit, cfg.Disk.wrap)
+	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, anySize, fs.Unit, cfg.Disk.Wrap)
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
@@ -192,11 +194,11 @@ func (a *arena) inspect(f extentFile) (sectionHead, error) {
 	return head, nil
 }
 
-func (a *arena) geometry(h *sectionHead) Geometry {
+func (a *arena) geometry(h *sectionHead) extent.Geometry {
 	if a.kind == KindHost {
-		return HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
+		return extent.HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
 	}
-	return DiskGeometry(h.slots, h.slotBytes)
+	return extent.DiskGeometry(h.slots, h.slotBytes)
 }
 
 // path is the file of an extent.

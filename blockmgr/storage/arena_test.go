@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -52,7 +53,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	}
 	part := growDisk(t, d, nsA)
 	want := Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed, Checksum: 77}
-	data := alignedBuffer(t, testSlot)
+	data := extent.AlignedBytes(testSlot)
 	copy(data, "the bytes of a block")
 	if err := part.Extent.WriteSlot(2, data); err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	if got, err := parts[0].Slots.Get(1); err != nil || got.State != StateFree || got.Generation != 1 {
 		t.Errorf("free record %+v, %v", got, err)
 	}
-	read := alignedBuffer(t, testSlot)
+	read := extent.AlignedBytes(testSlot)
 	if err := parts[0].Extent.ReadSlot(2, read); err != nil || !bytes.Equal(read, data) {
 		t.Errorf("bytes differ, %v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // What a power loss may take are the changes since the last sync: the arena
@@ -12,7 +14,7 @@ import (
 func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		loss := NewPowerLoss()
+		loss := storagetest.NewPowerLoss()
 		cfg := diskConfig(t.TempDir())
 		cfg.Disk.Wrap = loss.Wrap
 		d := openDisk(t, cfg)
@@ -70,7 +72,7 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 // the records of the extent that had its place in the table before.
 func TestPowerLossWhileAnExtentIsMade(t *testing.T) {
 	for seed := range uint64(30) {
-		loss := NewPowerLoss()
+		loss := storagetest.NewPowerLoss()
 		cfg := diskConfig(t.TempDir())
 		cfg.Disk.Wrap = loss.Wrap
 		d := openDisk(t, cfg)

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // need is what somebody wants of a new extent. maxSlots 0 means no bound.
@@ -93,7 +95,7 @@ func (a *arena) room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.By
 func (a *arena) mostSlots(slotBytes uint64) uint64 {
 	slots := uint64(MaxExtentBytes / slotBytes)
 	if a.kind == KindHost {
-		slots = HostSlots(MaxExtentBytes, slotBytes)
+		slots = extent.HostSlots(MaxExtentBytes, slotBytes)
 	}
 	return min(slots, uint64(a.table.stride))
 }

@@ -198,7 +198,7 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 		t.Fatalf("a third extent: %v", err)
 	}
 	d.Drop(b)
-	if _, err := os.Stat(b.Extent.path); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(b.Extent.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("dropped extent: %v", err)
 	}
 	c := growDisk(t, d, nsB)

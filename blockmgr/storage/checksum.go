@@ -8,13 +8,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// ContentSum is the XXH3-64 of a block's bytes, seeded with its key: equal
-// bytes under another identity have another sum. It is computed once, after
-// COMMIT, and travels with the block from then on.
-func ContentSum(key kv.StoredKey, data []byte) uint64 {
-	return xxh3.HashSeed(data, xxh3.Hash(key[:]))
-}
-
 // Bind ties a content sum to one life of one slot, so that the record of an
 // earlier generation never vouches for the bytes of a later one. It is its own
 // inverse: Bind(Bind(s, k, g), k, g) == s. That is how a sum moves to another

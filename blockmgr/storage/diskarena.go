@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -21,7 +22,7 @@ type DiskArena struct{ arena *arena }
 type DiskPart struct {
 	// ID names the extent. No other extent of the arena ever has it.
 	ID     uint32
-	Extent *DiskExtent
+	Extent *extent.Disk
 	Slots  *Section
 }
 
@@ -82,7 +83,7 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 }
 
 func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) {
-	ext, err := OpenDiskExtent(d.arena.path(section, head.extent), d.arena.geometry(head), d.arena.cfg.Disk)
+	ext, err := extent.OpenDisk(d.arena.path(section, head.extent), d.arena.geometry(head), d.arena.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, err
 	}
@@ -119,15 +120,15 @@ func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
 	if err != nil {
 		return DiskPart{}, err
 	}
-	ext, err := CreateDiskExtent(d.arena.path(section, head.extent), d.arena.geometry(&head), d.arena.cfg.Disk)
+	ext, err := extent.CreateDisk(d.arena.path(section, head.extent), d.arena.geometry(&head), d.arena.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, errors.Join(err, slots.close())
 	}
 	if why := ext.DirectRefusal(); why != "" {
-		d.arena.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.path), zap.String("why", why))
+		d.arena.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.Path()), zap.String("why", why))
 	}
 	if ext.Sparse() {
-		d.arena.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.path))
+		d.arena.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.Path()))
 	}
 	return DiskPart{head.extent, ext, slots}, nil
 }
@@ -138,7 +139,7 @@ func (p DiskPart) close() error { return errors.Join(p.Slots.close(), p.Extent.C
 func (d *DiskArena) Drop(p DiskPart) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
-		d.arena.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.path), zap.Error(err))
+		d.arena.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.Path()), zap.Error(err))
 	}
 	d.arena.discard(section, d.arena.holding(section), unlink)
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // extentFile is the name of an extent's file: where its section is in the slot
@@ -17,10 +19,7 @@ type extentFile struct {
 	text string
 }
 
-const (
-	extentPrefix = "extent-"
-	newSuffix    = ".new"
-)
+const extentPrefix = "extent-"
 
 func (f extentFile) name() string {
 	switch {
@@ -29,7 +28,7 @@ func (f extentFile) name() string {
 	case f.whole:
 		return fmt.Sprintf("%s%08x-%08x", extentPrefix, f.section, f.id)
 	default:
-		return fmt.Sprintf("%s%08x-%08x%s", extentPrefix, f.section, f.id, newSuffix)
+		return fmt.Sprintf("%s%08x-%08x%s", extentPrefix, f.section, f.id, extent.UnfinishedSuffix)
 	}
 }
 
@@ -54,7 +53,7 @@ func parseExtentName(name string) (f extentFile, ok bool) {
 	if !ok {
 		return f, false
 	}
-	numbers, temporary := strings.CutSuffix(numbers, newSuffix)
+	numbers, temporary := strings.CutSuffix(numbers, extent.UnfinishedSuffix)
 	first, second, both := strings.Cut(numbers, "-")
 	if f.section, ok = parseExtentNumber(first); !ok {
 		return f, false

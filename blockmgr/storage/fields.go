@@ -2,11 +2,8 @@ package storage
 
 import (
 	"encoding/binary"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -41,14 +38,4 @@ func (s *Section) SetRecency(i, recency uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.bytes(i)[recencyOffset])), recency)
 	page := recordPage(i)
 	s.aged[page/64] |= 1 << (page % 64)
-}
-
-// NewBuffer is page-aligned memory of its own that disk slots can be read into;
-// free gives it back. size is rounded up to a page.
-func NewBuffer(size uint64) (buf []byte, free func(), err error) {
-	mem, err := unix.Mmap(-1, 0, int(roundUp(size, PageSize)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		return nil, nil, fmt.Errorf("buffer of %d bytes: %w", size, err)
-	}
-	return mem[:size:size], func() { _ = unix.Munmap(mem) }, nil // fails only for memory that is not mapped
 }

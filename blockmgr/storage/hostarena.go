@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -25,7 +26,7 @@ type HostArena struct {
 type HostPart struct {
 	// ID names the extent to clients. No other extent of the arena ever has it.
 	ID     uint32
-	Extent *HostExtent
+	Extent *extent.Host
 	Slots  *Section
 }
 
@@ -57,7 +58,7 @@ func (h *HostArena) Sessions() *SessionTable { return h.arena.table.sessions }
 // restart loses its extents; ErrNamespaces means that there is none without processes,
 // or that the files of one cannot be removed.
 func (h *HostArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
-	return h.arena.namespace(id, slotBytes, discardHostFile)
+	return h.arena.namespace(id, slotBytes, extent.DiscardHost)
 }
 
 // Forget gives the index of a namespace back, whose extents have been dropped:
@@ -77,7 +78,7 @@ func (h *HostArena) Claim(ns uint32) []HostPart {
 		if err != nil {
 			h.arena.cfg.Log.Warn("host extent is dropped", zap.String("path", h.arena.path(section, held.extent)), zap.Error(err))
 			h.arena.removed.Add(1)
-			h.arena.discard(section, held, discardHostFile)
+			h.arena.discard(section, held, extent.DiscardHost)
 			continue
 		}
 		parts = append(parts, part)
@@ -86,7 +87,7 @@ func (h *HostArena) Claim(ns uint32) []HostPart {
 }
 
 func (h *HostArena) reopen(section uint32, head *sectionHead) (HostPart, error) {
-	ext, err := OpenHostExtent(h.arena.path(section, head.extent), h.arena.geometry(head))
+	ext, err := extent.OpenHost(h.arena.path(section, head.extent), h.arena.geometry(head))
 	if err != nil {
 		return HostPart{}, err
 	}
@@ -103,7 +104,7 @@ func (h *HostArena) reopen(section uint32, head *sectionHead) (HostPart, error) 
 // is used, unclaimed extents yield, unless a session of their namespace is in
 // the session table; ErrFull means that dropping extents would help.
 func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostPart, error) {
-	section, head, err := h.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, discardHostFile)
+	section, head, err := h.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, extent.DiscardHost)
 	if err != nil {
 		return HostPart{}, err
 	}
@@ -118,7 +119,7 @@ func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostP
 // build makes the file under a temporary name, which it loses when everything
 // about the extent is true.
 func (h *HostArena) build(section uint32, head sectionHead) (part HostPart, err error) {
-	ext, err := CreateHostExtent(h.arena.path(section, head.extent), h.arena.geometry(&head))
+	ext, err := extent.CreateHost(h.arena.path(section, head.extent), h.arena.geometry(&head))
 	if err != nil {
 		return HostPart{}, err
 	}
@@ -133,14 +134,16 @@ func (h *HostArena) build(section uint32, head sectionHead) (part HostPart, err 
 		err = ext.Publish()
 	}
 	if err != nil {
-		err = errors.Join(err, ext.Close(), unlink(ext.path))
+		err = errors.Join(err, ext.Close(), unlink(ext.Path()))
 		if slots != nil {
 			err = errors.Join(err, slots.close())
 		}
 		return HostPart{}, err
 	}
-	if ext.small != nil && h.arena.fs.InMemory {
-		h.small.Do(func() { h.arena.cfg.Log.Info("host extents have small pages", zap.NamedError("reason", ext.small)) })
+	if ext.SmallPages() != nil && h.arena.fs.InMemory {
+		h.small.Do(func() {
+			h.arena.cfg.Log.Info("host extents have small pages", zap.NamedError("reason", ext.SmallPages()))
+		})
 	}
 	return HostPart{head.extent, ext, slots}, nil
 }
@@ -154,9 +157,9 @@ func (p HostPart) close() error { return errors.Join(p.Slots.close(), p.Extent.C
 func (h *HostArena) Drop(p HostPart) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
-		h.arena.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.path), zap.Error(err))
+		h.arena.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.Path()), zap.Error(err))
 	}
-	h.arena.discard(section, h.arena.holding(section), discardHostFile)
+	h.arena.discard(section, h.arena.holding(section), extent.DiscardHost)
 }
 
 // Leaving is how many extents are gone whose files could not be removed yet.

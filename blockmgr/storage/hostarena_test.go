@@ -1,12 +1,14 @@
 package storage
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -198,9 +201,9 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 			t.Fatalf("place %d, %v", section, err)
 		}
 		parts := []HostPart{kept}
-		var ext *HostExtent
+		var ext *extent.Host
 		if steps > 0 {
-			if ext, err = CreateHostExtent(h.arena.path(section, head.extent), h.arena.geometry(&head)); err != nil {
+			if ext, err = extent.CreateHost(h.arena.path(section, head.extent), h.arena.geometry(&head)); err != nil {
 				t.Fatal(err)
 			}
 			parts = append(parts, HostPart{head.extent, ext, &Section{}})
@@ -374,5 +377,51 @@ func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
 		if err := d.Close(nil); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
+	dir := t.TempDir()
+	h := openHost(t, hostConfig(dir))
+	part := growHost(t, h, nsA)
+	geo := part.Extent.Geometry()
+	if geo.Slots != 4 || geo.DataOffset != PageSize || geo.FileBytes() != PageSize+4*testSlot {
+		t.Errorf("geometry %+v", geo)
+	}
+	st, err := part.Extent.File().Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if blocks := st.Sys().(*syscall.Stat_t).Blocks * statBlock; blocks < int64(geo.FileBytes()) {
+		t.Errorf("%d bytes are allocated of %d", blocks, geo.FileBytes())
+	}
+	// What a client writes through the file is what the slot shows.
+	if _, err := part.Extent.File().WriteAt([]byte("hello"), geo.Offset(3)); err != nil {
+		t.Fatal(err)
+	}
+	if got := part.Extent.Slot(3)[:5]; string(got) != "hello" {
+		t.Errorf("slot holds %q", got)
+	}
+	if err := part.Extent.SetGeneration(3, 0x0102030405060708); err != nil {
+		t.Fatal(err)
+	}
+	word := make([]byte, 8)
+	if _, err := part.Extent.File().ReadAt(word, 3*8); err != nil || binary.LittleEndian.Uint64(word) != 0x0102030405060708 {
+		t.Errorf("generation word %x, %v", word, err)
+	}
+	if got, err := part.Extent.Generation(3); err != nil || got != 0x0102030405060708 {
+		t.Errorf("generation %#x, %v", got, err)
+	}
+	if err := part.Extent.SetGeneration(4, 1); err == nil {
+		t.Error("a generation beyond the extent was set")
+	}
+	if _, err := part.Extent.Generation(4); err == nil {
+		t.Error("a generation beyond the extent was read")
+	}
+	if err := h.Close([]HostPart{part}, false); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("%d files are left", len(left))
 	}
 }

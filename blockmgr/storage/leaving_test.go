@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // obstruct puts a directory that is not empty at path, where what is there goes
@@ -36,14 +39,14 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 	t.Run("host", func(t *testing.T) {
 		h := openHost(t, hostConfig(t.TempDir()))
 		dropped, kept := growHost(t, h, nsA), growHost(t, h, nsA)
-		undo := obstruct(t, dropped.Extent.path+newSuffix)
+		undo := obstruct(t, dropped.Extent.Path()+extent.UnfinishedSuffix)
 		h.Drop(dropped)
 		if _, err := h.Grow(hostIndex(t, h, nsA), testSlot, 1, 0); !errors.Is(err, ErrFull) || h.Leaving() != 1 {
 			t.Errorf("%d extents leave, another one: %v", h.Leaving(), err)
 		}
 		undo()
 		next := growHost(t, h, nsA)
-		if _, err := os.Stat(dropped.Extent.path); !errors.Is(err, os.ErrNotExist) || h.Leaving() != 0 {
+		if _, err := os.Stat(dropped.Extent.Path()); !errors.Is(err, os.ErrNotExist) || h.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", h.Leaving(), err)
 		}
 		if err := h.Close([]HostPart{kept, next}, false); err != nil {
@@ -53,14 +56,14 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		d := openDisk(t, diskConfig(t.TempDir()))
 		dropped, kept := growDisk(t, d, nsA), growDisk(t, d, nsA)
-		undo := obstruct(t, dropped.Extent.path)
+		undo := obstruct(t, dropped.Extent.Path())
 		d.Drop(dropped)
 		if _, err := d.Grow(0, testSlot, 1, 0); !errors.Is(err, ErrFull) || d.Leaving() != 1 {
 			t.Errorf("%d extents leave, another one: %v", d.Leaving(), err)
 		}
 		undo()
 		next := growDisk(t, d, nsA)
-		if _, err := os.Stat(dropped.Extent.path); !errors.Is(err, os.ErrNotExist) || d.Leaving() != 0 {
+		if _, err := os.Stat(dropped.Extent.Path()); !errors.Is(err, os.ErrNotExist) || d.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", d.Leaving(), err)
 		}
 		if err := d.Close([]DiskPart{kept, next}); err != nil {
@@ -77,12 +80,12 @@ func TestExtentThatTheDiskFailsToReadStaysForTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	sick := cfg
-	sick.Disk.Wrap = func(_ string, f File) File {
-		return &Faulty{File: f, Plan: func(op Op, n int) Fault {
-			if op == OpRead && n > 1 { // the first read is of the section's head
-				return FaultEIO
+	sick.Disk.Wrap = func(_ string, f extent.File) extent.File {
+		return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, n int) storagetest.Fault {
+			if op == storagetest.OpRead && n > 1 { // the first read is of the section's head
+				return storagetest.FaultEIO
 			}
-			return FaultNone
+			return storagetest.FaultNone
 		}}
 	}
 	d = openDisk(t, sick)

@@ -38,7 +38,7 @@ func (t *table) migrate(old *header) (header, error) {
 	if err != nil {
 		return header{}, err
 	}
-	next := &table{path: t.path, file: f, io: t.wrap(path, &osFile{f: f}), wrap: t.wrap, unit: t.unit, kind: t.kind, stride: old.stride, header: *old}
+	next := &table{path: t.path, file: f, io: wrapped(path, f, t.wrap), wrap: t.wrap, unit: t.unit, kind: t.kind, stride: old.stride, header: *old}
 	if err = t.migrateTo(next); err == nil {
 		err = os.Rename(path, t.path)
 	}
@@ -157,7 +157,7 @@ func (t *table) setAside(suffix string) error {
 		return err
 	}
 	err = t.io.Close()
-	t.file, t.io, t.aside = f, t.wrap(t.path, &osFile{f: f}), aside
+	t.file, t.io, t.aside = f, wrapped(t.path, f, t.wrap), aside
 	return err
 }
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -115,7 +117,7 @@ func TestTableOfVersion1IsMigrated(t *testing.T) {
 				t.Errorf("slot %d: %+v, %v, want %+v", i, got, err, want[i])
 			}
 		}
-		buf, free, err := NewBuffer(testSlot)
+		buf, free, err := extent.NewBuffer(testSlot)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,14 +147,14 @@ func TestMigrationThatIsCutShortIsDoneAgain(t *testing.T) {
 		dir := t.TempDir()
 		want := writeTable1(t, dir, KindDisk, 4)
 		cfg, writes := diskConfig(dir), 0
-		cfg.Disk.Wrap = func(_ string, f File) File {
-			return &Faulty{File: f, Plan: func(op Op, _ int) Fault {
-				if op == OpWrite || op == OpSync {
+		cfg.Disk.Wrap = func(_ string, f extent.File) extent.File {
+			return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
+				if op == storagetest.OpWrite || op == storagetest.OpSync {
 					if writes++; writes > after {
-						return FaultEIO
+						return storagetest.FaultEIO
 					}
 				}
-				return FaultNone
+				return storagetest.FaultNone
 			}}
 		}
 		d, err := OpenDiskArena(cfg)

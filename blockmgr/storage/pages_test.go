@@ -7,11 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // writeLog is a File that notes where it is written, and fails if told so.
 type writeLog struct {
-	File
+	extent.File
 	writes []int
 	err    error
 }
@@ -28,7 +30,7 @@ func openLogged(t *testing.T) (*DiskArena, *writeLog) {
 	t.Helper()
 	log := &writeLog{}
 	cfg := ArenaConfig{Dir: t.TempDir(), Bytes: 1 << 23, ExtentBytes: 1 << 23, Log: diskConfig("").Log}
-	cfg.Disk.Wrap = func(_ string, f File) File {
+	cfg.Disk.Wrap = func(_ string, f extent.File) extent.File {
 		if log.File != nil {
 			return f
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -183,17 +184,17 @@ func FuzzDecodeHeader(f *testing.F) {
 func TestChecksumIsBoundToKeyGenerationAndEveryByte(t *testing.T) {
 	key, other := kv.BlockKey{1}.InGroup(0), kv.BlockKey{1}.InGroup(1)
 	data := make([]byte, 4096)
-	sum := ContentSum(key, data)
+	sum := extent.ContentSum(key, data)
 	bound := Bind(sum, key, 7)
 	if Bind(bound, key, 7) != sum {
 		t.Error("binding twice is not the identity")
 	}
-	if Bind(sum, key, 8) == bound || Bind(sum, other, 7) == bound || ContentSum(other, data) == sum {
+	if Bind(sum, key, 8) == bound || Bind(sum, other, 7) == bound || extent.ContentSum(other, data) == sum {
 		t.Error("another generation, key or group gives the same sum")
 	}
 	for i := range data {
 		data[i] ^= 1
-		if ContentSum(key, data) == sum {
+		if extent.ContentSum(key, data) == sum {
 			t.Fatalf("byte %d does not count", i)
 		}
 		data[i] ^= 1

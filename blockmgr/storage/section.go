@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // sectionHead is the first page of a section and says whose records follow. It
@@ -76,7 +78,7 @@ type Section struct {
 }
 
 // recordBytes is what the records of a number of slots take.
-func recordBytes(slots uint32) uint64 { return roundUp(uint64(slots)*RecordSize, PageSize) }
+func recordBytes(slots uint32) uint64 { return extent.RoundUp(uint64(slots)*RecordSize, PageSize) }
 
 // sectionBytes is the size of a section of the given number of slots.
 func (t *table) sectionBytes(slots uint32) uint64 {
@@ -84,7 +86,7 @@ func (t *table) sectionBytes(slots uint32) uint64 {
 	if t.kind == KindHost {
 		size += perSlot(slots, pinBytes) + perSlot(slots, recencyBytes)
 	}
-	return roundUp(size, t.unit)
+	return extent.RoundUp(size, t.unit)
 }
 
 // What a slot of a host table has beside its record: close together, because
@@ -97,7 +99,7 @@ const (
 )
 
 // perSlot is what one word for each of a number of slots takes.
-func perSlot(slots uint32, size uint64) uint64 { return roundUp(uint64(slots)*size, PageSize) }
+func perSlot(slots uint32, size uint64) uint64 { return extent.RoundUp(uint64(slots)*size, PageSize) }
 
 // sectionOffset is where section index starts.
 func (t *table) sectionOffset(index uint32) int64 {
@@ -175,7 +177,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	s := &Section{table: t, index: index, head: head}
 	var err error
 	if t.kind == KindHost {
-		s.image, err = mapShared(t.file, t.sectionOffset(index), size)
+		s.image, err = extent.MapShared(t.file, t.sectionOffset(index), size)
 	} else {
 		s.image, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		if err == nil {
@@ -191,7 +193,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	}
 	if t.kind == KindHost {
 		words := s.image[PageSize+recordBytes(head.slots):]
-		s.pins = wordsOf(words[:pinBytes*head.slots])
+		s.pins = extent.Words(words[:pinBytes*head.slots])
 		s.recency = unsafe.Slice((*uint32)(unsafe.Pointer(&words[perSlot(head.slots, pinBytes)])), head.slots)
 	}
 	return s, nil

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -24,8 +25,8 @@ type table struct {
 	path string
 	file *os.File
 	// io is file, with whatever a test put in front of it by wrap.
-	io   File
-	wrap func(string, File) File
+	io   extent.File
+	wrap func(string, extent.File) extent.File
 	unit uint64
 	// kind and stride are the header's. They do not change once the table is open,
 	// so that sections are found without mu.
@@ -51,12 +52,12 @@ type table struct {
 // openTable opens or makes the file at path and locks it. With anySize a table
 // that was made for extents of another size will do. Unless the table is warm,
 // reset must follow.
-func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, File) File) (*table, error) {
+func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &table{path: path, file: f, io: wrap(path, &osFile{f: f}), wrap: wrap, unit: unit, kind: want.kind, stride: want.stride, header: want}
+	t := &table{path: path, file: f, io: wrapped(path, f, wrap), wrap: wrap, unit: unit, kind: want.kind, stride: want.stride, header: want}
 	err = t.read(&want, anySize)
 	var failed error
 	switch {
@@ -122,6 +123,14 @@ func (t *table) read(want *header, anySize bool) error {
 	return nil
 }
 
+// wrapped is an open file with what wrap puts in front of it; nil for nothing.
+func wrapped(path string, f *os.File, wrap func(string, extent.File) extent.File) extent.File {
+	if wrap == nil {
+		return extent.NewFile(f)
+	}
+	return wrap(path, extent.NewFile(f))
+}
+
 // openLocked opens path and takes its lock. The previous owner of a host table
 // may unlink it, so the file that was locked must still be the one at path.
 func openLocked(path string) (*os.File, error) {
@@ -176,16 +185,16 @@ func (t *table) headBytes() uint64 {
 	if t.kind == KindHost {
 		size += sessionTableBytes
 	}
-	return roundUp(size, t.unit)
+	return extent.RoundUp(size, t.unit)
 }
 
 func (t *table) mapHead() error {
-	mem, err := mapShared(t.file, 0, t.headBytes())
+	mem, err := extent.MapShared(t.file, 0, t.headBytes())
 	if err != nil {
 		return err
 	}
 	t.head = mem
-	t.sessions = newSessionTable(wordsOf(mem[headerCopies*headerSize:][:sessionTableBytes]), pidNamespace())
+	t.sessions = newSessionTable(extent.Words(mem[headerCopies*headerSize:][:sessionTableBytes]), pidNamespace())
 	return nil
 }
 

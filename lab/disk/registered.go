@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -54,7 +55,7 @@ func tinyExtents(blocks int) uint64 {
 
 // holes makes files without reserving space for them.
 type holes struct {
-	storage.File
+	extent.File
 	path string
 }
 
@@ -66,7 +67,7 @@ func (h holes) Allocate(size int64) error { return os.Truncate(h.path, size) }
 func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks int) (err error) {
 	arena, err := storage.OpenDiskArena(storage.ArenaConfig{
 		Dir: dir, Bytes: tinyExtents(blocks) * tinyExtent, ExtentBytes: tinyExtent, Log: zap.NewNop(),
-		Disk: storage.DiskOptions{Wrap: func(path string, f storage.File) storage.File { return holes{f, path} }},
+		Disk: extent.DiskOptions{Wrap: func(path string, f extent.File) extent.File { return holes{f, path} }},
 	})
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func sealedRecord(ns uint32, n int) *storage.Record {
 		r.ParentSeq = kv.SequenceHash(mix(prompt, i-1, 3))
 	}
 	var zeros [tinyBlock]byte
-	r.Checksum = storage.Bind(storage.ContentSum(key, zeros[:]), key, r.Generation)
+	r.Checksum = storage.Bind(extent.ContentSum(key, zeros[:]), key, r.Generation)
 	return r
 }
 

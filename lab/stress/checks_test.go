@@ -326,8 +326,8 @@ func TestCutMachineLetsNothingOfTheDeadAgentThrough(t *testing.T) {
 	}
 }
 
-// plainFile is an os.File as a storage.File.
+// plainFile is an os.File as a extent.File.
 type plainFile struct{ *os.File }
 
-// Allocate implements storage.File.
+// Allocate implements extent.File.
 func (f plainFile) Allocate(size int64) error { return f.Truncate(size) }

@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // errCut is what a dead agent's operations give.
@@ -19,8 +20,8 @@ var errCut = errors.New("the agent is dead")
 // faults and then through the record of what is not on stable storage yet.
 type machine struct {
 	seed  uint64
-	rates storage.FaultRates
-	power *storage.PowerLoss
+	rates storagetest.FaultRates
+	power *storagetest.PowerLoss
 
 	// wire is the present agent's connection to the disk, nil without one.
 	wire *wire
@@ -28,22 +29,22 @@ type machine struct {
 	mu sync.Mutex
 	// wrapped counts files: each has faults of its own.
 	wrapped uint64
-	files   []*storage.Faulty
+	files   []*storagetest.Faulty
 	// injected are the faults that files of earlier agents had.
 	injected faultCounts
 }
 
 // faultCounts are how many operations each fault hit.
-type faultCounts map[storage.Fault]int
+type faultCounts map[storagetest.Fault]int
 
-func newMachine(seed uint64, rates storage.FaultRates) *machine {
-	return &machine{seed: seed, rates: rates, power: storage.NewPowerLoss(), injected: faultCounts{}}
+func newMachine(seed uint64, rates storagetest.FaultRates) *machine {
+	return &machine{seed: seed, rates: rates, power: storagetest.NewPowerLoss(), injected: faultCounts{}}
 }
 
 // wire is what an agent's operations on the disk pass. Once it is cut nothing of
 // that agent reaches the disk any more, as after kill -9.
 type wire struct {
-	gate *storage.Gate
+	gate *storagetest.Gate
 	// mu is held for reading by each operation.
 	mu    sync.RWMutex
 	dead  bool
@@ -53,11 +54,11 @@ type wire struct {
 
 // connect starts the life of an agent on the machine. What it returns is that
 // agent's blockmgr.Config.WrapDisk.
-func (m *machine) connect() (wrap func(path string, f storage.File) storage.File) {
-	w := &wire{gate: &storage.Gate{}, stop: make(chan struct{}), ended: make(chan struct{})}
+func (m *machine) connect() (wrap func(path string, f extent.File) extent.File) {
+	w := &wire{gate: &storagetest.Gate{}, stop: make(chan struct{}), ended: make(chan struct{})}
 	go w.unstall()
 	m.wire = w
-	return func(path string, f storage.File) storage.File {
+	return func(path string, f extent.File) extent.File {
 		return &wiredFile{File: m.wrap(path, f, w.gate), wire: w}
 	}
 }
@@ -98,7 +99,7 @@ func (m *machine) cut() {
 	defer m.mu.Unlock()
 	for _, f := range m.files {
 		for _, fault := range faultKinds() {
-			for _, op := range []storage.Op{storage.OpRead, storage.OpWrite, storage.OpAllocate, storage.OpSync} {
+			for _, op := range []storagetest.Op{storagetest.OpRead, storagetest.OpWrite, storagetest.OpAllocate, storagetest.OpSync} {
 				m.injected[fault] += f.Injected(op, fault)
 			}
 		}
@@ -107,14 +108,14 @@ func (m *machine) cut() {
 }
 
 // faultKinds are all faults that there are.
-func faultKinds() []storage.Fault {
-	return []storage.Fault{
-		storage.FaultEIO, storage.FaultENOSPC, storage.FaultShort, storage.FaultTorn, storage.FaultStall, storage.FaultFlip, storage.FaultLost,
+func faultKinds() []storagetest.Fault {
+	return []storagetest.Fault{
+		storagetest.FaultEIO, storagetest.FaultENOSPC, storagetest.FaultShort, storagetest.FaultTorn, storagetest.FaultStall, storagetest.FaultFlip, storagetest.FaultLost,
 	}
 }
 
 // wrap puts the faults around a file, and the record for a loss of power.
-func (m *machine) wrap(path string, f storage.File, gate *storage.Gate) storage.File {
+func (m *machine) wrap(path string, f extent.File, gate *storagetest.Gate) extent.File {
 	f = m.power.Wrap(path, f)
 	if len(m.rates) == 0 {
 		return f
@@ -124,22 +125,22 @@ func (m *machine) wrap(path string, f storage.File, gate *storage.Gate) storage.
 	m.wrapped++
 	name := fnv.New64a()
 	name.Write([]byte(filepath.Base(path)))
-	plan, err := storage.RandomPlan(m.seed^name.Sum64()+m.wrapped, m.rates)
+	plan, err := storagetest.RandomPlan(m.seed^name.Sum64()+m.wrapped, m.rates)
 	if err != nil {
 		panic("BUG: " + err.Error()) // the rates are in this package
 	}
-	faulty := &storage.Faulty{File: f, Plan: plan, Gate: gate}
+	faulty := &storagetest.Faulty{File: f, Plan: plan, Gate: gate}
 	m.files = append(m.files, faulty)
 	return faulty
 }
 
 // wiredFile is a file of one agent.
 type wiredFile struct {
-	storage.File
+	extent.File
 	wire *wire
 }
 
-var _ storage.File = (*wiredFile)(nil)
+var _ extent.File = (*wiredFile)(nil)
 
 func (f *wiredFile) do(op func() error) error {
 	f.wire.mu.RLock()

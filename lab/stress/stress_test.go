@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +42,7 @@ func TestEveryBlockServedUnderFaultsHasItsBytes(t *testing.T) {
 		t.Error("no wrong byte with checksums off")
 	}
 	for _, fault := range faultKinds() {
-		if fault == storage.FaultStall {
+		if fault == storagetest.FaultStall {
 			continue // rare, and what follows one depends on time; it has the test below
 		}
 		if res.Faults[fault.String()] == 0 {
@@ -70,7 +70,7 @@ func TestOneConfigurationRunsAloneWithoutTheBlindnessCheck(t *testing.T) {
 func TestDiskThatStallsIsLeftAloneAndTheRunGoesOn(t *testing.T) {
 	v := variant{
 		name: "test", namespaces: 1, host: 8, disk: 48, extent: 8, deadline: 50 * time.Millisecond,
-		rates: storage.FaultRates{storage.OpRead: {storage.FaultStall: 0.3}, storage.OpWrite: {storage.FaultStall: 0.05}},
+		rates: storagetest.FaultRates{storagetest.OpRead: {storagetest.FaultStall: 0.3}, storagetest.OpWrite: {storagetest.FaultStall: 0.05}},
 	}
 	w, err := newWorld(v, 1, t.TempDir(), t.TempDir(), false, nil)
 	if err != nil {

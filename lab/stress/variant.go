@@ -9,6 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // variant is one configuration that every stream is run under. Sizes are in
@@ -30,7 +32,7 @@ type variant struct {
 	scrub bool
 	// spoil flips bits in files while no agent runs.
 	spoil bool
-	rates storage.FaultRates
+	rates storagetest.FaultRates
 	// deadline is blockmgr.Config.IODeadline. Stalled operations go on after
 	// stallTime, which is longer.
 	deadline time.Duration
@@ -61,17 +63,17 @@ func variants() []variant {
 }
 
 // faultRates are all faults at once, with the given rate of stalls.
-func faultRates(stall float64) storage.FaultRates {
-	return storage.FaultRates{
-		storage.OpRead: {
-			storage.FaultEIO: 0.01, storage.FaultShort: 0.01, storage.FaultTorn: 0.02, storage.FaultFlip: 0.02, storage.FaultStall: stall,
+func faultRates(stall float64) storagetest.FaultRates {
+	return storagetest.FaultRates{
+		storagetest.OpRead: {
+			storagetest.FaultEIO: 0.01, storagetest.FaultShort: 0.01, storagetest.FaultTorn: 0.02, storagetest.FaultFlip: 0.02, storagetest.FaultStall: stall,
 		},
-		storage.OpWrite: {
-			storage.FaultEIO: 0.01, storage.FaultENOSPC: 0.02, storage.FaultShort: 0.01, storage.FaultTorn: 0.03,
-			storage.FaultFlip: 0.03, storage.FaultLost: 0.03, storage.FaultStall: stall,
+		storagetest.OpWrite: {
+			storagetest.FaultEIO: 0.01, storagetest.FaultENOSPC: 0.02, storagetest.FaultShort: 0.01, storagetest.FaultTorn: 0.03,
+			storagetest.FaultFlip: 0.03, storagetest.FaultLost: 0.03, storagetest.FaultStall: stall,
 		},
-		storage.OpAllocate: {storage.FaultEIO: 0.03, storage.FaultENOSPC: 0.05},
-		storage.OpSync:     {storage.FaultEIO: 0.02, storage.FaultLost: 0.2},
+		storagetest.OpAllocate: {storagetest.FaultEIO: 0.03, storagetest.FaultENOSPC: 0.05},
+		storagetest.OpSync:     {storagetest.FaultEIO: 0.02, storagetest.FaultLost: 0.2},
 	}
 }
 
@@ -109,13 +111,13 @@ func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 		HostDir: filepath.Join(hostDir, v.name), DiskDir: filepath.Join(diskDir, v.name),
 		HostBytes: v.host * storage.PageSize, DiskBytes: v.disk * storage.PageSize, ExtentBytes: v.extent * storage.PageSize,
 		HostBlocks: v.hostBlocks, DiskBlocks: v.diskBlocks, Transfers: v.transfers, TransferBatch: v.batch,
-		Weights: v.weights, DiscardHost: v.discard, IODeadline: v.deadline, ScrubBytesPerSecond: -1, DirectIO: storage.DirectIOOff,
+		Weights: v.weights, DiscardHost: v.discard, IODeadline: v.deadline, ScrubBytesPerSecond: -1, DirectIO: extent.DirectIOOff,
 	}
 	if v.scrub {
 		cfg.ScrubBytesPerSecond = math.MaxInt32
 	}
 	if v.direct {
-		cfg.DirectIO = storage.DirectIOAuto
+		cfg.DirectIO = extent.DirectIOAuto
 	}
 	return cfg
 }

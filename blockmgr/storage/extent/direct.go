@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"errors"
@@ -143,7 +143,7 @@ func probeDirect(f *os.File) string {
 
 // oddPage is one page of memory aligned to PageSize and to no more.
 func oddPage() []byte {
-	two := pageAligned(2 * PageSize)
+	two := AlignedBytes(2 * PageSize)
 	if addressOf(two)%(2*PageSize) == 0 {
 		return two[PageSize:]
 	}

@@ -1,4 +1,4 @@
-package storage
+package storagetest
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // Fault is what a Faulty file does instead of an operation, or to it. A fault
@@ -74,7 +76,7 @@ func (op Op) String() string {
 // With a PowerLoss it goes around the PowerLoss's file, not into it, so that the
 // PowerLoss sees what really reached the disk.
 type Faulty struct {
-	File
+	extent.File
 	// Plan is called with the operation and its number, counted from 1 per file
 	// and operation. It may be called concurrently. RandomPlan makes one.
 	Plan func(op Op, n int) Fault
@@ -87,7 +89,7 @@ type Faulty struct {
 	injected [numOps][numFaults]int
 }
 
-var _ File = (*Faulty)(nil)
+var _ extent.File = (*Faulty)(nil)
 
 // Injected is how many operations of a kind the plan gave a fault.
 func (f *Faulty) Injected(op Op, fault Fault) int {
@@ -153,19 +155,19 @@ func (f *Faulty) WriteAt(p []byte, off int64) (int, error) {
 		return len(p), nil
 	case FaultShort:
 		// Whole pages, so that O_DIRECT takes the half as well.
-		return f.File.WriteAt(p[:len(p)/2&^(PageSize-1)], off)
+		return f.File.WriteAt(p[:len(p)/2&^(extent.PageSize-1)], off)
 	case FaultTorn:
 		// The device may only take more than a sector at once, so what was there is
 		// written again. What lies past the end reads as zeros.
-		mixed := pageAligned(len(p))
+		mixed := extent.AlignedBytes(len(p))
 		_, _ = f.File.ReadAt(mixed, off)
-		if err := Guard(func() { copy(mixed, p[:len(p)/2&^(SectorSize-1)]) }); err != nil {
+		if err := extent.Guard(func() { copy(mixed, p[:len(p)/2&^(SectorSize-1)]) }); err != nil {
 			return 0, err
 		}
 		return f.File.WriteAt(mixed, off)
 	case FaultFlip:
-		flipped := pageAligned(len(p))
-		if err := Guard(func() { copy(flipped, p) }); err != nil {
+		flipped := extent.AlignedBytes(len(p))
+		if err := extent.Guard(func() { copy(flipped, p) }); err != nil {
 			return 0, err
 		}
 		flipBit(flipped, n)

@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"errors"
@@ -13,10 +13,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// HostExtent is one file of host memory, mapped shared. Clients map the same
+// Host is one file of host memory, mapped shared. Clients map the same
 // file; see Geometry for where things lie. Methods on different slots may be
 // called concurrently; Close must come after all of them.
-type HostExtent struct {
+type Host struct {
 	geo  Geometry
 	path string
 	file *os.File
@@ -25,20 +25,20 @@ type HostExtent struct {
 	small error
 }
 
-// CreateHostExtent makes the file, reserves its memory and faults every page
+// CreateHost makes the file, reserves its memory and faults every page
 // in: a hole in tmpfs would be a SIGBUS in the engine that copies into it. Until
 // Publish the file has a temporary name, under which there must be none yet.
-func CreateHostExtent(path string, geo Geometry) (*HostExtent, error) {
-	path += newSuffix
+func CreateHost(path string, geo Geometry) (*Host, error) {
+	path += UnfinishedSuffix
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("host extent: %w", err)
 	}
-	h := &HostExtent{geo: geo, path: path, file: f}
+	h := &Host{geo: geo, path: path, file: f}
 	if geo.FileUnit <= PageSize { // hugetlbfs has nothing else
 		h.small = makeHuge(f, geo.FileBytes())
 	}
-	if h.mem, err = mapShared(f, 0, geo.FileBytes()); err == nil {
+	if h.mem, err = MapShared(f, 0, geo.FileBytes()); err == nil {
 		err = populate(h.mem)
 	}
 	if err != nil {
@@ -47,9 +47,9 @@ func CreateHostExtent(path string, geo Geometry) (*HostExtent, error) {
 	return h, nil
 }
 
-// Publish gives a new extent the name that CreateHostExtent was called with.
-func (h *HostExtent) Publish() error {
-	path := strings.TrimSuffix(h.path, newSuffix)
+// Publish gives a new extent the name that CreateHost was called with.
+func (h *Host) Publish() error {
+	path := strings.TrimSuffix(h.path, UnfinishedSuffix)
 	if err := os.Rename(h.path, path); err != nil {
 		return fmt.Errorf("host extent: %w", err)
 	}
@@ -57,22 +57,22 @@ func (h *HostExtent) Publish() error {
 	return nil
 }
 
-// OpenHostExtent maps a file that CreateHostExtent made earlier. A file of
+// OpenHost maps a file that CreateHost made earlier. A file of
 // another size is refused, and holes, which such a file should not have, are
 // filled.
-func OpenHostExtent(path string, geo Geometry) (*HostExtent, error) {
+func OpenHost(path string, geo Geometry) (*Host, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("host extent: %w", err)
 	}
-	h := &HostExtent{geo: geo, path: path, file: f}
+	h := &Host{geo: geo, path: path, file: f}
 	if err := h.remap(); err != nil {
 		return nil, errors.Join(fmt.Errorf("host extent %s: %w", path, err), h.Close())
 	}
 	return h, nil
 }
 
-func (h *HostExtent) remap() error {
+func (h *Host) remap() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(h.file.Fd()), &st); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (h *HostExtent) remap() error {
 		h.mem, err = unix.Mmap(int(h.file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		return err
 	}
-	if h.mem, err = mapShared(h.file, 0, size); err != nil {
+	if h.mem, err = MapShared(h.file, 0, size); err != nil {
 		return err
 	}
 	return populate(h.mem)
@@ -97,9 +97,9 @@ func (h *HostExtent) remap() error {
 // statBlockBytes is the unit in which stat counts what a file has allocated.
 const statBlockBytes = 512
 
-// mapShared allocates a piece of a file and maps it, shared, for reading and
+// MapShared allocates a piece of a file and maps it, shared, for reading and
 // writing. It is not necessarily faulted in.
-func mapShared(f *os.File, off int64, size uint64) ([]byte, error) {
+func MapShared(f *os.File, off int64, size uint64) ([]byte, error) {
 	fd := int(f.Fd())
 	if err := retryInterrupted(func() error { return unix.Fallocate(fd, 0, off, int64(size)) }); err != nil {
 		return nil, fmt.Errorf("fallocate: %w", err)
@@ -141,31 +141,34 @@ func retryInterrupted(call func() error) error {
 	return err
 }
 
-// wordsOf is mapped memory as words. They are little-endian to whoever reads the
+// Words is mapped memory as words. They are little-endian to whoever reads the
 // file, which is what every platform with this code is.
-func wordsOf(mem []byte) []uint64 {
+func Words(mem []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
 }
 
 // Geometry is how the slots lie in the file.
-func (h *HostExtent) Geometry() Geometry { return h.geo }
+func (h *Host) Geometry() Geometry { return h.geo }
+
+// SmallPages says why the memory has no huge pages; nil when it has.
+func (h *Host) SmallPages() error { return h.small }
 
 // Path is the extent's file.
-func (h *HostExtent) Path() string { return h.path }
+func (h *Host) Path() string { return h.path }
 
 // File is open for reading and writing until Close.
-func (h *HostExtent) File() *os.File { return h.file }
+func (h *Host) File() *os.File { return h.file }
 
 // Slot is the whole memory of slot i, padding included. It is shared with the
 // engines; touch it under Guard, because they may also truncate the file.
-func (h *HostExtent) Slot(i uint32) []byte {
+func (h *Host) Slot(i uint32) []byte {
 	off := h.geo.Offset(i)
 	return h.mem[off : off+int64(h.geo.SlotBytes) : off+int64(h.geo.SlotBytes)]
 }
 
 // SetGeneration stores slot i's generation word. Loaders compare it before and
 // after their copy, so it must change before the slot can be granted again.
-func (h *HostExtent) SetGeneration(i uint32, generation uint64) error {
+func (h *Host) SetGeneration(i uint32, generation uint64) error {
 	word, err := h.generation(i)
 	if err != nil {
 		return err
@@ -175,7 +178,7 @@ func (h *HostExtent) SetGeneration(i uint32, generation uint64) error {
 
 // Generation is slot i's generation word, as clients see it: the memory is
 // shared with them, and what the slot table says is the truth.
-func (h *HostExtent) Generation(i uint32) (generation uint64, err error) {
+func (h *Host) Generation(i uint32) (generation uint64, err error) {
 	word, err := h.generation(i)
 	if err != nil {
 		return 0, err
@@ -184,23 +187,23 @@ func (h *HostExtent) Generation(i uint32) (generation uint64, err error) {
 	return generation, err
 }
 
-func (h *HostExtent) generation(i uint32) (*uint64, error) {
+func (h *Host) generation(i uint32) (*uint64, error) {
 	if i >= h.geo.Slots {
 		return nil, fmt.Errorf("generation of slot %d: want 0 to %d", i, h.geo.Slots-1)
 	}
-	return &wordsOf(h.mem[:h.geo.DataOffset])[i], nil
+	return &Words(h.mem[:h.geo.DataOffset])[i], nil
 }
 
 // ContentSum is ContentSum of the first n bytes of slot i, or an error when the
 // memory is gone.
-func (h *HostExtent) ContentSum(i uint32, key kv.StoredKey, n uint64) (sum uint64, err error) {
+func (h *Host) ContentSum(i uint32, key kv.StoredKey, n uint64) (sum uint64, err error) {
 	slot := h.Slot(i)[:n]
 	err = Guard(func() { sum = ContentSum(key, slot) })
 	return sum, err
 }
 
 // Close unmaps and closes the file and leaves it where it is.
-func (h *HostExtent) Close() error {
+func (h *Host) Close() error {
 	var err error
 	if h.mem != nil {
 		err = unix.Munmap(h.mem)
@@ -209,12 +212,15 @@ func (h *HostExtent) Close() error {
 	return errors.Join(err, h.file.Close())
 }
 
-// discardHostFile gives the memory of a host extent back to the system, whoever
+// UnfinishedSuffix ends the name of a file until Publish, and again while it goes.
+const UnfinishedSuffix = ".new"
+
+// DiscardHost gives the memory of a host extent back to the system, whoever
 // maps it, and removes its file, which may be gone already. Reading what is gone
 // gives zeros and faults nobody. The name goes first, so that under it there is
 // never a file with holes; under the other one a try that failed is made again.
-func discardHostFile(path string) error {
-	leaving := path + newSuffix
+func DiscardHost(path string) error {
+	leaving := path + UnfinishedSuffix
 	if err := os.Rename(path, leaving); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

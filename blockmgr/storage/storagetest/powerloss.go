@@ -1,4 +1,4 @@
-package storage
+package storagetest
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // SectorSize is what a disk writes whole or not at all.
@@ -90,7 +92,7 @@ func NewPowerLoss() *PowerLoss { return &PowerLoss{files: map[fileID]*lossFile{}
 
 // Wrap has the shape of DiskOptions.Wrap. When path cannot be opened, every
 // operation of the file fails: a loss that loses nothing would be a blind test.
-func (p *PowerLoss) Wrap(path string, f File) File {
+func (p *PowerLoss) Wrap(path string, f extent.File) extent.File {
 	l, err := p.file(path)
 	return &lossyFile{power: p, file: f, loss: l, err: err}
 }

@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"bytes"
@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const testSlot = 2 * PageSize
+
 var testGeometry = Geometry{Slots: 4, SlotBytes: testSlot}
 
 // newExtent makes a disk extent of testGeometry that is closed at the end.
-func newExtent(t *testing.T, o DiskOptions) *DiskExtent {
+func newExtent(t *testing.T, o DiskOptions) *Disk {
 	t.Helper()
-	ext, err := CreateDiskExtent(filepath.Join(t.TempDir(), "x"), testGeometry, o)
+	ext, err := CreateDisk(filepath.Join(t.TempDir(), "x"), testGeometry, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func newExtent(t *testing.T, o DiskOptions) *DiskExtent {
 
 func TestSlotsAndBuffersOutOfRangeAreRefused(t *testing.T) {
 	ext := newExtent(t, DiskOptions{})
-	p := pageAligned(testSlot)
+	p := AlignedBytes(testSlot)
 	if err := ext.ReadSlot(4, p); err == nil || !strings.Contains(err.Error(), "want 0 to 3") {
 		t.Errorf("slot 4 of 4: %v", err)
 	}
@@ -38,35 +40,40 @@ func TestSlotsAndBuffersOutOfRangeAreRefused(t *testing.T) {
 
 func TestSlotsSurviveSyncAndReopen(t *testing.T) {
 	ext := newExtent(t, DiskOptions{})
-	want := pageAligned(testSlot)
+	want := AlignedBytes(testSlot)
 	copy(want, "block")
 	if err := errors.Join(ext.WriteSlot(3, want), ext.Sync(), ext.Close()); err != nil {
 		t.Fatal(err)
 	}
-	again, err := OpenDiskExtent(ext.Path(), testGeometry, DiskOptions{})
+	again, err := OpenDisk(ext.Path(), testGeometry, DiskOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	got := pageAligned(testSlot)
+	got := AlignedBytes(testSlot)
 	if err := again.ReadSlot(3, got); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("bytes differ after reopening, %v", err)
 	}
 	if again.Sparse() && !ext.Sparse() {
 		t.Error("a reserved extent is called sparse once it is opened again")
 	}
-	if _, err := OpenDiskExtent(ext.Path(), Geometry{Slots: 3, SlotBytes: testSlot}, DiskOptions{}); err == nil {
+	if _, err := OpenDisk(ext.Path(), Geometry{Slots: 3, SlotBytes: testSlot}, DiskOptions{}); err == nil {
 		t.Error("an extent of another size was opened")
 	}
 }
 
+// fullDisk is a File without room.
+type fullDisk struct{ File }
+
+func (fullDisk) Allocate(int64) error { return unix.ENOSPC }
+
 func TestFullDiskNamesPathAndSizeAndLeavesNoFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
-	_, err := CreateDiskExtent(path, testGeometry, DiskOptions{Wrap: func(at string, f File) File {
+	_, err := CreateDisk(path, testGeometry, DiskOptions{Wrap: func(at string, f File) File {
 		if at != path {
 			t.Errorf("wrapped %s", at)
 		}
-		return &Faulty{File: f, Plan: func(Op, int) Fault { return FaultENOSPC }}
+		return fullDisk{f}
 	}})
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "32768 bytes") {
 		t.Errorf("got %v", err)
@@ -125,7 +132,7 @@ func (z zeroChecker) Write(p []byte) (int, error) {
 }
 
 func (z zeroChecker) ReadFrom(r io.Reader) (n int64, err error) {
-	p := pageAligned(1 << 20)
+	p := AlignedBytes(1 << 20)
 	for {
 		got, err := r.Read(p)
 		_, _ = z.Write(p[:got])
@@ -147,7 +154,7 @@ func TestReopenedHoleIsCalledSparse(t *testing.T) {
 	if err := os.Truncate(path, int64(testGeometry.FileBytes())); err != nil {
 		t.Fatal(err)
 	}
-	ext, err := OpenDiskExtent(path, testGeometry, DiskOptions{})
+	ext, err := OpenDisk(path, testGeometry, DiskOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"errors"
@@ -31,9 +31,9 @@ func (o DiskOptions) wrap(path string, f File) File {
 	return o.Wrap(path, f)
 }
 
-// DiskExtent is one preallocated file of slots. Reads and writes of different
+// Disk is one preallocated file of slots. Reads and writes of different
 // slots may run concurrently, and Sync with them; Close must come after all.
-type DiskExtent struct {
+type Disk struct {
 	geo  Geometry
 	path string
 	// file is raw with what DiskOptions.Wrap put around it.
@@ -44,9 +44,9 @@ type DiskExtent struct {
 	refusal string
 }
 
-// CreateDiskExtent makes the file anew and reserves its space.
-func CreateDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, error) {
-	d, err := openDiskExtent(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, geo, o)
+// CreateDisk makes the file anew and reserves its space.
+func CreateDisk(path string, geo Geometry, o DiskOptions) (*Disk, error) {
+	d, err := openDisk(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, geo, o)
 	if err == nil {
 		if err = d.file.Allocate(int64(geo.FileBytes())); err == nil {
 			return d, nil
@@ -59,9 +59,9 @@ func CreateDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, er
 	return nil, err
 }
 
-// OpenDiskExtent opens a file that CreateDiskExtent made earlier. A file of
+// OpenDisk opens a file that CreateDisk made earlier. A file of
 // another size is refused.
-func OpenDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, error) {
+func OpenDisk(path string, geo Geometry, o DiskOptions) (*Disk, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, fmt.Errorf("disk extent %s: %w", path, err)
@@ -69,7 +69,7 @@ func OpenDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, erro
 	if uint64(st.Size) != geo.FileBytes() {
 		return nil, fmt.Errorf("disk extent %s: %d bytes, want %d", path, st.Size, geo.FileBytes())
 	}
-	d, err := openDiskExtent(path, os.O_RDWR, geo, o)
+	d, err := openDisk(path, os.O_RDWR, geo, o)
 	if err != nil {
 		return nil, err
 	}
@@ -78,39 +78,39 @@ func OpenDiskExtent(path string, geo Geometry, o DiskOptions) (*DiskExtent, erro
 	return d, nil
 }
 
-func openDiskExtent(path string, flag int, geo Geometry, o DiskOptions) (*DiskExtent, error) {
+func openDisk(path string, flag int, geo Geometry, o DiskOptions) (*Disk, error) {
 	f, refusal, err := openExtentFile(path, flag, o)
 	if err != nil {
 		return nil, fmt.Errorf("disk extent: %w", err)
 	}
 	raw := &osFile{f: f, zeroFill: o.ZeroFill}
-	return &DiskExtent{
+	return &Disk{
 		geo: geo, path: path, file: o.wrap(path, raw), raw: raw,
 		direct: o.Direct != DirectIOOff && refusal == "", refusal: refusal,
 	}, nil
 }
 
 // Geometry is how the slots lie in the file.
-func (d *DiskExtent) Geometry() Geometry { return d.geo }
+func (d *Disk) Geometry() Geometry { return d.geo }
 
 // Path is the extent's file.
-func (d *DiskExtent) Path() string { return d.path }
+func (d *Disk) Path() string { return d.path }
 
 // Direct reports whether the page cache is bypassed.
-func (d *DiskExtent) Direct() bool { return d.direct }
+func (d *Disk) Direct() bool { return d.direct }
 
 // DirectRefusal says in one line why the page cache is not bypassed although
 // that was asked for; empty when it is, or was not asked for.
-func (d *DiskExtent) DirectRefusal() string { return d.refusal }
+func (d *Disk) DirectRefusal() string { return d.refusal }
 
 // Sparse reports whether the file system has reserved less than the whole file:
 // then a write may find the disk full.
-func (d *DiskExtent) Sparse() bool { return d.raw.sparse }
+func (d *Disk) Sparse() bool { return d.raw.sparse }
 
 // ReadSlot fills p, a whole slot of page-aligned memory, from slot i. It says
 // nothing about whether the bytes are the right ones. ErrMemory means that p is
 // to blame, not the disk.
-func (d *DiskExtent) ReadSlot(i uint32, p []byte) error {
+func (d *Disk) ReadSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (d *DiskExtent) ReadSlot(i uint32, p []byte) error {
 
 // WriteSlot writes p, a whole slot of page-aligned memory, to slot i. ErrMemory
 // means that p is to blame, not the disk.
-func (d *DiskExtent) WriteSlot(i uint32, p []byte) error {
+func (d *Disk) WriteSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (d *DiskExtent) WriteSlot(i uint32, p []byte) error {
 	return nil
 }
 
-func (d *DiskExtent) check(i uint32, p []byte) error {
+func (d *Disk) check(i uint32, p []byte) error {
 	if i >= d.geo.Slots {
 		return fmt.Errorf("slot %d of %s: want 0 to %d", i, d.path, d.geo.Slots-1)
 	}
@@ -151,7 +151,7 @@ func (d *DiskExtent) check(i uint32, p []byte) error {
 }
 
 // Sync returns when all slots written before are on stable storage.
-func (d *DiskExtent) Sync() error {
+func (d *Disk) Sync() error {
 	if err := d.file.Sync(); err != nil {
 		return fmt.Errorf("disk extent %s: %w", d.path, err)
 	}
@@ -159,4 +159,4 @@ func (d *DiskExtent) Sync() error {
 }
 
 // Close closes the file and leaves it where it is.
-func (d *DiskExtent) Close() error { return d.file.Close() }
+func (d *Disk) Close() error { return d.file.Close() }

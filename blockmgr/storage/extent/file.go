@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"errors"
@@ -35,6 +35,9 @@ type osFile struct {
 
 var _ File = (*osFile)(nil)
 
+// NewFile makes a File of an open file.
+func NewFile(f *os.File) File { return &osFile{f: f} }
+
 func (o *osFile) ReadAt(p []byte, off int64) (int, error)  { return o.f.ReadAt(p, off) }
 func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(p, off) }
 func (o *osFile) Sync() error                              { return unix.Fdatasync(int(o.f.Fd())) }
@@ -61,8 +64,8 @@ func (o *osFile) allocateUnreserved(size int64) error {
 	}
 	// O_DIRECT takes whole pages from page-aligned memory, so the last write may
 	// go past the end.
-	end := int64(roundUp(uint64(size), PageSize))
-	zeros := pageAligned(int(min(zeroFillBytes, end)))
+	end := int64(RoundUp(uint64(size), PageSize))
+	zeros := AlignedBytes(int(min(zeroFillBytes, end)))
 	for off := int64(0); off < end; {
 		n, err := o.f.WriteAt(zeros[:min(int64(len(zeros)), end-off)], off)
 		if err != nil {
@@ -73,8 +76,8 @@ func (o *osFile) allocateUnreserved(size int64) error {
 	return o.f.Truncate(size)
 }
 
-// pageAligned is n zero bytes of page-aligned memory on the Go heap.
-func pageAligned(n int) []byte {
+// AlignedBytes is n zero bytes of page-aligned memory on the Go heap.
+func AlignedBytes(n int) []byte {
 	b := make([]byte, n+PageSize)
 	skip := int(-addressOf(b) & (PageSize - 1))
 	return b[skip : skip+n : skip+n]

@@ -1,11 +1,8 @@
-package storage
+package extent
 
 import (
-	"encoding/binary"
 	"errors"
-	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,65 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// alignedBuffer is page-aligned memory, which O_DIRECT needs.
-func alignedBuffer(t *testing.T, n int) []byte {
-	t.Helper()
-	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Munmap(b) })
-	return b
-}
-
-func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
-	dir := t.TempDir()
-	h := openHost(t, hostConfig(dir))
-	part := growHost(t, h, nsA)
-	geo := part.Extent.Geometry()
-	if geo.Slots != 4 || geo.DataOffset != PageSize || geo.FileBytes() != PageSize+4*testSlot {
-		t.Errorf("geometry %+v", geo)
-	}
-	st, err := part.Extent.File().Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if blocks := st.Sys().(*syscall.Stat_t).Blocks * statBlockBytes; blocks < int64(geo.FileBytes()) {
-		t.Errorf("%d bytes are allocated of %d", blocks, geo.FileBytes())
-	}
-	// What a client writes through the file is what the slot shows.
-	if _, err := part.Extent.File().WriteAt([]byte("hello"), geo.Offset(3)); err != nil {
-		t.Fatal(err)
-	}
-	if got := part.Extent.Slot(3)[:5]; string(got) != "hello" {
-		t.Errorf("slot holds %q", got)
-	}
-	if err := part.Extent.SetGeneration(3, 0x0102030405060708); err != nil {
-		t.Fatal(err)
-	}
-	word := make([]byte, 8)
-	if _, err := part.Extent.File().ReadAt(word, 3*8); err != nil || binary.LittleEndian.Uint64(word) != 0x0102030405060708 {
-		t.Errorf("generation word %x, %v", word, err)
-	}
-	if got, err := part.Extent.Generation(3); err != nil || got != 0x0102030405060708 {
-		t.Errorf("generation %#x, %v", got, err)
-	}
-	if err := part.Extent.SetGeneration(4, 1); err == nil {
-		t.Error("a generation beyond the extent was set")
-	}
-	if _, err := part.Extent.Generation(4); err == nil {
-		t.Error("a generation beyond the extent was read")
-	}
-	if err := h.Close([]HostPart{part}, false); err != nil {
-		t.Fatal(err)
-	}
-	if left, _ := os.ReadDir(dir); len(left) != 0 {
-		t.Errorf("%d files are left", len(left))
-	}
-}
-
 func TestTruncatedHostMemoryIsAnErrorNotASignal(t *testing.T) {
-	ext, err := CreateHostExtent(filepath.Join(t.TempDir(), "x"), HostGeometry(4, testSlot, PageSize))
+	ext, err := CreateHost(filepath.Join(t.TempDir(), "x"), HostGeometry(4, testSlot, PageSize))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +28,7 @@ func TestTruncatedHostMemoryIsAnErrorNotASignal(t *testing.T) {
 	if _, err := ext.Generation(1); !errors.Is(err, ErrMemory) {
 		t.Errorf("reading a generation in memory that is gone: %v", err)
 	}
-	disk, err := CreateDiskExtent(filepath.Join(t.TempDir(), "d"), Geometry{Slots: 1, SlotBytes: testSlot}, DiskOptions{})
+	disk, err := CreateDisk(filepath.Join(t.TempDir(), "d"), Geometry{Slots: 1, SlotBytes: testSlot}, DiskOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +53,7 @@ func TestGuardPassesOtherPanicsOn(t *testing.T) {
 func TestHoleInAnExtentIsFilledWhenItIsOpened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	geo := HostGeometry(4, testSlot, PageSize)
-	ext, err := CreateHostExtent(path, geo)
+	ext, err := CreateHost(path, geo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +61,7 @@ func TestHoleInAnExtentIsFilledWhenItIsOpened(t *testing.T) {
 	if err := errors.Join(ext.Publish(), hole, ext.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if ext, err = OpenHostExtent(path, geo); err != nil {
+	if ext, err = OpenHost(path, geo); err != nil {
 		t.Fatal(err)
 	}
 	defer ext.Close()
@@ -129,7 +69,7 @@ func TestHoleInAnExtentIsFilledWhenItIsOpened(t *testing.T) {
 	if err := unix.Fstat(int(ext.File().Fd()), &st); err != nil || uint64(st.Blocks)*statBlockBytes < geo.FileBytes() {
 		t.Errorf("%d blocks are allocated, %v", st.Blocks, err)
 	}
-	if _, err := OpenHostExtent(path, HostGeometry(5, testSlot, PageSize)); err == nil {
+	if _, err := OpenHost(path, HostGeometry(5, testSlot, PageSize)); err == nil {
 		t.Error("a file of another size was opened")
 	}
 }

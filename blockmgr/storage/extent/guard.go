@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"errors"
@@ -42,4 +42,14 @@ func Guard(fn func()) (err error) {
 	}()
 	fn()
 	return nil
+}
+
+// NewBuffer is page-aligned memory of its own that disk slots can be read into;
+// free gives it back. size is rounded up to a page.
+func NewBuffer(size uint64) (buf []byte, free func(), err error) {
+	mem, err := unix.Mmap(-1, 0, int(RoundUp(size, PageSize)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, nil, fmt.Errorf("buffer of %d bytes: %w", size, err)
+	}
+	return mem[:size:size], func() { _ = unix.Munmap(mem) }, nil // fails only for memory that is not mapped
 }

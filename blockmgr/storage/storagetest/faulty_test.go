@@ -1,4 +1,4 @@
-package storage
+package storagetest
 
 import (
 	"bytes"
@@ -11,13 +11,19 @@ import (
 	"testing/synctest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
+const testSlot = 2 * extent.PageSize
+
+var testGeometry = extent.Geometry{Slots: 4, SlotBytes: testSlot}
+
 // faultyExtent is an extent whose next operation of any kind meets *fault.
-func faultyExtent(t *testing.T, fault *Fault, gate *Gate) (*DiskExtent, *Faulty) {
+func faultyExtent(t *testing.T, fault *Fault, gate *Gate) (*extent.Disk, *Faulty) {
 	t.Helper()
 	var faulty *Faulty
-	ext, err := CreateDiskExtent(filepath.Join(t.TempDir(), "x"), testGeometry, DiskOptions{Wrap: func(_ string, f File) File {
+	ext, err := extent.CreateDisk(filepath.Join(t.TempDir(), "x"), testGeometry, extent.DiskOptions{Wrap: func(_ string, f extent.File) extent.File {
 		faulty = &Faulty{File: f, Gate: gate, Plan: func(Op, int) Fault {
 			now := *fault
 			*fault = FaultNone
@@ -33,7 +39,7 @@ func faultyExtent(t *testing.T, fault *Fault, gate *Gate) (*DiskExtent, *Faulty)
 }
 
 func filled(b byte) []byte {
-	p := pageAligned(testSlot)
+	p := extent.AlignedBytes(testSlot)
 	for i := range p {
 		p[i] = b
 	}
@@ -74,7 +80,7 @@ func TestWriteFaultsDoWhatTheySay(t *testing.T) {
 			if (err == nil) != (c.err == nil) || err != nil && !strings.Contains(err.Error(), c.err.Error()) {
 				t.Errorf("got %v, want %v", err, c.err)
 			}
-			got, want := pageAligned(testSlot), bytes.Clone(after)
+			got, want := extent.AlignedBytes(testSlot), bytes.Clone(after)
 			copy(want[testSlot-c.old:], before)
 			if err := ext.ReadSlot(1, got); err != nil || differingBits(got, want) != c.flips {
 				t.Errorf("%d bits differ, want %d; %v", differingBits(got, want), c.flips, err)
@@ -92,7 +98,7 @@ func TestWriteFaultsDoWhatTheySay(t *testing.T) {
 func TestReadFaultsDoWhatTheySay(t *testing.T) {
 	fault := FaultNone
 	ext, _ := faultyExtent(t, &fault, nil)
-	want, got := filled(0x55), pageAligned(testSlot)
+	want, got := filled(0x55), extent.AlignedBytes(testSlot)
 	if err := ext.WriteSlot(1, want); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +127,7 @@ func TestSyncFaults(t *testing.T) {
 	power := NewPowerLoss()
 	defer power.Close()
 	fault := FaultNone
-	ext, err := CreateDiskExtent(filepath.Join(t.TempDir(), "x"), testGeometry, DiskOptions{Wrap: func(path string, f File) File {
+	ext, err := extent.CreateDisk(filepath.Join(t.TempDir(), "x"), testGeometry, extent.DiskOptions{Wrap: func(path string, f extent.File) extent.File {
 		return &Faulty{File: power.Wrap(path, f), Plan: func(Op, int) Fault { return fault }}
 	}})
 	if err != nil {
@@ -146,7 +152,7 @@ func TestSyncFaults(t *testing.T) {
 }
 
 // memFile is a File in memory that holds nothing.
-type memFile struct{ File }
+type memFile struct{ extent.File }
 
 func (memFile) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 

@@ -1,4 +1,4 @@
-package storage
+package storagetest
 
 import (
 	"bytes"
@@ -13,10 +13,12 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // tempFile makes a file of zeros, through the page cache, that power wraps.
-func tempFile(t *testing.T, power *PowerLoss, size int64) (path string, f File) {
+func tempFile(t *testing.T, power *PowerLoss, size int64) (path string, f extent.File) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "x")
 	raw, err := os.Create(path)
@@ -27,7 +29,7 @@ func tempFile(t *testing.T, power *PowerLoss, size int64) (path string, f File) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { raw.Close() })
-	return path, power.Wrap(path, &osFile{f: raw})
+	return path, power.Wrap(path, extent.NewFile(raw))
 }
 
 func testRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
@@ -46,7 +48,7 @@ func TestAfterAPowerLossEverySectorHoldsOneOfItsVersions(t *testing.T) {
 		}
 		defer os.Remove(path)
 		defer raw.Close()
-		f := power.Wrap(path, &osFile{f: raw})
+		f := power.Wrap(path, extent.NewFile(raw))
 
 		now := make([]byte, size)
 		versions := make([][][]byte, size/SectorSize)
@@ -79,7 +81,7 @@ func TestAfterAPowerLossEverySectorHoldsOneOfItsVersions(t *testing.T) {
 				if raw, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 					t.Fatal(err)
 				}
-				f = power.Wrap(path, &osFile{f: raw})
+				f = power.Wrap(path, extent.NewFile(raw))
 			},
 			"": func(t *rapid.T) {
 				got := make([]byte, size)
@@ -106,7 +108,7 @@ func TestAfterAPowerLossEverySectorHoldsOneOfItsVersions(t *testing.T) {
 
 // stampSlot is a slot every sector of which says who wrote it.
 func stampSlot(serial uint64) []byte {
-	p := pageAligned(testSlot)
+	p := extent.AlignedBytes(testSlot)
 	for off := 0; off < len(p); off += 8 {
 		binary.LittleEndian.PutUint64(p[off:], serial)
 	}
@@ -119,8 +121,8 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	const slots = 256
 	power := NewPowerLoss()
 	path := filepath.Join(t.TempDir(), "x")
-	geo, o := Geometry{Slots: slots, SlotBytes: testSlot}, DiskOptions{Wrap: power.Wrap}
-	ext, err := CreateDiskExtent(path, geo, o)
+	geo, o := extent.Geometry{Slots: slots, SlotBytes: testSlot}, extent.DiskOptions{Wrap: power.Wrap}
+	ext, err := extent.CreateDisk(path, geo, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,14 +148,14 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ext, err = OpenDiskExtent(path, geo, o); err != nil {
+	if ext, err = extent.OpenDisk(path, geo, o); err != nil {
 		t.Fatal(err)
 	}
 	defer power.Close()
 	defer ext.Close()
 	var kept, dropped, torn int
 	for i := range uint32(slots) {
-		got := pageAligned(testSlot)
+		got := extent.AlignedBytes(testSlot)
 		if err := ext.ReadSlot(i, got); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +222,7 @@ func TestFilesOpenDuringALossAreUselessAndNewOnesStartAfresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := power.Wrap(path, &osFile{f: raw})
+	again := power.Wrap(path, extent.NewFile(raw))
 	if _, err := again.WriteAt([]byte{1}, 0); err != nil {
 		t.Errorf("after a new start: %v", err)
 	}
@@ -234,7 +236,7 @@ func TestGrowthSinceTheLastSyncMayBeLost(t *testing.T) {
 	for seed := range uint64(40) {
 		power := NewPowerLoss()
 		path, f := tempFile(t, power, SectorSize)
-		if _, err := f.WriteAt(stampSlot(1), PageSize); err != nil {
+		if _, err := f.WriteAt(stampSlot(1), extent.PageSize); err != nil {
 			t.Fatal(err)
 		}
 		report, err := power.Lose(testRand(seed))
@@ -242,15 +244,15 @@ func TestGrowthSinceTheLastSyncMayBeLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := os.Stat(path)
-		if err != nil || st.Size() < SectorSize || st.Size() > PageSize+testSlot {
+		if err != nil || st.Size() < SectorSize || st.Size() > extent.PageSize+testSlot {
 			t.Fatalf("seed %d: %+v, %v", seed, st, err)
 		}
 		if st.Size() == SectorSize {
 			shortened++
-		} else if st.Size() == PageSize+testSlot {
+		} else if st.Size() == extent.PageSize+testSlot {
 			full++
 		}
-		if report.Shortened == 0 && st.Size() != PageSize+testSlot {
+		if report.Shortened == 0 && st.Size() != extent.PageSize+testSlot {
 			t.Errorf("seed %d: %d bytes, %+v", seed, st.Size(), report)
 		}
 	}
@@ -326,7 +328,7 @@ func TestRemovedAndReplacedFilesHaveNoPast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	second := power.Wrap(path, &osFile{f: raw})
+	second := power.Wrap(path, extent.NewFile(raw))
 	if power.held != 0 || len(power.order) != 1 {
 		t.Errorf("%d bytes are held of %d files", power.held, len(power.order))
 	}

@@ -1,4 +1,4 @@
-package storage
+package extent
 
 import (
 	"os"
@@ -99,7 +99,7 @@ func TestProbeLeavesTheFileAsItWas(t *testing.T) {
 			t.Skip("no O_DIRECT here: " + refusal)
 		}
 		defer f.Close()
-		page := pageAligned(int(size))
+		page := AlignedBytes(int(size))
 		for i := range page {
 			page[i] = byte(i)
 		}

@@ -1,20 +1,22 @@
-package storage
+package storagetest
 
 import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
 // lossyFile is a File whose writes a PowerLoss remembers.
 type lossyFile struct {
 	power *PowerLoss
-	file  File
+	file  extent.File
 	loss  *lossFile
 	err   error
 }
 
-var _ File = (*lossyFile)(nil)
+var _ extent.File = (*lossyFile)(nil)
 
 func (f *lossyFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.err != nil {
@@ -40,7 +42,7 @@ func (f *lossyFile) WriteAt(b []byte, off int64) (int, error) {
 	}
 	// A copy, because mapped memory may be gone under it.
 	data := make([]byte, len(b))
-	if err := Guard(func() { copy(data, b) }); err != nil {
+	if err := extent.Guard(func() { copy(data, b) }); err != nil {
 		return 0, err
 	}
 	old, first, err := f.old(off, len(b))
@@ -58,8 +60,8 @@ func (f *lossyFile) WriteAt(b []byte, off int64) (int, error) {
 // page-aligned memory, for files with O_DIRECT; first is the number of the first
 // sector read. Sectors whose past is known already are read for nothing.
 func (f *lossyFile) old(off int64, n int) (old []byte, first int64, err error) {
-	start := off &^ (PageSize - 1)
-	old = pageAligned(int(roundUp(uint64(off)+uint64(n), PageSize) - uint64(start)))
+	start := off &^ (extent.PageSize - 1)
+	old = extent.AlignedBytes(int(extent.RoundUp(uint64(off)+uint64(n), extent.PageSize) - uint64(start)))
 	if f.known(off, n) {
 		return old, start / SectorSize, nil
 	}
