@@ -3,6 +3,7 @@ package router
 import (
 	"reflect"
 
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -19,7 +20,7 @@ type ModelStats struct {
 	Requests schedule.Stats
 	// Guess is 0 where no decision is remembered, Estimate unless workers are scored by
 	// cost.
-	Guess    index.ApproxStats
+	Guess    approx.Stats
 	Estimate estimate.Stats
 	// Unbooked counts requests that AddRequest could not book, Unremembered decisions
 	// that are not among the guesses.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -80,8 +81,8 @@ func (c *Config) Reading() index.Reading {
 }
 
 // Approx are the options of the index of guesses that stands in for events.
-func (c *Config) Approx() index.ApproxOptions {
-	return index.ApproxOptions{
+func (c *Config) Approx() approx.Options {
+	return approx.Options{
 		TTL: c.TTL(), MaxBlocks: int(c.RouterMaxTreeSize), PruneRatio: c.RouterPruneTargetRatio, Index: c.Index(),
 	}
 }
@@ -94,10 +95,10 @@ func (c *Config) Guesses() bool {
 
 // Predicted are the options of the index that guesses beside the events; ok is
 // false when there is none.
-func (c *Config) Predicted() (o index.ApproxOptions, ok bool) {
+func (c *Config) Predicted() (o approx.Options, ok bool) {
 	ttl, ok := c.PredictedTTL()
 	if !ok {
-		return index.ApproxOptions{}, false
+		return approx.Options{}, false
 	}
 	o = c.Approx()
 	o.TTL, o.Index.MaxBytes = ttl, c.predictedBytes()

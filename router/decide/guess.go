@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
@@ -19,7 +20,7 @@ func (r *Router) openGuess() (err error) {
 	if !r.config.UseKVEvents {
 		options = r.config.Approx()
 	}
-	if r.guess, err = index.NewApprox(options); err != nil {
+	if r.guess, err = approx.New(options); err != nil {
 		return fmt.Errorf("decide: %w", err)
 	}
 	r.guessed.Store(&index.Members{})
@@ -34,7 +35,7 @@ func (r *Router) guessInto(w *work) {
 	r.keepMembers()
 	// Closed, it has nothing to say.
 	if err := r.guess.Match(&w.guess, w.blocks.locals); err == nil {
-		index.MergeMax(&w.matches, &w.guess)
+		approx.MergeMax(&w.matches, &w.guess)
 	}
 }
 
@@ -112,7 +113,7 @@ func (r *Router) guessError(what string, worker kv.Worker, err error) {
 
 // RecordRoutingDecision remembers that the prompt of q was sent to a worker, for who
 // decides without UpdateStates. The error is ErrNotRecorded, ErrNoWorkers,
-// ErrUnknownWorker, index.ErrOffline or index.ErrFull, or a *QueryError.
+// ErrUnknownWorker, approx.ErrClosed or index.ErrFull, or a *QueryError.
 func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	if r.guess == nil {
 		return ErrNotRecorded
@@ -153,7 +154,7 @@ func (r *Router) Guessed(m *index.Members, at int) uint64 {
 
 // GuessStats are the counters of the remembered decisions; ok is false where none
 // are remembered.
-func (r *Router) GuessStats() (s index.ApproxStats, ok bool) {
+func (r *Router) GuessStats() (s approx.Stats, ok bool) {
 	if r.guess == nil {
 		return s, false
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/config"
-	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -88,7 +88,7 @@ func TestRememberedDecisionsGoWithTheirWorker(t *testing.T) {
 	if err := s.router.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.router.RecordRoutingDecision(q, worker(2)); !errors.Is(err, index.ErrOffline) {
+	if err := s.router.RecordRoutingDecision(q, worker(2)); !errors.Is(err, approx.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 	s.best(q)

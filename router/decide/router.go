@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -34,7 +35,7 @@ type Router struct {
 
 	// guess remembers decisions; nil where events tell enough. guessed are the
 	// members that it was last told of, under guessing.
-	guess    *index.Approx
+	guess    *approx.Index
 	guessing sync.Mutex
 	guessed  atomic.Pointer[index.Members]
 

@@ -12,8 +12,7 @@ import (
 )
 
 // These are the fourteen groups of black-box behaviours that an index for
-// Dynamo's events must have, by their numbers; group 13 is TestApprox* in
-// approx_test.go, and what group 14 says about closing is there too. Where this
+// Dynamo's events must have, by their numbers; group 13 is in router/approx, and what group 14 says about closing is there too. Where this
 // index answers otherwise, the test says so and why.
 
 // bed is an index whose answers are device hits, under test.

@@ -14,7 +14,3 @@ func (x *Index) Held(m *Members, at int) uint64 {
 	}
 	return v.holders[at].held.Load()
 }
-
-// Held is how many blocks the member at a place of m is expected to hold: see
-// Index.Held.
-func (a *Approx) Held(m *Members, at int) uint64 { return a.x.Held(m, at) }

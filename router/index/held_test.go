@@ -2,7 +2,6 @@ package index_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -54,30 +53,5 @@ func TestHeldIsTheDigestsCount(t *testing.T) {
 				t.Errorf("%s: worker %s: the digest counts %d", step.name, w, pairs)
 			}
 		}
-	}
-}
-
-// TestGuessedBlocksAreHeldWhileTheyAre: by the worker that a request went to.
-func TestGuessedBlocksAreHeldWhileTheyAre(t *testing.T) {
-	now := time.Unix(1, 0)
-	a, err := index.NewApprox(index.ApproxOptions{TTL: time.Minute, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := worker(1, 0)
-	if err := a.SetMember(w, 0, true); err != nil {
-		t.Fatal(err)
-	}
-	prompt := series(1, 4)
-	if err := a.Record(w, prompt, kv.AppendSequence(nil, prompt)); err != nil {
-		t.Fatal(err)
-	}
-	if got := a.Held(a.Members(), 0); got != 4 {
-		t.Errorf("%d blocks, want 4", got)
-	}
-	now = now.Add(2 * time.Minute)
-	a.Tick()
-	if got := a.Held(a.Members(), 0); got != 0 {
-		t.Errorf("%d blocks after their time", got)
 	}
 }

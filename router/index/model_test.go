@@ -353,3 +353,10 @@ func TestModelOfVeryLongPrompts(t *testing.T) {
 		m.checkDump(t)
 	})
 }
+
+// drawShort draws a prompt of few blocks and few kinds of them.
+func drawShort(t *rapid.T, label string) []kv.LocalHash {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kv.LocalHash {
+		return kv.LocalHash(rapid.IntRange(1, 3).Draw(t, "local"))
+	}), 0, 6).Draw(t, label)
+}

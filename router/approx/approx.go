@@ -1,4 +1,4 @@
-package index
+package approx
 
 import (
 	"errors"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// ErrOffline is returned by an Approx that was closed.
-var ErrOffline = errors.New("index is closed")
+// ErrClosed is returned by an Index that was closed.
+var ErrClosed = errors.New("index is closed")
 
-// approxTick is what expiries are rounded up to.
-const approxTick = 100 * time.Millisecond
+// tick is what expiries are rounded up to.
+const tick = 100 * time.Millisecond
 
 // maxRouted is how many blocks the queue can tell apart.
 const maxRouted = math.MaxUint32 - 1
 
-// ApproxOptions bound an Approx.
-type ApproxOptions struct {
+// Options bound an Index.
+type Options struct {
 	// TTL is how long a worker is expected to keep what was routed to it; 0 makes
 	// every decision expire at once.
 	TTL time.Duration
@@ -33,13 +34,13 @@ type ApproxOptions struct {
 	MaxBlocks  int
 	PruneRatio float64
 	// Index bounds the index behind it.
-	Index Options
+	Index index.Options
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 // Validate reports the first option that is out of range.
-func (o *ApproxOptions) Validate() error {
+func (o *Options) Validate() error {
 	switch {
 	case o.TTL < 0:
 		return fmt.Errorf("approximate index TTL: %v is negative", o.TTL)
@@ -51,8 +52,8 @@ func (o *ApproxOptions) Validate() error {
 	return nil
 }
 
-// ApproxStats are counters and gauges of an Approx.
-type ApproxStats struct {
+// Stats are counters and gauges of an Index.
+type Stats struct {
 	// Blocks is the number of pairs of worker and block, Workers that of workers
 	// that have any.
 	Blocks, Workers int
@@ -61,10 +62,10 @@ type ApproxStats struct {
 	Recorded, Expired, Pruned, Removed uint64
 	// Index is the index behind it. What is routed again counts as a duplicate
 	// store there.
-	Index Stats
+	Index index.Stats
 }
 
-// Approx guesses what workers have from where requests were sent: each prompt
+// Index guesses what workers have from where requests were sent: each prompt
 // block is taken to be on the worker's device until the TTL is over, and again
 // as long when it is routed there again. It serves where workers tell nothing,
 // and beside an Index for the time until their events come (see MergeMax); events
@@ -73,8 +74,8 @@ type ApproxStats struct {
 // that what is left is always a prefix.
 //
 // It is safe for concurrent use. Match waits for nobody.
-type Approx struct {
-	x           *Index
+type Index struct {
+	x           *index.Index
 	ttl         time.Duration
 	limit, keep int
 	now         func() time.Time
@@ -89,22 +90,22 @@ type Approx struct {
 	lastDue int64
 	// pruning is set from when there are more than limit until keep are left.
 	pruning bool
-	stats   ApproxStats
+	stats   Stats
 	stored  kvevent.RouterEvent // reused
 	removed kvevent.RouterEvent // reused
 }
 
-// NewApprox returns an empty Approx. The error names the option that is out of
+// New returns an empty Index. The error names the option that is out of
 // range.
-func NewApprox(o ApproxOptions) (*Approx, error) {
+func New(o Options) (*Index, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	x, err := New(o.Index)
+	x, err := index.New(o.Index)
 	if err != nil {
 		return nil, err
 	}
-	a := &Approx{x: x, ttl: o.TTL, limit: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
+	a := &Index{x: x, ttl: o.TTL, limit: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
 	if a.limit == 0 {
 		a.limit = maxRouted
 	}
@@ -118,31 +119,31 @@ func NewApprox(o ApproxOptions) (*Approx, error) {
 }
 
 // SetMember is Index.SetMember.
-func (a *Approx) SetMember(w kv.Worker, pool uint64, known bool) error {
+func (a *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	if a.closed.Load() {
-		return ErrOffline
+		return ErrClosed
 	}
 	return a.x.SetMember(w, pool, known)
 }
 
 // Members is Index.Members.
-func (a *Approx) Members() *Members { return a.x.Members() }
+func (a *Index) Members() *index.Members { return a.x.Members() }
 
 // Record takes in that a prompt was sent to a worker. locals and seq name its
-// blocks from the root on and are only borrowed. The error is ErrOffline, ErrFull
+// blocks from the root on and are only borrowed. The error is ErrClosed, ErrFull
 // for a worker too many, or says that their lengths differ; then nothing has
 // changed.
-func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash) error {
+func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash) error {
 	if len(locals) != len(seq) {
 		return fmt.Errorf("routing decision for worker %s: %d local hashes and %d sequence hashes, want as many", w, len(locals), len(seq))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed.Load() {
-		return ErrOffline
+		return ErrClosed
 	}
 	elapsed := a.elapsed()
-	a.expireLocked(elapsed, approxInPassing)
+	a.expireLocked(elapsed, inPassing)
 	if len(seq) == 0 || a.ttl == 0 {
 		a.stats.Recorded++
 		a.stats.Expired += uint64(len(seq))
@@ -158,18 +159,18 @@ func (a *Approx) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHas
 	}
 	a.stats.Recorded++
 	// A clock that was set back must not spoil the queue's order.
-	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+approxTick-1)/approxTick))
+	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+tick-1)/tick))
 	a.queue.push(w, seq, a.lastDue)
 	a.pruning = a.pruning || a.queue.size > a.limit
 	// More than came, so that pruning ends, and not much more, as a decision waits.
-	a.pruneLocked(len(seq) + approxInPassing)
+	a.pruneLocked(len(seq) + inPassing)
 	a.scheduleLocked()
 	return nil
 }
 
 // pruneLocked drops at most most blocks while there are too many, and returns their
 // number.
-func (a *Approx) pruneLocked(most int) int {
+func (a *Index) pruneLocked(most int) int {
 	if !a.pruning {
 		return 0
 	}
@@ -184,35 +185,35 @@ func (a *Approx) pruneLocked(most int) int {
 }
 
 // Match is Index.Match: device hits alone. When much is due at once, some of it may
-// still be a hit until the next Tick. The error is ErrOffline; dst is then as it was.
-func (a *Approx) Match(dst *Matches, locals []kv.LocalHash) error {
+// still be a hit until the next Tick. The error is ErrClosed; dst is then as it was.
+func (a *Index) Match(dst *index.Matches, locals []kv.LocalHash) error {
 	if a.closed.Load() {
-		return ErrOffline
+		return ErrClosed
 	}
 	// Who holds the lock expires what is due.
 	if elapsed := a.elapsed(); a.dueAt(elapsed) && a.mu.TryLock() {
-		a.expireLocked(elapsed, approxInPassing)
+		a.expireLocked(elapsed, inPassing)
 		a.mu.Unlock()
 	}
-	a.x.Match(dst, locals, Continuation)
+	a.x.Match(dst, locals, index.Continuation)
 	return nil
 }
 
 // Tick expires what is due, goes on pruning, and returns the number of blocks that
 // expired.
-func (a *Approx) Tick() int {
+func (a *Index) Tick() int {
 	elapsed := a.elapsed()
-	a.x.Sweep(approxSweep)
+	a.x.Sweep(sweepRuns)
 	n := 0
 	// In portions, so that a decision does not wait for all of them.
 	for a.dueAt(elapsed) {
 		a.mu.Lock()
-		n += a.expireLocked(elapsed, approxPortion)
+		n += a.expireLocked(elapsed, portion)
 		a.mu.Unlock()
 	}
 	for more := true; more; {
 		a.mu.Lock()
-		more = a.pruneLocked(approxPortion) == approxPortion
+		more = a.pruneLocked(portion) == portion
 		a.scheduleLocked()
 		a.mu.Unlock()
 	}
@@ -220,21 +221,21 @@ func (a *Approx) Tick() int {
 }
 
 const (
-	// approxInPassing is how many blocks a decision expires at most, approxPortion how
+	// inPassing is how many blocks a decision expires at most, portion how
 	// many a tick does between two moments at which others get the lock.
-	approxInPassing = 256
-	approxPortion   = 4096
+	inPassing = 256
+	portion   = 4096
 )
 
-// approxSweep is how much a tick frees of what removed workers left.
-const approxSweep = 256
+// sweepRuns is how much a tick frees of what removed workers left.
+const sweepRuns = 256
 
 // RemoveWorker forgets a worker with everything that was routed to it.
-func (a *Approx) RemoveWorker(w kv.Worker) error {
+func (a *Index) RemoveWorker(w kv.Worker) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed.Load() {
-		return ErrOffline
+		return ErrClosed
 	}
 	a.stats.Removed += uint64(a.queue.removeWorker(w))
 	a.scheduleLocked()
@@ -242,8 +243,8 @@ func (a *Approx) RemoveWorker(w kv.Worker) error {
 	return a.x.SetMember(w, 0, false)
 }
 
-// Close makes all further calls fail with ErrOffline. It may be called again.
-func (a *Approx) Close() {
+// Close makes all further calls fail with ErrClosed. It may be called again.
+func (a *Index) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed.Store(true)
@@ -252,10 +253,10 @@ func (a *Approx) Close() {
 }
 
 // Walk is Index.Walk: the events that would have told what is guessed now.
-func (a *Approx) Walk(visit func(e *kvevent.RouterEvent) bool) { a.x.Walk(visit) }
+func (a *Index) Walk(visit func(e *kvevent.RouterEvent) bool) { a.x.Walk(visit) }
 
 // Stats is a snapshot of the counters.
-func (a *Approx) Stats() ApproxStats {
+func (a *Index) Stats() Stats {
 	a.mu.Lock()
 	s := a.stats
 	s.Blocks, s.Workers = a.queue.size, len(a.queue.held)
@@ -264,14 +265,18 @@ func (a *Approx) Stats() ApproxStats {
 	return s
 }
 
-func (a *Approx) elapsed() time.Duration { return a.now().Sub(a.start) }
+// Held is how many blocks the member at a place of m is expected to hold: see
+// index.Index.Held.
+func (a *Index) Held(m *index.Members, at int) uint64 { return a.x.Held(m, at) }
+
+func (a *Index) elapsed() time.Duration { return a.now().Sub(a.start) }
 
 // dueAt reports whether anything expires at or before a time.
-func (a *Approx) dueAt(elapsed time.Duration) bool {
-	return int64(elapsed/approxTick) >= a.nextDue.Load()
+func (a *Index) dueAt(elapsed time.Duration) bool {
+	return int64(elapsed/tick) >= a.nextDue.Load()
 }
 
-func (a *Approx) scheduleLocked() {
+func (a *Index) scheduleLocked() {
 	next := int64(math.MaxInt64)
 	if at := a.queue.first(); at != noRouted {
 		next = a.queue.blocks[at].due
@@ -280,8 +285,8 @@ func (a *Approx) scheduleLocked() {
 }
 
 // expireLocked removes at most most blocks that are due, and returns their number.
-func (a *Approx) expireLocked(elapsed time.Duration, most int) int {
-	tick, left := int64(elapsed/approxTick), most
+func (a *Index) expireLocked(elapsed time.Duration, most int) int {
+	tick, left := int64(elapsed/tick), most
 	n := a.dropLocked(func(b *routedBlock) bool {
 		left--
 		return left >= 0 && b.due <= tick
@@ -293,7 +298,7 @@ func (a *Approx) expireLocked(elapsed time.Duration, most int) int {
 
 // dropLocked removes blocks from the front of the queue while which says so, and
 // returns their number.
-func (a *Approx) dropLocked(which func(*routedBlock) bool) int {
+func (a *Index) dropLocked(which func(*routedBlock) bool) int {
 	e := &a.removed
 	n := 0
 	for at := a.queue.first(); at != noRouted; at = a.queue.first() {
@@ -314,7 +319,7 @@ func (a *Approx) dropLocked(which func(*routedBlock) bool) int {
 }
 
 // flushLocked takes the collected blocks out of the index.
-func (a *Approx) flushLocked() {
+func (a *Index) flushLocked() {
 	e := &a.removed
 	if len(e.Removed) == 0 {
 		return

@@ -1,9 +1,10 @@
-package index
+package approx
 
 import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 // MergeMax raises the device hits of dst to those of other, worker by worker. What is
@@ -11,7 +12,7 @@ import (
 // events told of the device, so that those blocks are theirs, and none is to count
 // twice. Workers that dst.Members does not list are left out.
 // other is not changed.
-func MergeMax(dst, other *Matches) {
+func MergeMax(dst, other *index.Matches) {
 	added := 0
 	for i := range other.Hits {
 		member, hits := locate(dst.Members, other, i)
@@ -19,7 +20,7 @@ func MergeMax(dst, other *Matches) {
 			continue
 		}
 		if at, ok := findHit(dst.Hits, member); ok {
-			dst.Hits[at].Hits.raise(hits)
+			raise(&dst.Hits[at].Hits, hits)
 		} else {
 			added++
 		}
@@ -30,7 +31,7 @@ func MergeMax(dst, other *Matches) {
 }
 
 // raise makes the device hits at least n, at the cost of the lower tiers.
-func (h *Hits) raise(n uint32) {
+func raise(h *index.Hits, n uint32) {
 	more := n - min(n, h[kv.TierDevice])
 	h[kv.TierDevice] += more
 	for _, tier := range kv.Tiers {
@@ -44,7 +45,7 @@ func (h *Hits) raise(n uint32) {
 
 // mergeNew puts the added workers that only other has hits for in their places,
 // from the end on, so that no hit is overwritten before it has moved.
-func mergeNew(dst, other *Matches, added int) {
+func mergeNew(dst, other *index.Matches, added int) {
 	have := len(dst.Hits)
 	dst.Hits = slices.Grow(dst.Hits, added)[:have+added]
 	to, from := have+added-1, have-1
@@ -60,14 +61,14 @@ func mergeNew(dst, other *Matches, added int) {
 		if from >= 0 && dst.Hits[from].Member == member {
 			continue
 		}
-		dst.Hits[to] = Hit{Member: member, Hits: Hits{kv.TierDevice: hits}}
+		dst.Hits[to] = index.Hit{Member: member, Hits: index.Hits{kv.TierDevice: hits}}
 		to--
 	}
 }
 
 // locate is the place in m of the worker of other's hit i, -1 for none, and its
 // device hits.
-func locate(m *Members, other *Matches, i int) (member int32, hits uint32) {
+func locate(m *index.Members, other *index.Matches, i int) (member int32, hits uint32) {
 	h := &other.Hits[i]
 	if m == other.Members {
 		return h.Member, h.Hits[kv.TierDevice]
@@ -84,6 +85,6 @@ func locate(m *Members, other *Matches, i int) (member int32, hits uint32) {
 	return int32(at), h.Hits[kv.TierDevice]
 }
 
-func findHit(hits []Hit, member int32) (int, bool) {
-	return slices.BinarySearchFunc(hits, member, func(h Hit, m int32) int { return int(h.Member) - int(m) })
+func findHit(hits []index.Hit, member int32) (int, bool) {
+	return slices.BinarySearchFunc(hits, member, func(h index.Hit, m int32) int { return int(h.Member) - int(m) })
 }

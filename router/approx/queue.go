@@ -1,4 +1,4 @@
-package index
+package approx
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 

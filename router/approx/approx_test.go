@@ -1,4 +1,4 @@
-package index_test
+package approx_test
 
 import (
 	"errors"
@@ -14,12 +14,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-func newApprox(t testing.TB, o index.ApproxOptions) *index.Approx {
+func newApprox(t testing.TB, o approx.Options) *approx.Index {
 	t.Helper()
-	a, err := index.NewApprox(o)
+	a, err := approx.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func newApprox(t testing.TB, o index.ApproxOptions) *index.Approx {
 }
 
 // route records a decision for a worker that is made known.
-func route(t testing.TB, a *index.Approx, w kv.Worker, prompt []kv.LocalHash) {
+func route(t testing.TB, a *approx.Index, w kv.Worker, prompt []kv.LocalHash) {
 	t.Helper()
 	if err := a.SetMember(w, 0, true); err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func route(t testing.TB, a *index.Approx, w kv.Worker, prompt []kv.LocalHash) {
 	}
 }
 
-func wantApprox(t testing.TB, a *index.Approx, what string, prompt []kv.LocalHash, want map[kv.Worker]index.Hits) {
+func wantApprox(t testing.TB, a *approx.Index, what string, prompt []kv.LocalHash, want map[kv.Worker]index.Hits) {
 	t.Helper()
 	var m index.Matches
 	if err := a.Match(&m, prompt); err != nil {
@@ -51,7 +52,7 @@ func wantApprox(t testing.TB, a *index.Approx, what string, prompt []kv.LocalHas
 // TestApproxRoutingDecisionIsAHit: what was routed to a worker counts as its
 // device blocks, and for nobody else.
 func TestApproxRoutingDecisionIsAHit(t *testing.T) {
-	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	a := newApprox(t, approx.Options{TTL: time.Minute})
 	var h kv.Hasher
 	prompt := h.AppendLocals(nil, []uint32{1, 2, 3, 4}, 4, kv.LocalSeed("", ""))
 	route(t, a, worker(1, 0), prompt)
@@ -81,7 +82,7 @@ func TestApproxExpiry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
 			start := now
-			a := newApprox(t, index.ApproxOptions{TTL: tc.ttl, Now: func() time.Time { return now }})
+			a := newApprox(t, approx.Options{TTL: tc.ttl, Now: func() time.Time { return now }})
 			route(t, a, worker(1, 0), prompt)
 			again := tc.againAt > 0
 			at := make([]time.Duration, 0, len(tc.want))
@@ -112,7 +113,7 @@ func TestApproxExpiry(t *testing.T) {
 // TestApproxTick: expiry does not wait for requests, and says how much it was.
 func TestApproxTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApprox(t, index.ApproxOptions{TTL: 120 * time.Second})
+		a := newApprox(t, approx.Options{TTL: 120 * time.Second})
 		route(t, a, worker(1, 0), series(1, 7))
 		time.Sleep(119 * time.Second)
 		if n := a.Tick(); n != 0 {
@@ -129,7 +130,7 @@ func TestApproxTick(t *testing.T) {
 // but for a small part, and is gone after it.
 func TestApproxExpiryDoesNotHoldUpDecisions(t *testing.T) {
 	now := time.Unix(1000, 0)
-	a := newApprox(t, index.ApproxOptions{TTL: time.Second, Now: func() time.Time { return now }})
+	a := newApprox(t, approx.Options{TTL: time.Second, Now: func() time.Time { return now }})
 	const many = 10_000
 	route(t, a, worker(1, 0), series(1, many))
 	now = now.Add(time.Minute)
@@ -152,7 +153,7 @@ func TestApproxExpiryDoesNotHoldUpDecisions(t *testing.T) {
 // TestApproxWorkerRemoval: removing a rank leaves its siblings, and a decision
 // after it starts from nothing.
 func TestApproxWorkerRemoval(t *testing.T) {
-	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	a := newApprox(t, approx.Options{TTL: time.Minute})
 	prompt := series(1, 4)
 	route(t, a, worker(7, 0), prompt)
 	route(t, a, worker(7, 1), prompt[:2])
@@ -170,15 +171,15 @@ func TestApproxWorkerRemoval(t *testing.T) {
 // TestApproxRefusals: hashes that do not belong together, options out of range and
 // calls after Close are errors and change nothing.
 func TestApproxRefusals(t *testing.T) {
-	for _, o := range []index.ApproxOptions{
+	for _, o := range []approx.Options{
 		{TTL: -1}, {MaxBlocks: -1}, {MaxBlocks: math.MaxUint32}, {PruneRatio: -.1}, {PruneRatio: 1.1}, {PruneRatio: math.NaN()},
 		{Index: index.Options{MaxOwners: -1}},
 	} {
-		if _, err := index.NewApprox(o); err == nil {
+		if _, err := approx.New(o); err == nil {
 			t.Errorf("options %+v were accepted", o)
 		}
 	}
-	a := newApprox(t, index.ApproxOptions{TTL: time.Minute})
+	a := newApprox(t, approx.Options{TTL: time.Minute})
 	w, prompt := worker(1, 0), series(1, 3)
 	route(t, a, w, prompt[:2])
 	if err := a.Record(w, prompt, kv.AppendSequence(nil, prompt[:2])); err == nil {
@@ -194,8 +195,8 @@ func TestApproxRefusals(t *testing.T) {
 		"set member":    a.SetMember(w, 0, true),
 		"remove worker": a.RemoveWorker(w),
 	} {
-		if !errors.Is(err, index.ErrOffline) {
-			t.Errorf("%s after Close: %v, want ErrOffline", what, err)
+		if !errors.Is(err, approx.ErrClosed) {
+			t.Errorf("%s after Close: %v, want ErrClosed", what, err)
 		}
 	}
 	if n := a.Tick(); n != 0 || a.Stats().Blocks != 0 {
@@ -207,7 +208,7 @@ func TestApproxRefusals(t *testing.T) {
 // prompts first, down to the ratio.
 func TestApproxPruning(t *testing.T) {
 	now := time.Unix(1000, 0)
-	a := newApprox(t, index.ApproxOptions{TTL: time.Minute, MaxBlocks: 10, PruneRatio: 0.8, Now: func() time.Time { return now }})
+	a := newApprox(t, approx.Options{TTL: time.Minute, MaxBlocks: 10, PruneRatio: 0.8, Now: func() time.Time { return now }})
 	old, young := series(1, 6), series(100, 4)
 	route(t, a, worker(1, 0), old)
 	now = now.Add(time.Second)
@@ -232,13 +233,13 @@ func TestApproxPruning(t *testing.T) {
 // device and below it.
 func TestApproxBesideEvents(t *testing.T) {
 	now := time.Unix(1000, 0)
-	x := newIndex(t, index.Options{})
-	a := newApprox(t, index.ApproxOptions{TTL: time.Second, Now: func() time.Time { return now }})
+	a := newApprox(t, approx.Options{TTL: time.Second, Now: func() time.Time { return now }})
 	prompt := series(1, 8)
 	told, both, guessed, gone := worker(1, 0), worker(2, 0), worker(3, 0), worker(4, 0)
-	join(t, x, told, both, guessed)
-	apply(t, x, stored(kv.WorkerOwner(told), kv.TierDevice, prompt, 0, 3),
-		stored(kv.WorkerOwner(both), kv.TierDevice, prompt, 0, 2), stored(kv.WorkerOwner(both), kv.TierHost, prompt, 2, 6))
+	x := newIndex(t, told, both, guessed)
+	store(t, x, told, kv.TierDevice, prompt, 0, 3)
+	store(t, x, both, kv.TierDevice, prompt, 0, 2)
+	store(t, x, both, kv.TierHost, prompt, 2, 6)
 	route(t, a, both, prompt[:4])
 	route(t, a, guessed, prompt[:5])
 	route(t, a, gone, prompt) // is not a worker of x
@@ -248,7 +249,7 @@ func TestApproxBesideEvents(t *testing.T) {
 		if err := a.Match(&guess, prompt); err != nil {
 			t.Fatal(err)
 		}
-		index.MergeMax(&m, &guess)
+		approx.MergeMax(&m, &guess)
 		return workerHits(t, &m)
 	}
 	want := map[kv.Worker]index.Hits{told: device(3), both: {4, 2}, guessed: device(5)}
@@ -308,7 +309,7 @@ func TestMergeMaxModel(t *testing.T) {
 				want[w] = h
 			}
 		}
-		index.MergeMax(&dst, &other)
+		approx.MergeMax(&dst, &other)
 		if diff := cmp.Diff(want, workerHits(t, &dst), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("merged (-want +got):\n%s", diff)
 		}
@@ -322,7 +323,7 @@ func TestMergeMaxModel(t *testing.T) {
 // goroutines; a worker that nobody removes and that is routed to again and again
 // is never seen with less than a whole prompt.
 func TestApproxConcurrentUse(t *testing.T) {
-	a := newApprox(t, index.ApproxOptions{TTL: time.Hour, MaxBlocks: 1 << 16, PruneRatio: 0.8})
+	a := newApprox(t, approx.Options{TTL: time.Hour, MaxBlocks: 1 << 16, PruneRatio: 0.8})
 	steady, prompt := worker(1, 0), series(1, 300)
 	route(t, a, steady, prompt)
 	var all sync.WaitGroup
@@ -342,7 +343,7 @@ func TestApproxConcurrentUse(t *testing.T) {
 				if err := a.Match(&m, prompt); err != nil {
 					t.Error(err)
 				}
-				if got := hitsOf(&m, steady); got != device(300) {
+				if got := workerHits(t, &m)[steady]; got != device(300) {
 					t.Errorf("worker 1 has %v, want 300 device blocks", got)
 				}
 				a.Tick()
@@ -356,7 +357,7 @@ func TestApproxConcurrentUse(t *testing.T) {
 // BenchmarkApproxRecord: prompts of 750 blocks, four of five of them shared with
 // others, of 8 workers, within the bound of a million blocks.
 func BenchmarkApproxRecord(b *testing.B) {
-	a := newApprox(b, index.ApproxOptions{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8})
+	a := newApprox(b, approx.Options{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8})
 	var prompts [][]kv.LocalHash
 	var sequences [][]kv.SequenceHash
 	for n := range 2000 {
@@ -378,7 +379,7 @@ func BenchmarkApproxRecord(b *testing.B) {
 // than it brings, a tick drops the rest.
 func TestPruningIsSpreadOverDecisions(t *testing.T) {
 	const limit, each = 100_000, 100
-	a := newApprox(t, index.ApproxOptions{TTL: time.Hour, MaxBlocks: limit, PruneRatio: 0.5})
+	a := newApprox(t, approx.Options{TTL: time.Hour, MaxBlocks: limit, PruneRatio: 0.5})
 	w := kv.Worker{ID: 1}
 	if err := a.SetMember(w, 0, true); err != nil {
 		t.Fatal(err)
@@ -403,5 +404,30 @@ func TestPruningIsSpreadOverDecisions(t *testing.T) {
 	}
 	if a.Tick(); a.Stats().Blocks != limit/2 {
 		t.Errorf("%d blocks after a tick, want %d", a.Stats().Blocks, limit/2)
+	}
+}
+
+// TestGuessedBlocksAreHeldWhileTheyAre: by the worker that a request went to.
+func TestGuessedBlocksAreHeldWhileTheyAre(t *testing.T) {
+	now := time.Unix(1, 0)
+	a, err := approx.New(approx.Options{TTL: time.Minute, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := worker(1, 0)
+	if err := a.SetMember(w, 0, true); err != nil {
+		t.Fatal(err)
+	}
+	prompt := series(1, 4)
+	if err := a.Record(w, prompt, kv.AppendSequence(nil, prompt)); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.Held(a.Members(), 0); got != 4 {
+		t.Errorf("%d blocks, want 4", got)
+	}
+	now = now.Add(2 * time.Minute)
+	a.Tick()
+	if got := a.Held(a.Members(), 0); got != 0 {
+		t.Errorf("%d blocks after their time", got)
 	}
 }

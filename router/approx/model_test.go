@@ -1,4 +1,4 @@
-package index_test
+package approx_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
@@ -24,7 +25,7 @@ func TestApproxModel(t *testing.T) {
 		ttl := time.Duration(rapid.IntRange(0, 1000).Draw(t, "ttl ms")) * time.Millisecond
 		limit := rapid.SampledFrom([]int{0, 3, 8, 30}).Draw(t, "max blocks")
 		ratio := rapid.SampledFrom([]float64{0, 0.5, 0.8, 1}).Draw(t, "prune ratio")
-		a, err := index.NewApprox(index.ApproxOptions{TTL: ttl, MaxBlocks: limit, PruneRatio: ratio, Now: func() time.Time { return now }})
+		a, err := approx.New(approx.Options{TTL: ttl, MaxBlocks: limit, PruneRatio: ratio, Now: func() time.Time { return now }})
 		if err != nil {
 			t.Fatal(err)
 		}
