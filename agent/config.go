@@ -17,7 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 const (
@@ -192,8 +192,8 @@ func (c *Config) hostOn() bool { return c.HostBytes != 0 || c.Tuning.HostBlocks 
 func (c *Config) diskOn() bool { return c.DiskBytes != 0 || c.Tuning.DiskBlocks != 0 }
 
 // natsOptions is what the publisher is told, but for its log.
-func (c *Config) natsOptions() publisher.NATSOptions {
-	return publisher.NATSOptions{
+func (c *Config) natsOptions() nats.Options {
+	return nats.Options{
 		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node, Node: c.Node,
 		Auth: c.Events.Auth, JetStream: c.Events.JetStream,
 	}

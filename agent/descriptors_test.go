@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // TestDescriptorsAreDivided: connections and event streams share what the agent does not
@@ -53,7 +53,7 @@ func TestAgentKeepsDescriptorsForTheServersInsideIt(t *testing.T) {
 		return n
 	}
 	plain := own(Config{})
-	if got := own(Config{Events: EventOptions{Embedded: &publisher.EmbeddedOptions{}}}); got != plain+128 {
+	if got := own(Config{Events: EventOptions{Embedded: &nats.EmbeddedOptions{}}}); got != plain+128 {
 		t.Errorf("own is %d with a NATS server and %d without, want 128 more", got, plain)
 	}
 	if got := own(Config{KVBM: KVBMOptions{Metrics: "127.0.0.1:0"}}); got != plain+64 {

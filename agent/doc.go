@@ -54,7 +54,7 @@
 //
 //	session.mu ─► processTable.mu
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
-//	        │                 └─► consolidator.Stream's ─► publisher.Feed's ─► nats.go's
+//	        │                 └─► consolidator.Stream's ─► nats.Feed's ─► nats.go's
 //	        │                 │   (a worker's or a pool's)
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // embeddedURLFile is where an agent says how to reach the NATS server inside it.
@@ -21,21 +21,21 @@ func (c *Config) embeddedURLFile() string { return c.Socket + ".nats" }
 // startEmbedded starts the NATS server inside the agent. It takes the token of an
 // earlier agent's URL file, and its port when any port will do and that one is free,
 // so that routers that know the earlier server find this one.
-func startEmbedded(c *Config, o publisher.EmbeddedOptions) (*publisher.Embedded, error) {
+func startEmbedded(c *Config, o nats.EmbeddedOptions) (*nats.Embedded, error) {
 	file := c.embeddedURLFile()
 	token, port, err := formerServer(file)
 	if err != nil {
 		return nil, err
 	}
 	o.Token = cmp.Or(o.Token, token)
-	var server *publisher.Embedded
+	var server *nats.Embedded
 	if o.Port == 0 && port != 0 {
 		former := o
 		former.Port = port
-		server, _ = publisher.StartEmbedded(former) // another port does as well
+		server, _ = nats.StartEmbedded(former) // another port does as well
 	}
 	if server == nil {
-		if server, err = publisher.StartEmbedded(o); err != nil {
+		if server, err = nats.StartEmbedded(o); err != nil {
 			return nil, err
 		}
 	}
@@ -45,7 +45,7 @@ func startEmbedded(c *Config, o publisher.EmbeddedOptions) (*publisher.Embedded,
 // writeEmbeddedURL writes the URL of the NATS server inside the agent, which has
 // the token, to a file for the agent's user alone. The caller must own the socket
 // that the file is named after: another agent's file would send its routers here.
-func writeEmbeddedURL(c *Config, server *publisher.Embedded) error {
+func writeEmbeddedURL(c *Config, server *nats.Embedded) error {
 	u, err := advertised(server.URL(), c.Events.EmbeddedAdvertise)
 	if err == nil {
 		err = replaceFile(c.embeddedURLFile(), u+"\n")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // embeddedConfig is an agent with a NATS server inside, whose socket's directory is
@@ -15,7 +15,7 @@ func embeddedConfig(t *testing.T) Config {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Socket = filepath.Join(t.TempDir(), "run", "agent.sock")
-	cfg.Events.Embedded = &publisher.EmbeddedOptions{}
+	cfg.Events.Embedded = &nats.EmbeddedOptions{}
 	return cfg
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // EventOptions are how events are followed and where they are told. The zero value
@@ -20,11 +20,11 @@ type EventOptions struct {
 	// Auth is how to log in to NATS and whom to trust there; JetStream has a stream
 	// keep what is published there, nil for none.
 	Auth      natsauth.Settings
-	JetStream *publisher.JetStream
+	JetStream *nats.JetStream
 	// Embedded has the agent run a NATS server, over which events go when no URL is
 	// set; nil for none. Its URL is written to the socket's path with .nats behind it,
 	// for routers and other agents.
-	Embedded *publisher.EmbeddedOptions
+	Embedded *nats.EmbeddedOptions
 	// EmbeddedAdvertise is the host in that URL; default: the one that the server listens
 	// on, or the machine's name where that is all addresses.
 	EmbeddedAdvertise string

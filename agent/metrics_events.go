@@ -2,9 +2,9 @@ package agent
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
@@ -85,7 +85,7 @@ func streamPart(s *consolidator.StreamStats) pathPart {
 	}}
 }
 
-func feedPart(f *publisher.FeedStats) pathPart {
+func feedPart(f *nats.FeedStats) pathPart {
 	return pathPart{
 		name: "feed",
 		counters: []named{

@@ -13,9 +13,9 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
@@ -27,7 +27,7 @@ func TestEveryNumberOfTheEventPathIsAMetric(t *testing.T) {
 	wantShown[consolidator.RankStats](t, rankPart(new(consolidator.RankStats)).all(),
 		"events", "gaps", "repaired", "lost", "bad_frames", "bad_events", "restarts")
 	wantShown[consolidator.StreamStats](t, streamPart(new(consolidator.StreamStats)).all(), "events")
-	wantShown[publisher.FeedStats](t, feedPart(new(publisher.FeedStats)).all())
+	wantShown[nats.FeedStats](t, feedPart(new(nats.FeedStats)).all())
 	wantShown[httpfeed.FeedStats](t, httpCounters(new(httpfeed.Stats)))
 	// The sum of the numbers of next batches says nothing.
 	wantShown[zmqsink.Stats](t, sinkPart(new(zmqsink.Stats)).all(), "next")

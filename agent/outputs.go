@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // outputs are where the streams of a node are told. The native stream, of each
@@ -21,10 +22,10 @@ import (
 // worker's blocks go together with its pool's (reach).
 type outputs struct {
 	cfg    *Config
-	server *publisher.Embedded // nil: there is none inside
-	nats   *publisher.NATS     // nil: there is none
-	http   *httpfeed.Hub       // nil: there is none
-	dynamo *dynamo.Plane       // nil: there is none
+	server *nats.Embedded // nil: there is none inside
+	nats   *nats.Conn     // nil: there is none
+	http   *httpfeed.Hub  // nil: there is none
+	dynamo *dynamo.Plane  // nil: there is none
 	log    *zap.Logger
 	// tokens is nil until a stream in the engines' format wants them.
 	tokens       atomic.Pointer[consolidator.TokenTable]
@@ -61,7 +62,7 @@ func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (o *outputs,
 		return o, nil
 	}
 	n.Log = log
-	if o.nats, err = publisher.ConnectNATS(ctx, n); err != nil {
+	if o.nats, err = nats.Connect(ctx, n); err != nil {
 		return o, err
 	}
 	if d := cfg.Events.Dynamo; d != nil {
@@ -142,7 +143,7 @@ func (s statusSource) Status() publisher.Status { return publisher.Status(s.stat
 type ownerStream struct {
 	stream *consolidator.Stream
 	// The feeds are nil before attach, and where there is no such output.
-	nats atomic.Pointer[publisher.Feed]
+	nats atomic.Pointer[nats.Feed]
 	http atomic.Pointer[httpfeed.Feed]
 }
 

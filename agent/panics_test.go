@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // TestPanicOfASessionEndsThatSessionOnly: a table of the agent is broken, so that the next
@@ -86,7 +86,7 @@ func TestPanicWhileAStreamOpensFreesItsPort(t *testing.T) {
 	panicked := func() (reason any) {
 		defer func() { reason = recover() }()
 		// It has no connection, which is noticed when the ports are open.
-		out := testOutputs(new(publisher.NATS))
+		out := testOutputs(new(nats.Conn))
 		_, _ = newEventHub("node", out, zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), engine)
 		return nil
 	}()

@@ -19,7 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // realPools are a manager's, which notes the namespaces that it has closed.
@@ -262,12 +262,12 @@ func wantFound(t *testing.T, c *proto.SchedulerClient, n int) {
 
 // A pool that makes room is gone for the routers too, and its totals stay.
 func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
-	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	server, err := nats.StartEmbedded(nats.EmbeddedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL()})
+	n, err := nats.Connect(t.Context(), nats.Options{URL: server.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +281,8 @@ func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 	h.BlockStored(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	openNumber(t, h, from, maxPools)
-	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
-		t.Errorf("its feed: %v, want %v", err, publisher.ErrClosed)
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, nats.ErrClosed) {
+		t.Errorf("its feed: %v, want %v", err, nats.ErrClosed)
 	}
 	if h.ended.Streams.Blocks == 0 || h.ended.Feeds.Announcements == 0 {
 		t.Errorf("totals of what has ended: %+v", h.ended)

@@ -13,7 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 func namespaceNumber(i int) kv.Namespace {
@@ -26,7 +26,7 @@ func namespaceNumber(i int) kv.Namespace {
 func noSession(*blockmgr.Pool) error { return nil }
 
 // testOutputs publish on n, if there is one, and keep no checkpoints.
-func testOutputs(n *publisher.NATS) *outputs {
+func testOutputs(n *nats.Conn) *outputs {
 	return &outputs{cfg: &Config{Events: EventOptions{NoCheckpoints: true}}, nats: n, log: zap.NewNop()}
 }
 
@@ -37,12 +37,12 @@ func (f fakePools) open(ns kv.Namespace, _ bool) (*blockmgr.Pool, error) { retur
 func (fakePools) closed(kv.NamespaceID)                                  {}
 
 func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
-	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	server, err := nats.StartEmbedded(nats.EmbeddedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL()})
+	n, err := nats.Connect(t.Context(), nats.Options{URL: server.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 	if !errors.Is(err, broken) || len(h.poolStreams()) != 0 {
 		t.Errorf("error %v, %d streams: want %v and none", err, len(h.poolStreams()), broken)
 	}
-	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
-		t.Errorf("the feed of the refused pool: got error %v, want %v", err, publisher.ErrClosed)
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, nats.ErrClosed) {
+		t.Errorf("the feed of the refused pool: got error %v, want %v", err, nats.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
 	if _, _, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil }), noSession); err != nil {
@@ -190,12 +190,12 @@ func TestNamespaceFindsRoomOnceTheOthersHaveLeft(t *testing.T) {
 // The engine can do nothing about a feed that the agent cannot make, and must
 // not be told that its endpoint is bad.
 func TestRankErrorsSayWhoseTheyAre(t *testing.T) {
-	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	server, err := nats.StartEmbedded(nats.EmbeddedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL()})
+	n, err := nats.Connect(t.Context(), nats.Options{URL: server.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

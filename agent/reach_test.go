@@ -17,8 +17,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // fakePublisher is an engine's PUB socket, played by a test.
@@ -201,7 +201,7 @@ func TestSecondEngineAtOnePortIsWarnedOfTheFirst(t *testing.T) {
 // Discovery that cannot be written costs an engine Dynamo's routers and not its cache.
 func TestEngineHasItsCacheWithoutDynamosDirectory(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.Events.Embedded = &publisher.EmbeddedOptions{}
+	cfg.Events.Embedded = &nats.EmbeddedOptions{}
 	dir := filepath.Join(t.TempDir(), "kv")
 	cfg.Events.Dynamo = &dynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: dir}
 	a := startAgent(t, cfg)
@@ -235,7 +235,7 @@ func TestStreamsOfTheAgentsOwnAccordHaveTheHostThatIsSet(t *testing.T) {
 // in a file that others cannot read, whatever was left beside it.
 func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.Events.Embedded = &publisher.EmbeddedOptions{}
+	cfg.Events.Embedded = &nats.EmbeddedOptions{}
 	if err := os.WriteFile(cfg.Socket+".nats.new", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 			t.Errorf("mode of the file: %v, %v", info.Mode(), err)
 		}
 		urls = append(urls, strings.TrimSpace(string(b)))
-		n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: urls[0]})
+		n, err := nats.Connect(t.Context(), nats.Options{URL: urls[0]})
 		if err != nil || !n.Connected() {
 			t.Errorf("the URL of the first agent's file: %v", err)
 		} else if err := n.Close(); err != nil {

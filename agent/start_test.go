@@ -19,7 +19,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 func TestSecondAgentOnASocketIsRefused(t *testing.T) {
@@ -303,7 +303,7 @@ func TestAdminHealthStatsAndMetrics(t *testing.T) {
 // TestTotalsOutliveTheirEngine: what a rank, its stream and its feed counted is
 // still there when its session has ended, in the statistics and the metrics.
 func TestTotalsOutliveTheirEngine(t *testing.T) {
-	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	nats, err := nats.StartEmbedded(nats.EmbeddedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestTotalsOutliveTheirEngine(t *testing.T) {
 }
 
 func TestPoolAndWorkerArePublished(t *testing.T) {
-	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{})
+	nats, err := nats.StartEmbedded(nats.EmbeddedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,8 @@ package agent
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
@@ -14,7 +14,7 @@ import (
 type EventTotals struct {
 	Ranks   consolidator.RankStats   `json:"ranks"`
 	Streams consolidator.StreamStats `json:"streams"`
-	Feeds   publisher.FeedStats      `json:"feeds"`
+	Feeds   nats.FeedStats           `json:"feeds"`
 	ZMQ     zmqsink.Stats            `json:"zmq"`
 	Dynamo  dynamo.SourceStats       `json:"dynamo"`
 }

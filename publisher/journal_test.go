@@ -10,7 +10,7 @@ import (
 )
 
 func storedEvent(id uint64, blocks int) kvevent.RouterEvent {
-	e := kvevent.RouterEvent{Owner: testOwner, ID: id, Kind: kvevent.Stored, Blocks: make([]kvevent.StoredBlock, blocks)}
+	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(kv.Worker{ID: 7}), ID: id, Kind: kvevent.Stored, Blocks: make([]kvevent.StoredBlock, blocks)}
 	for i := range e.Blocks {
 		e.Blocks[i].Hash = kv.SequenceHash(id*1000 + uint64(i))
 	}
@@ -19,15 +19,15 @@ func storedEvent(id uint64, blocks int) kvevent.RouterEvent {
 
 func TestJournalKeepsTheLastEvents(t *testing.T) {
 	j := new(Journal)
-	for id := uint64(1); id <= 2*journalEvents; id++ {
+	for id := uint64(1); id <= 2*JournalEvents; id++ {
 		e := storedEvent(id, 1)
 		j.Add(&e)
 	}
-	if j.first != journalEvents+1 || j.next != 2*journalEvents+1 || j.blocks != journalEvents {
+	if j.first != JournalEvents+1 || j.next != 2*JournalEvents+1 || j.blocks != JournalEvents {
 		t.Fatalf("events %d to %d with %d blocks", j.first, j.next-1, j.blocks)
 	}
 	for id := j.first; id < j.next; id++ {
-		if e := j.ring[id%journalEvents]; e.ID != id || e.Blocks[0].Hash != kv.SequenceHash(id*1000) {
+		if e := j.ring[id%JournalEvents]; e.ID != id || e.Blocks[0].Hash != kv.SequenceHash(id*1000) {
 			t.Fatalf("event %d is %+v", id, e)
 		}
 	}
@@ -69,7 +69,7 @@ func TestJournalCopiesWhatItIsLent(t *testing.T) {
 // made for, whatever numbers the events carry.
 func TestRoomIsEnough(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		limit := rapid.IntRange(minPayload, 1<<20).Draw(rt, "limit")
+		limit := rapid.IntRange(64<<10, 1<<20).Draw(rt, "limit")
 		var events []kvevent.RouterEvent
 		for range rapid.IntRange(1, 200).Draw(rt, "events") {
 			owner := kv.Owner{Kind: kv.OwnerPool, ID: 1<<64 - 1, Rank: 1<<32 - 1}

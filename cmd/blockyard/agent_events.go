@@ -13,8 +13,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // eventFlags are the flags of "blockyard agent" that say how events are followed and
@@ -70,7 +70,7 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 		}
 	}
 	if f.DurableKVEvents {
-		o.JetStream = &publisher.JetStream{
+		o.JetStream = &nats.JetStream{
 			Stream: f.Stream, MaxAge: f.StreamAge, MaxBytes: int64(f.StreamSize), Replicas: f.StreamReplicas,
 		}
 	}
@@ -135,7 +135,7 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 }
 
 // embedded is the NATS server inside the agent.
-func (f *eventFlags) embedded() (*publisher.EmbeddedOptions, error) {
+func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 	host, port, err := net.SplitHostPort(f.EmbeddedNATS)
 	if err != nil {
 		return nil, fmt.Errorf("--embedded-nats %q: want HOST:PORT", f.EmbeddedNATS)
@@ -144,7 +144,7 @@ func (f *eventFlags) embedded() (*publisher.EmbeddedOptions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--embedded-nats %q: port %q: want 0 (any free one) to 65535", f.EmbeddedNATS, port)
 	}
-	return &publisher.EmbeddedOptions{Host: host, Port: int(n), StoreDir: f.EmbeddedNATSDir}, nil
+	return &nats.EmbeddedOptions{Host: host, Port: int(n), StoreDir: f.EmbeddedNATSDir}, nil
 }
 
 // note has the flags logged with their sources.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/lab/demo"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // demoCmd runs everything on this machine under a workload. The defaults are
@@ -110,7 +110,7 @@ func (c *demoCmd) Run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	nats, err := publisher.StartEmbedded(publisher.EmbeddedOptions{Log: log})
+	nats, err := nats.StartEmbedded(nats.EmbeddedOptions{Log: log})
 	if err != nil {
 		return fmt.Errorf("embedded NATS server: %w", err)
 	}

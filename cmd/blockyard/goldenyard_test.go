@@ -22,8 +22,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/lab/engine"
-	"github.com/blockyard-ai/blockyard/publisher"
 	publisherdynamo "github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/dynamo"
@@ -63,7 +63,7 @@ func startGoldenYard(t *testing.T) *goldenYard {
 	a, err := agent.New(t.Context(), agent.Config{
 		Node: "n", Socket: at("s"), HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20,
 		Events: agent.EventOptions{
-			Embedded: &publisher.EmbeddedOptions{},
+			Embedded: &nats.EmbeddedOptions{},
 			Dynamo:   &publisherdynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: at("kv")},
 		},
 	}, zap.NewNop())

@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
 )
 
@@ -239,7 +239,7 @@ func newUser(t *testing.T) (seed, public string) {
 func TestEveryWayToLogIn(t *testing.T) {
 	connect := map[string]func(url string, s natsauth.Settings) (connected func() bool, closed func() error, err error){
 		"publisher": func(url string, s natsauth.Settings) (func() bool, func() error, error) {
-			n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: url, Auth: s})
+			n, err := nats.Connect(t.Context(), nats.Options{URL: url, Auth: s})
 			if err != nil {
 				return nil, nil, err
 			}

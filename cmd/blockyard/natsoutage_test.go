@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
 )
 
@@ -24,14 +25,14 @@ type natsWorld struct {
 	durable bool
 	dir     string
 	port    int
-	server  *publisher.Embedded
+	server  *nats.Embedded
 
 	mu     sync.Mutex
-	feed   *publisher.Feed
+	feed   *nats.Feed
 	last   uint64
 	blocks map[kv.SequenceHash]bool
 
-	nats      *publisher.NATS
+	nats      *nats.Conn
 	router    *router.Router
 	endRouter func()
 }
@@ -52,12 +53,12 @@ func newNATSWorld(t *testing.T, durable bool) *natsWorld {
 
 func (w *natsWorld) startServer() {
 	w.t.Helper()
-	o := publisher.EmbeddedOptions{Port: w.port, Token: "secret"}
+	o := nats.EmbeddedOptions{Port: w.port, Token: "secret"}
 	if w.durable {
 		o.StoreDir = w.dir
 	}
 	var err error
-	if w.server, err = publisher.StartEmbedded(o); err != nil {
+	if w.server, err = nats.StartEmbedded(o); err != nil {
 		w.t.Fatal(err)
 	}
 	at, err := url.Parse(w.server.URL())
@@ -73,13 +74,13 @@ func (w *natsWorld) stopServer() { w.server.Close() }
 
 func (w *natsWorld) startPublisher() {
 	w.t.Helper()
-	o := publisher.NATSOptions{URL: w.server.URL(), AnnounceEvery: 20 * time.Millisecond, ReconnectWait: 20 * time.Millisecond,
+	o := nats.Options{URL: w.server.URL(), AnnounceEvery: 20 * time.Millisecond, ReconnectWait: 20 * time.Millisecond,
 		ConnectTimeout: 100 * time.Millisecond}
 	if w.durable {
-		o.JetStream = &publisher.JetStream{}
+		o.JetStream = &nats.JetStream{}
 	}
 	var err error
-	if w.nats, err = publisher.ConnectNATS(w.t.Context(), o); err != nil {
+	if w.nats, err = nats.Connect(w.t.Context(), o); err != nil {
 		w.t.Fatal(err)
 	}
 	feed, err := w.nats.NewFeed(worldOwner, publisher.Meta{Model: "m", BlockSize: 16})
@@ -298,7 +299,7 @@ func TestDurableRouterReadsOn(t *testing.T) {
 	}
 }
 
-func (w *natsWorld) feedStats() publisher.FeedStats {
+func (w *natsWorld) feedStats() nats.FeedStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.feed.Stats()

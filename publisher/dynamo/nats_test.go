@@ -10,7 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher"
+	natspub "github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 // connect is a router's connection.
@@ -32,7 +32,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 // TestARouterFollowsThroughARealServer: live events, a hole that is filled over
 // TCP, and a server that goes and comes back.
 func TestARouterFollowsThroughARealServer(t *testing.T) {
-	server, err := publisher.StartEmbedded(publisher.EmbeddedOptions{Token: "token"})
+	server, err := natspub.StartEmbedded(natspub.EmbeddedOptions{Token: "token"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestARouterFollowsThroughARealServer(t *testing.T) {
 	}()
 	o := testOptions(t)
 	o.Recovery = "127.0.0.1:0"
-	n, err := publisher.ConnectNATS(t.Context(), publisher.NATSOptions{URL: server.URL(), ReconnectWait: 20 * time.Millisecond})
+	n, err := natspub.Connect(t.Context(), natspub.Options{URL: server.URL(), ReconnectWait: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestARouterFollowsThroughARealServer(t *testing.T) {
 	f.store(kv.TierDevice, 7)
 	f.clear()
 	f.store(kv.TierDevice, 8)
-	if server, err = publisher.StartEmbedded(publisher.EmbeddedOptions{Token: "token", Port: port}); err != nil {
+	if server, err = natspub.StartEmbedded(natspub.EmbeddedOptions{Token: "token", Port: port}); err != nil {
 		t.Fatal(err)
 	}
 	pump(false)
@@ -125,7 +125,7 @@ func follow(t *testing.T, r *routerModel, reply *kvevent.QueryReply) {
 	}
 }
 
-func serverPort(t *testing.T, e *publisher.Embedded) int {
+func serverPort(t *testing.T, e *natspub.Embedded) int {
 	t.Helper()
 	u, err := url.Parse(e.URL())
 	if err != nil {

@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -36,7 +37,7 @@ const (
 // one goroutine.
 type answerer struct {
 	feed     *Feed
-	src      Source
+	src      publisher.Source
 	requests <-chan *nats.Msg
 	// askers are those who wait for a dump.
 	askers []asker
@@ -55,7 +56,7 @@ type asker struct {
 }
 
 // answer is the goroutine that answers queries.
-func (f *Feed) answer(src Source, requests <-chan *nats.Msg) {
+func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	defer f.running.Done()
 	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
 	defer a.idle.Stop()
@@ -169,7 +170,7 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 	}
 	end := 0
 	for range min(n, maxPartChunks) {
-		end += MessageLen(events[end:], maxBytes)
+		end += publisher.MessageLen(events[end:], maxBytes)
 	}
 	return events[:end]
 }
@@ -187,7 +188,8 @@ func fromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
 func (f *Feed) journalEmpty() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.journal.first == f.journal.next
+	first, next := f.journal.Held()
+	return first == next
 }
 
 func (f *Feed) journalHolds(id uint64) bool {
@@ -201,14 +203,7 @@ func (f *Feed) journalHolds(id uint64) bool {
 func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.journal.Holds(start) || !f.journal.Holds(end) {
-		return nil, false
-	}
-	events := make([]kvevent.RouterEvent, 0, end-start+1)
-	for id := start; id <= end; id++ {
-		events = append(events, f.journal.ring[id%journalEvents])
-	}
-	return events, true
+	return f.journal.Range(start, end)
 }
 
 // sendDump answers all who wait for a dump now: those who read it in parts get the
@@ -280,7 +275,7 @@ func (a *answerer) send(askers []string, r *kvevent.QueryReply, events []kvevent
 	a.buf = nil
 	defer func() { a.buf = buf }()
 	for !r.Final {
-		n := MessageLen(events, maxBytes)
+		n := publisher.MessageLen(events, maxBytes)
 		r.Events, events = events[:n], events[n:]
 		r.Final = len(events) == 0
 		buf = kvevent.AppendQueryReply(buf[:0], r)

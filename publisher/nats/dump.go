@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // maxTail bounds the events by which a dump is brought up to date; beyond them a
@@ -58,7 +59,7 @@ func (a *answerer) nameDump() {
 
 // beingRead reports whether the cache has to stay as it is for somebody who reads
 // it in parts, and whoever gets it now can go on with events of the journal.
-func (a *answerer) beingRead(status *Status, now time.Time) bool {
+func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
 	return now.Before(a.cache.readUntil) && status.LastEventID > a.cache.last && a.feed.journalHolds(a.cache.last+1)
 }
 
@@ -70,7 +71,7 @@ func (d *dump) chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, fina
 		d.maxBytes = maxBytes
 		for at := 0; at == 0 || at < len(d.events); {
 			d.starts = append(d.starts, at)
-			at += max(1, MessageLen(d.events[at:], maxBytes))
+			at += max(1, publisher.MessageLen(d.events[at:], maxBytes))
 		}
 	}
 	n := uint32(len(d.starts))
@@ -86,7 +87,7 @@ func (d *dump) chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, fina
 
 // extend brings the cache to the event of a status, with the events in between;
 // false when that is not possible or does not end with the status' digest.
-func (a *answerer) extend(status *Status) bool {
+func (a *answerer) extend(status *publisher.Status) bool {
 	c := &a.cache
 	if status.LastEventID == c.last {
 		return status.Digest == c.digest

@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// ErrClosed is the error of using a NATS or a Feed after its Close.
+// ErrClosed is the error of using a Conn or a Feed after its Close.
 var ErrClosed = errors.New("publisher is closed")
 
-// NATS is a connection that feeds share.
-type NATS struct {
-	opt    NATSOptions
+// Conn is a connection that feeds share.
+type Conn struct {
+	opt    Options
 	log    *zap.Logger
 	login  natsauth.Login
 	conn   *nats.Conn
@@ -36,13 +37,13 @@ type NATS struct {
 	closing bool
 }
 
-// ConnectNATS connects to a server. If none answers within the connect timeout,
-// it returns a NATS that goes on trying for ever; feeds work, and what they have
+// Connect connects to a server. If none answers within the connect timeout,
+// it returns a Conn that goes on trying for ever; feeds work, and what they have
 // to say waits in their journals. It returns an error when an option is bad,
 // when client and server refuse one another, when another agent has the node's
 // name, when the server takes too small messages or has no JetStream that was asked for, and when ctx is cancelled
 // (which does not shorten the connect timeout).
-func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
+func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func ConnectNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &NATS{opt: o, log: o.Log, login: login, feeds: make(map[*Feed]struct{})}
+	n := &Conn{opt: o, log: o.Log, login: login, feeds: make(map[*Feed]struct{})}
 	if o.JetStream != nil {
 		n.keeper = newStreamKeeper(o.Cluster, *o.JetStream, o.Log)
 	}
@@ -88,7 +89,7 @@ func serverName(c *nats.Conn) string { return c.ConnectedAddr() }
 
 // checkServer looks at what the connected server told of itself, and makes the
 // stream there.
-func (n *NATS) checkServer(ctx context.Context) error {
+func (n *Conn) checkServer(ctx context.Context) error {
 	if limit := n.conn.MaxPayload(); limit < minPayload {
 		return fmt.Errorf("nats server %s: max_payload %d is below %d", serverName(n.conn), limit, minPayload)
 	}
@@ -99,7 +100,7 @@ func (n *NATS) checkServer(ctx context.Context) error {
 }
 
 // dial makes the connection; with retry it does not wait for a server.
-func (n *NATS) dial(retry bool) error {
+func (n *Conn) dial(retry bool) error {
 	n.closed = make(chan struct{})
 	up := func(c *nats.Conn) {
 		n.connections.Add(1)
@@ -139,7 +140,7 @@ func (n *NATS) dial(retry bool) error {
 }
 
 // authenticate is the option that logs in.
-func (n *NATS) authenticate(o *nats.Options) error {
+func (n *Conn) authenticate(o *nats.Options) error {
 	l := &n.login
 	o.User, o.Password, o.Token = l.User, l.Password, l.Token
 	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
@@ -149,11 +150,11 @@ func (n *NATS) authenticate(o *nats.Options) error {
 }
 
 // Connected reports whether a server is connected now.
-func (n *NATS) Connected() bool { return n.conn.IsConnected() }
+func (n *Conn) Connected() bool { return n.conn.IsConnected() }
 
 // NewFeed makes a publisher for owner, with a new random id. Nothing is sent
 // before Attach.
-func (n *NATS) NewFeed(owner kv.Owner, meta Meta) (*Feed, error) {
+func (n *Conn) NewFeed(owner kv.Owner, meta publisher.Meta) (*Feed, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closing {
@@ -166,7 +167,7 @@ func (n *NATS) NewFeed(owner kv.Owner, meta Meta) (*Feed, error) {
 
 // Close closes all feeds, which announce that their owners are gone, and then
 // the connection. It is idempotent and waits for every goroutine.
-func (n *NATS) Close() error {
+func (n *Conn) Close() error {
 	var closing errgroup.Group
 	for _, f := range n.stopFeeds() {
 		closing.Go(f.Close)
@@ -181,14 +182,14 @@ func (n *NATS) Close() error {
 }
 
 // stopFeeds refuses further feeds and returns those there are.
-func (n *NATS) stopFeeds() []*Feed {
+func (n *Conn) stopFeeds() []*Feed {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closing = true
 	return n.feedsLocked()
 }
 
-func (n *NATS) feedsLocked() []*Feed {
+func (n *Conn) feedsLocked() []*Feed {
 	feeds := make([]*Feed, 0, len(n.feeds))
 	for f := range n.feeds {
 		feeds = append(feeds, f)
@@ -196,13 +197,13 @@ func (n *NATS) feedsLocked() []*Feed {
 	return feeds
 }
 
-func (n *NATS) forget(f *Feed) {
+func (n *Conn) forget(f *Feed) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.feeds, f)
 }
 
-func (n *NATS) announceAll() {
+func (n *Conn) announceAll() {
 	n.mu.Lock()
 	feeds := n.feedsLocked()
 	n.mu.Unlock()
@@ -215,7 +216,7 @@ func (n *NATS) announceAll() {
 // lost connection to return. data is not kept. The error says that the message
 // is lost: the buffer is full, the connection is closed, or data is longer than
 // MaxPayload.
-func (n *NATS) Publish(subject string, data []byte) error {
+func (n *Conn) Publish(subject string, data []byte) error {
 	if err := n.conn.Publish(subject, data); err != nil {
 		return fmt.Errorf("nats publish to %s: %w", subject, err)
 	}
@@ -224,10 +225,10 @@ func (n *NATS) Publish(subject string, data []byte) error {
 
 // MaxPayload is the longest message in bytes that the server takes; before the
 // first connection it is what servers take unless they are told otherwise.
-func (n *NATS) MaxPayload() int64 { return int64(n.maxMessage()) }
+func (n *Conn) MaxPayload() int64 { return int64(n.maxMessage()) }
 
-// NATSStats are a connection's gauges and counters.
-type NATSStats struct {
+// Stats are a connection's gauges and counters.
+type Stats struct {
 	Connected bool `json:"connected"`
 	// Reconnects counts connections after the first.
 	Reconnects uint64 `json:"reconnects"`
@@ -240,8 +241,8 @@ type NATSStats struct {
 }
 
 // Stats returns the gauges and counters.
-func (n *NATS) Stats() NATSStats {
-	s := NATSStats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1, NameClaims: n.nameClaims.Load()}
+func (n *Conn) Stats() Stats {
+	s := Stats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1, NameClaims: n.nameClaims.Load()}
 	if n.keeper != nil {
 		s.StreamReady, s.StreamErrors = n.keeper.ready.Load(), n.keeper.failures.Load()
 	}
@@ -249,7 +250,7 @@ func (n *NATS) Stats() NATSStats {
 }
 
 // maxMessage is how many bytes one message may have.
-func (n *NATS) maxMessage() int {
+func (n *Conn) maxMessage() int {
 	if limit := n.conn.MaxPayload(); limit > 0 {
 		return int(limit)
 	}

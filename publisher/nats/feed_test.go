@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"errors"
@@ -12,11 +12,12 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 var (
 	testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
-	testMeta  = Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16}
+	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16}
 )
 
 // fakeSource is a stream as the consolidator makes it: it calls the feed under
@@ -35,10 +36,10 @@ func newFakeSource() *fakeSource {
 
 func (s *fakeSource) Owner() kv.Owner { return testOwner }
 
-func (s *fakeSource) Status() Status {
+func (s *fakeSource) Status() publisher.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Status{LastEventID: s.last, Digest: digest(s.blocks), Blocks: uint64(len(s.blocks)), Health: s.health}
+	return publisher.Status{LastEventID: s.last, Digest: digest(s.blocks), Blocks: uint64(len(s.blocks)), Health: s.health}
 }
 
 func (s *fakeSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
@@ -116,9 +117,9 @@ func startServer(t *testing.T, o EmbeddedOptions) *Embedded {
 }
 
 // startFeed attaches a feed of a new source.
-func startFeed(t *testing.T, o NATSOptions) (*NATS, *Feed, *fakeSource) {
+func startFeed(t *testing.T, o Options) (*Conn, *Feed, *fakeSource) {
 	t.Helper()
-	n, err := ConnectNATS(t.Context(), o)
+	n, err := Connect(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func startFeed(t *testing.T, o NATSOptions) (*NATS, *Feed, *fakeSource) {
 func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Millisecond})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Millisecond})
 	if f.PublisherID() == 0 || f.PublisherID() >= 1<<53 {
 		t.Errorf("publisher id %d", f.PublisherID())
 	}
@@ -194,7 +195,7 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 func TestHealthChangeIsAnnouncedAtOnce(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, _, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, _, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(a *kvevent.Announcement) bool { return a.Health == kvevent.HealthExact })
 	src.setHealth(kvevent.HealthDegraded)
 	c.announcement(func(a *kvevent.Announcement) bool { return a.Health == kvevent.HealthDegraded })
@@ -203,7 +204,7 @@ func TestHealthChangeIsAnnouncedAtOnce(t *testing.T) {
 func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	n, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	n, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	for i := range 500 {
 		src.store(i+1, 1)
 	}
@@ -234,7 +235,7 @@ func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 
 func TestAttachRefusesAnotherOwnerAndASecondSource(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
-	n, f, src := startFeed(t, NATSOptions{URL: srv.URL()})
+	n, f, src := startFeed(t, Options{URL: srv.URL()})
 	if err := f.Attach(src); err == nil {
 		t.Error("attached twice")
 	}
@@ -248,31 +249,31 @@ func TestAttachRefusesAnotherOwnerAndASecondSource(t *testing.T) {
 }
 
 func TestPublishNeverBlocksWithoutAServer(t *testing.T) {
-	_, f, src := startFeed(t, NATSOptions{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond})
-	for i := range journalEvents + 100 {
+	_, f, src := startFeed(t, Options{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond})
+	for i := range publisher.JournalEvents + 100 {
 		src.store(i+1, 1)
 	}
-	if s := f.Stats(); s.Unsent != journalEvents || s.Messages != 0 {
+	if s := f.Stats(); s.Unsent != publisher.JournalEvents || s.Messages != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
 
 func TestFeedContinuesAfterTheServerWasAway(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{Token: "secret"})
-	n, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour, ReconnectWait: 20 * time.Millisecond})
+	n, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour, ReconnectWait: 20 * time.Millisecond})
 	src.store(1, 1)
 	waitFor(t, "the first event", func() bool { return f.Stats().Events == 1 })
 	port := serverPort(t, srv)
 	srv.Close()
 	waitFor(t, "the connection to end", func() bool { return !n.Connected() })
-	for i := range journalEvents + 10 {
+	for i := range publisher.JournalEvents + 10 {
 		src.store(i+2, 1)
 	}
 	again := startServer(t, EmbeddedOptions{Token: "secret", Port: port})
 	waitFor(t, "the connection to return", n.Connected)
 	waitFor(t, "the journal to be sent", func() bool {
 		s := f.Stats()
-		return s.Unsent == 0 && s.Events+s.Skipped == journalEvents+11
+		return s.Unsent == 0 && s.Events+s.Skipped == publisher.JournalEvents+11
 	})
 	if s := f.Stats(); s.Skipped == 0 {
 		t.Errorf("stats %+v", s)
@@ -318,4 +319,12 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+func storedEvent(id uint64, blocks int) kvevent.RouterEvent {
+	e := kvevent.RouterEvent{Owner: testOwner, ID: id, Kind: kvevent.Stored, Blocks: make([]kvevent.StoredBlock, blocks)}
+	for i := range e.Blocks {
+		e.Blocks[i].Hash = kv.SequenceHash(id*1000 + uint64(i))
+	}
+	return e
 }

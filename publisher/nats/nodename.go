@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const nameTimeout = time.Second
 // claimName refuses a node name that another agent of the cluster answers for, and
 // answers for it from now on. Two agents that start at the same moment both get it;
 // so do those that cannot reach each other. Routers report what comes of that.
-func (n *NATS) claimName(ctx context.Context) error {
+func (n *Conn) claimName(ctx context.Context) error {
 	if n.opt.Node == "" {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (n *NATS) claimName(ctx context.Context) error {
 }
 
 // askForName asks whether another agent has the name. No answer is none.
-func (n *NATS) askForName(ctx context.Context, subject string, self kvevent.NodeClaim) error {
+func (n *Conn) askForName(ctx context.Context, subject string, self kvevent.NodeClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()
 	m, err := n.conn.RequestWithContext(ctx, subject, kvevent.AppendNodeClaim(nil, &self))

@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"sync/atomic"
@@ -90,14 +90,17 @@ func (f *Feed) Stats() FeedStats {
 	return s
 }
 
-func (f *Feed) unsentLocked() uint64 { return f.journal.next - max(f.unsent, f.journal.first) }
+func (f *Feed) unsentLocked() uint64 {
+	first, next := f.journal.Held()
+	return next - max(f.unsent, first)
+}
 
 // skipUnsent gives up what waits in the journal.
 func (f *Feed) skipUnsent() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count.skipped.Add(f.unsentLocked())
-	f.unsent = f.journal.next
+	_, f.unsent = f.journal.Held()
 }
 
 // droppedBy is how many messages a subscription has dropped; nil is none.

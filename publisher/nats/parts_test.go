@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // part asks for a part of an answer and reads it until it has n chunks, or the last one.
@@ -43,7 +44,7 @@ func (c *consumer) part(publisher uint64, q kvevent.QueryRequest, n int) []kveve
 func TestADumpIsReadInParts(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{MaxPayload: minPayload})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 100 {
 		src.store(i*300+1, 300)
@@ -88,20 +89,20 @@ func TestADumpIsReadInParts(t *testing.T) {
 func TestAnUnknownDumpBeginsAnew(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 100 {
 		src.store(i*300+1, 300)
 	}
 	first := c.part(f.PublisherID(), kvevent.QueryRequest{MaxChunks: 1}, 1)[0]
-	for i := range journalEvents + 1 {
+	for i := range publisher.JournalEvents + 1 {
 		src.store(100_000+i, 1) // The journal cannot bring a reader of that dump up to date.
 	}
 	if _, chunks := c.ask(f.PublisherID(), kvevent.QueryRequest{}); chunks < 2 {
 		t.Fatalf("a whole dump of %d chunks", chunks)
 	}
 	again := c.part(f.PublisherID(), kvevent.QueryRequest{DumpID: first.DumpID, FirstChunk: 1, MaxChunks: 1}, 1)[0]
-	if again.Chunk != 0 || again.DumpID == first.DumpID || again.DumpID == 0 || again.LastEventID != 100+journalEvents+1 {
+	if again.Chunk != 0 || again.DumpID == first.DumpID || again.DumpID == 0 || again.LastEventID != 100+publisher.JournalEvents+1 {
 		t.Errorf("chunk %d of dump %d up to %d after dump %d was replaced", again.Chunk, again.DumpID, again.LastEventID, first.DumpID)
 	}
 }
@@ -110,7 +111,7 @@ func TestAnUnknownDumpBeginsAnew(t *testing.T) {
 func TestARangeIsCutToAWindow(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 3*kvevent.MaxEventsPerMessage + 5 {
 		src.store(i+1, 1)

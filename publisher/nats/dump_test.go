@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"fmt"
@@ -137,7 +137,7 @@ func startGated(t *testing.T, blocks int) (*consumer, *Feed, *gatedSource) {
 	t.Helper()
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	n, err := ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	n, err := Connect(t.Context(), Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestAskersShareOneSnapshot(t *testing.T) {
 func TestDumpIsBroughtUpToDate(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	src.store(1, 1000)
 	check := func(when string, snapshots uint64) {
 		t.Helper()
@@ -323,7 +323,7 @@ func TestPaceOfADump(t *testing.T) {
 func TestEmptyJournalIsAnsweredByADump(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for _, start := range []uint64{1, 7} {
 		reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: start, HasStart: true})

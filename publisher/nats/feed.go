@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"fmt"
@@ -10,45 +10,15 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
-
-// Status is a source at one moment; see consolidator.StreamStatus, to which it
-// converts.
-type Status struct {
-	// LastEventID is the id of the last event made; 0 before the first.
-	LastEventID uint64
-	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
-	// Blocks the number of these pairs.
-	Digest uint64
-	Blocks uint64
-	Health kvevent.Health
-}
-
-// Source is what a feed speaks for. Its methods are called without the feed's
-// lock; Status and Snapshot hand pending events to Publish before they return.
-type Source interface {
-	Owner() kv.Owner
-	Status() Status
-	// Snapshot returns everything the owner holds as stored events, parents before
-	// children, with the id of the last event in it and the digest.
-	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
-}
-
-// Meta is what announcements say besides the status; see kvevent.Announcement.
-type Meta struct {
-	Pool      uint64
-	Namespace kv.NamespaceID
-	Model     string
-	BlockSize uint32
-	Card      kvevent.ModelCard
-}
 
 // Feed publishes one owner's events.
 type Feed struct {
-	nats  *NATS
+	nats  *Conn
 	id    uint64
 	owner kv.Owner
-	meta  Meta
+	meta  publisher.Meta
 	log   *zap.Logger
 	count feedCounters
 
@@ -60,9 +30,9 @@ type Feed struct {
 	ended chan struct{}
 
 	mu       sync.Mutex
-	journal  Journal
+	journal  publisher.Journal
 	unsent   uint64 // id of the first event that was not sent
-	source   Source
+	source   publisher.Source
 	requests *nats.Subscription
 	closing  bool
 
@@ -72,7 +42,7 @@ type Feed struct {
 	buf      []byte
 }
 
-func newFeed(n *NATS, id uint64, owner kv.Owner, meta Meta) *Feed {
+func newFeed(n *Conn, id uint64, owner kv.Owner, meta publisher.Meta) *Feed {
 	return &Feed{
 		nats: n, id: id, owner: owner, meta: meta,
 		log:         n.log.With(zap.Stringer("owner", owner), zap.String("publisher", fmt.Sprintf("%016x", id))),
@@ -106,7 +76,7 @@ func (f *Feed) HealthChanged(kvevent.Health) { signal(f.announceNow) }
 
 // Attach connects the feed with what it speaks for: announcements begin and
 // queries are answered. It may be called once.
-func (f *Feed) Attach(src Source) error {
+func (f *Feed) Attach(src publisher.Source) error {
 	if src.Owner() != f.owner {
 		return fmt.Errorf("feed of %s: the source is %s", f.owner, src.Owner())
 	}
@@ -165,7 +135,7 @@ func (f *Feed) Close() error {
 	return nil
 }
 
-func (f *Feed) beginClose() (src Source, first bool) {
+func (f *Feed) beginClose() (src publisher.Source, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first = !f.closing
@@ -185,7 +155,7 @@ func (f *Feed) endRequests() {
 }
 
 // send is the sending goroutine.
-func (f *Feed) send(src Source) {
+func (f *Feed) send(src publisher.Source) {
 	defer f.running.Done()
 	tick := time.NewTicker(f.nats.opt.AnnounceEvery)
 	defer tick.Stop()
@@ -204,7 +174,7 @@ func (f *Feed) send(src Source) {
 }
 
 // announce flushes the source, sends what it had, and then says where it is.
-func (f *Feed) announce(src Source) {
+func (f *Feed) announce(src publisher.Source) {
 	status := src.Status()
 	f.sendPending()
 	f.sendAnnouncement(status)

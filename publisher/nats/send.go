@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"time"
@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // sendPending sends the events that were not sent. While no server is connected
@@ -32,21 +33,22 @@ func (f *Feed) takeBatch() bool {
 	maxBytes := f.nats.maxMessage()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.unsent < f.journal.first {
+	first, next := f.journal.Held()
+	if f.unsent < first {
 		if f.unsent > 0 {
-			f.count.skipped.Add(f.journal.first - f.unsent)
+			f.count.skipped.Add(first - f.unsent)
 		}
-		f.unsent = f.journal.first
+		f.unsent = first
 	}
 	if !f.journal.Holds(f.unsent) {
 		return false
 	}
-	f.batch = f.journal.AppendMessage(f.batch[:0], f.unsent, f.journal.next-1, maxBytes)
+	f.batch = f.journal.AppendMessage(f.batch[:0], f.unsent, next-1, maxBytes)
 	f.unsent += uint64(len(f.batch))
 	return true
 }
 
-func (f *Feed) sendAnnouncement(s Status) {
+func (f *Feed) sendAnnouncement(s publisher.Status) {
 	if !f.nats.Connected() {
 		f.count.silent.Add(1)
 		return

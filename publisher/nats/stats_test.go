@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"reflect"
@@ -29,7 +29,7 @@ func TestStatsAreNamedAndAddUp(t *testing.T) {
 // TestNothingIsDroppedUncounted: what a feed without a server was told, and what
 // came after its end, is in its counters.
 func TestNothingIsDroppedUncounted(t *testing.T) {
-	_, f, src := startFeed(t, NATSOptions{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond, AnnounceEvery: time.Millisecond})
+	_, f, src := startFeed(t, Options{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond, AnnounceEvery: time.Millisecond})
 	for i := range 10 {
 		src.store(i+1, 1)
 	}

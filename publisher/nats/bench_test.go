@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"fmt"
@@ -10,18 +10,19 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // benchFeed is a feed on a server of its own whose source is already a snapshot,
 // and a connection to ask with.
-func benchFeed(b *testing.B, src Source) (*Feed, *nats.Conn) {
+func benchFeed(b *testing.B, src publisher.Source) (*Feed, *nats.Conn) {
 	b.Helper()
 	srv, err := StartEmbedded(EmbeddedOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(srv.Close)
-	n, err := ConnectNATS(b.Context(), NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	n, err := Connect(b.Context(), Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -88,8 +89,8 @@ func newStillSource(blocks int) *stillSource {
 }
 
 func (s *stillSource) Owner() kv.Owner { return testOwner }
-func (s *stillSource) Status() Status {
-	return Status{LastEventID: 1, Digest: s.digest, Health: kvevent.HealthExact}
+func (s *stillSource) Status() publisher.Status {
+	return publisher.Status{LastEventID: 1, Digest: s.digest, Health: kvevent.HealthExact}
 }
 
 func (s *stillSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {

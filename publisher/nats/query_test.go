@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"strings"
@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 func TestLateConsumerConvergesByADump(t *testing.T) {
 	for name, payload := range map[string]int32{"default limit": 0, "smallest limit": minPayload} {
 		t.Run(name, func(t *testing.T) {
 			srv := startServer(t, EmbeddedOptions{MaxPayload: payload})
-			_, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: 5 * time.Millisecond})
+			_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: 5 * time.Millisecond})
 			for i := range 100 {
 				src.store(i*300+1, 300)
 			}
@@ -38,7 +39,7 @@ func TestLateConsumerConvergesByADump(t *testing.T) {
 func TestQueryAnswers(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL()})
+	_, f, src := startFeed(t, Options{URL: srv.URL()})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 
 	if reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{}); reply.Kind != kvevent.QueryTreeDump || len(reply.Events) != 0 || reply.LastEventID != 0 {
@@ -94,9 +95,9 @@ func TestQueryAnswers(t *testing.T) {
 func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, NATSOptions{URL: srv.URL()})
+	_, f, src := startFeed(t, Options{URL: srv.URL()})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
-	for i := range journalEvents + 50 {
+	for i := range publisher.JournalEvents + 50 {
 		src.store(i+1, 1)
 	}
 	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 50, HasStart: true})
@@ -104,31 +105,31 @@ func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
 		t.Errorf("event 50: %s", reply.Kind)
 	}
 	reply, _ = c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 51, HasStart: true})
-	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != journalEvents {
+	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != publisher.JournalEvents {
 		t.Errorf("event 51: %s with %d events", reply.Kind, len(reply.Events))
 	}
 }
 
 func TestConnectErrorsNameTheFieldAndHideCredentials(t *testing.T) {
-	for field, o := range map[string]NATSOptions{
+	for field, o := range map[string]Options{
 		"cluster":         {Cluster: "a.b"},
 		"url":             {URL: "nats://user:hunter2@ho st:4222"},
 		"server 2":        {URL: "nats://127.0.0.1:1,http://user:hunter2@127.0.0.1:4222"},
 		"connect timeout": {ConnectTimeout: -1},
 		"announce period": {AnnounceEvery: -1},
 	} {
-		_, err := ConnectNATS(t.Context(), o)
+		_, err := Connect(t.Context(), o)
 		if err == nil || !strings.Contains(err.Error(), field) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 	srv := startServer(t, EmbeddedOptions{Token: "right"})
 	wrong := strings.Replace(srv.URL(), "right", "hunter2", 1)
-	if _, err := ConnectNATS(t.Context(), NATSOptions{URL: wrong}); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := Connect(t.Context(), Options{URL: wrong}); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("wrong token: %v", err)
 	}
 	small := startServer(t, EmbeddedOptions{MaxPayload: 1000})
-	if _, err := ConnectNATS(t.Context(), NATSOptions{URL: small.URL()}); err == nil || !strings.Contains(err.Error(), "max_payload 1000") {
+	if _, err := Connect(t.Context(), Options{URL: small.URL()}); err == nil || !strings.Contains(err.Error(), "max_payload 1000") {
 		t.Errorf("small messages: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 )
 
-// NATSOptions say how to reach a NATS server. The zero value is a server on this
+// Options say how to reach a NATS server. The zero value is a server on this
 // machine.
-type NATSOptions struct {
+type Options struct {
 	// URL names the server, or several separated by commas; user and password, or
 	// a token, may be part of it. See natsauth.CheckServers. Default
 	// nats://127.0.0.1:4222.
@@ -24,11 +24,11 @@ type NATSOptions struct {
 	// Cluster keeps deployments that share a server apart; default "default".
 	Cluster string
 	// Node is a name that no other connection of the cluster may have; empty: none.
-	// ConnectNATS refuses one that somebody answers for.
+	// Connect refuses one that somebody answers for.
 	Node string
 	// Name is the connection's name in the server's monitoring; default "blockyard".
 	Name string
-	// ConnectTimeout is how long ConnectNATS waits for the first connection before
+	// ConnectTimeout is how long Connect waits for the first connection before
 	// it leaves connecting to the background; default 2 s.
 	ConnectTimeout time.Duration
 	// ReconnectWait is the pause between attempts to connect; default 250 ms.
@@ -58,7 +58,7 @@ const (
 
 // Validate checks the fields; the error names the first bad one and shows no
 // credentials.
-func (o *NATSOptions) Validate() error {
+func (o *Options) Validate() error {
 	if o.Cluster != "" {
 		if err := kvevent.CheckCluster(o.Cluster); err != nil {
 			return fmt.Errorf("nats %w", err)
@@ -93,7 +93,7 @@ func (o *NATSOptions) Validate() error {
 	return nil
 }
 
-func (o *NATSOptions) setDefaults() {
+func (o *Options) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
 			*d = v

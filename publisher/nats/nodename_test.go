@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ import (
 // free when its holder has ended.
 func TestTwoNodesOfOneNameAreRefused(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
-	connect := func(node, cluster string) (*NATS, error) {
-		return ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), Node: node, Cluster: cluster})
+	connect := func(node, cluster string) (*Conn, error) {
+		return Connect(t.Context(), Options{URL: srv.URL(), Node: node, Cluster: cluster})
 	}
 	first, err := connect("node a", "")
 	if err != nil {
@@ -70,7 +70,7 @@ func TestAHolderThatDoesNotAnswerHasNoName(t *testing.T) {
 	if err := conn.FlushTimeout(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), Node: "a"})
+	n, err := Connect(t.Context(), Options{URL: srv.URL(), Node: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestASlowServerDoesNotKeepAnAgentFromStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	at.Host = quietAfter(t, at.Host, "SUB "+kvevent.NodeSubject("default", "a"))
-	n, err := ConnectNATS(t.Context(), NATSOptions{URL: at.String(), Node: "a"})
+	n, err := Connect(t.Context(), Options{URL: at.String(), Node: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

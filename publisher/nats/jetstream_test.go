@@ -1,4 +1,4 @@
-package publisher
+package nats
 
 import (
 	"strings"
@@ -36,7 +36,7 @@ func streamState(t *testing.T, url string) jetstream.StreamInfo {
 func TestStreamKeepsWhatIsPublished(t *testing.T) {
 	dir := t.TempDir()
 	srv := startServer(t, EmbeddedOptions{StoreDir: dir, Token: "secret"})
-	n, f, src := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour, ReconnectWait: 10 * time.Millisecond,
+	n, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour, ReconnectWait: 10 * time.Millisecond,
 		JetStream: &JetStream{MaxAge: time.Minute, MaxBytes: 4 << 20}})
 	if !n.Stats().StreamReady {
 		t.Fatal("the stream is not there after the connection was made")
@@ -71,7 +71,7 @@ func TestStreamIsMadeWhenTheServerComes(t *testing.T) {
 	probe := startServer(t, EmbeddedOptions{Token: "secret"})
 	port := serverPort(t, probe)
 	probe.Close()
-	n, _, _ := startFeed(t, NATSOptions{URL: probe.URL(), ConnectTimeout: 10 * time.Millisecond, ReconnectWait: 10 * time.Millisecond, JetStream: &JetStream{}})
+	n, _, _ := startFeed(t, Options{URL: probe.URL(), ConnectTimeout: 10 * time.Millisecond, ReconnectWait: 10 * time.Millisecond, JetStream: &JetStream{}})
 	if n.Stats().StreamReady {
 		t.Error("a stream is said to be there without a server")
 	}
@@ -92,13 +92,13 @@ func TestJetStreamErrorsNameWhatIsWrong(t *testing.T) {
 		"max bytes": {MaxBytes: 1000},
 		"replicas":  {Replicas: 6},
 	} {
-		o := NATSOptions{JetStream: &j}
+		o := Options{JetStream: &j}
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "jetstream "+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 	srv := startServer(t, EmbeddedOptions{})
-	_, err := ConnectNATS(t.Context(), NATSOptions{URL: srv.URL(), JetStream: &JetStream{}})
+	_, err := Connect(t.Context(), Options{URL: srv.URL(), JetStream: &JetStream{}})
 	if err == nil || !strings.Contains(err.Error(), "jetstream stream blockyard-default") {
 		t.Errorf("a server without JetStream: %v", err)
 	}
@@ -110,7 +110,7 @@ func TestJetStreamErrorsNameWhatIsWrong(t *testing.T) {
 func TestPublishTellsWhatIsTooLong(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{MaxPayload: minPayload})
 	c := newConsumer(t, srv.URL())
-	n, _, _ := startFeed(t, NATSOptions{URL: srv.URL(), AnnounceEvery: time.Hour})
+	n, _, _ := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	if n.MaxPayload() != minPayload {
 		t.Errorf("max payload %d, want %d", n.MaxPayload(), minPayload)
 	}
