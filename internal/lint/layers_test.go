@@ -41,6 +41,7 @@ func layers() []layer {
 		{"publisher", []string{"internal"}},
 		{"publisher/dynamo", []string{"publisher", "internal"}},
 		{"publisher/httpfeed", []string{"publisher", "internal"}},
+		{"publisher/nats", []string{"publisher", "internal"}},
 		{"publisher/zmqsink", []string{"publisher", "internal"}},
 		{"layout", nil},
 		{"internal/bytesize", nil},

@@ -22,10 +22,10 @@ func shelf() []library {
 	anywhere := []string{"*/"}
 	testsOnly := []string(nil)
 	return []library{
-		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/", "lab/", "cmd/blockyard/version.go"}, true},
-		{"github.com/nats-io/nats.go", []string{"publisher/", "router/nats*.go", "internal/natsauth/"}, true},
+		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/zmqsink/", "lab/", "cmd/blockyard/version.go"}, true},
+		{"github.com/nats-io/nats.go", []string{"publisher/nats/", "router/nats*.go", "internal/natsauth/"}, true},
 		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
-		{"github.com/nats-io/nats-server/v2", []string{"publisher/embedded*.go"}, true},
+		{"github.com/nats-io/nats-server/v2", []string{"publisher/nats/embedded.go"}, true},
 		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
 		{"github.com/alecthomas/kong", []string{"cmd/"}, false},
