@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
@@ -36,7 +37,7 @@ type announcement struct {
 	running bool
 	// later are the slots of each tier with untoldLater, parents before children. A
 	// slot is in it at most once.
-	later [registry.NumLevels]refQueue
+	later [registry.NumLevels]diskio.RefQueue
 }
 
 // announce reports the blocks that were found when the pool opened, parents before
@@ -68,13 +69,13 @@ func (p *Pool) tellSomeLater() (more bool) {
 	defer p.mu.Unlock()
 	for _, t := range p.tiers() {
 		q := &p.announcing.later[t.level]
-		for range min(q.len(), announceSlice) {
-			ref := q.pop()
+		for range min(q.Len(), announceSlice) {
+			ref := q.Pop()
 			s := t.slot(ref)
 			s.inLater = false
 			p.tellLocked(t, ref, s)
 		}
-		more = more || q.len() > 0
+		more = more || q.Len() > 0
 	}
 	return more
 }
@@ -144,7 +145,7 @@ func (p *Pool) storedLocked(t *tier, ref registry.Ref, r *storage.Record) {
 	p.announcing.blocks++
 	if !s.inLater {
 		s.inLater = true
-		p.announcing.later[t.level].push(ref)
+		p.announcing.later[t.level].Push(ref)
 	}
 }
 

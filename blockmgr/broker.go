@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
@@ -32,9 +33,9 @@ type broker struct {
 	// diskAnswered is the manager's: without disk when it is closed there is none.
 	diskAnswered <-chan struct{}
 	// breaker is the disk's, writes that of writes to it.
-	breaker, writes breaker
+	breaker, writes diskio.Breaker
 	// scrub paces the scrubbers of all pools.
-	scrub pacer
+	scrub diskio.Pacer
 	pools func() []*Pool
 	// closing is closed when the manager closes: nobody waits for room any more.
 	closing chan struct{}
@@ -304,9 +305,9 @@ func (p *Pool) emptyLocked(t *tier, gone *part) {
 			p.dropLocked(t, registry.MakeRef(gone.number, uint32(i)), storage.StateFree)
 		}
 	}
-	p.announcing.later[t.level].forget(gone.number)
+	p.announcing.later[t.level].Forget(gone.number)
 	if t.level == registry.Host {
-		p.missed.forget(gone.number)
+		p.missed.Forget(gone.number)
 		for _, sess := range p.sessions {
 			sess.pins.forget(gone.number)
 		}

@@ -8,28 +8,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
-// TestBusyTimeIsAUnion: operations that overlap are not counted twice, and a pause is
-// not counted at all.
-func TestBusyTimeIsAUnion(t *testing.T) {
-	at := func(ms int) time.Time { return time.Unix(1, 0).Add(time.Duration(ms) * time.Millisecond) }
-	var b busyTime
-	b.begin(at(0))
-	b.begin(at(4))
-	b.end(at(6))
-	if got := b.micros(at(8)); got != 8000 {
-		t.Errorf("%d µs while one runs, want 8000", got)
-	}
-	b.end(at(10))
-	if got := b.micros(at(500)); got != 10000 {
-		t.Errorf("%d µs after a pause, want 10000", got)
-	}
-	b.begin(at(500))
-	b.end(at(501))
-	if got := b.micros(at(600)); got != 11000 {
-		t.Errorf("%d µs, want 11000", got)
-	}
-}
-
 // TestReadTimeGrowsWhileBlocksAreReadAndOnlyThen: also when a read does not end and is
 // given up.
 func TestReadTimeGrowsWhileBlocksAreReadAndOnlyThen(t *testing.T) {

@@ -2,8 +2,9 @@ package blockmgr
 
 import (
 	"encoding/binary"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"math/rand/v2"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // chain is n blocks of one sequence; chains of different seeds share nothing.

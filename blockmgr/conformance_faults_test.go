@@ -183,7 +183,7 @@ func census(t *testing.T, p *testPool) (used, uint64) {
 	}
 	return used{
 		len(files), runtime.NumGoroutine(), entries, st.Sessions, st.Pins, len(p.flights),
-		p.sealing.len() + p.writing.len() + p.reading.len() + p.missed.len(), st.Host.Free,
+		p.sealing.Len() + p.writing.Len() + p.reading.Len() + p.missed.Len(), st.Host.Free,
 	}, mem.HeapAlloc
 }
 

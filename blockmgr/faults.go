@@ -90,7 +90,7 @@ func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
 	}
 	f.failed++
 	f.suspect, f.until = true, time.Now().Add(suspectTime)
-	if p.broker.writes.isOpen() && p.faults.suspects() >= triedSlots {
+	if p.broker.writes.IsOpen() && p.faults.suspects() >= triedSlots {
 		for other, f := range p.faults.writes {
 			if f.suspect {
 				p.freeSuspectLocked(other)
@@ -121,7 +121,7 @@ func (p *Pool) freeSuspectLocked(ref registry.Ref) {
 // Slots that have been suspect for long enough get another chance, and all of them do
 // after the disk was left alone; those that had badWrites of them stay in quarantine.
 func (p *Pool) wroteSlotLocked(ref registry.Ref) {
-	recovered := p.broker.writes.isOpen()
+	recovered := p.broker.writes.IsOpen()
 	p.broker.wrote()
 	delete(p.faults.writes, ref)
 	now := time.Now()
@@ -146,7 +146,7 @@ func (p *Pool) wroteSlotLocked(ref registry.Ref) {
 func (p *Pool) readWorkedLocked(ref registry.Ref) {
 	p.faults.worked++
 	delete(p.faults.reads, ref)
-	p.broker.breaker.succeeded()
+	p.broker.breaker.Succeeded()
 }
 
 // readFaultLocked counts a failed read of a block on disk. It reports whether the
@@ -163,29 +163,29 @@ func (p *Pool) readFaultLocked(ref registry.Ref) (lost bool) {
 
 // writeFailed tells the breakers of a failed write. Reads go on while they work.
 func (b *broker) writeFailed(err error) {
-	b.writes.failed(err)
-	if b.breaker.isOpen() { // the write was its try
-		b.breaker.failed(err)
+	b.writes.Failed(err)
+	if b.breaker.IsOpen() { // the write was its try
+		b.breaker.Failed(err)
 	}
 }
 
 // wrote says that a write went through: the disk works.
 func (b *broker) wrote() {
-	b.breaker.succeeded()
-	b.writes.succeeded()
+	b.breaker.Succeeded()
+	b.writes.Succeeded()
 }
 
 // untilWrite is how long it takes until allowWrite says yes.
-func (b *broker) untilWrite() time.Duration { return max(b.breaker.untilTry(), b.writes.untilTry()) }
+func (b *broker) untilWrite() time.Duration { return max(b.breaker.UntilTry(), b.writes.UntilTry()) }
 
 // allowWrite is breaker.allow for writes.
 func (b *broker) allowWrite() bool {
-	return b.untilWrite() == 0 && b.breaker.allow() && b.writes.allow()
+	return b.untilWrite() == 0 && b.breaker.Allow() && b.writes.Allow()
 }
 
 // writesOpen reports whether nothing is written to the disk now.
-func (b *broker) writesOpen() bool { return b.breaker.isOpen() || b.writes.isOpen() }
+func (b *broker) writesOpen() bool { return b.breaker.IsOpen() || b.writes.IsOpen() }
 
 // writesDoubtful reports whether the last write failed, or nothing is written: then
 // one block at a time shows whether the disk works.
-func (b *broker) writesDoubtful() bool { return b.breaker.isOpen() || b.writes.doubtful() }
+func (b *broker) writesDoubtful() bool { return b.breaker.IsOpen() || b.writes.Doubtful() }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -96,7 +97,7 @@ func TestDiskThatRefusesWritesKeepsItsBlocksAndSlots(t *testing.T) {
 				refuse(nil)
 				blocks := chain(500, 8)
 				p.store(blocks)
-				time.Sleep(2 * breakerPauseMax)
+				time.Sleep(2 * diskio.BreakerPauseMax)
 				p.quiesce()
 				if got := p.tiersOf(blocks); got != "BBBBBBBB" {
 					t.Errorf("resident %q after the disk has recovered", got)
@@ -159,7 +160,7 @@ func (b badRegion) WriteAt(p []byte, off int64) (int, error) {
 // Slots that lie side by side and all fail do not keep the rest of the disk from being
 // written, and end in quarantine.
 func TestBadRegionOfTheDiskDoesNotEndWriting(t *testing.T) {
-	const bad = 2 * breakerFailures
+	const bad = 2 * diskio.BreakerFailures
 	for name, full := range map[string]bool{"of a new extent": false, "of a full tier": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

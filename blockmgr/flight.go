@@ -37,7 +37,7 @@ type flight struct {
 
 // diskReadableLocked reports whether it makes sense to queue reads now.
 func (p *Pool) diskReadableLocked() bool {
-	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.ready()
+	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.Ready()
 }
 
 // startReadLocked fills the free host slot ref with a block whose disk slot is
@@ -49,7 +49,7 @@ func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
 	p.occupyLocked(p.host, ref, &block, storage.StateStaging, 0, r)
 	f := &flight{key: r.Key, disk: disk, done: make(chan struct{})}
 	p.flights[ref] = f
-	p.reading.push(ref)
+	p.reading.Push(ref)
 	p.busy++
 	p.readWork.Signal()
 	return f
@@ -62,7 +62,7 @@ func (p *Pool) startVerifyLocked(ref registry.Ref, s *slot) *flight {
 	p.flights[ref] = f
 	s.holds++
 	p.settleLocked(p.host, ref, s)
-	p.sealing.push(ref)
+	p.sealing.Push(ref)
 	p.busy++
 	p.sealWork.Signal()
 	return f
@@ -150,13 +150,13 @@ func (p *Pool) readLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		for p.reading.len() == 0 && !p.stopped() {
+		for p.reading.Len() == 0 && !p.stopped() {
 			p.readWork.Wait()
 		}
 		if p.stopped() {
 			return
 		}
-		p.readOneLocked(p.reading.pop())
+		p.readOneLocked(p.reading.Pop())
 	}
 }
 
@@ -165,7 +165,7 @@ func (p *Pool) readLoop() {
 func (p *Pool) readOneLocked(ref registry.Ref) {
 	f := p.flights[ref]
 	defer p.doneLocked(1)
-	if f.waiters == 0 && !f.wanted || !p.broker.breaker.allow() {
+	if f.waiters == 0 && !f.wanted || !p.broker.breaker.Allow() {
 		p.count.ReadsCancelled++
 		p.cancelReadLocked(ref, f)
 		return
@@ -174,7 +174,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 	from, i := p.disk.at(f.disk)
 	to, j := p.host.at(ref)
 	disk, host := from.disk, to.host
-	p.reads.begin(time.Now())
+	p.reads.Begin(time.Now())
 	p.mu.Unlock()
 
 	timer := time.AfterFunc(p.cfg.IODeadline, func() { p.abandonRead(ref, f) })
@@ -187,7 +187,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 		p.returnedLocked(ref, f, err)
 		return
 	}
-	p.reads.end(time.Now())
+	p.reads.End(time.Now())
 	p.endFlightLocked(ref, f, err == nil)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {
@@ -260,7 +260,7 @@ func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
 		p.count.CorruptReads++
 	} else {
 		p.count.ReadErrors++
-		p.broker.breaker.failed(err)
+		p.broker.breaker.Failed(err)
 		if !p.readFaultLocked(f.disk) {
 			p.log.Warn("block on disk cannot be read for now", zap.Stringer("key", f.key), zap.Error(err))
 			return
@@ -295,10 +295,10 @@ func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 	if f.finished || p.closed {
 		return
 	}
-	p.broker.breaker.stalled()
+	p.broker.breaker.Stalled()
 	p.count.ReadsAbandoned++
 	p.log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", p.cfg.IODeadline))
-	p.reads.end(time.Now())
+	p.reads.End(time.Now())
 	p.endFlightLocked(ref, f, false)
 	s := p.host.slot(ref)
 	s.holds -= f.waiters
@@ -306,8 +306,8 @@ func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 	s.holds++ // the read's; it also keeps the extent
 	p.stuckReads++
 	close(f.done)
-	for p.reading.len() > 0 {
-		queued := p.reading.pop()
+	for p.reading.Len() > 0 {
+		queued := p.reading.Pop()
 		p.count.ReadsCancelled++
 		p.cancelReadLocked(queued, p.flights[queued])
 		p.doneLocked(1)
@@ -320,6 +320,6 @@ func (p *Pool) returnedLocked(ref registry.Ref, f *flight, err error) {
 	p.freeLocked(p.host, ref)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {
-		p.broker.breaker.succeeded()
+		p.broker.breaker.Succeeded()
 	}
 }

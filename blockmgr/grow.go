@@ -241,7 +241,7 @@ func (p *Pool) growDiskLocked(want int) {
 			p.growFailedLocked(p.disk, turn, err)
 			return
 		}
-		p.broker.breaker.succeeded() // not for writes: blocks may still fail
+		p.broker.breaker.Succeeded() // not for writes: blocks may still fail
 		if !p.disk.fits(made.Slots.Slots()) {
 			// Somebody else grew the pool meanwhile.
 			p.mu.Unlock()

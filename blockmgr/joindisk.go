@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -54,17 +55,17 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 // tries again now and then.
 func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) {
 	defer close(parts)
-	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.stalled)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.Stalled)
 	defer watch.Stop()
 	again := time.NewTimer(0)
 	defer again.Stop()
-	for pause := growRetry; !p.enterDisk(); pause = min(2*pause, breakerPauseMax) {
+	for pause := growRetry; !p.enterDisk(); pause = min(2*pause, diskio.BreakerPauseMax) {
 		watch.Stop()
 		if resting != nil {
 			close(resting)
 			resting = nil
 		}
-		if !p.restFromDisk(again, max(pause, p.broker.breaker.untilTry())) {
+		if !p.restFromDisk(again, max(pause, p.broker.breaker.UntilTry())) {
 			return
 		}
 		watch.Reset(p.cfg.IODeadline)
@@ -80,7 +81,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 		}
 		watch.Reset(p.cfg.IODeadline)
 	}
-	p.broker.breaker.succeeded()
+	p.broker.breaker.Succeeded()
 }
 
 // restFromDisk waits; false means that the pool stops, or that there will be no disk
@@ -106,7 +107,7 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 // alone.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
-	if arena == nil || !p.broker.breaker.allow() {
+	if arena == nil || !p.broker.breaker.Allow() {
 		return false
 	}
 	// What waits for the disk, or for somebody who does, comes before the mutex.
@@ -119,7 +120,7 @@ func (p *Pool) enterDisk() bool {
 	defer p.mu.Unlock()
 	if err != nil {
 		if blamable(err) {
-			p.broker.breaker.failed(err)
+			p.broker.breaker.Failed(err)
 		}
 		p.count.GrowErrors++
 		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
@@ -234,7 +235,7 @@ func (p *Pool) lacksDiskLocked() bool {
 // left alone.
 func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.mu.Lock()
-	if !p.lacksDiskLocked() || !p.broker.breaker.allow() {
+	if !p.lacksDiskLocked() || !p.broker.breaker.Allow() {
 		p.mu.Unlock()
 		return
 	}

@@ -71,8 +71,8 @@ func Open(cfg Config) (*Manager, error) {
 		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{}, going: map[*Pool]struct{}{},
 	}
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
-	m.broker.breaker.log, m.broker.breaker.uses = m.cfg.Log, "reads and writes"
-	m.broker.writes.log, m.broker.writes.uses = m.cfg.Log, "writes"
+	m.broker.breaker.Log, m.broker.breaker.Uses = m.cfg.Log, "reads and writes"
+	m.broker.writes.Log, m.broker.writes.Uses = m.cfg.Log, "writes"
 	if m.cfg.enabled() {
 		if err := m.openArenas(); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (m *Manager) openDiskArena() error {
 	case err := <-opened:
 		return err
 	case <-late.C:
-		m.broker.breaker.stalled()
+		m.broker.breaker.Stalled()
 		m.cfg.Log.Warn("opening without the disk tier, which joins when the disk answers", zap.String("dir", cfg.Dir))
 		go func() { // ends when the disk answers
 			if err := <-opened; err != nil {
@@ -155,7 +155,7 @@ func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 	if closed {
 		return errors.Join(ErrClosed, arena.Close(nil))
 	}
-	m.broker.breaker.succeeded()
+	m.broker.breaker.Succeeded()
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -63,9 +64,9 @@ type Pool struct {
 	faults  diskFaults
 	// announcing is what the sink has yet to be told.
 	announcing announcement
-	sealing    refQueue
-	writing    writeQueue
-	reading    refQueue
+	sealing    diskio.RefQueue
+	writing    diskio.WriteQueue
+	reading    diskio.RefQueue
 	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
 	// is in none; it begins none while scrubPaused is not 0.
 	scrubCheck  chan struct{}
@@ -83,12 +84,12 @@ type Pool struct {
 	// exiting counts the sessions that have ended and whose processes may still copy.
 	exiting int
 	// reads is how long blocks were being read from disk.
-	reads busyTime
+	reads diskio.BusyTime
 	// stuckReads counts reads that were given up and have not returned.
 	stuckReads int
 	// missed are slots that found the write-behind full. They are not held: what
 	// is evicted meanwhile is not offered again.
-	missed refQueue
+	missed diskio.RefQueue
 	// The conditions are for the workers of each queue; they use mu.
 	sealWork, writeWork, readWork *sync.Cond
 	// busy counts what Quiesce waits for: everything queued or in work.
@@ -174,7 +175,7 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := Stats{Counters: p.count, Unverified: p.unverified, Unannounced: p.announcing.blocks}
-	st.ReadMicros = p.reads.micros(time.Now())
+	st.ReadMicros = p.reads.Micros(time.Now())
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
 	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
 	st.Blocks = p.reg.Blocks()
@@ -188,11 +189,11 @@ func (p *Pool) Stats() Stats {
 	if p.host != nil {
 		st.PinnedSlots = p.host.pinned
 	}
-	st.DiskOpen, st.DiskTrips = p.broker.breaker.state()
-	writes, trips := p.broker.writes.state()
+	st.DiskOpen, st.DiskTrips = p.broker.breaker.State()
+	writes, trips := p.broker.writes.State()
 	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = st.DiskOpen || writes, writes && !st.DiskOpen, st.DiskTrips+trips
 	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.joining, p.broker.leaving(), p.broker.removed()
-	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.len(), p.writing.len(), len(p.flights)
+	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.Len(), p.writing.Len(), len(p.flights)
 	return st
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -240,20 +242,18 @@ func (p *testPool) evictHost(blocks []Block) {
 // leaveDiskAlone has a disk that the breaker keeps away from not tried for long.
 func (p *testPool) leaveDiskAlone() {
 	for _, b := range p.breakers() {
-		b.mu.Lock()
-		b.tryAt = time.Now().Add(time.Hour)
-		b.mu.Unlock()
+		b.TryAt(time.Now().Add(time.Hour))
 	}
 }
 
-func (p *testPool) breakers() []*breaker { return []*breaker{&p.broker.breaker, &p.broker.writes} }
+func (p *testPool) breakers() []*diskio.Breaker {
+	return []*diskio.Breaker{&p.broker.breaker, &p.broker.writes}
+}
 
 // retryDisk has a disk that the breaker keeps away from tried at once.
 func (p *testPool) retryDisk() {
 	for _, b := range p.breakers() {
-		b.mu.Lock()
-		b.tryAt = time.Now()
-		b.mu.Unlock()
+		b.TryAt(time.Now())
 	}
 	p.wakeWriter()
 }
@@ -301,5 +301,16 @@ func waitFor(t fataler, cond func() bool) {
 		case <-deadline:
 			t.Fatalf("the condition never held")
 		}
+	}
+}
+
+// tripBreaker fails as often as it takes to open a breaker.
+func tripBreaker(t *testing.T, b *diskio.Breaker) {
+	t.Helper()
+	for range diskio.BreakerFailures {
+		b.Failed(unix.EIO)
+	}
+	if !b.IsOpen() {
+		t.Fatal("the breaker did not open")
 	}
 }

@@ -43,7 +43,7 @@ func (p *Pool) scrubLoop() {
 						continue
 					}
 					checked = true
-					if !p.rest(pause, p.broker.scrub.take(perBlock)) {
+					if !p.rest(pause, p.broker.scrub.Take(perBlock)) {
 						return
 					}
 				}
@@ -112,7 +112,7 @@ func (p *Pool) scrubOne(ref registry.Ref, lv registry.Level, buf []byte) bool {
 		return false // its extent has gone
 	}
 	s := t.slot(ref)
-	if p.scrubPaused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.allow() {
+	if p.scrubPaused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.Allow() {
 		return false
 	}
 	check := make(chan struct{})
@@ -150,7 +150,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 	part, i := p.disk.at(ref)
 	disk := part.disk
 	p.holdLocked(p.disk, ref)
-	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.stalled)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.Stalled)
 	p.mu.Unlock()
 
 	err := disk.ReadSlot(i, buf)
@@ -167,7 +167,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 	case err != nil:
 		// The block may still be good: a lookup that wants it tries again.
 		p.count.ReadErrors++
-		p.broker.breaker.failed(err)
+		p.broker.breaker.Failed(err)
 	case !bad:
 		p.readWorkedLocked(ref)
 	case s.holds == 0 && s.state == storage.StateSealed && s.generation == r.Generation:

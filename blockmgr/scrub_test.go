@@ -144,7 +144,7 @@ func TestScrubberClosesTheBreakerOfADiskThatIsBack(t *testing.T) {
 	p.store(blocks)
 	p.quiesce()
 	slot := p.diskLocation(blocks[0].Key).Slot
-	p.broker.breaker.trip(t)
+	tripBreaker(t, &p.broker.breaker)
 	p.leaveDiskAlone()
 	if p.scrub(registry.Disk, slot) {
 		t.Error("a disk that is left alone was read")

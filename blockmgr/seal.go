@@ -12,13 +12,13 @@ func (p *Pool) sealLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		for p.sealing.len() == 0 && !p.stopped() {
+		for p.sealing.Len() == 0 && !p.stopped() {
 			p.sealWork.Wait()
 		}
 		if p.stopped() {
 			return
 		}
-		ref := p.sealing.pop()
+		ref := p.sealing.Pop()
 		if f := p.flights[ref]; f != nil {
 			p.verifyOneLocked(ref, f)
 		} else {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
@@ -295,15 +296,15 @@ func TestTryOfAFailingDiskIsNotSpentOnALookupThatCannotRead(t *testing.T) {
 	p.evictHost(blocks)
 	p.grant(p.sid, chain(200, 4)) // there is no host slot to read into
 	b := &p.broker.breaker
-	for range breakerFailures {
-		b.failed(storage.ErrForeign)
+	for range diskio.BreakerFailures {
+		b.Failed(storage.ErrForeign)
 	}
 	p.retryDisk()
 	if res, err := p.Lookup(context.Background(), p.sid, blocks); err != nil || len(res.Slots) != 0 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if !b.ready() || b.trying {
-		t.Errorf("the try is gone: next in %v, trying %v", b.untilTry(), b.trying)
+	if !b.Ready() {
+		t.Errorf("the try is gone: next in %v", b.UntilTry())
 	}
 }
 

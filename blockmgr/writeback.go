@@ -58,14 +58,14 @@ func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
 }
 
 func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
-	if p.writing.len() >= p.writeRoomLocked() {
+	if p.writing.Len() >= p.writeRoomLocked() {
 		p.count.WriteBehindDropped++
 		p.missLocked(ref, s)
 		return
 	}
 	s.queued = true
 	p.holdLocked(p.host, ref)
-	p.writing.push(ref, s.priority)
+	p.writing.Push(ref, s.priority)
 	p.busy++
 	p.writeWork.Signal()
 }
@@ -75,7 +75,7 @@ func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
 func (p *Pool) missLocked(ref registry.Ref, s *slot) {
 	if !s.missed {
 		s.missed = true
-		p.missed.push(ref)
+		p.missed.Push(ref)
 		p.writeWork.Signal() // somebody must try the disk again
 	}
 }
@@ -86,8 +86,8 @@ func (p *Pool) writeRoomLocked() int { return min(max(p.host.capacity/2, 1), wri
 // offerMissedLocked fills the queue with blocks that found it full, or that
 // could not be written.
 func (p *Pool) offerMissedLocked() {
-	for p.missed.len() > 0 && p.writing.len() < p.writeRoomLocked() {
-		ref := p.missed.pop()
+	for p.missed.Len() > 0 && p.writing.Len() < p.writeRoomLocked() {
+		ref := p.missed.Pop()
 		s := p.host.slot(ref)
 		s.missed = false
 		if s.wanted && s.state == storage.StateSealed && !s.queued && !p.host.stale(s) && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
@@ -111,7 +111,7 @@ func (p *Pool) writeLoop() {
 			p.flushWanted = false
 			_ = p.flushDiskLocked()
 			p.doneLocked(1)
-		case p.writing.len() == 0 && p.missed.len() == 0:
+		case p.writing.Len() == 0 && p.missed.Len() == 0:
 			p.writeWork.Wait()
 		case p.broker.untilWrite() > 0:
 			p.shelveLocked()
@@ -120,7 +120,7 @@ func (p *Pool) writeLoop() {
 			again.Stop()
 		default:
 			p.offerMissedLocked()
-			if p.writing.len() > 0 && p.broker.allowWrite() {
+			if p.writing.Len() > 0 && p.broker.allowWrite() {
 				p.writeBatchLocked()
 			}
 		}
@@ -138,8 +138,8 @@ func (p *Pool) wakeWriter() {
 // shelveLocked lets go of the blocks that wait for a disk that fails, so that
 // they can be evicted.
 func (p *Pool) shelveLocked() {
-	for p.writing.len() > 0 {
-		ref := p.writing.pop()
+	for p.writing.Len() > 0 {
+		ref := p.writing.Pop()
 		s := p.host.slot(ref)
 		s.queued = false
 		p.releaseLocked(p.host, ref)
@@ -157,15 +157,15 @@ func (p *Pool) writeBatchLocked() {
 	// belongs to the next batch, or it would evict where the tier could grow. One
 	// block shows whether a disk works that failed last: each block of a batch may
 	// evict another, which is lost for nothing when the write fails.
-	wanted := min(p.writing.len(), p.cfg.TransferBatch)
+	wanted := min(p.writing.Len(), p.cfg.TransferBatch)
 	if p.broker.writesDoubtful() {
 		wanted = min(wanted, 1)
 	}
 	p.growDiskLocked(wanted)
-	taken := min(p.writing.len(), wanted) // the other loop may have been here
+	taken := min(p.writing.Len(), wanted) // the other loop may have been here
 	batch := make([]write, 0, taken)
 	for range taken {
-		if w, ok := p.takeWriteLocked(p.writing.pop()); ok {
+		if w, ok := p.takeWriteLocked(p.writing.Pop()); ok {
 			batch = append(batch, w)
 		}
 	}
@@ -197,7 +197,7 @@ func (p *Pool) writeBytes(batch []write) {
 	var wg sync.WaitGroup
 	for i := range batch {
 		p.writeSlots <- struct{}{}
-		if i > 0 && p.broker.writes.isOpen() {
+		if i > 0 && p.broker.writes.IsOpen() {
 			batch[i].err = errLeftAlone
 			<-p.writeSlots
 			continue
@@ -216,7 +216,7 @@ func (p *Pool) writeBytes(batch []write) {
 // writeStalled says that a write has not ended in time. Its block stays held and
 // readable; what waits behind it is let go.
 func (p *Pool) writeStalled() {
-	p.broker.breaker.stalled()
+	p.broker.breaker.Stalled()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

@@ -1,52 +1,15 @@
 package blockmgr
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
-	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
-
-func TestWriteQueueHandsOutPriorityThenAge(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var q writeQueue
-		var want []writeItem // in order of their ages
-		age := uint64(0)
-		t.Repeat(map[string]func(*rapid.T){
-			"push": func(t *rapid.T) {
-				age++
-				item := writeItem{registry.Ref(age), rapid.Uint32Range(0, 3).Draw(t, "priority"), age}
-				q.push(item.ref, item.priority)
-				want = append(want, item)
-			},
-			"pop": func(t *rapid.T) {
-				if len(want) == 0 {
-					t.Skip()
-				}
-				first := slices.MinFunc(want, func(a, b writeItem) int {
-					return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.age, b.age))
-				})
-				want = slices.DeleteFunc(want, func(i writeItem) bool { return i == first })
-				if got := q.pop(); got != first.ref {
-					t.Errorf("popped %d, want %d", got, first.ref)
-				}
-			},
-			"": func(t *rapid.T) {
-				if q.len() != len(want) {
-					t.Errorf("%d in the queue, want %d", q.len(), len(want))
-				}
-			},
-		})
-	})
-}
 
 func TestBlocksAreWrittenInOrderOfPriorityThenAge(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})

@@ -1,20 +1,20 @@
-package blockmgr
+package diskio
 
 import (
 	"sync"
 	"time"
 )
 
-// pacer spreads work that several goroutines do over time. The zero value begins
+// Pacer spreads work that several goroutines do over time. The zero value begins
 // now.
-type pacer struct {
+type Pacer struct {
 	mu   sync.Mutex
 	next time.Time
 }
 
-// take books work that takes cost of everybody's time, and returns how long the
+// Take books work that takes cost of everybody's time, and returns how long the
 // caller must wait after it before it books more.
-func (p *pacer) take(cost time.Duration) time.Duration {
+func (p *Pacer) Take(cost time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()

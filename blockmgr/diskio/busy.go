@@ -1,32 +1,34 @@
-package blockmgr
+package diskio
 
 import "time"
 
-// busyTime adds up the time during which at least one of several overlapping
+// BusyTime adds up the time during which at least one of several overlapping
 // operations is under way. What they moved divided by it is how fast the device is,
 // which the clock on the wall does not tell: that also runs while there is nothing to
 // do. The zero value is ready; the caller serializes.
-type busyTime struct {
+type BusyTime struct {
 	running int
 	since   time.Time // when the first of those that run began
 	sum     time.Duration
 }
 
-func (b *busyTime) begin(now time.Time) {
+// Begin counts an operation that begins now.
+func (b *BusyTime) Begin(now time.Time) {
 	if b.running == 0 {
 		b.since = now
 	}
 	b.running++
 }
 
-func (b *busyTime) end(now time.Time) {
+// End ends an operation that Begin counted.
+func (b *BusyTime) End(now time.Time) {
 	if b.running--; b.running == 0 {
 		b.sum += now.Sub(b.since)
 	}
 }
 
-// micros is the whole time in µs until now, that of what still runs included.
-func (b *busyTime) micros(now time.Time) uint64 {
+// Micros is the whole time in µs until now, that of what still runs included.
+func (b *BusyTime) Micros(now time.Time) uint64 {
 	sum := b.sum
 	if b.running > 0 {
 		sum += now.Sub(b.since)

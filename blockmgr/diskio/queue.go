@@ -1,4 +1,4 @@
-package blockmgr
+package diskio
 
 import (
 	"slices"
@@ -6,16 +6,18 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// refQueue is a first-in first-out queue of slots. Each slot is in it at most
+// RefQueue is a first-in first-out queue of slots. Each slot is in it at most
 // once, so that the number of slots bounds it.
-type refQueue struct {
+type RefQueue struct {
 	buf  []registry.Ref
 	head int
 }
 
-func (q *refQueue) len() int { return len(q.buf) - q.head }
+// Len is the number of slots in the queue.
+func (q *RefQueue) Len() int { return len(q.buf) - q.head }
 
-func (q *refQueue) push(ref registry.Ref) {
+// Push appends a slot that is not in the queue.
+func (q *RefQueue) Push(ref registry.Ref) {
 	if q.head > len(q.buf)/2 {
 		q.buf = q.buf[:copy(q.buf, q.buf[q.head:])]
 		q.head = 0
@@ -23,14 +25,14 @@ func (q *refQueue) push(ref registry.Ref) {
 	q.buf = append(q.buf, ref)
 }
 
-// forget removes the slots of one part.
-func (q *refQueue) forget(part uint32) {
+// Forget removes the slots of one part.
+func (q *RefQueue) Forget(part uint32) {
 	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r registry.Ref) bool { return r.Part() == part })
 	q.head = 0
 }
 
-// pop takes the oldest slot; the queue must not be empty.
-func (q *refQueue) pop() registry.Ref {
+// Pop takes the oldest slot; the queue must not be empty.
+func (q *RefQueue) Pop() registry.Ref {
 	ref := q.buf[q.head]
 	q.head++
 	return ref
@@ -43,16 +45,17 @@ type writeItem struct {
 	age      uint64
 }
 
-// writeQueue hands out the slot with the highest priority, of those the one that
+// WriteQueue hands out the slot with the highest priority, of those the one that
 // has waited longest: a binary heap. Each slot is in it at most once.
-type writeQueue struct {
+type WriteQueue struct {
 	heap []writeItem
 	next uint64
 }
 
-func (q *writeQueue) len() int { return len(q.heap) }
+// Len is the number of slots in the queue.
+func (q *WriteQueue) Len() int { return len(q.heap) }
 
-func (q *writeQueue) before(i, j int) bool {
+func (q *WriteQueue) before(i, j int) bool {
 	a, b := &q.heap[i], &q.heap[j]
 	if a.priority != b.priority {
 		return a.priority > b.priority
@@ -60,7 +63,8 @@ func (q *writeQueue) before(i, j int) bool {
 	return a.age < b.age
 }
 
-func (q *writeQueue) push(ref registry.Ref, priority uint32) {
+// Push adds a slot that is not in the queue.
+func (q *WriteQueue) Push(ref registry.Ref, priority uint32) {
 	q.next++
 	q.heap = append(q.heap, writeItem{ref, priority, q.next})
 	for i := len(q.heap) - 1; i > 0; {
@@ -73,8 +77,8 @@ func (q *writeQueue) push(ref registry.Ref, priority uint32) {
 	}
 }
 
-// pop takes the first slot; the queue must not be empty.
-func (q *writeQueue) pop() registry.Ref {
+// Pop takes the first slot; the queue must not be empty.
+func (q *WriteQueue) Pop() registry.Ref {
 	first, last := q.heap[0], len(q.heap)-1
 	q.heap[0] = q.heap[last]
 	q.heap = q.heap[:last]

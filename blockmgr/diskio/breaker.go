@@ -1,0 +1,141 @@
+package diskio
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// BreakerFailures is how many operations must fail in a row before the disk is
+	// left alone.
+	BreakerFailures = 5
+	// The disk is tried again after BreakerPause, and after each try that fails
+	// twice as long as before, up to BreakerPauseMax.
+	BreakerPause    = time.Second
+	BreakerPauseMax = time.Minute
+)
+
+// Breaker keeps a disk that fails or stalls out of the way of everything else:
+// while it is open nobody uses the disk, but for one try now and then, whose success
+// closes it. All pools share two, as they share the disk: one is for all operations
+// and opens by reads that fail and by stalls, the other is for writes alone.
+type Breaker struct {
+	Log *zap.Logger
+	// Uses names the operations in logs.
+	Uses string
+
+	mu       sync.Mutex
+	open     bool
+	failures int
+	// trying: somebody was let through while it was open, and has not failed yet.
+	trying bool
+	pause  time.Duration
+	tryAt  time.Time
+	trips  uint64
+}
+
+// Allow reports whether the disk may be used now. While the breaker is open it
+// says so once in each pause: the caller is the one that tries.
+func (b *Breaker) Allow() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open {
+		return true
+	}
+	now := time.Now()
+	if now.Before(b.tryAt) {
+		return false
+	}
+	b.tryAt, b.trying = now.Add(b.pause), true
+	return true
+}
+
+// Ready reports whether Allow would say yes, and leaves the try to whoever comes
+// to the point of using the disk.
+func (b *Breaker) Ready() bool { return b.UntilTry() == 0 }
+
+// UntilTry is how long it takes until Allow says yes.
+func (b *Breaker) UntilTry() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open {
+		return 0
+	}
+	return max(time.Until(b.tryAt), 0)
+}
+
+// Succeeded says that an operation went through.
+func (b *Breaker) Succeeded() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures = 0
+	if b.open {
+		b.open, b.trying, b.pause = false, false, 0
+		b.Log.Info("the disk works again", zap.String("for", b.Uses))
+	}
+}
+
+// Failed says that an operation ended with an error of the device.
+func (b *Breaker) Failed(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures++
+	if b.open || b.failures >= BreakerFailures {
+		b.tripLocked(err.Error())
+	}
+}
+
+// Stalled says that an operation has not ended in time.
+func (b *Breaker) Stalled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tripLocked("an operation does not end")
+}
+
+// tripLocked opens the breaker, or ends a try. What else fails while it is open
+// was under way before, or belongs to the same try.
+func (b *Breaker) tripLocked(why string) {
+	if b.open && !b.trying {
+		return
+	}
+	b.trying = false
+	b.pause = min(max(2*b.pause, BreakerPause), BreakerPauseMax)
+	b.tryAt = time.Now().Add(b.pause)
+	if !b.open {
+		b.open = true
+		b.trips++
+		b.Log.Error("the disk fails: going on without it for now",
+			zap.String("for", b.Uses), zap.String("why", why), zap.Duration("pause", b.pause))
+	}
+}
+
+// TryAt moves the next try of an open breaker to a moment. It is for tests.
+func (b *Breaker) TryAt(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tryAt = at
+}
+
+// IsOpen reports whether the disk is left alone now. Unlike Allow it tries
+// nothing.
+func (b *Breaker) IsOpen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// Doubtful reports whether the last operation failed.
+func (b *Breaker) Doubtful() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open || b.failures > 0
+}
+
+// State is whether the breaker is open, and how often it opened.
+func (b *Breaker) State() (open bool, trips uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open, b.trips
+}
