@@ -59,7 +59,7 @@
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
 //	a worker's consolidator.Stream's ─► consolidator.Merged's ─► a sink's
-//	                                    └─► consolidator.TokenTable's
+//	                                    └─► tokens.Table's
 //	tierRoom.checking ─► tierRoom.mu
 //	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu, checkpoints.mu
 //

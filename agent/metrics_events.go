@@ -2,6 +2,7 @@ package agent
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
@@ -145,7 +146,7 @@ func planePart(p *dynamo.PlaneStats) pathPart {
 	}
 }
 
-func tokenPart(t *consolidator.TokenStats) pathPart {
+func tokenPart(t *tokens.Stats) pathPart {
 	return pathPart{
 		name:     "tokens",
 		counters: []named{{"stored", t.Stored}, {"evicted", t.Evicted}, {"refused", t.Refused}, {"misses", t.Misses}},

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
@@ -33,7 +34,7 @@ func TestEveryNumberOfTheEventPathIsAMetric(t *testing.T) {
 	wantShown[zmqsink.Stats](t, sinkPart(new(zmqsink.Stats)).all(), "next")
 	wantShown[dynamo.SourceStats](t, sourcePart(new(dynamo.SourceStats)).all())
 	wantShown[dynamo.PlaneStats](t, planePart(new(dynamo.PlaneStats)).all())
-	wantShown[consolidator.TokenStats](t, tokenPart(new(consolidator.TokenStats)).all())
+	wantShown[tokens.Stats](t, tokenPart(new(tokens.Stats)).all())
 	var outputs pathPart
 	for _, p := range pathParts(new(Stats)) {
 		if p.name == "outputs" {
@@ -101,7 +102,7 @@ func eventTotals(h *eventHub) EventTotals {
 // A scrape has each name with each label once, or Prometheus gets nothing at all.
 func TestScrapeOfAllOutputs(t *testing.T) {
 	s := Stats{Outputs: OutputStats{
-		Dynamo: &dynamo.PlaneStats{RivalSources: 3}, Tokens: &consolidator.TokenStats{Misses: 4}, Capped: 5,
+		Dynamo: &dynamo.PlaneStats{RivalSources: 3}, Tokens: &tokens.Stats{Misses: 4}, Capped: 5,
 		Ranks: []RankOutputStats{
 			{Owner: "worker 7/0", Blocks: 6, ZMQ: &zmqsink.Stats{}},
 			{Owner: "worker 7/0", Blocks: 7, Dynamo: &dynamo.SourceStats{}},

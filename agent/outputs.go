@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -28,7 +29,7 @@ type outputs struct {
 	dynamo *dynamo.Plane  // nil: there is none
 	log    *zap.Logger
 	// tokens is nil until a stream in the engines' format wants them.
-	tokens       atomic.Pointer[consolidator.TokenTable]
+	tokens       atomic.Pointer[tokens.Table]
 	failed       atomic.Uint64 // streams in the engines' format that could not be made
 	dynamoFailed atomic.Uint64 // ranks that Dynamo's routers could not be told of
 	capped       atomic.Uint64 // ranks that are told without their pool's blocks
@@ -92,16 +93,16 @@ func (o *outputs) close() error {
 }
 
 // tokenTable is the table of the tokens of blocks, made when it is first wanted.
-func (o *outputs) tokenTable() *consolidator.TokenTable {
+func (o *outputs) tokenTable() *tokens.Table {
 	if t := o.tokens.Load(); t != nil {
 		return t
 	}
-	o.tokens.CompareAndSwap(nil, consolidator.NewTokenTable(o.cfg.Events.TokenMemory))
+	o.tokens.CompareAndSwap(nil, tokens.New(o.cfg.Events.TokenMemory))
 	return o.tokens.Load()
 }
 
 // tokenSink is who wants the tokens of blocks now; nil: nobody.
-func (o *outputs) tokenSink() consolidator.TokenSink {
+func (o *outputs) tokenSink() tokens.Sink {
 	if t := o.tokens.Load(); t != nil {
 		return t
 	}

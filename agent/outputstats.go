@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
@@ -14,7 +14,7 @@ type OutputStats struct {
 	// Dynamo is nil when Dynamo's routers are told nothing.
 	Dynamo *dynamo.PlaneStats `json:"dynamo,omitempty"`
 	// Tokens is nil until a stream in the engines' format wants them.
-	Tokens *consolidator.TokenStats `json:"tokens,omitempty"`
+	Tokens *tokens.Stats `json:"tokens,omitempty"`
 	// ZMQFailed are streams in the engines' format that could not be made, Capped the
 	// ranks that are told without their pool's blocks because too many follow it.
 	ZMQFailed uint64 `json:"zmq_failed"`

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
@@ -32,7 +33,7 @@ func TestPanicOfASessionEndsThatSessionOnly(t *testing.T) {
 		t.Fatalf("got %+v, error %v", got, err)
 	}
 
-	a.hub.out.tokens.Store(new(consolidator.TokenTable)) // it has no maps
+	a.hub.out.tokens.Store(new(tokens.Table)) // it has no maps
 	_ = c.Open(proto.RequestID{ID: 2}, "", "", "", prompt(2, 1))
 	<-c.Done()
 	a.hub.out.tokens.Store(nil)

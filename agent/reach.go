@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -184,7 +185,7 @@ func (o *outputs) sinkMode(h *proto.Hello) string {
 }
 
 // tokenSink is who has to know the tokens of the rank's blocks; nil: nobody.
-func (r *reach) tokenSink(o *outputs) consolidator.TokenSink {
+func (r *reach) tokenSink(o *outputs) tokens.Sink {
 	if r == nil || r.zmq == nil || r.merged == nil {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -30,7 +30,7 @@ type request struct {
 	requestName
 	root blockmgr.Root
 	// says is what a format that carries tokens has to say of the request's blocks.
-	says consolidator.TokenIdentity
+	says tokens.Identity
 	// blocks are the request's complete blocks; it only grows, so that a slice of
 	// it may be read by others. tail holds the tokens after them, fewer than one
 	// block. tokens counts all of them.
@@ -99,13 +99,13 @@ type chain struct {
 	blockSize int
 	identify  *blockmgr.Identifier
 	// tokens is told the tokens of every block, if there is one to tell.
-	tokens func() consolidator.TokenSink
+	tokens func() tokens.Sink
 }
 
 // nobodysTokens are tokens that nobody is told.
-func nobodysTokens() consolidator.TokenSink { return nil }
+func nobodysTokens() tokens.Sink { return nil }
 
-func newChain(ns *kv.Namespace, tokens func() consolidator.TokenSink) *chain {
+func newChain(ns *kv.Namespace, tokens func() tokens.Sink) *chain {
 	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier(), tokens: tokens}
 }
 
@@ -114,7 +114,7 @@ func (c *chain) open(m *proto.Open) *request {
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
 		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
-		says:        consolidator.TokenIdentity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
+		says:        tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
 		offers:      math.MaxUint32,
 		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),

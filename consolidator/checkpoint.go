@@ -117,26 +117,26 @@ func (c *converter) appendCheckpoint(dst []byte, about checkpointID, st *sequenc
 func (c *converter) appendBlocks(dst []byte) []byte {
 	le := binary.LittleEndian
 	table := &c.stream.table
-	dst = slices.Grow(dst, 8+residentBytes*table.size()+engineRowBytes*c.known.size())
-	dst = le.AppendUint32(dst, uint32(table.size()))
-	for slot := range table.used {
-		r := table.at(slot)
+	dst = slices.Grow(dst, 8+residentBytes*table.Len()+engineRowBytes*c.known.Len())
+	dst = le.AppendUint32(dst, uint32(table.Len()))
+	for slot := range table.Slots() {
+		r := table.At(slot)
 		if r.refs == 0 {
 			continue // a free slot
 		}
 		dst = le.AppendUint32(dst, slot)
-		dst = le.AppendUint64(dst, table.key(slot))
+		dst = le.AppendUint64(dst, table.Key(slot))
 		dst = le.AppendUint64(dst, uint64(r.parent))
 		dst = le.AppendUint64(dst, uint64(r.local))
 		dst = le.AppendUint32(dst, r.place)
 	}
-	dst = le.AppendUint32(dst, uint32(c.known.size()))
-	for slot := range c.known.used {
-		b := c.known.at(slot)
+	dst = le.AppendUint32(dst, uint32(c.known.Len()))
+	for slot := range c.known.Slots() {
+		b := c.known.At(slot)
 		if b.refs == 0 {
 			continue // a free slot
 		}
-		dst = le.AppendUint64(dst, c.known.key(slot))
+		dst = le.AppendUint64(dst, c.known.Key(slot))
 		dst = le.AppendUint32(dst, b.slot)
 		dst = le.AppendUint32(dst, b.identity)
 		dst = le.AppendUint32(dst, uint32(b.refs))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -60,8 +61,8 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	rec := newRecorder(t)
 	s := NewStream(testOwner, rec)
 	again := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
-	if n := again.restore(ck); n != c.known.size() {
-		t.Errorf("%d blocks restored, want %d", n, c.known.size())
+	if n := again.restore(ck); n != c.known.Len() {
+		t.Errorf("%d blocks restored, want %d", n, c.known.Len())
 	}
 	got := s.Status()
 	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != kvevent.HealthDegraded {
@@ -254,7 +255,7 @@ func TestRankAsksForTheList(t *testing.T) {
 		return []kv.EngineHash{1, 2, 20, 21}, nil
 	}
 	var raw int
-	tokens := NewTokenTable(0)
+	tokens := tokens.New(0)
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, Cached: cached, Tokens: tokens, Raw: func([]byte) { raw++ }})
 	e.awaitSubscriber()
 	e.publish(false, storedEvent(0, 1, 3))

@@ -3,6 +3,8 @@ package consolidator
 import (
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -16,12 +18,12 @@ type converter struct {
 	blockSize int
 	maxBlocks int
 	count     *counters
-	tokens    TokenSink // nil: nobody wants them
+	tokens    tokens.Sink // nil: nobody wants them
 	now       func() time.Time
 	// fullReports: see RankConfig.
 	fullReports bool
 
-	known      dense[engineBlock]
+	known      dense.Table[engineBlock]
 	identities identities
 	groups     groupFilter
 	hasher     kv.Hasher
@@ -84,7 +86,7 @@ func (c *converter) apply(b *kvevent.EngineBatch) {
 // settle tells the stream how far it can be trusted, after a change and whenever
 // time alone may have changed that.
 func (c *converter) settle() {
-	c.count.known.Store(uint64(c.known.size()))
+	c.count.known.Store(uint64(c.known.Len()))
 	c.count.parkedBytes.Store(uint64(c.park.bytes))
 	c.count.unlisted.Store(uint64(len(c.unlisted)))
 	health := kvevent.HealthExact
@@ -198,9 +200,9 @@ func (c *converter) remove(hashes []kv.EngineHash, t kv.Tier) {
 	c.stream.mu.Lock()
 	defer c.stream.mu.Unlock()
 	for _, h := range hashes {
-		slot, ok := c.known.find(uint64(h))
+		slot, ok := c.known.Find(uint64(h))
 		switch {
-		case ok && c.known.at(slot).refs.of(t) > 0:
+		case ok && c.known.At(slot).refs.of(t) > 0:
 			c.release(slot, t, 1)
 		case c.park.remove(h, t):
 		case t == kv.TierDevice && c.unlist(h):
@@ -215,8 +217,8 @@ func (c *converter) remove(hashes []kv.EngineHash, t kv.Tier) {
 func (c *converter) clearDevice() {
 	c.stream.mu.Lock()
 	defer c.stream.mu.Unlock()
-	for slot := range c.known.used {
-		c.release(slot, kv.TierDevice, c.known.at(slot).refs.of(kv.TierDevice))
+	for slot := range c.known.Slots() {
+		c.release(slot, kv.TierDevice, c.known.At(slot).refs.of(kv.TierDevice))
 	}
 	c.park.clearTier(kv.TierDevice)
 	c.unlisted, c.wantList = nil, false

@@ -96,17 +96,17 @@ func (t *identities) settle(i uint32) {
 
 // blockAt is the SequenceHash and the entry of a known block.
 func (c *converter) blockAt(b engineBlock) (kv.SequenceHash, *resident) {
-	return kv.SequenceHash(c.stream.table.key(b.slot)), c.stream.table.at(b.slot)
+	return kv.SequenceHash(c.stream.table.Key(b.slot)), c.stream.table.At(b.slot)
 }
 
 // learn makes h known as b, in which refs must not be 0, and returns its slot.
 // False means that the table is full.
 func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
-	slot, ok := c.known.insert(uint64(h))
+	slot, ok := c.known.Insert(uint64(h))
 	if !ok {
 		return false
 	}
-	*c.known.at(slot) = b
+	*c.known.At(slot) = b
 	c.identities.hold(b.identity)
 	return true
 }
@@ -115,7 +115,7 @@ func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
 // all of them when it has no more. The block is forgotten with the last of any
 // tier.
 func (c *converter) release(slot uint32, t kv.Tier, n uint32) {
-	b := c.known.at(slot)
+	b := c.known.At(slot)
 	left := b.refs.of(t) - min(n, b.refs.of(t))
 	if left == b.refs.of(t) {
 		return
@@ -127,13 +127,13 @@ func (c *converter) release(slot uint32, t kv.Tier, n uint32) {
 	c.stream.dropRefLocked(t, b.slot)
 	if b.refs == 0 {
 		c.identities.leave(b.identity)
-		c.known.remove(slot)
+		c.known.Remove(slot)
 	}
 }
 
 // forgetBlocks forgets every block without a word to the stream.
 func (c *converter) forgetBlocks() {
-	c.known.clear()
+	c.known.Clear()
 	c.identities = newIdentities()
 	c.park.reset()
 	c.unlisted = nil

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -48,7 +49,7 @@ type follower struct {
 	phase   followPhase
 	at, end uint32 // slots: of the Merged's table in a sweep, of the stream's in an adoption
 	grown   bool   // the adoption added blocks
-	chunk   denseBlock[resident]
+	chunk   dense.Chunk[resident]
 	blocks  []tierHash
 }
 
@@ -76,7 +77,7 @@ func (s *Stream) follow(m *Merged) (*follower, error) {
 		return nil, err
 	}
 	s.followers = append(s.followers, f)
-	f.end = s.table.used
+	f.end = s.table.Slots()
 	go f.run()
 	return f, nil
 }
@@ -197,14 +198,14 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 func (f *follower) adopt() {
 	s := f.stream
 	s.mu.Lock()
-	some := f.at < f.end && s.table.copyChunk(&f.chunk, f.at)
+	some := f.at < f.end && s.table.CopyChunk(&f.chunk, f.at)
 	batches, lost := f.take()
 	s.mu.Unlock()
 	switch {
 	case !f.apply(batches, lost):
 	case some:
 		f.grown = f.merged.adopt(&f.chunk) || f.grown
-		f.at += denseChunk
+		f.at += dense.ChunkSize
 	default:
 		f.adopted()
 	}
@@ -228,16 +229,16 @@ func (f *follower) adopted() {
 // sweep takes from the Merged what it has of the stream, in some slots, and the stream
 // has not.
 func (f *follower) sweep() {
-	next := min(f.at+denseChunk, f.end)
+	next := min(f.at+dense.ChunkSize, f.end)
 	f.blocks = f.merged.appendPooled(f.blocks[:0], f.at, next)
 	s := f.stream
 	s.mu.Lock()
 	gone := slices.DeleteFunc(f.blocks, func(b tierHash) bool {
-		slot, ok := s.table.find(uint64(b.hash))
-		return ok && s.table.at(slot).refs.of(b.tier) > 0
+		slot, ok := s.table.Find(uint64(b.hash))
+		return ok && s.table.At(slot).refs.of(b.tier) > 0
 	})
 	batches, lost := f.take()
-	end := s.table.used
+	end := s.table.Slots()
 	s.mu.Unlock()
 	if !f.apply(batches, lost) {
 		return

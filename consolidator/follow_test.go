@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -95,24 +96,24 @@ func TestNoStoreWaitsForAConsumer(t *testing.T) {
 func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 	pool := NewStream(kv.PoolOwner(9), nil)
 	const chunks = 20
-	poolEvent(pool, kv.TierHost, 0, chunks*denseChunk)
+	poolEvent(pool, kv.TierHost, 0, chunks*dense.ChunkSize)
 	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
 	f := newFollower(m, pool)
 	pool.followers = append(pool.followers, f)
-	f.end = pool.table.used
-	want := pairsOf(kv.TierHost, 0, chunks*denseChunk)
-	next := chunks * denseChunk
+	f.end = pool.table.Slots()
+	want := pairsOf(kv.TierHost, 0, chunks*dense.ChunkSize)
+	next := chunks * dense.ChunkSize
 	for steps := 0; f.phase != phaseLive; steps++ {
 		before := m.Status().Blocks
 		f.step()
-		if got := m.Status().Blocks; got > before+denseChunk+2 {
-			t.Fatalf("step %d took in %d blocks, want at most a chunk of %d", steps, got-before, denseChunk)
+		if got := m.Status().Blocks; got > before+dense.ChunkSize+2 {
+			t.Fatalf("step %d took in %d blocks, want at most a chunk of %d", steps, got-before, dense.ChunkSize)
 		}
 		if steps > chunks+1 {
 			t.Fatalf("%d steps for %d chunks", steps, chunks)
 		}
 		// One that is in already, one that is not, and one that was never there.
-		for _, i := range []int{steps, (chunks-steps)*denseChunk - 1} {
+		for _, i := range []int{steps, (chunks-steps)*dense.ChunkSize - 1} {
 			if h := treeHash(max(i, 0)); i >= 0 {
 				pool.Remove(kv.TierHost, []kv.SequenceHash{h})
 				delete(want, tierHash{kv.TierHost, h})
@@ -147,7 +148,7 @@ func TestMergedThatLeavesItsPoolIsExactAgain(t *testing.T) {
 // that is there in the end holds what the pool holds.
 func TestFollowersEqualTheirPool(t *testing.T) {
 	pool := NewStream(kv.PoolOwner(9), nil)
-	poolEvent(pool, kv.TierDisk, 0, 3*denseChunk)
+	poolEvent(pool, kv.TierDisk, 0, 3*dense.ChunkSize)
 	var writer sync.WaitGroup
 	stop := make(chan struct{})
 	writer.Go(func() {
@@ -158,7 +159,7 @@ func TestFollowersEqualTheirPool(t *testing.T) {
 				return
 			default:
 			}
-			h, tier := treeHash(random.IntN(6*denseChunk)), kv.Tiers[1+random.IntN(2)]
+			h, tier := treeHash(random.IntN(6*dense.ChunkSize)), kv.Tiers[1+random.IntN(2)]
 			if random.IntN(2) == 0 {
 				pool.Store(tier, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
 			} else {
@@ -229,7 +230,7 @@ func (l *eventLog) Publish(events []kvevent.RouterEvent) {
 func TestSnapshotsAreExactWhileStoresGoOn(t *testing.T) {
 	log := &eventLog{}
 	s := NewStream(kv.PoolOwner(9), log)
-	poolEvent(s, kv.TierHost, 0, 4*denseChunk)
+	poolEvent(s, kv.TierHost, 0, 4*dense.ChunkSize)
 	type taken struct {
 		events       []kvevent.RouterEvent
 		last, digest uint64
@@ -250,7 +251,7 @@ func TestSnapshotsAreExactWhileStoresGoOn(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for more := true; more; {
 		for range 100 {
-			h := treeHash(random.IntN(8 * denseChunk))
+			h := treeHash(random.IntN(8 * dense.ChunkSize))
 			if random.IntN(2) == 0 {
 				s.Store(kv.TierHost, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
 			} else {

@@ -117,8 +117,8 @@ func TestSaltsAreBounded(t *testing.T) {
 		consume(t, c, rootStore(t, i+1, map[string]any{"extra_keys": []any{[]any{salt}}}))
 	}
 	const each = identityBytes + kv.MaxNameBytes + residentBytes + engineRowBytes
-	if c.identities.bytes > blocks*each || c.known.size() != blocks {
-		t.Errorf("%d bytes of names for %d blocks", c.identities.bytes, c.known.size())
+	if c.identities.bytes > blocks*each || c.known.Len() != blocks {
+		t.Errorf("%d bytes of names for %d blocks", c.identities.bytes, c.known.Len())
 	}
 	if file := c.appendCheckpoint(nil, checkpointID{}, &sequencerState{}); len(file) > 1024+blocks*each {
 		t.Errorf("a checkpoint of %d bytes", len(file))
@@ -141,8 +141,8 @@ func TestNamesAreBoundedTogether(t *testing.T) {
 	consume(t, c, rootStore(t, 3, nil),
 		rootStore(t, 4, map[string]any{"token_ids": []any{1, 2, 3, 4}, "cache_salt": "first"}),
 		rootStore(t, 5, map[string]any{"token_ids": []any{5, 6, 7, 8}, "parent_block_hash": 1, "lora_name": "ad"}))
-	if c.known.size() != 4 {
-		t.Errorf("%d blocks are known, want 4; dropped %v", c.known.size(), c.count.snapshot().Dropped)
+	if c.known.Len() != 4 {
+		t.Errorf("%d blocks are known, want 4; dropped %v", c.known.Len(), c.count.snapshot().Dropped)
 	}
 	c.identities.bytes -= free
 	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{{Kind: kvevent.Cleared}}})

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -12,8 +13,8 @@ import (
 // the stream, because any of it may be gone, and waits for the list to come. Only
 // blocks on the device count: a list says nothing about others.
 type aside struct {
-	known     dense[engineBlock] // their slots are those of residents
-	residents dense[resident]    // their references mean nothing
+	known     dense.Table[engineBlock] // their slots are those of residents
+	residents dense.Table[resident]    // their references mean nothing
 }
 
 // inList reports whether a store in tier t that comes now may be one that the
@@ -76,13 +77,13 @@ func (c *converter) listed(list []kv.EngineHash) {
 func (c *converter) keepListed() {
 	c.stream.mu.Lock()
 	defer c.stream.mu.Unlock()
-	for slot := range c.known.used {
-		b := c.known.at(slot)
+	for slot := range c.known.Slots() {
+		b := c.known.At(slot)
 		if b.refs == 0 {
 			continue // a free slot
 		}
 		keep := uint32(0)
-		if b.refs.of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.key(slot))) {
+		if b.refs.of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.Key(slot))) {
 			keep = 1
 		}
 		refs := b.refs
@@ -100,16 +101,16 @@ func (c *converter) showListed() {
 	}
 	a := c.aside
 	var blocks []placedBlock
-	for slot := range a.known.used {
-		b := a.known.at(slot)
-		h := kv.EngineHash(a.known.key(slot))
+	for slot := range a.known.Slots() {
+		b := a.known.At(slot)
+		h := kv.EngineHash(a.known.Key(slot))
 		if b.refs.of(kv.TierDevice) == 0 || !c.unlist(h) {
 			continue
 		}
 		var once refCounts
 		once.add(kv.TierDevice)
 		blocks = append(blocks, placedBlock{
-			hash: h, seq: kv.SequenceHash(a.residents.key(b.slot)), at: *a.residents.at(b.slot), identity: b.identity, refs: once,
+			hash: h, seq: kv.SequenceHash(a.residents.Key(b.slot)), at: *a.residents.At(b.slot), identity: b.identity, refs: once,
 		})
 	}
 	c.storePlaced(blocks)
@@ -140,45 +141,45 @@ func (c *converter) putAside() {
 	defer c.stream.mu.Unlock()
 	if c.aside == nil {
 		c.aside = &aside{known: c.known, residents: c.stream.table}
-		c.known, c.stream.table = dense[engineBlock]{}, dense[resident]{}
+		c.known, c.stream.table = dense.Table[engineBlock]{}, dense.Table[resident]{}
 		return
 	}
-	for slot := range c.known.used {
-		if b := *c.known.at(slot); b.refs != 0 && !c.addAside(c.known.key(slot), b) {
+	for slot := range c.known.Slots() {
+		if b := *c.known.At(slot); b.refs != 0 && !c.addAside(c.known.Key(slot), b) {
 			c.identities.leave(b.identity)
 		}
 	}
-	c.known.clear()
+	c.known.Clear()
 }
 
 // addAside puts one block more aside; false when that is not needed, or not
 // possible.
 func (c *converter) addAside(h uint64, b engineBlock) bool {
 	a := c.aside
-	if old, there := a.known.find(h); there {
-		a.known.at(old).refs |= b.refs
+	if old, there := a.known.Find(h); there {
+		a.known.At(old).refs |= b.refs
 		return false
 	}
-	if a.known.size() >= c.maxBlocks {
+	if a.known.Len() >= c.maxBlocks {
 		c.drop(dropTableFull, 1)
 		return false
 	}
 	seq, r := c.blockAt(b)
-	at, there := a.residents.find(uint64(seq))
+	at, there := a.residents.Find(uint64(seq))
 	if !there {
-		if at, there = a.residents.insert(uint64(seq)); !there {
+		if at, there = a.residents.Insert(uint64(seq)); !there {
 			c.drop(dropTableFull, 1)
 			return false
 		}
-		*a.residents.at(at) = *r
+		*a.residents.At(at) = *r
 	}
-	slot, ok := a.known.insert(h)
+	slot, ok := a.known.Insert(h)
 	if !ok {
 		c.drop(dropTableFull, 1)
 		return false
 	}
 	b.slot = at
-	*a.known.at(slot) = b
+	*a.known.At(slot) = b
 	return true
 }
 
@@ -187,8 +188,8 @@ func (c *converter) dropAside() {
 	if c.aside == nil {
 		return
 	}
-	for slot := range c.aside.known.used {
-		if b := c.aside.known.at(slot); b.refs != 0 {
+	for slot := range c.aside.known.Slots() {
+		if b := c.aside.known.At(slot); b.refs != 0 {
 			c.identities.leave(b.identity)
 		}
 	}

@@ -1,6 +1,8 @@
 package consolidator
 
 import (
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -50,7 +52,7 @@ type Merged struct {
 	// out holds the table. Its references are bits, see Merged.bit.
 	out    *Stream
 	mode   MergeMode
-	tokens *TokenTable // nil: nobody needs them
+	tokens *tokens.Table // nil: nobody needs them
 	own    mergeInput
 	pool   mergeInput
 	// follower brings the pool's blocks; nil: there is no pool.
@@ -83,7 +85,7 @@ func NewMerged(w kv.Worker, mode MergeMode, sink Sink) *Merged {
 
 // KeepTokens makes t retain the tokens of each block for as long as the merged
 // stream has it, which ends with Close. It must be called before the first event.
-func (m *Merged) KeepTokens(t *TokenTable) { m.tokens = t }
+func (m *Merged) KeepTokens(t *tokens.Table) { m.tokens = t }
 
 // Own is the sink for the worker's own stream, to be added before that holds anything.
 // It is a HealthObserver: the merged stream's health is the own stream's, and degraded
@@ -141,12 +143,12 @@ func (m *Merged) Close() {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	table := &m.out.table
-	for slot := range table.used {
-		if table.at(slot).refs != 0 && m.tokens != nil {
-			m.tokens.Release(kv.SequenceHash(table.key(slot)))
+	for slot := range table.Slots() {
+		if table.At(slot).refs != 0 && m.tokens != nil {
+			m.tokens.Release(kv.SequenceHash(table.Key(slot)))
 		}
 	}
-	table.clear()
+	table.Clear()
 	m.out.digest, m.out.pairs = 0, 0
 }
 
@@ -205,7 +207,7 @@ func (m *Merged) setStale(stale bool) uint32 {
 	defer m.out.mu.Unlock()
 	m.stale = stale
 	m.settleHealthLocked()
-	return m.out.table.used
+	return m.out.table.Slots()
 }
 
 func (m *Merged) settleHealthLocked() {
@@ -218,13 +220,13 @@ func (m *Merged) settleHealthLocked() {
 
 // adopt takes in a chunk of the pool's table, without events, and reports whether any of
 // it is new.
-func (m *Merged) adopt(chunk *denseBlock[resident]) bool {
+func (m *Merged) adopt(chunk *dense.Chunk[resident]) bool {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	before := m.out.pairs
 	for i := range chunk {
-		if chunk[i].value.refs != 0 {
-			m.adoptLocked(kv.SequenceHash(chunk[i].key()), chunk[i].value)
+		if chunk[i].Value.refs != 0 {
+			m.adoptLocked(kv.SequenceHash(chunk[i].Key()), chunk[i].Value)
 		}
 	}
 	return m.out.pairs > before
@@ -235,7 +237,7 @@ func (m *Merged) adopt(chunk *denseBlock[resident]) bool {
 func (m *Merged) adoptLocked(h kv.SequenceHash, at resident) {
 	tiers := at.refs
 	at.refs = 0
-	slot, held := m.out.table.find(uint64(h))
+	slot, held := m.out.table.Find(uint64(h))
 	if !held {
 		if slot, held = m.addLocked(h, at); !held {
 			return
@@ -266,10 +268,10 @@ func (m *Merged) appendPooled(dst []tierHash, first, end uint32) []tierHash {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	table := &m.out.table
-	for slot := first; slot < min(end, table.used); slot++ {
+	for slot := first; slot < min(end, table.Slots()); slot++ {
 		for _, t := range kv.Tiers {
-			if table.at(slot).refs.of(m.shown(t))&m.bit(poolSource, t) != 0 {
-				dst = append(dst, tierHash{t, kv.SequenceHash(table.key(slot))})
+			if table.At(slot).refs.of(m.shown(t))&m.bit(poolSource, t) != 0 {
+				dst = append(dst, tierHash{t, kv.SequenceHash(table.Key(slot))})
 			}
 		}
 	}
@@ -315,7 +317,7 @@ func (m *Merged) bits(s mergeSource) uint32 {
 func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
-		slot, held := m.out.table.find(uint64(b.Hash))
+		slot, held := m.out.table.Find(uint64(b.Hash))
 		if !held {
 			if slot, held = m.addLocked(b.Hash, newResident(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !held {
 				return
@@ -328,11 +330,11 @@ func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent) {
 
 // addLocked adds block h without references. False: the table is full.
 func (m *Merged) addLocked(h kv.SequenceHash, at resident) (slot uint32, ok bool) {
-	if slot, ok = m.out.table.insert(uint64(h)); !ok {
+	if slot, ok = m.out.table.Insert(uint64(h)); !ok {
 		m.out.stats.TableFull++
 		return 0, false
 	}
-	*m.out.table.at(slot) = at
+	*m.out.table.At(slot) = at
 	if m.tokens != nil {
 		m.tokens.Retain(h)
 	}
@@ -343,8 +345,8 @@ func (m *Merged) addLocked(h kv.SequenceHash, at resident) (slot uint32, ok bool
 // that is to be published.
 func (m *Merged) holdLocked(s mergeSource, tier kv.Tier, slot uint32, tell bool) {
 	out, t := m.out, m.shown(tier)
-	out.table.own(slot)
-	refs := &out.table.at(slot).refs
+	out.table.Own(slot)
+	refs := &out.table.At(slot).refs
 	before := refs.of(t)
 	now := before | m.bit(s, tier)
 	switch {
@@ -356,7 +358,7 @@ func (m *Merged) holdLocked(s mergeSource, tier kv.Tier, slot uint32, tell bool)
 		out.shownLocked(t, slot, true)
 	case tell && before&m.silent() != 0:
 		refs.set(t, now&^m.silent())
-		out.pendStoredLocked(t, kv.SequenceHash(out.table.key(slot)), out.table.at(slot))
+		out.pendStoredLocked(t, kv.SequenceHash(out.table.Key(slot)), out.table.At(slot))
 	default:
 		refs.set(t, now)
 	}
@@ -364,8 +366,8 @@ func (m *Merged) holdLocked(s mergeSource, tier kv.Tier, slot uint32, tell bool)
 
 // removeLocked takes back that source s has h in its tier t.
 func (m *Merged) removeLocked(s mergeSource, t kv.Tier, h kv.SequenceHash) {
-	slot, held := m.out.table.find(uint64(h))
-	if !held || m.out.table.at(slot).refs.of(m.shown(t))&m.bit(s, t) == 0 {
+	slot, held := m.out.table.Find(uint64(h))
+	if !held || m.out.table.At(slot).refs.of(m.shown(t))&m.bit(s, t) == 0 {
 		m.out.stats.UnknownRemoves++
 		return
 	}
@@ -375,9 +377,9 @@ func (m *Merged) removeLocked(s mergeSource, t kv.Tier, h kv.SequenceHash) {
 // forgetLocked takes back everything that source s has.
 func (m *Merged) forgetLocked(s mergeSource) {
 	table := &m.out.table
-	for slot := range table.used {
+	for slot := range table.Slots() {
 		for _, t := range kv.Tiers {
-			if table.at(slot).refs.of(t)&m.bits(s) != 0 {
+			if table.At(slot).refs.of(t)&m.bits(s) != 0 {
 				m.reduceLocked(slot, t, m.bits(s))
 			}
 		}
@@ -387,9 +389,9 @@ func (m *Merged) forgetLocked(s mergeSource) {
 // reduceLocked takes bits, of which the block in a slot has some, from its
 // references in the shown tier t.
 func (m *Merged) reduceLocked(slot uint32, t kv.Tier, bits uint32) {
-	h := kv.SequenceHash(m.out.table.key(slot))
-	m.out.table.own(slot)
-	refs := &m.out.table.at(slot).refs
+	h := kv.SequenceHash(m.out.table.Key(slot))
+	m.out.table.Own(slot)
+	refs := &m.out.table.At(slot).refs
 	left := refs.of(t) &^ bits
 	if left == m.silent() {
 		left = 0

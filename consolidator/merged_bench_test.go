@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -12,13 +13,13 @@ import (
 // whose pool has a million others; with and without the tokens being retained.
 func BenchmarkMerged(b *testing.B) {
 	b.Run("plain", func(b *testing.B) { benchmarkMerged(b, nil) })
-	b.Run("tokens", func(b *testing.B) { benchmarkMerged(b, NewTokenTable(0)) })
+	b.Run("tokens", func(b *testing.B) { benchmarkMerged(b, tokens.New(0)) })
 }
 
-func benchmarkMerged(b *testing.B, tokens *TokenTable) {
+func benchmarkMerged(b *testing.B, table *tokens.Table) {
 	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
-	if tokens != nil {
-		m.KeepTokens(tokens)
+	if table != nil {
+		m.KeepTokens(table)
 	}
 	const warm, run = 1 << 20, 512
 	before := heap()
@@ -36,9 +37,9 @@ func benchmarkMerged(b *testing.B, tokens *TokenTable) {
 	b.ReportAllocs()
 	blocks := 0
 	for b.Loop() {
-		if tokens != nil {
+		if table != nil {
 			for i := range stored.Blocks {
-				tokens.BlockTokens(stored.Blocks[i].Hash, block, TokenIdentity{BlockSize: 16})
+				table.BlockTokens(stored.Blocks[i].Hash, block, tokens.Identity{BlockSize: 16})
 			}
 		}
 		m.Own().Publish(turn)

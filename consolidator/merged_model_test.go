@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -80,7 +81,7 @@ func (c *tolerant) Publish(events []kvevent.RouterEvent) {
 
 func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 	consumer := &tolerant{t: t, set: make(map[tierHash]struct{}), silent: make(map[tierHash]struct{})}
-	tokens := NewTokenTable(0)
+	tokens := tokens.New(0)
 	m := NewMerged(testOwner.Worker(), mode, consumer)
 	m.KeepTokens(tokens)
 	own, pool := NewStream(testOwner, m.Own()), NewStream(kv.PoolOwner(9), nil)

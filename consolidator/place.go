@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -47,11 +48,11 @@ func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
 		}
 	}
 	if e.HasParent {
-		if slot, ok := c.known.find(uint64(e.Parent)); ok {
-			parent := *c.known.at(slot)
+		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
+			parent := *c.known.At(slot)
 			seq, r := c.blockAt(parent)
 			at.parent, at.position, at.hasParent, at.identity = seq, r.position()+1, true, parent.identity
-		} else if _, ok := c.known.find(uint64(e.BlockHashes[0])); !ok {
+		} else if _, ok := c.known.Find(uint64(e.BlockHashes[0])); !ok {
 			c.parkRun(e, t)
 			return
 		}
@@ -93,10 +94,10 @@ func (c *converter) storeRun(e *kvevent.EngineEvent, at *storing) {
 // the next block. A false result means that it was not stored, and why.
 func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReason, bool) {
 	h := e.BlockHashes[i]
-	slot, known := c.known.find(uint64(h))
+	slot, known := c.known.Find(uint64(h))
 	var was engineBlock
 	if known {
-		was = *c.known.at(slot)
+		was = *c.known.At(slot)
 		if at.root && at.identity != 0 && at.identity != was.identity {
 			return dropSaltConflict, false
 		}
@@ -126,7 +127,7 @@ func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReaso
 	case known && was.refs.of(at.tier) > 0:
 		c.countAgain(slot, at)
 	case known:
-		c.known.at(slot).refs.add(at.tier)
+		c.known.At(slot).refs.add(at.tier)
 		c.stream.storeLocked(at.tier, seq, b)
 	case !c.placeNew(h, seq, b, at):
 		return dropTableFull, false
@@ -146,7 +147,7 @@ func (c *converter) countAgain(slot uint32, at *storing) {
 	switch {
 	case at.recount:
 		c.count.reannounced.Add(1)
-	case !c.known.at(slot).refs.add(at.tier):
+	case !c.known.At(slot).refs.add(at.tier):
 		// The block will be removed before its last copy: a miss. The list tells.
 		c.drop(dropTooManyCopies, 1)
 		c.wantList = c.wantList || c.canList
@@ -155,7 +156,7 @@ func (c *converter) countAgain(slot uint32, at *storing) {
 
 // placeNew makes a block known; false when a table is full.
 func (c *converter) placeNew(h kv.EngineHash, seq kv.SequenceHash, r resident, at *storing) bool {
-	if c.known.size() >= c.maxBlocks {
+	if c.known.Len() >= c.maxBlocks {
 		return false
 	}
 	slot, _, ok := c.stream.storeLocked(at.tier, seq, r)
@@ -172,12 +173,12 @@ func (c *converter) placeNew(h kv.EngineHash, seq kv.SequenceHash, r resident, a
 }
 
 // tell tells the token sink about block i of e, which has become known.
-func (c *converter) tell(seq kv.SequenceHash, tokens []uint32, e *kvevent.EngineEvent, i int, at *storing) {
+func (c *converter) tell(seq kv.SequenceHash, words []uint32, e *kvevent.EngineEvent, i int, at *storing) {
 	if c.tokens == nil {
 		return
 	}
 	id := &c.identities.list[at.identity]
-	c.tokens.BlockTokens(seq, tokens, TokenIdentity{
+	c.tokens.BlockTokens(seq, words, tokens.Identity{
 		LoRAName: id.lora, Salt: id.salt, BlockSize: uint32(c.blockSize), Objects: blockObjects(e, i),
 	})
 }
@@ -199,7 +200,7 @@ func (c *converter) parkRun(e *kvevent.EngineEvent, t kv.Tier) {
 // parkOnce leaves k one announcement, here or in the stream.
 func (c *converter) parkOnce(k parkedBlock) {
 	keep := 1
-	if slot, ok := c.known.find(uint64(k.hash)); ok && c.known.at(slot).refs.of(k.tier) > 0 {
+	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.of(k.tier) > 0 {
 		keep = 0
 	}
 	c.park.reduce(k, keep)

@@ -8,6 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -69,7 +71,7 @@ type RankConfig struct {
 	// Tokens is told the tokens of each block that the rank learns of from an event,
 	// under the stream's lock; nil: nobody wants them. Blocks from a checkpoint have
 	// none.
-	Tokens TokenSink
+	Tokens tokens.Sink
 	// Raw gets the payload of each batch of this rank that is applied, lent, in order
 	// and in Run's goroutine; nil: nobody wants them.
 	Raw func(payload []byte)
@@ -107,8 +109,8 @@ func (c *RankConfig) Validate() error {
 	if c.EventsEndpoint == "" {
 		return errors.New("rank events endpoint: must not be empty")
 	}
-	if c.MaxBlocks > maxDenseEntries {
-		return fmt.Errorf("rank max blocks: %d is not in 0..%d", c.MaxBlocks, maxDenseEntries)
+	if c.MaxBlocks > dense.MaxEntries {
+		return fmt.Errorf("rank max blocks: %d is not in 0..%d", c.MaxBlocks, dense.MaxEntries)
 	}
 	for _, f := range []struct {
 		name string

@@ -186,10 +186,10 @@ func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	want := make(map[tierHash]struct{})
 	for tier, hashes := range r.naive {
 		for h := range hashes {
-			slot, _ := r.c.known.find(uint64(h))
-			seq, _ := r.c.blockAt(*r.c.known.at(slot))
+			slot, _ := r.c.known.Find(uint64(h))
+			seq, _ := r.c.blockAt(*r.c.known.At(slot))
 			want[tierHash{tier, seq}] = struct{}{}
-			if n := r.c.known.at(slot).refs.of(tier); n != 1 {
+			if n := r.c.known.At(slot).refs.of(tier); n != 1 {
 				t.Errorf("block %x counts %d times in %s", uint64(h), n, tier)
 			}
 		}

@@ -3,6 +3,7 @@ package consolidator
 import (
 	"encoding/binary"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -167,18 +168,18 @@ func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBl
 // storePlaced stores blocks that are not known: in the stream once in each tier in
 // which the engine has them, parents before children.
 func (c *converter) storePlaced(blocks []placedBlock) {
-	var table dense[resident]
+	var table dense.Table[resident]
 	for i := range blocks {
 		b := &blocks[i]
-		slot, found := table.find(uint64(b.seq))
+		slot, found := table.Find(uint64(b.seq))
 		if !found {
-			slot, _ = table.insert(uint64(b.seq))
-			*table.at(slot) = resident{parent: b.at.parent, local: b.at.local, place: b.at.place}
+			slot, _ = table.Insert(uint64(b.seq))
+			*table.At(slot) = resident{parent: b.at.parent, local: b.at.local, place: b.at.place}
 		}
-		table.at(slot).refs |= b.refs
+		table.At(slot).refs |= b.refs
 	}
-	view := table.view()
-	defer view.close()
+	view := table.View()
+	defer view.Close()
 	for i, e := range snapshotEvents(c.stream.owner, view) {
 		c.stream.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
 		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
@@ -199,8 +200,8 @@ func (c *converter) learnPlaced(blocks []placedBlock) {
 	}
 	for i := range blocks {
 		b := &blocks[i]
-		slot, ok := c.stream.table.find(uint64(b.seq))
-		if _, twice := c.known.find(uint64(b.hash)); !ok || twice {
+		slot, ok := c.stream.table.Find(uint64(b.seq))
+		if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
 			c.identities.settle(b.identity)
 			continue
 		}

@@ -18,8 +18,8 @@ func (r *recorder) join(s *Stream) error {
 		return err
 	}
 	s.flushLocked()
-	view := s.table.view()
-	defer view.close()
+	view := s.table.View()
+	defer view.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range snapshotEvents(s.owner, view) {

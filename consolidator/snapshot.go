@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -17,9 +18,9 @@ import (
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
 	s.flushLocked()
-	table, last, digest := s.table.view(), s.lastID, s.digest
+	table, last, digest := s.table.View(), s.lastID, s.digest
 	s.mu.Unlock()
-	defer table.close()
+	defer table.Close()
 	return snapshotEvents(s.owner, table), last, digest
 }
 
@@ -38,8 +39,8 @@ type chainHead struct {
 // chains are the events of a snapshot in the making: heads, and for each block
 // in a tier the slot of the one that follows it in its event plus one, 0 for none.
 type chains struct {
-	table *denseView[resident]
-	index viewIndex[resident]
+	table *dense.View[resident]
+	index dense.Index[resident]
 	heads []chainHead
 	next  [kv.NumTiers][]uint32
 	pairs int
@@ -50,15 +51,15 @@ type chains struct {
 // tier, when a sibling with a lower hash follows the parent, or when an event is
 // full. Heads come in order of position, so that every parent, which lies one
 // position lower, was emitted with an earlier head.
-func snapshotEvents(owner kv.Owner, table *denseView[resident]) []kvevent.RouterEvent {
-	c := chains{table: table, index: newViewIndex(table)}
-	for slot := range table.used {
-		if table.at(slot).refs != 0 { // not a free slot
-			c.index.add(slot)
+func snapshotEvents(owner kv.Owner, table *dense.View[resident]) []kvevent.RouterEvent {
+	c := chains{table: table, index: dense.NewIndex(table)}
+	for slot := range table.Slots() {
+		if table.At(slot).refs != 0 { // not a free slot
+			c.index.Add(slot)
 		}
 	}
-	for slot := range table.used {
-		if table.at(slot).refs != 0 {
+	for slot := range table.Slots() {
+		if table.At(slot).refs != 0 {
 			c.add(slot)
 		}
 	}
@@ -68,11 +69,11 @@ func snapshotEvents(owner kv.Owner, table *denseView[resident]) []kvevent.Router
 	events := make([]kvevent.RouterEvent, 0, len(c.heads))
 	blocks := make([]kvevent.StoredBlock, 0, c.pairs)
 	for _, head := range c.heads {
-		r := table.at(head.slot)
+		r := table.At(head.slot)
 		first := len(blocks)
 		for slot := head.slot + 1; slot != 0; slot = c.follower(head.tier, slot-1) {
 			blocks = append(blocks, kvevent.StoredBlock{
-				Hash: kv.SequenceHash(table.key(slot - 1)), Local: table.at(slot - 1).local,
+				Hash: kv.SequenceHash(table.Key(slot - 1)), Local: table.At(slot - 1).local,
 			})
 		}
 		events = append(events, kvevent.RouterEvent{
@@ -86,28 +87,28 @@ func snapshotEvents(owner kv.Owner, table *denseView[resident]) []kvevent.Router
 
 // add gives the block in a slot its place in each of its tiers.
 func (c *chains) add(slot uint32) {
-	r := c.table.at(slot)
+	r := c.table.At(slot)
 	parent, follows := uint32(0), r.hasParent() && r.position()%maxEventBlocks != 0
 	if follows {
-		parent, follows = c.index.find(uint64(r.parent))
-		follows = follows && c.table.at(parent).position()+1 == r.position()
+		parent, follows = c.index.Find(uint64(r.parent))
+		follows = follows && c.table.At(parent).position()+1 == r.position()
 	}
 	for _, t := range kv.Tiers {
 		if r.refs.of(t) == 0 {
 			continue
 		}
 		c.pairs++
-		if !follows || c.table.at(parent).refs.of(t) == 0 {
+		if !follows || c.table.At(parent).refs.of(t) == 0 {
 			c.addHead(t, slot)
 			continue
 		}
 		if c.next[t] == nil {
-			c.next[t] = make([]uint32, c.table.used)
+			c.next[t] = make([]uint32, c.table.Slots())
 		}
 		switch sibling := c.next[t][parent]; {
 		case sibling == 0:
 			c.next[t][parent] = slot + 1
-		case c.table.key(sibling-1) < c.table.key(slot):
+		case c.table.Key(sibling-1) < c.table.Key(slot):
 			c.addHead(t, slot)
 		default:
 			c.addHead(t, sibling-1)
@@ -117,8 +118,8 @@ func (c *chains) add(slot uint32) {
 }
 
 func (c *chains) addHead(t kv.Tier, slot uint32) {
-	h := kv.SequenceHash(c.table.key(slot))
-	c.heads = append(c.heads, chainHead{tierHash{t, h}, c.table.at(slot).position(), slot})
+	h := kv.SequenceHash(c.table.Key(slot))
+	c.heads = append(c.heads, chainHead{tierHash{t, h}, c.table.At(slot).position(), slot})
 }
 
 // follower is the slot of the block after that in slot, plus one; 0: none.

@@ -3,6 +3,7 @@ package consolidator
 import (
 	"sync"
 
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -71,7 +72,7 @@ type Stream struct {
 	sinks []Sink
 	// followers read the events behind the lock.
 	followers []*follower
-	table     dense[resident]
+	table     dense.Table[resident]
 	many      manyRefs // references beyond what the table's entries hold
 	digest    uint64
 	pairs     uint64
@@ -121,7 +122,7 @@ func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range hashes {
-		if slot, ok := s.table.find(uint64(h)); ok {
+		if slot, ok := s.table.Find(uint64(h)); ok {
 			s.dropRefLocked(t, slot)
 		} else {
 			s.stats.UnknownRemoves++
@@ -134,7 +135,7 @@ func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 func (s *Stream) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.table.clear()
+	s.table.Clear()
 	s.many = nil
 	s.digest, s.pairs = 0, 0
 	s.resetPendingLocked()
@@ -194,13 +195,13 @@ func (s *Stream) Pending() bool {
 // it is not in the table yet. The result is its slot there, and whether it was
 // not there before; ok is false, and nothing was counted, when the table is full.
 func (s *Stream) storeLocked(t kv.Tier, h kv.SequenceHash, at resident) (slot uint32, added, ok bool) {
-	slot, found := s.table.find(uint64(h))
+	slot, found := s.table.Find(uint64(h))
 	if !found {
-		if slot, ok = s.table.insert(uint64(h)); !ok {
+		if slot, ok = s.table.Insert(uint64(h)); !ok {
 			s.stats.TableFull++
 			return 0, false, false
 		}
-		*s.table.at(slot) = at
+		*s.table.At(slot) = at
 	}
 	s.addRefLocked(t, slot)
 	return slot, !found, true
@@ -208,8 +209,8 @@ func (s *Stream) storeLocked(t kv.Tier, h kv.SequenceHash, at resident) (slot ui
 
 // addRefLocked counts one reference in tier t to the block in a slot.
 func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
-	s.table.own(slot)
-	r := s.table.at(slot)
+	s.table.Own(slot)
+	r := s.table.At(slot)
 	if !r.refs.add(t) {
 		s.stats.RefOverflows++
 		if s.many == nil {
@@ -226,8 +227,8 @@ func (s *Stream) addRefLocked(t kv.Tier, slot uint32) {
 // dropRefLocked takes back one reference in tier t to the block in a slot. One that
 // is not there is counted and otherwise ignored.
 func (s *Stream) dropRefLocked(t kv.Tier, slot uint32) {
-	s.table.own(slot)
-	r := s.table.at(slot)
+	s.table.Own(slot)
+	r := s.table.At(slot)
 	switch n := r.refs.of(t); {
 	case n == 0:
 		s.stats.UnknownRemoves++
@@ -243,22 +244,22 @@ func (s *Stream) dropRefLocked(t kv.Tier, slot uint32) {
 // shownLocked accounts for a block that has its first reference in tier t, and
 // tells the sinks if tell says so.
 func (s *Stream) shownLocked(t kv.Tier, slot uint32, tell bool) {
-	h := kv.SequenceHash(s.table.key(slot))
+	h := kv.SequenceHash(s.table.Key(slot))
 	s.digest += kv.Digest(h, t)
 	s.pairs++
 	if tell {
-		s.pendStoredLocked(t, h, s.table.at(slot))
+		s.pendStoredLocked(t, h, s.table.At(slot))
 	}
 }
 
 // hiddenLocked accounts for a block whose last reference in tier t is gone, and
 // forgets it when it has none in any tier. The result is true when it has.
 func (s *Stream) hiddenLocked(t kv.Tier, slot uint32) (forgotten bool) {
-	h := kv.SequenceHash(s.table.key(slot))
+	h := kv.SequenceHash(s.table.Key(slot))
 	s.digest -= kv.Digest(h, t)
 	s.pairs--
-	if forgotten = s.table.at(slot).refs == 0; forgotten {
-		s.table.remove(slot)
+	if forgotten = s.table.At(slot).refs == 0; forgotten {
+		s.table.Remove(slot)
 	}
 	s.pendRemovedLocked(t, h)
 	return forgotten

@@ -310,8 +310,8 @@ func (r *truthRank) check(exact bool) {
 		r.e.rt.Fatalf("health %s, %d losses, dropped %v", health, r.count.lost.Load(), r.count.snapshot().Dropped)
 	}
 	for h, n := range r.e.held {
-		slot, ok := r.conv.known.find(uint64(h))
-		if !ok || int(r.conv.known.at(slot).refs.of(kv.TierDevice)) != n {
+		slot, ok := r.conv.known.Find(uint64(h))
+		if !ok || int(r.conv.known.At(slot).refs.of(kv.TierDevice)) != n {
 			r.e.rt.Fatalf("engine block %d: known %t, counts differ from %d", h, ok, n)
 		}
 	}

@@ -38,7 +38,7 @@ const wireBlockSize = 16
 func newWireLoad(resident, perBatch int) *wireLoad {
 	l := &wireLoad{}
 	next := uint64(0)
-	hash := func(n uint64) kv.EngineHash { return kv.EngineHash(mixKey(n + 1)) }
+	hash := func(n uint64) kv.EngineHash { return kv.EngineHash(mix(n + 1)) }
 	for next < uint64(resident) {
 		b := kvevent.EngineBatch{Timestamp: 1e9, HasRank: true}
 		for run := 0; run < perBatch; run += 32 {
@@ -46,7 +46,7 @@ func newWireLoad(resident, perBatch int) *wireLoad {
 			for range 32 {
 				stored.BlockHashes = append(stored.BlockHashes, hash(next))
 				for j := range uint64(wireBlockSize) {
-					stored.Tokens = append(stored.Tokens, uint32(mixKey(next*wireBlockSize+j)%128000))
+					stored.Tokens = append(stored.Tokens, uint32(mix(next*wireBlockSize+j)%128000))
 				}
 				next++
 			}

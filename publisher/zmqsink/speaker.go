@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Tokens knows the tokens of blocks; see consolidator.TokenTable.
+// Tokens knows the tokens of blocks; see consolidator/tokens.Table.
 type Tokens interface {
 	// Describe makes e the stored event of block h alone, but for its hash, parent and
 	// medium, in e's own memory as far as that reaches. False: the tokens are not

@@ -1,4 +1,4 @@
-package consolidator
+package dense
 
 import (
 	"testing"
@@ -8,28 +8,28 @@ import (
 
 // viewTwin is a view and a naive copy of what the table held when it was taken.
 type viewTwin struct {
-	view *denseView[engineBlock]
-	held map[uint64]engineBlock
+	view *View[testValue]
+	held map[uint64]testValue
 }
 
 func (w *viewTwin) check(rt *rapid.T) {
-	found := make(map[uint64]engineBlock)
-	index := newViewIndex(w.view)
-	for slot := range w.view.used {
-		if b := *w.view.at(slot); b.refs != 0 {
-			found[w.view.key(slot)] = b
-			index.add(slot)
+	found := make(map[uint64]testValue)
+	index := NewIndex(w.view)
+	for slot := range w.view.Slots() {
+		if b := *w.view.At(slot); b.refs != 0 {
+			found[w.view.Key(slot)] = b
+			index.Add(slot)
 		}
 	}
 	if len(found) != len(w.held) {
 		rt.Fatalf("the view has %d entries, want %d", len(found), len(w.held))
 	}
 	for k, want := range w.held {
-		if slot, ok := index.find(k); !ok || *w.view.at(slot) != want || found[k] != want {
+		if slot, ok := index.Find(k); !ok || *w.view.At(slot) != want || found[k] != want {
 			rt.Fatalf("key %x: found %t, %+v, want %+v", k, ok, found[k], want)
 		}
 	}
-	if _, ok := index.find(1 << 60); ok {
+	if _, ok := index.Find(1 << 60); ok {
 		rt.Fatal("a key that was never there is found")
 	}
 }
@@ -38,44 +38,44 @@ func (w *viewTwin) check(rt *rapid.T) {
 // table held when the view was taken.
 func TestViewKeepsWhatTheTableHeld(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		var table dense[engineBlock]
-		held := make(map[uint64]engineBlock)
+		var table Table[testValue]
+		held := make(map[uint64]testValue)
 		var views []*viewTwin
-		keys := rapid.Uint64Range(0, 3*denseChunk)
+		keys := rapid.Uint64Range(0, 3*ChunkSize)
 		value := uint32(0)
 		set := func(k uint64) {
-			slot, ok := table.find(k)
+			slot, ok := table.Find(k)
 			if !ok {
-				slot, _ = table.insert(k)
+				slot, _ = table.Insert(k)
 			}
 			value++
-			table.own(slot)
-			*table.at(slot) = engineBlock{slot: slot, identity: value, refs: 1}
-			held[k] = *table.at(slot)
+			table.Own(slot)
+			*table.At(slot) = testValue{slot: slot, number: value, refs: 1}
+			held[k] = *table.At(slot)
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"set": func(rt *rapid.T) { set(keys.Draw(rt, "key")) },
 			"set a run": func(rt *rapid.T) {
-				for k := range uint64(denseChunk) {
-					set(k + keys.Draw(rt, "key")%2*denseChunk)
+				for k := range uint64(ChunkSize) {
+					set(k + keys.Draw(rt, "key")%2*ChunkSize)
 				}
 			},
 			"remove": func(rt *rapid.T) {
 				k := keys.Draw(rt, "key")
-				if slot, ok := table.find(k); ok {
-					table.remove(slot)
+				if slot, ok := table.Find(k); ok {
+					table.Remove(slot)
 					delete(held, k)
 				}
 			},
 			"clear": func(rt *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(rt, "really") == 0 {
-					table.clear()
+					table.Clear()
 					clear(held)
 				}
 			},
 			"view": func(rt *rapid.T) {
 				if len(views) < 3 {
-					w := &viewTwin{view: table.view(), held: make(map[uint64]engineBlock)}
+					w := &viewTwin{view: table.View(), held: make(map[uint64]testValue)}
 					for k, b := range held {
 						w.held[k] = b
 					}
@@ -85,7 +85,7 @@ func TestViewKeepsWhatTheTableHeld(t *testing.T) {
 			"close": func(*rapid.T) {
 				if len(views) > 0 {
 					views[0].check(rt)
-					views[0].view.close()
+					views[0].view.Close()
 					views = views[1:]
 				}
 			},
@@ -101,12 +101,12 @@ func TestViewKeepsWhatTheTableHeld(t *testing.T) {
 // TestViewCopiesOnlyWhatChanges: a view copies no entry, a change copies one chunk once,
 // and a table without views copies nothing.
 func TestViewCopiesOnlyWhatChanges(t *testing.T) {
-	var table dense[resident]
+	var table Table[testValue]
 	const chunks = 64
-	for k := range uint64(chunks * denseChunk) {
-		table.insert(k)
+	for k := range uint64(chunks * ChunkSize) {
+		table.Insert(k)
 	}
-	shared := func(v *denseView[resident]) (n int) {
+	shared := func(v *View[testValue]) (n int) {
 		for i, c := range v.chunks {
 			if table.chunks[i] == c {
 				n++
@@ -114,29 +114,29 @@ func TestViewCopiesOnlyWhatChanges(t *testing.T) {
 		}
 		return n
 	}
-	if n := testing.AllocsPerRun(10, func() { table.view().close() }); n > 3 {
+	if n := testing.AllocsPerRun(10, func() { table.View().Close() }); n > 3 {
 		t.Errorf("a view makes %v allocations, want its own, its chunk list and a counter", n)
 	}
 	edit := func(slot uint32) {
-		table.own(slot)
-		table.at(slot).local = 1
+		table.Own(slot)
+		table.At(slot).number = 1
 	}
-	v := table.view()
+	v := table.View()
 	if n := shared(v); n != chunks {
 		t.Errorf("a new view shares %d chunks, want %d", n, chunks)
 	}
 	for range 3 {
 		edit(5)
-		table.remove(7)
-		table.insert(1 << 40)
-		edit(3*denseChunk + 1)
+		table.Remove(7)
+		table.Insert(1 << 40)
+		edit(3*ChunkSize + 1)
 	}
 	if n := shared(v); n != chunks-2 {
 		t.Errorf("after changes in two chunks the view shares %d chunks, want %d", n, chunks-2)
 	}
-	v.close()
+	v.Close()
 	before := table.chunks[9]
-	edit(9 * denseChunk)
+	edit(9 * ChunkSize)
 	if table.chunks[9] != before || table.views != nil {
 		t.Error("a table without views copied a chunk")
 	}

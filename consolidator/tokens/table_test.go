@@ -1,4 +1,4 @@
-package consolidator
+package tokens
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-var plain = TokenIdentity{BlockSize: 4}
+var plain = Identity{BlockSize: 4}
 
 // tokensOf are n tokens that belong to block h.
 func tokensOf(h kv.SequenceHash, n int) []uint32 {
@@ -21,8 +21,8 @@ func tokensOf(h kv.SequenceHash, n int) []uint32 {
 	return tokens
 }
 
-func TestTokenTableDescribesBlocksOfEveryKind(t *testing.T) {
-	table := NewTokenTable(0)
+func TestTableDescribesBlocksOfEveryKind(t *testing.T) {
+	table := New(0)
 	cases := map[kv.SequenceHash]kvevent.EngineEvent{
 		1: {Tokens: tokensOf(1, 4), BlockSize: 4},
 		2: {Tokens: tokensOf(2, 16), BlockSize: 16, LoRAName: "a", Salt: "s"},
@@ -31,7 +31,7 @@ func TestTokenTableDescribesBlocksOfEveryKind(t *testing.T) {
 		5: {Tokens: tokensOf(5, 15), BlockSize: 15, Multimodal: [][]uint64{{1<<40 | 2}}}, // crosses a cell
 	}
 	for h, want := range cases {
-		id := TokenIdentity{LoRAName: want.LoRAName, Salt: want.Salt, BlockSize: want.BlockSize}
+		id := Identity{LoRAName: want.LoRAName, Salt: want.Salt, BlockSize: want.BlockSize}
 		if want.Multimodal != nil {
 			id.Objects = want.Multimodal[0]
 		}
@@ -54,7 +54,7 @@ func TestTokenTableDescribesBlocksOfEveryKind(t *testing.T) {
 
 func TestOldestUnretainedTokensMakeRoom(t *testing.T) {
 	cost := entryBytes + cellBytes
-	table := NewTokenTable(nameBytes + 3*cost)
+	table := New(nameBytes + 3*cost)
 	var e kvevent.EngineEvent
 	for h := kv.SequenceHash(1); h <= 3; h++ {
 		table.BlockTokens(h, tokensOf(h, 4), plain)
@@ -82,7 +82,7 @@ func TestOldestUnretainedTokensMakeRoom(t *testing.T) {
 
 // The tokens of a block of the pool may come in after the block did.
 func TestTokensThatComeAfterTheirRetainAreKept(t *testing.T) {
-	table := NewTokenTable(nameBytes + entryBytes + cellBytes)
+	table := New(nameBytes + entryBytes + cellBytes)
 	table.Retain(7)
 	table.BlockTokens(7, tokensOf(7, 4), plain)
 	table.BlockTokens(8, tokensOf(8, 4), plain)
@@ -100,7 +100,7 @@ func TestTokensThatComeAfterTheirRetainAreKept(t *testing.T) {
 
 // A warm pool joins with many blocks and no tokens; those of a new block still fit.
 func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
-	table := NewTokenTable(nameBytes + entryBytes + cellBytes)
+	table := New(nameBytes + entryBytes + cellBytes)
 	table.maxBare = 1000
 	for h := range kv.SequenceHash(1200) {
 		table.Retain(h)
@@ -119,7 +119,7 @@ func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
 }
 
 func TestTokensThatCannotBeKeptAreRefused(t *testing.T) {
-	table := NewTokenTable(0)
+	table := New(0)
 	table.BlockTokens(1, nil, plain)
 	table.BlockTokens(2, make([]uint32, maxBlockWords), plain)
 	if s := table.Stats(); s.Refused != 2 || s.Blocks != 0 || s.Bytes != 0 {
@@ -127,12 +127,12 @@ func TestTokensThatCannotBeKeptAreRefused(t *testing.T) {
 	}
 }
 
-// TestTokenTableKeepsItsBounds compares the table with a map and a count of bytes: it
+// TestTableKeepsItsBounds compares the table with a map and a count of bytes: it
 // never has more than it may, what it has is right, and what is retained stays.
-func TestTokenTableKeepsItsBounds(t *testing.T) {
+func TestTableKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.IntRange(200, 3000).Draw(rt, "limit")
-		table := NewTokenTable(limit)
+		table := New(limit)
 		seen := make(map[kv.SequenceHash]int) // tokens of each block
 		refs := make(map[kv.SequenceHash]int)
 		kept := make(map[kv.SequenceHash]bool) // known while retained
@@ -144,7 +144,7 @@ func TestTokenTableKeepsItsBounds(t *testing.T) {
 				if seen[h] == 0 {
 					seen[h] = rapid.IntRange(1, 50).Draw(rt, "tokens")
 				}
-				id := TokenIdentity{BlockSize: uint32(seen[h]), Salt: rapid.SampledFrom([]string{"", "x", "y"}).Draw(rt, "salt")}
+				id := Identity{BlockSize: uint32(seen[h]), Salt: rapid.SampledFrom([]string{"", "x", "y"}).Draw(rt, "salt")}
 				table.BlockTokens(h, tokensOf(h, seen[h]), id)
 			},
 			"retain": func(rt *rapid.T) {
@@ -195,14 +195,14 @@ func TestTokenTableKeepsItsBounds(t *testing.T) {
 	})
 }
 
-func TestTokenTableAllocatesNothingPerBlockInSteadyState(t *testing.T) {
-	table := NewTokenTable(64 << 10)
+func TestTableAllocatesNothingPerBlockInSteadyState(t *testing.T) {
+	table := New(64 << 10)
 	tokens := tokensOf(1, 16)
 	next := kv.SequenceHash(1)
 	var e kvevent.EngineEvent
 	turn := func() {
 		for range 100 {
-			table.BlockTokens(next, tokens, TokenIdentity{BlockSize: 16})
+			table.BlockTokens(next, tokens, Identity{BlockSize: 16})
 			table.Describe(next, &e)
 			next++
 		}

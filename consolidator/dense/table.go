@@ -1,4 +1,4 @@
-package consolidator
+package dense
 
 import (
 	"math/bits"
@@ -8,34 +8,34 @@ import (
 )
 
 const (
-	// denseShards divides an index, so that growing one part of it takes little
+	// shards divides an index, so that growing one part of it takes little
 	// time however large the table is.
-	denseShards = 256
+	shards = 256
 	// An index word holds how far an entry lies from its home, 6 bits, and its slot
 	// plus one; 0 is an empty word.
-	denseSlotBits = 26
-	denseSlotMask = 1<<denseSlotBits - 1
-	maxDistance   = 1<<(32-denseSlotBits) - 1
-	// maxDenseEntries is how many entries a table can hold.
-	maxDenseEntries = denseSlotMask
-	// denseChunk is how many entries are allocated at once.
-	denseChunk     = 512
-	minDenseWords  = 24
+	slotBits    = 26
+	slotMask    = 1<<slotBits - 1
+	maxDistance = 1<<(32-slotBits) - 1
+	// MaxEntries is how many entries a table can hold.
+	MaxEntries = slotMask
+	// ChunkSize is how many entries are allocated at once.
+	ChunkSize      = 512
+	minWords       = 24
 	maxLoadPercent = 90
 )
 
-// denseSeed makes it impossible to choose keys that collide.
-var denseSeed = rand.Uint64()
+// seed makes it impossible to choose keys that collide.
+var seed = rand.Uint64()
 
-// denseEntry is a key, in halves so that it needs no more than 4-byte alignment,
+// Entry is a key, in halves so that it needs no more than 4-byte alignment,
 // and its value. In a free slot lo is the next free slot plus one.
-type denseEntry[V any] struct {
+type Entry[V any] struct {
 	lo, hi uint32
-	value  V
+	Value  V
 }
 
-// denseBlock is a chunk of entries.
-type denseBlock[V any] [denseChunk]denseEntry[V]
+// Chunk is a chunk of entries.
+type Chunk[V any] [ChunkSize]Entry[V]
 
 // dense is a hash table from 64-bit keys to values without pointers, which costs
 // the garbage collector nothing and 5 to 7 bytes per entry besides key and
@@ -49,9 +49,9 @@ type denseBlock[V any] [denseChunk]denseEntry[V]
 //
 // A view is a copy of the entries that costs a copy of the chunk pointers. While views
 // are open, whoever changes an entry copies the entry's chunk first, once for each view.
-type dense[V any] struct {
-	shards [denseShards]denseShard
-	chunks []*denseBlock[V]
+type Table[V any] struct {
+	shards [shards]shard
+	chunks []*Chunk[V]
 	used   uint32 // slots ever taken
 	free   uint32 // first free slot below used plus one; 0: none
 	n      int
@@ -61,13 +61,13 @@ type dense[V any] struct {
 	shared []bool
 }
 
-type denseShard struct {
+type shard struct {
 	words []uint32
 	n     int
 }
 
 func mixKey(key uint64) uint64 {
-	h := (key ^ denseSeed) * 0x9e3779b97f4a7c15
+	h := (key ^ seed) * 0x9e3779b97f4a7c15
 	h ^= h >> 32
 	h *= 0xd6e8feb86659fd93
 	return h ^ h>>32
@@ -79,30 +79,34 @@ func homeOf(h uint64, n int) int {
 	return int(hi)
 }
 
-// size is the number of entries.
-func (t *dense[V]) size() int { return t.n }
+// Len returns the number of entries.
+func (t *Table[V]) Len() int { return t.n }
 
-func (t *dense[V]) entry(slot uint32) *denseEntry[V] {
-	return &t.chunks[slot/denseChunk][slot%denseChunk]
+// Slots returns the number of slots that were ever taken. Every entry has a lower one.
+func (t *Table[V]) Slots() uint32 { return t.used }
+
+func (t *Table[V]) entry(slot uint32) *Entry[V] {
+	return &t.chunks[slot/ChunkSize][slot%ChunkSize]
 }
 
 // at is the value in a slot, valid until the entry is removed or own is called. It may be
 // changed after insert or own.
-func (t *dense[V]) at(slot uint32) *V { return &t.entry(slot).value }
+func (t *Table[V]) At(slot uint32) *V { return &t.entry(slot).Value }
 
 // own makes the entry in a slot the table's alone, so that no view sees it change.
-func (t *dense[V]) own(slot uint32) {
+func (t *Table[V]) Own(slot uint32) {
 	if t.views != nil {
-		t.unshare(slot / denseChunk)
+		t.unshare(slot / ChunkSize)
 	}
 }
 
-func (t *dense[V]) key(slot uint32) uint64 {
-	return t.entry(slot).key()
+// Key returns the key of the entry in a slot.
+func (t *Table[V]) Key(slot uint32) uint64 {
+	return t.entry(slot).Key()
 }
 
 // find returns the slot of a key.
-func (t *dense[V]) find(key uint64) (slot uint32, ok bool) {
+func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	h := mixKey(key)
 	words := t.shards[h>>56].words
 	if len(words) == 0 {
@@ -111,12 +115,12 @@ func (t *dense[V]) find(key uint64) (slot uint32, ok bool) {
 	i := homeOf(h, len(words))
 	for distance := uint32(0); ; distance++ {
 		w := words[i]
-		d := w >> denseSlotBits
+		d := w >> slotBits
 		if w == 0 || d < distance {
 			return 0, false
 		}
 		if d == distance {
-			slot = w&denseSlotMask - 1
+			slot = w&slotMask - 1
 			if e := t.entry(slot); e.lo == uint32(key) && e.hi == uint32(key>>32) {
 				return slot, true
 			}
@@ -129,11 +133,11 @@ func (t *dense[V]) find(key uint64) (slot uint32, ok bool) {
 
 // insert adds a key, which must not be there, with the zero value. False means
 // that the table is full.
-func (t *dense[V]) insert(key uint64) (slot uint32, ok bool) {
+func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
 	}
-	t.own(slot)
+	t.Own(slot)
 	e := t.entry(slot)
 	e.lo, e.hi = uint32(key), uint32(key>>32)
 	h := mixKey(key)
@@ -151,8 +155,8 @@ func (t *dense[V]) insert(key uint64) (slot uint32, ok bool) {
 }
 
 // remove deletes the entry in a slot.
-func (t *dense[V]) remove(slot uint32) {
-	h := mixKey(t.key(slot))
+func (t *Table[V]) Remove(slot uint32) {
+	h := mixKey(t.Key(slot))
 	s := &t.shards[h>>56]
 	words := s.words
 	i := homeOf(h, len(words))
@@ -162,34 +166,34 @@ func (t *dense[V]) remove(slot uint32) {
 		}
 		return i
 	}
-	for words[i]&denseSlotMask != slot+1 {
+	for words[i]&slotMask != slot+1 {
 		i = next(i)
 	}
-	for j := next(i); words[j]>>denseSlotBits > 0; i, j = j, next(j) {
-		words[i] = words[j] - 1<<denseSlotBits
+	for j := next(i); words[j]>>slotBits > 0; i, j = j, next(j) {
+		words[i] = words[j] - 1<<slotBits
 	}
 	words[i] = 0
 	s.n--
 	t.n--
-	t.own(slot)
-	*t.entry(slot) = denseEntry[V]{lo: t.free}
+	t.Own(slot)
+	*t.entry(slot) = Entry[V]{lo: t.free}
 	t.free = slot + 1
 }
 
 // clear removes every entry and gives the memory back.
-func (t *dense[V]) clear() { *t = dense[V]{} }
+func (t *Table[V]) Clear() { *t = Table[V]{} }
 
-func (t *dense[V]) takeSlot() (slot uint32, ok bool) {
+func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 	if t.free != 0 {
 		slot = t.free - 1
 		t.free = t.entry(slot).lo
 		return slot, true
 	}
-	if t.used == maxDenseEntries {
+	if t.used == MaxEntries {
 		return 0, false
 	}
-	if int(t.used) == len(t.chunks)*denseChunk {
-		t.chunks, t.shared = append(t.chunks, new(denseBlock[V])), append(t.shared, false)
+	if int(t.used) == len(t.chunks)*ChunkSize {
+		t.chunks, t.shared = append(t.chunks, new(Chunk[V])), append(t.shared, false)
 	}
 	t.used++
 	return t.used - 1, true
@@ -197,12 +201,12 @@ func (t *dense[V]) takeSlot() (slot uint32, ok bool) {
 
 // grow makes the index of a shard larger, and adds the entry with slot plus one
 // extra to it, if extra is not 0.
-func (t *dense[V]) grow(shard uint64, extra uint32) {
+func (t *Table[V]) grow(shard uint64, extra uint32) {
 	s := &t.shards[shard]
 	old := s.words
 	// Shards begin with different sizes, so that they do not all grow, and are not all
 	// at their emptiest, at the same time.
-	n := minDenseWords * (4*denseShards + int(shard)) / (4 * denseShards)
+	n := minWords * (4*shards + int(shard)) / (4 * shards)
 	for {
 		if len(old) > 0 {
 			n = max(n, len(old)) * 5 / 4
@@ -219,16 +223,16 @@ func (t *dense[V]) grow(shard uint64, extra uint32) {
 
 // fill puts the entries of old, and extra, into words. False means that some
 // would lie too far from home.
-func (t *dense[V]) fill(words, old []uint32, extra uint32) bool {
+func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 	put := func(w uint32) bool {
 		if w == 0 {
 			return true
 		}
-		_, ok := putWord(words, mixKey(t.key(w-1)), w)
+		_, ok := putWord(words, mixKey(t.Key(w-1)), w)
 		return ok
 	}
 	for _, w := range old {
-		if !put(w & denseSlotMask) {
+		if !put(w & slotMask) {
 			return false
 		}
 	}
@@ -242,12 +246,12 @@ func putWord(words []uint32, h uint64, w uint32) (left uint32, ok bool) {
 	for distance := uint32(0); distance <= maxDistance; distance++ {
 		there := words[i]
 		if there == 0 {
-			words[i] = w | distance<<denseSlotBits
+			words[i] = w | distance<<slotBits
 			return 0, true
 		}
-		if d := there >> denseSlotBits; d < distance {
-			words[i] = w | distance<<denseSlotBits
-			w, distance = there&denseSlotMask, d
+		if d := there >> slotBits; d < distance {
+			words[i] = w | distance<<slotBits
+			w, distance = there&slotMask, d
 		}
 		if i++; i == len(words) {
 			i = 0

@@ -1,4 +1,4 @@
-package consolidator
+package tokens
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
@@ -34,31 +34,31 @@ func (s *slab[T]) give(i uint32) {
 	s.free = append(s.free, i)
 }
 
-// tokenName is what many blocks have in common.
-type tokenName struct {
+// name is what many blocks have in common.
+type name struct {
 	lora, salt string
 	blockSize  uint32
 }
 
-func (n *tokenName) bytes() int { return nameBytes + len(n.lora) + len(n.salt) }
+func (n *name) bytes() int { return nameBytes + len(n.lora) + len(n.salt) }
 
-// nameTable holds each tokenName once, for as long as blocks have it.
+// nameTable holds each name once, for as long as blocks have it.
 type nameTable struct {
-	index map[tokenName]uint32
+	index map[name]uint32
 	slab[namedBlocks]
 }
 
 type namedBlocks struct {
-	tokenName
+	name
 	blocks uint32
 }
 
 // hold counts one block more with name n; grown is how many bytes that took.
-func (t *nameTable) hold(n tokenName) (i uint32, grown int) {
+func (t *nameTable) hold(n name) (i uint32, grown int) {
 	i, known := t.index[n]
 	if !known {
 		i, grown = t.take(), n.bytes()
-		t.at(i).tokenName = n
+		t.at(i).name = n
 		t.index[n] = i
 	}
 	t.at(i).blocks++
@@ -72,7 +72,7 @@ func (t *nameTable) leave(i uint32) (freed int) {
 		return 0
 	}
 	freed = n.bytes()
-	delete(t.index, n.tokenName)
+	delete(t.index, n.name)
 	t.give(i)
 	return freed
 }
@@ -82,7 +82,7 @@ func cellsFor(words int) int { return (words + cellWords - 1) / cellWords }
 
 // shrinkLocked lets the oldest blocks that nobody retains go until that many bytes
 // are free. False: the rest is retained.
-func (t *TokenTable) shrinkLocked(need int) bool {
+func (t *Table) shrinkLocked(need int) bool {
 	for t.bytes+need > t.maxBytes {
 		if t.oldest == none {
 			return false
@@ -96,16 +96,16 @@ func (t *TokenTable) shrinkLocked(need int) bool {
 }
 
 // addEntryLocked adds a block without tokens.
-func (t *TokenTable) addEntryLocked(h kv.SequenceHash) uint32 {
+func (t *Table) addEntryLocked(h kv.SequenceHash) uint32 {
 	i := t.entries.take()
-	*t.entries.at(i) = tokenEntry{hash: h, first: none, name: none}
+	*t.entries.at(i) = entry{hash: h, first: none, name: none}
 	t.index[h] = i
 	t.bare++
 	return i
 }
 
 // fillLocked gives an entry without tokens its words and its name.
-func (t *TokenTable) fillLocked(e *tokenEntry, name uint32, tokens []uint32, objects []uint64) {
+func (t *Table) fillLocked(e *entry, name uint32, tokens []uint32, objects []uint64) {
 	t.bare--
 	t.bytes += entryBytes
 	e.name, e.tokens, e.objects = name, uint16(len(tokens)), uint16(len(objects))
@@ -121,9 +121,9 @@ func (t *TokenTable) fillLocked(e *tokenEntry, name uint32, tokens []uint32, obj
 
 // cellWriter appends words to a chain of cells.
 type cellWriter struct {
-	table *TokenTable
+	table *Table
 	link  *uint32 // where the number of the next cell goes
-	cell  *tokenCell
+	cell  *cell
 	at    int
 }
 
@@ -141,7 +141,7 @@ func (w *cellWriter) write(v uint32) {
 }
 
 // wordsLocked appends an entry's tokens and objects to dst.
-func (t *TokenTable) wordsLocked(dst []uint32, e *tokenEntry) []uint32 {
+func (t *Table) wordsLocked(dst []uint32, e *entry) []uint32 {
 	left := int(e.tokens) + 2*int(e.objects)
 	for c := e.first; left > 0; {
 		cell := t.cells.at(c)
@@ -163,7 +163,7 @@ func joinWords(words []uint32) []uint64 {
 }
 
 // dropLocked forgets an entry, which is in no list.
-func (t *TokenTable) dropLocked(i uint32) {
+func (t *Table) dropLocked(i uint32) {
 	e := t.entries.at(i)
 	for c := e.first; c != none; {
 		next := t.cells.at(c).next
@@ -181,7 +181,7 @@ func (t *TokenTable) dropLocked(i uint32) {
 }
 
 // usedLocked makes an entry that nobody retains the youngest.
-func (t *TokenTable) usedLocked(i uint32) {
+func (t *Table) usedLocked(i uint32) {
 	if t.entries.at(i).refs == 0 {
 		t.unlinkLocked(i)
 		t.linkLocked(i)
@@ -189,7 +189,7 @@ func (t *TokenTable) usedLocked(i uint32) {
 }
 
 // linkLocked makes an entry the youngest of those that nobody retains.
-func (t *TokenTable) linkLocked(i uint32) {
+func (t *Table) linkLocked(i uint32) {
 	e := t.entries.at(i)
 	e.older, e.younger = t.youngest, none
 	if t.youngest == none {
@@ -200,7 +200,7 @@ func (t *TokenTable) linkLocked(i uint32) {
 	t.youngest = i
 }
 
-func (t *TokenTable) unlinkLocked(i uint32) {
+func (t *Table) unlinkLocked(i uint32) {
 	e := t.entries.at(i)
 	if e.older == none {
 		t.oldest = e.younger

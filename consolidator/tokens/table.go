@@ -1,4 +1,4 @@
-package consolidator
+package tokens
 
 import (
 	"math"
@@ -8,9 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// TokenIdentity is what a block's hash covers besides its own tokens and its
+// Identity is what a block's hash covers besides its own tokens and its
 // prefix, and what a format that carries tokens has to say too.
-type TokenIdentity struct {
+type Identity struct {
 	LoRAName, Salt string
 	// BlockSize is the engine's, in tokens. A block of an engine that caches
 	// overlapping pairs has one token more than that.
@@ -20,15 +20,15 @@ type TokenIdentity struct {
 	Objects []uint64
 }
 
-// TokenSink is told the tokens of blocks. Its method must not block; it is called
+// Sink is told the tokens of blocks. Its method must not block; it is called
 // before the event that stores the block, under the lock of whoever makes that.
-type TokenSink interface {
+type Sink interface {
 	// BlockTokens says that block h consists of tokens, which are lent.
-	BlockTokens(h kv.SequenceHash, tokens []uint32, id TokenIdentity)
+	BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity)
 }
 
 const (
-	// defaultTokenBytes is what a TokenTable may use when nobody says.
+	// defaultTokenBytes is what a Table may use when nobody says.
 	defaultTokenBytes = 256 << 20
 	// maxBlockWords bounds the tokens and objects of one block.
 	maxBlockWords = 1 << 16
@@ -45,7 +45,7 @@ const (
 	none = math.MaxUint32
 )
 
-// TokenTable remembers the tokens of blocks for a format that carries them, which
+// Table remembers the tokens of blocks for a format that carries them, which
 // router events do not. A block that somebody retains stays; of the others, the
 // one that has not been retained for the longest time goes first when there is no
 // room. Blocks that are retained while their tokens are not known take nothing of
@@ -53,24 +53,24 @@ const (
 //
 // It is safe for concurrent use. Its lock is a leaf: nothing is called under it.
 // Every method takes constant time but for the tokens of a block.
-type TokenTable struct {
+type Table struct {
 	maxBytes int
 
 	mu      sync.Mutex
 	index   map[kv.SequenceHash]uint32
-	entries slab[tokenEntry]
-	cells   slab[tokenCell]
+	entries slab[entry]
+	cells   slab[cell]
 	names   nameTable
 	// bytes is what the blocks whose tokens are known cost; bare counts the others, and
 	// ignored the retains that were one too many for them.
 	bytes, bare, maxBare, ignored int
 	// oldest and youngest are the ends of the list of blocks that nobody retains.
 	oldest, youngest uint32
-	stats            TokenStats
+	stats            Stats
 }
 
-// tokenEntry is a block of the table, without pointers.
-type tokenEntry struct {
+// entry is a block of the table, without pointers.
+type entry struct {
 	hash kv.SequenceHash
 	// first is the first of the cells with its tokens and then its objects, each of
 	// them two words, high word first; none while they are not known.
@@ -83,14 +83,14 @@ type tokenEntry struct {
 	older, younger uint32
 }
 
-// tokenCell holds a part of a block's words.
-type tokenCell struct {
+// cell holds a part of a block's words.
+type cell struct {
 	words [cellWords]uint32
 	next  uint32
 }
 
-// TokenStats are a TokenTable's counters since it was made, and what it holds.
-type TokenStats struct {
+// Stats are a Table's counters since it was made, and what it holds.
+type Stats struct {
 	// Stored are the blocks whose tokens came in, Evicted those that made room.
 	Stored  uint64 `json:"stored"`
 	Evicted uint64 `json:"evicted"`
@@ -107,21 +107,21 @@ type TokenStats struct {
 	Bytes    uint64 `json:"bytes"`
 }
 
-// NewTokenTable returns an empty table for at most maxBytes; 0 or less means
+// New returns an empty table for at most maxBytes; 0 or less means
 // 256 MiB.
-func NewTokenTable(maxBytes int) *TokenTable {
+func New(maxBytes int) *Table {
 	if maxBytes <= 0 {
 		maxBytes = defaultTokenBytes
 	}
-	return &TokenTable{
+	return &Table{
 		maxBytes: maxBytes, maxBare: maxBareBlocks, index: make(map[kv.SequenceHash]uint32),
-		names: nameTable{index: make(map[tokenName]uint32)}, oldest: none, youngest: none,
+		names: nameTable{index: make(map[name]uint32)}, oldest: none, youngest: none,
 	}
 }
 
-// BlockTokens implements TokenSink. What is known of h already stays: its hash
+// BlockTokens implements Sink. What is known of h already stays: its hash
 // covers its tokens.
-func (t *TokenTable) BlockTokens(h kv.SequenceHash, tokens []uint32, id TokenIdentity) {
+func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
@@ -135,7 +135,7 @@ func (t *TokenTable) BlockTokens(h kv.SequenceHash, tokens []uint32, id TokenIde
 		return
 	}
 	// The name is held before room is made: its last block may be what has to go.
-	name, grown := t.names.hold(tokenName{id.LoRAName, id.Salt, id.BlockSize})
+	name, grown := t.names.hold(name{id.LoRAName, id.Salt, id.BlockSize})
 	t.bytes += grown
 	if !t.shrinkLocked(entryBytes + cellsFor(words)*cellBytes) {
 		t.bytes -= t.names.leave(name)
@@ -152,7 +152,7 @@ func (t *TokenTable) BlockTokens(h kv.SequenceHash, tokens []uint32, id TokenIde
 
 // Retain keeps the tokens of h, or those that come in for it later, until as many
 // calls of Release.
-func (t *TokenTable) Retain(h kv.SequenceHash) {
+func (t *Table) Retain(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
@@ -175,7 +175,7 @@ func (t *TokenTable) Retain(h kv.SequenceHash) {
 }
 
 // Release takes one Retain of h back.
-func (t *TokenTable) Release(h kv.SequenceHash) {
+func (t *Table) Release(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
@@ -203,7 +203,7 @@ func (t *TokenTable) Release(h kv.SequenceHash) {
 // medium: tokens, block size, adapter, salt and multimodal objects, in e's own
 // memory as far as that reaches. False: the tokens are not known, and e is as it
 // was.
-func (t *TokenTable) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (t *Table) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
@@ -225,7 +225,7 @@ func (t *TokenTable) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
 }
 
 // Stats returns the counters.
-func (t *TokenTable) Stats() TokenStats {
+func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.stats

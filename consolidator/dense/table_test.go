@@ -1,4 +1,4 @@
-package consolidator
+package dense
 
 import (
 	"runtime"
@@ -7,12 +7,15 @@ import (
 	"pgregory.net/rapid"
 )
 
+// testValue is an entry of the tests' tables; in a free slot refs is 0.
+type testValue struct{ slot, number, refs uint32 }
+
 // TestDenseEqualsAMap: whatever is inserted and removed, a dense table holds what
 // a map would, under slots that do not change, and a free slot's value is zero.
 // Few shards are hit, so that probes collide, wrap around and are shifted back.
 func TestDenseEqualsAMap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		var table dense[engineBlock]
+		var table Table[testValue]
 		model := make(map[uint64]uint32)
 		slots := make(map[uint64]uint32)
 		keys := crowdedKeys(rapid.IntRange(1, 400).Draw(rt, "keys"))
@@ -25,47 +28,47 @@ func TestDenseEqualsAMap(t *testing.T) {
 					if _, there := model[k]; there {
 						continue
 					}
-					slot, ok := table.insert(k)
-					if !ok || *table.at(slot) != (engineBlock{}) {
-						rt.Fatalf("insert %x: slot %d, %t, value %+v", k, slot, ok, *table.at(slot))
+					slot, ok := table.Insert(k)
+					if !ok || *table.At(slot) != (testValue{}) {
+						rt.Fatalf("insert %x: slot %d, %t, value %+v", k, slot, ok, *table.At(slot))
 					}
 					value++
-					table.at(slot).identity, table.at(slot).refs = value, 1
+					table.At(slot).number, table.At(slot).refs = value, 1
 					model[k], slots[k] = value, slot
 				}
 			},
 			"remove": func(rt *rapid.T) {
 				for range rapid.IntRange(1, 60).Draw(rt, "times") {
 					k := pick.Draw(rt, "key")
-					if slot, ok := table.find(k); ok {
-						table.remove(slot)
+					if slot, ok := table.Find(k); ok {
+						table.Remove(slot)
 						delete(model, k)
 					}
 				}
 			},
 			"clear": func(rt *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(rt, "really") == 0 {
-					table.clear()
+					table.Clear()
 					clear(model)
 				}
 			},
 			"": func(rt *rapid.T) {
-				if table.size() != len(model) {
-					rt.Fatalf("%d entries, want %d", table.size(), len(model))
+				if table.Len() != len(model) {
+					rt.Fatalf("%d entries, want %d", table.Len(), len(model))
 				}
 				for _, k := range keys {
 					want, there := model[k]
-					slot, ok := table.find(k)
+					slot, ok := table.Find(k)
 					if ok != there {
 						rt.Fatalf("key %x: found %t, want %t", k, ok, there)
 					}
-					if ok && (slot != slots[k] || table.at(slot).identity != want || table.key(slot) != k) {
-						rt.Fatalf("key %x: slot %d, value %d; want %d, %d", k, slot, table.at(slot).identity, slots[k], want)
+					if ok && (slot != slots[k] || table.At(slot).number != want || table.Key(slot) != k) {
+						rt.Fatalf("key %x: slot %d, value %d; want %d, %d", k, slot, table.At(slot).number, slots[k], want)
 					}
 				}
 				live := 0
-				for slot := range table.used {
-					if table.at(slot).refs != 0 {
+				for slot := range table.Slots() {
+					if table.At(slot).refs != 0 {
 						live++
 					}
 				}
@@ -91,7 +94,7 @@ func crowdedKeys(n int) []uint64 {
 // TestDenseGrowsWhenEntriesLieTooFarFromHome: keys with the same home, more than
 // one entry's distance can count, are all found.
 func TestDenseGrowsWhenEntriesLieTooFarFromHome(t *testing.T) {
-	var table dense[engineBlock]
+	var table Table[testValue]
 	byHome := make(map[int][]uint64)
 	const words = 1 << 12
 	var keys []uint64
@@ -109,14 +112,14 @@ func TestDenseGrowsWhenEntriesLieTooFarFromHome(t *testing.T) {
 		}
 	}
 	for _, k := range keys {
-		slot, ok := table.insert(k)
+		slot, ok := table.Insert(k)
 		if !ok {
 			t.Fatal("full")
 		}
-		table.at(slot).refs = 1
+		table.At(slot).refs = 1
 	}
 	for _, k := range keys {
-		if _, ok := table.find(k); !ok {
+		if _, ok := table.Find(k); !ok {
 			t.Errorf("key %x is lost", k)
 		}
 	}
@@ -127,9 +130,9 @@ func TestDenseGrowsWhenEntriesLieTooFarFromHome(t *testing.T) {
 func TestDenseIsSmall(t *testing.T) {
 	const n = 1_000_000
 	before := heap()
-	table := new(dense[engineBlock])
+	table := new(Table[testValue])
 	for k := range uint64(n) {
-		if _, ok := table.insert(k * 0x9e3779b97f4a7c15); !ok {
+		if _, ok := table.Insert(k * 0x9e3779b97f4a7c15); !ok {
 			t.Fatal("full")
 		}
 	}
