@@ -52,6 +52,7 @@ func layers() []layer {
 		{"internal/natsauth", nil},
 		{"internal/resource", []string{"internal/bytesize"}},
 		{"internal/gpu", nil},
+		{"internal/metric", nil},
 		{"internal/control", nil},
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"scripts", nil},

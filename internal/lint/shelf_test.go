@@ -13,7 +13,8 @@ import (
 type library struct {
 	module string
 	places []string
-	// sealed: its types must not appear in exported declarations.
+	// sealed: its types must not appear in exported declarations, but for the packages of
+	// edges().
 	sealed bool
 }
 
@@ -26,7 +27,7 @@ func shelf() []library {
 		{"github.com/nats-io/nats.go", []string{"publisher/nats/", "router/nats*.go", "internal/natsauth/"}, true},
 		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
 		{"github.com/nats-io/nats-server/v2", []string{"publisher/nats/embedded.go"}, true},
-		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go"}, true},
+		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go", "internal/metric/prom/"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
 		{"github.com/alecthomas/kong", []string{"cmd/"}, false},
 		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/proto/"}, false},
@@ -64,6 +65,9 @@ func findLibrary(p string) *library {
 	return &all[i]
 }
 
+// edges lists the packages that exist to hand a sealed library's types to their callers.
+func edges() []string { return []string{"internal/metric/prom"} }
+
 var shelfRule = rule{
 	name:   "libraries stay in their place",
 	reason: "a transport, a metrics library or a driver can be replaced only while few files know it; a new dependency is a decision, not a side effect",
@@ -92,7 +96,7 @@ var leakRule = rule{
 	check: func(t *tree) []problem {
 		var found []problem
 		for s := range t.goFiles {
-			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" {
+			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" || slices.Contains(edges(), s.dir()) {
 				continue
 			}
 			sealed := make(map[string]string) // local name → import path

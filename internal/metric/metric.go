@@ -1,0 +1,191 @@
+package metric
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Kind says how a number behaves over time.
+type Kind uint8
+
+const (
+	// Counter never falls while the process lives. Sums keep the counters of parts that ended.
+	Counter Kind = iota
+	// Gauge describes the present. Sums drop the gauges of parts that ended.
+	Gauge
+)
+
+// String returns "counter" or "gauge".
+func (k Kind) String() string {
+	if k == Counter {
+		return "counter"
+	}
+	return "gauge"
+}
+
+// Field is one declared number of a snapshot struct.
+type Field struct {
+	// Name is the value of the "metric" tag, or else of the "json" tag. Lower case with underscores.
+	Name string
+	// Help is the value of the "help" tag: one sentence for operators. It may be empty.
+	Help string
+	Kind Kind
+	// path leads from the snapshot to the field.
+	path []int
+}
+
+// Each calls visit for every declared number of s, in the order of declaration.
+// A true boolean is 1. Each panics when T is no snapshot struct (see the package comment).
+func Each[T any](s *T, visit func(f *Field, value float64)) {
+	v := reflect.ValueOf(s).Elem()
+	fields := fieldsOf(v.Type())
+	for i := range fields {
+		visit(&fields[i], number(v.FieldByIndex(fields[i].path)))
+	}
+}
+
+// Fields returns the declared numbers of T, in the order of declaration.
+func Fields[T any]() []Field { return slices.Clone(fieldsOf(reflect.TypeFor[T]())) }
+
+// Add adds every number of from to the same number of to, hidden ones included.
+// A boolean of to becomes true when either is true. A map[string]uint64 is added key by
+// key. Floats are left alone: sums of rates mean nothing.
+func Add[T any](to, from *T) { add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), true) }
+
+// AddCounters adds the counters of from to those of to and leaves the gauges of to alone.
+func AddCounters[T any](to, from *T) {
+	add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), false)
+}
+
+// declared caches the fields of each snapshot type. The number of types is fixed at build time.
+var declared sync.Map // reflect.Type -> []Field
+
+func fieldsOf(t reflect.Type) []Field {
+	if known, ok := declared.Load(t); ok {
+		return known.([]Field)
+	}
+	fields := appendFields(nil, t, nil)
+	seen := make(map[string]bool, len(fields))
+	for i := range fields {
+		if seen[fields[i].Name] {
+			panic(fmt.Sprintf("BUG: %v declares the metric %q twice", t, fields[i].Name))
+		}
+		seen[fields[i].Name] = true
+	}
+	declared.Store(t, fields)
+	return fields
+}
+
+func appendFields(fields []Field, t reflect.Type, path []int) []Field {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := f.Tag.Get("metric")
+		if !f.IsExported() || tag == "-" {
+			continue
+		}
+		at := append(slices.Clone(path), i)
+		if f.Type.Kind() == reflect.Struct {
+			fields = appendFields(fields, f.Type, at)
+			continue
+		}
+		kind, ok := kindOf(f.Type)
+		if !ok {
+			continue
+		}
+		name, option, _ := strings.Cut(tag, ",")
+		if name == "" {
+			name, _, _ = strings.Cut(f.Tag.Get("json"), ",")
+		}
+		if name == "" {
+			panic(fmt.Sprintf("BUG: %v.%s has neither a metric nor a json tag", t, f.Name))
+		}
+		switch option {
+		case "gauge":
+			kind = Gauge
+		case "":
+		default:
+			panic(fmt.Sprintf("BUG: %v.%s: metric option %q, want gauge", t, f.Name, option))
+		}
+		fields = append(fields, Field{Name: name, Help: f.Tag.Get("help"), Kind: kind, path: at})
+	}
+	return fields
+}
+
+// kindOf returns the kind of numbers of type t, false for other types.
+func kindOf(t reflect.Type) (Kind, bool) {
+	switch t.Kind() {
+	case reflect.Uint64:
+		return Counter, true
+	case reflect.Int, reflect.Int64, reflect.Uint32, reflect.Bool, reflect.Float64:
+		return Gauge, true
+	default:
+		return 0, false
+	}
+}
+
+func number(v reflect.Value) float64 {
+	switch v.Kind() {
+	case reflect.Uint64, reflect.Uint32:
+		return float64(v.Uint())
+	case reflect.Int, reflect.Int64:
+		return float64(v.Int())
+	case reflect.Bool:
+		if v.Bool() {
+			return 1
+		}
+		return 0
+	default:
+		return v.Float()
+	}
+}
+
+func add(to, from reflect.Value, gauges bool) {
+	for i := range to.NumField() {
+		f := to.Type().Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		gauge := strings.HasSuffix(f.Tag.Get("metric"), ",gauge")
+		a, b := to.Field(i), from.Field(i)
+		switch a.Kind() {
+		case reflect.Struct:
+			add(a, b, gauges)
+		case reflect.Uint64:
+			if gauges || !gauge {
+				a.SetUint(a.Uint() + b.Uint())
+			}
+		case reflect.Uint32:
+			if gauges {
+				a.SetUint(a.Uint() + b.Uint())
+			}
+		case reflect.Int, reflect.Int64:
+			if gauges {
+				a.SetInt(a.Int() + b.Int())
+			}
+		case reflect.Bool:
+			if gauges {
+				a.SetBool(a.Bool() || b.Bool())
+			}
+		case reflect.Map:
+			addMap(a, b)
+		}
+	}
+}
+
+// addMap adds the counters of a map[string]uint64, such as blocks by reason. Other maps stay.
+func addMap(to, from reflect.Value) {
+	m, ok := from.Interface().(map[string]uint64)
+	if !ok || len(m) == 0 {
+		return
+	}
+	if to.IsNil() {
+		to.Set(reflect.MakeMapWithSize(to.Type(), len(m)))
+	}
+	sum := to.Interface().(map[string]uint64)
+	for k, n := range m {
+		sum[k] += n
+	}
+}

@@ -1,0 +1,48 @@
+package prom
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/internal/metric"
+)
+
+// Kinds sends every counter of s to the family counters and every gauge to the family
+// gauges. The label values are labels and, last, the name of the number. A nil family
+// leaves its numbers out.
+func Kinds[T any](ch chan<- prometheus.Metric, counters, gauges *prometheus.Desc, s *T, labels ...string) {
+	metric.Each(s, func(f *metric.Field, v float64) {
+		family, kind := counters, prometheus.CounterValue
+		if f.Kind == metric.Gauge {
+			family, kind = gauges, prometheus.GaugeValue
+		}
+		if family != nil {
+			ch <- prometheus.MustNewConstMetric(family, kind, v, append(slices.Clone(labels), f.Name)...)
+		}
+	})
+}
+
+// Families sends each number of s as a family of its own, named prefix and the
+// number's name, with "_total" behind a counter. The help is the number's.
+func Families[T any](ch chan<- prometheus.Metric, prefix string, s *T) {
+	metric.Each(s, func(f *metric.Field, v float64) {
+		name, kind := prefix+f.Name, prometheus.GaugeValue
+		if f.Kind == metric.Counter {
+			name, kind = name+"_total", prometheus.CounterValue
+		}
+		ch <- prometheus.MustNewConstMetric(family(name, f.Help), kind, v)
+	})
+}
+
+// families caches descriptions by name. The number of names is fixed at build time.
+var families sync.Map // string -> *prometheus.Desc
+
+func family(name, help string) *prometheus.Desc {
+	if d, ok := families.Load(name); ok {
+		return d.(*prometheus.Desc)
+	}
+	d, _ := families.LoadOrStore(name, prometheus.NewDesc(name, help, nil, nil))
+	return d.(*prometheus.Desc)
+}

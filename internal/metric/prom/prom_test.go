@@ -1,0 +1,59 @@
+package prom_test
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
+)
+
+type stats struct {
+	Frames  uint64 `json:"frames" help:"Frames received."`
+	Waiting int    `json:"waiting" help:"Frames in the queue."`
+}
+
+type collector func(ch chan<- prometheus.Metric)
+
+func (c collector) Describe(chan<- *prometheus.Desc)    {}
+func (c collector) Collect(ch chan<- prometheus.Metric) { c(ch) }
+
+func TestFamiliesSendsAFamilyForEachNumber(t *testing.T) {
+	c := collector(func(ch chan<- prometheus.Metric) { prom.Families(ch, "blockyard_", &stats{Frames: 3, Waiting: 2}) })
+	want := `# HELP blockyard_frames_total Frames received.
+# TYPE blockyard_frames_total counter
+blockyard_frames_total 3
+# HELP blockyard_waiting Frames in the queue.
+# TYPE blockyard_waiting gauge
+blockyard_waiting 2
+`
+	if got := scrape(t, c); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestKindsLabelsNumbersWithTheirNames(t *testing.T) {
+	counters := prometheus.NewDesc("parts_total", "Counters.", []string{"part", "kind"}, nil)
+	c := collector(func(ch chan<- prometheus.Metric) {
+		prom.Kinds(ch, counters, nil, &stats{Frames: 3, Waiting: 2}, "zmq")
+	})
+	want := `# HELP parts_total Counters.
+# TYPE parts_total counter
+parts_total{kind="frames",part="zmq"} 3
+`
+	if got := scrape(t, c); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// scrape returns what an HTTP scrape of c answers.
+func scrape(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
+}
