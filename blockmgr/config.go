@@ -124,9 +124,6 @@ type Config struct {
 	// WrapDisk puts something between the manager and each of its disk files, such
 	// as storagetest.Faulty; nil for nothing.
 	WrapDisk func(path string, f extent.File) extent.File
-	// TrustBytes leaves out every comparison of bytes with their checksums. It
-	// serves wrong bytes and exists to show that a fault test can see them.
-	TrustBytes bool
 	// Log is where warnings go; nil for nowhere.
 	Log *zap.Logger
 }

@@ -227,7 +227,7 @@ func (p *Pool) check(host *extent.Host, i uint32, r *storage.Record, want kv.Sto
 	if err != nil {
 		return 0, err
 	}
-	if got := storage.Bind(sum, want, r.Generation); got != r.Checksum && !p.cfg.TrustBytes {
+	if got := storage.Bind(sum, want, r.Generation); got != r.Checksum {
 		return 0, fmt.Errorf("block %s: checksum %016x, stored %016x: %w", want, got, r.Checksum, ErrCorrupt)
 	}
 	return sum, nil

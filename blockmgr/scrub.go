@@ -158,7 +158,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 	var bad bool
 	if err == nil {
 		sum := extent.ContentSum(r.Key, buf[:p.blockBytes])
-		bad = storage.Bind(sum, r.Key, r.Generation) != r.Checksum && !p.cfg.TrustBytes
+		bad = storage.Bind(sum, r.Key, r.Generation) != r.Checksum
 	}
 	p.mu.Lock()
 	watch.Stop()

@@ -14,7 +14,7 @@ import (
 type stressCmd struct {
 	Seconds float64 `help:"How long to go on." default:"30"`
 	Seed    uint64  `help:"Selects the operations, the faults and the losses (default: a random one, which is shown)."`
-	Config  string  `help:"Run one configuration only, without the blindness check." placeholder:"NAME"`
+	Config  string  `help:"Run one configuration only, without the negative control." placeholder:"NAME"`
 	Ops     int     `help:"Operations of one stream (default 1000)." default:"0" hidden:""`
 	Dir     string  `help:"Where disk tiers go (default: the temporary directory)." type:"path" placeholder:"DIR"`
 	HostDir string  `help:"Where host tiers go, in memory (default: /dev/shm)." type:"path" placeholder:"DIR"`

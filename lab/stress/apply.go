@@ -195,6 +195,9 @@ func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glanc
 func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, res blockmgr.LookupResult) error {
 	for i, slot := range res.Slots {
 		nonce, err := w.served(c.space, pool, &run[i], slot)
+		if err == nil && w.control && nonce != 0 {
+			err = w.proveCheck(c.space, pool, &run[i], slot)
+		}
 		if err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ func TestWrongByteIsReportedWithKeyAndContents(t *testing.T) {
 	if err := w.apply(&operation{kind: opUnpin, n: 1}); !errors.As(err, &wrong) || !strings.Contains(err.Error(), first.block.Key.String()) {
 		t.Errorf("unpinned: %v", err)
 	}
-	w.blind = true
+	w.control = true
 	if err := w.apply(&operation{kind: opLookup, end: 1}); err != nil || w.total.WrongBytes == 0 {
 		t.Errorf("%d wrong bytes counted, %v", w.total.WrongBytes, err)
 	}

@@ -181,10 +181,26 @@ func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot bl
 	return nil
 }
 
-// wrong counts a wrong byte; it ends the run unless the run is meant to see some.
+// proveCheck is the negative control of served. It flips one bit of a block that
+// served has just verified, through the engine's own mapping. The agent trusts live
+// host memory, so served gets the wrong byte and must count it. Then the bit is
+// flipped back. A background check of the agent may have seen it meanwhile.
+func (w *world) proveCheck(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) error {
+	bit := (&operation{draw: uint64(w.at)}).rng().IntN(8 * int(w.spaces[space].desc.BlockBytes()))
+	if err := w.memory.flip(pool, slot, bit); err != nil {
+		return err
+	}
+	before := w.total.WrongBytes
+	_, err := w.served(space, pool, b, slot)
+	w.total.Flipped++
+	w.total.Seen += w.total.WrongBytes - before
+	return errors.Join(err, w.memory.flip(pool, slot, bit))
+}
+
+// wrong counts a wrong byte, which ends the run unless this is the negative control.
 func (w *world) wrong(e *wrongByte) error {
 	w.total.WrongBytes++
-	if w.blind {
+	if w.control {
 		return nil
 	}
 	return e

@@ -52,8 +52,8 @@
 //     events said is what Dump shows: now and then, and before and after each
 //     restart.
 //   - No operation takes longer than a minute.
-//   - With the comparison of checksums off (blockmgr.Config.TrustBytes) the same
-//     stream serves wrong bytes. A run in which it does not is blind, and fails.
+//   - A negative control runs the same stream and flips a bit of each block right
+//     after the check has verified it. A run whose check misses one is blind, and fails.
 //
 // # Ownership and failure
 //

@@ -85,6 +85,21 @@ func (m *memory) write(pool *blockmgr.Pool, slot blockmgr.Slot, data []byte) err
 	return err
 }
 
+// flip inverts one bit of a slot.
+func (m *memory) flip(pool *blockmgr.Pool, slot blockmgr.Slot, bit int) error {
+	f, off, err := m.find(pool, slot)
+	if err != nil {
+		return err
+	}
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off+int64(bit/8)); err != nil {
+		return err
+	}
+	b[0] ^= 1 << (bit % 8)
+	_, err = f.WriteAt(b[:], off+int64(bit/8))
+	return err
+}
+
 // errChanged: the slot's generation word is not the one that its holder knows.
 var errChanged = errors.New("a slot that is held has changed its generation")
 

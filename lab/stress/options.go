@@ -35,7 +35,7 @@ type Options struct {
 	// one.
 	Seed uint64
 	// Config names the one configuration to run; empty for all. A run of one does
-	// without the blindness check, and need not see everything.
+	// without the negative control, and need not see everything.
 	Config string
 	// Ops is the number of operations in a stream, default DefaultOps.
 	Ops int

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,12 +26,11 @@ var ErrHung = errors.New("an operation does not end")
 type Result struct {
 	// Seed is that of the first stream.
 	Seed uint64
-	// Totals are those of the run with checksums, by its configurations' names in
-	// Configs.
+	// Totals are those of the run itself, by its configurations' names in Configs.
 	Totals
 	Configs map[string]Totals
-	// BlindWrong are the wrong bytes of the run without checksums.
-	BlindWrong int
+	// Control are the totals of the negative control; see Totals.Flipped.
+	Control Totals
 }
 
 // runner runs streams until its time is up or one fails.
@@ -39,17 +39,18 @@ type runner struct {
 	hostDir string
 	diskDir string
 	board   *board
-	blind   bool
+	// control: the negative control is under way.
+	control bool
 	// ops counts the operations of streams under way too, for the progress.
 	ops  atomic.Int64
 	hung chan struct{}
 }
 
 // Run runs streams of random operations under all configurations and writes a
-// report to Options.Out, whose last line is that of make stress. First comes one
-// stream under each configuration without checksums, which must show wrong bytes:
-// a run that cannot see any proves nothing. The error of a run that failed names
-// the seed and the configuration that fail again.
+// report to Options.Out, whose last line is that of make stress. A negative control
+// comes first: one stream under each configuration in which bits of verified blocks
+// are flipped, each of which the check must see. The error of a run that failed
+// names the seed and the configuration that fail again.
 func Run(ctx context.Context, o Options) (res Result, err error) {
 	if err := o.Validate(); err != nil {
 		return Result{}, err
@@ -68,7 +69,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	res.Seed = o.Seed
 	fmt.Fprintf(o.Out, "stress: seed %d, %d configurations, %d operations in a stream\n", o.Seed, len(o.chosen()), o.Ops)
 	if o.Config == "" {
-		if res.BlindWrong, err = r.lookBlind(ctx); err != nil {
+		if res.Control, err = r.runControl(ctx); err != nil {
 			return res, err
 		}
 	}
@@ -84,7 +85,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 		return res, err
 	}
 	if o.Config == "" {
-		fmt.Fprintf(o.Out, "stress (checksums off): wrong_bytes=%d\n", res.BlindWrong)
+		fmt.Fprintf(o.Out, "stress (bits flipped): flipped=%d wrong_bytes=%d\n", res.Control.Flipped, res.Control.Seen)
 	}
 	fmt.Fprintln(o.Out, res.line())
 	return res, o.judge(&res)
@@ -97,8 +98,8 @@ func (o *Options) judge(res *Result) error {
 		return fmt.Errorf("seed %d: %d wrong bytes", res.Seed, res.WrongBytes)
 	case o.Config != "":
 		return nil
-	case res.BlindWrong == 0:
-		return fmt.Errorf("seed %d: no wrong byte with checksums off: the run is blind", res.Seed)
+	case res.Control.Flipped == 0 || res.Control.Seen != res.Control.Flipped:
+		return fmt.Errorf("seed %d: %d wrong bytes seen, %d bits flipped: the run is blind", res.Seed, res.Control.Seen, res.Control.Flipped)
 	case res.Verified <= res.Ops/10:
 		return fmt.Errorf("seed %d: %d blocks verified in %d operations, want more than a tenth", res.Seed, res.Verified, res.Ops)
 	case res.Torn == 0:
@@ -107,21 +108,15 @@ func (o *Options) judge(res *Result) error {
 	return nil
 }
 
-// lookBlind runs the first stream with checksums off.
-func (r *runner) lookBlind(ctx context.Context) (wrong int, err error) {
-	var vs []variant
-	for _, v := range variants() {
-		if v.canWrong() {
-			vs = append(vs, v)
-		}
-	}
-	r.blind = true
-	defer func() { r.blind = false }()
-	all, err := r.streams(ctx, vs, 0)
+// runControl runs the first stream as the negative control.
+func (r *runner) runControl(ctx context.Context) (Totals, error) {
+	r.control = true
+	defer func() { r.control = false }()
+	all, err := r.streams(ctx, slices.DeleteFunc(variants(), func(v variant) bool { return !v.canWrong() }), 0)
 	if err != nil {
-		return 0, fmt.Errorf("checksums off: %w", err)
+		return Totals{}, fmt.Errorf("negative control: %w", err)
 	}
-	return all.sum().WrongBytes, nil
+	return all.sum(), nil
 }
 
 // streams runs stream after stream, each under all configurations, at least one
@@ -183,7 +178,7 @@ func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskD
 			return err
 		}
 	}
-	w, err := newWorld(v, seed, hostDir, diskDir, r.blind, r.o.Log)
+	w, err := newWorld(v, seed, hostDir, diskDir, r.control, r.o.Log)
 	if err == nil {
 		err = r.drive(ctx, w, stream(seed, r.o.Ops), watch)
 	}
@@ -224,9 +219,9 @@ func (r *runner) progress(d time.Duration) (stop func()) {
 		return func() {}
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})
-	start, what := time.Now(), "checksums on"
-	if r.blind {
-		what = "checksums off"
+	start, what := time.Now(), "stress"
+	if r.control {
+		what = "negative control"
 	}
 	go func() {
 		defer close(ended)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shortRun is one stream under every configuration, with checksums off and on.
+// shortRun is one stream under every configuration, after the negative control.
 func shortRun(t *testing.T, o Options) (Result, string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -38,8 +38,8 @@ func TestEveryBlockServedUnderFaultsHasItsBytes(t *testing.T) {
 			t.Errorf("configuration %s saw too little: %+v", v.name, c)
 		}
 	}
-	if res.BlindWrong == 0 {
-		t.Error("no wrong byte with checksums off")
+	if res.Control.Flipped < 100 || res.Control.Seen != res.Control.Flipped {
+		t.Errorf("%d wrong bytes seen, %d bits flipped, want at least 100 and all of them", res.Control.Seen, res.Control.Flipped)
 	}
 	for _, fault := range faultKinds() {
 		if fault == storagetest.FaultStall {
@@ -53,16 +53,16 @@ func TestEveryBlockServedUnderFaultsHasItsBytes(t *testing.T) {
 		t.Error("no bit was flipped while no agent ran")
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	want := regexp.MustCompile(`^stress \(checksums off\): wrong_bytes=[1-9]\d*
+	want := regexp.MustCompile(`^stress \(bits flipped\): flipped=[1-9]\d* wrong_bytes=[1-9]\d*
 stress: ops=\d+ verified=\d+ restarts=\d+ powerlosses=\d+ torn_seen=\d+ evicted=\d+ wrong_bytes=0$`)
 	if last := strings.Join(lines[len(lines)-2:], "\n"); !want.MatchString(last) {
 		t.Errorf("the report ends with\n%s", last)
 	}
 }
 
-func TestOneConfigurationRunsAloneWithoutTheBlindnessCheck(t *testing.T) {
+func TestOneConfigurationRunsAloneWithoutTheNegativeControl(t *testing.T) {
 	res, out, err := shortRun(t, Options{Seed: 3, Ops: 200, Config: "host"})
-	if err != nil || res.Ops != 200 || len(res.Configs) != 1 || strings.Contains(out, "checksums off") {
+	if err != nil || res.Ops != 200 || len(res.Configs) != 1 || strings.Contains(out, "bits flipped") {
 		t.Errorf("%+v, %v\n%s", res, err, out)
 	}
 }
@@ -107,16 +107,17 @@ func TestCancelledRunEndsAndCleansUp(t *testing.T) {
 }
 
 func TestRunThatSawTooLittleFails(t *testing.T) {
-	good := Result{Seed: 5, Totals: Totals{Ops: 100, Verified: 11, Torn: 1}, BlindWrong: 1}
+	good := Result{Seed: 5, Totals: Totals{Ops: 100, Verified: 11, Torn: 1}, Control: Totals{Flipped: 2, Seen: 2}}
 	for name, c := range map[string]struct {
 		change func(*Result)
 		want   string
 	}{
-		"wrong byte":    {func(r *Result) { r.WrongBytes = 1 }, "1 wrong bytes"},
-		"blind":         {func(r *Result) { r.BlindWrong = 0 }, "the run is blind"},
-		"few verified":  {func(r *Result) { r.Verified = 10 }, "10 blocks verified in 100 operations"},
-		"nothing torn":  {func(r *Result) { r.Torn = 0 }, "no torn, dropped or flipped block"},
-		"nothing wrong": {func(*Result) {}, ""},
+		"wrong byte":      {func(r *Result) { r.WrongBytes = 1 }, "1 wrong bytes"},
+		"nothing flipped": {func(r *Result) { r.Control = Totals{} }, "the run is blind"},
+		"flip not seen":   {func(r *Result) { r.Control.Seen = 1 }, "the run is blind"},
+		"few verified":    {func(r *Result) { r.Verified = 10 }, "10 blocks verified in 100 operations"},
+		"nothing torn":    {func(r *Result) { r.Torn = 0 }, "no torn, dropped or flipped block"},
+		"nothing wrong":   {func(*Result) {}, ""},
 	} {
 		res := good
 		c.change(&res)

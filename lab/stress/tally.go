@@ -24,6 +24,9 @@ type Totals struct {
 	// WrongBytes are blocks that were served with other bytes than they should
 	// have.
 	WrongBytes int
+	// Flipped are verified blocks of which the negative control flipped a bit, Seen
+	// those that the check then found wrong.
+	Flipped, Seen int
 	// Resumed are slots that sessions took over from their former selves, Checked
 	// grants of which nobody else had touched a byte when their copy ended.
 	Resumed, Checked int
@@ -47,6 +50,8 @@ func (t *Totals) add(o *Totals) {
 	t.Torn += o.Torn
 	t.Evicted += o.Evicted
 	t.WrongBytes += o.WrongBytes
+	t.Flipped += o.Flipped
+	t.Seen += o.Seen
 	t.Resumed += o.Resumed
 	t.Checked += o.Checked
 	t.Trips += o.Trips

@@ -26,10 +26,11 @@ const (
 // world is one stream under one configuration: the machine with its disk, the
 // agent, and the engines. One goroutine drives it.
 type world struct {
-	v      variant
-	cfg    blockmgr.Config
-	blind  bool
-	spaces []*namespace
+	v   variant
+	cfg blockmgr.Config
+	// control: this is the negative control; see proveCheck.
+	control bool
+	spaces  []*namespace
 
 	machine *machine
 	ledger  *ledger
@@ -53,13 +54,13 @@ type world struct {
 
 // newWorld makes the machine in empty directories and starts the first agent. With
 // an error too the world must be closed.
-func newWorld(v variant, seed uint64, hostDir, diskDir string, blind bool, log *zap.Logger) (*world, error) {
+func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log *zap.Logger) (*world, error) {
 	w := &world{
-		v: v, cfg: v.config(hostDir, diskDir), blind: blind, spaces: makeNamespaces(v.namespaces),
+		v: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
 		machine: newMachine(seed, v.rates), ledger: newLedger(), memory: memory{map[uint32]mapped{}}, buf: make([]byte, maxBlockBytes),
 		generations: map[[2]uint32]uint64{},
 	}
-	w.cfg.TrustBytes, w.cfg.Log = blind, log
+	w.cfg.Log = log
 	var engines int
 	engines, w.held = v.engines()
 	for i := range engines {
