@@ -45,7 +45,7 @@ type broker struct {
 }
 
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
-	least := leastOf(p.hostSlots, maxSlots)
+	least := leastOf(p.growth.leastHostSlots, maxSlots)
 	for {
 		made, err := b.host.Grow(p.host.ns, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Host, first) {
@@ -55,7 +55,7 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 }
 
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
-	least := leastOf(p.diskSlots, maxSlots)
+	least := leastOf(p.growth.leastDiskSlots, maxSlots)
 	for {
 		made, err := b.disk.Load().Grow(p.disk.ns, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
@@ -155,7 +155,7 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 // giver is the first of the pools that have to give an extent, so that p gets
 // one; ok is false when they would not suffice.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
-	budget, least := p.cfg.HostBytes, p.slotBytes*p.hostSlots
+	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.leastHostSlots
 	if lv == registry.Disk {
 		budget, least = p.cfg.DiskBytes, p.slotBytes
 	}
@@ -182,7 +182,7 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := policy.Holder{
-		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.unusedSince, Empty: p.reg.Blocks() == 0,
+		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.life.unusedSince, Empty: p.reg.Blocks() == 0,
 	}
 	if t := p.at(lv); t != nil {
 		extent := p.broker.extentBytes(lv)
@@ -214,19 +214,19 @@ func (b *broker) drain(ctx context.Context, p *Pool) bool {
 // unusedLocked reports whether nobody uses the pool and nothing is under way
 // in it, so that its extents may go.
 func (p *Pool) unusedLocked() bool {
-	return len(p.sessions)+len(p.formers) == 0 && len(p.watchers) == 0 && p.busy == 0 && !p.closing
+	return len(p.members.sessions)+len(p.members.previous) == 0 && len(p.growth.watchers) == 0 && p.pending.operations == 0 && !p.life.closing
 }
 
 func (p *Pool) draining() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.sessions) == 0 && p.busy > 0 && !p.closing
+	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing
 }
 
 // releasedLocked takes note of it when the pool has become unused.
 func (p *Pool) releasedLocked() {
 	if p.unusedLocked() {
-		p.unusedSince = p.broker.turns.Add(1)
+		p.life.unusedSince = p.broker.turns.Add(1)
 	}
 }
 
@@ -237,10 +237,10 @@ func (p *Pool) yield(lv registry.Level) bool {
 	if lv == registry.Disk {
 		// Records that are being written must not come after those of whoever gets the
 		// extent's place in the table.
-		if !p.flushing.TryLock() {
+		if !p.writes.flushing.TryLock() {
 			return false
 		}
-		defer p.flushing.Unlock()
+		defer p.writes.flushing.Unlock()
 	}
 	for range yieldTries {
 		coldest := p.coldest(lv)
@@ -268,7 +268,7 @@ func (p *Pool) coldest(lv registry.Level) (coldest *part) {
 	for n := 0; ; n++ {
 		p.mu.Lock()
 		t := p.at(lv)
-		if t == nil || p.closing || n >= len(t.parts) {
+		if t == nil || p.life.closing || n >= len(t.parts) {
 			p.mu.Unlock()
 			return coldest
 		}
@@ -286,7 +286,7 @@ func (p *Pool) takeOut(lv registry.Level, gone *part) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.at(lv)
-	if p.closing || t.parts[gone.number] != gone {
+	if p.life.closing || t.parts[gone.number] != gone {
 		return false
 	}
 	if _, idle := gone.idle(); !idle {
@@ -307,12 +307,12 @@ func (p *Pool) emptyLocked(t *tier, gone *part) {
 	}
 	p.announcing.later[t.level].Forget(gone.number)
 	if t.level == registry.Host {
-		p.missed.Forget(gone.number)
-		for _, sess := range p.sessions {
+		p.writes.deferred.Forget(gone.number)
+		for _, sess := range p.members.sessions {
 			sess.pins.forget(gone.number)
 		}
 	} else {
-		p.faults.forget(gone.number)
+		p.writes.faults.forget(gone.number)
 	}
 	t.remove(gone)
 }

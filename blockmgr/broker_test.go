@@ -252,15 +252,15 @@ func TestExtentThatIsUsedAgainBeforeItIsTakenStays(t *testing.T) {
 func TestYieldForgetsBlocksThatWaitToBeOfferedToTheDisk(t *testing.T) {
 	p := diskPool(t, nil)
 	p.mu.Lock()
-	p.missed.Push(0)
-	p.missed.Push(2)
+	p.writes.deferred.Push(0)
+	p.writes.deferred.Push(2)
 	p.mu.Unlock()
 	p.EndSession(1, nil)
 	if !p.yield(registry.Host) {
 		t.Error("nothing was yielded")
 	}
 	p.mu.Lock()
-	left := p.missed.Len()
+	left := p.writes.deferred.Len()
 	p.mu.Unlock()
 	if left != 0 || p.Stats().Host.Capacity != 0 {
 		t.Errorf("%d slots that are gone wait for the disk", left)

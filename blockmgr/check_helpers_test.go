@@ -59,7 +59,7 @@ func (p *testPool) check() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return
 	}
 	for _, t := range p.tiers() {
@@ -113,13 +113,13 @@ func (p *testPool) checkPins(t *tier, ref registry.Ref, s *slot) {
 	}
 	var pins uint32
 	var word uint64
-	for _, sess := range p.sessions {
+	for _, sess := range p.members.sessions {
 		if n := sess.pins.of(ref); n > 0 {
 			pins += n
 			word |= sess.bit
 		}
 	}
-	for _, f := range p.formers {
+	for _, f := range p.members.previous {
 		if _, ok := f.pinned[ref]; ok {
 			word |= f.bit
 		}
@@ -171,7 +171,7 @@ func (p *testPool) checkPinCounts(t *tier) {
 	if pinned != t.pinned {
 		p.t.Errorf("%s: %d slots are pinned, counted %d", t.kind, pinned, t.pinned)
 	}
-	for id, sess := range p.sessions {
+	for id, sess := range p.members.sessions {
 		slots := 0
 		sess.pins.each(func(registry.Ref, uint32) { slots++ })
 		if t.level == registry.Host && slots != sess.slots {

@@ -182,8 +182,8 @@ func census(t *testing.T, p *testPool) (used, uint64) {
 		entries++
 	}
 	return used{
-		len(files), runtime.NumGoroutine(), entries, st.Sessions, st.Pins, len(p.flights),
-		p.sealing.Len() + p.writing.Len() + p.reading.Len() + p.missed.Len(), st.Host.Free,
+		len(files), runtime.NumGoroutine(), entries, st.Sessions, st.Pins, len(p.reads.flights),
+		p.seals.queue.Len() + p.writes.queue.Len() + p.reads.queue.Len() + p.writes.deferred.Len(), st.Host.Free,
 	}, mem.HeapAlloc
 }
 

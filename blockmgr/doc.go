@@ -102,7 +102,7 @@
 // checksums or the making of extents, and neither is Manager.mu, so that Stats
 // and Pools wait for none of them. Manager.mu, and the mutexes of two pools,
 // are never held together. Lock order: a place's making, which serialises the
-// opening and retiring of one namespace; then Pool.flushing, while records go to disk; then
+// opening and retiring of one namespace; then writes.flushing, while records go to disk; then
 // Manager.mu or one Pool.mu; then, from Pool.mu, the breaker's, the session
 // table's, and whatever filter and sink take.
 //

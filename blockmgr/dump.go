@@ -13,7 +13,7 @@ const dumpChunk = 4096
 func (p *Pool) Dump() []BlockInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return nil
 	}
 	infos := make([]BlockInfo, 0, p.reg.Blocks())
@@ -43,7 +43,7 @@ func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {
 func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []BlockInfo, next registry.ID, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return chunk, from, false
 	}
 	seen := 0

@@ -83,18 +83,18 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
 	p.broker.writeFailed(err)
 	p.dropLocked(p.disk, ref, storage.StateQuarantined)
-	f := p.faults.writes[ref]
+	f := p.writes.faults.writes[ref]
 	if f == nil {
 		f = &writeFault{}
-		p.faults.writes[ref] = f
+		p.writes.faults.writes[ref] = f
 	}
 	f.failed++
 	f.suspect, f.until = true, time.Now().Add(suspectTime)
-	if p.broker.writes.IsOpen() && p.faults.suspects() >= triedSlots {
-		for other, f := range p.faults.writes {
+	if p.broker.writes.IsOpen() && p.writes.faults.suspects() >= triedSlots {
+		for other, f := range p.writes.faults.writes {
 			if f.suspect {
 				p.freeSuspectLocked(other)
-				delete(p.faults.writes, other)
+				delete(p.writes.faults.writes, other)
 			}
 		}
 	}
@@ -123,18 +123,18 @@ func (p *Pool) freeSuspectLocked(ref registry.Ref) {
 func (p *Pool) wroteSlotLocked(ref registry.Ref) {
 	recovered := p.broker.writes.IsOpen()
 	p.broker.wrote()
-	delete(p.faults.writes, ref)
+	delete(p.writes.faults.writes, ref)
 	now := time.Now()
-	if !recovered && now.Before(p.faults.look) {
+	if !recovered && now.Before(p.writes.faults.look) {
 		return
 	}
-	p.faults.look = now.Add(suspectTime / 10)
-	for other, f := range p.faults.writes {
+	p.writes.faults.look = now.Add(suspectTime / 10)
+	for other, f := range p.writes.faults.writes {
 		if !f.suspect || !recovered && now.Before(f.until) {
 			continue
 		}
 		if f.failed >= badWrites {
-			delete(p.faults.writes, other)
+			delete(p.writes.faults.writes, other)
 			continue
 		}
 		f.suspect = false
@@ -144,21 +144,21 @@ func (p *Pool) wroteSlotLocked(ref registry.Ref) {
 
 // readWorkedLocked says that disk slot ref was read.
 func (p *Pool) readWorkedLocked(ref registry.Ref) {
-	p.faults.worked++
-	delete(p.faults.reads, ref)
+	p.writes.faults.worked++
+	delete(p.writes.faults.reads, ref)
 	p.broker.breaker.Succeeded()
 }
 
 // readFaultLocked counts a failed read of a block on disk. It reports whether the
 // block must be given up: other blocks can be read and this one cannot.
 func (p *Pool) readFaultLocked(ref registry.Ref) (lost bool) {
-	f := p.faults.reads[ref]
+	f := p.writes.faults.reads[ref]
 	if f == nil {
-		f = &readFault{since: p.faults.worked}
-		p.faults.reads[ref] = f
+		f = &readFault{since: p.writes.faults.worked}
+		p.writes.faults.reads[ref] = f
 	}
 	f.failed++
-	return f.failed >= badReads && p.faults.worked > f.since
+	return f.failed >= badReads && p.writes.faults.worked > f.since
 }
 
 // writeFailed tells the breakers of a failed write. Reads go on while they work.

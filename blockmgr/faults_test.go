@@ -136,8 +136,8 @@ func slotThatFails(t *testing.T) {
 			t.Errorf("slot %d is %s", ref, s.state)
 		}
 	})
-	if len(p.faults.writes) != 0 {
-		t.Errorf("%d slots are still suspect", len(p.faults.writes))
+	if len(p.writes.faults.writes) != 0 {
+		t.Errorf("%d slots are still suspect", len(p.writes.faults.writes))
 	}
 	p.mu.Unlock()
 	p.check()
@@ -271,8 +271,8 @@ func TestTransientReadErrorDropsNoBlock(t *testing.T) {
 	if got := p.tiersOf(bad); got != "-" {
 		t.Errorf("resident %q after %d failed lookups", got, badReads+1)
 	}
-	if st := p.Stats(); st.Disk.Quarantined != 1 || len(p.faults.reads) != 0 {
-		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, len(p.faults.reads))
+	if st := p.Stats(); st.Disk.Quarantined != 1 || len(p.writes.faults.reads) != 0 {
+		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, len(p.writes.faults.reads))
 	}
 }
 
@@ -305,14 +305,14 @@ func TestExtentWithAQuarantinedSlotIsYielded(t *testing.T) {
 	for _, part := range p.disk.parts {
 		ref := registry.MakeRef(part.number, slots-1)
 		p.dropLocked(p.disk, ref, storage.StateQuarantined)
-		p.faults.writes[ref] = &writeFault{failed: 1, suspect: true}
+		p.writes.faults.writes[ref] = &writeFault{failed: 1, suspect: true}
 	}
 	p.mu.Unlock()
 	other := p.openOther("other")
 	if other.Stats().Disk.Extents != 1 || p.Stats().Disk.Extents != 3 {
 		t.Errorf("the other namespace has %d disk extents, the first one %d", other.Stats().Disk.Extents, p.Stats().Disk.Extents)
 	}
-	if n := len(p.faults.writes); n != 3 {
+	if n := len(p.writes.faults.writes); n != 3 {
 		t.Errorf("%d suspect slots, want those of the extents that are left", n)
 	}
 	p.check()

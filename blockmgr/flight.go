@@ -37,7 +37,7 @@ type flight struct {
 
 // diskReadableLocked reports whether it makes sense to queue reads now.
 func (p *Pool) diskReadableLocked() bool {
-	return p.stuckReads < p.cfg.Transfers && p.broker.breaker.Ready()
+	return p.reads.stuck < p.cfg.Transfers && p.broker.breaker.Ready()
 }
 
 // startReadLocked fills the free host slot ref with a block whose disk slot is
@@ -48,10 +48,10 @@ func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
 	block := blockOf(&r)
 	p.occupyLocked(p.host, ref, &block, storage.StateStaging, 0, r)
 	f := &flight{key: r.Key, disk: disk, done: make(chan struct{})}
-	p.flights[ref] = f
-	p.reading.Push(ref)
-	p.busy++
-	p.readWork.Signal()
+	p.reads.flights[ref] = f
+	p.reads.queue.Push(ref)
+	p.pending.operations++
+	p.reads.work.Signal()
 	return f
 }
 
@@ -59,21 +59,21 @@ func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
 // the slot.
 func (p *Pool) startVerifyLocked(ref registry.Ref, s *slot) *flight {
 	f := &flight{key: p.reg.At(s.entry).Key, disk: registry.NoRef, done: make(chan struct{})}
-	p.flights[ref] = f
+	p.reads.flights[ref] = f
 	s.holds++
 	p.settleLocked(p.host, ref, s)
-	p.sealing.Push(ref)
-	p.busy++
-	p.sealWork.Signal()
+	p.seals.queue.Push(ref)
+	p.pending.operations++
+	p.seals.work.Signal()
 	return f
 }
 
 // endFlightLocked says that a flight has ended; the caller closes done.
 func (p *Pool) endFlightLocked(ref registry.Ref, f *flight, ok bool) {
-	delete(p.flights, ref)
+	delete(p.reads.flights, ref)
 	f.finished, f.ok = true, ok
 	if f.prefetch {
-		p.prefetching--
+		p.reads.prefetching--
 	}
 }
 
@@ -150,20 +150,20 @@ func (p *Pool) readLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		for p.reading.Len() == 0 && !p.stopped() {
-			p.readWork.Wait()
+		for p.reads.queue.Len() == 0 && !p.stopped() {
+			p.reads.work.Wait()
 		}
 		if p.stopped() {
 			return
 		}
-		p.readOneLocked(p.reading.Pop())
+		p.readOneLocked(p.reads.queue.Pop())
 	}
 }
 
 // readOneLocked reads one block; it lets go of the mutex for the read. A read
 // that takes longer than the deadline is given up meanwhile (abandonRead).
 func (p *Pool) readOneLocked(ref registry.Ref) {
-	f := p.flights[ref]
+	f := p.reads.flights[ref]
 	defer p.doneLocked(1)
 	if f.waiters == 0 && !f.wanted || !p.broker.breaker.Allow() {
 		p.count.ReadsCancelled++
@@ -174,7 +174,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 	from, i := p.disk.at(f.disk)
 	to, j := p.host.at(ref)
 	disk, host := from.disk, to.host
-	p.reads.Begin(time.Now())
+	p.reads.time.Begin(time.Now())
 	p.mu.Unlock()
 
 	timer := time.AfterFunc(p.cfg.IODeadline, func() { p.abandonRead(ref, f) })
@@ -187,7 +187,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 		p.returnedLocked(ref, f, err)
 		return
 	}
-	p.reads.End(time.Now())
+	p.reads.time.End(time.Now())
 	p.endFlightLocked(ref, f, err == nil)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {
@@ -205,9 +205,9 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 // what the device or the way to it spoiled once may come whole the next time.
 func (p *Pool) read(disk *extent.Disk, i uint32, host *extent.Host, j uint32, r *storage.Record, want kv.StoredKey) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
-		p.readSlots <- struct{}{}
+		p.reads.limit <- struct{}{}
 		err = disk.ReadSlot(i, host.Slot(j))
-		<-p.readSlots
+		<-p.reads.limit
 		if err == nil {
 			sum, err = p.check(host, j, r, want)
 		}
@@ -292,31 +292,31 @@ func (p *Pool) cancelReadLocked(ref registry.Ref, f *flight) {
 func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f.finished || p.closed {
+	if f.finished || p.life.closed {
 		return
 	}
 	p.broker.breaker.Stalled()
 	p.count.ReadsAbandoned++
 	p.log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", p.cfg.IODeadline))
-	p.reads.End(time.Now())
+	p.reads.time.End(time.Now())
 	p.endFlightLocked(ref, f, false)
 	s := p.host.slot(ref)
 	s.holds -= f.waiters
 	p.dropLocked(p.host, ref, storage.StateQuarantined)
 	s.holds++ // the read's; it also keeps the extent
-	p.stuckReads++
+	p.reads.stuck++
 	close(f.done)
-	for p.reading.Len() > 0 {
-		queued := p.reading.Pop()
+	for p.reads.queue.Len() > 0 {
+		queued := p.reads.queue.Pop()
 		p.count.ReadsCancelled++
-		p.cancelReadLocked(queued, p.flights[queued])
+		p.cancelReadLocked(queued, p.reads.flights[queued])
 		p.doneLocked(1)
 	}
 }
 
 // returnedLocked ends an abandoned read. Nobody writes into the host slot now.
 func (p *Pool) returnedLocked(ref registry.Ref, f *flight, err error) {
-	p.stuckReads--
+	p.reads.stuck--
 	p.freeLocked(p.host, ref)
 	p.releaseLocked(p.disk, f.disk)
 	if err == nil {

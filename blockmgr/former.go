@@ -22,7 +22,7 @@ type Former struct {
 }
 
 // former is what a former session holds in a pool.
-type former struct {
+type previousSession struct {
 	bit uint64
 	// granted slots are quarantined, their records say for whom; pinned ones carry
 	// one hold each.
@@ -71,10 +71,10 @@ func (m *Manager) ForgetIdle(p *Pool) []SessionID {
 func (p *Pool) idleFormers() (idle []SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.orphans) > 0 {
+	if len(p.members.torn) > 0 {
 		return nil
 	}
-	for s, f := range p.formers {
+	for s, f := range p.members.previous {
 		if len(f.granted)+len(f.pinned) == 0 {
 			idle = append(idle, s)
 		}
@@ -105,15 +105,15 @@ func (m *Manager) takeFormer(s SessionID) (r *storage.SessionRecord, pool *Pool)
 }
 
 // formersOf are the former sessions of a namespace.
-func (m *Manager) formersOf(ns kv.NamespaceID) map[SessionID]*former {
+func (m *Manager) formersOf(ns kv.NamespaceID) map[SessionID]*previousSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	found := map[SessionID]*former{}
+	found := map[SessionID]*previousSession{}
 	for id, r := range m.formers {
 		if r.Namespace != ns {
 			continue
 		}
-		f := &former{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
+		f := &previousSession{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
 		if r.PinBit != storage.NoPinBit {
 			f.bit = 1 << r.PinBit
 		}
@@ -126,17 +126,17 @@ func (m *Manager) formersOf(ns kv.NamespaceID) map[SessionID]*former {
 func (p *Pool) forget(s SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed {
+	if !p.life.closed {
 		p.forgetLocked(s)
 	}
 }
 
 func (p *Pool) forgetLocked(s SessionID) {
-	f := p.formers[s]
+	f := p.members.previous[s]
 	if f == nil {
 		return
 	}
-	delete(p.formers, s)
+	delete(p.members.previous, s)
 	for ref := range f.granted {
 		p.freeLocked(p.host, ref)
 	}
@@ -150,11 +150,11 @@ func (p *Pool) forgetLocked(s SessionID) {
 
 // freeOrphansLocked frees the orphans once nobody is left who may touch one.
 func (p *Pool) freeOrphansLocked() {
-	if len(p.formers)+len(p.heirs) > 0 {
+	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
 	}
-	for _, ref := range p.orphans {
+	for _, ref := range p.members.torn {
 		p.freeLocked(p.host, ref)
 	}
-	p.orphans = nil
+	p.members.torn = nil
 }

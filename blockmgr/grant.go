@@ -78,7 +78,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 		p.reuseLocked(p.disk, disk, priority)
 		if host == registry.NoRef {
 			// A block that could not be read is worth another copy.
-			return !p.broker.breaker.IsOpen() && p.faults.reads[disk] == nil, registry.NoRef
+			return !p.broker.breaker.IsOpen() && p.writes.faults.reads[disk] == nil, registry.NoRef
 		}
 	}
 	switch {
@@ -138,9 +138,9 @@ func (p *Pool) filledLocked(ref registry.Ref, r *storage.Record) {
 	p.host.put(ref, *r)
 	p.settleLocked(p.host, ref, s)
 	p.storedLocked(p.host, ref, r)
-	p.sealing.Push(ref)
-	p.busy++
-	p.sealWork.Signal()
+	p.seals.queue.Push(ref)
+	p.pending.operations++
+	p.seals.work.Signal()
 }
 
 // Abort says that granted slots will not be filled; nobody writes into them any

@@ -9,17 +9,29 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// growth is the demand for host slots, which decides how far the tier grows ahead of
-// it. The pool's mutex guards it.
+// growth is how the tiers get extents, and the demand for host slots, which decides
+// how far the host tier grows ahead.
 type growth struct {
-	// asked counts slots asked for since the newest extent was begun, refused those
-	// refused since the last try to make one ended.
+	// asked counts the host slots asked for since the newest extent was begun, refused
+	// those refused since the last try to make one ended.
 	asked, refused int
 	// ahead is how many slots the grower keeps free, as long as the tier has room that
 	// no pool uses.
 	ahead int
 	// ended is what wait returned; nil when nobody waits.
 	ended chan struct{}
+	// wakeup wakes the grower. It needs no lock.
+	wakeup chan struct{}
+	// maxHostExtents is the most host extents that the pool may have. leastHostSlots and
+	// leastDiskSlots are how many slots an extent has at least.
+	maxHostExtents                 int
+	leastHostSlots, leastDiskSlots uint64
+	// diskJoining: the disk has yet to hand out extents of an earlier agent, and no block
+	// is offered to it before. makingFirst: the first disk extent is being made.
+	// growingDisk: a disk extent is being made.
+	diskJoining, makingFirst, growingDisk bool
+	// watchers are told of each new host extent.
+	watchers map[chan ExtentInfo]struct{}
 }
 
 // begin starts to count what is asked for while an extent is made.
@@ -54,8 +66,8 @@ func (g *growth) wait() <-chan struct{} {
 func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
 		select {
-		case p.growWake <- struct{}{}:
-			p.busy++
+		case p.growth.wakeup <- struct{}{}:
+			p.pending.operations++
 		default:
 		}
 	}
@@ -66,7 +78,7 @@ func (p *Pool) wakeGrowerLocked() {
 // than an extent, the headroom or the demand, while the tier has room that no pool uses.
 func (p *Pool) hostWantsLocked() bool {
 	t := p.host
-	if p.closing || p.fullLocked(t) || t.atBound() || t.live >= p.watchCap {
+	if p.life.closing || p.fullLocked(t) || t.atBound() || t.live >= p.growth.maxHostExtents {
 		return false
 	}
 	if t.live == 0 {
@@ -101,7 +113,7 @@ func (p *Pool) sizeLocked(t *tier) int {
 // hostRoomLocked reports whether the host tier has room for an extent that no pool
 // uses.
 func (p *Pool) hostRoomLocked() bool {
-	return p.broker.host.Room() >= leastOf(p.hostSlots, p.host.room())*p.slotBytes
+	return p.broker.host.Room() >= leastOf(p.growth.leastHostSlots, p.host.room())*p.slotBytes
 }
 
 // hostGrowsLocked reports whether the host tier is about to get another extent: then
@@ -109,7 +121,7 @@ func (p *Pool) hostRoomLocked() bool {
 // could not grow the last time does not count, although the grower tries again.
 func (p *Pool) hostGrowsLocked() bool {
 	t := p.host
-	if p.closing || t.full || t.atBound() || t.live >= p.watchCap {
+	if p.life.closing || t.full || t.atBound() || t.live >= p.growth.maxHostExtents {
 		return false
 	}
 	return t.live == 0 || t.takes || p.hostRoomLocked()
@@ -120,8 +132,8 @@ func (p *Pool) hostGrowsLocked() bool {
 func (p *Pool) growLoop() {
 	for {
 		select {
-		case <-p.growWake:
-		case <-p.stop:
+		case <-p.growth.wakeup:
+		case <-p.life.stop:
 			return
 		}
 		p.mu.Lock()
@@ -147,7 +159,7 @@ func (p *Pool) growHostLocked() {
 	switch {
 	case err != nil:
 		p.growFailedLocked(p.host, turn, err)
-	case p.host.live >= p.watchCap || !p.host.fits(made.Slots.Slots()):
+	case p.host.live >= p.growth.maxHostExtents || !p.host.fits(made.Slots.Slots()):
 		// Somebody else grew the pool meanwhile.
 		p.mu.Unlock()
 		p.broker.host.Drop(made)
@@ -202,7 +214,7 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 	added := &part{id: made.ID, recs: made.Slots, host: made.Extent}
 	p.host.add(added)
 	info := extentInfo(added)
-	for ch := range p.watchers {
+	for ch := range p.growth.watchers {
 		select {
 		case ch <- info:
 		default:
@@ -219,13 +231,13 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 func (p *Pool) growDiskLocked(want int) {
 	// One at a time: the budget that one has reserved would look used up to the
 	// other, which would then evict what there is room for.
-	for p.growingDisk {
-		p.writeWork.Wait()
+	for p.growth.growingDisk {
+		p.writes.work.Wait()
 	}
-	p.growingDisk = true
+	p.growth.growingDisk = true
 	defer func() {
-		p.growingDisk = false
-		p.writeWork.Broadcast()
+		p.growth.growingDisk = false
+		p.writes.work.Broadcast()
 	}()
 	for p.disk.free() < want && !p.fullLocked(p.disk) && !p.disk.atBound() {
 		turn, first, room := p.broker.turns.Load(), p.disk.live == 0, p.disk.room()
@@ -280,15 +292,15 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := make(chan ExtentInfo, p.watchCap) // never less than what exists
+	c := make(chan ExtentInfo, p.growth.maxHostExtents) // never less than what exists
 	for _, info := range p.extentsLocked() {
 		c <- info
 	}
-	if p.closing {
+	if p.life.closing {
 		close(c)
 		return c, func() {}
 	}
-	p.watchers[c] = struct{}{}
+	p.growth.watchers[c] = struct{}{}
 	return c, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -297,8 +309,8 @@ func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 }
 
 func (p *Pool) unwatchLocked(c chan ExtentInfo) {
-	if _, ok := p.watchers[c]; ok {
-		delete(p.watchers, c)
+	if _, ok := p.growth.watchers[c]; ok {
+		delete(p.growth.watchers, c)
 		close(c)
 		p.releasedLocked()
 	}

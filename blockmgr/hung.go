@@ -10,7 +10,7 @@ import (
 
 // grantPatience is how long a granted slot keeps its block from everybody else. Then
 // another slot is granted for the block to whoever offers it.
-const grantPatience = 5 * time.Second
+const grantTimeout = 5 * time.Second
 
 // grant notes that the session was granted a slot at a moment.
 func (s *session) grant(ref registry.Ref, now time.Time) {
@@ -23,9 +23,9 @@ func (s *session) grant(ref registry.Ref, now time.Time) {
 // settle notes that a granted slot is committed, aborted or given back. late is true
 // when somebody else got a slot for its block meanwhile.
 func (s *session) settle(ref registry.Ref) (late bool) {
-	_, late = s.late[ref]
+	_, late = s.superseded[ref]
 	delete(s.granted, ref)
-	delete(s.late, ref)
+	delete(s.superseded, ref)
 	s.moved = time.Now()
 	return late
 }
@@ -33,7 +33,7 @@ func (s *session) settle(ref registry.Ref) (late bool) {
 // overdue is how many granted slots a session has that has settled none for
 // grantPatience.
 func (s *session) overdue(now time.Time) int {
-	if now.Sub(s.moved) < grantPatience {
+	if now.Sub(s.moved) < grantTimeout {
 		return 0
 	}
 	return len(s.granted)
@@ -44,8 +44,8 @@ func (s *session) overdue(now time.Time) int {
 // engine may still copy into it: see commitLateLocked.
 func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 	sl := p.host.slot(ref)
-	owner := p.sessions[sl.session]
-	if sl.state != storage.StateGranted || owner == nil || now.Sub(owner.granted[ref]) < grantPatience {
+	owner := p.members.sessions[sl.session]
+	if sl.state != storage.StateGranted || owner == nil || now.Sub(owner.granted[ref]) < grantTimeout {
 		return false
 	}
 	p.takeBlockLocked(owner, ref, sl)
@@ -55,7 +55,7 @@ func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 
 // takeBlockLocked takes its block away from a granted slot of a session.
 func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *slot) {
-	owner.late[ref] = struct{}{}
+	owner.superseded[ref] = struct{}{}
 	parent := p.reg.Vacate(sl.entry, p.host.level)
 	sl.entry = registry.None
 	p.settleEntryLocked(p.host, parent)
@@ -84,7 +84,7 @@ func (p *Pool) unfilledLocked(key *kv.StoredKey) bool {
 		return true
 	}
 	sl := p.host.slot(ref)
-	owner := p.sessions[sl.session]
+	owner := p.members.sessions[sl.session]
 	if sl.state != storage.StateGranted || owner == nil {
 		return false
 	}

@@ -14,9 +14,9 @@ func TestBlockOfAHungGrantIsGrantedToAnother(t *testing.T) {
 		blocks := chain(1, 8)
 		hung := p.begin()
 		held := p.grant(hung, blocks[:1])
-		time.Sleep(grantPatience - time.Millisecond)
+		time.Sleep(grantTimeout - time.Millisecond)
 		if res, err := p.Grant(p.sid, blocks[:1], 0); err != nil || res.Present != 1 {
-			t.Errorf("%+v, %v; want the block to be present for %v", res, err, grantPatience)
+			t.Errorf("%+v, %v; want the block to be present for %v", res, err, grantTimeout)
 		}
 		if st := p.Stats(); st.GrantsOverdue != 0 || st.GrantsLate != 0 {
 			t.Errorf("%d overdue, %d late before the time", st.GrantsOverdue, st.GrantsLate)
@@ -60,7 +60,7 @@ func TestFirstOfTwoSlowEnginesStoresTheBlock(t *testing.T) {
 		blocks := chain(1, 2)
 		slow, slower := p.begin(), p.begin()
 		first := p.grant(slow, blocks)
-		time.Sleep(grantPatience)
+		time.Sleep(grantTimeout)
 		second := p.grant(slower, blocks)
 		for i, s := range first {
 			p.write(s, p.content(&blocks[i], 0))
@@ -88,7 +88,7 @@ func TestFirstOfTwoSlowEnginesStoresTheBlock(t *testing.T) {
 		// The other one may give up.
 		more := chain(2, 1)
 		first = p.grant(slow, more)
-		time.Sleep(grantPatience)
+		time.Sleep(grantTimeout)
 		if err := p.Abort(slower, p.grant(slower, more)); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestSupersededGrantOutlivesItsSessionAndTheAgent(t *testing.T) {
 		first := openTestPool(t, cfg)
 		blocks := chain(1, 2)
 		held := first.grant(first.sid, blocks)
-		time.Sleep(grantPatience)
+		time.Sleep(grantTimeout)
 		other := first.begin()
 		first.grant(other, blocks[:1])
 		gone := make(chan struct{})
@@ -162,7 +162,7 @@ func TestRegisterDoesNotWaitForAHungGrant(t *testing.T) {
 		if _, err := p.Register(p.sid, made); !errors.Is(err, ErrFilling) {
 			t.Errorf("got %v, want %v", err, ErrFilling)
 		}
-		time.Sleep(grantPatience)
+		time.Sleep(grantTimeout)
 		handles, err := p.Register(p.sid, made)
 		if err != nil || len(handles) != 1 {
 			t.Fatalf("%d registered, %v", len(handles), err)

@@ -67,7 +67,7 @@ func (b *ImmutableBlock) Release() {
 // pinnedLocked is the block's slot while the handle has its pin.
 func (b *ImmutableBlock) pinnedLocked() (registry.Ref, bool) {
 	p := b.pool
-	if b.released || p.closed || p.sessions[b.session] != b.sess {
+	if b.released || p.life.closed || p.members.sessions[b.session] != b.sess {
 		return registry.NoRef, false
 	}
 	ref, ok := p.findLocked(b.slot)

@@ -22,10 +22,10 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 	if !p.cfg.hasDisk() {
 		return nil
 	}
-	p.joining = true
+	p.growth.diskJoining = true
 	// While one extent's records are looked through, the next one's are read.
 	parts, resting := make(chan storage.DiskPart), make(chan struct{})
-	p.transfers.Go(func() { p.readDisk(parts, resting) })
+	p.life.transfers.Go(func() { p.readDisk(parts, resting) })
 	late := time.NewTimer(p.cfg.IODeadline)
 	defer late.Stop()
 	for {
@@ -33,7 +33,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 		case found, ok := <-parts:
 			if !ok {
 				p.mu.Lock()
-				p.joining = false
+				p.growth.diskJoining = false
 				p.mu.Unlock()
 				return nil
 			}
@@ -98,7 +98,7 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 		return true
 	case <-p.broker.diskAnswered:
 		return p.broker.disk.Load() != nil
-	case <-p.stop:
+	case <-p.life.stop:
 		return false
 	}
 }
@@ -126,7 +126,7 @@ func (p *Pool) enterDisk() bool {
 		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
 		return false
 	}
-	p.diskSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
+	p.growth.leastDiskSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
 	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
 	p.reg.Expect(expected)
 	return true
@@ -143,7 +143,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	for found := range rest {
 		var refs []registry.Ref
 		p.mu.Lock()
-		if !p.closed { // or else Close gave the disk up, and its extents stay as they are
+		if !p.life.closed { // or else Close gave the disk up, and its extents stay as they are
 			refs = p.welcomeLocked(p.recoverDiskPartLocked(found))
 		}
 		p.mu.Unlock()
@@ -156,7 +156,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	}
 	p.mu.Lock()
 	lost := p.disk == nil
-	p.joining = !lost
+	p.growth.diskJoining = !lost
 	p.mu.Unlock()
 	if lost {
 		p.log.Warn("the pool goes on without a disk tier until the next start")
@@ -164,7 +164,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	}
 	p.trim(registry.Disk)
 	p.mu.Lock()
-	p.joining = false
+	p.growth.diskJoining = false
 	p.mu.Unlock()
 	p.log.Info("the disk tier has joined the pool")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
@@ -212,7 +212,7 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 		return
 	}
 	made := make(chan struct{})
-	p.transfers.Go(func() {
+	p.life.transfers.Go(func() {
 		defer close(made)
 		p.makeDiskRoom(ctx)
 	})
@@ -228,7 +228,7 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 // lacksDiskLocked reports whether the disk tier is there but has no extent, and
 // nobody is making one.
 func (p *Pool) lacksDiskLocked() bool {
-	return p.disk != nil && !p.joining && p.disk.live == 0 && !p.makingRoom && !p.closing
+	return p.disk != nil && !p.growth.diskJoining && p.disk.live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
 // makeDiskRoom sees to it that the disk tier has an extent, unless the disk is
@@ -239,10 +239,10 @@ func (p *Pool) makeDiskRoom(ctx context.Context) {
 		p.mu.Unlock()
 		return
 	}
-	p.makingRoom = true
+	p.growth.makingFirst = true
 	p.mu.Unlock()
 	p.findRoomIn(ctx, registry.Disk)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.makingRoom = false
+	p.growth.makingFirst = false
 }

@@ -46,7 +46,7 @@ func (d *sickDisk) recover() {
 	d.gate.Release()
 }
 
-func writes() []storagetest.Op {
+func allWrites() []storagetest.Op {
 	return []storagetest.Op{storagetest.OpWrite, storagetest.OpAllocate, storagetest.OpSync}
 }
 
@@ -86,7 +86,7 @@ func (p *testPool) settles(blocks []Block, want string) {
 
 func TestDiskThatStallsDoesNotKeepANamespaceFromHostMemory(t *testing.T) {
 	for name, d := range map[string]*sickDisk{
-		"in the directory":  {ops: writes(), tableOnly: true},
+		"in the directory":  {ops: allWrites(), tableOnly: true},
 		"in the first file": {ops: []storagetest.Op{storagetest.OpAllocate}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestDiskThatStallsDoesNotKeepANamespaceFromHostMemory(t *testing.T) {
 func TestDiskThatStallsDoesNotKeepTheManagerFromOpening(t *testing.T) {
 	for name, healed := range map[string]bool{"it answers later": true, "it answers after Close": false} {
 		t.Run(name, func(t *testing.T) {
-			d := &sickDisk{ops: writes(), tableOnly: true}
+			d := &sickDisk{ops: allWrites(), tableOnly: true}
 			cfg := sickConfig(t, d)
 			synctest.Test(t, func(t *testing.T) {
 				d.stall()
@@ -186,7 +186,7 @@ func TestExtentsOfAnEarlierAgentJoinLater(t *testing.T) {
 }
 
 func TestDiskThatFailsAtFirstJoinsWhenItWorks(t *testing.T) {
-	d := &sickDisk{ops: writes(), tableOnly: true}
+	d := &sickDisk{ops: allWrites(), tableOnly: true}
 	cfg := sickConfig(t, d)
 	synctest.Test(t, func(t *testing.T) {
 		m := openTestManager(t, cfg)
@@ -216,7 +216,7 @@ func TestCloseUnderADiskThatDoesNotAnswerEndsWithinTheDeadline(t *testing.T) {
 		ops    []storagetest.Op
 		begins func(t *testing.T, m *testPool, d *sickDisk)
 	}{
-		"last flush": {writes(), func(t *testing.T, m *testPool, d *sickDisk) {
+		"last flush": {allWrites(), func(t *testing.T, m *testPool, d *sickDisk) {
 			for _, model := range []string{"a", "b", "c"} {
 				p := m.openOther(model)
 				p.store(chain(1, 3))
@@ -225,7 +225,7 @@ func TestCloseUnderADiskThatDoesNotAnswerEndsWithinTheDeadline(t *testing.T) {
 			}
 			d.stall()
 		}},
-		"joining": {writes(), func(t *testing.T, m *testPool, d *sickDisk) {
+		"joining": {allWrites(), func(t *testing.T, m *testPool, d *sickDisk) {
 			d.stall()
 			m.openOther("a")
 		}},

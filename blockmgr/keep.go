@@ -11,6 +11,17 @@ import (
 // MaxKeep is the longest time that Pool.Keep keeps a block.
 const MaxKeep = 30 * 24 * time.Hour
 
+// keeper is the retention pins of a pool.
+type keeper struct {
+	// until is when the pin of a slot ends, count how many each tier has.
+	until map[keptSlot]time.Time
+	count [registry.NumLevels]int
+	// timer goes off at timerAt, when the first pin may end. It is nil when there is
+	// no pin.
+	timer   *time.Timer
+	timerAt time.Time
+}
+
 // keptSlot names a slot that is held for a retention pin.
 type keptSlot struct {
 	level registry.Level
@@ -27,7 +38,7 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing {
+	if p.life.closing {
 		return 0, p.closedLocked()
 	}
 	p.tickLocked()
@@ -47,7 +58,7 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 			kept++
 		}
 	}
-	if p.keepTimer == nil || until.Before(p.keepUntil) {
+	if p.keeper.timer == nil || until.Before(p.keeper.timerAt) {
 		p.armKeepLocked(until)
 	}
 	return kept, nil
@@ -60,18 +71,18 @@ func (p *Pool) keepLocked(t *tier, ref registry.Ref, until time.Time) bool {
 	}
 	p.touchLocked(t, ref, s)
 	if s.kept {
-		if until.After(p.kept[name]) {
-			p.kept[name] = until
+		if until.After(p.keeper.until[name]) {
+			p.keeper.until[name] = until
 		}
 		return true
 	}
-	if p.keptIn[t.level] >= t.capacity/2 {
+	if p.keeper.count[t.level] >= t.capacity/2 {
 		p.count.KeepRefused++
 		return false
 	}
 	s.kept = true
-	p.kept[name] = until
-	p.keptIn[t.level]++
+	p.keeper.until[name] = until
+	p.keeper.count[t.level]++
 	p.holdLocked(t, ref)
 	return true
 }
@@ -84,22 +95,22 @@ func (p *Pool) unkeepLocked(t *tier, ref registry.Ref, s *slot) {
 	}
 	s.kept = false
 	s.holds--
-	delete(p.kept, keptSlot{t.level, ref})
-	p.keptIn[t.level]--
+	delete(p.keeper.until, keptSlot{t.level, ref})
+	p.keeper.count[t.level]--
 }
 
 // armKeepLocked sets the timer to the moment at which the first retention pin
 // ends.
 func (p *Pool) armKeepLocked(first time.Time) {
 	p.disarmKeepLocked()
-	p.keepUntil = first
-	p.keepTimer = time.AfterFunc(time.Until(first), p.expireKept)
+	p.keeper.timerAt = first
+	p.keeper.timer = time.AfterFunc(time.Until(first), p.expireKept)
 }
 
 func (p *Pool) disarmKeepLocked() {
-	if p.keepTimer != nil {
-		p.keepTimer.Stop()
-		p.keepTimer = nil
+	if p.keeper.timer != nil {
+		p.keeper.timer.Stop()
+		p.keeper.timer = nil
 	}
 }
 
@@ -107,13 +118,13 @@ func (p *Pool) disarmKeepLocked() {
 func (p *Pool) expireKept() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing {
+	if p.life.closing {
 		return
 	}
 	p.disarmKeepLocked()
 	now := time.Now()
 	var first time.Time
-	for name, until := range p.kept {
+	for name, until := range p.keeper.until {
 		if until.After(now) {
 			if first.IsZero() || until.Before(first) {
 				first = until

@@ -82,7 +82,7 @@ func TestKeepingAgainMakesItTheLongerTime(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if st := p.Stats(); st.Host.Active != 0 || len(p.kept) != 0 || p.keepTimer != nil {
+		if st := p.Stats(); st.Host.Active != 0 || len(p.keeper.until) != 0 || p.keeper.timer != nil {
 			t.Errorf("%+v", st.Host)
 		}
 	})
@@ -144,7 +144,7 @@ func TestKeptBlockThatIsCorruptIsDropped(t *testing.T) {
 	}
 	second.check()
 	second.mu.Lock()
-	inHost, inDisk := second.keptIn[registry.Host], second.keptIn[registry.Disk]
+	inHost, inDisk := second.keeper.count[registry.Host], second.keeper.count[registry.Disk]
 	second.mu.Unlock()
 	if st := second.Stats(); st.CorruptHost != 1 || inHost != 1 || inDisk != 2 || st.Host.Quarantined != 0 {
 		t.Errorf("%d kept in host memory, %d on disk, %+v", inHost, inDisk, st)

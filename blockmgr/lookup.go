@@ -51,7 +51,7 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 		case <-c.flight.done:
 			continue
 		case <-ctx.Done():
-		case <-p.stop:
+		case <-p.life.stop:
 		}
 		break
 	}
@@ -90,7 +90,7 @@ func (p *Pool) extendLookup(l *lookup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.short, l.grown = 0, nil
-	if p.closing || p.sessions[l.session] != l.sess {
+	if p.life.closing || p.members.sessions[l.session] != l.sess {
 		return
 	}
 	before := len(l.found)
@@ -127,7 +127,7 @@ func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
 	case <-grown:
 		return ctx.Err() == nil
 	case <-ctx.Done():
-	case <-p.stop:
+	case <-p.life.stop:
 	}
 	return false
 }
@@ -177,7 +177,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 		return p.matchDiskLocked(disk)
 	}
 	s := p.host.slot(host)
-	f := p.flights[host]
+	f := p.reads.flights[host]
 	switch {
 	case f != nil:
 		p.count.PromotionsShared++ // a read, or a check after a restart
@@ -235,7 +235,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 		if ref := p.hostSlotLocked(&blocks[i].Key); ref != registry.NoRef {
 			// The block was given twice: both wait for the same read.
 			p.releaseLocked(p.disk, p.reg.At(p.host.slot(ref).entry).Slots[registry.Disk])
-			found[i].ref, found[i].flight = ref, p.flights[ref]
+			found[i].ref, found[i].flight = ref, p.reads.flights[ref]
 			found[i].flight.waiters++
 			p.host.slot(ref).holds++
 			continue
@@ -278,12 +278,12 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return LookupResult{}, p.closedLocked()
 	}
 	sess, found := l.sess, l.found
 	sess.release(found)
-	alive := p.sessions[l.session] == sess
+	alive := p.members.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
 	ready, broken := alive, false
 	for _, c := range found {

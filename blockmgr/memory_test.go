@@ -104,7 +104,7 @@ func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
 		part, i := p.host.at(ref)
 		s := p.host.slot(ref)
 		if pinned {
-			p.formers[99] = &former{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
+			p.members.previous[99] = &previousSession{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
 			part.recs.SetPins(i, 1<<63)
 		}
 		r := storage.Record{State: storage.StateQuarantined, Generation: s.generation}

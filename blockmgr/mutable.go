@@ -188,7 +188,7 @@ func (b *MutableBlock) check(what string, want ...BlockState) error {
 // heldLocked is the block's slot while it is the session's and has no block yet.
 func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 	p := b.pool
-	if p.closed || p.sessions[b.session] != b.sess {
+	if p.life.closed || p.members.sessions[b.session] != b.sess {
 		return registry.NoRef, false
 	}
 	ref, ok := p.findLocked(b.slot)

@@ -44,19 +44,30 @@ func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 // not keep it from opening.
 func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, error) {
 	p := &Pool{
-		cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker,
-		blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
-		stop: make(chan struct{}), growWake: make(chan struct{}, 1),
-		readSlots: make(chan struct{}, m.cfg.Transfers), writeSlots: make(chan struct{}, m.cfg.Transfers),
-		reg: registry.New(), sessions: map[SessionID]*session{}, flights: map[registry.Ref]*flight{}, faults: newDiskFaults(),
-		formers: m.formersOf(ns.ID()), forgetFormer: m.Forget, retire: m.retire, heirs: map[SessionID]struct{}{},
-		kept: map[keptSlot]time.Time{}, quiet: map[chan struct{}]struct{}{}, watchers: map[chan ExtentInfo]struct{}{}, watchCap: 1, hostSlots: 1,
+		identity: identity{
+			cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker, retire: m.retire,
+			blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
+		},
+		reg: registry.New(),
 	}
+	p.life.stop = make(chan struct{})
+	p.members = members{
+		sessions: map[SessionID]*session{}, previous: m.formersOf(p.id), forget: m.Forget,
+		tornHolders: map[SessionID]struct{}{},
+	}
+	p.keeper.until = map[keptSlot]time.Time{}
+	p.pending.waiting = map[chan struct{}]struct{}{}
+	p.growth.wakeup, p.growth.watchers = make(chan struct{}, 1), map[chan ExtentInfo]struct{}{}
+	p.growth.maxHostExtents, p.growth.leastHostSlots = 1, 1
+	p.seals.work = sync.NewCond(&p.mu)
+	p.reads.work, p.reads.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
+	p.reads.flights = map[registry.Ref]*flight{}
+	p.writes.work, p.writes.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
+	p.writes.faults = newDiskFaults()
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
 	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
 		f.Expect(m.cfg.blocksOf(p.slotBytes))
 	}
-	p.sealWork, p.writeWork, p.readWork = sync.NewCond(&p.mu), sync.NewCond(&p.mu), sync.NewCond(&p.mu)
 	if !m.cfg.enabled() {
 		return p, nil
 	}
@@ -73,7 +84,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p.findRoom()
 	p.start()
 	if rest != nil {
-		p.transfers.Go(func() { p.joinDisk(rest) })
+		p.life.transfers.Go(func() { p.joinDisk(rest) })
 	}
 	return p, nil
 }
@@ -90,11 +101,11 @@ func (p *Pool) openHost() error {
 	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
 	if p.cfg.BypassesHost() {
 		// A staging extent: there is only one, so it is made big enough at once.
-		p.hostSlots = min(stagingSlots, most)
-		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.hostSlots)
+		p.growth.leastHostSlots = min(stagingSlots, most)
+		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.leastHostSlots)
 	} else {
-		p.hostSlots = leastSlots(p.cfg.HostBlocks, most)
-		p.watchCap = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.hostSlots)
+		p.growth.leastHostSlots = leastSlots(p.cfg.HostBlocks, most)
+		p.growth.maxHostExtents = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.growth.leastHostSlots)
 	}
 	p.host = newTier(registry.Host, kv.TierHost, index, maxSlots)
 	return nil
@@ -109,7 +120,7 @@ func (p *Pool) claimHost() {
 		p.recoverLocked(p.host, &part{id: found.ID, recs: found.Slots, host: found.Extent})
 	}
 	// What was found may be of any size; as many as there may be come on top.
-	p.watchCap = min(p.watchCap+p.host.live, maxParts)
+	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.host.live, maxParts)
 }
 
 // trim gives up what an earlier agent left beyond the number of slots that the
@@ -117,8 +128,8 @@ func (p *Pool) claimHost() {
 // touch stay.
 func (p *Pool) trim(lv registry.Level) {
 	if lv == registry.Disk { // see yield
-		p.flushing.Lock()
-		defer p.flushing.Unlock()
+		p.writes.flushing.Lock()
+		defer p.writes.flushing.Unlock()
 	}
 	p.mu.Lock()
 	t := p.at(lv)
@@ -156,7 +167,7 @@ func (p *Pool) findRoom() {
 		}
 	}()
 	p.mu.Lock()
-	p.unusedSince = p.broker.turns.Add(1)
+	p.life.unusedSince = p.broker.turns.Add(1)
 	p.mu.Unlock()
 	if p.host == nil {
 		return
@@ -170,7 +181,7 @@ func (p *Pool) findRoomIn(ctx context.Context, lv registry.Level) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.at(lv)
-	for t.live == 0 && !p.closing {
+	for t.live == 0 && !p.life.closing {
 		if lv == registry.Host {
 			p.growHostLocked()
 		} else {
@@ -193,22 +204,22 @@ func (p *Pool) start() {
 	if p.host == nil {
 		return
 	}
-	p.workers.Go(p.growLoop)
+	p.life.workers.Go(p.growLoop)
 	for range runtime.GOMAXPROCS(0) {
-		p.workers.Go(p.sealLoop)
+		p.life.workers.Go(p.sealLoop)
 	}
 	p.startAnnouncing()
 	if p.cfg.ScrubBytesPerSecond > 0 {
-		p.transfers.Go(p.scrubLoop)
+		p.life.transfers.Go(p.scrubLoop)
 	}
 	if !p.cfg.hasDisk() {
 		return
 	}
 	for range min(writeLoops, p.cfg.Transfers) {
-		p.transfers.Go(p.writeLoop)
+		p.life.transfers.Go(p.writeLoop)
 	}
 	for range p.cfg.readLoops() {
-		p.transfers.Go(p.readLoop)
+		p.life.transfers.Go(p.readLoop)
 	}
 }
 
@@ -218,7 +229,7 @@ func (p *Pool) startAnnouncing() {
 	defer p.mu.Unlock()
 	if p.announcing.blocks > 0 {
 		p.announcing.running = true
-		p.workers.Go(p.announce)
+		p.life.workers.Go(p.announce)
 	}
 }
 
@@ -236,7 +247,7 @@ func (p *Pool) tiers() []*tier {
 // stopped reports whether the workers must end.
 func (p *Pool) stopped() bool {
 	select {
-	case <-p.stop:
+	case <-p.life.stop:
 		return true
 	default:
 		return false
@@ -247,9 +258,9 @@ func (p *Pool) stopped() bool {
 func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closing, p.retired = true, false
+	p.life.closing, p.life.retired = true, false
 	p.disarmKeepLocked()
-	for ch := range p.watchers {
+	for ch := range p.growth.watchers {
 		p.unwatchLocked(ch)
 	}
 }
@@ -265,10 +276,10 @@ var errStuck = errors.New("the disk does not answer")
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
 	ages := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
-	p.workers.Wait()
+	p.life.workers.Wait()
 	var flushed error
 	returned := endsBefore(ctx, func() {
-		p.transfers.Wait()
+		p.life.transfers.Wait()
 		if flush {
 			flushed = p.lastFlush(ages)
 		}
@@ -276,10 +287,10 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
+	p.life.closed = true
 	p.wakeQuietLocked()
 	if !returned {
-		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.stuckReads)
+		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.reads.stuck)
 	}
 	for _, t := range p.tiers() {
 		for _, part := range t.parts {
@@ -299,10 +310,10 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 func (p *Pool) stopWorkers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(p.stop)
-	p.sealWork.Broadcast()
-	p.writeWork.Broadcast()
-	p.readWork.Broadcast()
+	close(p.life.stop)
+	p.seals.work.Broadcast()
+	p.writes.work.Broadcast()
+	p.reads.work.Broadcast()
 }
 
 // lastFlush writes the records of the disk tier that changed, and then the ages of

@@ -16,6 +16,44 @@ import (
 // Pool is the host and disk blocks of one namespace, shared by all its
 // sessions. Its methods are safe for concurrent use.
 type Pool struct {
+	identity
+
+	// resets is held by the one reset that is under way. It is taken before
+	// writes.flushing.
+	resets sync.Mutex
+
+	// mu guards everything below.
+	mu  sync.Mutex
+	reg *registry.Registry
+	// host is nil when the manager is off, disk when it has no disk tier. A tier
+	// without extents is one that found no room.
+	host, disk *tier
+	// clock counts calls and, blockTicks each, blocks that came into host memory; arrived
+	// are those that it has yet to count.
+	clock, arrived uint64
+	// announcing is what the sink has yet to be told.
+	announcing announcement
+	// staleBlocks: a reset is under way; see resetting.
+	staleBlocks bool
+	// unverified is Stats.Unverified.
+	unverified int
+	// heldBuf is room for Grant.
+	heldBuf []registry.Ref
+
+	life    lifecycle
+	members members
+	keeper  keeper
+	reads   reads
+	writes  writes
+	seals   seals
+	scrub   scrub
+	growth  growth
+	pending pending
+	count   Counters
+}
+
+// identity says which pool this is. It never changes.
+type identity struct {
 	cfg        *Config
 	ns         kv.Namespace
 	id         kv.NamespaceID
@@ -23,103 +61,99 @@ type Pool struct {
 	slotBytes  uint64
 	log        *zap.Logger
 	broker     *broker
-	// workers are the pool's goroutines, transfers those of them that may be stuck
-	// in an operation on the disk; stop ends all of them.
-	workers, transfers sync.WaitGroup
-	stop               chan struct{}
-	// growWake says that the host tier may need another extent.
-	growWake chan struct{}
-
-	// readSlots and writeSlots have a place for each block that may be read or
-	// written at a time.
-	readSlots, writeSlots chan struct{}
-	// flushing is held while records are written to disk; it is taken before mu.
-	flushing sync.Mutex
-	// resets is held by the one reset that is under way; it is taken before flushing.
-	resets sync.Mutex
-
-	mu sync.Mutex
-	// closing: callers are refused, the workers still run. closed: the memory is
-	// gone. retired: both for Retire's sake, not because the manager closes.
-	closing, closed, retired bool
-	reg                      *registry.Registry
-	// host is nil when the manager is off, disk when it has no disk tier. A tier
-	// without extents is one that found no room.
-	host, disk *tier
-	// clock counts calls and, blockTicks each, blocks that came into host memory; arrived
-	// are those that it has yet to count.
-	clock, arrived uint64
-	sessions       map[SessionID]*session
-	// formers are the sessions of an earlier agent that still hold slots here, and
-	// forgetFormer is Manager.Forget. orphans are slots whose records were torn by
-	// its death, free once all formers are gone and so are the heirs: sessions that
-	// resumed a former one while there were orphans.
-	formers      map[SessionID]*former
-	forgetFormer func(SessionID)
 	// retire is Manager.retire.
-	retire  func(*Pool) (<-chan struct{}, error)
-	orphans []registry.Ref
-	heirs   map[SessionID]struct{}
-	flights map[registry.Ref]*flight
-	faults  diskFaults
-	// announcing is what the sink has yet to be told.
-	announcing announcement
-	sealing    diskio.RefQueue
-	writing    diskio.WriteQueue
-	reading    diskio.RefQueue
-	// scrubCheck is closed when the check that the scrubber is in ends, nil when it
-	// is in none; it begins none while scrubPaused is not 0.
-	scrubCheck  chan struct{}
-	scrubPaused int
-	// prefetching counts the flights that Prefetch began.
-	prefetching int
-	// flushWanted has the write-behind write the disk tier's records; it is counted
-	// in busy.
-	flushWanted bool
-	growth      growth
-	// staleBlocks: a reset is under way; see resetting.
-	staleBlocks bool
-	// growingDisk: a disk extent is being made.
-	growingDisk bool
-	// exiting counts the sessions that have ended and whose processes may still copy.
-	exiting int
-	// reads is how long blocks were being read from disk.
-	reads diskio.BusyTime
-	// stuckReads counts reads that were given up and have not returned.
-	stuckReads int
-	// missed are slots that found the write-behind full. They are not held: what
-	// is evicted meanwhile is not offered again.
-	missed diskio.RefQueue
-	// The conditions are for the workers of each queue; they use mu.
-	sealWork, writeWork, readWork *sync.Cond
-	// busy counts what Quiesce waits for: everything queued or in work.
-	busy int
-	// quiet are the channels of those who wait in Quiesce.
-	quiet map[chan struct{}]struct{}
-	// kept are the retention pins and when they end, keptIn how many each tier has.
-	kept   map[keptSlot]time.Time
-	keptIn [registry.NumLevels]int
-	// keepTimer goes off at keepUntil, when the first of them may end; nil when none
-	// is kept.
-	keepTimer *time.Timer
-	keepUntil time.Time
-	watchers  map[chan ExtentInfo]struct{}
-	// heldBuf is room for Grant.
-	heldBuf []registry.Ref
-	// watchCap is the most host extents that the pool may have at once, and
-	// hostSlots how many slots one has at least.
-	watchCap  int
-	hostSlots uint64
-	// joining: the disk has yet to hand out extents of an earlier agent, and nothing
-	// is offered to it before. makingRoom: somebody makes the first disk extent.
-	joining, makingRoom bool
-	// diskSlots is how many slots a disk extent has at least.
-	diskSlots uint64
+	retire func(*Pool) (<-chan struct{}, error)
+}
+
+// lifecycle says whether the pool serves callers, and ends its goroutines.
+type lifecycle struct {
+	// closing: callers are refused, the goroutines still run. closed: the memory is
+	// gone. retired: both because of Retire, not because the manager closes.
+	closing, closed, retired bool
 	// unusedSince is the broker's turn at which the pool was used last.
 	unusedSince uint64
-	count       Counters
-	// unverified is Stats.Unverified.
-	unverified int
+
+	// stop ends all goroutines. transfers are those that may be stuck in an operation
+	// on the disk, workers the others. They need no lock.
+	stop               chan struct{}
+	workers, transfers sync.WaitGroup
+}
+
+// pending counts what Quiesce waits for.
+type pending struct {
+	// operations counts everything that is queued or in work.
+	operations int
+	// waiting are the channels of the calls of Quiesce that wait.
+	waiting map[chan struct{}]struct{}
+}
+
+// members are those who hold slots of the pool: sessions of this agent and of the
+// previous one.
+type members struct {
+	sessions map[SessionID]*session
+	// exiting counts the sessions that have ended and whose processes may still copy.
+	exiting int
+	// previous are the sessions of the previous agent that still hold slots here. forget
+	// is Manager.Forget.
+	previous map[SessionID]*previousSession
+	forget   func(SessionID)
+	// torn are slots whose records were damaged by the death of the previous agent: any
+	// of its sessions may use one. They are free when there are neither previous
+	// sessions nor torn holders: sessions that resumed one while there were torn slots.
+	torn        []registry.Ref
+	tornHolders map[SessionID]struct{}
+}
+
+// reads are the blocks on their way from disk to host memory, and the checks of
+// blocks that were found in host memory.
+type reads struct {
+	// flights are the reads and checks, by the host slot.
+	flights map[registry.Ref]*flight
+	// queue are the reads that have not begun; work wakes a reader.
+	queue diskio.RefQueue
+	work  *sync.Cond
+	// limit has room for each block that may be read at a time. It needs no lock.
+	limit chan struct{}
+	// time is how long blocks were being read.
+	time diskio.BusyTime
+	// stuck counts the reads that were given up and have not returned, prefetching those
+	// that Prefetch began.
+	stuck, prefetching int
+}
+
+// writes are the blocks on their way from host memory to disk.
+type writes struct {
+	// queue are the host slots that wait for the disk, each of them held.
+	queue diskio.WriteQueue
+	// deferred are host slots that found the queue full or the disk failing. They are
+	// not held: what is evicted meanwhile is not offered again.
+	deferred diskio.RefQueue
+	// work wakes a writer.
+	work *sync.Cond
+	// limit has room for each block that may be written at a time. It needs no lock.
+	limit chan struct{}
+	// flushWanted has a writer write the disk tier's records; it is counted in pending.
+	flushWanted bool
+	// faults are the disk slots that failed.
+	faults diskFaults
+	// flushing is held while records are written to disk. It is taken before the pool's
+	// lock.
+	flushing sync.Mutex
+}
+
+// seals are the host slots whose checksums are to be computed or compared.
+type seals struct {
+	queue diskio.RefQueue
+	// work wakes a sealer.
+	work *sync.Cond
+}
+
+// scrub is what the scrubber does now.
+type scrub struct {
+	// check is closed when the check that is under way ends; nil when there is none.
+	check chan struct{}
+	// paused: no check begins while it is not 0.
+	paused int
 }
 
 // session is what one session holds in the pool.
@@ -137,7 +171,7 @@ type session struct {
 	granted map[registry.Ref]time.Time
 	// late are those of the granted slots whose block somebody else has stored, or was
 	// granted another slot for; see supersedeLocked.
-	late map[registry.Ref]struct{}
+	superseded map[registry.Ref]struct{}
 	// moved is when the session last settled a granted slot, or was granted the first of
 	// those that it has.
 	moved time.Time
@@ -175,16 +209,16 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := Stats{Counters: p.count, Unverified: p.unverified, Unannounced: p.announcing.blocks}
-	st.ReadMicros = p.reads.Micros(time.Now())
+	st.ReadMicros = p.reads.time.Micros(time.Now())
 	st.Host, st.Disk = p.host.stats(), p.disk.stats()
-	st.Sessions, st.FormerSessions = len(p.sessions), len(p.formers)
+	st.Sessions, st.FormerSessions = len(p.members.sessions), len(p.members.previous)
 	st.Blocks = p.reg.Blocks()
 	now := time.Now()
-	for _, s := range p.sessions {
+	for _, s := range p.members.sessions {
 		st.Pins += s.pinned
 		st.PinnedSlotsMost = max(st.PinnedSlotsMost, s.slots)
 		st.GrantsOverdue += s.overdue(now)
-		st.GrantsLate += len(s.late)
+		st.GrantsLate += len(s.superseded)
 	}
 	if p.host != nil {
 		st.PinnedSlots = p.host.pinned
@@ -192,8 +226,8 @@ func (p *Pool) Stats() Stats {
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.State()
 	writes, trips := p.broker.writes.State()
 	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = st.DiskOpen || writes, writes && !st.DiskOpen, st.DiskTrips+trips
-	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.joining, p.broker.leaving(), p.broker.removed()
-	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.sealing.Len(), p.writing.Len(), len(p.flights)
+	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.growth.diskJoining, p.broker.leaving(), p.broker.removed()
+	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.seals.queue.Len(), p.writes.queue.Len(), len(p.reads.flights)
 	return st
 }
 
@@ -202,19 +236,19 @@ func (p *Pool) Stats() Stats {
 func (p *Pool) Quiesce(ctx context.Context) error {
 	for {
 		p.mu.Lock()
-		if p.quietLocked() || p.closed {
+		if p.quietLocked() || p.life.closed {
 			p.mu.Unlock()
 			return nil
 		}
 		ch := make(chan struct{})
-		p.quiet[ch] = struct{}{}
+		p.pending.waiting[ch] = struct{}{}
 		p.mu.Unlock()
 		select {
 		case <-ch:
 		case <-ctx.Done():
 			p.mu.Lock()
-			delete(p.quiet, ch)
-			busy := p.busy
+			delete(p.pending.waiting, ch)
+			busy := p.pending.operations
 			p.mu.Unlock()
 			return fmt.Errorf("%d operations of pool %s are not done: %w", busy, p.id, ctx.Err())
 		}
@@ -225,17 +259,19 @@ func (p *Pool) Quiesce(ctx context.Context) error {
 func (p *Pool) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.quietLocked() || p.closed
+	return p.quietLocked() || p.life.closed
 }
 
 // quietLocked reports whether there is nothing that Quiesce waits for. A pool that
 // closes does not wait for its announcement: the next agent announces all of its blocks.
-func (p *Pool) quietLocked() bool { return p.busy == 0 && (p.closing || !p.announcing.running) }
+func (p *Pool) quietLocked() bool {
+	return p.pending.operations == 0 && (p.life.closing || !p.announcing.running)
+}
 
 // doneLocked ends n operations that were counted in busy.
 func (p *Pool) doneLocked(n int) {
-	p.busy -= n
-	if p.busy > 0 {
+	p.pending.operations -= n
+	if p.pending.operations > 0 {
 		return
 	}
 	if p.quietLocked() {
@@ -245,15 +281,15 @@ func (p *Pool) doneLocked(n int) {
 }
 
 func (p *Pool) wakeQuietLocked() {
-	for ch := range p.quiet {
+	for ch := range p.pending.waiting {
 		close(ch)
 	}
-	clear(p.quiet)
+	clear(p.pending.waiting)
 }
 
 // closedLocked is what a call of a pool that is closing is refused with.
 func (p *Pool) closedLocked() error {
-	if p.retired {
+	if p.life.retired {
 		return ErrRetired
 	}
 	return ErrClosed
@@ -261,10 +297,10 @@ func (p *Pool) closedLocked() error {
 
 // checkLocked finds a session of a pool that is open.
 func (p *Pool) checkLocked(s SessionID) (*session, error) {
-	if p.closing {
+	if p.life.closing {
 		return nil, p.closedLocked()
 	}
-	sess, ok := p.sessions[s]
+	sess, ok := p.members.sessions[s]
 	if !ok {
 		return nil, fmt.Errorf("session %d: %w", s, ErrNoSession)
 	}

@@ -290,7 +290,7 @@ func TestQuiesceForgetsWhoGaveUp(t *testing.T) {
 		t.Error("a fresh pool is busy")
 	}
 	p.mu.Lock()
-	p.busy++
+	p.pending.operations++
 	p.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -301,7 +301,7 @@ func TestQuiesceForgetsWhoGaveUp(t *testing.T) {
 	}
 	idle := p.Idle()
 	p.mu.Lock()
-	waiting := len(p.quiet)
+	waiting := len(p.pending.waiting)
 	p.doneLocked(1)
 	p.mu.Unlock()
 	if idle || waiting != 0 || !p.Idle() {

@@ -15,7 +15,7 @@ const prefetchShare = 4
 func (p *Pool) Prefetch(blocks []Block) (started int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing || p.host == nil || p.disk == nil {
+	if p.life.closing || p.host == nil || p.disk == nil {
 		return 0
 	}
 	p.tickLocked()
@@ -41,7 +41,7 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 // prefetchOneLocked starts to read a block whose disk slot is held, and reports
 // whether it could. After one that could not the others cannot either.
 func (p *Pool) prefetchOneLocked(b *Block) bool {
-	if p.prefetching >= max(p.host.capacity/prefetchShare, 1) {
+	if p.reads.prefetching >= max(p.host.capacity/prefetchShare, 1) {
 		return false
 	}
 	ref := p.allocLocked(p.host)
@@ -50,7 +50,7 @@ func (p *Pool) prefetchOneLocked(b *Block) bool {
 	}
 	f := p.startReadLocked(&b.Key, ref)
 	f.wanted, f.prefetch = true, true
-	p.prefetching++
+	p.reads.prefetching++
 	return true
 }
 
@@ -66,7 +66,7 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 		e := p.reg.At(id)
 		host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
 		if host != registry.NoRef {
-			s, f := p.host.slot(host), p.flights[host]
+			s, f := p.host.slot(host), p.reads.flights[host]
 			if f == nil && !s.resident() {
 				break
 			}

@@ -93,7 +93,7 @@ func (p *Pool) recoverHostLocked(ref registry.Ref, s *slot, r *storage.Record, d
 	}
 	pinners := p.pinnersLocked(ref)
 	outOfUse := r.State == storage.StateGranted || r.State == storage.StateQuarantined
-	if f := p.formers[SessionID(r.Session)]; !damaged && f != nil && outOfUse {
+	if f := p.members.previous[SessionID(r.Session)]; !damaged && f != nil && outOfUse {
 		// The record stays as it is: it says for whom, should this agent die too.
 		s.session, s.holds = SessionID(r.Session), 1
 		f.granted[ref] = struct{}{}
@@ -109,13 +109,13 @@ func (p *Pool) recoverHostLocked(ref registry.Ref, s *slot, r *storage.Record, d
 	whole := !damaged && r.State == storage.StateFree && word == r.Generation
 	s.generation = max(s.generation, word)
 	switch {
-	case damaged && len(p.formers) > 0:
+	case damaged && len(p.members.previous) > 0:
 		// Torn by the death of the agent: any of them may have been granted it, or
 		// have it pinned. All of them hold it, so that their marks are not needed.
 		part.recs.SetPins(i, 0)
 		p.host.setState(s, storage.StateQuarantined)
 		s.holds = 1
-		p.orphans = append(p.orphans, ref)
+		p.members.torn = append(p.members.torn, ref)
 	case r.State == storage.StateQuarantined && !p.soundLocked(part, i):
 		p.quarantineLocked(p.host, ref)
 		p.holdFormersLocked(ref, s, pinners)
@@ -156,14 +156,14 @@ func (p *Pool) soundLocked(part *part, i uint32) bool {
 
 // pinnersLocked are the former sessions that had the slot pinned; what others
 // left in the pin word is taken out.
-func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*former) {
+func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*previousSession) {
 	part, i := p.host.at(ref)
 	word := part.recs.Pins(i)
 	if word == 0 {
 		return nil
 	}
 	var known uint64
-	for _, f := range p.formers {
+	for _, f := range p.members.previous {
 		if word&f.bit != 0 {
 			pinners = append(pinners, f)
 			known |= f.bit
@@ -176,7 +176,7 @@ func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*former) {
 }
 
 // holdFormersLocked keeps a slot for the former sessions that had it pinned.
-func (p *Pool) holdFormersLocked(ref registry.Ref, s *slot, pinners []*former) {
+func (p *Pool) holdFormersLocked(ref registry.Ref, s *slot, pinners []*previousSession) {
 	for _, f := range pinners {
 		f.pinned[ref] = struct{}{}
 		s.holds++

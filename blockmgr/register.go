@@ -30,7 +30,7 @@ func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock,
 	for _, c := range awaited {
 		select {
 		case <-c.flight.done:
-		case <-p.stop:
+		case <-p.life.stop:
 		}
 	}
 	handles, err := p.finishRegister(s, blocks, awaited)
@@ -54,7 +54,7 @@ func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []can
 			continue
 		}
 		sl := p.host.slot(ref)
-		f := p.flights[ref]
+		f := p.reads.flights[ref]
 		if f == nil && sl.unverified {
 			f = p.startVerifyLocked(ref, sl)
 		}
@@ -70,7 +70,7 @@ func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []can
 func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []candidate) ([]*ImmutableBlock, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return nil, p.closedLocked()
 	}
 	defer p.stopWaitingLocked(awaited)
@@ -207,7 +207,7 @@ func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*Immut
 func (p *Pool) Touch(keys []kv.StoredKey) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing {
+	if p.life.closing {
 		return 0
 	}
 	p.tickLocked()

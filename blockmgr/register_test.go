@@ -140,7 +140,7 @@ func TestRegisterWaitsForTheReadOfTheSameBlock(t *testing.T) {
 	waitFor(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, f := range p.flights {
+		for _, f := range p.reads.flights {
 			return f.waiters == 1
 		}
 		return false

@@ -79,7 +79,7 @@ func (p *Pool) Reset(kind kv.Tier) error {
 // ResetAll is Reset of all tiers of the pool, or of none.
 func (p *Pool) ResetAll() error {
 	return p.reset(func() ([]*tier, error) {
-		if p.closing {
+		if p.life.closing {
 			return nil, p.closedLocked()
 		}
 		return p.tiers(), nil
@@ -88,7 +88,7 @@ func (p *Pool) ResetAll() error {
 
 // resettableLocked is the tier of that kind of a pool that is open.
 func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
-	if p.closing {
+	if p.life.closing {
 		return nil, p.closedLocked()
 	}
 	for _, t := range p.tiers() {
@@ -102,10 +102,10 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
 // flushResetLocked has the records of a tier written where that does not happen
 // by itself.
 func (p *Pool) flushResetLocked(t *tier) {
-	if t.level == registry.Disk && !p.flushWanted {
-		p.flushWanted = true
-		p.busy++
-		p.writeWork.Signal()
+	if t.level == registry.Disk && !p.writes.flushWanted {
+		p.writes.flushWanted = true
+		p.pending.operations++
+		p.writes.work.Signal()
 	}
 }
 

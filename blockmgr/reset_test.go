@@ -185,7 +185,7 @@ func TestResetWaitsForTheScrubber(t *testing.T) {
 	waitFor(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.scrubPaused == 1
+		return p.scrub.paused == 1
 	})
 	gate.Open()
 	if err := <-reset; err != nil {

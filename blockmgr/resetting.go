@@ -88,12 +88,12 @@ func (p *Pool) reset(which func() ([]*tier, error)) error {
 	if err := p.idleTiersLocked(tiers); err != nil {
 		return err
 	}
-	p.busy++ // nobody retires the pool meanwhile
+	p.pending.operations++ // nobody retires the pool meanwhile
 	defer p.doneLocked(1)
 	for r := p.beginResetLocked(tiers); p.resetSliceLocked(r); {
 		p.mu.Unlock()
 		p.mu.Lock()
-		if p.closing {
+		if p.life.closing {
 			return fmt.Errorf("reset: %w", p.closedLocked())
 		}
 	}
@@ -107,7 +107,7 @@ func (p *Pool) reset(which func() ([]*tier, error)) error {
 // idleTiersLocked refuses tiers of which a slot is in use.
 func (p *Pool) idleTiersLocked(tiers []*tier) error {
 	for _, t := range tiers {
-		if t.level == registry.Disk && p.joining {
+		if t.level == registry.Disk && p.growth.diskJoining {
 			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.kind, p.id, ErrActive)
 		}
 		if active := t.status().Active; active > 0 {

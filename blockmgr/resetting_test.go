@@ -190,14 +190,14 @@ func TestResetOfAPoolThatClosesEnds(t *testing.T) {
 	p.store(chain(1, 1500))
 	p.quiesce()
 	p.mu.Lock()
-	p.closing = true
+	p.life.closing = true
 	p.mu.Unlock()
 	err := p.reset(func() ([]*tier, error) { return p.tiers(), nil })
 	if !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 	p.mu.Lock()
-	p.closing = false
+	p.life.closing = false
 	left := p.reg.Blocks()
 	p.mu.Unlock()
 	if left != 1500-resetDrops {

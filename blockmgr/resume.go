@@ -25,7 +25,7 @@ func (p *Pool) Resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Sl
 	if g, pn, err = p.resume(s, formerID, granted, pinned); err != nil {
 		return nil, nil, err
 	}
-	p.forgetFormer(formerID)
+	p.members.forget(formerID)
 	return g, pn, nil
 }
 
@@ -36,13 +36,13 @@ func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Sl
 	if err != nil {
 		return nil, nil, err
 	}
-	f := p.formers[formerID]
+	f := p.members.previous[formerID]
 	if f == nil {
 		return nil, nil, fmt.Errorf("former session %d: %w", formerID, ErrNoSession)
 	}
 	p.tickLocked()
-	if len(p.orphans) > 0 {
-		p.heirs[s] = struct{}{}
+	if len(p.members.torn) > 0 {
+		p.members.tornHolders[s] = struct{}{}
 	}
 	for _, name := range granted {
 		if ref, ok := p.findLocked(name); ok && p.regrantLocked(s, sess, f, ref) {
@@ -74,7 +74,7 @@ func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Sl
 // granted one, and reports whether it was one. When somebody else has brought the
 // block in meanwhile it is late: the copy into it goes on, and Commit frees it.
 // So is one whose record names no block.
-func (p *Pool) regrantLocked(s SessionID, sess *session, f *former, ref registry.Ref) bool {
+func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousSession, ref registry.Ref) bool {
 	if _, held := f.granted[ref]; !held {
 		return false
 	}
@@ -91,7 +91,7 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *former, ref registry
 	sl.session, sl.tick = s, p.clock
 	p.host.setState(sl, storage.StateGranted)
 	p.host.put(ref, r) // which tells the next agent that it can be resumed
-	sess.late[ref] = struct{}{}
+	sess.superseded[ref] = struct{}{}
 	return true
 }
 
@@ -99,7 +99,7 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *former, ref registry
 // reports whether the block is there to be read. The former's own hold stays
 // until it is forgotten, so that its mark goes after that of the session is
 // there. One pin of a slot is beyond the cap: without it the slot would be freed.
-func (p *Pool) repinLocked(sess *session, f *former, ref registry.Ref) bool {
+func (p *Pool) repinLocked(sess *session, f *previousSession, ref registry.Ref) bool {
 	if _, held := f.pinned[ref]; !held {
 		return false
 	}

@@ -47,11 +47,11 @@ func (m *Manager) Census() (pools []*Pool, retired Retired) {
 func (p *Pool) Unused() (since uint64, empty, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.unusedSince, p.reg.Blocks() == 0, p.retirableLocked()
+	return p.life.unusedSince, p.reg.Blocks() == 0, p.retirableLocked()
 }
 
 func (p *Pool) retirableLocked() bool {
-	return p.unusedLocked() && p.exiting == 0 && p.stuckReads == 0 && len(p.kept) == 0
+	return p.unusedLocked() && p.members.exiting == 0 && p.reads.stuck == 0 && len(p.keeper.until) == 0
 }
 
 // Draining reports whether the pool has no session and something is under way in
@@ -157,7 +157,7 @@ func (p *Pool) beginRetire() bool {
 	if !p.retirableLocked() {
 		return false
 	}
-	p.closing, p.retired = true, true
+	p.life.closing, p.life.retired = true, true
 	return true
 }
 
@@ -165,8 +165,8 @@ func (p *Pool) beginRetire() bool {
 // slot tables back.
 func (p *Pool) giveBack() {
 	p.stopWorkers()
-	p.workers.Wait()
-	p.transfers.Wait()
+	p.life.workers.Wait()
+	p.life.transfers.Wait()
 	extents := p.takeAll()
 	for _, part := range extents {
 		p.broker.drop(part)
@@ -209,7 +209,7 @@ func (p *Pool) takeAll() (extents []*part) {
 			}
 		}
 	}
-	p.closed = true
+	p.life.closed = true
 	p.wakeQuietLocked()
 	return extents
 }
@@ -235,7 +235,7 @@ func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
 		if _, err := p.checkLocked(s); err != nil {
 			return nil, err
 		}
-		if len(p.sessions) > 1 || len(p.formers) > 0 || p.exiting > 0 {
+		if len(p.members.sessions) > 1 || len(p.members.previous) > 0 || p.members.exiting > 0 {
 			return nil, nil
 		}
 		alone = true

@@ -249,7 +249,7 @@ func TestPoolIsOpenedAndRetiredAtOnce(t *testing.T) {
 func TestPoolIsRetiredUnderADiskThatStalls(t *testing.T) {
 	for name, healed := range map[string]bool{"it answers": true, "it answers after Close": false} {
 		t.Run(name, func(t *testing.T) {
-			d := &sickDisk{ops: writes(), tableOnly: true}
+			d := &sickDisk{ops: allWrites(), tableOnly: true}
 			cfg := sickConfig(t, d)
 			synctest.Test(t, func(t *testing.T) {
 				m := openTestManager(t, cfg)

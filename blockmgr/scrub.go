@@ -61,7 +61,7 @@ func (p *Pool) rest(timer *time.Timer, d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-p.stop:
+	case <-p.life.stop:
 		return false
 	}
 }
@@ -112,13 +112,13 @@ func (p *Pool) scrubOne(ref registry.Ref, lv registry.Level, buf []byte) bool {
 		return false // its extent has gone
 	}
 	s := t.slot(ref)
-	if p.scrubPaused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.Allow() {
+	if p.scrub.paused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.Allow() {
 		return false
 	}
 	check := make(chan struct{})
-	p.scrubCheck = check
+	p.scrub.check = check
 	defer func() {
-		p.scrubCheck = nil
+		p.scrub.check = nil
 		close(check)
 	}()
 	if lv == registry.Host {
@@ -136,7 +136,7 @@ func (p *Pool) scrubHostLocked(ref registry.Ref, s *slot) {
 	p.holdLocked(p.host, ref)
 	err := p.checkHostLocked(ref)
 	s.holds--
-	if err != nil && p.flights[ref] == nil && s.state == storage.StateSealed {
+	if err != nil && p.reads.flights[ref] == nil && s.state == storage.StateSealed {
 		p.loseHostBlockLocked(ref, s, err)
 		return
 	}
@@ -181,8 +181,8 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 // It lets go of the mutex while a check is under way, which may take as long as
 // any other operation.
 func (p *Pool) pauseScrubLocked() {
-	p.scrubPaused++
-	check := p.scrubCheck
+	p.scrub.paused++
+	check := p.scrub.check
 	if check == nil {
 		return
 	}
@@ -190,9 +190,9 @@ func (p *Pool) pauseScrubLocked() {
 	select {
 	case <-check:
 	case <-time.After(p.cfg.IODeadline):
-	case <-p.stop:
+	case <-p.life.stop:
 	}
 	p.mu.Lock()
 }
 
-func (p *Pool) resumeScrubLocked() { p.scrubPaused-- }
+func (p *Pool) resumeScrubLocked() { p.scrub.paused-- }

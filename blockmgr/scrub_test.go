@@ -11,7 +11,7 @@ import (
 )
 
 // scrub runs the scrubber over one slot, as its loop does.
-func (p *testPool) scrub(lv registry.Level, s Slot) bool {
+func (p *testPool) scrubSlot(lv registry.Level, s Slot) bool {
 	p.t.Helper()
 	buf, free, err := extent.NewBuffer(p.SlotBytes())
 	if err != nil {
@@ -73,7 +73,7 @@ func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
 	granted := p.grant(p.sid, blocks[1:])[0]
 	host, disk := p.hostLocation(blocks[0].Key).Slot, p.diskLocation(blocks[0].Key).Slot
 	free := Slot{Extent: host.Extent, Index: 7, Generation: 1}
-	if p.scrub(registry.Host, granted) || p.scrub(registry.Host, free) {
+	if p.scrubSlot(registry.Host, granted) || p.scrubSlot(registry.Host, free) {
 		t.Error("a slot without a sealed block was scrubbed")
 	}
 	for lv, slot := range map[registry.Level]Slot{registry.Host: host, registry.Disk: disk} {
@@ -82,13 +82,13 @@ func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
 		ref, _ := tier.lookup(slot)
 		p.holdLocked(tier, ref)
 		p.mu.Unlock()
-		if p.scrub(lv, slot) {
+		if p.scrubSlot(lv, slot) {
 			t.Errorf("a %s slot was scrubbed while it was in use", tier.kind)
 		}
 		p.mu.Lock()
 		p.releaseLocked(tier, ref)
 		p.mu.Unlock()
-		if !p.scrub(lv, slot) {
+		if !p.scrubSlot(lv, slot) {
 			t.Errorf("a %s slot was not scrubbed when nobody used it", tier.kind)
 		}
 	}
@@ -111,7 +111,7 @@ func TestPinnedSlotOfACorruptBlockIsFreeAfterItsLastPin(t *testing.T) {
 	mine, theirs := p.pin(p.sid, blocks), p.pin(other, blocks)
 	where := p.hostLocation(blocks[0].Key)
 	flip(t, where.Path, where.Offset)
-	if !p.scrub(registry.Host, mine[0]) {
+	if !p.scrubSlot(registry.Host, mine[0]) {
 		t.Fatal("not scrubbed")
 	}
 	p.check()
@@ -146,11 +146,11 @@ func TestScrubberClosesTheBreakerOfADiskThatIsBack(t *testing.T) {
 	slot := p.diskLocation(blocks[0].Key).Slot
 	tripBreaker(t, &p.broker.breaker)
 	p.leaveDiskAlone()
-	if p.scrub(registry.Disk, slot) {
+	if p.scrubSlot(registry.Disk, slot) {
 		t.Error("a disk that is left alone was read")
 	}
 	p.retryDisk()
-	if !p.scrub(registry.Disk, slot) || p.Stats().DiskOpen {
+	if !p.scrubSlot(registry.Disk, slot) || p.Stats().DiskOpen {
 		t.Errorf("disk left alone: %v", p.Stats().DiskOpen)
 	}
 }

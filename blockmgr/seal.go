@@ -12,14 +12,14 @@ func (p *Pool) sealLoop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		for p.sealing.Len() == 0 && !p.stopped() {
-			p.sealWork.Wait()
+		for p.seals.queue.Len() == 0 && !p.stopped() {
+			p.seals.work.Wait()
 		}
 		if p.stopped() {
 			return
 		}
-		ref := p.sealing.Pop()
-		if f := p.flights[ref]; f != nil {
+		ref := p.seals.queue.Pop()
+		if f := p.reads.flights[ref]; f != nil {
 			p.verifyOneLocked(ref, f)
 		} else {
 			p.sealOneLocked(ref)

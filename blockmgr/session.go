@@ -26,13 +26,13 @@ type Process = storage.Process
 func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing {
+	if p.life.closing {
 		return p.closedLocked()
 	}
-	if _, ok := p.sessions[s]; ok || p.formers[s] != nil {
+	if _, ok := p.members.sessions[s]; ok || p.members.previous[s] != nil {
 		return fmt.Errorf("session %d: has begun already", s)
 	}
-	sess := &session{granted: map[registry.Ref]time.Time{}, late: map[registry.Ref]struct{}{}}
+	sess := &session{granted: map[registry.Ref]time.Time{}, superseded: map[registry.Ref]struct{}{}}
 	if p.host != nil {
 		bit, err := p.broker.host.Sessions().Begin(uint64(s), p.id)
 		if err != nil {
@@ -41,7 +41,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 		sess.bit = 1 << bit
 		p.wakeGrowerLocked()
 	}
-	p.sessions[s] = sess
+	p.members.sessions[s] = sess
 	for _, proc := range procs {
 		if err := p.addProcessLocked(s, proc); err != nil {
 			_, ended := p.endLocked(s, nil)
@@ -78,7 +78,7 @@ func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return false
 	}
 	waits, _ = p.endLocked(s, gone) // a session that is not known has nothing to end
@@ -86,11 +86,11 @@ func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 }
 
 func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err error) {
-	sess, ok := p.sessions[s]
+	sess, ok := p.members.sessions[s]
 	if !ok {
 		return false, ErrNoSession
 	}
-	delete(p.sessions, s)
+	delete(p.members.sessions, s)
 	sess.pins.each(func(ref registry.Ref, n uint32) {
 		sl := p.host.slot(ref)
 		p.dropPinsLocked(sl, n)
@@ -114,13 +114,13 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		return false, nil
 	}
 	p.broker.host.Sessions().ReleasePins(uint64(s))
-	if _, heir := p.heirs[s]; gone == nil || len(waiting) == 0 && !heir {
+	if _, heir := p.members.tornHolders[s]; gone == nil || len(waiting) == 0 && !heir {
 		p.goneLocked(s)
 		return false, nil
 	}
-	p.exiting++
+	p.members.exiting++
 	if !p.stopped() {
-		p.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
+		p.life.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
 	}
 	return true, nil
 }
@@ -128,7 +128,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 // goneLocked takes note of it that no process of a session that has ended can
 // touch a slot any more.
 func (p *Pool) goneLocked(s SessionID) {
-	delete(p.heirs, s)
+	delete(p.members.tornHolders, s)
 	p.freeOrphansLocked()
 	p.broker.host.Sessions().End(uint64(s))
 }
@@ -137,7 +137,7 @@ func (p *Pool) goneLocked(s SessionID) {
 func (p *Pool) endSessions() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for s := range p.sessions {
+	for s := range p.members.sessions {
 		_, _ = p.endLocked(s, nil) // it is there
 	}
 }
@@ -161,7 +161,7 @@ func (p *Pool) dropGrantLocked(ref registry.Ref, to storage.State) {
 func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct{}) {
 	select {
 	case <-gone:
-	case <-p.stop:
+	case <-p.life.stop:
 		return
 	}
 	p.mu.Lock()
@@ -169,7 +169,7 @@ func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct
 	for _, ref := range refs {
 		p.freeLocked(p.host, ref)
 	}
-	p.exiting--
+	p.members.exiting--
 	p.goneLocked(s)
 	p.releasedLocked()
 }
@@ -216,7 +216,7 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 		if ok {
 			_, ok = sess.granted[ref]
 			// A slot without a block is a MutableBlock's, or late.
-			_, late := sess.late[ref]
+			_, late := sess.superseded[ref]
 			ok = ok && (late || p.host.slot(ref).entry != registry.None)
 		}
 		_, twice := seen[ref]

@@ -221,7 +221,7 @@ func (p *Pool) dropLocked(t *tier, ref registry.Ref, to storage.State) {
 		p.ageDiskLocked(s)
 	}
 	if t.level == registry.Disk {
-		delete(p.faults.reads, ref)
+		delete(p.writes.faults.reads, ref)
 	}
 	parent := p.reg.Vacate(s.entry, t.level)
 	if wasResident && p.cfg.Sink != nil {

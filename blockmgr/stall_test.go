@@ -262,7 +262,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 	waitFor(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.stuckReads == 0
+		return p.reads.stuck == 0
 	})
 }
 

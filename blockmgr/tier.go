@@ -39,9 +39,9 @@ type slot struct {
 	ordered bool
 	// queued: waits for or is in the write-behind.
 	queued bool
-	// missed: in the list of slots that are offered again. wanted: the filter
+	// deferred: in writes.deferred. wanted: the filter
 	// wants the block on disk.
-	missed, wanted bool
+	deferred, wanted bool
 	// attempts counts failed writes of the block to disk.
 	attempts uint8
 	// fromDisk: promoted, and no lookup has reported it since.

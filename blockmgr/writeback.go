@@ -35,7 +35,7 @@ type write struct {
 // queue is full the block is offered again once there is room, or when a lookup
 // finds it.
 func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
-	if p.disk == nil || p.joining || s.queued || s.missed && s.wanted || s.attempts >= writeAttempts {
+	if p.disk == nil || p.growth.diskJoining || s.queued || s.deferred && s.wanted || s.attempts >= writeAttempts {
 		return
 	}
 	if p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
@@ -51,32 +51,32 @@ func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
 	s.wanted = true
 	if p.broker.writesOpen() {
 		p.count.WriteBehindDropped++
-		p.missLocked(ref, s)
+		p.deferLocked(ref, s)
 		return
 	}
 	p.enqueueWriteLocked(ref, s)
 }
 
 func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
-	if p.writing.Len() >= p.writeRoomLocked() {
+	if p.writes.queue.Len() >= p.writeRoomLocked() {
 		p.count.WriteBehindDropped++
-		p.missLocked(ref, s)
+		p.deferLocked(ref, s)
 		return
 	}
 	s.queued = true
 	p.holdLocked(p.host, ref)
-	p.writing.Push(ref, s.priority)
-	p.busy++
-	p.writeWork.Signal()
+	p.writes.queue.Push(ref, s.priority)
+	p.pending.operations++
+	p.writes.work.Signal()
 }
 
 // missLocked has a block offered again later. Its slot is not held meanwhile; if
 // another block has it by then, that one is looked at instead.
-func (p *Pool) missLocked(ref registry.Ref, s *slot) {
-	if !s.missed {
-		s.missed = true
-		p.missed.Push(ref)
-		p.writeWork.Signal() // somebody must try the disk again
+func (p *Pool) deferLocked(ref registry.Ref, s *slot) {
+	if !s.deferred {
+		s.deferred = true
+		p.writes.deferred.Push(ref)
+		p.writes.work.Signal() // somebody must try the disk again
 	}
 }
 
@@ -85,11 +85,11 @@ func (p *Pool) writeRoomLocked() int { return min(max(p.host.capacity/2, 1), wri
 
 // offerMissedLocked fills the queue with blocks that found it full, or that
 // could not be written.
-func (p *Pool) offerMissedLocked() {
-	for p.missed.Len() > 0 && p.writing.Len() < p.writeRoomLocked() {
-		ref := p.missed.Pop()
+func (p *Pool) offerDeferredLocked() {
+	for p.writes.deferred.Len() > 0 && p.writes.queue.Len() < p.writeRoomLocked() {
+		ref := p.writes.deferred.Pop()
 		s := p.host.slot(ref)
-		s.missed = false
+		s.deferred = false
 		if s.wanted && s.state == storage.StateSealed && !s.queued && !p.host.stale(s) && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
 			p.enqueueWriteLocked(ref, s)
 		}
@@ -106,21 +106,21 @@ func (p *Pool) writeLoop() {
 	defer p.mu.Unlock()
 	for !p.stopped() {
 		switch {
-		case p.flushWanted:
+		case p.writes.flushWanted:
 			// What cannot be written stays changed: the next batch or Close writes it.
-			p.flushWanted = false
+			p.writes.flushWanted = false
 			_ = p.flushDiskLocked()
 			p.doneLocked(1)
-		case p.writing.Len() == 0 && p.missed.Len() == 0:
-			p.writeWork.Wait()
+		case p.writes.queue.Len() == 0 && p.writes.deferred.Len() == 0:
+			p.writes.work.Wait()
 		case p.broker.untilWrite() > 0:
 			p.shelveLocked()
 			again := time.AfterFunc(p.broker.untilWrite(), p.wakeWriter)
-			p.writeWork.Wait()
+			p.writes.work.Wait()
 			again.Stop()
 		default:
-			p.offerMissedLocked()
-			if p.writing.Len() > 0 && p.broker.allowWrite() {
+			p.offerDeferredLocked()
+			if p.writes.queue.Len() > 0 && p.broker.allowWrite() {
 				p.writeBatchLocked()
 			}
 		}
@@ -132,18 +132,18 @@ func (p *Pool) writeLoop() {
 func (p *Pool) wakeWriter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.writeWork.Broadcast()
+	p.writes.work.Broadcast()
 }
 
 // shelveLocked lets go of the blocks that wait for a disk that fails, so that
 // they can be evicted.
 func (p *Pool) shelveLocked() {
-	for p.writing.Len() > 0 {
-		ref := p.writing.Pop()
+	for p.writes.queue.Len() > 0 {
+		ref := p.writes.queue.Pop()
 		s := p.host.slot(ref)
 		s.queued = false
 		p.releaseLocked(p.host, ref)
-		p.missLocked(ref, s)
+		p.deferLocked(ref, s)
 		p.doneLocked(1)
 	}
 }
@@ -157,15 +157,15 @@ func (p *Pool) writeBatchLocked() {
 	// belongs to the next batch, or it would evict where the tier could grow. One
 	// block shows whether a disk works that failed last: each block of a batch may
 	// evict another, which is lost for nothing when the write fails.
-	wanted := min(p.writing.Len(), p.cfg.TransferBatch)
+	wanted := min(p.writes.queue.Len(), p.cfg.TransferBatch)
 	if p.broker.writesDoubtful() {
 		wanted = min(wanted, 1)
 	}
 	p.growDiskLocked(wanted)
-	taken := min(p.writing.Len(), wanted) // the other loop may have been here
+	taken := min(p.writes.queue.Len(), wanted) // the other loop may have been here
 	batch := make([]write, 0, taken)
 	for range taken {
-		if w, ok := p.takeWriteLocked(p.writing.Pop()); ok {
+		if w, ok := p.takeWriteLocked(p.writes.queue.Pop()); ok {
 			batch = append(batch, w)
 		}
 	}
@@ -196,14 +196,14 @@ func (p *Pool) writeBatchLocked() {
 func (p *Pool) writeBytes(batch []write) {
 	var wg sync.WaitGroup
 	for i := range batch {
-		p.writeSlots <- struct{}{}
+		p.writes.limit <- struct{}{}
 		if i > 0 && p.broker.writes.IsOpen() {
 			batch[i].err = errLeftAlone
-			<-p.writeSlots
+			<-p.writes.limit
 			continue
 		}
 		wg.Go(func() {
-			defer func() { <-p.writeSlots }()
+			defer func() { <-p.writes.limit }()
 			w := &batch[i]
 			watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
 			w.err = w.file.WriteSlot(w.index, w.buf)
@@ -219,7 +219,7 @@ func (p *Pool) writeStalled() {
 	p.broker.breaker.Stalled()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.life.closed {
 		return
 	}
 	p.count.WritesStalled++
@@ -284,7 +284,7 @@ func (p *Pool) wroteLocked(w *write) {
 		p.dropLocked(p.disk, w.disk, storage.StateFree)
 		p.count.WriteBehindDropped++
 		if s.state == storage.StateSealed {
-			p.missLocked(w.host, s)
+			p.deferLocked(w.host, s)
 		}
 		return
 	}
@@ -298,7 +298,7 @@ func (p *Pool) wroteLocked(w *write) {
 	}
 	if s.attempts++; s.attempts < writeAttempts && s.state == storage.StateSealed {
 		p.count.WriteRetries++
-		p.missLocked(w.host, s)
+		p.deferLocked(w.host, s)
 	}
 }
 
@@ -319,8 +319,8 @@ const flushPages = 64
 // the disk is left alone.
 func (p *Pool) flushDiskLocked() error {
 	p.mu.Unlock()
-	p.flushing.Lock()
-	defer p.flushing.Unlock()
+	p.writes.flushing.Lock()
+	defer p.writes.flushing.Unlock()
 	p.mu.Lock()
 	var pages []storage.Page
 	var failed error
