@@ -45,6 +45,7 @@ func layers() []layer {
 		{"publisher/nats", []string{"publisher", "internal"}},
 		{"publisher/zmqsink", []string{"publisher", "internal"}},
 		{"layout", nil},
+		{"internal/backoff", nil},
 		{"internal/bytesize", nil},
 		{"internal/kv", nil},
 		{"internal/kvevent", []string{"internal/kv"}},

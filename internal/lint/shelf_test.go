@@ -30,6 +30,7 @@ func shelf() []library {
 		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go", "internal/metric/prom/"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
 		{"github.com/alecthomas/kong", []string{"cmd/"}, false},
+		{"github.com/cenkalti/backoff/v5", []string{"internal/backoff/"}, false}, // kept, without dependencies of its own
 		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/proto/"}, false},
 		{"github.com/zeebo/xxh3", anywhere, false},
 		{"go.uber.org/zap", anywhere, false},
