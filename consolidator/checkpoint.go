@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -56,7 +57,7 @@ func (id checkpointID) append(dst []byte) []byte {
 
 // checkpoint is a rank's state in a file.
 type checkpoint struct {
-	sequence             sequencerState
+	sequence             sequence.State
 	degraded, lowerTiers bool
 	groups               map[int32]bool
 	identities           []identityName
@@ -79,18 +80,18 @@ type savedBlock struct {
 
 // appendCheckpoint appends the file for the state of c and st, but for its
 // checksum.
-func (c *converter) appendCheckpoint(dst []byte, about checkpointID, st *sequencerState) []byte {
+func (c *converter) appendCheckpoint(dst []byte, about checkpointID, st *sequence.State) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, checkpointMagic...)
 	dst = le.AppendUint32(dst, checkpointVersion)
 	dst = about.append(dst)
 
-	dst = le.AppendUint64(dst, st.next)
-	dst = le.AppendUint64(dst, st.lastLive)
-	dst = append(dst, flags(st.hasLive, false))
-	dst = le.AppendUint32(dst, uint32(len(st.recent)))
-	for _, e := range st.recent {
-		dst = le.AppendUint64(le.AppendUint64(dst, e.after), e.sum)
+	dst = le.AppendUint64(dst, st.Next)
+	dst = le.AppendUint64(dst, st.LastLive)
+	dst = append(dst, flags(st.HasLive, false))
+	dst = le.AppendUint32(dst, uint32(len(st.Remembered)))
+	for _, e := range st.Remembered {
+		dst = le.AppendUint64(le.AppendUint64(dst, e.After), e.Sum)
 	}
 
 	dst = append(dst, flags(c.degraded, c.lowerTiers))
@@ -201,8 +202,8 @@ func (ck *checkpoint) validate() error {
 			return fmt.Errorf("engine block %d: slot %d, identity %d or its references cannot be", i, b.slot, b.identity)
 		}
 	}
-	for i, e := range ck.sequence.recent {
-		if e.after == 0 {
+	for i, e := range ck.sequence.Remembered {
+		if e.After == 0 {
 			return fmt.Errorf("batch %d: no sequence number", i)
 		}
 	}

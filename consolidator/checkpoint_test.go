@@ -6,10 +6,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -19,7 +21,7 @@ import (
 var testCheckpoint = checkpointID{worker: kv.Worker{ID: 7}, blockSize: testBlockSize}
 
 // savedConverter is a converter with everything that a checkpoint can hold.
-func savedConverter() (*converter, *sequencer) {
+func savedConverter() (*converter, *sequence.State) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	salted := storedEvent(0, 50, 2)
@@ -32,20 +34,15 @@ func savedConverter() (*converter, *sequencer) {
 	// The same content as block 1 under another name.
 	twin := storedEvent(0, 1, 1)
 	twin.BlockHashes[0] = 777
-	payload := []byte("the only batch")
 	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{
 		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
 	}})
 	c.unlisted = map[kv.EngineHash]struct{}{4711: {}}
-	seq := newSequencer(scriptConfig(), &tape{}, c.count, time.Unix(0, 0))
-	seq.recent.add(41, payload, 0)
-	seq.next, seq.lastLive, seq.hasLive = 42, 40, true
-	return c, seq
+	return c, &sequence.State{Next: 42, LastLive: 40, HasLive: true, Remembered: []sequence.Applied{{After: 42, Sum: 4711}}}
 }
 
-func (c *converter) encoded(seq *sequencer) []byte {
-	st := seq.state()
-	return appendChecksum(c.appendCheckpoint(nil, testCheckpoint, &st))
+func (c *converter) encoded(st *sequence.State) []byte {
+	return appendChecksum(c.appendCheckpoint(nil, testCheckpoint, st))
 }
 
 // TestCheckpointHoldsEverything: what is restored is what was saved: state,
@@ -69,10 +66,8 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 		t.Errorf("restored %+v, want %+v, degraded", got, want)
 	}
 	checkStream(t, s, rec.resident())
-	other := newSequencer(scriptConfig(), &tape{}, c.count, time.Unix(0, 0))
-	other.restore(time.Unix(0, 0), ck.sequence)
-	if b, ok := other.recent.find(41); !ok || !b.is([]byte("the only batch")) || other.next != 42 || other.lastLive != 40 || !other.hasLive {
-		t.Errorf("sequence at %d, batch 41 known %t", other.next, ok)
+	if !reflect.DeepEqual(&ck.sequence, seq) {
+		t.Errorf("the sequence is at %+v, want %+v", ck.sequence, seq)
 	}
 	if again.park.runs != 1 || len(again.unlisted) != 1 || !again.lowerTiers || !again.groups.main[3] {
 		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unlisted, again.lowerTiers, again.groups.main)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -26,21 +27,17 @@ func lastBad(events []BadEvent) []BadEvent { return events[max(0, len(events)-ma
 
 // counters are RankStats while they count; written by the rank's goroutine.
 type counters struct {
-	frames, bytes, badFrames          atomic.Uint64
-	batches, events, blocks           atomic.Uint64
-	badEvents, unknownKeys            atomic.Uint64
-	gaps, repaired, lost              atomic.Uint64
-	replayed, replays, replayFailures atomic.Uint64
-	duplicates, outdated, restarts    atomic.Uint64
-	overflows                         atomic.Uint64
-	reannounced, known                atomic.Uint64
-	parked, spliced, parkOverflow     atomic.Uint64
-	parkedBytes, unlisted             atomic.Uint64
-	listed, listFailures              atomic.Uint64
-	checkpoints, checkpointFailures   atomic.Uint64
-	checkpointsRejected, restored     atomic.Uint64
-	repairing                         atomic.Bool
-	dropped                           [numDropReasons]atomic.Uint64
+	frames, bytes, badFrames        atomic.Uint64
+	batches, events, blocks         atomic.Uint64
+	badEvents, unknownKeys          atomic.Uint64
+	sequence                        sequence.Counters
+	reannounced, known              atomic.Uint64
+	parked, spliced, parkOverflow   atomic.Uint64
+	parkedBytes, unlisted           atomic.Uint64
+	listed, listFailures            atomic.Uint64
+	checkpoints, checkpointFailures atomic.Uint64
+	checkpointsRejected, restored   atomic.Uint64
+	dropped                         [numDropReasons]atomic.Uint64
 
 	mu        sync.Mutex
 	recentBad []BadEvent
@@ -51,16 +48,16 @@ func (c *counters) snapshot() RankStats {
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), BadFrames: c.badFrames.Load(),
 		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), BadEvents: c.badEvents.Load(),
 		UnknownKeys: c.unknownKeys.Load(),
-		Gaps:        c.gaps.Load(), Repaired: c.repaired.Load(), Lost: c.lost.Load(),
-		Replayed: c.replayed.Load(), Replays: c.replays.Load(), ReplayFailures: c.replayFailures.Load(),
-		Duplicates: c.duplicates.Load(), Outdated: c.outdated.Load(), Restarts: c.restarts.Load(),
-		Overflows: c.overflows.Load(), Reannounced: c.reannounced.Load(),
+		Gaps:        c.sequence.Gaps.Load(), Repaired: c.sequence.Repaired.Load(), Lost: c.sequence.Lost.Load(),
+		Replayed: c.sequence.Replayed.Load(), Replays: c.sequence.Replays.Load(), ReplayFailures: c.sequence.ReplayFailures.Load(),
+		Duplicates: c.sequence.Duplicates.Load(), Outdated: c.sequence.Outdated.Load(), Restarts: c.sequence.Restarts.Load(),
+		Overflows: c.sequence.Overflows.Load(), Reannounced: c.reannounced.Load(),
 		Parked: c.parked.Load(), Spliced: c.spliced.Load(), ParkOverflow: c.parkOverflow.Load(),
 		ParkedBytes: c.parkedBytes.Load(), Unlisted: c.unlisted.Load(),
 		Listed: c.listed.Load(), ListFailures: c.listFailures.Load(),
 		Checkpoints: c.checkpoints.Load(), CheckpointFailures: c.checkpointFailures.Load(),
 		CheckpointsRejected: c.checkpointsRejected.Load(), Restored: c.restored.Load(),
-		Known: c.known.Load(), Repairing: c.repairing.Load(), Dropped: make(map[string]uint64),
+		Known: c.known.Load(), Repairing: c.sequence.Repairing.Load(), Dropped: make(map[string]uint64),
 	}
 	for r := range numDropReasons {
 		if n := c.dropped[r].Load(); n > 0 {
@@ -78,7 +75,7 @@ func (c *counters) ended() {
 	c.known.Store(0)
 	c.parkedBytes.Store(0)
 	c.unlisted.Store(0)
-	c.repairing.Store(false)
+	c.sequence.Repairing.Store(false)
 }
 
 // bad counts and remembers events that could not be decoded.

@@ -249,3 +249,9 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// frame is a live message.
+type frame struct {
+	seq     uint64
+	payload []byte
+}

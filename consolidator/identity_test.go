@@ -7,6 +7,7 @@ import (
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -120,7 +121,7 @@ func TestSaltsAreBounded(t *testing.T) {
 	if c.identities.bytes > blocks*each || c.known.Len() != blocks {
 		t.Errorf("%d bytes of names for %d blocks", c.identities.bytes, c.known.Len())
 	}
-	if file := c.appendCheckpoint(nil, checkpointID{}, &sequencerState{}); len(file) > 1024+blocks*each {
+	if file := c.appendCheckpoint(nil, checkpointID{}, &sequence.State{}); len(file) > 1024+blocks*each {
 		t.Errorf("a checkpoint of %d bytes", len(file))
 	}
 }

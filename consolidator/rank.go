@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -91,6 +92,9 @@ const (
 	// maxHeldFrames and maxHeldBytes bound what waits for a replay.
 	maxHeldFrames = 4096
 	maxHeldBytes  = 64 << 20
+	// rememberedBatches is how many applied batches a rank recognises by their bytes. A
+	// frame replayed longer ago is told apart by its number alone.
+	rememberedBatches = 1024
 	// framesPerTurn bounds how much is received between two flushes.
 	framesPerTurn = 256
 	// listGrace is how long after the rank has caught up with the engine's list a
@@ -212,18 +216,18 @@ func (r *Rank) Run(ctx context.Context) (err error) {
 	defer socks.close()
 	defer r.count.ended()
 	socks.wakeWhenDone(ctx)
-	seq := newSequencer(sequencerConfig{
-		replay:     r.cfg.ReplayEndpoint != "",
-		idle:       r.cfg.IdleProbe,
-		timeout:    r.cfg.ReplayTimeout,
-		attempts:   replayAttempts,
-		heldFrames: maxHeldFrames,
-		heldBytes:  maxHeldBytes,
-		recent:     recentBatches,
-	}, r, &r.count, time.Now())
+	seq := sequence.New(sequence.Config{
+		Replay:     r.cfg.ReplayEndpoint != "",
+		Idle:       r.cfg.IdleProbe,
+		Timeout:    r.cfg.ReplayTimeout,
+		Attempts:   replayAttempts,
+		HeldFrames: maxHeldFrames,
+		HeldBytes:  maxHeldBytes,
+		Remembered: rememberedBatches,
+	}, target{r}, &r.count.sequence, time.Now())
 	r.ctx = ctx
 	state := func(dst []byte) []byte {
-		st := seq.state()
+		st := seq.State()
 		return r.conv.appendCheckpoint(dst, r.id(), &st)
 	}
 	r.restore(seq)
@@ -252,8 +256,8 @@ func (r *Rank) Run(ctx context.Context) (err error) {
 }
 
 // wake is when the rank must do something even if nothing arrives; zero: never.
-func (r *Rank) wake(seq *sequencer) time.Time {
-	wake := seq.wake()
+func (r *Rank) wake(seq *sequence.Sequencer) time.Time {
+	wake := seq.Wake()
 	for _, at := range []time.Time{r.file.due(r.conv.version), r.conv.wake(), r.listDue()} {
 		if !at.IsZero() && (wake.IsZero() || at.Before(wake)) {
 			wake = at
@@ -263,28 +267,28 @@ func (r *Rank) wake(seq *sequencer) time.Time {
 }
 
 // advance does what the sequencer wants done now.
-func (r *Rank) advance(seq *sequencer, socks *sockets) {
+func (r *Rank) advance(seq *sequence.Sequencer, socks *sockets) {
 	now := time.Now()
-	seq.tick(now)
+	seq.Tick(now)
 	r.conv.tick()
 	r.relist(now)
-	if start, due := seq.request(now); due {
+	if start, due := seq.Request(now); due {
 		if err := socks.ask(start); err != nil {
 			r.log.warn("replay request failed", zap.Uint64("start", start), zap.Error(err))
-			seq.replayFailed(now)
+			seq.ReplayFailed(now)
 		}
 	}
-	if seq.phase != asking {
+	if !seq.Asking() {
 		socks.hangUp()
 	}
 }
 
 // receiveLive takes what has arrived on the SUB socket.
-func (r *Rank) receiveLive(seq *sequencer, socks *sockets) {
+func (r *Rank) receiveLive(seq *sequence.Sequencer, socks *sockets) {
 	for range framesPerTurn {
 		parts, ok := socks.receive(socks.sub)
 		if !ok {
-			if seq.caughtUp() {
+			if seq.CaughtUp() {
 				r.conv.caughtUp()
 			}
 			return
@@ -296,14 +300,14 @@ func (r *Rank) receiveLive(seq *sequencer, socks *sockets) {
 			continue
 		}
 		r.count.bytes.Add(uint64(len(payload)))
-		seq.live(time.Now(), n, payload)
+		seq.Live(time.Now(), n, payload)
 	}
 }
 
 // receiveReplay takes what has arrived on the DEALER socket, up to the end mark.
-func (r *Rank) receiveReplay(seq *sequencer, socks *sockets) {
+func (r *Rank) receiveReplay(seq *sequence.Sequencer, socks *sockets) {
 	for range framesPerTurn {
-		if seq.phase != asking {
+		if !seq.Asking() {
 			return
 		}
 		parts, ok := socks.receive(socks.dealer)
@@ -315,9 +319,9 @@ func (r *Rank) receiveReplay(seq *sequencer, socks *sockets) {
 		case err != nil:
 			r.badFrame(err)
 		case reply.end:
-			seq.replayEnd(time.Now())
+			seq.ReplayEnd(time.Now())
 		default:
-			seq.replayed(time.Now(), reply.seq, reply.payload)
+			seq.Replayed(time.Now(), reply.seq, reply.payload)
 		}
 	}
 }
@@ -327,8 +331,8 @@ func (r *Rank) badFrame(err error) {
 	r.log.warn("engine message ignored", zap.Error(err))
 }
 
-// readable implements batchTarget.
-func (r *Rank) readable(payload []byte) bool {
+// Readable implements sequence.Target.
+func (r target) Readable(payload []byte) bool {
 	if err := r.decoder.Decode(payload, &r.batch); err != nil {
 		r.badFrame(err)
 		return false
@@ -336,9 +340,9 @@ func (r *Rank) readable(payload []byte) bool {
 	return true
 }
 
-// apply implements batchTarget.
-func (r *Rank) apply(payload []byte) bool {
-	if !r.readable(payload) {
+// Apply implements sequence.Target.
+func (r target) Apply(payload []byte) bool {
+	if !r.Readable(payload) {
 		return false
 	}
 	for _, err := range r.batch.Bad {
@@ -350,3 +354,6 @@ func (r *Rank) apply(payload []byte) bool {
 	}
 	return true
 }
+
+// target is a Rank as its sequencer sees it.
+type target struct{ *Rank }

@@ -143,7 +143,7 @@ func TestRawHasOnlyBatchesOfItsRank(t *testing.T) {
 	}
 	for rank, want := range []int{1, 1} {
 		b := kvevent.EngineBatch{Rank: kv.DPRank(rank), HasRank: true, Events: []kvevent.EngineEvent{storedEvent(0, 1, 1)}}
-		if !r.apply(kvevent.AppendEngineBatch(nil, &b)) || raw != want {
+		if !(target{r}).Apply(kvevent.AppendEngineBatch(nil, &b)) || raw != want {
 			t.Errorf("after a batch of rank %d: %d payloads, want %d", rank, raw, want)
 		}
 	}

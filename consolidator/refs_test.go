@@ -3,6 +3,7 @@ package consolidator
 import (
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -67,7 +68,7 @@ func TestOneContentHasManyEngineHashes(t *testing.T) {
 	}
 	check(now, 1+continuations)
 
-	file := appendChecksum(now.appendCheckpoint(nil, checkpointID{blockSize: 2}, &sequencerState{}))
+	file := appendChecksum(now.appendCheckpoint(nil, checkpointID{blockSize: 2}, &sequence.State{}))
 	ck, err := parseCheckpoint(file, checkpointID{blockSize: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -58,11 +59,11 @@ func (r *savedReader) length(size int) int {
 
 func (r *savedReader) text() string { return string(r.take(r.length(1))) }
 
-func (r *savedReader) sequence(st *sequencerState) {
-	st.next, st.lastLive = r.uint64(), r.uint64()
-	st.hasLive = r.uint8()&flagHasLive != 0
+func (r *savedReader) sequence(st *sequence.State) {
+	st.Next, st.LastLive = r.uint64(), r.uint64()
+	st.HasLive = r.uint8()&flagHasLive != 0
 	for range r.length(16) {
-		st.recent = append(st.recent, applied{after: r.uint64(), sum: r.uint64()})
+		st.Remembered = append(st.Remembered, sequence.Applied{After: r.uint64(), Sum: r.uint64()})
 	}
 }
 

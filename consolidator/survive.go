@@ -9,18 +9,19 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// restarted implements batchTarget.
-func (r *Rank) restarted() {
+// Restarted implements sequence.Target.
+func (r target) Restarted() {
 	r.log.warn("engine restarted: its blocks are forgotten")
 	r.conv.restarted()
 	r.file.remove()
 }
 
-// lost implements batchTarget.
-func (r *Rank) lost() {
+// Lost implements sequence.Target.
+func (r target) Lost() {
 	if list, ok := r.list(); ok {
 		r.log.warn("engine events lost beyond replay: its list of cached blocks is used", zap.Int("cached", len(list)))
 		r.conv.listed(list)
@@ -60,8 +61,8 @@ func (r *Rank) id() checkpointID {
 	return checkpointID{worker: r.cfg.Worker, blockSize: r.cfg.BlockSize, engine: r.cfg.Identity}
 }
 
-// continued implements batchTarget.
-func (r *Rank) continued() { r.conv.continued() }
+// Continued implements sequence.Target.
+func (r target) Continued() { r.conv.continued() }
 
 // list gets the engine's list of cached blocks; false when there is none.
 func (r *Rank) list() ([]kv.EngineHash, bool) {
@@ -86,7 +87,7 @@ func (r *Rank) list() ([]kv.EngineHash, bool) {
 }
 
 // restore begins with what the checkpoint says, if there is one.
-func (r *Rank) restore(seq *sequencer) {
+func (r *Rank) restore(seq *sequence.Sequencer) {
 	if r.cfg.Checkpoint == "" {
 		return
 	}
@@ -107,5 +108,5 @@ func (r *Rank) restore(seq *sequencer) {
 	// Where no replay can tell whether this is still so, or it was not certain before,
 	// the engine's list can.
 	r.conv.wantList = r.cfg.Cached != nil && (r.cfg.ReplayEndpoint == "" || ck.degraded)
-	seq.restore(time.Now(), ck.sequence)
+	seq.Restore(time.Now(), ck.sequence)
 }

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -155,7 +156,7 @@ type truthRank struct {
 	rec     *recorder
 	stream  *Stream
 	conv    *converter
-	seq     *sequencer
+	seq     *sequence.Sequencer
 	count   *counters
 	dec     kvevent.Decoder
 	batch   kvevent.EngineBatch
@@ -168,9 +169,11 @@ func (r *truthRank) start() {
 	r.stream, r.count = NewStream(testOwner, r.rec), new(counters)
 	r.conv = newConverter(r.stream, kv.Worker{ID: 7}, testBlockSize, 1000, r.count)
 	r.conv.now = func() time.Time { return r.now }
-	cfg := scriptConfig()
-	cfg.replay, cfg.heldFrames, cfg.recent = r.replays, 1000, recentBatches
-	r.seq = newSequencer(cfg, r, r.count, r.now)
+	cfg := sequence.Config{
+		Replay: r.replays, Idle: 200 * time.Millisecond, Timeout: 2 * time.Second, Attempts: 3,
+		HeldFrames: 1000, HeldBytes: 1 << 20, Remembered: rememberedBatches,
+	}
+	r.seq = sequence.New(cfg, r, &r.count.sequence, r.now)
 	if r.file == nil {
 		return
 	}
@@ -179,28 +182,28 @@ func (r *truthRank) start() {
 		r.e.rt.Fatal(err)
 	}
 	r.conv.restore(ck)
-	r.seq.restore(r.now, ck.sequence)
+	r.seq.Restore(r.now, ck.sequence)
 }
 
 func (r *truthRank) checkpoint() {
-	st := r.seq.state()
+	st := r.seq.State()
 	r.file = appendChecksum(r.conv.appendCheckpoint(nil, testCheckpoint, &st))
 }
 
-func (r *truthRank) readable(payload []byte) bool { return r.dec.Decode(payload, &r.batch) == nil }
+func (r *truthRank) Readable(payload []byte) bool { return r.dec.Decode(payload, &r.batch) == nil }
 
-func (r *truthRank) apply(payload []byte) bool {
-	if !r.readable(payload) {
+func (r *truthRank) Apply(payload []byte) bool {
+	if !r.Readable(payload) {
 		return false
 	}
 	r.conv.apply(&r.batch)
 	return true
 }
 
-func (r *truthRank) restarted() { r.conv.restarted(); r.file = nil }
-func (r *truthRank) continued() { r.conv.continued() }
+func (r *truthRank) Restarted() { r.conv.restarted(); r.file = nil }
+func (r *truthRank) Continued() { r.conv.continued() }
 
-func (r *truthRank) lost() {
+func (r *truthRank) Lost() {
 	switch {
 	case !r.lists:
 		r.conv.lost()
@@ -221,7 +224,7 @@ func (r *truthRank) relist() {
 // deliver brings the delayed frames.
 func (r *truthRank) deliver() {
 	for _, f := range r.delayed {
-		r.seq.live(r.now, f.seq, f.payload)
+		r.seq.Live(r.now, f.seq, f.payload)
 		r.serve()
 	}
 	r.delayed = nil
@@ -232,19 +235,19 @@ func (r *truthRank) deliver() {
 // serve lets the clock run until no replay is due or under way.
 func (r *truthRank) serve() {
 	for range 200 {
-		if start, due := r.seq.request(r.now); due && r.down {
-			r.seq.replayFailed(r.now)
+		if start, due := r.seq.Request(r.now); due && r.down {
+			r.seq.ReplayFailed(r.now)
 		} else if due {
-			for n := max(start, uint64(max(0, len(r.e.history)-r.buffer))); n < uint64(len(r.e.history)) && r.seq.phase == asking; n++ {
-				r.seq.replayed(r.now, n, r.e.history[n])
+			for n := max(start, uint64(max(0, len(r.e.history)-r.buffer))); n < uint64(len(r.e.history)) && r.seq.Asking(); n++ {
+				r.seq.Replayed(r.now, n, r.e.history[n])
 			}
-			r.seq.replayEnd(r.now)
+			r.seq.ReplayEnd(r.now)
 		}
-		if r.seq.phase == following {
+		if r.seq.Following() {
 			return
 		}
-		r.now = r.seq.wake()
-		r.seq.tick(r.now)
+		r.now = r.seq.Wake()
+		r.seq.Tick(r.now)
 	}
 	r.e.rt.Fatal("200 replays in a row")
 }
@@ -259,7 +262,7 @@ func (r *truthRank) settle() {
 func (r *truthRank) silence(seconds int) {
 	for range seconds {
 		r.now = r.now.Add(time.Second)
-		r.seq.tick(r.now)
+		r.seq.Tick(r.now)
 		r.serve()
 		r.conv.tick()
 	}
@@ -306,8 +309,8 @@ func (r *truthRank) check(exact bool) {
 	if !exact {
 		return
 	}
-	if health != kvevent.HealthExact || r.count.lost.Load() > 0 {
-		r.e.rt.Fatalf("health %s, %d losses, dropped %v", health, r.count.lost.Load(), r.count.snapshot().Dropped)
+	if health != kvevent.HealthExact || r.count.sequence.Lost.Load() > 0 {
+		r.e.rt.Fatalf("health %s, %d losses, dropped %v", health, r.count.sequence.Lost.Load(), r.count.snapshot().Dropped)
 	}
 	for h, n := range r.e.held {
 		slot, ok := r.conv.known.Find(uint64(h))
@@ -374,7 +377,7 @@ func (r *truthRank) live(rt *rapid.T) {
 			r.e.remove()
 		case 10:
 			r.now = r.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(rt, "ms")) * time.Millisecond)
-			r.seq.tick(r.now)
+			r.seq.Tick(r.now)
 			r.serve()
 		default:
 			r.e.store(false)

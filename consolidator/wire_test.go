@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -185,7 +186,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 	var buf []byte
 	for b.Loop() {
-		buf = w.conv.appendCheckpoint(buf[:0], checkpointID{worker: kv.Worker{ID: 7}}, &sequencerState{})
+		buf = w.conv.appendCheckpoint(buf[:0], checkpointID{worker: kv.Worker{ID: 7}}, &sequence.State{})
 	}
 	b.SetBytes(int64(len(buf)))
 }

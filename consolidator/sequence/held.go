@@ -1,4 +1,4 @@
-package consolidator
+package sequence
 
 // heldFrames are the live frames that wait for a replay, bounded in number and
 // bytes. What does not fit is counted, and remembered as a hole behind the

@@ -1,9 +1,9 @@
-package consolidator
+package sequence
 
 import "time"
 
 // ask makes a replay due, not sooner than the cooldown after the last one.
-func (s *sequencer) ask(now time.Time) {
+func (s *Sequencer) ask(now time.Time) {
 	s.phase = waiting
 	s.retryAt = now
 	if earliest := s.lastRequest.Add(replayCooldown); s.gap && earliest.After(now) {
@@ -14,14 +14,14 @@ func (s *sequencer) ask(now time.Time) {
 // request returns the first batch of the replay to start now, if one is due. The
 // owner then sends it, and reports what comes with replayed, replayEnd or
 // replayFailed.
-func (s *sequencer) request(now time.Time) (start uint64, ok bool) {
+func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	if s.phase != waiting || now.Before(s.retryAt) {
 		return 0, false
 	}
-	s.count.replays.Add(1)
+	s.count.Replays.Add(1)
 	s.requests++
 	s.phase = asking
-	s.lastRequest, s.deadline = now, now.Add(s.cfg.timeout)
+	s.lastRequest, s.deadline = now, now.Add(s.cfg.Timeout)
 	s.answered, s.counted, s.progress = false, s.gap, false
 	// Nothing is there to compare before the first batch and after a loss.
 	s.verified = true
@@ -35,11 +35,11 @@ func (s *sequencer) request(now time.Time) (start uint64, ok bool) {
 }
 
 // replayed takes one batch of the replay under way; payload is lent.
-func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
+func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if s.phase != asking {
 		return
 	}
-	s.deadline = now.Add(s.cfg.timeout)
+	s.deadline = now.Add(s.cfg.Timeout)
 	s.served, s.answered = true, true
 	if !s.verified && seq+1 == s.next {
 		if batch, _ := s.recent.find(seq); !batch.is(payload) {
@@ -48,7 +48,7 @@ func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
 			return
 		}
 		s.verified = true
-		s.out.continued()
+		s.out.Continued()
 		return
 	}
 	if seq < s.next {
@@ -74,12 +74,12 @@ func (s *sequencer) replayed(now time.Time, seq uint64, payload []byte) {
 		s.lose(seq + 1)
 		return
 	}
-	s.count.replayed.Add(1)
+	s.count.Replayed.Add(1)
 	s.progress = true
 }
 
 // replayEnd is the end mark of the replay under way.
-func (s *sequencer) replayEnd(now time.Time) {
+func (s *Sequencer) ReplayEnd(now time.Time) {
 	if s.phase != asking {
 		return
 	}
@@ -99,11 +99,11 @@ func (s *sequencer) replayEnd(now time.Time) {
 
 // replayFailed gives up the replay under way: no answer in time, or the socket
 // failed.
-func (s *sequencer) replayFailed(now time.Time) {
+func (s *Sequencer) ReplayFailed(now time.Time) {
 	if s.phase != asking {
 		return
 	}
-	s.count.replayFailures.Add(1)
+	s.count.ReplayFailures.Add(1)
 	s.phase = following
 	switch {
 	case !s.closeGap(now):
@@ -119,27 +119,27 @@ func (s *sequencer) replayFailed(now time.Time) {
 }
 
 // foundTail notes that last batches were missing, of which seq is one.
-func (s *sequencer) foundTail(seq uint64) {
-	s.count.gaps.Add(1)
+func (s *Sequencer) foundTail(seq uint64) {
+	s.count.Gaps.Add(1)
 	s.setGap(true)
 	s.gapEnd, s.attempt, s.counted = seq, 0, true
 }
 
 // closeGap closes the present gap if it is filled. False means that one is left.
-func (s *sequencer) closeGap(now time.Time) bool {
+func (s *Sequencer) closeGap(now time.Time) bool {
 	if !s.gap {
 		return true
 	}
 	if s.next < s.gapEnd {
 		return false
 	}
-	s.count.repaired.Add(1)
+	s.count.Repaired.Add(1)
 	s.setGap(false)
 	s.activity(now)
 	return true
 }
 
-func (s *sequencer) drainIfFollowing(now time.Time) {
+func (s *Sequencer) drainIfFollowing(now time.Time) {
 	if s.phase == following {
 		s.drain(now)
 	}
@@ -147,12 +147,12 @@ func (s *sequencer) drainIfFollowing(now time.Time) {
 
 // retryOrLose makes the next attempt at the present gap due, or gives it up. As
 // long as every attempt brings something, they may be many.
-func (s *sequencer) retryOrLose(now time.Time) {
+func (s *Sequencer) retryOrLose(now time.Time) {
 	if s.progress {
 		s.attempt = 0
 	}
 	s.attempt++
-	if s.attempt >= s.cfg.attempts {
+	if s.attempt >= s.cfg.Attempts {
 		s.lose(max(s.gapEnd, s.next))
 		return
 	}

@@ -1,4 +1,4 @@
-package consolidator
+package sequence
 
 import (
 	"fmt"
@@ -11,14 +11,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tape is a batchTarget that writes down what it is told. Payloads are text; one
+// tape is a Target that writes down what it is told. Payloads are text; one
 // that begins with "bad" cannot be read.
 type tape struct{ out strings.Builder }
 
-func (t *tape) readable(payload []byte) bool { return !strings.HasPrefix(string(payload), "bad") }
+func (t *tape) Readable(payload []byte) bool { return !strings.HasPrefix(string(payload), "bad") }
 
-func (t *tape) apply(payload []byte) bool {
-	if !t.readable(payload) {
+func (t *tape) Apply(payload []byte) bool {
+	if !t.Readable(payload) {
 		t.out.WriteString("unreadable\n")
 		return false
 	}
@@ -26,9 +26,9 @@ func (t *tape) apply(payload []byte) bool {
 	return true
 }
 
-func (t *tape) restarted() { t.out.WriteString("RESTARTED\n") }
-func (t *tape) lost()      { t.out.WriteString("LOST\n") }
-func (t *tape) continued() {}
+func (t *tape) Restarted() { t.out.WriteString("RESTARTED\n") }
+func (t *tape) Lost()      { t.out.WriteString("LOST\n") }
+func (t *tape) Continued() {}
 
 func (t *tape) take() string {
 	defer t.out.Reset()
@@ -47,7 +47,7 @@ func (t *tape) take() string {
 //
 // The payload is "e1-SEQ" unless given; "SEQ=e2" stands for "e2-SEQ".
 func TestSequencerScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/sequence", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newSequencerScript(scriptConfig())
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			for line := range strings.Lines(d.Input) {
@@ -60,21 +60,21 @@ func TestSequencerScripts(t *testing.T) {
 
 type sequencerScript struct {
 	tape  tape
-	count *counters
+	count *Counters
 	now   time.Time
-	seq   *sequencer
+	seq   *Sequencer
 }
 
-func scriptConfig() sequencerConfig {
-	return sequencerConfig{
-		replay: true, idle: 200 * time.Millisecond, timeout: 2 * time.Second, attempts: 3,
-		heldFrames: 4, heldBytes: 1 << 20, recent: 64,
+func scriptConfig() Config {
+	return Config{
+		Replay: true, Idle: 200 * time.Millisecond, Timeout: 2 * time.Second, Attempts: 3,
+		HeldFrames: 4, HeldBytes: 1 << 20, Remembered: 64,
 	}
 }
 
-func newSequencerScript(cfg sequencerConfig) *sequencerScript {
-	w := &sequencerScript{count: new(counters), now: time.Unix(1000, 0)}
-	w.seq = newSequencer(cfg, &w.tape, w.count, w.now)
+func newSequencerScript(cfg Config) *sequencerScript {
+	w := &sequencerScript{count: new(Counters), now: time.Unix(1000, 0)}
+	w.seq = New(cfg, &w.tape, w.count, w.now)
 	return w
 }
 
@@ -85,11 +85,11 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 	switch fields[0] {
 	case "noreplay":
 		cfg := scriptConfig()
-		cfg.replay = false
+		cfg.Replay = false
 		w.begin(cfg)
 	case "memory":
 		cfg := scriptConfig()
-		if _, err := fmt.Sscan(strings.Join(fields[1:], " "), &cfg.recent, &cfg.heldFrames); err != nil {
+		if _, err := fmt.Sscan(strings.Join(fields[1:], " "), &cfg.Remembered, &cfg.HeldFrames); err != nil {
 			t.Fatal(err)
 		}
 		w.begin(cfg)
@@ -97,16 +97,16 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 		for _, f := range fields[1:] {
 			n, payload := scriptFrame(t, f)
 			if fields[0] == "live" {
-				w.seq.live(w.now, n, payload)
+				w.seq.Live(w.now, n, payload)
 			} else {
-				w.seq.replayed(w.now, n, payload)
+				w.seq.Replayed(w.now, n, payload)
 			}
 			w.ask()
 		}
 	case "end":
-		w.seq.replayEnd(w.now)
+		w.seq.ReplayEnd(w.now)
 	case "fail":
-		w.seq.replayFailed(w.now)
+		w.seq.ReplayFailed(w.now)
 	case "wait":
 		d, err := time.ParseDuration(fields[1])
 		if err != nil {
@@ -119,26 +119,26 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 	w.ask()
 }
 
-func (w *sequencerScript) begin(cfg sequencerConfig) {
+func (w *sequencerScript) begin(cfg Config) {
 	*w = *newSequencerScript(cfg)
 	w.seq.out = &w.tape
 }
 
 func (w *sequencerScript) wait(until time.Time) {
 	for {
-		next := w.seq.wake()
+		next := w.seq.Wake()
 		if next.IsZero() || next.After(until) {
 			break
 		}
 		w.now = next
-		w.seq.tick(w.now)
+		w.seq.Tick(w.now)
 		w.ask()
 	}
 	w.now = until
 }
 
 func (w *sequencerScript) ask() {
-	if start, due := w.seq.request(w.now); due {
+	if start, due := w.seq.Request(w.now); due {
 		fmt.Fprintf(&w.tape.out, "ask %d\n", start)
 	}
 }
@@ -150,8 +150,8 @@ func (w *sequencerScript) report(cmd string) string {
 	}
 	c := w.count
 	return out + fmt.Sprintf("gaps=%d repaired=%d lost=%d replayed=%d failures=%d duplicates=%d outdated=%d restarts=%d overflows=%d\n",
-		c.gaps.Load(), c.repaired.Load(), c.lost.Load(), c.replayed.Load(), c.replayFailures.Load(),
-		c.duplicates.Load(), c.outdated.Load(), c.restarts.Load(), c.overflows.Load())
+		c.Gaps.Load(), c.Repaired.Load(), c.Lost.Load(), c.Replayed.Load(), c.ReplayFailures.Load(),
+		c.Duplicates.Load(), c.Outdated.Load(), c.Restarts.Load(), c.Overflows.Load())
 }
 
 func scriptFrame(t *testing.T, f string) (uint64, []byte) {
@@ -174,8 +174,8 @@ func scriptFrame(t *testing.T, f string) (uint64, []byte) {
 func TestSequencerRepairsWhatTheHistoryHolds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := scriptConfig()
-		cfg.recent = rapid.IntRange(1, 64).Draw(rt, "remembered")
-		cfg.heldFrames = rapid.IntRange(1, 64).Draw(rt, "held")
+		cfg.Remembered = rapid.IntRange(1, 64).Draw(rt, "remembered")
+		cfg.HeldFrames = rapid.IntRange(1, 64).Draw(rt, "held")
 		e := modelEngine{rt: rt, w: newSequencerScript(cfg)}
 		bad := rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(rt, "percent unreadable")
 		for range rapid.IntRange(1, 60).Draw(rt, "batches") {
@@ -212,7 +212,7 @@ func (e *modelEngine) publish(bad bool) {
 	}
 	e.payloads = append(e.payloads, payload)
 	if rapid.IntRange(0, 2).Draw(e.rt, "drop") > 0 {
-		e.w.seq.live(e.w.now, uint64(n), payload)
+		e.w.seq.Live(e.w.now, uint64(n), payload)
 		e.w.ask()
 	}
 }
@@ -233,10 +233,10 @@ func (e *modelEngine) serve() {
 			until = min(until, start+2)
 		}
 		for n := start; n < until && seq.phase == asking; n++ {
-			seq.replayed(e.w.now, uint64(n), e.payloads[n])
+			seq.Replayed(e.w.now, uint64(n), e.payloads[n])
 		}
 		if until == len(e.payloads) {
-			seq.replayEnd(e.w.now)
+			seq.ReplayEnd(e.w.now)
 		} else {
 			e.w.wait(e.w.now.Add(2 * time.Second))
 		}
@@ -259,8 +259,8 @@ func (e *modelEngine) check() {
 	if n := len(e.w.seq.held.frames); n > 0 || e.w.seq.gap {
 		e.rt.Fatalf("%d frames are held, gap %t", n, e.w.seq.gap)
 	}
-	if c.gaps.Load() != c.repaired.Load()+c.lost.Load() || c.lost.Load() > uint64(e.bad) || c.restarts.Load() > 0 {
+	if c.Gaps.Load() != c.Repaired.Load()+c.Lost.Load() || c.Lost.Load() > uint64(e.bad) || c.Restarts.Load() > 0 {
 		e.rt.Fatalf("gaps %d, repaired %d, lost %d, restarts %d; %d batches are unreadable",
-			c.gaps.Load(), c.repaired.Load(), c.lost.Load(), c.restarts.Load(), e.bad)
+			c.Gaps.Load(), c.Repaired.Load(), c.Lost.Load(), c.Restarts.Load(), e.bad)
 	}
 }

@@ -1,22 +1,22 @@
-package consolidator
+package sequence
 
 import "time"
 
-// sequencerConfig bounds how a sequencer repairs.
-type sequencerConfig struct {
+// Config bounds how a sequencer repairs.
+type Config struct {
 	// replay: there is an endpoint to ask.
-	replay bool
+	Replay bool
 	// idle is how long after the last frame the first tail probe is sent.
-	idle time.Duration
+	Idle time.Duration
 	// timeout is how long to wait for the next reply of a replay.
-	timeout time.Duration
+	Timeout time.Duration
 	// attempts is how often in a row one gap is asked for without any progress
 	// before it is lost.
-	attempts int
+	Attempts int
 	// heldFrames and heldBytes bound the live frames that wait for a replay.
-	heldFrames, heldBytes int
-	// recent is how many applied batches are remembered; see recentBatches.
-	recent int
+	HeldFrames, HeldBytes int
+	// recent is how many applied batches are remembered; a frame of another is told apart by its number alone.
+	Remembered int
 }
 
 const (
@@ -29,19 +29,19 @@ const (
 	maxProbePause   = 5 * time.Second
 )
 
-// batchTarget is what a sequencer drives.
-type batchTarget interface {
+// Target is what a sequencer drives.
+type Target interface {
 	// apply applies the next batch of the sequence. False means that it cannot be
 	// read and that nothing was applied. readable tells the same beforehand.
-	apply(payload []byte) bool
-	readable(payload []byte) bool
+	Apply(payload []byte) bool
+	Readable(payload []byte) bool
 	// restarted: batches from here on are another incarnation's, from its first.
-	restarted()
+	Restarted()
 	// lost: batches are missing before the next one applied.
-	lost()
+	Lost()
 	// continued: the engine has shown that its last batch is the one that was applied
 	// last.
-	continued()
+	Continued()
 }
 
 type phase uint8
@@ -67,10 +67,10 @@ type frame struct {
 // else the loss is told. It does no I/O and knows no clock: its owner passes in
 // what arrives and when, asks it for the replay to start (request), and gives
 // up a replay when the sequencer has left the phase asking.
-type sequencer struct {
-	cfg   sequencerConfig
-	out   batchTarget
-	count *counters
+type Sequencer struct {
+	cfg   Config
+	out   Target
+	count *Counters
 
 	// next is the number of the next batch to apply; recent knows those before.
 	next   uint64
@@ -106,26 +106,27 @@ type sequencer struct {
 	probePause time.Duration
 }
 
-func newSequencer(cfg sequencerConfig, out batchTarget, count *counters, now time.Time) *sequencer {
-	s := &sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.recent)}
-	s.held.maxFrames, s.held.maxBytes = cfg.heldFrames, cfg.heldBytes
+// New returns a Sequencer that waits for batch 0 and drives out.
+func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
+	s := &Sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered)}
+	s.held.maxFrames, s.held.maxBytes = cfg.HeldFrames, cfg.HeldBytes
 	s.activity(now)
 	return s
 }
 
-// sequencerState is what a sequencer has to remember to go on later.
-type sequencerState struct {
-	next, lastLive uint64
-	hasLive        bool
-	recent         []applied // in any order
+// State is what a sequencer has to remember to go on later.
+type State struct {
+	Next, LastLive uint64
+	HasLive        bool
+	Remembered     []Applied // in any order
 }
 
 // state returns what restore needs.
-func (s *sequencer) state() sequencerState {
-	st := sequencerState{next: s.next, lastLive: s.lastLive, hasLive: s.hasLive}
+func (s *Sequencer) State() State {
+	st := State{Next: s.next, LastLive: s.lastLive, HasLive: s.hasLive}
 	for _, e := range s.recent.entries {
-		if e.after != 0 {
-			st.recent = append(st.recent, e)
+		if e.After != 0 {
+			st.Remembered = append(st.Remembered, e)
 		}
 	}
 	return st
@@ -133,12 +134,12 @@ func (s *sequencer) state() sequencerState {
 
 // restore goes on where another sequencer was. Whether the engine is still the
 // same is unknown: the history is asked at once, and live frames wait for it.
-func (s *sequencer) restore(now time.Time, st sequencerState) {
-	s.next, s.lastLive, s.hasLive = st.next, st.lastLive, st.hasLive
-	for _, e := range st.recent {
-		s.recent.entries[(e.after-1)%uint64(len(s.recent.entries))] = applied{after: e.after, sum: e.sum}
+func (s *Sequencer) Restore(now time.Time, st State) {
+	s.next, s.lastLive, s.hasLive = st.Next, st.LastLive, st.HasLive
+	for _, e := range st.Remembered {
+		s.recent.entries[(e.After-1)%uint64(len(s.recent.entries))] = Applied{After: e.After, Sum: e.Sum}
 	}
-	if s.cfg.replay {
+	if s.cfg.Replay {
 		// An engine that answers without our last batch is another one, even if
 		// there was no occasion to see that the old one kept a history.
 		s.served, s.suspect = true, true
@@ -147,7 +148,7 @@ func (s *sequencer) restore(now time.Time, st sequencerState) {
 }
 
 // live takes a frame from the live stream and owns its payload from then on.
-func (s *sequencer) live(now time.Time, seq uint64, payload []byte) {
+func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	if seq >= s.next {
 		s.activity(now)
 		if s.phase != following && !s.gap && !s.suspect && !s.answered {
@@ -161,33 +162,39 @@ func (s *sequencer) live(now time.Time, seq uint64, payload []byte) {
 		return
 	}
 	if !s.held.push(f) {
-		s.count.overflows.Add(1)
+		s.count.Overflows.Add(1)
 	}
 }
 
-// caughtUp reports that every frame that has come is applied.
-func (s *sequencer) caughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
+// Asking reports that a replay is under way. Its owner gives it up when this turns false.
+func (s *Sequencer) Asking() bool { return s.phase == asking }
+
+// Following reports that no replay is under way or due.
+func (s *Sequencer) Following() bool { return s.phase == following }
+
+// CaughtUp reports that every frame that has come is applied.
+func (s *Sequencer) CaughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
 
 // wake is when tick must be called next.
-func (s *sequencer) wake() time.Time {
+func (s *Sequencer) Wake() time.Time {
 	switch s.phase {
 	case waiting:
 		return s.retryAt
 	case asking:
 		return s.deadline
 	}
-	if !s.cfg.replay {
+	if !s.cfg.Replay {
 		return time.Time{}
 	}
 	return s.probeAt
 }
 
 // tick does what is due: gives up a replay, or starts a probe.
-func (s *sequencer) tick(now time.Time) {
+func (s *Sequencer) Tick(now time.Time) {
 	switch {
 	case s.phase == asking && !now.Before(s.deadline):
-		s.replayFailed(now)
-	case s.phase == following && s.cfg.replay && !now.Before(s.probeAt):
+		s.ReplayFailed(now)
+	case s.phase == following && s.cfg.Replay && !now.Before(s.probeAt):
 		s.probeAt = now.Add(s.probePause)
 		s.probePause = min(2*s.probePause, maxProbePause)
 		s.ask(now)
@@ -195,13 +202,13 @@ func (s *sequencer) tick(now time.Time) {
 }
 
 // activity restarts the wait for silence.
-func (s *sequencer) activity(now time.Time) {
-	s.probeAt = now.Add(s.cfg.idle)
+func (s *Sequencer) activity(now time.Time) {
+	s.probeAt = now.Add(s.cfg.Idle)
 	s.probePause = firstProbePause
 }
 
 // drain applies held frames until one shows a gap.
-func (s *sequencer) drain(now time.Time) {
+func (s *Sequencer) drain(now time.Time) {
 	for {
 		f, ok := s.held.first()
 		if !ok {
@@ -220,25 +227,25 @@ func (s *sequencer) drain(now time.Time) {
 // take applies one live frame; false means that it has to wait for a repair. A
 // frame that cannot be read counts as not received, so that nobody can move the
 // sequence with garbage; if it was the engine's, the next one shows the gap.
-func (s *sequencer) take(now time.Time, f frame) bool {
-	if f.seq != s.next && !s.out.readable(f.payload) {
+func (s *Sequencer) take(now time.Time, f frame) bool {
+	if f.seq != s.next && !s.out.Readable(f.payload) {
 		return true
 	}
 	if f.seq < s.next {
 		r := s.recognise(f)
 		switch {
 		case r == isDuplicate, r == isForgotten && !s.suspect:
-			s.count.duplicates.Add(1)
+			s.count.Duplicates.Add(1)
 			s.lastLive, s.hasLive = max(f.seq, s.lastLive), true
 			return true
 		case r == isOutdated:
-			s.count.outdated.Add(1)
+			s.count.Outdated.Add(1)
 			return true
 		case r == isNew:
 			s.restart()
 		}
 	}
-	if s.suspect && s.cfg.replay {
+	if s.suspect && s.cfg.Replay {
 		s.ask(now)
 		return false
 	}
@@ -276,7 +283,7 @@ const (
 // since. That can hide a new engine until the next tail probe; but to take a
 // replayed frame for a new engine's would bring it by replay again, for ever. A
 // frame older than a live one cannot come twice.
-func (s *sequencer) recognise(f frame) recognition {
+func (s *Sequencer) recognise(f frame) recognition {
 	batch, remembered := s.recent.find(f.seq)
 	switch {
 	case remembered && batch.is(f.payload):
@@ -291,11 +298,11 @@ func (s *sequencer) recognise(f frame) recognition {
 
 // foundGap notes that the batches before end are missing. Without replay that
 // is a loss at once.
-func (s *sequencer) foundGap(now time.Time, end uint64) {
-	s.count.gaps.Add(1)
+func (s *Sequencer) foundGap(now time.Time, end uint64) {
+	s.count.Gaps.Add(1)
 	s.setGap(true)
 	s.gapEnd, s.attempt = end, 0
-	if !s.cfg.replay {
+	if !s.cfg.Replay {
 		s.lose(end)
 		return
 	}
@@ -303,29 +310,29 @@ func (s *sequencer) foundGap(now time.Time, end uint64) {
 }
 
 // lose gives up everything before batch seq.
-func (s *sequencer) lose(seq uint64) {
+func (s *Sequencer) lose(seq uint64) {
 	if !s.gap {
-		s.count.gaps.Add(1)
+		s.count.Gaps.Add(1)
 	}
-	s.count.lost.Add(1)
+	s.count.Lost.Add(1)
 	s.setGap(false)
 	s.recent.reset()
 	s.next, s.counted = seq, true
-	s.out.lost()
+	s.out.Lost()
 }
 
 // restart begins with batch 0 of another incarnation.
-func (s *sequencer) restart() {
-	s.count.restarts.Add(1)
+func (s *Sequencer) restart() {
+	s.count.Restarts.Add(1)
 	s.recent.reset()
 	s.next, s.lastLive, s.hasLive = 0, 0, false
 	s.served, s.suspect = false, false
-	s.out.restarted()
+	s.out.Restarted()
 }
 
 // apply applies batch next, if it can be read; request is as in type applied.
-func (s *sequencer) apply(payload []byte, request uint64) bool {
-	if !s.out.apply(payload) {
+func (s *Sequencer) apply(payload []byte, request uint64) bool {
+	if !s.out.Apply(payload) {
 		return false
 	}
 	s.recent.add(s.next, payload, request)
@@ -333,7 +340,7 @@ func (s *sequencer) apply(payload []byte, request uint64) bool {
 	return true
 }
 
-func (s *sequencer) setGap(open bool) {
+func (s *Sequencer) setGap(open bool) {
 	s.gap = open
-	s.count.repairing.Store(open)
+	s.count.Repairing.Store(open)
 }
