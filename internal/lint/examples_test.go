@@ -47,7 +47,10 @@ func ruleExamples() map[string][]example {
 		layerRule.name: {
 			good("agent/a.go", importing("agent", "fmt", "example.org/m/blockmgr", "example.org/m/publisher", "example.org/m/internal/kv")),
 			good("blockmgr/a.go", importing("blockmgr", "example.org/m/blockmgr/storage", "example.org/m/layout")),
-			good("cmd/x/a.go", importing("main", "example.org/m/agent", "example.org/m/router")),
+			good("internal/command/a.go", importing("command", "example.org/m/agent", "example.org/m/router")),
+			bad("agent/a.go", importing("agent", "example.org/m/internal/command")),
+			good("agent/a_test.go", importing("agent", "example.org/m/lab/engine")),
+			bad("agent/a.go", importing("agent", "example.org/m/lab/engine")),
 			bad("blockmgr/a.go", importing("blockmgr", "example.org/m/publisher")),
 			bad("router/index/a.go", importing("index", "example.org/m/consolidator")),
 			bad("router/a_test.go", importing("router", "example.org/m/publisher")),

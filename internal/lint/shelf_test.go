@@ -23,14 +23,14 @@ func shelf() []library {
 	anywhere := []string{"*/"}
 	testsOnly := []string(nil)
 	return []library{
-		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/zmqsink/", "lab/", "cmd/blockyard/version.go"}, true},
+		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/zmqsink/", "lab/", "internal/command/version.go"}, true},
 		{"github.com/nats-io/nats.go", []string{"publisher/nats/", "router/nats*.go", "internal/natsauth/"}, true},
 		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
 		{"github.com/nats-io/nats-server/v2", []string{"publisher/nats/embedded.go"}, true},
 		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go", "internal/metric/prom/"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
-		{"github.com/alecthomas/kong", []string{"cmd/"}, false},
 		{"github.com/cenkalti/backoff/v5", []string{"internal/backoff/"}, false}, // kept, without dependencies of its own
+		{"github.com/alecthomas/kong", []string{"internal/command/", "lab/cli/"}, false},
 		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/proto/"}, false},
 		{"github.com/zeebo/xxh3", anywhere, false},
 		{"go.uber.org/zap", anywhere, false},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // childVariable, when set, makes the test binary one of the demo's children.
@@ -81,7 +82,7 @@ func childMain(args []string) int {
 // parentMain starts a stubborn child through a supervisor, tells its process id
 // and never ends by itself.
 func parentMain(logDir string) int {
-	sup := newSupervisor(os.Args[0], logDir, func(error) {})
+	sup := newSupervisor(cluster.Programs{Product: os.Args[0], Lab: os.Args[0]}, logDir, func(error) {})
 	if err := sup.start(context.Background(), processSpec{Name: "grandchild", Args: []string{"stubborn"}, ReadyTimeout: time.Minute}, new(struct{})); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

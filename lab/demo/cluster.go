@@ -59,8 +59,8 @@ type agentNode struct {
 	socket  string
 }
 
-// cluster is what was started; the supervisor stops it.
-type cluster struct {
+// demoCluster is what was started; the supervisor stops it.
+type demoCluster struct {
 	agents  []*agentNode
 	engines []*engine
 	router  endpoint // zero without one
@@ -68,12 +68,12 @@ type cluster struct {
 }
 
 // routed reports whether there is a router.
-func (c *cluster) routed() bool { return c.router != endpoint{} }
+func (c *demoCluster) routed() bool { return c.router != endpoint{} }
 
 // startCluster starts agents, engines and router, each when those it needs are
 // ready.
-func startCluster(ctx context.Context, sup *supervisor, spec clusterSpec) (*cluster, error) {
-	c := new(cluster)
+func startCluster(ctx context.Context, sup *supervisor, spec clusterSpec) (*demoCluster, error) {
+	c := new(demoCluster)
 	for i := range spec.nodes {
 		a, err := startAgent(ctx, sup, spec, i+1)
 		if err != nil {
@@ -166,7 +166,7 @@ func startEngine(ctx context.Context, sup *supervisor, spec clusterSpec, n int, 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // awaitWorkers returns when the router knows every engine.
-func (c *cluster) awaitWorkers(ctx context.Context, calls *caller) error {
+func (c *demoCluster) awaitWorkers(ctx context.Context, calls *caller) error {
 	known := 0
 	err := poll(ctx, readyTimeout, func() (bool, error) {
 		var feeds []routerFeed

@@ -6,14 +6,15 @@ import (
 	"io"
 	"math"
 	"os"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // Options says what to run. Start from Defaults: a zero is a value here, and
 // mostly a bad one.
 type Options struct {
-	// Exe is the binary whose subcommands agent, router and sim-engine are
-	// started, and NATSURL the server that they meet at.
-	Exe     string
+	// Programs are what the demo starts, NATSURL is the server that they meet at.
+	cluster.Programs
 	NATSURL string
 
 	// Nodes is the number of agents, 1..16, and Engines that of engines over all
@@ -73,7 +74,7 @@ const usualRequests = 400
 // Defaults are the options of a run that shows every tier at work in less than
 // a minute; with a trace those that fit its longer prompts. requests is the length
 // of the workload, 0 for the usual one: a shorter one gets smaller tiers, or it
-// would never fill them. Exe, NATSURL, Out and Err are left to the caller.
+// would never fill them. Programs, NATSURL, Out and Err are left to the caller.
 func Defaults(trace string, requests int) Options {
 	o := Options{
 		Nodes: 2, Engines: 4, Requests: usualRequests, Seed: 1, SpeedUp: 2.5, PrefillRate: 5_000,
@@ -134,8 +135,8 @@ func (o *Options) Validate() error {
 
 // check checks everything that Run and Selftest need.
 func (o *Options) check() error {
-	if o.Exe == "" || o.NATSURL == "" || o.Out == nil || o.Err == nil {
-		return errors.New("demo options: Exe, NATSURL, Out and Err must be set")
+	if o.Product == "" || o.Lab == "" || o.NATSURL == "" || o.Out == nil || o.Err == nil {
+		return errors.New("demo options: Programs, NATSURL, Out and Err must be set")
 	}
 	if err := o.Validate(); err != nil {
 		return err

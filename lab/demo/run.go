@@ -177,7 +177,7 @@ func runOnce(ctx context.Context, o *Options, d *dirs, out *display, v variant, 
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sup := newSupervisor(o.Exe, rd.logs, func(err error) { cancel(err) })
+	sup := newSupervisor(o.Programs, rd.logs, func(err error) { cancel(err) })
 	spec := clusterSpec{
 		natsURL: o.NATSURL, name: filepath.Base(d.work) + "-" + v.key,
 		nodes: o.Nodes, engines: o.Engines,
@@ -248,7 +248,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 	return r, nil
 }
 
-func (c *cluster) byWorker() map[uint64]*engine {
+func (c *demoCluster) byWorker() map[uint64]*engine {
 	m := make(map[uint64]*engine, len(c.engines))
 	for _, e := range c.engines {
 		m[e.worker] = e

@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -30,7 +32,7 @@ func testOptions(t *testing.T) (Options, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
 	out, errs := new(bytes.Buffer), new(bytes.Buffer)
 	o := Defaults("", 0)
-	o.Exe, o.NATSURL = os.Args[0], "nats://unused"
+	o.Programs, o.NATSURL = cluster.Programs{Product: os.Args[0], Lab: os.Args[0]}, "nats://unused"
 	// t.TempDir has the test's name in it, too long for a socket's address.
 	dir, err := os.MkdirTemp("", "by")
 	if err != nil {

@@ -36,11 +36,11 @@ const (
 
 // Selftest shows on one agent and one engine that the byte check is not blind:
 // bytes flipped in host memory must be found by the engine's comparison, each of
-// them, and bytes flipped on disk must never reach the engine. Of o it uses Exe,
+// them, and bytes flipped on disk must never reach the engine. Of o it uses Programs,
 // NATSURL, Dir, Report, KeepLogs and the output fields.
 func Selftest(ctx context.Context, o Options) error {
 	own := Defaults("", 0)
-	own.Exe, own.NATSURL, own.Dir, own.Report, own.KeepLogs = o.Exe, o.NATSURL, o.Dir, o.Report, o.KeepLogs
+	own.Programs, own.NATSURL, own.Dir, own.Report, own.KeepLogs = o.Programs, o.NATSURL, o.Dir, o.Report, o.KeepLogs
 	own.Out, own.Err, own.Terminal, own.Color = o.Out, o.Err, o.Terminal, o.Color
 	own.limits = o.limits
 	own.limits = limitsFor(&own, nil)
@@ -65,7 +65,7 @@ func selftestIn(ctx context.Context, o *Options, d *dirs, out *display) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sup := newSupervisor(o.Exe, rd.logs, func(err error) { cancel(err) })
+	sup := newSupervisor(o.Programs, rd.logs, func(err error) { cancel(err) })
 	defer sup.stop(interruptBudget)
 	out.say("self-test: flipping %d bytes in host memory and %d on disk", selftestFlips, selftestFlips)
 	c, err := startCluster(ctx, sup, clusterSpec{
@@ -143,7 +143,7 @@ func (c check) want() string {
 
 // selftest is one under way.
 type selftest struct {
-	c     *cluster
+	c     *demoCluster
 	calls *caller
 	// sent counts requests, for their ids.
 	sent   int

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // processSpec says how to start one child.
@@ -54,8 +56,8 @@ type process struct {
 //
 // start and stop are for one goroutine.
 type supervisor struct {
-	exe    string
-	logDir string
+	programs cluster.Programs
+	logDir   string
 	// died is called, once per child, when a child ends without being asked to.
 	died func(error)
 
@@ -65,11 +67,11 @@ type supervisor struct {
 	procs   []*process
 }
 
-// newSupervisor makes a supervisor that runs exe and keeps the children's
+// newSupervisor makes a supervisor that runs programs and keeps the children's
 // stderr in logDir, which must exist. Stop must be called at the end.
-func newSupervisor(exe, logDir string, died func(error)) *supervisor {
+func newSupervisor(programs cluster.Programs, logDir string, died func(error)) *supervisor {
 	starts := make(chan func())
-	s := &supervisor{exe: exe, logDir: logDir, died: died, starts: starts}
+	s := &supervisor{programs: programs, logDir: logDir, died: died, starts: starts}
 	s.starter.Go(func() {
 		// Never unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
@@ -122,7 +124,11 @@ func (s *supervisor) spawn(spec processSpec) (*process, io.ReadCloser, error) {
 		return nil, nil, err
 	}
 	defer log.Close() // the child has its own copy
-	cmd := exec.Command(s.exe, spec.Args...)
+	exe := s.programs.Product
+	if spec.Args[0] == "sim-engine" {
+		exe = s.programs.Lab
+	}
+	cmd := exec.Command(exe, spec.Args...)
 	cmd.Env = append(childEnv(os.Environ()), spec.Env...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

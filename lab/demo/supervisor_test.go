@@ -12,12 +12,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 func testSupervisor(t *testing.T) (*supervisor, chan error) {
 	t.Helper()
 	deaths := make(chan error, 16)
-	sup := newSupervisor(os.Args[0], t.TempDir(), func(err error) { deaths <- err })
+	sup := newSupervisor(cluster.Programs{Product: os.Args[0], Lab: os.Args[0]}, t.TempDir(), func(err error) { deaths <- err })
 	t.Cleanup(func() { sup.stop(10 * time.Second) })
 	return sup, deaths
 }

@@ -129,7 +129,7 @@ func TestComparisonRunThatIsNotWhatItClaimsFails(t *testing.T) {
 }
 
 func TestStreamsAndFeedsThatAreNotExactAreUnsound(t *testing.T) {
-	c := &cluster{
+	c := &demoCluster{
 		agents:  []*agentNode{{endpoint: endpoint{process: "agent-1"}}},
 		engines: []*engine{{endpoint: endpoint{process: "engine-1"}, worker: 1}},
 		router:  endpoint{process: "router", url: "http://unused"},
@@ -163,7 +163,7 @@ func TestStreamsAndFeedsThatAreNotExactAreUnsound(t *testing.T) {
 
 // A digest says nothing about events that came after it.
 func TestRestNeedsADigestOfTheLastEvent(t *testing.T) {
-	c := &cluster{router: endpoint{process: "router", url: "http://unused"}}
+	c := &demoCluster{router: endpoint{process: "router", url: "http://unused"}}
 	s := snapshot{
 		agents: []agentStats{{Quiet: true, Streams: []streamStat{{Owner: "pool 1", PublisherID: "a", LastEventID: 4}}}},
 		feeds:  []routerFeed{{PublisherID: "a", Cursor: 4, Announced: 3}},

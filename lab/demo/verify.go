@@ -31,7 +31,7 @@ type settled struct {
 // settle waits until engines are idle, agents quiet, the router has applied
 // every event, every stream and feed is exact and the router's picture equals the
 // truth. It gives up after the limit for that and then reports what it saw last.
-func (c *cluster) settle(ctx context.Context, calls *caller) (*settled, error) {
+func (c *demoCluster) settle(ctx context.Context, calls *caller) (*settled, error) {
 	s := new(settled)
 	var failure error
 	err := poll(ctx, calls.limits.settle, func() (bool, error) {
@@ -50,7 +50,7 @@ func (c *cluster) settle(ctx context.Context, calls *caller) (*settled, error) {
 }
 
 // look takes a new snapshot. Blocks are compared only when nothing moves.
-func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
+func (s *settled) look(ctx context.Context, c *demoCluster, calls *caller) error {
 	*s = settled{}
 	for _, a := range c.agents {
 		var stats agentStats
@@ -93,7 +93,7 @@ func (s *settled) look(ctx context.Context, c *cluster, calls *caller) error {
 }
 
 // moving says what has not come to rest, or nothing.
-func (s *snapshot) moving(c *cluster) string {
+func (s *snapshot) moving(c *demoCluster) string {
 	for i, e := range s.engines {
 		if !e.Idle {
 			return c.engines[i].process + " is busy"
@@ -134,7 +134,7 @@ func (s *snapshot) feedsByPublisher() map[string]routerFeed {
 // inexact lists what agents and router do not vouch for: engines without a
 // stream, streams without a feed, streams and feeds that say that they are not
 // exact, feeds whose digest differs or whose gaps were not all repaired.
-func (s *snapshot) inexact(c *cluster) []string {
+func (s *snapshot) inexact(c *demoCluster) []string {
 	var found []string
 	note := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	streams := make(map[string]bool)

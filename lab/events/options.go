@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -36,12 +38,12 @@ type Options struct {
 	// how long that goes on, default DefaultDuration.
 	Rate     int
 	Duration time.Duration
-	// Exe is the blockyard program, Consumer the command whose process calls Consume,
+	// Programs must be set. Consumer is the command whose process calls Consume,
 	// NATSServer a nats-server program.
-	Exe        string
+	cluster.Programs
 	Consumer   []string
 	NATSServer string
-	// Dir and HostDir: see rig.Options.
+	// Dir and HostDir: see cluster.Options.
 	Dir, HostDir string
 	// Out gets the figures.
 	Out io.Writer
@@ -57,8 +59,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("rate %d: want %d to %d blocks a second", c.Rate, batchBlocks, maxRate)
 	case c.Duration < 0 || c.Duration > maxDuration:
 		return fmt.Errorf("duration %s: want 0s (default %s) to %s", c.Duration, DefaultDuration, maxDuration)
-	case c.Exe == "" || len(c.Consumer) == 0 || c.NATSServer == "":
-		return fmt.Errorf("programs %q, %q and %q: want those of blockyard, the consumer and nats-server", c.Exe, c.Consumer, c.NATSServer)
 	}
 	return nil
 }

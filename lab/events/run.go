@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // Run measures and writes the figures to o.Out, of which the last line is for
@@ -21,8 +21,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	o = o.withDefaults()
-	r, err := rig.New(rig.Options{
-		Exe: o.Exe, NATSServer: o.NATSServer, Name: "blockyard-bench-events", Dir: o.Dir, HostDir: o.HostDir,
+	r, err := cluster.New(cluster.Options{
+		Programs: o.Programs, NATSServer: o.NATSServer, Name: "blockyard-bench-events", Dir: o.Dir, HostDir: o.HostDir,
 	})
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // measureRounds measures both ways in turn, and returns the medians of each figure.
-func measureRounds(ctx context.Context, r *rig.Rig, o *Options) (plain, wire wireFigures, err error) {
+func measureRounds(ctx context.Context, r *cluster.Rig, o *Options) (plain, wire wireFigures, err error) {
 	var plains, wires []wireFigures
 	for round := range wireRounds {
 		for turn := range 2 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -54,12 +54,12 @@ type probe struct {
 
 // measureVisible runs an engine at the rate and measures how long the router takes
 // to know of what it stores.
-func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures, error) {
+func measureVisible(ctx context.Context, r *cluster.Rig, o *Options) (visibleFigures, error) {
 	var f visibleFigures
 	if _, err := r.StartBroker(ctx); err != nil {
 		return f, err
 	}
-	agent, err := r.StartAgent(ctx, rig.AgentOptions{Node: "node-1", HostBytes: 1 << 20, DiskBytes: 0, ExtentBytes: 1 << 20})
+	agent, err := r.StartAgent(ctx, cluster.AgentOptions{Node: "node-1", HostBytes: 1 << 20, DiskBytes: 0, ExtentBytes: 1 << 20})
 	if err != nil {
 		return f, err
 	}
@@ -105,7 +105,7 @@ func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures
 	if err := complete(ctx, agent, router, engine.held()); err != nil {
 		return f, err
 	}
-	var feeds []rig.RouterFeed
+	var feeds []cluster.RouterFeed
 	err = router.Get(ctx, "/v1/feeds", &feeds)
 	for _, feed := range feeds {
 		f.gaps += feed.Gaps
@@ -114,7 +114,7 @@ func measureVisible(ctx context.Context, r *rig.Rig, o *Options) (visibleFigures
 }
 
 // awaitReady waits until the router can route: it has heard of the worker then.
-func awaitReady(ctx context.Context, router *rig.Router) error {
+func awaitReady(ctx context.Context, router *cluster.Router) error {
 	deadline := time.Now().Add(settleTime)
 	for {
 		var ready struct{}
@@ -175,7 +175,7 @@ func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-cha
 }
 
 // watch sends probes and asks the router for them, for d after a while to warm up.
-func (f *visibleFigures) watch(ctx context.Context, router rig.Endpoint, probes chan<- probe, d time.Duration) error {
+func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, probes chan<- probe, d time.Duration) error {
 	began := time.Now()
 	var asked time.Duration
 	questions := 0
@@ -228,7 +228,7 @@ type loadsAnswer struct {
 
 // await asks until the router knows the block of tokens, and returns how long after
 // sent that was, and how many questions it took.
-func await(ctx context.Context, router rig.Endpoint, tokens []uint32, sent time.Time) (age time.Duration, asked int, err error) {
+func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent time.Time) (age time.Duration, asked int, err error) {
 	// One token more than the block: a router recomputes the last one in any case.
 	question := loadsQuestion{Method: "potential_loads", Tokens: append(slices.Clone(tokens), 0)}
 	for {
@@ -252,14 +252,14 @@ func await(ctx context.Context, router rig.Endpoint, tokens []uint32, sent time.
 
 // complete checks that nothing was lost on the way: agent and router hold what the
 // engine holds.
-func complete(ctx context.Context, agent *rig.Agent, router *rig.Router, held int) error {
+func complete(ctx context.Context, agent *cluster.Agent, router *cluster.Router, held int) error {
 	deadline := time.Now().Add(settleTime)
 	for {
-		var stats rig.AgentStats
+		var stats cluster.AgentStats
 		if err := agent.Get(ctx, "/v1/stats", &stats); err != nil {
 			return err
 		}
-		var dump rig.RouterDump
+		var dump cluster.RouterDump
 		if err := router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 			return err
 		}

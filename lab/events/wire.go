@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // wireFigures are the figures of one way from wire to wire.
@@ -24,7 +24,7 @@ type wireFigures struct {
 }
 
 // measureWire has a consumer take o.Blocks blocks and then as many again.
-func measureWire(ctx context.Context, r *rig.Rig, o *Options, plain bool) (wireFigures, error) {
+func measureWire(ctx context.Context, r *cluster.Rig, o *Options, plain bool) (wireFigures, error) {
 	var f wireFigures
 	s, err := openSocket()
 	if err != nil {
@@ -65,7 +65,7 @@ func measureWire(ctx context.Context, r *rig.Rig, o *Options, plain bool) (wireF
 
 // consumer is the process that is measured, and what it is sent.
 type consumer struct {
-	p      *rig.Process
+	p      *cluster.Process
 	socket *socket
 	engine *source
 	plain  bool

@@ -37,8 +37,6 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Kills < 0 || o.Kills > maxKills:
 		return fmt.Errorf("kills %d: want 0 (default %d) to %d", o.Kills, DefaultKills, maxKills)
-	case len(o.Agent) == 0 || len(o.Child) == 0:
-		return fmt.Errorf("commands %q and %q: want those of agent and child", o.Agent, o.Child)
 	}
 	return nil
 }

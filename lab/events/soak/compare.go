@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // residency says that an owner holds a block in a tier.
@@ -40,7 +40,7 @@ type difference struct {
 const maxShown = 5
 
 // truth is what engines and agents hold.
-func truth(states []rig.EngineState, pools []rig.AgentPool) map[residency]bool {
+func truth(states []cluster.EngineState, pools []cluster.AgentPool) map[residency]bool {
 	held := make(map[residency]bool)
 	for _, e := range states {
 		for _, h := range e.Blocks {
@@ -58,7 +58,7 @@ func truth(states []rig.EngineState, pools []rig.AgentPool) map[residency]bool {
 }
 
 // belief is what the router has in its index.
-func belief(dump rig.RouterDump) map[residency]bool {
+func belief(dump cluster.RouterDump) map[residency]bool {
 	believed := make(map[residency]bool)
 	for i := range dump {
 		o := dump[i].Owner()

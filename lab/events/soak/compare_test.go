@@ -7,13 +7,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-func exampleTruth() ([]rig.EngineState, []rig.AgentPool) {
+func exampleTruth() ([]cluster.EngineState, []cluster.AgentPool) {
 	const aa, bb = "00000000000000aa", "00000000000000bb"
-	return []rig.EngineState{{WorkerID: 1, Blocks: []string{aa, bb}}, {WorkerID: 2, Rank: 1, Blocks: []string{aa}}},
-		[]rig.AgentPool{{Pool: 42, Blocks: []rig.Block{{Hash: aa, Tiers: []string{"host_pinned", "disk"}}}}}
+	return []cluster.EngineState{{WorkerID: 1, Blocks: []string{aa, bb}}, {WorkerID: 2, Rank: 1, Blocks: []string{aa}}},
+		[]cluster.AgentPool{{Pool: 42, Blocks: []cluster.Block{{Hash: aa, Tiers: []string{"host_pinned", "disk"}}}}}
 }
 
 // row is one element of a router's dump.
@@ -26,9 +26,9 @@ func row(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (r kvevent.StoredJ
 	return r
 }
 
-func exampleDump() rig.RouterDump {
+func exampleDump() cluster.RouterDump {
 	one, two := kv.WorkerOwner(kv.Worker{ID: 1}), kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1})
-	return rig.RouterDump{
+	return cluster.RouterDump{
 		row(one, kv.TierDevice, 0xaa, 0xbb), row(two, kv.TierDevice, 0xaa),
 		row(kv.PoolOwner(42), kv.TierHost, 0xaa), row(kv.PoolOwner(42), kv.TierDisk, 0xaa),
 	}
@@ -38,24 +38,24 @@ func exampleDump() rig.RouterDump {
 // on the side where it is.
 func TestCompareSeesEveryKindOfDifference(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil         func(d rig.RouterDump) rig.RouterDump
+		spoil         func(d cluster.RouterDump) cluster.RouterDump
 		lost, phantom int
 	}{
-		"nothing": {func(d rig.RouterDump) rig.RouterDump { return d }, 0, 0},
-		"block unknown": {func(d rig.RouterDump) rig.RouterDump {
+		"nothing": {func(d cluster.RouterDump) cluster.RouterDump { return d }, 0, 0},
+		"block unknown": {func(d cluster.RouterDump) cluster.RouterDump {
 			return append(d[1:], row(d[0].Owner(), kv.TierDevice, 0xaa))
 		}, 1, 0},
-		"tier unknown":  {func(d rig.RouterDump) rig.RouterDump { return append(d[:2], d[3]) }, 1, 0},
-		"owner unknown": {func(d rig.RouterDump) rig.RouterDump { return d[:2] }, 2, 0},
-		"block made up": {func(d rig.RouterDump) rig.RouterDump {
+		"tier unknown":  {func(d cluster.RouterDump) cluster.RouterDump { return append(d[:2], d[3]) }, 1, 0},
+		"owner unknown": {func(d cluster.RouterDump) cluster.RouterDump { return d[:2] }, 2, 0},
+		"block made up": {func(d cluster.RouterDump) cluster.RouterDump {
 			return append(d, row(d[1].Owner(), kv.TierDevice, 0xcc))
 		}, 0, 1},
-		"wrong tier": {func(d rig.RouterDump) rig.RouterDump {
+		"wrong tier": {func(d cluster.RouterDump) cluster.RouterDump {
 			return append(d[1:], row(d[0].Owner(), kv.TierDisk, 0xaa), row(d[0].Owner(), kv.TierDevice, 0xbb))
 		}, 1, 1},
-		"wrong rank":  {func(d rig.RouterDump) rig.RouterDump { d[1].Event.Rank = 0; return d }, 1, 1},
-		"wrong kind":  {func(d rig.RouterDump) rig.RouterDump { d[2].OwnerKind, d[3].OwnerKind = "", ""; return d }, 2, 2},
-		"wrong owner": {func(d rig.RouterDump) rig.RouterDump { d[0].WorkerID = 3; return d }, 2, 2},
+		"wrong rank":  {func(d cluster.RouterDump) cluster.RouterDump { d[1].Event.Rank = 0; return d }, 1, 1},
+		"wrong kind":  {func(d cluster.RouterDump) cluster.RouterDump { d[2].OwnerKind, d[3].OwnerKind = "", ""; return d }, 2, 2},
+		"wrong owner": {func(d cluster.RouterDump) cluster.RouterDump { d[0].WorkerID = 3; return d }, 2, 2},
 	} {
 		d := compare(truth(exampleTruth()), belief(c.spoil(exampleDump())))
 		if d.lost != c.lost || d.phantom != c.phantom || d.compared != 5+c.phantom {
@@ -81,11 +81,11 @@ func TestEveryFaultIsDrawnBeforeOneIsDrawnAgain(t *testing.T) {
 // settledView is a view in which all is well; tests spoil it.
 func settledView() *view {
 	return &view{
-		states: []rig.EngineState{{WorkerID: 1, Idle: true}},
-		agents: []rig.AgentStats{{Quiet: true, Streams: []rig.AgentStream{
+		states: []cluster.EngineState{{WorkerID: 1, Idle: true}},
+		agents: []cluster.AgentStats{{Quiet: true, Streams: []cluster.AgentStream{
 			{Owner: "worker 1/0", PublisherID: "p", LastEventID: 7, Health: healthExact},
 		}}},
-		feeds: []rig.RouterFeed{{PublisherID: "p", Owner: "worker 1/0", Cursor: 7, Announced: 7, Health: healthExact, DigestOK: true}},
+		feeds: []cluster.RouterFeed{{PublisherID: "p", Owner: "worker 1/0", Cursor: 7, Announced: 7, Health: healthExact, DigestOK: true}},
 	}
 }
 
@@ -99,7 +99,7 @@ func TestNothingSettlesBeforeItHas(t *testing.T) {
 		"the router is at event 6": func(v *view) { v.feeds[0].Cursor = 6 },
 		"heard of 6":               func(v *view) { v.feeds[0].Announced = 6 },
 		"follows 2 feeds": func(v *view) {
-			v.feeds = append(v.feeds, rig.RouterFeed{PublisherID: "q", Health: healthExact, DigestOK: true})
+			v.feeds = append(v.feeds, cluster.RouterFeed{PublisherID: "q", Health: healthExact, DigestOK: true})
 		},
 		"the stream of worker 1/0 is":  func(v *view) { v.agents[0].Streams[0].Health = "degraded" },
 		"feed of worker 1/0 is":        func(v *view) { v.feeds[0].Health = "degraded" },

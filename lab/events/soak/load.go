@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -48,7 +48,7 @@ func newLoad(seed uint64) *load {
 }
 
 // start begins to send; engine tells a client where, as engines come and go.
-func (l *load) start(ctx context.Context, seed uint64, engine func(i int) rig.Endpoint) {
+func (l *load) start(ctx context.Context, seed uint64, engine func(i int) cluster.Endpoint) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	for c := range engines * clientsPerEngine {
 		rng := rand.New(rand.NewPCG(seed, uint64(c)+2))

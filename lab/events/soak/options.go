@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -26,9 +28,10 @@ type Options struct {
 	// NoRepair runs with the router's questions refused for the whole run and
 	// without the short one before; it ends with a divergence, which is an error.
 	NoRepair bool
-	// Exe is the blockyard program, NATSServer a nats-server program.
-	Exe, NATSServer string
-	// Dir and HostDir: see rig.Options.
+	// Programs must be set, and so must NATSServer, a nats-server program.
+	cluster.Programs
+	NATSServer string
+	// Dir and HostDir: see cluster.Options.
 	Dir, HostDir string
 	// Out gets progress and figures.
 	Out io.Writer
@@ -44,8 +47,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("duration %s: want 0s (default %s) to %s", o.Duration, DefaultDuration, maxDuration)
 	case o.Rounds < 0 || o.Rounds > maxRounds:
 		return fmt.Errorf("rounds %d: want 0 (as many as there is time for) to %d", o.Rounds, maxRounds)
-	case o.Exe == "" || o.NATSServer == "":
-		return fmt.Errorf("programs %q and %q: want those of blockyard and nats-server", o.Exe, o.NATSServer)
 	}
 	return nil
 }

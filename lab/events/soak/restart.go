@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // calmRestart kills an agent while nothing moves, starts the next one at once, and
@@ -33,7 +33,7 @@ func (w *world) calmRestart(ctx context.Context, n int, before *view) error {
 		if s.Stats.FramesSent+s.Stats.FramesDropped > bufferSteps {
 			w.tally.beyond++
 		}
-		for r := range truth([]rig.EngineState{s}, nil) {
+		for r := range truth([]cluster.EngineState{s}, nil) {
 			held[r] = true
 		}
 	}
@@ -55,7 +55,7 @@ func (w *world) known(ctx context.Context, held map[residency]bool) (share float
 		return 1, nil
 	}
 	for deadline := time.Now().Add(atOnce); ; {
-		var dump rig.RouterDump
+		var dump cluster.RouterDump
 		if err := w.router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 			return 0, err
 		}

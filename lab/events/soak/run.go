@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // resetOdds is one in how many rounds a prefix cache is reset.
@@ -51,8 +51,8 @@ func blind(t *tally, err error) error {
 
 // play is one run.
 func (o *Options) play(ctx context.Context, noRepair bool) (t *tally, err error) {
-	r, err := rig.New(rig.Options{
-		Exe: o.Exe, NATSServer: o.NATSServer, Name: "blockyard-soak", Dir: o.Dir, HostDir: o.HostDir, BlindRouter: noRepair,
+	r, err := cluster.New(cluster.Options{
+		Programs: o.Programs, NATSServer: o.NATSServer, Name: "blockyard-soak", Dir: o.Dir, HostDir: o.HostDir, BlindRouter: noRepair,
 	})
 	if err != nil {
 		return nil, err

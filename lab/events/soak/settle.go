@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // healthExact is what streams and feeds say that have missed nothing.
@@ -14,9 +14,9 @@ const healthExact = "exact"
 
 // view is what all processes say at one time.
 type view struct {
-	states []rig.EngineState
-	agents []rig.AgentStats
-	feeds  []rig.RouterFeed
+	states []cluster.EngineState
+	agents []cluster.AgentStats
+	feeds  []cluster.RouterFeed
 	// moving says what is not at rest, inexact what is not vouched for; both empty
 	// when all is well.
 	moving, inexact string
@@ -52,14 +52,14 @@ func (w *world) settle(ctx context.Context, limit time.Duration) (*view, error) 
 func (w *world) look(ctx context.Context, last bool) (*view, error) {
 	v := new(view)
 	for _, a := range w.agents {
-		var s rig.AgentStats
+		var s cluster.AgentStats
 		if err := a.Get(ctx, "/v1/stats", &s); err != nil {
 			return nil, err
 		}
 		v.agents = append(v.agents, s)
 	}
 	for i := range w.engines {
-		var s rig.EngineState
+		var s cluster.EngineState
 		if err := w.endpoint(i).Get(ctx, "/v1/state", &s); err != nil {
 			return nil, err
 		}
@@ -77,15 +77,15 @@ func (w *world) look(ctx context.Context, last bool) (*view, error) {
 
 // compare completes a view with what the router believes and what is true.
 func (w *world) compare(ctx context.Context, v *view) error {
-	var pools []rig.AgentPool
+	var pools []cluster.AgentPool
 	for _, a := range w.agents {
-		var p []rig.AgentPool
+		var p []cluster.AgentPool
 		if err := a.Control.Get(ctx, "/v1/pools", &p); err != nil {
 			return err
 		}
 		pools = append(pools, p...)
 	}
-	var dump rig.RouterDump
+	var dump cluster.RouterDump
 	if err := w.router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
 		return err
 	}
@@ -138,17 +138,17 @@ func (v *view) doubts() string {
 	return ""
 }
 
-func (v *view) feed(publisher string) rig.RouterFeed {
+func (v *view) feed(publisher string) cluster.RouterFeed {
 	for _, f := range v.feeds {
 		if f.PublisherID == publisher {
 			return f
 		}
 	}
-	return rig.RouterFeed{}
+	return cluster.RouterFeed{}
 }
 
 // stream is the stream of an engine, at whatever agent.
-func (v *view) stream(worker uint64) (rig.AgentStream, bool) {
+func (v *view) stream(worker uint64) (cluster.AgentStream, bool) {
 	owner := kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(worker)}).String()
 	for i := range v.agents {
 		for _, st := range v.agents[i].Streams {
@@ -157,5 +157,5 @@ func (v *view) stream(worker uint64) (rig.AgentStream, bool) {
 			}
 		}
 	}
-	return rig.AgentStream{}, false
+	return cluster.AgentStream{}, false
 }

@@ -8,19 +8,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/lab/events/rig"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // world is the processes of a run and what they have counted in earlier lives.
 type world struct {
-	rig    *rig.Rig
+	rig    *cluster.Rig
 	rng    *rand.Rand
 	load   *load
-	broker *rig.Process
-	agents []*rig.Agent
+	broker *cluster.Process
+	agents []*cluster.Agent
 	// engines are replaced while the load reads them.
-	engines [engines]atomic.Pointer[rig.Engine]
-	router  *rig.Router
+	engines [engines]atomic.Pointer[cluster.Engine]
+	router  *cluster.Router
 	lives   uint64 // of engines
 	tally   tally
 	// wanted is how long everything may take to come to rest.
@@ -54,14 +54,14 @@ func (t *tally) note(format string, args ...any) {
 }
 
 // newWorld starts everything.
-func newWorld(ctx context.Context, r *rig.Rig, seed uint64) (*world, error) {
+func newWorld(ctx context.Context, r *cluster.Rig, seed uint64) (*world, error) {
 	w := &world{rig: r, rng: rand.New(rand.NewPCG(seed, 0)), load: newLoad(seed), tally: tally{kept: 1}}
 	var err error
 	if w.broker, err = r.StartBroker(ctx); err != nil {
 		return nil, err
 	}
 	for n := range nodes {
-		a, err := r.StartAgent(ctx, rig.AgentOptions{
+		a, err := r.StartAgent(ctx, cluster.AgentOptions{
 			Node: "node-" + strconv.Itoa(n+1), HostBytes: hostBytes, DiskBytes: diskBytes, ExtentBytes: extentBytes,
 		})
 		if err != nil {
@@ -80,7 +80,7 @@ func newWorld(ctx context.Context, r *rig.Rig, seed uint64) (*world, error) {
 
 func (w *world) startEngine(ctx context.Context, i int) error {
 	w.lives++
-	e, err := w.rig.StartEngine(ctx, rig.EngineOptions{
+	e, err := w.rig.StartEngine(ctx, cluster.EngineOptions{
 		Worker: uint64(i) + 1, Socket: w.agents[i%nodes].Socket,
 		BlockSize: blockSize, DeviceBlocks: deviceBlocks, SpeedUp: speedUp,
 		DropFrames: dropFrames, BufferSteps: bufferSteps, Seed: w.lives,
@@ -92,11 +92,11 @@ func (w *world) startEngine(ctx context.Context, i int) error {
 }
 
 // endpoint is where engine i answers now.
-func (w *world) endpoint(i int) rig.Endpoint { return w.engines[i].Load().Endpoint }
+func (w *world) endpoint(i int) cluster.Endpoint { return w.engines[i].Load().Endpoint }
 
 // alive reports a process that ended by itself.
 func (w *world) alive() error {
-	procs := []*rig.Process{w.broker, w.router.Process}
+	procs := []*cluster.Process{w.broker, w.router.Process}
 	for _, a := range w.agents {
 		procs = append(procs, a.Process)
 	}
@@ -113,16 +113,16 @@ func (w *world) alive() error {
 
 // countAgent adds what an agent has counted, before it is killed or at the end.
 // One that does not answer any more has nothing to say.
-func (w *world) countAgent(ctx context.Context, a *rig.Agent) {
-	var s rig.AgentStats
+func (w *world) countAgent(ctx context.Context, a *cluster.Agent) {
+	var s cluster.AgentStats
 	if a.Get(ctx, "/v1/stats", &s) == nil {
 		w.tally.events += s.Events.Out
 	}
 }
 
 // countEngine does the same for an engine.
-func (w *world) countEngine(ctx context.Context, e *rig.Engine) {
-	var s rig.EngineState
+func (w *world) countEngine(ctx context.Context, e *cluster.Engine) {
+	var s cluster.EngineState
 	if e.Get(ctx, "/v1/state", &s) == nil {
 		w.tally.dropped += s.Stats.FramesDropped
 		w.tally.resets += s.Stats.Resets

@@ -1,0 +1,155 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/config"
+)
+
+// Router is "blockyard router".
+type Router struct {
+	NATS    string `name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
+	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
+	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free one."`
+	Control string `name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket, or address, to serve operators on: dump, busy thresholds, registration. An address is not protected. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
+	File    string `name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings by the names that docs/router-config.md has. Flags and variables win over it."`
+
+	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as an agent with --embedded-nats writes."`
+
+	HTTPRegistration bool `name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Let whoever reaches --http register workers. --control takes registrations in any case."`
+
+	natsFlags
+	workerFlags
+	dynamoWorkers
+
+	Stream string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
+
+	Settings routerSettings `embed:""`
+
+	// settings is what Settings, variables and File come to. DurableKVEvents and
+	// ResetStates are two of them that decide where messages come from.
+	settings        resolvedSettings
+	DurableKVEvents bool `kong:"-"`
+	ResetStates     bool `kong:"-"`
+}
+
+// AfterApply checks the environment and resolves the settings, so that a wrong one
+// is an error of usage.
+func (c *Router) AfterApply(k *kong.Context) error {
+	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
+		return err
+	}
+	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
+		return err
+	}
+	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
+	return nil
+}
+
+// Run serves until ctx ends.
+func (c *Router) Run(ctx context.Context) (err error) {
+	log, err := NewLogger("router")
+	if err != nil {
+		return err
+	}
+	c.settings.log(log)
+	address, err := c.settings.address(c.HTTP)
+	if err != nil {
+		return err
+	}
+	options := c.options(log)
+	if err := options.Validate(); err != nil {
+		return err
+	}
+	if c.Control != "" {
+		if err := control.Check(c.Control); err != nil {
+			return fmt.Errorf("--control: %w", err)
+		}
+	}
+	sources, err := c.openSources(log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sources.Close()) }()
+	if c.durable() {
+		options.Snapshots = sources.nats
+	}
+	r, err := router.New(options, sources.Registry)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("--http %q: %w", address, err)
+	}
+	operators, err := c.listenControl(listener, log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	at := ""
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.Run(ctx) })
+	g.Go(func() error { return r.Serve(ctx, listener) })
+	if operators != nil {
+		at = operators.Addr().String()
+		g.Go(func() error { return r.ServeControl(ctx, operators) })
+	}
+	if sources.nats != nil {
+		g.Go(func() error { return r.ServeNATS(ctx, sources.nats) })
+	}
+	g.Go(func() error {
+		return WriteReady(map[string]any{"ready": true, "http": listener.Addr().String(), "control": at})
+	})
+	return g.Wait()
+}
+
+// listenControl listens at --control, by default at a socket that is named for the
+// port of HTTP, of which there is one on a machine. It is nil where nobody asked for
+// a listener and the default socket cannot be made, such as on a read-only file
+// system; log has the reason.
+func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener, error) {
+	address := c.Control
+	if address == "" {
+		_, port, err := net.SplitHostPort(http.Addr().String())
+		if err != nil {
+			return nil, fmt.Errorf("--http: %w", err)
+		}
+		address = control.DefaultPath("router-" + port)
+	}
+	l, err := control.Listen(address)
+	switch {
+	case err == nil:
+		return l, nil
+	case c.Control == "":
+		log.Warn("operators cannot reach this router; --control names another socket or address", zap.Error(err))
+		return nil, nil
+	}
+	return nil, fmt.Errorf("--control: %w", err)
+}
+
+func (c *Router) options(log *zap.Logger) router.Options {
+	s := &c.settings.Config
+	return router.Options{
+		Config: s, SnapshotThreshold: snapshotThreshold(s), ResetStates: c.ResetStates,
+		HTTPRegistration: c.HTTPRegistration, Log: log,
+	}
+}
+
+// snapshotThreshold is the option of a setting that may be off.
+func snapshotThreshold(s *config.Config) int {
+	events, ok := s.SnapshotEvents()
+	if !ok {
+		return router.NoSnapshots
+	}
+	return int(events)
+}

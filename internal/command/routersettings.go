@@ -1,0 +1,174 @@
+package command
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router/config"
+)
+
+// settingText is the value of a flag as it was given.
+type settingText string
+
+// settingSwitch is the same for a flag that may stand alone.
+type settingSwitch string
+
+// Decode implements kong.MapperValue.
+func (s *settingText) Decode(ctx *kong.DecodeContext) error {
+	return ctx.Scan.PopValueInto("text", (*string)(s))
+}
+
+// Decode implements kong.MapperValue.
+func (s *settingSwitch) Decode(ctx *kong.DecodeContext) error {
+	*s = "true"
+	if next := ctx.Scan.Peek(); next.Type == kong.FlagValueToken {
+		*s = settingSwitch(fmt.Sprint(ctx.Scan.Pop().Value))
+	}
+	return nil
+}
+
+// IsBool implements kong.BoolMapperValue.
+func (*settingSwitch) IsBool() bool { return true }
+
+// defaultHTTP is --http where nobody says it.
+const defaultHTTP = "127.0.0.1:0"
+
+// resolvedSettings is what flags, variables and a document come to.
+type resolvedSettings struct {
+	config.Config
+	notices []config.Notice
+	given   []config.Given
+	// flags are the settings that were given as flags, by their first names.
+	flags map[string]string
+}
+
+// resolve puts together what k has, an environment, and the document at path,
+// which may be empty.
+func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path string) (err error) {
+	if r.flags, err = givenSettings(k); err != nil {
+		return err
+	}
+	from := config.Sources{Name: path, Environ: environ, Flags: r.flags}
+	if path != "" {
+		if from.Document, err = os.ReadFile(path); err != nil {
+			return fmt.Errorf("--router-config: %w", err)
+		}
+	}
+	loaded, err := config.Resolve(from)
+	if err != nil {
+		return err
+	}
+	r.Config, r.notices, r.given = loaded.Config, loaded.Notices, loaded.Given
+	return nil
+}
+
+// agree reports, as an error, two names of one setting with different values among
+// the arguments of a command. Of one name that is repeated the last counts. What kong
+// has parsed does not tell a flag's aliases apart.
+func agree(settings []config.Setting, args []string) error {
+	said := make(map[string]string) // by name
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		name, value, whole := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
+		if !strings.HasPrefix(args[i], "--") {
+			continue
+		}
+		s := settingOf(settings, name)
+		if positive, negated := strings.CutPrefix(name, "no-"); s == nil && negated {
+			if s = settingOf(settings, positive); s == nil || !s.Switch() {
+				continue
+			}
+			name, value, whole = positive, "false", true
+		}
+		switch {
+		case s == nil:
+			continue
+		case !whole && s.Switch():
+			value = "true"
+		case !whole && i+1 < len(args):
+			i++
+			value = args[i]
+		}
+		said[name] = value
+	}
+	for i := range settings {
+		if err := settings[i].Agree(said); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func settingOf(settings []config.Setting, flag string) *config.Setting {
+	at := slices.IndexFunc(settings, func(s config.Setting) bool { return slices.Contains(s.Flags, flag) })
+	if at < 0 {
+		return nil
+	}
+	return &settings[at]
+}
+
+// givenSettings are the settings among the flags on the command line. Two names
+// of one setting must agree.
+func givenSettings(k *kong.Context) (map[string]string, error) {
+	settings := config.Settings()
+	if err := agree(settings, k.Args); err != nil {
+		return nil, err
+	}
+	given := make(map[string]string)
+	for _, p := range k.Path {
+		if p.Flag == nil {
+			continue
+		}
+		if s := settingOf(settings, p.Flag.Name); s != nil {
+			given[s.Flags[0]] = fmt.Sprint(p.Flag.Target.Interface())
+		}
+	}
+	return given, nil
+}
+
+// log writes what is deprecated or has no effect, and then, in one line, what is not
+// as by default, with its source.
+func (r *resolvedSettings) log(log *zap.Logger) {
+	for _, n := range r.notices {
+		log.Warn("setting "+n.String(), zap.String("setting", n.Field))
+	}
+	fields := make([]zap.Field, 0, len(r.given))
+	for _, g := range r.given {
+		fields = append(fields, zap.String(g.Name, fmt.Sprintf("%s (%s)", g.Value, g.Source)))
+	}
+	log.Info("configuration", fields...)
+}
+
+// address is where to serve HTTP: at own, on the port of http_port when own leaves
+// it open, and then on http_host when own is the default too. What own says wins over
+// variables and a document that say something else, and contradicts a flag.
+func (r *resolvedSettings) address(own string) (string, error) {
+	if r.HTTPPort == nil {
+		return own, nil
+	}
+	host, port, err := net.SplitHostPort(own)
+	if err != nil {
+		return "", fmt.Errorf("--http %q: %w", own, err)
+	}
+	want := strconv.FormatUint(uint64(*r.HTTPPort), 10)
+	if _, flag := r.flags["http-port"]; flag && port != "0" && port != want {
+		return "", fmt.Errorf("--http-port %s: contradicts --http %q", want, own)
+	}
+	if port != "0" {
+		return own, nil
+	}
+	if r.HTTPHost != nil && *r.HTTPHost != host {
+		if own == defaultHTTP {
+			host = *r.HTTPHost
+		} else if _, flag := r.flags["http-host"]; flag {
+			return "", fmt.Errorf("--http-host %s: contradicts --http %q", *r.HTTPHost, own)
+		}
+	}
+	return net.JoinHostPort(host, want), nil
+}

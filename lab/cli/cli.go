@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"os"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+
+	"github.com/blockyard-ai/blockyard/internal/command"
+)
+
+const description = `What shows Blockyard at work and proves that it works: demonstration, measurements, faults, kills and soaks.
+
+The commands start agents and routers as processes of their own: this binary again, or the one that --blockyard names.`
+
+// root is the command line of blockyard-lab.
+type root struct {
+	Demo      demoCmd         `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
+	Bench     benchCmd        `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
+	SimEngine simEngineCmd    `cmd:"" help:"Run one simulated engine; the demo starts these."`
+	Version   command.Version `cmd:"" help:"Show the version of this binary and of what it is linked with."`
+	Agent     command.Agent   `cmd:"" hidden:"" help:"Run the node agent that is linked into this binary."`
+	Router    command.Router  `cmd:"" hidden:"" help:"Run the router that is linked into this binary."`
+
+	Blockyard string `placeholder:"PATH" type:"existingfile" help:"Test this blockyard binary instead of the agent and the router that are linked into this one."`
+}
+
+// New returns the program blockyard-lab. version is what the linker was told.
+func New(version string) command.Program {
+	vars := demoVars()
+	maps.Copy(vars, benchVars())
+	return command.Program{Name: "blockyard-lab", Description: description, Version: version, Root: new(root), Vars: vars}
+}
+
+// programs returns this binary, and for the product the one of --blockyard if
+// that is given.
+func (r *root) programs() (cluster.Programs, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return cluster.Programs{}, fmt.Errorf("find this binary: %w", err)
+	}
+	p := cluster.Programs{Product: exe, Lab: exe}
+	if r.Blockyard != "" {
+		p.Product = r.Blockyard
+	}
+	return p, nil
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/command"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/engine"
+)
+
+// simEngineCmd runs one simulated engine until it is told to stop.
+type simEngineCmd struct {
+	WorkerID    uint64 `required:"" help:"Worker that requests are routed to; not 0."`
+	Rank        uint32 `help:"Data-parallel rank."`
+	AgentSocket string `help:"Socket of the node's agent; empty for an engine without one." placeholder:"PATH"`
+	HTTP        string `name:"http" default:"127.0.0.1:0" help:"Address of the HTTP interface."`
+	EventsTopic string `help:"Topic of the event frames."`
+
+	Model        string `default:"simulated" help:"Name of the model."`
+	DType        string `name:"dtype" default:"bfloat16" help:"Element type of the KV cache."`
+	BlockSize    uint32 `default:"16" help:"Tokens in a block."`
+	Layers       uint32 `default:"2" help:"Layers."`
+	OuterDim     uint32 `default:"2" help:"2 for K and V, 1 for one latent vector."`
+	InnerDim     uint32 `default:"32" help:"Elements for each token, layer and outer index."`
+	DTypeBytes   uint32 `name:"dtype-bytes" default:"2" help:"Bytes of one element."`
+	DeviceBlocks int    `default:"512" help:"Blocks of device memory."`
+
+	PrefillTokensPerSecond float64       `default:"20000" help:"Tokens that a step computes in a second."`
+	StepBase               time.Duration `default:"5ms" help:"Shortest time of a step."`
+	SpeedUp                float64       `default:"1" help:"Divide the time of every step by this."`
+	MaxNumSeqs             int           `default:"64" help:"Requests that run at a time."`
+	MaxNumBatchedTokens    int           `default:"2048" help:"Tokens of one step."`
+	MaxWaiting             int           `default:"1024" help:"Requests that wait to run; more are refused."`
+	LookupWait             time.Duration `default:"50ms" help:"How long the agent may let a lookup wait for its disk; negative for not at all."`
+
+	DropFrames  int    `help:"Event frames not to send live, so that a gap has to be repaired."`
+	BufferSteps int    `default:"10000" help:"Event frames that can be replayed."`
+	Seed        uint64 `help:"Chooses the dropped frames."`
+}
+
+// Help implements kong's HelpProvider.
+func (simEngineCmd) Help() string {
+	return "A prefix-caching engine without a model: real block pool, events and connector, simulated time and values."
+}
+
+// simEngineReady is the line that says where the engine is.
+type simEngineReady struct {
+	Ready  bool   `json:"ready"`
+	HTTP   string `json:"http"`
+	Events string `json:"events"`
+	Replay string `json:"replay"`
+}
+
+// Run serves until ctx ends.
+func (c *simEngineCmd) Run(ctx context.Context) error {
+	log, err := command.NewLogger("sim-engine")
+	if err != nil {
+		return err
+	}
+	e, err := engine.New(c.options(), log)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var unheard error
+	err = e.Run(ctx, func(at engine.Endpoints) {
+		unheard = command.WriteReady(simEngineReady{Ready: true, HTTP: at.HTTP, Events: at.Events, Replay: at.Replay})
+		if unheard != nil {
+			stop() // whoever started the engine will never use it
+		}
+	})
+	return errors.Join(unheard, err)
+}
+
+// Validate is called by kong. It refuses zeros that engine.Options would
+// take for "the default", which has been filled in already.
+func (c *simEngineCmd) Validate() error {
+	for _, f := range []struct {
+		flag string
+		zero bool
+		want string
+	}{
+		{"device-blocks", c.DeviceBlocks == 0, fmt.Sprintf("1 to %d", engine.MaxDeviceBlocks)},
+		{"prefill-tokens-per-second", c.PrefillTokensPerSecond == 0, "more than 0"},
+		{"step-base", c.StepBase == 0, fmt.Sprintf("more than 0s, at most %s", engine.MaxStepBase)},
+		{"speed-up", c.SpeedUp == 0, "more than 0"},
+		{"max-num-seqs", c.MaxNumSeqs == 0, fmt.Sprintf("1 to %d", engine.MaxSeqs)},
+		{"max-num-batched-tokens", c.MaxNumBatchedTokens == 0, fmt.Sprintf("1 to %d", engine.MaxBatchedTokens)},
+		{"max-waiting", c.MaxWaiting == 0, fmt.Sprintf("1 to %d", engine.MaxWaiting)},
+		{"buffer-steps", c.BufferSteps == 0, fmt.Sprintf("1 to %d", engine.MaxBufferSteps)},
+		{"lookup-wait", c.LookupWait == 0, fmt.Sprintf("more than 0s, at most %s, or less for no wait", engine.MaxLookupWait)},
+	} {
+		if f.zero {
+			return fmt.Errorf("--%s 0: want %s", f.flag, f.want)
+		}
+	}
+	return nil
+}
+
+func (c *simEngineCmd) options() engine.Options {
+	return engine.Options{
+		Worker: kv.Worker{ID: kv.WorkerID(c.WorkerID), Rank: kv.DPRank(c.Rank)},
+		Namespace: kv.Namespace{
+			Model: c.Model, Weights: "none", DType: c.DType,
+			Layers: c.Layers, OuterDim: c.OuterDim, BlockSize: c.BlockSize, InnerDim: c.InnerDim, DTypeBytes: c.DTypeBytes,
+			Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1",
+		},
+		AgentSocket:      c.AgentSocket,
+		HTTPAddr:         c.HTTP,
+		EventsTopic:      c.EventsTopic,
+		DeviceBlocks:     c.DeviceBlocks,
+		PrefillRate:      c.PrefillTokensPerSecond,
+		StepBase:         c.StepBase,
+		SpeedUp:          c.SpeedUp,
+		MaxSeqs:          c.MaxNumSeqs,
+		MaxBatchedTokens: c.MaxNumBatchedTokens,
+		MaxWaiting:       c.MaxWaiting,
+		LookupWait:       c.LookupWait,
+		BufferSteps:      c.BufferSteps,
+		DropFrames:       c.DropFrames,
+		Seed:             c.Seed,
+	}
+}
