@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -89,9 +90,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for i := range s.Pools {
 		c.collectPool(m, &s.Pools[i])
 	}
-	for _, n := range poolCounters(&s.Retired.Counters) {
-		m.counter(c.poolCount, n.value, retiredPools, n.name)
-	}
+	prom.Kinds(ch, c.poolCount, nil, &s.Retired.Counters, retiredPools)
 	for i := range s.Connectors {
 		c.collectConnector(m, &s.Connectors[i])
 	}
@@ -109,9 +108,7 @@ func (m metrics) gauge(d *prometheus.Desc, v float64, labels ...string) {
 }
 
 func (c *collector) collectEvents(m metrics, s *Stats) {
-	for _, n := range s.Events.named() {
-		m.counter(c.events, n.value, n.name)
-	}
+	prom.Kinds(m, c.events, nil, &s.Events)
 	for reason, n := range s.Totals.Ranks.Dropped {
 		m.counter(c.allDropped, n, reason)
 	}
@@ -119,16 +116,12 @@ func (c *collector) collectEvents(m metrics, s *Stats) {
 }
 
 func (c *collector) collectEngines(m metrics, s *Stats) {
-	for _, n := range s.Engines.named() {
-		m.counter(c.engines, n.value, n.name)
-	}
+	prom.Kinds(m, c.engines, nil, &s.Engines)
 	m.gauge(c.sessions, float64(s.Sessions))
 	m.gauge(c.awaitingExit, float64(s.Engines.AwaitingExit))
 	m.gauge(c.former, float64(s.Engines.Former-s.Engines.FormerStuck), "watched")
 	m.gauge(c.former, float64(s.Engines.FormerStuck), "stuck")
-	for _, n := range s.Cache.named() {
-		m.counter(c.cacheTotal, n.value, n.name)
-	}
+	prom.Kinds(m, c.cacheTotal, nil, &s.Cache)
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")
 	m.gauge(c.space, float64(s.Space.HostFree), "host_pinned", "free")
@@ -161,97 +154,7 @@ func (c *collector) collectPool(m metrics, p *PoolStats) {
 	pool := strconv.FormatUint(p.Pool, 10)
 	for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {
 		m.gauge(c.tierBytes, float64(ts.Bytes), pool, tier)
-		for _, n := range slotStates(ts) {
-			m.gauge(c.slots, float64(n.value), pool, tier, n.name)
-		}
+		prom.Kinds(m, nil, c.slots, ts, pool, tier)
 	}
-	for _, n := range append(poolCounters(&p.Counters), nodeCounters(&p.Stats)...) {
-		m.counter(c.poolCount, n.value, pool, n.name)
-	}
-	for _, n := range poolGauges(&p.Stats) {
-		m.gauge(c.poolGauge, float64(n.value), pool, n.name)
-	}
-}
-
-// named is a number and the label that it goes by.
-type named struct {
-	name  string
-	value uint64
-}
-
-func (e *EventStats) named() []named {
-	return []named{
-		{"in", e.In}, {"out", e.Out}, {"gaps", e.Gaps}, {"repaired", e.Repaired}, {"lost", e.Lost},
-		{"bad_frames", e.BadFrames}, {"bad_events", e.BadEvents}, {"engine_restarts", e.Restarts},
-	}
-}
-
-func (e *SessionStats) named() []named {
-	return []named{
-		{"connections", e.Connections}, {"denied", e.Denied}, {"malformed", e.Malformed}, {"frames", e.Frames},
-		{"refused", e.Refused}, {"lookups", e.Lookups}, {"claims", e.Claims}, {"loads", e.Loads},
-		{"stores", e.Stores}, {"commits", e.Commits}, {"workers_lost", e.WorkersLost},
-		{"loads_dropped", e.LoadsDropped}, {"resumed", e.Resumed}, {"resumed_grants", e.ResumedGrants},
-		{"resumed_pins", e.ResumedPins}, {"prefetched", e.Prefetched}, {"low_priority", e.LowPriority},
-		{"resets", e.Resets}, {"evicted", e.Evicted}, {"evicted_lost", e.EvictedLost},
-		{"stats_ignored", e.StatsIgnored}, {"stats_forgotten", e.StatsForgotten},
-		{"lists_dropped", e.ListsDropped}, {"panics", e.Panics},
-	}
-}
-
-func (c *CacheStats) named() []named {
-	return []named{
-		{"matched_tokens", c.MatchedTokens}, {"onboarded_host", c.OnboardedHost}, {"onboarded_disk", c.OnboardedDisk},
-	}
-}
-
-func slotStates(t *blockmgr.TierStats) []named {
-	return []named{
-		{"free", uint64(t.Free)}, {"granted", uint64(t.Granted)}, {"staging", uint64(t.Staging)},
-		{"receiving", uint64(t.Receiving)}, {"quarantined", uint64(t.Quarantined)},
-		{"active", uint64(t.Active)}, {"inactive", uint64(t.Inactive)},
-	}
-}
-
-func poolCounters(s *blockmgr.Counters) []named {
-	return []named{
-		{"host_hits", s.HostHits}, {"disk_hits", s.DiskHits}, {"misses", s.Misses},
-		{"granted", s.Granted}, {"present", s.Present}, {"refused", s.Refused}, {"committed", s.Committed}, {"aborted", s.Aborted},
-		{"pins_refused", s.PinsRefused}, {"grants_superseded", s.GrantsSuperseded}, {"deduplicated", s.Deduplicated},
-		{"host_evictions", s.HostEvictions}, {"disk_evictions", s.DiskEvictions},
-		{"promotions", s.Promotions}, {"promotions_shared", s.PromotionsShared},
-		{"prefetched", s.Prefetched}, {"prefetch_refused", s.PrefetchRefused},
-		{"write_behind", s.WriteBehind}, {"write_behind_dropped", s.WriteBehindDropped}, {"write_behind_refused", s.WriteBehindRefused},
-		{"write_behind_filtered", s.WriteBehindFiltered}, {"write_retries", s.WriteRetries}, {"writes_stalled", s.WritesStalled},
-		{"read_retries", s.ReadRetries}, {"reads_abandoned", s.ReadsAbandoned}, {"reads_cancelled", s.ReadsCancelled},
-		{"bytes_read", s.BytesRead}, {"read_micros", s.ReadMicros}, {"bytes_written", s.BytesWritten},
-		{"corrupt_reads", s.CorruptReads}, {"read_errors", s.ReadErrors}, {"write_errors", s.WriteErrors},
-		{"table_errors", s.TableErrors}, {"memory_errors", s.MemoryErrors}, {"grow_errors", s.GrowErrors}, {"grow_refused", s.GrowRefused}, {"extents_yielded", s.ExtentsYielded},
-		{"watch_dropped", s.WatchDropped}, {"recovered", s.Recovered}, {"recovered_host", s.RecoveredHost},
-		{"recovery_unsealed", s.RecoveryUnsealed}, {"recovery_freed", s.RecoveryFreed}, {"recovery_foreign", s.RecoveryForeign}, {"recovery_twice", s.RecoveryTwice},
-		{"verified", s.Verified}, {"corrupt_host", s.CorruptHost}, {"damaged_records", s.DamagedRecords}, {"scrubbed", s.Scrubbed},
-		{"resumed", s.Resumed}, {"resume_refused", s.ResumeRefused}, {"keep_refused", s.KeepRefused}, {"blocks_reset", s.BlocksReset},
-	}
-}
-
-// nodeCounters are the counters that pools have in common.
-func nodeCounters(s *blockmgr.Stats) []named {
-	return []named{{"disk_trips", s.DiskTrips}, {"extents_removed", s.ExtentsRemoved}}
-}
-
-func poolGauges(s *blockmgr.Stats) []named {
-	return []named{
-		{"sessions", uint64(s.Sessions)}, {"former_sessions", uint64(s.FormerSessions)}, {"blocks", uint64(s.Blocks)}, {"pins", uint64(s.Pins)},
-		{"pinned_slots", uint64(s.PinnedSlots)}, {"pinned_slots_most", uint64(s.PinnedSlotsMost)},
-		{"grants_overdue", uint64(s.GrantsOverdue)}, {"grants_late", uint64(s.GrantsLate)},
-		{"seal_queue", uint64(s.SealQueue)}, {"write_queue", uint64(s.WriteQueue)}, {"promote_queue", uint64(s.PromoteQueue)},
-		{"disk_breaker_open", oneIf(s.DiskOpen)}, {"disk_read_only", oneIf(s.DiskReadOnly)}, {"disk_joining", oneIf(s.DiskJoining)}, {"extents_leaving", uint64(s.ExtentsLeaving)}, {"unverified", uint64(s.Unverified)}, {"unannounced", uint64(s.Unannounced)},
-	}
-}
-
-func oneIf(yes bool) uint64 {
-	if yes {
-		return 1
-	}
-	return 0
+	prom.Kinds(m, c.poolCount, c.poolGauge, &p.Stats, pool)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,52 +13,10 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
-	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
-	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
-
-func (p pathPart) all() []named { return slices.Concat(p.counters, p.gauges) }
-
-// Every drop, retry and repair on the way of events can be seen.
-func TestEveryNumberOfTheEventPathIsAMetric(t *testing.T) {
-	// What EventStats has is shown by that name.
-	wantShown[consolidator.RankStats](t, rankPart(new(consolidator.RankStats)).all(),
-		"events", "gaps", "repaired", "lost", "bad_frames", "bad_events", "restarts")
-	wantShown[consolidator.StreamStats](t, streamPart(new(consolidator.StreamStats)).all(), "events")
-	wantShown[nats.FeedStats](t, feedPart(new(nats.FeedStats)).all())
-	wantShown[httpfeed.FeedStats](t, httpCounters(new(httpfeed.Stats)))
-	// The sum of the numbers of next batches says nothing.
-	wantShown[zmqsink.Stats](t, sinkPart(new(zmqsink.Stats)).all(), "next")
-	wantShown[dynamo.SourceStats](t, sourcePart(new(dynamo.SourceStats)).all())
-	wantShown[dynamo.PlaneStats](t, planePart(new(dynamo.PlaneStats)).all())
-	wantShown[tokens.Stats](t, tokenPart(new(tokens.Stats)).all())
-	var outputs pathPart
-	for _, p := range pathParts(new(Stats)) {
-		if p.name == "outputs" {
-			outputs = p
-		}
-	}
-	wantShown[OutputStats](t, outputs.all())
-}
-
-// A sum of sinks has every number of each.
-func TestSumOfSinksLeavesNothingOut(t *testing.T) {
-	o := zmqsink.Stats{
-		Batches: 1, Events: 1, Blocks: 1, Bytes: 1, Raw: 1, Subscriptions: 1, Subscribers: 1, Reannounced: 1, Overflows: 1,
-		Gaps: 1, Dropped: 1, DroppedRaw: 1, Held: 1, Missed: 1, UnknownTokens: 1, Retries: 1, Recovered: 1, Unkept: 1, Unwanted: 1, Left: 1, Orphans: 1, IgnoredRemoves: 1, Foreign: 1, AfterClose: 1,
-		Replays: 1, Replayed: 1, BadRequests: 1, SendErrors: 1, Said: 1, Next: 1,
-	}
-	var s zmqsink.Stats
-	addSink(&s, &o)
-	addSink(&s, &o)
-	for _, n := range sinkPart(&s).all() {
-		if n.value != 2 {
-			t.Errorf("%s: 1 + 1 = %d", n.name, n.value)
-		}
-	}
-}
 
 // Counters of what ended stay in the totals, gauges of it do not: a counter that
 // falls is taken for a restart.
@@ -79,15 +36,13 @@ func TestTotalsKeepWhatEndedOutputsCounted(t *testing.T) {
 	if before.ZMQ.Foreign == 0 {
 		t.Fatal("the sink counted nothing; the test shows nothing")
 	}
-	counted := map[string]uint64{}
-	for _, n := range sinkPart(&after.ZMQ).counters {
-		counted[n.name] = n.value
-	}
-	for _, n := range sinkPart(&before.ZMQ).counters {
-		if counted[n.name] < n.value {
-			t.Errorf("%s fell from %d to %d when the rank ended", n.name, n.value, counted[n.name])
+	counted := map[string]float64{}
+	metric.Each(&after.ZMQ, func(f *metric.Field, v float64) { counted[f.Name] = v })
+	metric.Each(&before.ZMQ, func(f *metric.Field, v float64) {
+		if f.Kind == metric.Counter && counted[f.Name] < v {
+			t.Errorf("%s fell from %v to %v when the rank ended", f.Name, v, counted[f.Name])
 		}
-	}
+	})
 	if after.ZMQ.Said != 0 || after.ZMQ.Subscribers != 0 {
 		t.Errorf("an ended sink has said %d blocks to %d subscribers", after.ZMQ.Said, after.ZMQ.Subscribers)
 	}

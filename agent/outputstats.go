@@ -10,7 +10,7 @@ import (
 // OutputStats are the counters of where events are told besides NATS, whose are in
 // EventTotals.
 type OutputStats struct {
-	HTTP httpfeed.Stats `json:"http"`
+	HTTP httpfeed.Stats `json:"http" metric:"-"`
 	// Dynamo is nil when Dynamo's routers are told nothing.
 	Dynamo *dynamo.PlaneStats `json:"dynamo,omitempty"`
 	// Tokens is nil until a stream in the engines' format wants them.

@@ -167,3 +167,10 @@ func (h *eventHub) forgetPool(e *poolEntry) {
 	delete(h.pools, e.ns)
 	h.ended.add(&t)
 }
+
+func oneIf(yes bool) uint64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

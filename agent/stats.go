@@ -21,7 +21,7 @@ type EventStats struct {
 	Lost      uint64 `json:"lost"`
 	BadFrames uint64 `json:"bad_frames"`
 	BadEvents uint64 `json:"bad_events"`
-	Restarts  uint64 `json:"restarts"`
+	Restarts  uint64 `json:"restarts" metric:"engine_restarts"`
 }
 
 // StreamStats describe one owner's stream.

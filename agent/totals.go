@@ -2,6 +2,7 @@ package agent
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
@@ -40,37 +41,11 @@ func (t *EventTotals) addReaches(reaches []*reach) {
 	}
 }
 
-// addSink adds the numbers of o to s, but for the number of its next batch.
+// addSink adds the numbers of o to s. The number of the next batch stays 0: a sum of
+// such numbers means nothing.
 func addSink(s, o *zmqsink.Stats) {
-	s.Batches += o.Batches
-	s.Events += o.Events
-	s.Blocks += o.Blocks
-	s.Bytes += o.Bytes
-	s.Raw += o.Raw
-	s.Subscriptions += o.Subscriptions
-	s.Subscribers += o.Subscribers
-	s.Reannounced += o.Reannounced
-	s.Overflows += o.Overflows
-	s.Gaps += o.Gaps
-	s.Dropped += o.Dropped
-	s.DroppedRaw += o.DroppedRaw
-	s.Held += o.Held
-	s.Missed += o.Missed
-	s.UnknownTokens += o.UnknownTokens
-	s.Retries += o.Retries
-	s.Recovered += o.Recovered
-	s.Unkept += o.Unkept
-	s.Unwanted += o.Unwanted
-	s.Orphans += o.Orphans
-	s.IgnoredRemoves += o.IgnoredRemoves
-	s.Foreign += o.Foreign
-	s.AfterClose += o.AfterClose
-	s.Replays += o.Replays
-	s.Replayed += o.Replayed
-	s.BadRequests += o.BadRequests
-	s.SendErrors += o.SendErrors
-	s.Said += o.Said
-	s.Left += o.Left
+	metric.Add(s, o)
+	s.Next = 0
 }
 
 // ended forgets what is about the present of what has ended.

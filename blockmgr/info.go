@@ -2,9 +2,9 @@ package blockmgr
 
 import (
 	"os"
-	"reflect"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
 // ExtentInfo describes one extent: a file of slots owned by one namespace.
@@ -50,7 +50,7 @@ type BlockInfo struct {
 // otherwise. Free + Granted + Staging + Receiving + Quarantined + Active +
 // Inactive = Capacity, always.
 type TierStats struct {
-	Capacity    int `json:"capacity"`
+	Capacity    int `json:"capacity" metric:"-"`
 	Free        int `json:"free"`
 	Granted     int `json:"granted"`
 	Staging     int `json:"staging"`
@@ -60,15 +60,15 @@ type TierStats struct {
 	Active int `json:"active"`
 	// Inactive slots hold a block that nobody uses now.
 	Inactive int `json:"inactive"`
-	Extents  int `json:"extents"`
+	Extents  int `json:"extents" metric:"-"`
 	// Bytes is the size of the extents' files.
-	Bytes uint64 `json:"bytes"`
+	Bytes uint64 `json:"bytes" metric:"-"`
 }
 
 // Stats is a snapshot of one pool.
 type Stats struct {
-	Host TierStats `json:"host"`
-	Disk TierStats `json:"disk"`
+	Host TierStats `json:"host" metric:"-"`
+	Disk TierStats `json:"disk" metric:"-"`
 	// Sessions, Blocks (distinct resident), Pins, and the lengths of the queues
 	// are gauges.
 	Sessions int `json:"sessions"`
@@ -214,9 +214,4 @@ type Counters struct {
 }
 
 // Add adds all of what o has counted.
-func (c *Counters) Add(o *Counters) {
-	sum, more := reflect.ValueOf(c).Elem(), reflect.ValueOf(o).Elem()
-	for i := range sum.NumField() {
-		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
-	}
-}
+func (c *Counters) Add(o *Counters) { metric.Add(c, o) }

@@ -1,6 +1,10 @@
 package consolidator
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/metric"
+)
 
 // RankStats are a rank's counters since it was made.
 type RankStats struct {
@@ -8,20 +12,20 @@ type RankStats struct {
 	// messages, live or replayed, that could not be read at all.
 	Frames    uint64 `json:"frames"`
 	Bytes     uint64 `json:"bytes"`
-	BadFrames uint64 `json:"bad_frames"`
+	BadFrames uint64 `json:"bad_frames" metric:"-"`
 	// Batches, Events and Blocks are what was decoded and handed to conversion;
 	// BadEvents are events of a batch that could not be decoded. UnknownKeys are extra
 	// keys of a kind that is not known; their blocks have names that nobody asks for.
 	Batches     uint64 `json:"batches"`
-	Events      uint64 `json:"events"`
+	Events      uint64 `json:"events" metric:"-"`
 	Blocks      uint64 `json:"blocks"`
-	BadEvents   uint64 `json:"bad_events"`
+	BadEvents   uint64 `json:"bad_events" metric:"-"`
 	UnknownKeys uint64 `json:"unknown_keys"`
 	// Gaps are holes in the engine's sequence, lost last frames included. Each is
 	// in the end Repaired by replay or Lost.
-	Gaps     uint64 `json:"gaps"`
-	Repaired uint64 `json:"repaired"`
-	Lost     uint64 `json:"lost"`
+	Gaps     uint64 `json:"gaps" metric:"-"`
+	Repaired uint64 `json:"repaired" metric:"-"`
+	Lost     uint64 `json:"lost" metric:"-"`
 	// Replayed are the batches that were applied from replay, Replays the
 	// requests for it, ReplayFailures those that were not answered in time.
 	Replayed       uint64 `json:"replayed"`
@@ -32,7 +36,7 @@ type RankStats struct {
 	// engine began to count anew.
 	Duplicates uint64 `json:"duplicates"`
 	Outdated   uint64 `json:"outdated"`
-	Restarts   uint64 `json:"restarts"`
+	Restarts   uint64 `json:"restarts" metric:"-"`
 	// Overflows are live frames thrown away during a replay that took too long;
 	// they become a gap of their own.
 	Overflows uint64 `json:"overflows"`
@@ -44,13 +48,13 @@ type RankStats struct {
 	Parked       uint64 `json:"parked"`
 	Spliced      uint64 `json:"spliced"`
 	ParkOverflow uint64 `json:"park_overflow"`
-	ParkedBytes  uint64 `json:"parked_bytes"`
+	ParkedBytes  uint64 `json:"parked_bytes" metric:",gauge"`
 	// Listed are the lists of cached blocks that the engine gave, ListFailures the
 	// attempts to get one that failed. Unlisted is how many listed blocks are still
 	// unknown now.
 	Listed       uint64 `json:"listed"`
 	ListFailures uint64 `json:"list_failures"`
-	Unlisted     uint64 `json:"unlisted"`
+	Unlisted     uint64 `json:"unlisted" metric:",gauge"`
 	// Checkpoints are the files written, CheckpointFailures those that could not be.
 	// CheckpointsRejected are files that were damaged, of another version or about
 	// another engine or rank, and Restored the engine blocks taken from a good one.
@@ -70,58 +74,21 @@ type RankStats struct {
 	// Known is the number of engine blocks in the rank's table now, and Repairing
 	// says that a gap is being repaired right now. Both are zero when Run has
 	// returned.
-	Known     uint64 `json:"known"`
+	Known     uint64 `json:"known" metric:",gauge"`
 	Repairing bool   `json:"repairing"`
 }
 
 // Add adds o to s: counters and gauges are summed, Dropped by reason, and
 // Repairing holds if it does for either. Nothing of o is kept.
 func (s *RankStats) Add(o RankStats) {
-	s.Frames += o.Frames
-	s.Bytes += o.Bytes
-	s.BadFrames += o.BadFrames
-	s.Batches += o.Batches
-	s.Events += o.Events
-	s.Blocks += o.Blocks
-	s.BadEvents += o.BadEvents
-	s.UnknownKeys += o.UnknownKeys
-	s.Gaps += o.Gaps
-	s.Repaired += o.Repaired
-	s.Lost += o.Lost
-	s.Replayed += o.Replayed
-	s.Replays += o.Replays
-	s.ReplayFailures += o.ReplayFailures
-	s.Duplicates += o.Duplicates
-	s.Outdated += o.Outdated
-	s.Restarts += o.Restarts
-	s.Overflows += o.Overflows
-	s.Reannounced += o.Reannounced
-	s.Parked += o.Parked
-	s.Spliced += o.Spliced
-	s.ParkOverflow += o.ParkOverflow
-	s.ParkedBytes += o.ParkedBytes
-	s.Listed += o.Listed
-	s.ListFailures += o.ListFailures
-	s.Unlisted += o.Unlisted
-	s.Checkpoints += o.Checkpoints
-	s.CheckpointFailures += o.CheckpointFailures
-	s.CheckpointsRejected += o.CheckpointsRejected
-	s.Restored += o.Restored
 	s.RecentBad = lastBad(append(slices.Clip(s.RecentBad), o.RecentBad...))
-	s.Known += o.Known
-	s.Repairing = s.Repairing || o.Repairing
-	if s.Dropped == nil && len(o.Dropped) > 0 {
-		s.Dropped = make(map[string]uint64, len(o.Dropped))
-	}
-	for reason, n := range o.Dropped {
-		s.Dropped[reason] += n
-	}
+	metric.Add(s, &o)
 }
 
 // StreamStats are a stream's counters since it was made.
 type StreamStats struct {
 	// Events and Blocks are what was handed to the sink.
-	Events uint64 `json:"events"`
+	Events uint64 `json:"events" metric:"-"`
 	Blocks uint64 `json:"blocks"`
 	// UnknownRemoves are removals of blocks that were not resident; nothing was
 	// emitted for them.
@@ -141,13 +108,4 @@ type StreamStats struct {
 }
 
 // Add adds the counters of o to s.
-func (s *StreamStats) Add(o StreamStats) {
-	s.Events += o.Events
-	s.Blocks += o.Blocks
-	s.UnknownRemoves += o.UnknownRemoves
-	s.RefOverflows += o.RefOverflows
-	s.InlineFlushes += o.InlineFlushes
-	s.TableFull += o.TableFull
-	s.SinksRefused += o.SinksRefused
-	s.FollowersCut += o.FollowersCut
-}
+func (s *StreamStats) Add(o StreamStats) { metric.Add(s, &o) }

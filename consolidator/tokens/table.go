@@ -102,9 +102,9 @@ type Stats struct {
 	Misses uint64 `json:"misses"`
 	// Blocks and Retained are how many blocks are known, or only retained, and how
 	// many are retained; Bytes is what those cost whose tokens are known.
-	Blocks   uint64 `json:"blocks"`
-	Retained uint64 `json:"retained"`
-	Bytes    uint64 `json:"bytes"`
+	Blocks   uint64 `json:"blocks" metric:",gauge"`
+	Retained uint64 `json:"retained" metric:",gauge"`
+	Bytes    uint64 `json:"bytes" metric:",gauge"`
 }
 
 // New returns an empty table for at most maxBytes; 0 or less means

@@ -1,6 +1,10 @@
 package dynamo
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/blockyard-ai/blockyard/internal/metric"
+)
 
 // SourceStats are a source's counters since it was made.
 type SourceStats struct {
@@ -11,7 +15,7 @@ type SourceStats struct {
 	// Waiting events are in the inbox now; Dropped are those that left it before they
 	// were numbered, Unsent those that were numbered and not sent, AfterClose those
 	// that came too late. All of them but the last are made good by a repair.
-	Waiting    uint64 `json:"waiting"`
+	Waiting    uint64 `json:"waiting" metric:",gauge"`
 	Dropped    uint64 `json:"dropped"`
 	Unsent     uint64 `json:"unsent"`
 	AfterClose uint64 `json:"after_close"`
@@ -60,25 +64,7 @@ func (s *Source) Stats() SourceStats {
 }
 
 // Add adds the numbers of o to s.
-func (s *SourceStats) Add(o SourceStats) {
-	s.Events += o.Events
-	s.Messages += o.Messages
-	s.Bytes += o.Bytes
-	s.Waiting += o.Waiting
-	s.Dropped += o.Dropped
-	s.Unsent += o.Unsent
-	s.AfterClose += o.AfterClose
-	s.PublishErrors += o.PublishErrors
-	s.Repairs += o.Repairs
-	s.Refreshes += o.Refreshes
-	s.Restated += o.Restated
-	s.RestatePauses += o.RestatePauses
-	s.Probes += o.Probes
-	s.Queries += o.Queries
-	s.Dumps += o.Dumps
-	s.LargeDumps += o.LargeDumps
-	s.Degraded = s.Degraded || o.Degraded
-}
+func (s *SourceStats) Add(o SourceStats) { metric.Add(s, &o) }
 
 // PlaneStats are a plane's counters since it was opened; those of its sources are
 // their own.
@@ -86,13 +72,13 @@ type PlaneStats struct {
 	// Sources are those that live now, Records the files held in the discovery
 	// directory. RecordErrors are failures to touch or remove one, RecordsRestored
 	// those that others had deleted.
-	Sources         uint64 `json:"sources"`
-	Records         uint64 `json:"records"`
+	Sources         uint64 `json:"sources" metric:",gauge"`
+	Records         uint64 `json:"records" metric:",gauge"`
 	RecordErrors    uint64 `json:"record_errors"`
 	RecordsRestored uint64 `json:"records_restored"`
 	// RivalSources are records of others that speak for ranks of ours now: the routers
 	// ignore these ranks. It is 0 in a deployment that works.
-	RivalSources uint64 `json:"rival_sources"`
+	RivalSources uint64 `json:"rival_sources" metric:",gauge"`
 	// Loads are load messages sent, LoadErrors those that the connection refused (they
 	// are tried again), LoadsDropped reports of more ranks than a plane follows.
 	Loads        uint64 `json:"loads"`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -265,18 +266,7 @@ type FeedStats struct {
 }
 
 // Add adds the numbers of o to s.
-func (s *FeedStats) Add(o FeedStats) {
-	s.Events += o.Events
-	s.Skipped += o.Skipped
-	s.AfterClose += o.AfterClose
-	s.Announcements += o.Announcements
-	s.Queries += o.Queries
-	s.Dumps += o.Dumps
-	s.Snapshots += o.Snapshots
-	s.BadQueries += o.BadQueries
-	s.DroppedQueries += o.DroppedQueries
-	s.VoidAnswers += o.VoidAnswers
-}
+func (s *FeedStats) Add(o FeedStats) { metric.Add(s, &o) }
 
 // Stats returns the counters.
 func (f *Feed) Stats() FeedStats {

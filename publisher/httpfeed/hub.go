@@ -248,7 +248,7 @@ func (h *Hub) feedsLocked() []*Feed {
 // Stats are a hub's gauges and counters since it was made.
 type Stats struct {
 	// Clients is the number of streams that are served now.
-	Clients int `json:"clients"`
+	Clients int `json:"clients" metric:"-"`
 	// Frames and Bytes were written to clients; Dropped are frames that a client's
 	// queue had no room for.
 	Frames  uint64 `json:"frames"`
@@ -256,8 +256,8 @@ type Stats struct {
 	Dropped uint64 `json:"dropped"`
 	// Refused are clients beyond the bound, Cut those that took nothing for too
 	// long.
-	Refused uint64 `json:"refused"`
-	Cut     uint64 `json:"cut"`
+	Refused uint64 `json:"refused" metric:"clients_refused"`
+	Cut     uint64 `json:"cut" metric:"clients_cut"`
 	// Totals are the counters of all feeds, those that have ended included.
 	Totals FeedStats `json:"totals"`
 }

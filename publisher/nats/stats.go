@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
 // FeedStats are a feed's counters since it was made.
@@ -17,7 +19,7 @@ type FeedStats struct {
 	// many wait in the journal now, 0 after Close.
 	Skipped    uint64 `json:"skipped"`
 	AfterClose uint64 `json:"after_close"`
-	Unsent     uint64 `json:"unsent"`
+	Unsent     uint64 `json:"unsent" metric:",gauge"`
 	// PublishErrors are messages that the connection refused.
 	PublishErrors uint64 `json:"publish_errors"`
 	// Announcements are those sent, SilentAnnouncements those that were due while
@@ -40,25 +42,7 @@ type FeedStats struct {
 }
 
 // Add adds the numbers of o to s.
-func (s *FeedStats) Add(o FeedStats) {
-	s.Events += o.Events
-	s.Messages += o.Messages
-	s.Bytes += o.Bytes
-	s.Skipped += o.Skipped
-	s.AfterClose += o.AfterClose
-	s.Unsent += o.Unsent
-	s.PublishErrors += o.PublishErrors
-	s.Announcements += o.Announcements
-	s.SilentAnnouncements += o.SilentAnnouncements
-	s.Queries += o.Queries
-	s.Dumps += o.Dumps
-	s.Snapshots += o.Snapshots
-	s.SharedDumps += o.SharedDumps
-	s.DumpPauses += o.DumpPauses
-	s.BadQueries += o.BadQueries
-	s.DroppedQueries += o.DroppedQueries
-	s.VoidAnswers += o.VoidAnswers
-}
+func (s *FeedStats) Add(o FeedStats) { metric.Add(s, &o) }
 
 // feedCounters are FeedStats while they count.
 type feedCounters struct {

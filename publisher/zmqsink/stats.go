@@ -13,7 +13,7 @@ type Stats struct {
 	Raw     uint64 `json:"raw"`
 	// Subscriptions are those that came, Subscribers those that are there now.
 	Subscriptions uint64 `json:"subscriptions"`
-	Subscribers   uint64 `json:"subscribers"`
+	Subscribers   uint64 `json:"subscribers" metric:",gauge"`
 	// Reannounced counts how often the whole state was said again, Overflows how often
 	// the queue was full, Gaps how often events were missing in what the source sent.
 	Reannounced uint64 `json:"reannounced"`
@@ -56,9 +56,9 @@ type Stats struct {
 	// Said is how many blocks the subscribers were told of and hold now, Left how many
 	// are left out now, in some tier, and will be retried; Next is the number of the next
 	// batch.
-	Said uint64 `json:"said"`
-	Left uint64 `json:"left"`
-	Next uint64 `json:"next"`
+	Said uint64 `json:"said" metric:",gauge"`
+	Left uint64 `json:"left" metric:",gauge"`
+	Next uint64 `json:"next" metric:"-"`
 }
 
 // counters are Stats while they count.
