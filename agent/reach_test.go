@@ -14,6 +14,7 @@ import (
 	"github.com/pebbe/zmq4"
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -95,8 +96,8 @@ func heldByMedium(t *testing.T, endpoint string, done func(held map[string]map[k
 			t.Fatal(err)
 		}
 	}
-	var decoder kvevent.Decoder
-	var batch kvevent.EngineBatch
+	var decoder engineevent.Decoder
+	var batch engineevent.Batch
 	held := map[string]map[kv.EngineHash]bool{}
 	for deadline := time.Now().Add(20 * time.Second); !done(held); {
 		if time.Now().After(deadline) {

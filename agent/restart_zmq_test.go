@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -14,9 +15,9 @@ import (
 // storedBehind publishes a batch that stores one block behind another.
 func (p *fakePublisher) storedBehind(parent, hash uint64, tokens []uint32) {
 	p.t.Helper()
-	payload := kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{Timestamp: 1, Events: []kvevent.EngineEvent{{
+	payload := engineevent.AppendBatch(nil, &engineevent.Batch{Timestamp: 1, Events: []engineevent.Event{{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{kv.EngineHash(hash)}, Parent: kv.EngineHash(parent), HasParent: true,
-		Tokens: tokens, BlockSize: testBlockSize, Medium: "GPU", Group: kvevent.NoGroup,
+		Tokens: tokens, BlockSize: testBlockSize, Medium: "GPU", Group: engineevent.NoGroup,
 	}}})
 	if _, err := p.sock.SendMessage("", binary.BigEndian.AppendUint64(nil, p.seq), payload); err != nil {
 		p.t.Fatal(err)

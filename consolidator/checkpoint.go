@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -222,7 +223,7 @@ func (p *park) appendBatch(dst []byte) []byte {
 	if p.empty() {
 		return dst
 	}
-	var b kvevent.EngineBatch
+	var b engineevent.Batch
 	for _, r := range p.order {
 		if r.out {
 			continue
@@ -235,11 +236,11 @@ func (p *park) appendBatch(dst []byte) []byte {
 			}
 		}
 		if len(gone) > 0 {
-			b.Events = append(b.Events, kvevent.EngineEvent{
+			b.Events = append(b.Events, engineevent.Event{
 				Kind: kvevent.Removed, BlockHashes: gone, Medium: r.event.Medium,
 				Group: r.event.Group, SpecKind: r.event.SpecKind,
 			})
 		}
 	}
-	return kvevent.AppendEngineBatch(dst, &b)
+	return engineevent.AppendBatch(dst, &b)
 }

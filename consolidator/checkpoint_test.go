@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -34,7 +35,7 @@ func savedConverter() (*converter, *sequence.State) {
 	// The same content as block 1 under another name.
 	twin := storedEvent(0, 1, 1)
 	twin.BlockHashes[0] = 777
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{
 		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
 	}})
 	c.unlisted = map[kv.EngineHash]struct{}{4711: {}}
@@ -73,7 +74,7 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unlisted, again.lowerTiers, again.groups.main)
 	}
 	// From here on both must do the same.
-	next := kvevent.EngineBatch{Events: []kvevent.EngineEvent{
+	next := engineevent.Batch{Events: []engineevent.Event{
 		storedEvent(0, 900, 1), removedEvent(1), removedEvent(777), removedEvent(4711), removedEvent(51, 62),
 	}}
 	for _, c := range []*converter{c, again} {
@@ -133,7 +134,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 			}
 			r := startRank(t, cfg)
 			e.awaitSubscriber()
-			batches := [][]kvevent.EngineEvent{{storedEvent(0, 1, 3)}, {storedEvent(3, 4, 2), removedEvent(5)}}
+			batches := [][]engineevent.Event{{storedEvent(0, 1, 3)}, {storedEvent(3, 4, 2), removedEvent(5)}}
 			for _, b := range batches {
 				e.publish(false, b...)
 			}
@@ -146,7 +147,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if replay {
-				batches = append(batches, []kvevent.EngineEvent{storedEvent(4, 6, 1), removedEvent(1)})
+				batches = append(batches, []engineevent.Event{storedEvent(4, 6, 1), removedEvent(1)})
 				e.publish(true, batches[2]...)
 			}
 			r = startRank(t, cfg)
@@ -157,7 +158,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 					t.Errorf("health %s before the engine has said anything", h)
 				}
 			}
-			batches = append(batches, []kvevent.EngineEvent{storedEvent(4, 9, 1)})
+			batches = append(batches, []engineevent.Event{storedEvent(4, 9, 1)})
 			e.publish(false, batches[len(batches)-1]...)
 			r.await(t, truth(t, batches))
 			waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
@@ -199,9 +200,9 @@ func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
 	awaitFile(t, path, 3)
 
 	e := startEngine(t, old.events, old.replay)
-	var batches [][]kvevent.EngineEvent
+	var batches [][]engineevent.Event
 	for i := range 5 {
-		batches = append(batches, []kvevent.EngineEvent{storedEvent(0, 100+i, 1)})
+		batches = append(batches, []engineevent.Event{storedEvent(0, 100+i, 1)})
 		e.publish(true, batches[i]...)
 	}
 	r = startRank(t, cfg)
@@ -228,9 +229,9 @@ func TestRankCountsBadCheckpoints(t *testing.T) {
 	if err := os.MkdirAll(path+".new/x", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	batch := []kvevent.EngineEvent{storedEvent(0, 1, 3)}
+	batch := []engineevent.Event{storedEvent(0, 1, 3)}
 	e.publish(false, batch...)
-	r.await(t, truth(t, [][]kvevent.EngineEvent{batch}))
+	r.await(t, truth(t, [][]engineevent.Event{batch}))
 	waitFor(t, "the failure to be counted", func() bool {
 		s := r.Stats()
 		return s.CheckpointsRejected == 1 && s.CheckpointFailures > 0
@@ -257,7 +258,7 @@ func TestRankAsksForTheList(t *testing.T) {
 	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 3 })
 	e.publish(true, removedEvent(3))
 	e.publish(false, storedEvent(0, 20, 2))
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}, {storedEvent(0, 20, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(0, 20, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Lost != 1 || s.Listed != 1 || s.Unlisted != 0 {
 		t.Errorf("stats %+v", s)
@@ -266,7 +267,7 @@ func TestRankAsksForTheList(t *testing.T) {
 	for i := range 2 {
 		e.publish(true, removedEvent(1))
 		e.publish(false, storedEvent(0, 40+10*i, 1))
-		r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 40+10*i, 1)}}))
+		r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 40+10*i, 1)}}))
 	}
 	if s, h := r.Stats(), r.stream.Status().Health; s.Lost != 3 || s.Listed != 1 || s.ListFailures == 0 || h != kvevent.HealthDegraded {
 		t.Errorf("health %s, stats %+v", h, s)

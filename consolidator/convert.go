@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -59,7 +60,7 @@ func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters)
 }
 
 // apply applies one batch.
-func (c *converter) apply(b *kvevent.EngineBatch) {
+func (c *converter) apply(b *engineevent.Batch) {
 	c.count.batches.Add(1)
 	c.count.unknownKeys.Add(uint64(b.UnknownKeys))
 	for i := range b.Events {
@@ -157,7 +158,7 @@ func (c *converter) forget() {
 	c.settle()
 }
 
-func (c *converter) applyEvent(e *kvevent.EngineEvent) {
+func (c *converter) applyEvent(e *engineevent.Event) {
 	n := len(e.BlockHashes)
 	if e.Ownership != "" && e.Ownership != "framework" {
 		c.drop(dropOwnership, max(1, n))
@@ -229,7 +230,7 @@ func (c *converter) clearDevice() {
 }
 
 // malformed checks a stored event's shape.
-func (c *converter) malformed(e *kvevent.EngineEvent) (dropReason, bool) {
+func (c *converter) malformed(e *engineevent.Event) (dropReason, bool) {
 	n := len(e.BlockHashes)
 	tokens := n * c.blockSize
 	if e.Eagle {
@@ -249,7 +250,7 @@ func (c *converter) malformed(e *kvevent.EngineEvent) (dropReason, bool) {
 	return 0, false
 }
 
-func blockObjects(e *kvevent.EngineEvent, i int) []uint64 {
+func blockObjects(e *engineevent.Event, i int) []uint64 {
 	if e.Multimodal == nil {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -41,7 +42,7 @@ func TestConversionScripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "batch":
-				var b kvevent.EngineBatch
+				var b engineevent.Batch
 				if d.HasArg("rank") {
 					var rank int
 					d.ScanArgs(t, "rank", &rank)
@@ -105,9 +106,9 @@ func TestConversionScripts(t *testing.T) {
 }
 
 // parseEvent reads "stored 1 2 tokens=1,2,3,4 parent=9 medium=CPU ...".
-func parseEvent(t *testing.T, d *datadriven.TestData, line string) kvevent.EngineEvent {
+func parseEvent(t *testing.T, d *datadriven.TestData, line string) engineevent.Event {
 	fields := strings.Fields(line)
-	e := kvevent.EngineEvent{Group: kvevent.NoGroup, BlockSize: 2}
+	e := engineevent.Event{Group: engineevent.NoGroup, BlockSize: 2}
 	switch fields[0] {
 	case "stored":
 		e.Kind = kvevent.Stored
@@ -174,9 +175,9 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) kvevent.Engin
 func TestConversionGivesGoldenHashes(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{{
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
-		BlockSize: 4, Group: kvevent.NoGroup,
+		BlockSize: 4, Group: engineevent.NoGroup,
 	}}})
 	events, _, _ := s.Snapshot()
 	if len(events) != 1 || len(events[0].Blocks) != 2 {
@@ -196,16 +197,16 @@ func TestConversionGivesGoldenHashes(t *testing.T) {
 func TestSecondCopyKeepsABlockResident(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
-	stored := kvevent.EngineEvent{
+	stored := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
-		BlockSize: 4, Group: kvevent.NoGroup,
+		BlockSize: 4, Group: engineevent.NoGroup,
 	}
-	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{222, 111}, Group: kvevent.NoGroup}
+	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{222, 111}, Group: engineevent.NoGroup}
 	for _, step := range []struct {
-		event  kvevent.EngineEvent
+		event  engineevent.Event
 		blocks uint64
 	}{{stored, 2}, {stored, 2}, {removed, 2}, {removed, 0}} {
-		c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{step.event}})
+		c.apply(&engineevent.Batch{Events: []engineevent.Event{step.event}})
 		if got := s.Status(); got.Blocks != step.blocks || got.Health != kvevent.HealthExact {
 			t.Fatalf("after %s: %d blocks, health %s; want %d, exact", step.event.Kind, got.Blocks, got.Health, step.blocks)
 		}
@@ -220,15 +221,15 @@ func TestSecondCopyKeepsABlockResident(t *testing.T) {
 func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
-	root := kvevent.EngineEvent{
+	root := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{1}, Tokens: []uint32{0, 1, 2, 3},
-		BlockSize: 4, Group: kvevent.NoGroup, LoRAName: "adapter-a", Salt: "tenant-a",
+		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Salt: "tenant-a",
 	}
-	child := kvevent.EngineEvent{
+	child := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{2}, Tokens: []uint32{4, 5, 6, 7},
-		BlockSize: 4, Group: kvevent.NoGroup, LoRAName: "adapter-a", Parent: 1, HasParent: true,
+		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Parent: 1, HasParent: true,
 	}
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{root, child}})
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{root, child}})
 	events, _, _ := s.Snapshot()
 	if len(events) != 1 || len(events[0].Blocks) != 2 {
 		t.Fatalf("snapshot %+v", events)
@@ -246,12 +247,12 @@ func TestConversionAllocatesNothingPerBlock(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
 	const n = 256
-	stored := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: kvevent.NoGroup}
+	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
 	for i := range n {
 		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
 	}
-	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: kvevent.NoGroup}
-	batch := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{stored, removed}}
+	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: engineevent.NoGroup}
+	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
 	turn := func() {
 		c.apply(batch)
 		s.Flush()
@@ -266,12 +267,12 @@ func BenchmarkConversion(b *testing.B) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
 	const n = 128
-	stored := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: kvevent.NoGroup}
+	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
 	for i := range n {
 		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
 	}
-	removed := kvevent.EngineEvent{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: kvevent.NoGroup}
-	batch := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{stored, removed}}
+	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: engineevent.NoGroup}
+	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
 	b.ReportAllocs()
 	for b.Loop() {
 		c.apply(batch)

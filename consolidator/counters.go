@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 )
 
 // maxRecentBad is how many undecodable events are remembered.
@@ -85,7 +85,7 @@ func (c *counters) bad(errs []error) {
 	defer c.mu.Unlock()
 	for _, err := range errs[max(0, len(errs)-maxRecentBad):] {
 		b := BadEvent{Reason: err.Error()}
-		if bad := (*kvevent.BadEvent)(nil); errors.As(err, &bad) {
+		if bad := (*engineevent.BadEvent)(nil); errors.As(err, &bad) {
 			b.Prefix = hex.EncodeToString(bad.Prefix)
 		}
 		c.recentBad = lastBad(append(c.recentBad, b))

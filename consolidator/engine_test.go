@@ -8,6 +8,7 @@ import (
 
 	"github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -121,9 +122,9 @@ func (e *testEngine) awaitSubscriber() {
 }
 
 // publish makes a batch of events and sends it, unless it is to be lost.
-func (e *testEngine) publish(lost bool, events ...kvevent.EngineEvent) []byte {
+func (e *testEngine) publish(lost bool, events ...engineevent.Event) []byte {
 	e.t.Helper()
-	payload := kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{Timestamp: float64(time.Now().UnixNano()), HasRank: true, Events: events})
+	payload := engineevent.AppendBatch(nil, &engineevent.Batch{Timestamp: float64(time.Now().UnixNano()), HasRank: true, Events: events})
 	e.publishPayload(lost, payload)
 	return payload
 }
@@ -212,8 +213,8 @@ func (e *testEngine) answer(identity []byte, start uint64) {
 func seqFrame(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
 // storedEvent is a chain of n blocks named from first on, after parent (0: none).
-func storedEvent(parent, first, n int) kvevent.EngineEvent {
-	e := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: testBlockSize, Medium: "GPU", Group: kvevent.NoGroup}
+func storedEvent(parent, first, n int) engineevent.Event {
+	e := engineevent.Event{Kind: kvevent.Stored, BlockSize: testBlockSize, Medium: "GPU", Group: engineevent.NoGroup}
 	if parent > 0 {
 		e.Parent, e.HasParent = kv.EngineHash(parent), true
 	}
@@ -226,8 +227,8 @@ func storedEvent(parent, first, n int) kvevent.EngineEvent {
 	return e
 }
 
-func removedEvent(hashes ...int) kvevent.EngineEvent {
-	e := kvevent.EngineEvent{Kind: kvevent.Removed, Medium: "GPU", Group: kvevent.NoGroup}
+func removedEvent(hashes ...int) engineevent.Event {
+	e := engineevent.Event{Kind: kvevent.Removed, Medium: "GPU", Group: engineevent.NoGroup}
 	for _, h := range hashes {
 		e.BlockHashes = append(e.BlockHashes, kv.EngineHash(h))
 	}

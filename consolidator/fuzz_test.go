@@ -3,6 +3,7 @@ package consolidator
 import (
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -10,19 +11,19 @@ import (
 // FuzzConversion: whatever an engine sends, the stream's events, its digest and
 // its dump agree, and clearing the engine leaves nothing.
 func FuzzConversion(f *testing.F) {
-	encode := func(events ...kvevent.EngineEvent) []byte {
-		return kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{HasRank: true, Events: events})
+	encode := func(events ...engineevent.Event) []byte {
+		return engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: events})
 	}
 	cpu := storedEvent(0, 1, 1)
 	cpu.Medium = "CPU"
 	f.Add(encode(storedEvent(0, 1, 3), removedEvent(2)), encode(storedEvent(3, 4, 1)))
-	f.Add(encode(cpu, storedEvent(0, 1, 2)), encode(kvevent.EngineEvent{Kind: kvevent.Cleared, Group: kvevent.NoGroup}))
+	f.Add(encode(cpu, storedEvent(0, 1, 2)), encode(engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup}))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		rec := newRecorder(t)
 		s := NewStream(testOwner, rec)
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 64, new(counters))
-		var dec kvevent.Decoder
-		var b kvevent.EngineBatch
+		var dec engineevent.Decoder
+		var b engineevent.Batch
 		for _, payload := range [][]byte{first, second, first} {
 			if dec.Decode(payload, &b) == nil {
 				c.apply(&b)

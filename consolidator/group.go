@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -18,18 +19,18 @@ type groupFilter struct {
 
 // accepts reports whether e is about the main group, and learns from it. Blocks
 // on disk or elsewhere are not grouped and always accepted.
-func (g *groupFilter) accepts(e *kvevent.EngineEvent, t kv.Tier) bool {
+func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDisk || t == kv.TierExternal {
 		return true
 	}
 	if e.SpecKind != "" {
 		main := isMainAttention(e.SpecKind)
-		if e.Kind == kvevent.Stored && e.Group != kvevent.NoGroup {
+		if e.Kind == kvevent.Stored && e.Group != engineevent.NoGroup {
 			g.learn(e.Group, main)
 		}
 		return main
 	}
-	if e.Group == kvevent.NoGroup {
+	if e.Group == engineevent.NoGroup {
 		return true
 	}
 	if main, learnt := g.main[e.Group]; learnt {

@@ -8,6 +8,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -33,8 +34,8 @@ func rootStore(t *testing.T, hash uint64, more map[string]any) []byte {
 // consume applies payloads as a rank does.
 func consume(t *testing.T, c *converter, payloads ...[]byte) {
 	t.Helper()
-	var d kvevent.Decoder
-	var b kvevent.EngineBatch
+	var d engineevent.Decoder
+	var b engineevent.Batch
 	for _, payload := range payloads {
 		if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 {
 			t.Fatal(err, b.Bad)
@@ -146,7 +147,7 @@ func TestNamesAreBoundedTogether(t *testing.T) {
 		t.Errorf("%d blocks are known, want 4; dropped %v", c.known.Len(), c.count.snapshot().Dropped)
 	}
 	c.identities.bytes -= free
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{{Kind: kvevent.Cleared}}})
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{{Kind: kvevent.Cleared}}})
 	if c.identities.bytes != 0 {
 		t.Errorf("%d bytes of names without a block", c.identities.bytes)
 	}

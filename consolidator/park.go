@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 const (
@@ -28,7 +28,7 @@ type parkedBlock struct {
 
 // parkedRun is a stored event whose parent is not known yet.
 type parkedRun struct {
-	event kvevent.EngineEvent // a copy
+	event engineevent.Event // a copy
 	tier  kv.Tier
 	// gone marks the blocks that were removed since; nil: none. left is how many were
 	// not.
@@ -39,7 +39,7 @@ type parkedRun struct {
 	out   bool // it waits no more
 }
 
-func newParkedRun(e *kvevent.EngineEvent, t kv.Tier, now time.Time) *parkedRun {
+func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
 	r := &parkedRun{event: *e, tier: t, left: len(e.BlockHashes), since: now}
 	r.event.BlockHashes = slices.Clone(e.BlockHashes)
 	r.event.Tokens = slices.Clone(e.Tokens)

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -27,12 +28,12 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1000, new(counters))
 		want := make(map[tierHash]struct{})
 		for i, b := range order {
-			c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{e.single(b)}})
+			c.apply(&engineevent.Batch{Events: []engineevent.Event{e.single(b)}})
 			want[tierHash{kv.TierDevice, e.sequence(b)}] = struct{}{}
 			if gone := order[rapid.IntRange(0, i).Draw(rt, "gone")]; rapid.Bool().Draw(rt, "remove") && e.held[engineName(gone)] > 0 {
 				removed := e.event(kvevent.Removed)
 				removed.BlockHashes = []kv.EngineHash{engineName(gone)}
-				c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{removed}})
+				c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 				delete(e.held, engineName(gone))
 				delete(want, tierHash{kv.TierDevice, e.sequence(gone)})
 			}
@@ -55,7 +56,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 			for h, n := range e.held {
 				removed.BlockHashes = append(removed.BlockHashes, slices.Repeat([]kv.EngineHash{h}, n)...)
 			}
-			c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{removed}})
+			c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 		}
 		s.Flush()
 		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.hollow) != 0 || len(rec.resident()) != 0 {
@@ -68,7 +69,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 }
 
 // single is the store of one block.
-func (e *truthEngine) single(b int) kvevent.EngineEvent {
+func (e *truthEngine) single(b int) engineevent.Event {
 	ev := e.event(kvevent.Stored)
 	path := e.tree.path(b)
 	ev.LoRAName = e.lora[path[0]]
@@ -93,7 +94,7 @@ func TestParkIsBounded(t *testing.T) {
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, count)
 	c.park.limit = 10_000
 	for i := range 1000 {
-		c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{storedEvent(1_000_000+i, 10*i+1, 3)}})
+		c.apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(1_000_000+i, 10*i+1, 3)}})
 		if c.park.bytes > c.park.limit {
 			t.Fatalf("%d bytes wait", c.park.bytes)
 		}
@@ -111,7 +112,7 @@ func TestParkIsBounded(t *testing.T) {
 	}
 	// One that is larger than all of it is dropped at once.
 	before := c.park.bytes
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{storedEvent(77, 500_000, 200)}})
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(77, 500_000, 200)}})
 	if c.park.bytes != before || count.snapshot().ParkOverflow != 3200-waiting {
 		t.Errorf("%d bytes wait, stats %+v", c.park.bytes, count.snapshot())
 	}
@@ -124,13 +125,13 @@ func TestRunsGoWithTheLastOfWhatHangsOnThem(t *testing.T) {
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	now := time.Unix(1000, 0)
 	c.now = func() time.Time { return now }
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{
 		storedEvent(99, 1, 1), storedEvent(1, 2, 1), storedEvent(2, 3, 1), removedEvent(1), removedEvent(2),
 	}})
 	if c.park.runs != 3 {
 		t.Errorf("%d runs wait, want 3: the last one needs the others", c.park.runs)
 	}
-	c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{removedEvent(3)}})
+	c.apply(&engineevent.Batch{Events: []engineevent.Event{removedEvent(3)}})
 	now = now.Add(time.Hour)
 	c.tick()
 	if h := s.Status().Health; h != kvevent.HealthExact || !c.park.empty() || c.park.bytes != 0 {

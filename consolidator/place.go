@@ -2,8 +2,8 @@ package consolidator
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // storing is the place of the next block of a stored event.
@@ -32,7 +32,7 @@ type readyPlace struct {
 }
 
 // store applies a stored event that passed the filters.
-func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
+func (c *converter) store(e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
 	if reason, bad := c.malformed(e); bad {
 		c.drop(reason, n)
@@ -66,7 +66,7 @@ func (c *converter) store(e *kvevent.EngineEvent, t kv.Tier) {
 // A sequence has one LoRA adapter and one salt, and vLLM names the salt at the
 // first block only: with a known parent its identity holds, and a salt that
 // contradicts it is refused.
-func (c *converter) storeRun(e *kvevent.EngineEvent, at *storing) {
+func (c *converter) storeRun(e *engineevent.Event, at *storing) {
 	if !at.hasParent || e.Salt != "" {
 		own, ok := c.identities.number(identityName{e.LoRAName, e.Salt})
 		if !ok {
@@ -92,7 +92,7 @@ func (c *converter) storeRun(e *kvevent.EngineEvent, at *storing) {
 
 // place stores block i of e at the place that at describes, and moves at on to
 // the next block. A false result means that it was not stored, and why.
-func (c *converter) place(e *kvevent.EngineEvent, i int, at *storing) (dropReason, bool) {
+func (c *converter) place(e *engineevent.Event, i int, at *storing) (dropReason, bool) {
 	h := e.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
 	var was engineBlock
@@ -173,7 +173,7 @@ func (c *converter) placeNew(h kv.EngineHash, seq kv.SequenceHash, r resident, a
 }
 
 // tell tells the token sink about block i of e, which has become known.
-func (c *converter) tell(seq kv.SequenceHash, words []uint32, e *kvevent.EngineEvent, i int, at *storing) {
+func (c *converter) tell(seq kv.SequenceHash, words []uint32, e *engineevent.Event, i int, at *storing) {
 	if c.tokens == nil {
 		return
 	}
@@ -184,7 +184,7 @@ func (c *converter) tell(seq kv.SequenceHash, words []uint32, e *kvevent.EngineE
 }
 
 // parkRun keeps a stored event until its parent is known.
-func (c *converter) parkRun(e *kvevent.EngineEvent, t kv.Tier) {
+func (c *converter) parkRun(e *engineevent.Event, t kv.Tier) {
 	c.count.parked.Add(uint64(len(e.BlockHashes)))
 	for _, r := range c.park.add(newParkedRun(e, t, c.now())) {
 		c.count.parkOverflow.Add(uint64(r.left))

@@ -11,8 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // RankConfig says where one worker rank publishes its KV events, and how to
@@ -167,8 +167,8 @@ type Rank struct {
 
 	// What follows belongs to Run's goroutine.
 	conv    *converter
-	decoder kvevent.Decoder
-	batch   kvevent.EngineBatch
+	decoder engineevent.Decoder
+	batch   engineevent.Batch
 	file    *checkpointFile
 	ctx     context.Context // Run's
 	lists   listTimes

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -32,7 +33,7 @@ func TestRankAsksForTheListUntilItComes(t *testing.T) {
 	if st := r.stream.Status(); st.Blocks != 0 || st.Health != kvevent.HealthDegraded {
 		t.Errorf("without a list the stream says %+v", st)
 	}
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 3), storedEvent(3, 100, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 3), storedEvent(3, 100, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Listed != 1 || s.Unlisted != 0 || s.Lost != 1 {
 		t.Errorf("stats %+v", s)
@@ -52,7 +53,7 @@ func TestRankSettlesBadEventsByTheList(t *testing.T) {
 	// ["BlockRemoved", 5]: hashes that are no list.
 	bad := append([]byte{0x92, 0xcb, 0x41, 0xd9, 0x54, 0xfc, 0x40, 0, 0, 0, 0x91, 0x92, 0xac}, "BlockRemoved\x05"...)
 	e.publishPayload(false, bad)
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 1)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 1)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	e.publishPayload(false, bad)
 	waitFor(t, "health degraded", func() bool { return r.stream.Status().Health == kvevent.HealthDegraded })
@@ -73,7 +74,7 @@ func TestRankSettlesItsCheckpointByTheList(t *testing.T) {
 	waitFor(t, "the blocks", func() bool { return r.stream.Status().Blocks == 100 })
 	r.stop(t)
 	r = startRank(t, cfg)
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Restored != 100 || s.Listed != 1 {
 		t.Errorf("stats %+v", s)
@@ -142,8 +143,8 @@ func TestRawHasOnlyBatchesOfItsRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rank, want := range []int{1, 1} {
-		b := kvevent.EngineBatch{Rank: kv.DPRank(rank), HasRank: true, Events: []kvevent.EngineEvent{storedEvent(0, 1, 1)}}
-		if !(target{r}).Apply(kvevent.AppendEngineBatch(nil, &b)) || raw != want {
+		b := engineevent.Batch{Rank: kv.DPRank(rank), HasRank: true, Events: []engineevent.Event{storedEvent(0, 1, 1)}}
+		if !(target{r}).Apply(engineevent.AppendBatch(nil, &b)) || raw != want {
 			t.Errorf("after a batch of rank %d: %d payloads, want %d", rank, raw, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -57,12 +58,12 @@ func (r *runningRank) stop(t *testing.T) {
 }
 
 // truth feeds batches straight into a converter: the state a rank must reach.
-func truth(t *testing.T, batches [][]kvevent.EngineEvent) StreamStatus {
+func truth(t *testing.T, batches [][]engineevent.Event) StreamStatus {
 	t.Helper()
 	s := NewStream(testOwner, newRecorder(t))
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	for _, events := range batches {
-		c.apply(&kvevent.EngineBatch{Events: events})
+		c.apply(&engineevent.Batch{Events: events})
 	}
 	return s.Status()
 }
@@ -89,9 +90,9 @@ func TestRankRepairsDroppedFrames(t *testing.T) {
 			r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, Topic: "kv"})
 			e.awaitSubscriber()
 			rng := rand.New(rand.NewPCG(1, 2))
-			var batches [][]kvevent.EngineEvent
+			var batches [][]engineevent.Event
 			for i := range 300 {
-				events := []kvevent.EngineEvent{storedEvent(0, i*10+1, 3), storedEvent(i*10+2, i*10+5, 2)}
+				events := []engineevent.Event{storedEvent(0, i*10+1, 3), storedEvent(i*10+2, i*10+5, 2)}
 				if i > 5 {
 					events = append(events, removedEvent((i-5)*10+6, (i-5)*10+3))
 				}
@@ -115,7 +116,7 @@ func TestRankRepairsTheLostTail(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
-	batches := [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}, {removedEvent(3)}, {storedEvent(2, 4, 1)}}
+	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}, {removedEvent(3)}, {storedEvent(2, 4, 1)}}
 	for i, b := range batches {
 		e.publish(i >= 2, b...)
 	}
@@ -127,7 +128,7 @@ func TestRankRepairsTheLostTail(t *testing.T) {
 
 func TestRankLearnsTheHistoryOfAnIdleEngine(t *testing.T) {
 	e := startEngine(t, "", "")
-	batches := [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
+	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
 	for _, b := range batches {
 		e.publish(false, b...)
 	}
@@ -148,9 +149,9 @@ func TestRankRepairsMoreThanTheEngineQueues(t *testing.T) {
 			}
 			r := startRank(t, cfg)
 			e.awaitSubscriber()
-			var batches [][]kvevent.EngineEvent
+			var batches [][]engineevent.Event
 			for i := range 4000 {
-				batches = append(batches, []kvevent.EngineEvent{storedEvent(0, i*20+1, 20)})
+				batches = append(batches, []engineevent.Event{storedEvent(0, i*20+1, 20)})
 				e.publish(!live || i < 3999, batches[i]...)
 			}
 			r.await(t, truth(t, batches))
@@ -174,11 +175,11 @@ func TestRankClearsWhatTheHistoryNoLongerHolds(t *testing.T) {
 	for i := range 6 {
 		e.publish(true, storedEvent(0, 100+10*i, 1))
 	}
-	last := []kvevent.EngineEvent{storedEvent(2, 3, 1), storedEvent(0, 500, 4)}
+	last := []engineevent.Event{storedEvent(2, 3, 1), storedEvent(0, 500, 4)}
 	e.publish(false, last...)
 	// The history holds two of the lost batches and the last one, whose first
 	// event hangs on a block from before the loss.
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 140, 1)}, {storedEvent(0, 150, 1)}, {storedEvent(0, 500, 4)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 140, 1)}, {storedEvent(0, 150, 1)}, {storedEvent(0, 500, 4)}}))
 	s := r.Stats()
 	if s.Lost != 1 || s.Gaps != 1 || s.Parked != 1 {
 		t.Errorf("stats %+v", s)
@@ -198,7 +199,7 @@ func TestRankWithoutReplayLosesAGap(t *testing.T) {
 	e.publish(false, storedEvent(0, 1, 2))
 	e.publish(true, storedEvent(0, 10, 2))
 	e.publish(false, storedEvent(0, 20, 2))
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 20, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 20, 2)}}))
 	if s, h := r.Stats(), r.stream.Status().Health; s.Lost != 1 || h != kvevent.HealthDegraded {
 		t.Errorf("health %s, stats %+v", h, s)
 	}
@@ -217,9 +218,9 @@ func TestRankForgetsTheEngineBeforeARestart(t *testing.T) {
 	// The new engine publishes more than the old one had before anybody listens,
 	// and then nothing: only the replay can tell.
 	e := startEngine(t, old.events, old.replay)
-	var batches [][]kvevent.EngineEvent
+	var batches [][]engineevent.Event
 	for i := range 8 {
-		batches = append(batches, []kvevent.EngineEvent{storedEvent(0, 100+i, 1)})
+		batches = append(batches, []engineevent.Event{storedEvent(0, 100+i, 1)})
 		e.publish(true, batches[i]...)
 	}
 	r.await(t, truth(t, batches))
@@ -236,7 +237,7 @@ func TestRankSurvivesMalformedFrames(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, Log: zap.New(core)})
 	e.awaitSubscriber()
-	batches := [][]kvevent.EngineEvent{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
+	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
 	good := e.publish(false, batches[0]...)
 	kvTopic := []byte("kv")
 	e.send(kvTopic)
@@ -262,7 +263,7 @@ func TestRankDropsBatchesOfAnotherRank(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
-	e.publishPayload(false, kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{Rank: 3, HasRank: true, Events: []kvevent.EngineEvent{storedEvent(0, 1, 2)}}))
+	e.publishPayload(false, engineevent.AppendBatch(nil, &engineevent.Batch{Rank: 3, HasRank: true, Events: []engineevent.Event{storedEvent(0, 1, 2)}}))
 	waitFor(t, "the batch", func() bool { return r.Stats().Batches == 1 })
 	if s := r.Stats(); s.Dropped["foreign_rank"] != 2 || r.stream.Status().Blocks != 0 {
 		t.Errorf("stats %+v", s)
@@ -297,7 +298,7 @@ func TestRankBindsForEnginesThatConnect(t *testing.T) {
 	}
 	e.awaitSubscriber()
 	e.publish(false, storedEvent(0, 1, 3))
-	r.await(t, truth(t, [][]kvevent.EngineEvent{{storedEvent(0, 1, 3)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 3)}}))
 }
 
 func TestRankEndsPromptly(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -73,7 +74,7 @@ func TestRecordedFramesLeaveTheRightState(t *testing.T) {
 // engineResidency is the naive twin: engine hashes per tier, as a set.
 type engineResidency map[kv.Tier]map[kv.EngineHash]bool
 
-func (r engineResidency) apply(t *testing.T, b *kvevent.EngineBatch) {
+func (r engineResidency) apply(t *testing.T, b *engineevent.Batch) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		tier, ok := kv.TierFromMedium(e.Medium)
@@ -102,7 +103,7 @@ type recordedRank struct {
 	s     *Stream
 	c     *converter
 	naive engineResidency
-	dec   kvevent.Decoder
+	dec   engineevent.Decoder
 }
 
 func replayRecording(t *testing.T, path string) (frames, blocks int) {
@@ -172,7 +173,7 @@ func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b kvevent.EngineBatch
+	var b engineevent.Batch
 	if err := r.dec.Decode(payload, &b); err != nil {
 		t.Fatal(err)
 	}

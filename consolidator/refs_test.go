@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -41,10 +42,10 @@ func TestReferencesNeitherWrapNorSkip(t *testing.T) {
 
 // lookahead is the event with which vLLM 0.33 stores one block of two tokens when its
 // hashes cover the token behind the block too.
-func lookahead(hash, parent kv.EngineHash, medium string, tokens ...uint32) kvevent.EngineEvent {
-	return kvevent.EngineEvent{
+func lookahead(hash, parent kv.EngineHash, medium string, tokens ...uint32) engineevent.Event {
+	return engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{hash}, Parent: parent, HasParent: parent != 0,
-		Tokens: tokens, BlockSize: 2, Medium: medium, Group: kvevent.NoGroup,
+		Tokens: tokens, BlockSize: 2, Medium: medium, Group: engineevent.NoGroup,
 	}
 }
 
@@ -54,7 +55,7 @@ func lookahead(hash, parent kv.EngineHash, medium string, tokens ...uint32) kvev
 func TestOneContentHasManyEngineHashes(t *testing.T) {
 	const continuations = 300 // more than a table's entry counts in the host tier
 	now := newConverter(NewStream(testOwner, nil), kv.Worker{ID: 7}, 2, 1<<20, new(counters))
-	var stored kvevent.EngineBatch
+	var stored engineevent.Batch
 	for i := range kv.EngineHash(continuations) {
 		stored.Events = append(stored.Events,
 			lookahead(1000+i, 0, "CPU", 1, 2), lookahead(5000+i, 1000+i, "CPU", 3, uint32(i)))
@@ -79,8 +80,8 @@ func TestOneContentHasManyEngineHashes(t *testing.T) {
 	for _, c := range []*converter{now, restored} {
 		for i := range kv.EngineHash(continuations) {
 			check(c, 1+continuations-uint64(i))
-			c.apply(&kvevent.EngineBatch{Events: []kvevent.EngineEvent{{
-				Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{5000 + i, 1000 + i}, Medium: "CPU", Group: kvevent.NoGroup,
+			c.apply(&engineevent.Batch{Events: []engineevent.Event{{
+				Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{5000 + i, 1000 + i}, Medium: "CPU", Group: engineevent.NoGroup,
 			}}})
 		}
 		check(c, 0)
@@ -94,9 +95,9 @@ func TestCopiesBeyondTheCountDegrade(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 2, 16, new(counters))
 	c.canList = true
-	store := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{lookahead(1, 0, "STORAGE", 1, 2)}}
-	remove := &kvevent.EngineBatch{Events: []kvevent.EngineEvent{{
-		Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{1}, Medium: "STORAGE", Group: kvevent.NoGroup,
+	store := &engineevent.Batch{Events: []engineevent.Event{lookahead(1, 0, "STORAGE", 1, 2)}}
+	remove := &engineevent.Batch{Events: []engineevent.Event{{
+		Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{1}, Medium: "STORAGE", Group: engineevent.NoGroup,
 	}}}
 	limit := int(refLimits[kv.TierDisk])
 	for range limit {

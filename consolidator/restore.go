@@ -5,8 +5,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // savedReader reads a checkpoint. After something that cannot be, bad is set and
@@ -125,8 +125,8 @@ func (c *converter) restore(ck *checkpoint) int {
 			c.unlisted[h] = struct{}{}
 		}
 	}
-	var dec kvevent.Decoder
-	var parked kvevent.EngineBatch
+	var dec engineevent.Decoder
+	var parked engineevent.Batch
 	if len(ck.parked) > 0 && dec.Decode(ck.parked, &parked) == nil {
 		for i := range parked.Events {
 			c.applyEvent(&parked.Events[i])

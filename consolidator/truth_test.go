@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -21,7 +22,7 @@ type truthEngine struct {
 	incarnation int
 	held        map[kv.EngineHash]int // announcements
 	history     [][]byte              // by sequence number
-	step        []kvevent.EngineEvent
+	step        []engineevent.Event
 }
 
 func newTruthEngine(rt *rapid.T) *truthEngine {
@@ -33,8 +34,8 @@ func newTruthEngine(rt *rapid.T) *truthEngine {
 	return e
 }
 
-func (e *truthEngine) event(k kvevent.Kind) kvevent.EngineEvent {
-	return kvevent.EngineEvent{Kind: k, BlockSize: testBlockSize, Medium: "GPU", Group: kvevent.NoGroup}
+func (e *truthEngine) event(k kvevent.Kind) engineevent.Event {
+	return engineevent.Event{Kind: k, BlockSize: testBlockSize, Medium: "GPU", Group: engineevent.NoGroup}
 }
 
 func engineName(block int) kv.EngineHash { return kv.EngineHash(block + 1) }
@@ -100,7 +101,7 @@ func (e *truthEngine) clear() {
 
 // publish ends a step.
 func (e *truthEngine) publish() (seq uint64, payload []byte) {
-	payload = kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{
+	payload = engineevent.AppendBatch(nil, &engineevent.Batch{
 		// No two batches of any incarnation are the same bytes.
 		Timestamp: float64(e.incarnation*1_000_000 + len(e.history)), HasRank: true, Events: e.step,
 	})
@@ -158,8 +159,8 @@ type truthRank struct {
 	conv    *converter
 	seq     *sequence.Sequencer
 	count   *counters
-	dec     kvevent.Decoder
-	batch   kvevent.EngineBatch
+	dec     engineevent.Decoder
+	batch   engineevent.Batch
 	file    []byte // the last checkpoint
 	delayed []frame
 }

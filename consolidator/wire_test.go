@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -41,9 +42,9 @@ func newWireLoad(resident, perBatch int) *wireLoad {
 	next := uint64(0)
 	hash := func(n uint64) kv.EngineHash { return kv.EngineHash(mix(n + 1)) }
 	for next < uint64(resident) {
-		b := kvevent.EngineBatch{Timestamp: 1e9, HasRank: true}
+		b := engineevent.Batch{Timestamp: 1e9, HasRank: true}
 		for run := 0; run < perBatch; run += 32 {
-			stored := kvevent.EngineEvent{Kind: kvevent.Stored, BlockSize: wireBlockSize, Medium: "GPU", SpecKind: "full_attention"}
+			stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: wireBlockSize, Medium: "GPU", SpecKind: "full_attention"}
 			for range 32 {
 				stored.BlockHashes = append(stored.BlockHashes, hash(next))
 				for j := range uint64(wireBlockSize) {
@@ -52,12 +53,12 @@ func newWireLoad(resident, perBatch int) *wireLoad {
 				next++
 			}
 			for i := range stored.BlockHashes {
-				removed := kvevent.EngineEvent{Kind: kvevent.Removed, Medium: "GPU", BlockHashes: stored.BlockHashes[31-i : 32-i]}
+				removed := engineevent.Event{Kind: kvevent.Removed, Medium: "GPU", BlockHashes: stored.BlockHashes[31-i : 32-i]}
 				b.Events = append(b.Events, removed)
 			}
 			b.Events = append(b.Events, stored)
 		}
-		l.payloads = append(l.payloads, kvevent.AppendEngineBatch(nil, &b))
+		l.payloads = append(l.payloads, engineevent.AppendBatch(nil, &b))
 		l.blocks += 2 * perBatch
 	}
 	return l
@@ -65,8 +66,8 @@ func newWireLoad(resident, perBatch int) *wireLoad {
 
 // wireRank is decoder, converter, stream and encoder of one rank.
 type wireRank struct {
-	dec    kvevent.Decoder
-	batch  kvevent.EngineBatch
+	dec    engineevent.Decoder
+	batch  engineevent.Batch
 	conv   *converter
 	stream *Stream
 	sink   wireSink

@@ -4,8 +4,8 @@ import (
 	"math"
 	"sync"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // Identity is what a block's hash covers besides its own tokens and its
@@ -203,7 +203,7 @@ func (t *Table) Release(h kv.SequenceHash) {
 // medium: tokens, block size, adapter, salt and multimodal objects, in e's own
 // memory as far as that reaches. False: the tokens are not known, and e is as it
 // was.
-func (t *Table) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (t *Table) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]

@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 var plain = Identity{BlockSize: 4}
@@ -23,7 +23,7 @@ func tokensOf(h kv.SequenceHash, n int) []uint32 {
 
 func TestTableDescribesBlocksOfEveryKind(t *testing.T) {
 	table := New(0)
-	cases := map[kv.SequenceHash]kvevent.EngineEvent{
+	cases := map[kv.SequenceHash]engineevent.Event{
 		1: {Tokens: tokensOf(1, 4), BlockSize: 4},
 		2: {Tokens: tokensOf(2, 16), BlockSize: 16, LoRAName: "a", Salt: "s"},
 		3: {Tokens: tokensOf(3, 17), BlockSize: 16, Eagle: true},
@@ -37,7 +37,7 @@ func TestTableDescribesBlocksOfEveryKind(t *testing.T) {
 		}
 		table.BlockTokens(h, want.Tokens, id)
 	}
-	var got kvevent.EngineEvent
+	var got engineevent.Event
 	for h, want := range cases {
 		if !table.Describe(h, &got) {
 			t.Errorf("block %d is not known", h)
@@ -55,7 +55,7 @@ func TestTableDescribesBlocksOfEveryKind(t *testing.T) {
 func TestOldestUnretainedTokensMakeRoom(t *testing.T) {
 	cost := entryBytes + cellBytes
 	table := New(nameBytes + 3*cost)
-	var e kvevent.EngineEvent
+	var e engineevent.Event
 	for h := kv.SequenceHash(1); h <= 3; h++ {
 		table.BlockTokens(h, tokensOf(h, 4), plain)
 	}
@@ -86,7 +86,7 @@ func TestTokensThatComeAfterTheirRetainAreKept(t *testing.T) {
 	table.Retain(7)
 	table.BlockTokens(7, tokensOf(7, 4), plain)
 	table.BlockTokens(8, tokensOf(8, 4), plain)
-	var e kvevent.EngineEvent
+	var e engineevent.Event
 	if !table.Describe(7, &e) || table.Describe(8, &e) {
 		t.Error("the retained block gave way")
 	}
@@ -106,7 +106,7 @@ func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
 		table.Retain(h)
 	}
 	table.BlockTokens(5000, tokensOf(5000, 4), plain)
-	var e kvevent.EngineEvent
+	var e engineevent.Event
 	if s := table.Stats(); !table.Describe(5000, &e) || s.Refused != 200 || s.Blocks != 1001 {
 		t.Errorf("a block cannot be described: %+v", s)
 	}
@@ -136,7 +136,7 @@ func TestTableKeepsItsBounds(t *testing.T) {
 		seen := make(map[kv.SequenceHash]int) // tokens of each block
 		refs := make(map[kv.SequenceHash]int)
 		kept := make(map[kv.SequenceHash]bool) // known while retained
-		var e kvevent.EngineEvent
+		var e engineevent.Event
 		drawBlock := func(rt *rapid.T) kv.SequenceHash { return kv.SequenceHash(rapid.IntRange(1, 30).Draw(rt, "block")) }
 		rt.Repeat(map[string]func(*rapid.T){
 			"tokens": func(rt *rapid.T) {
@@ -199,7 +199,7 @@ func TestTableAllocatesNothingPerBlockInSteadyState(t *testing.T) {
 	table := New(64 << 10)
 	tokens := tokensOf(1, 16)
 	next := kv.SequenceHash(1)
-	var e kvevent.EngineEvent
+	var e engineevent.Event
 	turn := func() {
 		for range 100 {
 			table.BlockTokens(next, tokens, Identity{BlockSize: 16})

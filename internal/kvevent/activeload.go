@@ -7,6 +7,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // LoadTopic is the topic of the envelopes that carry an ActiveLoad.
@@ -50,33 +51,33 @@ func AppendLoadEnvelope(dst []byte, publisher, sequence, publishedAt uint64, l *
 // absent rank 0; keys that are not known are skipped.
 func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 	var l ActiveLoad
-	var seen fieldSet
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "worker_id":
-			l.Worker.ID = kv.WorkerID(c.uint64())
-			seen.add(0)
+			l.Worker.ID = kv.WorkerID(c.Uint64())
+			seen.Add(0)
 		case "dp_rank":
-			l.Worker.Rank = kv.DPRank(c.uint(math.MaxUint32))
+			l.Worker.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 		case "active_decode_blocks":
-			l.ActiveDecodeBlocks, l.HasActiveDecodeBlocks = c.optionalUint64()
+			l.ActiveDecodeBlocks, l.HasActiveDecodeBlocks = c.OptionalUint64()
 		case "active_prefill_tokens":
-			l.ActivePrefillTokens, l.HasActivePrefillTokens = c.optionalUint64()
+			l.ActivePrefillTokens, l.HasActivePrefillTokens = c.OptionalUint64()
 		case "kv_used_blocks":
-			l.KVUsedBlocks, l.HasKVUsedBlocks = c.optionalUint64()
+			l.KVUsedBlocks, l.HasKVUsedBlocks = c.OptionalUint64()
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return ActiveLoad{}, fmt.Errorf("active load: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return ActiveLoad{}, fmt.Errorf("active load: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "worker_id")
-	c.end()
-	if c.err != nil {
-		return ActiveLoad{}, fmt.Errorf("active load: %w", c.err)
+	seen.Require(c, "worker_id")
+	c.End()
+	if c.Err != nil {
+		return ActiveLoad{}, fmt.Errorf("active load: %w", c.Err)
 	}
 	return l, nil
 }
@@ -86,27 +87,27 @@ func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 func DecodeLoadEnvelope(b []byte) (ActiveLoad, error) {
 	var topic string
 	var payload []byte
-	var seen fieldSet
-	c := cursor{buf: b}
-	for range c.mapping() {
-		switch key := c.text(); string(key) {
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		switch key := c.Text(); string(key) {
 		case "topic":
-			topic = string(c.text())
-			seen.add(0)
+			topic = string(c.Text())
+			seen.Add(0)
 		case "payload":
-			payload = c.bin()
-			seen.add(1)
+			payload = c.Bin()
+			seen.Add(1)
 		default:
-			c.skip()
+			c.Skip()
 		}
 	}
-	seen.require(&c, "topic", "payload")
-	c.end()
-	if c.err == nil && topic != LoadTopic {
-		c.fail("topic %.64q: want %q", topic, LoadTopic)
+	seen.Require(c, "topic", "payload")
+	c.End()
+	if c.Err == nil && topic != LoadTopic {
+		c.Fail("topic %.64q: want %q", topic, LoadTopic)
 	}
-	if c.err != nil {
-		return ActiveLoad{}, fmt.Errorf("load envelope: %w", c.err)
+	if c.Err != nil {
+		return ActiveLoad{}, fmt.Errorf("load envelope: %w", c.Err)
 	}
 	return DecodeActiveLoad(payload)
 }

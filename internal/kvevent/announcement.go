@@ -7,6 +7,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // AppendAnnouncement appends a as a map with these keys, in this order:
@@ -58,84 +59,84 @@ func appendUint(dst []byte, key string, v uint64) []byte {
 // publisher_id, owner_kind, owner_id or health.
 func DecodeAnnouncement(b []byte) (Announcement, error) {
 	var a Announcement
-	var seen fieldSet
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "publisher_id":
-			a.PublisherID = c.uint64()
-			seen.add(0)
+			a.PublisherID = c.Uint64()
+			seen.Add(0)
 		case "owner_kind":
-			a.Owner.Kind = c.ownerKind()
-			seen.add(1)
+			a.Owner.Kind = readOwnerKind(c)
+			seen.Add(1)
 		case "owner_id":
-			a.Owner.ID = c.uint64()
-			seen.add(2)
+			a.Owner.ID = c.Uint64()
+			seen.Add(2)
 		case "health":
-			a.Health = c.health()
-			seen.add(3)
+			a.Health = readHealth(c)
+			seen.Add(3)
 		default:
-			a.field(&c, key)
+			a.field(c, key)
 		}
-		if c.err != nil {
-			return Announcement{}, fmt.Errorf("announcement: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return Announcement{}, fmt.Errorf("announcement: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "publisher_id", "owner_kind", "owner_id", "health")
-	c.end()
-	if c.err != nil {
-		return Announcement{}, fmt.Errorf("announcement: %w", c.err)
+	seen.Require(c, "publisher_id", "owner_kind", "owner_id", "health")
+	c.End()
+	if c.Err != nil {
+		return Announcement{}, fmt.Errorf("announcement: %w", c.Err)
 	}
 	return a, nil
 }
 
 // field reads the value of a key that need not be there.
-func (a *Announcement) field(c *cursor, key []byte) {
+func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "dp_rank":
-		a.Owner.Rank = kv.DPRank(c.uint(math.MaxUint32))
+		a.Owner.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 	case "pool":
-		a.Pool = c.uint64()
+		a.Pool = c.Uint64()
 	case "namespace":
-		id := c.bin()
-		if c.err == nil && len(id) != len(a.Namespace) {
-			c.fail("%d bytes, want %d", len(id), len(a.Namespace))
+		id := c.Bin()
+		if c.Err == nil && len(id) != len(a.Namespace) {
+			c.Fail("%d bytes, want %d", len(id), len(a.Namespace))
 		}
 		copy(a.Namespace[:], id)
 	case "model":
-		a.Model = c.boundedText(MaxModel)
+		a.Model = c.BoundedText(MaxModel)
 	case "block_size":
-		a.BlockSize = c.uint32()
+		a.BlockSize = c.Uint32()
 	case "last_event_id":
-		a.LastEventID = c.uint64()
+		a.LastEventID = c.Uint64()
 	case "digest":
-		a.Digest = c.uint64()
+		a.Digest = c.Uint64()
 	case "blocks":
-		a.Blocks = c.uint64()
+		a.Blocks = c.Uint64()
 	default:
 		a.Card.field(c, key)
 	}
 }
 
-func (c *cursor) ownerKind() kv.OwnerKind {
-	name := c.text()
+func readOwnerKind(c *msgpack.Reader) kv.OwnerKind {
+	name := c.Text()
 	for _, k := range []kv.OwnerKind{kv.OwnerWorker, kv.OwnerPool} {
 		if string(name) == k.String() {
 			return k
 		}
 	}
-	c.fail("owner kind %.64q, want worker or pool", name)
+	c.Fail("owner kind %.64q, want worker or pool", name)
 	return 0
 }
 
-func (c *cursor) health() Health {
-	name := c.text()
+func readHealth(c *msgpack.Reader) Health {
+	name := c.Text()
 	for _, h := range []Health{HealthExact, HealthDegraded, HealthGone} {
 		if string(name) == string(h) {
 			return h
 		}
 	}
-	c.fail("health %.64q, want exact, degraded or gone", name)
+	c.Fail("health %.64q, want exact, degraded or gone", name)
 	return ""
 }

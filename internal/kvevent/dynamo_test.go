@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/recorded"
 )
 
 // dynamoSample has each kind of event once.
@@ -53,7 +54,7 @@ func TestDynamoEnvelopeBytesAreFrozen(t *testing.T) {
 	} {
 		e := dynamoSample()
 		want := head + tc.length + "93" + stored + removed + tc.cleared
-		if got := AppendDynamoEnvelope(nil, &e, tc.reach); string(got) != string(unhex(t, want)) {
+		if got := AppendDynamoEnvelope(nil, &e, tc.reach); string(got) != string(recorded.Unhex(t, want)) {
 			t.Errorf("%s:\ngot  %x\nwant %s", tc.name, got, want)
 		}
 	}
@@ -79,12 +80,12 @@ func TestDynamoEnvelopesAreReproduced(t *testing.T) {
 	n := 0
 	var d EnvelopeDecoder
 	var e Envelope
-	for _, name := range dynamoFiles {
-		for _, l := range dynamoRecording(t, name) {
+	for _, name := range recorded.DynamoFiles() {
+		for _, l := range recorded.ReadDynamo(t, name) {
 			if l.Kind != "nats" || !strings.HasSuffix(l.Subject, "."+Topic) {
 				continue
 			}
-			body := unhex(t, l.Hex)
+			body := recorded.Unhex(t, l.Hex)
 			if err := d.Decode(body, &e); err != nil {
 				t.Fatal(err)
 			}
@@ -97,5 +98,5 @@ func TestDynamoEnvelopesAreReproduced(t *testing.T) {
 	if n == 0 {
 		t.Error("no envelope in the recordings")
 	}
-	report(t, "re-encoded %d envelopes of Dynamo", n)
+	recorded.Report(t, "re-encoded %d envelopes of Dynamo", n)
 }

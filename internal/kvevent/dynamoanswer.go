@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // AppendDynamoQuery appends q as Dynamo 1.6 writes it: a map of worker_id,
@@ -43,37 +45,37 @@ type DynamoItem struct {
 // a hole in it is void.
 func DecodeDynamoItem(b []byte) (DynamoItem, error) {
 	var item DynamoItem
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "data":
-			if !c.null() {
-				c.dynamoReply(&item)
+			if !c.Null() {
+				readDynamoReply(c, &item)
 			}
 		case "complete_final":
-			item.Final = c.boolean()
+			item.Final = c.Boolean()
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return DynamoItem{}, fmt.Errorf("recovery answer: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return DynamoItem{}, fmt.Errorf("recovery answer: %.64q: %w", key, c.Err)
 		}
 	}
-	c.end()
-	if c.err != nil {
-		return DynamoItem{}, fmt.Errorf("recovery answer: %w", c.err)
+	c.End()
+	if c.Err != nil {
+		return DynamoItem{}, fmt.Errorf("recovery answer: %w", c.Err)
 	}
 	return item, nil
 }
 
-// dynamoReply reads a map with the kind of the answer as its only key.
-func (c *cursor) dynamoReply(item *DynamoItem) {
-	if n := c.mapping(); c.err == nil && n != 1 {
-		c.fail("an answer of %d kinds, want 1", n)
+// readDynamoReply reads a map with the kind of the answer as its only key.
+func readDynamoReply(c *msgpack.Reader, item *DynamoItem) {
+	if n := c.Map(); c.Err == nil && n != 1 {
+		c.Fail("an answer of %d kinds, want 1", n)
 	}
 	item.Reply = new(QueryReply)
-	switch name := c.text(); string(name) {
+	switch name := c.Text(); string(name) {
 	case "Events":
 		item.Reply.Kind = QueryEvents
 	case "TreeDump":
@@ -85,42 +87,42 @@ func (c *cursor) dynamoReply(item *DynamoItem) {
 	case "TreeDumpFailed":
 		item.Reply.Kind = QueryDumpFailed
 	case "Error":
-		item.Reply.Kind, item.Reply.Message = QueryError, string(c.text())
+		item.Reply.Kind, item.Reply.Message = QueryError, string(c.Text())
 		return
 	default:
-		c.fail("answer %.64q is not known", name)
+		c.Fail("answer %.64q is not known", name)
 		return
 	}
-	c.dynamoFields(item)
+	readDynamoFields(c, item)
 }
 
-// dynamoFields reads the fields of the answers, each of which has some of them.
-func (c *cursor) dynamoFields(item *DynamoItem) {
-	for range c.mapping() {
-		switch string(c.text()) {
+// readDynamoFields reads the fields of the answers, each of which has some of them.
+func readDynamoFields(c *msgpack.Reader, item *DynamoItem) {
+	for range c.Map() {
+		switch string(c.Text()) {
 		case "events":
-			c.dynamoEvents(item)
+			readDynamoEvents(c, item)
 		case "last_event_id", "newest_available":
-			item.Reply.LastEventID = c.uint64()
+			item.Reply.LastEventID = c.Uint64()
 		case "message":
-			item.Reply.Message = string(c.text())
+			item.Reply.Message = string(c.Text())
 		default:
-			c.skip()
+			c.Skip()
 		}
 	}
 }
 
-func (c *cursor) dynamoEvents(item *DynamoItem) {
+func readDynamoEvents(c *msgpack.Reader, item *DynamoItem) {
 	var mem routerMemory
-	for i := range c.array() {
+	for i := range c.Array() {
 		e, err := decodeRouterEvent(c, &mem)
 		switch {
 		case err == nil:
 			item.Reply.Events = append(item.Reply.Events, e)
-		case c.err == nil:
+		case c.Err == nil:
 			item.Skipped++
 		default:
-			c.err = fmt.Errorf("event %d: %w", i, err)
+			c.Err = fmt.Errorf("event %d: %w", i, err)
 			return
 		}
 	}

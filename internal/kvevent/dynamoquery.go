@@ -7,6 +7,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // QueryDumpFailed is Dynamo's answer that a dump cannot be served now: the asker
@@ -32,47 +33,47 @@ const DynamoRecovery = "recovery"
 // skipped, and all but worker_id may be absent.
 func DecodeDynamoQuery(b []byte) (DynamoQuery, error) {
 	q := DynamoQuery{Kind: DynamoRecovery}
-	var seen fieldSet
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "worker_id":
-			q.Worker.ID = kv.WorkerID(c.uint64())
-			seen.add(0)
+			q.Worker.ID = kv.WorkerID(c.Uint64())
+			seen.Add(0)
 		case "dp_rank":
-			if !c.null() {
-				q.Worker.Rank = kv.DPRank(c.uint(math.MaxUint32))
+			if !c.Null() {
+				q.Worker.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 			}
 		case "start_event_id":
-			q.StartID, q.HasStart = c.optionalUint64()
+			q.StartID, q.HasStart = c.OptionalUint64()
 		case "end_event_id":
-			q.EndID, q.HasEnd = c.optionalUint64()
+			q.EndID, q.HasEnd = c.OptionalUint64()
 		case "supports_tree_dump_failed":
-			q.KnowsDumpFailed = c.boolean()
+			q.KnowsDumpFailed = c.Boolean()
 		case "kind":
-			q.Kind = c.dynamoQueryKind()
+			q.Kind = readDynamoQueryKind(c)
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return DynamoQuery{}, fmt.Errorf("recovery query: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return DynamoQuery{}, fmt.Errorf("recovery query: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "worker_id")
-	c.end()
-	if c.err != nil {
-		return DynamoQuery{}, fmt.Errorf("recovery query: %w", c.err)
+	seen.Require(c, "worker_id")
+	c.End()
+	if c.Err != nil {
+		return DynamoQuery{}, fmt.Errorf("recovery query: %w", c.Err)
 	}
 	return q, nil
 }
 
-// dynamoQueryKind reads a kind, which is a name or a map with more to say.
-func (c *cursor) dynamoQueryKind() string {
-	if c.peek() == wireText {
-		return string(c.text())
+// readDynamoQueryKind reads a kind, which is a name or a map with more to say.
+func readDynamoQueryKind(c *msgpack.Reader) string {
+	if c.Peek() == msgpack.Text {
+		return string(c.Text())
 	}
-	c.skip()
+	c.Skip()
 	return "?"
 }
 

@@ -3,8 +3,6 @@ package kvevent
 import (
 	"bytes"
 	"encoding/json"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,50 +10,8 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/recorded"
 )
-
-// dynamoFiles are the recordings of Dynamo that hold engine frames or envelopes.
-var dynamoFiles = []string{"mocker-dp2-host-tier.jsonl", "mocker-zmq-and-nats.jsonl", "relay-zmq-to-nats.jsonl", "other-subjects.jsonl"}
-
-func dynamoRecording(t *testing.T, name string) []recordLine {
-	t.Helper()
-	path := filepath.Join(sharedDir(t), "golden", "dynamo-1.6", name)
-	if !exists(path) {
-		t.Skipf("no recording %s", path)
-	}
-	return recording(t, path)
-}
-
-func TestDynamoFramesAreDecodedAsTheirRecorderReadThem(t *testing.T) {
-	frames, bad := 0, 0
-	var d Decoder
-	var b EngineBatch
-	for _, name := range dynamoFiles {
-		for _, l := range dynamoRecording(t, name) {
-			if l.Kind != "zmq" {
-				continue
-			}
-			if err := d.Decode(unhex(t, l.Frames[len(l.Frames)-1]), &b); err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
-			want := batchFromJSON(t, l.Decoded)
-			sent := len(want.Events)
-			want.Events = slices.DeleteFunc(want.Events, func(e EngineEvent) bool { return e.Kind == 0 })
-			if len(b.Bad) != sent-len(want.Events) {
-				t.Errorf("%s: bad %v, want %d", name, b.Bad, sent-len(want.Events))
-			}
-			bad += len(b.Bad)
-			b.Bad = nil
-			if diff := cmp.Diff(want, &b, visible); diff != "" {
-				t.Errorf("%s: (-want +got)\n%s", name, diff)
-			}
-			checkRoundTrip(t, &b)
-			frames++
-		}
-	}
-	report(t, "decoded %d engine frames of the Dynamo recordings, unknown events among them: %d", frames, bad)
-}
 
 // TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes also checks that the
 // event plane's other messages are refused. Dynamo 1.6 writes a residency
@@ -64,12 +20,12 @@ func TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes(t *testing.T) {
 	envelopes, events, others := 0, 0, 0
 	var d EnvelopeDecoder
 	var e Envelope
-	for _, name := range dynamoFiles {
-		for _, l := range dynamoRecording(t, name) {
+	for _, name := range recorded.DynamoFiles() {
+		for _, l := range recorded.ReadDynamo(t, name) {
 			if l.Kind != "nats" {
 				continue
 			}
-			body := unhex(t, l.Hex)
+			body := recorded.Unhex(t, l.Hex)
 			err := d.Decode(body, &e)
 			if !strings.HasSuffix(l.Subject, ".kv-events") {
 				if err == nil {
@@ -96,7 +52,7 @@ func TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes(t *testing.T) {
 	if d.Bad+d.Skipped > 0 {
 		t.Errorf("bad %d, skipped %d", d.Bad, d.Skipped)
 	}
-	report(t, "decoded and re-encoded %d Dynamo envelopes with %d events; refused %d other messages", envelopes, events, others)
+	recorded.Report(t, "decoded and re-encoded %d Dynamo envelopes with %d events; refused %d other messages", envelopes, events, others)
 }
 
 // withResidency puts residency_domain, "worker", behind the storage_tier of
@@ -194,90 +150,4 @@ func (d *dynamoEvent) routerEvent(t *testing.T) RouterEvent {
 		e.Blocks = append(e.Blocks, StoredBlock{b.Hash, b.Local})
 	}
 	return e
-}
-
-// hashFollower computes from engine frames what a publisher must say of them.
-type hashFollower struct {
-	hasher   kv.Hasher
-	blocks   map[kv.EngineHash]followedBlock
-	sequence map[kv.EngineHash]kv.SequenceHash
-	// checked and chained count the blocks compared and those with a parent.
-	checked, chained int
-}
-
-type followedBlock struct {
-	local  kv.LocalHash
-	parent kv.EngineHash
-	root   bool
-}
-
-// stored takes in a stored event of the engine.
-func (f *hashFollower) stored(ev *EngineEvent) {
-	parent, root := ev.Parent, !ev.HasParent
-	seed := kv.LocalSeed(ev.LoRAName, ev.Salt)
-	for i, local := range f.hasher.AppendLocals(nil, ev.Tokens, int(ev.BlockSize), seed) {
-		f.blocks[ev.BlockHashes[i]] = followedBlock{local, parent, root}
-		parent, root = ev.BlockHashes[i], false
-	}
-}
-
-// published compares a block of the publisher.
-func (f *hashFollower) published(t *testing.T, block StoredBlock) {
-	t.Helper()
-	engine := kv.EngineHash(block.Hash)
-	known, ok := f.blocks[engine]
-	if !ok || known.local != block.Local {
-		t.Errorf("block %#x: tokens_hash %d, ours %d", uint64(engine), block.Local, known.local)
-	}
-	f.checked++
-	if known.root {
-		f.sequence[engine] = kv.SequenceHash(known.local)
-	} else if parent, ok := f.sequence[known.parent]; ok {
-		f.sequence[engine] = kv.Chain(parent, known.local)
-		f.chained++
-	}
-}
-
-// TestDynamoTokenHashesAreReproduced follows a real Dynamo publisher: it gets
-// engine frames and publishes envelopes, whose tokens_hash must be ours. Salts
-// in extra keys are exempt, because it ignores them.
-func TestDynamoTokenHashesAreReproduced(t *testing.T) {
-	f := hashFollower{blocks: map[kv.EngineHash]followedBlock{}, sequence: map[kv.EngineHash]kv.SequenceHash{}}
-	var b EngineBatch
-	var e Envelope
-	for _, l := range dynamoRecording(t, "relay-zmq-to-nats.jsonl") {
-		switch l.Kind {
-		case "zmq":
-			if err := new(Decoder).Decode(unhex(t, l.Frames[2]), &b); err != nil {
-				t.Fatal(err)
-			}
-			for i := range b.Events {
-				if !bytes.Contains(l.Decoded, []byte(`"cache_salt"`)) {
-					b.Events[i].Salt = ""
-				}
-				f.stored(&b.Events[i])
-			}
-		case "nats":
-			if err := new(EnvelopeDecoder).Decode(unhex(t, l.Hex), &e); err != nil {
-				t.Fatal(err)
-			}
-			for _, ev := range e.Events {
-				for _, block := range ev.Blocks {
-					f.published(t, block)
-				}
-			}
-		}
-	}
-	// The first tokens are 1, 2, 3 …: blocks of four give a published chain.
-	for engine, want := range map[kv.EngineHash]kv.SequenceHash{
-		1<<63 + 100: 14643705804678351452, 1<<63 + 101: 4945711292740353085, 1<<63 + 102: 12583592247330656132,
-	} {
-		if f.sequence[engine] != want {
-			t.Errorf("block %#x: sequence hash %d, want %d", uint64(engine), f.sequence[engine], want)
-		}
-	}
-	if f.checked == 0 {
-		t.Error("the recording names no block")
-	}
-	report(t, "recomputed %d tokens_hash and %d chained sequence hashes of Dynamo's publisher", f.checked, f.chained)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // AppendEnvelope appends e as a map of publisher_id, sequence, published_at,
@@ -43,8 +45,6 @@ type EnvelopeDecoder struct {
 	// they could not be decoded. Both leave a hole in the event ids, by which a
 	// consumer notices.
 	Skipped, Bad uint64
-
-	strings interner
 }
 
 // Decode replaces the contents of e with the envelope in b, which is not
@@ -65,59 +65,64 @@ func (d *EnvelopeDecoder) Decode(b []byte, e *Envelope) error {
 }
 
 func (d *EnvelopeDecoder) header(b []byte, e *Envelope) (payload []byte, err error) {
-	c := cursor{buf: b}
-	var seen fieldSet
-	for range c.mapping() {
-		key := c.text()
+	c := msgpack.NewReader(b)
+	var topic []byte
+	var seen msgpack.Keys
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "publisher_id":
-			e.PublisherID = c.uint64()
-			seen.add(0)
+			e.PublisherID = c.Uint64()
+			seen.Add(0)
 		case "sequence":
-			e.Sequence = c.uint64()
-			seen.add(1)
+			e.Sequence = c.Uint64()
+			seen.Add(1)
 		case "published_at":
-			e.PublishedAt = c.uint64()
+			e.PublishedAt = c.Uint64()
 		case "topic":
-			e.Topic = d.strings.get(c.text())
-			seen.add(2)
+			topic = c.Text()
+			seen.Add(2)
 		case "payload":
-			payload = c.bin()
-			seen.add(3)
+			payload = c.Bin()
+			seen.Add(3)
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return nil, fmt.Errorf("%.64q: %w", key, c.err)
+		if c.Err != nil {
+			return nil, fmt.Errorf("%.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "publisher_id", "sequence", "topic", "payload")
-	c.end()
-	if c.err == nil && e.Topic != Topic {
-		return nil, fmt.Errorf("topic %.64q: want %q", e.Topic, Topic)
+	seen.Require(c, "publisher_id", "sequence", "topic", "payload")
+	c.End()
+	if c.Err == nil && string(topic) != Topic {
+		return nil, fmt.Errorf("topic %.64q: want %q", topic, Topic)
 	}
-	return payload, c.err
+	e.Topic = Topic
+	return payload, c.Err
 }
 
 func (d *EnvelopeDecoder) payload(b []byte, e *Envelope) error {
-	c := cursor{buf: b}
+	c := msgpack.NewReader(b)
 	n := 1
-	if c.peek() != wireMap {
-		n = c.array()
+	if c.Peek() != msgpack.Map {
+		n = c.Array()
 	}
 	for i := range n {
-		if err := d.event(&c, e); err != nil {
+		if err := d.event(c, e); err != nil {
 			return fmt.Errorf("payload: event %d: %w", i, err)
 		}
 	}
-	c.end()
-	return fieldError("payload", c.err)
+	c.End()
+	if c.Err != nil {
+		return fmt.Errorf("payload: %w", c.Err)
+	}
+	return nil
 }
 
 // event reads one event into e.Events or counts why not. The error it returns
 // is one after which the next event cannot be found.
-func (d *EnvelopeDecoder) event(c *cursor, e *Envelope) error {
-	start := c.off
+func (d *EnvelopeDecoder) event(c *msgpack.Reader, e *Envelope) error {
+	start := c.Offset()
 	ev, err := decodeRouterEvent(c, &e.mem)
 	switch {
 	case err == nil:
@@ -126,9 +131,9 @@ func (d *EnvelopeDecoder) event(c *cursor, e *Envelope) error {
 		d.Skipped++
 	default:
 		d.Bad++
-		c.off, c.err = start, nil
-		c.skip()
-		return c.err
+		c.Rewind(start)
+		c.Skip()
+		return c.Err
 	}
 	return nil
 }

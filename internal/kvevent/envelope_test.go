@@ -225,3 +225,12 @@ func TestDecodedEnvelopesDoNotShareMemory(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+func TestEncodingAnEventWithoutKindIsABug(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	AppendEnvelope(nil, &Envelope{Events: make([]RouterEvent, 1)})
+}

@@ -1,8 +1,6 @@
 package kvevent
 
 import (
-	"bytes"
-	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,36 +12,6 @@ func addGolden(f *testing.F) {
 		f.Add(v)
 		f.Add(v[:len(v)/2])
 	}
-}
-
-func FuzzDecode(f *testing.F) {
-	addGolden(f)
-	f.Add(AppendEngineBatch(nil, fullBatch()))
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		var d Decoder
-		var first, second EngineBatch
-		kept := bytes.Clone(payload)
-		if err := d.Decode(payload, &first); err != nil {
-			return
-		}
-		encoded := AppendEngineBatch(nil, &first)
-		if err := d.Decode(encoded, &second); err != nil {
-			t.Fatalf("own encoding %x: %v", encoded, err)
-		}
-		if !bytes.Equal(kept, payload) {
-			t.Fatal("Decode changed its input")
-		}
-		if again := AppendEngineBatch(nil, &second); !bytes.Equal(again, encoded) {
-			t.Fatalf("encoded twice: %x and %x", encoded, again)
-		}
-		first.Bad = nil
-		if math.IsNaN(first.Timestamp) { // which equals nothing
-			first.Timestamp, second.Timestamp = 0, 0
-		}
-		if diff := cmp.Diff(first, second, visible); diff != "" {
-			t.Fatalf("decoded twice: (-first +second)\n%s", diff)
-		}
-	})
 }
 
 func FuzzEnvelopeDecoder(f *testing.F) {

@@ -8,6 +8,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // LoadReport says how busy an owner is at the moment. A publisher sends one a
@@ -135,34 +136,34 @@ func AppendLoadReport(dst []byte, r *LoadReport) []byte {
 // says of a pool, or a pool's of a worker, is left out.
 func DecodeLoadReport(b []byte) (LoadReport, error) {
 	var r LoadReport
-	var seen fieldSet
+	var seen msgpack.Keys
 	known := append(r.Worker.fields(), r.Pool.fields()...)
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "publisher_id":
-			r.PublisherID = c.uint64()
-			seen.add(0)
+			r.PublisherID = c.Uint64()
+			seen.Add(0)
 		case "owner_kind":
-			r.Owner.Kind = c.ownerKind()
-			seen.add(1)
+			r.Owner.Kind = readOwnerKind(c)
+			seen.Add(1)
 		case "owner_id":
-			r.Owner.ID = c.uint64()
-			seen.add(2)
+			r.Owner.ID = c.Uint64()
+			seen.Add(2)
 		case "dp_rank":
-			r.Owner.Rank = kv.DPRank(c.uint(math.MaxUint32))
+			r.Owner.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 		default:
-			readLoadField(&c, key, known)
+			readLoadField(c, key, known)
 		}
-		if c.err != nil {
-			return LoadReport{}, fmt.Errorf("load report: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return LoadReport{}, fmt.Errorf("load report: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "publisher_id", "owner_kind", "owner_id")
-	c.end()
-	if c.err != nil {
-		return LoadReport{}, fmt.Errorf("load report: %w", c.err)
+	seen.Require(c, "publisher_id", "owner_kind", "owner_id")
+	c.End()
+	if c.Err != nil {
+		return LoadReport{}, fmt.Errorf("load report: %w", c.Err)
 	}
 	if r.Owner.Kind == kv.OwnerPool {
 		r.Worker = WorkerLoad{}
@@ -172,12 +173,12 @@ func DecodeLoadReport(b []byte) (LoadReport, error) {
 	return r, nil
 }
 
-func readLoadField(c *cursor, key []byte, known []loadField) {
+func readLoadField(c *msgpack.Reader, key []byte, known []loadField) {
 	for _, f := range known {
 		if string(key) == f.key {
-			*f.v = c.uint64()
+			*f.v = c.Uint64()
 			return
 		}
 	}
-	c.skip()
+	c.Skip()
 }

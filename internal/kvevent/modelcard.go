@@ -1,10 +1,9 @@
 package kvevent
 
 import (
-	"bytes"
-	"unicode"
-
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // ModelCard is what an announcement says about who serves, beyond what the hashes
@@ -107,46 +106,31 @@ func appendTextPair(dst []byte, key, v string) []byte {
 }
 
 // field reads the value of a key; one that is not known is skipped.
-func (m *ModelCard) field(c *cursor, key []byte) {
+func (m *ModelCard) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "endpoint":
-		m.Endpoint = c.boundedText(MaxEndpoint)
+		m.Endpoint = c.BoundedText(MaxEndpoint)
 	case "ranks":
-		m.Ranks = c.uint32()
+		m.Ranks = c.Uint32()
 	case "device_blocks":
-		m.DeviceBlocks = c.uint64()
+		m.DeviceBlocks = c.Uint64()
 	case "max_num_batched_tokens":
-		m.MaxBatchedTokens = c.uint64()
+		m.MaxBatchedTokens = c.Uint64()
 	case "taints":
-		m.Taints = c.taints()
+		m.Taints = readTaints(c)
 	case "host_bytes":
-		m.HostBytes = c.uint64()
+		m.HostBytes = c.Uint64()
 	case "disk_bytes":
-		m.DiskBytes = c.uint64()
+		m.DiskBytes = c.Uint64()
 	case "incarnation":
-		m.Incarnation = c.uint64()
+		m.Incarnation = c.Uint64()
 	case "eagle":
-		m.Eagle = c.boolean()
+		m.Eagle = c.Boolean()
 	case "silent":
-		m.Silent = c.boolean()
+		m.Silent = c.Boolean()
 	case "source":
-		m.Source = c.boundedText(MaxEndpoint)
+		m.Source = c.BoundedText(MaxEndpoint)
 	default:
-		c.skip()
+		c.Skip()
 	}
-}
-
-// boundedText reads a string of at most limit bytes without control characters,
-// which nobody who shows it has to expect then.
-func (c *cursor) boundedText(limit int) string {
-	b := c.text()
-	if len(b) > limit {
-		c.fail("%d bytes, want at most %d", len(b), limit)
-		return ""
-	}
-	if bytes.ContainsFunc(b, unicode.IsControl) {
-		c.fail("%.64q has a control character", b)
-		return ""
-	}
-	return string(b)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // NodeClaim is sent to a NodeSubject by an agent that wants the name, and is the
@@ -30,34 +32,34 @@ func AppendNodeClaim(dst []byte, c *NodeClaim) []byte {
 // skipped; texts of more than 256 bytes are errors.
 func DecodeNodeClaim(b []byte) (NodeClaim, error) {
 	var claim NodeClaim
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "node":
-			claim.Node = c.shortText()
+			claim.Node = readShortText(c)
 		case "host":
-			claim.Host = c.shortText()
+			claim.Host = readShortText(c)
 		case "pid":
-			claim.PID = c.uint64()
+			claim.PID = c.Uint64()
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return NodeClaim{}, fmt.Errorf("node claim: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return NodeClaim{}, fmt.Errorf("node claim: %.64q: %w", key, c.Err)
 		}
 	}
-	c.end()
-	if c.err != nil {
-		return NodeClaim{}, fmt.Errorf("node claim: %w", c.err)
+	c.End()
+	if c.Err != nil {
+		return NodeClaim{}, fmt.Errorf("node claim: %w", c.Err)
 	}
 	return claim, nil
 }
 
-func (c *cursor) shortText() string {
-	text := c.text()
+func readShortText(c *msgpack.Reader) string {
+	text := c.Text()
 	if len(text) > maxClaimText {
-		c.fail("%d bytes of text, want at most %d", len(text), maxClaimText)
+		c.Fail("%d bytes of text, want at most %d", len(text), maxClaimText)
 		return ""
 	}
 	return string(text)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // AppendQueryRequest appends q as a map of start_event_id and end_event_id,
@@ -27,42 +29,35 @@ func AppendQueryRequest(dst []byte, q *QueryRequest) []byte {
 // where max_chunks is 0.
 func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 	var q QueryRequest
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "start_event_id":
-			q.StartID, q.HasStart = c.optionalUint64()
+			q.StartID, q.HasStart = c.OptionalUint64()
 		case "end_event_id":
-			q.EndID, q.HasEnd = c.optionalUint64()
+			q.EndID, q.HasEnd = c.OptionalUint64()
 		case "max_chunks":
-			q.MaxChunks = c.uint32()
+			q.MaxChunks = c.Uint32()
 		case "dump_id":
-			q.DumpID = c.uint64()
+			q.DumpID = c.Uint64()
 		case "first_chunk":
-			q.FirstChunk = c.uint32()
+			q.FirstChunk = c.Uint32()
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return QueryRequest{}, fmt.Errorf("query request: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return QueryRequest{}, fmt.Errorf("query request: %.64q: %w", key, c.Err)
 		}
 	}
-	c.end()
-	if c.err != nil {
-		return QueryRequest{}, fmt.Errorf("query request: %w", c.err)
+	c.End()
+	if c.Err != nil {
+		return QueryRequest{}, fmt.Errorf("query request: %w", c.Err)
 	}
 	if q.MaxChunks == 0 {
 		q.DumpID, q.FirstChunk = 0, 0
 	}
 	return q, nil
-}
-
-func (c *cursor) optionalUint64() (v uint64, has bool) {
-	if c.null() {
-		return 0, false
-	}
-	return c.uint64(), true
 }
 
 // AppendQueryReply appends r as a map with these keys, in this order:
@@ -101,66 +96,66 @@ func AppendQueryReply(dst []byte, r *QueryReply) []byte {
 func DecodeQueryReply(b []byte) (QueryReply, error) {
 	var r QueryReply
 	var mem routerMemory
-	var seen fieldSet
-	c := cursor{buf: b}
-	for range c.mapping() {
-		key := c.text()
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "publisher_id":
-			r.PublisherID = c.uint64()
-			seen.add(0)
+			r.PublisherID = c.Uint64()
+			seen.Add(0)
 		case "dump_id":
-			r.DumpID = c.uint64()
+			r.DumpID = c.Uint64()
 		case "kind":
-			r.Kind = c.queryKind()
-			seen.add(1)
+			r.Kind = readQueryKind(c)
+			seen.Add(1)
 		case "last_event_id":
-			r.LastEventID = c.uint64()
+			r.LastEventID = c.Uint64()
 		case "chunk":
-			r.Chunk = c.uint32()
-			seen.add(2)
+			r.Chunk = c.Uint32()
+			seen.Add(2)
 		case "final":
-			r.Final = c.boolean()
-			seen.add(3)
+			r.Final = c.Boolean()
+			seen.Add(3)
 		case "message":
-			r.Message = string(c.text())
+			r.Message = string(c.Text())
 		case "events":
-			r.events(&c, &mem)
+			r.events(c, &mem)
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return QueryReply{}, fmt.Errorf("query reply: %.64q: %w", key, c.err)
+		if c.Err != nil {
+			return QueryReply{}, fmt.Errorf("query reply: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.require(&c, "publisher_id", "kind", "chunk", "final")
-	c.end()
-	if c.err != nil {
-		return QueryReply{}, fmt.Errorf("query reply: %w", c.err)
+	seen.Require(c, "publisher_id", "kind", "chunk", "final")
+	c.End()
+	if c.Err != nil {
+		return QueryReply{}, fmt.Errorf("query reply: %w", c.Err)
 	}
 	return r, nil
 }
 
 // events reads the router events of a reply.
-func (r *QueryReply) events(c *cursor, mem *routerMemory) {
+func (r *QueryReply) events(c *msgpack.Reader, mem *routerMemory) {
 	r.Events = nil
-	for i := range c.array() {
+	for i := range c.Array() {
 		e, err := decodeRouterEvent(c, mem)
 		if err != nil {
-			c.err = fmt.Errorf("event %d: %w", i, err)
+			c.Err = fmt.Errorf("event %d: %w", i, err)
 			return
 		}
 		r.Events = append(r.Events, e)
 	}
 }
 
-func (c *cursor) queryKind() QueryKind {
-	name := c.text()
+func readQueryKind(c *msgpack.Reader) QueryKind {
+	name := c.Text()
 	for _, k := range []QueryKind{QueryEvents, QueryTreeDump, QueryTooNew, QueryInvalidRange, QueryError} {
 		if string(name) == string(k) {
 			return k
 		}
 	}
-	c.fail("kind %.64q is not known", name)
+	c.Fail("kind %.64q is not known", name)
 	return ""
 }

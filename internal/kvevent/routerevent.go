@@ -8,6 +8,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // poolOwner is the value of owner_kind in the events of pools.
@@ -117,27 +118,27 @@ func (m *routerMemory) reset() { m.blocks, m.removed = m.blocks[:0], m.removed[:
 
 // decodeRouterEvent reads one router event. The error is errForeign for an
 // event that must be left out although nothing is wrong with it.
-func decodeRouterEvent(c *cursor, mem *routerMemory) (RouterEvent, error) {
+func decodeRouterEvent(c *msgpack.Reader, mem *routerMemory) (RouterEvent, error) {
 	var e RouterEvent
-	var seen fieldSet
+	var seen msgpack.Keys
 	foreign := false
-	for range c.mapping() {
-		key := c.text()
+	for range c.Map() {
+		key := c.Text()
 		switch string(key) {
 		case "worker_id":
-			e.Owner.ID = c.uint64()
-			seen.add(0)
+			e.Owner.ID = c.Uint64()
+			seen.Add(0)
 		case "storage_tier":
-			e.Tier = c.tier()
+			e.Tier = readTier(c)
 		case "residency_domain":
-			if c.null() || string(c.text()) != "worker" {
+			if c.Null() || string(c.Text()) != "worker" {
 				foreign = true
 			}
 		case "event":
 			decodeChange(c, &e, mem)
-			seen.add(1)
+			seen.Add(1)
 		case "owner_kind":
-			switch string(c.text()) {
+			switch string(c.Text()) {
 			case "worker":
 				e.Owner.Kind = kv.OwnerWorker
 			case poolOwner:
@@ -146,71 +147,71 @@ func decodeRouterEvent(c *cursor, mem *routerMemory) (RouterEvent, error) {
 				foreign = true
 			}
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return e, fmt.Errorf("%.64q: %w", key, c.err)
+		if c.Err != nil {
+			return e, fmt.Errorf("%.64q: %w", key, c.Err)
 		}
 	}
 	if e.Owner.Kind == kv.OwnerPool {
 		e.Owner.Rank = 0
 	}
-	seen.require(c, "worker_id", "event")
-	if c.err == nil && foreign {
+	seen.Require(c, "worker_id", "event")
+	if c.Err == nil && foreign {
 		return e, errForeign
 	}
-	return e, c.err
+	return e, c.Err
 }
 
-func (c *cursor) tier() kv.Tier {
-	name := c.text()
+func readTier(c *msgpack.Reader) kv.Tier {
+	name := c.Text()
 	for _, t := range kv.Tiers {
 		if string(name) == t.String() {
 			return t
 		}
 	}
-	c.fail("tier %.64q is not known", name)
+	c.Fail("tier %.64q is not known", name)
 	return 0
 }
 
 // decodeChange reads {event_id, data, dp_rank} into e.
-func decodeChange(c *cursor, e *RouterEvent, mem *routerMemory) {
-	var seen fieldSet
-	for range c.mapping() {
-		switch key := c.text(); string(key) {
+func decodeChange(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
+	var seen msgpack.Keys
+	for range c.Map() {
+		switch key := c.Text(); string(key) {
 		case "event_id":
-			e.ID = c.uint64()
-			seen.add(0)
+			e.ID = c.Uint64()
+			seen.Add(0)
 		case "data":
 			decodeData(c, e, mem)
-			seen.add(1)
+			seen.Add(1)
 		case "dp_rank":
-			e.Owner.Rank = kv.DPRank(c.uint(math.MaxUint32))
+			e.Owner.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
+		if c.Err != nil {
 			return
 		}
 	}
-	seen.require(c, "event_id", "data")
+	seen.Require(c, "event_id", "data")
 }
 
 // decodeData reads a change: a map with its kind as the only key, or the bare
 // kind when there is nothing more to say.
-func decodeData(c *cursor, e *RouterEvent, mem *routerMemory) {
+func decodeData(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	*e = RouterEvent{Owner: e.Owner, Tier: e.Tier, ID: e.ID}
-	if c.peek() == wireText {
-		if name := c.text(); string(name) != "cleared" {
-			c.fail("change %.64q is not known", name)
+	if c.Peek() == msgpack.Text {
+		if name := c.Text(); string(name) != "cleared" {
+			c.Fail("change %.64q is not known", name)
 		}
 		e.Kind = Cleared
 		return
 	}
-	if n := c.mapping(); c.err == nil && n != 1 {
-		c.fail("a change of %d kinds, want 1", n)
+	if n := c.Map(); c.Err == nil && n != 1 {
+		c.Fail("a change of %d kinds, want 1", n)
 	}
-	switch name := c.text(); string(name) {
+	switch name := c.Text(); string(name) {
 	case "stored":
 		e.Kind = Stored
 		decodeStored(c, e, mem)
@@ -218,83 +219,68 @@ func decodeData(c *cursor, e *RouterEvent, mem *routerMemory) {
 		e.Kind = Removed
 		decodeRemoved(c, e, mem)
 	default:
-		c.fail("change %.64q is not known", name)
+		c.Fail("change %.64q is not known", name)
 	}
 }
 
-func decodeStored(c *cursor, e *RouterEvent, mem *routerMemory) {
+func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.blocks)
-	for range c.mapping() {
-		switch key := c.text(); string(key) {
+	for range c.Map() {
+		switch key := c.Text(); string(key) {
 		case "parent_hash":
-			parent, has := c.optionalUint64()
+			parent, has := c.OptionalUint64()
 			e.Parent, e.HasParent = kv.SequenceHash(parent), has
 		case "start_position":
-			e.StartPosition, e.HasStart = 0, !c.null()
+			e.StartPosition, e.HasStart = 0, !c.Null()
 			if e.HasStart {
-				e.StartPosition = c.uint32()
+				e.StartPosition = c.Uint32()
 			}
 		case "blocks":
-			for range c.array() {
+			for range c.Array() {
 				mem.blocks = append(mem.blocks, decodeBlock(c))
-				if c.err != nil {
+				if c.Err != nil {
 					return
 				}
 			}
 		default:
-			c.skip()
+			c.Skip()
 		}
 	}
 	e.Blocks = mem.blocks[start:len(mem.blocks):len(mem.blocks)]
 }
 
-func decodeBlock(c *cursor) StoredBlock {
+func decodeBlock(c *msgpack.Reader) StoredBlock {
 	var b StoredBlock
-	var seen fieldSet
-	for range c.mapping() {
-		switch key := c.text(); string(key) {
+	var seen msgpack.Keys
+	for range c.Map() {
+		switch key := c.Text(); string(key) {
 		case "block_hash":
-			b.Hash = kv.SequenceHash(c.uint64())
-			seen.add(0)
+			b.Hash = kv.SequenceHash(c.Uint64())
+			seen.Add(0)
 		case "tokens_hash":
-			b.Local = kv.LocalHash(c.uint64())
-			seen.add(1)
+			b.Local = kv.LocalHash(c.Uint64())
+			seen.Add(1)
 		default:
-			c.skip()
+			c.Skip()
 		}
 	}
-	seen.require(c, "block_hash", "tokens_hash")
+	seen.Require(c, "block_hash", "tokens_hash")
 	return b
 }
 
-func decodeRemoved(c *cursor, e *RouterEvent, mem *routerMemory) {
+func decodeRemoved(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.removed)
-	for range c.mapping() {
-		if string(c.text()) != "block_hashes" {
-			c.skip()
+	for range c.Map() {
+		if string(c.Text()) != "block_hashes" {
+			c.Skip()
 			continue
 		}
-		for range c.array() {
-			mem.removed = append(mem.removed, kv.SequenceHash(c.uint64()))
-			if c.err != nil {
+		for range c.Array() {
+			mem.removed = append(mem.removed, kv.SequenceHash(c.Uint64()))
+			if c.Err != nil {
 				return
 			}
 		}
 	}
 	e.Removed = mem.removed[start:len(mem.removed):len(mem.removed)]
-}
-
-// fieldSet notes which required fields of a map have been seen.
-type fieldSet uint32
-
-func (s *fieldSet) add(i int) { *s |= 1 << i }
-
-// require fails the cursor unless the fields with numbers 0, 1, … have been
-// seen.
-func (s fieldSet) require(c *cursor, names ...string) {
-	for i, name := range names {
-		if s&(1<<i) == 0 {
-			c.fail("no %s", name)
-		}
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // Taints are the labels of a worker, for requests that require or prefer some:
@@ -56,23 +58,23 @@ func (t Taints) append(dst []byte, key string) []byte {
 	return dst
 }
 
-// taints reads an array of labels.
-func (c *cursor) taints() Taints {
-	n := c.array()
+// readTaints reads an array of labels.
+func readTaints(c *msgpack.Reader) Taints {
+	n := c.Array()
 	if n > MaxTaints {
-		c.fail("%d labels, want at most %d", n, MaxTaints)
+		c.Fail("%d labels, want at most %d", n, MaxTaints)
 		return ""
 	}
 	labels := make([]string, 0, n)
 	for range n {
-		labels = append(labels, c.boundedText(MaxTaint))
+		labels = append(labels, c.BoundedText(MaxTaint))
 	}
-	if c.err != nil {
+	if c.Err != nil {
 		return ""
 	}
 	t, err := NewTaints(labels)
 	if err != nil {
-		c.fail("%v", err)
+		c.Fail("%v", err)
 	}
 	return t
 }

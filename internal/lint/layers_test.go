@@ -19,7 +19,7 @@ func layers() []layer {
 		{"cmd", []string{"lab", "internal/command"}},
 		{"lab", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"lab/cli", []string{"lab", "agent", "publisher", "internal", "internal/command"}},
-		{"lab/engine", []string{"internal/kv", "internal/kvevent", "internal/proto"}},
+		{"lab/engine", []string{"internal/kv", "internal/kvevent", "internal/engineevent", "internal/proto"}},
 		{"lab/cluster", []string{"internal/kvevent"}},
 		{"lab/workload", nil},
 		{"lab/golden", nil},
@@ -52,7 +52,10 @@ func layers() []layer {
 		{"internal/command", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "internal"}},
 		{"internal/bytesize", nil},
 		{"internal/kv", nil},
-		{"internal/kvevent", []string{"internal/kv"}},
+		{"internal/msgpack", nil},
+		{"internal/recorded", nil},
+		{"internal/kvevent", []string{"internal/kv", "internal/msgpack", "internal/recorded"}},
+		{"internal/engineevent", []string{"internal/kv", "internal/kvevent", "internal/msgpack", "internal/recorded"}},
 		{"internal/proto", []string{"internal/kv"}},
 		{"internal/natsauth", nil},
 		{"internal/resource", []string{"internal/bytesize"}},
@@ -116,7 +119,9 @@ func covers(dir, to string) bool {
 func doubles() []string { return []string{"lab/engine", "lab/cluster", "lab/workload", "lab/golden"} }
 
 // pure lists the packages that only compute.
-func pure() []string { return []string{"internal/kv", "internal/kvevent", "layout"} }
+func pure() []string {
+	return []string{"internal/kv", "internal/kvevent", "internal/engineevent", "internal/msgpack", "layout"}
+}
 
 var pureRule = rule{
 	name:   "pure packages do no I/O and do not log",

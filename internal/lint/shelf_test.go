@@ -31,7 +31,7 @@ func shelf() []library {
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
 		{"github.com/cenkalti/backoff/v5", []string{"internal/backoff/"}, false}, // kept, without dependencies of its own
 		{"github.com/alecthomas/kong", []string{"internal/command/", "lab/cli/"}, false},
-		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/proto/"}, false},
+		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/engineevent/", "internal/msgpack/msgpacktest/", "internal/proto/"}, false},
 		{"github.com/zeebo/xxh3", anywhere, false},
 		{"go.uber.org/zap", anywhere, false},
 		{"golang.org/x/sync", anywhere, false},

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 )
 
 // Errors that a submitter or a client hears of.
@@ -191,7 +191,7 @@ func (c *core) publishEvents() {
 	if len(events) == 0 {
 		return
 	}
-	c.publish(kvevent.AppendEngineBatch(nil, &kvevent.EngineBatch{
+	c.publish(engineevent.AppendBatch(nil, &engineevent.Batch{
 		Timestamp: float64(time.Now().UnixMicro()) / 1e6,
 		Rank:      c.opts.Worker.Rank,
 		HasRank:   true,

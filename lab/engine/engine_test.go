@@ -13,6 +13,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -212,10 +213,10 @@ func TestEventsOverZMQDescribeTheDevice(t *testing.T) {
 	if state.Stats.FramesDropped != 2 {
 		t.Errorf("%d frames dropped, want 2", state.Stats.FramesDropped)
 	}
-	var d kvevent.Decoder
+	var d engineevent.Decoder
 	held := map[uint64]int{}
 	for i, payload := range s.replayAll() {
-		var b kvevent.EngineBatch
+		var b engineevent.Batch
 		if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 || !b.HasRank {
 			t.Fatalf("batch %d: %v %v", i, err, b.Bad)
 		}

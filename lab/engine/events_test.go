@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -68,7 +69,7 @@ func TestEventScript(t *testing.T) {
 	})
 }
 
-func writeBatch(b *strings.Builder, i int, batch kvevent.EngineBatch, names map[kv.EngineHash]string) {
+func writeBatch(b *strings.Builder, i int, batch engineevent.Batch, names map[kv.EngineHash]string) {
 	name := func(h kv.EngineHash) string {
 		if names[h] == "" {
 			names[h] = string(rune('A' + len(names)))

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -36,7 +37,7 @@ type testEngine struct {
 	naming  naming
 	counts  counters
 	session *session
-	batches []kvevent.EngineBatch
+	batches []engineevent.Batch
 }
 
 // newTestEngine makes an engine, connected to agent unless that is nil.
@@ -63,8 +64,8 @@ func testNaming() naming {
 }
 
 func (e *testEngine) collect(payload []byte) {
-	var d kvevent.Decoder
-	var b kvevent.EngineBatch
+	var d engineevent.Decoder
+	var b engineevent.Batch
 	if err := d.Decode(payload, &b); err != nil {
 		panic(err)
 	}

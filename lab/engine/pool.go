@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -28,7 +29,7 @@ type pool struct {
 	// cached leads from a hash to one block that has it; the others follow by
 	// deviceBlock.same.
 	cached map[kv.EngineHash]int32
-	events []kvevent.EngineEvent
+	events []engineevent.Event
 }
 
 // deviceBlock is the state of one block.
@@ -123,7 +124,7 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 	if len(blocks) == 0 {
 		return
 	}
-	e := kvevent.EngineEvent{
+	e := engineevent.Event{
 		Kind:      kvevent.Stored,
 		Tokens:    tokens,
 		BlockSize: uint32(p.blockSize),
@@ -169,7 +170,7 @@ func (p *pool) forget(b int32) {
 		delete(p.cached, hash)
 	}
 	*d = deviceBlock{refs: d.refs, same: none}
-	p.events = append(p.events, kvevent.EngineEvent{
+	p.events = append(p.events, engineevent.Event{
 		Kind:        kvevent.Removed,
 		BlockHashes: []kv.EngineHash{hash},
 		Medium:      eventMedium,
@@ -187,12 +188,12 @@ func (p *pool) reset() bool {
 	for i := range p.blocks {
 		p.blocks[i] = deviceBlock{same: none}
 	}
-	p.events = append(p.events, kvevent.EngineEvent{Kind: kvevent.Cleared, Group: kvevent.NoGroup})
+	p.events = append(p.events, engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup})
 	return true
 }
 
 // takeEvents returns what happened since the last call, in order.
-func (p *pool) takeEvents() []kvevent.EngineEvent {
+func (p *pool) takeEvents() []engineevent.Event {
 	e := p.events
 	p.events = nil
 	return e

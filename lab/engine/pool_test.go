@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -21,7 +22,7 @@ type naivePool struct {
 }
 
 // apply replays events into a multiset of hashes.
-func (n *naivePool) apply(t *rapid.T, events []kvevent.EngineEvent) {
+func (n *naivePool) apply(t *rapid.T, events []engineevent.Event) {
 	for _, e := range events {
 		switch e.Kind {
 		case kvevent.Cleared:

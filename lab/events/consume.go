@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -257,8 +258,8 @@ func (w *plainWorker) start(endpoint string) (err error) {
 // receive ends with the context of the socket.
 func (w *plainWorker) receive(sub *zmq4.Socket) {
 	defer sub.Close()
-	var d kvevent.Decoder
-	var b kvevent.EngineBatch
+	var d engineevent.Decoder
+	var b engineevent.Batch
 	for {
 		parts, err := sub.RecvMessageBytes(0)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -19,7 +20,7 @@ type source struct {
 	rng      *rand.Rand
 	resident []kv.EngineHash // a ring; the oldest is at first
 	first    int
-	batch    kvevent.EngineBatch
+	batch    engineevent.Batch
 	tokens   []uint32
 	buf      []byte
 }
@@ -28,7 +29,7 @@ func newSource(capacity int, seed uint64) *source {
 	return &source{
 		capacity: capacity, rng: rand.New(rand.NewPCG(seed, 0)),
 		resident: make([]kv.EngineHash, 0, capacity),
-		batch:    kvevent.EngineBatch{HasRank: true},
+		batch:    engineevent.Batch{HasRank: true},
 		tokens:   make([]uint32, chainBlocks*blockSize),
 	}
 }
@@ -49,7 +50,7 @@ func (s *source) next(probe []uint32) (payload []byte, named int) {
 	if probe != nil {
 		s.store(probe, &named)
 	}
-	s.buf = kvevent.AppendEngineBatch(s.buf[:0], &s.batch)
+	s.buf = engineevent.AppendBatch(s.buf[:0], &s.batch)
 	return s.buf, named
 }
 
@@ -57,11 +58,11 @@ func (s *source) next(probe []uint32) (payload []byte, named int) {
 // whose place they take.
 func (s *source) store(tokens []uint32, named *int) {
 	n := len(tokens) / blockSize
-	stored := kvevent.EngineEvent{
+	stored := engineevent.Event{
 		Kind: kvevent.Stored, Tokens: tokens, BlockSize: blockSize, Medium: "GPU", SpecKind: "full_attention",
 		BlockHashes: make([]kv.EngineHash, n),
 	}
-	removed := kvevent.EngineEvent{Kind: kvevent.Removed, Medium: "GPU"}
+	removed := engineevent.Event{Kind: kvevent.Removed, Medium: "GPU"}
 	for i := range stored.BlockHashes {
 		h := kv.EngineHash(s.rng.Uint64())
 		stored.BlockHashes[i] = h

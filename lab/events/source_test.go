@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -15,8 +16,8 @@ func TestSourceHoldsItsCapacityAndSaysWhatLeaves(t *testing.T) {
 	const capacity = 3*batchBlocks + 5
 	s := newSource(capacity, 1)
 	held := make(map[kv.EngineHash]bool)
-	var d kvevent.Decoder
-	var b kvevent.EngineBatch
+	var d engineevent.Decoder
+	var b engineevent.Batch
 	for n := range 10 {
 		var probe []uint32
 		if n%2 == 1 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -12,7 +13,7 @@ import (
 // sixteen knows every block: sixteen tokens.
 type sixteen struct{}
 
-func (sixteen) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (sixteen) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	e.Tokens = e.Tokens[:0]
 	for i := range uint32(16) {
 		e.Tokens = append(e.Tokens, (uint32(h)+i)%128000)

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -130,7 +131,7 @@ type lateTokens struct {
 	upTo atomic.Uint64
 }
 
-func (l *lateTokens) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (l *lateTokens) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	return uint64(h) <= l.upTo.Load() && l.numbered.Describe(h, e)
 }
 
@@ -165,8 +166,8 @@ func TestSubscriberLearnsAHotPrefixAfterARestart(t *testing.T) {
 type listener struct {
 	t       *rapid.T
 	held    map[place]struct{}
-	decoder kvevent.Decoder
-	batch   kvevent.EngineBatch
+	decoder engineevent.Decoder
+	batch   engineevent.Batch
 }
 
 func (l *listener) hear(payload []byte) {

@@ -13,15 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // salted knows the chain's blocks as numbered does, from block 3 on with an adapter and
 // a salt.
 type salted struct{ numbered }
 
-func (k salted) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (k salted) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	k.numbered.Describe(h, e)
 	if h >= 3 {
 		e.LoRAName, e.Salt = "adapter", "tenant"

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -161,8 +162,8 @@ func (n *sender) sayState() {
 	n.count.reannounced.Add(1)
 }
 
-func (n *sender) sendBatch(b *kvevent.EngineBatch) {
-	n.payload = kvevent.AppendEngineBatch(n.payload[:0], b)
+func (n *sender) sendBatch(b *engineevent.Batch) {
+	n.payload = engineevent.AppendBatch(n.payload[:0], b)
 	n.sendPayload(bytes.Clone(n.payload))
 }
 

@@ -3,6 +3,7 @@ package zmqsink
 import (
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -12,7 +13,7 @@ type Tokens interface {
 	// Describe makes e the stored event of block h alone, but for its hash, parent and
 	// medium, in e's own memory as far as that reaches. False: the tokens are not
 	// known. It is called from the sink's goroutine.
-	Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool
+	Describe(h kv.SequenceHash, e *engineevent.Event) bool
 }
 
 // Bounds of one batch, besides those of kvevent. The bytes are an estimate of the
@@ -37,16 +38,16 @@ type speaker struct {
 	tokens    Tokens
 	count     *counters
 	// send takes a batch, which is lent.
-	send func(*kvevent.EngineBatch)
+	send func(*engineevent.Batch)
 
 	told  map[kv.SequenceHash]blockState
 	known int // blocks that were said in some tier
 	left  leftBlocks
-	batch kvevent.EngineBatch
+	batch engineevent.Batch
 	// blocks and bytes are what is in the batch.
 	blocks, bytes int
 	// block is scratch space.
-	block kvevent.EngineEvent
+	block engineevent.Event
 }
 
 // apply says one event.
@@ -150,7 +151,7 @@ func (s *speaker) isWhole() bool {
 
 // runFor is the stored event that the scratch block goes to: the last one of the
 // batch if the block continues it, else a new one.
-func (s *speaker) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *kvevent.EngineEvent {
+func (s *speaker) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *engineevent.Event {
 	s.makeRoom()
 	medium, b := mediumOf(t), &s.block
 	if n := len(s.batch.Events); n > 0 && hasParent {
@@ -168,7 +169,7 @@ func (s *speaker) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *kve
 
 // addObjects appends the scratch block's multimodal objects to e, which has the
 // blocks before it.
-func (s *speaker) addObjects(e *kvevent.EngineEvent) {
+func (s *speaker) addObjects(e *engineevent.Event) {
 	for len(e.Multimodal) < len(e.BlockHashes) {
 		e.Multimodal = append(e.Multimodal, nil)
 	}
@@ -218,7 +219,7 @@ func (s *speaker) forget(t kv.Tier, h kv.SequenceHash) (said bool) {
 }
 
 // lastEvent is the batch's last event if it is of that kind and medium.
-func (s *speaker) lastEvent(k kvevent.Kind, medium string) *kvevent.EngineEvent {
+func (s *speaker) lastEvent(k kvevent.Kind, medium string) *engineevent.Event {
 	n := len(s.batch.Events)
 	if n == 0 || s.batch.Events[n-1].Kind != k || s.batch.Events[n-1].Medium != medium {
 		return nil
@@ -228,7 +229,7 @@ func (s *speaker) lastEvent(k kvevent.Kind, medium string) *kvevent.EngineEvent 
 
 // addEvent appends an empty event to the batch; its slices are those that lay there
 // before.
-func (s *speaker) addEvent(k kvevent.Kind, medium string) *kvevent.EngineEvent {
+func (s *speaker) addEvent(k kvevent.Kind, medium string) *engineevent.Event {
 	if len(s.batch.Events) == kvevent.MaxEventsPerMessage {
 		s.flush()
 	}
@@ -236,12 +237,12 @@ func (s *speaker) addEvent(k kvevent.Kind, medium string) *kvevent.EngineEvent {
 	if len(events) < cap(events) {
 		events = events[:len(events)+1]
 	} else {
-		events = append(events, kvevent.EngineEvent{})
+		events = append(events, engineevent.Event{})
 	}
 	s.batch.Events = events
 	e := &events[len(events)-1]
-	*e = kvevent.EngineEvent{
-		Kind: k, Medium: medium, Group: kvevent.NoGroup,
+	*e = engineevent.Event{
+		Kind: k, Medium: medium, Group: engineevent.NoGroup,
 		BlockHashes: e.BlockHashes[:0], Tokens: e.Tokens[:0],
 	}
 	return e

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -18,9 +19,9 @@ const (
 )
 
 // knownTokens are the tokens of blocks in a map.
-type knownTokens map[kv.SequenceHash]kvevent.EngineEvent
+type knownTokens map[kv.SequenceHash]engineevent.Event
 
-func (k knownTokens) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (k knownTokens) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	b, ok := k[h]
 	if !ok {
 		return false
@@ -30,11 +31,11 @@ func (k knownTokens) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
 	return true
 }
 
-func block(tokens ...uint32) kvevent.EngineEvent {
-	return kvevent.EngineEvent{Tokens: tokens, BlockSize: 4}
+func block(tokens ...uint32) engineevent.Event {
+	return engineevent.Event{Tokens: tokens, BlockSize: 4}
 }
 
-func named(e kvevent.EngineEvent, lora, salt string) kvevent.EngineEvent {
+func named(e engineevent.Event, lora, salt string) engineevent.Event {
 	e.LoRAName, e.Salt = lora, salt
 	return e
 }
@@ -62,9 +63,9 @@ func newRecordedSpeaker(tokens Tokens) *recordedSpeaker {
 	s := &recordedSpeaker{}
 	s.speaker = speaker{
 		rank: 3, blockSize: 4, tokens: tokens, count: &s.counters, told: make(map[kv.SequenceHash]blockState),
-		send: func(b *kvevent.EngineBatch) {
+		send: func(b *engineevent.Batch) {
 			b.Timestamp = 1700000000.5
-			s.payloads = append(s.payloads, kvevent.AppendEngineBatch(nil, b))
+			s.payloads = append(s.payloads, engineevent.AppendBatch(nil, b))
 		},
 	}
 	return s
@@ -142,10 +143,10 @@ func TestBatchesAreByteForByteWhatVLLMWouldSend(t *testing.T) {
 	}
 }
 
-func decode(t *testing.T, payload []byte) []kvevent.EngineEvent {
+func decode(t *testing.T, payload []byte) []engineevent.Event {
 	t.Helper()
-	var d kvevent.Decoder
-	var b kvevent.EngineBatch
+	var d engineevent.Decoder
+	var b engineevent.Batch
 	if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 || !b.HasRank || b.Rank != 3 {
 		t.Fatalf("batch of rank %d: %v, %v", b.Rank, err, b.Bad)
 	}
@@ -207,8 +208,8 @@ func TestBlockThatWasSaidIsNotSaidAgain(t *testing.T) {
 }
 
 func TestOverlappingPairsOfARunAreSaidOnce(t *testing.T) {
-	pairs := func(tokens ...uint32) kvevent.EngineEvent {
-		return kvevent.EngineEvent{Tokens: tokens, BlockSize: 4, Eagle: true}
+	pairs := func(tokens ...uint32) engineevent.Event {
+		return engineevent.Event{Tokens: tokens, BlockSize: 4, Eagle: true}
 	}
 	s := newRecordedSpeaker(knownTokens{1: pairs(1, 2, 3, 4, 5), 2: pairs(5, 6, 7, 8, 9)})
 	s.say(storedIn(kv.TierDevice, 0, 1, 2))
@@ -266,7 +267,7 @@ func TestSpeakerAllocatesNothingPerBlock(t *testing.T) {
 		hashes = append(hashes, i+1)
 	}
 	s := newRecordedSpeaker(tokens)
-	s.send = func(*kvevent.EngineBatch) {}
+	s.send = func(*engineevent.Batch) {}
 	stored, removed := storedIn(kv.TierDevice, 0, hashes...), removedFrom(kv.TierDevice, hashes...)
 	turn := func() {
 		s.apply(&stored)

@@ -10,6 +10,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -106,9 +107,9 @@ func (s *stream) publishLocked(e kvevent.RouterEvent) {
 // numbered knows every block of the chain: four tokens that name it.
 type numbered struct{}
 
-func (numbered) Describe(h kv.SequenceHash, e *kvevent.EngineEvent) bool {
+func (numbered) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	n := uint32(h)
-	*e = kvevent.EngineEvent{Tokens: append(e.Tokens[:0], n, n, n, n), BlockSize: 4}
+	*e = engineevent.Event{Tokens: append(e.Tokens[:0], n, n, n, n), BlockSize: 4}
 	return true
 }
 
@@ -138,7 +139,7 @@ type subscriber struct {
 	// seqs are the numbers of the batches, which may have gaps if gaps says so.
 	seqs    []uint64
 	gaps    bool
-	decoder kvevent.Decoder
+	decoder engineevent.Decoder
 }
 
 // subscribe is a subscriber that has connected to endpoint.
@@ -233,7 +234,7 @@ func (s *subscriber) untilHolds(want ...place) {
 
 func (s *subscriber) apply(payload []byte) {
 	s.t.Helper()
-	var b kvevent.EngineBatch
+	var b engineevent.Batch
 	if err := s.decoder.Decode(payload, &b); err != nil || len(b.Bad) > 0 {
 		s.t.Fatalf("batch %x: %v %v", payload, err, b.Bad)
 	}
@@ -245,7 +246,7 @@ func (s *subscriber) apply(payload []byte) {
 	}
 }
 
-func (s *subscriber) applyEvent(e *kvevent.EngineEvent) {
+func (s *subscriber) applyEvent(e *engineevent.Event) {
 	tier, _ := kv.TierFromMedium(e.Medium)
 	if e.Kind == kvevent.Cleared {
 		clear(s.held)

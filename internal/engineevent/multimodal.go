@@ -1,9 +1,10 @@
-package kvevent
+package engineevent
 
 import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // ObjectHash returns the 64-bit hash of the multimodal object with an identifier:
@@ -44,35 +45,35 @@ func (f *eventFields) readMMInfos() error {
 	if f.mmInfos == nil {
 		return nil
 	}
-	c := cursor{buf: f.mmInfos}
-	for block := range c.array() {
-		if c.null() {
+	c := msgpack.NewReader(f.mmInfos)
+	for block := range c.Array() {
+		if c.Null() {
 			continue
 		}
 		start := len(f.mem.objects)
-		for range c.mapping() {
-			if string(c.text()) != "mm_objects" || c.peek() == wireNil {
-				c.skip()
+		for range c.Map() {
+			if string(c.Text()) != "mm_objects" || c.Peek() == msgpack.Nil {
+				c.Skip()
 				continue
 			}
-			for range c.array() {
-				f.readMMObject(&c)
+			for range c.Array() {
+				f.readMMObject(c)
 			}
 		}
-		if c.err != nil {
-			return c.err
+		if c.Err != nil {
+			return c.Err
 		}
 		f.addObjects(block, start)
 	}
-	return c.err
+	return c.Err
 }
 
-func (f *eventFields) readMMObject(c *cursor) {
-	for range c.mapping() {
-		if string(c.text()) == "mm_hash" {
-			f.mem.objects = append(f.mem.objects, c.uint64())
+func (f *eventFields) readMMObject(c *msgpack.Reader) {
+	for range c.Map() {
+		if string(c.Text()) == "mm_hash" {
+			f.mem.objects = append(f.mem.objects, c.Uint64())
 		} else {
-			c.skip()
+			c.Skip()
 		}
 	}
 }

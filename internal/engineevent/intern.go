@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 

@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // saltPrefix marks a cache salt among the extra keys of an event.
@@ -23,31 +24,31 @@ func (f *eventFields) readExtraKeys() error {
 	if f.extraKeys == nil {
 		return nil
 	}
-	c := cursor{buf: f.extraKeys}
+	c := msgpack.NewReader(f.extraKeys)
 	wantObjects := f.ev.Multimodal == nil
-	for block := range c.array() {
-		if c.null() {
+	for block := range c.Array() {
+		if c.Null() {
 			continue
 		}
 		start := len(f.mem.objects)
 		adapterSeen := f.ev.LoRAName == ""
-		for range c.array() {
-			if c.null() {
+		for range c.Array() {
+			if c.Null() {
 				continue
 			}
-			if c.peek() != wireText {
-				f.objectKey(&c)
+			if c.Peek() != msgpack.Text {
+				f.objectKey(c)
 				continue
 			}
-			switch text := c.text(); {
+			switch text := c.Text(); {
 			case !adapterSeen && f.decoder.name(text) == f.ev.LoRAName:
 				adapterSeen = true
 			case !f.isSalt(text, block):
 				f.mem.objects = append(f.mem.objects, ObjectHash(text))
 			}
 		}
-		if c.err != nil {
-			return c.err
+		if c.Err != nil {
+			return c.Err
 		}
 		if wantObjects {
 			f.addObjects(block, start)
@@ -55,7 +56,7 @@ func (f *eventFields) readExtraKeys() error {
 			f.mem.objects = f.mem.objects[:start]
 		}
 	}
-	return c.err
+	return c.Err
 }
 
 // isSalt reports whether a text among the extra keys is the cache salt, and takes
@@ -74,8 +75,8 @@ func (f *eventFields) isSalt(text []byte, block int) bool {
 }
 
 // objectKey appends the object that an extra key other than a text stands for.
-func (f *eventFields) objectKey(c *cursor) {
-	start := c.off
+func (f *eventFields) objectKey(c *msgpack.Reader) {
+	start := c.Offset()
 	if id, offset, ok := identifier(c); ok {
 		// vLLM's hashes may look ahead: such an object begins behind the block.
 		if offset < int64(f.ev.BlockSize) || f.ev.BlockSize == 0 {
@@ -83,35 +84,35 @@ func (f *eventFields) objectKey(c *cursor) {
 		}
 		return
 	}
-	c.off = start
-	if c.peek() == wireBin {
-		f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.bin(), kv.HashSeed))
+	c.Rewind(start)
+	if c.Peek() == msgpack.Bin {
+		f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.Bin(), kv.HashSeed))
 		return
 	}
-	c.skip()
-	f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.buf[start:c.off], kv.HashSeed))
+	c.Skip()
+	f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.Since(start), kv.HashSeed))
 	f.unknownKeys++
 }
 
 // identifier reads a pair of an object's identifier and its offset, in tokens from
 // the start of the block; older engines send no offset.
-func identifier(c *cursor) (id []byte, offset int64, ok bool) {
-	if c.peek() != wireArray {
+func identifier(c *msgpack.Reader) (id []byte, offset int64, ok bool) {
+	if c.Peek() != msgpack.Array {
 		return nil, 0, false
 	}
-	n := c.array()
-	if n != 1 && n != 2 || c.peek() != wireText {
+	n := c.Array()
+	if n != 1 && n != 2 || c.Peek() != msgpack.Text {
 		return nil, 0, false
 	}
-	id = c.text()
+	id = c.Text()
 	if n == 2 {
-		if c.peek() != wireInt {
+		if c.Peek() != msgpack.Int {
 			return nil, 0, false
 		}
-		v, _ := c.integer()
+		v, _ := c.Integer()
 		offset = int64(v)
 	}
-	return id, offset, c.err == nil
+	return id, offset, c.Err == nil
 }
 
 // withoutAdapter returns an identifier without the adapter's name, which vLLM puts

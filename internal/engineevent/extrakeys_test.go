@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import (
 	"fmt"

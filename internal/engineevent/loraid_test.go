@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ func TestLoRANumberIsReadInEveryEncoding(t *testing.T) {
 		"none": {nil, 0}, "zero": {0, 0}, "small": {3, 3}, "large": {uint64(1) << 62, 1 << 62}, "negative": {-5, -5},
 		"no integer": {"adapter", 0}, "a list": {list{1, 2}, 0},
 	} {
-		want := stored(func(e *EngineEvent) { e.LoRAID = tc.want })
+		want := stored(func(e *Event) { e.LoRAID = tc.want })
 		for form, event := range map[string]any{
 			"positional": list{"BlockStored", list{h1}, nil, list{1, 2, 3, 4}, 4, tc.value, "GPU"},
 			"map": dict{
@@ -28,8 +28,8 @@ func TestLoRANumberIsReadInEveryEncoding(t *testing.T) {
 			if diff := cmp.Diff(want, got, visible); diff != "" {
 				t.Errorf("%s, %s: (-want +got)\n%s", name, form, diff)
 			}
-			var again EngineBatch
-			if err := new(Decoder).Decode(AppendEngineBatch(nil, &EngineBatch{Events: []EngineEvent{got}}), &again); err != nil || again.Events[0].LoRAID != tc.want {
+			var again Batch
+			if err := new(Decoder).Decode(AppendBatch(nil, &Batch{Events: []Event{got}}), &again); err != nil || again.Events[0].LoRAID != tc.want {
 				t.Errorf("%s, %s: encoded and decoded: %+v, %v", name, form, again.Events, err)
 			}
 		}

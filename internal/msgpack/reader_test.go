@@ -1,46 +1,11 @@
-package kvevent
+package msgpack
 
 import (
 	"bytes"
 	"math"
 	"slices"
 	"testing"
-
-	"github.com/tinylib/msgp/msgp"
 )
-
-// dict is a msgpack map whose pairs are written in order: key, value, ….
-type dict []any
-
-// wire encodes nested lists ([]any), dicts, strings, bytes, numbers, booleans
-// and nil.
-func wire(tb testing.TB, v any) []byte {
-	tb.Helper()
-	return appendWire(tb, nil, v)
-}
-
-func appendWire(tb testing.TB, dst []byte, v any) []byte {
-	switch v := v.(type) {
-	case dict:
-		dst = msgp.AppendMapHeader(dst, uint32(len(v)/2))
-		for _, x := range v {
-			dst = appendWire(tb, dst, x)
-		}
-	case []any:
-		dst = msgp.AppendArrayHeader(dst, uint32(len(v)))
-		for _, x := range v {
-			dst = appendWire(tb, dst, x)
-		}
-	default:
-		var err error
-		if dst, err = msgp.AppendIntf(dst, v); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	return dst
-}
-
-type list = []any
 
 func TestSkipPassesOverEveryKindOfValue(t *testing.T) {
 	for name, value := range map[string][]byte{
@@ -54,31 +19,31 @@ func TestSkipPassesOverEveryKindOfValue(t *testing.T) {
 		"array16": {0xdc, 0, 2, 0xc0, 0x91, 1}, "array32": {0xdd, 0, 0, 0, 1, 1},
 		"map16": {0xde, 0, 1, 1, 0x81, 2, 3}, "map32": {0xdf, 0, 0, 0, 1, 1, 2},
 	} {
-		c := cursor{buf: value}
-		c.skip()
-		if c.end(); c.err != nil {
-			t.Errorf("%s: %v", name, c.err)
+		c := Reader{buf: value}
+		c.Skip()
+		if c.End(); c.Err != nil {
+			t.Errorf("%s: %v", name, c.Err)
 		}
 		for n := range value {
-			c := cursor{buf: value[:n]}
-			if c.skip(); c.err == nil {
+			c := Reader{buf: value[:n]}
+			if c.Skip(); c.Err == nil {
 				t.Errorf("%s: no error for its first %d bytes", name, n)
 			}
 		}
 	}
-	if c := (cursor{buf: []byte{0xc1}}); c.peek() != wireInvalid {
+	if c := (Reader{buf: []byte{0xc1}}); c.Peek() != Invalid {
 		t.Error("0xc1 is not invalid")
 	}
 }
 
 func TestSkipNeedsNoStackForDeepNesting(t *testing.T) {
 	const depth = 1 << 20
-	c := cursor{buf: append(bytes.Repeat([]byte{0x91}, depth), 0xc0)}
-	if c.skip(); c.err != nil || c.left() != 0 {
-		t.Errorf("err %v, %d bytes left", c.err, c.left())
+	c := Reader{buf: append(bytes.Repeat([]byte{0x91}, depth), 0xc0)}
+	if c.Skip(); c.Err != nil || c.left() != 0 {
+		t.Errorf("err %v, %d bytes left", c.Err, c.left())
 	}
-	c = cursor{buf: bytes.Repeat([]byte{0x91}, depth)}
-	if c.skip(); c.err == nil {
+	c = Reader{buf: bytes.Repeat([]byte{0x91}, depth)}
+	if c.Skip(); c.Err == nil {
 		t.Error("no error for nesting without a value inside")
 	}
 }
@@ -104,16 +69,16 @@ func TestIntegersAreReadInEveryForm(t *testing.T) {
 		{[]byte{0xd2, 0x80, 0, 0, 0}, 0xffffffff80000000, true},
 		{[]byte{0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0}, 1 << 63, true},
 	} {
-		c := cursor{buf: tc.form}
-		bits, negative := c.integer()
-		if c.end(); c.err != nil || bits != tc.bits || negative != tc.negative {
-			t.Errorf("% x: got %#x, negative %t, %v", tc.form, bits, negative, c.err)
+		c := Reader{buf: tc.form}
+		bits, negative := c.Integer()
+		if c.End(); c.Err != nil || bits != tc.bits || negative != tc.negative {
+			t.Errorf("% x: got %#x, negative %t, %v", tc.form, bits, negative, c.Err)
 		}
 		// With bytes behind it, the reader of tokens takes its short way.
-		c = cursor{buf: slices.Concat(tc.form, make([]byte, 8))}
-		v := c.uint32()
-		if fits := !tc.negative && tc.bits <= math.MaxUint32; fits != (c.err == nil) || fits && uint64(v) != tc.bits {
-			t.Errorf("% x as uint32: got %d, %v", tc.form, v, c.err)
+		c = Reader{buf: slices.Concat(tc.form, make([]byte, 8))}
+		v := c.Uint32()
+		if fits := !tc.negative && tc.bits <= math.MaxUint32; fits != (c.Err == nil) || fits && uint64(v) != tc.bits {
+			t.Errorf("% x as uint32: got %d, %v", tc.form, v, c.Err)
 		}
 	}
 }

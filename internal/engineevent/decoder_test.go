@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import (
 	"bytes"
@@ -10,10 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // decodeOne decodes a batch of one event and fails unless it is good.
-func decodeOne(t *testing.T, event any) EngineEvent {
+func decodeOne(t *testing.T, event any) Event {
 	t.Helper()
 	b := decodeBatch(t, list{ts, list{event}, 0})
 	if len(b.Events) != 1 {
@@ -22,9 +23,9 @@ func decodeOne(t *testing.T, event any) EngineEvent {
 	return b.Events[0]
 }
 
-func decodeBatch(t *testing.T, batch any) *EngineBatch {
+func decodeBatch(t *testing.T, batch any) *Batch {
 	t.Helper()
-	var b EngineBatch
+	var b Batch
 	if err := new(Decoder).Decode(wire(t, batch), &b); err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +46,8 @@ func TestBatchIsReadInEveryShape(t *testing.T) {
 		"map":                   {dict{"ts", ts, "events", list{event}, "data_parallel_rank", 2}, 2, true},
 		"map in another order":  {dict{"new", list{1}, "data_parallel_rank", nil, "events", list{event}, "ts", ts}, 0, false},
 	} {
-		want := &EngineBatch{
-			Timestamp: ts, Rank: tc.rank, HasRank: tc.hasRank, Events: []EngineEvent{{Kind: Cleared, Group: NoGroup}},
+		want := &Batch{
+			Timestamp: ts, Rank: tc.rank, HasRank: tc.hasRank, Events: []Event{{Kind: kvevent.Cleared, Group: NoGroup}},
 		}
 		if diff := cmp.Diff(want, decodeBatch(t, tc.batch), visible); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
@@ -76,7 +77,7 @@ func TestDamagedBatchIsAnErrorAndHoldsNothing(t *testing.T) {
 		"truncated events": wire(t, list{ts, list{cleared, cleared}})[:20],
 		"events announced": {0x92, 0xc0, 0xdd, 0xff, 0xff, 0xff, 0xff},
 	} {
-		b := EngineBatch{Events: make([]EngineEvent, 3), Rank: 9, HasRank: true}
+		b := Batch{Events: make([]Event, 3), Rank: 9, HasRank: true}
 		if err := new(Decoder).Decode(payload, &b); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -91,7 +92,7 @@ func TestEveryTruncationOfAGoldenBatchIsAnError(t *testing.T) {
 		if strings.HasPrefix(name, "R") || strings.HasPrefix(name, "E") {
 			continue
 		}
-		var b EngineBatch
+		var b Batch
 		var d Decoder
 		for n := range v {
 			if err := d.Decode(v[:n], &b); err == nil {
@@ -149,7 +150,7 @@ func TestOneBadEventLeavesTheRestOfItsBatch(t *testing.T) {
 func TestBadEventsShowHowTheyBegin(t *testing.T) {
 	long := list{"BlockRemoved", list{strings.Repeat("x", 100)}}
 	payload := wire(t, list{ts, list{list{"AllBlocksCleared"}, 7, long}, 0})
-	var b EngineBatch
+	var b Batch
 	if err := new(Decoder).Decode(payload, &b); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestABatchOfGarbageIsGivenUp(t *testing.T) {
 	if b := decodeBatch(t, list{ts, events}); len(b.Bad) != maxBadEvents {
 		t.Errorf("%d bad events, want %d", len(b.Bad), maxBadEvents)
 	}
-	var b EngineBatch
+	var b Batch
 	if err := new(Decoder).Decode(wire(t, list{ts, append(events, 1)}), &b); err == nil {
 		t.Errorf("no error for %d bad events", maxBadEvents+1)
 	}
@@ -199,12 +200,12 @@ func TestFieldsOfAnotherKindAreDropped(t *testing.T) {
 		"type", "BlockRemoved", "block_hashes", list{h1}, "token_ids", list{1}, "parent_block_hash", 3, "lora_name", "a", "lora_id", 3,
 		"cache_salt", "b", "block_size", 4, "group_idx", 1, "medium", "CPU",
 	})
-	want := EngineEvent{Kind: Removed, BlockHashes: hashes(h1), Medium: "CPU", Group: 1}
+	want := Event{Kind: kvevent.Removed, BlockHashes: hashes(h1), Medium: "CPU", Group: 1}
 	if diff := cmp.Diff(want, removed, visible); diff != "" {
 		t.Errorf("removed: (-want +got)\n%s", diff)
 	}
 	cleared := decodeOne(t, dict{"type", "AllBlocksCleared", "block_hashes", list{h1}, "ownership", "peer", "medium", "CPU"})
-	want = EngineEvent{Kind: Cleared, Ownership: "peer", Medium: "CPU", Group: NoGroup}
+	want = Event{Kind: kvevent.Cleared, Ownership: "peer", Medium: "CPU", Group: NoGroup}
 	if diff := cmp.Diff(want, cleared, visible); diff != "" {
 		t.Errorf("cleared: (-want +got)\n%s", diff)
 	}
@@ -246,32 +247,32 @@ func TestSuffixOfPositionalEventsIsReadByType(t *testing.T) {
 	mm := list{dict{"mm_objects", list{dict{"mm_hash", 42, "offsets", list{}}}}}
 	for name, tc := range map[string]struct {
 		suffix list
-		change func(*EngineEvent)
+		change func(*Event)
 	}{
-		"group":               {list{2}, func(e *EngineEvent) { e.Group = 2 }},
-		"nil group":           {list{nil}, func(*EngineEvent) {}},
-		"group, kind, window": {list{2, "mamba", 128}, func(e *EngineEvent) { e.Group, e.SpecKind, e.SlidingWindow = 2, "mamba", 128 }},
-		"kind before group":   {list{"mamba", 2}, func(e *EngineEvent) { e.Group, e.SpecKind = 2, "mamba" }},
-		"second text":         {list{"mamba", "LOCAL"}, func(e *EngineEvent) { e.SpecKind = "mamba" }},
-		"infos":               {list{mm}, func(e *EngineEvent) { e.Multimodal = [][]uint64{{42}} }},
-		"infos among the rest": {list{0, mm, 9, "mamba"}, func(e *EngineEvent) {
+		"group":               {list{2}, func(e *Event) { e.Group = 2 }},
+		"nil group":           {list{nil}, func(*Event) {}},
+		"group, kind, window": {list{2, "mamba", 128}, func(e *Event) { e.Group, e.SpecKind, e.SlidingWindow = 2, "mamba", 128 }},
+		"kind before group":   {list{"mamba", 2}, func(e *Event) { e.Group, e.SpecKind = 2, "mamba" }},
+		"second text":         {list{"mamba", "LOCAL"}, func(e *Event) { e.SpecKind = "mamba" }},
+		"infos":               {list{mm}, func(e *Event) { e.Multimodal = [][]uint64{{42}} }},
+		"infos among the rest": {list{0, mm, 9, "mamba"}, func(e *Event) {
 			e.Group, e.SlidingWindow, e.SpecKind, e.Multimodal = 0, 9, "mamba", [][]uint64{{42}}
 		}},
-		"four":             {list{1, "mamba", 9, "REMOTE"}, func(e *EngineEvent) { e.Group, e.SpecKind, e.SlidingWindow, e.Locality = 1, "mamba", 9, "REMOTE" }},
-		"five":             {list{1, "mamba", nil, "LOCAL", "peer"}, func(e *EngineEvent) { e.Group, e.SpecKind, e.Locality, e.Ownership = 1, "mamba", "LOCAL", "peer" }},
-		"five, mostly nil": {list{nil, nil, nil, nil, "peer"}, func(e *EngineEvent) { e.Ownership = "peer" }},
-		"more than five": {list{1, "mamba", 9, "LOCAL", "peer", dict{"x", 1}, 5}, func(e *EngineEvent) {
+		"four":             {list{1, "mamba", 9, "REMOTE"}, func(e *Event) { e.Group, e.SpecKind, e.SlidingWindow, e.Locality = 1, "mamba", 9, "REMOTE" }},
+		"five":             {list{1, "mamba", nil, "LOCAL", "peer"}, func(e *Event) { e.Group, e.SpecKind, e.Locality, e.Ownership = 1, "mamba", "LOCAL", "peer" }},
+		"five, mostly nil": {list{nil, nil, nil, nil, "peer"}, func(e *Event) { e.Ownership = "peer" }},
+		"more than five": {list{1, "mamba", 9, "LOCAL", "peer", dict{"x", 1}, 5}, func(e *Event) {
 			e.Group, e.SpecKind, e.SlidingWindow, e.Locality, e.Ownership = 1, "mamba", 9, "LOCAL", "peer"
 		}},
-		"what has no meaning": {list{2.5, true, dict{}, 3}, func(e *EngineEvent) { e.Group = 3 }},
-		"beyond the fifth":    {list{nil, true, nil, true, nil, 3}, func(*EngineEvent) {}},
-		"a third integer":     {list{1, 2, 3}, func(e *EngineEvent) { e.Group, e.SlidingWindow = 1, 2 }},
+		"what has no meaning": {list{2.5, true, dict{}, 3}, func(e *Event) { e.Group = 3 }},
+		"beyond the fifth":    {list{nil, true, nil, true, nil, 3}, func(*Event) {}},
+		"a third integer":     {list{1, 2, 3}, func(e *Event) { e.Group, e.SlidingWindow = 1, 2 }},
 	} {
 		event := append(list{"BlockStored", list{h1}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil}, tc.suffix...)
 		if diff := cmp.Diff(stored(tc.change), decodeOne(t, event), visible); diff != "" {
 			t.Errorf("stored, %s: (-want +got)\n%s", name, diff)
 		}
-		want := EngineEvent{Kind: Removed, BlockHashes: hashes(h1), Medium: "GPU", Group: NoGroup}
+		want := Event{Kind: kvevent.Removed, BlockHashes: hashes(h1), Medium: "GPU", Group: NoGroup}
 		tc.change(&want)
 		want.Multimodal = nil
 		event = append(list{"BlockRemoved", list{h1}, "GPU"}, tc.suffix...)
@@ -294,12 +295,12 @@ func TestDecodedBatchDoesNotBorrowFromItsInput(t *testing.T) {
 		"type", "BlockStored", "block_hashes", list{h1}, "token_ids", list{1, 2, 3, 4}, "block_size", 4, "medium", "GPU",
 		"lora_name", "ad", "cache_salt", "tenant",
 	}}})
-	var b EngineBatch
+	var b Batch
 	if err := new(Decoder).Decode(payload, &b); err != nil {
 		t.Fatal(err)
 	}
 	copy(payload, bytes.Repeat([]byte{0xff}, len(payload)))
-	want := stored(func(e *EngineEvent) { e.LoRAName, e.Salt = "ad", "tenant" })
+	want := stored(func(e *Event) { e.LoRAName, e.Salt = "ad", "tenant" })
 	if diff := cmp.Diff(want, b.Events[0], visible); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -318,7 +319,7 @@ func TestClaimedSizesAllocateNothing(t *testing.T) {
 		huge, event("block_hashes", huge), event("token_ids", huge), event("extra_keys", huge), event("medium", text),
 		event("parent_block_hash", []byte{0xc6, 0xff, 0xff, 0xff, 0xff}), event("x", []byte{0xdf, 0xff, 0xff, 0xff, 0xff}),
 	} {
-		var b EngineBatch
+		var b Batch
 		if err := new(Decoder).Decode(payload, &b); err == nil {
 			t.Errorf("% x: no error", payload)
 		}

@@ -1,22 +1,23 @@
-package kvevent
+package engineevent
 
 import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// AppendEngineBatch appends b in the form of vLLM 0.26 and later: an array of
+// AppendBatch appends b in the form of vLLM 0.26 and later: an array of
 // timestamp, events and rank (nil without one), in which events are maps and
 // hashes integers. Keys that an event does not need are left out, so that a
 // batch without salts and multimodal objects is byte for byte what vLLM sends.
 // b.Bad is not encoded. Every event must have a Kind.
-func AppendEngineBatch(dst []byte, b *EngineBatch) []byte {
+func AppendBatch(dst []byte, b *Batch) []byte {
 	dst = msgp.AppendArrayHeader(dst, 3)
 	dst = msgp.AppendFloat64(dst, b.Timestamp)
 	dst = msgp.AppendArrayHeader(dst, uint32(len(b.Events)))
 	for i := range b.Events {
-		dst = appendEngineEvent(dst, &b.Events[i])
+		dst = appendEvent(dst, &b.Events[i])
 	}
 	if !b.HasRank {
 		return msgp.AppendNil(dst)
@@ -24,19 +25,19 @@ func AppendEngineBatch(dst []byte, b *EngineBatch) []byte {
 	return msgp.AppendUint32(dst, uint32(b.Rank))
 }
 
-func appendEngineEvent(dst []byte, e *EngineEvent) []byte {
+func appendEvent(dst []byte, e *Event) []byte {
 	switch e.Kind {
-	case Stored:
+	case kvevent.Stored:
 		return appendStored(dst, e)
-	case Removed:
+	case kvevent.Removed:
 		return appendRemoved(dst, e)
-	case Cleared:
+	case kvevent.Cleared:
 		return appendCleared(dst, e)
 	}
 	panic("BUG: engine event of kind " + e.Kind.String())
 }
 
-func appendStored(dst []byte, e *EngineEvent) []byte {
+func appendStored(dst []byte, e *Event) []byte {
 	n := 8 + e.groupKeys() + e.placeKeys()
 	if e.Salt != "" {
 		n++
@@ -72,7 +73,7 @@ func appendStored(dst []byte, e *EngineEvent) []byte {
 	return dst
 }
 
-func appendRemoved(dst []byte, e *EngineEvent) []byte {
+func appendRemoved(dst []byte, e *Event) []byte {
 	dst = appendTag(dst, 3+e.groupKeys()+e.placeKeys(), tagRemoved)
 	dst = appendHashes(dst, e.BlockHashes)
 	dst = appendTextOrNil(dst, "medium", e.Medium)
@@ -80,7 +81,7 @@ func appendRemoved(dst []byte, e *EngineEvent) []byte {
 	return e.appendPlace(dst)
 }
 
-func appendCleared(dst []byte, e *EngineEvent) []byte {
+func appendCleared(dst []byte, e *Event) []byte {
 	n := 1 + e.placeKeys()
 	if e.Medium != "" {
 		n++
@@ -107,7 +108,7 @@ func appendHashes(dst []byte, hashes []kv.EngineHash) []byte {
 }
 
 // appendTokens appends the tokens, in overlapping pairs when they came so.
-func appendTokens(dst []byte, e *EngineEvent) []byte {
+func appendTokens(dst []byte, e *Event) []byte {
 	dst = msgp.AppendString(dst, "token_ids")
 	if !e.Eagle || len(e.Tokens) < 2 {
 		dst = msgp.AppendArrayHeader(dst, uint32(len(e.Tokens)))
@@ -148,7 +149,7 @@ func appendMMInfos(dst []byte, blocks [][]uint64) []byte {
 }
 
 // groupKeys is the number of keys that appendGroup writes.
-func (e *EngineEvent) groupKeys() int {
+func (e *Event) groupKeys() int {
 	n := 0
 	if e.Group != NoGroup {
 		n++
@@ -162,7 +163,7 @@ func (e *EngineEvent) groupKeys() int {
 	return n
 }
 
-func (e *EngineEvent) appendGroup(dst []byte) []byte {
+func (e *Event) appendGroup(dst []byte) []byte {
 	if e.Group != NoGroup {
 		dst = msgp.AppendString(dst, "group_idx")
 		dst = msgp.AppendUint32(dst, uint32(e.Group))
@@ -176,7 +177,7 @@ func (e *EngineEvent) appendGroup(dst []byte) []byte {
 }
 
 // placeKeys is the number of keys that appendPlace writes.
-func (e *EngineEvent) placeKeys() int {
+func (e *Event) placeKeys() int {
 	n := 0
 	if e.Locality != "" {
 		n++
@@ -187,7 +188,7 @@ func (e *EngineEvent) placeKeys() int {
 	return n
 }
 
-func (e *EngineEvent) appendPlace(dst []byte) []byte {
+func (e *Event) appendPlace(dst []byte) []byte {
 	dst = appendText(dst, "locality", e.Locality)
 	return appendText(dst, "ownership", e.Ownership)
 }

@@ -1,10 +1,12 @@
-package kvevent
+package engineevent
 
 import (
 	"fmt"
 	"math"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // eventFields collects the fields of one engine event, which may come in any
@@ -12,9 +14,9 @@ import (
 // what they mean depends on other fields.
 type eventFields struct {
 	decoder *Decoder
-	c       *cursor
+	c       *msgpack.Reader
 	mem     *batchMemory
-	ev      EngineEvent
+	ev      Event
 	ignored bool
 	// unknownKeys counts extra keys of a kind that is not known.
 	unknownKeys int
@@ -24,28 +26,28 @@ type eventFields struct {
 
 // tag reads the event's type.
 func (f *eventFields) tag() error {
-	switch tag := f.c.text(); string(tag) {
+	switch tag := f.c.Text(); string(tag) {
 	case tagStored:
-		f.ev.Kind = Stored
+		f.ev.Kind = kvevent.Stored
 	case tagRemoved:
-		f.ev.Kind = Removed
+		f.ev.Kind = kvevent.Removed
 	case tagCleared:
-		f.ev.Kind = Cleared
+		f.ev.Kind = kvevent.Cleared
 	case tagIgnored:
 		f.ignored = true
 	default:
-		if f.c.err == nil {
+		if f.c.Err == nil {
 			return fmt.Errorf("%w %.64q", ErrUnknownTag, tag)
 		}
 	}
-	return fieldError("type", f.c.err)
+	return fieldError("type", f.c.Err)
 }
 
 // readMap reads {"type": tag, field: value, …}.
 func (f *eventFields) readMap() error {
 	typed := false
-	for range f.c.mapping() {
-		key := f.c.text()
+	for range f.c.Map() {
+		key := f.c.Text()
 		if string(key) == "type" {
 			typed = true
 			if err := f.tag(); err != nil {
@@ -54,18 +56,18 @@ func (f *eventFields) readMap() error {
 			continue
 		}
 		if f.ignored {
-			f.c.skip()
+			f.c.Skip()
 		} else {
 			f.field(key)
 		}
-		if f.c.err != nil {
-			return fmt.Errorf("%.64q: %w", key, f.c.err)
+		if f.c.Err != nil {
+			return fmt.Errorf("%.64q: %w", key, f.c.Err)
 		}
 	}
-	if f.c.err == nil && !typed {
-		f.c.fail("event without type")
+	if f.c.Err == nil && !typed {
+		f.c.Fail("event without type")
 	}
-	return f.c.err
+	return f.c.Err
 }
 
 // field reads the value of a map key. Keys that are not known are skipped.
@@ -102,7 +104,7 @@ func (f *eventFields) field(key []byte) {
 	case "ownership":
 		f.ev.Ownership = f.optionalText()
 	default:
-		f.c.skip()
+		f.c.Skip()
 	}
 }
 
@@ -116,12 +118,12 @@ func (f *eventFields) field(key []byte) {
 // but a stored one not before its block size and a removed one not before its
 // hashes.
 func (f *eventFields) readArray() error {
-	n := f.c.array()
-	if f.c.err != nil {
-		return f.c.err
+	n := f.c.Array()
+	if f.c.Err != nil {
+		return f.c.Err
 	}
 	if n == 0 {
-		return fmt.Errorf("byte %d: event without type", f.c.off)
+		return fmt.Errorf("byte %d: event without type", f.c.Offset())
 	}
 	if err := f.tag(); err != nil {
 		return err
@@ -130,34 +132,34 @@ func (f *eventFields) readArray() error {
 	if least := leastFields(f.ev.Kind); n < least {
 		return fmt.Errorf("%s event of %d fields, want at least %d", f.ev.Kind, n, least)
 	}
-	for i := 0; i < n && f.c.err == nil; i++ {
+	for i := 0; i < n && f.c.Err == nil; i++ {
 		var last bool
 		switch f.ev.Kind {
-		case Stored:
+		case kvevent.Stored:
 			last = f.storedField(i, n)
-		case Removed:
+		case kvevent.Removed:
 			last = f.removedField(i, n)
-		case Cleared:
+		case kvevent.Cleared:
 			f.clearedField(i)
 		default:
-			f.c.skip()
+			f.c.Skip()
 		}
-		if f.c.err != nil {
-			return fmt.Errorf("field %d: %w", i+1, f.c.err)
+		if f.c.Err != nil {
+			return fmt.Errorf("field %d: %w", i+1, f.c.Err)
 		}
 		if last {
 			break
 		}
 	}
-	return f.c.err
+	return f.c.Err
 }
 
 // leastFields is how many fields a positional event has after its tag.
-func leastFields(k Kind) int {
+func leastFields(k kvevent.Kind) int {
 	switch k {
-	case Stored:
+	case kvevent.Stored:
 		return 4
-	case Removed:
+	case kvevent.Removed:
 		return 1
 	}
 	return 0
@@ -208,15 +210,15 @@ func (f *eventFields) clearedField(i int) {
 		f.ev.Ownership = f.optionalText()
 		return
 	}
-	f.c.skip()
+	f.c.Skip()
 }
 
 func (f *eventFields) hashes() {
 	h := f.mem.hashes
 	start := len(h)
-	for range f.c.array() {
-		h = append(h, kv.EngineHash(f.c.engineHash()))
-		if f.c.err != nil {
+	for range f.c.Array() {
+		h = append(h, kv.EngineHash(readEngineHash(f.c)))
+		if f.c.Err != nil {
 			break
 		}
 	}
@@ -226,21 +228,21 @@ func (f *eventFields) hashes() {
 
 func (f *eventFields) parent() {
 	f.ev.Parent, f.ev.HasParent = 0, false
-	if !f.c.null() {
-		f.ev.Parent, f.ev.HasParent = kv.EngineHash(f.c.engineHash()), true
+	if !f.c.Null() {
+		f.ev.Parent, f.ev.HasParent = kv.EngineHash(readEngineHash(f.c)), true
 	}
 }
 
 // tokens reads a list of tokens, or of the overlapping pairs (a,b) (b,c) … that
 // engines with an Eagle draft model cache, which stand for a b c ….
 func (f *eventFields) tokens() {
-	n := f.c.array()
-	f.ev.Eagle = n > 0 && f.c.peek() == wireArray
+	n := f.c.Array()
+	f.ev.Eagle = n > 0 && f.c.Peek() == msgpack.Array
 	t := f.mem.tokens
 	start := len(t)
 	for range n {
 		if !f.ev.Eagle {
-			t = append(t, f.c.uint32())
+			t = append(t, f.c.Uint32())
 		} else {
 			first, second := f.pair()
 			if len(t) == start {
@@ -250,7 +252,7 @@ func (f *eventFields) tokens() {
 				t = append(t, second)
 			}
 		}
-		if f.c.err != nil {
+		if f.c.Err != nil {
 			break
 		}
 	}
@@ -259,60 +261,60 @@ func (f *eventFields) tokens() {
 }
 
 func (f *eventFields) pair() (first, second uint32) {
-	if n := f.c.array(); f.c.err == nil && n != 2 {
-		f.c.fail("%d tokens among pairs", n)
+	if n := f.c.Array(); f.c.Err == nil && n != 2 {
+		f.c.Fail("%d tokens among pairs", n)
 	}
-	return f.c.uint32(), f.c.uint32()
+	return f.c.Uint32(), f.c.Uint32()
 }
 
 // loraID reads the LoRA's number. Anything else than an integer is none.
 func (f *eventFields) loraID() {
 	f.ev.LoRAID = 0
-	if f.c.peek() != wireInt {
-		f.c.skip()
+	if f.c.Peek() != msgpack.Int {
+		f.c.Skip()
 		return
 	}
-	v, _ := f.c.integer()
+	v, _ := f.c.Integer()
 	f.ev.LoRAID = int64(v)
 }
 
 func (f *eventFields) group() {
 	f.ev.Group = NoGroup
-	if !f.c.null() {
-		f.ev.Group = int32(f.c.uint(math.MaxInt32))
+	if !f.c.Null() {
+		f.ev.Group = int32(f.c.Uint(math.MaxInt32))
 	}
 }
 
 func (f *eventFields) optionalUint32() uint32 {
-	if f.c.null() {
+	if f.c.Null() {
 		return 0
 	}
-	return f.c.uint32()
+	return f.c.Uint32()
 }
 
 func (f *eventFields) optionalText() string {
-	if f.c.null() {
+	if f.c.Null() {
 		return ""
 	}
-	return f.decoder.strings.get(f.c.text())
+	return f.decoder.strings.get(f.c.Text())
 }
 
 // optionalName reads a LoRA name or a cache salt.
 func (f *eventFields) optionalName() string {
-	if f.c.null() {
+	if f.c.Null() {
 		return ""
 	}
-	return f.decoder.name(f.c.text())
+	return f.decoder.name(f.c.Text())
 }
 
 // located passes over a value and returns its encoding, nil for nil.
 func (f *eventFields) located() []byte {
-	if f.c.null() {
+	if f.c.Null() {
 		return nil
 	}
-	start := f.c.off
-	f.c.skip()
-	return f.c.buf[start:f.c.off]
+	start := f.c.Offset()
+	f.c.Skip()
+	return f.c.Since(start)
 }
 
 // finish checks that the event is whole, reads what depends on several fields,
@@ -320,19 +322,19 @@ func (f *eventFields) located() []byte {
 func (f *eventFields) finish() error {
 	ev := &f.ev
 	switch ev.Kind {
-	case Stored:
+	case kvevent.Stored:
 		if err := f.readMMInfos(); err != nil {
 			return fmt.Errorf("block_mm_infos: %w", err)
 		}
 		return fieldError("extra_keys", f.readExtraKeys())
-	case Removed:
-		*ev = EngineEvent{
-			Kind: Removed, BlockHashes: ev.BlockHashes, Medium: ev.Medium, Locality: ev.Locality,
+	case kvevent.Removed:
+		*ev = Event{
+			Kind: kvevent.Removed, BlockHashes: ev.BlockHashes, Medium: ev.Medium, Locality: ev.Locality,
 			Ownership: ev.Ownership, Group: ev.Group, SpecKind: ev.SpecKind, SlidingWindow: ev.SlidingWindow,
 		}
-	case Cleared:
-		*ev = EngineEvent{
-			Kind: Cleared, Medium: ev.Medium, Locality: ev.Locality, Ownership: ev.Ownership, Group: ev.Group,
+	case kvevent.Cleared:
+		*ev = Event{
+			Kind: kvevent.Cleared, Medium: ev.Medium, Locality: ev.Locality, Ownership: ev.Ownership, Group: ev.Group,
 		}
 	}
 	return nil
@@ -344,4 +346,26 @@ func fieldError(field string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", field, err)
+}
+
+// readEngineHash reads a block hash: an integer of either sign, bit for bit, or
+// bytes, of which the last eight count.
+func readEngineHash(c *msgpack.Reader) uint64 {
+	switch c.Peek() {
+	case msgpack.Int:
+		v, _ := c.Integer()
+		return v
+	case msgpack.Bin:
+		b := c.Bin()
+		if c.Err == nil && len(b) == 0 {
+			c.Fail("a hash of no bytes")
+		}
+		var v uint64
+		for _, x := range b[max(0, len(b)-8):] {
+			v = v<<8 | uint64(x)
+		}
+		return v
+	}
+	c.Mismatch("an integer or bytes")
+	return 0
 }

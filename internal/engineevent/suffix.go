@@ -1,4 +1,8 @@
-package kvevent
+package engineevent
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
+)
 
 // maxSuffix is how many fields a positional event can have after its fixed
 // ones; whatever follows is skipped.
@@ -11,17 +15,17 @@ const maxSuffix = 5
 // the second the sliding window, the first string the spec kind and the first
 // array the multimodal infos.
 func (f *eventFields) suffix(n int) {
-	var kinds [maxSuffix]wireKind
+	var kinds [maxSuffix]msgpack.Kind
 	known := min(n, maxSuffix)
-	start := f.c.off
+	start := f.c.Offset()
 	for i := range known {
-		kinds[i] = f.c.peek()
-		f.c.skip()
+		kinds[i] = f.c.Peek()
+		f.c.Skip()
 	}
-	if f.c.err != nil {
+	if f.c.Err != nil {
 		return
 	}
-	f.c.off = start
+	f.c.Rewind(start)
 	if fullSuffix(kinds[:known]) {
 		f.group()
 		f.ev.SpecKind = f.optionalText()
@@ -34,39 +38,39 @@ func (f *eventFields) suffix(n int) {
 		f.suffixByType(kinds[:known])
 	}
 	for range n - known {
-		f.c.skip()
+		f.c.Skip()
 	}
 }
 
 // fullSuffix reports whether the kinds are those of the full list of fields,
 // each of which may be nil.
-func fullSuffix(kinds []wireKind) bool {
-	want := [maxSuffix]wireKind{wireInt, wireText, wireInt, wireText, wireText}
+func fullSuffix(kinds []msgpack.Kind) bool {
+	want := [maxSuffix]msgpack.Kind{msgpack.Int, msgpack.Text, msgpack.Int, msgpack.Text, msgpack.Text}
 	for i, k := range kinds {
-		if k != wireNil && k != want[i] {
+		if k != msgpack.Nil && k != want[i] {
 			return false
 		}
 	}
 	return len(kinds) >= 4
 }
 
-func (f *eventFields) suffixByType(kinds []wireKind) {
+func (f *eventFields) suffixByType(kinds []msgpack.Kind) {
 	integers, texts := 0, 0
 	for _, k := range kinds {
 		switch {
-		case k == wireInt && integers == 0:
+		case k == msgpack.Int && integers == 0:
 			f.group()
 			integers++
-		case k == wireInt && integers == 1:
+		case k == msgpack.Int && integers == 1:
 			f.ev.SlidingWindow = f.optionalUint32()
 			integers++
-		case k == wireText && texts == 0:
+		case k == msgpack.Text && texts == 0:
 			f.ev.SpecKind = f.optionalText()
 			texts++
-		case k == wireArray && f.mmInfos == nil:
+		case k == msgpack.Array && f.mmInfos == nil:
 			f.mmInfos = f.located()
 		default:
-			f.c.skip()
+			f.c.Skip()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package kvevent
+package engineevent
 
 import (
 	"bytes"
@@ -7,16 +7,17 @@ import (
 	"math"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// ErrUnknownTag is wrapped by the entries of EngineBatch.Bad that stand for
+// ErrUnknownTag is wrapped by the entries of Batch.Bad that stand for
 // events of a type that is not known.
 var ErrUnknownTag = errors.New("unknown event type")
 
 // maxBadPrefix is how much of a bad event is kept.
 const maxBadPrefix = 48
 
-// BadEvent is what an entry of EngineBatch.Bad is: an event that could not be
+// BadEvent is what an entry of Batch.Bad is: an event that could not be
 // decoded. It wraps why.
 type BadEvent struct {
 	// Index is the event's number in its batch; Prefix are its first bytes, at most
@@ -49,20 +50,20 @@ const (
 // one goroutine; it keeps only a bounded table of strings.
 type Decoder struct {
 	strings interner
-	// cursor is at work during Decode only; it lives here because on the stack
-	// it would be an allocation per call.
-	cursor cursor
+	// reader is in use during Decode only. On Decode's stack it would escape, at the
+	// cost of an allocation per call.
+	reader msgpack.Reader
 }
 
 // Decode replaces the contents of b with the batch in payload, which is not
 // retained. Events that cannot be decoded, or whose type is not known, are
 // listed in b.Bad, and the rest of the batch stands. An error means that the
 // batch as a whole is damaged; b then holds no events.
-func (d *Decoder) Decode(payload []byte, b *EngineBatch) error {
+func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.reset()
-	d.cursor = cursor{buf: payload}
-	err := d.batch(&d.cursor, b)
-	d.cursor = cursor{}
+	d.reader.Reset(payload)
+	err := d.batch(&d.reader, b)
+	d.reader.Reset(nil)
 	if err != nil {
 		b.reset()
 		return fmt.Errorf("engine batch: %w", err)
@@ -72,18 +73,18 @@ func (d *Decoder) Decode(payload []byte, b *EngineBatch) error {
 
 // batch reads [ts, events, rank] or {ts, events, data_parallel_rank}. Elements
 // and keys beyond these are skipped: engines append new ones.
-func (d *Decoder) batch(c *cursor, b *EngineBatch) error {
-	if c.peek() == wireMap {
+func (d *Decoder) batch(c *msgpack.Reader, b *Batch) error {
+	if c.Peek() == msgpack.Map {
 		return d.batchMap(c, b)
 	}
-	n := c.array()
-	if c.err == nil && n < 2 {
-		c.fail("%d elements, want at least timestamp and events", n)
+	n := c.Array()
+	if c.Err == nil && n < 2 {
+		c.Fail("%d elements, want at least timestamp and events", n)
 	}
-	if c.err != nil {
-		return c.err
+	if c.Err != nil {
+		return c.Err
 	}
-	b.Timestamp = c.timestamp()
+	b.Timestamp = readTimestamp(c)
 	if err := d.events(c, b); err != nil {
 		return err
 	}
@@ -91,21 +92,21 @@ func (d *Decoder) batch(c *cursor, b *EngineBatch) error {
 		b.readRank(c)
 	}
 	for range n - 3 {
-		c.skip()
+		c.Skip()
 	}
-	c.end()
-	return c.err
+	c.End()
+	return c.Err
 }
 
-func (d *Decoder) batchMap(c *cursor, b *EngineBatch) error {
+func (d *Decoder) batchMap(c *msgpack.Reader, b *Batch) error {
 	hasEvents := false
-	for range c.mapping() {
-		switch key := c.text(); string(key) {
+	for range c.Map() {
+		switch key := c.Text(); string(key) {
 		case "ts":
-			b.Timestamp = c.timestamp()
+			b.Timestamp = readTimestamp(c)
 		case "events":
 			if hasEvents {
-				c.fail("events appear twice")
+				c.Fail("events appear twice")
 				break
 			}
 			hasEvents = true
@@ -115,49 +116,49 @@ func (d *Decoder) batchMap(c *cursor, b *EngineBatch) error {
 		case "data_parallel_rank":
 			b.readRank(c)
 		default:
-			c.skip()
+			c.Skip()
 		}
-		if c.err != nil {
-			return c.err
+		if c.Err != nil {
+			return c.Err
 		}
 	}
-	if c.err == nil && !hasEvents {
-		c.fail("no events key")
+	if c.Err == nil && !hasEvents {
+		c.Fail("no events key")
 	}
-	c.end()
-	return c.err
+	c.End()
+	return c.Err
 }
 
-// timestamp reads seconds, or nil as 0.
-func (c *cursor) timestamp() float64 {
-	if c.null() {
+// readTimestamp reads seconds, or nil as 0.
+func readTimestamp(c *msgpack.Reader) float64 {
+	if c.Null() {
 		return 0
 	}
-	return c.number()
+	return c.Number()
 }
 
-func (b *EngineBatch) readRank(c *cursor) {
-	if c.null() {
+func (b *Batch) readRank(c *msgpack.Reader) {
+	if c.Null() {
 		b.Rank, b.HasRank = 0, false
 		return
 	}
-	b.Rank, b.HasRank = kv.DPRank(c.uint(math.MaxUint32)), true
+	b.Rank, b.HasRank = kv.DPRank(c.Uint(math.MaxUint32)), true
 }
 
-func (d *Decoder) events(c *cursor, b *EngineBatch) error {
-	n := c.array()
+func (d *Decoder) events(c *msgpack.Reader, b *Batch) error {
+	n := c.Array()
 	for i := range n {
 		if err := d.event(c, b, i); err != nil {
 			return err
 		}
 	}
-	return c.err
+	return c.Err
 }
 
 // event reads one event into b.Events or b.Bad. The error it returns is one
 // after which the next event cannot be found.
-func (d *Decoder) event(c *cursor, b *EngineBatch, i int) error {
-	start := c.off
+func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
+	start := c.Offset()
 	ev, known, err := d.decodeEvent(c, b)
 	if err == nil {
 		if known {
@@ -165,36 +166,37 @@ func (d *Decoder) event(c *cursor, b *EngineBatch, i int) error {
 		}
 		return nil
 	}
-	c.off, c.err = start, nil
-	c.skip()
-	if c.err != nil {
-		return fmt.Errorf("event %d: %w", i, c.err)
+	c.Rewind(start)
+	c.Skip()
+	if c.Err != nil {
+		return fmt.Errorf("event %d: %w", i, c.Err)
 	}
 	if len(b.Bad) == maxBadEvents {
 		return fmt.Errorf("event %d: more than %d bad events: %w", i, maxBadEvents, err)
 	}
-	prefix := bytes.Clone(c.buf[start:min(c.off, start+maxBadPrefix)])
+	event := c.Since(start)
+	prefix := bytes.Clone(event[:min(len(event), maxBadPrefix)])
 	b.Bad = append(b.Bad, &BadEvent{Index: i, Prefix: prefix, Reason: err})
 	return nil
 }
 
 // decodeEvent reads one event. known is false for an event that asks to be
 // ignored.
-func (d *Decoder) decodeEvent(c *cursor, b *EngineBatch) (ev EngineEvent, known bool, err error) {
-	f := eventFields{decoder: d, c: c, mem: &b.mem, ev: EngineEvent{Group: NoGroup}}
-	if c.peek() == wireMap {
+func (d *Decoder) decodeEvent(c *msgpack.Reader, b *Batch) (ev Event, known bool, err error) {
+	f := eventFields{decoder: d, c: c, mem: &b.mem, ev: Event{Group: NoGroup}}
+	if c.Peek() == msgpack.Map {
 		err = f.readMap()
 	} else {
 		err = f.readArray()
 	}
 	if err != nil {
-		return EngineEvent{}, false, err
+		return Event{}, false, err
 	}
 	if f.ignored {
-		return EngineEvent{}, false, nil
+		return Event{}, false, nil
 	}
 	if err := f.finish(); err != nil {
-		return EngineEvent{}, false, err
+		return Event{}, false, err
 	}
 	b.UnknownKeys += f.unknownKeys
 	return f.ev, true, nil
@@ -210,10 +212,10 @@ type batchMemory struct {
 	rows    [][]uint64
 }
 
-func (b *EngineBatch) reset() {
+func (b *Batch) reset() {
 	clear(b.Bad) // errors are garbage to collect
 	m := &b.mem
-	*b = EngineBatch{
+	*b = Batch{
 		Events: b.Events[:0], Bad: b.Bad[:0],
 		mem: batchMemory{m.hashes[:0], m.tokens[:0], m.objects[:0], m.rows[:0]},
 	}
