@@ -1,8 +1,6 @@
 package engineevent
 
-import (
-	"github.com/blockyard-ai/blockyard/internal/msgpack"
-)
+import "github.com/blockyard-ai/blockyard/internal/msgpack"
 
 // maxSuffix is how many fields a positional event can have after its fixed
 // ones; whatever follows is skipped.

@@ -1,9 +1,14 @@
 package kvevent
 
 import (
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
 // ClearReach says what a cleared event of Dynamo's form takes along.
@@ -79,4 +84,247 @@ func appendDynamoEvent(dst []byte, e *RouterEvent, reach ClearReach) []byte {
 	dst = msgp.AppendString(dst, "data")
 	dst = appendData(dst, e)
 	return appendUint(dst, "dp_rank", uint64(e.Owner.Rank))
+}
+
+// QueryDumpFailed is Dynamo's answer that a dump cannot be served now: the asker
+// keeps what it has and tries again. It is no part of the native stream.
+const QueryDumpFailed QueryKind = "tree_dump_failed"
+
+// DynamoQuery is what a Dynamo router asks of a source of KV events.
+type DynamoQuery struct {
+	QueryRequest
+	Worker kv.Worker
+	// KnowsDumpFailed says that the asker understands QueryDumpFailed.
+	KnowsDumpFailed bool
+	// Kind is what is asked for; empty for "recovery", and "?" for a request of
+	// another shape, which is never answered with events.
+	Kind string
+}
+
+// DynamoRecovery is the kind of the queries that this package models.
+const DynamoRecovery = "recovery"
+
+// DecodeDynamoQuery decodes a request: a map of worker_id, dp_rank, start_event_id,
+// end_event_id, supports_tree_dump_failed and kind. Keys that are not known are
+// skipped, and all but worker_id may be absent.
+func DecodeDynamoQuery(b []byte) (DynamoQuery, error) {
+	q := DynamoQuery{Kind: DynamoRecovery}
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
+		switch string(key) {
+		case "worker_id":
+			q.Worker.ID = kv.WorkerID(c.Uint64())
+			seen.Add(0)
+		case "dp_rank":
+			if !c.Null() {
+				q.Worker.Rank = kv.DPRank(c.Uint(math.MaxUint32))
+			}
+		case "start_event_id":
+			q.StartID, q.HasStart = c.OptionalUint64()
+		case "end_event_id":
+			q.EndID, q.HasEnd = c.OptionalUint64()
+		case "supports_tree_dump_failed":
+			q.KnowsDumpFailed = c.Boolean()
+		case "kind":
+			q.Kind = readDynamoQueryKind(c)
+		default:
+			c.Skip()
+		}
+		if c.Err != nil {
+			return DynamoQuery{}, fmt.Errorf("recovery query: %.64q: %w", key, c.Err)
+		}
+	}
+	seen.Require(c, "worker_id")
+	c.End()
+	if c.Err != nil {
+		return DynamoQuery{}, fmt.Errorf("recovery query: %w", c.Err)
+	}
+	return q, nil
+}
+
+// readDynamoQueryKind reads a kind, which is a name or a map with more to say.
+func readDynamoQueryKind(c *msgpack.Reader) string {
+	if c.Peek() == msgpack.Text {
+		return string(c.Text())
+	}
+	c.Skip()
+	return "?"
+}
+
+// AppendDynamoReply appends the answer r to q as one item of a response stream:
+// {"data": {variant: fields}, "complete_final": false}. Cleared events among the
+// answer's reach everything.
+func AppendDynamoReply(dst []byte, q *DynamoQuery, r *QueryReply) []byte {
+	dst = msgp.AppendMapHeader(dst, 2)
+	dst = msgp.AppendString(dst, "data")
+	dst = msgp.AppendMapHeader(dst, 1)
+	switch r.Kind {
+	case QueryEvents:
+		dst = msgp.AppendString(dst, "Events")
+		dst = msgp.AppendMapHeader(dst, 2)
+		dst = appendAnswerEvents(dst, r)
+	case QueryTreeDump:
+		dst = msgp.AppendString(dst, "TreeDump")
+		dst = msgp.AppendMapHeader(dst, 3)
+		dst = appendAnswerEvents(dst, r)
+		dst = msgp.AppendString(dst, "reset_scope")
+		dst = msgp.AppendString(dst, "all")
+	case QueryDumpFailed:
+		dst = msgp.AppendString(dst, "TreeDumpFailed")
+		dst = msgp.AppendMapHeader(dst, 2)
+		dst = appendUint(dst, "last_event_id", r.LastEventID)
+		dst = msgp.AppendString(dst, "message")
+		dst = msgp.AppendString(dst, r.Message)
+	case QueryTooNew:
+		dst = msgp.AppendString(dst, "TooNew")
+		dst = msgp.AppendMapHeader(dst, 3)
+		dst = appendUint64OrNil(dst, "requested_start", q.StartID, q.HasStart)
+		dst = appendUint64OrNil(dst, "requested_end", q.EndID, q.HasEnd)
+		dst = appendUint(dst, "newest_available", r.LastEventID)
+	case QueryInvalidRange:
+		dst = msgp.AppendString(dst, "InvalidRange")
+		dst = msgp.AppendMapHeader(dst, 2)
+		dst = appendUint(dst, "start_id", q.StartID)
+		dst = appendUint(dst, "end_id", q.EndID)
+	default:
+		dst = msgp.AppendString(dst, "Error")
+		dst = msgp.AppendString(dst, r.Message)
+	}
+	dst = msgp.AppendString(dst, "complete_final")
+	return msgp.AppendBool(dst, false)
+}
+
+func appendAnswerEvents(dst []byte, r *QueryReply) []byte {
+	dst = msgp.AppendString(dst, "events")
+	dst = appendDynamoEvents(dst, r.Events, ClearAll)
+	return appendUint(dst, "last_event_id", r.LastEventID)
+}
+
+// AppendDynamoFinal appends the item that ends a response stream.
+func AppendDynamoFinal(dst []byte) []byte {
+	dst = msgp.AppendMapHeader(dst, 1)
+	dst = msgp.AppendString(dst, "complete_final")
+	return msgp.AppendBool(dst, true)
+}
+
+// AppendDynamoQuery appends q as Dynamo 1.6 writes it: a map of worker_id,
+// dp_rank, start_event_id, end_event_id, supports_tree_dump_failed and kind, for
+// which an empty Kind stands for DynamoRecovery.
+func AppendDynamoQuery(dst []byte, q *DynamoQuery) []byte {
+	kind := q.Kind
+	if kind == "" {
+		kind = DynamoRecovery
+	}
+	dst = msgp.AppendMapHeader(dst, 6)
+	dst = appendUint(dst, "worker_id", uint64(q.Worker.ID))
+	dst = appendUint(dst, "dp_rank", uint64(q.Worker.Rank))
+	dst = appendUint64OrNil(dst, "start_event_id", q.StartID, q.HasStart)
+	dst = appendUint64OrNil(dst, "end_event_id", q.EndID, q.HasEnd)
+	dst = msgp.AppendString(dst, "supports_tree_dump_failed")
+	dst = msgp.AppendBool(dst, q.KnowsDumpFailed)
+	dst = msgp.AppendString(dst, "kind")
+	return msgp.AppendString(dst, kind)
+}
+
+// DynamoItem is one item of the response stream to a DynamoQuery.
+type DynamoItem struct {
+	// Reply is the answer, nil in an item without one. Its LastEventID is the
+	// newest event that the source had made, 0 when the answer does not say.
+	Reply *QueryReply
+	// Skipped counts events left out of the answer because they speak of an owner
+	// or a residency domain that is not modelled.
+	Skipped int
+	// Final marks the last item.
+	Final bool
+}
+
+// DecodeDynamoItem decodes an item as AppendDynamoReply and AppendDynamoFinal
+// write it; the result owns its memory. Keys that are not known are skipped. An
+// event that cannot be decoded is an error of the whole, because an answer with
+// a hole in it is void.
+func DecodeDynamoItem(b []byte) (DynamoItem, error) {
+	var item DynamoItem
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
+		switch string(key) {
+		case "data":
+			if !c.Null() {
+				readDynamoReply(c, &item)
+			}
+		case "complete_final":
+			item.Final = c.Boolean()
+		default:
+			c.Skip()
+		}
+		if c.Err != nil {
+			return DynamoItem{}, fmt.Errorf("recovery answer: %.64q: %w", key, c.Err)
+		}
+	}
+	c.End()
+	if c.Err != nil {
+		return DynamoItem{}, fmt.Errorf("recovery answer: %w", c.Err)
+	}
+	return item, nil
+}
+
+// readDynamoReply reads a map with the kind of the answer as its only key.
+func readDynamoReply(c *msgpack.Reader, item *DynamoItem) {
+	if n := c.Map(); c.Err == nil && n != 1 {
+		c.Fail("an answer of %d kinds, want 1", n)
+	}
+	item.Reply = new(QueryReply)
+	switch name := c.Text(); string(name) {
+	case "Events":
+		item.Reply.Kind = QueryEvents
+	case "TreeDump":
+		item.Reply.Kind = QueryTreeDump
+	case "TooNew":
+		item.Reply.Kind = QueryTooNew
+	case "InvalidRange":
+		item.Reply.Kind = QueryInvalidRange
+	case "TreeDumpFailed":
+		item.Reply.Kind = QueryDumpFailed
+	case "Error":
+		item.Reply.Kind, item.Reply.Message = QueryError, string(c.Text())
+		return
+	default:
+		c.Fail("answer %.64q is not known", name)
+		return
+	}
+	readDynamoFields(c, item)
+}
+
+// readDynamoFields reads the fields of the answers, each of which has some of them.
+func readDynamoFields(c *msgpack.Reader, item *DynamoItem) {
+	for range c.Map() {
+		switch string(c.Text()) {
+		case "events":
+			readDynamoEvents(c, item)
+		case "last_event_id", "newest_available":
+			item.Reply.LastEventID = c.Uint64()
+		case "message":
+			item.Reply.Message = string(c.Text())
+		default:
+			c.Skip()
+		}
+	}
+}
+
+func readDynamoEvents(c *msgpack.Reader, item *DynamoItem) {
+	var mem routerMemory
+	for i := range c.Array() {
+		e, err := decodeRouterEvent(c, &mem)
+		switch {
+		case err == nil:
+			item.Reply.Events = append(item.Reply.Events, e)
+		case c.Err == nil:
+			item.Skipped++
+		default:
+			c.Err = fmt.Errorf("event %d: %w", i, err)
+			return
+		}
+	}
 }

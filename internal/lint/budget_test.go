@@ -50,10 +50,6 @@ func exceptions() []exception {
 
 		{"lab/demo", 20, 3400, beingCut},
 
-		{"internal/kvevent", 17, 2300, beingCut},
-
-		{"internal/proto", 13, 2500, beingCut},
-
 		{"lab/engine", 23, 3300, beingCut},
 
 		{"publisher/dynamo", 17, 2500, beingCut},
@@ -68,7 +64,7 @@ func exceptions() []exception {
 
 		{"lab/index", 14, 1600, beingCut},
 
-		{"router/schedule", 22, 3200, beingCut},
+		{"router/schedule", 12, 3050, beingCut},
 	}
 }
 

@@ -138,6 +138,100 @@ func (z Bye) Msgsize() (s int) {
 }
 
 // MarshalMsg implements msgp.Marshaler
+func (z *Cached) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// check for omitted fields
+	zb0001Len := uint32(4)
+	var zb0001Mask uint8 /* 4 bits */
+	_ = zb0001Mask
+	if z.Unavailable == false {
+		zb0001Len--
+		zb0001Mask |= 0x8
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "list"
+		o = append(o, 0xa4, 0x6c, 0x69, 0x73, 0x74)
+		o = msgp.AppendUint64(o, z.List)
+		// string "hashes"
+		o = append(o, 0xa6, 0x68, 0x61, 0x73, 0x68, 0x65, 0x73)
+		o = msgp.AppendBytes(o, z.Hashes)
+		// string "final"
+		o = append(o, 0xa5, 0x66, 0x69, 0x6e, 0x61, 0x6c)
+		o = msgp.AppendBool(o, z.Final)
+		if (zb0001Mask & 0x8) == 0 { // if not omitted
+			// string "unavailable"
+			o = append(o, 0xab, 0x75, 0x6e, 0x61, 0x76, 0x61, 0x69, 0x6c, 0x61, 0x62, 0x6c, 0x65)
+			o = msgp.AppendBool(o, z.Unavailable)
+		}
+	}
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Cached) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "list":
+			z.List, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "List")
+				return
+			}
+		case "hashes":
+			z.Hashes, bts, err = msgp.ReadBytesBytes(bts, z.Hashes)
+			if err != nil {
+				err = msgp.WrapError(err, "Hashes")
+				return
+			}
+		case "final":
+			z.Final, bts, err = msgp.ReadBoolBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Final")
+				return
+			}
+		case "unavailable":
+			z.Unavailable, bts, err = msgp.ReadBoolBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Unavailable")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z *Cached) Msgsize() (s int) {
+	s = 1 + 5 + msgp.Uint64Size + 7 + msgp.BytesPrefixSize + len(z.Hashes) + 6 + msgp.BoolSize + 12 + msgp.BoolSize
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
 func (z *Claim) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// map header, size 6
@@ -1032,6 +1126,58 @@ func (z *Hello) UnmarshalMsg(bts []byte) (o []byte, err error) {
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Hello) Msgsize() (s int) {
 	s = 3 + 6 + msgp.Uint16Size + 6 + msgp.Uint16Size + 5 + msgp.StringPrefixSize + len(z.Role) + 7 + msgp.StringPrefixSize + len(z.Engine) + 12 + msgp.Uint64Size + 10 + msgp.Uint64Size + 8 + msgp.Uint32Size + 8 + msgp.Uint64Size + 10 + z.Namespace.Msgsize() + 16 + msgp.StringPrefixSize + len(z.EventsEndpoint) + 16 + msgp.StringPrefixSize + len(z.ReplayEndpoint) + 13 + msgp.StringPrefixSize + len(z.EventsTopic) + 13 + msgp.BoolSize + 13 + msgp.BoolSize + 22 + msgp.StringPrefixSize + len(z.ConsolidatedEndpoint) + 18 + msgp.StringPrefixSize + len(z.ConsolidatorMode) + 17 + msgp.StringPrefixSize + len(z.ServingEndpoint) + 6 + msgp.Uint32Size + 14 + msgp.Uint64Size + 23 + msgp.Uint64Size + 10 + msgp.StringPrefixSize + len(z.Connector)
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
+func (z ListCached) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 1
+	// string "list"
+	o = append(o, 0x81, 0xa4, 0x6c, 0x69, 0x73, 0x74)
+	o = msgp.AppendUint64(o, z.List)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *ListCached) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "list":
+			z.List, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "List")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z ListCached) Msgsize() (s int) {
+	s = 1 + 5 + msgp.Uint64Size
 	return
 }
 
