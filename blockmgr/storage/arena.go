@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -17,61 +16,90 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
+const (
+	// PageSize is the unit of slots, of disk I/O and of the slot table.
+	PageSize = extent.PageSize
+	// MaxExtentBytes bounds one extent file. Clients map a pool in pieces, and no
+	// single mapping must be huge.
+	MaxExtentBytes = 1 << 30
+	// DefaultExtentBytes is the smallest size that ExtentBytesFor chooses.
+	DefaultExtentBytes = 64 << 20
+
+	// fewExtents is the number of extents beyond which ExtentBytesFor makes them
+	// larger: each extent is an open file.
+	fewExtents = 4096
+	// unboundedBytes is the budget of an arena without one.
+	unboundedBytes = 1 << 60
+
+	tableName = "slots.table"
+)
+
+// ExtentBytesFor returns the default extent size of a tier of tierBytes:
+// DefaultExtentBytes, doubled until the tier has few extents or an extent has
+// MaxExtentBytes. A tier without a size has 0 bytes.
+func ExtentBytesFor(tierBytes uint64) uint64 {
+	size := uint64(DefaultExtentBytes)
+	for size < MaxExtentBytes && tierBytes/size > fewExtents {
+		size *= 2
+	}
+	return size
+}
+
 // ArenaConfig describes one arena: a directory with a slot table and extents.
 type ArenaConfig struct {
 	// Dir is made when absent.
 	Dir string
-	// Bytes is the budget: how much the slots of all extents take together. What
-	// else is in the files comes on top: the generation words at the head of a
-	// host extent (a page for 512 slots), rounding to huge pages, and the table.
-	// Zero is no budget: whoever asks for extents bounds them.
+	// Bytes is the budget: how much the slots of all extents take together. The
+	// generation words of host extents, rounding to huge pages and the slot table
+	// come on top. Zero is no budget: the caller of Grow bounds the extents.
 	Bytes uint64
-	// ExtentBytes is what the slots of one extent take, unless less is left. Zero is
-	// ExtentBytesFor(Bytes), or what the table that is there was made for if that
-	// is more: such a table is taken over whatever extents it was made for.
+	// ExtentBytes is the size of the slots of one extent; the last extent may be
+	// smaller. Zero is ExtentBytesFor(Bytes), and accepts an existing table with
+	// extents of any size.
 	ExtentBytes uint64
-	Disk        extent.DiskOptions
-	Log         *zap.Logger
+	// Disk says how the files of a disk arena are opened.
+	Disk extent.DiskOptions
+	Log  *zap.Logger
 }
 
-// arena is what host and disk arenas share: the directory, the locked table and
-// the budget. Its methods are safe for concurrent use.
+// arena is what HostArena and DiskArena share: the directory, the locked table,
+// the budget and the extents. Its methods are safe for concurrent use.
 type arena struct {
 	cfg     ArenaConfig
 	kind    Kind
 	table   *table
 	madeDir bool
 	fs      extent.FSInfo
+	// remove removes the file of an extent.
+	remove func(path string) error
 
 	mu sync.Mutex
-	// extents are those that exist or are being made, by their place in the table.
-	extents map[uint32]holding
-	// named are the directory indices handed out and not given back since. They
-	// stay their namespaces' although these may have no extent left.
+	// extents are those that exist or are being made, by the number of their section.
+	extents map[uint32]extentEntry
+	// named are the directory indices that namespace handed out and Forget has not
+	// taken back. An index stays its namespace's while the namespace has no extent.
 	named map[uint32]struct{}
 
 	// used is how many bytes of the budget the slots of all extents take.
 	used atomic.Uint64
-	// left counts the extents that are leaving; see holding.
-	left atomic.Int64
+	// leaving counts the extents that are leaving; see extentEntry.
+	leaving atomic.Int64
 	// removed counts the extents of an earlier agent that were not taken over.
 	removed atomic.Uint64
 }
 
-// holding is one extent of an arena.
-type holding struct {
+// extentEntry is one extent of an arena.
+type extentEntry struct {
 	sectionHead
-	// unclaimed: an earlier agent made it and nobody has asked for it yet.
+	// unclaimed is true for an extent of an earlier agent that nobody has asked for.
 	unclaimed bool
-	// leaving: nobody uses it any more, but its file could not be removed.
+	// leaving is true for an extent without users whose file could not be removed.
 	leaving bool
 }
 
-const tableName = "slots.table"
-
-// openArena makes the directory, opens the table and finds the extents of an
-// earlier agent, whose table must be warm; others are unlinked.
-func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
+// openArena makes the directory, opens the table and takes over the extents of an
+// earlier agent. The extents of a table that is not warm are unlinked.
+func openArena(cfg ArenaConfig, kind Kind, remove func(path string) error) (*arena, error) {
 	_, err := os.Stat(cfg.Dir)
 	made := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -92,16 +120,19 @@ func openArena(cfg ArenaConfig, kind Kind) (*arena, error) {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
 	cfg.ExtentBytes = max(cfg.ExtentBytes, t.header.extentBytes)
-	a := &arena{cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, extents: map[uint32]holding{}, named: map[uint32]struct{}{}}
-	if err := a.takeOver(); err != nil {
+	a := &arena{
+		cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, remove: remove,
+		extents: map[uint32]extentEntry{}, named: map[uint32]struct{}{},
+	}
+	if err := a.recoverExtents(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
 	}
 	return a, nil
 }
 
-// takeOver takes over the extents whose sections are good, as far as the budget
-// goes, and unlinks everything else that an agent left.
-func (a *arena) takeOver() error {
+// recoverExtents takes over the extents that an earlier agent left, as far as their
+// sections are good and the budget goes, and unlinks the others.
+func (a *arena) recoverExtents() error {
 	files, err := extentFiles(a.cfg.Dir)
 	if err != nil {
 		return err
@@ -111,33 +142,33 @@ func (a *arena) takeOver() error {
 		next = max(next, uint64(f.id)+1)
 	}
 	if next == 0 {
-		// Clients of an arena that was removed may still know its ids. Where to
-		// start is a guess that hardly ever meets them.
+		// Clients of an arena that was removed may still know its ids. A random start
+		// hardly ever meets them.
 		next = 1 + rand.Uint64N(1<<30)
 	}
-	if !a.table.warm {
-		if err := a.table.reset(next); err != nil {
-			return err
+	if a.table.warm {
+		if m := a.table.migrated; m != (migrated{}) {
+			a.cfg.Log.Info("slot table of an older version is migrated",
+				zap.Stringer("tier", a.kind), zap.Int("extents", m.extents), zap.Int("slots", m.slots))
 		}
-		if a.table.why == nil {
-			return a.removeFiles(files, errors.New("its slot table is gone"))
-		}
-		a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten and their extents removed",
-			zap.Stringer("tier", a.kind), zap.String("table", a.table.path), zap.String("old_table", a.table.aside),
-			zap.Int("extents", len(files)), zap.Error(a.table.why))
-		return a.unlinkFiles(files)
+		a.table.header.nextExtent = next
+		return a.adopt(files)
 	}
-	if m := a.table.migrated; m != (migrated{}) {
-		a.cfg.Log.Info("slot table of an older version is migrated",
-			zap.Stringer("tier", a.kind), zap.Int("extents", m.extents), zap.Int("slots", m.slots))
+	if err := a.table.reset(next); err != nil {
+		return err
 	}
-	a.table.header.nextExtent = next
-	return a.adopt(files)
+	if a.table.coldReason == nil {
+		return a.removeFiles(files, errors.New("its slot table is gone"))
+	}
+	a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten and their extents removed",
+		zap.Stringer("tier", a.kind), zap.String("table", a.table.path), zap.String("old_table", a.table.oldPath),
+		zap.Int("extents", len(files)), zap.Error(a.table.coldReason))
+	return a.unlinkFiles(files)
 }
 
 // adopt enters the extents of a warm table, oldest first, until the budget is
-// used. Those that processes of a session may still touch come before the others
-// and are kept in any case.
+// used. Extents that processes of a session may still touch come first and count
+// even beyond the budget.
 func (a *arena) adopt(files []extentFile) error {
 	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
 	var bad, beyond []extentFile
@@ -151,26 +182,30 @@ func (a *arena) adopt(files []extentFile) error {
 		}
 		good[f] = head
 		if a.hasSessions(head.namespace) {
-			a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
-			a.used.Add(head.bytes())
+			a.enterUnclaimed(f.section, head)
 		}
 	}
 	for _, f := range files {
 		head, ok := good[f]
-		if _, held := a.extents[f.section]; !ok || held {
+		if _, entered := a.extents[f.section]; !ok || entered {
 			continue
 		}
 		if a.used.Load()+head.bytes() > a.cfg.Bytes {
 			beyond = append(beyond, f)
 			continue
 		}
-		a.extents[f.section] = holding{sectionHead: head, unclaimed: true}
-		a.used.Add(head.bytes())
+		a.enterUnclaimed(f.section, head)
 	}
 	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
 }
 
-// inspect finds out what an extent file holds, from its section's first page.
+func (a *arena) enterUnclaimed(section uint32, head sectionHead) {
+	a.extents[section] = extentEntry{sectionHead: head, unclaimed: true}
+	a.used.Add(head.bytes())
+}
+
+// inspect returns the head of an extent file's section, or an error that says why
+// the file cannot be taken over.
 func (a *arena) inspect(f extentFile) (sectionHead, error) {
 	if !f.whole {
 		return sectionHead{}, errors.New("it was never finished")
@@ -181,7 +216,7 @@ func (a *arena) inspect(f extentFile) (sectionHead, error) {
 	}
 	item, ok := a.table.item(head.namespace)
 	if head.extent != f.id || !ok || head.slotBytes != item.slotBytes || head.slots == 0 || head.slots > a.table.stride {
-		return sectionHead{}, fmt.Errorf("its section tells of extent %d, namespace %d, %d slots of %d bytes",
+		return sectionHead{}, fmt.Errorf("its section names extent %d, namespace %d, %d slots of %d bytes",
 			head.extent, head.namespace, head.slots, head.slotBytes)
 	}
 	st, err := os.Lstat(filepath.Join(a.cfg.Dir, f.name()))
@@ -206,8 +241,8 @@ func (a *arena) path(section, id uint32) string {
 	return filepath.Join(a.cfg.Dir, extentFile{section: section, id: id, whole: true}.name())
 }
 
-// removeFiles unlinks extent files that nobody will use again, why being true of
-// the first of them at least. Whoever still maps one keeps its memory.
+// removeFiles logs and unlinks extent files of an earlier agent. why is true of the
+// first file at least. A client that still maps a file keeps its memory.
 func (a *arena) removeFiles(files []extentFile, why error) error {
 	if len(files) == 0 {
 		return nil
@@ -217,7 +252,7 @@ func (a *arena) removeFiles(files []extentFile, why error) error {
 	return a.unlinkFiles(files)
 }
 
-// unlinkFiles is removeFiles for a caller that has logged why.
+// unlinkFiles unlinks extent files of an earlier agent without a log line.
 func (a *arena) unlinkFiles(files []extentFile) error {
 	a.removed.Add(uint64(len(files)))
 	var errs []error
@@ -227,32 +262,41 @@ func (a *arena) unlinkFiles(files []extentFile) error {
 	return errors.Join(errs...)
 }
 
-// unlink removes a file that may be gone already.
-func unlink(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// hasSessions reports whether processes of the namespace may still touch its
-// extents. Nobody but the agent touches a disk extent.
+// hasSessions reports whether processes of a namespace may still touch its
+// extents. Only the agent touches a disk extent.
 func (a *arena) hasSessions(ns uint32) bool {
 	item, ok := a.table.item(ns)
 	return ok && a.table.sessions != nil && a.table.sessions.serves(item.id)
 }
 
-// holding is the extent at a place of the table.
-func (a *arena) holding(section uint32) holding {
+// entry is the extent of a section.
+func (a *arena) entry(section uint32) extentEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.extents[section]
 }
 
-// all is a copy of what the arena holds, by place in the table.
-func (a *arena) all() map[uint32]holding {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return maps.Clone(a.extents)
+// Room is how many bytes of the budget no extent takes; unclaimed extents take
+// theirs. Room waits for nothing.
+func (a *arena) Room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.Bytes) }
+
+// Leaving counts the dropped extents whose files could not be removed yet. Their
+// bytes stay in the budget, and each Grow tries again. Leaving waits for nothing.
+func (a *arena) Leaving() int { return int(a.leaving.Load()) }
+
+// Removed counts the extents of an earlier agent that could not be taken over:
+// damaged, never finished, of another layout, or beyond the budget.
+func (a *arena) Removed() uint64 { return a.removed.Load() }
+
+// ExtentBytes is the size of the slots of one extent; see ArenaConfig.
+func (a *arena) ExtentBytes() uint64 { return a.cfg.ExtentBytes }
+
+// MostSlots is how many slots of slotBytes the largest extent has: what a file and
+// a section can hold.
+func (a *arena) MostSlots(slotBytes uint64) uint64 {
+	slots := uint64(MaxExtentBytes / slotBytes)
+	if a.kind == KindHost {
+		slots = extent.HostSlots(MaxExtentBytes, slotBytes)
+	}
+	return min(slots, uint64(a.table.stride))
 }

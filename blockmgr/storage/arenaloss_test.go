@@ -50,8 +50,8 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 			t.Fatal(err)
 		}
 		parts := slices.Collect(d.Claim(ns))
-		if !d.arena.table.warm || len(parts) != 2 {
-			t.Fatalf("seed %d: warm %v, extents %v", seed, d.arena.table.warm, parts)
+		if !d.table.warm || len(parts) != 2 {
+			t.Fatalf("seed %d: warm %v, extents %v", seed, d.table.warm, parts)
 		}
 		for i := range part.Slots.Slots() {
 			r, err := parts[0].Slots.Get(i)

@@ -9,38 +9,35 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// need is what somebody wants of a new extent. maxSlots 0 means no bound.
+// need describes a new extent that a caller of Grow wants. maxSlots 0 means no bound.
 type need struct {
 	ns                 uint32
 	slotBytes          uint64
 	minSlots, maxSlots uint64
 }
 
-// reserve takes a new extent's slots out of the budget and gives it an id and a
-// place in the table. When the budget is used, an unclaimed extent yields, whose
-// file goes by remove; ErrFull means that there is none. Files that could not be
-// removed earlier are tried again first.
-func (a *arena) reserve(n need, remove func(path string) error) (section uint32, head sectionHead, err error) {
+// reserve takes the slots of a new extent out of the budget and gives the extent an
+// id and a section. Leaving extents are tried again first. When the budget is used
+// up, unclaimed extents are discarded; ErrFull means that there is none left.
+func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 	item, ok := a.table.item(n.ns)
 	if !ok || item.slotBytes != n.slotBytes {
 		return 0, sectionHead{}, fmt.Errorf("%s extent: slots of %d bytes: namespace %d has %d", a.kind, n.slotBytes, n.ns, item.slotBytes)
 	}
-	for section, h := range a.takeLeaving() {
-		a.discard(section, h, remove)
-	}
+	a.discardAll(a.takeLeaving())
 	for {
 		section, head, err = a.tryReserve(n)
 		if !errors.Is(err, ErrFull) {
 			break
 		}
-		section, h, ok := a.takeYielding()
+		section, e, ok := a.takeYielding()
 		if !ok {
 			return 0, sectionHead{}, err
 		}
-		a.discard(section, h, remove)
+		a.discard(section, e)
 	}
 	if err != nil {
 		return 0, sectionHead{}, err
@@ -51,7 +48,7 @@ func (a *arena) reserve(n need, remove func(path string) error) (section uint32,
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.extents[section] = holding{sectionHead: head}
+	a.extents[section] = extentEntry{sectionHead: head}
 	return section, head, nil
 }
 
@@ -60,7 +57,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	if n.maxSlots > 0 && n.maxSlots < least {
 		return 0, head, fmt.Errorf("%s extent of at most %d slots: want at least %d", a.kind, n.maxSlots, least)
 	}
-	fit := a.mostSlots(n.slotBytes)
+	fit := a.MostSlots(n.slotBytes)
 	if least > fit {
 		return 0, head, fmt.Errorf("%s extent of %d slots of %d bytes: want at most %d", a.kind, least, n.slotBytes, fit)
 	}
@@ -69,7 +66,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	left := a.room()
+	left := a.Room()
 	slots := min(max(a.cfg.ExtentBytes/n.slotBytes, least), fit, left/n.slotBytes)
 	if n.maxSlots > 0 {
 		slots = min(slots, n.maxSlots)
@@ -82,129 +79,211 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 		section++
 	}
 	head = sectionHead{namespace: n.ns, slots: uint32(slots), slotBytes: n.slotBytes}
-	a.extents[section] = holding{sectionHead: head}
+	a.extents[section] = extentEntry{sectionHead: head}
 	a.used.Add(head.bytes())
 	return section, head, nil
 }
 
-// room is how many bytes of the budget no extent takes. It waits for nothing.
-func (a *arena) room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.Bytes) }
-
-// mostSlots is how many slots the largest extent has: what a file and a section
-// can hold.
-func (a *arena) mostSlots(slotBytes uint64) uint64 {
-	slots := uint64(MaxExtentBytes / slotBytes)
-	if a.kind == KindHost {
-		slots = extent.HostSlots(MaxExtentBytes, slotBytes)
-	}
-	return min(slots, uint64(a.table.stride))
-}
-
-// release gives an extent's bytes and its place in the table back.
+// release returns an extent's bytes to the budget and frees its section.
 func (a *arena) release(section uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h := a.extents[section]
-	a.used.Add(-h.bytes())
+	e := a.extents[section]
+	a.used.Add(-e.bytes())
 	delete(a.extents, section)
 }
 
-// discard makes an extent that nobody has open go, by remove. Its bytes and its
-// place are another's only when its file is gone: while it cannot be removed, the
-// extent is leaving, and is tried again before the next one is made. It reports
-// whether the file is gone.
-func (a *arena) discard(section uint32, h holding, remove func(path string) error) bool {
-	path := a.path(section, h.extent)
-	if err := remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+// discard removes the file of an extent that nobody has open, and then releases the
+// extent. While the file cannot be removed, the extent is leaving: it keeps its bytes
+// and its section, and reserve tries again. discard reports whether the file is gone.
+func (a *arena) discard(section uint32, e extentEntry) bool {
+	path := a.path(section, e.extent)
+	if err := a.remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.cfg.Log.Warn("extent cannot be removed for now; its room stays taken",
 			zap.Stringer("tier", a.kind), zap.String("path", path), zap.Error(err))
-		h.leaving = true
+		e.leaving = true
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.extents[section] = h
-		a.left.Add(1)
+		a.extents[section] = e
+		a.leaving.Add(1)
 		return false
 	}
 	a.release(section)
 	return true
 }
 
-// takeLeaving takes the extents that are leaving, by place in the table: the
-// caller, and nobody else meanwhile, tries to make them go.
-func (a *arena) takeLeaving() map[uint32]holding {
-	if a.left.Load() == 0 {
+// discardAll discards extents and reports whether all of their files are gone.
+func (a *arena) discardAll(gone map[uint32]extentEntry) bool {
+	removed := true
+	for section, e := range gone {
+		removed = a.discard(section, e) && removed
+	}
+	return removed
+}
+
+// takeLeaving takes the leaving extents, by section. Only the caller discards them.
+func (a *arena) takeLeaving() map[uint32]extentEntry {
+	if a.leaving.Load() == 0 {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	taken := map[uint32]holding{}
-	for section, h := range a.extents {
-		if h.leaving {
-			h.leaving = false
-			a.extents[section] = h
-			taken[section] = h
-			a.left.Add(-1)
+	taken := map[uint32]extentEntry{}
+	for section, e := range a.extents {
+		if e.leaving {
+			e.leaving = false
+			a.extents[section] = e
+			taken[section] = e
+			a.leaving.Add(-1)
 		}
 	}
 	return taken
 }
 
-// takeUnclaimed are the extents that namespace ns had before the restart, in
-// the order they were made; nobody else gets them.
+// takeUnclaimed claims the extents that a namespace had before the restart and
+// returns their sections, oldest extent first.
 func (a *arena) takeUnclaimed(ns uint32) []uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	sections := a.unclaimedLocked(func(h *holding) bool { return h.namespace == ns })
+	sections := a.unclaimedLocked(func(e *extentEntry) bool { return e.namespace == ns })
 	for _, section := range sections {
-		h := a.extents[section]
-		h.unclaimed = false
-		a.extents[section] = h
+		a.setUnclaimedLocked(section, false)
 	}
 	return sections
 }
 
-// unclaim gives an extent that was claimed back to whoever asks for it next.
+// unclaim lets a later caller claim an extent.
 func (a *arena) unclaim(section uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h := a.extents[section]
-	h.unclaimed = true
-	a.extents[section] = h
-}
-
-// unclaimedSlots is how many slots namespace ns has in extents that it had before
-// the restart and has not claimed yet.
-func (a *arena) unclaimedSlots(ns uint32) (slots int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, section := range a.unclaimedLocked(func(h *holding) bool { return h.namespace == ns }) {
-		slots += int(a.extents[section].slots)
-	}
-	return slots
+	a.setUnclaimedLocked(section, true)
 }
 
 // takeYielding takes the oldest unclaimed extent that no process can touch.
-func (a *arena) takeYielding() (section uint32, h holding, ok bool) {
+func (a *arena) takeYielding() (section uint32, e extentEntry, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	sections := a.unclaimedLocked(func(h *holding) bool { return !a.hasSessions(h.namespace) })
+	sections := a.unclaimedLocked(func(e *extentEntry) bool { return !a.hasSessions(e.namespace) })
 	if len(sections) == 0 {
-		return 0, holding{}, false
+		return 0, extentEntry{}, false
 	}
-	h = a.extents[sections[0]]
-	h.unclaimed = false
-	a.extents[sections[0]] = h
-	return sections[0], h, true
+	return sections[0], a.setUnclaimedLocked(sections[0], false), true
 }
 
-// unclaimedLocked are the unclaimed extents that suit, oldest first.
-func (a *arena) unclaimedLocked(suits func(*holding) bool) []uint32 {
+func (a *arena) setUnclaimedLocked(section uint32, unclaimed bool) extentEntry {
+	e := a.extents[section]
+	e.unclaimed = unclaimed
+	a.extents[section] = e
+	return e
+}
+
+// unclaimedLocked returns the sections of the unclaimed extents that suit, oldest
+// extent first.
+func (a *arena) unclaimedLocked(suits func(*extentEntry) bool) []uint32 {
 	var sections []uint32
-	for section, h := range a.extents {
-		if h.unclaimed && suits(&h) {
+	for section, e := range a.extents {
+		if e.unclaimed && suits(&e) {
 			sections = append(sections, section)
 		}
 	}
 	slices.SortFunc(sections, func(x, y uint32) int { return cmp.Compare(a.extents[x].extent, a.extents[y].extent) })
 	return sections
+}
+
+// Unclaimed is how many slots Claim would find.
+func (a *arena) Unclaimed(ns uint32) (slots int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, section := range a.unclaimedLocked(func(e *extentEntry) bool { return e.namespace == ns }) {
+		slots += int(a.extents[section].slots)
+	}
+	return slots
+}
+
+// Namespace enters a namespace whose slots are slotBytes long, a multiple of
+// PageSize. It returns the index that the namespace's records carry; the index is
+// the namespace's own until Forget. When the directory is full, the namespace with
+// the oldest unclaimed extents loses them and its entry, but never one whose
+// processes may still touch the extents. ErrNamespaces means that there is no such
+// namespace, or that the files of one could not be removed.
+func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
+	for removed := true; ; {
+		index, err := a.tryNamespace(id, slotBytes)
+		if !errors.Is(err, ErrNamespaces) {
+			return index, err
+		}
+		if !removed { // the next namespace's files most likely cannot be removed either
+			return 0, err
+		}
+		if gone := a.takeLeaving(); len(gone) > 0 { // they hold entries too
+			removed = a.discardAll(gone)
+			continue
+		}
+		gone := a.takeNamespace()
+		if len(gone) == 0 {
+			return 0, err
+		}
+		a.cfg.Log.Info("a namespace that nobody has asked for makes room in the directory",
+			zap.Stringer("tier", a.kind), zap.Int("extents", len(gone)), zap.Stringer("for", id))
+		removed = a.discardAll(gone)
+	}
+}
+
+func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	index, err := a.table.namespace(id, slotBytes, func(i uint32) bool {
+		if _, ok := a.named[i]; ok {
+			return true
+		}
+		for _, e := range a.extents {
+			if e.namespace == i {
+				return true
+			}
+		}
+		return false
+	})
+	if err == nil {
+		a.named[index] = struct{}{}
+	}
+	return index, err
+}
+
+// takeNamespace takes all extents of the namespace that is the first to lose its
+// entry in the directory. The result is empty when every entry is needed.
+func (a *arena) takeNamespace() map[uint32]extentEntry {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	newest := map[uint32]uint32{} // the youngest extent of each namespace
+	kept := map[uint32]bool{}
+	for _, e := range a.extents {
+		if _, named := a.named[e.namespace]; named || !e.unclaimed {
+			kept[e.namespace] = true
+			continue
+		}
+		newest[e.namespace] = max(newest[e.namespace], e.extent)
+	}
+	var oldest uint32
+	found := false
+	for ns, id := range newest {
+		if !kept[ns] && (!found || id < newest[oldest]) && !a.hasSessions(ns) {
+			oldest, found = ns, true
+		}
+	}
+	gone := map[uint32]extentEntry{}
+	for section, e := range a.extents {
+		if found && e.namespace == oldest {
+			gone[section] = a.setUnclaimedLocked(section, false)
+		}
+	}
+	return gone
+}
+
+// Forget takes the index of a namespace back, whose extents have been dropped:
+// another namespace may get the index. While an extent of the namespace is leaving,
+// the index stays its own.
+func (a *arena) Forget(ns uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.named, ns)
 }

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// DiskArena is the node's disk tier. Its extents outlive the agent and the
-// boot: an arena of the same version, and of the extent size if one is asked for,
-// is opened with the blocks it had.
-type DiskArena struct{ arena *arena }
+// DiskArena is the node's disk tier. Its extents outlive the agent and the boot: an
+// arena of the same version is opened with the blocks it had, unless ArenaConfig
+// asks for another extent size.
+type DiskArena struct{ *arena }
 
 // DiskPart is one extent of a disk arena with its records.
 type DiskPart struct {
@@ -26,55 +25,39 @@ type DiskPart struct {
 	Slots  *Section
 }
 
-// OpenDiskArena locks the directory and finds what an earlier agent left.
+// OpenDiskArena locks the directory and takes over what an earlier agent left.
 func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
-	a, err := openArena(cfg, KindDisk)
+	a, err := openArena(cfg, KindDisk, unlink)
 	if err != nil {
 		return nil, err
 	}
 	return &DiskArena{a}, nil
 }
 
-// Namespace enters a namespace whose slots are slotBytes long, a multiple of
-// PageSize, and returns the index that its records carry, which is its own until
-// Forget. When the directory is full, a namespace that nobody has claimed since the
-// restart loses its extents; ErrNamespaces means that there is none, or that the files
-// of one cannot be removed.
-func (d *DiskArena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
-	return d.arena.namespace(id, slotBytes, unlink)
-}
-
-// Forget gives the index of a namespace back, whose extents have been dropped:
-// another namespace may get it.
-func (d *DiskArena) Forget(ns uint32) { d.arena.forget(ns) }
-
-// Unclaimed is how many slots Claim would find.
-func (d *DiskArena) Unclaimed(ns uint32) int { return d.arena.unclaimedSlots(ns) }
-
 // Claim opens the extents that namespace ns had before the restart, one after the
-// other, and hands them out, oldest first. One that cannot be opened is dropped,
-// with a log line; but one that the disk fails to read stays for the next start,
-// unless the room is wanted.
+// other, and yields them, oldest first. An extent that cannot be opened is dropped,
+// with a log line. An extent that the disk fails to read stays unclaimed, for the
+// next start.
 func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 	return func(yield func(DiskPart) bool) {
-		sections := d.arena.takeUnclaimed(ns)
+		sections := d.takeUnclaimed(ns)
 		for i, section := range sections {
-			held := d.arena.holding(section)
-			part, err := d.reopen(section, &held.sectionHead)
-			if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
-				d.arena.cfg.Log.Warn("disk extent is left for the next start", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
-				d.arena.unclaim(section)
+			e := d.entry(section)
+			part, err := d.reopen(section, &e.sectionHead)
+			switch path := zap.String("path", d.path(section, e.extent)); {
+			case errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed):
+				d.cfg.Log.Warn("disk extent is left for the next start", path, zap.Error(err))
+				d.unclaim(section)
 				continue
-			}
-			if err != nil {
-				d.arena.cfg.Log.Warn("disk extent is dropped", zap.String("path", d.arena.path(section, held.extent)), zap.Error(err))
-				d.arena.removed.Add(1)
-				d.arena.discard(section, held, unlink)
+			case err != nil:
+				d.cfg.Log.Warn("disk extent is dropped", path, zap.Error(err))
+				d.removed.Add(1)
+				d.discard(section, e)
 				continue
 			}
 			if !yield(part) {
 				for _, left := range sections[i+1:] {
-					d.arena.unclaim(left)
+					d.unclaim(left)
 				}
 				return
 			}
@@ -83,52 +66,51 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 }
 
 func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) {
-	ext, err := extent.OpenDisk(d.arena.path(section, head.extent), d.arena.geometry(head), d.arena.cfg.Disk)
+	ext, err := extent.OpenDisk(d.path(section, head.extent), d.geometry(head), d.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, err
 	}
-	slots, err := d.arena.table.openSection(section, *head)
+	slots, err := d.table.openSection(section, *head)
 	if err != nil {
 		return DiskPart{}, errors.Join(err, ext.Close())
 	}
 	return DiskPart{head.extent, ext, slots}, nil
 }
 
-// Grow makes one extent for namespace ns, with ExtentBytes of slots of slotBytes
-// each or what is left of the budget, but at least minSlots and, unless it is
-// zero, at most maxSlots. When the budget is used, an extent of a namespace that
-// nobody has claimed since the restart yields; ErrFull means that there is none.
+// Grow makes one extent for namespace ns. The extent has ExtentBytes of slots of
+// slotBytes each, or what is left of the budget, but at least minSlots and, unless
+// maxSlots is zero, at most maxSlots. When the budget is used up, the oldest
+// unclaimed extent is dropped for it; ErrFull means that there is none.
 func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskPart, error) {
-	section, head, err := d.arena.reserve(need{ns, slotBytes, minSlots, maxSlots}, unlink)
+	section, head, err := d.reserve(need{ns, slotBytes, minSlots, maxSlots})
 	if err != nil {
 		return DiskPart{}, err
 	}
 	part, err := d.build(section, head)
 	if err != nil {
-		d.arena.release(section)
+		d.release(section)
 		return DiskPart{}, err
 	}
 	return part, nil
 }
 
-// build makes the records before the file exists: a file of this id vouches for
-// its section. It needs no temporary name, because a file that was not finished
-// has another size than the section says, and bytes that never were in it do
-// not pass a checksum.
+// build makes the section before the file: a file with the extent's id vouches for
+// the section. The file needs no temporary name. An unfinished file has another size
+// than the section says, and bytes that never were in a file pass no checksum.
 func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
-	slots, err := d.arena.table.createSection(section, head)
+	slots, err := d.table.createSection(section, head)
 	if err != nil {
 		return DiskPart{}, err
 	}
-	ext, err := extent.CreateDisk(d.arena.path(section, head.extent), d.arena.geometry(&head), d.arena.cfg.Disk)
+	ext, err := extent.CreateDisk(d.path(section, head.extent), d.geometry(&head), d.cfg.Disk)
 	if err != nil {
 		return DiskPart{}, errors.Join(err, slots.close())
 	}
 	if why := ext.DirectRefusal(); why != "" {
-		d.arena.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.Path()), zap.String("why", why))
+		d.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.Path()), zap.String("why", why))
 	}
 	if ext.Sparse() {
-		d.arena.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.Path()))
+		d.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.Path()))
 	}
 	return DiskPart{head.extent, ext, slots}, nil
 }
@@ -139,50 +121,33 @@ func (p DiskPart) close() error { return errors.Join(p.Slots.close(), p.Extent.C
 func (d *DiskArena) Drop(p DiskPart) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
-		d.arena.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.Path()), zap.Error(err))
+		d.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.Path()), zap.Error(err))
 	}
-	d.arena.discard(section, d.arena.holding(section), unlink)
+	d.discard(section, d.entry(section))
 }
 
-// Room is how many bytes of the budget no extent takes. It waits for nothing.
-func (d *DiskArena) Room() uint64 { return d.arena.room() }
-
-// Leaving is how many extents are gone whose files could not be removed yet.
-// Their room stays taken, and each Grow tries again. It waits for nothing.
-func (d *DiskArena) Leaving() int { return int(d.arena.left.Load()) }
-
-// Removed counts the extents of an earlier agent that are gone because they could
-// not be taken over: damaged, never finished, of another layout, or beyond the size.
-func (d *DiskArena) Removed() uint64 { return d.arena.removed.Load() }
-
-// ExtentBytes is what the slots of one extent take; see ArenaConfig.
-func (d *DiskArena) ExtentBytes() uint64 { return d.arena.cfg.ExtentBytes }
-
-// MostSlots is how many slots of slotBytes the largest extent has.
-func (d *DiskArena) MostSlots(slotBytes uint64) uint64 { return d.arena.mostSlots(slotBytes) }
-
-// Sync returns when all pages that WritePages wrote before are on stable
-// storage. The bytes of blocks are synced by their extents.
+// Sync returns when all pages that WritePages wrote before are on stable storage.
+// Each extent syncs the bytes of its blocks itself.
 func (d *DiskArena) Sync() error {
-	if err := d.arena.table.io.Sync(); err != nil {
-		return fmt.Errorf("slot table %s: sync: %w", d.arena.table.path, err)
+	if err := d.table.io.Sync(); err != nil {
+		return fmt.Errorf("slot table %s: sync: %w", d.table.path, err)
 	}
 	return nil
 }
 
-// Close closes the given parts and unlocks the directory. Everything stays on
-// disk. It writes nothing: what is dirty was the caller's to write.
+// Close closes the given parts and unlocks the directory. Everything stays on disk.
+// Close writes nothing: the caller writes dirty pages before.
 func (d *DiskArena) Close(parts []DiskPart) error {
 	var errs []error
 	for _, p := range parts {
 		errs = append(errs, p.close())
 	}
-	return errors.Join(append(errs, d.arena.table.close())...)
+	return errors.Join(append(errs, d.table.close())...)
 }
 
 // Abandon leaves everything as if the agent had been killed now.
 func (d *DiskArena) Abandon(parts []DiskPart) {
 	if err := d.Close(parts); err != nil {
-		d.arena.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))
+		d.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))
 	}
 }

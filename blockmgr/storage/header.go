@@ -12,13 +12,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Kind says what an arena's extents are made of.
+// Kind says what an arena's extents are.
 type Kind uint32
 
 const (
-	// KindHost: files mapped as memory.
+	// KindHost is for files mapped as memory.
 	KindHost Kind = 1
-	// KindDisk: files read and written.
+	// KindDisk is for files read and written.
 	KindDisk Kind = 2
 )
 
@@ -32,13 +32,14 @@ func (k Kind) String() string {
 
 const (
 	// TableVersion is the version of the header, the sections and the records that
-	// this code writes. Older disk tables are migrated, newer ones set aside.
+	// this code writes. Disk tables of an older version are migrated. A table of a newer
+	// version is renamed.
 	TableVersion = 2
 	// MaxNamespaces is the size of a table's namespace directory.
 	MaxNamespaces = 64
 
-	// A table starts with two header pages. They are written in turn, so that one
-	// is whole whenever the agent is killed or the power fails.
+	// A table starts with two header pages, which are written in turn. One of them is
+	// whole whenever the agent is killed or the power fails.
 	headerCopies   = 2
 	headerSize     = PageSize
 	tableMagic     = "BYARDTB1"
@@ -48,19 +49,18 @@ const (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrForeign: the file at a slot table's place was not written by us, or is
-	// the table of the other kind of arena: its directory was named by mistake.
+	// ErrForeign means that slots.table is no slot table, or that of the other kind of
+	// arena. The directory was named by mistake, and nothing in it is changed.
 	ErrForeign = errors.New("file is not a slot table of this tier")
-	// ErrLocked: another agent has the arena open.
+	// ErrLocked means that another agent has the arena open.
 	ErrLocked = errors.New("in use by another agent")
-	// ErrNamespaces: every entry of the table's directory is in use.
+	// ErrNamespaces means that every entry of the table's directory is in use.
 	ErrNamespaces = errors.New("the directory of namespaces is full")
-	// ErrFull: the arena's size is used up.
+	// ErrFull means that the arena's budget is used up.
 	ErrFull = errors.New("arena is full")
 
-	// errStale: the table is ours and of no use any more. errUnreadable: it is ours
-	// and damaged. errNewer: a later version of this program wrote it, errOlder an
-	// earlier one.
+	// Our own tables that cannot be used as they are: errStale has lost its meaning,
+	// errUnreadable is damaged, errNewer and errOlder are of another version.
 	errStale      = errors.New("slot table does not fit")
 	errUnreadable = errors.New("slot table cannot be read")
 	errNewer      = errors.New("slot table is of a newer version")
@@ -73,7 +73,7 @@ type directoryItem struct {
 	slotBytes uint64
 }
 
-// header is what a header page says, little-endian:
+// header is the content of a header page, little-endian:
 //
 //	magic[8] "BYARDTB1" @0 | version u32 @8 | kind u32 @12 |
 //	extent bytes u64 @16 | records per extent u32 @24 | namespaces u32 @28 |
@@ -83,17 +83,17 @@ type directoryItem struct {
 type header struct {
 	kind        Kind
 	extentBytes uint64
-	// stride is the number of records that each extent has room for in the table,
-	// used or not, so that the place of a record never depends on its neighbours.
+	// stride is the number of records that each section has room for, used or not. So
+	// the offset of a section depends on its number alone.
 	stride uint32
-	// bootID says during which boot the table was made. Host memory of another
-	// boot is gone, whatever the files look like.
+	// bootID is the boot during which the table was made. Host memory of another boot
+	// is gone, whatever the files look like.
 	bootID [16]byte
-	// nextExtent is the id of the next extent. It is stored before the id is used,
-	// so that no id is used twice.
+	// nextExtent is the id of the next extent. It is stored before the id is used: no
+	// id is used twice.
 	nextExtent uint64
-	// sequence counts the writes of the header; of two good copies the one with
-	// the greater counts.
+	// sequence counts the writes of the header. Of two good copies the one with the
+	// greater sequence counts.
 	sequence  uint64
 	directory []directoryItem
 }
@@ -119,8 +119,8 @@ func (h *header) encode() []byte {
 	return b
 }
 
-// decodeHeader reads what encode writes, and a header of version 1, which comes with
-// errOlder. ErrForeign means hands off.
+// decodeHeader decodes a header page. A header of version 1 comes with errOlder.
+// ErrForeign means that the file is not ours to change.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) >= headerSize && [8]byte(b) == [8]byte{} {
 		return header{}, fmt.Errorf("%w: its header was never written", errStale)
@@ -164,8 +164,8 @@ func decodeHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// decodeHeaders reads the copies at the start of a table and returns the newest
-// whole one. When there is none, the first copy says whose file it is.
+// decodeHeaders decodes the copies at the start of a table and returns the newest
+// whole one. When there is none, the error is that of the first copy.
 func decodeHeaders(b []byte) (header, error) {
 	first, err := decodeHeader(b)
 	newer := errors.Is(err, errNewer) && isWhole(b)
@@ -179,8 +179,8 @@ func decodeHeaders(b []byte) (header, error) {
 	return first, err
 }
 
-// fits reports why a table with header h cannot serve an arena that wants w. A
-// table of the other kind is never ours to make anew: its blocks are somebody's.
+// fits reports why a table with header h cannot serve an arena that wants w. A table
+// of the other kind is never made anew: its blocks belong to another tier.
 func (h *header) fits(w *header) error {
 	if h.kind != w.kind {
 		return fmt.Errorf("%w: it is a %s table, want %s", ErrForeign, h.kind, w.kind)
@@ -195,7 +195,7 @@ func (h *header) fits(w *header) error {
 	return nil
 }
 
-// readBootID is the kernel's id of this boot, zero where there is none.
+// readBootID returns the kernel's id of this boot, zero where there is none.
 func readBootID() (id [16]byte) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -207,4 +207,53 @@ func readBootID() (id [16]byte) {
 		_, _ = hex.Decode(id[:], []byte(digits))
 	}
 	return id
+}
+
+// isWhole reports whether a header page has the CRC of its bytes.
+func isWhole(page []byte) bool {
+	return len(page) >= headerSize && crc32.Checksum(page[:4092], castagnoli()) == binary.LittleEndian.Uint32(page[4092:])
+}
+
+// sectionHead is the first page of a section. It is written after the records, and
+// names the extent by its id. So the section of an earlier extent is never taken for
+// that of a later one.
+//
+//	magic[8] "BYARDSC1" @0 | extent id u32 @8 | namespace u32 @12 |
+//	slots u32 @16 | zero u32 @20 | slot bytes u64 @24 |
+//	CRC32C of bytes 0..31 u32 @32 | zero
+type sectionHead struct {
+	extent    uint32
+	namespace uint32
+	slots     uint32
+	slotBytes uint64
+}
+
+const (
+	sectionMagic     = "BYARDSC1"
+	sectionHeadBytes = 36
+)
+
+// bytes is what the extent's slots take.
+func (h *sectionHead) bytes() uint64 { return uint64(h.slots) * h.slotBytes }
+
+func (h *sectionHead) encode() []byte {
+	b := make([]byte, sectionHeadBytes)
+	le := binary.LittleEndian
+	copy(b, sectionMagic)
+	le.PutUint32(b[8:], h.extent)
+	le.PutUint32(b[12:], h.namespace)
+	le.PutUint32(b[16:], h.slots)
+	le.PutUint64(b[24:], h.slotBytes)
+	le.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli()))
+	return b
+}
+
+func decodeSectionHead(b []byte) (sectionHead, error) {
+	le := binary.LittleEndian
+	if len(b) < sectionHeadBytes || string(b[:8]) != sectionMagic || le.Uint32(b[32:]) != crc32.Checksum(b[:32], castagnoli()) {
+		return sectionHead{}, errors.New("its section of the slot table is damaged")
+	}
+	return sectionHead{
+		extent: le.Uint32(b[8:]), namespace: le.Uint32(b[12:]), slots: le.Uint32(b[16:]), slotBytes: le.Uint64(b[24:]),
+	}, nil
 }

@@ -196,20 +196,20 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 		gone, kept := growHost(t, h, nsB), growHost(t, h, nsA)
 		kept.Slots.Put(2, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
 		h.Drop(gone)
-		section, head, err := h.arena.reserve(need{ns: hostIndex(t, h, nsA), slotBytes: testSlot}, nil)
+		section, head, err := h.reserve(need{ns: hostIndex(t, h, nsA), slotBytes: testSlot})
 		if err != nil || section != gone.Slots.index {
 			t.Fatalf("place %d, %v", section, err)
 		}
 		parts := []HostPart{kept}
 		var ext *extent.Host
 		if steps > 0 {
-			if ext, err = extent.CreateHost(h.arena.path(section, head.extent), h.arena.geometry(&head)); err != nil {
+			if ext, err = extent.CreateHost(h.path(section, head.extent), h.geometry(&head)); err != nil {
 				t.Fatal(err)
 			}
 			parts = append(parts, HostPart{head.extent, ext, &Section{}})
 		}
 		if steps > 1 {
-			slots, err := h.arena.table.createSection(section, head)
+			slots, err := h.table.createSection(section, head)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -120,7 +120,7 @@ func TestKilledAgentLosesNothing(t *testing.T) {
 		if all := h.Sessions().All(); len(all) > 1 {
 			t.Errorf("%d sessions, the agent had one at a time", len(all))
 		}
-		if next := h.arena.table.header.nextExtent; next <= uint64(lastID) {
+		if next := h.table.header.nextExtent; next <= uint64(lastID) {
 			t.Errorf("the next extent would be %d, and %d was used", next, lastID)
 		}
 		if err := h.Close(parts, true); err != nil {

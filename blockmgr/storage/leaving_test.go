@@ -11,11 +11,11 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
-// obstruct puts a directory that is not empty at path, where what is there goes
-// aside, and returns how to undo that.
+// obstruct puts a directory that is not empty at path, moves away what is there, and
+// returns how to undo that.
 func obstruct(t *testing.T, path string) (undo func()) {
 	t.Helper()
-	err := os.Rename(path, path+"-aside")
+	err := os.Rename(path, path+"-moved")
 	there := err == nil
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func obstruct(t *testing.T, path string) (undo func()) {
 	return func() {
 		err := os.RemoveAll(path)
 		if there {
-			err = errors.Join(err, os.Rename(path+"-aside", path))
+			err = errors.Join(err, os.Rename(path+"-moved", path))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -11,24 +11,24 @@ import (
 	"slices"
 )
 
-// Version 1 of a disk table has one header page, of the same layout, and then the
-// records of each extent without a section head, at the place that the extent's id
-// names. Its extents are files with that one number in their names. A record has no
+// tableVersion1 is a disk table with one header page, of the same layout, and then
+// the records of each extent, without a section head, at the offset that follows from
+// the extent's id. The names of its extents have the id only. A record has no
 // priority, and its CRC covers bytes 0..123.
 const tableVersion1 = 1
 
-// migratingName is where the new table is written. It gets its name when it is whole.
+// migratingName is the name of the new table until it is whole.
 const migratingName = tableName + ".new"
 
-// migrated says what migrate took over.
+// migrated counts what migrate took over.
 type migrated struct {
 	extents, slots int
 }
 
-// migrate rewrites a disk table of version 1, whose header is old, as one of
-// TableVersion and puts it in the old one's place. It returns the new header. It can be repeated after a kill at any
-// moment: until the new table is in place the old one is not changed, and an extent
-// is found under its old name and under its new one.
+// migrate replaces a disk table of version 1, whose header is old, by one of
+// TableVersion and returns the new header. After a kill at any moment migrate can be
+// repeated: the old table does not change before the new one has its name, and an
+// extent is found under its old name and under its new one.
 func (t *table) migrate(old *header) (header, error) {
 	path := filepath.Join(filepath.Dir(t.path), migratingName)
 	if err := unlink(path); err != nil {
@@ -45,7 +45,7 @@ func (t *table) migrate(old *header) (header, error) {
 	if err != nil {
 		return header{}, errors.Join(fmt.Errorf("migrate from version %d: %w", tableVersion1, err), next.close(), unlink(path))
 	}
-	// Whoever waits for the old file's lock finds that it is not at the path any more.
+	// An agent that waits for the old file's lock finds another file at the path.
 	err = t.io.Close()
 	t.file, t.io, t.migrated = next.file, next.io, next.migrated
 	return next.header, err
@@ -69,7 +69,7 @@ func (t *table) migrateTo(next *table) error {
 	for _, from := range files {
 		to := extentFile{section: from.id, id: from.id, whole: true}
 		if from.text == "" && from != to {
-			continue // no version 1 made it
+			continue // version 1 made no such name
 		}
 		slots, err := t.migrateExtent(next, from)
 		if err != nil {
@@ -88,7 +88,7 @@ func (t *table) migrateTo(next *table) error {
 }
 
 // migrateExtent writes the section of one extent into the new table and returns its
-// number of slots: 0 if nothing in the old table says whose it is.
+// number of slots: 0 if the old table does not say whose extent it is.
 func (t *table) migrateExtent(next *table, from extentFile) (slots int, err error) {
 	records := make([]byte, uint64(next.stride)*RecordSize)
 	// What the file lacks stays zero: slots that were never used.
@@ -130,7 +130,7 @@ func (t *table) migrateExtent(next *table, from extentFile) (slots int, err erro
 	return int(n), errors.Join(WritePages(s.TakeDirty(nil)), s.close())
 }
 
-// decodeRecord1 reads a record of version 1.
+// decodeRecord1 decodes a record of version 1.
 func decodeRecord1(b []byte) (Record, error) {
 	le := binary.LittleEndian
 	if got, want := crc32.Checksum(b[:124], castagnoli()), le.Uint32(b[124:]); got != want || b[101] != 1 {
@@ -140,28 +140,4 @@ func decodeRecord1(b []byte) (Record, error) {
 	image[101] = recordVersion
 	le.PutUint32(image[124:], recordCRC(image[:]))
 	return DecodeRecord(image[:])
-}
-
-// setAside gives the table's file another name and puts an empty one in its place.
-// An earlier file of that name goes.
-func (t *table) setAside(suffix string) error {
-	aside := t.path + "." + suffix
-	if err := t.unmapHead(); err != nil {
-		return err
-	}
-	if err := os.Rename(t.path, aside); err != nil {
-		return fmt.Errorf("set aside: %w", err)
-	}
-	f, err := openLocked(t.path)
-	if err != nil {
-		return err
-	}
-	err = t.io.Close()
-	t.file, t.io, t.aside = f, wrapped(t.path, f, t.wrap), aside
-	return err
-}
-
-// isWhole reports whether a header page has the CRC of its bytes.
-func isWhole(page []byte) bool {
-	return len(page) >= headerSize && crc32.Checksum(page[:4092], castagnoli()) == binary.LittleEndian.Uint32(page[4092:])
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -13,23 +15,23 @@ import (
 type State uint8
 
 const (
-	// StateFree: the slot holds nothing.
+	// StateFree means that the slot holds nothing.
 	StateFree State = 0
-	// StateGranted: the slot is promised to whoever fills it (an engine for a
-	// host slot, the write-behind for a disk slot); its bytes mean nothing yet.
+	// StateGranted means that an engine fills the host slot, or the write-behind the
+	// disk slot. Its bytes mean nothing yet.
 	StateGranted State = 1
-	// StateStaging: the slot is being filled from disk.
+	// StateStaging means that the slot is being filled from disk.
 	StateStaging State = 2
-	// StateReceiving: the slot is being filled from a peer.
+	// StateReceiving means that the slot is being filled from a peer.
 	StateReceiving State = 3
-	// StateSealed: the bytes are complete and the checksum is in the record.
+	// StateSealed means that the bytes are complete and the record has their checksum.
 	StateSealed State = 4
-	// StateEvicting: the block is leaving; nobody may start to use it.
+	// StateEvicting means that the block is being evicted: nobody may start to use it.
 	StateEvicting State = 5
-	// StateQuarantined: the slot must not be used: somebody may still write into
-	// it, or its bytes could not be read back.
+	// StateQuarantined means that the slot must not be used. Somebody may still write
+	// into it, or its bytes could not be read back.
 	StateQuarantined State = 6
-	// StateFilled: the bytes are complete, the checksum is not computed yet.
+	// StateFilled means that the bytes are complete and not yet summed.
 	StateFilled State = 7
 
 	// NumStates is the number of states; arrays indexed by State have this length.
@@ -46,19 +48,23 @@ func (s State) String() string {
 }
 
 const (
-	// RecordSize is the size of an encoded Record. Four fit a 512-byte sector and
-	// none straddles one, so that a sector-atomic device never tears a record.
+	// RecordSize is the size of an encoded Record. Four fill a 512-byte sector, so
+	// that a device that writes whole sectors never tears a record.
 	RecordSize = 128
-	// recordVersion is the version byte of a record. Tables of other versions are
-	// never read.
+	// recordVersion is the version byte of a record.
 	recordVersion = 2
+
+	// Offsets of fields that a Section reads or writes on their own.
+	positionOffset = 48
+	seqOffset      = 64
+	recencyOffset  = 96
 )
 
-// ErrBadRecord: the bytes are no record: wrong CRC, version, state or padding.
+// ErrBadRecord means that the bytes are no record: wrong CRC, version, state or
+// padding.
 var ErrBadRecord = errors.New("slot record is damaged")
 
-// Record is what a slot table says about one slot. See AppendRecord for its
-// bytes.
+// Record is what a slot table says about one slot. AppendRecord has its bytes.
 type Record struct {
 	Key    kv.StoredKey
 	Parent kv.BlockKey
@@ -66,7 +72,7 @@ type Record struct {
 	Namespace uint32
 	Seed      uint64
 	Position  uint32
-	// Length is the number of bytes of the block; the rest of the slot is padding.
+	// Length is the block's number of bytes. The rest of the slot is padding.
 	Length    uint32
 	Local     kv.LocalHash
 	Seq       kv.SequenceHash
@@ -78,10 +84,10 @@ type Record struct {
 	// Recency is the pool's coarse clock when the record was written.
 	Recency uint32
 	State   State
-	// Session is whom the slot was granted to.
+	// Session is the session that the slot was granted to.
 	Session uint64
-	// Priority is the block's priority in eviction and offload; storage gives it
-	// no meaning.
+	// Priority is the block's priority in eviction and offload, which package storage
+	// does not interpret.
 	Priority uint32
 }
 
@@ -163,3 +169,13 @@ func recordCRC(b []byte) uint32 {
 
 // castagnoli is the CRC32C table; the standard library builds it once.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
+
+// Bind returns the checksum of a record: extent.ContentSum tied to one life of one
+// slot. The record of an earlier generation never vouches for the bytes of a later
+// one. Bind is its own inverse: Bind(Bind(s, k, g), k, g) == s. So a sum moves to
+// another slot without being computed again from a copy that may already be bad.
+func Bind(sum uint64, key kv.StoredKey, generation uint64) uint64 {
+	var g [8]byte
+	binary.LittleEndian.PutUint64(g[:], generation)
+	return sum ^ xxh3.HashSeed(g[:], xxh3.Hash(key[:]))
+}

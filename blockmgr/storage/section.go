@@ -4,83 +4,58 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
+	"math"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// sectionHead is the first page of a section and says whose records follow. It
-// is written after them, and it names the extent by its id, so that what an earlier
-// extent left at this place is never taken for a later one's.
-//
-//	magic[8] "BYARDSC1" @0 | extent id u32 @8 | namespace u32 @12 |
-//	slots u32 @16 | zero u32 @20 | slot bytes u64 @24 |
-//	CRC32C of bytes 0..31 u32 @32 | zero
-type sectionHead struct {
-	extent    uint32
-	namespace uint32
-	slots     uint32
-	slotBytes uint64
-}
-
-const (
-	sectionMagic     = "BYARDSC1"
-	sectionHeadBytes = 36
-)
-
-// bytes is what the extent's slots take.
-func (h *sectionHead) bytes() uint64 { return uint64(h.slots) * h.slotBytes }
-
-func (h *sectionHead) encode() []byte {
-	b := make([]byte, sectionHeadBytes)
-	le := binary.LittleEndian
-	copy(b, sectionMagic)
-	le.PutUint32(b[8:], h.extent)
-	le.PutUint32(b[12:], h.namespace)
-	le.PutUint32(b[16:], h.slots)
-	le.PutUint64(b[24:], h.slotBytes)
-	le.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli()))
-	return b
-}
-
-func decodeSectionHead(b []byte) (sectionHead, error) {
-	le := binary.LittleEndian
-	if len(b) < sectionHeadBytes || string(b[:8]) != sectionMagic || le.Uint32(b[32:]) != crc32.Checksum(b[:32], castagnoli()) {
-		return sectionHead{}, errors.New("its section of the slot table is damaged")
-	}
-	return sectionHead{
-		extent: le.Uint32(b[8:]), namespace: le.Uint32(b[12:]), slots: le.Uint32(b[16:]), slotBytes: le.Uint64(b[24:]),
-	}, nil
-}
-
-// Section is the records of one extent: the only place where the description
-// of a stored block lives. It is not safe for concurrent use, except for pin
-// words; its pool guards it. Pages taken with TakeDirty may be written without
-// that guard.
+// Section is the records of one extent: the only description of its stored blocks.
+// It is not safe for concurrent use, except for pin words; its pool guards it. Pages
+// taken with TakeDirty may be written without that guard.
 type Section struct {
 	table *table
-	// index is the section's place in the table.
+	// index is the section's number in the table.
 	index uint32
 	head  sectionHead
-	// image is the head's page, the records and, in a host table, the pin words and
-	// recencies.
+	// image is the page of the head, the records and, in a host table, the pin words
+	// and recencies. In a host table it is the mapped file.
 	image   []byte
 	pins    []uint64
 	recency []uint32
-	// dirty has a bit for each page of a disk section that changed since TakeDirty,
-	// aged one for each page in which SetRecency changed a record since then.
+	// dirty has a bit for each page of a disk section that changed since TakeDirty.
+	// aged has one for each page in which only SetRecency changed a record.
 	dirty, aged []uint64
 }
+
+// What a slot of a host table has outside its record: close together, because every
+// use of a block changes them, and records are far apart.
+const (
+	// pinBytes is the size of a pin word.
+	pinBytes = 8
+	// recencyBytes is the size of a recency.
+	recencyBytes = 4
+)
 
 // recordBytes is what the records of a number of slots take.
 func recordBytes(slots uint32) uint64 { return extent.RoundUp(uint64(slots)*RecordSize, PageSize) }
 
-// sectionBytes is the size of a section of the given number of slots.
+// perSlot is what one value of size bytes for each of a number of slots takes.
+func perSlot(slots uint32, size uint64) uint64 { return extent.RoundUp(uint64(slots)*size, PageSize) }
+
+// strideOf is how many records an extent of extentBytes has room for in the table: as
+// many as the extent has pages.
+func strideOf(extentBytes uint64) uint32 {
+	return uint32(extent.RoundUp(max(extentBytes/PageSize, 64), PageSize/RecordSize))
+}
+
+// sectionBytes is the size of a section of a number of slots.
 func (t *table) sectionBytes(slots uint32) uint64 {
 	size := PageSize + recordBytes(slots)
 	if t.kind == KindHost {
@@ -89,24 +64,12 @@ func (t *table) sectionBytes(slots uint32) uint64 {
 	return extent.RoundUp(size, t.unit)
 }
 
-// What a slot of a host table has beside its record: close together, because
-// every use of a block changes them, and records are far apart.
-const (
-	// pinBytes is the size of a pin word.
-	pinBytes = 8
-	// recencyBytes is the size of a recency.
-	recencyBytes = 4
-)
-
-// perSlot is what one word for each of a number of slots takes.
-func perSlot(slots uint32, size uint64) uint64 { return extent.RoundUp(uint64(slots)*size, PageSize) }
-
-// sectionOffset is where section index starts.
+// sectionOffset is where a section starts in the file.
 func (t *table) sectionOffset(index uint32) int64 {
 	return int64(t.headBytes() + uint64(index)*t.sectionBytes(t.stride))
 }
 
-// readSectionHead is what section index says of itself.
+// readSectionHead reads the head of a section.
 func (t *table) readSectionHead(index uint32) (sectionHead, error) {
 	b := make([]byte, sectionHeadBytes)
 	if _, err := t.io.ReadAt(b, t.sectionOffset(index)); err != nil && !errors.Is(err, io.EOF) {
@@ -115,9 +78,8 @@ func (t *table) readSectionHead(index uint32) (sectionHead, error) {
 	return decodeSectionHead(b)
 }
 
-// createSection makes the records of a new extent: all free, at generation 1.
-// When it returns they are in the file, whatever was there before, and have
-// been synced if it is a disk's.
+// createSection makes the records of a new extent: all free, at generation 1. On
+// return they are in the file, whatever was there before. A disk table is synced.
 func (t *table) createSection(index uint32, head sectionHead) (*Section, error) {
 	s, err := t.newSection(index, head)
 	if err != nil {
@@ -138,8 +100,8 @@ func (t *table) createSection(index uint32, head sectionHead) (*Section, error) 
 	return s, nil
 }
 
-// writeNew writes the whole of a new disk section. The head goes last: before
-// it, this is the section of an extent that no longer exists.
+// writeNew writes the whole of a new disk section. The head goes last: until then
+// this is the section of an extent that no longer exists.
 func (s *Section) writeNew() error {
 	t, off := s.table, s.table.sectionOffset(s.index)
 	for _, part := range []struct {
@@ -158,7 +120,7 @@ func (s *Section) writeNew() error {
 	return nil
 }
 
-// openSection takes the records of an earlier agent's extent into use.
+// openSection reads or maps the records of an earlier agent's extent.
 func (t *table) openSection(index uint32, head sectionHead) (*Section, error) {
 	s, err := t.newSection(index, head)
 	if err != nil || t.kind == KindHost {
@@ -171,7 +133,7 @@ func (t *table) openSection(index uint32, head sectionHead) (*Section, error) {
 	return s, nil
 }
 
-// newSection gets the memory of a section: the file's own for a host table.
+// newSection allocates the memory of a section: the file's own for a host table.
 func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	size := t.sectionBytes(head.slots)
 	s := &Section{table: t, index: index, head: head}
@@ -181,8 +143,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	} else {
 		s.image, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		if err == nil {
-			// All of it will be filled at once, and read often. Without huge pages it is
-			// memory all the same.
+			// All of it is filled at once and read often. Huge pages are not required.
 			_ = unix.Madvise(s.image, unix.MADV_HUGEPAGE)
 		}
 		words := (size/PageSize + 63) / 64
@@ -211,8 +172,8 @@ func (s *Section) bytes(i uint32) []byte {
 // Slots is the number of records.
 func (s *Section) Slots() uint32 { return s.head.slots }
 
-// Put stores the record of slot i. In a host table it is in the file at once; a
-// kill in the middle leaves a record that Get finds damaged.
+// Put stores the record of slot i. In a host table the record is in the file at once;
+// a kill in the middle leaves a record that Get finds damaged.
 func (s *Section) Put(i uint32, r *Record) {
 	AppendRecord(s.bytes(i)[:0], r)
 	s.markDirty(recordPage(i))
@@ -221,7 +182,7 @@ func (s *Section) Put(i uint32, r *Record) {
 	}
 }
 
-// Get is the record of slot i. ErrBadRecord means that nothing is known of the
+// Get returns the record of slot i. ErrBadRecord means that nothing is known of the
 // slot: a write of its record was cut short, or the table's memory was lost.
 func (s *Section) Get(i uint32) (Record, error) {
 	r, err := DecodeRecord(s.bytes(i))
@@ -231,11 +192,35 @@ func (s *Section) Get(i uint32) (Record, error) {
 	return r, err
 }
 
+// Position is the position in the record of slot i. The record must be good.
+func (s *Section) Position(i uint32) uint32 {
+	return binary.LittleEndian.Uint32(s.bytes(i)[positionOffset:])
+}
+
+// Seq is the SequenceHash in the record of slot i. The record must be good.
+func (s *Section) Seq(i uint32) kv.SequenceHash {
+	return kv.SequenceHash(binary.LittleEndian.Uint64(s.bytes(i)[seqOffset:]))
+}
+
+// SetRecency changes the recency of slot i and nothing else. A host table keeps the
+// recency outside the record. A disk record holds the recency, which its CRC leaves
+// out. It is written with the next change of its page, or after DirtyAged.
+func (s *Section) SetRecency(i, recency uint32) {
+	if s.recency != nil {
+		atomic.StoreUint32(&s.recency[i], recency)
+		return
+	}
+	// Aligned: the image is, records are 128 bytes and the field is at 96.
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.bytes(i)[recencyOffset])), recency)
+	page := recordPage(i)
+	s.aged[page/64] |= 1 << (page % 64)
+}
+
 // Pins is the pin word of slot i: a bit for each pinned session, as
 // SessionTable.Begin assigned it. Only host sections have pin words.
 func (s *Section) Pins(i uint32) uint64 { return atomic.LoadUint64(&s.pins[i]) }
 
-// SetPins stores the pin word of slot i: a kill leaves the old one or this one.
+// SetPins stores the pin word of slot i. A kill leaves the old word or the new one.
 func (s *Section) SetPins(i uint32, mask uint64) { atomic.StoreUint64(&s.pins[i], mask) }
 
 func (s *Section) close() error {
@@ -245,4 +230,112 @@ func (s *Section) close() error {
 	err := unix.Munmap(s.image)
 	s.image, s.pins, s.recency = nil, nil, nil
 	return err
+}
+
+// mergedPages bounds one write of WritePages.
+const mergedPages = 64
+
+// Page is the content of one page of a slot table at one moment.
+type Page struct {
+	section *Section
+	index   uint32
+	data    [PageSize]byte
+}
+
+// follows reports whether p lies right behind q in the table.
+func (p *Page) follows(q *Page) bool { return p.section == q.section && p.index == q.index+1 }
+
+// offset is where the page lies in the table's file.
+func (p *Page) offset() int64 {
+	return p.section.table.sectionOffset(p.section.index) + int64(p.index)*PageSize
+}
+
+// recordPage is the page of a section in which record i lies.
+func recordPage(i uint32) uint32 { return 1 + i*RecordSize/PageSize }
+
+// markDirty notes that a page of a disk section changed. A host section is mapped.
+func (s *Section) markDirty(page uint32) {
+	if s.dirty != nil {
+		s.dirty[page/64] |= 1 << (page % 64)
+	}
+}
+
+// TakeDirty appends copies of the pages that changed since the last call, in
+// ascending order.
+func (s *Section) TakeDirty(to []Page) []Page {
+	to, _, _ = s.TakeSomeDirty(to, 0, math.MaxInt)
+	return to
+}
+
+// TakeSomeDirty is TakeDirty of the pages from page from on, a multiple of 64. It
+// stops when to has most pages or up to 63 more. more reports whether there may be
+// further dirty pages, from page next on.
+func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, next uint32, more bool) {
+	for w := int(from / 64); w < len(s.dirty); w++ {
+		if len(to) >= most {
+			return to, uint32(w) * 64, true
+		}
+		s.aged[w] &^= s.dirty[w]
+		for ; s.dirty[w] != 0; s.dirty[w] &= s.dirty[w] - 1 {
+			i := uint32(w*64 + bits.TrailingZeros64(s.dirty[w]))
+			to = append(to, Page{section: s, index: i})
+			copy(to[len(to)-1].data[:], s.image[int(i)*PageSize:])
+		}
+	}
+	return to, 0, false
+}
+
+// DirtyAged makes pages dirty in which only recencies changed, 64 at a time until
+// there are at least most. It returns their number; zero means that there were none.
+func (s *Section) DirtyAged(most int) (pages int) {
+	for w := range s.aged {
+		if s.aged[w] == 0 {
+			continue
+		}
+		if pages >= most {
+			break
+		}
+		pages += bits.OnesCount64(s.aged[w])
+		s.dirty[w] |= s.aged[w]
+		s.aged[w] = 0
+	}
+	return pages
+}
+
+// WritePages writes pages to their tables, neighbours in one write. It goes on
+// after an error, so that one bad page does not lose the others.
+func WritePages(pages []Page) error {
+	var errs []error
+	var merged []byte
+	for len(pages) > 0 {
+		n := 1
+		for n < min(len(pages), mergedPages) && pages[n].follows(&pages[n-1]) {
+			n++
+		}
+		data := pages[0].data[:]
+		if n > 1 {
+			if merged == nil {
+				merged = make([]byte, 0, mergedPages*PageSize)
+			}
+			merged = merged[:0]
+			for i := range pages[:n] {
+				merged = append(merged, pages[i].data[:]...)
+			}
+			data = merged
+		}
+		t, off := pages[0].section.table, pages[0].offset()
+		if _, err := t.io.WriteAt(data, off); err != nil {
+			errs = append(errs, fmt.Errorf("slot table %s: %d pages at %d: %w", t.path, n, off, err))
+		}
+		pages = pages[n:]
+	}
+	return errors.Join(errs...)
+}
+
+// Redirty marks pages that could not be written as changed again. The caller holds
+// the guard of their pool, which WritePages does not need.
+func Redirty(pages []Page) {
+	for i := range pages {
+		pages[i].section.markDirty(pages[i].index)
+	}
 }

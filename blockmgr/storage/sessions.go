@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -18,43 +20,42 @@ const (
 	MaxSessions = 512
 	// MaxSessionProcesses is the number of processes that one session can have.
 	MaxSessionProcesses = 60
-	// MaxPinnedSessions is the number of sessions that can have pins at the same
-	// time: pin words have a bit for each.
+	// MaxPinnedSessions is the number of sessions that can have pins at once: a pin word
+	// has a bit for each.
 	MaxPinnedSessions = 64
-	// NoPinBit is the pin bit of a session that has no pins any more.
+	// NoPinBit is the pin bit of a session without pins.
 	NoPinBit = 255
 )
 
-// ErrSessions: the session table or its pin bits are used up.
+// ErrSessions means that the session table or its pin bits are used up.
 var ErrSessions = errors.New("session table is full")
 
 // Process is a process of a session.
 type Process struct {
 	PID int32
-	// Start is field 22 of /proc/PID/stat, clock ticks since boot: with it a PID
-	// names one process of this boot.
+	// Start is field 22 of /proc/PID/stat, in clock ticks since boot. PID and Start
+	// together name one process of this boot.
 	Start uint64
 }
 
-// SessionRecord is what the session table says about one session.
+// SessionRecord is one session of a session table.
 type SessionRecord struct {
 	Session   uint64
 	Namespace kv.NamespaceID
 	// PinBit is the session's bit in pin words, or NoPinBit.
 	PinBit uint8
-	// Processes are those that may touch the session's slots, as far as they were
-	// recorded in this agent's pid namespace.
+	// Processes may touch the session's slots. They were recorded in this agent's pid
+	// namespace.
 	Processes []Process
-	// Foreign: there are others, recorded in another pid namespace. Their pids
-	// mean nothing here, so nobody can tell whether they are gone.
+	// Foreign means that other processes were recorded in another pid namespace. Their
+	// pids mean nothing here, so the agent cannot tell whether they are gone.
 	Foreign bool
 }
 
-// SessionTable remembers across a restart of the agent which sessions there are
-// and which processes each has. It lies in a host arena's slot table. Whatever
-// instant the agent is killed at, each session is there as before an update or
-// as after it. Its methods are safe for concurrent use; after the arena was
-// closed they change nothing.
+// SessionTable keeps the sessions and their processes over a restart of the agent. It
+// lies in a host arena's slot table. A kill at any instant leaves each session as it
+// was before an update or as it is after. The methods are safe for concurrent use;
+// after the arena was closed they change nothing.
 type SessionTable struct {
 	// pidns is the inode of this agent's pid namespace, zero if unknown.
 	pidns uint32
@@ -68,8 +69,8 @@ func newSessionTable(words []uint64, pidns uint32) *SessionTable {
 	return &SessionTable{words: words, pidns: pidns}
 }
 
-// pidNamespace is the inode of this process's pid namespace, zero where there is
-// no telling.
+// pidNamespace returns the inode of this process's pid namespace, zero where it is
+// unknown.
 func pidNamespace() uint32 {
 	st, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
@@ -82,18 +83,18 @@ func pidNamespace() uint32 {
 	return uint32(sys.Ino)
 }
 
-// Begin enters a session and gives it a pin bit that nobody else has.
-// ErrSessions means that there is no place or no bit; another error that the
-// session is there already.
+// Begin enters a session and returns a pin bit that no other session has.
+// ErrSessions means that there is no free entry or no free bit. A session that is in
+// the table already is another error.
 func (t *SessionTable) Begin(session uint64, ns kv.NamespaceID) (pinBit uint8, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	place, taken := -1, uint64(0)
+	free, taken := -1, uint64(0)
 	for i, e := range t.entriesLocked() {
 		switch {
 		case !e.used():
-			if place < 0 {
-				place = i
+			if free < 0 {
+				free = i
 			}
 		case e[wordSession] == session:
 			return NoPinBit, fmt.Errorf("session %d is in the session table already", session)
@@ -101,19 +102,19 @@ func (t *SessionTable) Begin(session uint64, ns kv.NamespaceID) (pinBit uint8, e
 			taken |= 1 << e.pinBit()
 		}
 	}
-	if place < 0 {
+	if free < 0 {
 		return NoPinBit, fmt.Errorf("%w: it holds %d sessions, the most it can", ErrSessions, MaxSessions)
 	}
 	if pinBit = uint8(bits.TrailingZeros64(^taken)); pinBit >= MaxPinnedSessions {
 		return NoPinBit, fmt.Errorf("%w: %d sessions have pins, the most that can", ErrSessions, MaxPinnedSessions)
 	}
-	t.entryLocked(place).apply(beginStores(session, ns, pinBit))
+	t.entryLocked(free).apply(beginStores(session, ns, pinBit))
 	return pinBit, nil
 }
 
-// AddProcess enters a process of a session, before the process learns of any
-// slot. Entering it twice changes nothing. ErrSessions means that the session
-// has MaxSessionProcesses.
+// AddProcess enters a process of a session, before the process learns of any slot.
+// Entering a process twice changes nothing. ErrSessions means that the session has
+// MaxSessionProcesses.
 func (t *SessionTable) AddProcess(session uint64, p Process) error {
 	if p.PID <= 0 {
 		return fmt.Errorf("session %d: pid %d: want at least 1", session, p.PID)
@@ -136,8 +137,8 @@ func (t *SessionTable) AddProcess(session uint64, p Process) error {
 	return nil
 }
 
-// ReleasePins makes the session's pin bit free for others. The caller has
-// cleared it in all pin words.
+// ReleasePins frees the session's pin bit. The caller has cleared the bit in all pin
+// words.
 func (t *SessionTable) ReleasePins(session uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,8 +147,8 @@ func (t *SessionTable) ReleasePins(session uint64) {
 	}
 }
 
-// End forgets a session, whose processes are gone. The caller has cleared its
-// pin bit in all pin words.
+// End removes a session whose processes are gone. The caller has cleared its pin bit
+// in all pin words.
 func (t *SessionTable) End(session uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +157,7 @@ func (t *SessionTable) End(session uint64) {
 	}
 }
 
-// All are the sessions in the table, in no particular order.
+// All returns the sessions in the table, in no particular order.
 func (t *SessionTable) All() []SessionRecord {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +175,7 @@ func (t *SessionTable) serves(ns kv.NamespaceID) bool {
 	return slices.ContainsFunc(t.All(), func(r SessionRecord) bool { return r.Namespace == ns })
 }
 
-// check reports what is wrong with a table that an earlier agent left.
+// check returns what is wrong with a table that an earlier agent left.
 func (t *SessionTable) check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -230,4 +231,112 @@ func (t *SessionTable) findLocked(session uint64) sessionEntry {
 		}
 	}
 	return nil
+}
+
+const (
+	sessionEntryBytes = 1024
+	sessionTableBytes = MaxSessions * sessionEntryBytes
+	entryWords        = sessionEntryBytes / 8
+
+	// The words of an entry. The control word makes the others count.
+	wordControl   = 0
+	wordSession   = 1
+	wordNamespace = 2
+	wordProcesses = 8
+
+	// The bytes of the control word: 1 when the entry is used, the pin bit, the
+	// number of processes, and zeros.
+	controlUsed     = 1
+	controlPin      = 8
+	controlCount    = 16
+	controlCountEnd = 24
+)
+
+// sessionEntry is one KiB of a session table, in words:
+//
+//	control u64 @0 | session u64 @8 | namespace id[16] @16 | zero[32] @32 |
+//	60 × (pid u32 | inode of its pid namespace u32 | start u64) @64
+//
+// An update first fills words that do not count yet. Then it stores the control word,
+// which makes them count. A kill between any two stores leaves an entry as it was
+// before the update or as it is after.
+type sessionEntry []uint64
+
+// store is one word to be stored in an entry.
+type store struct {
+	word  int
+	value uint64
+}
+
+// apply executes the stores in order.
+func (e sessionEntry) apply(stores []store) {
+	for _, s := range stores {
+		atomic.StoreUint64(&e[s.word], s.value)
+	}
+}
+
+// control is the control word of an entry in use.
+func control(pinBit uint8, processes int) uint64 {
+	return controlUsed | uint64(pinBit)<<controlPin | uint64(processes)<<controlCount
+}
+
+func beginStores(session uint64, ns kv.NamespaceID, pinBit uint8) []store {
+	return []store{
+		{wordSession, session},
+		{wordNamespace, binary.LittleEndian.Uint64(ns[:8])},
+		{wordNamespace + 1, binary.LittleEndian.Uint64(ns[8:])},
+		{wordControl, control(pinBit, 0)},
+	}
+}
+
+func (e sessionEntry) addStores(p Process, pidns uint32) []store {
+	n := e.processes()
+	return []store{
+		{wordProcesses + 2*n, uint64(uint32(p.PID)) | uint64(pidns)<<32},
+		{wordProcesses + 2*n + 1, p.Start},
+		{wordControl, control(e.pinBit(), n+1)},
+	}
+}
+
+func (e sessionEntry) releaseStores() []store {
+	return []store{{wordControl, control(NoPinBit, e.processes())}}
+}
+
+func endStores() []store { return []store{{wordControl, 0}} }
+
+func (e sessionEntry) used() bool     { return e[wordControl] != 0 }
+func (e sessionEntry) pinBit() uint8  { return uint8(e[wordControl] >> controlPin) }
+func (e sessionEntry) processes() int { return int(uint8(e[wordControl] >> controlCount)) }
+
+// process is the i-th process and the inode of the pid namespace that its pid
+// belongs to.
+func (e sessionEntry) process(i int) (p Process, pidns uint32) {
+	word := e[wordProcesses+2*i]
+	return Process{PID: int32(uint32(word)), Start: e[wordProcesses+2*i+1]}, uint32(word >> 32)
+}
+
+// check returns what is wrong with an entry that an earlier agent left.
+func (e sessionEntry) check() error {
+	c := e[wordControl]
+	pinned := e.pinBit() < MaxPinnedSessions || e.pinBit() == NoPinBit
+	if c != 0 && (uint8(c) != controlUsed || c>>controlCountEnd != 0 || !pinned || e.processes() > MaxSessionProcesses) {
+		return fmt.Errorf("its first word is %#x", c)
+	}
+	return nil
+}
+
+// record is what the entry says to an agent in pid namespace pidns.
+func (e sessionEntry) record(pidns uint32) SessionRecord {
+	r := SessionRecord{Session: e[wordSession], PinBit: e.pinBit()}
+	binary.LittleEndian.PutUint64(r.Namespace[:8], e[wordNamespace])
+	binary.LittleEndian.PutUint64(r.Namespace[8:], e[wordNamespace+1])
+	for i := range e.processes() {
+		p, home := e.process(i)
+		if home == 0 || home != pidns {
+			r.Foreign = true
+			continue
+		}
+		r.Processes = append(r.Processes, p)
+	}
+	return r
 }

@@ -15,33 +15,33 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// table is the slot table of one arena: two copies of the header, in a host
-// table the session table, and then a section of records for each extent. Its
-// file is locked for as long as it is open.
+// table is the slot table of one arena: two copies of the header, in a host table
+// the session table, and a section of records for each extent. Its file is locked
+// while it is open.
 //
-// A host table is mapped: a record is in the file as soon as it is put. A disk
-// table is an image in memory whose changed pages are written in batches.
+// A host table is mapped: a record is in the file as soon as it is put. A disk table
+// is an image in memory, whose changed pages are written in batches.
 type table struct {
 	path string
 	file *os.File
-	// io is file, with whatever a test put in front of it by wrap.
+	// io is file behind what extent.DiskOptions.Wrap put in front of it.
 	io   extent.File
 	wrap func(string, extent.File) extent.File
 	unit uint64
-	// kind and stride are the header's. They do not change once the table is open,
-	// so that sections are found without mu.
+	// kind and stride are the header's. They do not change once the table is open:
+	// sections are found without mu.
 	kind   Kind
 	stride uint32
-	// warm tells that the sections still mean something. When it is false, why
-	// says what was wrong with the table that was there, nil if there was none.
-	warm bool
-	why  error
-	// aside is where the table that was there is now, and migrated what was taken over
-	// from an older one.
-	aside    string
+	// warm means that the sections of an earlier agent hold. When it is false,
+	// coldReason says what was wrong with the table that was there, nil if none was.
+	warm       bool
+	coldReason error
+	// oldPath is the new name of a table that could not be read.
+	oldPath string
+	// migrated counts what was taken over from a table of an older version.
 	migrated migrated
-	// head is what a host table has before its first section, mapped; nil in a
-	// disk table. sessions lies in it.
+	// head is the part of a host table before its first section, mapped; nil in a disk
+	// table. sessions lies in it.
 	head     []byte
 	sessions *SessionTable
 
@@ -49,9 +49,9 @@ type table struct {
 	header header
 }
 
-// openTable opens or makes the file at path and locks it. With anySize a table
-// that was made for extents of another size will do. Unless the table is warm,
-// reset must follow.
+// openTable opens or makes the file at path and locks it. With anySize it accepts a
+// table that was made for extents of another size. Unless the table is warm, the
+// caller calls reset next.
 func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {
@@ -62,11 +62,11 @@ func openTable(path string, want header, anySize bool, unit uint64, wrap func(st
 	var failed error
 	switch {
 	case errors.Is(err, errNewer):
-		t.why, failed = err, t.setAside("newer")
+		t.coldReason, failed = err, t.rename("newer")
 	case errors.Is(err, errUnreadable):
-		t.why, failed = err, t.setAside("unreadable")
+		t.coldReason, failed = err, t.rename("unreadable")
 	case errors.Is(err, errStale):
-		t.why = err
+		t.coldReason = err
 	default:
 		failed = err
 	}
@@ -76,9 +76,9 @@ func openTable(path string, want header, anySize bool, unit uint64, wrap func(st
 	return t, nil
 }
 
-// read takes over the table that is in the file, if there is one and it fits. An
-// older one is migrated first. errStale means that it does not fit and is ours to
-// make anew, errNewer and errUnreadable that it is ours and to be set aside.
+// read takes over the table in the file, if there is one and it fits. A table of an
+// older version is migrated first. errStale means that the table may be made anew,
+// errNewer and errUnreadable that it must be renamed first.
 func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
 	n, err := t.file.ReadAt(copies, 0)
@@ -101,7 +101,7 @@ func (t *table) read(want *header, anySize bool) error {
 	case err != nil:
 		return err
 	}
-	// Ids go on from where they were, whatever becomes of the sections.
+	// Ids go on, whatever becomes of the sections.
 	t.header.nextExtent = old.nextExtent
 	if anySize && old.extentBytes <= MaxExtentBytes && old.stride == strideOf(old.extentBytes) {
 		resized := *want
@@ -123,7 +123,7 @@ func (t *table) read(want *header, anySize bool) error {
 	return nil
 }
 
-// wrapped is an open file with what wrap puts in front of it; nil for nothing.
+// wrapped is an open file behind what wrap puts in front of it; nil for nothing.
 func wrapped(path string, f *os.File, wrap func(string, extent.File) extent.File) extent.File {
 	if wrap == nil {
 		return extent.NewFile(f)
@@ -131,8 +131,8 @@ func wrapped(path string, f *os.File, wrap func(string, extent.File) extent.File
 	return wrap(path, extent.NewFile(f))
 }
 
-// openLocked opens path and takes its lock. The previous owner of a host table
-// may unlink it, so the file that was locked must still be the one at path.
+// openLocked opens path and takes its lock. The previous owner of a host table may
+// unlink it, so the locked file must still be the one at path.
 func openLocked(path string) (*os.File, error) {
 	for range 10 {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -156,7 +156,7 @@ func openLocked(path string) (*os.File, error) {
 	return nil, fmt.Errorf("slot table %s: it is replaced again and again: %w", path, ErrLocked)
 }
 
-// reset makes the table empty. Extent ids start at nextExtent.
+// reset empties the table. Extent ids start at nextExtent.
 func (t *table) reset(nextExtent uint64) error {
 	if err := t.unmapHead(); err != nil {
 		return fmt.Errorf("slot table %s: %w", t.path, err)
@@ -179,7 +179,26 @@ func (t *table) reset(nextExtent uint64) error {
 	return nil
 }
 
-// headBytes is what lies before the first section.
+// rename gives the table's file the given suffix, in place of an earlier file of that
+// name, and puts an empty file at the table's path.
+func (t *table) rename(suffix string) error {
+	oldPath := t.path + "." + suffix
+	if err := t.unmapHead(); err != nil {
+		return err
+	}
+	if err := os.Rename(t.path, oldPath); err != nil {
+		return fmt.Errorf("rename: %w", err)
+	}
+	f, err := openLocked(t.path)
+	if err != nil {
+		return err
+	}
+	err = t.io.Close()
+	t.file, t.io, t.oldPath = f, wrapped(t.path, f, t.wrap), oldPath
+	return err
+}
+
+// headBytes is the size of the part before the first section.
 func (t *table) headBytes() uint64 {
 	size := uint64(headerCopies * headerSize)
 	if t.kind == KindHost {
@@ -208,8 +227,8 @@ func (t *table) unmapHead() error {
 	return err
 }
 
-// updateLocked changes the header and stores it in the copy that is not the
-// newest. A host's goes through the mapping, because hugetlbfs takes no writes.
+// updateLocked changes the header and stores it in the older copy. A host table goes
+// through the mapping, because hugetlbfs takes no writes.
 func (t *table) updateLocked(change func(*header)) error {
 	next := t.header
 	change(&next)
@@ -242,8 +261,8 @@ func (t *table) takeExtentID() (uint32, error) {
 	return uint32(id), t.updateLocked(func(h *header) { h.nextExtent++ })
 }
 
-// namespace is the index of id in the directory, where it is entered when new.
-// inUse names the indices that must not be given to another namespace.
+// namespace returns the index of id in the directory, and enters a new id. It never
+// gives an index for which inUse is true to another namespace.
 func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32) bool) (uint32, error) {
 	if slotBytes == 0 || slotBytes%PageSize != 0 {
 		return 0, fmt.Errorf("namespace %s: slots of %d bytes: want a multiple of %d", id, slotBytes, PageSize)
@@ -273,7 +292,7 @@ func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32
 	return uint32(i), t.updateLocked(func(h *header) { h.directory = next })
 }
 
-// item is the directory entry of index i; ok is false when there is none.
+// item returns the directory entry of index i; ok is false when there is none.
 func (t *table) item(i uint32) (item directoryItem, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -40,8 +40,6 @@ func exceptions() []exception {
 
 		{"blockmgr/config", 17, 1700, beingCut},
 
-		{"blockmgr/storage", 32, 4700, beingCut},
-
 		{"lab/stress", 17, 2800, beingCut},
 
 		{"internal/command", 20, 2500, beingCut},

@@ -73,7 +73,7 @@ func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
 		if len(log.writes) != runs {
 			t.Fatalf("%v: writes of %v pages", pages, log.writes)
 		}
-		again, err := d.arena.table.openSection(part.Slots.index, part.Slots.head)
+		again, err := d.table.openSection(part.Slots.index, part.Slots.head)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func TestNamespaceNobodyAskedForMakesRoomInTheDirectory(t *testing.T) {
 		}
 	}()
 	second := hostIndex(t, h, kv.NamespaceID{8})
-	if _, n := h.arena.table.item(second); !n || h.Extents() != MaxNamespaces-1 || h.Unclaimed(second) != 0 {
+	if _, n := h.table.item(second); !n || h.Extents() != MaxNamespaces-1 || h.Unclaimed(second) != 0 {
 		t.Errorf("%d extents are left, %d of the newcomer", h.Extents(), h.Unclaimed(second))
 	}
 	if len(parts) != 1 || h.Unclaimed(hostIndex(t, h, ids[MaxNamespaces-1])) == 0 {
@@ -104,9 +104,10 @@ func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
 	h, ids := crowd(t)
 	defer h.Close(nil, true)
 	tries := 0
-	stays := func(string) error { tries++; return errors.New("read-only file system") }
+	remove := h.remove
+	h.remove = func(string) error { tries++; return errors.New("read-only file system") }
 	for range 2 {
-		if _, err := h.arena.namespace(kv.NamespaceID{8}, testSlot, stays); !errors.Is(err, ErrNamespaces) {
+		if _, err := h.Namespace(kv.NamespaceID{8}, testSlot); !errors.Is(err, ErrNamespaces) {
 			t.Errorf("got error %v", err)
 		}
 		if left := h.Leaving(); left != 1 {
@@ -116,6 +117,7 @@ func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
 	if tries != 2 {
 		t.Errorf("%d removals were tried, want that of one file in each call", tries)
 	}
+	h.remove = remove
 	hostIndex(t, h, kv.NamespaceID{8})
 	if h.Leaving() != 0 || h.Extents() != len(ids)-1 {
 		t.Errorf("%d extents are leaving and %d are left", h.Leaving(), h.Extents())
