@@ -41,7 +41,7 @@ type productRoot struct {
 
 // Product returns the program blockyard. version is what the linker was told.
 func Product(version string) Program {
-	return Program{Name: "blockyard", Description: description, Version: version, Root: new(productRoot)}
+	return Program{Name: "blockyard", Description: description, Version: version, Root: &productRoot{Router: NewRouter()}}
 }
 
 // Exit statuses beside 0.

@@ -34,7 +34,8 @@ type Router struct {
 
 	Stream string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
 
-	Settings routerSettings `embed:""`
+	// Settings are the flags of settingFlags.
+	Settings kong.Plugins `embed:""`
 
 	// settings is what Settings, variables and File come to. DurableKVEvents and
 	// ResetStates are two of them that decide where messages come from.
@@ -42,6 +43,10 @@ type Router struct {
 	DurableKVEvents bool `kong:"-"`
 	ResetStates     bool `kong:"-"`
 }
+
+// NewRouter returns the command for kong to parse into. The zero Router lacks the flags of
+// the router's settings.
+func NewRouter() Router { return Router{Settings: settingFlags()} }
 
 // AfterApply checks the environment and resolves the settings, so that a wrong one
 // is an error of usage.

@@ -19,7 +19,7 @@ import (
 // routerModel parses args for the router command alone.
 func routerModel(t *testing.T, args ...string) (*Router, *kong.Kong, error) {
 	t.Helper()
-	var c Router
+	c := NewRouter()
 	k, err := kong.New(&c, kong.Name("router"), kong.Exit(func(int) {}))
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ type root struct {
 func New(version string) command.Program {
 	vars := demoVars()
 	maps.Copy(vars, benchVars())
-	return command.Program{Name: "blockyard-lab", Description: description, Version: version, Root: new(root), Vars: vars}
+	return command.Program{Name: "blockyard-lab", Description: description, Version: version, Root: &root{Router: command.NewRouter()}, Vars: vars}
 }
 
 // programs returns this binary, and for the product the one of --blockyard if

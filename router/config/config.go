@@ -1,5 +1,7 @@
 package config
 
+import "cmp"
+
 // Config is the router's configuration. Settings has the range, names and effect
 // of each field, and the names in JSON are Dynamo's. A nil pointer means that the
 // setting is off.
@@ -93,33 +95,22 @@ type Config struct {
 	HTTPOverloadStatus uint32 `json:"http_overload_status"`
 }
 
-// Default is what holds where nothing is said.
+// Default returns the library's defaults: those of the table of settings.
 func Default() Config {
-	snapshot := uint32(1_000_000)
-	return Config{
-		OverlapScoreCredit: 1, PrefillLoadScale: 1,
-		HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25,
-		CostFormula: FormulaCredit, Score: ScoreWeights, WorkerType: WorkerDecode,
-		RouterMode:  ModeKV,
-		UseKVEvents: true, RouterSnapshotEvents: &snapshot,
-		IndexReading: ReadingContinuation, IndexMemoryBytes: 8 << 30,
-		RouterTTLSecs: 120, RouterMaxTreeSize: 1 << 20, RouterPruneTargetRatio: 0.8,
-		RouterEventThreads: 4, PositionalSearchMode: "strided", SharedCacheType: SharedNone,
-		RouterTrackActiveBlocks: true, RouterAssumeKVReuse: true, RouterTrackPrefillTokens: true,
-		RouterPrefillLoadModel: LoadModelNone, ActiveRequestExpirySecs: 300, MaxActiveRequests: 1 << 20,
-		RouterTrackingHash: trackingPublic,
-		RouterQueuePolicy:  "fcfs", OverlapRefreshAfterSecs: 10,
-		ConditionalDisaggPolicy:          disaggBounding,
-		ConditionalDisaggEffISLThreshold: 2048, ConditionalDisaggEffISLRatioThreshold: 0.7,
-		HTTPOverloadStatus: 529,
+	var c Config
+	for _, s := range Settings() {
+		s.setDefault(&c, s.def)
 	}
+	return c
 }
 
-// CommandDefault is what holds on the command line where nothing is said: it
-// differs from Default where Dynamo's command differs from its library.
+// CommandDefault returns the defaults of the command line. They differ from Default
+// where Dynamo's command differs from its library.
 func CommandDefault() Config {
-	c := Default()
-	c.SharedCacheMultiplier = 0.5
+	var c Config
+	for _, s := range Settings() {
+		s.setDefault(&c, cmp.Or(s.commandDef, s.def))
+	}
 	return c
 }
 

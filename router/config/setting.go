@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,10 +29,14 @@ type Setting struct {
 	// Since is the version of Dynamo that had it first, as far as is known; a
 	// version behind a dash is the first without it. "Blockyard" is ours alone.
 	Since string
-	// Meaning says in sentences what it does here.
+	// Meaning says what the setting does. Its first sentence is the help of the flag.
 	Meaning string
 
 	span span
+	// def is the default, as a flag would have it; empty for the zero value of the
+	// field. commandDef replaces it on the command line where Dynamo's command
+	// differs from its library.
+	def, commandDef string
 	// at is a pointer to the field.
 	at func(*Config) any
 	// idle says why a value other than the default does nothing; empty when it
@@ -55,10 +60,39 @@ func (s *Setting) Later() string {
 	return "any"
 }
 
-// Default is what an absent setting means, as a flag would have it.
+// Default returns the library's default, as a flag would have it.
 func (s *Setting) Default() string {
-	c := Default()
+	var c Config
+	s.setDefault(&c, s.def)
 	return s.Text(&c)
+}
+
+// CommandDefault returns the default of the flag, with units where the flag takes them.
+func (s *Setting) CommandDefault() string {
+	if d := cmp.Or(s.commandDef, s.def); d != "" {
+		return d
+	}
+	return s.Default()
+}
+
+// setDefault sets the field of c to def. An empty def leaves the zero value.
+func (s *Setting) setDefault(c *Config, def string) {
+	if def != "" && !s.span.set(s.at(c), def) {
+		panic(fmt.Sprintf("BUG: %s: default %q", s.Name, def))
+	}
+}
+
+// Help returns the first sentence of Meaning, and says of a switch that it is on by
+// default.
+func (s *Setting) Help() string {
+	help, _, more := strings.Cut(s.Meaning, ". ")
+	if more {
+		help += "."
+	}
+	if s.Switch() && s.Default() == "true" {
+		help += " On by default."
+	}
+	return help
 }
 
 // Text is the setting's value in c, as a flag would have it.
@@ -132,3 +166,52 @@ func share() span  { return span{lo: 0, hi: 1} }
 
 // seconds is the span of a time.
 func seconds() span { return span{lo: 0, hi: maxSeconds} }
+
+// A setting is idle when what it governs does not take place. The functions here say
+// why, or nothing where it does.
+
+// unless is why a setting is idle while its condition does not hold.
+func unless(condition func(*Config) bool, why string) func(*Config) string {
+	return func(c *Config) string {
+		if condition(c) {
+			return ""
+		}
+		return why
+	}
+}
+
+func always(why string) func(*Config) string { return func(*Config) string { return why } }
+
+// first is the first of several reasons.
+func first(reasons ...func(*Config) string) func(*Config) string {
+	return func(c *Config) string {
+		for _, reason := range reasons {
+			if why := reason(c); why != "" {
+				return why
+			}
+		}
+		return ""
+	}
+}
+
+var (
+	inTurn           = unless(func(c *Config) bool { return c.RouterMode != ModeRoundRobin }, "router_mode is round-robin")
+	byOverlapWeight  = unless(func(c *Config) bool { return c.CostFormula != FormulaOverlapWeight }, "cost_formula is overlap_weight")
+	prefillUntracked = unless(func(c *Config) bool { return c.RouterTrackPrefillTokens },
+		"router_track_prefill_tokens is off, which only a request may change")
+	blocksUntracked = unless(func(c *Config) bool { return c.RouterTrackActiveBlocks }, "router_track_active_blocks is off")
+	nothingWaits    = unless(func(c *Config) bool { return c.RouterQueueThreshold != nil }, "router_queue_threshold is not set")
+	nothingCached   = unless(func(c *Config) bool { return c.overlapCredit() > 0 }, "overlap_score_credit is 0")
+	eventsTell      = unless(func(c *Config) bool { return !c.UseKVEvents }, "use_kv_events is on")
+	nothingGuessed  = unless(func(c *Config) bool { return !c.UseKVEvents || c.RouterPredictedTTLSecs != nil },
+		"use_kv_events is on and router_predicted_ttl_secs is not set")
+)
+
+// nothingShared is why the credit for a shared cache is idle. That the command has one
+// by default needs no word.
+func nothingShared(c *Config) string {
+	if usual := CommandDefault(); c.SharedCacheType == SharedNone && c.SharedCacheMultiplier != usual.SharedCacheMultiplier {
+		return "shared_cache_type is none"
+	}
+	return ""
+}

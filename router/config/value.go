@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -315,4 +316,16 @@ func (s *span) check(p any) bool {
 // wrong is the error of a value that is not one of the span's.
 func (s *span) wrong(label string, p any, value string) error {
 	return fmt.Errorf("%s %.64q: want %s", label, value, s.accepts(p))
+}
+
+// maxHost bounds the name of a machine in bytes.
+const maxHost = 253
+
+// isHost reports whether text is an IP address or may be the name of a machine.
+func isHost(text string) bool {
+	return net.ParseIP(text) != nil || len(text) <= maxHost && !strings.ContainsFunc(text, notInName)
+}
+
+func notInName(r rune) bool {
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
 }
