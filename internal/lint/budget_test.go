@@ -54,7 +54,6 @@ func exceptions() []exception {
 
 		{"router", 60, 9000, beingCut},
 
-		{"router/config", 18, 2200, beingCut},
 
 		{"router/dynamo", 14, 2100, beingCut},
 
