@@ -118,18 +118,19 @@ func (c *converter) appendCheckpoint(dst []byte, about checkpointID, st *sequenc
 // appendBlocks appends both tables, in the order in which they lie in memory.
 func (c *converter) appendBlocks(dst []byte) []byte {
 	le := binary.LittleEndian
-	table := &c.stream.table
+	table := c.stream.View()
+	defer table.Close()
 	dst = slices.Grow(dst, 8+residentBytes*table.Len()+engineRowBytes*c.known.Len())
 	dst = le.AppendUint32(dst, uint32(table.Len()))
 	for slot := range table.Slots() {
 		r := table.At(slot)
-		if r.refs == 0 {
+		if r.Refs == 0 {
 			continue // a free slot
 		}
 		dst = le.AppendUint32(dst, slot)
 		dst = le.AppendUint64(dst, table.Key(slot))
-		dst = le.AppendUint64(dst, uint64(r.parent))
-		dst = le.AppendUint64(dst, uint64(r.local))
+		dst = le.AppendUint64(dst, uint64(r.Parent))
+		dst = le.AppendUint64(dst, uint64(r.Local))
 		dst = le.AppendUint32(dst, r.place)
 	}
 	dst = le.AppendUint32(dst, uint32(c.known.Len()))
@@ -190,16 +191,16 @@ func (ck *checkpoint) validate() error {
 		if i > 0 && ck.residents[i-1].slot >= r.slot {
 			return fmt.Errorf("block %d: slot %d is out of order", i, r.slot)
 		}
-		at, hash := resident{place: r.place}, kv.SequenceHash(r.local)
-		if at.hasParent() {
+		at, hash := Block{place: r.place}, kv.SequenceHash(r.local)
+		if at.HasParent() {
 			hash = kv.Chain(r.parent, r.local)
 		}
-		if hash != r.hash || at.hasParent() != (at.position() > 0) {
-			return fmt.Errorf("block %d: hash %x is not that of its content at position %d", i, uint64(r.hash), at.position())
+		if hash != r.hash || at.HasParent() != (at.Position() > 0) {
+			return fmt.Errorf("block %d: hash %x is not that of its content at position %d", i, uint64(r.hash), at.Position())
 		}
 	}
 	for i, b := range ck.blocks {
-		if _, ok := ck.resident(b.slot); !ok || int(b.identity) >= len(ck.identities) || b.refs == 0 {
+		if _, ok := ck.Block(b.slot); !ok || int(b.identity) >= len(ck.identities) || b.refs == 0 {
 			return fmt.Errorf("engine block %d: slot %d, identity %d or its references cannot be", i, b.slot, b.identity)
 		}
 	}
@@ -211,8 +212,8 @@ func (ck *checkpoint) validate() error {
 	return nil
 }
 
-// resident is the index of the block in a slot.
-func (ck *checkpoint) resident(slot uint32) (int, bool) {
+// Block is the index of the block in a slot.
+func (ck *checkpoint) Block(slot uint32) (int, bool) {
 	return slices.BinarySearchFunc(ck.residents, slot, func(r savedResident, slot uint32) int {
 		return int(int64(r.slot) - int64(slot))
 	})

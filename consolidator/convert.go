@@ -61,6 +61,10 @@ func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters)
 
 // apply applies one batch.
 func (c *converter) apply(b *engineevent.Batch) {
+	c.stream.Update(func(tx *Tx) { c.applyBatch(tx, b) })
+}
+
+func (c *converter) applyBatch(tx *Tx, b *engineevent.Batch) {
 	c.count.batches.Add(1)
 	c.count.unknownKeys.Add(uint64(b.UnknownKeys))
 	for i := range b.Events {
@@ -71,7 +75,7 @@ func (c *converter) apply(b *engineevent.Batch) {
 			c.drop(dropForeignRank, max(1, len(e.BlockHashes)))
 			continue
 		}
-		c.applyEvent(e)
+		c.applyEvent(tx, e)
 	}
 	if len(b.Bad) > 0 {
 		c.count.bad(b.Bad)
@@ -81,12 +85,12 @@ func (c *converter) apply(b *engineevent.Batch) {
 	}
 	c.unproven, c.unheard = false, false
 	c.version++
-	c.settle()
+	c.settle(tx)
 }
 
 // settle tells the stream how far it can be trusted, after a change and whenever
 // time alone may have changed that.
-func (c *converter) settle() {
+func (c *converter) settle(tx *Tx) {
 	c.count.known.Store(uint64(c.known.Len()))
 	c.count.parkedBytes.Store(uint64(c.park.bytes))
 	c.count.unlisted.Store(uint64(len(c.unlisted)))
@@ -95,13 +99,13 @@ func (c *converter) settle() {
 	if c.degraded || c.unproven || c.unheard || len(c.unlisted) > 0 || !overdue.IsZero() && !c.now().Before(overdue) {
 		health = kvevent.HealthDegraded
 	}
-	c.stream.SetHealth(health)
+	tx.SetHealth(health)
 }
 
 // tick does what time alone makes due.
 func (c *converter) tick() {
 	if !c.park.empty() {
-		c.settle()
+		c.stream.Update(c.settle)
 	}
 }
 
@@ -117,7 +121,7 @@ func (c *converter) wake() time.Time {
 func (c *converter) continued() {
 	if c.unproven {
 		c.unproven = false
-		c.settle()
+		c.stream.Update(c.settle)
 	}
 }
 
@@ -125,13 +129,13 @@ func (c *converter) continued() {
 // though it may have nothing to say.
 func (c *converter) alone() {
 	c.unheard = true
-	c.settle()
+	c.stream.Update(c.settle)
 }
 
 func (c *converter) connected() {
 	if c.unheard {
 		c.unheard = false
-		c.settle()
+		c.stream.Update(c.settle)
 	}
 }
 
@@ -153,19 +157,21 @@ func (c *converter) lost() {
 func (c *converter) forget() {
 	c.unproven, c.wantList, c.aside = false, false, nil
 	c.forgetBlocks()
-	c.stream.Clear()
 	c.version++
-	c.settle()
+	c.stream.Update(func(tx *Tx) {
+		tx.Clear()
+		c.settle(tx)
+	})
 }
 
-func (c *converter) applyEvent(e *engineevent.Event) {
+func (c *converter) applyEvent(tx *Tx, e *engineevent.Event) {
 	n := len(e.BlockHashes)
 	if e.Ownership != "" && e.Ownership != "framework" {
 		c.drop(dropOwnership, max(1, n))
 		return
 	}
 	if e.Kind == kvevent.Cleared {
-		c.clearDevice()
+		c.clearDevice(tx)
 		return
 	}
 	switch e.Locality {
@@ -189,22 +195,20 @@ func (c *converter) applyEvent(e *engineevent.Event) {
 	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice
 	switch e.Kind {
 	case kvevent.Stored:
-		c.store(e, tier)
-		c.splice()
+		c.store(tx, e, tier)
+		c.splice(tx)
 	case kvevent.Removed:
-		c.remove(e.BlockHashes, tier)
+		c.remove(tx, e.BlockHashes, tier)
 	}
 }
 
 // remove takes back one announcement of each of hashes in tier t.
-func (c *converter) remove(hashes []kv.EngineHash, t kv.Tier) {
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
+func (c *converter) remove(tx *Tx, hashes []kv.EngineHash, t kv.Tier) {
 	for _, h := range hashes {
 		slot, ok := c.known.Find(uint64(h))
 		switch {
-		case ok && c.known.At(slot).refs.of(t) > 0:
-			c.release(slot, t, 1)
+		case ok && c.known.At(slot).refs.Of(t) > 0:
+			c.release(tx, slot, t, 1)
 		case c.park.remove(h, t):
 		case t == kv.TierDevice && c.unlist(h):
 		default:
@@ -215,11 +219,9 @@ func (c *converter) remove(hashes []kv.EngineHash, t kv.Tier) {
 
 // clearDevice applies the engine's AllBlocksCleared: its device cache is empty,
 // blocks in other tiers stay where they are.
-func (c *converter) clearDevice() {
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
+func (c *converter) clearDevice(tx *Tx) {
 	for slot := range c.known.Slots() {
-		c.release(slot, kv.TierDevice, c.known.At(slot).refs.of(kv.TierDevice))
+		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
 	}
 	c.park.clearTier(kv.TierDevice)
 	c.unlisted, c.wantList = nil, false

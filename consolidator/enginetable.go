@@ -10,7 +10,7 @@ import (
 type engineBlock struct {
 	slot     uint32 // in the stream's table
 	identity uint32
-	refs     refCounts
+	refs     Refs
 }
 
 // identity is the LoRA adapter and the salt of some blocks.
@@ -94,11 +94,6 @@ func (t *identities) settle(i uint32) {
 	t.free = append(t.free, i)
 }
 
-// blockAt is the SequenceHash and the entry of a known block.
-func (c *converter) blockAt(b engineBlock) (kv.SequenceHash, *resident) {
-	return kv.SequenceHash(c.stream.table.Key(b.slot)), c.stream.table.At(b.slot)
-}
-
 // learn makes h known as b, in which refs must not be 0, and returns its slot.
 // False means that the table is full.
 func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
@@ -114,17 +109,17 @@ func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
 // release takes back n of the references in tier t of the known block in a slot:
 // all of them when it has no more. The block is forgotten with the last of any
 // tier.
-func (c *converter) release(slot uint32, t kv.Tier, n uint32) {
+func (c *converter) release(tx *Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
-	left := b.refs.of(t) - min(n, b.refs.of(t))
-	if left == b.refs.of(t) {
+	left := b.refs.Of(t) - min(n, b.refs.Of(t))
+	if left == b.refs.Of(t) {
 		return
 	}
-	b.refs.set(t, left)
+	b.refs.Set(t, left)
 	if left > 0 {
 		return
 	}
-	c.stream.dropRefLocked(t, b.slot)
+	tx.DropRef(t, b.slot)
 	if b.refs == 0 {
 		c.identities.leave(b.identity)
 		c.known.Remove(slot)

@@ -42,15 +42,13 @@ type follower struct {
 	queue []*eventBatch
 	items int
 	lost  bool // the queue was full, and what has been published since is missing
-	// idle: everything that was published is in the Merged.
-	idle bool
 
 	// What follows belongs to the goroutine.
 	phase   followPhase
 	at, end uint32 // slots: of the Merged's table in a sweep, of the stream's in an adoption
 	grown   bool   // the adoption added blocks
-	chunk   dense.Chunk[resident]
-	blocks  []tierHash
+	chunk   dense.Chunk[Block]
+	blocks  []pair
 }
 
 type followPhase uint8
@@ -73,34 +71,33 @@ func (s *Stream) follow(m *Merged) (*follower, error) {
 	f := newFollower(m, s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.roomLocked(); err != nil {
+	if err := s.tx.sinkRoom(); err != nil {
 		return nil, err
 	}
-	s.followers = append(s.followers, f)
-	f.end = s.table.Slots()
+	s.tx.followers = append(s.tx.followers, f)
+	f.end = s.tx.table.Slots()
 	go f.run()
 	return f, nil
 }
 
 // leave ends the follower and waits for its goroutine.
 func (f *follower) leave() {
-	s := f.stream
-	s.mu.Lock()
-	s.followers = slices.DeleteFunc(s.followers, func(other *follower) bool { return other == f })
-	s.mu.Unlock()
+	f.stream.Update(func(tx *Tx) {
+		tx.followers = slices.DeleteFunc(tx.followers, func(other *follower) bool { return other == f })
+	})
 	close(f.stop)
 	<-f.ended
 }
 
-// tellFollowersLocked queues the events that were just made, which it copies once, for
+// tellFollowers queues the events that were just made, which it copies once, for
 // all followers.
-func (s *Stream) tellFollowersLocked() {
-	if len(s.followers) == 0 {
+func (tx *Tx) tellFollowers() {
+	if len(tx.followers) == 0 {
 		return
 	}
-	b := &eventBatch{events: slices.Clone(s.events), items: len(s.events) + len(s.stored) + len(s.removed)}
-	stored, removed := slices.Clone(s.stored), slices.Clone(s.removed)
-	for i, c := range s.pending {
+	b := &eventBatch{events: slices.Clone(tx.events), items: len(tx.events) + len(tx.stored) + len(tx.removed)}
+	stored, removed := slices.Clone(tx.stored), slices.Clone(tx.removed)
+	for i, c := range tx.pending {
 		switch c.kind {
 		case kvevent.Stored:
 			b.events[i].Blocks = stored[c.from : c.from+c.n]
@@ -108,9 +105,9 @@ func (s *Stream) tellFollowersLocked() {
 			b.events[i].Removed = removed[c.from : c.from+c.n]
 		}
 	}
-	for _, f := range s.followers {
+	for _, f := range tx.followers {
 		if !f.offer(b) {
-			s.stats.FollowersCut++
+			tx.stats.FollowersCut++
 		}
 	}
 }
@@ -119,7 +116,6 @@ func (s *Stream) tellFollowersLocked() {
 func (f *follower) offer(b *eventBatch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.idle = false
 	if f.lost {
 		return true
 	}
@@ -143,7 +139,6 @@ func (f *follower) take() (batches []*eventBatch, lost bool) {
 	defer f.mu.Unlock()
 	batches, lost = f.queue, f.lost
 	f.queue, f.items, f.lost = nil, 0, false
-	f.idle = f.phase == phaseLive && len(batches) == 0 && !lost
 	return batches, lost
 }
 
@@ -196,11 +191,12 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 // adopt copies a chunk of the stream's table. What was published before the copy goes
 // into the Merged first.
 func (f *follower) adopt() {
-	s := f.stream
-	s.mu.Lock()
-	some := f.at < f.end && s.table.CopyChunk(&f.chunk, f.at)
-	batches, lost := f.take()
-	s.mu.Unlock()
+	var some, lost bool
+	var batches []*eventBatch
+	f.stream.Update(func(tx *Tx) {
+		some = f.at < f.end && tx.table.CopyChunk(&f.chunk, f.at)
+		batches, lost = f.take()
+	})
 	switch {
 	case !f.apply(batches, lost):
 	case some:
@@ -231,15 +227,18 @@ func (f *follower) adopted() {
 func (f *follower) sweep() {
 	next := min(f.at+dense.ChunkSize, f.end)
 	f.blocks = f.merged.appendPooled(f.blocks[:0], f.at, next)
-	s := f.stream
-	s.mu.Lock()
-	gone := slices.DeleteFunc(f.blocks, func(b tierHash) bool {
-		slot, ok := s.table.Find(uint64(b.hash))
-		return ok && s.table.At(slot).refs.of(b.tier) > 0
+	var gone []pair
+	var batches []*eventBatch
+	var lost bool
+	var end uint32
+	f.stream.Update(func(tx *Tx) {
+		gone = slices.DeleteFunc(f.blocks, func(b pair) bool {
+			slot, ok := tx.Find(b.hash)
+			return ok && tx.Block(slot).Refs.Of(b.tier) > 0
+		})
+		batches, lost = f.take()
+		end = tx.table.Slots()
 	})
-	batches, lost := f.take()
-	end := s.table.Slots()
-	s.mu.Unlock()
 	if !f.apply(batches, lost) {
 		return
 	}

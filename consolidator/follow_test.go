@@ -31,10 +31,10 @@ func poolEvent(s *Stream, t kv.Tier, first, blocks int) {
 }
 
 // pairsOf are blocks first to last-1 in a tier.
-func pairsOf(t kv.Tier, first, last int) map[tierHash]struct{} {
-	set := make(map[tierHash]struct{})
+func pairsOf(t kv.Tier, first, last int) map[pair]struct{} {
+	set := make(map[pair]struct{})
 	for i := first; i < last; i++ {
-		set[tierHash{t, treeHash(i)}] = struct{}{}
+		set[pair{t, treeHash(i)}] = struct{}{}
 	}
 	return set
 }
@@ -99,8 +99,8 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 	poolEvent(pool, kv.TierHost, 0, chunks*dense.ChunkSize)
 	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
 	f := newFollower(m, pool)
-	pool.followers = append(pool.followers, f)
-	f.end = pool.table.Slots()
+	pool.tx.followers = append(pool.tx.followers, f)
+	f.end = pool.tx.table.Slots()
 	want := pairsOf(kv.TierHost, 0, chunks*dense.ChunkSize)
 	next := chunks * dense.ChunkSize
 	for steps := 0; f.phase != phaseLive; steps++ {
@@ -116,11 +116,11 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 		for _, i := range []int{steps, (chunks-steps)*dense.ChunkSize - 1} {
 			if h := treeHash(max(i, 0)); i >= 0 {
 				pool.Remove(kv.TierHost, []kv.SequenceHash{h})
-				delete(want, tierHash{kv.TierHost, h})
+				delete(want, pair{kv.TierHost, h})
 			}
 		}
 		poolEvent(pool, kv.TierHost, next, 2)
-		want[tierHash{kv.TierHost, treeHash(next)}], want[tierHash{kv.TierHost, treeHash(next + 1)}] = struct{}{}, struct{}{}
+		want[pair{kv.TierHost, treeHash(next)}], want[pair{kv.TierHost, treeHash(next + 1)}] = struct{}{}, struct{}{}
 		next += 2
 	}
 	for f.step() {
@@ -129,24 +129,13 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 	checkStream(t, pool, want)
 }
 
-// TestMergedThatLeavesItsPoolIsExactAgain: a rank leaves its pool while it may hold what the
-// pool has no more. It holds nothing of the pool then, and its own blocks are exact.
-func TestMergedThatLeavesItsPoolIsExactAgain(t *testing.T) {
-	pool := NewStream(kv.PoolOwner(9), nil)
-	poolEvent(pool, kv.TierHost, 0, 10)
-	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
-	join(t, m, pool)
-	defer m.Close()
-	m.setStale(true)
-	m.LeavePool()
-	if st := m.Status(); st.Health != kvevent.HealthExact || st.Blocks != 0 {
-		t.Errorf("%d blocks, health %s; want none, exact", st.Blocks, st.Health)
-	}
-}
-
 // TestFollowersEqualTheirPool: ranks come and go and are cut off while a pool changes; each
 // that is there in the end holds what the pool holds.
 func TestFollowersEqualTheirPool(t *testing.T) {
+	synctest.Test(t, followersEqualTheirPool)
+}
+
+func followersEqualTheirPool(t *testing.T) {
 	pool := NewStream(kv.PoolOwner(9), nil)
 	poolEvent(pool, kv.TierDisk, 0, 3*dense.ChunkSize)
 	var writer sync.WaitGroup
@@ -193,15 +182,15 @@ func TestFollowersEqualTheirPool(t *testing.T) {
 	writer.Wait()
 	pool.Flush()
 	events, _, _ := pool.Snapshot()
-	tiered, dedup := make(map[tierHash]struct{}), make(map[tierHash]struct{})
+	tiered, dedup := make(map[pair]struct{}), make(map[pair]struct{})
 	for i := range events {
 		for _, b := range events[i].Blocks {
-			tiered[tierHash{events[i].Tier, b.Hash}] = struct{}{}
-			dedup[tierHash{kv.TierDevice, b.Hash}] = struct{}{}
+			tiered[pair{events[i].Tier, b.Hash}] = struct{}{}
+			dedup[pair{kv.TierDevice, b.Hash}] = struct{}{}
 		}
 	}
+	synctest.Wait()
 	for i, m := range all {
-		m.settle()
 		want := tiered
 		if m.mode == MergeDedup {
 			want = dedup
@@ -265,12 +254,12 @@ func TestSnapshotsAreExactWhileStoresGoOn(t *testing.T) {
 		}
 	}
 	for _, list := range snapshots {
-		set, at := make(map[tierHash]struct{}), 0
+		set, at := make(map[pair]struct{}), 0
 		for _, one := range list {
 			for ; at < len(log.events) && log.events[at].ID <= one.last; at++ {
 				replayEvent(t, set, &log.events[at])
 			}
-			dump := make(map[tierHash]struct{})
+			dump := make(map[pair]struct{})
 			for i := range one.events {
 				replayEvent(t, dump, &one.events[i])
 			}

@@ -64,7 +64,7 @@ func TestOtherContentIsNeverPublishedAsPlainText(t *testing.T) {
 				rootStore(t, 1, map[string]any{"extra_keys": []any{[]any{keys[0]}}}),
 				rootStore(t, 2, map[string]any{"extra_keys": []any{[]any{keys[1]}}}))
 			var h kv.Hasher
-			plain := tierHash{kv.TierDevice, kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed("", ""), nil))}
+			plain := pair{kv.TierDevice, kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed("", ""), nil))}
 			held := rec.resident()
 			if _, ok := held[plain]; ok || len(held) != 2 {
 				t.Errorf("published %v; want two blocks, none of them %x", held, plain.hash)
@@ -103,7 +103,7 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 		consume(t, c, rootStore(t, 1, tc.more))
 		var h kv.Hasher
 		want := kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed(tc.lora, tc.salt), tc.objects))
-		if _, ok := rec.resident()[tierHash{kv.TierDevice, want}]; !ok {
+		if _, ok := rec.resident()[pair{kv.TierDevice, want}]; !ok {
 			t.Errorf("%s: %x is not among %v", name, want, rec.resident())
 		}
 	}

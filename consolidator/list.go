@@ -14,7 +14,7 @@ import (
 // blocks on the device count: a list says nothing about others.
 type aside struct {
 	known     dense.Table[engineBlock] // their slots are those of residents
-	residents dense.Table[resident]    // their references mean nothing
+	residents dense.Table[Block]       // their references mean nothing
 }
 
 // inList reports whether a store in tier t that comes now may be one that the
@@ -57,45 +57,45 @@ func (c *converter) listed(list []kv.EngineHash) {
 		c.unlisted[h] = struct{}{}
 	}
 	c.behindList, c.wantList = true, false
-	c.park.keepListed(c.unlisted)
-	c.keepListed()
-	c.showListed()
-	for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
-		c.parkOnce(k)
-		c.unlist(k.hash)
-	}
-	c.splice()
-	c.unlisted = maps.Collect(maps.All(c.unlisted)) // most of it is gone, and a map does not shrink
-	// The list says nothing about other tiers.
-	c.degraded, c.unproven = c.lowerTiers, false
-	c.version++
-	c.settle()
+	c.stream.Update(func(tx *Tx) {
+		c.park.keepListed(c.unlisted)
+		c.keepListed(tx)
+		c.showListed(tx)
+		for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
+			c.parkOnce(k)
+			c.unlist(k.hash)
+		}
+		c.splice(tx)
+		c.unlisted = maps.Collect(maps.All(c.unlisted)) // most of it is gone, and a map does not shrink
+		// The list says nothing about other tiers.
+		c.degraded, c.unproven = c.lowerTiers, false
+		c.version++
+		c.settle(tx)
+	})
 }
 
 // keepListed forgets the known blocks that are not listed, and all but one
 // announcement of the others.
-func (c *converter) keepListed() {
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
+func (c *converter) keepListed(tx *Tx) {
 	for slot := range c.known.Slots() {
 		b := c.known.At(slot)
 		if b.refs == 0 {
 			continue // a free slot
 		}
 		keep := uint32(0)
-		if b.refs.of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.Key(slot))) {
+		if b.refs.Of(kv.TierDevice) > 0 && c.unlist(kv.EngineHash(c.known.Key(slot))) {
 			keep = 1
 		}
 		refs := b.refs
 		for _, t := range kv.Tiers {
-			c.release(slot, t, refs.of(t)-keep)
+			c.release(tx, slot, t, refs.Of(t)-keep)
 			keep = 0
 		}
 	}
 }
 
 // showListed stores the blocks aside that are listed, and drops the others.
-func (c *converter) showListed() {
+func (c *converter) showListed(tx *Tx) {
 	if c.aside == nil {
 		return
 	}
@@ -104,21 +104,20 @@ func (c *converter) showListed() {
 	for slot := range a.known.Slots() {
 		b := a.known.At(slot)
 		h := kv.EngineHash(a.known.Key(slot))
-		if b.refs.of(kv.TierDevice) == 0 || !c.unlist(h) {
+		if b.refs.Of(kv.TierDevice) == 0 || !c.unlist(h) {
 			continue
 		}
-		var once refCounts
-		once.add(kv.TierDevice)
-		blocks = append(blocks, placedBlock{
-			hash: h, seq: kv.SequenceHash(a.residents.Key(b.slot)), at: *a.residents.At(b.slot), identity: b.identity, refs: once,
-		})
+		at := *a.residents.At(b.slot)
+		at.Refs = 0
+		at.Refs.Add(kv.TierDevice)
+		blocks = append(blocks, placedBlock{hash: h, seq: kv.SequenceHash(a.residents.Key(b.slot)), at: at, identity: b.identity})
 	}
-	c.storePlaced(blocks)
+	c.storePlaced(tx, blocks)
 	c.dropAside()
 	for i := range blocks {
 		b := &blocks[i]
 		if c.park.waitsFor(b.hash) {
-			c.ready = append(c.ready, readyPlace{b.hash, b.seq, b.at.position() + 1, b.identity})
+			c.ready = append(c.ready, readyPlace{b.hash, b.seq, b.at.Position() + 1, b.identity})
 		}
 	}
 }
@@ -126,26 +125,26 @@ func (c *converter) showListed() {
 // hide takes every block out of the stream, because events are missing that may
 // have removed any of them, and puts them aside until there is a list.
 func (c *converter) hide() {
-	c.putAside()
 	c.degraded, c.unproven, c.wantList = true, false, true
 	c.park.reset()
 	c.unlisted = nil
-	c.stream.Clear()
 	c.version++
-	c.settle()
+	c.stream.Update(func(tx *Tx) {
+		c.putAside(tx.Clear())
+		c.settle(tx)
+	})
 }
 
-// putAside moves what is known aside, to what is there already.
-func (c *converter) putAside() {
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
+// putAside moves what is known aside, to what is there already. The blocks were in
+// the stream's table.
+func (c *converter) putAside(table dense.Table[Block]) {
 	if c.aside == nil {
-		c.aside = &aside{known: c.known, residents: c.stream.table}
-		c.known, c.stream.table = dense.Table[engineBlock]{}, dense.Table[resident]{}
+		c.aside = &aside{known: c.known, residents: table}
+		c.known = dense.Table[engineBlock]{}
 		return
 	}
 	for slot := range c.known.Slots() {
-		if b := *c.known.At(slot); b.refs != 0 && !c.addAside(c.known.Key(slot), b) {
+		if b := *c.known.At(slot); b.refs != 0 && !c.addAside(c.known.Key(slot), b, &table) {
 			c.identities.leave(b.identity)
 		}
 	}
@@ -154,7 +153,7 @@ func (c *converter) putAside() {
 
 // addAside puts one block more aside; false when that is not needed, or not
 // possible.
-func (c *converter) addAside(h uint64, b engineBlock) bool {
+func (c *converter) addAside(h uint64, b engineBlock, table *dense.Table[Block]) bool {
 	a := c.aside
 	if old, there := a.known.Find(h); there {
 		a.known.At(old).refs |= b.refs
@@ -164,14 +163,13 @@ func (c *converter) addAside(h uint64, b engineBlock) bool {
 		c.drop(dropTableFull, 1)
 		return false
 	}
-	seq, r := c.blockAt(b)
-	at, there := a.residents.Find(uint64(seq))
+	at, there := a.residents.Find(table.Key(b.slot))
 	if !there {
-		if at, there = a.residents.Insert(uint64(seq)); !there {
+		if at, there = a.residents.Insert(table.Key(b.slot)); !there {
 			c.drop(dropTableFull, 1)
 			return false
 		}
-		*a.residents.At(at) = *r
+		*a.residents.At(at) = *table.At(b.slot)
 	}
 	slot, ok := a.known.Insert(h)
 	if !ok {

@@ -49,7 +49,7 @@ const (
 // sinks'. The pool's stream never waits for a Merged: see follower. A Snapshot is
 // consistent with the digest and the event id it comes with.
 type Merged struct {
-	// out holds the table. Its references are bits, see Merged.bit.
+	// out holds the table. Its references are bits: see Merged.bit.
 	out    *Stream
 	mode   MergeMode
 	tokens *tokens.Table // nil: nobody needs them
@@ -94,7 +94,7 @@ func (m *Merged) Own() Sink { return &m.own }
 
 // FollowPool begins to take in what the pool of a stream holds and every later event of
 // it, in the background. What the pool holds already comes in without events: see
-// StateObserver. It may be called once, and again after LeavePool. The error says that
+// StateObserver. It may be called once. The error says that
 // the stream has MaxSinks already.
 func (m *Merged) FollowPool(pool *Stream) (err error) {
 	m.follower, err = pool.follow(m)
@@ -125,31 +125,19 @@ func (m *Merged) Detach() {
 	}
 }
 
-// LeavePool ends FollowPool and removes what only the pool held.
-func (m *Merged) LeavePool() {
-	m.Detach()
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.forgetLocked(poolSource)
-	m.stale = false
-	m.settleHealthLocked()
-	m.out.flushLocked()
-}
-
 // Close forgets everything, without events, gives the tokens back and ends FollowPool.
 // The own stream must have let go of its sink before; further calls do nothing.
 func (m *Merged) Close() {
 	m.Detach()
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	table := &m.out.table
-	for slot := range table.Slots() {
-		if table.At(slot).refs != 0 && m.tokens != nil {
-			m.tokens.Release(kv.SequenceHash(table.Key(slot)))
+	m.out.Update(func(tx *Tx) {
+		for slot := range tx.table.Slots() {
+			if tx.Block(slot).Refs != 0 && m.tokens != nil {
+				m.tokens.Release(tx.Hash(slot))
+			}
 		}
-	}
-	table.Clear()
-	m.out.digest, m.out.pairs = 0, 0
+		tx.table.Clear()
+		tx.digest, tx.pairs = 0, 0
+	})
 }
 
 // Owner is the worker.
@@ -170,22 +158,22 @@ func (m *Merged) Stats() StreamStats { return m.out.Stats() }
 // Publish implements Sink.
 func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 	m := in.merged
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	for i := range events {
-		e := &events[i]
-		switch e.Kind {
-		case kvevent.Stored:
-			m.storeLocked(in.source, e)
-		case kvevent.Removed:
-			for _, h := range e.Removed {
-				m.removeLocked(in.source, e.Tier, h)
+	m.out.Update(func(tx *Tx) {
+		for i := range events {
+			e := &events[i]
+			switch e.Kind {
+			case kvevent.Stored:
+				m.store(tx, in.source, e)
+			case kvevent.Removed:
+				for _, h := range e.Removed {
+					m.remove(tx, in.source, e.Tier, h)
+				}
+			case kvevent.Cleared:
+				m.forget(tx, in.source)
 			}
-		case kvevent.Cleared:
-			m.forgetLocked(in.source)
 		}
-	}
-	m.out.flushLocked()
+		tx.Flush()
+	})
 }
 
 // HealthChanged implements HealthObserver. A pool is always sure of what it holds.
@@ -193,88 +181,88 @@ func (in *mergeInput) HealthChanged(h kvevent.Health) {
 	if in.source != ownSource {
 		return
 	}
-	m := in.merged
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.ownHealth = h
-	m.settleHealthLocked()
+	in.merged.out.Update(func(tx *Tx) {
+		in.merged.ownHealth = h
+		in.merged.settleHealth(tx)
+	})
 }
 
-// setStale says whether blocks may be here that the pool has no more. It returns how many
-// slots the table has.
-func (m *Merged) setStale(stale bool) uint32 {
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.stale = stale
-	m.settleHealthLocked()
-	return m.out.table.Slots()
+// setStale says whether blocks may be here that the pool has no more. It returns how
+// many slots the table has.
+func (m *Merged) setStale(stale bool) (slots uint32) {
+	m.out.Update(func(tx *Tx) {
+		m.stale = stale
+		m.settleHealth(tx)
+		slots = tx.table.Slots()
+	})
+	return slots
 }
 
-func (m *Merged) settleHealthLocked() {
+func (m *Merged) settleHealth(tx *Tx) {
 	h := m.ownHealth
 	if m.stale && h == kvevent.HealthExact {
 		h = kvevent.HealthDegraded
 	}
-	m.out.setHealthLocked(h)
+	tx.SetHealth(h)
 }
 
-// adopt takes in a chunk of the pool's table, without events, and reports whether any of
-// it is new.
-func (m *Merged) adopt(chunk *dense.Chunk[resident]) bool {
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	before := m.out.pairs
-	for i := range chunk {
-		if chunk[i].Value.refs != 0 {
-			m.adoptLocked(kv.SequenceHash(chunk[i].Key()), chunk[i].Value)
+// adopt takes in a chunk of the pool's table, without events, and reports whether any
+// of it is new.
+func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
+	m.out.Update(func(tx *Tx) {
+		before := tx.pairs
+		for i := range chunk {
+			if b := chunk[i].Value; b.Refs != 0 {
+				m.adoptBlock(tx, kv.SequenceHash(chunk[i].Key()), b)
+			}
 		}
-	}
-	return m.out.pairs > before
+		grown = tx.pairs > before
+	})
+	return grown
 }
 
-// adoptLocked takes in block h, which is as at says and which the pool has in the tiers of
-// its references.
-func (m *Merged) adoptLocked(h kv.SequenceHash, at resident) {
-	tiers := at.refs
-	at.refs = 0
-	slot, held := m.out.table.Find(uint64(h))
+// adoptBlock takes in block h of the pool. The pool has it in the tiers of its
+// references.
+func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
+	tiers := b.Refs
+	b.Refs = 0
+	slot, held := tx.Find(h)
 	if !held {
-		if slot, held = m.addLocked(h, at); !held {
+		if slot, held = m.add(tx, h, b); !held {
 			return
 		}
 	}
 	for _, t := range kv.Tiers {
-		if tiers.of(t) > 0 {
-			m.holdLocked(poolSource, t, slot, false)
+		if tiers.Of(t) > 0 {
+			m.hold(tx, poolSource, t, slot, false)
 		}
 	}
 }
 
 // grown tells the sinks that the state is larger than the events said.
 func (m *Merged) grown() {
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.out.flushLocked()
-	for _, sink := range m.out.sinks {
-		if o, ok := sink.(StateObserver); ok {
-			o.StateJoined()
-		}
-	}
-}
-
-// appendPooled appends what the pool has, by its own tiers, of the blocks in slots first
-// to end-1.
-func (m *Merged) appendPooled(dst []tierHash, first, end uint32) []tierHash {
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	table := &m.out.table
-	for slot := first; slot < min(end, table.Slots()); slot++ {
-		for _, t := range kv.Tiers {
-			if table.At(slot).refs.of(m.shown(t))&m.bit(poolSource, t) != 0 {
-				dst = append(dst, tierHash{t, kv.SequenceHash(table.Key(slot))})
+	m.out.Update(func(tx *Tx) {
+		tx.Flush()
+		for _, sink := range tx.sinks {
+			if o, ok := sink.(StateObserver); ok {
+				o.StateJoined()
 			}
 		}
-	}
+	})
+}
+
+// appendPooled appends what the pool has, by its own tiers, of the blocks in slots
+// first to end-1.
+func (m *Merged) appendPooled(dst []pair, first, end uint32) []pair {
+	m.out.Update(func(tx *Tx) {
+		for slot := first; slot < min(end, tx.table.Slots()); slot++ {
+			for _, t := range kv.Tiers {
+				if tx.Block(slot).Refs.Of(m.shown(t))&m.bit(poolSource, t) != 0 {
+					dst = append(dst, pair{t, tx.Hash(slot)})
+				}
+			}
+		}
+	})
 	return dst
 }
 
@@ -296,9 +284,9 @@ func (m *Merged) bit(s mergeSource, t kv.Tier) uint32 {
 	return 1 << s
 }
 
-// silent marks, among the bits under one tier that the stream shows, a block that is
-// there and that no event has told of.
-func (m *Merged) silent() uint32 {
+// unannounced marks, among the bits under one tier that the stream shows, a block
+// that no event has stored.
+func (m *Merged) unannounced() uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (2 * kv.NumTiers)
 	}
@@ -313,91 +301,90 @@ func (m *Merged) bits(s mergeSource) uint32 {
 	return 1 << s
 }
 
-// storeLocked applies a stored event.
-func (m *Merged) storeLocked(s mergeSource, e *kvevent.RouterEvent) {
+// store applies a stored event.
+func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
-		slot, held := m.out.table.Find(uint64(b.Hash))
+		slot, held := tx.Find(b.Hash)
 		if !held {
-			if slot, held = m.addLocked(b.Hash, newResident(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !held {
+			if slot, held = m.add(tx, b.Hash, NewBlock(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !held {
 				return
 			}
 		}
-		m.holdLocked(s, e.Tier, slot, true)
+		m.hold(tx, s, e.Tier, slot, true)
 		parent, hasParent = b.Hash, true
 	}
 }
 
-// addLocked adds block h without references. False: the table is full.
-func (m *Merged) addLocked(h kv.SequenceHash, at resident) (slot uint32, ok bool) {
-	if slot, ok = m.out.table.Insert(uint64(h)); !ok {
-		m.out.stats.TableFull++
+// add adds block h without references. False: the table is full.
+func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
+	if slot, ok = tx.table.Insert(uint64(h)); !ok {
+		tx.stats.TableFull++
 		return 0, false
 	}
-	*m.out.table.At(slot) = at
+	*tx.table.At(slot) = b
 	if m.tokens != nil {
 		m.tokens.Retain(h)
 	}
 	return slot, true
 }
 
-// holdLocked notes that source s has the block in a slot in its tier t; tell says whether
-// that is to be published.
-func (m *Merged) holdLocked(s mergeSource, tier kv.Tier, slot uint32, tell bool) {
-	out, t := m.out, m.shown(tier)
-	out.table.Own(slot)
-	refs := &out.table.At(slot).refs
-	before := refs.of(t)
+// hold notes that source s has the block in a slot in its tier t. With announce, an
+// event stores a block that no event has stored yet.
+func (m *Merged) hold(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, announce bool) {
+	t := m.shown(tier)
+	tx.table.Own(slot)
+	refs := &tx.table.At(slot).Refs
+	before := refs.Of(t)
 	now := before | m.bit(s, tier)
 	switch {
-	case before == 0 && !tell:
-		refs.set(t, now|m.silent())
-		out.shownLocked(t, slot, false)
+	case before == 0 && !announce:
+		refs.Set(t, now|m.unannounced())
+		tx.show(t, slot, false)
 	case before == 0:
-		refs.set(t, now)
-		out.shownLocked(t, slot, true)
-	case tell && before&m.silent() != 0:
-		refs.set(t, now&^m.silent())
-		out.pendStoredLocked(t, kv.SequenceHash(out.table.Key(slot)), out.table.At(slot))
+		refs.Set(t, now)
+		tx.show(t, slot, true)
+	case announce && before&m.unannounced() != 0:
+		refs.Set(t, now&^m.unannounced())
+		tx.pendStored(t, tx.Hash(slot), tx.Block(slot))
 	default:
-		refs.set(t, now)
+		refs.Set(t, now)
 	}
 }
 
-// removeLocked takes back that source s has h in its tier t.
-func (m *Merged) removeLocked(s mergeSource, t kv.Tier, h kv.SequenceHash) {
-	slot, held := m.out.table.Find(uint64(h))
-	if !held || m.out.table.At(slot).refs.of(m.shown(t))&m.bit(s, t) == 0 {
-		m.out.stats.UnknownRemoves++
+// remove takes back that source s has h in its tier t.
+func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
+	slot, held := tx.Find(h)
+	if !held || tx.Block(slot).Refs.Of(m.shown(t))&m.bit(s, t) == 0 {
+		tx.stats.UnknownRemoves++
 		return
 	}
-	m.reduceLocked(slot, m.shown(t), m.bit(s, t))
+	m.reduce(tx, slot, m.shown(t), m.bit(s, t))
 }
 
-// forgetLocked takes back everything that source s has.
-func (m *Merged) forgetLocked(s mergeSource) {
-	table := &m.out.table
-	for slot := range table.Slots() {
+// forget takes back everything that source s has.
+func (m *Merged) forget(tx *Tx, s mergeSource) {
+	for slot := range tx.table.Slots() {
 		for _, t := range kv.Tiers {
-			if table.At(slot).refs.of(t)&m.bits(s) != 0 {
-				m.reduceLocked(slot, t, m.bits(s))
+			if tx.Block(slot).Refs.Of(t)&m.bits(s) != 0 {
+				m.reduce(tx, slot, t, m.bits(s))
 			}
 		}
 	}
 }
 
-// reduceLocked takes bits, of which the block in a slot has some, from its
-// references in the shown tier t.
-func (m *Merged) reduceLocked(slot uint32, t kv.Tier, bits uint32) {
-	h := kv.SequenceHash(m.out.table.Key(slot))
-	m.out.table.Own(slot)
-	refs := &m.out.table.At(slot).refs
-	left := refs.of(t) &^ bits
-	if left == m.silent() {
+// reduce takes bits, of which the block in a slot has some, from its references in
+// the shown tier t.
+func (m *Merged) reduce(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
+	h := tx.Hash(slot)
+	tx.table.Own(slot)
+	refs := &tx.table.At(slot).Refs
+	left := refs.Of(t) &^ bits
+	if left == m.unannounced() {
 		left = 0
 	}
-	refs.set(t, left)
-	if left == 0 && m.out.hiddenLocked(t, slot) && m.tokens != nil {
+	refs.Set(t, left)
+	if left == 0 && tx.hide(t, slot) && m.tokens != nil {
 		m.tokens.Release(h)
 	}
 }

@@ -2,9 +2,9 @@ package consolidator
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -27,27 +27,18 @@ func newMergeBench(t *testing.T, mode MergeMode) *mergeBench {
 	return b
 }
 
-// join makes m follow a pool and waits until it holds what the pool holds.
+// join makes m follow a pool and waits until it holds what the pool holds. Later
+// changes of the pool are in the merged stream after synctest.Wait.
 func join(t *testing.T, m *Merged, pool *Stream) {
 	t.Helper()
 	if err := m.FollowPool(pool); err != nil {
 		t.Fatal(err)
 	}
 	<-m.Joined()
-	m.settle()
 }
 
-// settle waits until everything that the pool has flushed is in the merged stream.
-func (m *Merged) settle() {
-	idle := func() bool {
-		m.follower.mu.Lock()
-		defer m.follower.mu.Unlock()
-		return m.follower.idle
-	}
-	for !idle() {
-		runtime.Gosched()
-	}
-}
+// setHealth says how far a stream can be trusted.
+func setHealth(s *Stream, h kvevent.Health) { s.Update(func(tx *Tx) { tx.SetHealth(h) }) }
 
 // chain stores blocks first to last in tier t of s, one after the other and the
 // first one at the root.
@@ -125,7 +116,7 @@ func TestC8ClearOfOneSourceTakesOnlyWhatItAloneHad(t *testing.T) {
 				}
 			}
 			b.pool.Clear()
-			checkStream(t, b.merged.out, map[tierHash]struct{}{})
+			checkStream(t, b.merged.out, map[pair]struct{}{})
 		})
 	}
 }
@@ -163,11 +154,9 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 	if blocks != 600 || m.Status().Blocks != 600 {
 		t.Errorf("the snapshot has %d blocks, the status %d, want 600", blocks, m.Status().Blocks)
 	}
-	m.LeavePool()
-	join(t, m, NewStream(kv.PoolOwner(9), nil))
-	defer m.Close()
+	m.Close()
 	if st := m.Status(); st.Blocks != 0 || st.Digest != 0 || watcher.joined != 1 {
-		t.Errorf("an empty pool took the other's place: %+v, told %d times", st, watcher.joined)
+		t.Errorf("closed, and it holds %+v, told %d times", st, watcher.joined)
 	}
 }
 
@@ -176,19 +165,22 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 func TestBlockOfAWarmPoolIsToldWhenTheEngineStoresIt(t *testing.T) {
 	for name, mode := range mergeModes {
 		t.Run(name, func(t *testing.T) {
-			b := newMergeBench(t, mode)
-			pool := NewStream(kv.PoolOwner(9), nil)
-			chain(pool, kv.TierDevice, 1, 2)
-			join(t, b.merged, pool)
-			b.said(t, "")
-			chain(b.own, kv.TierDevice, 1, 2)
-			b.said(t, "1 stored device @0 parent=none 1 2\n")
-			chain(pool, kv.TierDevice, 1, 2)
-			unchain(b.own, kv.TierDevice, 1, 2)
-			b.said(t, "")
-			b.merged.LeavePool()
-			b.said(t, "2 removed device 1 2\n")
-			checkStream(t, b.merged.out, map[tierHash]struct{}{})
+			synctest.Test(t, func(t *testing.T) {
+				b := newMergeBench(t, mode)
+				defer b.merged.Close()
+				pool := NewStream(kv.PoolOwner(9), nil)
+				chain(pool, kv.TierDevice, 1, 2)
+				join(t, b.merged, pool)
+				b.said(t, "")
+				chain(b.own, kv.TierDevice, 1, 2)
+				b.said(t, "1 stored device @0 parent=none 1 2\n")
+				unchain(b.own, kv.TierDevice, 1, 2)
+				b.said(t, "")
+				unchain(pool, kv.TierDevice, 1, 2)
+				synctest.Wait()
+				b.said(t, "2 removed device 1 2\n")
+				checkStream(t, b.merged.out, map[pair]struct{}{})
+			})
 		})
 	}
 }
@@ -209,39 +201,43 @@ func (w *joinWatcher) Publish(events []kvevent.RouterEvent) {
 
 // The way in which an agent puts the streams together, in either order.
 func TestSinksAndSourcesThatComeLateGetTheWholeState(t *testing.T) {
-	own, pool := NewStream(testOwner, nil), NewStream(kv.PoolOwner(9), nil)
-	chain(pool, kv.TierHost, 1, 3)
-	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
-	if err := own.AddSink(m.Own()); err != nil {
-		t.Fatal(err)
-	}
-	chain(own, kv.TierDevice, 1, 2)
-	join(t, m, pool)
-	rec := newRecorder(t)
-	if err := rec.join(m.out); err != nil {
-		t.Fatal(err)
-	}
-	chain(own, kv.TierDevice, 7, 7)
-	unchain(pool, kv.TierHost, 3)
-	m.settle()
-	checkStream(t, m.out, rec.resident())
-	m.LeavePool()
-	checkStream(t, m.out, rec.resident())
-	if n := m.Status().Blocks; n != 3 {
-		t.Errorf("%d blocks are left, want 3", n)
-	}
-	m.RemoveSink(rec)
-	own.Clear()
-	if len(rec.resident()) != 3 {
-		t.Error("a sink that was removed is still called")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		own, pool := NewStream(testOwner, nil), NewStream(kv.PoolOwner(9), nil)
+		chain(pool, kv.TierHost, 1, 3)
+		m := NewMerged(testOwner.Worker(), MergeTiered, nil)
+		defer m.Close()
+		if err := own.AddSink(m.Own()); err != nil {
+			t.Fatal(err)
+		}
+		chain(own, kv.TierDevice, 1, 2)
+		join(t, m, pool)
+		rec := newRecorder(t)
+		if err := rec.join(m.out); err != nil {
+			t.Fatal(err)
+		}
+		chain(own, kv.TierDevice, 7, 7)
+		unchain(pool, kv.TierHost, 3)
+		synctest.Wait()
+		checkStream(t, m.out, rec.resident())
+		pool.Clear()
+		synctest.Wait()
+		checkStream(t, m.out, rec.resident())
+		if n := m.Status().Blocks; n != 3 {
+			t.Errorf("%d blocks are left, want 3", n)
+		}
+		m.RemoveSink(rec)
+		own.Clear()
+		if len(rec.resident()) != 3 {
+			t.Error("a sink that was removed is still called")
+		}
+	})
 }
 
 func TestHealthOfTheWorkerIsTheMergedStreams(t *testing.T) {
 	b := newMergeBench(t, MergeTiered)
-	b.own.SetHealth(kvevent.HealthDegraded)
-	b.pool.SetHealth(kvevent.HealthGone)
-	b.own.SetHealth(kvevent.HealthExact)
+	setHealth(b.own, kvevent.HealthDegraded)
+	setHealth(b.pool, kvevent.HealthGone)
+	setHealth(b.own, kvevent.HealthExact)
 	if got := fmt.Sprint(b.rec.health); got != "[degraded exact]" {
 		t.Errorf("told %s", got)
 	}

@@ -26,16 +26,16 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 		rec := newRecorder(t)
 		s := NewStream(testOwner, rec)
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1000, new(counters))
-		want := make(map[tierHash]struct{})
+		want := make(map[pair]struct{})
 		for i, b := range order {
 			c.apply(&engineevent.Batch{Events: []engineevent.Event{e.single(b)}})
-			want[tierHash{kv.TierDevice, e.sequence(b)}] = struct{}{}
+			want[pair{kv.TierDevice, e.sequence(b)}] = struct{}{}
 			if gone := order[rapid.IntRange(0, i).Draw(rt, "gone")]; rapid.Bool().Draw(rt, "remove") && e.held[engineName(gone)] > 0 {
 				removed := e.event(kvevent.Removed)
 				removed.BlockHashes = []kv.EngineHash{engineName(gone)}
 				c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 				delete(e.held, engineName(gone))
-				delete(want, tierHash{kv.TierDevice, e.sequence(gone)})
+				delete(want, pair{kv.TierDevice, e.sequence(gone)})
 			}
 		}
 		s.Flush()
@@ -50,7 +50,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 			rt.Fatalf("%d blocks, want %d", len(set), len(want))
 		}
 		if rapid.Bool().Draw(rt, "clear") {
-			c.clearDevice()
+			s.Update(c.clearDevice)
 		} else {
 			removed := e.event(kvevent.Removed)
 			for h, n := range e.held {

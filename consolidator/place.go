@@ -16,7 +16,7 @@ type storing struct {
 	position  uint32
 	hasParent bool
 	root      bool
-	// recount: what is resident in the tier is not counted again, because the event
+	// recount: what is Block in the tier is not counted again, because the event
 	// may only repeat what was said before; see the package comment.
 	recount bool
 	// parked is the parked run that the event is; nil: it has just come.
@@ -32,7 +32,7 @@ type readyPlace struct {
 }
 
 // store applies a stored event that passed the filters.
-func (c *converter) store(e *engineevent.Event, t kv.Tier) {
+func (c *converter) store(tx *Tx, e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
 	if reason, bad := c.malformed(e); bad {
 		c.drop(reason, n)
@@ -50,14 +50,14 @@ func (c *converter) store(e *engineevent.Event, t kv.Tier) {
 	if e.HasParent {
 		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
 			parent := *c.known.At(slot)
-			seq, r := c.blockAt(parent)
-			at.parent, at.position, at.hasParent, at.identity = seq, r.position()+1, true, parent.identity
+			at.parent, at.position = tx.Hash(parent.slot), tx.Block(parent.slot).Position()+1
+			at.hasParent, at.identity = true, parent.identity
 		} else if _, ok := c.known.Find(uint64(e.BlockHashes[0])); !ok {
 			c.parkRun(e, t)
 			return
 		}
 	}
-	c.storeRun(e, &at)
+	c.storeRun(tx, e, &at)
 }
 
 // storeRun stores the blocks of e from the place that at describes on. The first
@@ -66,7 +66,7 @@ func (c *converter) store(e *engineevent.Event, t kv.Tier) {
 // A sequence has one LoRA adapter and one salt, and vLLM names the salt at the
 // first block only: with a known parent its identity holds, and a salt that
 // contradicts it is refused.
-func (c *converter) storeRun(e *engineevent.Event, at *storing) {
+func (c *converter) storeRun(tx *Tx, e *engineevent.Event, at *storing) {
 	if !at.hasParent || e.Salt != "" {
 		own, ok := c.identities.number(identityName{e.LoRAName, e.Salt})
 		if !ok {
@@ -80,10 +80,8 @@ func (c *converter) storeRun(e *engineevent.Event, at *storing) {
 		}
 		at.identity = own
 	}
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
 	for i := range e.BlockHashes {
-		if reason, ok := c.place(e, i, at); !ok {
+		if reason, ok := c.place(tx, e, i, at); !ok {
 			c.drop(reason, len(e.BlockHashes)-i)
 			return
 		}
@@ -92,7 +90,7 @@ func (c *converter) storeRun(e *engineevent.Event, at *storing) {
 
 // place stores block i of e at the place that at describes, and moves at on to
 // the next block. A false result means that it was not stored, and why.
-func (c *converter) place(e *engineevent.Event, i int, at *storing) (dropReason, bool) {
+func (c *converter) place(tx *Tx, e *engineevent.Event, i int, at *storing) (dropReason, bool) {
 	h := e.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
 	var was engineBlock
@@ -110,26 +108,26 @@ func (c *converter) place(e *engineevent.Event, i int, at *storing) (dropReason,
 		seq, position = kv.Chain(at.parent, local), at.position
 	}
 	if known {
-		is, r := c.blockAt(was)
+		is := tx.Hash(was.slot)
 		if !at.hasParent && !at.root {
-			seq, position = is, r.position()
+			seq, position = is, tx.Block(was.slot).Position()
 		}
 		if seq != is {
 			return dropHashConflict, false
 		}
 	}
-	b := resident{}
-	if !known || was.refs.of(at.tier) == 0 {
-		b = newResident(at.parent, at.hasParent, position, local)
+	b := Block{}
+	if !known || was.refs.Of(at.tier) == 0 {
+		b = NewBlock(at.parent, at.hasParent, position, local)
 	}
 	switch {
 	case at.parked != nil && at.parked.isGone(i):
-	case known && was.refs.of(at.tier) > 0:
+	case known && was.refs.Of(at.tier) > 0:
 		c.countAgain(slot, at)
 	case known:
-		c.known.At(slot).refs.add(at.tier)
-		c.stream.storeLocked(at.tier, seq, b)
-	case !c.placeNew(h, seq, b, at):
+		c.known.At(slot).refs.Add(at.tier)
+		tx.Store(at.tier, seq, b)
+	case !c.placeNew(tx, h, seq, b, at):
 		return dropTableFull, false
 	default:
 		c.tell(seq, tokens, e, i, at)
@@ -147,7 +145,7 @@ func (c *converter) countAgain(slot uint32, at *storing) {
 	switch {
 	case at.recount:
 		c.count.reannounced.Add(1)
-	case !c.known.At(slot).refs.add(at.tier):
+	case !c.known.At(slot).refs.Add(at.tier):
 		// The block will be removed before its last copy: a miss. The list tells.
 		c.drop(dropTooManyCopies, 1)
 		c.wantList = c.wantList || c.canList
@@ -155,18 +153,18 @@ func (c *converter) countAgain(slot uint32, at *storing) {
 }
 
 // placeNew makes a block known; false when a table is full.
-func (c *converter) placeNew(h kv.EngineHash, seq kv.SequenceHash, r resident, at *storing) bool {
+func (c *converter) placeNew(tx *Tx, h kv.EngineHash, seq kv.SequenceHash, r Block, at *storing) bool {
 	if c.known.Len() >= c.maxBlocks {
 		return false
 	}
-	slot, _, ok := c.stream.storeLocked(at.tier, seq, r)
+	slot, ok := tx.Store(at.tier, seq, r)
 	if !ok {
 		return false
 	}
 	b := engineBlock{slot: slot, identity: at.identity}
-	b.refs.add(at.tier)
+	b.refs.Add(at.tier)
 	if !c.learn(h, b) {
-		c.stream.dropRefLocked(at.tier, slot)
+		tx.DropRef(at.tier, slot)
 		return false
 	}
 	return true
@@ -200,20 +198,20 @@ func (c *converter) parkRun(e *engineevent.Event, t kv.Tier) {
 // parkOnce leaves k one announcement, here or in the stream.
 func (c *converter) parkOnce(k parkedBlock) {
 	keep := 1
-	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.of(k.tier) > 0 {
+	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.Of(k.tier) > 0 {
 		keep = 0
 	}
 	c.park.reduce(k, keep)
 }
 
 // splice stores the parked runs whose parents are known by now.
-func (c *converter) splice() {
+func (c *converter) splice(tx *Tx) {
 	for len(c.ready) > 0 {
 		p := c.ready[len(c.ready)-1]
 		c.ready = c.ready[:len(c.ready)-1]
 		for _, r := range c.park.takeChildren(p.hash) {
 			c.count.spliced.Add(uint64(r.left))
-			c.storeRun(&r.event, &storing{
+			c.storeRun(tx, &r.event, &storing{
 				tier: r.tier, identity: p.identity, parent: p.seq, position: p.position, hasParent: true, parked: r,
 				recount: c.inList(r.tier),
 			})

@@ -184,13 +184,12 @@ func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	r.s.Flush()
 	r.naive.apply(t, &b)
 
-	want := make(map[tierHash]struct{})
+	want := make(map[pair]struct{})
 	for tier, hashes := range r.naive {
 		for h := range hashes {
 			slot, _ := r.c.known.Find(uint64(h))
-			seq, _ := r.c.blockAt(*r.c.known.At(slot))
-			want[tierHash{tier, seq}] = struct{}{}
-			if n := r.c.known.At(slot).refs.of(tier); n != 1 {
+			want[pair{tier, r.s.tx.Hash(r.c.known.At(slot).slot)}] = struct{}{}
+			if n := r.c.known.At(slot).refs.Of(tier); n != 1 {
 				t.Errorf("block %x counts %d times in %s", uint64(h), n, tier)
 			}
 		}

@@ -20,12 +20,12 @@ type recorder struct {
 	mu     sync.Mutex
 	lines  []string
 	lastID uint64
-	set    map[tierHash]struct{}
+	set    map[pair]struct{}
 	health []kvevent.Health
 }
 
 func newRecorder(t *testing.T) *recorder {
-	return &recorder{t: t, set: make(map[tierHash]struct{})}
+	return &recorder{t: t, set: make(map[pair]struct{})}
 }
 
 func (r *recorder) Publish(events []kvevent.RouterEvent) {
@@ -68,7 +68,7 @@ func (r *recorder) take() string {
 	return s
 }
 
-func (r *recorder) resident() map[tierHash]struct{} {
+func (r *recorder) resident() map[pair]struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.set)
@@ -76,16 +76,16 @@ func (r *recorder) resident() map[tierHash]struct{} {
 
 // replayEvent applies e as a consumer does, and fails when it stores what is
 // there or removes what is not.
-func replayEvent(t testing.TB, set map[tierHash]struct{}, e *kvevent.RouterEvent) {
+func replayEvent(t testing.TB, set map[pair]struct{}, e *kvevent.RouterEvent) {
 	for _, b := range e.Blocks {
-		k := tierHash{e.Tier, b.Hash}
+		k := pair{e.Tier, b.Hash}
 		if _, ok := set[k]; ok {
 			t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
 		}
 		set[k] = struct{}{}
 	}
 	for _, h := range e.Removed {
-		k := tierHash{e.Tier, h}
+		k := pair{e.Tier, h}
 		if _, ok := set[k]; !ok {
 			t.Errorf("event %d removes %x from %s, where it is not", e.ID, uint64(h), e.Tier)
 		}
@@ -125,7 +125,7 @@ func formatEvent(e *kvevent.RouterEvent) string {
 // shortHash is enough of a hash to tell those of one script apart.
 func shortHash(h kv.SequenceHash) string { return fmt.Sprintf("%x", uint64(h)&0xffffffff) }
 
-func digestOf(set map[tierHash]struct{}) (sum uint64) {
+func digestOf(set map[pair]struct{}) (sum uint64) {
 	for k := range set {
 		sum += kv.Digest(k.hash, k.tier)
 	}
@@ -133,7 +133,7 @@ func digestOf(set map[tierHash]struct{}) (sum uint64) {
 }
 
 // checkStream compares a stream's own account with what its events said.
-func checkStream(t testing.TB, s *Stream, set map[tierHash]struct{}) {
+func checkStream(t testing.TB, s *Stream, set map[pair]struct{}) {
 	t.Helper()
 	status := s.Status()
 	if status.Digest != digestOf(set) || status.Blocks != uint64(len(set)) {
@@ -143,7 +143,7 @@ func checkStream(t testing.TB, s *Stream, set map[tierHash]struct{}) {
 	if last != status.LastEventID || digest != status.Digest {
 		t.Fatalf("snapshot is at event %d, digest %x; status at %d, %x", last, digest, status.LastEventID, status.Digest)
 	}
-	dump := make(map[tierHash]struct{})
+	dump := make(map[pair]struct{})
 	seen := make(map[kv.SequenceHash]bool)
 	for i := range events {
 		e := &events[i]

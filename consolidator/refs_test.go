@@ -18,20 +18,20 @@ func TestReferencesNeitherWrapNorSkip(t *testing.T) {
 			rec := newRecorder(t)
 			s := NewStream(testOwner, rec)
 			block := []kvevent.StoredBlock{{Hash: 5, Local: 5}}
-			n := 2*int(refLimits[tier]) + 3
+			n := 2*int(RefLimit(tier)) + 3
 			for range n {
 				s.Store(tier, 0, false, 0, block)
 			}
 			for i := range n {
 				s.Flush()
-				if _, held := rec.resident()[tierHash{tier, 5}]; !held || s.Status().Blocks != 1 {
+				if _, held := rec.resident()[pair{tier, 5}]; !held || s.Status().Blocks != 1 {
 					t.Fatalf("held %v after %d of %d removals", rec.resident(), i, n)
 				}
 				s.Remove(tier, []kv.SequenceHash{5})
 			}
 			s.Remove(tier, []kv.SequenceHash{5}) // one too many
-			if st := s.Status(); st.Blocks != 0 || st.Digest != 0 || len(rec.resident()) != 0 || len(s.many) != 0 {
-				t.Errorf("after all removals: %+v, held %v, %d large counts", st, rec.resident(), len(s.many))
+			if st := s.Status(); st.Blocks != 0 || st.Digest != 0 || len(rec.resident()) != 0 || len(s.tx.many) != 0 {
+				t.Errorf("after all removals: %+v, held %v, %d large counts", st, rec.resident(), len(s.tx.many))
 			}
 			if got := s.Stats().UnknownRemoves; got != 1 {
 				t.Errorf("%d unknown removals, want 1", got)
@@ -99,7 +99,7 @@ func TestCopiesBeyondTheCountDegrade(t *testing.T) {
 	remove := &engineevent.Batch{Events: []engineevent.Event{{
 		Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{1}, Medium: "STORAGE", Group: engineevent.NoGroup,
 	}}}
-	limit := int(refLimits[kv.TierDisk])
+	limit := int(RefLimit(kv.TierDisk))
 	for range limit {
 		c.apply(store)
 	}

@@ -3,7 +3,6 @@ package consolidator
 import (
 	"encoding/binary"
 
-	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -94,7 +93,7 @@ func (r *savedReader) tables(ck *checkpoint) {
 	for range n {
 		ck.blocks = append(ck.blocks, savedBlock{
 			hash:        kv.EngineHash(r.uint64()),
-			engineBlock: engineBlock{slot: r.uint32(), identity: r.uint32(), refs: refCounts(r.uint32())},
+			engineBlock: engineBlock{slot: r.uint32(), identity: r.uint32(), refs: Refs(r.uint32())},
 		})
 	}
 	for range r.length(8) {
@@ -116,9 +115,10 @@ func (c *converter) restore(ck *checkpoint) int {
 		c.drop(dropTableFull, len(ck.blocks)-len(blocks))
 	}
 	c.unproven = true
-	c.settle()
-	placed := c.placedBlocks(ck, blocks)
-	c.storePlaced(placed)
+	c.stream.Update(func(tx *Tx) {
+		c.settle(tx)
+		c.storePlaced(tx, c.placedBlocks(ck, blocks))
+	})
 	if len(ck.unlisted) > 0 {
 		c.unlisted = make(map[kv.EngineHash]struct{}, len(ck.unlisted))
 		for _, h := range ck.unlisted {
@@ -128,30 +128,33 @@ func (c *converter) restore(ck *checkpoint) int {
 	var dec engineevent.Decoder
 	var parked engineevent.Batch
 	if len(ck.parked) > 0 && dec.Decode(ck.parked, &parked) == nil {
-		for i := range parked.Events {
-			c.applyEvent(&parked.Events[i])
-		}
+		c.stream.Update(func(tx *Tx) {
+			for i := range parked.Events {
+				c.applyEvent(tx, &parked.Events[i])
+			}
+		})
 	}
-	c.settle()
-	c.stream.Flush()
+	c.stream.Update(func(tx *Tx) {
+		c.settle(tx)
+		tx.Flush()
+	})
 	return len(blocks)
 }
 
-// placedBlock is an engine block whose place in a sequence is known. Its resident's
-// references mean nothing.
+// placedBlock is an engine block whose place in a sequence is known. Its references
+// are the engine's.
 type placedBlock struct {
 	hash     kv.EngineHash
 	seq      kv.SequenceHash
-	at       resident
+	at       Block
 	identity uint32
-	refs     refCounts
 }
 
 // placedBlocks are the engine's blocks in ck.
 func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBlock {
 	placed := make([]placedBlock, 0, len(blocks))
 	for _, b := range blocks {
-		i, _ := ck.resident(b.slot)
+		i, _ := ck.Block(b.slot)
 		r, name := ck.residents[i], ck.identities[b.identity]
 		identity, ok := c.identities.number(identityName{kv.BoundedName(name.lora), kv.BoundedName(name.salt)})
 		if !ok {
@@ -159,62 +162,44 @@ func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBl
 			continue
 		}
 		placed = append(placed, placedBlock{
-			hash: b.hash, seq: r.hash, at: resident{parent: r.parent, local: r.local, place: r.place},
-			identity: identity, refs: b.refs,
+			hash: b.hash, seq: r.hash, at: Block{Parent: r.parent, Local: r.local, place: r.place, Refs: b.refs},
+			identity: identity,
 		})
 	}
 	return placed
 }
 
 // storePlaced stores blocks that are not known: in the stream once in each tier in
-// which the engine has them, parents before children.
-func (c *converter) storePlaced(blocks []placedBlock) {
-	var table dense.Table[resident]
-	for i := range blocks {
-		b := &blocks[i]
-		slot, found := table.Find(uint64(b.seq))
-		if !found {
-			slot, _ = table.Insert(uint64(b.seq))
-			*table.At(slot) = resident{parent: b.at.parent, local: b.at.local, place: b.at.place}
+// which the engine has them, parents before children. The first of those with the
+// same content has the reference that the stream counted; the others add theirs.
+func (c *converter) storePlaced(tx *Tx, blocks []placedBlock) {
+	tx.StoreAll(func(yield func(kv.SequenceHash, Block) bool) {
+		for i := range blocks {
+			if !yield(blocks[i].seq, blocks[i].at) {
+				return
+			}
 		}
-		table.At(slot).refs |= b.refs
-	}
-	view := table.View()
-	defer view.Close()
-	for i, e := range snapshotEvents(c.stream.owner, view) {
-		c.stream.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
-		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
-			c.stream.Flush()
-		}
-	}
-	c.learnPlaced(blocks)
-}
-
-// learnPlaced makes blocks known. The first of those with the same content has the
-// reference that storePlaced counted; the others add theirs.
-func (c *converter) learnPlaced(blocks []placedBlock) {
-	c.stream.mu.Lock()
-	defer c.stream.mu.Unlock()
+	})
 	var counted [kv.NumTiers]map[uint32]bool
 	for t := range counted {
 		counted[t] = make(map[uint32]bool)
 	}
 	for i := range blocks {
 		b := &blocks[i]
-		slot, ok := c.stream.table.Find(uint64(b.seq))
+		slot, ok := tx.Find(b.seq)
 		if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
 			c.identities.settle(b.identity)
 			continue
 		}
 		for _, t := range kv.Tiers {
 			switch {
-			case b.refs.of(t) == 0:
+			case b.at.Refs.Of(t) == 0:
 			case counted[t][slot]:
-				c.stream.addRefLocked(t, slot)
+				tx.AddRef(t, slot)
 			default:
 				counted[t][slot] = true
 			}
 		}
-		c.learn(b.hash, engineBlock{slot: slot, identity: b.identity, refs: b.refs})
+		c.learn(b.hash, engineBlock{slot: slot, identity: b.identity, refs: b.at.Refs})
 	}
 }

@@ -31,25 +31,29 @@ type HealthObserver interface {
 func (s *Stream) AddSink(sink Sink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.roomLocked(); err != nil {
+	return s.tx.addSink(sink)
+}
+
+func (tx *Tx) addSink(sink Sink) error {
+	if err := tx.sinkRoom(); err != nil {
 		return err
 	}
-	s.flushLocked()
-	s.sinks = append(s.sinks, sink)
-	if o, ok := sink.(HealthObserver); ok && s.health != kvevent.HealthExact {
-		o.HealthChanged(s.health)
+	tx.Flush()
+	tx.sinks = append(tx.sinks, sink)
+	if o, ok := sink.(HealthObserver); ok && tx.health != kvevent.HealthExact {
+		o.HealthChanged(tx.health)
 	}
 	return nil
 }
 
-// roomLocked is an error when the stream has MaxSinks sinks and followers.
-func (s *Stream) roomLocked() error {
-	n := len(s.sinks) + len(s.followers)
+// sinkRoom is an error when the stream has MaxSinks sinks and followers.
+func (tx *Tx) sinkRoom() error {
+	n := len(tx.sinks) + len(tx.followers)
 	if n < MaxSinks {
 		return nil
 	}
-	s.stats.SinksRefused++
-	return fmt.Errorf("stream of %s: %d sinks, want at most %d", s.owner, n+1, MaxSinks)
+	tx.stats.SinksRefused++
+	return fmt.Errorf("stream of %s: %d sinks, want at most %d", tx.owner, n+1, MaxSinks)
 }
 
 // RemoveSink takes sink away; it is not called any more once RemoveSink has
@@ -58,8 +62,8 @@ func (s *Stream) roomLocked() error {
 func (s *Stream) RemoveSink(sink Sink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(s.sinks, sink); i >= 0 {
-		s.flushLocked()
-		s.sinks = slices.Delete(s.sinks, i, i+1)
+	if i := slices.Index(s.tx.sinks, sink); i >= 0 {
+		s.tx.Flush()
+		s.tx.sinks = slices.Delete(s.tx.sinks, i, i+1)
 	}
 }

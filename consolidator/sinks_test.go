@@ -14,20 +14,16 @@ import (
 func (r *recorder) join(s *Stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.roomLocked(); err != nil {
-		return err
-	}
-	s.flushLocked()
-	view := s.table.View()
+	s.tx.Flush()
+	view := s.tx.table.View()
 	defer view.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range snapshotEvents(s.owner, view) {
 		replayEvent(r.t, r.set, &e)
 	}
-	r.lastID = s.lastID
-	s.sinks = append(s.sinks, r)
-	return nil
+	r.lastID = s.tx.lastID
+	return s.tx.addSink(r)
 }
 
 // TestSinksJoinAndLeaveAtAnyTime: a sink that joins has the state and then every
@@ -101,7 +97,7 @@ func TestSinksAreBoundedAndHearOfHealth(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "at most 64") || s.Stats().SinksRefused != 1 {
 		t.Errorf("error %v, refused %d", err, s.Stats().SinksRefused)
 	}
-	s.SetHealth(kvevent.HealthDegraded)
+	s.Update(func(tx *Tx) { tx.SetHealth(kvevent.HealthDegraded) })
 	for i, r := range sinks {
 		if len(r.health) != 1 {
 			t.Errorf("sink %d was told %v", i, r.health)

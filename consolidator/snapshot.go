@@ -17,30 +17,30 @@ import (
 // changes, 18 KiB, once.
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
-	s.flushLocked()
-	table, last, digest := s.table.View(), s.lastID, s.digest
+	s.tx.Flush()
+	table, last, digest := s.tx.table.View(), s.tx.lastID, s.tx.digest
 	s.mu.Unlock()
 	defer table.Close()
 	return snapshotEvents(s.owner, table), last, digest
 }
 
-// tierHash names a block in one tier.
-type tierHash struct {
+// pair names a block in one tier.
+type pair struct {
 	tier kv.Tier
 	hash kv.SequenceHash
 }
 
 // chainHead is the first block of an event of a snapshot.
 type chainHead struct {
-	tierHash
+	pair
 	position, slot uint32
 }
 
 // chains are the events of a snapshot in the making: heads, and for each block
 // in a tier the slot of the one that follows it in its event plus one, 0 for none.
 type chains struct {
-	table *dense.View[resident]
-	index dense.Index[resident]
+	table *dense.View[Block]
+	index dense.Index[Block]
 	heads []chainHead
 	next  [kv.NumTiers][]uint32
 	pairs int
@@ -51,15 +51,15 @@ type chains struct {
 // tier, when a sibling with a lower hash follows the parent, or when an event is
 // full. Heads come in order of position, so that every parent, which lies one
 // position lower, was emitted with an earlier head.
-func snapshotEvents(owner kv.Owner, table *dense.View[resident]) []kvevent.RouterEvent {
+func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEvent {
 	c := chains{table: table, index: dense.NewIndex(table)}
 	for slot := range table.Slots() {
-		if table.At(slot).refs != 0 { // not a free slot
+		if table.At(slot).Refs != 0 { // not a free slot
 			c.index.Add(slot)
 		}
 	}
 	for slot := range table.Slots() {
-		if table.At(slot).refs != 0 {
+		if table.At(slot).Refs != 0 {
 			c.add(slot)
 		}
 	}
@@ -73,12 +73,12 @@ func snapshotEvents(owner kv.Owner, table *dense.View[resident]) []kvevent.Route
 		first := len(blocks)
 		for slot := head.slot + 1; slot != 0; slot = c.follower(head.tier, slot-1) {
 			blocks = append(blocks, kvevent.StoredBlock{
-				Hash: kv.SequenceHash(table.Key(slot - 1)), Local: table.At(slot - 1).local,
+				Hash: kv.SequenceHash(table.Key(slot - 1)), Local: table.At(slot - 1).Local,
 			})
 		}
 		events = append(events, kvevent.RouterEvent{
 			Owner: owner, Tier: head.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored,
-			Parent: r.parent, HasParent: r.hasParent(), StartPosition: head.position, HasStart: true,
+			Parent: r.Parent, HasParent: r.HasParent(), StartPosition: head.position, HasStart: true,
 			Blocks: blocks[first:len(blocks):len(blocks)],
 		})
 	}
@@ -88,17 +88,17 @@ func snapshotEvents(owner kv.Owner, table *dense.View[resident]) []kvevent.Route
 // add gives the block in a slot its place in each of its tiers.
 func (c *chains) add(slot uint32) {
 	r := c.table.At(slot)
-	parent, follows := uint32(0), r.hasParent() && r.position()%maxEventBlocks != 0
+	parent, follows := uint32(0), r.HasParent() && r.Position()%maxEventBlocks != 0
 	if follows {
-		parent, follows = c.index.Find(uint64(r.parent))
-		follows = follows && c.table.At(parent).position()+1 == r.position()
+		parent, follows = c.index.Find(uint64(r.Parent))
+		follows = follows && c.table.At(parent).Position()+1 == r.Position()
 	}
 	for _, t := range kv.Tiers {
-		if r.refs.of(t) == 0 {
+		if r.Refs.Of(t) == 0 {
 			continue
 		}
 		c.pairs++
-		if !follows || c.table.At(parent).refs.of(t) == 0 {
+		if !follows || c.table.At(parent).Refs.Of(t) == 0 {
 			c.addHead(t, slot)
 			continue
 		}
@@ -119,7 +119,7 @@ func (c *chains) add(slot uint32) {
 
 func (c *chains) addHead(t kv.Tier, slot uint32) {
 	h := kv.SequenceHash(c.table.Key(slot))
-	c.heads = append(c.heads, chainHead{tierHash{t, h}, c.table.At(slot).position(), slot})
+	c.heads = append(c.heads, chainHead{pair{t, h}, c.table.At(slot).Position(), slot})
 }
 
 // follower is the slot of the block after that in slot, plus one; 0: none.

@@ -108,7 +108,7 @@ func TestStreamEqualsMultiset(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rec := newRecorder(t)
 		s := NewStream(testOwner, rec)
-		model := make(map[tierHash]int)
+		model := make(map[pair]int)
 		tree := newBlockTree(rapid.IntRange(1, 40).Draw(rt, "blocks"), rt)
 		tiers := rapid.SampledFrom(kv.Tiers[:])
 		rt.Repeat(map[string]func(*rapid.T){
@@ -119,7 +119,7 @@ func TestStreamEqualsMultiset(t *testing.T) {
 				var blocks []kvevent.StoredBlock
 				for _, b := range path[skip:] {
 					blocks = append(blocks, kvevent.StoredBlock{Hash: treeHash(b)})
-					model[tierHash{tier, treeHash(b)}]++
+					model[pair{tier, treeHash(b)}]++
 				}
 				var parent kv.SequenceHash
 				if skip > 0 {
@@ -131,7 +131,7 @@ func TestStreamEqualsMultiset(t *testing.T) {
 				tier := tiers.Draw(rt, "tier")
 				var hashes []kv.SequenceHash
 				for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.parent)-1), 1, 8).Draw(rt, "blocks") {
-					k := tierHash{tier, treeHash(b)}
+					k := pair{tier, treeHash(b)}
 					hashes = append(hashes, k.hash)
 					if model[k]--; model[k] <= 0 {
 						delete(model, k)
@@ -213,7 +213,7 @@ func TestStreamTellsHealthChangesOnce(t *testing.T) {
 	rec := newRecorder(t)
 	s := NewStream(testOwner, rec)
 	for _, h := range []kvevent.Health{kvevent.HealthExact, kvevent.HealthDegraded, kvevent.HealthDegraded, kvevent.HealthExact} {
-		s.SetHealth(h)
+		setHealth(s, h)
 	}
 	if got := fmt.Sprint(rec.health); got != "[degraded exact]" {
 		t.Errorf("told %s", got)

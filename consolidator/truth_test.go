@@ -290,10 +290,10 @@ func (r *truthRank) next() frame {
 // check compares with the engine. Exact: everything, with counts. Otherwise what
 // the stream claims must be there.
 func (r *truthRank) check(exact bool) {
-	want := make(map[tierHash]struct{})
+	want := make(map[pair]struct{})
 	for b := range r.e.tree.parent {
 		if r.e.held[engineName(b)] > 0 {
-			want[tierHash{kv.TierDevice, r.e.sequence(b)}] = struct{}{}
+			want[pair{kv.TierDevice, r.e.sequence(b)}] = struct{}{}
 		}
 	}
 	set := r.rec.resident()
@@ -315,7 +315,7 @@ func (r *truthRank) check(exact bool) {
 	}
 	for h, n := range r.e.held {
 		slot, ok := r.conv.known.Find(uint64(h))
-		if !ok || int(r.conv.known.At(slot).refs.of(kv.TierDevice)) != n {
+		if !ok || int(r.conv.known.At(slot).refs.Of(kv.TierDevice)) != n {
 			r.e.rt.Fatalf("engine block %d: known %t, counts differ from %d", h, ok, n)
 		}
 	}

@@ -52,6 +52,9 @@ func (t *Table[V]) CopyChunk(to *Chunk[V], slot uint32) bool {
 // close ends the view. It may be called once, by any goroutine.
 func (v *View[V]) Close() { v.open.Add(-1) }
 
+// Len returns the number of entries.
+func (v *View[V]) Len() int { return v.n }
+
 // Slots returns the number of slots that were ever taken.
 func (v *View[V]) Slots() uint32 { return v.used }
 

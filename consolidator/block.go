@@ -1,0 +1,87 @@
+package consolidator
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// maxPosition is the last position in a sequence that a table can hold.
+const maxPosition = 1<<31 - 1
+
+// Block is a block of a stream's table, whose key is its SequenceHash. A block that
+// is in a table has at least one reference.
+type Block struct {
+	Parent kv.SequenceHash
+	Local  kv.LocalHash
+	place  uint32 // position, and in the lowest bit whether there is a parent
+	Refs   Refs
+}
+
+// NewBlock returns a block without references at a position, counted in blocks.
+func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.LocalHash) Block {
+	b := Block{Parent: parent, Local: local, place: min(position, maxPosition) << 1}
+	if hasParent {
+		b.place |= 1
+	}
+	return b
+}
+
+// Position is the block's position in its sequence.
+func (b *Block) Position() uint32 { return b.place >> 1 }
+
+// HasParent reports whether Parent means anything.
+func (b *Block) HasParent() bool { return b.place&1 != 0 }
+
+// Refs are counts of references per tier, packed: up to 4095 in the device
+// tier, where requests that compute the same content at once each have a copy,
+// 255 in the host tier, 63 in the others.
+type Refs uint32
+
+var (
+	refShifts = [kv.NumTiers]uint8{0, 12, 20, 26}
+	refLimits = [kv.NumTiers]Refs{4095, 255, 63, 63}
+)
+
+// RefLimit is the highest count in tier t.
+func RefLimit(t kv.Tier) uint32 { return uint32(refLimits[t]) }
+
+// Of returns the number of references in tier t.
+func (r Refs) Of(t kv.Tier) uint32 { return uint32(r >> refShifts[t] & refLimits[t]) }
+
+// Add counts one more; false when the count is at its limit and stays.
+func (r *Refs) Add(t kv.Tier) bool {
+	if *r>>refShifts[t]&refLimits[t] == refLimits[t] {
+		return false
+	}
+	*r += 1 << refShifts[t]
+	return true
+}
+
+// Drop counts one less; there must be one.
+func (r *Refs) Drop(t kv.Tier) { *r -= 1 << refShifts[t] }
+
+// Set makes the count n, which must not exceed the limit of its tier.
+func (r *Refs) Set(t kv.Tier, n uint32) {
+	*r = *r&^(refLimits[t]<<refShifts[t]) | Refs(n)<<refShifts[t]
+}
+
+// manyRefs holds the references beyond the limits of Refs, by the block's slot
+// and tier. An engine whose hashes look ahead has a hash for each continuation of a
+// block, and each of them is a reference.
+type manyRefs map[refKey]uint64
+
+type refKey struct {
+	slot uint32
+	tier kv.Tier
+}
+
+// drop counts one less; false when there is none.
+func (m manyRefs) drop(k refKey) bool {
+	n := m[k]
+	switch n {
+	case 0:
+		return false
+	case 1:
+		delete(m, k)
+	default:
+		m[k] = n - 1
+	}
+	return true
+}

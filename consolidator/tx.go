@@ -1,0 +1,207 @@
+package consolidator
+
+import (
+	"iter"
+
+	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Tx is the state of a Stream while its lock is held: blocks, references, digest,
+// and the changes that wait for Flush. Stream.Update lends it.
+//
+// A slot stands for a block from the Store that added it until the last reference
+// in any tier is gone.
+type Tx struct {
+	owner kv.Owner
+	sinks []Sink
+	// followers get copies of the events and apply them without the lock.
+	followers []*follower
+
+	table  dense.Table[Block]
+	many   manyRefs // references beyond what the table's entries hold
+	digest uint64
+	pairs  uint64
+	lastID uint64
+	health kvevent.Health
+	stats  StreamStats
+
+	// Pending changes; the slices are reused from one flush to the next.
+	pending []change
+	stored  []kvevent.StoredBlock
+	removed []kv.SequenceHash
+	events  []kvevent.RouterEvent
+}
+
+// Find returns the slot of the block with hash h.
+func (tx *Tx) Find(h kv.SequenceHash) (slot uint32, ok bool) { return tx.table.Find(uint64(h)) }
+
+// Hash returns the hash of the block in a slot.
+func (tx *Tx) Hash(slot uint32) kv.SequenceHash { return kv.SequenceHash(tx.table.Key(slot)) }
+
+// Block returns the block in a slot. It is lent until the next change.
+func (tx *Tx) Block(slot uint32) *Block { return tx.table.At(slot) }
+
+// Store adds one reference in tier t to the block with hash h and returns its slot.
+// A block without references is added as b says; b must have none itself.
+// A block that is there keeps its parent, position and LocalHash: its hash covers
+// the whole prefix. False means that the table is full and nothing was counted.
+func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
+	slot, found := tx.table.Find(uint64(h))
+	if !found {
+		if slot, ok = tx.table.Insert(uint64(h)); !ok {
+			tx.stats.TableFull++
+			return 0, false
+		}
+		*tx.table.At(slot) = b
+	}
+	tx.AddRef(t, slot)
+	return slot, true
+}
+
+// StoreAll stores blocks in any order: each block once in each tier in which it has
+// references. Events leave with parents before their children.
+func (tx *Tx) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
+	var table dense.Table[Block]
+	for h, b := range blocks {
+		slot, found := table.Find(uint64(h))
+		if !found {
+			slot, _ = table.Insert(uint64(h))
+			*table.At(slot) = b
+			continue
+		}
+		table.At(slot).Refs |= b.Refs
+	}
+	view := table.View()
+	defer view.Close()
+	for i, e := range snapshotEvents(tx.owner, view) {
+		tx.storeRun(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
+		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
+			tx.Flush()
+		}
+	}
+}
+
+// storeRun is Stream.Store.
+func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
+	for i, b := range blocks {
+		tx.Store(t, b.Hash, NewBlock(parent, hasParent, start+uint32(i), b.Local))
+		parent, hasParent = b.Hash, true
+	}
+}
+
+// AddRef adds one reference in tier t to the block in a slot.
+func (tx *Tx) AddRef(t kv.Tier, slot uint32) {
+	tx.table.Own(slot)
+	b := tx.table.At(slot)
+	if !b.Refs.Add(t) {
+		tx.stats.RefOverflows++
+		if tx.many == nil {
+			tx.many = make(manyRefs)
+		}
+		tx.many[refKey{slot, t}]++
+		return
+	}
+	if b.Refs.Of(t) == 1 {
+		tx.show(t, slot, true)
+	}
+}
+
+// DropRef takes back one reference in tier t to the block in a slot. A block without
+// references in any tier is forgotten. A reference that is not there is counted in
+// UnknownRemoves.
+func (tx *Tx) DropRef(t kv.Tier, slot uint32) {
+	tx.table.Own(slot)
+	b := tx.table.At(slot)
+	switch n := b.Refs.Of(t); {
+	case n == 0:
+		tx.stats.UnknownRemoves++
+	case len(tx.many) > 0 && n == RefLimit(t) && tx.many.drop(refKey{slot, t}):
+	default:
+		b.Refs.Drop(t)
+		if n == 1 {
+			tx.hide(t, slot)
+		}
+	}
+}
+
+// show accounts for a block that has its first reference in tier t. With tell, the
+// sinks hear of it.
+func (tx *Tx) show(t kv.Tier, slot uint32, tell bool) {
+	h := tx.Hash(slot)
+	tx.digest += kv.Digest(h, t)
+	tx.pairs++
+	if tell {
+		tx.pendStored(t, h, tx.table.At(slot))
+	}
+}
+
+// hide accounts for a block whose last reference in tier t is gone. It forgets a
+// block without references in any tier, and reports that.
+func (tx *Tx) hide(t kv.Tier, slot uint32) (forgotten bool) {
+	h := tx.Hash(slot)
+	tx.digest -= kv.Digest(h, t)
+	tx.pairs--
+	if forgotten = tx.table.At(slot).Refs == 0; forgotten {
+		tx.table.Remove(slot)
+	}
+	tx.pendRemoved(t, h)
+	return forgotten
+}
+
+// Clear forgets every block in every tier, and emits one Cleared event. Pending
+// changes are void and never become events. The result is the table as it was.
+func (tx *Tx) Clear() dense.Table[Block] {
+	table := tx.table
+	tx.table = dense.Table[Block]{}
+	tx.many = nil
+	tx.digest, tx.pairs = 0, 0
+	tx.resetPending()
+	tx.pending = append(tx.pending, change{kind: kvevent.Cleared})
+	tx.Flush()
+	return table
+}
+
+// SetHealth says how far the stream can be trusted from now on. Sinks that are
+// HealthObservers hear of a change.
+func (tx *Tx) SetHealth(h kvevent.Health) {
+	if tx.health == h {
+		return
+	}
+	tx.health = h
+	for _, sink := range tx.sinks {
+		if o, ok := sink.(HealthObserver); ok {
+			o.HealthChanged(h)
+		}
+	}
+}
+
+// Flush gives the pending changes their ids and hands them to the sinks.
+func (tx *Tx) Flush() {
+	if len(tx.pending) == 0 {
+		return
+	}
+	tx.events = tx.events[:0]
+	for _, c := range tx.pending {
+		tx.lastID++
+		e := kvevent.RouterEvent{Owner: tx.owner, Tier: c.tier, ID: tx.lastID, Kind: c.kind}
+		switch c.kind {
+		case kvevent.Stored:
+			e.Parent, e.HasParent = c.parent, c.hasParent
+			e.StartPosition, e.HasStart = c.start, true
+			e.Blocks = tx.stored[c.from : c.from+c.n]
+		case kvevent.Removed:
+			e.Removed = tx.removed[c.from : c.from+c.n]
+		}
+		tx.stats.Events++
+		tx.stats.Blocks += uint64(c.n)
+		tx.events = append(tx.events, e)
+	}
+	for _, sink := range tx.sinks {
+		sink.Publish(tx.events)
+	}
+	tx.tellFollowers()
+	clear(tx.events)
+	tx.resetPending()
+}
