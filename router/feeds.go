@@ -230,7 +230,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedStat
 		return nil, err
 	}
 	if former := s.byOwner[a.Owner]; former != nil {
-		if isRegistered(&former.announcement) && former.model != m {
+		if IsRegistered(&former.announcement) && former.model != m {
 			s.counters.Displaced++
 		}
 		s.endLocked(former, "another publisher speaks for it")
@@ -242,7 +242,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedStat
 	s.feeds[a.PublisherID] = f
 	s.byOwner[a.Owner] = f
 	s.log.Info("owner joins", zap.Stringer("owner", a.Owner), zap.Uint64("pool", a.Pool),
-		zap.String("publisher", publisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
+		zap.String("publisher", PublisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
 	return f, nil
 }
 

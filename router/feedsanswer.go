@@ -2,7 +2,6 @@ package router
 
 import (
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -49,7 +48,7 @@ func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time)
 	f.query = 0
 	before := f.cursor
 	if a != nil && f.partial != nil {
-		f.partial.extend(a)
+		f.partial.Extend(a)
 		a = f.partial
 	}
 	switch {
@@ -62,7 +61,7 @@ func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time)
 	if err != nil {
 		f.failures++
 		f.counters.QueryFailures++
-		f.retryAt = now.Add(jittered(backoff(f.failures, firstRetry, lastRetry)))
+		f.retryAt = now.Add(Jittered(Backoff(f.failures, firstRetry, lastRetry)))
 		f.dump = f.dump || errors.Is(err, errVoid)
 		return err
 	}
@@ -83,7 +82,7 @@ func (f *feedState) cutShort(number uint64, a *Answer, now time.Time) {
 	f.failures = 0
 	f.dump = true
 	f.partial, f.partialOf, f.partialAt = a, number, now
-	if answerSize(a.Events) > maxAnswerBlocks {
+	if a.Size() > MaxAnswerBlocks {
 		f.partial = nil
 	}
 }
@@ -97,19 +96,3 @@ func (f *feedState) known() uint64 {
 	}
 	return last
 }
-
-// backoff is the time to wait after the n-th failure.
-func backoff(n int, first, last time.Duration) time.Duration {
-	d := first
-	for range n - 1 {
-		if d >= last {
-			break
-		}
-		d *= 2
-	}
-	return min(d, last)
-}
-
-// jittered is a time between half of d and d, so that those who failed together do
-// not try again together.
-func jittered(d time.Duration) time.Duration { return d - rand.N(d/2+1) }

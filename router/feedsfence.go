@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"maps"
 	"time"
 
@@ -67,7 +66,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Tim
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[source] || isRegistered(a):
+	case followed == nil || s.offline[source] || IsRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
 		s.agreeLocked(followed)
 	case !p.gone && now.Sub(p.since) >= minContest:
@@ -80,7 +79,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Tim
 // instead of the one that is: nil, a registration, or one that is silent though the
 // fenced one has announced before.
 func (s *feedSet) passesLocked(followed *feedState, p *fence, now time.Time) bool {
-	if followed == nil || isRegistered(&followed.announcement) {
+	if followed == nil || IsRegistered(&followed.announcement) {
 		return true
 	}
 	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3
@@ -92,8 +91,8 @@ func (s *feedSet) contestLocked(f *feedState, rival uint64, now time.Time) {
 		s.counters.Contests++
 		s.log.Warn("two publishers speak for one owner; it is degraded until one of them ends. "+
 			"Two nodes may have the same --node, or two engines the same worker id",
-			zap.Stringer("owner", f.owner()), zap.String("followed", publisherName(f.announcement.PublisherID)),
-			zap.String("fenced", publisherName(rival)))
+			zap.Stringer("owner", f.owner()), zap.String("followed", PublisherName(f.announcement.PublisherID)),
+			zap.String("fenced", PublisherName(rival)))
 	}
 	f.rival, f.rivalSeen = rival, now
 	s.recountLocked(f)
@@ -102,7 +101,7 @@ func (s *feedSet) contestLocked(f *feedState, rival uint64, now time.Time) {
 // agreeLocked notes that one publisher speaks for a feed's owner.
 func (s *feedSet) agreeLocked(f *feedState) {
 	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
-		zap.String("followed", publisherName(f.announcement.PublisherID)), zap.String("fenced", publisherName(f.rival)))
+		zap.String("followed", PublisherName(f.announcement.PublisherID)), zap.String("fenced", PublisherName(f.rival)))
 	f.rival = 0
 	s.recountLocked(f)
 }
@@ -120,5 +119,3 @@ func (s *feedSet) sweepFencedLocked(now time.Time) {
 		return silent > keepFenced || p.gone && silent > 2*s.timeout
 	})
 }
-
-func publisherName(id uint64) string { return fmt.Sprintf("%016x", id) }

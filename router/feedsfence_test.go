@@ -12,16 +12,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// every sends an announcement of each publisher once a second.
-func (b *bench) every(seconds int, publishers ...*testPublisher) {
-	for range seconds {
-		for _, p := range publishers {
-			b.send(p.announce())
-		}
-		b.pass(time.Second)
-	}
-}
-
 // TestAZombieDoesNotFenceTheLivePublisher: whoever was followed by another one comes back
 // for a moment and ends. The live publisher is followed, before, meanwhile and after.
 func TestAZombieDoesNotFenceTheLivePublisher(t *testing.T) {

@@ -142,7 +142,7 @@ func (g *queryGate) next() *feedState {
 // the publisher's last announcement.
 func (f *feedState) promised() int {
 	if f.dump {
-		return int(min(f.announcement.Blocks, maxAnswerBlocks)) * promisedBlock
+		return int(min(f.announcement.Blocks, MaxAnswerBlocks)) * promisedBlock
 	}
 	missed := max(f.announcement.LastEventID, f.cursor) - f.cursor
 	return int(min(missed, promisedRange/promisedEvent)) * promisedEvent

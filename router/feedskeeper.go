@@ -15,7 +15,6 @@ import (
 // one is saved while the router stops.
 const (
 	snapshotLoadTimeout = 15 * time.Second
-	snapshotSaveTimeout = 2 * time.Minute
 	snapshotLastTimeout = 5 * time.Second
 )
 
@@ -90,7 +89,7 @@ func (k *snapshotKeeper) keep(ctx context.Context) {
 	k.savedAt = events
 	k.running.Go(func() {
 		defer k.busy.Store(false)
-		k.save(ctx, snapshotSaveTimeout)
+		k.save(ctx, SnapshotSaveTimeout)
 	})
 }
 

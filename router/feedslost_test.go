@@ -10,18 +10,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
-// clear makes an event after which the owner holds nothing.
-func (p *testPublisher) clear() Frame {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	clear(p.held)
-	e := kvevent.RouterEvent{Owner: p.meta.Owner, Kind: kvevent.Cleared, ID: uint64(len(p.events) + 1)}
-	p.events = append(p.events, e)
-	p.sequence++
-	return Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: p.meta.PublisherID,
-		Sequence: p.sequence, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}
-}
-
 // expectNoLies checks that the index has all that workers said to be exact hold, and
 // reports how many are not.
 func (b *bench) expectNoLies(when string, publishers ...*testPublisher) (degraded int) {

@@ -19,7 +19,7 @@ func newFeed(a *kvevent.Announcement, m *Model) *feedState {
 // none.
 func (s *feedSet) openModel(a *kvevent.Announcement) (*Model, error) {
 	most := maxModels
-	if a.Owner.Kind != kv.OwnerWorker || isRegistered(a) {
+	if a.Owner.Kind != kv.OwnerWorker || IsRegistered(a) {
 		most = maxModels / 2
 	}
 	return s.models.open(keyOf(a), most)

@@ -23,6 +23,6 @@ func (s *feedSet) refillLocked(f *feedState, now time.Time) {
 	}
 	s.refilling = f
 	f.refills++
-	f.refillAt = now.Add(backoff(f.refills, firstRefill, lastRefill))
+	f.refillAt = now.Add(Backoff(f.refills, firstRefill, lastRefill))
 	f.recover(causeLost, now)
 }

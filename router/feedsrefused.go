@@ -20,12 +20,6 @@ type refusal struct {
 	reason string
 }
 
-// isRegistered reports whether an announcement is of a worker that no publisher
-// speaks for, of a file or of a registration. Without events every worker is silent.
-func isRegistered(a *kvevent.Announcement) bool {
-	return a.Card.Silent && (a.Card.Source == sourceFile || a.Card.Source == sourceHTTP)
-}
-
 // objectionLocked says why an announcement is not accepted; f is its feed, nil
 // for a new publisher. An empty text is no objection.
 func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string {
@@ -42,7 +36,7 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
 	}
 	former := s.byOwner[a.Owner]
-	if former != nil && former != f && isRegistered(a) && !isRegistered(&former.announcement) {
+	if former != nil && former != f && IsRegistered(a) && !IsRegistered(&former.announcement) {
 		return "a publisher speaks for its owner"
 	}
 	if f == nil && former == nil && len(s.feeds) >= s.limit {
@@ -65,7 +59,7 @@ func (s *feedSet) refuseLocked(a *kvevent.Announcement, now time.Time, reason st
 	}
 	if known.reason != reason {
 		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
-			zap.String("publisher", publisherName(a.PublisherID)), zap.String("reason", reason))
+			zap.String("publisher", PublisherName(a.PublisherID)), zap.String("reason", reason))
 	}
 	s.refused[a.PublisherID] = refusal{now, reason}
 }

@@ -120,7 +120,7 @@ func (s *feedSet) countLocked(f *feedState) {
 	a := &f.announcement
 	now := standing{
 		counts: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
-		told: f.synced && !a.Card.Silent, registered: isRegistered(a), pairs: a.Card.Eagle,
+		told: f.synced && !a.Card.Silent, registered: IsRegistered(a), pairs: a.Card.Eagle,
 	}
 	if !now.worker {
 		now.pool = a.Owner.ID

@@ -30,7 +30,7 @@ func recounted(s *feedSet, m *Model) clusterView {
 			continue
 		}
 		v.workers++
-		if !isRegistered(&f.announcement) {
+		if !IsRegistered(&f.announcement) {
 			v.published++
 		}
 		if f.announcement.Card.Eagle {

@@ -192,7 +192,7 @@ func (f *feedState) repair(now time.Time) {
 		return
 	}
 	f.repairs++
-	f.repairAt = now.Add(backoff(f.repairs, firstRetry, lastRepair))
+	f.repairAt = now.Add(Backoff(f.repairs, firstRetry, lastRepair))
 	f.recover(causeDivergence, now)
 }
 

@@ -54,7 +54,7 @@ func (s *feedSet) endLocked(f *feedState, reason string) {
 	}
 	s.dropLocked(f)
 	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
-		zap.String("publisher", publisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+		zap.String("publisher", PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
 // dropLocked lets go of a feed that is in no table any more, and of its blocks.

@@ -45,7 +45,7 @@ func (r *Router) Handler() http.Handler {
 	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
 	switch g, ok := r.transport.(*Registry); {
 	case ok && r.registration:
-		g.register(mux, a)
+		a.register(mux, g)
 	case ok:
 		a.elsewhere(mux, "POST /v1/workers", "DELETE /v1/workers")
 	}
@@ -61,7 +61,7 @@ func (a *api) look(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
 	if g, ok := r.transport.(*Registry); ok {
-		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, g.agentList()) })
+		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.agents(w, g) })
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -172,10 +172,10 @@ func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
 	for _, f := range a.router.Feeds() {
 		rival := ""
 		if f.Rival != 0 {
-			rival = publisherName(f.Rival)
+			rival = PublisherName(f.Rival)
 		}
 		out = append(out, feedAnswer{
-			PublisherID: publisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
+			PublisherID: PublisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
 			Cursor: f.Cursor, Announced: f.Announced, Health: string(f.Health),
 			Gaps: f.Counters.Gaps, Repaired: f.Counters.GapsRepaired,
 			Divergences: f.Counters.Divergences, DivergencesRepaired: f.Counters.DivergencesRepaired,
@@ -209,4 +209,21 @@ func deliver(w http.ResponseWriter, code int, v any) error {
 	w.WriteHeader(code)
 	_, err = w.Write(append(body, '\n'))
 	return err
+}
+
+func (a *api) sources(w http.ResponseWriter, _ *http.Request) {
+	all := a.router.Sources()
+	if all == nil {
+		all = []SourceStats{}
+	}
+	a.answer(w, http.StatusOK, all)
+}
+
+// agents answers what is known of the agents' streams.
+func (a *api) agents(w http.ResponseWriter, g *Registry) {
+	all := g.Agents()
+	if all == nil {
+		all = []AgentInfo{}
+	}
+	a.answer(w, http.StatusOK, all)
 }

@@ -3,11 +3,11 @@ package router
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 
+	"github.com/blockyard-ai/blockyard/internal/strictjson"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -40,7 +40,7 @@ func (a *api) answerBusy(w http.ResponseWriter, model string) {
 func (a *api) setBusy(w http.ResponseWriter, req *http.Request) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBusyBody))
 	if err != nil {
-		a.fail(w, badBody(err), plainError(err))
+		a.fail(w, badBody(err), strictjson.Explain(err, nil))
 		return
 	}
 	// The model comes first, as its thresholds are what the body changes.
@@ -72,13 +72,8 @@ func decodeBusy(data []byte, b *schedule.BusyThresholds) error {
 		Model *string `json:"model"`
 	}
 	body.busyAnswer = busyAnswer{clone(b.DecodeBlocks), clone(b.PrefillTokens), clone(b.PrefillFraction)}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil {
-		return plainError(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("body: something follows the thresholds")
+	if err := strictjson.Decode(bytes.NewReader(data), &body, "thresholds", nil); err != nil {
+		return err
 	}
 	*b = schedule.BusyThresholds{DecodeBlocks: body.DecodeBlocks, PrefillTokens: body.PrefillTokens, PrefillFraction: body.PrefillFraction}
 	return nil

@@ -25,7 +25,7 @@ func (r *Router) ControlHandler() http.Handler {
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
 	if g, ok := r.transport.(*Registry); ok {
-		g.register(mux, a)
+		a.register(mux, g)
 	}
 	return control.Protect(mux)
 }

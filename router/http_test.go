@@ -8,51 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
-
-// call sends one request to the handler and returns the answer.
-func call(t *testing.T, h http.Handler, method, path, id, body string) *http.Response {
-	t.Helper()
-	req := httptest.NewRequest(method, path, strings.NewReader(body))
-	if id != "" {
-		req.Header.Set(RequestIDHeader, id)
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, req)
-	return w.Result()
-}
-
-func text(t *testing.T, r *http.Response) string {
-	t.Helper()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(b))
-}
-
-func tokensJSON(tokens []uint32) string {
-	b, err := json.Marshal(tokens)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return string(b)
-}
-
-// twoWorkers puts two workers and a pool with known blocks on the bench.
-func twoWorkers(b *bench) {
-	p1, p2 := b.publisher(0x11, workerOwner(1), 77), b.publisher(0x12, workerOwner(2), 77)
-	pool := b.publisher(0x13, kv.PoolOwner(77), 0)
-	b.send(p1.announce(), p2.announce(), pool.announce())
-	b.send(p2.store(kv.TierDevice, promptTokens(1)),
-		pool.store(kv.TierHost, promptTokens(1, 2)), pool.store(kv.TierDisk, promptTokens(1)))
-}
 
 func TestRouteOverHTTP(t *testing.T) {
 	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {

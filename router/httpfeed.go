@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,39 +32,12 @@ type HTTPOptions struct {
 	Log *zap.Logger
 }
 
-// maxAgents bounds the agents that are listened to.
-const maxAgents = 4096
-
 // Validate reports the first option that is out of range.
 func (o *HTTPOptions) Validate() error {
 	if o.ReconnectWait < 0 || o.Silence < 0 {
 		return fmt.Errorf("http reconnect wait %v, silence %v: one is negative", o.ReconnectWait, o.Silence)
 	}
 	return CheckAgents(o.Agents)
-}
-
-// CheckAgents checks a list of base URLs of agents; the error names the first bad
-// one, and shows it unless it may have a password.
-func CheckAgents(urls []string) error {
-	if len(urls) > maxAgents {
-		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), maxAgents)
-	}
-	for i, s := range urls {
-		u, err := url.Parse(s)
-		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil ||
-			u.RawQuery != "" || u.Fragment != "" || (u.Path != "" && u.Path != "/") {
-			return fmt.Errorf("agents[%d]: %s: want http://host:port or https://host:port", i, shownURL(s))
-		}
-	}
-	return nil
-}
-
-// shownURL is a URL as an error may show it.
-func shownURL(s string) string {
-	if strings.Contains(s, "@") {
-		return "a URL with credentials"
-	}
-	return fmt.Sprintf("%.200q", s)
 }
 
 func (o HTTPOptions) withDefaults() HTTPOptions {
@@ -207,18 +178,6 @@ func (h *HTTP) Stats() TransportStats {
 		s.Reconnects += max(1, l.connections) - 1
 	}
 	return s
-}
-
-// AgentInfo describes the stream of one agent.
-type AgentInfo struct {
-	URL       string `json:"url"`
-	Connected bool   `json:"connected"`
-	// Publishers is how many have been announced and not said goodbye.
-	Publishers int `json:"publishers"`
-	// Dropped are frames that the agent dropped because this side was slow.
-	Dropped uint64 `json:"dropped"`
-	// Error is why the last stream ended or could not be had; empty while connected.
-	Error string `json:"error,omitempty"`
 }
 
 // Agents describes the streams, ordered by URL.

@@ -22,6 +22,9 @@ import (
 // maxLinkPublishers bounds the publishers that one agent may have.
 const maxLinkPublishers = 4096
 
+// maxReconnectWait bounds the pause between two tries to reach an agent.
+const maxReconnectWait = 5 * time.Second
+
 // answerSilence is how long an answer may bring nothing. A dump is made before its
 // first chunk is sent.
 const answerSilence = 10 * time.Second
@@ -73,7 +76,7 @@ func (l *agentLink) run() {
 			failures = 0
 		}
 		failures++
-		pause := time.NewTimer(jittered(backoff(failures, l.h.opt.ReconnectWait, lastRetry)))
+		pause := time.NewTimer(Jittered(Backoff(failures, l.h.opt.ReconnectWait, maxReconnectWait)))
 		select {
 		case <-pause.C:
 		case <-l.ctx.Done():
@@ -270,7 +273,7 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 		return nil, err
 	}
 	r := bufio.NewReaderSize(&watched{resp.Body, watch, answerSilence}, 64<<10)
-	a := assembly{publisher: publisher}
+	a := NewAssembly(publisher, &q)
 	var buf []byte
 	for done := false; !done; {
 		var kind kvevent.StreamKind
@@ -283,11 +286,11 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 			reply, err = kvevent.DecodeQueryReply(buf)
 		}
 		if err == nil {
-			done, err = a.add(&reply)
+			done, err = a.Add(&reply)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("chunk %d: %w", a.answer.NextChunk, cmp.Or(context.Cause(ctx), err))
+			return nil, fmt.Errorf("chunk %d: %w", a.Answer().NextChunk, cmp.Or(context.Cause(ctx), err))
 		}
 	}
-	return &a.answer, nil
+	return a.Answer(), nil
 }

@@ -129,3 +129,11 @@ func (r *Router) Ready() error {
 	}
 	return ErrNoWorkers
 }
+
+// Sources are the transports' own counters, none when no transport has any.
+func (r *Router) Sources() []SourceStats {
+	if counting, ok := r.transport.(SourceCounter); ok {
+		return counting.SourceStats()
+	}
+	return nil
+}

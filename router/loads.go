@@ -9,9 +9,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// FrameLoad carries an encoded kvevent.LoadReport.
-const FrameLoad FrameKind = 16
-
 const (
 	// maxLoads bounds the owners whose load is kept.
 	maxLoads = 1 << 15

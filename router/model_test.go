@@ -22,12 +22,6 @@ func onlyModel(t testing.TB, d *Models) *Model {
 	return all[0]
 }
 
-// of makes a publisher one of a model.
-func (p *testPublisher) of(model string, blockSize uint32) *testPublisher {
-	p.meta.Model, p.meta.BlockSize = model, blockSize
-	return p
-}
-
 // permutations calls f with every order of n things.
 func permutations(n int, f func(order []int)) {
 	var visit func(order []int, left map[int]bool)

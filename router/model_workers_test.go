@@ -190,7 +190,7 @@ func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			registered := b.publisher(12, workerOwner(1), 0)
-			registered.meta.Card.Silent, registered.meta.Card.Source = true, sourceHTTP
+			registered.meta.Card.Silent, registered.meta.Card.Source = true, FromHTTP
 			b.send(p.goodbye(), registered.announce())
 			if n := b.router.Stats().Requests.Load.Requests; n != 1 {
 				t.Errorf("%d requests run while the worker is registered", n)
@@ -211,7 +211,7 @@ func TestDynamosWorkersAreNoRegistrations(t *testing.T) {
 	silent := configured(func(c *config.Config) { c.UseKVEvents = false })
 	onBench(t, Options{Config: silent}, func(b *bench) {
 		w, registered := b.publisher(11, workerOwner(1), 0).of("a", 4), b.publisher(12, workerOwner(2), 0).of("c", 4)
-		w.meta.Card.Source, registered.meta.Card.Source = "dynamo", sourceHTTP
+		w.meta.Card.Source, registered.meta.Card.Source = "dynamo", FromHTTP
 		b.send(w.announce(), registered.announce())
 		if m, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); err != nil || m.Worker.ID != 1 {
 			t.Errorf("%+v, %v", m, err)

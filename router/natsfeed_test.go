@@ -1,14 +1,12 @@
 package router
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -16,143 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-// startServer starts a NATS server that ends with the test.
-func startServer(t *testing.T, change ...func(*server.Options)) *server.Server {
-	t.Helper()
-	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true}
-	for _, c := range change {
-		c(o)
-	}
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the NATS server does not start")
-	}
-	return s
-}
-
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	pause := time.NewTicker(5 * time.Millisecond)
-	defer pause.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("after 20 s: not %s", what)
-		case <-pause.C:
-		}
-	}
-}
-
-// wirePublisher puts a testPublisher on a NATS connection of its own, with
-// answers of one event per chunk.
-type wirePublisher struct {
-	*testPublisher
-	t    *testing.T
-	conn *nats.Conn
-}
-
-func newWirePublisher(t *testing.T, url, cluster string, p *testPublisher) *wirePublisher {
-	t.Helper()
-	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	w := &wirePublisher{testPublisher: p, t: t, conn: conn}
-	if _, err := conn.Subscribe(kvevent.QuerySubject(cluster, p.meta.PublisherID), w.serve); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-func (w *wirePublisher) serve(m *nats.Msg) {
-	q, err := kvevent.DecodeQueryRequest(m.Data)
-	if err != nil {
-		w.t.Error(err)
-		return
-	}
-	a := w.answer(q)
-	for i := 0; i == 0 || i < len(a.Events); i++ {
-		r := kvevent.QueryReply{PublisherID: w.meta.PublisherID, Kind: a.Kind, LastEventID: a.LastEventID,
-			Chunk: uint32(i), Final: i >= len(a.Events)-1}
-		if len(a.Events) > 0 {
-			r.Events = a.Events[i : i+1]
-		}
-		w.publish(m.Reply, kvevent.AppendQueryReply(nil, &r))
-	}
-}
-
-func (w *wirePublisher) publish(subject string, data []byte) {
-	if err := w.conn.Publish(subject, data); err != nil {
-		w.t.Error(err)
-	}
-}
-
-func (w *wirePublisher) sendAnnouncement(cluster string) {
-	w.publish(kvevent.AnnounceSubject(cluster, w.meta.PublisherID), w.announcement())
-}
-
-func (w *wirePublisher) sendStore(cluster string, tokens []uint32) {
-	w.publish(kvevent.EventsSubject(cluster, w.meta.PublisherID), w.add(kvevent.Stored, kv.TierDevice, tokens, 0))
-}
-
-// startRouter runs a router on a NATS server until the test ends.
-func startRouter(t *testing.T, url, cluster string) *Router {
-	t.Helper()
-	transport, err := ConnectNATS(NATSOptions{URL: url, Cluster: cluster})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 2 {
-			if err := transport.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		}
-	})
-	return runOn(t, Options{}, transport)
-}
-
-// runOn runs a router on a transport until the test ends.
-func runOn(t *testing.T, o Options, transport Transport) *Router {
-	t.Helper()
-	r, err := New(o, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := r.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	return r
-}
-
-func deviceHits(r *Router, tokens []uint32) uint32 {
-	m, err := r.FindBestMatch(context.Background(), &Request{Tokens: tokens})
-	if err != nil {
-		return 0
-	}
-	return m.Hits[kv.TierDevice]
-}
 
 // TestNATSCarriesEventsQueriesAndGaps: the whole way over a real server: a late
 // router's first dump, live events in the order they were sent, a lost message,

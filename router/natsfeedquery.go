@@ -51,20 +51,20 @@ func (n *NATS) Query(ctx context.Context, publisher uint64, q kvevent.QueryReque
 	if err := w.open(q); err != nil {
 		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
 	}
-	a := assembly{publisher: publisher, resume: q.DumpID, first: q.FirstChunk}
+	a := NewAssembly(publisher, &q)
 	for done := false; !done; {
 		reply, err := nextChunk(ctx, sub)
 		if err == nil {
-			done, err = a.add(&reply)
+			done, err = a.Add(&reply)
 		}
 		if err == nil && !done {
-			err = w.advance(&a.answer)
+			err = w.advance(a.Answer())
 		}
 		if err != nil {
-			return a.partial(), fmt.Errorf("query publisher %016x, chunk %d: %w", publisher, a.answer.NextChunk, err)
+			return a.Partial(), fmt.Errorf("query publisher %016x, chunk %d: %w", publisher, a.Answer().NextChunk, err)
 		}
 	}
-	return &a.answer, nil
+	return a.Answer(), nil
 }
 
 // window asks for the chunks of one answer as they are taken in.

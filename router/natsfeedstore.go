@@ -27,7 +27,7 @@ const (
 	// purgeTimeout bounds taking back a snapshot that was not saved to its end.
 	purgeTimeout = time.Second
 	// remainsAge is more than one save takes, with room for clocks that differ.
-	remainsAge = snapshotSaveTimeout + 10*time.Minute
+	remainsAge = SnapshotSaveTimeout + 10*time.Minute
 )
 
 var errNoJetStream = errors.New("snapshots need JetStream")

@@ -7,33 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-// startDurableServer starts a server with JetStream.
-func startDurableServer(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	return startServer(t, func(o *server.Options) { o.JetStream, o.StoreDir = true, dir }).ClientURL()
-}
-
-func connectDurable(t *testing.T, url string) *NATS {
-	t.Helper()
-	n, err := ConnectNATS(NATSOptions{URL: url, JetStream: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return n
-}
 
 // messageAt takes frames until one that carries a message.
 func messageAt(n *NATS) Frame {

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 )
 
@@ -44,8 +43,6 @@ const (
 	// natsPatience is how long a request waits for a worker that does not say: nobody
 	// notices when who asks has gone.
 	natsPatience = 30 * time.Second
-	// natsLookInterval is how often the dropped requests are counted.
-	natsLookInterval = time.Second
 )
 
 // natsServeCounters count what became of requests over NATS.
@@ -60,9 +57,6 @@ type natsService struct {
 	service  service
 	log      *zap.Logger
 	own      string // the subject that is this router's alone
-	messages chan *nats.Msg
-	subs     []*nats.Subscription
-	dropped  []int // per subscription, those that are counted already
 	counters *natsServeCounters
 	// slots holds a token for each request at hand that does not wait for a worker.
 	slots   chan struct{}
@@ -81,113 +75,59 @@ func (r *Router) serveNATS(ctx context.Context, n *NATS, drain time.Duration) er
 	s := &natsService{
 		service:  r.service(),
 		log:      r.log,
-		own:      RouteSubject(n.cluster) + "." + rand.Text(),
-		messages: make(chan *nats.Msg, natsRequestQueue),
+		own:      RouteSubject(n.Cluster()) + "." + rand.Text(),
 		counters: &r.natsServed,
 		slots:    make(chan struct{}, maxNATSRequests),
 	}
-	if err := s.subscribe(n); err != nil {
-		return fmt.Errorf("serve routing over nats: %w", errors.Join(err, s.unsubscribe()))
+	// A queue group of its own subject has one member: this router.
+	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.dropped, RouteSubject(n.Cluster()), s.own)
+	if err != nil {
+		return fmt.Errorf("serve routing over nats: %w", err)
 	}
 	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	s.run(ctx, serving)
-	err := s.unsubscribe()
+	for q, ok := requests.Next(ctx); ok; q, ok = requests.Next(ctx) {
+		s.take(serving, q)
+	}
+	err = requests.Stop()
 	// Those that still wait for a worker then are told so.
 	end := time.AfterFunc(drain, func() { cancel(errStopping) })
 	defer end.Stop()
-	for len(s.messages) > 0 {
-		s.take(serving, <-s.messages)
+	for q, ok := requests.Rest(); ok; q, ok = requests.Rest() {
+		s.take(serving, q)
 	}
 	s.serving.Wait()
 	return err
 }
 
-func (s *natsService) subscribe(n *NATS) error {
-	for _, subject := range []string{RouteSubject(n.cluster), s.own} {
-		// A queue group of its own subject has one member: this router.
-		sub, err := n.conn.ChanQueueSubscribe(subject, "blockyard-routers", s.messages)
-		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", subject, err)
-		}
-		s.subs, s.dropped = append(s.subs, sub), append(s.dropped, 0)
-	}
-	if !n.conn.IsConnected() {
-		// The connection subscribes when it is made.
-		return nil
-	}
-	if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	return nil
-}
-
-// unsubscribe stops requests from coming. A connection that is closed has done so.
-func (s *natsService) unsubscribe() (err error) {
-	s.countDropped()
-	for _, sub := range s.subs {
-		if e := sub.Unsubscribe(); !errors.Is(e, nats.ErrConnectionClosed) && !errors.Is(e, nats.ErrBadSubscription) {
-			err = errors.Join(err, e)
-		}
-	}
-	return err
-}
-
-// countDropped counts what nats.go found no room for since it was last called.
-func (s *natsService) countDropped() {
-	for i, sub := range s.subs {
-		// The error says that the subscription is closed; then nothing is dropped.
-		if n, err := sub.Dropped(); err == nil {
-			s.counters.dropped.Add(uint64(n - s.dropped[i]))
-			s.dropped[i] = n
-		}
-	}
-}
-
-// run takes requests until ctx ends; they are answered under serving.
-func (s *natsService) run(ctx, serving context.Context) {
-	look := time.NewTicker(natsLookInterval)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case m := <-s.messages:
-			s.take(serving, m)
-		case <-look.C:
-			s.countDropped()
-		}
-	}
-}
-
-// take answers m on a goroutine of its own, or says that there are too many.
-func (s *natsService) take(ctx context.Context, m *nats.Msg) {
+// take answers q on a goroutine of its own, or says that there are too many.
+func (s *natsService) take(ctx context.Context, q *NATSRequest) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
 		s.counters.busy.Add(1)
-		s.send(m, s.service.fail(http.StatusServiceUnavailable, errBusy))
+		s.send(q, s.service.fail(http.StatusServiceUnavailable, errBusy))
 		return
 	}
 	s.serving.Go(func() {
 		// Those that wait for a worker leave room for those by which others end.
 		taken := sync.OnceFunc(func() { <-s.slots })
 		defer taken()
-		s.send(m, s.answer(ctx, m, taken))
+		s.send(q, s.answer(ctx, q, taken))
 	})
 }
 
-func (s *natsService) answer(ctx context.Context, m *nats.Msg, waits func()) reply {
-	if len(m.Data) > maxBody {
-		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(m.Data), maxBody))
+func (s *natsService) answer(ctx context.Context, q *NATSRequest, waits func()) reply {
+	if len(q.Body()) > maxBody {
+		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(q.Body()), maxBody))
 	}
-	return s.service.route(ctx, bytes.NewReader(m.Data),
-		caller{id: m.Header.Get(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
+	return s.service.route(ctx, bytes.NewReader(q.Body()),
+		caller{id: q.Header(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
 }
 
-// send replies to m. A request that was booked is freed when that is not possible.
-func (s *natsService) send(m *nats.Msg, r reply) {
-	err := s.reply(m, &r)
+// send replies to q. A request that was booked is freed when that is not possible.
+func (s *natsService) send(q *NATSRequest, r reply) {
+	err := s.reply(q, &r)
 	if err == nil {
 		return
 	}
@@ -198,20 +138,16 @@ func (s *natsService) send(m *nats.Msg, r reply) {
 	}
 }
 
-func (s *natsService) reply(m *nats.Msg, r *reply) error {
+func (s *natsService) reply(q *NATSRequest, r *reply) error {
 	body, err := json.Marshal(r.body)
 	if err != nil {
 		return err
 	}
-	out := nats.NewMsg(m.Reply)
-	out.Data = body
-	out.Header.Set(RouterHeader, s.own)
-	for name, value := range r.headers() {
-		out.Header.Set(name, value)
-	}
+	headers := r.headers()
+	headers[RouterHeader] = s.own
 	if r.failed != "" {
-		out.Header.Set(NATSErrorHeader, headerText(r.failed))
-		out.Header.Set(NATSErrorCodeHeader, strconv.Itoa(r.status))
+		headers[NATSErrorHeader] = headerText(r.failed)
+		headers[NATSErrorCodeHeader] = strconv.Itoa(r.status)
 	}
-	return m.RespondMsg(out)
+	return q.Reply(headers, body)
 }

@@ -1,9 +1,11 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +15,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
+// AgentFollower follows a list of agents that changes; *HTTP is one.
+type AgentFollower interface {
+	// SetAgents changes the list. The error names the URL that is bad; nothing is
+	// changed then.
+	SetAgents(urls []string) error
+	// Agents describes the streams, ordered by URL.
+	Agents() []AgentInfo
+}
+
 // RegistryOptions configure a Registry. The zero value is ready for use.
 type RegistryOptions struct {
 	// File lists agents and workers; see WorkersFile. Empty: none. It is read again
@@ -21,7 +32,7 @@ type RegistryOptions struct {
 	Poll time.Duration
 	// HTTP is told which agents the file lists, besides Agents; nil without one, and
 	// then the file may list none.
-	HTTP   *HTTP
+	HTTP   AgentFollower
 	Agents []string
 	// FeedTimeout must be the router's; 0 means 15 s, as there.
 	FeedTimeout time.Duration
@@ -191,7 +202,7 @@ func (r *Registry) RegistryStats() RegistryStats {
 	defer r.mu.Unlock()
 	s := r.stats
 	for w, e := range r.entries {
-		if e.source == sourceFile {
+		if e.source == FromFile {
 			s.FromFile++
 		} else {
 			s.FromHTTP++
@@ -304,6 +315,32 @@ func (r *Registry) due(worker uint64, now time.Time) []kvevent.Announcement {
 				e.publisher = kv.RandomID()
 			}
 			all = append(all, e.announcement(w, kvevent.HealthExact))
+		}
+	}
+	return all
+}
+
+// SourceStats is the SourceCounter's: those of the joined transports, ordered by
+// name, the sums of those with one name.
+func (r *Registry) SourceStats() []SourceStats {
+	var all []SourceStats
+	for _, t := range r.inner {
+		counting, ok := t.(SourceCounter)
+		if !ok {
+			continue
+		}
+		for _, s := range counting.SourceStats() {
+			i, found := slices.BinarySearchFunc(all, s.Name, func(have SourceStats, name string) int { return cmp.Compare(have.Name, name) })
+			if !found {
+				all = slices.Insert(all, i, s)
+				continue
+			}
+			for name, v := range s.Counters {
+				all[i].Counters[name] += v
+			}
+			for name, v := range s.Gauges {
+				all[i].Gauges[name] += v
+			}
 		}
 	}
 	return all

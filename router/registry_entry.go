@@ -12,12 +12,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Where a registered worker is known from.
-const (
-	sourceFile = "file"
-	sourceHTTP = "http"
-)
-
 const (
 	// maxRegistered bounds the worker ranks of a registry, maxRanks those of one
 	// worker.
@@ -81,7 +75,7 @@ func (g *Registration) Validate() error {
 		return fmt.Errorf("max_num_batched_tokens: %d is not in 0..%d", g.MaxBatchedTokens, uint64(maxCardNumber))
 	}
 	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "" || u.User != nil) {
-		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", shownURL(g.Endpoint))
+		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", ShownURL(g.Endpoint))
 	}
 	if _, err := g.namespace(); err != nil {
 		return fmt.Errorf("namespace: %w", err)

@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/strictjson"
 )
 
 // WorkersFile is the form of the file that RegistryOptions.File names: one JSON
@@ -77,13 +77,8 @@ func readRegular(path string) ([]byte, error) {
 
 func parseWorkersFile(data []byte) (*WorkersFile, error) {
 	var w WorkersFile
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&w); err != nil {
-		return nil, plainError(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the object")
+	if err := strictjson.Decode(bytes.NewReader(data), &w, "object", nil); err != nil {
+		return nil, err
 	}
 	if err := CheckAgents(w.Agents); err != nil {
 		return nil, err
@@ -169,11 +164,11 @@ func (r *Registry) takeWorkers(workers []Registration) {
 		g := &workers[i]
 		for _, w := range g.workers() {
 			listed[w] = true
-			r.updateLocked(w, g, sourceFile, time.Time{})
+			r.updateLocked(w, g, FromFile, time.Time{})
 		}
 	}
 	for w, e := range r.entries {
-		if e.source == sourceFile && !listed[w] {
+		if e.source == FromFile && !listed[w] {
 			e.gone = true
 		}
 	}

@@ -29,8 +29,8 @@ func (r *Registry) connection(source int, up bool) {
 	}
 }
 
-// stored is the source whose position the router resumes at; 0 without one.
-func (r *Registry) stored() int {
+// Stored is the source whose position the router resumes at; 0 without one.
+func (r *Registry) Stored() int {
 	for i, t := range r.inner {
 		if _, ok := t.(Resumer); ok {
 			return i + 1
@@ -39,9 +39,9 @@ func (r *Registry) stored() int {
 	return 0
 }
 
-// heard notes whether the router has taken in an announcement, and so who speaks
+// Heard notes whether the router has taken in an announcement, and so who speaks
 // for whom. It must not wait for the router.
-func (r *Registry) heard(source int, a *kvevent.Announcement, taken bool) {
+func (r *Registry) Heard(source int, a *kvevent.Announcement, taken bool) {
 	if source == 0 {
 		return // said here
 	}

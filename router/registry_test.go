@@ -1,7 +1,6 @@
 package router
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,55 +15,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-// onRegistry runs f with a router on a registry that joins one test transport.
-func onRegistry(t *testing.T, o RegistryOptions, f func(b *bench, r *Registry)) {
-	onRegistryWith(t, Options{}, o, f)
-}
-
-func onRegistryWith(t *testing.T, options Options, o RegistryOptions, f func(b *bench, r *Registry)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, transport: &testTransport{frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}}
-		g, err := NewRegistry(o, b.transport)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b.router, err = New(options, g); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = b.router.Run(ctx) })
-		defer running.Wait()
-		defer cancel()
-		defer g.Close()
-		f(b, g)
-	})
-}
-
-func someWorker(id uint64) *Registration {
-	return &Registration{WorkerID: id, Model: "m", BlockSize: testBlockSize, Endpoint: "http://node-1:8000"}
-}
-
-// names lists the workers as "id/rank source".
-func (b *bench) names() string {
-	var all []string
-	for _, w := range b.router.Workers() {
-		source := w.Card.Source
-		if source == "" {
-			source = "agent"
-		}
-		all = append(all, fmt.Sprintf("%s %s", w.Worker, source))
-	}
-	return strings.Join(all, ", ")
-}
-
-func (b *bench) expectWorkers(when, want string) {
-	b.t.Helper()
-	if got := b.names(); got != want {
-		b.t.Errorf("%s: workers %q, want %q", when, got, want)
-	}
-}
 
 // TestRegisteredWorkersAreCandidatesWithoutHits: requests can go to them, they never
 // have a block, and a renewal keeps them.
@@ -198,17 +147,6 @@ func TestRegistrationsThatDoNotFitAreRefused(t *testing.T) {
 			t.Errorf("stats %+v", s)
 		}
 	})
-}
-
-func writeFile(t *testing.T, name, text string) {
-	t.Helper()
-	// As an operator should: whoever reads sees the old one or the new one.
-	if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestFileIsFollowed: a change is taken over within a poll, and one that is wrong

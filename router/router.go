@@ -88,8 +88,8 @@ func New(o Options, t Transport) (*Router, error) {
 	if r.config.KVCacheBlockSize != nil {
 		r.feeds.blockSize = *r.config.KVCacheBlockSize
 	}
-	if g, ok := t.(*Registry); ok {
-		r.feeds.heard, r.feeds.stored = g.heard, g.stored()
+	if j, ok := t.(Joiner); ok {
+		r.feeds.heard, r.feeds.stored = j.Heard, j.Stored()
 	}
 	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
 		reset: o.ResetStates, feeds: r.feeds, log: o.Log}

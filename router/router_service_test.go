@@ -18,18 +18,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// route sends a request and returns its answer's status and text.
-func (b *bench) route(h http.Handler, id, body string) (*http.Response, string) {
-	b.t.Helper()
-	r := call(b.t, h, "POST", "/v1/route", id, body)
-	return r, text(b.t, r)
-}
-
-// newBody is a request to route the prompt of some blocks, with more fields.
-func newBody(more string, ids ...uint32) string {
-	return `{"method":"new","tokens":` + tokensJSON(promptTokens(ids...)) + more + `}`
-}
-
 // What a request may say besides its prompt reaches the choice.
 func TestRouteFieldsReachTheChoice(t *testing.T) {
 	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {

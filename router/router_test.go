@@ -17,20 +17,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// configured is the default configuration with a change.
-func configured(change func(*config.Config)) *config.Config {
-	c := config.Default()
-	change(&c)
-	return &c
-}
-
-// firstOfEqual makes choices repeatable.
-func firstOfEqual() *config.Config {
-	return configured(func(c *config.Config) { c.FirstOfEqual = true })
-}
-
-func workerOwner(id uint64) kv.Owner { return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(id)}) }
-
 func TestWorkersComeByAnnouncementAndWinByTheirBlocks(t *testing.T) {
 	onBench(t, Options{}, func(b *bench) {
 		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {

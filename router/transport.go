@@ -26,6 +26,9 @@ const (
 	FrameConnected
 )
 
+// FrameLoad carries an encoded kvevent.LoadReport.
+const FrameLoad FrameKind = 16
+
 // Frame is one message that a Transport received. Its receiver owns Data.
 type Frame struct {
 	Kind FrameKind
@@ -66,6 +69,9 @@ type Resumer interface {
 // ErrNoSnapshot: nothing was saved, or it was forgotten.
 var ErrNoSnapshot = errors.New("there is no snapshot")
 
+// SnapshotSaveTimeout bounds the time for saving one snapshot.
+const SnapshotSaveTimeout = 2 * time.Minute
+
 // SnapshotStore keeps the last snapshot of what routers know.
 type SnapshotStore interface {
 	// SaveSnapshot makes what write writes the snapshot, when write returns nil:
@@ -92,87 +98,41 @@ type TransportStats struct {
 	SnapshotBytes uint64
 }
 
-// Answer is a publisher's whole answer to a query, or the chunks of it from
-// FirstChunk to before NextChunk; see kvevent.QueryReply.
-type Answer struct {
-	Kind        kvevent.QueryKind
-	LastEventID uint64
-	Message     string
-	Events      []kvevent.RouterEvent
-	// DumpID names a dump whose other chunks can be asked for; 0 for any other answer.
-	DumpID                uint64
-	FirstChunk, NextChunk uint32
+// PublisherName is a publisher's id as errors, logs and JSON show it.
+func PublisherName(id uint64) string { return fmt.Sprintf("%016x", id) }
+
+// Where a worker is known from that no publisher speaks for.
+const (
+	FromFile = "file"
+	FromHTTP = "http"
+)
+
+// IsRegistered reports whether an announcement is of a worker that no publisher
+// speaks for, of a file or of a registration. Without events every worker is silent.
+func IsRegistered(a *kvevent.Announcement) bool {
+	return a.Card.Silent && (a.Card.Source == FromFile || a.Card.Source == FromHTTP)
 }
 
-// extend appends the rest of a dump, or becomes next when that is another answer.
-func (a *Answer) extend(next *Answer) {
-	if a.DumpID == 0 || next.DumpID != a.DumpID || next.FirstChunk != a.NextChunk {
-		*a = *next
-		return
-	}
-	a.Events = append(a.Events, next.Events...)
-	a.NextChunk = next.NextChunk
+// Joiner is what a Transport implements besides that joins others.
+type Joiner interface {
+	// Heard is told whether the router has taken in an announcement of a source. It
+	// must not wait for the router.
+	Heard(source int, a *kvevent.Announcement, taken bool)
+	// Stored is the source whose position the router resumes at; 0 without one.
+	Stored() int
 }
 
-// maxAnswerBlocks bounds the memory of one answer; see answerSize.
-const maxAnswerBlocks = 1 << 26
-
-// answerSize is how many blocks and events there are: an event without blocks takes
-// memory too.
-func answerSize(events []kvevent.RouterEvent) int {
-	size := len(events)
-	for i := range events {
-		size += events[i].NumBlocks()
-	}
-	return size
+// SourceStats are what a transport counts that is not in TransportStats, under
+// names in snake case.
+type SourceStats struct {
+	// Name is the transport's, such as "dynamo".
+	Name     string            `json:"name"`
+	Counters map[string]uint64 `json:"counters"`
+	Gauges   map[string]uint64 `json:"gauges"`
 }
 
-// assembly puts the chunks of an answer together.
-type assembly struct {
-	publisher uint64
-	// resume is the dump whose rest is wanted, from chunk first on; 0 for none.
-	resume uint64
-	first  uint32
-
-	answer Answer
-	chunks uint32
-	size   int
-}
-
-// add takes in the next chunk and reports whether it was the last one. A chunk
-// out of order, or not of this answer, is an error; the answer holds what came
-// before it. Instead of the rest of a dump another answer may come.
-func (a *assembly) add(r *kvevent.QueryReply) (done bool, err error) {
-	if a.chunks == 0 {
-		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
-		if a.resume != 0 && r.DumpID == a.resume {
-			a.answer.FirstChunk, a.answer.NextChunk = a.first, a.first
-		}
-	}
-	switch {
-	case r.PublisherID != a.publisher:
-		return false, fmt.Errorf("answer chunk %d: publisher %016x, want %016x", r.Chunk, r.PublisherID, a.publisher)
-	case r.DumpID != a.answer.DumpID:
-		return false, fmt.Errorf("answer chunk %d: dump %d, want dump %d", r.Chunk, r.DumpID, a.answer.DumpID)
-	case r.Chunk != a.answer.NextChunk:
-		return false, fmt.Errorf("answer chunk %d: want chunk %d", r.Chunk, a.answer.NextChunk)
-	case r.Kind != a.answer.Kind:
-		return false, fmt.Errorf("answer chunk %d: kind %q after %q", r.Chunk, r.Kind, a.answer.Kind)
-	}
-	if a.size += answerSize(r.Events); a.size > maxAnswerBlocks {
-		return false, fmt.Errorf("answer chunk %d: more than %d blocks and events", r.Chunk, maxAnswerBlocks)
-	}
-	a.chunks++
-	a.answer.NextChunk++
-	a.answer.LastEventID, a.answer.Message = r.LastEventID, r.Message
-	a.answer.Events = append(a.answer.Events, r.Events...)
-	return r.Final, nil
-}
-
-// partial is what came of an answer that was cut, if the rest can be asked for.
-func (a *assembly) partial() *Answer {
-	if a.chunks == 0 || a.answer.DumpID == 0 {
-		return nil
-	}
-	return &a.answer
+// SourceCounter is what a Transport implements besides that has SourceStats. Each
+// name is there once.
+type SourceCounter interface {
+	SourceStats() []SourceStats
 }

@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/strictjson"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -157,13 +157,8 @@ type loadAnswer struct {
 // decodeRoute reads a request body; the error names the field.
 func decodeRoute(body io.Reader) (*routeRequest, error) {
 	var q routeRequest
-	d := json.NewDecoder(body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&q); err != nil {
-		return nil, plainError(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("body: something follows the request")
+	if err := strictjson.Decode(body, &q, "request", wantedFields()); err != nil {
+		return nil, err
 	}
 	return &q, q.validate()
 }

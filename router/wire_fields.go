@@ -1,12 +1,8 @@
 package router
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -76,54 +72,11 @@ func checkLength(field, value string, most int) error {
 	return nil
 }
 
-// plainError says in words of the interface what encoding/json says in words of
-// Go.
-func plainError(err error) error {
-	var mismatch *json.UnmarshalTypeError
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.Is(err, errBusy), errors.Is(err, errSlowBody):
-		return err
-	case errors.As(err, &mismatch):
-		field := mismatch.Field
-		if field == "" {
-			field = "body"
-		}
-		return fmt.Errorf("%s: want %s, got %s", field, wanted(field, mismatch.Type), mismatch.Value)
-	case errors.As(err, &tooLarge):
-		return fmt.Errorf("body: want at most %d bytes: %w", tooLarge.Limit, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("body: not a whole JSON value")
+// wantedFields says what fields may be whose types allow more.
+func wantedFields() map[string]string {
+	return map[string]string{
+		"expected_output_tokens": fmt.Sprintf("an integer in 0..%d", math.MaxInt32),
+		"timeout_ms":             fmt.Sprintf("an integer in 0..%d", maxTimeout),
+		"decay_fraction":         "a number in 0..1",
 	}
-	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// wanted says what a field may be: what its type holds, or less.
-func wanted(field string, t reflect.Type) string {
-	switch field {
-	case "expected_output_tokens":
-		return fmt.Sprintf("an integer in 0..%d", math.MaxInt32)
-	case "timeout_ms":
-		return fmt.Sprintf("an integer in 0..%d", maxTimeout)
-	case "decay_fraction":
-		return "a number in 0..1"
-	}
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch t.Kind() {
-	case reflect.Uint32:
-		return fmt.Sprintf("an integer in 0..%d", uint32(math.MaxUint32))
-	case reflect.Uint64:
-		return fmt.Sprintf("an integer in 0..%d", uint64(math.MaxUint64))
-	case reflect.Float64:
-		return fmt.Sprintf("a number in -%g..%g", math.MaxFloat64, math.MaxFloat64)
-	case reflect.String:
-		return "a string"
-	case reflect.Slice, reflect.Array:
-		return "an array"
-	case reflect.Bool:
-		return "true or false"
-	}
-	return "an object"
 }

@@ -1,0 +1,76 @@
+package strictjson
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"reflect"
+	"strings"
+)
+
+// Decode reads one JSON value from r into v. what names the value in the error about
+// text that follows it. wanted says what a field may be where its type allows more;
+// it may be nil.
+func Decode(r io.Reader, v any, what string, wanted map[string]string) error {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return Explain(err, wanted)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("body: something follows the %s", what)
+	}
+	return nil
+}
+
+// Explain says in words of the interface what encoding/json says in words of Go.
+// Other errors come back as they are.
+func Explain(err error, wanted map[string]string) error {
+	var mismatch *json.UnmarshalTypeError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &mismatch):
+		field := mismatch.Field
+		if field == "" {
+			field = "body"
+		}
+		want, ok := wanted[field]
+		if !ok {
+			want = wantedType(mismatch.Type)
+		}
+		return fmt.Errorf("%s: want %s, got %s", field, want, mismatch.Value)
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("body: want at most %d bytes: %w", tooLarge.Limit, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("body: not a whole JSON value")
+	}
+	if text, ok := strings.CutPrefix(err.Error(), "json: "); ok {
+		return errors.New(text)
+	}
+	return err
+}
+
+// wantedType says what a field of a type may be.
+func wantedType(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Uint32:
+		return fmt.Sprintf("an integer in 0..%d", uint32(math.MaxUint32))
+	case reflect.Uint64:
+		return fmt.Sprintf("an integer in 0..%d", uint64(math.MaxUint64))
+	case reflect.Float64:
+		return fmt.Sprintf("a number in -%g..%g", math.MaxFloat64, math.MaxFloat64)
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "an object"
+}
