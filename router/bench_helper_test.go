@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // bench is a router that runs in a bubble of synctest on a testTransport.
@@ -23,8 +24,7 @@ type bench struct {
 // onBench runs f with a router; time passes only when f lets it.
 func onBench(t *testing.T, o Options, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, transport: &testTransport{
-			frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}}
+		b := &bench{t: t, transport: newTestTransport()}
 		var err error
 		if b.router, err = New(o, b.transport); err != nil {
 			t.Fatal(err)
@@ -44,18 +44,12 @@ func onBench(t *testing.T, o Options, f func(b *bench)) {
 
 // publisher makes a publisher that the transport can query.
 func (b *bench) publisher(id uint64, owner kv.Owner, pool uint64) *testPublisher {
-	p := newTestPublisher(id, owner, pool)
-	b.transport.mu.Lock()
-	defer b.transport.mu.Unlock()
-	b.transport.publishers[id] = p
-	return p
+	return b.transport.publisher(id, owner, pool)
 }
 
 // send delivers frames and waits until all that follows from them has happened.
 func (b *bench) send(frames ...Frame) {
-	for _, f := range frames {
-		b.transport.frames <- f
-	}
+	b.transport.send(frames...)
 	synctest.Wait()
 }
 
@@ -172,19 +166,14 @@ func runRouter(t *testing.T, o Options, transport interface {
 	return r
 }
 
-// startRouter runs a router on a NATS server until the test ends.
-func startRouter(t *testing.T, url, cluster string) *Router {
-	t.Helper()
-	transport, err := ConnectNATS(NATSOptions{URL: url, Cluster: cluster})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 2 {
-			if err := transport.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		}
-	})
-	return runOn(t, Options{}, transport)
+// configured is the default configuration with a change.
+func configured(change func(*config.Config)) *config.Config {
+	c := config.Default()
+	change(&c)
+	return &c
+}
+
+// firstOfEqual makes choices repeatable.
+func firstOfEqual() *config.Config {
+	return configured(func(c *config.Config) { c.FirstOfEqual = true })
 }

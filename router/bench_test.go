@@ -10,7 +10,7 @@ import (
 )
 
 func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
-	t := &testTransport{frames: make(chan Frame)}
+	t := newTestTransport()
 	r, err := New(Options{}, t)
 	if err != nil {
 		b.Fatal(err)

@@ -16,7 +16,7 @@ func call(t *testing.T, h http.Handler, method, path, id, body string) *http.Res
 	t.Helper()
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	if id != "" {
-		req.Header.Set(RequestIDHeader, id)
+		req.Header.Set("X-Request-Id", id)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, req)

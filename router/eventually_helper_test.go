@@ -3,8 +3,6 @@ package router
 import (
 	"testing"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // eventually waits until the condition holds.
@@ -21,16 +19,4 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		case <-pause.C:
 		}
 	}
-}
-
-// configured is the default configuration with a change.
-func configured(change func(*config.Config)) *config.Config {
-	c := config.Default()
-	change(&c)
-	return &c
-}
-
-// firstOfEqual makes choices repeatable.
-func firstOfEqual() *config.Config {
-	return configured(func(c *config.Config) { c.FirstOfEqual = true })
 }

@@ -95,7 +95,7 @@ func TestLargeDumpsAreNotAskedForAllAtOnce(t *testing.T) {
 			b.send(Frame{Kind: FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)})
 		}
 		b.pass(time.Second)
-		if most := b.transport.most; most != maxLarge+4 {
+		if most := b.transport.mostInFlight(); most != maxLarge+4 {
 			t.Errorf("%d questions at once, want %d for large dumps and 4 for small ones", most, maxLarge)
 		}
 		b.transport.holdQueries(false)

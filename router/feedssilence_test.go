@@ -8,7 +8,7 @@ import (
 // newSilentSet is a feedSet of n publishers that were heard at now, without a router.
 func newSilentSet(t *testing.T, n uint64, now time.Time) (*feedSet, []*testPublisher) {
 	t.Helper()
-	r, err := New(Options{}, &testTransport{})
+	r, err := New(Options{}, newTestTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // freshFeeds are the feeds of a router that does not run.
 func freshFeeds(t testing.TB) *feedSet {
 	t.Helper()
-	r, err := New(Options{}, &testTransport{frames: make(chan Frame)})
+	r, err := New(Options{}, newTestTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

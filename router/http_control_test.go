@@ -151,7 +151,7 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 // A dump goes out as the index is walked: it takes the same few buffers whatever the
 // index's size, and ends when the client has gone.
 func TestDumpIsStreamed(t *testing.T) {
-	r, err := New(Options{}, &testTransport{frames: make(chan Frame), publishers: map[uint64]*testPublisher{}})
+	r, err := New(Options{}, newTestTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,7 +218,7 @@ func TestMetricsShowDecisionsAndState(t *testing.T) {
 // TestServeDrainsAndEnds: a request that is being read when the end comes is
 // answered, and Serve returns without an error.
 func TestServeDrainsAndEnds(t *testing.T) {
-	r, err := New(Options{}, &testTransport{frames: make(chan Frame)})
+	r, err := New(Options{}, newTestTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

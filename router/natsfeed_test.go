@@ -235,3 +235,20 @@ func TestNATSErrorsNameWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// startRouter runs a router on a NATS server until the test ends.
+func startRouter(t *testing.T, url, cluster string) *Router {
+	t.Helper()
+	transport, err := ConnectNATS(NATSOptions{URL: url, Cluster: cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 2 {
+			if err := transport.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+	return runOn(t, Options{}, transport)
+}

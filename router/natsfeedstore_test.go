@@ -132,23 +132,3 @@ func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
 		t.Errorf("%q, %v", got.String(), err)
 	}
 }
-
-// TestLastSnapshotIsTriedAgain: a save that failed, with no event after it, does not
-// keep the router from saving when it stops.
-func TestLastSnapshotIsTriedAgain(t *testing.T) {
-	store := &memoryStore{fail: errors.New("broken")}
-	onBench(t, Options{Snapshots: store, SnapshotThreshold: 1}, func(b *bench) {
-		p := b.publisher(1, workerOwner(1), 0)
-		b.send(p.announce(), p.store(0, promptTokens(1)), p.announce())
-		b.pass(2 * time.Second)
-		if s := b.router.snapshots.stats(); s.Failed == 0 {
-			t.Errorf("%+v", s)
-		}
-		store.mu.Lock()
-		store.fail = nil
-		store.mu.Unlock()
-	})
-	if store.data == nil {
-		t.Error("nothing was saved at the end")
-	}
-}

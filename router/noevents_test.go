@@ -17,7 +17,7 @@ func TestSkippingEventsIsLogged(t *testing.T) {
 		"": func(*config.Config) {},
 	} {
 		core, logs := observer.New(zap.InfoLevel)
-		if _, err := New(Options{Config: configured(change), Log: zap.New(core)}, &testTransport{}); err != nil {
+		if _, err := New(Options{Config: configured(change), Log: zap.New(core)}, newTestTransport()); err != nil {
 			t.Fatal(err)
 		}
 		got := ""

@@ -15,7 +15,7 @@ func onRegistry(t *testing.T, o RegistryOptions, f func(b *bench, r *Registry)) 
 
 func onRegistryWith(t *testing.T, options Options, o RegistryOptions, f func(b *bench, r *Registry)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, transport: &testTransport{frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}}
+		b := &bench{t: t, transport: newTestTransport()}
 		g, err := NewRegistry(o, b.transport)
 		if err != nil {
 			t.Fatal(err)

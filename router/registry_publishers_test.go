@@ -21,7 +21,7 @@ import (
 func beside(t *testing.T, f func(b *bench, r *Registry, other *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		fresh := func() *bench {
-			return &bench{t: t, transport: &testTransport{frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}}
+			return &bench{t: t, transport: newTestTransport()}
 		}
 		b, other := fresh(), fresh()
 		g, err := NewRegistry(RegistryOptions{}, b.transport, other.transport)

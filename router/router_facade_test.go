@@ -98,7 +98,7 @@ func TestQualityCoversTheWait(t *testing.T) {
 		if q := b.router.Quality(); q != QualityExact {
 			t.Fatalf("quality %s before the end of the wait", q)
 		}
-		b.transport.frames <- Frame{Kind: FrameDisconnected}
+		b.transport.send(Frame{Kind: FrameDisconnected})
 		b.pass(time.Second)
 		b.route(h, "r1", `{"method":"mark_free"}`)
 		if q := <-quality; q != QualityDegraded {

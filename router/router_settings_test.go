@@ -40,7 +40,7 @@ func TestPrefillLoadModelIsObeyed(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Options{Config: aic}, &testTransport{}); err == nil || !strings.Contains(err.Error(), "router_prefill_load_model aic: needs") {
+	if _, err := New(Options{Config: aic}, newTestTransport()); err == nil || !strings.Contains(err.Error(), "router_prefill_load_model aic: needs") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -244,8 +244,8 @@ func TestQueriesInFlightAreBounded(t *testing.T) {
 		}
 		b.transport.holdQueries(false)
 		b.pass(time.Second)
-		if s := b.router.Stats(); s.Feeds.ExactFeeds != 7 || b.transport.most != 2 {
-			t.Errorf("%d feeds are exact and at most %d queries ran; want 7 and 2", s.Feeds.ExactFeeds, b.transport.most)
+		if s := b.router.Stats(); s.Feeds.ExactFeeds != 7 || b.transport.mostInFlight() != 2 {
+			t.Errorf("%d feeds are exact and at most %d queries ran; want 7 and 2", s.Feeds.ExactFeeds, b.transport.mostInFlight())
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 		"router_temperature":                {Config: configured(func(c *config.Config) { c.RouterTemperature = -1 })},
 		"router_active_request_expiry_secs": {Config: configured(func(c *config.Config) { c.ActiveRequestExpirySecs = -1 })},
 	} {
-		_, err := New(o, &testTransport{})
+		_, err := New(o, newTestTransport())
 		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field)) {
 			t.Errorf("%s: error %v does not name it", field, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -23,6 +24,34 @@ type testTransport struct {
 	hold         chan struct{}
 	fail         error
 	flying, most int
+}
+
+// newTestTransport returns a transport without publishers.
+func newTestTransport() *testTransport {
+	return &testTransport{frames: make(chan Frame), publishers: make(map[uint64]*testPublisher)}
+}
+
+// publisher makes a publisher that the transport can query.
+func (t *testTransport) publisher(id uint64, owner kv.Owner, pool uint64) *testPublisher {
+	p := newTestPublisher(id, owner, pool)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.publishers[id] = p
+	return p
+}
+
+// send hands frames to the router.
+func (t *testTransport) send(frames ...Frame) {
+	for _, f := range frames {
+		t.frames <- f
+	}
+}
+
+// mostInFlight is how many queries were in flight at one time.
+func (t *testTransport) mostInFlight() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.most
 }
 
 func (t *testTransport) Frames() <-chan Frame { return t.frames }
