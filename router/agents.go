@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// maxAgents bounds the agents that are listened to.
-const maxAgents = 4096
+// MaxAgents bounds the agents that are listened to.
+const MaxAgents = 4096
 
 // CheckAgents checks a list of base URLs of agents; the error names the first bad
 // one, and shows it unless it may have a password.
 func CheckAgents(urls []string) error {
-	if len(urls) > maxAgents {
-		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), maxAgents)
+	if len(urls) > MaxAgents {
+		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), MaxAgents)
 	}
 	for i, s := range urls {
 		u, err := url.Parse(s)

@@ -11,7 +11,7 @@ import (
 func TestBackoffGrowsToItsBound(t *testing.T) {
 	var got []time.Duration
 	for n := range 8 {
-		got = append(got, Backoff(n+1, firstRetry, lastRetry))
+		got = append(got, Backoff(n+1, 200*time.Millisecond, 5*time.Second))
 	}
 	want := []time.Duration{200, 400, 800, 1600, 3200, 5000, 5000, 5000}
 	for i := range want {
@@ -19,7 +19,7 @@ func TestBackoffGrowsToItsBound(t *testing.T) {
 			t.Errorf("after failure %d: %v, want %v", i+1, got[i], want[i]*time.Millisecond)
 		}
 	}
-	if got := Backoff(1<<30, firstRetry, lastRetry); got != lastRetry {
+	if got := Backoff(1<<30, 200*time.Millisecond, 5*time.Second); got != 5*time.Second {
 		t.Errorf("after very many failures: %v", got)
 	}
 }

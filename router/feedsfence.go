@@ -51,7 +51,7 @@ func (s *feedSet) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool)
 
 // fencedLocked takes in an announcement of a fenced publisher; false for one that is
 // not fenced, or no longer.
-func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Time) bool {
+func (s *feedSet) fencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
 	p, ok := s.fenced[a.PublisherID]
 	if !ok {
 		return false
@@ -66,7 +66,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, source int, now time.Tim
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[source] || IsRegistered(a):
+	case followed == nil || s.offline[from] || IsRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
 		s.agreeLocked(followed)
 	case !p.gone && now.Sub(p.since) >= minContest:

@@ -20,7 +20,7 @@ func (b *bench) expectNoLies(when string, publishers ...*testPublisher) (degrade
 			continue
 		}
 		at := slices.IndexFunc(publishers, func(p *testPublisher) bool { return p.meta.Owner == kv.WorkerOwner(w.Worker) })
-		kept, held := 0, len(publishers[at].held)
+		kept, held := 0, publishers[at].blocks()
 		onlyModel(b.t, b.router.models).index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
 			kept += len(e.Blocks)
 			return true

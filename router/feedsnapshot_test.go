@@ -63,7 +63,7 @@ func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then f
 	store := &memoryStore{}
 	one, two := newTestPublisher(11, workerOwner(1), 0), newTestPublisher(12, workerOwner(2), 0)
 	onBench(t, Options{Snapshots: store, SnapshotThreshold: o.SnapshotThreshold}, func(b *bench) {
-		b.transport.publishers[11], b.transport.publishers[12] = one, two
+		b.transport.put(one, two)
 		b.send(one.announce(), two.announce())
 		for i := range uint32(10) {
 			b.send(one.store(kv.TierDevice, promptTokens(100+i)))
@@ -78,7 +78,7 @@ func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then f
 	}
 	o.Snapshots = store
 	onBench(t, o, func(b *bench) {
-		b.transport.publishers[11], b.transport.publishers[12] = one, two
+		b.transport.put(one, two)
 		synctest.Wait()
 		then(b, one, two)
 	})

@@ -109,8 +109,8 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 				now = set.runFor(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second, now)
 			},
 		})
-		for source := range 2 {
-			set.frame(Frame{Kind: FrameConnected, Source: source}, now)
+		for id := range 2 {
+			set.frame(Frame{Kind: FrameConnected, Source: id}, now)
 		}
 		for _, m := range set.models.all() {
 			m.kept = true // to look at what is left of it

@@ -46,7 +46,7 @@ func (a *api) register(mux *http.ServeMux, r *Registry) {
 			a.fail(w, http.StatusBadRequest, err)
 		default:
 			r.Announce(q.WorkerID)
-			a.answer(w, http.StatusOK, &registrationAnswer{q.WorkerID, q.ranks(), q.TTLSeconds})
+			a.answer(w, http.StatusOK, &registrationAnswer{q.WorkerID, max(1, q.Ranks), q.TTLSeconds})
 		}
 	})
 	mux.HandleFunc("DELETE /v1/workers", func(w http.ResponseWriter, req *http.Request) {

@@ -50,6 +50,13 @@ func (a *httpAgent) publisher(id uint64, owner kv.Owner, pool uint64) *testPubli
 	return p
 }
 
+// forget has the agent know a publisher no more.
+func (a *httpAgent) forget(publisher uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.publishers, publisher)
+}
+
 func (a *httpAgent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	if a.failing {

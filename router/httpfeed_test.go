@@ -150,9 +150,7 @@ func TestHTTPAgentRestarts(t *testing.T) {
 	r, h := httpRouter(t, Options{FeedTimeout: 3 * time.Second}, HTTPOptions{Agents: []string{a.server.URL}})
 	eventually(t, "known", func() bool { return deviceHits(r, promptTokens(1)) == 1 })
 	a.cut(true)
-	a.mu.Lock()
-	delete(a.publishers, 11)
-	a.mu.Unlock()
+	a.forget(11)
 	a.publisher(21, workerOwner(1), 0).add(kvevent.Stored, kv.TierDevice, promptTokens(2), 0)
 	a.cut(false)
 	eventually(t, "the new one followed", func() bool {
@@ -214,7 +212,7 @@ func TestHTTPErrorsNameWhatIsWrong(t *testing.T) {
 		{HTTPOptions{Agents: []string{"http://u:hunter2@a"}}, "agents[0]"},
 		{HTTPOptions{Agents: []string{"http://u:hunter2%zz@a"}}, "agents[0]"},
 		{HTTPOptions{Agents: []string{"http://a/path"}}, "agents[0]"},
-		{HTTPOptions{Agents: make([]string, maxAgents+1)}, "at most"},
+		{HTTPOptions{Agents: make([]string, MaxAgents+1)}, "at most"},
 		{HTTPOptions{Silence: -1}, "silence"},
 	} {
 		if h, err := ConnectHTTP(c.o); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {

@@ -91,7 +91,7 @@ func (b *bench) teach(worker kv.WorkerID) {
 			b.t.Fatal(err)
 		}
 		b.router.Free(q.ID)
-		b.send(b.transport.publishers[11].announce(), b.transport.publishers[12].announce())
+		b.send(b.transport.known(11).announce(), b.transport.known(12).announce())
 	}
 }
 

@@ -178,11 +178,6 @@ func TestRouterStartsBeforeNATS(t *testing.T) {
 	if _, err := r.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); !errors.Is(err, ErrNoWorkers) {
 		t.Errorf("decision: %v, want no workers", err)
 	}
-	eventually(t, "offline", func() bool {
-		r.feeds.mu.Lock()
-		defer r.feeds.mu.Unlock()
-		return len(r.feeds.offline) > 0
-	})
 	way.set(false)
 	p := newWirePublisher(t, s.ClientURL(), "default", newTestPublisher(11, workerOwner(1), 0))
 	p.add(kvevent.Stored, kv.TierDevice, promptTokens(1), 0)

@@ -144,3 +144,10 @@ func (p *testPublisher) clear() Frame {
 	return Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: p.meta.PublisherID,
 		Sequence: p.sequence, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}
 }
+
+// blocks is how many (block, tier) pairs the publisher holds.
+func (p *testPublisher) blocks() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.held)
+}

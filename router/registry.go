@@ -222,16 +222,16 @@ func (r *Registry) Agents() []AgentInfo {
 	return r.opt.HTTP.Agents()
 }
 
-// pump hands on the frames of one inner transport, which is the source.
-func (r *Registry) pump(source int, t Transport) {
+// pump hands on the frames of the inner transport of an id.
+func (r *Registry) pump(id int, t Transport) {
 	for {
 		select {
 		case <-r.ctx.Done():
 			return
 		case f := <-t.Frames():
-			f.Source = source
+			f.Source = id
 			if f.Kind == FrameDisconnected || f.Kind == FrameConnected {
-				r.connection(source, f.Kind == FrameConnected)
+				r.connection(id, f.Kind == FrameConnected)
 			}
 			r.send(f)
 		}

@@ -318,7 +318,7 @@ func TestRequestLifecycle(t *testing.T) {
 		// Nobody frees b: it expires though nothing else happens to its worker.
 		for range 310 {
 			b.pass(time.Second)
-			b.send(b.transport.publishers[11].announce(), b.transport.publishers[12].announce())
+			b.send(b.transport.known(11).announce(), b.transport.known(12).announce())
 		}
 		if got := b.router.Stats().Requests.Load; got.Expired != 1 || got.Requests != 0 {
 			t.Errorf("requests %+v, want b expired", got)

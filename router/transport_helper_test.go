@@ -40,6 +40,22 @@ func (t *testTransport) publisher(id uint64, owner kv.Owner, pool uint64) *testP
 	return p
 }
 
+// put has the transport know publishers that were made before it.
+func (t *testTransport) put(publishers ...*testPublisher) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range publishers {
+		t.publishers[p.meta.PublisherID] = p
+	}
+}
+
+// known is the publisher of an id.
+func (t *testTransport) known(id uint64) *testPublisher {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.publishers[id]
+}
+
 // send hands frames to the router.
 func (t *testTransport) send(frames ...Frame) {
 	for _, f := range frames {
