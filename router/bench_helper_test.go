@@ -12,27 +12,29 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // bench is a router that runs in a bubble of synctest on a testTransport.
-type bench struct {
-	t         *testing.T
-	router    *Router
-	transport *testTransport
+type Bench struct {
+	T         *testing.T
+	Router    *Router
+	Transport *sourcetest.Transport
 }
 
 // onBench runs f with a router; time passes only when f lets it.
-func onBench(t *testing.T, o Options, f func(b *bench)) {
+func OnBench(t *testing.T, o Options, f func(b *Bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, transport: newTestTransport()}
+		b := &Bench{T: t, Transport: sourcetest.NewTransport()}
 		var err error
-		if b.router, err = New(o, b.transport); err != nil {
+		if b.Router, err = New(o, b.Transport); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := b.router.Run(ctx); err != nil {
+			if err := b.Router.Run(ctx); err != nil {
 				t.Errorf("run: %v", err)
 			}
 		})
@@ -43,45 +45,45 @@ func onBench(t *testing.T, o Options, f func(b *bench)) {
 }
 
 // publisher makes a publisher that the transport can query.
-func (b *bench) publisher(id uint64, owner kv.Owner, pool uint64) *testPublisher {
-	return b.transport.publisher(id, owner, pool)
+func (b *Bench) Publisher(id uint64, owner kv.Owner, pool uint64) *sourcetest.Publisher {
+	return b.Transport.Publisher(id, owner, pool)
 }
 
 // send delivers frames and waits until all that follows from them has happened.
-func (b *bench) send(frames ...Frame) {
-	b.transport.send(frames...)
+func (b *Bench) Send(frames ...source.Frame) {
+	b.Transport.Send(frames...)
 	synctest.Wait()
 }
 
 // pass lets time pass.
-func (b *bench) pass(d time.Duration) {
+func (b *Bench) Pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-func (b *bench) best(tokens []uint32) Match {
-	b.t.Helper()
-	m, err := b.router.FindBestMatch(b.t.Context(), &Request{Tokens: tokens})
+func (b *Bench) Best(tokens []uint32) Match {
+	b.T.Helper()
+	m, err := b.Router.FindBestMatch(b.T.Context(), &Request{Tokens: tokens})
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	return m
 }
 
 // expect checks the device hits and the quality of a prompt's best match.
-func (b *bench) expect(when string, tokens []uint32, worker kv.WorkerID, device uint32, q Quality) {
-	b.t.Helper()
-	m := b.best(tokens)
+func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device uint32, q Quality) {
+	b.T.Helper()
+	m := b.Best(tokens)
 	if m.Worker.ID != worker || m.Hits[kv.TierDevice] != device || m.Quality != q {
-		b.t.Errorf("%s: worker %s with %d device blocks, %s; want worker %d with %d, %s",
+		b.T.Errorf("%s: worker %s with %d device blocks, %s; want worker %d with %d, %s",
 			when, m.Worker, m.Hits[kv.TierDevice], m.Quality, worker, device, q)
 	}
 }
 
 // names lists the workers as "id/rank source".
-func (b *bench) names() string {
+func (b *Bench) names() string {
 	var all []string
-	for _, w := range b.router.Workers() {
+	for _, w := range b.Router.Workers() {
 		source := w.Card.Source
 		if source == "" {
 			source = "agent"
@@ -91,25 +93,25 @@ func (b *bench) names() string {
 	return strings.Join(all, ", ")
 }
 
-func (b *bench) expectWorkers(when, want string) {
-	b.t.Helper()
+func (b *Bench) ExpectWorkers(when, want string) {
+	b.T.Helper()
 	if got := b.names(); got != want {
-		b.t.Errorf("%s: workers %q, want %q", when, got, want)
+		b.T.Errorf("%s: workers %q, want %q", when, got, want)
 	}
 }
 
 // every sends an announcement of each publisher once a second.
-func (b *bench) every(seconds int, publishers ...*testPublisher) {
+func (b *Bench) Every(seconds int, publishers ...*sourcetest.Publisher) {
 	for range seconds {
 		for _, p := range publishers {
-			b.send(p.announce())
+			b.Send(p.Announce())
 		}
-		b.pass(time.Second)
+		b.Pass(time.Second)
 	}
 }
 
 // runOn runs a router on a transport until the test ends.
-func runOn(t *testing.T, o Options, transport Transport) *Router {
+func RunOn(t *testing.T, o Options, transport source.Transport) *Router {
 	t.Helper()
 	r, err := New(o, transport)
 	if err != nil {
@@ -129,7 +131,7 @@ func runOn(t *testing.T, o Options, transport Transport) *Router {
 	return r
 }
 
-func deviceHits(r *Router, tokens []uint32) uint32 {
+func DeviceHits(r *Router, tokens []uint32) uint32 {
 	m, err := r.FindBestMatch(context.Background(), &Request{Tokens: tokens})
 	if err != nil {
 		return 0
@@ -138,8 +140,8 @@ func deviceHits(r *Router, tokens []uint32) uint32 {
 }
 
 // runRouter runs a router on a transport that it closes when the test ends.
-func runRouter(t *testing.T, o Options, transport interface {
-	Transport
+func RunRouter(t *testing.T, o Options, transport interface {
+	source.Transport
 	io.Closer
 }) *Router {
 	t.Helper()
@@ -167,13 +169,13 @@ func runRouter(t *testing.T, o Options, transport interface {
 }
 
 // configured is the default configuration with a change.
-func configured(change func(*config.Config)) *config.Config {
+func Configured(change func(*config.Config)) *config.Config {
 	c := config.Default()
 	change(&c)
 	return &c
 }
 
 // firstOfEqual makes choices repeatable.
-func firstOfEqual() *config.Config {
-	return configured(func(c *config.Config) { c.FirstOfEqual = true })
+func FirstOfEqual() *config.Config {
+	return Configured(func(c *config.Config) { c.FirstOfEqual = true })
 }

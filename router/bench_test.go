@@ -7,10 +7,12 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
-	t := newTestTransport()
+	t := sourcetest.NewTransport()
 	r, err := New(Options{}, t)
 	if err != nil {
 		b.Fatal(err)
@@ -20,17 +22,17 @@ func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
 		tokens[i] = uint32(i)
 	}
 	for id := range uint64(8) {
-		p := newTestPublisher(10+id, workerOwner(id+1), 0)
-		p.meta.BlockSize = 16
+		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
+		p.Meta.BlockSize = 16
 		now := time.Now()
-		r.feeds.frame(p.announce(), now)
+		r.feeds.frame(p.Announce(), now)
 		var h kv.Hasher
-		e := kvevent.RouterEvent{Owner: p.meta.Owner, Kind: kvevent.Stored, ID: 1}
+		e := kvevent.RouterEvent{Owner: p.Meta.Owner, Kind: kvevent.Stored, ID: 1}
 		locals := h.AppendLocals(nil, tokens, 16, kv.LocalSeed("", ""))
 		for i, s := range kv.AppendSequence(nil, locals[:90*id]) {
 			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: s, Local: locals[i]})
 		}
-		r.feeds.frame(Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
+		r.feeds.frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
 			PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
 	}
 	for _, states := range []bool{false, true} {

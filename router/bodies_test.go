@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // slowBody gives a part of its body and then waits until it is let go.
@@ -30,22 +32,22 @@ func (s *slowBody) Read(p []byte) (int, error) {
 // Bodies that are being read leave only so much room for others, whatever the method and
 // however they come; small ones always get through, and all room comes back.
 func TestBodiesAreBounded(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		b.router.bodies.reading.most, b.router.bodies.kept.most = 190<<10, 300<<10
-		s, h := b.router.service(), b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 190<<10, 300<<10
+		s, h := b.Router.service(), b.Router.Handler()
 		large := func(method string, n int) string {
 			return `{"method":"` + method + `","tokens":[1` + strings.Repeat(" ", n) + `]}`
 		}
 		first := &slowBody{strings.NewReader(large("overlap", 80<<10)), make(chan struct{}), make(chan struct{})}
 		answered := make(chan reply)
-		go func() { answered <- s.route(b.t.Context(), first, caller{}) }()
+		go func() { answered <- s.route(b.T.Context(), first, caller{}) }()
 		<-first.read
 		for _, method := range []string{"new", "overlap", "potential_loads"} {
-			if r, got := b.route(h, "", large(method, 80<<10)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, errBusy.Error()) {
+			if r, got := b.Route(h, "", large(method, 80<<10)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, errBusy.Error()) {
 				t.Errorf("%s beside a large body: %d %.200s", method, r.StatusCode, got)
 			}
-			if r, got := b.route(h, "", large(method, freeBody-200)); r.StatusCode != http.StatusOK {
+			if r, got := b.Route(h, "", large(method, freeBody-200)); r.StatusCode != http.StatusOK {
 				t.Errorf("a small %s beside a large body: %d %.200s", method, r.StatusCode, got)
 			}
 		}
@@ -53,16 +55,16 @@ func TestBodiesAreBounded(t *testing.T) {
 		if out := <-answered; out.status != http.StatusOK {
 			t.Errorf("the first: %+v", out)
 		}
-		if r, got := b.route(h, "", large("overlap", 110<<10)); r.StatusCode != http.StatusOK {
+		if r, got := b.Route(h, "", large("overlap", 110<<10)); r.StatusCode != http.StatusOK {
 			t.Errorf("after the first, as much as there is room for: %d %.200s", r.StatusCode, got)
 		}
-		if r, _ := b.route(h, "", large("overlap", 140<<10)); r.StatusCode != http.StatusServiceUnavailable {
+		if r, _ := b.Route(h, "", large("overlap", 140<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("more than there is room for: %d", r.StatusCode)
 		}
-		if n, k := b.router.bodies.reading.used, b.router.bodies.kept.used; n != 0 || k != 0 || len(b.router.bodies.clients) != 0 {
+		if n, k := b.Router.bodies.reading.used, b.Router.bodies.kept.used; n != 0 || k != 0 || len(b.Router.bodies.clients) != 0 {
 			t.Errorf("%d bytes are being read and %d kept when nothing is at hand", n, k)
 		}
-		if got := text(t, call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_bodies_refused_total 4\n") {
+		if got := Text(t, Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_bodies_refused_total 4\n") {
 			t.Error("metrics do not show four refused bodies")
 		}
 	})
@@ -86,45 +88,45 @@ func (s *stalledBody) Read(p []byte) (int, error) {
 // Uploads that stall give their room to those that come, the slowest first, whoever
 // sends them: large prompts are routed as before.
 func TestSlowUploadsGiveWay(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		b.router.bodies.reading.most, b.router.bodies.kept.most = 400<<10, 400<<10
-		s, h := b.router.service(), b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 400<<10, 400<<10
+		s, h := b.Router.service(), b.Router.Handler()
 		prompt := func(n int) string { return `{"method":"overlap","tokens":[1` + strings.Repeat(" ", n) + `]}` }
 		answers := make(chan reply, 4)
 		for i, n := range []int{100 << 10, 90 << 10, 80 << 10, 40 << 10} {
 			stalled := &stalledBody{strings.NewReader(prompt(n)[:n]), make(chan struct{})}
 			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], interrupt: func() { close(stalled.interrupted) }}
-			go func() { answers <- s.route(b.t.Context(), stalled, from) }()
+			go func() { answers <- s.route(b.T.Context(), stalled, from) }()
 			synctest.Wait()
 		}
-		if r, got := b.route(h, "", prompt(100<<10)); r.StatusCode != http.StatusServiceUnavailable {
+		if r, got := b.Route(h, "", prompt(100<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("beside uploads that have just begun: %d %.200s", r.StatusCode, got)
 		}
-		b.pass(slowAfter)
+		b.Pass(slowAfter)
 		for range 3 {
-			if r, got := b.route(h, "", prompt(100<<10)); r.StatusCode != http.StatusOK {
+			if r, got := b.Route(h, "", prompt(100<<10)); r.StatusCode != http.StatusOK {
 				t.Errorf("beside uploads that have stalled: %d %.200s", r.StatusCode, got)
 			}
 		}
 		synctest.Wait()
 		ended := len(answers)
-		if ended == 0 || ended == 4 || int(b.router.bodies.slow.Load()) != ended {
-			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.router.bodies.slow.Load())
+		if ended == 0 || ended == 4 || int(b.Router.bodies.slow.Load()) != ended {
+			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.Router.bodies.slow.Load())
 		}
 		for range ended {
 			if out := <-answers; out.status != http.StatusRequestTimeout {
 				t.Errorf("a stalled upload: %+v", out)
 			}
 		}
-		for _, u := range slices.Collect(maps.Keys(b.router.bodies.uploads)) {
+		for _, u := range slices.Collect(maps.Keys(b.Router.bodies.uploads)) {
 			u.interrupt()
 		}
 		for range 4 - ended {
 			<-answers
 		}
 		synctest.Wait()
-		if left := b.router.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
+		if left := b.Router.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
 			t.Errorf("left when nothing is at hand: %+v", left)
 		}
 	})
@@ -161,25 +163,25 @@ func TestClientsShareTheRoomForBodies(t *testing.T) {
 
 // What waits for a worker keeps its room, but does not keep others from being read.
 func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
-	onBench(t, Options{Config: halfAStep()}, func(b *bench) {
-		p := b.publisher(0x11, workerOwner(1), 0)
-		p.meta.Card.MaxBatchedTokens = testBlockSize
-		b.send(p.announce())
-		b.router.bodies.reading.most, b.router.bodies.kept.most = 300<<10, 300<<10
-		h := b.router.Handler()
+	OnBench(t, Options{Config: halfAStep()}, func(b *Bench) {
+		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
+		b.Send(p.Announce())
+		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 300<<10, 300<<10
+		h := b.Router.Handler()
 		padding := strings.Repeat(" ", 80<<10)
-		b.route(h, "r1", newBody("", 1))
-		waits := b.later(h, "r2", newBody(padding, 2))
-		if n := b.router.Stats().Requests.Queue.Pending; n != 1 {
+		b.Route(h, "r1", NewBody("", 1))
+		waits := b.later(h, "r2", NewBody(padding, 2))
+		if n := b.Router.Stats().Requests.Queue.Pending; n != 1 {
 			t.Fatalf("%d wait", n)
 		}
-		if r, got := b.route(h, "", `{"method":"overlap","tokens":[1]`+padding+`}`); r.StatusCode != http.StatusOK {
+		if r, got := b.Route(h, "", `{"method":"overlap","tokens":[1]`+padding+`}`); r.StatusCode != http.StatusOK {
 			t.Errorf("beside one that waits: %d %.200s", r.StatusCode, got)
 		}
-		if r, _ := b.route(h, "", `{"method":"overlap","tokens":[1]`+padding+padding+`}`); r.StatusCode != http.StatusServiceUnavailable {
+		if r, _ := b.Route(h, "", `{"method":"overlap","tokens":[1]`+padding+padding+`}`); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("more than what waits leaves: %d", r.StatusCode)
 		}
-		b.route(h, "r1", `{"method":"mark_free"}`)
+		b.Route(h, "r1", `{"method":"mark_free"}`)
 		if got := <-waits; got != "r2 200" {
 			t.Error(got)
 		}

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // call sends one request to the handler and returns the answer.
-func call(t *testing.T, h http.Handler, method, path, id, body string) *http.Response {
+func Call(t *testing.T, h http.Handler, method, path, id, body string) *http.Response {
 	t.Helper()
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	if id != "" {
@@ -23,7 +24,7 @@ func call(t *testing.T, h http.Handler, method, path, id, body string) *http.Res
 	return w.Result()
 }
 
-func text(t *testing.T, r *http.Response) string {
+func Text(t *testing.T, r *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -32,7 +33,7 @@ func text(t *testing.T, r *http.Response) string {
 	return strings.TrimSpace(string(b))
 }
 
-func tokensJSON(tokens []uint32) string {
+func TokensJSON(tokens []uint32) string {
 	b, err := json.Marshal(tokens)
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -41,22 +42,22 @@ func tokensJSON(tokens []uint32) string {
 }
 
 // twoWorkers puts two workers and a pool with known blocks on the bench.
-func twoWorkers(b *bench) {
-	p1, p2 := b.publisher(0x11, workerOwner(1), 77), b.publisher(0x12, workerOwner(2), 77)
-	pool := b.publisher(0x13, kv.PoolOwner(77), 0)
-	b.send(p1.announce(), p2.announce(), pool.announce())
-	b.send(p2.store(kv.TierDevice, promptTokens(1)),
-		pool.store(kv.TierHost, promptTokens(1, 2)), pool.store(kv.TierDisk, promptTokens(1)))
+func TwoWorkers(b *Bench) {
+	p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 77), b.Publisher(0x12, sourcetest.WorkerOwner(2), 77)
+	pool := b.Publisher(0x13, kv.PoolOwner(77), 0)
+	b.Send(p1.Announce(), p2.Announce(), pool.Announce())
+	b.Send(p2.Store(kv.TierDevice, sourcetest.Tokens(1)),
+		pool.Store(kv.TierHost, sourcetest.Tokens(1, 2)), pool.Store(kv.TierDisk, sourcetest.Tokens(1)))
 }
 
 // route sends a request and returns its answer's status and text.
-func (b *bench) route(h http.Handler, id, body string) (*http.Response, string) {
-	b.t.Helper()
-	r := call(b.t, h, "POST", "/v1/route", id, body)
-	return r, text(b.t, r)
+func (b *Bench) Route(h http.Handler, id, body string) (*http.Response, string) {
+	b.T.Helper()
+	r := Call(b.T, h, "POST", "/v1/route", id, body)
+	return r, Text(b.T, r)
 }
 
 // newBody is a request to route the prompt of some blocks, with more fields.
-func newBody(more string, ids ...uint32) string {
-	return `{"method":"new","tokens":` + tokensJSON(promptTokens(ids...)) + more + `}`
+func NewBody(more string, ids ...uint32) string {
+	return `{"method":"new","tokens":` + TokensJSON(sourcetest.Tokens(ids...)) + more + `}`
 }

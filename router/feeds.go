@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // feedSet is every publisher that the router listens to. Announcements bring
@@ -77,7 +78,7 @@ func newFeedSet(models *Models, o *Options) *feedSet {
 }
 
 // frame takes in one message. The result is the feed that it concerned, if any.
-func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
+func (s *feedSet) frame(fr source.Frame, now time.Time) *feedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listenLocked(now)
@@ -85,7 +86,7 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 		s.position = fr.Position
 	}
 	switch fr.Kind {
-	case FrameAnnouncement:
+	case source.FrameAnnouncement:
 		a, err := kvevent.DecodeAnnouncement(fr.Data)
 		if err != nil {
 			s.undecodableLocked(err)
@@ -105,7 +106,7 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 			s.heard(fr.Source, &a, f != nil)
 		}
 		return f
-	case FrameEvents:
+	case source.FrameEvents:
 		if s.deaf {
 			return nil
 		}
@@ -114,8 +115,8 @@ func (s *feedSet) frame(fr Frame, now time.Time) *feedState {
 			return nil
 		}
 		return s.eventsLocked(now)
-	case FrameDisconnected, FrameConnected:
-		s.connectedLocked(fr.Source, fr.Kind == FrameConnected, now)
+	case source.FrameDisconnected, source.FrameConnected:
+		s.connectedLocked(fr.Source, fr.Kind == source.FrameConnected, now)
 	}
 	return nil
 }
@@ -230,7 +231,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedStat
 		return nil, err
 	}
 	if former := s.byOwner[a.Owner]; former != nil {
-		if IsRegistered(&former.announcement) && former.model != m {
+		if source.IsRegistered(&former.announcement) && former.model != m {
 			s.counters.Displaced++
 		}
 		s.endLocked(former, "another publisher speaks for it")
@@ -242,7 +243,7 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedStat
 	s.feeds[a.PublisherID] = f
 	s.byOwner[a.Owner] = f
 	s.log.Info("owner joins", zap.Stringer("owner", a.Owner), zap.Uint64("pool", a.Pool),
-		zap.String("publisher", PublisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
+		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
 	return f, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // nextQuery is the query to send now, if there is one, and its number.
@@ -41,7 +42,7 @@ var errVoid = errors.New("answer is void")
 // answered takes in the answer to query number, or the error that came instead.
 // The result is the error, or why the answer was of no use; nil for an answer
 // that nobody waits for any more.
-func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time) error {
+func (f *feedState) answered(number uint64, a *source.Answer, err error, now time.Time) error {
 	if number != f.query || !f.recovering {
 		return nil
 	}
@@ -61,7 +62,7 @@ func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time)
 	if err != nil {
 		f.failures++
 		f.counters.QueryFailures++
-		f.retryAt = now.Add(Jittered(Backoff(f.failures, firstRetry, lastRetry)))
+		f.retryAt = now.Add(source.Jittered(source.Backoff(f.failures, firstRetry, lastRetry)))
 		f.dump = f.dump || errors.Is(err, errVoid)
 		return err
 	}
@@ -77,12 +78,12 @@ func (f *feedState) answered(number uint64, a *Answer, err error, now time.Time)
 
 // cutShort keeps the beginning of an answer for the next query, which asks for the
 // rest of it.
-func (f *feedState) cutShort(number uint64, a *Answer, now time.Time) {
+func (f *feedState) cutShort(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
 	f.failures = 0
 	f.dump = true
 	f.partial, f.partialOf, f.partialAt = a, number, now
-	if a.Size() > MaxAnswerBlocks {
+	if a.Size() > source.MaxAnswerBlocks {
 		f.partial = nil
 	}
 }

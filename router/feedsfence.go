@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Two publishers of one owner cannot both be right, and nothing in their messages
@@ -66,7 +67,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, from int, now time.Time)
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[from] || IsRegistered(a):
+	case followed == nil || s.offline[from] || source.IsRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
 		s.agreeLocked(followed)
 	case !p.gone && now.Sub(p.since) >= minContest:
@@ -79,7 +80,7 @@ func (s *feedSet) fencedLocked(a *kvevent.Announcement, from int, now time.Time)
 // instead of the one that is: nil, a registration, or one that is silent though the
 // fenced one has announced before.
 func (s *feedSet) passesLocked(followed *feedState, p *fence, now time.Time) bool {
-	if followed == nil || IsRegistered(&followed.announcement) {
+	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
 	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3
@@ -91,8 +92,8 @@ func (s *feedSet) contestLocked(f *feedState, rival uint64, now time.Time) {
 		s.counters.Contests++
 		s.log.Warn("two publishers speak for one owner; it is degraded until one of them ends. "+
 			"Two nodes may have the same --node, or two engines the same worker id",
-			zap.Stringer("owner", f.owner()), zap.String("followed", PublisherName(f.announcement.PublisherID)),
-			zap.String("fenced", PublisherName(rival)))
+			zap.Stringer("owner", f.owner()), zap.String("followed", source.PublisherName(f.announcement.PublisherID)),
+			zap.String("fenced", source.PublisherName(rival)))
 	}
 	f.rival, f.rivalSeen = rival, now
 	s.recountLocked(f)
@@ -101,7 +102,7 @@ func (s *feedSet) contestLocked(f *feedState, rival uint64, now time.Time) {
 // agreeLocked notes that one publisher speaks for a feed's owner.
 func (s *feedSet) agreeLocked(f *feedState) {
 	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
-		zap.String("followed", PublisherName(f.announcement.PublisherID)), zap.String("fenced", PublisherName(f.rival)))
+		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
 	f.rival = 0
 	s.recountLocked(f)
 }

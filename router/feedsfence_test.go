@@ -10,23 +10,26 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestAZombieDoesNotFenceTheLivePublisher: whoever was followed by another one comes back
 // for a moment and ends. The live publisher is followed, before, meanwhile and after.
 func TestAZombieDoesNotFenceTheLivePublisher(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		zombie, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(1), 0)
-		b.send(zombie.announce())
-		b.every(60, live)
-		b.send(live.store(kv.TierDevice, promptTokens(1)), live.announce())
-		b.send(zombie.announce()) // the partition heals
-		b.expect("two speak", promptTokens(1), 1, 1, QualityDegraded)
-		b.send(live.announce(), zombie.goodbye())
-		b.expect("the zombie has gone", promptTokens(1), 1, 1, QualityExact)
-		b.every(300, live)
-		b.expect("five minutes later", promptTokens(1), 1, 1, QualityExact)
-		if s := b.router.Stats().Feeds; s.Contests != 1 || s.Ambiguous != 0 || s.Dumps != 0 {
+	OnBench(t, Options{}, func(b *Bench) {
+		zombie, live := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(1), 0)
+		b.Send(zombie.Announce())
+		b.Every(60, live)
+		b.Send(live.Store(kv.TierDevice, sourcetest.Tokens(1)), live.Announce())
+		b.Send(zombie.Announce()) // the partition heals
+		b.Expect("two speak", sourcetest.Tokens(1), 1, 1, QualityDegraded)
+		b.Send(live.Announce(), zombie.Goodbye())
+		b.Expect("the zombie has gone", sourcetest.Tokens(1), 1, 1, QualityExact)
+		b.Every(300, live)
+		b.Expect("five minutes later", sourcetest.Tokens(1), 1, 1, QualityExact)
+		if s := b.Router.Stats().Feeds; s.Contests != 1 || s.Ambiguous != 0 || s.Dumps != 0 {
 			t.Errorf("stats %+v, want one contest that is over", s)
 		}
 	})
@@ -35,16 +38,16 @@ func TestAZombieDoesNotFenceTheLivePublisher(t *testing.T) {
 // TestAPublisherThatFellSilentIsNoNewcomer: one that was forgotten for its silence does
 // not take the place of the one that came after it.
 func TestAPublisherThatFellSilentIsNoNewcomer(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		zombie, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(1), 0)
-		b.send(zombie.announce())
-		b.pass(20 * time.Second)
-		b.send(live.announce(), live.store(kv.TierDevice, promptTokens(1)))
-		b.every(20, live)
-		b.send(zombie.announce())
-		b.expect("the zombie is back", promptTokens(1), 1, 1, QualityDegraded)
-		b.every(20, live)
-		b.expect("and silent", promptTokens(1), 1, 1, QualityExact)
+	OnBench(t, Options{}, func(b *Bench) {
+		zombie, live := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(1), 0)
+		b.Send(zombie.Announce())
+		b.Pass(20 * time.Second)
+		b.Send(live.Announce(), live.Store(kv.TierDevice, sourcetest.Tokens(1)))
+		b.Every(20, live)
+		b.Send(zombie.Announce())
+		b.Expect("the zombie is back", sourcetest.Tokens(1), 1, 1, QualityDegraded)
+		b.Every(20, live)
+		b.Expect("and silent", sourcetest.Tokens(1), 1, 1, QualityExact)
 	})
 }
 
@@ -52,18 +55,18 @@ func TestAPublisherThatFellSilentIsNoNewcomer(t *testing.T) {
 // publisher last follows it, until it says goodbye or falls silent.
 func TestTheLivePublisherIsFollowedAfterTheOneThatDied(t *testing.T) {
 	for _, goodbye := range []bool{true, false} {
-		onBench(t, Options{}, func(b *bench) {
-			old, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(1), 0)
-			live.store(kv.TierDevice, promptTokens(1))
-			b.send(live.announce(), old.announce())
+		OnBench(t, Options{}, func(b *Bench) {
+			old, live := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(1), 0)
+			live.Store(kv.TierDevice, sourcetest.Tokens(1))
+			b.Send(live.Announce(), old.Announce())
 			if goodbye {
-				b.send(old.goodbye(), live.announce())
+				b.Send(old.Goodbye(), live.Announce())
 			} else {
-				b.every(7, live)
+				b.Every(7, live)
 			}
-			b.expect("the live one", promptTokens(1), 1, 1, QualityExact)
-			b.every(60, live)
-			b.expect("a minute later", promptTokens(1), 1, 1, QualityExact)
+			b.Expect("the live one", sourcetest.Tokens(1), 1, 1, QualityExact)
+			b.Every(60, live)
+			b.Expect("a minute later", sourcetest.Tokens(1), 1, 1, QualityExact)
 		})
 	}
 }
@@ -73,21 +76,21 @@ func TestTheLivePublisherIsFollowedAfterTheOneThatDied(t *testing.T) {
 // live; the router does not change between them.
 func TestTwoPublishersOfOneOwnerAreReported(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	onBench(t, Options{Log: zap.New(core)}, func(b *bench) {
+	OnBench(t, Options{Log: zap.New(core)}, func(b *Bench) {
 		pool := kv.PoolOwner(42)
-		worker := b.publisher(20, workerOwner(1), 42)
-		one, two := b.publisher(11, pool, 0), b.publisher(12, pool, 0)
-		one.store(kv.TierHost, promptTokens(1))
-		two.store(kv.TierHost, promptTokens(2))
-		b.every(30, worker, one, two)
-		if m := b.best(promptTokens(2)); m.Quality != QualityDegraded || m.Hits[kv.TierHost] != 1 {
+		worker := b.Publisher(20, sourcetest.WorkerOwner(1), 42)
+		one, two := b.Publisher(11, pool, 0), b.Publisher(12, pool, 0)
+		one.Store(kv.TierHost, sourcetest.Tokens(1))
+		two.Store(kv.TierHost, sourcetest.Tokens(2))
+		b.Every(30, worker, one, two)
+		if m := b.Best(sourcetest.Tokens(2)); m.Quality != QualityDegraded || m.Hits[kv.TierHost] != 1 {
 			t.Errorf("%d hits, %s; want those of the pool that was heard of last, degraded", m.Hits[kv.TierHost], m.Quality)
 		}
-		s := b.router.Stats().Feeds
+		s := b.Router.Stats().Feeds
 		if s.Ambiguous != 1 || s.Contests != 1 || s.Dumps+s.Gaps > 2 {
 			t.Errorf("stats %+v, want one ambiguous owner", s)
 		}
-		for _, f := range b.router.Feeds() {
+		for _, f := range b.Router.Feeds() {
 			if f.Owner == pool && (f.PublisherID != 12 || f.Rival != 11 || f.Health != kvevent.HealthDegraded) {
 				t.Errorf("feed %+v, want publisher 12 with rival 11", f)
 			}
@@ -96,8 +99,8 @@ func TestTwoPublishersOfOneOwnerAreReported(t *testing.T) {
 		if len(warnings) != 1 || !strings.Contains(logContext(warnings[0]), "000000000000000b") || !strings.Contains(logContext(warnings[0]), "000000000000000c") {
 			t.Errorf("warnings %v, want one that names both", warnings)
 		}
-		b.every(20, worker, one)
-		if m := b.best(promptTokens(1)); m.Quality != QualityExact || m.Hits[kv.TierHost] != 1 {
+		b.Every(20, worker, one)
+		if m := b.Best(sourcetest.Tokens(1)); m.Quality != QualityExact || m.Hits[kv.TierHost] != 1 {
 			t.Errorf("%d hits, %s; want the pool that lives", m.Hits[kv.TierHost], m.Quality)
 		}
 	})
@@ -118,13 +121,13 @@ func logContext(e observer.LoggedEntry) string {
 // TestOldAnnouncementsContestNothing: a stream that is read again has announcements of
 // publishers that ended long ago.
 func TestOldAnnouncementsContestNothing(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		old, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(1), 0)
-		b.send(old.announce())
-		b.every(10, live)
-		b.send(Frame{Kind: FrameDisconnected}, old.announce(), old.announce(), live.announce(), Frame{Kind: FrameConnected})
-		b.every(2, live)
-		if s := b.router.Stats().Feeds; s.Contests != 0 || s.Fenced != 2 || s.ExactFeeds != 1 {
+	OnBench(t, Options{}, func(b *Bench) {
+		old, live := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(1), 0)
+		b.Send(old.Announce())
+		b.Every(10, live)
+		b.Send(source.Frame{Kind: source.FrameDisconnected}, old.Announce(), old.Announce(), live.Announce(), source.Frame{Kind: source.FrameConnected})
+		b.Every(2, live)
+		if s := b.Router.Stats().Feeds; s.Contests != 0 || s.Fenced != 2 || s.ExactFeeds != 1 {
 			t.Errorf("stats %+v, want no contest", s)
 		}
 	})
@@ -133,18 +136,18 @@ func TestOldAnnouncementsContestNothing(t *testing.T) {
 // TestARegistrationContestsNothing: a publisher that was silent for a while takes its
 // owner back from the registration that spoke for it meanwhile.
 func TestARegistrationContestsNothing(t *testing.T) {
-	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
-		if err := r.Register(someWorker(1), time.Hour); err != nil {
+	OnRegistry(t, registry.Options{}, func(b *Bench, r *registry.Source) {
+		if err := r.Register(SomeWorker(1), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		p := b.publisher(11, workerOwner(1), 0)
-		b.every(5, p)
-		b.expectWorkers("a publisher", "1/0 agent")
-		b.pass(30 * time.Second)
-		b.expectWorkers("it is silent", "1/0 http")
-		b.every(10, p)
-		b.expectWorkers("it is back", "1/0 agent")
-		if s := b.router.Stats().Feeds; s.Contests != 0 || s.ExactFeeds != 1 {
+		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
+		b.Every(5, p)
+		b.ExpectWorkers("a publisher", "1/0 agent")
+		b.Pass(30 * time.Second)
+		b.ExpectWorkers("it is silent", "1/0 http")
+		b.Every(10, p)
+		b.ExpectWorkers("it is back", "1/0 agent")
+		if s := b.Router.Stats().Feeds; s.Contests != 0 || s.ExactFeeds != 1 {
 			t.Errorf("stats %+v, want no contest", s)
 		}
 	})
@@ -152,11 +155,11 @@ func TestARegistrationContestsNothing(t *testing.T) {
 
 // TestFencedPublishersAreBounded: many are forgotten, and counted, when there are more.
 func TestFencedPublishersAreBounded(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		s := b.router.feeds
+	OnBench(t, Options{}, func(b *Bench) {
+		s := b.Router.feeds
 		now := time.Now()
 		for i := range uint64(maxFenced + 3) {
-			s.fenceLocked(&kvevent.Announcement{PublisherID: i + 1, Owner: workerOwner(1)}, now, i%2 == 0)
+			s.fenceLocked(&kvevent.Announcement{PublisherID: i + 1, Owner: sourcetest.WorkerOwner(1)}, now, i%2 == 0)
 		}
 		if len(s.fenced) != maxFenced || s.counters.Unfenced != 3 {
 			t.Errorf("%d are fenced and %d forgotten, want %d and 3", len(s.fenced), s.counters.Unfenced, maxFenced)

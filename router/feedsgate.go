@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Bounds of the answers that are on their way, by what announcements promise. A
@@ -142,7 +143,7 @@ func (g *queryGate) next() *feedState {
 // the publisher's last announcement.
 func (f *feedState) promised() int {
 	if f.dump {
-		return int(min(f.announcement.Blocks, MaxAnswerBlocks)) * promisedBlock
+		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * promisedBlock
 	}
 	missed := max(f.announcement.LastEventID, f.cursor) - f.cursor
 	return int(min(missed, promisedRange/promisedEvent)) * promisedEvent

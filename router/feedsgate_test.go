@@ -8,6 +8,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestGateBoundsWhatIsOnItsWay: whatever comes, is cut, is taken up again or is let go,
@@ -39,7 +41,7 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			"answer": func(rt *rapid.T) {
 				for at := range flying {
 					if rapid.Bool().Draw(rt, "cut") {
-						at.feed.partial, at.feed.partialOf, at.feed.partialAt = &Answer{}, at.number, now
+						at.feed.partial, at.feed.partialOf, at.feed.partialAt = &source.Answer{}, at.number, now
 					}
 					delete(flying, at)
 					g.settle(at)
@@ -79,31 +81,31 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 // TestLargeDumpsAreNotAskedForAllAtOnce: a router that joins late asks for as much at a
 // time as the announcements let it, and gets to everybody.
 func TestLargeDumpsAreNotAskedForAllAtOnce(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		b.transport.holdQueries(true)
-		var all []*testPublisher
+	OnBench(t, Options{}, func(b *Bench) {
+		b.Transport.HoldQueries(true)
+		var all []*sourcetest.Publisher
 		for i := range uint64(12) {
-			p := b.publisher(100+i, workerOwner(i+1), 0)
-			p.add(kvevent.Stored, kv.TierDevice, promptTokens(1), 0)
+			p := b.Publisher(100+i, sourcetest.WorkerOwner(i+1), 0)
+			p.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1), 0)
 			all = append(all, p)
-			a := p.meta
+			a := p.Meta
 			// What is promised is far more than the test's publishers have.
 			a.LastEventID, a.Blocks, a.Digest = 1, 400_000, 1
 			if i >= 8 {
 				a.Blocks = 20_000
 			}
-			b.send(Frame{Kind: FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)})
+			b.Send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)})
 		}
-		b.pass(time.Second)
-		if most := b.transport.mostInFlight(); most != maxLarge+4 {
+		b.Pass(time.Second)
+		if most := b.Transport.MostInFlight(); most != maxLarge+4 {
 			t.Errorf("%d questions at once, want %d for large dumps and 4 for small ones", most, maxLarge)
 		}
-		b.transport.holdQueries(false)
-		b.pass(time.Second)
+		b.Transport.HoldQueries(false)
+		b.Pass(time.Second)
 		for _, p := range all {
-			b.send(p.announce())
+			b.Send(p.Announce())
 		}
-		if got := b.router.Stats().Feeds.ExactFeeds; got != len(all) {
+		if got := b.Router.Stats().Feeds.ExactFeeds; got != len(all) {
 			t.Errorf("%d of %d feeds are exact", got, len(all))
 		}
 	})
@@ -135,7 +137,7 @@ func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	}
 	const last = asked + maxWaitingEvents
 	live(asked+1, last)
-	a := &Answer{Kind: kvevent.QueryTreeDump, LastEventID: asked}
+	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: asked}
 	for id := range uint64(asked) {
 		a.Events = append(a.Events, store(id+1))
 	}

@@ -10,10 +10,12 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // somethingHappens to a publisher, who tells of it.
-func somethingHappens(t *rapid.T, p *testPublisher) Frame {
+func somethingHappens(t *rapid.T, p *sourcetest.Publisher) source.Frame {
 	var ids []uint32
 	for i := range rapid.IntRange(1, 6).Draw(t, "blocks") {
 		ids = append(ids, uint32(i+1)+100*rapid.Uint32Range(0, 1).Draw(t, "branch"))
@@ -21,12 +23,12 @@ func somethingHappens(t *rapid.T, p *testPublisher) Frame {
 	tier := rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierHost}).Draw(t, "tier")
 	switch rapid.IntRange(0, 9).Draw(t, "what") {
 	case 0:
-		return p.clear()
+		return p.Clear()
 	case 1, 2, 3:
 		first := rapid.IntRange(0, len(ids)-1).Draw(t, "first")
-		return Frame{Kind: FrameEvents, Data: p.add(kvevent.Removed, tier, promptTokens(ids...), first)}
+		return source.Frame{Kind: source.FrameEvents, Data: p.Add(kvevent.Removed, tier, sourcetest.Tokens(ids...), first)}
 	}
-	return p.store(tier, promptTokens(ids...))
+	return p.Store(tier, sourcetest.Tokens(ids...))
 }
 
 // TestAnImageAndWhatFollowsItsCursorAreTheTruth: events that come between the cursor
@@ -35,9 +37,9 @@ func somethingHappens(t *rapid.T, p *testPublisher) Frame {
 func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 	now := time.Unix(1000, 0)
 	rapid.Check(outer, func(t *rapid.T) {
-		p := newTestPublisher(11, workerOwner(1), 0)
+		p := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
 		set := freshFeeds(outer)
-		set.frame(p.announce(), now)
+		set.frame(p.Announce(), now)
 		happen := func(when string) {
 			for range rapid.IntRange(0, 6).Draw(t, when) {
 				set.frame(somethingHappens(t, p), now)
@@ -47,7 +49,7 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 		var image feedImage
 		feed, dumps := set.beginImage(11, &image)
 		happen("meanwhile")
-		feed.model.index.DumpOwner(p.meta.Owner, func(e *kvevent.RouterEvent) bool {
+		feed.model.index.DumpOwner(p.Meta.Owner, func(e *kvevent.RouterEvent) bool {
 			image.store(e)
 			return true
 		})
@@ -70,12 +72,12 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 		if _, feeds, err := next.restore(&data, now); err != nil || feeds != 1 {
 			t.Fatalf("%d feeds, %v", feeds, err)
 		}
-		next.frame(p.announce(), now)
+		next.frame(p.Announce(), now)
 		f := next.feeds[11]
 		if q, number, due := next.nextQuery(f, now); due {
-			next.answered(&queryResult{feed: f, number: number, answer: p.answer(q)}, now)
+			next.answered(&queryResult{feed: f, number: number, answer: p.Answer(q)}, now)
 		}
-		next.frame(p.announce(), now)
+		next.frame(p.Announce(), now)
 		if !f.exact() || f.counters.Divergences != 0 {
 			t.Fatalf("it is not exact after the events since %d: %+v", image.cursor, f.counters)
 		}
@@ -86,26 +88,26 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 // anything else than the events after the cursor do not follow from it.
 func TestImagesOfFeedsThatAreNotCompleteAllTheTimeAreRefused(t *testing.T) {
 	now := time.Unix(1000, 0)
-	for name, meanwhile := range map[string]func(s *feedSet, p *testPublisher){
-		"it has a gap": func(s *feedSet, p *testPublisher) {
-			p.store(kv.TierDevice, promptTokens(2)) // lost
-			s.frame(p.store(kv.TierDevice, promptTokens(3)), now)
+	for name, meanwhile := range map[string]func(s *feedSet, p *sourcetest.Publisher){
+		"it has a gap": func(s *feedSet, p *sourcetest.Publisher) {
+			p.Store(kv.TierDevice, sourcetest.Tokens(2)) // lost
+			s.frame(p.Store(kv.TierDevice, sourcetest.Tokens(3)), now)
 		},
-		"its blocks were replaced": func(s *feedSet, p *testPublisher) {
-			p.drift(7)
-			s.frame(p.announce(), now)
+		"its blocks were replaced": func(s *feedSet, p *sourcetest.Publisher) {
+			p.Drift(7)
+			s.frame(p.Announce(), now)
 			q, number, _ := s.nextQuery(s.feeds[11], now)
-			s.answered(&queryResult{feed: s.feeds[11], number: number, answer: p.answer(q)}, now)
+			s.answered(&queryResult{feed: s.feeds[11], number: number, answer: p.Answer(q)}, now)
 		},
-		"it said goodbye": func(s *feedSet, p *testPublisher) { s.frame(p.goodbye(), now) },
-		"its owner has another publisher": func(s *feedSet, p *testPublisher) {
-			s.frame(newTestPublisher(12, p.meta.Owner, 0).announce(), now)
+		"it said goodbye": func(s *feedSet, p *sourcetest.Publisher) { s.frame(p.Goodbye(), now) },
+		"its owner has another publisher": func(s *feedSet, p *sourcetest.Publisher) {
+			s.frame(sourcetest.NewPublisher(12, p.Meta.Owner, 0).Announce(), now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, set := newTestPublisher(11, workerOwner(1), 0), freshFeeds(t)
-			set.frame(p.announce(), now)
-			set.frame(p.store(kv.TierDevice, promptTokens(1)), now)
+			p, set := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0), freshFeeds(t)
+			set.frame(p.Announce(), now)
+			set.frame(p.Store(kv.TierDevice, sourcetest.Tokens(1)), now)
 			var image feedImage
 			feed, dumps := set.beginImage(11, &image)
 			if feed == nil {
@@ -124,8 +126,8 @@ func TestImagesOfFeedsThatAreNotCompleteAllTheTimeAreRefused(t *testing.T) {
 func TestSnapshotsOfManyOwners(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for name, second := range map[string]kvevent.Announcement{
-		"owner":     {PublisherID: 12, Owner: workerOwner(1)},
-		"publisher": {PublisherID: 11, Owner: workerOwner(2)},
+		"owner":     {PublisherID: 12, Owner: sourcetest.WorkerOwner(1)},
+		"publisher": {PublisherID: 11, Owner: sourcetest.WorkerOwner(2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var data bytes.Buffer
@@ -133,8 +135,8 @@ func TestSnapshotsOfManyOwners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, a := range []kvevent.Announcement{{PublisherID: 11, Owner: workerOwner(1)}, second} {
-				a.Model, a.BlockSize, a.Health = "m", testBlockSize, kvevent.HealthExact
+			for i, a := range []kvevent.Announcement{{PublisherID: 11, Owner: sourcetest.WorkerOwner(1)}, second} {
+				a.Model, a.BlockSize, a.Health = "m", sourcetest.BlockSize, kvevent.HealthExact
 				block := kvevent.StoredBlock{Hash: kv.SequenceHash(i + 1), Local: kv.LocalHash(i + 1)}
 				image := feedImage{announcement: a, cursor: 1, events: []kvevent.RouterEvent{{Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{block}}}}
 				if err := w.add(&image); err != nil {

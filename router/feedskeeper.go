@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Bounds of the time for one snapshot. Loading holds up the start, and the last
@@ -21,7 +23,7 @@ const (
 // snapshotKeeper saves a snapshot of the feeds from time to time, and brings them
 // back. Its methods, but for stats, are for one goroutine.
 type snapshotKeeper struct {
-	store     SnapshotStore // nil: nothing is saved
+	store     source.SnapshotStore // nil: nothing is saved
 	threshold uint64
 	reset     bool
 	feeds     *feedSet
@@ -62,7 +64,7 @@ func (k *snapshotKeeper) start(ctx context.Context) (position uint64) {
 	case errors.Is(err, errOldSnapshot):
 		k.log.Warn("no snapshot of this version is stored", zap.Error(err))
 		return 0
-	case errors.Is(err, ErrNoSnapshot):
+	case errors.Is(err, source.ErrNoSnapshot):
 		k.log.Info("no snapshot is stored")
 		return 0
 	case err != nil:
@@ -89,7 +91,7 @@ func (k *snapshotKeeper) keep(ctx context.Context) {
 	k.savedAt = events
 	k.running.Go(func() {
 		defer k.busy.Store(false)
-		k.save(ctx, SnapshotSaveTimeout)
+		k.save(ctx, source.SnapshotSaveTimeout)
 	})
 }
 

@@ -8,32 +8,34 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // expectNoLies checks that the index has all that workers said to be exact hold, and
 // reports how many are not.
-func (b *bench) expectNoLies(when string, publishers ...*testPublisher) (degraded int) {
-	b.t.Helper()
-	for _, w := range b.router.Workers() {
+func (b *Bench) expectNoLies(when string, publishers ...*sourcetest.Publisher) (degraded int) {
+	b.T.Helper()
+	for _, w := range b.Router.Workers() {
 		if w.Quality != QualityExact {
 			degraded++
 			continue
 		}
-		at := slices.IndexFunc(publishers, func(p *testPublisher) bool { return p.meta.Owner == kv.WorkerOwner(w.Worker) })
-		kept, held := 0, publishers[at].blocks()
-		onlyModel(b.t, b.router.models).index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
+		at := slices.IndexFunc(publishers, func(p *sourcetest.Publisher) bool { return p.Meta.Owner == kv.WorkerOwner(w.Worker) })
+		kept, held := 0, publishers[at].Blocks()
+		onlyModel(b.T, b.Router.models).index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
 			kept += len(e.Blocks)
 			return true
 		})
 		if kept != held {
-			b.t.Errorf("%s: worker %s is said to be exact with %d of its %d blocks", when, w.Worker, kept, held)
+			b.T.Errorf("%s: worker %s is said to be exact with %d of its %d blocks", when, w.Worker, kept, held)
 		}
 	}
-	if want := QualityExact; degraded == 0 && b.router.Quality() != want {
-		b.t.Errorf("%s: quality %s, want %s as of all workers", when, b.router.Quality(), want)
+	if want := QualityExact; degraded == 0 && b.Router.Quality() != want {
+		b.T.Errorf("%s: quality %s, want %s as of all workers", when, b.Router.Quality(), want)
 	}
-	if want := QualityDegraded; degraded > 0 && b.router.Quality() != want {
-		b.t.Errorf("%s: quality %s, want %s as of %d workers", when, b.router.Quality(), want, degraded)
+	if want := QualityDegraded; degraded > 0 && b.Router.Quality() != want {
+		b.T.Errorf("%s: quality %s, want %s as of %d workers", when, b.Router.Quality(), want, degraded)
 	}
 	return degraded
 }
@@ -43,41 +45,41 @@ func (b *bench) expectNoLies(when string, publishers ...*testPublisher) (degrade
 // room; nobody is asked for what would not fit again; and who lets go of its blocks
 // is exact again.
 func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
-	small := configured(func(c *config.Config) { c.IndexMemoryBytes = 1 << 20 })
-	onBench(t, Options{Config: small}, func(b *bench) {
-		one, two := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
-		b.send(one.announce(), two.announce())
-		fill := func(p *testPublisher, from, prompts int) {
+	small := Configured(func(c *config.Config) { c.IndexMemoryBytes = 1 << 20 })
+	OnBench(t, Options{Config: small}, func(b *Bench) {
+		one, two := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
+		b.Send(one.Announce(), two.Announce())
+		fill := func(p *sourcetest.Publisher, from, prompts int) {
 			for n := range prompts {
 				var ids []uint32
 				for i := range 100 {
 					ids = append(ids, uint32(from+n*100+i))
 				}
-				b.send(p.store(kv.TierDevice, promptTokens(ids...)))
+				b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(ids...)))
 			}
 		}
 		fill(one, 0, 20)
-		b.send(one.announce(), two.announce())
+		b.Send(one.Announce(), two.Announce())
 		if n := b.expectNoLies("with room", one, two); n != 0 {
 			t.Fatalf("%d workers are degraded with room for all", n)
 		}
 		fill(two, 1<<20, 1000)
 		for range 3 {
-			b.send(one.announce(), two.announce())
-			b.pass(time.Second)
+			b.Send(one.Announce(), two.Announce())
+			b.Pass(time.Second)
 		}
 		if n := b.expectNoLies("without room", one, two); n == 0 {
 			t.Error("100,000 blocks in 1 MiB leave every worker exact")
 		}
-		for _, f := range b.router.Feeds() {
+		for _, f := range b.Router.Feeds() {
 			if short := f.Lost > 0; short == f.DigestOK || short == (f.Health == kvevent.HealthExact) {
 				t.Errorf("feed %+v, want what is lost to show", f)
 			}
 		}
-		if asked := b.transport.asked(); len(asked) != 0 {
+		if asked := b.Transport.Asked(); len(asked) != 0 {
 			t.Errorf("asked %v, want nothing asked for that would not fit", asked)
 		}
-		b.send(one.clear(), two.clear(), one.announce(), two.announce())
+		b.Send(one.Clear(), two.Clear(), one.Announce(), two.Announce())
 		if n := b.expectNoLies("after they let go", one, two); n != 0 {
 			t.Errorf("%d workers are degraded that hold nothing", n)
 		}
@@ -87,32 +89,32 @@ func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
 // TestWhatWasLostComesBackWhenThereIsRoom: a worker whose blocks had to give way is asked
 // for them once others have let go of theirs, once, and no more while nothing is lost.
 func TestWhatWasLostComesBackWhenThereIsRoom(t *testing.T) {
-	small := configured(func(c *config.Config) { c.IndexMemoryBytes, c.FirstOfEqual = 1<<20, true })
-	onBench(t, Options{Config: small}, func(b *bench) {
-		one, two := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
+	small := Configured(func(c *config.Config) { c.IndexMemoryBytes, c.FirstOfEqual = 1<<20, true })
+	OnBench(t, Options{Config: small}, func(b *Bench) {
+		one, two := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 		prompt := func(from int) []uint32 {
 			ids := make([]uint32, 100)
 			for i := range ids {
 				ids[i] = uint32(from + i)
 			}
-			return promptTokens(ids...)
+			return sourcetest.Tokens(ids...)
 		}
-		b.send(one.announce(), two.announce(), one.store(kv.TierDevice, prompt(0)), one.announce())
+		b.Send(one.Announce(), two.Announce(), one.Store(kv.TierDevice, prompt(0)), one.Announce())
 		for n := range 1000 {
-			b.send(two.store(kv.TierDevice, prompt(1<<20+n*100)))
+			b.Send(two.Store(kv.TierDevice, prompt(1<<20+n*100)))
 		}
-		b.every(30, one, two)
-		if asked := b.transport.asked(); len(asked) != 0 || b.expectNoLies("without room", one, two) != 2 {
+		b.Every(30, one, two)
+		if asked := b.Transport.Asked(); len(asked) != 0 || b.expectNoLies("without room", one, two) != 2 {
 			t.Fatalf("asked %v; want two degraded workers and nothing asked for", asked)
 		}
-		b.send(two.clear())
-		b.every(5, one, two)
-		b.expect("with room again", prompt(0), 1, 100, QualityExact)
-		b.every(120, one, two)
-		if asked := b.transport.asked(); len(asked) != 1 {
+		b.Send(two.Clear())
+		b.Every(5, one, two)
+		b.Expect("with room again", prompt(0), 1, 100, QualityExact)
+		b.Every(120, one, two)
+		if asked := b.Transport.Asked(); len(asked) != 1 {
 			t.Errorf("asked %v, want one question", asked)
 		}
-		if s := b.router.Stats(); s.Feeds.Refills != 1 || s.Index.LostNow != 0 {
+		if s := b.Router.Stats(); s.Feeds.Refills != 1 || s.Index.LostNow != 0 {
 			t.Errorf("stats %+v, want one refill and nothing lost", s)
 		}
 	})
@@ -140,7 +142,7 @@ func TestWhatIsLostAgainIsAskedForLessAndLess(t *testing.T) {
 		}
 		if _, number, due := f.nextQuery(now); due {
 			tries++
-			if err := f.answered(number, &Answer{Kind: kvevent.QueryTreeDump}, nil, now); err != nil {
+			if err := f.answered(number, &source.Answer{Kind: kvevent.QueryTreeDump}, nil, now); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // newFeed returns the feed of a publisher, whose blocks are in the index of m.
@@ -19,7 +20,7 @@ func newFeed(a *kvevent.Announcement, m *Model) *feedState {
 // none.
 func (s *feedSet) openModel(a *kvevent.Announcement) (*Model, error) {
 	most := maxModels
-	if a.Owner.Kind != kv.OwnerWorker || IsRegistered(a) {
+	if a.Owner.Kind != kv.OwnerWorker || source.IsRegistered(a) {
 		most = maxModels / 2
 	}
 	return s.models.open(keyOf(a), most)

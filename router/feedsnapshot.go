@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // A snapshot is what a router knew of its feeds, little-endian:
@@ -39,7 +40,7 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errOldSnapshot is wrapped by errors of snapshots that an earlier version wrote.
-var errOldSnapshot = fmt.Errorf("%w", ErrNoSnapshot)
+var errOldSnapshot = fmt.Errorf("%w", source.ErrNoSnapshot)
 
 // feedImage is a feed in a snapshot.
 type feedImage struct {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // memoryStore is a SnapshotStore.
@@ -42,7 +44,7 @@ func (m *memoryStore) LoadSnapshot(_ context.Context, read func(io.Reader) error
 	defer m.mu.Unlock()
 	switch {
 	case m.data == nil:
-		return ErrNoSnapshot
+		return source.ErrNoSnapshot
 	case m.fail != nil:
 		// As a store does that finds the damage at the end.
 		return errors.Join(read(bytes.NewReader(m.data)), m.fail)
@@ -59,16 +61,16 @@ func (m *memoryStore) ForgetSnapshot(context.Context) error {
 
 // snapshotStory is a router that knew worker 1 with ten blocks and worker 2 with
 // one, and was stopped; then is a router that starts after it.
-func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then func(b *bench, one, two *testPublisher)) {
+func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then func(b *Bench, one, two *sourcetest.Publisher)) {
 	store := &memoryStore{}
-	one, two := newTestPublisher(11, workerOwner(1), 0), newTestPublisher(12, workerOwner(2), 0)
-	onBench(t, Options{Snapshots: store, SnapshotThreshold: o.SnapshotThreshold}, func(b *bench) {
-		b.transport.put(one, two)
-		b.send(one.announce(), two.announce())
+	one, two := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0), sourcetest.NewPublisher(12, sourcetest.WorkerOwner(2), 0)
+	OnBench(t, Options{Snapshots: store, SnapshotThreshold: o.SnapshotThreshold}, func(b *Bench) {
+		b.Transport.Put(one, two)
+		b.Send(one.Announce(), two.Announce())
 		for i := range uint32(10) {
-			b.send(one.store(kv.TierDevice, promptTokens(100+i)))
+			b.Send(one.Store(kv.TierDevice, sourcetest.Tokens(100+i)))
 		}
-		b.send(two.store(kv.TierHost, promptTokens(500)))
+		b.Send(two.Store(kv.TierHost, sourcetest.Tokens(500)))
 	})
 	if store.data == nil && o.SnapshotThreshold != NoSnapshots {
 		t.Fatal("nothing was saved at the end")
@@ -77,8 +79,8 @@ func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then f
 		between(store)
 	}
 	o.Snapshots = store
-	onBench(t, o, func(b *bench) {
-		b.transport.put(one, two)
+	OnBench(t, o, func(b *Bench) {
+		b.Transport.Put(one, two)
 		synctest.Wait()
 		then(b, one, two)
 	})
@@ -87,25 +89,25 @@ func snapshotStory(t *testing.T, o Options, between func(m *memoryStore), then f
 // TestRouterBeginsWithItsSnapshot: blocks are there at once, nobody is a candidate
 // before its publisher is heard of, and who missed nothing is asked nothing.
 func TestRouterBeginsWithItsSnapshot(t *testing.T) {
-	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
-		if s := b.router.Stats(); s.Index.Memberships != 11 || s.Workers != 0 || s.Snapshots.Loaded != 1 {
+	snapshotStory(t, Options{}, nil, func(b *Bench, one, two *sourcetest.Publisher) {
+		if s := b.Router.Stats(); s.Index.Memberships != 11 || s.Workers != 0 || s.Snapshots.Loaded != 1 {
 			t.Errorf("at the start: %+v", s)
 		}
-		if _, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(100)}); !errors.Is(err, ErrNoWorkers) {
+		if _, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: sourcetest.Tokens(100)}); !errors.Is(err, ErrNoWorkers) {
 			t.Errorf("a request before anybody is heard of: %v", err)
 		}
-		b.send(one.announce())
-		b.expect("worker 1 is back", promptTokens(100), 1, 1, QualityExact)
-		two.store(kv.TierHost, promptTokens(501)) // lost
-		b.send(two.announce())
-		if got := b.transport.asked(); !slices.Equal(got, []string{"12 from 2"}) {
+		b.Send(one.Announce())
+		b.Expect("worker 1 is back", sourcetest.Tokens(100), 1, 1, QualityExact)
+		two.Store(kv.TierHost, sourcetest.Tokens(501)) // lost
+		b.Send(two.Announce())
+		if got := b.Transport.Asked(); !slices.Equal(got, []string{"12 from 2"}) {
 			t.Errorf("asked %v, want only what worker 2 did since", got)
 		}
-		m := b.best(promptTokens(501))
+		m := b.Best(sourcetest.Tokens(501))
 		if m.Worker.ID != 2 || m.Hits[kv.TierHost] != 1 || m.Quality != QualityExact {
 			t.Errorf("match %+v, want what worker 2 stored since", m)
 		}
-		if s := b.router.Stats(); s.Feeds.Resumed != 2 || s.Feeds.Gaps != 0 || s.Feeds.Dumps != 0 {
+		if s := b.Router.Stats(); s.Feeds.Resumed != 2 || s.Feeds.Gaps != 0 || s.Feeds.Dumps != 0 {
 			t.Errorf("stats %+v", s.Feeds)
 		}
 	})
@@ -114,10 +116,10 @@ func TestRouterBeginsWithItsSnapshot(t *testing.T) {
 // TestRestoredFeedsTakeEvents: events that come before the first announcement, as
 // a stream that is read on delivers them, are applied.
 func TestRestoredFeedsTakeEvents(t *testing.T) {
-	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
-		b.send(one.store(kv.TierDevice, promptTokens(300)), one.announce())
-		b.expect("an event before the announcement", promptTokens(300), 1, 1, QualityExact)
-		if got := b.transport.asked(); len(got) != 0 {
+	snapshotStory(t, Options{}, nil, func(b *Bench, one, two *sourcetest.Publisher) {
+		b.Send(one.Store(kv.TierDevice, sourcetest.Tokens(300)), one.Announce())
+		b.Expect("an event before the announcement", sourcetest.Tokens(300), 1, 1, QualityExact)
+		if got := b.Transport.Asked(); len(got) != 0 {
 			t.Errorf("asked %v, want nothing", got)
 		}
 	})
@@ -126,29 +128,29 @@ func TestRestoredFeedsTakeEvents(t *testing.T) {
 // TestRestoredFeedsEnd: what a snapshot has of owners that are gone, silent, or
 // followed by another publisher is dropped.
 func TestRestoredFeedsEnd(t *testing.T) {
-	snapshotStory(t, Options{}, nil, func(b *bench, one, two *testPublisher) {
-		b.send(one.goodbye())
-		if got := b.router.Stats().Index.Memberships; got != 1 {
+	snapshotStory(t, Options{}, nil, func(b *Bench, one, two *sourcetest.Publisher) {
+		b.Send(one.Goodbye())
+		if got := b.Router.Stats().Index.Memberships; got != 1 {
 			t.Errorf("%d memberships after a goodbye, want 1", got)
 		}
-		again := b.publisher(22, workerOwner(2), 0)
-		b.send(again.announce())
-		if got := b.router.Stats().Index.Memberships; got != 0 {
+		again := b.Publisher(22, sourcetest.WorkerOwner(2), 0)
+		b.Send(again.Announce())
+		if got := b.Router.Stats().Index.Memberships; got != 0 {
 			t.Errorf("%d memberships after a new publisher, want 0", got)
 		}
-		b.expect("a new epoch", promptTokens(500), 2, 0, QualityExact)
+		b.Expect("a new epoch", sourcetest.Tokens(500), 2, 0, QualityExact)
 	})
-	snapshotStory(t, Options{FeedTimeout: 5 * time.Second}, nil, func(b *bench, one, two *testPublisher) {
-		b.send(Frame{Kind: FrameDisconnected})
-		b.pass(10 * time.Second)
-		if got := b.router.Stats().Index.Memberships; got != 11 {
+	snapshotStory(t, Options{FeedTimeout: 5 * time.Second}, nil, func(b *Bench, one, two *sourcetest.Publisher) {
+		b.Send(source.Frame{Kind: source.FrameDisconnected})
+		b.Pass(10 * time.Second)
+		if got := b.Router.Stats().Index.Memberships; got != 11 {
 			t.Errorf("%d memberships while disconnected, want 11", got)
 		}
-		b.send(Frame{Kind: FrameConnected})
-		b.pass(4 * time.Second)
-		b.send(one.announce())
-		b.pass(2 * time.Second)
-		if got := b.router.Stats().Index.Memberships; got != 10 {
+		b.Send(source.Frame{Kind: source.FrameConnected})
+		b.Pass(4 * time.Second)
+		b.Send(one.Announce())
+		b.Pass(2 * time.Second)
+		if got := b.Router.Stats().Index.Memberships; got != 10 {
 			t.Errorf("%d memberships after the silence of worker 2, want 10", got)
 		}
 	})
@@ -171,13 +173,13 @@ func TestSnapshotsThatAreNotUsed(t *testing.T) {
 		"bad at the end":  {Options{}, func(m *memoryStore) { m.fail = io.ErrUnexpectedEOF }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			snapshotStory(t, tc.o, tc.between, func(b *bench, one, two *testPublisher) {
-				if s := b.router.Stats(); s.Index.Memberships != 0 || s.Snapshots.Loaded != 0 || s.Snapshots.Failed != tc.failed {
+			snapshotStory(t, tc.o, tc.between, func(b *Bench, one, two *sourcetest.Publisher) {
+				if s := b.Router.Stats(); s.Index.Memberships != 0 || s.Snapshots.Loaded != 0 || s.Snapshots.Failed != tc.failed {
 					t.Errorf("at the start: %d memberships, %+v", s.Index.Memberships, s.Snapshots)
 				}
-				b.send(one.announce())
-				b.expect("recovered", promptTokens(100), 1, 1, QualityExact)
-				if got := fmt.Sprint(b.transport.asked()); got != "[11 from 0]" {
+				b.Send(one.Announce())
+				b.Expect("recovered", sourcetest.Tokens(100), 1, 1, QualityExact)
+				if got := fmt.Sprint(b.Transport.Asked()); got != "[11 from 0]" {
 					t.Errorf("asked %s, want everything", got)
 				}
 			})
@@ -189,31 +191,31 @@ func TestSnapshotsThatAreNotUsed(t *testing.T) {
 // that cannot be saved is counted.
 func TestSnapshotEveryThreshold(t *testing.T) {
 	store := &memoryStore{}
-	onBench(t, Options{Snapshots: store, SnapshotThreshold: 5}, func(b *bench) {
-		p := b.publisher(11, workerOwner(1), 0)
-		b.send(p.announce())
+	OnBench(t, Options{Snapshots: store, SnapshotThreshold: 5}, func(b *Bench) {
+		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
+		b.Send(p.Announce())
 		for want := range uint64(3) {
 			for i := range uint32(5) {
-				b.send(p.store(kv.TierDevice, promptTokens(uint32(want)*10+i+1)))
+				b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(uint32(want)*10+i+1)))
 			}
-			b.pass(time.Second)
-			if got := b.router.Stats().Snapshots.Saved; got != want+1 {
+			b.Pass(time.Second)
+			if got := b.Router.Stats().Snapshots.Saved; got != want+1 {
 				t.Fatalf("%d snapshots after %d events, want %d", got, 5*(want+1), want+1)
 			}
 		}
-		b.send(p.store(kv.TierDevice, promptTokens(90)))
-		b.pass(time.Second)
-		if got := b.router.Stats().Snapshots.Saved; got != 3 {
+		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(90)))
+		b.Pass(time.Second)
+		if got := b.Router.Stats().Snapshots.Saved; got != 3 {
 			t.Errorf("%d snapshots after one more event, want 3", got)
 		}
 		store.mu.Lock()
 		store.fail = errors.New("no room")
 		store.mu.Unlock()
 		for i := range uint32(5) {
-			b.send(p.store(kv.TierDevice, promptTokens(91+i)))
+			b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(91+i)))
 		}
-		b.pass(time.Second)
-		if got := b.router.Stats().Snapshots; got.Failed != 1 || got.Saved != 3 {
+		b.Pass(time.Second)
+		if got := b.Router.Stats().Snapshots; got.Failed != 1 || got.Saved != 3 {
 			t.Errorf("without room: %+v", got)
 		}
 	})
@@ -226,14 +228,14 @@ func TestSnapshotEveryThreshold(t *testing.T) {
 // TestIncompleteFeedsAreNotSaved: what a feed that is being repaired holds is not
 // the truth at any cursor.
 func TestIncompleteFeedsAreNotSaved(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		p, q := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
-		b.send(p.announce(), q.announce(), p.store(kv.TierDevice, promptTokens(1)), q.store(kv.TierDevice, promptTokens(2)))
-		b.transport.failQueries(errors.New("nobody answers"))
-		p.store(kv.TierDevice, promptTokens(3)) // lost
-		b.send(p.store(kv.TierDevice, promptTokens(4)))
+	OnBench(t, Options{}, func(b *Bench) {
+		p, q := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
+		b.Send(p.Announce(), q.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1)), q.Store(kv.TierDevice, sourcetest.Tokens(2)))
+		b.Transport.FailQueries(errors.New("nobody answers"))
+		p.Store(kv.TierDevice, sourcetest.Tokens(3)) // lost
+		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(4)))
 		var out bytes.Buffer
-		if err := b.router.feeds.save(&out); err != nil {
+		if err := b.Router.feeds.save(&out); err != nil {
 			t.Fatal(err)
 		}
 		images, _, err := readSnapshot(&out)
@@ -248,7 +250,7 @@ func TestIncompleteFeedsAreNotSaved(t *testing.T) {
 func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 	now := time.Now()
 	fresh := func() *feedSet {
-		r, err := New(Options{}, newTestTransport())
+		r, err := New(Options{}, sourcetest.NewTransport())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -256,17 +258,17 @@ func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 	}
 	full := fresh()
 	for id := range uint64(16) {
-		p := newTestPublisher(10+id, workerOwner(id+1), 0)
-		full.frame(p.announce(), now)
+		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
+		full.frame(p.Announce(), now)
 		for n := range uint64(128) {
-			e := kvevent.RouterEvent{Owner: p.meta.Owner, Kind: kvevent.Stored, ID: n + 1}
+			e := kvevent.RouterEvent{Owner: p.Meta.Owner, Kind: kvevent.Stored, ID: n + 1}
 			above, inside := kv.SequenceHash(0), false
 			for i := range uint64(512) {
 				l := kv.LocalHash(id<<32 | n<<16 | i)
 				above, inside = chain(above, inside, l), true
 				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: above, Local: l})
 			}
-			full.frame(Frame{Kind: FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
+			full.frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
 				PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
 		}
 	}
@@ -296,11 +298,11 @@ func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 // keep the router from saving when it stops.
 func TestLastSnapshotIsTriedAgain(t *testing.T) {
 	store := &memoryStore{fail: errors.New("broken")}
-	onBench(t, Options{Snapshots: store, SnapshotThreshold: 1}, func(b *bench) {
-		p := b.publisher(1, workerOwner(1), 0)
-		b.send(p.announce(), p.store(0, promptTokens(1)), p.announce())
-		b.pass(2 * time.Second)
-		if s := b.router.snapshots.stats(); s.Failed == 0 {
+	OnBench(t, Options{Snapshots: store, SnapshotThreshold: 1}, func(b *Bench) {
+		p := b.Publisher(1, sourcetest.WorkerOwner(1), 0)
+		b.Send(p.Announce(), p.Store(0, sourcetest.Tokens(1)), p.Announce())
+		b.Pass(2 * time.Second)
+		if s := b.Router.snapshots.stats(); s.Failed == 0 {
 			t.Errorf("%+v", s)
 		}
 		store.mu.Lock()

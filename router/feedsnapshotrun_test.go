@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // testImages are feeds without blocks, with runs of all forms, and with a run that
@@ -20,7 +21,7 @@ func testImages() []feedImage {
 	var images []feedImage
 	for i := range 3 {
 		images = append(images, feedImage{
-			cursor: uint64(100 + i), announcement: newTestPublisher(uint64(11+i), workerOwner(uint64(i+1)), 7).meta,
+			cursor: uint64(100 + i), announcement: sourcetest.NewPublisher(uint64(11+i), sourcetest.WorkerOwner(uint64(i+1)), 7).Meta,
 		})
 	}
 	for i, n := range []int{1, 5, 40} {

@@ -1,6 +1,10 @@
 package router
 
-import "time"
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/router/source"
+)
 
 // Bounds of the time between two tries to get back what the index did not keep of an
 // owner. What contradicts other owners' blocks is lost again each time.
@@ -23,6 +27,6 @@ func (s *feedSet) refillLocked(f *feedState, now time.Time) {
 	}
 	s.refilling = f
 	f.refills++
-	f.refillAt = now.Add(Backoff(f.refills, firstRefill, lastRefill))
+	f.refillAt = now.Add(source.Backoff(f.refills, firstRefill, lastRefill))
 	f.recover(causeLost, now)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // maxRefused bounds the refused publishers that are remembered; the others are
@@ -36,7 +37,7 @@ func (s *feedSet) objectionLocked(f *feedState, a *kvevent.Announcement) string 
 		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
 	}
 	former := s.byOwner[a.Owner]
-	if former != nil && former != f && IsRegistered(a) && !IsRegistered(&former.announcement) {
+	if former != nil && former != f && source.IsRegistered(a) && !source.IsRegistered(&former.announcement) {
 		return "a publisher speaks for its owner"
 	}
 	if f == nil && former == nil && len(s.feeds) >= s.limit {
@@ -59,7 +60,7 @@ func (s *feedSet) refuseLocked(a *kvevent.Announcement, now time.Time, reason st
 	}
 	if known.reason != reason {
 		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
-			zap.String("publisher", PublisherName(a.PublisherID)), zap.String("reason", reason))
+			zap.String("publisher", source.PublisherName(a.PublisherID)), zap.String("reason", reason))
 	}
 	s.refused[a.PublisherID] = refusal{now, reason}
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Feeds that came from a snapshot lie apart until their publishers are heard of:
@@ -28,7 +29,7 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 		return false, nil // an earlier version took names that are no text
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
-		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, PublisherName(a.PublisherID))
+		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, source.PublisherName(a.PublisherID))
 	}
 	m, err := s.openModel(a)
 	if errors.Is(err, errTooManyModels) {
@@ -84,7 +85,7 @@ func (s *feedSet) adoptLocked(a *kvevent.Announcement) *feedState {
 	f.seen = time.Time{}
 	s.counters.Resumed++
 	s.log.Info("owner is back from the snapshot", zap.Stringer("owner", f.owner()),
-		zap.String("publisher", PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
+		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
 	return f
 }
 

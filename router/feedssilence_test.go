@@ -3,19 +3,22 @@ package router
 import (
 	"testing"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // newSilentSet is a feedSet of n publishers that were heard at now, without a router.
-func newSilentSet(t *testing.T, n uint64, now time.Time) (*feedSet, []*testPublisher) {
+func newSilentSet(t *testing.T, n uint64, now time.Time) (*feedSet, []*sourcetest.Publisher) {
 	t.Helper()
-	r, err := New(Options{}, newTestTransport())
+	r, err := New(Options{}, sourcetest.NewTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*testPublisher
+	var all []*sourcetest.Publisher
 	for i := range n {
-		p := newTestPublisher(i+1, workerOwner(i+1), 0)
-		r.feeds.frame(p.announce(), now)
+		p := sourcetest.NewPublisher(i+1, sourcetest.WorkerOwner(i+1), 0)
+		r.feeds.frame(p.Announce(), now)
 		all = append(all, p)
 	}
 	return r.feeds, all
@@ -39,7 +42,7 @@ func TestAStallOfTheRouterExpiresNobody(t *testing.T) {
 	now = s.runFor(2*time.Second, now)
 	now = now.Add(time.Minute) // it stands still
 	for _, p := range all[:100] {
-		s.frame(p.announce(), now)
+		s.frame(p.Announce(), now)
 	}
 	s.tick(now)
 	if got := s.stats(); got.Expired != 0 || got.Stalls != 1 || got.Feeds != publishers {
@@ -47,7 +50,7 @@ func TestAStallOfTheRouterExpiresNobody(t *testing.T) {
 	}
 	for range 14 {
 		for _, p := range all[:publishers-1] {
-			s.frame(p.announce(), now)
+			s.frame(p.Announce(), now)
 		}
 		now = s.runFor(time.Second, now)
 	}
@@ -79,40 +82,40 @@ func TestDroppedAnnouncementsAreNoSilence(t *testing.T) {
 // worker that died while the router was down. It is no candidate then, and one that died
 // a moment ago is one for no longer than its silence allows.
 func TestAStreamResurrectsNobody(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		dead, dying, live := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0), b.publisher(13, workerOwner(3), 0)
-		aged := func(p *testPublisher, age time.Duration) Frame {
-			f := p.announce()
+	OnBench(t, Options{}, func(b *Bench) {
+		dead, dying, live := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0), b.Publisher(13, sourcetest.WorkerOwner(3), 0)
+		aged := func(p *sourcetest.Publisher, age time.Duration) source.Frame {
+			f := p.Announce()
 			f.Age = age
 			return f
 		}
-		b.send(Frame{Kind: FrameDisconnected})
-		b.send(aged(dead, time.Minute), aged(live, time.Minute), aged(dead, 20*time.Second), aged(dying, 10*time.Second), aged(live, time.Second))
-		b.expectWorkers("while the stream is read", "2/0 agent, 3/0 agent")
-		b.send(Frame{Kind: FrameConnected})
-		b.expectWorkers("at its end", "2/0 agent, 3/0 agent")
-		if s := b.router.Stats().Feeds; s.Outdated != 3 {
+		b.Send(source.Frame{Kind: source.FrameDisconnected})
+		b.Send(aged(dead, time.Minute), aged(live, time.Minute), aged(dead, 20*time.Second), aged(dying, 10*time.Second), aged(live, time.Second))
+		b.ExpectWorkers("while the stream is read", "2/0 agent, 3/0 agent")
+		b.Send(source.Frame{Kind: source.FrameConnected})
+		b.ExpectWorkers("at its end", "2/0 agent, 3/0 agent")
+		if s := b.Router.Stats().Feeds; s.Outdated != 3 {
 			t.Errorf("%d announcements were outdated, want 3", s.Outdated)
 		}
-		b.every(6, live)
-		b.expectWorkers("six seconds later", "3/0 agent")
+		b.Every(6, live)
+		b.ExpectWorkers("six seconds later", "3/0 agent")
 	})
 }
 
 // TestAWorkerOfASnapshotIsNotResurrected: its blocks are there, and its announcements of
 // before it died; nobody is sent to it.
 func TestAWorkerOfASnapshotIsNotResurrected(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		dead := newTestPublisher(11, workerOwner(1), 0)
-		image := &feedImage{announcement: dead.meta, cursor: 0}
-		if taken, err := b.router.feeds.restoreOne(image, time.Now()); !taken || err != nil {
+	OnBench(t, Options{}, func(b *Bench) {
+		dead := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
+		image := &feedImage{announcement: dead.Meta, cursor: 0}
+		if taken, err := b.Router.feeds.restoreOne(image, time.Now()); !taken || err != nil {
 			t.Fatal(taken, err)
 		}
-		old := dead.announce()
+		old := dead.Announce()
 		old.Age = time.Minute
-		b.send(Frame{Kind: FrameDisconnected}, old, old, Frame{Kind: FrameConnected})
-		b.expectWorkers("the stream was read", "")
-		b.send(dead.announce())
-		b.expectWorkers("it lives after all", "1/0 agent")
+		b.Send(source.Frame{Kind: source.FrameDisconnected}, old, old, source.Frame{Kind: source.FrameConnected})
+		b.ExpectWorkers("the stream was read", "")
+		b.Send(dead.Announce())
+		b.ExpectWorkers("it lives after all", "1/0 agent")
 	})
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // standing is what a feed counts for in a tally; the zero value counts for nothing.
@@ -120,7 +121,7 @@ func (s *feedSet) countLocked(f *feedState) {
 	a := &f.announcement
 	now := standing{
 		counts: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
-		told: f.synced && !a.Card.Silent, registered: IsRegistered(a), pairs: a.Card.Eagle,
+		told: f.synced && !a.Card.Silent, registered: source.IsRegistered(a), pairs: a.Card.Eagle,
 	}
 	if !now.worker {
 		now.pool = a.Owner.ID

@@ -9,12 +9,14 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // freshFeeds are the feeds of a router that does not run.
 func freshFeeds(t testing.TB) *feedSet {
 	t.Helper()
-	r, err := New(Options{}, newTestTransport())
+	r, err := New(Options{}, sourcetest.NewTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,7 @@ func recounted(s *feedSet, m *Model) clusterView {
 			continue
 		}
 		v.workers++
-		if !IsRegistered(&f.announcement) {
+		if !source.IsRegistered(&f.announcement) {
 			v.published++
 		}
 		if f.announcement.Card.Eagle {
@@ -98,19 +100,19 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 				if _, number, due := set.nextQuery(f, now); due {
 					last := rapid.Uint64Range(0, 4).Draw(t, "last")
 					set.answered(&queryResult{feed: f, number: number,
-						answer: &Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}}, now)
+						answer: &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}}, now)
 				}
 			},
 			"connection": func(t *rapid.T) {
-				kind := rapid.SampledFrom([]FrameKind{FrameConnected, FrameDisconnected}).Draw(t, "kind")
-				set.frame(Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
+				kind := rapid.SampledFrom([]source.FrameKind{source.FrameConnected, source.FrameDisconnected}).Draw(t, "kind")
+				set.frame(source.Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
 			},
 			"time": func(t *rapid.T) {
 				now = set.runFor(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second, now)
 			},
 		})
 		for id := range 2 {
-			set.frame(Frame{Kind: FrameConnected, Source: id}, now)
+			set.frame(source.Frame{Kind: source.FrameConnected, Source: id}, now)
 		}
 		for _, m := range set.models.all() {
 			m.kept = true // to look at what is left of it

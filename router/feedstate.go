@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // residency is what a feed keeps up to date; *index.Index is one.
@@ -115,7 +116,7 @@ type recovery struct {
 	retryAt        time.Time
 	// partial is the beginning of a dump that was cut in the answer to query
 	// partialOf, and partialAt when that was; nil is none.
-	partial   *Answer
+	partial   *source.Answer
 	partialOf uint64
 	partialAt time.Time
 	// waiting are the live events that came meanwhile, waitingBlocks their size.
@@ -192,7 +193,7 @@ func (f *feedState) repair(now time.Time) {
 		return
 	}
 	f.repairs++
-	f.repairAt = now.Add(Backoff(f.repairs, firstRetry, lastRepair))
+	f.repairAt = now.Add(source.Backoff(f.repairs, firstRetry, lastRepair))
 	f.recover(causeDivergence, now)
 }
 
@@ -280,7 +281,7 @@ func (f *feedState) recover(c cause, now time.Time) {
 }
 
 // takeIn makes the blocks what the answer says they are.
-func (f *feedState) takeIn(a *Answer) error {
+func (f *feedState) takeIn(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
 		if err := f.blocks.Replace(f.owner(), a.Events); err != nil {

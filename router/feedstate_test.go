@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // blockSet is the residency of one owner in one tier.
@@ -226,7 +227,7 @@ func (s *feedScript) ask() string {
 
 func (s *feedScript) answer(d *datadriven.TestData) error {
 	number := s.number(d.CmdArgs[0].Key)
-	a := &Answer{Kind: kvevent.QueryEvents}
+	a := &source.Answer{Kind: kvevent.QueryEvents}
 	d.MaybeScanArgs(s.t, "last", &a.LastEventID)
 	if d.HasArg("timeout") {
 		return s.feed.answered(number, nil, errors.New("timeout"), s.now)
@@ -273,7 +274,7 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 		t.Errorf("%d events wait and %d overflowed, want %d and %d",
 			len(f.waiting), f.counters.Overflowed, maxWaitingEvents, n-1-maxWaitingEvents)
 	}
-	if err := f.answered(number, &Answer{Kind: kvevent.QueryTreeDump, LastEventID: 1}, nil, now); err != nil {
+	if err := f.answered(number, &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: 1}, nil, now); err != nil {
 		t.Fatal(err)
 	}
 	if f.recovering || f.cursor != maxWaitingEvents+1 {

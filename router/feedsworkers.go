@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // silence makes an announcement one of a worker that publishes no events; ok is false
@@ -54,7 +55,7 @@ func (s *feedSet) endLocked(f *feedState, reason string) {
 	}
 	s.dropLocked(f)
 	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
-		zap.String("publisher", PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+		zap.String("publisher", source.PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
 // dropLocked lets go of a feed that is in no table any more, and of its blocks.

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // Headers of POST /v1/route.
@@ -43,7 +45,7 @@ func (r *Router) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/route", a.route)
 	a.look(mux)
 	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
-	switch g, ok := r.transport.(*Registry); {
+	switch g, ok := r.transport.(*registry.Source); {
 	case ok && r.registration:
 		a.register(mux, g)
 	case ok:
@@ -60,7 +62,7 @@ func (a *api) look(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
-	if g, ok := r.transport.(*Registry); ok {
+	if g, ok := r.transport.(*registry.Source); ok {
 		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.agents(w, g) })
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -172,10 +174,10 @@ func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
 	for _, f := range a.router.Feeds() {
 		rival := ""
 		if f.Rival != 0 {
-			rival = PublisherName(f.Rival)
+			rival = source.PublisherName(f.Rival)
 		}
 		out = append(out, feedAnswer{
-			PublisherID: PublisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
+			PublisherID: source.PublisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
 			Cursor: f.Cursor, Announced: f.Announced, Health: string(f.Health),
 			Gaps: f.Counters.Gaps, Repaired: f.Counters.GapsRepaired,
 			Divergences: f.Counters.Divergences, DivergencesRepaired: f.Counters.DivergencesRepaired,
@@ -214,16 +216,16 @@ func deliver(w http.ResponseWriter, code int, v any) error {
 func (a *api) sources(w http.ResponseWriter, _ *http.Request) {
 	all := a.router.Sources()
 	if all == nil {
-		all = []SourceStats{}
+		all = []source.Metrics{}
 	}
 	a.answer(w, http.StatusOK, all)
 }
 
 // agents answers what is known of the agents' streams.
-func (a *api) agents(w http.ResponseWriter, g *Registry) {
+func (a *api) agents(w http.ResponseWriter, g *registry.Source) {
 	all := g.Agents()
 	if all == nil {
-		all = []AgentInfo{}
+		all = []source.Agent{}
 	}
 	a.answer(w, http.StatusOK, all)
 }

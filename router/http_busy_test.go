@@ -17,20 +17,20 @@ func rankOwner(worker kv.WorkerID, rank kv.DPRank) kv.Owner {
 // stays, and what is wrong changes nothing.
 func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 	half := 0.5
-	onBench(t, Options{Config: configured(func(c *config.Config) { c.ActiveDecodeBlocksThreshold = &half })}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.ActiveDecodeBlocksThreshold = &half })}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		ask := func(method, body string, status int, want string) {
 			t.Helper()
-			r := call(t, b.router.ControlHandler(), method, "/busy_threshold", "", body)
-			if got := text(t, r); r.StatusCode != status || !strings.Contains(got, want) {
+			r := Call(t, b.Router.ControlHandler(), method, "/busy_threshold", "", body)
+			if got := Text(t, r); r.StatusCode != status || !strings.Contains(got, want) {
 				t.Errorf("%s %s: %d %s, want %d %s", method, body, r.StatusCode, got, status, want)
 			}
 		}
 		ask("GET", "", 200, `{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":null}`)
 		ask("POST", `{"active_prefill_tokens_threshold":3}`, 200, `{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":3,`)
-		b.route(h, "r1", newBody(`,"pinned_worker":{"worker_id":1}`, 50))
-		if r, got := b.route(h, "r2", newBody(`,"pinned_worker":{"worker_id":1}`, 51)); r.StatusCode != 529 {
+		b.Route(h, "r1", NewBody(`,"pinned_worker":{"worker_id":1}`, 50))
+		if r, got := b.Route(h, "r2", NewBody(`,"pinned_worker":{"worker_id":1}`, 51)); r.StatusCode != 529 {
 			t.Errorf("beyond the new threshold: %d %s", r.StatusCode, got)
 		}
 		for body, want := range map[string]string{
@@ -45,8 +45,8 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 			ask("POST", body, 400, want)
 		}
 		ask("POST", `{"model":"another","active_prefill_tokens_threshold":5}`, 404, "no worker serves the model")
-		ask("POST", `{"model":"`+b.router.Workers()[0].Model+`","active_prefill_tokens_threshold":null}`, 200, `{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null,`)
-		if r, got := b.route(h, "r2", newBody(`,"pinned_worker":{"worker_id":1}`, 51)); r.StatusCode != http.StatusOK {
+		ask("POST", `{"model":"`+b.Router.Workers()[0].Model+`","active_prefill_tokens_threshold":null}`, 200, `{"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":null,`)
+		if r, got := b.Route(h, "r2", NewBody(`,"pinned_worker":{"worker_id":1}`, 51)); r.StatusCode != http.StatusOK {
 			t.Errorf("without the threshold: %d %s", r.StatusCode, got)
 		}
 	})
@@ -58,9 +58,9 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 // A pin without a rank means the only rank of a worker, and is an error where there are
 // several.
 func TestPinWithoutARank(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		b.send(b.publisher(0x11, rankOwner(1, 3), 0).announce())
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		b.Send(b.Publisher(0x11, rankOwner(1, 3), 0).Announce())
+		h := b.Router.Handler()
 		for i, c := range []struct {
 			pin    string
 			status int
@@ -73,9 +73,9 @@ func TestPinWithoutARank(t *testing.T) {
 			{`{"worker_id":1,"dp_rank":4}`, 200, `"dp_rank":4`},
 		} {
 			if i == 3 {
-				b.send(b.publisher(0x12, rankOwner(1, 4), 0).announce())
+				b.Send(b.Publisher(0x12, rankOwner(1, 4), 0).Announce())
 			}
-			if r, got := b.route(h, "", newBody(`,"pinned_worker":`+c.pin, 1)); r.StatusCode != c.status || !strings.Contains(got, c.want) {
+			if r, got := b.Route(h, "", NewBody(`,"pinned_worker":`+c.pin, 1)); r.StatusCode != c.status || !strings.Contains(got, c.want) {
 				t.Errorf("%s: %d %s, want %d %s", c.pin, r.StatusCode, got, c.status, c.want)
 			}
 		}

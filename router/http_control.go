@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, with a
@@ -24,7 +25,7 @@ func (r *Router) ControlHandler() http.Handler {
 	a.look(mux)
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
-	if g, ok := r.transport.(*Registry); ok {
+	if g, ok := r.transport.(*registry.Source); ok {
 		a.register(mux, g)
 	}
 	return control.Protect(mux)

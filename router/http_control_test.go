@@ -13,26 +13,28 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // What changes the router or shows the whole index is not on the port of clients and
 // metrics; the answer says where it is.
 func TestTheServingPortChangesNothing(t *testing.T) {
-	onRegistry(t, RegistryOptions{}, func(b *bench, r *Registry) {
+	OnRegistry(t, registry.Options{}, func(b *Bench, r *registry.Source) {
 		for _, c := range [][3]string{
 			{"GET", "/v1/dump", ""},
 			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`},
 			{"POST", "/v1/workers", `{"worker_id":5,"model":"m","block_size":4}`},
 			{"DELETE", "/v1/workers?worker_id=5", ""},
 		} {
-			answer := call(t, b.router.Handler(), c[0], c[1], "", c[2])
-			if got := text(t, answer); answer.StatusCode != http.StatusForbidden || !strings.Contains(got, "control listener") {
+			answer := Call(t, b.Router.Handler(), c[0], c[1], "", c[2])
+			if got := Text(t, answer); answer.StatusCode != http.StatusForbidden || !strings.Contains(got, "control listener") {
 				t.Errorf("%s %s: %d %s", c[0], c[1], answer.StatusCode, got)
 			}
 		}
-		b.pass(time.Second)
-		busy, err := b.router.models.busyOf("")
-		if n := len(b.router.Workers()); err != nil || n != 0 || busy.PrefillTokens != nil {
+		b.Pass(time.Second)
+		busy, err := b.Router.models.busyOf("")
+		if n := len(b.Router.Workers()); err != nil || n != 0 || busy.PrefillTokens != nil {
 			t.Errorf("%d workers were registered, busy thresholds %+v, %v", n, busy, err)
 		}
 		for _, c := range [][3]string{
@@ -40,8 +42,8 @@ func TestTheServingPortChangesNothing(t *testing.T) {
 			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`},
 			{"GET", "/v1/dump", ""}, {"GET", "/v1/feeds", ""}, {"GET", "/v1/agents", ""}, {"DELETE", "/v1/workers?worker_id=5", ""},
 		} {
-			if answer := call(t, b.router.ControlHandler(), c[0], c[1], "", c[2]); answer.StatusCode != http.StatusOK {
-				t.Errorf("control listener: %s %s: %d %s", c[0], c[1], answer.StatusCode, text(t, answer))
+			if answer := Call(t, b.Router.ControlHandler(), c[0], c[1], "", c[2]); answer.StatusCode != http.StatusOK {
+				t.Errorf("control listener: %s %s: %d %s", c[0], c[1], answer.StatusCode, Text(t, answer))
 			}
 		}
 	})
@@ -49,10 +51,10 @@ func TestTheServingPortChangesNothing(t *testing.T) {
 
 // A page of another site cannot have its reader's browser route or register anything.
 func TestCrossSitePostsAreRefused(t *testing.T) {
-	onRegistryWith(t, Options{HTTPRegistration: true}, RegistryOptions{}, func(b *bench, r *Registry) {
-		twoWorkers(b)
+	OnRegistryWith(t, Options{HTTPRegistration: true}, registry.Options{}, func(b *Bench, r *registry.Source) {
+		TwoWorkers(b)
 		for path, body := range map[string]string{
-			"/v1/route": newBody("", 1), "/v1/workers": `{"worker_id":5,"model":"m","block_size":4}`,
+			"/v1/route": NewBody("", 1), "/v1/workers": `{"worker_id":5,"model":"m","block_size":4}`,
 		} {
 			for _, origin := range []string{"", "https://elsewhere.example"} {
 				request := httptest.NewRequest("POST", path, strings.NewReader(body))
@@ -63,7 +65,7 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 					want = http.StatusForbidden
 				}
 				w := httptest.NewRecorder()
-				b.router.Handler().ServeHTTP(w, request)
+				b.Router.Handler().ServeHTTP(w, request)
 				if w.Code != want {
 					t.Errorf("%s from %q: %d, want %d: %s", path, origin, w.Code, want, w.Body)
 				}
@@ -73,10 +75,10 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 }
 
 // dumped is a dump as triples.
-func dumped(t *testing.T, b *bench) (rows []string) {
+func dumped(t *testing.T, b *Bench) (rows []string) {
 	t.Helper()
 	var events []kvevent.StoredJSON
-	if err := json.Unmarshal([]byte(text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", ""))), &events); err != nil {
+	if err := json.Unmarshal([]byte(Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", ""))), &events); err != nil {
 		t.Fatal(err)
 	}
 	for i := range events {
@@ -93,27 +95,27 @@ func dumped(t *testing.T, b *bench) (rows []string) {
 
 // A dump is the index as stored events in Dynamo's JSON.
 func TestDumpIsRouterEvents(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		if got := text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", "")); got != "[]" {
+	OnBench(t, Options{}, func(b *Bench) {
+		if got := Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", "")); got != "[]" {
 			t.Errorf("a dump of nothing: %s", got)
 		}
-		twoWorkers(b)
-		if answer := call(t, b.router.ControlHandler(), "GET", "/v1/dump?model=another", "", ""); answer.StatusCode != http.StatusNotFound {
+		TwoWorkers(b)
+		if answer := Call(t, b.Router.ControlHandler(), "GET", "/v1/dump?model=another", "", ""); answer.StatusCode != http.StatusNotFound {
 			t.Errorf("a dump of another model: %s", answer.Status)
 		}
 		want := []string{"pool 77 disk", "pool 77 host_pinned", "pool 77 host_pinned", "worker 2/0 device"}
 		if got := dumped(t, b); !slices.Equal(got, want) {
 			t.Errorf("dump %q, want %q", got, want)
 		}
-		seq := kv.AppendSequence(nil, new(kv.Hasher).AppendLocals(nil, promptTokens(1), testBlockSize, kv.LocalSeed("", "")))
-		local := new(kv.Hasher).AppendLocals(nil, promptTokens(1), testBlockSize, kv.LocalSeed("", ""))
+		seq := kv.AppendSequence(nil, new(kv.Hasher).AppendLocals(nil, sourcetest.Tokens(1), sourcetest.BlockSize, kv.LocalSeed("", "")))
+		local := new(kv.Hasher).AppendLocals(nil, sourcetest.Tokens(1), sourcetest.BlockSize, kv.LocalSeed("", ""))
 		block, err := json.Marshal(kvevent.BlockJSON{Hash: uint64(seq[0]), Tokens: uint64(local[0])})
 		if err != nil {
 			t.Fatal(err)
 		}
 		line := `{"worker_id":2,"storage_tier":"device","event":{"event_id":0,"data":{"stored":{"parent_hash":null,"start_position":null,"blocks":[` +
 			string(block) + `]}},"dp_rank":0}}`
-		if got := text(t, call(t, b.router.ControlHandler(), "GET", "/v1/dump", "", "")); !strings.Contains(strings.Replace(got, `"event_id":1`, `"event_id":0`, 1), line) {
+		if got := Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", "")); !strings.Contains(strings.Replace(got, `"event_id":1`, `"event_id":0`, 1), line) {
 			t.Errorf("dump %s lacks %s", got, line)
 		}
 	})
@@ -151,7 +153,7 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 // A dump goes out as the index is walked: it takes the same few buffers whatever the
 // index's size, and ends when the client has gone.
 func TestDumpIsStreamed(t *testing.T) {
-	r, err := New(Options{}, newTestTransport())
+	r, err := New(Options{}, sourcetest.NewTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +162,7 @@ func TestDumpIsStreamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const blocks = 1 << 16
-	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: workerOwner(1), Tier: kv.TierDevice}
+	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: sourcetest.WorkerOwner(1), Tier: kv.TierDevice}
 	for i := range blocks {
 		h := uint64(i+1) * 0x9e3779b97f4a7c15
 		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(h), Local: kv.LocalHash(h ^ 5)})

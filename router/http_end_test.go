@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // goneWriter is the writer of a client that has gone, which is seen when what is written
@@ -25,21 +26,21 @@ func (goneWriter) FlushError() error { return errors.New("connection reset by pe
 // A booking whose reply cannot be sent is taken back; with one that can be it stays,
 // though its caller closes the connection as soon as it has read it.
 func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		request := func(id string) *http.Request {
-			r := httptest.NewRequestWithContext(b.t.Context(), "POST", "/v1/route", strings.NewReader(newBody("", 1)))
+			r := httptest.NewRequestWithContext(b.T.Context(), "POST", "/v1/route", strings.NewReader(NewBody("", 1)))
 			r.Header.Set(RequestIDHeader, id)
 			return r
 		}
 		h.ServeHTTP(goneWriter{httptest.NewRecorder()}, request("gone"))
-		if n := b.router.Stats().Requests.Load.Requests; n != 0 {
+		if n := b.Router.Stats().Requests.Load.Requests; n != 0 {
 			t.Errorf("%d requests are booked for a client that has gone", n)
 		}
 		there := httptest.NewRecorder()
 		h.ServeHTTP(there, request("there"))
-		if n := b.router.Stats().Requests.Load.Requests; n != 1 || !there.Flushed || there.Result().ContentLength != int64(there.Body.Len()) {
+		if n := b.Router.Stats().Requests.Load.Requests; n != 1 || !there.Flushed || there.Result().ContentLength != int64(there.Body.Len()) {
 			t.Errorf("%d requests are booked for a client that is there; sent %t, %v", n, there.Flushed, there.Result().Header)
 		}
 	})
@@ -48,14 +49,14 @@ func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
 // A reply that turns out to be undelivered when its caller has asked again under the same
 // id leaves the booking of the retry alone.
 func TestUndeliveredReplyLeavesTheRetryAlone(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		late := &heldWriter{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			request := httptest.NewRequestWithContext(b.t.Context(), "POST", "/v1/route", strings.NewReader(newBody("", 1)))
+			request := httptest.NewRequestWithContext(b.T.Context(), "POST", "/v1/route", strings.NewReader(NewBody("", 1)))
 			request.Header.Set(RequestIDHeader, "r")
 			h.ServeHTTP(struct {
 				http.ResponseWriter
@@ -64,13 +65,13 @@ func TestUndeliveredReplyLeavesTheRetryAlone(t *testing.T) {
 			}{late, nil, flushErrorer{}}, request)
 		}()
 		<-late.decided
-		b.route(h, "r", `{"method":"mark_free"}`)
-		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusOK {
+		b.Route(h, "r", `{"method":"mark_free"}`)
+		if r, got := b.Route(h, "r", NewBody("", 1)); r.StatusCode != http.StatusOK {
 			t.Errorf("the retry: %d %s", r.StatusCode, got)
 		}
 		close(late.gone)
 		<-done
-		if n := b.router.Stats().Requests.Load.Requests; n != 1 {
+		if n := b.Router.Stats().Requests.Load.Requests; n != 1 {
 			t.Errorf("%d requests are booked after the first reply was not delivered", n)
 		}
 	})
@@ -97,7 +98,7 @@ func (h *heldWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
 // The same over a connection that is reset between the decision and its answer.
 func TestResetConnectionTakesTheBookingBack(t *testing.T) {
-	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	decided, gone := make(chan struct{}), make(chan struct{})
 	served := make(chan struct{})
 	handler := r.router.Handler()
@@ -110,7 +111,7 @@ func TestResetConnectionTakesTheBookingBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := newBody("", 1)
+	body := NewBody("", 1)
 	if _, err := fmt.Fprintf(conn, "POST /v1/route HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +133,8 @@ func TestResetConnectionTakesTheBookingBack(t *testing.T) {
 // its connection.
 func TestStopAnswersWhatWaits(t *testing.T) {
 	few := 1e-6
-	r := newNATSRouterWith(t, startServer(t).ClientURL(), 7,
-		Options{Config: configured(func(c *config.Config) { c.RouterQueueThreshold = &few })}, drainTimeout).router
+	r := newNATSRouterWith(t, sourcetest.StartServer(t).ClientURL(), 7,
+		Options{Config: Configured(func(c *config.Config) { c.RouterQueueThreshold = &few })}, drainTimeout).router
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	post := func() (int, string, error) {
-		answer, err := client.Post("http://"+listener.Addr().String()+"/v1/route", "application/json", strings.NewReader(newBody("", 1, 2, 3)))
+		answer, err := client.Post("http://"+listener.Addr().String()+"/v1/route", "application/json", strings.NewReader(NewBody("", 1, 2, 3)))
 		if err != nil {
 			return 0, "", err
 		}
@@ -160,7 +161,7 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 		code, got, err := post()
 		waiting <- fmt.Sprint(code, " ", got, " ", err)
 	}()
-	eventually(t, "a request that waits", func() bool { return r.Stats().Requests.Queue.Pending == 1 })
+	sourcetest.Eventually(t, "a request that waits", func() bool { return r.Stats().Requests.Queue.Pending == 1 })
 	cancel()
 	if got := <-waiting; !strings.HasPrefix(got, "503 ") || !strings.Contains(got, errStopping.Error()) {
 		t.Errorf("what waited was answered %s", got)

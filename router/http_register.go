@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/strictjson"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 
 // registrationRequest is the body of POST /v1/workers.
 type registrationRequest struct {
-	Registration
+	registry.Registration
 	TTLSeconds uint32 `json:"ttl_seconds"`
 }
 
@@ -32,7 +33,7 @@ type registrationAnswer struct {
 }
 
 // register adds the handlers by which workers register.
-func (a *api) register(mux *http.ServeMux, r *Registry) {
+func (a *api) register(mux *http.ServeMux, r *registry.Source) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))
 		if err != nil {
@@ -40,7 +41,7 @@ func (a *api) register(mux *http.ServeMux, r *Registry) {
 			return
 		}
 		switch err := r.Register(&q.Registration, time.Duration(q.TTLSeconds)*time.Second); {
-		case errors.Is(err, ErrConflict):
+		case errors.Is(err, registry.ErrConflict):
 			a.fail(w, http.StatusConflict, err)
 		case err != nil:
 			a.fail(w, http.StatusBadRequest, err)

@@ -10,12 +10,15 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestRegistrationOverHTTP: the calls, their answers, and what the router shows.
 func TestRegistrationOverHTTP(t *testing.T) {
-	onRegistryWith(t, Options{HTTPRegistration: true}, RegistryOptions{}, func(b *bench, r *Registry) {
-		h := b.router.Handler()
+	OnRegistryWith(t, Options{HTTPRegistration: true}, registry.Options{}, func(b *Bench, r *registry.Source) {
+		h := b.Router.Handler()
 		const body = `{"worker_id":5,"model":"m","block_size":4,"pool":77,"endpoint":"http://e:1","device_blocks":100,"ttl_seconds":20}`
 		for _, c := range []struct {
 			method, path, body string
@@ -34,26 +37,26 @@ func TestRegistrationOverHTTP(t *testing.T) {
 			{"DELETE", "/v1/workers", "", 400, "worker_id"},
 			{"GET", "/v1/agents", "", 200, "[]"},
 		} {
-			answer := call(t, h, c.method, c.path, "", c.body)
-			if got := text(t, answer); answer.StatusCode != c.status || !strings.Contains(got, c.want) {
+			answer := Call(t, h, c.method, c.path, "", c.body)
+			if got := Text(t, answer); answer.StatusCode != c.status || !strings.Contains(got, c.want) {
 				t.Errorf("%s %s %.80s: %d %s, want %d %s", c.method, c.path, c.body, answer.StatusCode, got, c.status, c.want)
 			}
 			synctest.Wait()
 		}
 		pool := kvevent.LoadReport{PublisherID: 3, Owner: kv.PoolOwner(77), Pool: kvevent.PoolLoad{ReadQueue: 4}}
-		worker := kvevent.LoadReport{PublisherID: 4, Owner: workerOwner(5), Worker: kvevent.WorkerLoad{Running: 2}}
-		b.send(Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &pool)}, Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &worker)},
-			Frame{Kind: FrameLoad, Data: []byte("nonsense")})
-		b.pass(3 * time.Second)
+		worker := kvevent.LoadReport{PublisherID: 4, Owner: sourcetest.WorkerOwner(5), Worker: kvevent.WorkerLoad{Running: 2}}
+		b.Send(source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &pool)}, source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &worker)},
+			source.Frame{Kind: source.FrameLoad, Data: []byte("nonsense")})
+		b.Pass(3 * time.Second)
 		var got []workerAnswer
-		if err := json.Unmarshal([]byte(text(t, call(t, h, "GET", "/v1/workers", "", ""))), &got); err != nil {
+		if err := json.Unmarshal([]byte(Text(t, Call(t, h, "GET", "/v1/workers", "", ""))), &got); err != nil {
 			t.Fatal(err)
 		}
 		if len(got) != 1 || got[0].Source != "http" || !got[0].Silent || got[0].Endpoint != "http://e:1" || got[0].DeviceBlocks != 100 ||
 			got[0].Load == nil || got[0].Load.Running != 2 || got[0].Load.AgeSeconds != 3 || got[0].PoolLoad == nil || got[0].PoolLoad.ReadQueue != 4 {
 			t.Errorf("workers %+v", got)
 		}
-		shown := text(t, call(t, h, "GET", "/metrics", "", ""))
+		shown := Text(t, Call(t, h, "GET", "/metrics", "", ""))
 		for _, want := range []string{
 			`blockyard_router_load{kind="read_queue",owner="pool 77"} 4`, `blockyard_router_load{kind="running_requests",owner="worker 5/0"} 2`,
 			`blockyard_router_load_age_seconds{owner="pool 77"} 3`, `blockyard_router_load_reports_undecodable_total 1`,
@@ -63,8 +66,8 @@ func TestRegistrationOverHTTP(t *testing.T) {
 				t.Errorf("metrics lack %q", want)
 			}
 		}
-		b.pass(time.Minute)
-		if len(b.router.Loads()) != 0 {
+		b.Pass(time.Minute)
+		if len(b.Router.Loads()) != 0 {
 			t.Error("loads of a minute ago are still shown")
 		}
 	})
@@ -72,9 +75,9 @@ func TestRegistrationOverHTTP(t *testing.T) {
 
 // TestWithoutARegistryNobodyRegisters: the calls are not there.
 func TestWithoutARegistryNobodyRegisters(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		for _, h := range []http.Handler{b.router.Handler(), b.router.ControlHandler()} {
-			if r := call(t, h, "POST", "/v1/workers", "", "{}"); r.StatusCode != http.StatusMethodNotAllowed {
+	OnBench(t, Options{}, func(b *Bench) {
+		for _, h := range []http.Handler{b.Router.Handler(), b.Router.ControlHandler()} {
+			if r := Call(t, h, "POST", "/v1/workers", "", "{}"); r.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("status %d", r.StatusCode)
 			}
 		}

@@ -11,25 +11,27 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 func TestRouteOverHTTP(t *testing.T) {
-	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		body := fmt.Sprintf(`{"method":"new","tokens":%s,"priority_jump":5.0,"lora_name":null}`, tokensJSON(promptTokens(1, 2, 3)))
+	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		body := fmt.Sprintf(`{"method":"new","tokens":%s,"priority_jump":5.0,"lora_name":null}`, TokensJSON(sourcetest.Tokens(1, 2, 3)))
 		for _, c := range []struct{ id, body, want string }{
 			{"r1", body, `{"method":"new","worker_id":2,"dp_rank":0,"overlap_blocks":2}`},
 			{"r1", `{"method":"mark_prefill"}`, `{"method":"prefill_marked","success":true}`},
 			{"r2", `{"method":"mark_prefill"}`, `{"method":"prefill_marked","success":false}`},
 			{"", `{"method":"mark_free","request_id":"r1"}`, `{"method":"free_marked","success":true,"active":true}`},
 			{"r1", `{"method":"mark_free","request_id":""}`, `{"method":"free_marked","success":false,"active":false}`},
-			{"", fmt.Sprintf(`{"method":"potential_loads","tokens":%s}`, tokensJSON(promptTokens(1, 9))),
+			{"", fmt.Sprintf(`{"method":"potential_loads","tokens":%s}`, TokensJSON(sourcetest.Tokens(1, 9))),
 				`{"method":"potential_loads","loads":[{"worker_id":1,"dp_rank":0,"potential_prefill_tokens":5,"potential_decode_blocks":2},` +
 					`{"worker_id":2,"dp_rank":0,"potential_prefill_tokens":4,"potential_decode_blocks":2}],"pending_count":0,"pending_isl_tokens":0}`},
 		} {
-			r := call(t, h, "POST", "/v1/route", c.id, c.body)
-			if got := text(t, r); r.StatusCode != http.StatusOK || got != c.want {
+			r := Call(t, h, "POST", "/v1/route", c.id, c.body)
+			if got := Text(t, r); r.StatusCode != http.StatusOK || got != c.want {
 				t.Errorf("%s: %d %s, want %s", c.body, r.StatusCode, got, c.want)
 			}
 			if q := r.Header.Get(QualityHeader); q != string(QualityExact) {
@@ -37,23 +39,23 @@ func TestRouteOverHTTP(t *testing.T) {
 			}
 		}
 		// A request without an id gets one, under which it can be freed.
-		r := call(t, h, "POST", "/v1/route", "", body)
-		if id := r.Header.Get(RequestIDHeader); id == "" || !b.router.Free(id) {
+		r := Call(t, h, "POST", "/v1/route", "", body)
+		if id := r.Header.Get(RequestIDHeader); id == "" || !b.Router.Free(id) {
 			t.Errorf("request id %q does not name the request", id)
 		}
 	})
 }
 
 func TestBadRequestsNameTheirField(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		h := b.Router.Handler()
 		fine := `{"method":"new","tokens":[1]}`
-		if r := call(t, h, "POST", "/v1/route", "a", fine); r.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("without workers: %d %s", r.StatusCode, text(t, r))
+		if r := Call(t, h, "POST", "/v1/route", "a", fine); r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("without workers: %d %s", r.StatusCode, Text(t, r))
 		}
-		twoWorkers(b)
-		if r := call(t, h, "POST", "/v1/route", "a", fine); r.StatusCode != http.StatusOK {
-			t.Errorf("a good request: %d %s", r.StatusCode, text(t, r))
+		TwoWorkers(b)
+		if r := Call(t, h, "POST", "/v1/route", "a", fine); r.StatusCode != http.StatusOK {
+			t.Errorf("a good request: %d %s", r.StatusCode, Text(t, r))
 		}
 		large := `{"method":"new","tokens":[1` + strings.Repeat(" ", maxBody) + `]}`
 		for _, c := range []struct {
@@ -98,9 +100,9 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 			{strings.Repeat("x", maxRequestID+1), fine, 400, RequestIDHeader},
 			{"", large, 413, "body: want at most 33554432 bytes"},
 		} {
-			r := call(t, h, "POST", "/v1/route", c.id, c.body)
+			r := Call(t, h, "POST", "/v1/route", c.id, c.body)
 			var answer struct{ Error string }
-			body := text(t, r)
+			body := Text(t, r)
 			if err := json.Unmarshal([]byte(body), &answer); err != nil {
 				t.Errorf("%.60s: answer %q is not JSON: %v", c.body, body, err)
 			}
@@ -109,7 +111,7 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 			}
 		}
 		for _, c := range [][2]string{{"GET", "/v1/route"}, {"POST", "/v1/feeds"}} {
-			if r := call(t, h, c[0], c[1], "", ""); r.StatusCode != http.StatusMethodNotAllowed {
+			if r := Call(t, h, c[0], c[1], "", ""); r.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %d", c[0], c[1], r.StatusCode)
 			}
 		}
@@ -155,17 +157,17 @@ func FuzzDecodeRoute(f *testing.F) {
 }
 
 func TestInspectionOverHTTP(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		h := b.router.Handler()
-		if r := call(t, h, "GET", "/readyz", "", ""); r.StatusCode != http.StatusServiceUnavailable {
+	OnBench(t, Options{}, func(b *Bench) {
+		h := b.Router.Handler()
+		if r := Call(t, h, "GET", "/readyz", "", ""); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("ready without workers: %d", r.StatusCode)
 		}
 		for _, path := range []string{"/v1/workers", "/v1/feeds"} {
-			if got := text(t, call(t, h, "GET", path, "", "")); got != "[]" {
+			if got := Text(t, Call(t, h, "GET", path, "", "")); got != "[]" {
 				t.Errorf("%s of nothing: %s", path, got)
 			}
 		}
-		twoWorkers(b)
+		TwoWorkers(b)
 		namespace := strings.Repeat("0", 32)
 		for path, want := range map[string]string{
 			"/v1/workers": `[{"worker_id":1,"dp_rank":0,"pool":77,"namespace":"` + namespace + `","model":"m","block_size":4,"quality":"exact","source":"agent"},` +
@@ -176,8 +178,8 @@ func TestInspectionOverHTTP(t *testing.T) {
 			"/healthz": `{"status":"ok"}`,
 			"/readyz":  `{"status":"ready"}`,
 		} {
-			r := call(t, h, "GET", path, "", "")
-			if got := text(t, r); r.StatusCode != http.StatusOK || got != want {
+			r := Call(t, h, "GET", path, "", "")
+			if got := Text(t, r); r.StatusCode != http.StatusOK || got != want {
 				t.Errorf("%s: %d\n%s\nwant\n%s", path, r.StatusCode, got, want)
 			}
 		}
@@ -185,13 +187,13 @@ func TestInspectionOverHTTP(t *testing.T) {
 }
 
 func TestMetricsShowDecisionsAndState(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		call(t, h, "POST", "/v1/route", "r", fmt.Sprintf(`{"method":"new","tokens":%s}`, tokensJSON(promptTokens(1, 2))))
-		call(t, h, "POST", "/v1/route", "r", `{"method":"mark_free"}`)
-		call(t, h, "POST", "/v1/route", "r", `{`)
-		got := text(t, call(t, h, "GET", "/metrics", "", ""))
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		Call(t, h, "POST", "/v1/route", "r", fmt.Sprintf(`{"method":"new","tokens":%s}`, TokensJSON(sourcetest.Tokens(1, 2))))
+		Call(t, h, "POST", "/v1/route", "r", `{"method":"mark_free"}`)
+		Call(t, h, "POST", "/v1/route", "r", `{`)
+		got := Text(t, Call(t, h, "GET", "/metrics", "", ""))
 		for _, want := range []string{
 			`blockyard_router_requests_total{method="new",quality="exact"} 1`,
 			`blockyard_router_requests_total{method="mark_free",quality="exact"} 1`,
@@ -218,7 +220,7 @@ func TestMetricsShowDecisionsAndState(t *testing.T) {
 // TestServeDrainsAndEnds: a request that is being read when the end comes is
 // answered, and Serve returns without an error.
 func TestServeDrainsAndEnds(t *testing.T) {
-	r, err := New(Options{}, newTestTransport())
+	r, err := New(Options{}, sourcetest.NewTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Workers are the workers that requests may be sent to, in order.
@@ -93,7 +94,7 @@ type Stats struct {
 	Models    []ModelStats
 	Feeds     FeedStats
 	Loads     LoadStats
-	Transport TransportStats
+	Transport source.Stats
 	Snapshots SnapshotStats
 }
 
@@ -131,9 +132,9 @@ func (r *Router) Ready() error {
 }
 
 // Sources are the transports' own counters, none when no transport has any.
-func (r *Router) Sources() []SourceStats {
-	if counting, ok := r.transport.(SourceCounter); ok {
-		return counting.SourceStats()
+func (r *Router) Sources() []source.Metrics {
+	if counting, ok := r.transport.(source.Measured); ok {
+		return counting.Metrics()
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestWhoListensHearsWhatIsKept: every report that is shown, and no other.
@@ -38,7 +40,7 @@ func TestEveryMeasureIsAMetric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, two := workerOwner(1).Worker(), workerOwner(2).Worker()
+	one, two := sourcetest.WorkerOwner(1).Worker(), sourcetest.WorkerOwner(2).Worker()
 	e.SetWorker(one, 9, "m")
 	e.SetWorker(two, 9, "m")
 	e.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(one), Worker: kvevent.WorkerLoad{CopyBytes: 2000, CopyMicros: 1000}})
@@ -84,23 +86,23 @@ func (f collectorFunc) Collect(out chan<- prometheus.Metric) { f(out) }
 // A prompt whose client has vanished is no load of a worker whose engine says that it has
 // no requests.
 func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		p := b.publisher(0x11, workerOwner(1), 0)
-		b.send(p.announce())
-		h := b.router.Handler()
-		b.route(h, "r", newBody("", 1, 2, 3))
+	OnBench(t, Options{}, func(b *Bench) {
+		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		b.Send(p.Announce())
+		h := b.Router.Handler()
+		b.Route(h, "r", NewBody("", 1, 2, 3))
 		prefill := func() int {
-			loads, err := b.router.PotentialLoads(&Request{Tokens: promptTokens(9)})
+			loads, err := b.Router.PotentialLoads(&Request{Tokens: sourcetest.Tokens(9)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return loads[0].PrefillTokens - testBlockSize
+			return loads[0].PrefillTokens - sourcetest.BlockSize
 		}
 		report := func(l kvevent.WorkerLoad) {
 			for range 10 {
-				r := kvevent.LoadReport{PublisherID: 11, Owner: workerOwner(1), Worker: l}
-				b.send(Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &r)}, p.announce())
-				b.pass(time.Second)
+				r := kvevent.LoadReport{PublisherID: 11, Owner: sourcetest.WorkerOwner(1), Worker: l}
+				b.Send(source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &r)}, p.Announce())
+				b.Pass(time.Second)
 			}
 		}
 		booked := prefill()
@@ -113,7 +115,7 @@ func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
 		if got := prefill(); got != 0 {
 			t.Errorf("%d tokens are pending on an engine without requests", got)
 		}
-		if got := text(t, call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
+		if got := Text(t, Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
 			t.Error("metrics do not show the phantom")
 		}
 	})

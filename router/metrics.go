@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // metrics is what GET /metrics shows: what the HTTP handlers count themselves,
@@ -142,8 +143,8 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.dropped.Load())
 	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.undelivered.Load())
 	s.Feeds.each(counter)
-	if g, ok := c.router.transport.(*Registry); ok {
-		s := g.RegistryStats()
+	if g, ok := c.router.transport.(*registry.Source); ok {
+		s := g.Counters()
 		gauge("registered_from_file", "Worker ranks that the workers file lists.", s.FromFile)
 		gauge("registered_over_http", "Worker ranks that are registered over HTTP.", s.FromHTTP)
 		gauge("registered_spoken", "Registered worker ranks that a publisher speaks for.", s.Spoken)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // restarts are the ways in which a worker gets another publisher, with the incarnations
@@ -34,42 +36,42 @@ var restarts = []struct {
 func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 	for _, c := range restarts {
 		t.Run(c.name, func(t *testing.T) {
-			cost := configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScoreCost, true })
-			onBench(t, Options{Config: cost}, func(b *bench) {
-				p, other := b.publisher(11, workerOwner(1), 0), b.publisher(12, workerOwner(2), 0)
-				p.meta.Card.Incarnation = c.before
-				b.send(p.announce(), other.announce())
+			cost := Configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScoreCost, true })
+			OnBench(t, Options{Config: cost}, func(b *Bench) {
+				p, other := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
+				p.Meta.Card.Incarnation = c.before
+				b.Send(p.Announce(), other.Announce())
 				b.teach(1)
 				for i := range 20 {
-					if err := b.router.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: promptTokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
+					if err := b.Router.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if c.goodbye {
-					b.send(p.goodbye())
-					b.expect("while the agent is away", promptTokens(1), 2, 0, QualityExact)
+					b.Send(p.Goodbye())
+					b.Expect("while the agent is away", sourcetest.Tokens(1), 2, 0, QualityExact)
 				}
 				for range c.pause / time.Second {
-					b.pass(time.Second)
-					b.send(other.announce())
+					b.Pass(time.Second)
+					b.Send(other.Announce())
 				}
-				next := b.publisher(21, workerOwner(1), 0)
-				next.meta.Card.Incarnation = c.after
-				b.send(next.announce(), other.announce())
+				next := b.Publisher(21, sourcetest.WorkerOwner(1), 0)
+				next.Meta.Card.Incarnation = c.after
+				b.Send(next.Announce(), other.Announce())
 				want := 0
 				if c.same {
 					want = 20
 				}
-				if n := b.router.Stats().Requests.Load.Requests; n != want {
+				if n := b.Router.Stats().Requests.Load.Requests; n != want {
 					t.Errorf("%d requests run, want %d", n, want)
 				}
-				if err := b.router.MarkPrefillCompleted("r0"); (err == nil) != c.same {
+				if err := b.Router.MarkPrefillCompleted("r0"); (err == nil) != c.same {
 					t.Errorf("mark_prefill of a request: %v", err)
 				}
-				if b.router.Free("r1") != c.same {
+				if b.Router.Free("r1") != c.same {
 					t.Errorf("a request is freed: %v", !c.same)
 				}
-				shown := text(t, call(t, b.router.Handler(), "GET", "/v1/workers", "", ""))
+				shown := Text(t, Call(t, b.Router.Handler(), "GET", "/v1/workers", "", ""))
 				if strings.Contains(shown, `"source":"measured","samples":12`) != c.same {
 					t.Errorf("measured: %s", shown)
 				}
@@ -79,48 +81,48 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 }
 
 // teach lets a worker compute prompts, so that its rate is known.
-func (b *bench) teach(worker kv.WorkerID) {
-	b.t.Helper()
+func (b *Bench) teach(worker kv.WorkerID) {
+	b.T.Helper()
 	for i := range 12 {
 		q := &Request{ID: fmt.Sprint("taught", i), Tokens: make([]uint32, 4000)}
-		if err := b.router.AddRequest(q, kv.Worker{ID: worker}, 0); err != nil {
-			b.t.Fatal(err)
+		if err := b.Router.AddRequest(q, kv.Worker{ID: worker}, 0); err != nil {
+			b.T.Fatal(err)
 		}
-		b.pass(time.Second)
-		if err := b.router.MarkPrefillCompleted(q.ID); err != nil {
-			b.t.Fatal(err)
+		b.Pass(time.Second)
+		if err := b.Router.MarkPrefillCompleted(q.ID); err != nil {
+			b.T.Fatal(err)
 		}
-		b.router.Free(q.ID)
-		b.send(b.transport.known(11).announce(), b.transport.known(12).announce())
+		b.Router.Free(q.ID)
+		b.Send(b.Transport.Known(11).Announce(), b.Transport.Known(12).Announce())
 	}
 }
 
 // TestAWorkerThatStaysAwayIsForgotten: with its requests and what was measured of it, and
 // at once when it serves another model now.
 func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		p := b.publisher(11, workerOwner(1), 0).of("a", 4)
-		b.send(p.announce(), b.publisher(12, workerOwner(2), 0).of("a", 4).announce())
+	OnBench(t, Options{}, func(b *Bench) {
+		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("a", 4)
+		b.Send(p.Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("a", 4).Announce())
 		add := func(id string, worker kv.WorkerID) {
 			t.Helper()
-			if err := b.router.AddRequest(&Request{ID: id, Model: "a", Tokens: promptTokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
+			if err := b.Router.AddRequest(&Request{ID: id, Model: "a", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		add("one", 1)
 		add("two", 2)
-		b.send(p.goodbye(), b.publisher(13, workerOwner(1), 0).of("c", 4).announce())
-		if got := b.router.Stats().Requests.Load; got.Requests != 1 || got.Abandoned != 1 {
+		b.Send(p.Goodbye(), b.Publisher(13, sourcetest.WorkerOwner(1), 0).Of("c", 4).Announce())
+		if got := b.Router.Stats().Requests.Load; got.Requests != 1 || got.Abandoned != 1 {
 			t.Errorf("the worker serves another model: %+v", got)
 		}
 		for range 400 { // the router hears of nobody
-			b.pass(time.Second)
-			b.router.MarkPrefillCompleted("two") // the request is no silent one
+			b.Pass(time.Second)
+			b.Router.MarkPrefillCompleted("two") // the request is no silent one
 		}
-		if got := b.router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 2 {
+		if got := b.Router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 2 {
 			t.Errorf("the worker stays away: %+v", got)
 		}
-		if n := len(b.router.models.all()); n != 0 {
+		if n := len(b.Router.models.all()); n != 0 {
 			t.Errorf("%d models are left", n)
 		}
 	})
@@ -149,29 +151,29 @@ func TestAbsentWorkersAreBounded(t *testing.T) {
 // TestWorkersSayWhetherTheyHashPairs: a model's prompts are hashed as most of its workers'
 // cards say, whatever another model does.
 func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		pairs, plain := b.publisher(11, workerOwner(1), 0).of("pairs", 4), b.publisher(12, workerOwner(2), 0).of("plain", 4)
-		pairs.meta.Card.Eagle = true
-		b.send(pairs.announce(), plain.announce())
+	OnBench(t, Options{}, func(b *Bench) {
+		pairs, plain := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("pairs", 4), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("plain", 4)
+		pairs.Meta.Card.Eagle = true
+		b.Send(pairs.Announce(), plain.Announce())
 		for name, want := range map[string]bool{"pairs": true, "plain": false} {
-			f, err := b.router.Facade(name)
+			f, err := b.Router.Facade(name)
 			if err != nil || f.IsEagle() != want || f.ModelName() != name {
 				t.Errorf("%s: eagle %v, name %q, %v", name, f.IsEagle(), f.ModelName(), err)
 			}
 		}
 		one := pairs
 		for id := range uint64(2) {
-			one = b.publisher(20+id, workerOwner(5+id), 0).of("pairs", 4)
-			b.send(one.announce())
+			one = b.Publisher(20+id, sourcetest.WorkerOwner(5+id), 0).Of("pairs", 4)
+			b.Send(one.Announce())
 		}
-		if f, _ := b.router.Facade("pairs"); f.IsEagle() {
+		if f, _ := b.Router.Facade("pairs"); f.IsEagle() {
 			t.Error("one worker of three decides")
 		}
-		pairs.meta.Card.Eagle = false
-		b.send(pairs.announce())
-		one.meta.Card.Eagle = true
-		b.send(one.announce())
-		if f, _ := b.router.Facade("pairs"); f.IsEagle() {
+		pairs.Meta.Card.Eagle = false
+		b.Send(pairs.Announce())
+		one.Meta.Card.Eagle = true
+		b.Send(one.Announce())
+		if f, _ := b.Router.Facade("pairs"); f.IsEagle() {
 			t.Error("one worker of three decides")
 		}
 	})
@@ -182,23 +184,23 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 // was there before.
 func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 	for after, want := range map[uint64]int{5: 1, 6: 0} {
-		onBench(t, Options{}, func(b *bench) {
-			p := b.publisher(11, workerOwner(1), 0)
-			p.meta.Card.Incarnation = 5
-			b.send(p.announce())
-			if err := b.router.AddRequest(&Request{ID: "r", Tokens: promptTokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
+		OnBench(t, Options{}, func(b *Bench) {
+			p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
+			p.Meta.Card.Incarnation = 5
+			b.Send(p.Announce())
+			if err := b.Router.AddRequest(&Request{ID: "r", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
 				t.Fatal(err)
 			}
-			registered := b.publisher(12, workerOwner(1), 0)
-			registered.meta.Card.Silent, registered.meta.Card.Source = true, FromHTTP
-			b.send(p.goodbye(), registered.announce())
-			if n := b.router.Stats().Requests.Load.Requests; n != 1 {
+			registered := b.Publisher(12, sourcetest.WorkerOwner(1), 0)
+			registered.Meta.Card.Silent, registered.Meta.Card.Source = true, source.FromHTTP
+			b.Send(p.Goodbye(), registered.Announce())
+			if n := b.Router.Stats().Requests.Load.Requests; n != 1 {
 				t.Errorf("%d requests run while the worker is registered", n)
 			}
-			next := b.publisher(13, workerOwner(1), 0)
-			next.meta.Card.Incarnation = after
-			b.send(next.announce())
-			if n := b.router.Stats().Requests.Load.Requests; n != want {
+			next := b.Publisher(13, sourcetest.WorkerOwner(1), 0)
+			next.Meta.Card.Incarnation = after
+			b.Send(next.Announce())
+			if n := b.Router.Stats().Requests.Load.Requests; n != want {
 				t.Errorf("engine %d: %d requests run, want %d", after, n, want)
 			}
 		})
@@ -208,12 +210,12 @@ func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 // TestDynamosWorkersAreNoRegistrations: without events they are silent, and are heard of
 // all the same: a registration of another model takes no requests from them.
 func TestDynamosWorkersAreNoRegistrations(t *testing.T) {
-	silent := configured(func(c *config.Config) { c.UseKVEvents = false })
-	onBench(t, Options{Config: silent}, func(b *bench) {
-		w, registered := b.publisher(11, workerOwner(1), 0).of("a", 4), b.publisher(12, workerOwner(2), 0).of("c", 4)
-		w.meta.Card.Source, registered.meta.Card.Source = "dynamo", FromHTTP
-		b.send(w.announce(), registered.announce())
-		if m, err := b.router.FindBestMatch(t.Context(), &Request{Tokens: promptTokens(1)}); err != nil || m.Worker.ID != 1 {
+	silent := Configured(func(c *config.Config) { c.UseKVEvents = false })
+	OnBench(t, Options{Config: silent}, func(b *Bench) {
+		w, registered := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("a", 4), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("c", 4)
+		w.Meta.Card.Source, registered.Meta.Card.Source = "dynamo", source.FromHTTP
+		b.Send(w.Announce(), registered.Announce())
+		if m, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: sourcetest.Tokens(1)}); err != nil || m.Worker.ID != 1 {
 			t.Errorf("%+v, %v", m, err)
 		}
 	})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // Headers of replies over NATS, besides those of HTTP.
@@ -66,12 +68,12 @@ type natsService struct {
 // ServeNATS answers route requests over n until ctx ends, then lets the requests at
 // hand finish. docs/router-api.md describes them. n must stay open until it returns;
 // while n has no server, no requests come. The error is nil when ctx ended it.
-func (r *Router) ServeNATS(ctx context.Context, n *NATS) error {
+func (r *Router) ServeNATS(ctx context.Context, n *natssource.Source) error {
 	return r.serveNATS(ctx, n, drainTimeout)
 }
 
 // serveNATS is ServeNATS; what is at hand at the end may take as long as drain.
-func (r *Router) serveNATS(ctx context.Context, n *NATS, drain time.Duration) error {
+func (r *Router) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
 	s := &natsService{
 		service:  r.service(),
 		log:      r.log,
@@ -101,7 +103,7 @@ func (r *Router) serveNATS(ctx context.Context, n *NATS, drain time.Duration) er
 }
 
 // take answers q on a goroutine of its own, or says that there are too many.
-func (s *natsService) take(ctx context.Context, q *NATSRequest) {
+func (s *natsService) take(ctx context.Context, q *natssource.Request) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
@@ -117,7 +119,7 @@ func (s *natsService) take(ctx context.Context, q *NATSRequest) {
 	})
 }
 
-func (s *natsService) answer(ctx context.Context, q *NATSRequest, waits func()) reply {
+func (s *natsService) answer(ctx context.Context, q *natssource.Request, waits func()) reply {
 	if len(q.Body()) > maxBody {
 		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(q.Body()), maxBody))
 	}
@@ -126,7 +128,7 @@ func (s *natsService) answer(ctx context.Context, q *NATSRequest, waits func()) 
 }
 
 // send replies to q. A request that was booked is freed when that is not possible.
-func (s *natsService) send(q *NATSRequest, r reply) {
+func (s *natsService) send(q *natssource.Request, r reply) {
 	err := s.reply(q, &r)
 	if err == nil {
 		return
@@ -138,7 +140,7 @@ func (s *natsService) send(q *NATSRequest, r reply) {
 	}
 }
 
-func (s *natsService) reply(q *NATSRequest, r *reply) error {
+func (s *natsService) reply(q *natssource.Request, r *reply) error {
 	body, err := json.Marshal(r.body)
 	if err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/router/config"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // natsRouter is a router that serves over a real NATS server, with two workers that
@@ -33,7 +35,7 @@ func newNATSRouter(t *testing.T, url string, worker uint64) *natsRouter {
 
 func newNATSRouterWith(t *testing.T, url string, worker uint64, o Options, drain time.Duration) *natsRouter {
 	t.Helper()
-	n, err := ConnectNATS(NATSOptions{URL: url, Cluster: "c"})
+	n, err := natssource.Connect(natssource.Options{URL: url, Cluster: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +70,10 @@ func newNATSRouterWith(t *testing.T, url string, worker uint64, o Options, drain
 			t.Error(err)
 		}
 	})
-	p := newWirePublisher(t, url, "c", newTestPublisher(worker, workerOwner(worker), 0))
-	p.meta.PublisherID = worker
-	eventually(t, "a worker", func() bool {
-		p.sendAnnouncement("c")
+	p := sourcetest.NewWirePublisher(t, url, "c", sourcetest.NewPublisher(worker, sourcetest.WorkerOwner(worker), 0))
+	p.Meta.PublisherID = worker
+	sourcetest.Eventually(t, "a worker", func() bool {
+		p.SendAnnouncement("c")
 		return len(r.Workers()) > 0
 	})
 	return out
@@ -97,16 +99,16 @@ func (r *natsRouter) ask(subject, id, body string) *nats.Msg {
 // serving waits until the router's subscription is known to the server.
 func (r *natsRouter) serving() {
 	r.t.Helper()
-	eventually(r.t, "a router on "+RouteSubject("c"), func() bool {
+	sourcetest.Eventually(r.t, "a router on "+RouteSubject("c"), func() bool {
 		_, err := r.client.Request(RouteSubject("c"), []byte(`{"method":"mark_free","request_id":"nobody"}`), time.Second)
 		return err == nil
 	})
 }
 
 func TestRouteOverNATS(t *testing.T) {
-	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	r.serving()
-	prompt := tokensJSON(promptTokens(1, 2))
+	prompt := TokensJSON(sourcetest.Tokens(1, 2))
 	own := ""
 	for _, c := range []struct{ id, body, want string }{
 		{"r1", `{"method":"new","tokens":` + prompt + `}`, `{"method":"new","worker_id":7,"dp_rank":0,"overlap_blocks":0}`},
@@ -137,7 +139,7 @@ func TestRouteOverNATS(t *testing.T) {
 }
 
 func TestErrorsOverNATSNameFieldAndStatus(t *testing.T) {
-	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	r.serving()
 	r.ask(RouteSubject("c"), "twice", `{"method":"new","tokens":[1]}`)
 	for _, c := range []struct{ id, body, code, want string }{
@@ -163,9 +165,9 @@ func TestErrorsOverNATSNameFieldAndStatus(t *testing.T) {
 // A request that is booked on one of two routers can be ended there, and each
 // request reaches one of them only.
 func TestRoutersShareTheirSubjectAndHaveTheirOwn(t *testing.T) {
-	url := startServer(t).ClientURL()
+	url := sourcetest.StartServer(t).ClientURL()
 	a, b := newNATSRouter(t, url, 7), newNATSRouter(t, url, 8)
-	eventually(t, "workers of both", func() bool { return len(a.router.Workers()) > 0 && len(b.router.Workers()) > 0 })
+	sourcetest.Eventually(t, "workers of both", func() bool { return len(a.router.Workers()) > 0 && len(b.router.Workers()) > 0 })
 	a.serving()
 	subjects := make(map[string][]string)
 	for i := range 64 {
@@ -192,7 +194,7 @@ func TestRoutersShareTheirSubjectAndHaveTheirOwn(t *testing.T) {
 // When as many requests are being routed as there may be, another one is turned away,
 // and what ends requests gets through.
 func TestTooManyRequestsAreTurnedAway(t *testing.T) {
-	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	r.serving()
 	r.ask(RouteSubject("c"), "first", `{"method":"new","tokens":[1]}`)
 	for range maxNewRequests {
@@ -214,12 +216,12 @@ func TestTooManyRequestsAreTurnedAway(t *testing.T) {
 
 // A reply that nobody can get does not leave its request on a worker's account.
 func TestUndeliveredRepliesAreNotBooked(t *testing.T) {
-	r := newNATSRouter(t, startServer(t).ClientURL(), 7)
+	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	r.serving()
 	if err := r.client.Publish(RouteSubject("c"), []byte(`{"method":"new","tokens":[1]}`)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "an undelivered reply that was booked and freed", func() bool {
+	sourcetest.Eventually(t, "an undelivered reply that was booked and freed", func() bool {
 		s := r.router.Stats().Requests.Load
 		return r.router.natsServed.undelivered.Load() == 1 && s.Added == 1 && s.Freed == 1 && s.Requests == 0
 	})
@@ -228,14 +230,14 @@ func TestUndeliveredRepliesAreNotBooked(t *testing.T) {
 // Serving begins before there is a server, survives its absence, and ends with what
 // is at hand answered.
 func TestServingOverNATSOutlivesTheServer(t *testing.T) {
-	first := startServer(t)
+	first := sourcetest.StartServer(t)
 	port := first.Addr().(*net.TCPAddr).Port
 	r := newNATSRouter(t, first.ClientURL(), 7)
 	r.serving()
 	first.Shutdown()
 	first.WaitForShutdown()
-	eventually(t, "a lost connection", func() bool { return !r.router.Stats().Transport.Connected })
-	startServer(t, func(o *server.Options) { o.Port = port })
+	sourcetest.Eventually(t, "a lost connection", func() bool { return !r.router.Stats().Transport.Connected })
+	sourcetest.StartServer(t, func(o *server.Options) { o.Port = port })
 	r.serving()
 	m := r.ask(RouteSubject("c"), "again", `{"method":"new","tokens":[1]}`)
 	if !strings.Contains(string(m.Data), `"worker_id":7`) {
@@ -269,15 +271,15 @@ func (r *natsRouter) later(id string) <-chan string {
 // waiting is a router on which one request, "first", runs and another one waits for it.
 func waiting(t *testing.T, drain time.Duration) (r *natsRouter, second <-chan string) {
 	t.Helper()
-	c := configured(func(c *config.Config) {
+	c := Configured(func(c *config.Config) {
 		few := 1e-9 // of ten million tokens
 		c.RouterQueueThreshold = &few
 	})
-	r = newNATSRouterWith(t, startServer(t).ClientURL(), 7, Options{Config: c}, drain)
+	r = newNATSRouterWith(t, sourcetest.StartServer(t).ClientURL(), 7, Options{Config: c}, drain)
 	r.serving()
 	r.ask(RouteSubject("c"), "first", `{"method":"new","tokens":[1,2,3,4]}`)
 	second = r.later("second")
-	eventually(t, "a request that waits", func() bool { return r.router.Stats().Requests.Queue.Pending == 1 })
+	sourcetest.Eventually(t, "a request that waits", func() bool { return r.router.Stats().Requests.Queue.Pending == 1 })
 	return r, second
 }
 
@@ -302,7 +304,7 @@ func TestWaitingRequestsAreServedWhileTheRouterDrains(t *testing.T) {
 		defer close(stopped)
 		r.stop()
 	}()
-	eventually(t, "no more requests are taken", func() bool {
+	sourcetest.Eventually(t, "no more requests are taken", func() bool {
 		_, err := r.client.Request(RouteSubject("c"), []byte(`{"method":"mark_free","request_id":"nobody"}`), time.Second)
 		return errors.Is(err, nats.ErrNoResponders)
 	})

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestSkippingEventsIsLogged: in Dynamo's words, when events are off or count for nothing.
@@ -17,7 +18,7 @@ func TestSkippingEventsIsLogged(t *testing.T) {
 		"": func(*config.Config) {},
 	} {
 		core, logs := observer.New(zap.InfoLevel)
-		if _, err := New(Options{Config: configured(change), Log: zap.New(core)}, newTestTransport()); err != nil {
+		if _, err := New(Options{Config: Configured(change), Log: zap.New(core)}, sourcetest.NewTransport()); err != nil {
 			t.Fatal(err)
 		}
 		got := ""

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // NoSnapshots is a SnapshotThreshold: none is saved. One that is stored is loaded
@@ -44,7 +45,7 @@ type Options struct {
 	// snapshot is saved each SnapshotThreshold events and when Run ends; 0 means
 	// 1,000,000 and NoSnapshots never. ResetStates discards the stored one at the
 	// start instead of beginning with it.
-	Snapshots         SnapshotStore
+	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool
 	// HTTPRegistration lets whoever reaches Handler register workers; ControlHandler

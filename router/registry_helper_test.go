@@ -6,26 +6,29 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // onRegistry runs f with a router on a registry that joins one test transport.
-func onRegistry(t *testing.T, o RegistryOptions, f func(b *bench, r *Registry)) {
-	onRegistryWith(t, Options{}, o, f)
+func OnRegistry(t *testing.T, o registry.Options, f func(b *Bench, r *registry.Source)) {
+	OnRegistryWith(t, Options{}, o, f)
 }
 
-func onRegistryWith(t *testing.T, options Options, o RegistryOptions, f func(b *bench, r *Registry)) {
+func OnRegistryWith(t *testing.T, options Options, o registry.Options, f func(b *Bench, r *registry.Source)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, transport: newTestTransport()}
-		g, err := NewRegistry(o, b.transport)
+		b := &Bench{T: t, Transport: sourcetest.NewTransport()}
+		g, err := registry.New(o, b.Transport)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.router, err = New(options, g); err != nil {
+		if b.Router, err = New(options, g); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = b.router.Run(ctx) })
+		running.Go(func() { _ = b.Router.Run(ctx) })
 		defer running.Wait()
 		defer cancel()
 		defer g.Close()
@@ -33,11 +36,11 @@ func onRegistryWith(t *testing.T, options Options, o RegistryOptions, f func(b *
 	})
 }
 
-func someWorker(id uint64) *Registration {
-	return &Registration{WorkerID: id, Model: "m", BlockSize: testBlockSize, Endpoint: "http://node-1:8000"}
+func SomeWorker(id uint64) *registry.Registration {
+	return &registry.Registration{WorkerID: id, Model: "m", BlockSize: sourcetest.BlockSize, Endpoint: "http://node-1:8000"}
 }
 
-func writeFile(t *testing.T, name, text string) {
+func WriteFile(t *testing.T, name, text string) {
 	t.Helper()
 	// As an operator should: whoever reads sees the old one or the new one.
 	if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Errors that callers tell apart with errors.Is; those of packages decide, schedule
@@ -37,7 +38,7 @@ type Router struct {
 	feeds     *feedSet
 	loads     *loadTable
 	snapshots *snapshotKeeper
-	transport Transport
+	transport source.Transport
 	shared    *sharedcache.Client // nil without one of the router's own
 	timeout   time.Duration
 	slots     int
@@ -57,7 +58,7 @@ type Router struct {
 
 // New returns a router that listens to t once Run is called. The caller closes
 // t after Run has returned.
-func New(o Options, t Transport) (*Router, error) {
+func New(o Options, t source.Transport) (*Router, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
@@ -88,7 +89,7 @@ func New(o Options, t Transport) (*Router, error) {
 	if r.config.KVCacheBlockSize != nil {
 		r.feeds.blockSize = *r.config.KVCacheBlockSize
 	}
-	if j, ok := t.(Joiner); ok {
+	if j, ok := t.(source.Joiner); ok {
 		r.feeds.heard, r.feeds.stored = j.Heard, j.Stored()
 	}
 	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),

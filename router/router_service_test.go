@@ -16,13 +16,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // What a request may say besides its prompt reaches the choice.
 func TestRouteFieldsReachTheChoice(t *testing.T) {
-	onBench(t, Options{Config: firstOfEqual()}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		cached := `,"router_config_override":`
 		for _, c := range []struct {
 			more   string
@@ -39,14 +41,14 @@ func TestRouteFieldsReachTheChoice(t *testing.T) {
 			{`,"cache_namespace":"a"`, "1"},
 			{`,"routing_constraints":{"required_taints":[],"preferred_taints":{"gpu=h100":0.5}},"strict_priority":3,"expected_output_tokens":9`, "2"},
 		} {
-			r, got := b.route(h, "r", newBody(c.more, 1, 9))
+			r, got := b.Route(h, "r", NewBody(c.more, 1, 9))
 			if r.StatusCode != http.StatusOK || !strings.Contains(got, `"worker_id":`+c.worker+`,`) {
 				t.Errorf("%s: %d %s, want worker %s", c.more, r.StatusCode, got, c.worker)
 			}
 			if s := r.Header.Get(ScoreHeader); s != "weights" {
 				t.Errorf("%s: scored by %q", c.more, s)
 			}
-			b.route(h, "r", `{"method":"mark_free"}`)
+			b.Route(h, "r", `{"method":"mark_free"}`)
 		}
 	})
 }
@@ -54,19 +56,19 @@ func TestRouteFieldsReachTheChoice(t *testing.T) {
 // Overlap and output blocks have methods of their own; the answers name every worker,
 // and whether the request was known.
 func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
-	onBench(t, Options{Config: configured(func(c *config.Config) { c.RouterTrackOutputBlocks, c.FirstOfEqual = true, true })}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		b.route(h, "r", newBody("", 9))
+	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.RouterTrackOutputBlocks, c.FirstOfEqual = true, true })}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		b.Route(h, "r", NewBody("", 9))
 		for _, c := range []struct{ id, body, want string }{
-			{"", `{"method":"overlap","tokens":` + tokensJSON(promptTokens(1, 2, 3)) + `}`,
+			{"", `{"method":"overlap","tokens":` + TokensJSON(sourcetest.Tokens(1, 2, 3)) + `}`,
 				`{"method":"overlap","overlaps":[{"worker_id":1,"dp_rank":0,"effective_overlap_blocks":1.5,"cached_tokens":6,"device":0,"host_pinned":2,"disk":0,"external":0},` +
 					`{"worker_id":2,"dp_rank":0,"effective_overlap_blocks":1.75,"cached_tokens":7,"device":1,"host_pinned":1,"disk":0,"external":0}]}`},
 			{"r", `{"method":"output_block","decay_fraction":0.5}`, `{"method":"output_block_added","success":true}`},
 			{"x", `{"method":"output_block"}`, `{"method":"output_block_added","success":false}`},
 			{"x", `{"method":"mark_free","request_id":"  "}`, `{"method":"free_marked","success":false,"active":false}`},
 		} {
-			if r, got := b.route(h, c.id, c.body); r.StatusCode != http.StatusOK || got != c.want {
+			if r, got := b.Route(h, c.id, c.body); r.StatusCode != http.StatusOK || got != c.want {
 				t.Errorf("%s: %d %s, want %s", c.body, r.StatusCode, got, c.want)
 			}
 		}
@@ -76,24 +78,24 @@ func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
 // Overloaded workers turn requests away with the status that is configured.
 func TestOverloadHasItsStatus(t *testing.T) {
 	for _, want := range []uint32{529, 503} {
-		c := configured(func(c *config.Config) {
+		c := Configured(func(c *config.Config) {
 			limit := uint64(3)
 			c.ActivePrefillTokensThreshold, c.HTTPOverloadStatus = &limit, want
 		})
-		onBench(t, Options{Config: c}, func(b *bench) {
-			twoWorkers(b)
-			h := b.router.Handler()
-			b.route(h, "r1", newBody(`,"pinned_worker":{"worker_id":1}`, 50))
-			r, got := b.route(h, "r3", newBody(`,"pinned_worker":{"worker_id":1}`, 52))
+		OnBench(t, Options{Config: c}, func(b *Bench) {
+			TwoWorkers(b)
+			h := b.Router.Handler()
+			b.Route(h, "r1", NewBody(`,"pinned_worker":{"worker_id":1}`, 50))
+			r, got := b.Route(h, "r3", NewBody(`,"pinned_worker":{"worker_id":1}`, 52))
 			if r.StatusCode != int(want) || !strings.Contains(got, "pinned worker is overloaded") {
 				t.Errorf("pinned: %d %s", r.StatusCode, got)
 			}
-			b.route(h, "r2", newBody("", 51))
-			if r, got := b.route(h, "r3", newBody("", 52)); r.StatusCode != int(want) || !strings.Contains(got, "overloaded") {
+			b.Route(h, "r2", NewBody("", 51))
+			if r, got := b.Route(h, "r3", NewBody("", 52)); r.StatusCode != int(want) || !strings.Contains(got, "overloaded") {
 				t.Errorf("all overloaded: %d %s, want %d", r.StatusCode, got, want)
 			}
-			b.route(h, "r1", `{"method":"mark_prefill"}`)
-			if r, got := b.route(h, "r3", newBody("", 52)); r.StatusCode != http.StatusOK {
+			b.Route(h, "r1", `{"method":"mark_prefill"}`)
+			if r, got := b.Route(h, "r3", NewBody("", 52)); r.StatusCode != http.StatusOK {
 				t.Errorf("after a prefill: %d %s", r.StatusCode, got)
 			}
 		})
@@ -103,27 +105,27 @@ func TestOverloadHasItsStatus(t *testing.T) {
 // A request that no worker has time for waits until one has, and leaves the queue when
 // its caller leaves; who asks meanwhile sees what waits.
 func TestRequestsWaitForAWorker(t *testing.T) {
-	c := configured(func(c *config.Config) {
+	c := Configured(func(c *config.Config) {
 		few := 1e-6 // of ten million tokens
 		c.RouterQueueThreshold = &few
 	})
-	onBench(t, Options{Config: c}, func(b *bench) {
-		b.send(b.publisher(0x11, workerOwner(1), 0).announce())
-		h := b.router.Handler()
-		b.route(h, "r1", newBody("", 1, 2, 3, 4))
+	OnBench(t, Options{Config: c}, func(b *Bench) {
+		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+		h := b.Router.Handler()
+		b.Route(h, "r1", NewBody("", 1, 2, 3, 4))
 		waiting := make(chan string, 2)
-		leave, cancel := context.WithCancel(b.t.Context())
-		for id, ctx := range map[string]context.Context{"r2": b.t.Context(), "r3": leave} {
+		leave, cancel := context.WithCancel(b.T.Context())
+		for id, ctx := range map[string]context.Context{"r2": b.T.Context(), "r3": leave} {
 			go func() {
 				w := httptest.NewRecorder()
-				req := httptest.NewRequestWithContext(ctx, "POST", "/v1/route", strings.NewReader(newBody("", 5, 6)))
+				req := httptest.NewRequestWithContext(ctx, "POST", "/v1/route", strings.NewReader(NewBody("", 5, 6)))
 				req.Header.Set(RequestIDHeader, id)
 				h.ServeHTTP(w, req)
 				waiting <- fmt.Sprint(id, " ", w.Code)
 			}()
 		}
 		synctest.Wait()
-		_, got := b.route(h, "", `{"method":"potential_loads","tokens":[1]}`)
+		_, got := b.Route(h, "", `{"method":"potential_loads","tokens":[1]}`)
 		if !strings.Contains(got, `"pending_count":2,"pending_isl_tokens":16`) {
 			t.Errorf("while two wait: %s", got)
 		}
@@ -131,12 +133,12 @@ func TestRequestsWaitForAWorker(t *testing.T) {
 		if got := <-waiting; got != "r3 503" {
 			t.Errorf("the caller that left: %s", got)
 		}
-		b.pass(time.Second)
-		b.route(h, "r1", `{"method":"mark_prefill"}`)
+		b.Pass(time.Second)
+		b.Route(h, "r1", `{"method":"mark_prefill"}`)
 		if got := <-waiting; got != "r2 200" {
 			t.Errorf("the one that waited: %s", got)
 		}
-		s := b.router.Stats().Requests
+		s := b.Router.Stats().Requests
 		if s.Load.Requests != 2 || s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Queue.Dispatched != 1 {
 			t.Errorf("stats %+v", s)
 		}
@@ -146,7 +148,7 @@ func TestRequestsWaitForAWorker(t *testing.T) {
 // A worker whose blocks are in use beyond the threshold gets nothing, from when it is known
 // how many it has: from its card, or from a report of its engine.
 func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
-	c := configured(func(c *config.Config) {
+	c := Configured(func(c *config.Config) {
 		half := 0.5
 		c.ActiveDecodeBlocksThreshold = &half
 	})
@@ -159,23 +161,23 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 		"a card that contradicts one":  {100, 10, http.StatusOK},
 		"a card of less than reported": {10, 100, 529},
 	} {
-		onBench(t, Options{Config: c}, func(b *bench) {
-			p := b.publisher(0x11, workerOwner(1), 0)
-			b.send(p.announce())
-			h := b.router.Handler()
-			report := func(total uint64) Frame {
-				return Frame{Kind: FrameLoad, Data: kvevent.AppendLoadReport(nil, &kvevent.LoadReport{PublisherID: 0x11, Owner: workerOwner(1),
+		OnBench(t, Options{Config: c}, func(b *Bench) {
+			p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+			b.Send(p.Announce())
+			h := b.Router.Handler()
+			report := func(total uint64) source.Frame {
+				return source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &kvevent.LoadReport{PublisherID: 0x11, Owner: sourcetest.WorkerOwner(1),
 					Worker: kvevent.WorkerLoad{DeviceBlocksTotal: total, DeviceBlocksUsed: 9}})}
 			}
-			b.send(report(0))
-			b.pass(time.Second)
-			if r, got := b.route(h, "r1", newBody("", 1)); r.StatusCode != http.StatusOK {
+			b.Send(report(0))
+			b.Pass(time.Second)
+			if r, got := b.Route(h, "r1", NewBody("", 1)); r.StatusCode != http.StatusOK {
 				t.Errorf("%s, before it is said: %d %s", name, r.StatusCode, got)
 			}
-			p.meta.Card.DeviceBlocks = tc.card
-			b.send(p.announce(), report(tc.reported))
-			b.pass(time.Second)
-			if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != tc.want {
+			p.Meta.Card.DeviceBlocks = tc.card
+			b.Send(p.Announce(), report(tc.reported))
+			b.Pass(time.Second)
+			if r, got := b.Route(h, "r2", NewBody("", 1)); r.StatusCode != tc.want {
 				t.Errorf("%s, nine blocks used: %d %s, want %d", name, r.StatusCode, got, tc.want)
 			}
 		})
@@ -184,8 +186,8 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 
 // A full queue says which of its limits was reached.
 func TestQueueRejectionNamesItsLimit(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		s := b.router.service()
+	OnBench(t, Options{}, func(b *Bench) {
+		s := b.Router.service()
 		full := &schedule.QueueRejection{Kind: schedule.LimitTokens, Current: 9, Limit: 8}
 		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
 		body, err := json.Marshal(out.body)
@@ -199,23 +201,23 @@ func TestQueueRejectionNamesItsLimit(t *testing.T) {
 // Nothing is routed before the workers that were asked for are there once; when one
 // goes later, routing goes on.
 func TestRoutingWaitsForInitialWorkers(t *testing.T) {
-	onBench(t, Options{Config: configured(func(c *config.Config) { c.MinInitialWorkers = 2 })}, func(b *bench) {
-		h := b.router.Handler()
-		p1, p2 := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x12, workerOwner(2), 0)
-		b.send(p1.announce())
-		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, "1 of 2") {
+	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.MinInitialWorkers = 2 })}, func(b *Bench) {
+		h := b.Router.Handler()
+		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
+		b.Send(p1.Announce())
+		if r, got := b.Route(h, "r", NewBody("", 1)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, "1 of 2") {
 			t.Errorf("with one worker: %d %s", r.StatusCode, got)
 		}
-		if err := b.router.Ready(); !errors.Is(err, ErrStarting) {
+		if err := b.Router.Ready(); !errors.Is(err, ErrStarting) {
 			t.Errorf("ready with one worker: %v", err)
 		}
-		b.send(p2.announce())
-		if r, got := b.route(h, "r", newBody("", 1)); r.StatusCode != http.StatusOK {
+		b.Send(p2.Announce())
+		if r, got := b.Route(h, "r", NewBody("", 1)); r.StatusCode != http.StatusOK {
 			t.Errorf("with two workers: %d %s", r.StatusCode, got)
 		}
-		b.send(p1.goodbye())
-		if r, got := b.route(h, "r2", newBody("", 1)); r.StatusCode != http.StatusOK || b.router.Ready() != nil {
-			t.Errorf("with one again: %d %s, %v", r.StatusCode, got, b.router.Ready())
+		b.Send(p1.Goodbye())
+		if r, got := b.Route(h, "r2", NewBody("", 1)); r.StatusCode != http.StatusOK || b.Router.Ready() != nil {
+			t.Errorf("with one again: %d %s, %v", r.StatusCode, got, b.Router.Ready())
 		}
 	})
 }
@@ -223,25 +225,25 @@ func TestRoutingWaitsForInitialWorkers(t *testing.T) {
 // Without events workers come and go, what they say they hold is not listened to, and
 // where requests went is what is known.
 func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
-	c := configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
-	onBench(t, Options{Config: c}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		r, got := b.route(h, "r", newBody("", 1, 2))
+	c := Configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
+	OnBench(t, Options{Config: c}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		r, got := b.Route(h, "r", NewBody("", 1, 2))
 		if !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":0`) || r.Header.Get(QualityHeader) != string(QualityFallback) {
 			t.Errorf("%s, quality %s", got, r.Header.Get(QualityHeader))
 		}
-		b.route(h, "r", `{"method":"mark_free"}`)
-		if _, got := b.route(h, "r", newBody("", 1, 2)); !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":2`) {
+		b.Route(h, "r", `{"method":"mark_free"}`)
+		if _, got := b.Route(h, "r", NewBody("", 1, 2)); !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":2`) {
 			t.Errorf("the second time: %s", got)
 		}
-		if n := b.router.Stats().Index.Memberships; n != 0 {
+		if n := b.Router.Stats().Index.Memberships; n != 0 {
 			t.Errorf("%d memberships of events", n)
 		}
-		if asked := b.transport.asked(); len(asked) != 0 {
+		if asked := b.Transport.Asked(); len(asked) != 0 {
 			t.Errorf("publishers were asked: %v", asked)
 		}
-		for _, f := range b.router.Feeds() {
+		for _, f := range b.Router.Feeds() {
 			if f.Owner.Kind != kv.OwnerWorker || f.Health != "exact" {
 				t.Errorf("feed %+v", f)
 			}
@@ -251,33 +253,33 @@ func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
 
 // Scoring by cost says what it misses until it has measured, and then what it did.
 func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
-	onBench(t, Options{Config: configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *bench) {
-		p1, p2 := b.publisher(0x11, workerOwner(1), 0), b.publisher(0x12, workerOwner(2), 0)
-		h := b.router.Handler()
+	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *Bench) {
+		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
+		h := b.Router.Handler()
 		long := `{"method":"new","tokens":[1` + strings.Repeat(",7", 4000) + `]}`
 		var last string
 		for i := range 12 {
-			b.send(p1.announce(), p2.announce())
+			b.Send(p1.Announce(), p2.Announce())
 			id := fmt.Sprint(i)
-			r, _ := b.route(h, id, long)
+			r, _ := b.Route(h, id, long)
 			last = r.Header.Get(ScoreHeader)
 			if i == 0 && !strings.HasPrefix(last, "weights: no prefill rate") {
 				t.Errorf("the first request is scored by %q", last)
 			}
-			b.pass(time.Second)
-			b.route(h, id, `{"method":"mark_prefill"}`)
-			b.route(h, id, `{"method":"mark_free"}`)
+			b.Pass(time.Second)
+			b.Route(h, id, `{"method":"mark_prefill"}`)
+			b.Route(h, id, `{"method":"mark_free"}`)
 		}
 		if last != "cost" {
 			t.Errorf("the last request is scored by %q", last)
 		}
-		got := text(t, call(t, h, "GET", "/metrics", "", ""))
+		got := Text(t, Call(t, h, "GET", "/metrics", "", ""))
 		for _, want := range []string{`blockyard_router_decisions_total{score="cost"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
 			if !strings.Contains(got, want) {
 				t.Errorf("metrics lack %s", want)
 			}
 		}
-		if got := text(t, call(t, h, "GET", "/v1/workers", "", "")); !strings.Contains(got, `"measured":{"prefill_tokens":{"per_second":400`) {
+		if got := Text(t, Call(t, h, "GET", "/v1/workers", "", "")); !strings.Contains(got, `"measured":{"prefill_tokens":{"per_second":400`) {
 			t.Errorf("workers %s", got)
 		}
 	})
@@ -293,13 +295,13 @@ func (f *fixedCache) CheckBlocks(context.Context, []uint32, int, string) (schedu
 // Where the time of a decision goes is there under our names and Dynamo's.
 func TestOverheadMetrics(t *testing.T) {
 	cache := &fixedCache{}
-	onBench(t, Options{SharedCache: cache, Config: configured(func(c *config.Config) { c.SharedCacheMultiplier = 0.5 })}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		b.route(h, "r1", newBody("", 5, 6))
+	OnBench(t, Options{SharedCache: cache, Config: Configured(func(c *config.Config) { c.SharedCacheMultiplier = 0.5 })}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		b.Route(h, "r1", NewBody("", 5, 6))
 		cache.err = errors.New("away")
-		b.route(h, "r2", newBody("", 5, 6))
-		got := text(t, call(t, h, "GET", "/metrics", "", ""))
+		b.Route(h, "r2", NewBody("", 5, 6))
+		got := Text(t, Call(t, h, "GET", "/metrics", "", ""))
 		for _, want := range []string{
 			`overhead_block_hashing_ms_bucket{le="0.001"}`, `overhead_block_hashing_ms_bucket{le="16.384"} 2`, `overhead_seq_hashing_ms_count 2`,
 			`overhead_indexer_find_matches_ms_bucket{le="0.01"}`, `overhead_indexer_find_matches_ms_bucket{le="0.03"}`, `overhead_indexer_find_matches_ms_count 2`,
@@ -323,16 +325,16 @@ func TestOverheadMetrics(t *testing.T) {
 
 // A worker whose blocks have another size than the configuration says is not taken in.
 func TestConfiguredBlockSizeRefusesOthers(t *testing.T) {
-	size := uint32(testBlockSize + 1)
-	onBench(t, Options{Config: configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *bench) {
-		p := b.publisher(0x11, workerOwner(1), 0)
-		b.send(p.announce())
-		if n := len(b.router.Workers()); n != 0 || b.router.Stats().Feeds.Refused != 1 {
-			t.Errorf("%d workers, %+v", n, b.router.Stats().Feeds)
+	size := uint32(sourcetest.BlockSize + 1)
+	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *Bench) {
+		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		b.Send(p.Announce())
+		if n := len(b.Router.Workers()); n != 0 || b.Router.Stats().Feeds.Refused != 1 {
+			t.Errorf("%d workers, %+v", n, b.Router.Stats().Feeds)
 		}
-		p.meta.BlockSize = size
-		b.send(p.announce())
-		if n := len(b.router.Workers()); n != 1 {
+		p.Meta.BlockSize = size
+		b.Send(p.Announce())
+		if n := len(b.Router.Workers()); n != 1 {
 			t.Errorf("%d workers of the right size", n)
 		}
 	})
@@ -340,10 +342,10 @@ func TestConfiguredBlockSizeRefusesOthers(t *testing.T) {
 
 // The facade answers from what the feeds brought: ranks, overlaps and a dump.
 func TestFacadeOverFeeds(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		b.send(b.publisher(0x14, kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1}), 0).announce())
-		f, err := b.router.Facade("")
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		b.Send(b.Publisher(0x14, kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1}), 0).Announce())
+		f, err := b.Router.Facade("")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +355,7 @@ func TestFacadeOverFeeds(t *testing.T) {
 		if _, ok := f.UniqueDPRankForWorker(2); ok {
 			t.Error("worker 2 has two ranks and a unique one")
 		}
-		if n, err := f.GetOverlapBlocks(&Request{Tokens: promptTokens(1, 2)}, kv.Worker{ID: 2}); err != nil || n != 2 {
+		if n, err := f.GetOverlapBlocks(&Request{Tokens: sourcetest.Tokens(1, 2)}, kv.Worker{ID: 2}); err != nil || n != 2 {
 			t.Errorf("worker 2 has %d blocks, %v; want 1.75, rounded", n, err)
 		}
 		blocks := 0
@@ -361,8 +363,8 @@ func TestFacadeOverFeeds(t *testing.T) {
 			blocks += len(e.Blocks)
 			return true
 		})
-		if blocks != 4 || f.BlockSize() != testBlockSize || f.Workers() != 2 {
-			t.Errorf("%d blocks dumped, of %d tokens, %d workers; want 4, %d, 2", blocks, f.BlockSize(), f.Workers(), testBlockSize)
+		if blocks != 4 || f.BlockSize() != sourcetest.BlockSize || f.Workers() != 2 {
+			t.Errorf("%d blocks dumped, of %d tokens, %d workers; want 4, %d, 2", blocks, f.BlockSize(), f.Workers(), sourcetest.BlockSize)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // tenSeconds predicts that for every prefill.
@@ -23,24 +24,24 @@ func (tenSeconds) PredictPrefillDuration(int, int, int) (time.Duration, error) {
 // A prefill's load fades by the model that was handed in when the configuration asks for
 // it, and not otherwise; to ask for it without one is an error.
 func TestPrefillLoadModelIsObeyed(t *testing.T) {
-	aic := configured(func(c *config.Config) { c.RouterPrefillLoadModel = config.LoadModelAIC })
+	aic := Configured(func(c *config.Config) { c.RouterPrefillLoadModel = config.LoadModelAIC })
 	for _, c := range []struct {
 		config *config.Config
 		left   int
 	}{{nil, 100}, {aic, 50}} {
-		onBench(t, Options{Config: c.config, PrefillLoadEstimator: tenSeconds{}, FeedTimeout: time.Hour}, func(b *bench) {
-			b.send(b.publisher(0x11, workerOwner(1), 0).announce())
-			if _, err := b.router.FindBestMatch(t.Context(), &Request{ID: "a", Tokens: make([]uint32, 100), UpdateStates: true}); err != nil {
+		OnBench(t, Options{Config: c.config, PrefillLoadEstimator: tenSeconds{}, FeedTimeout: time.Hour}, func(b *Bench) {
+			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+			if _, err := b.Router.FindBestMatch(t.Context(), &Request{ID: "a", Tokens: make([]uint32, 100), UpdateStates: true}); err != nil {
 				t.Fatal(err)
 			}
-			b.pass(5 * time.Second)
-			loads, err := b.router.PotentialLoads(&Request{Tokens: []uint32{1}})
+			b.Pass(5 * time.Second)
+			loads, err := b.Router.PotentialLoads(&Request{Tokens: []uint32{1}})
 			if err != nil || loads[0].PrefillTokens != c.left+1 {
 				t.Errorf("%+v, %v; want %d tokens left and one of this request", loads, err, c.left)
 			}
 		})
 	}
-	if _, err := New(Options{Config: aic}, newTestTransport()); err == nil || !strings.Contains(err.Error(), "router_prefill_load_model aic: needs") {
+	if _, err := New(Options{Config: aic}, sourcetest.NewTransport()); err == nil || !strings.Contains(err.Error(), "router_prefill_load_model aic: needs") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -48,11 +49,11 @@ func TestPrefillLoadModelIsObeyed(t *testing.T) {
 // Requests beyond the bound are routed, and the log says once what that means.
 func TestUnbookedRequestsAreSaidOnce(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
-	c := configured(func(c *config.Config) { c.MaxActiveRequests = 1 })
-	onBench(t, Options{Config: c, Log: zap.New(core)}, func(b *bench) {
-		b.send(b.publisher(0x11, workerOwner(1), 0).announce())
+	c := Configured(func(c *config.Config) { c.MaxActiveRequests = 1 })
+	OnBench(t, Options{Config: c, Log: zap.New(core)}, func(b *Bench) {
+		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
 		for i := range 4 {
-			m, err := b.router.FindBestMatch(t.Context(), &Request{ID: fmt.Sprint(i), Tokens: []uint32{1}, UpdateStates: true})
+			m, err := b.Router.FindBestMatch(t.Context(), &Request{ID: fmt.Sprint(i), Tokens: []uint32{1}, UpdateStates: true})
 			if err != nil || m.Booked != (i == 0) {
 				t.Errorf("request %d: %+v, %v", i, m, err)
 			}
@@ -60,7 +61,7 @@ func TestUnbookedRequestsAreSaidOnce(t *testing.T) {
 		if n := logs.FilterMessageSnippet("router_max_active_requests").Len(); n != 1 {
 			t.Errorf("%d lines, want one", n)
 		}
-		if n := b.router.Stats().Requests.Unbooked; n != 3 {
+		if n := b.Router.Stats().Requests.Unbooked; n != 3 {
 			t.Errorf("%d are counted, want 3", n)
 		}
 	})

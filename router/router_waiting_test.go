@@ -10,19 +10,20 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // impatient is a configuration by which any prefill makes a worker busy.
 func impatient() *config.Config {
-	return configured(func(c *config.Config) {
+	return Configured(func(c *config.Config) {
 		few := 1e-9 // of ten million tokens
 		c.RouterQueueThreshold = &few
 	})
 }
 
 // ask has the service route a request; its answer comes later.
-func (b *bench) ask(ctx context.Context, c caller, body string) <-chan reply {
-	s, answer := b.router.service(), make(chan reply, 1)
+func (b *Bench) ask(ctx context.Context, c caller, body string) <-chan reply {
+	s, answer := b.Router.service(), make(chan reply, 1)
 	go func() { answer <- s.route(ctx, strings.NewReader(body), c) }()
 	synctest.Wait()
 	return answer
@@ -31,26 +32,26 @@ func (b *bench) ask(ctx context.Context, c caller, body string) <-chan reply {
 // Requests that wait for one worker do not keep those out that another one has time
 // for: they give their place, and that of their transport, back.
 func TestWaitingRequestsLeaveRoomForOthers(t *testing.T) {
-	onBench(t, Options{Config: impatient()}, func(b *bench) {
-		b.send(b.publisher(0x11, workerOwner(1), 0).announce(), b.publisher(0x12, workerOwner(2), 0).announce())
-		h := b.router.Handler()
-		b.route(h, "r0", newBody(`,"pinned_worker":{"worker_id":1}`, 1, 2, 3, 4))
-		ctx, leave := context.WithCancel(b.t.Context())
+	OnBench(t, Options{Config: impatient()}, func(b *Bench) {
+		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0).Announce())
+		h := b.Router.Handler()
+		b.Route(h, "r0", NewBody(`,"pinned_worker":{"worker_id":1}`, 1, 2, 3, 4))
+		ctx, leave := context.WithCancel(b.T.Context())
 		defer synctest.Wait()
 		defer leave()
 		told := 0
 		for i := range maxNewRequests {
-			s := b.router.service()
-			go s.route(ctx, strings.NewReader(newBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
+			s := b.Router.service()
+			go s.route(ctx, strings.NewReader(NewBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
 		}
-		b.ask(ctx, caller{id: "told", waits: func() { told++ }}, newBody(`,"pinned_worker":{"worker_id":1}`, 5))
-		if n := onlyModel(t, b.router.models).decide.PendingCount(); n != maxNewRequests+1 || told != 1 {
+		b.ask(ctx, caller{id: "told", waits: func() { told++ }}, NewBody(`,"pinned_worker":{"worker_id":1}`, 5))
+		if n := onlyModel(t, b.Router.models).decide.PendingCount(); n != maxNewRequests+1 || told != 1 {
 			t.Errorf("%d wait, want %d; the transport was told %d times", n, maxNewRequests+1, told)
 		}
-		if r, got := b.route(h, "x", newBody(`,"pinned_worker":{"worker_id":2}`, 9)); r.StatusCode != http.StatusOK {
+		if r, got := b.Route(h, "x", NewBody(`,"pinned_worker":{"worker_id":2}`, 9)); r.StatusCode != http.StatusOK {
 			t.Errorf("worker 2 is idle: %d %s", r.StatusCode, got)
 		}
-		if n := len(b.router.routing); n != 0 {
+		if n := len(b.Router.routing); n != 0 {
 			t.Errorf("%d places are taken by nobody", n)
 		}
 	})
@@ -69,21 +70,21 @@ func TestPatienceEnds(t *testing.T) {
 		{`,"timeout_ms":100`, caller{patience: natsPatience}, 100 * time.Millisecond},
 		{`,"timeout_ms":40000`, caller{patience: natsPatience}, 40 * time.Second},
 	} {
-		onBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *bench) {
-			b.send(b.publisher(0x11, workerOwner(1), 0).announce())
-			b.route(b.router.Handler(), "first", newBody("", 1, 2, 3, 4))
-			answer := b.ask(b.t.Context(), c.caller, newBody(c.more, 5))
-			b.pass(c.after - time.Millisecond)
+		OnBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *Bench) {
+			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+			b.Route(b.Router.Handler(), "first", NewBody("", 1, 2, 3, 4))
+			answer := b.ask(b.T.Context(), c.caller, NewBody(c.more, 5))
+			b.Pass(c.after - time.Millisecond)
 			select {
 			case got := <-answer:
 				t.Fatalf("%s: %+v too early", c.more, got)
 			default:
 			}
-			b.pass(2 * time.Millisecond)
+			b.Pass(2 * time.Millisecond)
 			if got := <-answer; got.status != 529 || !strings.Contains(got.failed, "timeout_ms") {
 				t.Errorf("%s: %+v", c.more, got)
 			}
-			if s := b.router.Stats().Requests; s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Load.Added != 1 {
+			if s := b.Router.Stats().Requests; s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Load.Added != 1 {
 				t.Errorf("%s: %+v", c.more, s)
 			}
 		})
@@ -93,24 +94,24 @@ func TestPatienceEnds(t *testing.T) {
 // Over NATS nobody notices when who asks has gone. A request that has waited there is
 // off the books soon when nothing is heard of it, and stays when it is heard of.
 func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
-	onBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *bench) {
-		b.send(b.publisher(0x11, workerOwner(1), 0).announce())
-		h := b.router.Handler()
-		b.route(h, "first", newBody("", 1, 2, 3, 4))
+	OnBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *Bench) {
+		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+		h := b.Router.Handler()
+		b.Route(h, "first", NewBody("", 1, 2, 3, 4))
 		over := func(id string) caller { return caller{id: id, unseen: true, patience: natsPatience} }
-		gone := b.ask(b.t.Context(), over("gone"), newBody("", 5))
-		b.route(h, "first", `{"method":"mark_prefill"}`)
+		gone := b.ask(b.T.Context(), over("gone"), NewBody("", 5))
+		b.Route(h, "first", `{"method":"mark_prefill"}`)
 		if got := <-gone; got.unbook == nil {
 			t.Fatalf("%+v", got)
 		}
-		here := b.ask(b.t.Context(), over("here"), newBody(`,"timeout_ms":60000`, 6))
-		b.pass(31 * time.Second)
+		here := b.ask(b.T.Context(), over("here"), NewBody(`,"timeout_ms":60000`, 6))
+		b.Pass(31 * time.Second)
 		if got := <-here; got.status != http.StatusOK {
 			t.Fatalf("behind one that left: %+v", got)
 		}
-		b.route(h, "here", `{"method":"mark_prefill"}`)
-		b.pass(31 * time.Second)
-		if s := b.router.Stats().Requests.Load; s.Requests != 2 || s.Unheard != 1 {
+		b.Route(h, "here", `{"method":"mark_prefill"}`)
+		b.Pass(31 * time.Second)
+		if s := b.Router.Stats().Requests.Load; s.Requests != 2 || s.Unheard != 1 {
 			t.Errorf("%+v, want the first and the one that is here", s)
 		}
 	})

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // queryResult is what came of a question to a publisher.
 type queryResult struct {
 	feed   *feedState
 	number uint64
-	answer *Answer
+	answer *source.Answer
 	err    error
 }
 
@@ -31,7 +32,7 @@ const sweepRuns = 4096
 // saves the last snapshot. It always returns nil.
 func (r *Router) Run(ctx context.Context) error {
 	position := r.snapshots.start(ctx)
-	if t, ok := r.transport.(Resumer); ok {
+	if t, ok := r.transport.(source.Resumer); ok {
 		t.Resume(position)
 	}
 	defer r.snapshots.finish()
@@ -60,7 +61,7 @@ func (r *Router) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case fr := <-r.transport.Frames():
-			if fr.Kind == FrameLoad {
+			if fr.Kind == source.FrameLoad {
 				r.loads.take(fr.Data, time.Now())
 				continue
 			}

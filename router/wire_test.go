@@ -12,13 +12,15 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // A field that a method would not look at is refused, not passed over.
 func TestMethodsRefuseFieldsThatTheyDoNotTake(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		for _, c := range []struct{ body, want string }{
 			{`{"method":"mark_free","request_id":"r","tokens":[1]}`, "tokens: mark_free does not take it"},
 			{`{"method":"mark_prefill","request_id":"r","decay_fraction":0.5}`, "decay_fraction: mark_prefill does not take it"},
@@ -29,12 +31,12 @@ func TestMethodsRefuseFieldsThatTheyDoNotTake(t *testing.T) {
 			{`{"method":"overlap","tokens":[1],"router_config_override":{"router_temperature":1}}`, "router_config_override: overlap does not take it"},
 			{`{"method":"overlap","tokens":[1],"priority_jump":1}`, "priority_jump: overlap does not take it"},
 		} {
-			if r, got := b.route(h, "", c.body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, c.want) {
+			if r, got := b.Route(h, "", c.body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, c.want) {
 				t.Errorf("%s: %d %s, want %q", c.body, r.StatusCode, got, c.want)
 			}
 		}
 		// What says nothing is no field.
-		if r, got := b.route(h, "", `{"method":"mark_free","request_id":"r","tokens":null,"lora_name":"","priority_jump":0}`); r.StatusCode != http.StatusOK {
+		if r, got := b.Route(h, "", `{"method":"mark_free","request_id":"r","tokens":null,"lora_name":"","priority_jump":0}`); r.StatusCode != http.StatusOK {
 			t.Errorf("empty fields: %d %s", r.StatusCode, got)
 		}
 	})
@@ -70,9 +72,9 @@ func TestDocumentSaysWhichMethodsTakeAField(t *testing.T) {
 
 // Texts that a request names are bounded, and the error says by what.
 func TestLongNamesAreRefused(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		for field, c := range map[string]struct {
 			format string
 			most   int
@@ -84,11 +86,11 @@ func TestLongNamesAreRefused(t *testing.T) {
 			"routing_constraints.preferred_taints":   {`,"routing_constraints":{"preferred_taints":{"%s":1}}`, kvevent.MaxTaint},
 		} {
 			want := fmt.Sprintf("%s: %d bytes are more than %d", field, c.most+1, c.most)
-			r, got := b.route(h, "", newBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most+1)), 1))
+			r, got := b.Route(h, "", NewBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most+1)), 1))
 			if r.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
 				t.Errorf("%d %.200s, want %q", r.StatusCode, got, want)
 			}
-			if r, got := b.route(h, "", newBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most)), 1)); r.StatusCode == http.StatusBadRequest {
+			if r, got := b.Route(h, "", NewBody(fmt.Sprintf(c.format, strings.Repeat("x", c.most)), 1)); r.StatusCode == http.StatusBadRequest {
 				t.Errorf("%s as long as allowed: %.200s", field, got)
 			}
 		}
@@ -121,15 +123,15 @@ func TestMismatchesNameWhatIsWanted(t *testing.T) {
 // The id in the body names the request for "new" as for what is said of it later, and
 // what was not on the account is said not to have been.
 func TestRequestIDInTheBody(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
-		if r, got := b.route(h, "header", newBody(`,"request_id":"body"`, 1)); r.Header.Get(RequestIDHeader) != "body" {
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
+		if r, got := b.Route(h, "header", NewBody(`,"request_id":"body"`, 1)); r.Header.Get(RequestIDHeader) != "body" {
 			t.Errorf("%s: the request is named %q", got, r.Header.Get(RequestIDHeader))
 		}
 		for _, c := range []struct{ id, active string }{{"header", "false"}, {"body", "true"}, {"body", "false"}} {
 			want := `{"method":"free_marked","success":` + c.active + `,"active":` + c.active + `}`
-			if _, got := b.route(h, "", `{"method":"mark_free","request_id":"`+c.id+`"}`); got != want {
+			if _, got := b.Route(h, "", `{"method":"mark_free","request_id":"`+c.id+`"}`); got != want {
 				t.Errorf("%s: %s, want %s", c.id, got, want)
 			}
 		}
@@ -139,9 +141,9 @@ func TestRequestIDInTheBody(t *testing.T) {
 // A request id comes back as it was given, or is refused: an id that a header changes on
 // its way would name another request.
 func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		twoWorkers(b)
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		TwoWorkers(b)
+		h := b.Router.Handler()
 		for id, want := range map[string]string{
 			"a\nX-Blockyard-Quality: exact": "request_id: byte 1 is 0x0a", "a\u0000b": "byte 1 is 0x00", "caf\u00e9": "byte 3 is 0xc3",
 			" a": "byte 0 is 0x20", "a ": "byte 1 is 0x20", "a\u007f": "byte 1 is 0x7f", strings.Repeat("x", 257): "request_id: 257 bytes are more than 256",
@@ -150,13 +152,13 @@ func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, body := range []string{newBody(`,"request_id":`+string(name), 1), `{"method":"mark_free","request_id":` + string(name) + `}`} {
-				if r, got := b.route(h, "", body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
+			for _, body := range []string{NewBody(`,"request_id":`+string(name), 1), `{"method":"mark_free","request_id":` + string(name) + `}`} {
+				if r, got := b.Route(h, "", body); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
 					t.Errorf("%q: %d %s, want %s", id, r.StatusCode, got, want)
 				}
 			}
 		}
-		if r, got := b.route(h, "caf\u00e9", newBody("", 1)); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, RequestIDHeader) {
+		if r, got := b.Route(h, "caf\u00e9", NewBody("", 1)); r.StatusCode != http.StatusBadRequest || !strings.Contains(got, RequestIDHeader) {
 			t.Errorf("in the header: %d %s", r.StatusCode, got)
 		}
 		for _, id := range []string{"a b", "~!{}[]:;,\"/?=", strings.Repeat("x", 256)} {
@@ -164,11 +166,11 @@ func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r, got := b.route(h, "", newBody(`,"request_id":`+string(body), 1)); r.Header.Get(RequestIDHeader) != id {
+			if r, got := b.Route(h, "", NewBody(`,"request_id":`+string(body), 1)); r.Header.Get(RequestIDHeader) != id {
 				t.Errorf("%q: %d %s, echoed as %q", id, r.StatusCode, got, r.Header.Get(RequestIDHeader))
 			}
 		}
-		if n := b.router.Stats().Requests.Load.Requests; n != 3 {
+		if n := b.Router.Stats().Requests.Load.Requests; n != 3 {
 			t.Errorf("%d requests are booked, want those that were not refused", n)
 		}
 	})
@@ -176,29 +178,29 @@ func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
 
 // The router is ready while there is a worker to send requests to, and only then.
 func TestReadyWhileItCanRoute(t *testing.T) {
-	onBench(t, Options{}, func(b *bench) {
-		h := b.router.Handler()
+	OnBench(t, Options{}, func(b *Bench) {
+		h := b.Router.Handler()
 		expect := func(when string, status int) {
 			t.Helper()
-			if r := call(t, h, "GET", "/readyz", "", ""); r.StatusCode != status {
-				t.Errorf("%s: %d %s, want %d", when, r.StatusCode, text(t, r), status)
+			if r := Call(t, h, "GET", "/readyz", "", ""); r.StatusCode != status {
+				t.Errorf("%s: %d %s, want %d", when, r.StatusCode, Text(t, r), status)
 			}
-			if r, got := b.route(h, "", newBody("", 1)); r.StatusCode != status {
+			if r, got := b.Route(h, "", NewBody("", 1)); r.StatusCode != status {
 				t.Errorf("%s: a request gets %d %s", when, r.StatusCode, got)
 			}
 		}
 		expect("nobody is known", 503)
-		b.send(b.publisher(12, kv.PoolOwner(7), 0).announce())
+		b.Send(b.Publisher(12, kv.PoolOwner(7), 0).Announce())
 		expect("a pool alone", 503)
-		p := b.publisher(11, workerOwner(1), 7)
-		b.send(p.announce())
+		p := b.Publisher(11, sourcetest.WorkerOwner(1), 7)
+		b.Send(p.Announce())
 		expect("a worker", 200)
-		b.transport.away.Store(true)
-		b.send(Frame{Kind: FrameDisconnected})
-		b.pass(time.Hour)
+		b.Transport.Away.Store(true)
+		b.Send(source.Frame{Kind: source.FrameDisconnected})
+		b.Pass(time.Hour)
 		expect("the transport is away", 200)
-		b.transport.away.Store(false)
-		b.send(Frame{Kind: FrameConnected}, p.goodbye())
+		b.Transport.Away.Store(false)
+		b.Send(source.Frame{Kind: source.FrameConnected}, p.Goodbye())
 		expect("the worker has gone", 503)
 	})
 }

@@ -26,7 +26,10 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
-	"github.com/blockyard-ai/blockyard/router/dynamo"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/dynamo"
+	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // goldenYard is an agent with all its outputs, an engine beside it and a router that
@@ -35,22 +38,22 @@ type goldenYard struct {
 	admin  string
 	engine string
 	router *router.Router
-	loads  chan router.Frame // reaches the router
+	loads  chan source.Frame // reaches the router
 }
 
 // goldenLoads is a transport of load reports alone.
-type goldenLoads chan router.Frame
+type goldenLoads chan source.Frame
 
 // Frames implements router.Transport.
-func (c goldenLoads) Frames() <-chan router.Frame { return c }
+func (c goldenLoads) Frames() <-chan source.Frame { return c }
 
 // Query implements router.Transport.
-func (c goldenLoads) Query(context.Context, uint64, kvevent.QueryRequest) (*router.Answer, error) {
+func (c goldenLoads) Query(context.Context, uint64, kvevent.QueryRequest) (*source.Answer, error) {
 	return nil, errors.New("load reports alone come from here")
 }
 
 // Stats implements router.Transport.
-func (c goldenLoads) Stats() router.TransportStats { return router.TransportStats{Connected: true} }
+func (c goldenLoads) Stats() source.Stats { return source.Stats{Connected: true} }
 
 func startGoldenYard(t *testing.T) *goldenYard {
 	t.Helper()
@@ -71,7 +74,7 @@ func startGoldenYard(t *testing.T) *goldenYard {
 		t.Fatal(err)
 	}
 	runUntilEnd(t, a.Run)
-	y := &goldenYard{admin: "http://" + a.AdminAddr(), engine: startEngineBeside(t, a.SocketPath()), loads: make(chan router.Frame)}
+	y := &goldenYard{admin: "http://" + a.AdminAddr(), engine: startEngineBeside(t, a.SocketPath()), loads: make(chan source.Frame)}
 	y.connect(t, a.SocketPath())
 	y.startRouter(t)
 	return y
@@ -119,7 +122,7 @@ func freeEventPort(t *testing.T) int {
 // Dynamo that has no workers.
 func (y *goldenYard) startRouter(t *testing.T) {
 	t.Helper()
-	h, err := router.ConnectHTTP(router.HTTPOptions{})
+	h, err := httpsource.Connect(httpsource.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func (y *goldenYard) startRouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	g, err := router.NewRegistry(router.RegistryOptions{HTTP: h, Agents: []string{y.admin}}, h, d, goldenLoads(y.loads))
+	g, err := registry.New(registry.Options{HTTP: h, Agents: []string{y.admin}}, h, d, goldenLoads(y.loads))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +228,7 @@ func (y *goldenYard) measure() {
 			{PublisherID: 1, Owner: kv.WorkerOwner(w.Worker), Worker: kvevent.WorkerLoad{DeviceBlocksTotal: 64, CopyBytes: 1 << 20, CopyMicros: 1000}},
 			{PublisherID: 2, Owner: kv.PoolOwner(w.Pool), Pool: kvevent.PoolLoad{BlockBytes: 4096, DiskReadBytes: 1 << 20, DiskReadMicros: 1000}},
 		} {
-			y.loads <- router.Frame{Kind: router.FrameLoad, Data: kvevent.AppendLoadReport(nil, &r)}
+			y.loads <- source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &r)}
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
+	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 )
 
 // startAgentWithoutNATS runs an agent until the test ends, and returns its admin URL
@@ -91,7 +92,7 @@ func startEngineBeside(t *testing.T, socket string) string {
 // what the worker can do.
 func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	admin, socket := startAgentWithoutNATS(t)
-	h, err := router.ConnectHTTP(router.HTTPOptions{Agents: []string{admin}})
+	h, err := httpsource.Connect(httpsource.Options{Agents: []string{admin}})
 	if err != nil {
 		t.Fatal(err)
 	}

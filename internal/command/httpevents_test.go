@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/router"
+	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 )
 
 // lossyWriter loses writes, each of which is a whole frame of a stream.
@@ -213,7 +214,7 @@ func (n *httpNode) differs(r *router.Router) string {
 }
 
 func (n *httpNode) router() *router.Router {
-	h, err := router.ConnectHTTP(router.HTTPOptions{Agents: []string{n.server.URL}, ReconnectWait: time.Millisecond})
+	h, err := httpsource.Connect(httpsource.Options{Agents: []string{n.server.URL}, ReconnectWait: time.Millisecond})
 	if err != nil {
 		n.t.Fatal(err)
 	}

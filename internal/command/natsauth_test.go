@@ -23,7 +23,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
-	"github.com/blockyard-ai/blockyard/router"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // authority signs certificates in a directory.
@@ -246,7 +246,7 @@ func TestEveryWayToLogIn(t *testing.T) {
 			return n.Connected, n.Close, nil
 		},
 		"router": func(url string, s natsauth.Settings) (func() bool, func() error, error) {
-			n, err := router.ConnectNATS(router.NATSOptions{URL: url, Auth: s})
+			n, err := natssource.Connect(natssource.Options{URL: url, Auth: s})
 			if err != nil {
 				return nil, nil, err
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // natsWorld is a NATS server, a publisher and a router, each of which can be
@@ -109,7 +110,7 @@ func (w *natsWorld) stopPublisher() {
 
 func (w *natsWorld) startRouter() {
 	w.t.Helper()
-	transport, err := router.ConnectNATS(router.NATSOptions{URL: w.server.URL(), JetStream: w.durable, ConnectTimeout: 100 * time.Millisecond})
+	transport, err := natssource.Connect(natssource.Options{URL: w.server.URL(), JetStream: w.durable, ConnectTimeout: 100 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
 	}

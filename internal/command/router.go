@@ -89,7 +89,7 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	if c.durable() {
 		options.Snapshots = sources.nats
 	}
-	r, err := router.New(options, sources.Registry)
+	r, err := router.New(options, sources.Source)
 	if err != nil {
 		return err
 	}

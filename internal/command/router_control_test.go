@@ -14,12 +14,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // TestRouterControlSocket: operators register workers and dump at the socket that
 // --control names, and inspect takes its path.
 func TestRouterControlSocket(t *testing.T) {
-	registry, err := router.NewRegistry(router.RegistryOptions{})
+	registry, err := registry.New(registry.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

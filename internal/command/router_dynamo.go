@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/router"
-	"github.com/blockyard-ai/blockyard/router/dynamo"
+	"github.com/blockyard-ai/blockyard/router/source/dynamo"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // dynamoWorkers are the flags of "blockyard router" that have it follow workers
@@ -19,7 +19,7 @@ type dynamoWorkers struct {
 
 // open follows Dynamo's workers, over n, which is needed where their events are wanted; nil when the flags
 // name none.
-func (d *dynamoWorkers) open(n *router.NATS, events bool, log *zap.Logger) (*dynamo.Transport, error) {
+func (d *dynamoWorkers) open(n *natssource.Source, events bool, log *zap.Logger) (*dynamo.Source, error) {
 	if d.Endpoint == "" {
 		return nil, nil
 	}

@@ -10,13 +10,15 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // routerSources are where a router's messages come from, joined.
 type routerSources struct {
-	*router.Registry
-	nats *router.NATS // nil: there is none
+	*registry.Source
+	nats *natssource.Source // nil: there is none
 	made []io.Closer
 }
 
@@ -39,10 +41,10 @@ func (c *Router) openSources(log *zap.Logger) (*routerSources, error) {
 	return s, nil
 }
 
-func (s *routerSources) open(c *Router, options *router.NATSOptions, log *zap.Logger) (err error) {
-	var given []router.Transport
+func (s *routerSources) open(c *Router, options *natssource.Options, log *zap.Logger) (err error) {
+	var given []source.Transport
 	if options != nil {
-		if s.nats, err = router.ConnectNATS(*options); err != nil {
+		if s.nats, err = natssource.Connect(*options); err != nil {
 			return err
 		}
 		s.made = append(s.made, s.nats)
@@ -60,7 +62,7 @@ func (s *routerSources) open(c *Router, options *router.NATSOptions, log *zap.Lo
 	if err != nil {
 		return err
 	}
-	s.Registry, s.made = joined, append(s.made, closerFunc(closeJoined))
+	s.Source, s.made = joined, append(s.made, closerFunc(closeJoined))
 	return nil
 }
 
@@ -79,7 +81,7 @@ func (c *Router) wantsEvents() bool { return c.settings.ShouldSubscribeToKVEvent
 func (c *Router) durable() bool { return c.DurableKVEvents && c.wantsEvents() }
 
 // natsOptions says how to reach NATS; nil: there is none.
-func (c *Router) natsOptions(log *zap.Logger) (*router.NATSOptions, error) {
+func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 	url := c.NATS
 	if c.NATSFile != "" {
 		if url != "" {
@@ -96,7 +98,7 @@ func (c *Router) natsOptions(log *zap.Logger) (*router.NATSOptions, error) {
 	case err != nil:
 		return nil, err
 	case url != "":
-		return &router.NATSOptions{URL: url, Cluster: c.Cluster, Auth: auth, JetStream: c.durable(), Stream: c.Stream,
+		return &natssource.Options{URL: url, Cluster: c.Cluster, Auth: auth, JetStream: c.durable(), Stream: c.Stream,
 			NoEvents: !c.wantsEvents(), Log: log}, nil
 	case c.DurableKVEvents:
 		return nil, errors.New("--durable-kv-events: needs --nats")

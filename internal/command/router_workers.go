@@ -7,7 +7,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source"
+	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // workerFlags are the flags of "blockyard router" that say where events and workers
@@ -24,7 +27,7 @@ func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile
 // flags, and with the load reports of n, which is nil without NATS. The agents are asked
 // for their events where events is set. closeAll closes it and what it made, not what it
 // was given.
-func (f *workerFlags) join(log *zap.Logger, events bool, n *router.NATS, given ...router.Transport) (joined *router.Registry, closeAll func() error, err error) {
+func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, given ...source.Transport) (joined *registry.Source, closeAll func() error, err error) {
 	var made []io.Closer
 	closeMade := func() (err error) {
 		for _, c := range slices.Backward(made) {
@@ -32,19 +35,19 @@ func (f *workerFlags) join(log *zap.Logger, events bool, n *router.NATS, given .
 		}
 		return err
 	}
-	http, err := router.ConnectHTTP(router.HTTPOptions{NoEvents: !events, Log: log})
+	http, err := httpsource.Connect(httpsource.Options{NoEvents: !events, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}
 	made, given = append(made, http), append(given, http)
 	if n != nil {
-		loads, err := router.FollowLoads(n)
+		loads, err := natssource.FollowLoads(n)
 		if err != nil {
 			return nil, nil, errors.Join(err, closeMade())
 		}
 		made, given = append(made, loads), append(given, loads)
 	}
-	joined, err = router.NewRegistry(router.RegistryOptions{
+	joined, err = registry.New(registry.Options{
 		File: f.WorkersFile, HTTP: http, Agents: f.Agents, Log: log,
 	}, given...)
 	if err != nil {

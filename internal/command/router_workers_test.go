@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // TestWorkerFlagsJoinAgentsAndFile: both lists of agents are followed, and a bad value
@@ -34,7 +35,7 @@ func TestWorkerFlagsJoinAgentsAndFile(t *testing.T) {
 	if len(agents) != 2 || agents[0].URL != "http://127.0.0.1:1" || agents[1].URL != "http://127.0.0.1:2" {
 		t.Errorf("agents %+v", agents)
 	}
-	if s := joined.RegistryStats(); s.FromFile != 1 {
+	if s := joined.Counters(); s.FromFile != 1 {
 		t.Errorf("stats %+v", s)
 	}
 	if err := closeAll(); err != nil {
@@ -68,14 +69,14 @@ func TestRouterStartsWithoutASource(t *testing.T) {
 		if logs.FilterMessageSnippet("the router has no source of workers").Len() != 1 {
 			t.Errorf("%v: logged %v", args, logs.All())
 		}
-		r, err := router.New(c.options(zap.NewNop()), sources.Registry)
+		r, err := router.New(c.options(zap.NewNop()), sources.Source)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = r.Run(ctx) })
-		if err := sources.Register(&router.Registration{WorkerID: 5, Model: "m", BlockSize: 16}, time.Minute); err != nil {
+		if err := sources.Register(&registry.Registration{WorkerID: 5, Model: "m", BlockSize: 16}, time.Minute); err != nil {
 			t.Error(err)
 		}
 		look := time.NewTicker(time.Millisecond)

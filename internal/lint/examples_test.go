@@ -73,7 +73,7 @@ func ruleExamples() map[string][]example {
 		},
 		shelfRule.name: {
 			good("publisher/nats/conn.go", importing("nats", "github.com/nats-io/nats.go")),
-			good("router/natsfeed.go", importing("router", "github.com/nats-io/nats.go")),
+			good("router/source/nats/source.go", importing("router", "github.com/nats-io/nats.go")),
 			good("router/feed_test.go", importing("router", "github.com/nats-io/nats-server/v2/server")),
 			good("agent/metrics.go", importing("agent", "github.com/prometheus/client_golang/prometheus/promhttp")),
 			good("blockmgr/a.go", importing("blockmgr", "golang.org/x/sys/unix", "example.org/m/layout")),

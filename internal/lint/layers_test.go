@@ -27,7 +27,13 @@ func layers() []layer {
 		{"router", []string{"internal"}},
 		{"router/index", []string{"internal"}},
 		{"router/approx", []string{"router/index", "internal"}},
-		{"router/dynamo", []string{"router", "internal"}},
+		{"router/source", []string{"internal"}},
+		{"router/source/nats", []string{"router/source", "internal"}},
+		{"router/source/http", []string{"router/source", "internal"}},
+		{"router/source/registry", []string{"router/source", "internal"}},
+		{"router/source/dynamo", []string{"router/source", "internal"}},
+		{"router/source/sourcetest", []string{"router/source", "internal"}},
+		{"router/routertest", []string{"router", "internal"}},
 		{"router/load", []string{"router/index", "internal"}},
 		{"router/schedule", []string{"router/load", "router/index", "internal"}},
 		{"router/config", []string{"router/schedule", "router/load", "router/approx", "router/index", "internal"}},
@@ -62,6 +68,7 @@ func layers() []layer {
 		{"internal/gpu", nil},
 		{"internal/metric", nil},
 		{"internal/control", nil},
+		{"internal/strictjson", nil},
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"scripts", nil},
 	}
@@ -95,7 +102,7 @@ var layerRule = rule{
 				if !ours || within(to, l.dir) {
 					continue
 				}
-				if s.isTest() && slices.ContainsFunc(doubles(), func(dir string) bool { return within(to, dir) }) {
+				if s.isTest() && (slices.ContainsFunc(doubles(), func(dir string) bool { return within(to, dir) }) || testsWhole(l.dir, to)) {
 					continue
 				}
 				if !slices.ContainsFunc(l.may, func(dir string) bool { return covers(dir, to) }) {
@@ -115,8 +122,17 @@ func covers(dir, to string) bool {
 	return within(to, dir) && (within(dir, commands) || !within(to, commands))
 }
 
-// doubles lists the packages of the lab that every test may import.
-func doubles() []string { return []string{"lab/engine", "lab/cluster", "lab/workload", "lab/golden"} }
+// doubles lists the packages of the lab, and those of test doubles, that every test may
+// import.
+func doubles() []string {
+	return []string{"lab/engine", "lab/cluster", "lab/workload", "lab/golden", "router/source/sourcetest", "router/routertest"}
+}
+
+// testsWhole reports whether the tests of a layer run the whole that the layer is a part
+// of: sources and the API are tested with a router between them.
+func testsWhole(layer, to string) bool {
+	return within(to, "router") && (within(layer, "router/source") || within(layer, "router/api"))
+}
 
 // pure lists the packages that only compute.
 func pure() []string {

@@ -1,0 +1,102 @@
+package source
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Answer is a publisher's whole answer to a query, or the chunks of it from
+// FirstChunk to before NextChunk; see kvevent.QueryReply.
+type Answer struct {
+	Kind        kvevent.QueryKind
+	LastEventID uint64
+	Message     string
+	Events      []kvevent.RouterEvent
+	// DumpID names a dump whose other chunks can be asked for; 0 for any other answer.
+	DumpID                uint64
+	FirstChunk, NextChunk uint32
+}
+
+// Extend appends the rest of a dump, or becomes next when that is another answer.
+func (a *Answer) Extend(next *Answer) {
+	if a.DumpID == 0 || next.DumpID != a.DumpID || next.FirstChunk != a.NextChunk {
+		*a = *next
+		return
+	}
+	a.Events = append(a.Events, next.Events...)
+	a.NextChunk = next.NextChunk
+}
+
+// MaxAnswerBlocks bounds the memory of one answer; see Answer.Size.
+const MaxAnswerBlocks = 1 << 26
+
+// Size is how many blocks and events there are: an event without blocks takes
+// memory too.
+func (a *Answer) Size() int { return answerSize(a.Events) }
+
+func answerSize(events []kvevent.RouterEvent) int {
+	size := len(events)
+	for i := range events {
+		size += events[i].NumBlocks()
+	}
+	return size
+}
+
+// Assembly puts the chunks of an answer together.
+type Assembly struct {
+	publisher uint64
+	// resume is the dump whose rest is wanted, from chunk first on; 0 for none.
+	resume uint64
+	first  uint32
+
+	answer Answer
+	chunks uint32
+	size   int
+}
+
+// NewAssembly returns an assembly of a publisher's answer to q.
+func NewAssembly(publisher uint64, q *kvevent.QueryRequest) *Assembly {
+	return &Assembly{publisher: publisher, resume: q.DumpID, first: q.FirstChunk}
+}
+
+// Answer is what came so far.
+func (a *Assembly) Answer() *Answer { return &a.answer }
+
+// Add takes in the next chunk and reports whether it was the last one. A chunk
+// out of order, or not of this answer, is an error; the answer holds what came
+// before it. Instead of the rest of a dump another answer may come.
+func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
+	if a.chunks == 0 {
+		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
+		if a.resume != 0 && r.DumpID == a.resume {
+			a.answer.FirstChunk, a.answer.NextChunk = a.first, a.first
+		}
+	}
+	switch {
+	case r.PublisherID != a.publisher:
+		return false, fmt.Errorf("answer chunk %d: publisher %016x, want %016x", r.Chunk, r.PublisherID, a.publisher)
+	case r.DumpID != a.answer.DumpID:
+		return false, fmt.Errorf("answer chunk %d: dump %d, want dump %d", r.Chunk, r.DumpID, a.answer.DumpID)
+	case r.Chunk != a.answer.NextChunk:
+		return false, fmt.Errorf("answer chunk %d: want chunk %d", r.Chunk, a.answer.NextChunk)
+	case r.Kind != a.answer.Kind:
+		return false, fmt.Errorf("answer chunk %d: kind %q after %q", r.Chunk, r.Kind, a.answer.Kind)
+	}
+	if a.size += answerSize(r.Events); a.size > MaxAnswerBlocks {
+		return false, fmt.Errorf("answer chunk %d: more than %d blocks and events", r.Chunk, MaxAnswerBlocks)
+	}
+	a.chunks++
+	a.answer.NextChunk++
+	a.answer.LastEventID, a.answer.Message = r.LastEventID, r.Message
+	a.answer.Events = append(a.answer.Events, r.Events...)
+	return r.Final, nil
+}
+
+// Partial is what came of an answer that was cut, if the rest can be asked for.
+func (a *Assembly) Partial() *Answer {
+	if a.chunks == 0 || a.answer.DumpID == 0 {
+		return nil
+	}
+	return &a.answer
+}

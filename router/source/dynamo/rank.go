@@ -1,0 +1,110 @@
+package dynamo
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// rank is one data-parallel rank of a worker of Dynamo, as a publisher of ours:
+// it turns what its source says into a stream of its own, whose ids have no
+// holes and go on when the source changes.
+type rank struct {
+	worker    kv.Worker
+	model     string
+	blockSize uint32
+	// publisher is this rank's publisher id towards the router.
+	publisher uint64
+	table     *table
+	// source is nil while there is none, or more than one.
+	source *eventSource
+
+	// said is what the worker's card says now.
+	said card
+
+	last, sequence uint64 // ids given to events and to envelopes
+	health         kvevent.Health
+	announceAt     time.Time
+	// used is how many blocks of its device the rank said that it uses, when usedKnown,
+	// and reportAt when the router is told again.
+	used      uint64
+	usedKnown bool
+	reportAt  time.Time
+	changes   []kvevent.RouterEvent // reused
+}
+
+// attach makes o the rank's source; nil detaches. What the rank held is
+// forgotten. Frames are appended to out.
+func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Frame {
+	if r.source == nil && o == nil || r.source != nil && o != nil && r.source.origin == *o {
+		return out
+	}
+	out = r.publish(out, r.table.clear(r.changes[:0]))
+	r.source = nil
+	if o != nil {
+		r.source = newEventSource(*o, r.table, r.table.counters, now)
+	}
+	return out
+}
+
+// publish appends the frames of changes, which get the rank as their owner and
+// its next ids.
+func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []source.Frame {
+	for i := range changes {
+		r.last++
+		changes[i].Owner, changes[i].ID = kv.WorkerOwner(r.worker), r.last
+	}
+	r.changes = changes[:0]
+	for len(changes) > 0 {
+		n, blocks := 0, 0
+		for n < len(changes) && n < kvevent.MaxEventsPerMessage {
+			blocks += changes[n].NumBlocks()
+			if n > 0 && blocks > kvevent.MaxBlocksPerMessage {
+				break
+			}
+			n++
+		}
+		e := kvevent.Envelope{PublisherID: r.publisher, Sequence: r.sequence, Events: changes[:n]}
+		out = append(out, source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &e)})
+		r.sequence++
+		changes = changes[n:]
+	}
+	return out
+}
+
+// announceEvery is the heartbeat of a rank.
+const announceEvery = time.Second
+
+// announce appends an announcement when one is due, or when the rank's health
+// has changed.
+func (r *rank) announce(out []source.Frame, now time.Time) []source.Frame {
+	health := kvevent.HealthDegraded
+	if r.source != nil && r.source.exact() {
+		health = kvevent.HealthExact
+	}
+	if health == r.health && now.Before(r.announceAt) {
+		return out
+	}
+	r.health, r.announceAt = health, now.Add(announceEvery)
+	return append(out, r.announcement(health))
+}
+
+func (r *rank) announcement(health kvevent.Health) source.Frame {
+	a := kvevent.Announcement{
+		PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Model: r.model, BlockSize: r.blockSize,
+		LastEventID: r.last, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
+		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.said.deviceBlocks, MaxBatchedTokens: r.said.batchedTokens, Eagle: r.said.eagle},
+	}
+	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
+}
+
+// answer serves a query of the router: everything, whatever was asked for.
+func (r *rank) answer() *source.Answer {
+	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: r.last, Events: r.table.dump(nil, nil)}
+	for i := range a.Events {
+		a.Events[i].Owner, a.Events[i].ID = kv.WorkerOwner(r.worker), uint64(i)
+	}
+	return a
+}

@@ -1,0 +1,73 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// LoadFeed is a Transport that brings the load reports of a NATS and nothing else; it
+// is to be joined with that by a Registry. Reports that the router was too slow for
+// are missing: each replaces the one before.
+type Loads struct {
+	frames  chan source.Frame
+	stop    func()
+	dropped func() uint64
+	closing chan struct{}
+	once    sync.Once
+	pumping sync.WaitGroup
+}
+
+var _ source.Transport = (*Loads)(nil)
+
+// FollowLoads subscribes to the load reports of n's cluster. Close must be called,
+// before n is closed.
+func FollowLoads(n *Source) (*Loads, error) {
+	messages := make(chan []byte, 256)
+	stop, dropped, err := n.Subscribe(kvevent.AllLoadSubject(n.cluster), messages)
+	if err != nil {
+		return nil, err
+	}
+	f := &Loads{frames: make(chan source.Frame), stop: stop, dropped: dropped, closing: make(chan struct{})}
+	f.pumping.Go(func() {
+		for {
+			select {
+			case m := <-messages:
+				select {
+				case f.frames <- source.Frame{Kind: source.FrameLoad, Data: m}:
+				case <-f.closing:
+					return
+				}
+			case <-f.closing:
+				return
+			}
+		}
+	})
+	return f, nil
+}
+
+// Close ends the subscription and waits for the goroutine. It may be called twice.
+func (f *Loads) Close() error {
+	f.once.Do(func() {
+		close(f.closing)
+		f.stop()
+	})
+	f.pumping.Wait()
+	return nil
+}
+
+// Frames is the Transport's.
+func (f *Loads) Frames() <-chan source.Frame { return f.frames }
+
+// Query is the Transport's; there is nobody to ask.
+func (f *Loads) Query(context.Context, uint64, kvevent.QueryRequest) (*source.Answer, error) {
+	return nil, errors.New("load reports have nobody to ask")
+}
+
+// Stats is the Transport's. The NATS itself says whether it is connected.
+func (f *Loads) Stats() source.Stats {
+	return source.Stats{Connected: true, Dropped: f.dropped()}
+}

@@ -1,0 +1,110 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// Bounds of one answer's chunks that wait to be read, and of the silence
+// between two of them.
+const (
+	maxPendingChunks = 1 << 16
+	maxPendingBytes  = 1 << 29
+	chunkTimeout     = 5 * time.Second
+)
+
+// windowChunks is how many chunks of an answer are asked for and have not come, at
+// most. The NATS server keeps them for the router's connection, and ends it when
+// they are more than 64 MiB with all else that waits; see queryGate for the sum.
+const windowChunks = 8
+
+// errDisconnected ends the queries of a connection that was lost.
+var errDisconnected = errors.New("the nats connection was lost")
+
+// Query implements Transport. A publisher that knows no windows sends its whole
+// answer at once.
+func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(n.connection(), func() { cancel(errDisconnected) })()
+	inbox := n.conn.NewInbox()
+	sub, err := n.conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	defer func() {
+		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+			n.log.Warn("unsubscribe from an answer", zap.Error(err))
+		}
+	}()
+	if err := sub.SetPendingLimits(maxPendingChunks, maxPendingBytes); err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	w := window{conn: n.conn, subject: kvevent.QuerySubject(n.cluster, publisher), inbox: inbox}
+	if err := w.open(q); err != nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, err)
+	}
+	a := source.NewAssembly(publisher, &q)
+	for done := false; !done; {
+		reply, err := nextChunk(ctx, sub)
+		if err == nil {
+			done, err = a.Add(&reply)
+		}
+		if err == nil && !done {
+			err = w.advance(a.Answer())
+		}
+		if err != nil {
+			return a.Partial(), fmt.Errorf("query publisher %016x, chunk %d: %w", publisher, a.Answer().NextChunk, err)
+		}
+	}
+	return a.Answer(), nil
+}
+
+// window asks for the chunks of one answer as they are taken in.
+type window struct {
+	conn           *nats.Conn
+	subject, inbox string
+	// end is the first chunk that was not asked for.
+	end uint32
+}
+
+// open asks for the first chunks.
+func (w *window) open(q kvevent.QueryRequest) error {
+	q.MaxChunks = windowChunks
+	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
+}
+
+// advance asks for more once half of what was asked for has come.
+func (w *window) advance(a *source.Answer) error {
+	if a.DumpID == 0 {
+		return nil
+	}
+	w.end = max(w.end, a.FirstChunk+windowChunks)
+	if w.end-a.NextChunk > windowChunks/2 {
+		return nil
+	}
+	q := kvevent.QueryRequest{DumpID: a.DumpID, FirstChunk: w.end, MaxChunks: windowChunks / 2}
+	w.end += windowChunks / 2
+	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
+}
+
+func nextChunk(ctx context.Context, sub *nats.Subscription) (kvevent.QueryReply, error) {
+	waiting, cancel := context.WithTimeout(ctx, chunkTimeout)
+	defer cancel()
+	m, err := sub.NextMsgWithContext(waiting)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return kvevent.QueryReply{}, err
+	}
+	return kvevent.DecodeQueryReply(m.Data)
+}

@@ -1,0 +1,232 @@
+package nats
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+const (
+	// maxSnapshotBytes bounds one snapshot; the bucket has room for the old and the
+	// new one.
+	maxSnapshotBytes = 512 << 20
+	// snapshotAge is how long a snapshot is kept. It also clears away what an
+	// interrupted router left.
+	snapshotAge    = 24 * time.Hour
+	snapshotObject = "index"
+	// snapshotBuffer is what is read and written at a time.
+	snapshotBuffer = 128 << 10
+	connectPoll    = 50 * time.Millisecond
+	// purgeTimeout bounds taking back a snapshot that was not saved to its end.
+	purgeTimeout = time.Second
+	// remainsAge is more than one save takes, with room for clocks that differ.
+	remainsAge = source.SnapshotSaveTimeout + 10*time.Minute
+)
+
+var errNoJetStream = errors.New("snapshots need JetStream")
+
+var _ source.SnapshotStore = (*Source)(nil)
+
+// SaveSnapshot is the SnapshotStore's. It returns at most purgeTimeout after the
+// end of ctx. The former snapshot stays until the new one is whole: routers share
+// the bucket.
+func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
+	bucket, err := n.bucket(ctx, true)
+	if err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	if err := n.sweep(ctx, bucket, remainsAge); err != nil {
+		return fmt.Errorf("save snapshot: clear away remains: %w", err)
+	}
+	reader, writer := io.Pipe()
+	// What ends ctx ends the writing, and leaves Put some time to take back what it
+	// has sent.
+	putting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		reader.CloseWithError(ctx.Err())
+		time.AfterFunc(purgeTimeout, cancel)
+	})()
+	written := make(chan error, 1)
+	go func() { written <- writeSnapshot(writer, write) }()
+	info, err := bucket.Put(putting, jetstream.ObjectMeta{Name: snapshotObject,
+		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
+	reader.CloseWithError(err)
+	if writeErr := <-written; writeErr != nil {
+		err = writeErr
+	}
+	if err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	n.stream.saved.Store(info.Size)
+	return nil
+}
+
+// writeSnapshot has write fill the pipe and closes it.
+func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
+	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: maxSnapshotBytes}, snapshotBuffer)
+	err := write(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	pipe.CloseWithError(err)
+	return err
+}
+
+// sweep purges the parts of snapshots that never became whole: those that are not
+// of the present one and that nobody has added to for an age, so that nobody can be
+// saving them.
+func (n *Source) sweep(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err != nil {
+		return err
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	stream, err := js.Stream(ctx, "OBJ_"+name)
+	if err != nil {
+		return err
+	}
+	parts := "$O." + name + ".C."
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(parts+">"))
+	if err != nil {
+		return err
+	}
+	present := ""
+	if object, err := bucket.GetInfo(ctx, snapshotObject); err == nil {
+		present = parts + object.NUID
+	} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		if subject == present {
+			continue
+		}
+		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && time.Since(last.Time) < age {
+			continue
+		}
+		if err == nil {
+			err = stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoadSnapshot is the SnapshotStore's. It waits for a connection as long as ctx
+// lets it.
+func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
+	if err := n.waitConnected(ctx); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	bucket, err := n.bucket(ctx, false)
+	if err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	object, err := bucket.Get(ctx, snapshotObject)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return fmt.Errorf("load snapshot: %w", source.ErrNoSnapshot)
+	}
+	if err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, object.Close()) }()
+	if err := read(object); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	// The sum over everything is compared when the end is read.
+	if _, err := io.Copy(io.Discard, object); err != nil {
+		return fmt.Errorf("load snapshot: %w", err)
+	}
+	return nil
+}
+
+// ForgetSnapshot is the SnapshotStore's.
+func (n *Source) ForgetSnapshot(ctx context.Context) error {
+	if err := n.waitConnected(ctx); err != nil {
+		return fmt.Errorf("forget snapshot: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err == nil {
+		err = js.DeleteObjectStore(ctx, kvevent.SnapshotBucket(n.cluster))
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return fmt.Errorf("forget snapshot: %w", err)
+	}
+	return nil
+}
+
+func (n *Source) jetStream() (jetstream.JetStream, error) {
+	if n.stream == nil {
+		return nil, errNoJetStream
+	}
+	return jetstream.New(n.conn)
+}
+
+// bucket is where snapshots lie. The error is ErrNoSnapshot when there is no
+// bucket and none is to be made.
+func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore, error) {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, err := n.jetStream()
+	if err != nil {
+		return nil, err
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	bucket, err := js.ObjectStore(ctx, name)
+	switch {
+	case !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
+		return bucket, withoutJetStream(err)
+	case !create:
+		return nil, source.ErrNoSnapshot
+	}
+	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+		Bucket:      name,
+		Description: "Blockyard: what the routers of cluster " + n.cluster + " knew",
+		TTL:         snapshotAge,
+		MaxBytes:    2*maxSnapshotBytes + snapshotBuffer,
+		Storage:     jetstream.FileStorage,
+	})
+}
+
+func (n *Source) waitConnected(ctx context.Context) error {
+	tick := time.NewTicker(connectPoll)
+	defer tick.Stop()
+	for !n.conn.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not connected: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// limitedWriter fails when more is written than it has left.
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+// Write implements io.Writer.
+func (l *limitedWriter) Write(b []byte) (int, error) {
+	if len(b) > l.left {
+		return 0, fmt.Errorf("more than %d bytes", maxSnapshotBytes)
+	}
+	l.left -= len(b)
+	return l.w.Write(b)
+}

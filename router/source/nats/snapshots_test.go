@@ -1,0 +1,166 @@
+package nats
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
+)
+
+// writeUntil writes until that fails or ctx ends.
+func writeUntil(ctx context.Context, w io.Writer) error {
+	for ctx.Err() == nil {
+		if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// TestSaveSnapshotEndsWithItsContext: a NATS that dies while a snapshot is saved
+// does not keep the router from stopping.
+func TestSaveSnapshotEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	s := sourcetest.StartServer(t, func(o *server.Options) { o.JetStream, o.StoreDir = true, dir })
+	n := ConnectDurable(t, s.ClientURL())
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- n.SaveSnapshot(ctx, func(w io.Writer) error {
+			_, err := w.Write(make([]byte, 1<<20))
+			s.Shutdown()
+			s.WaitForShutdown()
+			<-ctx.Done()
+			return errors.Join(err, writeUntil(t.Context(), w))
+		})
+	}()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("a snapshot was saved on a server that is gone")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("has not returned 18 s after the end of its context")
+	}
+}
+
+// TestSaveThatRunsOutOfTimeKeepsTheFormer: the snapshot that was there stays, and
+// nothing of the other one takes up room.
+func TestSaveThatRunsOutOfTimeKeepsTheFormer(t *testing.T) {
+	n := ConnectDurable(t, StartDurableServer(t))
+	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := n.SaveSnapshot(ctx, func(w io.Writer) error {
+		_, err := w.Write(make([]byte, 1<<20))
+		cancel()
+		return errors.Join(err, writeUntil(t.Context(), w))
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the second save: %v", err)
+	}
+	err = n.LoadSnapshot(t.Context(), func(r io.Reader) error {
+		if b, err := io.ReadAll(r); string(b) != "good" || err != nil {
+			t.Errorf("%d bytes, %v", len(b), err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if parts := n.parts(t); len(parts) != 1 {
+		t.Errorf("parts of %d snapshots are stored: %v", len(parts), parts)
+	}
+}
+
+// parts are the numbers of stored messages of each snapshot, by subject.
+func (n *Source) parts(t *testing.T) map[string]uint64 {
+	t.Helper()
+	js, err := n.jetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	s, err := js.Stream(t.Context(), "OBJ_"+name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("$O."+name+".C.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Subjects
+}
+
+// TestRemainsOfSnapshotsAreSwept: parts that a router left when it died are purged
+// once they are old; the present snapshot and one that may be in the making stay.
+func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
+	n := ConnectDurable(t, StartDurableServer(t))
+	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.conn.Publish("$O."+kvevent.SnapshotBucket(n.cluster)+".C.left", []byte("part")); err != nil {
+		t.Fatal(err)
+	}
+	sourcetest.Eventually(t, "the part is stored", func() bool { return len(n.parts(t)) == 2 })
+	bucket, err := n.bucket(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		age  time.Duration
+		want int
+	}{{remainsAge, 2}, {0, 1}} {
+		if err := n.sweep(t.Context(), bucket, tc.age); err != nil {
+			t.Fatal(err)
+		}
+		if parts := n.parts(t); len(parts) != tc.want {
+			t.Errorf("age %v: parts of %d snapshots, want %d: %v", tc.age, len(parts), tc.want, parts)
+		}
+	}
+	var got bytes.Buffer
+	if err := n.LoadSnapshot(t.Context(), func(r io.Reader) error { _, err := got.ReadFrom(r); return err }); err != nil || got.String() != "good" {
+		t.Errorf("%q, %v", got.String(), err)
+	}
+}
+
+// TestSnapshotBucketIsBounded: the bucket has room for two snapshots and forgets
+// them after a day.
+func TestSnapshotBucketIsBounded(t *testing.T) {
+	url := StartDurableServer(t)
+	n := ConnectDurable(t, url)
+	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), "OBJ_"+kvevent.SnapshotBucket("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := s.CachedInfo().Config; c.MaxBytes < 2*maxSnapshotBytes || c.MaxBytes > 3*maxSnapshotBytes || c.MaxAge != snapshotAge {
+		t.Errorf("bucket %+v", c)
+	}
+	w := &limitedWriter{w: io.Discard, left: 3}
+	if _, err := w.Write([]byte("1234")); err == nil {
+		t.Error("more was written than there is room for")
+	}
+}

@@ -1,0 +1,362 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// NATSOptions say which NATS and which cluster on it to listen to.
+type Options struct {
+	// URL of the NATS server, or several with commas between them; see
+	// natsauth.CheckServers.
+	URL string
+	// Cluster keeps deployments on one NATS apart; empty means "default".
+	Cluster string
+	// Auth says how to log in and whom to trust.
+	Auth natsauth.Settings
+	// JetStream reads events and announcements from a stream that keeps them, made
+	// with default limits when it is not there, instead of the subjects themselves;
+	// and makes the NATS a SnapshotStore. Stream is the stream's name; empty means
+	// kvevent.StreamName of the cluster.
+	JetStream bool
+	Stream    string
+	// NoEvents subscribes to announcements alone. JetStream has to be off.
+	NoEvents bool
+	// Queue is how many messages wait for the router before some are dropped; 0
+	// means 2048. A message is at most a few hundred KiB.
+	Queue int
+	// ConnectTimeout bounds each try to connect to a server; 0 means 2 s. Tries
+	// are repeated without end, a quarter of a second apart.
+	ConnectTimeout time.Duration
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	if o.URL == "" {
+		return errors.New("nats url: must not be empty")
+	}
+	if o.Queue < 0 || o.ConnectTimeout < 0 {
+		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
+	}
+	if o.NoEvents && o.JetStream {
+		return errors.New("nats jetstream: has nothing to read without events")
+	}
+	if err := natsauth.CheckServers(o.URL); err != nil {
+		return fmt.Errorf("nats %w", err)
+	}
+	if o.Stream != "" && !streamName.MatchString(o.Stream) {
+		return fmt.Errorf("nats stream %q: want 1 to 128 of the characters A-Z a-z 0-9 _ -", o.Stream)
+	}
+	if o.Cluster == "" {
+		return o.Auth.Validate(o.URL)
+	}
+	return cmp.Or(kvevent.CheckCluster(o.Cluster), o.Auth.Validate(o.URL))
+}
+
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+func (o Options) withDefaults() Options {
+	if o.Cluster == "" {
+		o.Cluster = "default"
+	}
+	if o.Stream == "" {
+		o.Stream = kvevent.StreamName(o.Cluster)
+	}
+	if o.Queue == 0 {
+		o.Queue = 2048
+	}
+	if o.ConnectTimeout == 0 {
+		o.ConnectTimeout = 2 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+// NATS is the Transport over NATS. Events and announcements come from one channel
+// of the connection, or from one stream, so that the order in which a publisher
+// sent them is kept.
+type Source struct {
+	cluster       string
+	log           *zap.Logger
+	login         natsauth.Login
+	conn          *nats.Conn
+	stream        *streamReader // nil without JetStream
+	events        *nats.Subscription
+	announcements *nats.Subscription
+
+	messages chan *nats.Msg
+	frames   chan source.Frame
+	// changed wakes the pump when the connection came or went.
+	changed chan struct{}
+	lost    atomic.Bool
+	// connections counts those made.
+	connections atomic.Uint64
+	// linkMu guards link, which ends with the connection that there is now, and unlink,
+	// which ends it.
+	linkMu sync.Mutex
+	link   context.Context
+	unlink context.CancelFunc
+
+	closing   chan struct{}
+	closeOnce sync.Once
+	pumping   sync.WaitGroup
+}
+
+var _ source.Transport = (*Source)(nil)
+
+// ConnectNATS connects and subscribes. While no server answers, it goes on
+// trying: the NATS that it returns then begins with FrameDisconnected. It fails
+// when an option is bad or a server refuses the credentials.
+func Connect(o Options) (*Source, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	n := &Source{
+		cluster:  o.Cluster,
+		log:      o.Log,
+		messages: make(chan *nats.Msg, o.Queue),
+		frames:   make(chan source.Frame),
+		changed:  make(chan struct{}, 1),
+		closing:  make(chan struct{}),
+	}
+	n.link, n.unlink = context.WithCancel(context.Background())
+	var err error
+	if n.login, err = o.Auth.Login(); err != nil {
+		return nil, err
+	}
+	if o.JetStream {
+		n.stream = newStreamReader(&o, n.wake)
+	}
+	if err := n.connect(&o); err != nil {
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	if n.stream != nil {
+		n.stream.conn = n.conn
+		n.pumping.Go(n.stream.run)
+	} else if err := n.subscribe(!o.NoEvents); err != nil {
+		n.conn.Close()
+		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+	}
+	n.pumping.Go(n.pump)
+	return n, nil
+}
+
+// connect makes the connection, now or, when no server answers, in the
+// background.
+func (n *Source) connect(o *Options) error {
+	err := n.dial(o, false)
+	if err == nil || natsauth.Refused(err) {
+		return err
+	}
+	n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
+		zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
+	n.lost.Store(true)
+	n.wake()
+	return n.dial(o, true)
+}
+
+// dial makes the connection; with retry it does not need a server.
+func (n *Source) dial(o *Options, retry bool) (err error) {
+	n.conn, err = nats.Connect(o.URL,
+		n.authenticate,
+		nats.Name("blockyard router"),
+		nats.Timeout(o.ConnectTimeout),
+		nats.RetryOnFailedConnect(retry),
+		nats.IgnoreAuthErrorAbort(),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250*time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(5*time.Second),
+		nats.DisconnectErrHandler(n.disconnected),
+		nats.ConnectHandler(n.connected),
+		nats.ReconnectHandler(n.connected),
+		nats.ErrorHandler(n.troubled),
+	)
+	return err
+}
+
+// authenticate is the option that logs in.
+func (n *Source) authenticate(o *nats.Options) error {
+	l := &n.login
+	o.User, o.Password, o.Token = l.User, l.Password, l.Token
+	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
+	o.TLSConfig, o.TLSCertCB, o.RootCAsCB = l.TLS, l.Certificate, l.RootCAs
+	o.Secure = l.TLS != nil
+	return nil
+}
+
+// withoutCredentials is a list of URLs as it may be logged.
+func withoutCredentials(urls string) string {
+	parts := strings.Split(urls, ",")
+	for i, p := range parts {
+		if at := strings.LastIndex(p, "@"); at >= 0 {
+			scheme, _, found := strings.Cut(p, "://")
+			if parts[i] = p[at+1:]; found {
+				parts[i] = scheme + "://" + parts[i]
+			}
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (n *Source) subscribe(events bool) (err error) {
+	if events {
+		if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
+			return fmt.Errorf("subscribe to events: %w", err)
+		}
+	}
+	if n.announcements, err = n.conn.ChanSubscribe(kvevent.AllAnnounceSubject(n.cluster), n.messages); err != nil {
+		return fmt.Errorf("subscribe to announcements: %w", err)
+	}
+	if !n.conn.IsConnected() {
+		// The connection subscribes when it is made.
+		return nil
+	}
+	if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connection and waits for its goroutine. It may be called
+// twice.
+func (n *Source) Close() error {
+	n.closeOnce.Do(func() {
+		close(n.closing)
+		if n.stream != nil {
+			n.stream.stop()
+		}
+	})
+	n.pumping.Wait()
+	n.conn.Close()
+	n.cutQueries()
+	return nil
+}
+
+// connection is a context that ends when the present connection is lost.
+func (n *Source) connection() context.Context {
+	n.linkMu.Lock()
+	defer n.linkMu.Unlock()
+	return n.link
+}
+
+// cutQueries ends the queries in flight; their answers will not come.
+func (n *Source) cutQueries() {
+	n.linkMu.Lock()
+	defer n.linkMu.Unlock()
+	n.unlink()
+	n.link, n.unlink = context.WithCancel(context.Background())
+}
+
+func (n *Source) disconnected(_ *nats.Conn, err error) {
+	select {
+	case <-n.closing:
+		return
+	default:
+	}
+	n.lost.Store(true)
+	n.wake()
+	n.cutQueries()
+	n.log.Warn("nats connection lost", zap.Error(err))
+}
+
+// connected is told of the first connection and of each later one.
+func (n *Source) connected(c *nats.Conn) {
+	n.lost.Store(false)
+	n.wake()
+	n.connections.Add(1)
+	n.log.Info("nats is connected", zap.String("server", c.ConnectedAddr()))
+}
+
+// troubled logs what nats.go reports besides. A slow consumer is reported once
+// per spell of it; the drops themselves are counted by the subscription.
+func (n *Source) troubled(_ *nats.Conn, _ *nats.Subscription, err error) {
+	n.log.Warn("nats", zap.Error(err))
+}
+
+func (n *Source) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// pump turns messages and changes of the connection into frames.
+func (n *Source) pump() {
+	lost := false
+	var streamed chan source.Frame
+	if n.stream != nil {
+		streamed = n.stream.frames
+	}
+	for {
+		var f source.Frame
+		select {
+		case <-n.closing:
+			return
+		case m := <-n.messages:
+			f = source.Frame{Kind: source.FrameEvents, Data: m.Data}
+			if m.Sub == n.announcements {
+				f.Kind = source.FrameAnnouncement
+			}
+		case f = <-streamed:
+		case <-n.changed:
+			if lost == n.away() {
+				continue
+			}
+			lost = !lost
+			f.Kind = source.FrameConnected
+			if lost {
+				f.Kind = source.FrameDisconnected
+			}
+		}
+		select {
+		case n.frames <- f:
+		case <-n.closing:
+			return
+		}
+	}
+}
+
+// away reports whether what the router hears is not what is said now.
+func (n *Source) away() bool {
+	return n.lost.Load() || n.stream != nil && n.stream.behind.Load()
+}
+
+// Frames is the Transport's.
+func (n *Source) Frames() <-chan source.Frame { return n.frames }
+
+// Stats is the Transport's.
+func (n *Source) Stats() source.Stats {
+	s := source.Stats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
+	if n.stream != nil {
+		s.Connected = s.Connected && !n.stream.behind.Load()
+		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.saved.Load()
+		return s
+	}
+	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
+		// The error says that the subscription is closed; then nothing is dropped.
+		if dropped, err := sub.Dropped(); err == nil {
+			s.Dropped += uint64(dropped)
+		}
+	}
+	return s
+}

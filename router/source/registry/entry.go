@@ -1,0 +1,165 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+const (
+	// maxRegistered bounds the worker ranks of a registry, maxRanks those of one
+	// worker.
+	maxRegistered = 1 << 14
+	maxRanks      = 1024
+	maxBlockSize  = 1 << 16
+	// maxCardNumber bounds the numbers that say what a worker can do.
+	maxCardNumber = 1<<53 - 1
+)
+
+// Registration describes a worker that no agent speaks for.
+type Registration struct {
+	WorkerID uint64 `json:"worker_id"`
+	// Ranks is the number of data-parallel ranks, numbered from 0; 0 means 1.
+	Ranks uint32 `json:"ranks"`
+	// Model and BlockSize, in tokens, say which requests the worker serves.
+	Model     string `json:"model"`
+	BlockSize uint32 `json:"block_size"`
+	// Endpoint is where the engine takes requests; it may be empty. It is told to
+	// everybody, and has no user and no password.
+	Endpoint string `json:"endpoint"`
+	// Pool is the id of the pool that the worker loads from, 0 for none, and
+	// Namespace the namespace in 32 hexadecimal digits; it may be empty.
+	Pool      uint64 `json:"pool"`
+	Namespace string `json:"namespace"`
+	// DeviceBlocks is the capacity of a rank's device; 0 says nothing.
+	DeviceBlocks uint64 `json:"device_blocks"`
+	// TotalKVBlocks is the same by the name that Dynamo has for it.
+	TotalKVBlocks uint64 `json:"total_kv_blocks"`
+	// MaxBatchedTokens is how many tokens a rank computes in a step at most; 0 says
+	// nothing.
+	MaxBatchedTokens uint64 `json:"max_num_batched_tokens"`
+	// Taints are labels that requests may require or prefer; see kvevent.NewTaints.
+	Taints []string `json:"taints"`
+	// IsEagle says that the engine hashes pairs of tokens; see kv.BlockTokens.
+	IsEagle bool `json:"is_eagle"`
+}
+
+// Validate reports the first field that is out of range.
+func (g *Registration) Validate() error {
+	switch {
+	case g.WorkerID == 0:
+		return fmt.Errorf("worker_id: 0 is not in 1..%d", uint64(1<<64-1))
+	case g.Ranks > maxRanks:
+		return fmt.Errorf("ranks: %d is not in 0..%d", g.Ranks, maxRanks)
+	case g.Model == "" || len(g.Model) > kvevent.MaxModel:
+		return fmt.Errorf("model: %d bytes, want 1 to %d", len(g.Model), kvevent.MaxModel)
+	case strings.ContainsFunc(g.Model, unicode.IsControl):
+		return fmt.Errorf("model: %.200q has a control character", g.Model)
+	case g.BlockSize == 0 || g.BlockSize > maxBlockSize:
+		return fmt.Errorf("block_size: %d is not in 1..%d", g.BlockSize, maxBlockSize)
+	case len(g.Endpoint) > kvevent.MaxEndpoint:
+		return fmt.Errorf("endpoint: %d bytes, want at most %d", len(g.Endpoint), kvevent.MaxEndpoint)
+	case g.DeviceBlocks > maxCardNumber:
+		return fmt.Errorf("device_blocks: %d is not in 0..%d", g.DeviceBlocks, uint64(maxCardNumber))
+	case g.TotalKVBlocks > maxCardNumber:
+		return fmt.Errorf("total_kv_blocks: %d is not in 0..%d", g.TotalKVBlocks, uint64(maxCardNumber))
+	case g.DeviceBlocks != 0 && g.TotalKVBlocks != 0 && g.DeviceBlocks != g.TotalKVBlocks:
+		return fmt.Errorf("total_kv_blocks: %d contradicts device_blocks, which is %d", g.TotalKVBlocks, g.DeviceBlocks)
+	case g.MaxBatchedTokens > maxCardNumber:
+		return fmt.Errorf("max_num_batched_tokens: %d is not in 0..%d", g.MaxBatchedTokens, uint64(maxCardNumber))
+	}
+	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "" || u.User != nil) {
+		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", source.ShownURL(g.Endpoint))
+	}
+	if _, err := g.namespace(); err != nil {
+		return fmt.Errorf("namespace: %w", err)
+	}
+	_, err := kvevent.NewTaints(g.Taints)
+	return err
+}
+
+func (g *Registration) namespace() (kv.NamespaceID, error) {
+	if g.Namespace == "" {
+		return kv.NamespaceID{}, nil
+	}
+	return kv.ParseNamespaceID(g.Namespace)
+}
+
+// ranks is how many there are, 1 or more.
+func (g *Registration) ranks() uint32 { return max(1, g.Ranks) }
+
+// workers are the ranks of the worker.
+func (g *Registration) workers() []kv.Worker {
+	all := make([]kv.Worker, g.ranks())
+	for i := range all {
+		all[i] = kv.Worker{ID: kv.WorkerID(g.WorkerID), Rank: kv.DPRank(i)}
+	}
+	return all
+}
+
+// registered is one rank of a registered worker.
+type registered struct {
+	Registration
+	source string
+	// expires is when the registration ends, zero for never. gone says that it has.
+	expires time.Time
+	gone    bool
+	// publisher is the id under which the rank is announced; 0 while it is not.
+	publisher uint64
+}
+
+// announcement is what a publisher would say that has nothing to say.
+func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.Announcement {
+	ns, err := e.namespace()
+	taints, taintsErr := kvevent.NewTaints(e.Taints)
+	if err = errors.Join(err, taintsErr); err != nil {
+		panic("BUG: a registration was not validated: " + err.Error())
+	}
+	return kvevent.Announcement{
+		PublisherID: e.publisher, Owner: kv.WorkerOwner(w), Pool: e.Pool, Namespace: ns,
+		Model: e.Model, BlockSize: e.BlockSize, Health: health,
+		Card: kvevent.ModelCard{
+			Endpoint: e.Endpoint, Ranks: e.ranks(), DeviceBlocks: max(e.DeviceBlocks, e.TotalKVBlocks),
+			MaxBatchedTokens: e.MaxBatchedTokens, Taints: taints, Eagle: e.IsEagle, Silent: true, Source: e.source,
+		},
+	}
+}
+
+// updateLocked gives a rank what was registered now. Another model or block size
+// makes another publisher of it, as a restart would.
+func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expires time.Time) {
+	e := r.entries[w]
+	if e == nil {
+		e = &registered{}
+		r.entries[w] = e
+	}
+	if e.Model != g.Model || e.BlockSize != g.BlockSize {
+		e.publisher = 0
+	}
+	e.Registration, e.source, e.expires, e.gone = *g, source, expires, false
+}
+
+// objectionLocked says why a worker cannot be registered; source is where it comes from.
+func (r *Source) objectionLocked(g *Registration, source string) error {
+	more := len(r.entries)
+	for w, e := range r.entries {
+		if uint64(w.ID) != g.WorkerID {
+			continue
+		}
+		more--
+		if e.source != source && !e.gone {
+			return fmt.Errorf("worker_id: %d is known from the %s already", g.WorkerID, e.source)
+		}
+	}
+	if more+int(g.ranks()) > maxRegistered {
+		return fmt.Errorf("ranks: there would be %d registered ranks, want at most %d", more+int(g.ranks()), maxRegistered)
+	}
+	return nil
+}

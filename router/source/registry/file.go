@@ -1,0 +1,176 @@
+package registry
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/strictjson"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// WorkersFile is the form of the file that RegistryOptions.File names: one JSON
+// object.
+type WorkersFile struct {
+	// Agents are base URLs to listen to over HTTP.
+	Agents []string `json:"agents"`
+	// Workers are those that no agent speaks for.
+	Workers []Registration `json:"workers"`
+}
+
+// maxWorkersFile bounds the file in bytes.
+const maxWorkersFile = 16 << 20
+
+// errSameFile says that a file has not changed since it was read.
+var errSameFile = errors.New("the file has not changed")
+
+// fileState is what was seen of the file at the last look, used by the goroutine
+// that looks.
+type fileState struct {
+	size    int64
+	changed time.Time
+	failed  string
+}
+
+// ReadWorkersFile reads and checks a file, which must be a regular one; the error
+// names the field.
+func ReadWorkersFile(path string) (*WorkersFile, error) {
+	data, err := readRegular(path)
+	if err != nil {
+		return nil, fmt.Errorf("workers file: %w", err)
+	}
+	w, err := parseWorkersFile(data)
+	if err != nil {
+		return nil, fmt.Errorf("workers file %s: %w", path, err)
+	}
+	return w, nil
+}
+
+// readRegular reads a file of at most maxWorkersFile bytes. It never waits, as it
+// would for the other end of a pipe.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %s is not a regular file", path, info.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxWorkersFile+1))
+	if err == nil && len(data) > maxWorkersFile {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxWorkersFile)
+	}
+	return data, err
+}
+
+func parseWorkersFile(data []byte) (*WorkersFile, error) {
+	var w WorkersFile
+	if err := strictjson.Decode(bytes.NewReader(data), &w, "object", nil); err != nil {
+		return nil, err
+	}
+	if err := source.CheckAgents(w.Agents); err != nil {
+		return nil, err
+	}
+	seen := make(map[uint64]bool)
+	ranks := 0
+	for i := range w.Workers {
+		g := &w.Workers[i]
+		if err := g.Validate(); err != nil {
+			return nil, fmt.Errorf("workers[%d].%w", i, err)
+		}
+		if seen[g.WorkerID] {
+			return nil, fmt.Errorf("workers[%d].worker_id: %d is there twice", i, g.WorkerID)
+		}
+		seen[g.WorkerID] = true
+		if ranks += int(g.ranks()); ranks > maxRegistered {
+			return nil, fmt.Errorf("workers[%d].ranks: more than %d ranks in all", i, maxRegistered)
+		}
+	}
+	return &w, nil
+}
+
+// readFile takes the file over if it has changed. One that is not right changes
+// nothing, and is told of once.
+func (r *Source) readFile() error {
+	info, err := os.Stat(r.opt.File)
+	if err != nil {
+		return r.fileFailed(fmt.Errorf("workers file: %w", err), nil)
+	}
+	if info.Size() == r.file.size && info.ModTime().Equal(r.file.changed) {
+		return errSameFile
+	}
+	w, err := ReadWorkersFile(r.opt.File)
+	if err == nil && len(w.Agents) > 0 && r.opt.HTTP == nil {
+		err = fmt.Errorf("workers file %s: agents: this router does not listen over HTTP", r.opt.File)
+	}
+	if err == nil {
+		err = r.setAgents(w.Agents)
+	}
+	if err != nil {
+		return r.fileFailed(err, info)
+	}
+	r.file = fileState{size: info.Size(), changed: info.ModTime()}
+	r.takeWorkers(w.Workers)
+	r.log.Info("the workers file is taken over", zap.String("file", r.opt.File),
+		zap.Int("agents", len(w.Agents)), zap.Int("workers", len(w.Workers)))
+	return nil
+}
+
+// fileFailed counts a failure; errSameFile if it is the one of the last look.
+func (r *Source) fileFailed(err error, info fs.FileInfo) error {
+	again := r.file.failed == err.Error()
+	r.file.failed = err.Error()
+	if info != nil {
+		r.file.size, r.file.changed = info.Size(), info.ModTime()
+	}
+	if again {
+		return errSameFile
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.FileErrors++
+	return err
+}
+
+// setAgents has HTTP listen to those of the options and of the file.
+func (r *Source) setAgents(listed []string) error {
+	if r.opt.HTTP == nil {
+		return nil
+	}
+	all := append(append([]string(nil), r.opt.Agents...), listed...)
+	return r.opt.HTTP.SetAgents(all)
+}
+
+// takeWorkers makes the file's workers those that there are. One that is registered
+// over HTTP is the file's from now on.
+func (r *Source) takeWorkers(workers []Registration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.FileReads++
+	listed := make(map[kv.Worker]bool)
+	for i := range workers {
+		g := &workers[i]
+		for _, w := range g.workers() {
+			listed[w] = true
+			r.updateLocked(w, g, source.FromFile, time.Time{})
+		}
+	}
+	for w, e := range r.entries {
+		if e.source == source.FromFile && !listed[w] {
+			e.gone = true
+		}
+	}
+}
