@@ -71,6 +71,12 @@ func ruleExamples() map[string][]example {
 			bad("internal/kvevent/a.go", importing("kvevent", "net/http")),
 			bad("layout/a.go", importing("layout", "go.uber.org/zap/zapcore")),
 		},
+		testKitRule.name: {
+			good("blockmgr/a_test.go", importing("blockmgr", "example.org/m/blockmgr/storage/storagetest")),
+			good("lab/stress/a.go", importing("stress", "example.org/m/blockmgr/storage/storagetest")),
+			bad("blockmgr/a.go", importing("blockmgr", "example.org/m/blockmgr/storage/storagetest")),
+			bad("agent/a.go", importing("agent", "example.org/m/blockmgr/storage/storagetest")),
+		},
 		shelfRule.name: {
 			good("publisher/nats/conn.go", importing("nats", "github.com/nats-io/nats.go")),
 			good("router/source/nats/source.go", importing("router", "github.com/nats-io/nats.go")),

@@ -46,7 +46,7 @@ func layers() []layer {
 		{"blockmgr/diskio", []string{"blockmgr/storage", "blockmgr/registry", "internal"}},
 		{"blockmgr/config", []string{"layout", "internal"}},
 		{"blockmgr/kvbm", []string{"blockmgr", "layout", "internal"}},
-		{"blockmgr/storage", []string{"layout", "internal"}},
+		{"blockmgr/storage", []string{"internal"}},
 		{"consolidator", []string{"internal"}},
 		{"publisher", []string{"internal"}},
 		{"publisher/dynamo", []string{"publisher", "internal"}},
@@ -132,6 +132,25 @@ func doubles() []string {
 // of: sources and the API are tested with a router between them.
 func testsWhole(layer, to string) bool {
 	return within(to, "router") && (within(layer, "router/source") || within(layer, "router/api"))
+}
+
+var testKitRule = rule{
+	name:   "test packages stay out of the product",
+	reason: "a fault injector or a test double that the product links is a switch that somebody can leave on",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || within(s.path, "lab") || strings.HasSuffix(s.dir(), "test") {
+				continue
+			}
+			for p, pos := range s.imports {
+				if within(p, t.module) && strings.HasSuffix(p, "test") {
+					found = append(found, t.at(pos, "%s must not import %s", s.dir(), strings.TrimPrefix(p, t.module+"/")))
+				}
+			}
+		}
+		return found
+	},
 }
 
 // pure lists the packages that only compute.

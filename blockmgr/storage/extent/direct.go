@@ -12,8 +12,7 @@ import (
 type DirectIOMode uint8
 
 const (
-	// DirectIOAuto uses O_DIRECT where file system and device take it in units of
-	// PageSize.
+	// DirectIOAuto uses O_DIRECT where file system and device take units of PageSize.
 	DirectIOAuto DirectIOMode = iota
 	// DirectIOOff never uses O_DIRECT.
 	DirectIOOff
@@ -21,7 +20,7 @@ const (
 	DirectIORequire
 )
 
-// Validate refuses numbers that are no mode.
+// Validate returns an error for a number that is no mode.
 func (m DirectIOMode) Validate() error {
 	if m > DirectIORequire {
 		return fmt.Errorf("direct I/O mode %d: want 0 (auto), 1 (off) or 2 (require)", m)
@@ -29,8 +28,8 @@ func (m DirectIOMode) Validate() error {
 	return nil
 }
 
-// openExtentFile opens path as o says. refusal tells in one line why O_DIRECT
-// is not used although o asks for it.
+// openExtentFile opens path as o says. refusal says in one line why O_DIRECT is not
+// used although o asks for it.
 func openExtentFile(path string, flag int, o DiskOptions) (f *os.File, refusal string, err error) {
 	if o.Direct != DirectIOOff {
 		f, refusal, err = openDirect(path, flag, o.OpenDirect)
@@ -48,9 +47,8 @@ func openExtentFile(path string, flag int, o DiskOptions) (f *os.File, refusal s
 	return f, refusal, err
 }
 
-// openDirect opens path with O_DIRECT; with a refusal there is no file. Most
-// file systems take the flag from an open file. Some, like IBM Storage Scale,
-// only heed it at open.
+// openDirect opens path with O_DIRECT; with a refusal f is nil. Most file systems take
+// the flag on an open file. Some, such as IBM Storage Scale, heed it only at open.
 func openDirect(path string, flag int, atOpen bool) (f *os.File, refusal string, err error) {
 	if atOpen {
 		f, err = os.OpenFile(path, flag|unix.O_DIRECT, 0o600)
@@ -87,9 +85,9 @@ func setDirect(f *os.File) (refusal string) {
 	return ""
 }
 
-// directRefusal is why f, which has O_DIRECT set, cannot be read and written in
-// units of PageSize; empty when it can. Kernels before 6.1 and some file systems
-// do not tell the alignment they want, so an attempt does.
+// directRefusal returns why f, which has O_DIRECT set, cannot be read and written in
+// units of PageSize; empty when it can. Kernels before 6.1 and some file systems do not
+// report the alignment they want, so directRefusal tries.
 func directRefusal(f *os.File) string {
 	var st unix.Statx_t
 	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
@@ -99,8 +97,8 @@ func directRefusal(f *os.File) string {
 	return alignmentRefusal(st.Dio_offset_align, st.Dio_mem_align)
 }
 
-// alignmentRefusal judges the alignment of file offsets and of memory that statx
-// reports; zero means that there is no direct I/O on this file.
+// alignmentRefusal returns what is wrong with the alignment of file offsets and memory
+// that statx reports; zero means that there is no direct I/O on this file.
 func alignmentRefusal(offset, memory uint32) string {
 	switch {
 	case offset == 0 || memory == 0:
@@ -113,11 +111,10 @@ func alignmentRefusal(offset, memory uint32) string {
 	return ""
 }
 
-// probeDirect reads one page at an odd multiple of PageSize into memory at an
-// odd multiple of PageSize, so that a file that wants more alignment than that
-// refuses. A file that is still empty gets a page of zeros there first: a read
-// past the end would not come far enough to be refused. Any failure but a
-// refusal says nothing about alignment and will show again in use.
+// probeDirect reads one page at an odd multiple of PageSize into memory at an odd
+// multiple of PageSize. A file that wants more alignment refuses. An empty file gets a
+// page of zeros there first, because a read past the end is not refused. Other failures
+// say nothing about alignment and will show again in use.
 func probeDirect(f *os.File) string {
 	st, err := f.Stat()
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 
 // DiskOptions are how disk files are opened. The zero value is the default.
 type DiskOptions struct {
-	// Direct says whether extents bypass the page cache.
+	// Direct says whether extents bypass the page cache with O_DIRECT.
 	Direct DirectIOMode
-	// OpenDirect passes O_DIRECT to open(2) instead of setting it afterwards, which
-	// some file systems (IBM Storage Scale) need.
+	// OpenDirect passes O_DIRECT to open(2) instead of setting it afterwards. Some file
+	// systems (IBM Storage Scale) need that.
 	OpenDirect bool
-	// ZeroFill writes zeros where the file system cannot reserve space, so that a
-	// full disk shows when an extent is made and not when a block is stored.
+	// ZeroFill writes zeros where the file system cannot reserve space. A full disk then
+	// shows when an extent is made and not when a block is stored.
 	ZeroFill bool
-	// Wrap puts something between the arena and each of its files, of which it is
-	// told the path at that moment; nil for nothing.
+	// Wrap puts another File in front of each file that is opened; path is the file's
+	// name at that moment. Nil for none.
 	Wrap func(path string, f File) File
 }
 
@@ -31,16 +31,15 @@ func (o DiskOptions) wrap(path string, f File) File {
 	return o.Wrap(path, f)
 }
 
-// Disk is one preallocated file of slots. Reads and writes of different
-// slots may run concurrently, and Sync with them; Close must come after all.
+// Disk is one preallocated file of slots. Reads and writes of different slots may run
+// concurrently, and Sync with them; Close comes after all of them.
 type Disk struct {
 	geo  Geometry
 	path string
-	// file is raw with what DiskOptions.Wrap put around it.
+	// file is raw behind what DiskOptions.Wrap put in front of it.
 	file File
 	raw  *osFile
-	// direct is true with O_DIRECT; else refusal may say why not.
-	direct  bool
+	// refusal says why O_DIRECT is not used although DiskOptions ask for it.
 	refusal string
 }
 
@@ -73,8 +72,7 @@ func OpenDisk(path string, geo Geometry, o DiskOptions) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Blocks are counted in units of 512 bytes on every file system.
-	d.raw.sparse = st.Blocks*512 < st.Size
+	d.raw.sparse = st.Blocks*statBlock < st.Size
 	return d, nil
 }
 
@@ -84,10 +82,7 @@ func openDisk(path string, flag int, geo Geometry, o DiskOptions) (*Disk, error)
 		return nil, fmt.Errorf("disk extent: %w", err)
 	}
 	raw := &osFile{f: f, zeroFill: o.ZeroFill}
-	return &Disk{
-		geo: geo, path: path, file: o.wrap(path, raw), raw: raw,
-		direct: o.Direct != DirectIOOff && refusal == "", refusal: refusal,
-	}, nil
+	return &Disk{geo: geo, path: path, file: o.wrap(path, raw), raw: raw, refusal: refusal}, nil
 }
 
 // Geometry is how the slots lie in the file.
@@ -96,20 +91,17 @@ func (d *Disk) Geometry() Geometry { return d.geo }
 // Path is the extent's file.
 func (d *Disk) Path() string { return d.path }
 
-// Direct reports whether the page cache is bypassed.
-func (d *Disk) Direct() bool { return d.direct }
-
 // DirectRefusal says in one line why the page cache is not bypassed although
-// that was asked for; empty when it is, or was not asked for.
+// DiskOptions ask for that; empty when it is bypassed, or was not asked for.
 func (d *Disk) DirectRefusal() string { return d.refusal }
 
-// Sparse reports whether the file system has reserved less than the whole file:
-// then a write may find the disk full.
+// Sparse reports whether the file system reserved less than the whole file. Then a
+// write may find the disk full.
 func (d *Disk) Sparse() bool { return d.raw.sparse }
 
-// ReadSlot fills p, a whole slot of page-aligned memory, from slot i. It says
-// nothing about whether the bytes are the right ones. ErrMemory means that p is
-// to blame, not the disk.
+// ReadSlot fills p, a whole slot of page-aligned memory, from slot i. The caller checks
+// whether the bytes are the right ones. ErrMemory means that p is to blame, not the
+// disk.
 func (d *Disk) ReadSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
@@ -119,13 +111,13 @@ func (d *Disk) ReadSlot(i uint32, p []byte) error {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blame(err))
+		return fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blameMemory(err))
 	}
 	return nil
 }
 
-// WriteSlot writes p, a whole slot of page-aligned memory, to slot i. ErrMemory
-// means that p is to blame, not the disk.
+// WriteSlot writes p, a whole slot of page-aligned memory, to slot i. ErrMemory means
+// that p is to blame, not the disk.
 func (d *Disk) WriteSlot(i uint32, p []byte) error {
 	if err := d.check(i, p); err != nil {
 		return err
@@ -135,7 +127,7 @@ func (d *Disk) WriteSlot(i uint32, p []byte) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return fmt.Errorf("write slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blame(err))
+		return fmt.Errorf("write slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blameMemory(err))
 	}
 	return nil
 }

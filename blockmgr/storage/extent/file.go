@@ -5,21 +5,20 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// File is what disk extents and the disk's slot table need of a file. It is
-// small so that a test can put something in between; see Faulty and PowerLoss.
-// All methods but Close may be called concurrently.
+// File is what disk extents and the disk's slot table need of a file. Tests put their
+// own File in between; see package storagetest. All methods but Close may be called
+// concurrently.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
 	// Allocate makes the file size bytes long and reserves the space.
 	Allocate(size int64) error
-	// Sync returns when everything written before is on stable storage, and the
-	// file size with it. After an error nobody knows what is.
+	// Sync returns when everything written before is on stable storage, and the file
+	// size with it. After an error it is unknown what is.
 	Sync() error
 	Close() error
 }
@@ -35,7 +34,7 @@ type osFile struct {
 
 var _ File = (*osFile)(nil)
 
-// NewFile makes a File of an open file.
+// NewFile returns an open file as a File.
 func NewFile(f *os.File) File { return &osFile{f: f} }
 
 func (o *osFile) ReadAt(p []byte, off int64) (int, error)  { return o.f.ReadAt(p, off) }
@@ -51,12 +50,12 @@ func (o *osFile) Allocate(size int64) error {
 	return err
 }
 
-// zeroFillBytes is how much one write of zeros covers.
+// zeroFillBytes is the size of one write of zeros.
 const zeroFillBytes = 16 << 20
 
-// allocateUnreserved makes the file size bytes long where fallocate does not
-// work: with zeros that take the space now, or with a hole, in which a full disk
-// will show as a failed write, which is a block not stored.
+// allocateUnreserved makes the file size bytes long where fallocate does not work.
+// Zeros take the space now. A hole does not: a full disk shows as a failed write, which
+// is a block not stored.
 func (o *osFile) allocateUnreserved(size int64) error {
 	if !o.zeroFill {
 		o.sparse = true
@@ -75,12 +74,3 @@ func (o *osFile) allocateUnreserved(size int64) error {
 	}
 	return o.f.Truncate(size)
 }
-
-// AlignedBytes is n zero bytes of page-aligned memory on the Go heap.
-func AlignedBytes(n int) []byte {
-	b := make([]byte, n+PageSize)
-	skip := int(-addressOf(b) & (PageSize - 1))
-	return b[skip : skip+n : skip+n]
-}
-
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

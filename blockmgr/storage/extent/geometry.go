@@ -1,36 +1,28 @@
 package extent
 
-import ()
-
-import ()
-
-import ()
-
-// PageSize is the unit of slots, of disk I/O and of the slot table: what
-// O_DIRECT can address on every device.
+// PageSize is the unit of slots and of disk I/O. O_DIRECT can address it on every
+// device.
 const PageSize = 4096
 
 // Geometry is how slots lie in an extent file.
 type Geometry struct {
 	Slots uint32
-	// SlotBytes is the distance between two slots, a multiple of PageSize so that
-	// a slot can be read and written with O_DIRECT. DataOffset is where slot 0
-	// lies: past the generation words in a host extent, 0 in a disk extent.
-	SlotBytes  uint64
+	// SlotBytes is the distance between two slots, a multiple of PageSize.
+	SlotBytes uint64
+	// DataOffset is where slot 0 lies: behind the generation words in a host extent, at
+	// 0 in a disk extent.
 	DataOffset uint64
-	// FileUnit is what the file's size is a multiple of; zero means 1. See
-	// FSInfo.Unit.
+	// FileUnit divides the size of the file; zero means 1. See FSInfo.Unit.
 	FileUnit uint64
 }
 
-// HostGeometry is a host extent of the given number of slots, whose file is a
-// multiple of unit.
+// HostGeometry returns the geometry of a host extent. unit divides the file's size.
 func HostGeometry(slots uint32, slotBytes, unit uint64) Geometry {
 	return Geometry{Slots: slots, SlotBytes: slotBytes, DataOffset: wordBytes(uint64(slots)), FileUnit: unit}
 }
 
-// HostSlots is how many slots of slotBytes fit, with their generation words,
-// into an extent file of at most limit bytes. It may be zero.
+// HostSlots returns how many slots of slotBytes fit, with their generation words, into
+// a file of at most limit bytes. It may be zero.
 func HostSlots(limit, slotBytes uint64) uint64 {
 	// One word per slot first, then give back what the rounding costs.
 	slots := limit / (slotBytes + generationBytes)
@@ -40,7 +32,7 @@ func HostSlots(limit, slotBytes uint64) uint64 {
 	return slots
 }
 
-// DiskGeometry is HostGeometry for disk extents, which have no words.
+// DiskGeometry returns the geometry of a disk extent, which has no generation words.
 func DiskGeometry(slots uint32, slotBytes uint64) Geometry {
 	return Geometry{Slots: slots, SlotBytes: slotBytes}
 }
@@ -51,8 +43,7 @@ const generationBytes = 8
 // wordBytes is what the generation words of a number of slots take.
 func wordBytes(slots uint64) uint64 { return RoundUp(generationBytes*slots, PageSize) }
 
-// FileBytes is the size of the extent's file, what rounding to FileUnit adds
-// behind the last slot included.
+// FileBytes is the size of the extent's file, rounded up to FileUnit.
 func (g Geometry) FileBytes() uint64 {
 	return RoundUp(g.DataOffset+uint64(g.Slots)*g.SlotBytes, max(g.FileUnit, 1))
 }
@@ -60,5 +51,5 @@ func (g Geometry) FileBytes() uint64 {
 // Offset is where slot i lies in the file.
 func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.SlotBytes) }
 
-// RoundUp is the smallest multiple of unit (a power of two) that is at least n.
+// RoundUp returns the smallest multiple of unit, a power of two, that is at least n.
 func RoundUp(n, unit uint64) uint64 { return (n + unit - 1) &^ (unit - 1) }

@@ -10,29 +10,27 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
-// Fault is what a Faulty file does instead of an operation, or to it. A fault
-// that means nothing for an operation lets it through.
+// Fault is what a Faulty file does instead of an operation, or to it. An operation for
+// which a fault means nothing goes through.
 type Fault uint8
 
 const (
-	// FaultNone: the operation goes through.
+	// FaultNone lets the operation through.
 	FaultNone Fault = iota
-	// FaultEIO: nothing moves, EIO. Any operation.
+	// FaultEIO moves nothing and returns EIO. Any operation.
 	FaultEIO
-	// FaultENOSPC: nothing moves, ENOSPC. Any operation.
+	// FaultENOSPC moves nothing and returns ENOSPC. Any operation.
 	FaultENOSPC
-	// FaultShort: about half of the bytes of a read or write move and the count
-	// says so.
+	// FaultShort moves about half of the bytes of a read or write. The count says so.
 	FaultShort
-	// FaultTorn: the first half of a write, in whole sectors, reaches the file, but
-	// success is reported; of a read, the second half is zeros.
+	// FaultTorn writes the first half, in whole sectors, and reports success. The second
+	// half of a read is zeros.
 	FaultTorn
-	// FaultStall: the operation waits for the file's Gate, then goes through. Any
-	// operation.
+	// FaultStall waits for the file's Gate and goes through. Any operation.
 	FaultStall
-	// FaultFlip: one bit of what is read, or of what is written, is inverted.
+	// FaultFlip inverts one bit of the bytes read or written.
 	FaultFlip
-	// FaultLost: a write or a sync does nothing and reports success.
+	// FaultLost does nothing and reports success. Writes and syncs.
 	FaultLost
 
 	numFaults = iota
@@ -72,34 +70,34 @@ func (op Op) String() string {
 	return names[op]
 }
 
-// Faulty is a File whose Plan decides, before each operation, what goes wrong.
-// With a PowerLoss it goes around the PowerLoss's file, not into it, so that the
-// PowerLoss sees what really reached the disk.
+// Faulty is a File whose Plan decides, before each operation, what goes wrong. It
+// wraps a PowerLoss's file, and is not wrapped by one: a PowerLoss must see what really
+// reached the disk.
 type Faulty struct {
 	extent.File
-	// Plan is called with the operation and its number, counted from 1 per file
-	// and operation. It may be called concurrently. RandomPlan makes one.
+	// Plan is called with the operation and its number, which counts from 1 for each
+	// kind of operation. It may be called concurrently. RandomPlan makes one.
 	Plan func(op Op, n int) Fault
 	// Gate is what stalled operations wait for; a Plan that stalls needs one.
 	Gate *Gate
 
 	mu sync.Mutex
-	// counts are the operations so far, and injected those that each fault hit.
+	// counts are the operations so far, injected the operations that a fault hit.
 	counts   [numOps]int
 	injected [numOps][numFaults]int
 }
 
 var _ extent.File = (*Faulty)(nil)
 
-// Injected is how many operations of a kind the plan gave a fault.
+// Injected counts the operations of a kind that the plan gave a fault.
 func (f *Faulty) Injected(op Op, fault Fault) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.injected[op][fault]
 }
 
-// next asks the plan about the next operation and waits when it stalls. An error
-// is what the operation returns.
+// next asks the plan about the next operation and waits if it stalls. The operation
+// returns err.
 func (f *Faulty) next(op Op) (fault Fault, n int, err error) {
 	f.mu.Lock()
 	f.counts[op]++
@@ -254,4 +252,60 @@ func (g *Gate) wait() {
 	g.waiting++
 	g.mu.Unlock()
 	<-release
+}
+
+// FaultRates are the probabilities of the faults of each operation:
+// rates[OpWrite][FaultTorn] of 0.01 tears one write in a hundred.
+type FaultRates map[Op]map[Fault]float64
+
+// faultsOf returns the faults that mean something for an operation.
+func faultsOf(op Op) []Fault {
+	switch op {
+	case OpRead:
+		return []Fault{FaultEIO, FaultENOSPC, FaultShort, FaultTorn, FaultStall, FaultFlip}
+	case OpWrite:
+		return []Fault{FaultEIO, FaultENOSPC, FaultShort, FaultTorn, FaultStall, FaultFlip, FaultLost}
+	case OpAllocate:
+		return []Fault{FaultEIO, FaultENOSPC, FaultStall}
+	case OpSync:
+		return []Fault{FaultEIO, FaultENOSPC, FaultStall, FaultLost}
+	}
+	return nil
+}
+
+// RandomPlan returns a Plan in which the seed, the operation and its number alone
+// decide the fault. A run with the same operations has the same faults. Files with the
+// same seed fail in step. The plan is safe for concurrent use.
+func RandomPlan(seed uint64, rates FaultRates) (func(op Op, n int) Fault, error) {
+	var upTo [numOps][numFaults]float64
+	for op, of := range rates {
+		if op >= numOps {
+			return nil, fmt.Errorf("fault rates: %s: want 0 to %d", op, numOps-1)
+		}
+		sum := 0.0
+		for _, fault := range faultsOf(op) {
+			sum += of[fault]
+			upTo[op][fault] = sum
+		}
+		for fault, rate := range of {
+			if !(rate >= 0 && rate <= 1) {
+				return nil, fmt.Errorf("fault rates: %s of %s: %v, want 0 to 1", fault, op, rate)
+			}
+			if rate > 0 && (fault >= numFaults || upTo[op][fault] == 0) {
+				return nil, fmt.Errorf("fault rates: %s means nothing for %s: want one of %v", fault, op, faultsOf(op))
+			}
+		}
+		if sum > 1 {
+			return nil, fmt.Errorf("fault rates: all of %s: %v, want at most 1", op, sum)
+		}
+	}
+	return func(op Op, n int) Fault {
+		draw := rand.New(rand.NewPCG(seed, uint64(n)<<8|uint64(op))).Float64()
+		for _, fault := range faultsOf(op) {
+			if draw < upTo[op][fault] {
+				return fault
+			}
+		}
+		return FaultNone
+	}, nil
 }

@@ -8,38 +8,36 @@ import (
 	"slices"
 )
 
-// LossReport says what a loss of power did. A sector that holds something newer
-// than a write counts as reached by that write.
+// LossReport says what a loss of power did. A write counts as having reached a sector
+// that holds its bytes or newer ones.
 type LossReport struct {
-	// Sectors were written since the last sync of their file. Each holds now any
-	// one of the contents it had since.
+	// Sectors counts those written since the last sync of their file. Each now holds one
+	// of its contents since.
 	Sectors int
-	// Kept writes reached all of their sectors, Dropped writes none, and Torn
-	// writes some of them.
+	// Kept writes reached all of their sectors, Dropped writes none, Torn writes some.
 	Kept, Dropped, Torn int
-	// Shortened files lost what they had grown by since their last sync.
+	// Shortened files lost their growth since the last sync.
 	Shortened int
-	// Settled writes were taken for synced, because of PowerLoss.MaxBytes.
+	// Settled writes count as synced because of PowerLoss.MaxBytes.
 	Settled int
 }
 
-// fate is what a loss of power does to one write.
+// fate says what a loss of power does to one write.
 type fate uint8
 
 const (
 	fateDrop fate = iota
 	fateKeep
-	// fateTear decides for every sector anew.
+	// fateTear decides for each sector.
 	fateTear
 	numFates
 )
 
-// Lose loses the power: each sector written since the last sync of its file
-// takes any one of its versions, and files may lose what they grew by. Writes
-// are dropped, kept and torn with equal probability. The files should have been
-// closed before; whoever still has one open gets ErrPowerLost, and what is under
-// way is waited for. Equal histories and equal numbers from rng give equal
-// losses. The next Wrap of a file starts a new life.
+// Lose cuts the power. Each sector written since the last sync of its file takes one of
+// its versions, and files may lose their growth. Writes are dropped, kept and torn with
+// equal probability. Operations on files that are still open return ErrPowerLost; Lose
+// waits for those under way. Equal histories and equal numbers from rng give equal
+// losses. The next Wrap of a file has no past.
 func (p *PowerLoss) Lose(rng *rand.Rand) (LossReport, error) {
 	p.mu.Lock()
 	files := slices.Clone(p.order)
@@ -120,8 +118,8 @@ func (l *lossFile) lose(rng *rand.Rand, report *LossReport) error {
 	return l.own.Sync()
 }
 
-// choose is the index of the version that a sector keeps: the newest that the
-// fate of its write lets through.
+// choose returns the index of the version that a sector keeps: the newest that the fate
+// of its write lets through.
 func choose(rng *rand.Rand, versions []sectorVersion, fates map[*unsyncedWrite]fate) int {
 	for i := len(versions) - 1; i > 0; i-- {
 		f := fates[versions[i].by]
@@ -132,8 +130,8 @@ func choose(rng *rand.Rand, versions []sectorVersion, fates map[*unsyncedWrite]f
 	return 0
 }
 
-// sectorWriter writes sectors in ascending order, neighbours at once. What lies
-// past size is left out: the file was cut there, which counts as synced.
+// sectorWriter writes sectors in ascending order, neighbours at once. It leaves out what
+// lies past size: the file was cut there, and a cut counts as synced.
 type sectorWriter struct {
 	file  *lossFile
 	size  int64

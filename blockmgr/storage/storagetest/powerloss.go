@@ -3,6 +3,7 @@ package storagetest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,34 +16,33 @@ import (
 // SectorSize is what a disk writes whole or not at all.
 const SectorSize = 512
 
-// DefaultPowerLossBytes is PowerLoss.MaxBytes when that is 0.
+// DefaultPowerLossBytes is the default of PowerLoss.MaxBytes.
 const DefaultPowerLossBytes = 256 << 20
 
-// ErrPowerLost is what every operation on a file gives after the power was lost.
+// ErrPowerLost is the error of every operation on a file after the power was lost.
 var ErrPowerLost = errors.New("power was lost")
 
-// PowerLoss stands for a machine that forgets what was not synced when its power
-// fails. It goes around the files of one or several arenas (DiskOptions.Wrap),
-// remembers what each sector held at the last sync of its file and everything
-// written to it since, and Lose puts any of these back, sector by sector.
+// PowerLoss is a machine that forgets unsynced writes when its power fails. It wraps
+// the files of one or several arenas (extent.DiskOptions.Wrap). For each sector it
+// remembers the content at the last sync of its file and everything written since. Lose
+// puts any of these back, sector by sector.
 //
-// Allocate counts as a sync. A file that is removed, or made empty and allocated
-// anew, has no past. Files are told apart by inode, so they may be renamed.
+// Allocate counts as a sync. A file that is removed, or emptied and allocated anew, has
+// no past. Files are told apart by inode and may be renamed.
 //
-// All methods are safe for concurrent use. Writes to a file run concurrently;
-// a Sync waits for those under way and holds back new ones.
+// All methods are safe for concurrent use. Writes to a file run concurrently; a Sync
+// waits for the writes under way and holds back new ones.
 type PowerLoss struct {
-	// MaxBytes bounds the sector contents that are remembered, about; 0 means
-	// DefaultPowerLossBytes. Beyond it the oldest write is taken for synced, which
-	// LossReport.Settled counts. Set it before the first Wrap.
+	// MaxBytes is about how many bytes of sector contents are remembered; 0 means
+	// DefaultPowerLossBytes. Beyond it the oldest write counts as synced; see
+	// LossReport.Settled. Set MaxBytes before the first Wrap.
 	MaxBytes int64
 
 	mu sync.Mutex
-	// files are the files wrapped since the last loss; their records are guarded
-	// by mu too.
+	// files are the files wrapped since the last loss. mu guards their records too.
 	files map[fileID]*lossFile
-	// order is the files in the order of their first Wrap, so that a seed gives
-	// the same loss again.
+	// order has the files in the order of their first Wrap: a seed gives the same loss
+	// again.
 	order   []*lossFile
 	held    int64
 	serial  uint64
@@ -51,26 +51,26 @@ type PowerLoss struct {
 
 type fileID struct{ dev, ino uint64 }
 
-// lossFile is what is known of one file.
+// lossFile is the record of one file.
 type lossFile struct {
 	id   fileID
 	path string
-	// own is a descriptor of our own: it outlives the agent's, and the inode
-	// number cannot be given to another file while it is open.
+	// own outlives the agent's descriptor. While it is open, no other file gets the
+	// inode number.
 	own *os.File
 
-	// busy is held for reading by each write until it is through, for writing by
-	// whatever needs all of them to be through.
+	// busy is held for reading by each write until its end, and for writing by what must
+	// wait for all writes.
 	busy sync.RWMutex
 	// lost ends all use of the file; it is set with busy held.
 	lost atomic.Bool
 
-	// sectors holds what is not synced, by sector number: first what the sector
-	// held at the last sync, then what was written since, oldest first.
+	// sectors are those with unsynced writes, by number. Each has its content at the last
+	// sync and then what was written since, oldest first.
 	sectors map[int64][]sectorVersion
-	// writes are those that some sector still remembers, oldest first.
+	// writes are those that some sector remembers, oldest first.
 	writes []*unsyncedWrite
-	// synced is how long the file was at the last sync.
+	// synced is the length of the file at the last sync.
 	synced int64
 }
 
@@ -86,18 +86,17 @@ type unsyncedWrite struct {
 	first, end int64
 }
 
-// NewPowerLoss makes a machine that has lost nothing yet. Lose or Close lets go
-// of the files it was given.
+// NewPowerLoss returns a machine with power. Lose or Close closes its descriptors.
 func NewPowerLoss() *PowerLoss { return &PowerLoss{files: map[fileID]*lossFile{}} }
 
-// Wrap has the shape of DiskOptions.Wrap. When path cannot be opened, every
-// operation of the file fails: a loss that loses nothing would be a blind test.
+// Wrap is an extent.DiskOptions.Wrap. When path cannot be opened, every operation of the
+// file fails: a loss that loses nothing would be a blind test.
 func (p *PowerLoss) Wrap(path string, f extent.File) extent.File {
 	l, err := p.file(path)
 	return &lossyFile{power: p, file: f, loss: l, err: err}
 }
 
-// file is the record of the file at path, new if it is not known yet.
+// file returns the record of the file at path, a new one for a new file.
 func (p *PowerLoss) file(path string) (*lossFile, error) {
 	own, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -121,7 +120,7 @@ func (p *PowerLoss) file(path string) (*lossFile, error) {
 	return l, nil
 }
 
-// dropRemovedLocked forgets the files that no directory names any more.
+// dropRemovedLocked forgets the files that have no name any more.
 func (p *PowerLoss) dropRemovedLocked() {
 	kept := p.order[:0]
 	for _, l := range p.order {
@@ -137,7 +136,7 @@ func (p *PowerLoss) dropRemovedLocked() {
 	p.order = kept
 }
 
-// forgetLocked takes everything written to l for synced.
+// forgetLocked counts everything written to l as synced.
 func (p *PowerLoss) forgetLocked(l *lossFile) {
 	for _, versions := range l.sectors {
 		p.held -= int64(len(versions)) * SectorSize
@@ -146,8 +145,8 @@ func (p *PowerLoss) forgetLocked(l *lossFile) {
 	l.writes = nil
 }
 
-// recordLocked enters a write of data at off; old holds, from sector first on,
-// what was there before.
+// recordLocked enters a write of data at off. old is the content before the write, from
+// sector first on.
 func (p *PowerLoss) recordLocked(l *lossFile, data []byte, off int64, old []byte, first int64) {
 	w := &unsyncedWrite{serial: p.serial, first: off / SectorSize, end: sectorEnd(off + int64(len(data)))}
 	p.serial++
@@ -174,7 +173,7 @@ func (p *PowerLoss) recordLocked(l *lossFile, data []byte, off int64, old []byte
 	}
 }
 
-// settleOldestLocked takes the oldest write of all files for synced.
+// settleOldestLocked counts the oldest write of all files as synced.
 func (p *PowerLoss) settleOldestLocked() {
 	var oldest *lossFile
 	for _, l := range p.order {
@@ -201,8 +200,8 @@ func (p *PowerLoss) settleOldestLocked() {
 	p.settled++
 }
 
-// Close lets go of all files, which keep what they have. It comes after the last
-// use of them.
+// Close closes the descriptors of all files, which keep what they have. It comes after
+// the last use of the files.
 func (p *PowerLoss) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +213,7 @@ func (p *PowerLoss) Close() error {
 	return errors.Join(errs...)
 }
 
-// releaseLocked ends the record of l, but for its place in p.order.
+// releaseLocked ends the record of l, but for its entry in p.order.
 func (p *PowerLoss) releaseLocked(l *lossFile) error {
 	p.forgetLocked(l)
 	delete(p.files, l.id)
@@ -222,3 +221,112 @@ func (p *PowerLoss) releaseLocked(l *lossFile) error {
 }
 
 func sectorEnd(off int64) int64 { return (off + SectorSize - 1) / SectorSize }
+
+// lossyFile is a File whose writes a PowerLoss remembers. err fails every operation.
+type lossyFile struct {
+	power *PowerLoss
+	file  extent.File
+	loss  *lossFile
+	err   error
+}
+
+var _ extent.File = (*lossyFile)(nil)
+
+func (f *lossyFile) ReadAt(b []byte, off int64) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	if f.loss.lost.Load() {
+		return 0, ErrPowerLost
+	}
+	return f.file.ReadAt(b, off)
+}
+
+func (f *lossyFile) WriteAt(b []byte, off int64) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	f.loss.busy.RLock()
+	defer f.loss.busy.RUnlock()
+	if f.loss.lost.Load() {
+		return 0, ErrPowerLost
+	}
+	if off < 0 {
+		return f.file.WriteAt(b, off)
+	}
+	// A copy, because mapped memory may be gone under it.
+	data := make([]byte, len(b))
+	if err := extent.Guard(func() { copy(data, b) }); err != nil {
+		return 0, err
+	}
+	old, first, err := f.old(off, len(b))
+	if err != nil {
+		return 0, fmt.Errorf("power loss: what %s held at %d: %w", f.loss.path, off, err)
+	}
+	f.power.mu.Lock()
+	f.power.recordLocked(f.loss, data, off, old, first)
+	f.power.mu.Unlock()
+	// Even after an error any of the sectors may have reached the disk.
+	return f.file.WriteAt(b, off)
+}
+
+// old returns the content of the sectors of n bytes at off, whole pages in page-aligned
+// memory, for files with O_DIRECT. first is the number of the first sector. old is zeros
+// when the past of all sectors is known already.
+func (f *lossyFile) old(off int64, n int) (old []byte, first int64, err error) {
+	start := off &^ (extent.PageSize - 1)
+	old = extent.AlignedBytes(int(extent.RoundUp(uint64(off)+uint64(n), extent.PageSize) - uint64(start)))
+	if f.known(off, n) {
+		return old, start / SectorSize, nil
+	}
+	if _, err := f.file.ReadAt(old, start); err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, err
+	}
+	return old, start / SectorSize, nil
+}
+
+// known reports whether all sectors of n bytes at off were written since the last sync.
+func (f *lossyFile) known(off int64, n int) bool {
+	f.power.mu.Lock()
+	defer f.power.mu.Unlock()
+	for s := off / SectorSize; s < sectorEnd(off+int64(n)); s++ {
+		if f.loss.sectors[s] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *lossyFile) Allocate(size int64) error {
+	return f.settle(func() error { return f.file.Allocate(size) })
+}
+
+func (f *lossyFile) Sync() error { return f.settle(f.file.Sync) }
+
+// settle calls do. If do succeeds, all earlier writes count as synced.
+func (f *lossyFile) settle(do func() error) error {
+	if f.err != nil {
+		return f.err
+	}
+	l := f.loss
+	l.busy.Lock()
+	defer l.busy.Unlock()
+	if l.lost.Load() {
+		return ErrPowerLost
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	st, err := l.own.Stat()
+	if err != nil {
+		return fmt.Errorf("power loss: %s: %w", l.path, err)
+	}
+	f.power.mu.Lock()
+	defer f.power.mu.Unlock()
+	f.power.forgetLocked(l)
+	l.synced = st.Size()
+	return nil
+}
+
+// Close closes the file; what it wrote can still be lost.
+func (f *lossyFile) Close() error { return f.file.Close() }

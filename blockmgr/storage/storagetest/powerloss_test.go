@@ -176,7 +176,7 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	if report != want || kept < 10 || dropped < 10 || torn < 10 {
 		t.Errorf("report %+v, found %+v", report, want)
 	}
-	t.Logf("O_DIRECT %v, %+v", ext.Direct(), report)
+	t.Logf("O_DIRECT refused: %q, %+v", ext.DirectRefusal(), report)
 }
 
 func TestPowerLossIsTheSameForTheSameSeed(t *testing.T) {

@@ -13,23 +13,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// statBlock is the unit in which stat counts what a file has allocated.
+const statBlock = 512
+
+// FSInfo describes the file system of a directory.
+type FSInfo struct {
+	// InMemory is true for tmpfs and hugetlbfs.
+	InMemory bool
+	// Unit divides the size of every file: the huge page size on hugetlbfs, PageSize
+	// elsewhere.
+	Unit uint64
+}
+
+// StatFS returns what matters about the file system that dir is on.
+func StatFS(dir string) (FSInfo, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return FSInfo{}, fmt.Errorf("file system of %s: %w", dir, err)
+	}
+	switch st.Type {
+	case unix.TMPFS_MAGIC:
+		return FSInfo{InMemory: true, Unit: PageSize}, nil
+	case unix.HUGETLBFS_MAGIC:
+		return FSInfo{InMemory: true, Unit: max(uint64(st.Bsize), PageSize)}, nil
+	}
+	return FSInfo{Unit: PageSize}, nil
+}
+
 const (
-	// defaultDepth is the queue depth for a device that the kernel says nothing of,
-	// and for a disk with heads to move.
+	// defaultDepth is the queue depth of a rotating disk, and of a device about which
+	// the kernel says nothing.
 	defaultDepth = 4
-	// solidDepth is the queue depth for each solid-state device, maxDepth for several
-	// of them together.
+	// solidDepth is the queue depth of one solid-state device, and maxDepth that of
+	// several together.
 	solidDepth = 16
 	maxDepth   = 64
 	// depthWait bounds the wait for a directory on a disk that does not answer.
 	depthWait = time.Second
-	// maxStacked bounds how deep devices are stacked on devices.
+	// maxStacked bounds the levels of devices that are made of devices.
 	maxStacked = 8
 )
 
-// QueueDepth is how many reads, or writes, of blocks keep the device under a
-// directory busy, by what the kernel says of the device. Where the directory does
-// not exist yet, the nearest one above it counts.
+// QueueDepth returns how many concurrent reads, or writes, of blocks keep the device
+// under a directory busy. It follows what the kernel says of the device. Where the
+// directory does not exist yet, the nearest one above it counts.
 func QueueDepth(dir string) int {
 	found := make(chan int, 1)
 	go func() { found <- queueDepth(dir) }() // ends when the disk answers
@@ -61,8 +88,8 @@ func queueDepth(dir string) int {
 	return defaultDepth
 }
 
-// deviceDepth is the queue depth of a block device in a sysfs; 0 means that it is not
-// known. A device that is made of others has what they have together.
+// deviceDepth returns the queue depth of a block device in a sysfs; 0 means unknown. A
+// device that is made of others has the sum of theirs.
 func deviceDepth(sys fs.FS, device string, stacked int) int {
 	if _, err := fs.Stat(sys, path.Join(device, "partition")); err == nil {
 		device = path.Dir(device)

@@ -66,7 +66,7 @@ func TestHoleInAnExtentIsFilledWhenItIsOpened(t *testing.T) {
 	}
 	defer ext.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(ext.File().Fd()), &st); err != nil || uint64(st.Blocks)*statBlockBytes < geo.FileBytes() {
+	if err := unix.Fstat(int(ext.File().Fd()), &st); err != nil || uint64(st.Blocks)*statBlock < geo.FileBytes() {
 		t.Errorf("%d blocks are allocated, %v", st.Blocks, err)
 	}
 	if _, err := OpenHost(path, HostGeometry(5, testSlot, PageSize)); err == nil {
