@@ -167,7 +167,7 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 	if o.http == nil {
 		return nil
 	}
-	f, err := o.http.NewFeed(id, s.stream.Owner(), meta, meta.Card)
+	f, err := o.http.NewFeed(id, s.stream.Owner(), meta)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
@@ -281,8 +282,8 @@ func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 	h.BlockStored(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	openNumber(t, h, from, maxPools)
-	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, nats.ErrClosed) {
-		t.Errorf("its feed: %v, want %v", err, nats.ErrClosed)
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("its feed: %v, want %v", err, publisher.ErrClosed)
 	}
 	if h.ended.Streams.Blocks == 0 || h.ended.Feeds.Announcements == 0 {
 		t.Errorf("totals of what has ended: %+v", h.ended)

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
@@ -59,8 +60,8 @@ func TestPoolThatCannotBeOpenedLeavesNoStreamAndNoFeed(t *testing.T) {
 	if !errors.Is(err, broken) || len(h.poolStreams()) != 0 {
 		t.Errorf("error %v, %d streams: want %v and none", err, len(h.poolStreams()), broken)
 	}
-	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, nats.ErrClosed) {
-		t.Errorf("the feed of the refused pool: got error %v, want %v", err, nats.ErrClosed)
+	if err := o.nats.Load().Attach(statusSource{o.stream}); !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("the feed of the refused pool: got error %v, want %v", err, publisher.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
 	if _, _, err := h.openPool(&ns, fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil }), noSession); err != nil {

@@ -1,96 +1,119 @@
 package publisher
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// JournalEvents is how many events a Journal holds at most, journalBlocks how many blocks.
+// JournalEvents is how many events the journal of a Feed holds at most, and
+// journalBlocks how many blocks they have at most.
 const (
 	JournalEvents = 4096
 	journalBlocks = 256 << 10
 )
 
-// Journal is a ring of the last events of a stream, with contiguous ids: 4,096 of them
-// and 256 Ki blocks at most. Its events are never changed after they were added, so
-// that copies of them may be read without the lock that guards the journal. The zero
-// value is ready for use.
-type Journal struct {
-	ring []kvevent.RouterEvent // JournalEvents long, or nil; event id is at id % len
-	// The journal holds the events first to next-1; both are 0 before the first.
+// Journal holds the newest entries of a numbered sequence, within a number of entries
+// and a total weight. Entries are never changed once they are appended, so copies of
+// them may be read without the lock that guards the journal.
+type Journal[T any] struct {
+	entries   int
+	maxWeight int
+	weigh     func(*T) int
+
+	ring []T // entry n is at n % entries; nil before the first entry
+	// The journal holds the entries first to next-1; both are 0 before the first entry.
 	first, next uint64
-	blocks      int
+	weight      int
 }
 
-// Add appends a copy of e and drops the oldest events beyond the bounds. An event
-// that does not follow the last one makes the journal begin anew.
-func (j *Journal) Add(e *kvevent.RouterEvent) {
+// NewJournal returns an empty journal of at most that many entries, whose weights are
+// at most maxWeight together. One entry is held whatever its weight is.
+func NewJournal[T any](entries, maxWeight int, weigh func(*T) int) *Journal[T] {
+	return &Journal[T]{entries: entries, maxWeight: maxWeight, weigh: weigh}
+}
+
+// newEventJournal returns the journal of a Feed.
+func newEventJournal() *Journal[kvevent.RouterEvent] {
+	return NewJournal(JournalEvents, journalBlocks, (*kvevent.RouterEvent).NumBlocks)
+}
+
+// Append adds entry number n and drops the oldest entries beyond the bounds. A number
+// that does not follow the last one empties the journal first.
+func (j *Journal[T]) Append(n uint64, entry T) {
 	if j.ring == nil {
-		j.ring = make([]kvevent.RouterEvent, JournalEvents)
+		j.ring = make([]T, j.entries)
 	}
-	if e.ID != j.next {
-		j.reset(e.ID)
+	if n != j.next {
+		clear(j.ring)
+		j.first, j.next, j.weight = n, n, 0
 	}
-	for j.first < j.next && (j.next-j.first == JournalEvents || j.blocks+e.NumBlocks() > journalBlocks) {
-		old := &j.ring[j.first%JournalEvents]
-		j.blocks -= old.NumBlocks()
-		*old = kvevent.RouterEvent{}
+	w := j.weigh(&entry)
+	for j.first < j.next && (j.next-j.first == uint64(j.entries) || j.weight+w > j.maxWeight) {
+		old := j.at(j.first)
+		j.weight -= j.weigh(old)
+		*old = *new(T)
 		j.first++
 	}
-	c := *e
-	c.Blocks, c.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
-	j.ring[e.ID%JournalEvents] = c
+	*j.at(n) = entry
 	j.next++
-	j.blocks += e.NumBlocks()
+	j.weight += w
 }
 
-func (j *Journal) reset(id uint64) {
+// Skip leaves a number out: the journal is empty, and every reader of the sequence
+// finds a hole behind the last entry.
+func (j *Journal[T]) Skip() {
 	clear(j.ring)
-	j.first, j.next, j.blocks = id, id, 0
+	j.next++
+	j.first, j.weight = j.next, 0
 }
 
-// Held is the range of ids in the journal, from first to next-1; both are 0 before the
-// first event.
-func (j *Journal) Held() (first, next uint64) { return j.first, j.next }
+func (j *Journal[T]) at(n uint64) *T { return &j.ring[n%uint64(j.entries)] }
 
-// Holds reports whether all events from id on are there.
-func (j *Journal) Holds(id uint64) bool { return j.first <= id && id < j.next }
+// Held returns the range of numbers in the journal, from first to next-1. Both are 0
+// before the first entry.
+func (j *Journal[T]) Held() (first, next uint64) { return j.first, j.next }
 
-// Range copies the events from start to end; false when the journal does not hold all of
-// them.
-func (j *Journal) Range(start, end uint64) ([]kvevent.RouterEvent, bool) {
-	if !j.Holds(start) || !j.Holds(end) {
+// Holds reports whether the journal has entry n.
+func (j *Journal[T]) Holds(n uint64) bool { return j.first <= n && n < j.next }
+
+// From yields the entries from number n on. It begins with the oldest entry when that
+// is newer.
+func (j *Journal[T]) From(n uint64) iter.Seq2[uint64, *T] {
+	return func(yield func(uint64, *T) bool) {
+		for n := max(n, j.first); n < j.next && yield(n, j.at(n)); n++ {
+		}
+	}
+}
+
+// Range returns copies of the entries first to last; false when the journal does not
+// have all of them.
+func (j *Journal[T]) Range(first, last uint64) ([]T, bool) {
+	if !j.Holds(first) || !j.Holds(last) || last < first {
 		return nil, false
 	}
-	events := make([]kvevent.RouterEvent, 0, end-start+1)
-	for id := start; id <= end; id++ {
-		events = append(events, j.ring[id%JournalEvents])
+	entries := make([]T, 0, last-first+1)
+	for n := first; n <= last; n++ {
+		entries = append(entries, *j.at(n))
 	}
-	return events, true
+	return entries, true
 }
 
-// AppendMessage appends the events from id to last to dst, as many as go into one
-// message of at most maxBytes; id must be held. At least one is appended.
-func (j *Journal) AppendMessage(dst []kvevent.RouterEvent, id, last uint64, maxBytes int) []kvevent.RouterEvent {
-	room := newRoom(maxBytes)
-	for ; id <= last && id < j.next; id++ {
-		e := &j.ring[id%JournalEvents]
-		if !room.take(e) {
-			break
-		}
-		dst = append(dst, *e)
-	}
-	return dst
+// cloneEvent returns a copy of e that shares no memory with it.
+func cloneEvent(e *kvevent.RouterEvent) kvevent.RouterEvent {
+	c := *e
+	c.Blocks, c.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
+	return c
 }
 
-// MessageLen is how many of events go into one message of at most maxBytes.
-func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
-	room := newRoom(maxBytes)
-	for i := range events {
-		if !room.take(&events[i]) {
-			return i
+// FromLastCleared returns the events that still count: a cleared event makes all
+// before it void.
+func FromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
+	for i := len(events) - 1; i > 0; i-- {
+		if events[i].Kind == kvevent.Cleared {
+			return events[i:]
 		}
 	}
-	return len(events)
+	return events
 }

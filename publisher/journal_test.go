@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -10,64 +11,121 @@ import (
 )
 
 func storedEvent(id uint64, blocks int) kvevent.RouterEvent {
-	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(kv.Worker{ID: 7}), ID: id, Kind: kvevent.Stored, Blocks: make([]kvevent.StoredBlock, blocks)}
+	e := kvevent.RouterEvent{Owner: testOwner, ID: id, Kind: kvevent.Stored, Blocks: make([]kvevent.StoredBlock, blocks)}
 	for i := range e.Blocks {
 		e.Blocks[i].Hash = kv.SequenceHash(id*1000 + uint64(i))
 	}
 	return e
 }
 
-func TestJournalKeepsTheLastEvents(t *testing.T) {
-	j := new(Journal)
-	for id := uint64(1); id <= 2*JournalEvents; id++ {
-		e := storedEvent(id, 1)
-		j.Add(&e)
+// journalOf returns a feed's journal with events of those ids, each of that many blocks.
+func journalOf(blocks int, ids ...uint64) *Journal[kvevent.RouterEvent] {
+	j := newEventJournal()
+	for _, id := range ids {
+		j.Append(id, storedEvent(id, blocks))
 	}
-	if j.first != JournalEvents+1 || j.next != 2*JournalEvents+1 || j.blocks != JournalEvents {
-		t.Fatalf("events %d to %d with %d blocks", j.first, j.next-1, j.blocks)
+	return j
+}
+
+func upTo(last uint64) (ids []uint64) {
+	for id := uint64(1); id <= last; id++ {
+		ids = append(ids, id)
 	}
-	for id := j.first; id < j.next; id++ {
-		if e := j.ring[id%JournalEvents]; e.ID != id || e.Blocks[0].Hash != kv.SequenceHash(id*1000) {
-			t.Fatalf("event %d is %+v", id, e)
+	return ids
+}
+
+func TestJournalKeepsTheNewestEntriesWithinItsBounds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		blocks      int
+		ids         []uint64
+		first, next uint64
+		weight      int
+	}{
+		"empty":              {0, nil, 0, 0, 0},
+		"bounded in events":  {1, upTo(2 * JournalEvents), JournalEvents + 1, 2*JournalEvents + 1, JournalEvents},
+		"bounded in blocks":  {512, upTo(1000), 1001 - journalBlocks/512, 1001, journalBlocks},
+		"one beyond bounds":  {journalBlocks + 1, upTo(2), 2, 3, journalBlocks + 1},
+		"anew after a hole":  {1, []uint64{1, 2, 7}, 7, 8, 1},
+		"begins with any id": {1, []uint64{41, 42}, 41, 43, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := journalOf(tc.blocks, tc.ids...)
+			if first, next := j.Held(); first != tc.first || next != tc.next || j.weight != tc.weight {
+				t.Fatalf("entries %d to before %d of weight %d, want %d, %d and %d", first, next, j.weight, tc.first, tc.next, tc.weight)
+			}
+			want := max(tc.first, 1)
+			for id, e := range j.From(0) {
+				if id != want || e.ID != id || tc.blocks > 0 && e.Blocks[0].Hash != kv.SequenceHash(id*1000) {
+					t.Fatalf("entry %d is %+v, want %d", id, e, want)
+				}
+				want++
+			}
+			if tc.next > 0 && want != tc.next {
+				t.Errorf("entries end before %d, want %d", want, tc.next)
+			}
+			if j.Holds(tc.next) || tc.first > 0 && j.Holds(tc.first-1) {
+				t.Error("the journal claims entries outside of its range")
+			}
+		})
+	}
+}
+
+func TestJournalRanges(t *testing.T) {
+	j := journalOf(1, 3, 4, 5, 6)
+	for _, tc := range []struct {
+		first, last uint64
+		ok          bool
+	}{{3, 6, true}, {4, 4, true}, {2, 4, false}, {5, 7, false}, {5, 4, false}} {
+		events, ok := j.Range(tc.first, tc.last)
+		if ok != tc.ok || ok && (events[0].ID != tc.first || uint64(len(events)) != tc.last-tc.first+1) {
+			t.Errorf("range %d to %d: %d events, %v; want %v", tc.first, tc.last, len(events), ok, tc.ok)
 		}
 	}
 }
 
-func TestJournalIsBoundedInBlocks(t *testing.T) {
-	j := new(Journal)
-	for id := uint64(1); id <= 1000; id++ {
-		e := storedEvent(id, 512)
-		j.Add(&e)
+func TestJournalSkipLeavesAHole(t *testing.T) {
+	j := journalOf(1, 1, 2)
+	j.Skip()
+	if first, next := j.Held(); first != 4 || next != 4 || j.weight != 0 {
+		t.Errorf("entries %d to before %d of weight %d, want none before 4", first, next, j.weight)
 	}
-	if j.blocks > journalBlocks || j.next-j.first != journalBlocks/512 {
-		t.Errorf("%d events with %d blocks", j.next-j.first, j.blocks)
-	}
-}
-
-func TestJournalBeginsAnewAfterAHole(t *testing.T) {
-	j := new(Journal)
-	for _, id := range []uint64{1, 2, 7} {
-		e := storedEvent(id, 1)
-		j.Add(&e)
-	}
-	if j.Holds(2) || j.Holds(6) || !j.Holds(7) || j.Holds(8) || j.blocks != 1 {
-		t.Errorf("journal holds %d to %d, %d blocks", j.first, j.next-1, j.blocks)
+	j.Append(4, storedEvent(4, 1))
+	if !j.Holds(4) || j.Holds(3) {
+		t.Error("the journal does not go on behind the hole")
 	}
 }
 
-func TestJournalCopiesWhatItIsLent(t *testing.T) {
-	j := new(Journal)
+func TestEventsAreCopied(t *testing.T) {
 	e := storedEvent(1, 2)
-	j.Add(&e)
+	c := cloneEvent(&e)
 	e.Blocks[0].Hash = 0
-	if got := j.ring[1].Blocks[0].Hash; got != 1000 {
+	if got := c.Blocks[0].Hash; got != 1000 {
 		t.Errorf("hash %d", got)
 	}
 }
 
-// TestRoomIsEnough: a message filled as room allows is within the limit it was
+func TestPaceOfAState(t *testing.T) {
+	for _, tc := range []struct {
+		sent int
+		took time.Duration
+		want time.Duration
+	}{
+		{paceBurst, 0, 0},
+		{paceBurst + paceRate, 400 * time.Millisecond, 600 * time.Millisecond},
+		{paceBurst + paceRate, time.Second, 0},
+	} {
+		now := time.Now()
+		p := NewPace(now)
+		p.Sent(tc.sent)
+		if d := p.Pause(now.Add(tc.took)); d != tc.want {
+			t.Errorf("%d bytes in %v: pause of %v, want %v", tc.sent, tc.took, d, tc.want)
+		}
+	}
+}
+
+// TestBudgetIsEnough: a message filled as its budget allows is within the limit it was
 // made for, whatever numbers the events carry.
-func TestRoomIsEnough(t *testing.T) {
+func TestBudgetIsEnough(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.IntRange(64<<10, 1<<20).Draw(rt, "limit")
 		var events []kvevent.RouterEvent

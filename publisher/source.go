@@ -1,24 +1,30 @@
 package publisher
 
 import (
+	"errors"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
+// ErrClosed is the error of using a publisher or a feed after its Close.
+var ErrClosed = errors.New("publisher is closed")
+
 // Status is a source at one moment; see consolidator.StreamStatus, to which it
 // converts.
 type Status struct {
-	// LastEventID is the id of the last event made; 0 before the first.
+	// LastEventID is the id of the newest event; 0 before the first.
 	LastEventID uint64
-	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
-	// Blocks the number of these pairs.
+	// Digest is the sum of kv.Digest over all resident (block, tier) pairs. Blocks is
+	// the number of these pairs.
 	Digest uint64
 	Blocks uint64
 	Health kvevent.Health
 }
 
-// Source is what a feed speaks for. Its methods are called without the feed's
-// lock; Status and Snapshot hand pending events to Publish before they return.
+// Source is a stream as its publishers see it. A publisher calls its methods without a
+// lock of its own. Status and Snapshot give pending events to Publish before they
+// return.
 type Source interface {
 	Owner() kv.Owner
 	Status() Status
@@ -34,4 +40,19 @@ type Meta struct {
 	Model     string
 	BlockSize uint32
 	Card      kvevent.ModelCard
+}
+
+// Alarm wakes one goroutine. Alarms that are raised before the goroutine looks count
+// as one.
+type Alarm chan struct{}
+
+// NewAlarm returns an alarm that was not raised.
+func NewAlarm() Alarm { return make(Alarm, 1) }
+
+// Raise wakes the goroutine that receives from the alarm. It never blocks.
+func (a Alarm) Raise() {
+	select {
+	case a <- struct{}{}:
+	default:
+	}
 }

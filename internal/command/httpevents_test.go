@@ -122,7 +122,7 @@ func (n *httpNode) startAgent() {
 		if o.Owner().Kind == kv.OwnerWorker {
 			meta.Pool = 7
 		}
-		f, err := hub.NewFeed(0, o.Owner(), meta, kvevent.ModelCard{})
+		f, err := hub.NewFeed(0, o.Owner(), meta)
 		if err != nil {
 			n.t.Fatal(err)
 		}

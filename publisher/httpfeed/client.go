@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -23,9 +24,8 @@ type client struct {
 	control *http.ResponseController
 	// noEvents is set for a client that wants announcements and loads alone.
 	noEvents bool
-	// wake has room for one: the queue has something.
-	wake    chan struct{}
-	dropped atomic.Uint64
+	wake     publisher.Alarm // the queue has something
+	dropped  atomic.Uint64
 
 	mu    sync.Mutex
 	queue [][]byte
@@ -33,7 +33,7 @@ type client struct {
 }
 
 func newClient(limit int, w http.ResponseWriter) *client {
-	return &client{limit: limit, control: http.NewResponseController(w), wake: make(chan struct{}, 1)}
+	return &client{limit: limit, control: http.NewResponseController(w), wake: publisher.NewAlarm()}
 }
 
 // offer queues a frame, which is shared with other clients; false when there is no
@@ -47,7 +47,7 @@ func (c *client) offer(frame []byte) bool {
 	}
 	c.queue = append(c.queue, frame)
 	c.bytes += len(frame)
-	signal(c.wake)
+	c.wake.Raise()
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -13,14 +14,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // ContentType is that of a stream and of an answer: frames as
 // kvevent.ReadStreamFrame reads them.
 const ContentType = "application/x-blockyard-frames"
 
-// maxCursors bounds the cursors that one request gives.
-const maxCursors = 1024
+const (
+	// maxCursors bounds the cursors that one request gives.
+	maxCursors = 1024
+	// maxQueryBody bounds a query in bytes.
+	maxQueryBody = 4096
+)
 
 // Register adds the handlers to mux: GET /v1/events is the stream, GET
 // /v1/events/feeds lists the publishers in it, and POST /v1/events/query asks one of
@@ -95,23 +101,23 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	h.log.Info("a client has gone", zap.String("client", r.RemoteAddr), zap.Uint64("dropped", c.dropped.Load()), zap.NamedError("cause", err))
 }
 
-// catchUp writes the events after each cursor, as far as they are kept. What comes
-// meanwhile waits in the client's queue and may be among them.
+// catchUp writes the events after each cursor, as far as they are kept. Events that
+// come meanwhile wait in the client's queue; some of them may be written twice.
 func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error {
 	for _, at := range cursors {
 		f := h.feed(at.publisher)
 		if f == nil {
 			continue
 		}
-		for next, last := at.last+1, f.newest(); next <= last; {
-			events, ok := f.rangeFrom(next, last)
-			if !ok {
-				break
-			}
-			if err := h.write(w, c, [][]byte{f.envelope(events)}); err != nil {
+		_, next := f.Held()
+		events, _ := f.Range(at.last+1, next-1)
+		for len(events) > 0 {
+			n := publisher.MessageLen(events, noByteLimit)
+			e := f.Envelope(events[:n])
+			if err := h.write(w, c, [][]byte{eventFrame(&e)}); err != nil {
 				return err
 			}
-			next += uint64(len(events))
+			events = events[n:]
 		}
 	}
 	return nil
@@ -181,22 +187,18 @@ type feedJSON struct {
 }
 
 func (f *Feed) describe() (feedJSON, bool) {
-	f.mu.Lock()
-	src := f.source
-	f.mu.Unlock()
+	src := f.Source()
 	if src == nil {
 		return feedJSON{}, false
 	}
-	s := src.Status()
+	s, meta := src.Status(), f.Meta()
 	j := feedJSON{
-		PublisherID: fmt.Sprintf("%016x", f.id), Owner: f.owner.String(), Pool: f.meta.Pool,
-		Namespace: f.meta.Namespace.String(), Model: f.meta.Model, BlockSize: f.meta.BlockSize,
+		PublisherID: fmt.Sprintf("%016x", f.PublisherID()), Owner: f.Owner().String(), Pool: meta.Pool,
+		Namespace: meta.Namespace.String(), Model: meta.Model, BlockSize: meta.BlockSize,
 		LastEventID: s.LastEventID, Digest: fmt.Sprintf("%016x", s.Digest), Blocks: s.Blocks, Health: s.Health,
 		Counters: f.Stats(),
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if first, next := f.journal.Held(); first < next {
+	if first, next := f.Held(); first < next {
 		j.KeptFrom, j.KeptTo = first, next-1
 	}
 	return j, true
@@ -217,6 +219,45 @@ func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // the client has gone: nobody to tell
+}
+
+// serveQuery answers POST /v1/events/query?publisher=P.
+func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("publisher")
+	id, err := strconv.ParseUint(name, 16, 64)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("publisher %.60q: want 16 hexadecimal digits", name))
+		return
+	}
+	f := h.feed(id)
+	if f == nil {
+		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: there is none", id))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQueryBody))
+	if err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("body: %w", err))
+		return
+	}
+	q, err := kvevent.DecodeQueryRequest(body)
+	if err != nil {
+		f.Count(func(s *FeedStats) { s.BadQueries++ })
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	switch err := f.beginAnswer(); {
+	case errors.Is(err, errBusy):
+		f.Count(func(s *FeedStats) { s.DroppedQueries++ })
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("publisher %016x: %w", id, err))
+		return
+	case err != nil:
+		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: %w", id, err))
+		return
+	}
+	defer f.endAnswer()
+	w.Header().Set("Content-Type", ContentType)
+	f.Count(func(s *FeedStats) { s.Queries++ })
+	f.answer(r.Context(), w, &q)
 }
 
 // refuse answers with a status that is not 200.

@@ -104,7 +104,7 @@ func New(o Options) (*Hub, error) {
 // used by no other feed; one that publishes the same stream elsewhere, such as a
 // publisher.Feed, should have the same id, so that a consumer of both sees one
 // stream. 0 stands for a new random id. Nothing is sent before Attach.
-func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta, card kvevent.ModelCard) (*Feed, error) {
+func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta) (*Feed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if id == 0 {
@@ -118,7 +118,8 @@ func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta, card kveve
 	case h.feeds[id] != nil:
 		return nil, fmt.Errorf("feed of %s: publisher id %016x is in use", owner, id)
 	}
-	f := newFeed(h, id, owner, meta, card)
+	f := &Feed{hub: h, dumps: make(chan struct{}, maxDumps)}
+	f.Feed = publisher.NewFeed(publisher.FeedOptions{ID: id, Owner: owner, Meta: meta, AnnounceEvery: h.opt.AnnounceEvery, Transport: wire{h}})
 	h.feeds[id] = f
 	return f, nil
 }
@@ -172,7 +173,7 @@ func (h *Hub) join(c *client) error {
 	h.clients[c] = struct{}{}
 	h.serving.Add(1)
 	for _, f := range h.feeds {
-		signal(f.announceNow)
+		f.Announce()
 	}
 	return nil
 }
@@ -203,13 +204,42 @@ func (h *Hub) wantsEvents() bool {
 	return false
 }
 
-// broadcast puts a frame into every client's queue. It is not changed from then on.
-func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
+// wire is the publisher.Transport of a hub's feeds.
+type wire struct{ hub *Hub }
 
-// broadcastEvents does so for the clients that want events.
-func (h *Hub) broadcastEvents(frame []byte) {
-	h.offer(frame, func(c *client) bool { return !c.noEvents })
+// Gate lets events leave while a client wants them.
+func (w wire) Gate() publisher.Gate {
+	if w.hub.wantsEvents() {
+		return publisher.GateOpen
+	}
+	return publisher.GateDiscard
 }
+
+func (w wire) MaxMessage() int { return noByteLimit }
+
+func (w wire) SendEvents(e *kvevent.Envelope) bool {
+	w.hub.offer(eventFrame(e), func(c *client) bool { return !c.noEvents })
+	return true
+}
+
+func (w wire) SendAnnouncement(a *kvevent.Announcement) bool {
+	if !w.hub.listened() {
+		return false
+	}
+	frame := kvevent.AppendAnnouncement(kvevent.BeginStreamFrame(nil, kvevent.StreamAnnouncement), a)
+	w.hub.broadcast(kvevent.EndStreamFrame(frame, 0))
+	return true
+}
+
+// eventFrame is an envelope as a frame.
+func eventFrame(e *kvevent.Envelope) []byte {
+	frame := kvevent.AppendEnvelope(kvevent.BeginStreamFrame(nil, kvevent.StreamEvents), e)
+	return kvevent.EndStreamFrame(frame, 0)
+}
+
+// broadcast puts a frame into every client's queue. The frame is not changed from then
+// on.
+func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
 
 func (h *Hub) offer(frame []byte, wanted func(*client) bool) {
 	h.mu.Lock()
@@ -231,7 +261,7 @@ func (h *Hub) feed(id uint64) *Feed {
 func (h *Hub) forget(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.feeds, f.id)
+	delete(h.feeds, f.PublisherID())
 	h.gone.Add(f.Stats())
 }
 
@@ -241,7 +271,7 @@ func (h *Hub) feedsLocked() []*Feed {
 	for _, f := range h.feeds {
 		feeds = append(feeds, f)
 	}
-	slices.SortFunc(feeds, func(a, b *Feed) int { return a.owner.Compare(b.owner) })
+	slices.SortFunc(feeds, func(a, b *Feed) int { return a.Owner().Compare(b.Owner()) })
 	return feeds
 }
 
@@ -276,12 +306,4 @@ func (h *Hub) Stats() Stats {
 		s.Totals.Add(f.Stats())
 	}
 	return s
-}
-
-// signal fills a channel that has room for one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

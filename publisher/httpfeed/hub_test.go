@@ -134,7 +134,7 @@ func TestGoodbyeIsTheLastWord(t *testing.T) {
 	if a, e, l := c.next(); a != nil || e != nil || l != nil {
 		t.Error("something follows the goodbyes")
 	}
-	if _, err := s.hub.NewFeed(0, testOwner, testMeta, testCard); !errors.Is(err, ErrClosed) {
+	if _, err := s.hub.NewFeed(0, testOwner, testMeta); !errors.Is(err, ErrClosed) {
 		t.Errorf("a feed of a closed hub: %v", err)
 	}
 	if err := second.Attach(&fakeSource{}); err == nil {
@@ -355,16 +355,16 @@ func TestBadOptionsAndFeedsAreRefused(t *testing.T) {
 		}
 	}
 	s := serve(t, Options{})
-	if _, err := s.hub.NewFeed(1<<53, testOwner, testMeta, testCard); err == nil {
+	if _, err := s.hub.NewFeed(1<<53, testOwner, testMeta); err == nil {
 		t.Error("an id beyond 2^53 was accepted")
 	}
-	if _, err := s.hub.NewFeed(s.feed.PublisherID(), testOwner, testMeta, testCard); err == nil {
+	if _, err := s.hub.NewFeed(s.feed.PublisherID(), testOwner, testMeta); err == nil {
 		t.Error("an id was given twice")
 	}
 	if err := s.feed.Attach(s.source); err == nil {
 		t.Error("attached twice")
 	}
-	other, err := s.hub.NewFeed(0, kv.PoolOwner(1), publisher.Meta{}, testCard)
+	other, err := s.hub.NewFeed(0, kv.PoolOwner(1), publisher.Meta{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 
 var (
 	testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
-	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16}
+	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16, Card: testCard}
 	testCard  = kvevent.ModelCard{Endpoint: "http://node-7:8000", Ranks: 2}
 )
 
@@ -113,7 +113,7 @@ func serve(t *testing.T, o Options) *served {
 
 func (s *served) newFeed(id uint64) (*Feed, *fakeSource) {
 	s.t.Helper()
-	f, err := s.hub.NewFeed(id, testOwner, testMeta, testCard)
+	f, err := s.hub.NewFeed(id, testOwner, testMeta)
 	if err != nil {
 		s.t.Fatal(err)
 	}

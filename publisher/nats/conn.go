@@ -11,13 +11,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
-	"github.com/blockyard-ai/blockyard/publisher"
 )
-
-// ErrClosed is the error of using a Conn or a Feed after its Close.
-var ErrClosed = errors.New("publisher is closed")
 
 // Conn is a connection that feeds share.
 type Conn struct {
@@ -106,7 +101,7 @@ func (n *Conn) dial(retry bool) error {
 		n.connections.Add(1)
 		n.log.Info("connected to NATS", zap.String("server", serverName(c)))
 		if n.keeper != nil {
-			signal(n.keeper.check)
+			n.keeper.check.Raise()
 		}
 		n.announceAll()
 	}
@@ -152,19 +147,6 @@ func (n *Conn) authenticate(o *nats.Options) error {
 // Connected reports whether a server is connected now.
 func (n *Conn) Connected() bool { return n.conn.IsConnected() }
 
-// NewFeed makes a publisher for owner, with a new random id. Nothing is sent
-// before Attach.
-func (n *Conn) NewFeed(owner kv.Owner, meta publisher.Meta) (*Feed, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closing {
-		return nil, fmt.Errorf("feed of %s: %w", owner, ErrClosed)
-	}
-	f := newFeed(n, kv.RandomID(), owner, meta)
-	n.feeds[f] = struct{}{}
-	return f, nil
-}
-
 // Close closes all feeds, which announce that their owners are gone, and then
 // the connection. It is idempotent and waits for every goroutine.
 func (n *Conn) Close() error {
@@ -208,7 +190,7 @@ func (n *Conn) announceAll() {
 	feeds := n.feedsLocked()
 	n.mu.Unlock()
 	for _, f := range feeds {
-		signal(f.announceNow)
+		f.Announce()
 	}
 }
 

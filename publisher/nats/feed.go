@@ -3,187 +3,193 @@ package nats
 import (
 	"fmt"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// Feed publishes one owner's events.
+// Feed publishes one owner's events on a Conn.
 type Feed struct {
-	nats  *Conn
-	id    uint64
-	owner kv.Owner
-	meta  publisher.Meta
-	log   *zap.Logger
-	count feedCounters
-
-	wake        chan struct{} // room for one: there are events to send
-	announceNow chan struct{} // room for one
-	stop        chan struct{}
-	running     sync.WaitGroup
-	// ended is closed when Close is done.
-	ended chan struct{}
+	*publisher.Feed
+	wire wire
+	// The counters of queries are those that the embedded feed does not have.
+	sharedDumps, dumpPauses atomic.Uint64
 
 	mu       sync.Mutex
-	journal  publisher.Journal
-	unsent   uint64 // id of the first event that was not sent
-	source   publisher.Source
-	requests *nats.Subscription
-	closing  bool
+	requests *nats.Subscription // nil before Attach, and after Close
+	dropped  uint64             // by the subscription that has ended
 
-	// What follows belongs to the sending goroutine, and to Close after it.
-	sequence uint64
-	batch    []kvevent.RouterEvent
-	buf      []byte
+	closing  sync.Once
+	closeErr error
 }
 
-func newFeed(n *Conn, id uint64, owner kv.Owner, meta publisher.Meta) *Feed {
-	return &Feed{
-		nats: n, id: id, owner: owner, meta: meta,
-		log:         n.log.With(zap.Stringer("owner", owner), zap.String("publisher", fmt.Sprintf("%016x", id))),
-		wake:        make(chan struct{}, 1),
-		announceNow: make(chan struct{}, 1),
-		stop:        make(chan struct{}),
-		ended:       make(chan struct{}),
-	}
+// FeedStats are a feed's counters since it was made.
+type FeedStats struct {
+	publisher.FeedStats
+	// Messages and Bytes were given to the connection; PublishErrors are messages that
+	// the connection refused.
+	Messages      uint64 `json:"messages"`
+	Bytes         uint64 `json:"bytes"`
+	PublishErrors uint64 `json:"publish_errors"`
+	// Unsent events wait in the journal now; 0 after Close.
+	Unsent uint64 `json:"unsent" metric:",gauge"`
+	// SilentAnnouncements were due while no server was connected.
+	SilentAnnouncements uint64 `json:"silent_announcements"`
+	// SharedDumps were answered from a snapshot that another query had taken. DumpPauses
+	// counts pauses that spared the readers of long dumps.
+	SharedDumps uint64 `json:"shared_dumps"`
+	DumpPauses  uint64 `json:"dump_pauses"`
 }
 
-// PublisherID is the feed's id, from 1 to 2^53-1.
-func (f *Feed) PublisherID() uint64 { return f.id }
+// Add adds the numbers of o to s.
+func (s *FeedStats) Add(o FeedStats) { metric.Add(s, &o) }
 
-// Publish queues events, which are copied. It never blocks; events after Close
-// are counted and otherwise ignored.
-func (f *Feed) Publish(events []kvevent.RouterEvent) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closing {
-		f.count.afterClose.Add(uint64(len(events)))
-		return
+// NewFeed makes a publisher for owner, with a new random id. Nothing is sent before
+// Attach.
+func (n *Conn) NewFeed(owner kv.Owner, meta publisher.Meta) (*Feed, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closing {
+		return nil, fmt.Errorf("feed of %s: %w", owner, publisher.ErrClosed)
 	}
-	for i := range events {
-		f.journal.Add(&events[i])
-	}
-	signal(f.wake)
+	id := kv.RandomID()
+	f := &Feed{wire: wire{
+		conn:   n,
+		events: kvevent.EventsSubject(n.opt.Cluster, id), announcements: kvevent.AnnounceSubject(n.opt.Cluster, id),
+		log: n.log.With(zap.Stringer("owner", owner), zap.String("publisher", fmt.Sprintf("%016x", id))),
+	}}
+	f.Feed = publisher.NewFeed(publisher.FeedOptions{
+		ID: id, Owner: owner, Meta: meta, AnnounceEvery: n.opt.AnnounceEvery, Transport: &f.wire,
+	})
+	n.feeds[f] = struct{}{}
+	return f, nil
 }
 
-// HealthChanged makes the feed announce its source at once. It never blocks.
-func (f *Feed) HealthChanged(kvevent.Health) { signal(f.announceNow) }
-
-// Attach connects the feed with what it speaks for: announcements begin and
-// queries are answered. It may be called once.
+// Attach connects the feed with its source: announcements begin and queries are
+// answered. It may be called once.
 func (f *Feed) Attach(src publisher.Source) error {
-	if src.Owner() != f.owner {
-		return fmt.Errorf("feed of %s: the source is %s", f.owner, src.Owner())
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.closing:
-		return fmt.Errorf("feed of %s: %w", f.owner, ErrClosed)
-	case f.source != nil:
-		return fmt.Errorf("feed of %s: already attached", f.owner)
-	}
-	// The server registers the subscription before it sees the announcement that
-	// follows on the same connection, so that who reads that can ask at once.
-	requests := make(chan *nats.Msg, queryQueue)
-	sub, err := f.nats.conn.ChanSubscribe(kvevent.QuerySubject(f.nats.opt.Cluster, f.id), requests)
-	if err != nil {
-		return fmt.Errorf("feed of %s: %w", f.owner, err)
-	}
-	f.source, f.requests = src, sub
-	signal(f.announceNow)
-	f.running.Add(2)
-	go f.send(src)
-	go f.answer(src, requests)
-	return nil
-}
-
-// Close sends what is queued, announces that the owner is gone, and ends the
-// feed. It is idempotent and waits for the feed's goroutines. The error is that
-// the server did not confirm in time; the consumers will then notice by the
-// missing announcements.
-func (f *Feed) Close() error {
-	src, first := f.beginClose()
-	if !first {
-		<-f.ended
-		return nil
-	}
-	defer close(f.ended)
-	defer f.skipUnsent()
-	close(f.stop)
-	f.running.Wait()
-	f.nats.forget(f)
-	if src == nil {
-		return nil
-	}
-	f.endRequests()
-	if !f.nats.Connected() {
-		return nil
-	}
-	status := src.Status()
-	status.Health = kvevent.HealthGone
-	f.sendPending()
-	f.sendAnnouncement(status)
-	if err := f.nats.conn.FlushTimeout(closeTimeout); err != nil {
-		return fmt.Errorf("feed of %s: %w", f.owner, err)
-	}
-	return nil
-}
-
-func (f *Feed) beginClose() (src publisher.Source, first bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	first = !f.closing
-	f.closing = true
-	return f.source, first
-}
-
-// endRequests gives up the subscription to queries. It can fail only if the
-// connection has ended, and then there is nothing to give up.
-func (f *Feed) endRequests() {
-	f.mu.Lock()
-	sub := f.requests
-	f.count.droppedQueries.Add(droppedBy(sub))
-	f.requests = nil
-	f.mu.Unlock()
-	_ = sub.Unsubscribe()
-}
-
-// send is the sending goroutine.
-func (f *Feed) send(src publisher.Source) {
-	defer f.running.Done()
-	tick := time.NewTicker(f.nats.opt.AnnounceEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-f.stop:
-			return
-		case <-f.wake:
-			f.sendPending()
-		case <-f.announceNow:
-			f.announce(src)
-		case <-tick.C:
-			f.announce(src)
+	return f.AttachWith(src, func() error {
+		// The server registers the subscription before it sees the announcement that
+		// follows on the same connection, so a reader of that can ask at once.
+		requests := make(chan *nats.Msg, queryQueue)
+		n := f.wire.conn
+		sub, err := n.conn.ChanSubscribe(kvevent.QuerySubject(n.opt.Cluster, f.PublisherID()), requests)
+		if err != nil {
+			return err
 		}
-	}
+		f.mu.Lock()
+		f.requests = sub
+		f.mu.Unlock()
+		f.Go(func() { f.answer(src, requests) })
+		return nil
+	})
 }
 
-// announce flushes the source, sends what it had, and then says where it is.
-func (f *Feed) announce(src publisher.Source) {
-	status := src.Status()
-	f.sendPending()
-	f.sendAnnouncement(status)
+// Close sends what is queued, announces that the owner is gone, and ends the feed. It
+// is idempotent and waits for the feed's goroutines. The error is that the server did
+// not confirm in time; the missing announcements will then tell the consumers.
+func (f *Feed) Close() error {
+	f.closing.Do(func() {
+		f.Feed.Close()
+		f.wire.conn.forget(f)
+		if f.endRequests() && f.wire.conn.Connected() {
+			if err := f.wire.conn.conn.FlushTimeout(closeTimeout); err != nil {
+				f.closeErr = fmt.Errorf("feed of %s: %w", f.Owner(), err)
+			}
+		}
+	})
+	return f.closeErr
 }
 
-// signal fills a channel that has room for one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// endRequests ends the subscription to queries; false when there was none.
+func (f *Feed) endRequests() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sub := f.requests
+	if sub == nil {
+		return false
 	}
+	f.dropped = droppedBy(sub)
+	f.requests = nil
+	_ = sub.Unsubscribe() // it fails only when the connection has ended, and the subscription with it
+	return true
+}
+
+// Stats returns the counters.
+func (f *Feed) Stats() FeedStats {
+	w := &f.wire
+	s := FeedStats{
+		Messages: w.messages.Load(), Bytes: w.bytes.Load(), PublishErrors: w.errors.Load(), SilentAnnouncements: w.silent.Load(),
+		SharedDumps: f.sharedDumps.Load(), DumpPauses: f.dumpPauses.Load(),
+	}
+	s.FeedStats, s.Unsent = f.Feed.Stats()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.DroppedQueries += f.dropped + droppedBy(f.requests)
+	return s
+}
+
+// droppedBy returns how many messages a subscription has dropped; nil is none.
+func droppedBy(sub *nats.Subscription) uint64 {
+	if sub == nil {
+		return 0
+	}
+	n, err := sub.Dropped()
+	if err != nil {
+		// The whole connection is closed and counts no more.
+		return 0
+	}
+	return uint64(n)
+}
+
+// wire is the publisher.Transport of a feed. Events wait while no server is connected.
+type wire struct {
+	conn                  *Conn
+	events, announcements string // subjects
+	log                   *zap.Logger
+	buf                   []byte
+
+	messages, bytes, errors, silent atomic.Uint64
+}
+
+func (w *wire) Gate() publisher.Gate {
+	if w.conn.Connected() {
+		return publisher.GateOpen
+	}
+	return publisher.GateHeld
+}
+
+func (w *wire) MaxMessage() int { return w.conn.maxMessage() }
+
+func (w *wire) SendEvents(e *kvevent.Envelope) bool {
+	w.buf = kvevent.AppendEnvelope(w.buf[:0], e)
+	return w.publish(w.events)
+}
+
+func (w *wire) SendAnnouncement(a *kvevent.Announcement) bool {
+	if !w.conn.Connected() {
+		w.silent.Add(1)
+		return false
+	}
+	w.buf = kvevent.AppendAnnouncement(w.buf[:0], a)
+	return w.publish(w.announcements)
+}
+
+// publish sends w.buf. What the connection refuses is lost: the next announcement
+// tells the consumers.
+func (w *wire) publish(subject string) bool {
+	if err := w.conn.conn.Publish(subject, w.buf); err != nil {
+		w.errors.Add(1)
+		w.log.Debug("message lost", zap.String("subject", subject), zap.Error(err))
+		return false
+	}
+	w.messages.Add(1)
+	w.bytes.Add(uint64(len(w.buf)))
+	return true
 }

@@ -225,10 +225,10 @@ func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 		t.Errorf("%d events before the owner was gone, want 500", cursor)
 	}
 	src.store(1000, 1)
-	if err := f.Attach(src); !errors.Is(err, ErrClosed) {
+	if err := f.Attach(src); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("attach after close: %v", err)
 	}
-	if _, err := n.NewFeed(testOwner, testMeta); !errors.Is(err, ErrClosed) {
+	if _, err := n.NewFeed(testOwner, testMeta); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("new feed after close: %v", err)
 	}
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // JetStream says how a stream of the server keeps events and announcements, so
@@ -68,7 +70,7 @@ func (j *JetStream) Validate() error {
 type streamKeeper struct {
 	config   jetstream.StreamConfig
 	log      *zap.Logger
-	check    chan struct{} // room for one
+	check    publisher.Alarm
 	ready    atomic.Bool
 	failures atomic.Uint64
 
@@ -101,7 +103,7 @@ func newStreamKeeper(cluster string, j JetStream, log *zap.Logger) *streamKeeper
 	if c.MaxBytes == 0 {
 		c.MaxBytes = defaultStreamBytes
 	}
-	return &streamKeeper{config: c, log: log, check: make(chan struct{}, 1), stop: func() {}}
+	return &streamKeeper{config: c, log: log, check: publisher.NewAlarm(), stop: func() {}}
 }
 
 // start keeps the stream until close.
@@ -118,15 +120,15 @@ func (k *streamKeeper) close() {
 
 // run tries at each connection, and after a failure again and again.
 func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
-	pause := firstRetry
-	retry := time.NewTimer(pause)
+	pauses := backoff.Doubling(firstRetry, lastRetry)
+	retry := time.NewTimer(firstRetry)
 	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.check:
-			pause = firstRetry
+			pauses.Reset()
 		case <-retry.C:
 			if k.ready.Load() {
 				continue
@@ -134,8 +136,7 @@ func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 		}
 		if err := k.ensure(ctx, conn); err != nil && ctx.Err() == nil {
 			k.log.Warn("JetStream does not keep the events yet; trying on", zap.Error(err))
-			retry.Reset(pause)
-			pause = min(2*pause, lastRetry)
+			retry.Reset(pauses.NextBackOff())
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,44 +11,42 @@ import (
 
 const (
 	// queryQueue bounds the requests of one feed that wait, and maxAskers those of
-	// them that wait for a dump; more are dropped, and their askers ask again.
+	// them that wait for a dump. A request beyond the bounds is dropped, and its sender
+	// asks again.
 	queryQueue = 64
 	maxAskers  = 64
-	// flushEvery chunks of an answer the connection is flushed, so that a long
-	// answer does not fill the server's buffers faster than it forwards.
+	// The connection is flushed after every flushEvery chunks of an answer, so that a
+	// long answer does not fill the server's buffers faster than it forwards.
 	flushEvery   = 16
 	flushTimeout = 2 * time.Second
-	// dumpRate is how many bytes a second of a dump one asker is sent at most, after
-	// the first dumpBurst. The server hangs up on a client that it cannot get rid of
-	// its messages to; it keeps 64 MB for each unless it is told otherwise.
-	dumpRate  = 100 << 20
-	dumpBurst = 32 << 20
-	// keepDump is how long a dump is kept for the next asker, and for one that has
-	// read a part of it.
+	// keepDump is how long a dump is kept for the next query, and for a reader of its
+	// parts.
 	keepDump = 10 * time.Second
 	// maxPartChunks bounds what one request for a part of an answer gets.
 	maxPartChunks = 64
 )
 
-// answerer answers the queries of one feed. Ranges are answered at once, between
-// the chunks of a dump if need be; who wants a dump waits for the one that is
-// being sent, and all who wait get the next one together. Its fields belong to
-// one goroutine.
+// answerer answers the queries of one feed. A range is answered at once, between two
+// chunks of a dump if need be. Queries that need a dump wait for the dump that is being
+// sent, and share the next one. The fields belong to one goroutine.
 type answerer struct {
 	feed     *Feed
 	src      publisher.Source
 	requests <-chan *nats.Msg
-	// askers are those who wait for a dump.
-	askers []asker
-	// cache is the last dump, forgotten when idle fires; dumps counts those there were.
-	cache dump
-	dumps uint64
-	idle  *time.Timer
-	buf   []byte
+	askers   []asker // wait for a dump
+	// dump is the last one, with held set, until idle fires.
+	dump publisher.Dump
+	held bool
+	// id names dump to the readers of its parts; a feed gives out each id once.
+	id uint64
+	// readUntil is how long dump stays as it is for a reader of its parts.
+	readUntil time.Time
+	idle      *time.Timer
+	buf       []byte
 }
 
-// asker is who waits for a dump: its reply subject, and how many chunks it takes
-// now; 0 is all of them.
+// asker waits for a dump: its reply subject, and how many chunks it takes now; 0 is
+// all of them.
 type asker struct {
 	reply     string
 	maxChunks uint32
@@ -57,32 +54,22 @@ type asker struct {
 
 // answer is the goroutine that answers queries.
 func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
-	defer f.running.Done()
 	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
 	defer a.idle.Stop()
 	for {
 		select {
-		case <-f.stop:
+		case <-f.Stopping():
 			return
 		case m := <-requests:
 			a.take(m)
 			a.takeWaiting()
 		case <-a.idle.C:
-			a.cache = dump{}
+			a.dump, a.held = publisher.Dump{}, false
 		}
-		for len(a.askers) > 0 && !f.stopping() {
+		for len(a.askers) > 0 && !f.Stopped() {
 			a.sendDump()
 			a.idle.Reset(keepDump)
 		}
-	}
-}
-
-func (f *Feed) stopping() bool {
-	select {
-	case <-f.stop:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -98,69 +85,49 @@ func (a *answerer) takeWaiting() {
 	}
 }
 
-// take answers a request, or lets it wait for a dump.
+// take answers a request, or makes it wait for a dump.
 func (a *answerer) take(m *nats.Msg) {
 	f := a.feed
 	if m.Reply == "" {
-		f.count.badQueries.Add(1)
+		f.Count(func(s *publisher.FeedStats) { s.BadQueries++ })
 		return
 	}
 	q, err := kvevent.DecodeQueryRequest(m.Data)
 	if err != nil {
-		f.count.badQueries.Add(1)
-		a.reply(m.Reply, &kvevent.QueryReply{
+		f.Count(func(s *publisher.FeedStats) { s.BadQueries++ })
+		a.reply(m.Reply, kvevent.QueryReply{
 			Kind: kvevent.QueryError, LastEventID: a.src.Status().LastEventID, Message: err.Error(),
 		}, nil)
 		return
 	}
-	f.count.queries.Add(1)
+	f.Count(func(s *publisher.FeedStats) { s.Queries++ })
 	switch {
-	case q.DumpID != 0 && a.cache.held && q.DumpID == a.cache.id && a.cache.maxBytes <= f.nats.maxMessage():
+	case q.DumpID != 0 && a.held && q.DumpID == a.id && a.dump.Fits(f.wire.MaxMessage()):
 		a.sendPart(m.Reply, q.FirstChunk, q.MaxChunks)
 		return
 	case q.DumpID == 0 && q.HasStart && a.answerRange(m.Reply, &q):
 		return
 	}
 	if len(a.askers) == maxAskers {
-		f.count.droppedQueries.Add(1)
+		f.Count(func(s *publisher.FeedStats) { s.DroppedQueries++ })
 		return
 	}
 	a.askers = append(a.askers, asker{m.Reply, q.MaxChunks})
 }
 
-// answerRange answers from the journal; false when only a dump can answer: the
-// events are no longer there, or none is.
+// answerRange answers from the journal; false when only a dump can answer. A feed
+// without any event in its journal cannot tell which events are too new.
 func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
-	f := a.feed
-	// Ids begin at 1; who has nothing may ask from 0.
-	start := max(q.StartID, 1)
-	last := a.src.Status().LastEventID
-	switch {
-	case q.HasEnd && q.EndID < q.StartID:
-		a.reply(to, &kvevent.QueryReply{
-			Kind: kvevent.QueryInvalidRange, LastEventID: last,
-			Message: fmt.Sprintf("end %d lies before start %d", q.EndID, q.StartID),
-		}, nil)
-		return true
-	case f.journalEmpty():
+	r, events, ok := a.feed.AnswerRange(a.src, q)
+	if first, next := a.feed.Held(); r.Kind == kvevent.QueryTooNew && first == next || !ok {
 		return false
-	case start > last:
-		a.reply(to, &kvevent.QueryReply{
-			Kind: kvevent.QueryTooNew, LastEventID: last,
-			Message: fmt.Sprintf("event %d has not happened yet", start),
-		}, nil)
-		return true
 	}
-	end := last
-	if q.HasEnd {
-		end = min(end, q.EndID)
+	if r.Kind == kvevent.QueryEvents {
+		events = firstChunks(publisher.FromLastCleared(events), q.MaxChunks, a.feed.wire.MaxMessage())
+		r.LastEventID = events[len(events)-1].ID
 	}
-	events, ok := f.journalRange(start, end)
-	if ok {
-		events = firstChunks(fromLastCleared(events), q.MaxChunks, f.nats.maxMessage())
-		a.reply(to, &kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: events[len(events)-1].ID}, events)
-	}
-	return ok
+	a.reply(to, r, events)
+	return true
 }
 
 // firstChunks cuts events down to what fits into n messages; 0 is no bound.
@@ -175,39 +142,7 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 	return events[:end]
 }
 
-// fromLastCleared leaves out what a later event makes void.
-func fromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
-	for i := len(events) - 1; i > 0; i-- {
-		if events[i].Kind == kvevent.Cleared {
-			return events[i:]
-		}
-	}
-	return events
-}
-
-func (f *Feed) journalEmpty() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	first, next := f.journal.Held()
-	return first == next
-}
-
-func (f *Feed) journalHolds(id uint64) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.journal.Holds(id)
-}
-
-// journalRange copies the events from start to end; false when the journal does
-// not hold all of them.
-func (f *Feed) journalRange(start, end uint64) ([]kvevent.RouterEvent, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.journal.Range(start, end)
-}
-
-// sendDump answers all who wait for a dump now: those who read it in parts get the
-// first one.
+// sendDump answers all who wait for a dump now. A reader of parts gets the first one.
 func (a *answerer) sendDump() {
 	askers := a.askers
 	a.askers = nil
@@ -215,8 +150,8 @@ func (a *answerer) sendDump() {
 	if a.refresh(time.Now()) {
 		shared--
 	}
-	a.feed.count.dumps.Add(uint64(len(askers)))
-	a.feed.count.sharedDumps.Add(uint64(shared))
+	a.feed.Count(func(s *publisher.FeedStats) { s.Dumps += uint64(len(askers)) })
+	a.feed.sharedDumps.Add(uint64(shared))
 	var whole []string
 	for _, to := range askers {
 		if to.maxChunks == 0 {
@@ -226,86 +161,118 @@ func (a *answerer) sendDump() {
 		}
 	}
 	if len(whole) > 0 {
-		a.send(whole, &kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}, a.cache.events)
+		a.send(whole, kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: a.dump.Last}, a.dump.Events)
 	}
 }
 
-// sendPart sends up to n chunks of the cached dump, which stays as it is for a
-// while so that the asker can read on.
+// refresh makes a.dump bring its readers up to date: it is what the owner holds now, or
+// a dump that is being read in parts while the journal has what happened since. taken
+// reports a new snapshot. The old dump is let go first, so there is never more than one.
+func (a *answerer) refresh(now time.Time) (taken bool) {
+	status := a.src.Status()
+	if a.held && a.dump.Fits(a.feed.wire.MaxMessage()) {
+		if a.beingRead(&status, now) {
+			return false
+		}
+		if d, ok := a.feed.Extend(&a.dump, &status); ok {
+			if d.Last != a.dump.Last {
+				a.dump, a.readUntil = d, time.Time{}
+				a.id++
+			}
+			return false
+		}
+	}
+	a.dump = publisher.Dump{}
+	a.dump, a.held, a.readUntil = publisher.TakeDump(a.src), true, time.Time{}
+	a.id++
+	a.feed.Count(func(s *publisher.FeedStats) { s.Snapshots++ })
+	return true
+}
+
+// beingRead reports whether the dump has to stay as it is for a reader of its parts,
+// and every other reader can go on with events of the journal.
+func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
+	if !now.Before(a.readUntil) || status.LastEventID <= a.dump.Last {
+		return false
+	}
+	_, ok := a.feed.Range(a.dump.Last+1, a.dump.Last+1)
+	return ok
+}
+
+// sendPart sends up to n chunks of the dump, which stays as it is for a while so that
+// the reader can read on.
 func (a *answerer) sendPart(to string, first, n uint32) {
-	f := a.feed
-	maxBytes := f.nats.maxMessage()
-	r := kvevent.QueryReply{PublisherID: f.id, DumpID: a.cache.id, Kind: kvevent.QueryTreeDump, LastEventID: a.cache.last}
+	r := kvevent.QueryReply{PublisherID: a.feed.PublisherID(), DumpID: a.id, Kind: kvevent.QueryTreeDump, LastEventID: a.dump.Last}
 	var buf []byte
 	for i := first; i-first < min(n, maxPartChunks) && !r.Final; i++ {
 		var ok bool
-		if r.Events, r.Final, ok = a.cache.chunk(i, maxBytes); !ok {
-			// The asker has read ahead of the last chunk, which is on its way to it.
+		if r.Events, r.Final, ok = a.dump.Chunk(i, a.feed.wire.MaxMessage()); !ok {
+			// The reader asked beyond the last chunk, which is on its way.
 			return
 		}
 		r.Chunk = i
 		buf = kvevent.AppendQueryReply(buf[:0], &r)
-		if err := f.nats.conn.Publish(to, buf); err != nil {
-			f.count.publishErrors.Add(1)
-			f.count.voidAnswers.Add(1)
+		if !a.publish(to, buf) {
+			a.void(1)
 			return
 		}
 	}
 	if !r.Final {
-		a.cache.readUntil = time.Now().Add(keepDump)
+		a.readUntil = time.Now().Add(keepDump)
 	}
 	a.idle.Reset(keepDump)
 }
 
-// reply sends an answer to one asker.
-func (a *answerer) reply(to string, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
+// reply sends an answer to one reader.
+func (a *answerer) reply(to string, r kvevent.QueryReply, events []kvevent.RouterEvent) {
 	a.send([]string{to}, r, events)
 }
 
-// send sends an answer in chunks, each of them encoded once for all askers: r is
-// the form of each of them. If a chunk cannot be sent the answer is void and ends
-// there; the askers ask again.
-func (a *answerer) send(askers []string, r *kvevent.QueryReply, events []kvevent.RouterEvent) {
-	f := a.feed
-	r.PublisherID = f.id
-	maxBytes := f.nats.maxMessage()
-	began, sent := time.Now(), 0
-	// Ranges that are answered while the askers pause have a buffer of their own.
+// send sends an answer in chunks, each encoded once for all readers. If a chunk cannot
+// be sent the answer is void and ends there; the readers ask again.
+func (a *answerer) send(readers []string, r kvevent.QueryReply, events []kvevent.RouterEvent) {
+	r.PublisherID = a.feed.PublisherID()
+	pace := publisher.NewPace(time.Now())
+	// Ranges that are answered in the pauses have a buffer of their own.
 	buf := a.buf
 	a.buf = nil
 	defer func() { a.buf = buf }()
-	for !r.Final {
-		n := publisher.MessageLen(events, maxBytes)
-		r.Events, events = events[:n], events[n:]
-		r.Final = len(events) == 0
+	for r := range publisher.Chunks(&r, events, a.feed.wire.MaxMessage()) {
 		buf = kvevent.AppendQueryReply(buf[:0], r)
-		for _, to := range askers {
-			if err := f.nats.conn.Publish(to, buf); err != nil {
-				f.count.publishErrors.Add(1)
-				f.count.voidAnswers.Add(uint64(len(askers)))
+		for _, to := range readers {
+			if !a.publish(to, buf) {
+				a.void(len(readers))
 				return
 			}
 		}
-		r.Chunk++
-		sent += len(buf)
-		if !r.Final && r.Chunk%flushEvery == 0 && !a.pause(pauseFor(sent, time.Since(began)), r.Kind == kvevent.QueryTreeDump) {
-			f.count.voidAnswers.Add(uint64(len(askers)))
+		pace.Sent(len(buf))
+		pauses := !r.Final && (r.Chunk+1)%flushEvery == 0
+		if pauses && !a.pause(pace.Pause(time.Now()), r.Kind == kvevent.QueryTreeDump) {
+			a.void(len(readers))
 			return
 		}
 	}
 }
 
-// pauseFor is how long to wait after sent bytes in so much time.
-func pauseFor(sent int, took time.Duration) time.Duration {
-	return time.Duration(float64(sent-dumpBurst)/dumpRate*float64(time.Second)) - took
+func (a *answerer) publish(to string, data []byte) bool {
+	err := a.feed.wire.conn.conn.Publish(to, data)
+	if err != nil {
+		a.feed.wire.errors.Add(1)
+	}
+	return err == nil
 }
 
-// pause waits until the server has taken what was sent and d has passed, and
-// meanwhile, if it may, answers others; false when the server does not take it, or
-// when the feed is closing.
+// void counts answers that ended early.
+func (a *answerer) void(answers int) {
+	a.feed.Count(func(s *publisher.FeedStats) { s.VoidAnswers += uint64(answers) })
+}
+
+// pause waits until the server has taken what was sent and d has passed. Meanwhile it
+// answers other queries, if mayAnswer is set. It returns false when the server does not
+// take what was sent, or when the feed is closing.
 func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 	f := a.feed
-	if f.stopping() || f.nats.conn.FlushTimeout(flushTimeout) != nil {
+	if f.Stopped() || f.wire.conn.conn.FlushTimeout(flushTimeout) != nil {
 		return false
 	}
 	var requests <-chan *nats.Msg
@@ -316,12 +283,12 @@ func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 	if d <= 0 {
 		return true
 	}
-	f.count.dumpPauses.Add(1)
+	f.dumpPauses.Add(1)
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
-		case <-f.stop:
+		case <-f.Stopping():
 			return false
 		case <-timer.C:
 			return true

@@ -1,30 +1,9 @@
 package nats
 
 import (
-	"reflect"
-	"regexp"
 	"testing"
 	"time"
 )
-
-func TestStatsAreNamedAndAddUp(t *testing.T) {
-	var one, sum FeedStats
-	v := reflect.ValueOf(&one).Elem()
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if name := f.Tag.Get("json"); !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) {
-			t.Errorf("%s: JSON name %q", f.Name, name)
-		}
-		v.Field(i).SetUint(uint64(i + 1))
-	}
-	sum.Add(one)
-	sum.Add(one)
-	for i := range v.NumField() {
-		if got := reflect.ValueOf(sum).Field(i).Uint(); got != 2*uint64(i+1) {
-			t.Errorf("%s: twice %d is %d", v.Type().Field(i).Name, i+1, got)
-		}
-	}
-}
 
 // TestNothingIsDroppedUncounted: what a feed without a server was told, and what
 // came after its end, is in its counters.

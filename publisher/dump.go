@@ -1,0 +1,209 @@
+package publisher
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// maxTail bounds the events by which a dump is brought up to date. A new snapshot
+// costs less than more of them.
+const maxTail = 512
+
+// Dump is everything that an owner holds after an event, as stored events, parents
+// before children. A Dump belongs to one goroutine; its events are never changed.
+type Dump struct {
+	Events []kvevent.RouterEvent
+	// Last is the id of the last event that the dump includes, Digest the digest then.
+	Last, Digest uint64
+	// A chunk is what fits into one message of maxBytes: chunk i has the events from
+	// starts[i] to before starts[i+1]. starts is nil until a chunk is read.
+	starts   []int
+	maxBytes int
+}
+
+// TakeDump returns a dump of what src holds now.
+func TakeDump(src Source) Dump {
+	var d Dump
+	d.Events, d.Last, d.Digest = src.Snapshot()
+	return d
+}
+
+// Chunk returns the events of chunk i in messages of at most maxBytes, and whether the
+// chunk is the last one; ok is false for a chunk that the dump does not have. The first
+// call cuts the dump into chunks; later ones ignore maxBytes.
+func (d *Dump) Chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, final, ok bool) {
+	if d.starts == nil {
+		d.maxBytes = maxBytes
+		for at := 0; at == 0 || at < len(d.Events); {
+			d.starts = append(d.starts, at)
+			at += max(1, MessageLen(d.Events[at:], maxBytes))
+		}
+	}
+	n := uint32(len(d.starts))
+	if i >= n {
+		return nil, false, false
+	}
+	end := len(d.Events)
+	if i+1 < n {
+		end = d.starts[i+1]
+	}
+	return d.Events[d.starts[i]:end], i+1 == n, true
+}
+
+// Fits reports whether the chunks that were read are messages of at most maxBytes.
+func (d *Dump) Fits(maxBytes int) bool { return d.maxBytes <= maxBytes }
+
+// Extend returns d with the events of the journal up to a status; ok is false when the
+// journal lacks some of them, or when the result does not have the status' digest.
+func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
+	if status.LastEventID == d.Last {
+		return *d, status.Digest == d.Digest
+	}
+	if status.LastEventID < d.Last || status.LastEventID-d.Last > maxTail {
+		return Dump{}, false
+	}
+	tail, ok := f.Range(d.Last+1, status.LastEventID)
+	if !ok {
+		return Dump{}, false
+	}
+	digest := d.Digest
+	for i := range tail {
+		e := &tail[i]
+		switch e.Kind {
+		case kvevent.Cleared:
+			return Dump{}, false
+		case kvevent.Stored:
+			for _, b := range e.Blocks {
+				digest += kv.Digest(b.Hash, e.Tier)
+			}
+		case kvevent.Removed:
+			for _, h := range e.Removed {
+				digest -= kv.Digest(h, e.Tier)
+			}
+		}
+	}
+	if digest != status.Digest {
+		return Dump{}, false
+	}
+	return Dump{Events: applyTail(d.Events, tail), Last: status.LastEventID, Digest: digest}, true
+}
+
+// Range returns copies of the journal's events first to last; false when the journal
+// does not have all of them.
+func (f *Feed) Range(first, last uint64) ([]kvevent.RouterEvent, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.Range(first, last)
+}
+
+// Held returns the ids of the journal's events, from first to next-1; both are 0 before
+// the first event.
+func (f *Feed) Held() (first, next uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.journal.Held()
+}
+
+// AnswerRange answers a query that has a start, from the journal. ok is false when only
+// a dump can answer, because the journal lacks some of the events. events are what the
+// reply has in its chunks.
+func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.QueryReply, events []kvevent.RouterEvent, ok bool) {
+	// Ids begin at 1; a consumer that has nothing may ask from 0.
+	start := max(q.StartID, 1)
+	last := src.Status().LastEventID
+	switch {
+	case q.HasEnd && q.EndID < q.StartID:
+		return kvevent.QueryReply{Kind: kvevent.QueryInvalidRange, LastEventID: last,
+			Message: fmt.Sprintf("end %d lies before start %d", q.EndID, q.StartID)}, nil, true
+	case start > last:
+		return kvevent.QueryReply{Kind: kvevent.QueryTooNew, LastEventID: last,
+			Message: fmt.Sprintf("event %d has not happened yet", start)}, nil, true
+	}
+	end := last
+	if q.HasEnd {
+		end = min(end, q.EndID)
+	}
+	events, ok = f.Range(start, end)
+	return kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, events, ok
+}
+
+// place is a block in a tier.
+type place struct {
+	tier kv.Tier
+	hash kv.SequenceHash
+}
+
+// applyTail is a dump after further events, parents still before children. The
+// result shares the blocks of both; the ids are new.
+func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
+	// touched has the blocks that the tail names and that were not written yet: whether
+	// each is resident in the end.
+	touched := make(map[place]bool)
+	for i := range tail {
+		e := &tail[i]
+		for _, b := range e.Blocks {
+			touched[place{e.Tier, b.Hash}] = true
+		}
+		for _, h := range e.Removed {
+			touched[place{e.Tier, h}] = false
+		}
+	}
+	out := make([]kvevent.RouterEvent, 0, len(events)+len(tail))
+	for i := range events {
+		e := &events[i]
+		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
+			at := place{e.Tier, h}
+			resident, known := touched[at]
+			if known && resident {
+				delete(touched, at)
+			}
+			return !known || resident
+		})
+	}
+	for i := range tail {
+		e := &tail[i]
+		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
+			at := place{e.Tier, h}
+			resident := touched[at]
+			delete(touched, at)
+			return resident
+		})
+	}
+	// A parent may have come back after its children were stored. It lies at a lower
+	// position than they, and so does the head of its run.
+	slices.SortStableFunc(out, func(a, b kvevent.RouterEvent) int { return cmp.Compare(a.StartPosition, b.StartPosition) })
+	for i := range out {
+		out[i].ID = uint64(i) + 1
+	}
+	return out
+}
+
+// appendRuns appends a stored event without the blocks that are not to be kept,
+// as one event for each run of those that are. Other events have no blocks.
+func appendRuns(dst []kvevent.RouterEvent, e *kvevent.RouterEvent, keep func(kv.SequenceHash) bool) []kvevent.RouterEvent {
+	from := 0
+	flush := func(to int) {
+		if from == to {
+			return
+		}
+		run := *e
+		run.Blocks = e.Blocks[from:to:to]
+		if from > 0 {
+			run.Parent, run.HasParent = e.Blocks[from-1].Hash, true
+			run.StartPosition += uint32(from)
+		}
+		dst = append(dst, run)
+	}
+	for i := range e.Blocks {
+		if !keep(e.Blocks[i].Hash) {
+			flush(i)
+			from = i + 1
+		}
+	}
+	flush(len(e.Blocks))
+	return dst
+}
