@@ -82,7 +82,7 @@ func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *metrics) 
 	}
 	out.decide, err = decide.New(decide.Options{
 		Config: o.Config, Index: out.index, Scheduler: out.scheduler,
-		BlockSize: func() int { return int(key.BlockSize) }, ModelName: key.Name, IsEagle: out.IsEagle,
+		BlockSize: func() int { return int(key.BlockSize) }, IsEagle: out.IsEagle,
 		SharedCache: cache, PrefillLoadEstimator: o.PrefillLoadEstimator,
 		Observer: &watcher{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
 	})

@@ -156,9 +156,9 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 		pairs.Meta.Card.Eagle = true
 		b.Send(pairs.Announce(), plain.Announce())
 		for name, want := range map[string]bool{"pairs": true, "plain": false} {
-			f, err := b.Router.Facade(name)
-			if err != nil || f.IsEagle() != want || f.ModelName() != name {
-				t.Errorf("%s: eagle %v, name %q, %v", name, f.IsEagle(), f.ModelName(), err)
+			m, err := b.Router.models.find(name)
+			if err != nil || m.IsEagle() != want {
+				t.Errorf("%s: eagle %v, want %v, %v", name, !want, want, err)
 			}
 		}
 		one := pairs
@@ -166,14 +166,14 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 			one = b.Publisher(20+id, sourcetest.WorkerOwner(5+id), 0).Of("pairs", 4)
 			b.Send(one.Announce())
 		}
-		if f, _ := b.Router.Facade("pairs"); f.IsEagle() {
+		if m, _ := b.Router.models.find("pairs"); m.IsEagle() {
 			t.Error("one worker of three decides")
 		}
 		pairs.Meta.Card.Eagle = false
 		b.Send(pairs.Announce())
 		one.Meta.Card.Eagle = true
 		b.Send(one.Announce())
-		if f, _ := b.Router.Facade("pairs"); f.IsEagle() {
+		if m, _ := b.Router.models.find("pairs"); m.IsEagle() {
 			t.Error("one worker of three decides")
 		}
 	})

@@ -355,16 +355,16 @@ func TestFacadeOverFeeds(t *testing.T) {
 		if _, ok := f.UniqueDPRankForWorker(2); ok {
 			t.Error("worker 2 has two ranks and a unique one")
 		}
-		if n, err := f.GetOverlapBlocks(&Request{Tokens: sourcetest.Tokens(1, 2)}, kv.Worker{ID: 2}); err != nil || n != 2 {
-			t.Errorf("worker 2 has %d blocks, %v; want 1.75, rounded", n, err)
+		if all, err := f.Overlaps(&Request{Tokens: sourcetest.Tokens(1, 2)}); err != nil || len(all) != 3 || all[1].Effective != 1.75 {
+			t.Errorf("overlaps %+v, %v; want 1.75 blocks on worker 2", all, err)
 		}
 		blocks := 0
 		f.DumpEvents(func(e *kvevent.RouterEvent) bool {
 			blocks += len(e.Blocks)
 			return true
 		})
-		if blocks != 4 || f.BlockSize() != sourcetest.BlockSize || f.Workers() != 2 {
-			t.Errorf("%d blocks dumped, of %d tokens, %d workers; want 4, %d, 2", blocks, f.BlockSize(), f.Workers(), sourcetest.BlockSize)
+		if blocks != 4 || f.Workers() != 2 {
+			t.Errorf("%d blocks dumped, %d workers; want 4, 2", blocks, f.Workers())
 		}
 	})
 }

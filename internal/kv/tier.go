@@ -38,14 +38,14 @@ func (t Tier) String() string {
 	return fmt.Sprintf("tier(%d)", uint8(t))
 }
 
-// ParseTier reads the wire name of a tier.
-func ParseTier(s string) (Tier, error) {
+// ParseTier returns the tier with a wire name.
+func ParseTier[T string | []byte](name T) (Tier, error) {
 	for _, t := range Tiers {
-		if t.String() == s {
+		if t.String() == string(name) {
 			return t, nil
 		}
 	}
-	return 0, fmt.Errorf("tier %q: want device, host_pinned, disk or external", s)
+	return 0, fmt.Errorf("tier %.64q: want device, host_pinned, disk or external", name)
 }
 
 // TierFromMedium maps the medium field of an engine event to a tier. An empty

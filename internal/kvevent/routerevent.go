@@ -164,14 +164,11 @@ func decodeRouterEvent(c *msgpack.Reader, mem *routerMemory) (RouterEvent, error
 }
 
 func readTier(c *msgpack.Reader) kv.Tier {
-	name := c.Text()
-	for _, t := range kv.Tiers {
-		if string(name) == t.String() {
-			return t
-		}
+	t, err := kv.ParseTier(c.Text())
+	if err != nil {
+		c.Fail("%v", err)
 	}
-	c.Fail("tier %.64q is not known", name)
-	return 0
+	return t
 }
 
 // decodeChange reads {event_id, data, dp_rank} into e.

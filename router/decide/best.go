@@ -24,16 +24,6 @@ func (m *Match) OverlapBlocks() uint32 { return uint32(math.Round(m.Effective)) 
 // behind what the chosen worker has.
 type SharedUse struct{ Hits, Beyond int }
 
-// FindBestMatch chooses the worker for a request and tells its overlap in blocks,
-// tiers weighted and rounded. Errors are those of FindBestMatchDetails.
-func (r *Router) FindBestMatch(ctx context.Context, q *Query) (kv.Worker, uint32, error) {
-	m, err := r.FindBestMatchDetails(ctx, q)
-	if err != nil {
-		return kv.Worker{}, 0, err
-	}
-	return m.Worker, m.OverlapBlocks(), nil
-}
-
 // FindBestMatchDetails chooses the worker for a request. It waits where the scheduler
 // queues, until ctx ends. The error is ErrNoContextID, ErrNoWorkers, that of ctx, one
 // of package schedule or load, or a *QueryError.
@@ -130,8 +120,8 @@ func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.Sequenc
 		Members: w.matches.Members, Hits: w.matches.Hits,
 		TrackPrefill: r.config.TrackPrefillTokens(q.Override), Override: q.Override.Schedule(),
 		StrictPriority: q.StrictPriority, PriorityJump: q.PriorityJump,
-		ExpectedOutput: q.ExpectedOutput, LoRA: q.LoRA,
-		Pinned: q.Pinned, Allowed: q.Allowed,
+		ExpectedOutput: q.ExpectedOutput,
+		Pinned:         q.Pinned, Allowed: q.Allowed,
 		RequiredTaints: q.RequiredTaints, PreferredTaints: q.PreferredTaints,
 		Provisional: q.Provisional, Waits: q.Waits,
 	}

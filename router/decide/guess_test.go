@@ -20,15 +20,6 @@ func withoutEvents(_ *Options, c *config.Config, _ *schedule.Options) {
 	c.UseKVEvents, c.RouterTTLSecs = false, 60
 }
 
-func (s *setup) overlap(q *Query, id uint64) uint32 {
-	s.t.Helper()
-	n, err := s.router.GetOverlapBlocks(q, worker(id))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
 // Without events a booked decision is what is known of the worker, for as long as the
 // TTL; looking around is no decision.
 func TestDecisionsAreRememberedWithoutEvents(t *testing.T) {
@@ -106,13 +97,13 @@ func TestPredictedDecisionsStandInForEvents(t *testing.T) {
 		if m := s.best(q); m.Worker != worker(1) {
 			t.Fatalf("match %+v", m)
 		}
-		e, err := s.router.GetCacheHitEstimate(q, worker(1))
+		e, err := s.estimate(q, worker(1))
 		if err != nil || e.Hits[kv.TierDevice] != 4 || e.Hits[kv.TierHost] != 0 {
 			t.Errorf("right after the decision: %+v, %v", e, err)
 		}
 		<-time.After(2200 * time.Millisecond)
 		s.router.Tick()
-		if e, err = s.router.GetCacheHitEstimate(q, worker(1)); err != nil || e.Hits[kv.TierDevice] != 1 || e.Hits[kv.TierHost] != 1 {
+		if e, err = s.estimate(q, worker(1)); err != nil || e.Hits[kv.TierDevice] != 1 || e.Hits[kv.TierHost] != 1 {
 			t.Errorf("after the TTL: %+v, %v; want what events told", e, err)
 		}
 	})
@@ -195,7 +186,7 @@ func TestPredictedBlocksCountOnce(t *testing.T) {
 	q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
 	s.store(kv.WorkerOwner(worker(1)), kv.TierHost, q, 0, 4)
 	s.best(q)
-	if e, err := s.router.GetCacheHitEstimate(q, worker(1)); err != nil || e.CachedTokens != len(q.Tokens) {
+	if e, err := s.estimate(q, worker(1)); err != nil || e.CachedTokens != len(q.Tokens) {
 		t.Errorf("%+v, %v: want as many tokens as the prompt has, %d", e, err, len(q.Tokens))
 	}
 }

@@ -88,9 +88,6 @@ type Options struct {
 	Scheduler *schedule.Scheduler
 	// BlockSize is the number of tokens in a block, 0 while no worker is known.
 	BlockSize func() int
-	// WorkerType is "decode" or "prefill", for who labels metrics; empty means the
-	// configuration's. ModelName may be empty.
-	WorkerType, ModelName string
 	// IsEagle reports whether the engines hash pairs of tokens; see kv.BlockTokens. It is
 	// asked for each request; nil is never.
 	IsEagle func() bool
@@ -114,8 +111,6 @@ func (o *Options) Validate() error {
 		return errors.New("scheduler: is required")
 	case o.BlockSize == nil:
 		return errors.New("block size: is required")
-	case o.WorkerType != "" && o.WorkerType != config.WorkerDecode && o.WorkerType != config.WorkerPrefill:
-		return fmt.Errorf("worker type: %q is neither %s nor %s", o.WorkerType, config.WorkerDecode, config.WorkerPrefill)
 	}
 	if o.SharedCacheTimeout < 0 || o.SharedCacheTimeout > time.Minute {
 		return fmt.Errorf("shared cache timeout: %v is not in 0..%v", o.SharedCacheTimeout, time.Minute)

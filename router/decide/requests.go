@@ -2,7 +2,6 @@ package decide
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -110,13 +109,6 @@ func (r *Router) FreeBooking(id string, number uint64) bool {
 	return active
 }
 
-// GetOverlapBlocks is how much of a prompt a worker has, in blocks, tiers weighted and
-// rounded. Errors are those of GetCacheHitEstimate.
-func (r *Router) GetOverlapBlocks(q *Query, worker kv.Worker) (uint32, error) {
-	e, err := r.GetCacheHitEstimate(q, worker)
-	return uint32(math.Round(e.Effective)), err
-}
-
 // Overlap is what one worker has of a prompt: blocks by tier, their weighted number,
 // and the same in tokens.
 type Overlap struct {
@@ -124,17 +116,6 @@ type Overlap struct {
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
-}
-
-// GetCacheHitEstimate is what a worker has of a prompt; one that is not known has
-// nothing. The error is ErrNoWorkers or a *QueryError.
-func (r *Router) GetCacheHitEstimate(q *Query, worker kv.Worker) (Overlap, error) {
-	w, blockSize, err := r.matched(q)
-	if err != nil {
-		return Overlap{Worker: worker}, err
-	}
-	defer r.work.Put(w)
-	return r.overlap(worker, hitsOf(&w.matches, worker), blockSize), nil
 }
 
 // Overlaps is what each worker has of a prompt, those without a block included,

@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -19,19 +18,17 @@ import (
 
 // Router decides which worker a request should go to. Make one with New.
 type Router struct {
-	config     config.Config
-	weights    schedule.Config
-	reading    index.Reading
-	index      Index
-	scheduler  *schedule.Scheduler
-	blockSize  func() int
-	workerType string
-	modelName  string
-	eagle      func() bool
-	shared     *asker
-	estimator  PrefillLoadEstimator
-	observer   Observer
-	log        *zap.Logger
+	config    config.Config
+	weights   schedule.Config
+	reading   index.Reading
+	index     Index
+	scheduler *schedule.Scheduler
+	blockSize func() int
+	eagle     func() bool
+	shared    *asker
+	estimator PrefillLoadEstimator
+	observer  Observer
+	log       *zap.Logger
 
 	// guess remembers decisions; nil where events tell enough. guessed are the
 	// members that it was last told of, under guessing.
@@ -68,7 +65,7 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{
 		config: config.Default(), index: o.Index, scheduler: o.Scheduler, blockSize: o.BlockSize,
-		modelName: o.ModelName, eagle: o.IsEagle, shared: newAsker(&o),
+		eagle: o.IsEagle, shared: newAsker(&o),
 		estimator: o.PrefillLoadEstimator, observer: o.Observer, log: o.Log, start: time.Now(),
 	}
 	if o.Config != nil {
@@ -83,7 +80,6 @@ func New(o Options) (*Router, error) {
 	if r.log == nil {
 		r.log = zap.NewNop()
 	}
-	r.workerType = cmp.Or(o.WorkerType, r.config.WorkerType)
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
 	r.warned.Store(-int64(warnInterval))
 	r.work.New = func() any { return new(work) }
@@ -97,21 +93,6 @@ func (r *Router) Close() error {
 	}
 	return nil
 }
-
-// Config is the configuration that the router was made with.
-func (r *Router) Config() config.Config { return r.config }
-
-// WorkerType is "decode" or "prefill".
-func (r *Router) WorkerType() string { return r.workerType }
-
-// ModelName is the name that the router was given; it may be empty.
-func (r *Router) ModelName() string { return r.modelName }
-
-// IsEagle says whether blocks are hashed over pairs of tokens.
-func (r *Router) IsEagle() bool { return r.eagle() }
-
-// BlockSize is the number of tokens in a block, 0 while no worker is known.
-func (r *Router) BlockSize() int { return r.blockSize() }
 
 // PendingCount is the number of requests that wait for a worker.
 func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
@@ -153,4 +134,17 @@ func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
 		return
 	}
 	r.index.Walk(visit)
+}
+
+// Workers is the number of workers that are known; ranks of one count once.
+func (r *Router) Workers() int { return distinct(r.index.Members()) }
+
+func distinct(m *index.Members) int {
+	n := 0
+	for i := range m.List {
+		if i == 0 || m.List[i].Worker.ID != m.List[i-1].Worker.ID {
+			n++
+		}
+	}
+	return n
 }

@@ -31,11 +31,11 @@ func TestWeightedCacheHitEstimatesIncludeLowerTiers(t *testing.T) {
 		tokens    int
 		rounded   uint32
 	}{1: {3.25, 52, 3}, 2: {0.75, 12, 1}, 9: {0, 0, 0}} {
-		e, err := s.router.GetCacheHitEstimate(q, worker(id))
+		e, err := s.estimate(q, worker(id))
 		if err != nil || e.Effective != want.effective || e.CachedTokens != want.tokens {
 			t.Errorf("worker %d: %+v, %v; want %+v", id, e, err, want)
 		}
-		if n, err := s.router.GetOverlapBlocks(q, worker(id)); err != nil || n != want.rounded {
+		if n, err := s.overlapBlocks(q, worker(id)); err != nil || n != want.rounded {
 			t.Errorf("worker %d: %d blocks, %v; want %d", id, n, err, want.rounded)
 		}
 	}
@@ -43,7 +43,7 @@ func TestWeightedCacheHitEstimatesIncludeLowerTiers(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Worker != worker(1) || all[0].Effective != 3.25 || all[1].CachedTokens != 12 {
 		t.Errorf("all overlaps %+v, %v", all, err)
 	}
-	if w, n, err := s.router.FindBestMatch(t.Context(), q); err != nil || w != worker(1) || n != 3 {
+	if w, n, err := s.choose(q); err != nil || w != worker(1) || n != 3 {
 		t.Errorf("best match %s with %d blocks, %v", w, n, err)
 	}
 }
@@ -55,7 +55,7 @@ func TestUpdateStatesNeedsAContextID(t *testing.T) {
 	if !errors.Is(err, ErrNoContextID) || err.Error() != "context_id must be provided when update_states is true" {
 		t.Errorf("error %v", err)
 	}
-	if _, _, err := s.router.FindBestMatch(t.Context(), &Query{Tokens: tokens(1, 16)}); err != nil {
+	if _, _, err := s.choose(&Query{Tokens: tokens(1, 16)}); err != nil {
 		t.Error(err)
 	}
 	if n := s.scheduler.Stats().Load.Requests; n != 0 {
@@ -138,8 +138,7 @@ func TestWithoutWorkersThereIsNoDecision(t *testing.T) {
 	q := &Query{Tokens: tokens(1, 16)}
 	s.blockSize = 0
 	for name, call := range map[string]func() error{
-		"find_best_match":     func() error { _, _, err := s.router.FindBestMatch(t.Context(), q); return err },
-		"get_overlap_blocks":  func() error { _, err := s.router.GetOverlapBlocks(q, worker(1)); return err },
+		"find_best_match":     func() error { _, _, err := s.choose(q); return err },
 		"get_potential_loads": func() error { _, err := s.router.GetPotentialLoads(q); return err },
 		"overlaps":            func() error { _, err := s.router.Overlaps(q); return err },
 		"add_request":         func() error { return s.router.AddRequest(&Query{ID: "a", Tokens: q.Tokens}, worker(1), 0) },
@@ -150,7 +149,7 @@ func TestWithoutWorkersThereIsNoDecision(t *testing.T) {
 	}
 	s.blockSize = 16
 	s.forget(1, 2)
-	if _, _, err := s.router.FindBestMatch(t.Context(), q); !errors.Is(err, ErrNoWorkers) {
+	if _, _, err := s.choose(q); !errors.Is(err, ErrNoWorkers) {
 		t.Errorf("without a member: %v", err)
 	}
 }
@@ -216,12 +215,12 @@ func TestWhatMakesABlock(t *testing.T) {
 			case strings.Contains(name+other, "image") && !strings.Contains("adapter namespace", name) && !strings.Contains("adapter namespace", other):
 				want = 1 // up to the block with the image
 			}
-			if n, err := s.router.GetOverlapBlocks(asked, worker(2)); err != nil || n != want {
+			if n, err := s.overlapBlocks(asked, worker(2)); err != nil || n != want {
 				t.Errorf("%s has %d blocks of %s, %v; want %d", name, n, other, err, want)
 			}
 		}
 		if q := same[name]; q != nil {
-			if n, err := s.router.GetOverlapBlocks(q, worker(2)); err != nil || n != 3 {
+			if n, err := s.overlapBlocks(q, worker(2)); err != nil || n != 3 {
 				t.Errorf("the same %s in other words: %d blocks, %v", name, n, err)
 			}
 		}
@@ -244,7 +243,7 @@ func TestEagleHashesPairs(t *testing.T) {
 	s.blockSize = 4
 	s.store(kv.WorkerOwner(worker(2)), kv.TierDevice, &Query{Tokens: tokens(1, 9)}, 0, 2)
 	for n, want := range map[int]uint32{4: 0, 5: 1, 8: 1, 9: 2, 12: 2} {
-		if got, err := s.router.GetOverlapBlocks(&Query{Tokens: tokens(1, n)}, worker(2)); err != nil || got != want {
+		if got, err := s.overlapBlocks(&Query{Tokens: tokens(1, n)}, worker(2)); err != nil || got != want {
 			t.Errorf("%d tokens: %d blocks, %v; want %d", n, got, err, want)
 		}
 	}
@@ -276,8 +275,8 @@ func TestDumpedEventsMakeAnEqualIndex(t *testing.T) {
 		return true
 	})
 	for id := range uint64(2) {
-		want, _ := s.router.GetCacheHitEstimate(q, worker(id+1))
-		if got, err := other.router.GetCacheHitEstimate(q, worker(id+1)); err != nil || got != want || got.Effective == 0 {
+		want, _ := s.estimate(q, worker(id+1))
+		if got, err := other.estimate(q, worker(id+1)); err != nil || got != want || got.Effective == 0 {
 			t.Errorf("worker %d: %+v, %v; want %+v", id+1, got, err, want)
 		}
 	}
@@ -315,7 +314,6 @@ func TestOptionsNameWhatIsMissing(t *testing.T) {
 		"index":                 func(o *Options) { o.Index = nil },
 		"scheduler":             func(o *Options) { o.Scheduler = nil },
 		"block size":            func(o *Options) { o.BlockSize = nil },
-		"worker type":           func(o *Options) { o.WorkerType = "both" },
 		"shared cache timeout":  func(o *Options) { o.SharedCacheTimeout = -1 },
 		"host_cache_hit_weight": func(o *Options) { o.Config = &bad },
 	} {
@@ -326,7 +324,7 @@ func TestOptionsNameWhatIsMissing(t *testing.T) {
 		}
 	}
 	r, err := New(fine)
-	if err != nil || r.WorkerType() != "decode" || r.BlockSize() != 1 || r.ModelName() != "" || r.IsEagle() || r.PendingCount() != 0 || r.PendingTokens() != 0 {
+	if err != nil || r.eagle() || r.PendingCount() != 0 || r.PendingTokens() != 0 {
 		t.Errorf("defaults: %+v, %v", r, err)
 	}
 }

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func (s *setup) member(id, pool uint64) {
 func (s *setup) store(owner kv.Owner, tier kv.Tier, q *Query, first, end int) {
 	s.t.Helper()
 	var b blocks
-	b.hash(q, s.blockSize, s.router.IsEagle())
+	b.hash(q, s.blockSize, s.router.eagle())
 	sequence := kv.AppendSequence(nil, b.locals)
 	e := kvevent.RouterEvent{Owner: owner, Tier: tier, Kind: kvevent.Stored}
 	if first > 0 {
@@ -105,6 +106,38 @@ func (s *setup) best(q *Query) Match {
 		s.t.Fatal(err)
 	}
 	return m
+}
+
+// choose is best with the overlap in blocks and the error.
+func (s *setup) choose(q *Query) (kv.Worker, uint32, error) {
+	m, err := s.router.FindBestMatchDetails(s.t.Context(), q)
+	return m.Worker, m.OverlapBlocks(), err
+}
+
+// estimate returns what a worker has of a prompt.
+func (s *setup) estimate(q *Query, w kv.Worker) (Overlap, error) {
+	all, err := s.router.Overlaps(q)
+	for _, o := range all {
+		if o.Worker == w {
+			return o, err
+		}
+	}
+	return Overlap{Worker: w}, err
+}
+
+// overlapBlocks returns the same in rounded blocks.
+func (s *setup) overlapBlocks(q *Query, w kv.Worker) (uint32, error) {
+	o, err := s.estimate(q, w)
+	return uint32(math.Round(o.Effective)), err
+}
+
+func (s *setup) overlap(q *Query, id uint64) uint32 {
+	s.t.Helper()
+	n, err := s.overlapBlocks(q, worker(id))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
 }
 
 // recorder is an Observer.

@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
+	"github.com/blockyard-ai/blockyard/router/sharedcache/sharedcachetest"
 )
 
 // fakeSharedCache answers every question with the same.
@@ -65,7 +66,7 @@ func sharedSetup(t *testing.T, cache sharedcache.Cache, selector schedule.Select
 func TestFindBestMatchPassesSharedCacheHitsToScheduler(t *testing.T) {
 	cache := &fakeSharedCache{hits: schedule.FromRanges([]schedule.Range{{First: 0, End: 2}})}
 	s := sharedSetup(t, cache, &inspectingSelector{t, 2, worker(2)})
-	w, overlap, err := s.router.FindBestMatch(t.Context(), &Query{Tokens: []uint32{11, 12, 21, 22}})
+	w, overlap, err := s.choose(&Query{Tokens: []uint32{11, 12, 21, 22}})
 	if err != nil || w != worker(2) || overlap != 0 {
 		t.Errorf("%s with %d blocks, %v", w, overlap, err)
 	}
@@ -79,7 +80,7 @@ func TestFindBestMatchIgnoresSharedCacheErrors(t *testing.T) {
 	cache := &fakeSharedCache{err: errors.New("offline")}
 	s := sharedSetup(t, cache, &inspectingSelector{t, -1, worker(1)})
 	for range 10 {
-		w, overlap, err := s.router.FindBestMatch(t.Context(), &Query{Tokens: []uint32{11, 12, 21, 22}})
+		w, overlap, err := s.choose(&Query{Tokens: []uint32{11, 12, 21, 22}})
 		if err != nil || w != worker(1) || overlap != 0 {
 			t.Errorf("%s with %d blocks, %v", w, overlap, err)
 		}
@@ -240,7 +241,7 @@ func TestSharedCacheIsAskedWhereItCounts(t *testing.T) {
 
 // A block in the shared cache counts where the worker has it not itself.
 func TestSharedHitsOverHTTPCountInTheChoice(t *testing.T) {
-	var double sharedcache.Double
+	var double sharedcachetest.Server
 	server := httptest.NewServer(&double)
 	t.Cleanup(server.Close)
 	client, err := sharedcache.NewClient(sharedcache.Options{URL: server.URL, Timeout: 20 * time.Second})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,41 +64,6 @@ func TestPrefillLoadEstimator(t *testing.T) {
 		}
 		if n := s.scheduler.Stats().Load.Requests; n != 4 {
 			t.Errorf("%d requests are booked, want 4", n)
-		}
-	})
-}
-
-// The start waits for workers, not for ranks, and can be cancelled.
-func TestInitialWorkerWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		want := func(n uint32, skip bool) change {
-			return func(_ *Options, c *config.Config, _ *schedule.Options) {
-				c.MinInitialWorkers, c.SkipInitialWorkerWait = n, skip
-			}
-		}
-		if err := newSetup(t, want(9, true)).router.WaitForWorkers(t.Context()); err != nil {
-			t.Errorf("skipped: %v", err)
-		}
-		s := newSetup(t, want(3, false))
-		done := make(chan error, 1)
-		go func() { done <- s.router.WaitForWorkers(t.Context()) }()
-		<-time.After(time.Hour)
-		if err := s.index.SetMember(kv.Worker{ID: 2, Rank: 1}, 0, true); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Second)
-		if len(done) > 0 {
-			t.Fatal("two workers with three ranks are taken for three")
-		}
-		s.member(3, 0)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		err := newSetup(t, want(3, false)).router.WaitForWorkers(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 of 3") {
-			t.Errorf("cancelled: %v", err)
 		}
 	})
 }

@@ -100,10 +100,10 @@ func (a *Account) Add(r *Request) error {
 	now := a.clock()
 	w := a.open(r.Worker)
 	b := &request{
-		id: strings.Clone(r.ID), lora: strings.Clone(r.LoRA), on: w,
-		blocks: int32(r.Blocks), tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
+		id: strings.Clone(r.ID), on: w,
+		tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
 		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
-		added: now, heard: now, provisional: r.Provisional,
+		heard: now, provisional: r.Provisional,
 	}
 	if b.prefill == 0 {
 		b.duration = 0
@@ -245,16 +245,6 @@ func (a *Account) Worker(id string) (worker kv.Worker, ok bool) {
 	return r.on.worker, true
 }
 
-// FreeIfWorker ends a request if it is on worker w, and reports whether it was.
-func (a *Account) FreeIfWorker(id string, w kv.Worker) bool {
-	r := a.requests[id]
-	if r == nil || r.on.worker != w {
-		return false
-	}
-	_, ok := a.Free(id)
-	return ok
-}
-
 // FreeBooking ends the request with that LastBooking. ok is false when it is over, though
 // another one of its id may be active.
 func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bool) {
@@ -318,22 +308,6 @@ func (a *Account) end(r *request, now time.Duration) {
 		delete(a.workers, w.worker)
 		a.slots[w.slot] = nil
 		a.freeSlots = append(a.freeSlots, w.slot)
-	}
-}
-
-// Visit shows the active requests, the one not heard of for longest first, until
-// visit returns false. visit must not change the account.
-func (a *Account) Visit(visit func(Active) bool) {
-	now := a.clock()
-	for r := a.silent.first; r != nil; r = r.in[bySilence].next {
-		if !visit(Active{
-			ID: r.id, Worker: r.on.worker, LoRA: r.lora,
-			Blocks: int(r.blocks), TrackedBlocks: int(r.tracked), OutputBlocks: int(r.outputs),
-			ExpectedOutput: int(r.expected), PrefillTokens: int(r.prefill),
-			Age: now - r.added, Silent: now - r.heard,
-		}) {
-			return
-		}
 	}
 }
 

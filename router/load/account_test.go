@@ -58,7 +58,7 @@ func (f fixture) add(id string, w kv.Worker, prefill int, sequence ...kv.Sequenc
 
 func (f fixture) addModelled(id string, w kv.Worker, prefill int, d time.Duration, sequence ...kv.SequenceHash) {
 	f.Helper()
-	r := Request{ID: id, Worker: w, Sequence: sequence, Blocks: len(sequence), PrefillTokens: prefill, PrefillDuration: d}
+	r := Request{ID: id, Worker: w, Sequence: sequence, PrefillTokens: prefill, PrefillDuration: d}
 	if err := f.Add(&r); err != nil {
 		f.Fatal(err)
 	}
@@ -182,25 +182,6 @@ func TestFreeIsIdempotentAndEndsThePrefill(t *testing.T) {
 	}
 }
 
-func TestFreeIfWorkerLeavesARequestThatMoved(t *testing.T) {
-	f := newFixture(t, Options{})
-	f.add("a", worker1, 7, 1)
-	if f.FreeIfWorker("a", worker2) || f.FreeIfWorker("b", worker1) {
-		t.Error("freed a request that is not there")
-	}
-	f.expect("still there", 1, 7)
-	if w, ok := f.Worker("a"); w != worker1 || !ok {
-		t.Errorf("it is on %v (%v)", w, ok)
-	}
-	if !f.FreeIfWorker("a", worker1) {
-		t.Error("not freed")
-	}
-	if _, ok := f.Worker("a"); ok {
-		t.Error("freed and still on a worker")
-	}
-	f.empty()
-}
-
 func TestDuplicatesAndUnknownRequestsAreRefused(t *testing.T) {
 	f := newFixture(t, Options{})
 	f.add("a", worker1, 7, 1)
@@ -248,8 +229,6 @@ func TestOutOfRangeIsNamed(t *testing.T) {
 	for want, r := range map[string]Request{
 		"request id: 0 bytes":      {},
 		"request id: 4097 bytes":   {ID: long},
-		"lora name: 4097":          {ID: "a", LoRA: long},
-		"prompt blocks: -1":        {ID: "a", Blocks: -1},
 		"prefill tokens: -2":       {ID: "a", PrefillTokens: -2},
 		"expected output":          {ID: "a", ExpectedOutput: -3},
 		"prefill duration: -1ns":   {ID: "a", PrefillDuration: -1},
@@ -352,7 +331,7 @@ func TestRequestsThatNobodyFreedAreTold(t *testing.T) {
 	f.add("lost", worker2, 1, 1)
 	f.add("lost too", worker2, 1, 2)
 	f.add("moved", worker1, 1, 2)
-	f.FreeIfWorker("moved", worker1)
+	f.Free("moved")
 	f.clock.advance(9*time.Second + 1)
 	f.Expire()
 	f.RemoveWorker(worker2)
@@ -388,7 +367,7 @@ func TestRemovedWorkerTakesItsRequestsAlong(t *testing.T) {
 // alone keeps fades as its expected output is generated.
 func TestExpectedOutputLetsOutputBlocksFade(t *testing.T) {
 	f := newFixture(t, Options{})
-	r := Request{ID: "a", Worker: worker1, Sequence: []kv.SequenceHash{1, 2, 3, 4, 5, 6, 7, 8}, Blocks: 8, ExpectedOutput: 64, BlockSize: 16}
+	r := Request{ID: "a", Worker: worker1, Sequence: []kv.SequenceHash{1, 2, 3, 4, 5, 6, 7, 8}, ExpectedOutput: 64, BlockSize: 16}
 	if err := f.Add(&r); err != nil {
 		t.Fatal(err)
 	}

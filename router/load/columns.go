@@ -129,16 +129,6 @@ func (a *Account) Columns() *Columns {
 	return &a.columns
 }
 
-// RemainingPrefill is how long the prefills of a worker are expected to take
-// from now on; ok is false when one of them is not modelled.
-func (a *Account) RemainingPrefill(worker kv.Worker) (d time.Duration, ok bool) {
-	w := a.workers[worker]
-	if w == nil {
-		return 0, true
-	}
-	return w.prefill.remainingTime(a.clock())
-}
-
 // Shared is how many leading blocks of a sequence are active on a member, at
 // least one.
 type Shared struct {

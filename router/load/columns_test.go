@@ -69,31 +69,6 @@ func TestColumnsFollowTheMembers(t *testing.T) {
 	}
 }
 
-func TestVisitShowsTheLongestSilentFirst(t *testing.T) {
-	f := newFixture(t, Options{})
-	if err := f.Add(&Request{
-		ID: "a", Worker: worker1, Sequence: hashes(1), Blocks: 2, PrefillTokens: 30, ExpectedOutput: 9, LoRA: "l",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	f.add("b", worker2, 0)
-	f.clock.advance(time.Second)
-	f.output("a")
-	want := []Active{
-		{ID: "b", Worker: worker2, Age: time.Second, Silent: time.Second},
-		{ID: "a", Worker: worker1, LoRA: "l", Blocks: 2, TrackedBlocks: 1, OutputBlocks: 1, ExpectedOutput: 9, PrefillTokens: 30, Age: time.Second},
-	}
-	var got []Active
-	f.Visit(func(a Active) bool { got = append(got, a); return true })
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	f.Visit(func(Active) bool { got = nil; return false })
-	if got != nil {
-		t.Error("visited on after false")
-	}
-}
-
 // TestReadingAllocatesNothing: decisions read the loads, and are many.
 func TestReadingAllocatesNothing(t *testing.T) {
 	f := newFixture(t, Options{})

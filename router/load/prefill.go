@@ -17,9 +17,7 @@ type prefill struct {
 	// compute at first.
 	requests int
 	tokens   int64
-	// modelled is the sum of the expected durations, and unmodelled the number of
-	// requests that have none.
-	modelled   time.Duration
+	// unmodelled is the number of requests without an expected duration.
 	unmodelled int
 	anchor     *request
 	since      time.Duration
@@ -35,7 +33,6 @@ func (p *prefill) add(r *request, now time.Duration) {
 	}
 	p.requests++
 	p.tokens += r.prefill
-	p.modelled += r.duration
 	if r.duration == 0 {
 		p.unmodelled++
 	}
@@ -71,7 +68,6 @@ func (p *prefill) remove(r *request, now time.Duration) {
 	}
 	p.requests--
 	p.tokens -= r.prefill
-	p.modelled -= r.duration
 	if r.duration == 0 {
 		p.unmodelled--
 	}
@@ -96,16 +92,4 @@ func (p *prefill) remaining(now time.Duration) int64 {
 	}
 	done, _ := bits.Div64(hi, lo, uint64(p.lasts))
 	return p.tokens - int64(min(done, uint64(limit)))
-}
-
-// remainingTime is how long the work is expected to take; ok is false when a
-// request with work is not modelled.
-func (p *prefill) remainingTime(now time.Duration) (d time.Duration, ok bool) {
-	if p.unmodelled > 0 {
-		return 0, false
-	}
-	if p.anchor == nil {
-		return 0, true
-	}
-	return max(0, p.modelled-(now-p.since)), true
 }

@@ -16,8 +16,6 @@ type Request struct {
 	// Sequence are the prompt's blocks that count as active; nil tracks none. It
 	// is copied.
 	Sequence []kv.SequenceHash
-	// Blocks is the length of the prompt in blocks, a partial one included.
-	Blocks int
 	// PrefillTokens are prompt tokens still to be computed; 0 when prefill is not
 	// tracked. PrefillDuration is how long that is expected to take; with 0 the
 	// tokens stay until the prefill is marked complete.
@@ -27,8 +25,6 @@ type Request struct {
 	// unknown, and BlockSize the tokens of an output block. With both, each output
 	// block lets what the request alone keeps fade: see AddOutputBlock.
 	ExpectedOutput, BlockSize int
-	// LoRA is the adapter's name. It changes no load.
-	LoRA string
 	// Provisional says that it is not certain that the request was sent to the
 	// worker: until something is heard of it, it expires sooner.
 	Provisional bool
@@ -41,14 +37,10 @@ func (r *Request) validate() error {
 	if r.ID == "" || len(r.ID) > maxNameBytes {
 		return fmt.Errorf("request id: %d bytes are not in 1..%d", len(r.ID), maxNameBytes)
 	}
-	if len(r.LoRA) > maxNameBytes {
-		return fmt.Errorf("request %q lora name: %d bytes are more than %d", r.ID, len(r.LoRA), maxNameBytes)
-	}
 	for _, f := range []struct {
 		name  string
 		value int
 	}{
-		{"prompt blocks", r.Blocks},
 		{"prefill tokens", r.PrefillTokens},
 		{"expected output tokens", r.ExpectedOutput},
 		{"block size", r.BlockSize},
@@ -63,31 +55,15 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// Active is a request on the account.
-type Active struct {
-	ID     string
-	Worker kv.Worker
-	LoRA   string
-	// Blocks is the length of the prompt in blocks, TrackedBlocks how many of them
-	// count as active, OutputBlocks how many were generated.
-	Blocks, TrackedBlocks, OutputBlocks int
-	ExpectedOutput                      int
-	// PrefillTokens is what was to be computed at first, 0 after the prefill.
-	PrefillTokens int
-	// Age is the time since the request was added, Silent since it was last heard
-	// of.
-	Age, Silent time.Duration
-}
-
 // request is an active request.
 type request struct {
-	id, lora string
-	on       *workload
+	id string
+	on *workload
 	// end is where the tracked blocks end in the trie, nil without any.
 	end *node
 
-	blocks, tracked, expected int32
-	outputs, blockSize        int32
+	tracked, expected  int32
+	outputs, blockSize int32
 	// number tells this booking from another one of the same id.
 	number uint64
 	// outputWeight is the sum of the weights of the output blocks.
@@ -96,7 +72,7 @@ type request struct {
 	prefill  int64
 	duration time.Duration
 
-	added, heard time.Duration
+	heard time.Duration
 	// provisional is set until something is heard of a provisional request.
 	provisional bool
 	// phantom is set when the engine turned out not to have the request, until

@@ -67,18 +67,6 @@ func (s *Scheduler) Free(id string) bool {
 	return ok
 }
 
-// FreeIfWorker is Free for a request that is on worker w, and leaves it alone if
-// it is on another.
-func (s *Scheduler) FreeIfWorker(id string, w kv.Worker) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ok := s.account.FreeIfWorker(id, w)
-	if ok {
-		s.released(w)
-	}
-	return ok
-}
-
 // FreeBooking is Free for one booking: another one of the same id, such as that of a
 // retry, stays.
 func (s *Scheduler) FreeBooking(id string, number uint64) bool {

@@ -66,7 +66,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 			"book": func(t *rapid.T) {
 				w := kv.Worker{ID: id.Draw(t, "worker"), Rank: kv.DPRank(rapid.IntRange(0, 1).Draw(t, "rank"))}
 				r := &load.Request{ID: fmt.Sprint(w), Worker: w, PrefillTokens: rapid.SampledFrom([]int{10, 11, 21}).Draw(t, "tokens")}
-				if !s.account.FreeIfWorker(r.ID, w) {
+				if _, active := s.account.Free(r.ID); !active {
 					if err := s.account.Add(r); err != nil {
 						t.Fatal(err)
 					}

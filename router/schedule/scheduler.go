@@ -94,9 +94,6 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// Config is how the scheduler weighs and chooses.
-func (s *Scheduler) Config() Config { return s.config }
-
 // ReadsShared reports whether a decision looks at the SharedHits of a request with that
 // pin and override; both may be nil.
 func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
@@ -255,8 +252,8 @@ func sharedOf(active []load.Shared, m int32) int32 {
 // book puts r on the account of w.
 func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
-		ID: r.ID, Worker: w, Sequence: r.Sequence, Blocks: r.Blocks(),
-		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize, LoRA: r.LoRA,
+		ID: r.ID, Worker: w, Sequence: r.Sequence,
+		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize,
 		Provisional: r.Provisional && s.waited,
 	}
 	if r.TrackPrefill {

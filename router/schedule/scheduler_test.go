@@ -87,10 +87,7 @@ func TestAccountCalls(t *testing.T) {
 	if want := (PotentialLoad{members.List[0].Worker, 16, 3}); err != nil || loads[0] != want {
 		t.Errorf("%+v (%v), want %+v: half of 2 blocks, half an output block, a new one", loads, err, want)
 	}
-	if s.FreeIfWorker("a", kv.Worker{ID: 9}) {
-		t.Error("freed on a worker that it is not on")
-	}
-	if !s.Free("a") || s.Free("a") || s.FreeIfWorker("a", members.List[0].Worker) {
+	if !s.Free("a") || s.Free("a") {
 		t.Error("free is not idempotent")
 	}
 	for name, err := range map[string]error{

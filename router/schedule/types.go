@@ -52,10 +52,8 @@ type Request struct {
 	StrictPriority uint32
 	PriorityJump   float64
 	// ExpectedOutput is the expected number of tokens to be generated, 0 when
-	// unknown: it lets output blocks fade. LoRA is the adapter's name. Both are for
-	// the account only.
+	// unknown: the account lets output blocks fade by it.
 	ExpectedOutput int
-	LoRA           string
 	// Pinned is the only worker that will do. It is taken without weighing.
 	Pinned *kv.Worker
 	// Allowed limits the choice; nil allows all workers.

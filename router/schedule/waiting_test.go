@@ -119,7 +119,7 @@ func TestRequestsWaitWhileAllWorkersAreBusy(t *testing.T) {
 		l.expect("d@1")
 		s.RemoveWorker(kv.Worker{ID: 2})
 		l.expect("e@2")
-		if s.FreeIfWorker("e", kv.Worker{ID: 2}); s.PendingCount() != 0 {
+		if s.Free("e"); s.PendingCount() != 0 {
 			t.Errorf("%d wait", s.PendingCount())
 		}
 		l.expect("f@2")

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/sharedcache/sharedcachetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,7 +54,7 @@ func newClient(t *testing.T, o Options) *Client {
 // The client's hits are the positions of the blocks that the service holds, by
 // content, prefix and namespace.
 func TestClientFindsWhatTheServiceHolds(t *testing.T) {
-	var double Double
+	var double sharedcachetest.Server
 	server := httptest.NewServer(&double)
 	t.Cleanup(server.Close)
 	c := newClient(t, Options{URL: server.URL, Timeout: 20 * time.Second})
@@ -78,7 +79,7 @@ func TestClientFindsWhatTheServiceHolds(t *testing.T) {
 
 // Engines that hash pairs look one token farther than the block.
 func TestClientHashesPairs(t *testing.T) {
-	var double Double
+	var double sharedcachetest.Server
 	server := httptest.NewServer(&double)
 	t.Cleanup(server.Close)
 	c := newClient(t, Options{URL: server.URL, Timeout: 20 * time.Second, Pairs: true})

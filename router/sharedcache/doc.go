@@ -9,7 +9,7 @@
 //
 // with one number for each full block of the prompt, its SequenceHash under the
 // request's cache namespace, and half-open ranges of their positions in the answer.
-// Double is such a service in memory, for tests.
+// Package sharedcachetest has such a service in memory.
 //
 // Failure: an answer that is late, too large or not in order is an error, and an
 // error costs the request nothing but the credit. After five in a row a Client
