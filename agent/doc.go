@@ -54,11 +54,11 @@
 //
 //	session.mu ─► processTable.mu
 //	link.mu ─► blockmgr.Pool's ─► eventHub.mu
-//	        │                 └─► consolidator.Stream's ─► nats.Feed's ─► nats.go's
+//	        │                 └─► residency.Stream's ─► nats.Feed's ─► nats.go's
 //	        │                 │   (a worker's or a pool's)
 //	        │                 └─► evictionQueue.mu
 //	        └─► proto.Conn's
-//	a worker's consolidator.Stream's ─► consolidator.Merged's ─► a sink's
+//	a worker's residency.Stream's ─► residency.Merged's ─► a sink's
 //	                                    └─► tokens.Table's
 //	tierRoom.checking ─► tierRoom.mu
 //	sessionServer.mu, formerSessions.mu, cacheCounters.mu, connectorReports.mu, evictionTap.mu, cachedLists.mu, checkpoints.mu

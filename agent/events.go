@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -60,7 +60,7 @@ func newEventHub(node string, out *outputs, log *zap.Logger) *eventHub {
 }
 
 func (h *eventHub) newStream(owner kv.Owner) *ownerStream {
-	return &ownerStream{stream: consolidator.NewStream(owner, nil)}
+	return &ownerStream{stream: residency.NewStream(owner, nil)}
 }
 
 // BlockStored implements blockmgr.EventSink. It is called under the block

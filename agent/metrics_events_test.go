@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -22,7 +22,7 @@ import (
 // falls is taken for a restart.
 func TestTotalsKeepWhatEndedOutputsCounted(t *testing.T) {
 	h := newEventHub("node", testOutputs(nil), zap.NewNop())
-	pool := consolidator.NewStream(kv.PoolOwner(1), nil)
+	pool := residency.NewStream(kv.PoolOwner(1), nil)
 	hello := helloOf(7)
 	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
 	r, err := h.startRank(&hello, pool, rankEngine{guard: func(do func() error) error { return do() }, gauges: func() (engineGauges, bool) { return engineGauges{}, false }})

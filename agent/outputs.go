@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -133,7 +133,7 @@ type statusSource struct{ statusStream }
 // statusStream is a stream of either kind.
 type statusStream interface {
 	Owner() kv.Owner
-	Status() consolidator.StreamStatus
+	Status() residency.Status
 	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
 }
 
@@ -142,7 +142,7 @@ func (s statusSource) Status() publisher.Status { return publisher.Status(s.stat
 
 // ownerStream is one owner's stream and the feeds that publish it.
 type ownerStream struct {
-	stream *consolidator.Stream
+	stream *residency.Stream
 	// The feeds are nil before attach, and where there is no such output.
 	nats atomic.Pointer[nats.Feed]
 	http atomic.Pointer[httpfeed.Feed]
@@ -175,7 +175,7 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 	return s.join(f, f.Attach, src)
 }
 
-func (s *ownerStream) join(feed consolidator.Sink, attach func(publisher.Source) error, src publisher.Source) error {
+func (s *ownerStream) join(feed residency.Sink, attach func(publisher.Source) error, src publisher.Source) error {
 	if err := s.stream.AddSink(feed); err != nil {
 		return fmt.Errorf("feed of %s: %w", s.stream.Owner(), err)
 	}

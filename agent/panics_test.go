@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -88,13 +88,13 @@ func TestPanicWhileAStreamOpensFreesItsPort(t *testing.T) {
 		defer func() { reason = recover() }()
 		// It has no connection, which is noticed when the ports are open.
 		out := testOutputs(new(nats.Conn))
-		_, _ = newEventHub("node", out, zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), engine)
+		_, _ = newEventHub("node", out, zap.NewNop()).startRank(&hello, residency.NewStream(kv.PoolOwner(1), nil), engine)
 		return nil
 	}()
 	if panicked == nil {
 		t.Fatal("nothing panicked; the test shows nothing")
 	}
-	r, err := newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), engine)
+	r, err := newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, residency.NewStream(kv.PoolOwner(1), nil), engine)
 	if err != nil {
 		t.Fatal(err)
 	}

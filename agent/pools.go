@@ -9,7 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -89,7 +89,7 @@ type poolEntry struct {
 // Later calls ask from too: a pool that has no room tries to get some. Where there
 // are as many pools as there may be, or these have all the room, one that nobody uses
 // makes room.
-func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *consolidator.Stream, error) {
+func (h *eventHub) openPool(ns *kv.Namespace, from poolSource, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *residency.Stream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), poolRoomTimeout)
 	defer cancel()
 	for placed := false; ; {

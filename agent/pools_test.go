@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -202,13 +202,13 @@ func TestRankErrorsSayWhoseTheyAre(t *testing.T) {
 	}
 	n.Close()
 	hello := helloOf(1)
-	_, err = newEventHub("node", testOutputs(n), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), rankEngine{})
+	_, err = newEventHub("node", testOutputs(n), zap.NewNop()).startRank(&hello, residency.NewStream(kv.PoolOwner(1), nil), rankEngine{})
 	if err == nil || refusalOf(err).Code != proto.CodeInternal {
 		t.Errorf("feed: got error %v, want %s", err, proto.CodeInternal)
 	}
 	hello.EventsEndpoint = "carrier pigeon"
 	hello.Namespace.BlockSize = 1 << 20
-	_, err = newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, consolidator.NewStream(kv.PoolOwner(1), nil), rankEngine{})
+	_, err = newEventHub("node", testOutputs(nil), zap.NewNop()).startRank(&hello, residency.NewStream(kv.PoolOwner(1), nil), rankEngine{})
 	if err == nil || refusalOf(err).Code != proto.CodeRange {
 		t.Errorf("endpoint: got error %v, want %s", err, proto.CodeRange)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -51,7 +52,7 @@ type rankEngine struct {
 // the stream of. An engine without events is announced all the same, so that routers
 // credit it with the pool's blocks. stop must be called. The error is a refusal
 // when the engine's endpoints are bad, and else the agent's own.
-func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engine rankEngine) (*rankStream, error) {
+func (h *eventHub) startRank(hello *proto.Hello, pool *residency.Stream, engine rankEngine) (*rankStream, error) {
 	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
 	r := &rankStream{ownerStream: h.newStream(kv.WorkerOwner(w)), hub: h, engine: engine, cancel: func() {}}
 	opened := false
@@ -81,7 +82,7 @@ func (h *eventHub) startRank(hello *proto.Hello, pool *consolidator.Stream, engi
 }
 
 // open makes the rank and what tells of it.
-func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *consolidator.Stream) error {
+func (r *rankStream) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
 	out := r.hub.out
 	toDynamo, dynamoErr := out.reachDynamo(w, r.stream, pool)
 	toZMQ, zmqErr := out.reachZMQ(w, hello, r.hub.bound)

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -32,26 +32,26 @@ const poolJoinTimeout = 5 * time.Second
 // reach is what one worker rank can reach, its own blocks and its pool's, on its way
 // to an output that knows workers only.
 type reach struct {
-	own    *consolidator.Stream
-	merged *consolidator.Merged
+	own    *residency.Stream
+	merged *residency.Merged
 	zmq    *zmqsink.Sink
 	dynamo *dynamo.Source
 }
 
 // lateSink is the sink of a merged stream whose output asks the merged stream in
 // turn: it is set after both were made, before the first event.
-type lateSink struct{ consolidator.Sink }
+type lateSink struct{ residency.Sink }
 
-// HealthChanged implements consolidator.HealthObserver.
+// HealthChanged implements residency.HealthObserver.
 func (s *lateSink) HealthChanged(h kvevent.Health) {
-	if o, ok := s.Sink.(consolidator.HealthObserver); ok {
+	if o, ok := s.Sink.(residency.HealthObserver); ok {
 		o.HealthChanged(h)
 	}
 }
 
-// StateJoined implements consolidator.StateObserver.
+// StateJoined implements residency.StateObserver.
 func (s *lateSink) StateJoined() {
-	if o, ok := s.Sink.(consolidator.StateObserver); ok {
+	if o, ok := s.Sink.(residency.StateObserver); ok {
 		o.StateJoined()
 	}
 }
@@ -59,11 +59,11 @@ func (s *lateSink) StateJoined() {
 // reachDynamo tells Dynamo's routers of a rank; nil when nobody asked for that. The routers
 // ask for the state when they hear of the rank, so that the rank joins its pool first. An
 // error costs this stream and nothing else.
-func (o *outputs) reachDynamo(w kv.Worker, own, pool *consolidator.Stream) (*reach, error) {
+func (o *outputs) reachDynamo(w kv.Worker, own, pool *residency.Stream) (*reach, error) {
 	if o.dynamo == nil {
 		return nil, nil
 	}
-	r := &reach{merged: consolidator.NewMerged(w, consolidator.MergeTiered, nil)}
+	r := &reach{merged: residency.NewMerged(w, residency.MergeTiered, nil)}
 	joined := false
 	err := r.join(o, own, pool)
 	if err == nil {
@@ -141,12 +141,12 @@ func (r *reach) openZMQ(opt zmqsink.Options, mode string, o *outputs) (err error
 		r.zmq, err = zmqsink.New(opt, nil, nil)
 		return err
 	}
-	merge := consolidator.MergeTiered
+	merge := residency.MergeTiered
 	if mode == proto.ConsolidatorDedup {
-		merge = consolidator.MergeDedup
+		merge = residency.MergeDedup
 	}
 	late := &lateSink{}
-	r.merged = consolidator.NewMerged(opt.Worker, merge, late)
+	r.merged = residency.NewMerged(opt.Worker, merge, late)
 	r.merged.KeepTokens(o.tokenTable())
 	if r.zmq, err = zmqsink.New(opt, statusSource{r.merged}, o.tokenTable()); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (r *reach) raw() func(payload []byte) {
 
 // join begins to follow both streams. The rank does without its pool's blocks when
 // too many ranks follow that already.
-func (r *reach) join(o *outputs, own, pool *consolidator.Stream) error {
+func (r *reach) join(o *outputs, own, pool *residency.Stream) error {
 	if r.merged == nil {
 		return nil
 	}

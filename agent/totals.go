@@ -2,6 +2,7 @@ package agent
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
@@ -13,11 +14,11 @@ import (
 // included. It is where every drop, retry and repair can be seen. Gauges among them
 // are sums over those that live; ZMQ.Next is 0.
 type EventTotals struct {
-	Ranks   consolidator.RankStats   `json:"ranks"`
-	Streams consolidator.StreamStats `json:"streams"`
-	Feeds   nats.FeedStats           `json:"feeds"`
-	ZMQ     zmqsink.Stats            `json:"zmq"`
-	Dynamo  dynamo.SourceStats       `json:"dynamo"`
+	Ranks   consolidator.RankStats `json:"ranks"`
+	Streams residency.Stats        `json:"streams"`
+	Feeds   nats.FeedStats         `json:"feeds"`
+	ZMQ     zmqsink.Stats          `json:"zmq"`
+	Dynamo  dynamo.SourceStats     `json:"dynamo"`
 }
 
 func (t *EventTotals) add(o *EventTotals) {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -131,7 +132,7 @@ func (c *converter) appendBlocks(dst []byte) []byte {
 		dst = le.AppendUint64(dst, table.Key(slot))
 		dst = le.AppendUint64(dst, uint64(r.Parent))
 		dst = le.AppendUint64(dst, uint64(r.Local))
-		dst = le.AppendUint32(dst, r.place)
+		dst = le.AppendUint32(dst, r.Packed)
 	}
 	dst = le.AppendUint32(dst, uint32(c.known.Len()))
 	for slot := range c.known.Slots() {
@@ -191,7 +192,7 @@ func (ck *checkpoint) validate() error {
 		if i > 0 && ck.residents[i-1].slot >= r.slot {
 			return fmt.Errorf("block %d: slot %d is out of order", i, r.slot)
 		}
-		at, hash := Block{place: r.place}, kv.SequenceHash(r.local)
+		at, hash := residency.Block{Packed: r.place}, kv.SequenceHash(r.local)
 		if at.HasParent() {
 			hash = kv.Chain(r.parent, r.local)
 		}

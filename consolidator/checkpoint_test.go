@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
@@ -23,7 +25,7 @@ var testCheckpoint = checkpointID{worker: kv.Worker{ID: 7}, blockSize: testBlock
 
 // savedConverter is a converter with everything that a checkpoint can hold.
 func savedConverter() (*converter, *sequence.State) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	salted := storedEvent(0, 50, 2)
 	salted.Salt, salted.LoRAName = "tenant", "adapter"
@@ -56,8 +58,8 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := newRecorder(t)
-	s := NewStream(testOwner, rec)
+	rec := residencytest.NewRecorder(t)
+	s := residency.NewStream(testOwner, rec)
 	again := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	if n := again.restore(ck); n != c.known.Len() {
 		t.Errorf("%d blocks restored, want %d", n, c.known.Len())
@@ -66,7 +68,7 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != kvevent.HealthDegraded {
 		t.Errorf("restored %+v, want %+v, degraded", got, want)
 	}
-	checkStream(t, s, rec.resident())
+	residencytest.Check(t, s, rec.Resident())
 	if !reflect.DeepEqual(&ck.sequence, seq) {
 		t.Errorf("the sequence is at %+v, want %+v", ck.sequence, seq)
 	}
@@ -85,7 +87,7 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != want.Health || got.Health != kvevent.HealthExact {
 		t.Errorf("after a batch more: %+v, want %+v", got, want)
 	}
-	checkStream(t, s, rec.resident())
+	residencytest.Check(t, s, rec.Resident())
 }
 
 // TestBadCheckpointsAreIgnored: a file that is torn anywhere, flipped anywhere or
@@ -292,12 +294,12 @@ func FuzzCheckpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		rec := newRecorder(t)
-		s := NewStream(testOwner, rec)
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 		c.restore(ck)
-		if st, set := s.Status(), rec.resident(); st.Digest != digestOf(set) || st.Blocks != uint64(len(set)) {
-			t.Errorf("%d blocks, digest %x; the events say %d, %x", st.Blocks, st.Digest, len(set), digestOf(set))
+		if st, set := s.Status(), rec.Resident(); st.Digest != residencytest.Digest(set) || st.Blocks != uint64(len(set)) {
+			t.Errorf("%d blocks, digest %x; the events say %d, %x", st.Blocks, st.Digest, len(set), residencytest.Digest(set))
 		}
 	})
 }

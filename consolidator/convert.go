@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -14,7 +15,7 @@ import (
 // is not safe for concurrent use, but for the counters. It is the stream's only
 // writer; what it does with the stream's table, it does under the stream's lock.
 type converter struct {
-	stream    *Stream
+	stream    *residency.Stream
 	rank      kv.DPRank
 	blockSize int
 	maxBlocks int
@@ -52,7 +53,7 @@ type converter struct {
 	version uint64
 }
 
-func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters) *converter {
+func newConverter(s *residency.Stream, w kv.Worker, blockSize, maxBlocks int, c *counters) *converter {
 	return &converter{
 		stream: s, rank: w.Rank, blockSize: blockSize, maxBlocks: maxBlocks, count: c, now: time.Now,
 		identities: newIdentities(), park: newPark(defaultParkBytes),
@@ -61,10 +62,10 @@ func newConverter(s *Stream, w kv.Worker, blockSize, maxBlocks int, c *counters)
 
 // apply applies one batch.
 func (c *converter) apply(b *engineevent.Batch) {
-	c.stream.Update(func(tx *Tx) { c.applyBatch(tx, b) })
+	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
 }
 
-func (c *converter) applyBatch(tx *Tx, b *engineevent.Batch) {
+func (c *converter) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	c.count.batches.Add(1)
 	c.count.unknownKeys.Add(uint64(b.UnknownKeys))
 	for i := range b.Events {
@@ -90,7 +91,7 @@ func (c *converter) applyBatch(tx *Tx, b *engineevent.Batch) {
 
 // settle tells the stream how far it can be trusted, after a change and whenever
 // time alone may have changed that.
-func (c *converter) settle(tx *Tx) {
+func (c *converter) settle(tx *residency.Tx) {
 	c.count.known.Store(uint64(c.known.Len()))
 	c.count.parkedBytes.Store(uint64(c.park.bytes))
 	c.count.unlisted.Store(uint64(len(c.unlisted)))
@@ -158,13 +159,13 @@ func (c *converter) forget() {
 	c.unproven, c.wantList, c.aside = false, false, nil
 	c.forgetBlocks()
 	c.version++
-	c.stream.Update(func(tx *Tx) {
+	c.stream.Update(func(tx *residency.Tx) {
 		tx.Clear()
 		c.settle(tx)
 	})
 }
 
-func (c *converter) applyEvent(tx *Tx, e *engineevent.Event) {
+func (c *converter) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 	n := len(e.BlockHashes)
 	if e.Ownership != "" && e.Ownership != "framework" {
 		c.drop(dropOwnership, max(1, n))
@@ -203,7 +204,7 @@ func (c *converter) applyEvent(tx *Tx, e *engineevent.Event) {
 }
 
 // remove takes back one announcement of each of hashes in tier t.
-func (c *converter) remove(tx *Tx, hashes []kv.EngineHash, t kv.Tier) {
+func (c *converter) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 	for _, h := range hashes {
 		slot, ok := c.known.Find(uint64(h))
 		switch {
@@ -219,7 +220,7 @@ func (c *converter) remove(tx *Tx, hashes []kv.EngineHash, t kv.Tier) {
 
 // clearDevice applies the engine's AllBlocksCleared: its device cache is empty,
 // blocks in other tiers stay where they are.
-func (c *converter) clearDevice(tx *Tx) {
+func (c *converter) clearDevice(tx *residency.Tx) {
 	for slot := range c.known.Slots() {
 		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
 	}

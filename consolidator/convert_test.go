@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -32,8 +34,8 @@ import (
 // one whose requests ask for full reports.
 func TestConversionScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/convert", func(t *testing.T, path string) {
-		rec := newRecorder(t)
-		s := NewStream(testOwner, rec)
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
 		count := new(counters)
 		c := newConverter(s, kv.Worker{ID: 7}, 2, 16, count)
 		c.fullReports = true
@@ -99,8 +101,8 @@ func TestConversionScripts(t *testing.T) {
 				d.Fatalf(t, "unknown command")
 			}
 			s.Flush()
-			checkStream(t, s, rec.resident())
-			return rec.take()
+			residencytest.Check(t, s, rec.Resident())
+			return rec.Take()
 		})
 	})
 }
@@ -173,7 +175,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) engineevent.E
 // TestConversionGivesGoldenHashes: the tokens 1..8 in blocks of four have the
 // hashes that Dynamo gives them.
 func TestConversionGivesGoldenHashes(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
 	c.apply(&engineevent.Batch{Events: []engineevent.Event{{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
@@ -195,7 +197,7 @@ func TestConversionGivesGoldenHashes(t *testing.T) {
 // TestSecondCopyKeepsABlockResident: two requests that load one prompt at once
 // cache it twice; the block stays resident until the second copy is evicted.
 func TestSecondCopyKeepsABlockResident(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
 	stored := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
@@ -219,7 +221,7 @@ func TestSecondCopyKeepsABlockResident(t *testing.T) {
 // TestConversionUsesTheSeedOfItsRequest: LoRA and salt change a block's hashes
 // as kv.LocalSeed says, for the children of a salted block too.
 func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
 	root := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{1}, Tokens: []uint32{0, 1, 2, 3},
@@ -244,7 +246,7 @@ func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 }
 
 func TestConversionAllocatesNothingPerBlock(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
 	const n = 256
 	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
@@ -264,7 +266,7 @@ func TestConversionAllocatesNothingPerBlock(t *testing.T) {
 }
 
 func BenchmarkConversion(b *testing.B) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
 	const n = 128
 	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}

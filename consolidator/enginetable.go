@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -10,7 +11,7 @@ import (
 type engineBlock struct {
 	slot     uint32 // in the stream's table
 	identity uint32
-	refs     Refs
+	refs     residency.Refs
 }
 
 // identity is the LoRA adapter and the salt of some blocks.
@@ -109,7 +110,7 @@ func (c *converter) learn(h kv.EngineHash, b engineBlock) bool {
 // release takes back n of the references in tier t of the known block in a slot:
 // all of them when it has no more. The block is forgotten with the last of any
 // tier.
-func (c *converter) release(tx *Tx, slot uint32, t kv.Tier, n uint32) {
+func (c *converter) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
 	left := b.refs.Of(t) - min(n, b.refs.Of(t))
 	if left == b.refs.Of(t) {

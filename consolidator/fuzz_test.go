@@ -3,6 +3,8 @@ package consolidator
 import (
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -19,8 +21,8 @@ func FuzzConversion(f *testing.F) {
 	f.Add(encode(storedEvent(0, 1, 3), removedEvent(2)), encode(storedEvent(3, 4, 1)))
 	f.Add(encode(cpu, storedEvent(0, 1, 2)), encode(engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup}))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		rec := newRecorder(t)
-		s := NewStream(testOwner, rec)
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 64, new(counters))
 		var dec engineevent.Decoder
 		var b engineevent.Batch
@@ -30,7 +32,7 @@ func FuzzConversion(f *testing.F) {
 			}
 		}
 		s.Flush()
-		checkStream(t, s, rec.resident())
+		residencytest.Check(t, s, rec.Resident())
 		c.lost()
 		if st := s.Status(); st.Blocks != 0 || st.Digest != 0 {
 			t.Errorf("%d blocks left", st.Blocks)

@@ -1,6 +1,10 @@
 package consolidator
 
-import "runtime"
+import (
+	"runtime"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
 
 // heap is the number of bytes of live objects.
 func heap() uint64 {
@@ -18,3 +22,5 @@ func mix(n uint64) uint64 {
 	h *= 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
+
+var testOwner = kv.WorkerOwner(kv.Worker{ID: 7})

@@ -7,6 +7,8 @@ import (
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -58,16 +60,16 @@ func TestOtherContentIsNeverPublishedAsPlainText(t *testing.T) {
 		"a salt, an identifier": {digest, []any{digest, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec := newRecorder(t)
-			c := newConverter(NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
+			rec := residencytest.NewRecorder(t)
+			c := newConverter(residency.NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
 			consume(t, c,
 				rootStore(t, 1, map[string]any{"extra_keys": []any{[]any{keys[0]}}}),
 				rootStore(t, 2, map[string]any{"extra_keys": []any{[]any{keys[1]}}}))
 			var h kv.Hasher
-			plain := pair{kv.TierDevice, kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed("", ""), nil))}
-			held := rec.resident()
+			plain := residencytest.Pair{Tier: kv.TierDevice, Hash: kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed("", ""), nil))}
+			held := rec.Resident()
 			if _, ok := held[plain]; ok || len(held) != 2 {
-				t.Errorf("published %v; want two blocks, none of them %x", held, plain.hash)
+				t.Errorf("published %v; want two blocks, none of them %x", held, plain.Hash)
 			}
 			if st := c.stream.Status(); st.Health != kvevent.HealthExact {
 				t.Errorf("health %s, dropped %v", st.Health, c.count.snapshot().Dropped)
@@ -98,13 +100,13 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 			map[string]any{"extra_keys": []any{[]any{[]any{digest, 4}}}, "lookahead_token_ids": []any{[]any{7}}}, "", "", nil,
 		},
 	} {
-		rec := newRecorder(t)
-		c := newConverter(NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
+		rec := residencytest.NewRecorder(t)
+		c := newConverter(residency.NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
 		consume(t, c, rootStore(t, 1, tc.more))
 		var h kv.Hasher
 		want := kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed(tc.lora, tc.salt), tc.objects))
-		if _, ok := rec.resident()[pair{kv.TierDevice, want}]; !ok {
-			t.Errorf("%s: %x is not among %v", name, want, rec.resident())
+		if _, ok := rec.Resident()[residencytest.Pair{Tier: kv.TierDevice, Hash: want}]; !ok {
+			t.Errorf("%s: %x is not among %v", name, want, rec.Resident())
 		}
 	}
 }
@@ -112,7 +114,7 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 // TestSaltsAreBounded: what a rank keeps for a salt does not grow with the salt, in
 // memory and in the checkpoint.
 func TestSaltsAreBounded(t *testing.T) {
-	c := newConverter(NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 1<<20, new(counters))
+	c := newConverter(residency.NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 1<<20, new(counters))
 	const blocks = 8
 	for i := range uint64(blocks) {
 		salt := fmt.Sprint(i) + strings.Repeat("s", 1<<20)
@@ -131,7 +133,7 @@ func TestSaltsAreBounded(t *testing.T) {
 // the stream's exactness. Known salts and blocks without one go on, and room that is
 // given back is used again.
 func TestNamesAreBoundedTogether(t *testing.T) {
-	c := newConverter(NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 16, new(counters))
+	c := newConverter(residency.NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 16, new(counters))
 	first := map[string]any{"cache_salt": "first"}
 	consume(t, c, rootStore(t, 1, first))
 	free := maxIdentityBytes - c.identities.bytes

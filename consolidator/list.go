@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -13,8 +14,8 @@ import (
 // the stream, because any of it may be gone, and waits for the list to come. Only
 // blocks on the device count: a list says nothing about others.
 type aside struct {
-	known     dense.Table[engineBlock] // their slots are those of residents
-	residents dense.Table[Block]       // their references mean nothing
+	known     dense.Table[engineBlock]     // their slots are those of residents
+	residents dense.Table[residency.Block] // their references mean nothing
 }
 
 // inList reports whether a store in tier t that comes now may be one that the
@@ -57,7 +58,7 @@ func (c *converter) listed(list []kv.EngineHash) {
 		c.unlisted[h] = struct{}{}
 	}
 	c.behindList, c.wantList = true, false
-	c.stream.Update(func(tx *Tx) {
+	c.stream.Update(func(tx *residency.Tx) {
 		c.park.keepListed(c.unlisted)
 		c.keepListed(tx)
 		c.showListed(tx)
@@ -76,7 +77,7 @@ func (c *converter) listed(list []kv.EngineHash) {
 
 // keepListed forgets the known blocks that are not listed, and all but one
 // announcement of the others.
-func (c *converter) keepListed(tx *Tx) {
+func (c *converter) keepListed(tx *residency.Tx) {
 	for slot := range c.known.Slots() {
 		b := c.known.At(slot)
 		if b.refs == 0 {
@@ -95,7 +96,7 @@ func (c *converter) keepListed(tx *Tx) {
 }
 
 // showListed stores the blocks aside that are listed, and drops the others.
-func (c *converter) showListed(tx *Tx) {
+func (c *converter) showListed(tx *residency.Tx) {
 	if c.aside == nil {
 		return
 	}
@@ -129,7 +130,7 @@ func (c *converter) hide() {
 	c.park.reset()
 	c.unlisted = nil
 	c.version++
-	c.stream.Update(func(tx *Tx) {
+	c.stream.Update(func(tx *residency.Tx) {
 		c.putAside(tx.Clear())
 		c.settle(tx)
 	})
@@ -137,7 +138,7 @@ func (c *converter) hide() {
 
 // putAside moves what is known aside, to what is there already. The blocks were in
 // the stream's table.
-func (c *converter) putAside(table dense.Table[Block]) {
+func (c *converter) putAside(table dense.Table[residency.Block]) {
 	if c.aside == nil {
 		c.aside = &aside{known: c.known, residents: table}
 		c.known = dense.Table[engineBlock]{}
@@ -153,7 +154,7 @@ func (c *converter) putAside(table dense.Table[Block]) {
 
 // addAside puts one block more aside; false when that is not needed, or not
 // possible.
-func (c *converter) addAside(h uint64, b engineBlock, table *dense.Table[Block]) bool {
+func (c *converter) addAside(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
 	a := c.aside
 	if old, there := a.known.Find(h); there {
 		a.known.At(old).refs |= b.refs

@@ -7,6 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -19,31 +21,31 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		e := newTruthEngine(rt)
 		var order []int
-		for b := range e.tree.parent {
+		for b := range e.tree.Parent {
 			order = append(order, b)
 		}
 		order = rapid.Permutation(order).Draw(rt, "order")
-		rec := newRecorder(t)
-		s := NewStream(testOwner, rec)
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
 		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1000, new(counters))
-		want := make(map[pair]struct{})
+		want := make(map[residencytest.Pair]struct{})
 		for i, b := range order {
 			c.apply(&engineevent.Batch{Events: []engineevent.Event{e.single(b)}})
-			want[pair{kv.TierDevice, e.sequence(b)}] = struct{}{}
+			want[residencytest.Pair{Tier: kv.TierDevice, Hash: e.sequence(b)}] = struct{}{}
 			if gone := order[rapid.IntRange(0, i).Draw(rt, "gone")]; rapid.Bool().Draw(rt, "remove") && e.held[engineName(gone)] > 0 {
 				removed := e.event(kvevent.Removed)
 				removed.BlockHashes = []kv.EngineHash{engineName(gone)}
 				c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 				delete(e.held, engineName(gone))
-				delete(want, pair{kv.TierDevice, e.sequence(gone)})
+				delete(want, residencytest.Pair{Tier: kv.TierDevice, Hash: e.sequence(gone)})
 			}
 		}
 		s.Flush()
-		set := rec.resident()
-		checkStream(t, s, set)
+		set := rec.Resident()
+		residencytest.Check(t, s, set)
 		for k := range set {
 			if _, ok := want[k]; !ok {
-				rt.Fatalf("block %x is claimed and was removed or never stored", uint64(k.hash))
+				rt.Fatalf("block %x is claimed and was removed or never stored", uint64(k.Hash))
 			}
 		}
 		if c.park.empty() && len(set) != len(want) {
@@ -59,7 +61,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 			c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 		}
 		s.Flush()
-		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.hollow) != 0 || len(rec.resident()) != 0 {
+		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.hollow) != 0 || len(rec.Resident()) != 0 {
 			rt.Fatalf("the engine holds nothing, and %d bytes wait", c.park.bytes)
 		}
 		if t.Failed() {
@@ -71,7 +73,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 // single is the store of one block.
 func (e *truthEngine) single(b int) engineevent.Event {
 	ev := e.event(kvevent.Stored)
-	path := e.tree.path(b)
+	path := e.tree.Path(b)
 	ev.LoRAName = e.lora[path[0]]
 	if len(path) > 1 {
 		ev.Parent, ev.HasParent = engineName(path[len(path)-2]), true
@@ -89,7 +91,7 @@ func (e *truthEngine) single(b int) engineevent.Event {
 // TestParkIsBounded: what waits needs no more than its bytes; the oldest goes for
 // the newest, is counted, and the stream is no longer exact.
 func TestParkIsBounded(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	count := new(counters)
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, count)
 	c.park.limit = 10_000
@@ -121,7 +123,7 @@ func TestParkIsBounded(t *testing.T) {
 // TestRunsGoWithTheLastOfWhatHangsOnThem: a run of which nothing is left stays for its
 // children only, so that a stream whose engine holds nothing becomes exact.
 func TestRunsGoWithTheLastOfWhatHangsOnThem(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	now := time.Unix(1000, 0)
 	c.now = func() time.Time { return now }

@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -32,7 +33,7 @@ type readyPlace struct {
 }
 
 // store applies a stored event that passed the filters.
-func (c *converter) store(tx *Tx, e *engineevent.Event, t kv.Tier) {
+func (c *converter) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
 	if reason, bad := c.malformed(e); bad {
 		c.drop(reason, n)
@@ -66,7 +67,7 @@ func (c *converter) store(tx *Tx, e *engineevent.Event, t kv.Tier) {
 // A sequence has one LoRA adapter and one salt, and vLLM names the salt at the
 // first block only: with a known parent its identity holds, and a salt that
 // contradicts it is refused.
-func (c *converter) storeRun(tx *Tx, e *engineevent.Event, at *storing) {
+func (c *converter) storeRun(tx *residency.Tx, e *engineevent.Event, at *storing) {
 	if !at.hasParent || e.Salt != "" {
 		own, ok := c.identities.number(identityName{e.LoRAName, e.Salt})
 		if !ok {
@@ -90,7 +91,7 @@ func (c *converter) storeRun(tx *Tx, e *engineevent.Event, at *storing) {
 
 // place stores block i of e at the place that at describes, and moves at on to
 // the next block. A false result means that it was not stored, and why.
-func (c *converter) place(tx *Tx, e *engineevent.Event, i int, at *storing) (dropReason, bool) {
+func (c *converter) place(tx *residency.Tx, e *engineevent.Event, i int, at *storing) (dropReason, bool) {
 	h := e.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
 	var was engineBlock
@@ -116,9 +117,9 @@ func (c *converter) place(tx *Tx, e *engineevent.Event, i int, at *storing) (dro
 			return dropHashConflict, false
 		}
 	}
-	b := Block{}
+	b := residency.Block{}
 	if !known || was.refs.Of(at.tier) == 0 {
-		b = NewBlock(at.parent, at.hasParent, position, local)
+		b = residency.NewBlock(at.parent, at.hasParent, position, local)
 	}
 	switch {
 	case at.parked != nil && at.parked.isGone(i):
@@ -153,7 +154,7 @@ func (c *converter) countAgain(slot uint32, at *storing) {
 }
 
 // placeNew makes a block known; false when a table is full.
-func (c *converter) placeNew(tx *Tx, h kv.EngineHash, seq kv.SequenceHash, r Block, at *storing) bool {
+func (c *converter) placeNew(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, r residency.Block, at *storing) bool {
 	if c.known.Len() >= c.maxBlocks {
 		return false
 	}
@@ -205,7 +206,7 @@ func (c *converter) parkOnce(k parkedBlock) {
 }
 
 // splice stores the parked runs whose parents are known by now.
-func (c *converter) splice(tx *Tx) {
+func (c *converter) splice(tx *residency.Tx) {
 	for len(c.ready) > 0 {
 		p := c.ready[len(c.ready)-1]
 		c.ready = c.ready[:len(c.ready)-1]

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
@@ -161,7 +162,7 @@ func (c *RankConfig) setDefaults() {
 // Rank follows the KV events of one worker rank and keeps its stream.
 type Rank struct {
 	cfg    RankConfig
-	stream *Stream
+	stream *residency.Stream
 	log    *limitedLog
 	count  counters
 
@@ -176,7 +177,7 @@ type Rank struct {
 
 // NewRank returns a rank that writes to s, which must be the stream of
 // cfg.Worker and must have no other writer. Nothing happens before Run.
-func NewRank(cfg RankConfig, s *Stream) (*Rank, error) {
+func NewRank(cfg RankConfig, s *residency.Stream) (*Rank, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -119,12 +120,12 @@ func TestRankIsDegradedUntilItsEngineIsThere(t *testing.T) {
 // TestRankThatCannotRunClaimsNothing: the stream of a rank whose Run failed is empty
 // and degraded.
 func TestRankThatCannotRunClaimsNothing(t *testing.T) {
-	s := NewStream(testOwner, nil)
+	s := residency.NewStream(testOwner, nil)
 	r, err := NewRank(RankConfig{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize, EventsEndpoint: "nonsense"}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain(s, kv.TierDevice, 1, 2)
+	s.Store(kv.TierDevice, 0, false, 0, []kvevent.StoredBlock{{Hash: 1}, {Hash: 2}})
 	if err := r.Run(t.Context()); err == nil {
 		t.Error("no error")
 	}
@@ -138,7 +139,7 @@ func TestRankThatCannotRunClaimsNothing(t *testing.T) {
 func TestRawHasOnlyBatchesOfItsRank(t *testing.T) {
 	var raw int
 	r, err := NewRank(RankConfig{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize, EventsEndpoint: "tcp://127.0.0.1:1",
-		Raw: func([]byte) { raw++ }}, NewStream(testOwner, nil))
+		Raw: func([]byte) { raw++ }}, residency.NewStream(testOwner, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

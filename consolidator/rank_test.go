@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -21,7 +23,7 @@ import (
 // runningRank is a rank under test with what it emitted.
 type runningRank struct {
 	*Rank
-	rec    *recorder
+	rec    *residencytest.Recorder
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -32,8 +34,8 @@ func startRank(t *testing.T, cfg RankConfig) *runningRank {
 	if cfg.IdleProbe == 0 {
 		cfg.IdleProbe = 20 * time.Millisecond
 	}
-	rec := newRecorder(t)
-	r, err := NewRank(cfg, NewStream(testOwner, rec))
+	rec := residencytest.NewRecorder(t)
+	r, err := NewRank(cfg, residency.NewStream(testOwner, rec))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +60,9 @@ func (r *runningRank) stop(t *testing.T) {
 }
 
 // truth feeds batches straight into a converter: the state a rank must reach.
-func truth(t *testing.T, batches [][]engineevent.Event) StreamStatus {
+func truth(t *testing.T, batches [][]engineevent.Event) residency.Status {
 	t.Helper()
-	s := NewStream(testOwner, newRecorder(t))
+	s := residency.NewStream(testOwner, residencytest.NewRecorder(t))
 	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
 	for _, events := range batches {
 		c.apply(&engineevent.Batch{Events: events})
@@ -68,7 +70,7 @@ func truth(t *testing.T, batches [][]engineevent.Event) StreamStatus {
 	return s.Status()
 }
 
-func (r *runningRank) await(t *testing.T, want StreamStatus) {
+func (r *runningRank) await(t *testing.T, want residency.Status) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
@@ -79,7 +81,7 @@ func (r *runningRank) await(t *testing.T, want StreamStatus) {
 		st := r.stream.Status()
 		return st.Digest == want.Digest && st.Blocks == want.Blocks
 	})
-	checkStream(t, r.stream, r.rec.resident())
+	residencytest.Check(t, r.stream, r.rec.Resident())
 }
 
 func TestRankRepairsDroppedFrames(t *testing.T) {
@@ -187,7 +189,7 @@ func TestRankClearsWhatTheHistoryNoLongerHolds(t *testing.T) {
 	if h := r.stream.Status().Health; h != kvevent.HealthDegraded {
 		t.Errorf("health %s", h)
 	}
-	if !strings.Contains(r.rec.take(), "cleared\n") {
+	if !strings.Contains(r.rec.Take(), "cleared\n") {
 		t.Error("no cleared event")
 	}
 }
@@ -329,12 +331,12 @@ func TestRankConfigErrorsNameTheField(t *testing.T) {
 			t.Errorf("%s: error %v", field, err)
 		}
 	}
-	if _, err := NewRank(good, NewStream(kv.PoolOwner(1), nil)); err == nil {
+	if _, err := NewRank(good, residency.NewStream(kv.PoolOwner(1), nil)); err == nil {
 		t.Error("a pool's stream was accepted")
 	}
 	cfg := good
 	cfg.EventsEndpoint = "nonsense"
-	r, err := NewRank(cfg, NewStream(kv.WorkerOwner(cfg.Worker), nil))
+	r, err := NewRank(cfg, residency.NewStream(kv.WorkerOwner(cfg.Worker), nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -99,8 +101,8 @@ func (r engineResidency) apply(t *testing.T, b *engineevent.Batch) {
 
 // recordedRank is one rank of a recording, converted and naive.
 type recordedRank struct {
-	rec   *recorder
-	s     *Stream
+	rec   *residencytest.Recorder
+	s     *residency.Stream
 	c     *converter
 	naive engineResidency
 	dec   engineevent.Decoder
@@ -152,8 +154,8 @@ func replayRecording(t *testing.T, path string) (frames, blocks int) {
 }
 
 func newRecordedRank(t *testing.T, rank, blockSize int, fullReports bool) *recordedRank {
-	rec := newRecorder(t)
-	s := NewStream(testOwner, rec)
+	rec := residencytest.NewRecorder(t)
+	s := residency.NewStream(testOwner, rec)
 	w := kv.Worker{ID: 7, Rank: kv.DPRank(rank)}
 	c := newConverter(s, w, blockSize, 1<<20, new(counters))
 	c.fullReports = fullReports
@@ -184,19 +186,21 @@ func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	r.s.Flush()
 	r.naive.apply(t, &b)
 
-	want := make(map[pair]struct{})
+	want := make(map[residencytest.Pair]struct{})
 	for tier, hashes := range r.naive {
 		for h := range hashes {
 			slot, _ := r.c.known.Find(uint64(h))
-			want[pair{tier, r.s.tx.Hash(r.c.known.At(slot).slot)}] = struct{}{}
+			r.s.Update(func(tx *residency.Tx) {
+				want[residencytest.Pair{Tier: tier, Hash: tx.Hash(r.c.known.At(slot).slot)}] = struct{}{}
+			})
 			if n := r.c.known.At(slot).refs.Of(tier); n != 1 {
 				t.Errorf("block %x counts %d times in %s", uint64(h), n, tier)
 			}
 		}
 	}
-	if got := r.rec.resident(); !maps.Equal(got, want) {
+	if got := r.rec.Resident(); !maps.Equal(got, want) {
 		t.Errorf("%d blocks resident, want %d", len(got), len(want))
 	}
-	checkStream(t, r.s, r.rec.resident())
+	residencytest.Check(t, r.s, r.rec.Resident())
 	return blocks
 }

@@ -3,6 +3,7 @@ package consolidator
 import (
 	"encoding/binary"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -93,7 +94,7 @@ func (r *savedReader) tables(ck *checkpoint) {
 	for range n {
 		ck.blocks = append(ck.blocks, savedBlock{
 			hash:        kv.EngineHash(r.uint64()),
-			engineBlock: engineBlock{slot: r.uint32(), identity: r.uint32(), refs: Refs(r.uint32())},
+			engineBlock: engineBlock{slot: r.uint32(), identity: r.uint32(), refs: residency.Refs(r.uint32())},
 		})
 	}
 	for range r.length(8) {
@@ -115,7 +116,7 @@ func (c *converter) restore(ck *checkpoint) int {
 		c.drop(dropTableFull, len(ck.blocks)-len(blocks))
 	}
 	c.unproven = true
-	c.stream.Update(func(tx *Tx) {
+	c.stream.Update(func(tx *residency.Tx) {
 		c.settle(tx)
 		c.storePlaced(tx, c.placedBlocks(ck, blocks))
 	})
@@ -128,13 +129,13 @@ func (c *converter) restore(ck *checkpoint) int {
 	var dec engineevent.Decoder
 	var parked engineevent.Batch
 	if len(ck.parked) > 0 && dec.Decode(ck.parked, &parked) == nil {
-		c.stream.Update(func(tx *Tx) {
+		c.stream.Update(func(tx *residency.Tx) {
 			for i := range parked.Events {
 				c.applyEvent(tx, &parked.Events[i])
 			}
 		})
 	}
-	c.stream.Update(func(tx *Tx) {
+	c.stream.Update(func(tx *residency.Tx) {
 		c.settle(tx)
 		tx.Flush()
 	})
@@ -146,7 +147,7 @@ func (c *converter) restore(ck *checkpoint) int {
 type placedBlock struct {
 	hash     kv.EngineHash
 	seq      kv.SequenceHash
-	at       Block
+	at       residency.Block
 	identity uint32
 }
 
@@ -162,7 +163,7 @@ func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBl
 			continue
 		}
 		placed = append(placed, placedBlock{
-			hash: b.hash, seq: r.hash, at: Block{Parent: r.parent, Local: r.local, place: r.place, Refs: b.refs},
+			hash: b.hash, seq: r.hash, at: residency.Block{Parent: r.parent, Local: r.local, Packed: r.place, Refs: b.refs},
 			identity: identity,
 		})
 	}
@@ -172,8 +173,8 @@ func (c *converter) placedBlocks(ck *checkpoint, blocks []savedBlock) []placedBl
 // storePlaced stores blocks that are not known: in the stream once in each tier in
 // which the engine has them, parents before children. The first of those with the
 // same content has the reference that the stream counted; the others add theirs.
-func (c *converter) storePlaced(tx *Tx, blocks []placedBlock) {
-	tx.StoreAll(func(yield func(kv.SequenceHash, Block) bool) {
+func (c *converter) storePlaced(tx *residency.Tx, blocks []placedBlock) {
+	tx.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {
 		for i := range blocks {
 			if !yield(blocks[i].seq, blocks[i].at) {
 				return

@@ -6,6 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -16,7 +18,7 @@ import (
 type truthEngine struct {
 	rt *rapid.T
 	// parent and the identity of each block that can be; block i is called i+1.
-	tree       *blockTree
+	tree       *residencytest.Tree
 	lora, salt []string // by root
 
 	incarnation int
@@ -26,8 +28,8 @@ type truthEngine struct {
 }
 
 func newTruthEngine(rt *rapid.T) *truthEngine {
-	e := &truthEngine{rt: rt, tree: newBlockTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), rt), held: make(map[kv.EngineHash]int)}
-	for i := range e.tree.parent {
+	e := &truthEngine{rt: rt, tree: residencytest.NewTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), func(i int) int { return rapid.IntRange(-1, i-1).Draw(rt, "parent") }), held: make(map[kv.EngineHash]int)}
+	for i := range e.tree.Parent {
 		e.lora = append(e.lora, []string{"", "a", "b"}[i%3])
 		e.salt = append(e.salt, []string{"", "tenant"}[i%2])
 	}
@@ -43,7 +45,7 @@ func engineName(block int) kv.EngineHash { return kv.EngineHash(block + 1) }
 // store computes the blocks down to one, from the first that is not cached on, or
 // from an earlier one, which makes second copies.
 func (e *truthEngine) store(again bool) {
-	path := e.tree.path(rapid.IntRange(0, len(e.tree.parent)-1).Draw(e.rt, "leaf"))
+	path := e.tree.Path(rapid.IntRange(0, len(e.tree.Parent)-1).Draw(e.rt, "leaf"))
 	skip := 0
 	for !again && skip < len(path) && e.held[engineName(path[skip])] > 0 {
 		skip++
@@ -70,7 +72,7 @@ func (e *truthEngine) store(again bool) {
 
 // remove evicts one copy of a cached block without cached children.
 func (e *truthEngine) remove() {
-	for b := range e.tree.parent {
+	for b := range e.tree.Parent {
 		h := engineName(b)
 		if e.held[h] == 0 || e.held[h] == 1 && e.hasCachedChild(b) || rapid.Bool().Draw(e.rt, "keep") {
 			continue
@@ -86,7 +88,7 @@ func (e *truthEngine) remove() {
 }
 
 func (e *truthEngine) hasCachedChild(b int) bool {
-	for child, parent := range e.tree.parent {
+	for child, parent := range e.tree.Parent {
 		if parent == b && e.held[engineName(child)] > 0 {
 			return true
 		}
@@ -127,7 +129,7 @@ func (e *truthEngine) list() []kv.EngineHash {
 // sequence is the SequenceHash that the content of block b has.
 func (e *truthEngine) sequence(b int) kv.SequenceHash {
 	var h kv.Hasher
-	path := e.tree.path(b)
+	path := e.tree.Path(b)
 	seed := kv.LocalSeed(e.lora[path[0]], e.salt[path[0]])
 	var seq kv.SequenceHash
 	for i, b := range path {
@@ -154,8 +156,8 @@ type truthRank struct {
 	replays bool
 	down    bool // the engine does not answer
 
-	rec     *recorder
-	stream  *Stream
+	rec     *residencytest.Recorder
+	stream  *residency.Stream
 	conv    *converter
 	seq     *sequence.Sequencer
 	count   *counters
@@ -166,8 +168,8 @@ type truthRank struct {
 }
 
 func (r *truthRank) start() {
-	r.rec = newRecorder(r.t)
-	r.stream, r.count = NewStream(testOwner, r.rec), new(counters)
+	r.rec = residencytest.NewRecorder(r.t)
+	r.stream, r.count = residency.NewStream(testOwner, r.rec), new(counters)
 	r.conv = newConverter(r.stream, kv.Worker{ID: 7}, testBlockSize, 1000, r.count)
 	r.conv.now = func() time.Time { return r.now }
 	cfg := sequence.Config{
@@ -290,17 +292,17 @@ func (r *truthRank) next() frame {
 // check compares with the engine. Exact: everything, with counts. Otherwise what
 // the stream claims must be there.
 func (r *truthRank) check(exact bool) {
-	want := make(map[pair]struct{})
-	for b := range r.e.tree.parent {
+	want := make(map[residencytest.Pair]struct{})
+	for b := range r.e.tree.Parent {
 		if r.e.held[engineName(b)] > 0 {
-			want[pair{kv.TierDevice, r.e.sequence(b)}] = struct{}{}
+			want[residencytest.Pair{Tier: kv.TierDevice, Hash: r.e.sequence(b)}] = struct{}{}
 		}
 	}
-	set := r.rec.resident()
-	checkStream(r.t, r.stream, set)
+	set := r.rec.Resident()
+	residencytest.Check(r.t, r.stream, set)
 	for k := range set {
 		if _, ok := want[k]; !ok {
-			r.e.rt.Fatalf("block %x is claimed and is not there", uint64(k.hash))
+			r.e.rt.Fatalf("block %x is claimed and is not there", uint64(k.Hash))
 		}
 	}
 	health := r.stream.Status().Health

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -69,13 +70,13 @@ type wireRank struct {
 	dec    engineevent.Decoder
 	batch  engineevent.Batch
 	conv   *converter
-	stream *Stream
+	stream *residency.Stream
 	sink   wireSink
 }
 
 func newWireRank() *wireRank {
 	w := &wireRank{}
-	w.stream = NewStream(testOwner, &w.sink)
+	w.stream = residency.NewStream(testOwner, &w.sink)
 	w.conv = newConverter(w.stream, kv.Worker{ID: 7}, wireBlockSize, 8<<20, new(counters))
 	return w
 }

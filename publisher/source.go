@@ -10,7 +10,7 @@ import (
 // ErrClosed is the error of using a publisher or a feed after its Close.
 var ErrClosed = errors.New("publisher is closed")
 
-// Status is a source at one moment; see consolidator.StreamStatus, to which it
+// Status is a source at one moment; see residency.Status, to which it
 // converts.
 type Status struct {
 	// LastEventID is the id of the newest event; 0 before the first.

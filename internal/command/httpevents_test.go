@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -60,7 +60,7 @@ type httpAgentLife struct {
 
 // httpOwner is a stream, and what it was told.
 type httpOwner struct {
-	*consolidator.Stream
+	*residency.Stream
 	feed  atomic.Pointer[httpfeed.Feed]
 	truth map[kv.SequenceHash]kv.TierMask
 }
@@ -77,7 +77,7 @@ func newHTTPNode(t *testing.T, seed uint64) *httpNode {
 	n := &httpNode{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
 	for _, owner := range []kv.Owner{kv.WorkerOwner(kv.Worker{ID: 1}), kv.WorkerOwner(kv.Worker{ID: 1, Rank: 1}), kv.PoolOwner(7)} {
 		o := &httpOwner{truth: make(map[kv.SequenceHash]kv.TierMask)}
-		o.Stream = consolidator.NewStream(owner, o)
+		o.Stream = residency.NewStream(owner, o)
 		n.owners = append(n.owners, o)
 	}
 	n.startAgent()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -168,7 +169,7 @@ func weigh(u *usage) error {
 // rankWorker is a rank with its stream, whose events become envelopes.
 type rankWorker struct {
 	rank   *consolidator.Rank
-	stream *consolidator.Stream
+	stream *residency.Stream
 	out    envelopes
 	cancel context.CancelFunc
 	done   chan error
@@ -178,7 +179,7 @@ type rankWorker struct {
 var consumedWorker = kv.Worker{ID: 1}
 
 func (w *rankWorker) start(endpoint string) (err error) {
-	w.stream = consolidator.NewStream(kv.WorkerOwner(consumedWorker), &w.out)
+	w.stream = residency.NewStream(kv.WorkerOwner(consumedWorker), &w.out)
 	w.rank, err = consolidator.NewRank(consolidator.RankConfig{
 		Worker: consumedWorker, BlockSize: blockSize, EventsEndpoint: endpoint, ReceiveHWM: 1 << 20,
 	}, w.stream)
@@ -217,7 +218,7 @@ type envelopes struct {
 	sequence, bytes uint64
 }
 
-// Publish implements consolidator.Sink.
+// Publish implements residency.Sink.
 func (e *envelopes) Publish(events []kvevent.RouterEvent) {
 	for len(events) > 0 {
 		n := min(len(events), kvevent.MaxEventsPerMessage)

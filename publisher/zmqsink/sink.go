@@ -11,7 +11,7 @@ import (
 )
 
 // Sink publishes one stream of events, or one engine's payloads. It is a
-// consolidator.Sink and may be used from any goroutine.
+// residency.Sink and may be used from any goroutine.
 type Sink struct {
 	opt   Options
 	owner kv.Owner
@@ -61,7 +61,7 @@ func (s *Sink) Endpoint() string { return s.sockets.endpoint }
 // ReplayEndpoint is where replays can be asked for, with the port that was bound.
 func (s *Sink) ReplayEndpoint() string { return s.sockets.replayEndpoint }
 
-// Publish queues events, which are copied; see consolidator.Sink. It never blocks.
+// Publish queues events, which are copied; see residency.Sink. It never blocks.
 // When there is no room, what is queued is dropped and the whole state is said again.
 func (s *Sink) Publish(events []kvevent.RouterEvent) {
 	s.mu.Lock()
@@ -101,7 +101,7 @@ func (s *Sink) Raw(payload []byte) {
 	s.ringLocked()
 }
 
-// StateJoined implements consolidator.StateObserver: the whole state is said again.
+// StateJoined implements residency.StateObserver: the whole state is said again.
 func (s *Sink) StateJoined() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

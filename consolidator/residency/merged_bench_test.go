@@ -1,9 +1,10 @@
-package consolidator
+package residency
 
 import (
 	"runtime"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -54,7 +55,16 @@ func benchmarkMerged(b *testing.B, table *tokens.Table) {
 func treeEvent(t kv.Tier, first, n int) kvevent.RouterEvent {
 	e := kvevent.RouterEvent{Kind: kvevent.Stored, Tier: t, HasStart: true}
 	for i := range n {
-		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: treeHash(first + i)})
+		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: residencytest.TreeHash(first + i)})
 	}
 	return e
+}
+
+// heap is the number of bytes of live objects.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"maps"
@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -29,20 +30,20 @@ type timeless struct{ rapid.TB }
 
 // mergedTwin is the naive twin of a Merged: what each source holds.
 type mergedTwin struct {
-	own, pool map[pair]struct{}
+	own, pool map[residencytest.Pair]struct{}
 	joined    bool
 	mode      MergeMode
 }
 
-func (w *mergedTwin) shown(k pair) pair {
+func (w *mergedTwin) shown(k residencytest.Pair) residencytest.Pair {
 	if w.mode == MergeDedup {
-		k.tier = kv.TierDevice
+		k.Tier = kv.TierDevice
 	}
 	return k
 }
 
-func (w *mergedTwin) state() map[pair]struct{} {
-	set := make(map[pair]struct{})
+func (w *mergedTwin) state() map[residencytest.Pair]struct{} {
+	set := make(map[residencytest.Pair]struct{})
 	for k := range w.own {
 		set[w.shown(k)] = struct{}{}
 	}
@@ -60,7 +61,7 @@ func (w *mergedTwin) state() map[pair]struct{} {
 type tolerant struct {
 	t           *testing.T
 	last        uint64
-	set, silent map[pair]struct{}
+	set, silent map[residencytest.Pair]struct{}
 }
 
 func (c *tolerant) Publish(events []kvevent.RouterEvent) {
@@ -70,7 +71,7 @@ func (c *tolerant) Publish(events []kvevent.RouterEvent) {
 			c.t.Errorf("event %d of %s, kind %s, after %d", e.ID, e.Owner, e.Kind, c.last-1)
 		}
 		for _, b := range e.Blocks {
-			k := pair{e.Tier, b.Hash}
+			k := residencytest.Pair{Tier: e.Tier, Hash: b.Hash}
 			_, there := c.set[k]
 			if _, silent := c.silent[k]; there && !silent {
 				c.t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
@@ -79,22 +80,22 @@ func (c *tolerant) Publish(events []kvevent.RouterEvent) {
 			delete(c.silent, k)
 		}
 		for _, h := range e.Removed {
-			delete(c.set, pair{e.Tier, h})
-			delete(c.silent, pair{e.Tier, h})
+			delete(c.set, residencytest.Pair{Tier: e.Tier, Hash: h})
+			delete(c.silent, residencytest.Pair{Tier: e.Tier, Hash: h})
 		}
 	}
 }
 
 func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
-	consumer := &tolerant{t: t, set: make(map[pair]struct{}), silent: make(map[pair]struct{})}
+	consumer := &tolerant{t: t, set: make(map[residencytest.Pair]struct{}), silent: make(map[residencytest.Pair]struct{})}
 	tokens := tokens.New(0)
 	m := NewMerged(testOwner.Worker(), mode, consumer)
 	m.KeepTokens(tokens)
 	own, pool := NewStream(testOwner, m.Own()), NewStream(kv.PoolOwner(9), nil)
-	twin := &mergedTwin{own: make(map[pair]struct{}), pool: make(map[pair]struct{}), mode: mode}
-	tree := newBlockTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), rt)
+	twin := &mergedTwin{own: make(map[residencytest.Pair]struct{}), pool: make(map[residencytest.Pair]struct{}), mode: mode}
+	tree := residencytest.NewTree(rapid.IntRange(1, 24).Draw(rt, "blocks"), func(i int) int { return rapid.IntRange(-1, i-1).Draw(rt, "parent") })
 	// draw picks a source, by whether it is the pool, and a tier of it.
-	draw := func(rt *rapid.T) (*Stream, map[pair]struct{}, kv.Tier) {
+	draw := func(rt *rapid.T) (*Stream, map[residencytest.Pair]struct{}, kv.Tier) {
 		tier := rapid.SampledFrom(kv.Tiers[:]).Draw(rt, "tier")
 		if rapid.Bool().Draw(rt, "pool") {
 			return pool, twin.pool, tier
@@ -104,10 +105,10 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 	rt.Repeat(map[string]func(*rapid.T){
 		"store": func(rt *rapid.T) {
 			s, set, tier := draw(rt)
-			path := tree.path(rapid.IntRange(0, len(tree.parent)-1).Draw(rt, "leaf"))
-			var told []pair
+			path := tree.Path(rapid.IntRange(0, len(tree.Parent)-1).Draw(rt, "leaf"))
+			var told []residencytest.Pair
 			for i, b := range path {
-				k := pair{tier, treeHash(b)}
+				k := residencytest.Pair{Tier: tier, Hash: residencytest.TreeHash(b)}
 				if _, there := set[k]; there {
 					continue
 				}
@@ -115,23 +116,23 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 				told = append(told, twin.shown(k))
 				var parent kv.SequenceHash
 				if i > 0 {
-					parent = treeHash(path[i-1])
+					parent = residencytest.TreeHash(path[i-1])
 				}
-				s.Store(tier, parent, i > 0, uint32(i), []kvevent.StoredBlock{{Hash: k.hash}})
+				s.Store(tier, parent, i > 0, uint32(i), []kvevent.StoredBlock{{Hash: k.Hash}})
 			}
 			s.Flush()
 			synctest.Wait()
 			for _, k := range told {
 				if _, silent := consumer.silent[k]; silent && (s == own || twin.joined) {
-					rt.Fatalf("%x is stored in %s, and nobody was told", uint64(k.hash), k.tier)
+					rt.Fatalf("%x is stored in %s, and nobody was told", uint64(k.Hash), k.Tier)
 				}
 			}
 		},
 		"remove": func(rt *rapid.T) {
 			s, set, tier := draw(rt)
-			for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.parent)-1), 1, 6).Draw(rt, "blocks") {
-				delete(set, pair{tier, treeHash(b)})
-				s.Remove(tier, []kv.SequenceHash{treeHash(b)})
+			for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.Parent)-1), 1, 6).Draw(rt, "blocks") {
+				delete(set, residencytest.Pair{Tier: tier, Hash: residencytest.TreeHash(b)})
+				s.Remove(tier, []kv.SequenceHash{residencytest.TreeHash(b)})
 			}
 			s.Flush()
 		},
@@ -161,10 +162,10 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 			if !maps.Equal(consumer.set, want) {
 				rt.Fatalf("events say %d pairs, the twin %d", len(consumer.set), len(want))
 			}
-			checkStream(t, m.out, want)
+			residencytest.Check(t, m.out, want)
 			distinct := make(map[kv.SequenceHash]struct{})
 			for k := range want {
-				distinct[k.hash] = struct{}{}
+				distinct[k.Hash] = struct{}{}
 			}
 			if n := tokens.Stats().Retained; n != uint64(len(distinct)) {
 				rt.Fatalf("tokens of %d blocks are retained, want %d", n, len(distinct))
@@ -176,7 +177,7 @@ func mergedModel(t *testing.T, rt *rapid.T, mode MergeMode) {
 	if n := tokens.Stats().Retained; n != 0 {
 		rt.Fatalf("closed, and tokens of %d blocks are retained", n)
 	}
-	checkStream(t, m.out, nil)
+	residencytest.Check(t, m.out, nil)
 	if t.Failed() {
 		rt.FailNow()
 	}

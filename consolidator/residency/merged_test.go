@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -16,11 +17,11 @@ var mergeModes = map[string]MergeMode{"tiered": MergeTiered, "dedup": MergeDedup
 type mergeBench struct {
 	merged    *Merged
 	own, pool *Stream
-	rec       *recorder
+	rec       *residencytest.Recorder
 }
 
 func newMergeBench(t *testing.T, mode MergeMode) *mergeBench {
-	b := &mergeBench{rec: newRecorder(t)}
+	b := &mergeBench{rec: residencytest.NewRecorder(t)}
 	b.merged = NewMerged(testOwner.Worker(), mode, b.rec)
 	b.own = NewStream(testOwner, b.merged.Own())
 	b.pool = NewStream(kv.PoolOwner(9), &b.merged.pool)
@@ -56,7 +57,7 @@ func unchain(s *Stream, t kv.Tier, hashes ...kv.SequenceHash) {
 
 func (b *mergeBench) said(t *testing.T, want string) {
 	t.Helper()
-	if got := b.rec.take(); got != want {
+	if got := b.rec.Take(); got != want {
 		t.Errorf("the events are\n%swant\n%s", got, want)
 	}
 }
@@ -105,18 +106,18 @@ func TestC8ClearOfOneSourceTakesOnlyWhatItAloneHad(t *testing.T) {
 			chain(b.own, kv.TierDevice, 1, 3)
 			chain(b.pool, kv.TierDevice, 1, 1)
 			chain(b.pool, kv.TierDevice, 9, 9)
-			b.rec.take()
+			b.rec.Take()
 			b.own.Clear()
-			if got, want := len(b.rec.resident()), 2; got != want {
+			if got, want := len(b.rec.Resident()), 2; got != want {
 				t.Errorf("%d blocks are left, want %d", got, want)
 			}
-			for h := range b.rec.resident() {
-				if h.hash != 1 && h.hash != 9 {
-					t.Errorf("block %d is left", h.hash)
+			for h := range b.rec.Resident() {
+				if h.Hash != 1 && h.Hash != 9 {
+					t.Errorf("block %d is left", h.Hash)
 				}
 			}
 			b.pool.Clear()
-			checkStream(t, b.merged.out, map[pair]struct{}{})
+			residencytest.Check(t, b.merged.out, map[residencytest.Pair]struct{}{})
 		})
 	}
 }
@@ -124,7 +125,7 @@ func TestC8ClearOfOneSourceTakesOnlyWhatItAloneHad(t *testing.T) {
 func TestUnknownRemoveIsCountedAndSilent(t *testing.T) {
 	b := newMergeBench(t, MergeTiered)
 	chain(b.own, kv.TierDevice, 1, 1)
-	b.rec.take()
+	b.rec.Take()
 	b.merged.pool.Publish([]kvevent.RouterEvent{{Kind: kvevent.Removed, Tier: kv.TierDevice, Removed: []kv.SequenceHash{1, 2}}})
 	b.said(t, "")
 	if n := b.merged.Stats().UnknownRemoves; n != 2 {
@@ -135,13 +136,13 @@ func TestUnknownRemoveIsCountedAndSilent(t *testing.T) {
 // A worker that joins a warm pool must not store all of it by events; its state has
 // it at once, and a sink that cannot ask for state is told.
 func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
-	watcher := &joinWatcher{recorder: newRecorder(t)}
+	watcher := &joinWatcher{}
 	m := NewMerged(testOwner.Worker(), MergeTiered, watcher)
 	pool := NewStream(kv.PoolOwner(9), nil)
 	chain(pool, kv.TierHost, 1, 600)
 	join(t, m, pool)
-	if got := watcher.take(); got != "" || watcher.joined != 1 {
-		t.Errorf("told %d times, with the events\n%s", watcher.joined, got)
+	if watcher.events != 0 || watcher.joined != 1 {
+		t.Errorf("told %d times, with %d events", watcher.joined, watcher.events)
 	}
 	events, _, _ := m.Snapshot()
 	blocks := 0
@@ -179,25 +180,18 @@ func TestBlockOfAWarmPoolIsToldWhenTheEngineStoresIt(t *testing.T) {
 				unchain(pool, kv.TierDevice, 1, 2)
 				synctest.Wait()
 				b.said(t, "2 removed device 1 2\n")
-				checkStream(t, b.merged.out, map[pair]struct{}{})
+				residencytest.Check(t, b.merged.out, map[residencytest.Pair]struct{}{})
 			})
 		})
 	}
 }
 
-// joinWatcher is told of removals of blocks that it was never told of, as every sink
-// behind a warm pool is.
-type joinWatcher struct {
-	*recorder
-	joined int
-}
+// joinWatcher counts events and what it is told of silent growth.
+type joinWatcher struct{ events, joined int }
 
 func (w *joinWatcher) StateJoined() { w.joined++ }
-func (w *joinWatcher) Publish(events []kvevent.RouterEvent) {
-	for i := range events {
-		w.lastID = events[i].ID
-	}
-}
+
+func (w *joinWatcher) Publish(events []kvevent.RouterEvent) { w.events += len(events) }
 
 // The way in which an agent puts the streams together, in either order.
 func TestSinksAndSourcesThatComeLateGetTheWholeState(t *testing.T) {
@@ -211,23 +205,23 @@ func TestSinksAndSourcesThatComeLateGetTheWholeState(t *testing.T) {
 		}
 		chain(own, kv.TierDevice, 1, 2)
 		join(t, m, pool)
-		rec := newRecorder(t)
-		if err := rec.join(m.out); err != nil {
+		rec := residencytest.NewRecorder(t)
+		if err := addRecorder(m.out, rec); err != nil {
 			t.Fatal(err)
 		}
 		chain(own, kv.TierDevice, 7, 7)
 		unchain(pool, kv.TierHost, 3)
 		synctest.Wait()
-		checkStream(t, m.out, rec.resident())
+		residencytest.Check(t, m.out, rec.Resident())
 		pool.Clear()
 		synctest.Wait()
-		checkStream(t, m.out, rec.resident())
+		residencytest.Check(t, m.out, rec.Resident())
 		if n := m.Status().Blocks; n != 3 {
 			t.Errorf("%d blocks are left, want 3", n)
 		}
 		m.RemoveSink(rec)
 		own.Clear()
-		if len(rec.resident()) != 3 {
+		if len(rec.Resident()) != 3 {
 			t.Error("a sink that was removed is still called")
 		}
 	})
@@ -238,7 +232,7 @@ func TestHealthOfTheWorkerIsTheMergedStreams(t *testing.T) {
 	setHealth(b.own, kvevent.HealthDegraded)
 	setHealth(b.pool, kvevent.HealthGone)
 	setHealth(b.own, kvevent.HealthExact)
-	if got := fmt.Sprint(b.rec.health); got != "[degraded exact]" {
+	if got := fmt.Sprint(b.rec.Health()); got != "[degraded exact]" {
 		t.Errorf("told %s", got)
 	}
 }
@@ -266,7 +260,7 @@ func TestMergedAllocatesNothingPerBlock(t *testing.T) {
 	blocks := make([]kvevent.StoredBlock, 512)
 	hashes := make([]kv.SequenceHash, len(blocks))
 	for i := range blocks {
-		hashes[i] = treeHash(i)
+		hashes[i] = residencytest.TreeHash(i)
 		blocks[i].Hash = hashes[i]
 	}
 	turn := func() {

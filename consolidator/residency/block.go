@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
@@ -10,24 +10,24 @@ const maxPosition = 1<<31 - 1
 type Block struct {
 	Parent kv.SequenceHash
 	Local  kv.LocalHash
-	place  uint32 // position, and in the lowest bit whether there is a parent
+	Packed uint32 // position times two, plus one with a parent
 	Refs   Refs
 }
 
 // NewBlock returns a block without references at a position, counted in blocks.
 func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.LocalHash) Block {
-	b := Block{Parent: parent, Local: local, place: min(position, maxPosition) << 1}
+	b := Block{Parent: parent, Local: local, Packed: min(position, maxPosition) << 1}
 	if hasParent {
-		b.place |= 1
+		b.Packed |= 1
 	}
 	return b
 }
 
 // Position is the block's position in its sequence.
-func (b *Block) Position() uint32 { return b.place >> 1 }
+func (b *Block) Position() uint32 { return b.Packed >> 1 }
 
 // HasParent reports whether Parent means anything.
-func (b *Block) HasParent() bool { return b.place&1 != 0 }
+func (b *Block) HasParent() bool { return b.Packed&1 != 0 }
 
 // Refs are counts of references per tier, packed: up to 4095 in the device
 // tier, where requests that compute the same content at once each have a copy,

@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"iter"
@@ -25,7 +25,7 @@ type Tx struct {
 	pairs  uint64
 	lastID uint64
 	health kvevent.Health
-	stats  StreamStats
+	stats  Stats
 
 	// Pending changes; the slices are reused from one flush to the next.
 	pending []change

@@ -1,4 +1,4 @@
-package consolidator
+package residencytest
 
 import (
 	"fmt"
@@ -12,23 +12,34 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// recorder is a sink that replays events into the set a consumer would have,
+// MaxEventBlocks is how many blocks one event may have.
+const MaxEventBlocks = 512
+
+// Pair is a block in one tier.
+type Pair struct {
+	Tier kv.Tier
+	Hash kv.SequenceHash
+}
+
+// Recorder is a sink that replays events into the set a consumer would have,
 // and checks what every consumer relies on: ids without holes, and limits.
-type recorder struct {
+type Recorder struct {
 	t *testing.T
 
 	mu     sync.Mutex
 	lines  []string
 	lastID uint64
-	set    map[pair]struct{}
+	set    map[Pair]struct{}
 	health []kvevent.Health
 }
 
-func newRecorder(t *testing.T) *recorder {
-	return &recorder{t: t, set: make(map[pair]struct{})}
+// NewRecorder returns an empty recorder that fails t.
+func NewRecorder(t *testing.T) *Recorder {
+	return &Recorder{t: t, set: make(map[Pair]struct{})}
 }
 
-func (r *recorder) Publish(events []kvevent.RouterEvent) {
+// Publish implements residency.Sink.
+func (r *Recorder) Publish(events []kvevent.RouterEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	blocks := 0
@@ -39,28 +50,53 @@ func (r *recorder) Publish(events []kvevent.RouterEvent) {
 			r.t.Errorf("event id %d after %d", e.ID, r.lastID)
 		}
 		r.lastID = e.ID
-		if e.NumBlocks() > maxEventBlocks {
+		if e.NumBlocks() > MaxEventBlocks {
 			r.t.Errorf("event %d has %d blocks", e.ID, e.NumBlocks())
 		}
 		if e.Kind != kvevent.Cleared && e.NumBlocks() == 0 {
 			r.t.Errorf("event %d is empty", e.ID)
 		}
-		replayEvent(r.t, r.set, e)
-		r.lines = append(r.lines, formatEvent(e))
+		Replay(r.t, r.set, e)
+		r.lines = append(r.lines, Format(e))
 	}
 	if len(events) == 0 || len(events) > kvevent.MaxEventsPerMessage || blocks > kvevent.MaxBlocksPerMessage {
 		r.t.Errorf("published %d events with %d blocks at once", len(events), blocks)
 	}
 }
 
-func (r *recorder) HealthChanged(h kvevent.Health) {
+// HealthChanged implements residency.HealthObserver.
+func (r *Recorder) HealthChanged(h kvevent.Health) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.health = append(r.health, h)
 }
 
-// take returns the events recorded since the last call, one line each.
-func (r *recorder) take() string {
+// LastID returns the id of the last event.
+func (r *Recorder) LastID() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastID
+}
+
+// Health returns what HealthChanged was called with.
+func (r *Recorder) Health() []kvevent.Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.health)
+}
+
+// Begin makes the recorder hold a snapshot's events, the last of which has id last.
+func (r *Recorder) Begin(events []kvevent.RouterEvent, last uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range events {
+		Replay(r.t, r.set, &events[i])
+	}
+	r.lastID = last
+}
+
+// Take returns the events recorded since the last call, one line each.
+func (r *Recorder) Take() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := strings.Join(r.lines, "")
@@ -68,24 +104,25 @@ func (r *recorder) take() string {
 	return s
 }
 
-func (r *recorder) resident() map[pair]struct{} {
+// Resident returns the blocks that a consumer of the events would have.
+func (r *Recorder) Resident() map[Pair]struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.set)
 }
 
-// replayEvent applies e as a consumer does, and fails when it stores what is
+// Replay applies e as a consumer does, and fails when it stores what is
 // there or removes what is not.
-func replayEvent(t testing.TB, set map[pair]struct{}, e *kvevent.RouterEvent) {
+func Replay(t testing.TB, set map[Pair]struct{}, e *kvevent.RouterEvent) {
 	for _, b := range e.Blocks {
-		k := pair{e.Tier, b.Hash}
+		k := Pair{e.Tier, b.Hash}
 		if _, ok := set[k]; ok {
 			t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
 		}
 		set[k] = struct{}{}
 	}
 	for _, h := range e.Removed {
-		k := pair{e.Tier, h}
+		k := Pair{e.Tier, h}
 		if _, ok := set[k]; !ok {
 			t.Errorf("event %d removes %x from %s, where it is not", e.ID, uint64(h), e.Tier)
 		}
@@ -96,7 +133,8 @@ func replayEvent(t testing.TB, set map[pair]struct{}, e *kvevent.RouterEvent) {
 	}
 }
 
-func formatEvent(e *kvevent.RouterEvent) string {
+// Format writes an event as one line of a script.
+func Format(e *kvevent.RouterEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", e.ID, e.Kind)
 	switch e.Kind {
@@ -125,34 +163,51 @@ func formatEvent(e *kvevent.RouterEvent) string {
 // shortHash is enough of a hash to tell those of one script apart.
 func shortHash(h kv.SequenceHash) string { return fmt.Sprintf("%x", uint64(h)&0xffffffff) }
 
-func digestOf(set map[pair]struct{}) (sum uint64) {
+// Digest returns the digest of a stream that holds set.
+func Digest(set map[Pair]struct{}) (sum uint64) {
 	for k := range set {
-		sum += kv.Digest(k.hash, k.tier)
+		sum += kv.Digest(k.Hash, k.Tier)
 	}
 	return sum
 }
 
-// checkStream compares a stream's own account with what its events said.
-func checkStream(t testing.TB, s *Stream, set map[pair]struct{}) {
+// Stream is a *residency.Stream or a *residency.Merged. This package must not import
+// that one, whose tests use it.
+type Stream[S ~struct {
+	LastEventID, Digest, Blocks uint64
+	Health                      kvevent.Health
+}] interface {
+	Status() S
+	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
+}
+
+// Check compares a stream's own account with what its events said.
+func Check[S ~struct {
+	LastEventID, Digest, Blocks uint64
+	Health                      kvevent.Health
+}](t testing.TB, s Stream[S], set map[Pair]struct{}) {
 	t.Helper()
-	status := s.Status()
-	if status.Digest != digestOf(set) || status.Blocks != uint64(len(set)) {
-		t.Fatalf("stream says %d pairs, digest %x; its events say %d, %x", status.Blocks, status.Digest, len(set), digestOf(set))
+	status := struct {
+		LastEventID, Digest, Blocks uint64
+		Health                      kvevent.Health
+	}(s.Status())
+	if status.Digest != Digest(set) || status.Blocks != uint64(len(set)) {
+		t.Fatalf("stream says %d pairs, digest %x; its events say %d, %x", status.Blocks, status.Digest, len(set), Digest(set))
 	}
 	events, last, digest := s.Snapshot()
 	if last != status.LastEventID || digest != status.Digest {
 		t.Fatalf("snapshot is at event %d, digest %x; status at %d, %x", last, digest, status.LastEventID, status.Digest)
 	}
-	dump := make(map[pair]struct{})
+	dump := make(map[Pair]struct{})
 	seen := make(map[kv.SequenceHash]bool)
 	for i := range events {
 		e := &events[i]
-		if n := e.NumBlocks(); n == 0 || n > maxEventBlocks {
+		if n := e.NumBlocks(); n == 0 || n > MaxEventBlocks {
 			t.Fatalf("snapshot event %d has %d blocks", i, n)
 		}
 		if e.HasParent && !seen[e.Parent] {
 			for k := range set {
-				if k.hash == e.Parent {
+				if k.Hash == e.Parent {
 					t.Fatalf("snapshot has %x before its parent %x", uint64(e.Blocks[0].Hash), uint64(e.Parent))
 				}
 			}
@@ -160,7 +215,7 @@ func checkStream(t testing.TB, s *Stream, set map[pair]struct{}) {
 		for _, b := range e.Blocks {
 			seen[b.Hash] = true
 		}
-		replayEvent(t, dump, e)
+		Replay(t, dump, e)
 	}
 	if !maps.Equal(dump, set) {
 		t.Fatalf("snapshot holds %d pairs, the events %d", len(dump), len(set))

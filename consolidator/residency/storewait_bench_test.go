@@ -1,10 +1,11 @@
-package consolidator
+package residency
 
 import (
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -60,12 +61,12 @@ func storeWaits(pool *Stream, blocks int, done <-chan struct{}) (waits []time.Du
 			return waits
 		default:
 		}
-		h := treeHash(i * 977 % blocks)
+		h := residencytest.TreeHash(i * 977 % blocks)
 		at := time.Now()
 		if i%2 == 0 {
 			pool.Store(kv.TierDisk, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
 		} else {
-			pool.Remove(kv.TierDisk, []kv.SequenceHash{treeHash((i - 1) * 977 % blocks)})
+			pool.Remove(kv.TierDisk, []kv.SequenceHash{residencytest.TreeHash((i - 1) * 977 % blocks)})
 		}
 		waits = append(waits, time.Since(at))
 		if i%64 == 0 {

@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -16,8 +17,8 @@ import (
 var testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
 
 func TestStreamScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/stream", func(t *testing.T, path string) {
-		rec := newRecorder(t)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		rec := residencytest.NewRecorder(t)
 		s := NewStream(testOwner, rec)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
@@ -31,20 +32,20 @@ func TestStreamScripts(t *testing.T) {
 				s.Flush()
 			case "snapshot":
 				events, last, _ := s.Snapshot()
-				out := rec.take() + fmt.Sprintf("after %d:\n", last)
+				out := rec.Take() + fmt.Sprintf("after %d:\n", last)
 				for i := range events {
-					out += formatEvent(&events[i])
+					out += residencytest.Format(&events[i])
 				}
 				return out
 			case "status":
 				st := s.Status()
-				checkStream(t, s, rec.resident())
-				return rec.take() + fmt.Sprintf("last=%d blocks=%d health=%s unknown_removes=%d inline=%d\n",
+				residencytest.Check(t, s, rec.Resident())
+				return rec.Take() + fmt.Sprintf("last=%d blocks=%d health=%s unknown_removes=%d inline=%d\n",
 					st.LastEventID, st.Blocks, st.Health, s.Stats().UnknownRemoves, s.Stats().InlineFlushes)
 			default:
 				d.Fatalf(t, "unknown command")
 			}
-			return rec.take()
+			return rec.Take()
 		})
 	})
 }
@@ -106,33 +107,33 @@ func scriptHashes(t *testing.T, d *datadriven.TestData, arg string) []kv.Sequenc
 // covers must be the set of pairs with a count above zero.
 func TestStreamEqualsMultiset(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		rec := newRecorder(t)
+		rec := residencytest.NewRecorder(t)
 		s := NewStream(testOwner, rec)
-		model := make(map[pair]int)
-		tree := newBlockTree(rapid.IntRange(1, 40).Draw(rt, "blocks"), rt)
+		model := make(map[residencytest.Pair]int)
+		tree := residencytest.NewTree(rapid.IntRange(1, 40).Draw(rt, "blocks"), func(i int) int { return rapid.IntRange(-1, i-1).Draw(rt, "parent") })
 		tiers := rapid.SampledFrom(kv.Tiers[:])
 		rt.Repeat(map[string]func(*rapid.T){
 			"store": func(rt *rapid.T) {
 				tier := tiers.Draw(rt, "tier")
-				path := tree.path(rapid.IntRange(0, len(tree.parent)-1).Draw(rt, "leaf"))
+				path := tree.Path(rapid.IntRange(0, len(tree.Parent)-1).Draw(rt, "leaf"))
 				skip := rapid.IntRange(0, len(path)-1).Draw(rt, "skip")
 				var blocks []kvevent.StoredBlock
 				for _, b := range path[skip:] {
-					blocks = append(blocks, kvevent.StoredBlock{Hash: treeHash(b)})
-					model[pair{tier, treeHash(b)}]++
+					blocks = append(blocks, kvevent.StoredBlock{Hash: residencytest.TreeHash(b)})
+					model[residencytest.Pair{Tier: tier, Hash: residencytest.TreeHash(b)}]++
 				}
 				var parent kv.SequenceHash
 				if skip > 0 {
-					parent = treeHash(path[skip-1])
+					parent = residencytest.TreeHash(path[skip-1])
 				}
 				s.Store(tier, parent, skip > 0, uint32(skip), blocks)
 			},
 			"remove": func(rt *rapid.T) {
 				tier := tiers.Draw(rt, "tier")
 				var hashes []kv.SequenceHash
-				for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.parent)-1), 1, 8).Draw(rt, "blocks") {
-					k := pair{tier, treeHash(b)}
-					hashes = append(hashes, k.hash)
+				for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.Parent)-1), 1, 8).Draw(rt, "blocks") {
+					k := residencytest.Pair{Tier: tier, Hash: residencytest.TreeHash(b)}
+					hashes = append(hashes, k.Hash)
 					if model[k]--; model[k] <= 0 {
 						delete(model, k)
 					}
@@ -151,16 +152,16 @@ func TestStreamEqualsMultiset(t *testing.T) {
 					return
 				}
 				s.Flush()
-				set := rec.resident()
+				set := rec.Resident()
 				if len(set) != len(model) {
 					rt.Fatalf("events say %d pairs, the model %d", len(set), len(model))
 				}
 				for k := range model {
 					if _, ok := set[k]; !ok {
-						rt.Fatalf("%x is missing in %s", uint64(k.hash), k.tier)
+						rt.Fatalf("%x is missing in %s", uint64(k.Hash), k.Tier)
 					}
 				}
-				checkStream(t, s, set)
+				residencytest.Check(t, s, set)
 			},
 		})
 		if t.Failed() {
@@ -169,33 +170,12 @@ func TestStreamEqualsMultiset(t *testing.T) {
 	})
 }
 
-// blockTree is a random forest; block i's parent has a lower index.
-type blockTree struct{ parent []int }
-
-func newBlockTree(n int, rt *rapid.T) *blockTree {
-	t := &blockTree{parent: make([]int, n)}
-	for i := range n {
-		t.parent[i] = rapid.IntRange(-1, i-1).Draw(rt, "parent")
-	}
-	return t
-}
-
-// path is the way from the root to block i.
-func (t *blockTree) path(i int) []int {
-	if i < 0 {
-		return nil
-	}
-	return append(t.path(t.parent[i]), i)
-}
-
-func treeHash(i int) kv.SequenceHash { return kv.SequenceHash(i)*0x9e3779b97f4a7c15 + 1 }
-
 func TestStreamFlushAllocatesNothingPerBlock(t *testing.T) {
 	s := NewStream(testOwner, nil)
 	blocks := make([]kvevent.StoredBlock, 512)
 	hashes := make([]kv.SequenceHash, len(blocks))
 	for i := range blocks {
-		hashes[i] = treeHash(i)
+		hashes[i] = residencytest.TreeHash(i)
 		blocks[i].Hash = hashes[i]
 	}
 	turn := func() {
@@ -210,12 +190,12 @@ func TestStreamFlushAllocatesNothingPerBlock(t *testing.T) {
 }
 
 func TestStreamTellsHealthChangesOnce(t *testing.T) {
-	rec := newRecorder(t)
+	rec := residencytest.NewRecorder(t)
 	s := NewStream(testOwner, rec)
 	for _, h := range []kvevent.Health{kvevent.HealthExact, kvevent.HealthDegraded, kvevent.HealthDegraded, kvevent.HealthExact} {
 		setHealth(s, h)
 	}
-	if got := fmt.Sprint(rec.health); got != "[degraded exact]" {
+	if got := fmt.Sprint(rec.Health()); got != "[degraded exact]" {
 		t.Errorf("told %s", got)
 	}
 }

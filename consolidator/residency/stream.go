@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"sync"
@@ -18,8 +18,8 @@ type Stream struct {
 	tx Tx // everything that mu guards
 }
 
-// StreamStatus is a stream at one moment.
-type StreamStatus struct {
+// Status is a stream at one moment.
+type Status struct {
 	// LastEventID is the id of the last event made; 0 before the first.
 	LastEventID uint64
 	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
@@ -86,15 +86,15 @@ func (s *Stream) Clear() { s.Update(func(tx *Tx) { tx.Clear() }) }
 func (s *Stream) Flush() { s.Update((*Tx).Flush) }
 
 // Status flushes, and then tells where the stream is.
-func (s *Stream) Status() StreamStatus {
+func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tx.Flush()
-	return StreamStatus{LastEventID: s.tx.lastID, Digest: s.tx.digest, Blocks: s.tx.pairs, Health: s.tx.health}
+	return Status{LastEventID: s.tx.lastID, Digest: s.tx.digest, Blocks: s.tx.pairs, Health: s.tx.health}
 }
 
 // Stats returns the counters.
-func (s *Stream) Stats() StreamStats {
+func (s *Stream) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tx.stats

@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
@@ -144,7 +144,7 @@ func (m *Merged) Close() {
 func (m *Merged) Owner() kv.Owner { return m.out.Owner() }
 
 // Status is as Stream's.
-func (m *Merged) Status() StreamStatus { return m.out.Status() }
+func (m *Merged) Status() Status { return m.out.Status() }
 
 // Snapshot is as Stream's.
 func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) {
@@ -153,7 +153,7 @@ func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) 
 
 // Stats returns the counters: UnknownRemoves are removals of what the source did not
 // hold, or of what had not been taken over yet.
-func (m *Merged) Stats() StreamStats { return m.out.Stats() }
+func (m *Merged) Stats() Stats { return m.out.Stats() }
 
 // Publish implements Sink.
 func (in *mergeInput) Publish(events []kvevent.RouterEvent) {

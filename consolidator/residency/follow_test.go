@@ -1,4 +1,4 @@
-package consolidator
+package residency
 
 import (
 	"math/rand/v2"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -31,10 +32,10 @@ func poolEvent(s *Stream, t kv.Tier, first, blocks int) {
 }
 
 // pairsOf are blocks first to last-1 in a tier.
-func pairsOf(t kv.Tier, first, last int) map[pair]struct{} {
-	set := make(map[pair]struct{})
+func pairsOf(t kv.Tier, first, last int) map[residencytest.Pair]struct{} {
+	set := make(map[residencytest.Pair]struct{})
 	for i := first; i < last; i++ {
-		set[pair{t, treeHash(i)}] = struct{}{}
+		set[residencytest.Pair{Tier: t, Hash: residencytest.TreeHash(i)}] = struct{}{}
 	}
 	return set
 }
@@ -60,7 +61,7 @@ func TestNoStoreWaitsForAConsumer(t *testing.T) {
 			}
 			hashes := make([]kv.SequenceHash, 5120)
 			for i := range hashes {
-				hashes[i] = treeHash(i)
+				hashes[i] = residencytest.TreeHash(i)
 			}
 			pool.Remove(kv.TierHost, hashes)
 			pool.Flush()
@@ -80,7 +81,7 @@ func TestNoStoreWaitsForAConsumer(t *testing.T) {
 		}
 		close(consumer.gate)
 		synctest.Wait()
-		checkStream(t, m.out, pairsOf(kv.TierDisk, 0, 512*runs))
+		residencytest.Check(t, m.out, pairsOf(kv.TierDisk, 0, 512*runs))
 		if n := pool.Stats().FollowersCut; n != 1 {
 			t.Errorf("cut %d times, want once", n)
 		}
@@ -114,19 +115,19 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 		}
 		// One that is in already, one that is not, and one that was never there.
 		for _, i := range []int{steps, (chunks-steps)*dense.ChunkSize - 1} {
-			if h := treeHash(max(i, 0)); i >= 0 {
+			if h := residencytest.TreeHash(max(i, 0)); i >= 0 {
 				pool.Remove(kv.TierHost, []kv.SequenceHash{h})
-				delete(want, pair{kv.TierHost, h})
+				delete(want, residencytest.Pair{Tier: kv.TierHost, Hash: h})
 			}
 		}
 		poolEvent(pool, kv.TierHost, next, 2)
-		want[pair{kv.TierHost, treeHash(next)}], want[pair{kv.TierHost, treeHash(next + 1)}] = struct{}{}, struct{}{}
+		want[residencytest.Pair{Tier: kv.TierHost, Hash: residencytest.TreeHash(next)}], want[residencytest.Pair{Tier: kv.TierHost, Hash: residencytest.TreeHash(next + 1)}] = struct{}{}, struct{}{}
 		next += 2
 	}
 	for f.step() {
 	}
-	checkStream(t, m.out, want)
-	checkStream(t, pool, want)
+	residencytest.Check(t, m.out, want)
+	residencytest.Check(t, pool, want)
 }
 
 // TestFollowersEqualTheirPool: ranks come and go and are cut off while a pool changes; each
@@ -148,7 +149,7 @@ func followersEqualTheirPool(t *testing.T) {
 				return
 			default:
 			}
-			h, tier := treeHash(random.IntN(6*dense.ChunkSize)), kv.Tiers[1+random.IntN(2)]
+			h, tier := residencytest.TreeHash(random.IntN(6*dense.ChunkSize)), kv.Tiers[1+random.IntN(2)]
 			if random.IntN(2) == 0 {
 				pool.Store(tier, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
 			} else {
@@ -182,11 +183,11 @@ func followersEqualTheirPool(t *testing.T) {
 	writer.Wait()
 	pool.Flush()
 	events, _, _ := pool.Snapshot()
-	tiered, dedup := make(map[pair]struct{}), make(map[pair]struct{})
+	tiered, dedup := make(map[residencytest.Pair]struct{}), make(map[residencytest.Pair]struct{})
 	for i := range events {
 		for _, b := range events[i].Blocks {
-			tiered[pair{events[i].Tier, b.Hash}] = struct{}{}
-			dedup[pair{kv.TierDevice, b.Hash}] = struct{}{}
+			tiered[residencytest.Pair{Tier: events[i].Tier, Hash: b.Hash}] = struct{}{}
+			dedup[residencytest.Pair{Tier: kv.TierDevice, Hash: b.Hash}] = struct{}{}
 		}
 	}
 	synctest.Wait()
@@ -195,7 +196,7 @@ func followersEqualTheirPool(t *testing.T) {
 		if m.mode == MergeDedup {
 			want = dedup
 		}
-		checkStream(t, m.out, want)
+		residencytest.Check(t, m.out, want)
 		if h := m.Status().Health; h != kvevent.HealthExact {
 			t.Errorf("rank %d is %s", i, h)
 		}
@@ -240,7 +241,7 @@ func TestSnapshotsAreExactWhileStoresGoOn(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for more := true; more; {
 		for range 100 {
-			h := treeHash(random.IntN(8 * dense.ChunkSize))
+			h := residencytest.TreeHash(random.IntN(8 * dense.ChunkSize))
 			if random.IntN(2) == 0 {
 				s.Store(kv.TierHost, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
 			} else {
@@ -254,16 +255,16 @@ func TestSnapshotsAreExactWhileStoresGoOn(t *testing.T) {
 		}
 	}
 	for _, list := range snapshots {
-		set, at := make(map[pair]struct{}), 0
+		set, at := make(map[residencytest.Pair]struct{}), 0
 		for _, one := range list {
 			for ; at < len(log.events) && log.events[at].ID <= one.last; at++ {
-				replayEvent(t, set, &log.events[at])
+				residencytest.Replay(t, set, &log.events[at])
 			}
-			dump := make(map[pair]struct{})
+			dump := make(map[residencytest.Pair]struct{})
 			for i := range one.events {
-				replayEvent(t, dump, &one.events[i])
+				residencytest.Replay(t, dump, &one.events[i])
 			}
-			if digestOf(dump) != one.digest || digestOf(set) != one.digest || len(dump) != len(set) {
+			if residencytest.Digest(dump) != one.digest || residencytest.Digest(set) != one.digest || len(dump) != len(set) {
 				t.Fatalf("at event %d: the snapshot has %d blocks, the events say %d", one.last, len(dump), len(set))
 			}
 		}
