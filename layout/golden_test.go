@@ -8,31 +8,22 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestRegionTables prints layouts region by region, and plans copy by copy.
-// Arguments: blocks, layers, outer, page, inner, dtype, align (the geometry;
+// TestRegionTables prints the sizes, strides and regions of layouts. Arguments of the
+// command layout: blocks, layers, outer, page, inner, dtype, align (the geometry;
 // inner is that of one rank), kind (contiguous, block-first, outer-first,
-// sharded:R/N or replicated:R/N, rank R of N). Commands:
-//
-//	layout   sizes, strides and every region
-//	plan     from=kind to=kind, input lines "SRC DST": the copies
+// sharded:R/N or replicated:R/N, rank R of N).
 func TestRegionTables(t *testing.T) {
-	for _, dir := range []string{"testdata/regions", "testdata/plans"} {
-		datadriven.Walk(t, dir, func(t *testing.T, path string) {
-			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-				switch d.Cmd {
-				case "layout":
-					return table(t, goldenLayout(t, d, "kind"))
-				case "plan":
-					return planTable(t, d)
-				}
+	datadriven.Walk(t, "testdata/regions", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "layout" {
 				t.Fatalf("unknown command %q", d.Cmd)
-				return ""
-			})
+			}
+			return table(t, goldenLayout(t, d))
 		})
-	}
+	})
 }
 
-func goldenLayout(t *testing.T, d *datadriven.TestData, key string) Layout {
+func goldenLayout(t *testing.T, d *datadriven.TestData) Layout {
 	c := Config{OuterDim: 1, PageSize: 1, InnerDim: 1, DTypeBytes: 1}
 	for arg, field := range map[string]*uint64{
 		"blocks": &c.NumBlocks, "layers": &c.NumLayers, "outer": &c.OuterDim, "page": &c.PageSize,
@@ -41,7 +32,7 @@ func goldenLayout(t *testing.T, d *datadriven.TestData, key string) Layout {
 		d.MaybeScanArgs(t, arg, field)
 	}
 	var kind string
-	d.ScanArgs(t, key, &kind)
+	d.ScanArgs(t, "kind", &kind)
 	var rank, ranks uint64
 	mode := Replicated
 	switch kind {
@@ -76,23 +67,6 @@ func table(t *testing.T, l Layout) string {
 				fmt.Fprintf(&out, "%5d %5d %5d  %7d %6d %5d\n", b, layer, o, p.Storage, p.Offset, p.Size)
 			}
 		}
-	}
-	return out.String()
-}
-
-func planTable(t *testing.T, d *datadriven.TestData) string {
-	p := must(NewPlanner(goldenLayout(t, d, "from"), goldenLayout(t, d, "to")))(t)
-	var pairs []BlockPair
-	for line := range strings.Lines(d.Input) {
-		var b BlockPair
-		if _, err := fmt.Sscan(line, &b.Src, &b.Dst); err != nil {
-			t.Fatal(err)
-		}
-		pairs = append(pairs, b)
-	}
-	var out strings.Builder
-	for _, c := range must(p.Append(nil, pairs))(t) {
-		fmt.Fprintf(&out, "%d:%-5d -> %d:%-5d %d bytes\n", c.SrcStorage, c.SrcOffset, c.DstStorage, c.DstOffset, c.Bytes)
 	}
 	return out.String()
 }

@@ -1,10 +1,6 @@
 package layout
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Layout says where the regions of blocks lie. A layout lies over one storage
 // or more: pieces of memory or of a file, all of the same size, each with a
@@ -86,62 +82,6 @@ func (c Config) checkIndices(block, layer, outer uint64) error {
 	}{{"block", block, c.NumBlocks}, {"layer", layer, c.NumLayers}, {"outer index", outer, c.OuterDim}} {
 		if i.v >= i.to {
 			return fmt.Errorf("layout %s %d: want 0 to %d", i.name, i.v, i.to-1)
-		}
-	}
-	return nil
-}
-
-// checkSameGeometry reports the first field in which the blocks of a and b
-// differ. Blocks of equal geometry have the same regions, wherever they lie.
-func checkSameGeometry(a, b Config) error {
-	for _, f := range []struct {
-		name string
-		a, b uint64
-	}{
-		{"num_layers", a.NumLayers, b.NumLayers},
-		{"outer_dim", a.OuterDim, b.OuterDim},
-		{"page_size", a.PageSize, b.PageSize},
-		{"inner_dim", a.InnerDim, b.InnerDim},
-		{"dtype_width_bytes", a.DTypeBytes, b.DTypeBytes},
-	} {
-		if f.a != f.b {
-			return fmt.Errorf("layout %s %d: want %d as on the other side", f.name, f.a, f.b)
-		}
-	}
-	return nil
-}
-
-// Storage is memory, or a part of a file, that a layout is laid over: Size
-// bytes from Addr on.
-type Storage struct {
-	Addr, Size uint64
-}
-
-// CheckStorages reports whether l fits have, one storage after the other: as
-// many as l needs, each large enough behind its aligned base, and none of them
-// reaching into another.
-func CheckStorages(l Layout, have []Storage) error {
-	if n := l.Storages(); len(have) != n {
-		return fmt.Errorf("layout storages %d: want %d", len(have), n)
-	}
-	used := make([]Place, len(have))
-	for i, s := range have {
-		base := l.BaseOffset(s.Addr)
-		if s.Addr+s.Size < s.Addr {
-			return fmt.Errorf("layout storage %d: %d bytes at address %#x: want an end below 2^64", i, s.Size, s.Addr)
-		}
-		// Base and data are below 2^63 each.
-		if need := base + l.DataBytes(); s.Size < need {
-			return fmt.Errorf("layout storage %d: %d bytes at address %#x: want at least %d (%d to align the base and %d of data)",
-				i, s.Size, s.Addr, need, base, l.DataBytes())
-		}
-		used[i] = Place{Storage: i, Region: Region{Offset: s.Addr + base, Size: l.DataBytes()}}
-	}
-	slices.SortFunc(used, func(a, b Place) int { return cmp.Compare(a.Offset, b.Offset) })
-	for i := 1; i < len(used); i++ {
-		if a, b := used[i-1], used[i]; a.End() > b.Offset {
-			return fmt.Errorf("layout storage %d at address %#x: want it behind storage %d, whose data ends at %#x",
-				b.Storage, b.Offset, a.Storage, a.End())
 		}
 	}
 	return nil

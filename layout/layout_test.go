@@ -1,31 +1,9 @@
 package layout
 
 import (
-	"slices"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 )
-
-// naiveOffset walks the axes one by one instead of multiplying strides.
-func naiveOffset(c Config, block, layer, outer uint64) uint64 {
-	var off uint64
-	for b := range c.NumBlocks {
-		for a := c.Alignment; a > 1 && off%a != 0; {
-			off++
-		}
-		for l := range c.NumLayers {
-			for o := range c.OuterDim {
-				if b == block && l == layer && o == outer {
-					return off
-				}
-				off += c.PageSize * c.InnerDim * c.DTypeBytes
-			}
-		}
-	}
-	return off
-}
 
 func TestStridesOfAKnownModel(t *testing.T) {
 	// 32 layers, K and V, 16 tokens, 8 heads of 128, two bytes: 2 MiB a block.
@@ -62,54 +40,6 @@ func TestBlockThatIsNoMultipleOfAPageIsPadded(t *testing.T) {
 	if l.BlockBytes() != 18432 || l.BlockStride() != 20480 || l.DataBytes() != 2*20480+18432 {
 		t.Errorf("block %d, stride %d, data %d", l.BlockBytes(), l.BlockStride(), l.DataBytes())
 	}
-}
-
-func TestRegionsAgreeWithTheNaiveWalkAndNeverOverlap(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := Config{
-			NumBlocks:  rapid.Uint64Range(1, 5).Draw(t, "blocks"),
-			NumLayers:  rapid.Uint64Range(1, 4).Draw(t, "layers"),
-			OuterDim:   rapid.Uint64Range(1, 2).Draw(t, "outer"),
-			PageSize:   rapid.Uint64Range(1, 20).Draw(t, "page"),
-			InnerDim:   rapid.Uint64Range(1, 40).Draw(t, "inner"),
-			Alignment:  rapid.SampledFrom([]uint64{0, 1, 2, 64, 512, 4096}).Draw(t, "alignment"),
-			DTypeBytes: rapid.Uint64Range(1, 8).Draw(t, "dtype"),
-		}
-		l, err := NewFullyContiguous(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []Region
-		for b := range c.NumBlocks {
-			for layer := range c.NumLayers {
-				for o := range c.OuterDim {
-					r, err := l.Region(b, layer, o)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if want := naiveOffset(c, b, layer, o); r.Offset != want {
-						t.Fatalf("region (%d,%d,%d) at %d, want %d", b, layer, o, r.Offset, want)
-					}
-					all = append(all, r)
-				}
-			}
-			if blk, _ := l.Block(b); blk.Offset%max(c.Alignment, 1) != 0 {
-				t.Fatalf("block %d at %d: alignment %d not honoured", b, blk.Offset, c.Alignment)
-			}
-		}
-		slices.SortFunc(all, func(a, b Region) int { return int(a.Offset) - int(b.Offset) })
-		for i, r := range all {
-			if r.End() > l.DataBytes() {
-				t.Fatalf("region ends at %d of %d", r.End(), l.DataBytes())
-			}
-			if i > 0 && all[i-1].End() > r.Offset {
-				t.Fatalf("regions %v and %v overlap", all[i-1], r)
-			}
-		}
-		if last := all[len(all)-1].End(); last != l.DataBytes() {
-			t.Fatalf("last region ends at %d, data bytes %d", last, l.DataBytes())
-		}
-	})
 }
 
 func TestErrorsNameFieldValueAndRange(t *testing.T) {

@@ -25,7 +25,7 @@ func TestLayerStridesOfKnownShapes(t *testing.T) {
 		{"outer first, aligned", padded, OuterFirst, 256, 7 * 256, 7 * 512, 2080},
 		{"block first, one byte", oneByte, BlockFirst, 104, 52, 7 * 104, 520},
 		{"outer first, one byte", oneByte, OuterFirst, 52, 7 * 52, 7 * 104, 520},
-		{"Llama-3.1-8B", llama(10), OuterFirst, 32768, 327680, 655360, 2 << 20},
+		{"Llama-3.1-8B", Config{NumBlocks: 10, NumLayers: 32, OuterDim: 2, PageSize: 16, InnerDim: 1024, Alignment: 4096, DTypeBytes: 2}, OuterFirst, 32768, 327680, 655360, 2 << 20},
 	} {
 		l := must(NewLayerSeparate(c.cfg, c.order))(t)
 		want := Strides{Block: c.block, Outer: c.outer, LayerStorage: true}
@@ -154,34 +154,9 @@ func TestIndicesOutOfRangeAreNamedByEveryLayout(t *testing.T) {
 	}
 }
 
-func TestStoragesMustBeEnoughLargeEnoughAndApart(t *testing.T) {
-	c := Config{NumBlocks: 4, NumLayers: 2, OuterDim: 2, PageSize: 16, InnerDim: 8, Alignment: 256, DTypeBytes: 2}
-	l := must(NewLayerSeparate(c, BlockFirst))(t) // 4·512 = 2048 bytes a layer
-	slots := must(NewFullyContiguous(c))(t)       // 4·1024 = 4096 bytes
-	for _, x := range []struct {
-		name   string
-		layout Layout
-		have   []Storage
-		want   string
-	}{
-		{"aligned, exact", l, []Storage{{4096, 2048}, {8192, 2048}}, ""},
-		{"side by side, the later first", l, []Storage{{6144, 2048}, {4096, 2048}}, ""},
-		{"any base with total bytes", l, []Storage{{4097, l.TotalBytes()}, {8191, l.TotalBytes()}}, ""},
-		{"one too few", l, []Storage{{4096, 2048}}, "layout storages 1: want 2"},
-		{"one too many", slots, []Storage{{0, 4096}, {4096, 4096}}, "layout storages 2: want 1"},
-		{"too small", l, []Storage{{4096, 2048}, {8192, 2047}},
-			"layout storage 1: 2047 bytes at address 0x2000: want at least 2048 (0 to align the base and 2048 of data)"},
-		{"too small behind the aligned base", slots, []Storage{{255, 4096}},
-			"layout storage 0: 4096 bytes at address 0xff: want at least 4097 (1 to align the base and 4096 of data)"},
-		{"overlap by one alignment", l, []Storage{{5888, 2048}, {4096, 2048}},
-			"layout storage 0 at address 0x1700: want it behind storage 1, whose data ends at 0x1800"},
-		{"the same twice", l, []Storage{{4096, 2048}, {4096, 2048}},
-			"layout storage 1 at address 0x1000: want it behind storage 0, whose data ends at 0x1800"},
-		{"end of the address space", slots, []Storage{{1<<64 - 256, 4096}},
-			"layout storage 0: 4096 bytes at address 0xffffffffffffff00: want an end below 2^64"},
-	} {
-		if err := CheckStorages(x.layout, x.have); errorText(err) != x.want {
-			t.Errorf("%s: got %v, want %q", x.name, err, x.want)
-		}
+func errorText(err error) string {
+	if err == nil {
+		return ""
 	}
+	return err.Error()
 }

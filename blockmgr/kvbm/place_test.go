@@ -33,13 +33,13 @@ func TestBadFieldIsAnErrorThatNamesItAndLeavesNothingOpen(t *testing.T) {
 
 		{func(c *config.Config, _ *Place) {
 			c.HostLayout = &config.Layout{NumBlocks: 4, Type: config.LayerSeparateBlockFirst, Allocator: maker{kv.TierHost}}
-		}, `host_layout: layout_type layer_separate_block_first: want fully_contiguous, because blocks are kept in one piece; layout.NewPlanner plans the copies from and to an engine's layout`},
+		}, `host_layout: layout_type layer_separate_block_first: want fully_contiguous, because blocks are kept in one piece`},
 		{func(c *config.Config, _ *Place) {
 			c.DiskLayout.Type = config.LayerSeparateOuterFirst
 			c.DiskLayout.Storage = nil
 			c.DiskLayout.Allocator = maker{kv.TierDisk}
 		},
-			`disk_layout: layout_type layer_separate_outer_first: want fully_contiguous, because blocks are kept in one piece; layout.NewPlanner plans the copies from and to an engine's layout`},
+			`disk_layout: layout_type layer_separate_outer_first: want fully_contiguous, because blocks are kept in one piece`},
 		{func(c *config.Config, _ *Place) { c.HostLayout.Storage[0] = memory{kv.TierHost, 4 * 1024} },
 			`host_layout: storage 0 of 4096 bytes: want at least 16384 for 4 blocks in slots of 4096 bytes, which are whole pages`},
 		{func(c *config.Config, _ *Place) {

@@ -58,7 +58,7 @@ func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint
 		return room{}, nil
 	}
 	if l.Type != config.FullyContiguous {
-		return room{}, fmt.Errorf("%s: layout_type %s: want %s, because blocks are kept in one piece; layout.NewPlanner plans the copies from and to an engine's layout",
+		return room{}, fmt.Errorf("%s: layout_type %s: want %s, because blocks are kept in one piece",
 			name, l.Type, config.FullyContiguous)
 	}
 	// At most 2^32 blocks of at most 2^28 bytes.
