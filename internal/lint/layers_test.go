@@ -20,7 +20,7 @@ func layers() []layer {
 		{"lab", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"lab/cli", []string{"lab", "agent", "publisher", "internal", "internal/command"}},
 		{"lab/engine", []string{"internal/kv", "internal/kvevent", "internal/engineevent", "internal/proto"}},
-		{"lab/cluster", []string{"internal/kvevent"}},
+		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent"}},
 		{"lab/workload", nil},
 		{"lab/golden", nil},
 		{"agent", []string{"blockmgr", "consolidator", "publisher", "layout", "internal"}},

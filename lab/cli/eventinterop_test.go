@@ -108,16 +108,18 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	r, err := cluster.New(cluster.Options{Programs: cluster.Programs{Product: exe, Lab: exe}, NATSServer: nats, Name: "interop", Dir: dir, HostDir: dir})
+	dirs, err := cluster.MakeDirs("interop", dir, dir, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := cluster.New(cluster.Options{Programs: cluster.Programs{Product: exe, Lab: exe}, NATSServer: nats, Dirs: dirs})
 	defer func() {
-		if err := r.Close(false); err != nil {
+		r.Close(0)
+		if err := dirs.Remove(false); err != nil {
 			t.Error(err)
 		}
 	}()
-	broker, err := r.StartBroker(ctx)
+	broker, err := r.StartNATS(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,20 +128,22 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func(name, program string, args ...string) *cluster.Process {
-		p, err := r.Start(name, append([]string{python, filepath.Join("..", "..", "interop", program)}, args...), []string{"NATS_URL=" + r.NATSURL()})
+		p, err := r.Start(cluster.Spec{
+			Name: name, Command: append([]string{python, filepath.Join("..", "..", "interop", program)}, args...), Env: []string{"NATS_URL=" + r.NATSURL()},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	var ready struct{ Ready bool }
-	early := start("early", "nats/consumer.py", "--cluster", r.Cluster())
+	early := start("early", "nats/consumer.py", "--cluster", r.Name())
 	if err := early.Next(ctx, &ready); err != nil {
 		t.Fatal(err)
 	}
 	engine := start("engine", "zmq/engine.py", "--socket", agent.Socket, "--block-size", "16", "--batches", "400")
 	broker.Kill()
-	if _, err := r.StartBroker(ctx); err != nil {
+	if _, err := r.StartNATS(ctx); err != nil {
 		t.Fatal(err)
 	}
 	var truth engineTruth
@@ -150,7 +154,7 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 	if truth.Dropped == 0 || len(want) == 0 {
 		t.Fatalf("%d frames left out, %d blocks: the run proves nothing", truth.Dropped, len(want))
 	}
-	late := start("late", "nats/consumer.py", "--cluster", r.Cluster())
+	late := start("late", "nats/consumer.py", "--cluster", r.Name())
 	if err := late.Next(ctx, &ready); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func (c *killLoopCmd) Run(ctx context.Context, stdout io.Writer, r *root) error 
 func (c *killLoopCmd) options(run cluster.Programs, seed uint64, stdout io.Writer) killloop.Options {
 	return killloop.Options{
 		Kills: c.Kills, Seed: seed, Dir: c.Dir, HostDir: c.HostDir, Out: stdout,
-		Agent: []string{run.Product, "agent"}, Child: []string{run.Lab, "bench", "kill-loop-child"},
+		Programs: run, Child: []string{run.Lab, "bench", "kill-loop-child"},
 	}
 }
 

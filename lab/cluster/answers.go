@@ -2,32 +2,26 @@ package cluster
 
 import "github.com/blockyard-ai/blockyard/internal/kvevent"
 
-// EngineState is what is read of an engine's GET /v1/state.
-type EngineState struct {
-	WorkerID uint64 `json:"worker_id"`
-	Rank     uint32 `json:"rank"`
-	// Blocks are the sequence hashes on the device, 16 hexadecimal digits each.
-	Blocks []string `json:"blocks"`
-	Idle   bool     `json:"idle"`
-	Stats  struct {
-		FramesSent    uint64 `json:"frames_sent"`
-		FramesDropped uint64 `json:"frames_dropped"`
-		Resets        uint64 `json:"resets"`
-		Sessions      uint64 `json:"sessions"`
-	} `json:"stats"`
+// AgentStats is what scenarios read of an agent's GET /v1/stats.
+type AgentStats struct {
+	Quiet    bool `json:"quiet"`
+	Sessions int  `json:"sessions"`
+	Engines  struct {
+		AwaitingExit int `json:"awaiting_exit"`
+		Former       int `json:"former"`
+	} `json:"engines"`
+	Events  EventCounts   `json:"events"`
+	Streams []AgentStream `json:"streams"`
+	Pools   []PoolStats   `json:"pools"`
 }
 
-// AgentStats is what is read of an agent's GET /v1/stats.
-type AgentStats struct {
-	Quiet  bool `json:"quiet"`
-	Events struct {
-		In       uint64 `json:"in"`
-		Out      uint64 `json:"out"`
-		Gaps     uint64 `json:"gaps"`
-		Repaired uint64 `json:"repaired"`
-		Lost     uint64 `json:"lost"`
-	} `json:"events"`
-	Streams []AgentStream `json:"streams"`
+// EventCounts are an agent's counters of engine and router events.
+type EventCounts struct {
+	In       uint64 `json:"in"`
+	Out      uint64 `json:"out"`
+	Gaps     uint64 `json:"gaps"`
+	Repaired uint64 `json:"repaired"`
+	Lost     uint64 `json:"lost"`
 }
 
 // AgentStream is one owner's stream at its agent.
@@ -35,8 +29,30 @@ type AgentStream struct {
 	Owner       string `json:"owner"`
 	PublisherID string `json:"publisher_id"`
 	LastEventID uint64 `json:"last_event_id"`
-	Blocks      uint64 `json:"blocks"`
 	Health      string `json:"health"`
+}
+
+// PoolStats are the figures of one pool.
+type PoolStats struct {
+	Namespace     string     `json:"namespace"`
+	Host          TierGauges `json:"host"`
+	Disk          TierGauges `json:"disk"`
+	Pins          int        `json:"pins"`
+	HostEvictions uint64     `json:"host_evictions"`
+	DiskEvictions uint64     `json:"disk_evictions"`
+	CorruptReads  uint64     `json:"corrupt_reads"`
+}
+
+// TierGauges count the slots of a tier by state.
+type TierGauges struct {
+	Capacity    int `json:"capacity"`
+	Free        int `json:"free"`
+	Granted     int `json:"granted"`
+	Staging     int `json:"staging"`
+	Receiving   int `json:"receiving"`
+	Quarantined int `json:"quarantined"`
+	Active      int `json:"active"`
+	Inactive    int `json:"inactive"`
 }
 
 // AgentPool is one pool of an agent's GET /v1/pools.
@@ -45,10 +61,18 @@ type AgentPool struct {
 	Blocks []Block `json:"blocks"`
 }
 
-// Block is a block and the tiers that it lies in.
+// Block is a block of a pool and the tiers that it lies in.
 type Block struct {
 	Hash  string   `json:"hash"`
 	Tiers []string `json:"tiers"`
+	Host  Location `json:"host"`
+	Disk  Location `json:"disk"`
+}
+
+// Location is where the bytes of a block lie; Path is empty for nowhere.
+type Location struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"`
 }
 
 // RouterFeed is one entry of the router's GET /v1/feeds.
@@ -59,6 +83,7 @@ type RouterFeed struct {
 	Announced   uint64 `json:"announced"`
 	Health      string `json:"health"`
 	Gaps        uint64 `json:"gaps"`
+	Repaired    uint64 `json:"repaired"`
 	DigestOK    bool   `json:"digest_ok"`
 }
 

@@ -1,14 +1,20 @@
-// Package cluster starts the processes of an event path on one machine, and talks to
-// them: a NATS server, agents, simulated engines and a router, each the program
-// that is deployed, each killed and started again at the caller's will.
+// Package cluster runs agents, simulated engines, a router and a NATS server on one
+// machine, for scenarios and tests. Each is a process, and the program that users
+// run.
 //
-//	engine ──ZMQ──► agent ──NATS──► router
+//	dirs, err := cluster.MakeDirs("blockyard-demo", "", "", 0)
+//	c := cluster.New(cluster.Options{Programs: programs, Dirs: dirs, NATSServer: path})
+//	defer c.Close(0)
+//	nats, err := c.StartNATS(ctx)
+//	agent, err := c.StartAgent(ctx, cluster.AgentOptions{Node: "node-1", HostBytes: 8 << 20})
 //
-// A Rig owns its directories and its processes. Each process is in a group of
-// its own, so that a Ctrl-C reaches the caller alone, and the kernel kills it
-// should the caller die. Close kills what is left and removes the directories;
-// the logs of a run that failed stay if asked for.
+// A Supervisor starts any program: its output is lines, its standard error a log. No
+// process outlives the scenario, however the scenario ends. A scenario may kill a
+// process and start another one under the same name.
 //
-// A Rig and its processes are for one goroutine, but for the HTTP calls, which
-// any number may make at a time.
+// Parts.Settle waits until a cluster has come to rest. It compares what the router
+// believes with what engines and pools hold, block by block.
+//
+// Processes are for one goroutine. HTTP calls (Endpoint) are for any number. Errors
+// name the process; a Failure carries the end of its log.
 package cluster

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,13 +13,24 @@ import (
 // maxSocketPath is what fits a Unix socket address.
 const maxSocketPath = 107
 
+// Stages of Stop, in the order of starting.
+const (
+	stageNATS = iota
+	stageAgents
+	stageEngines
+	stageRouter
+)
+
 // AgentOptions say what one agent is.
 type AgentOptions struct {
-	// Node is its name; an agent that is started again with the same name finds the
+	// Node is its name. An agent that is started again with the same name finds the
 	// tiers of the one before.
 	Node string
-	// HostBytes and DiskBytes are its tiers, ExtentBytes what they grow by.
+	// HostBytes and DiskBytes are the sizes of its tiers, ExtentBytes what they grow
+	// by.
 	HostBytes, DiskBytes, ExtentBytes uint64
+	// Flags are further flags of "blockyard agent".
+	Flags []string
 }
 
 // Agent is a running agent; Endpoint is its admin interface.
@@ -32,34 +44,36 @@ type Agent struct {
 	Socket string
 }
 
-// StartAgent starts an agent that publishes on the rig's NATS server.
-func (r *Rig) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
-	socket := filepath.Join(r.dir, o.Node+".sock")
+// StartAgent starts an agent that publishes on the NATS server, if there is one.
+// Its disk tier takes every block, because a scenario is shorter than a cache's
+// life.
+func (c *Cluster) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
+	d := c.o.Dirs
+	socket := filepath.Join(d.Work, o.Node+".sock")
 	if len(socket) > maxSocketPath {
-		return nil, fmt.Errorf("socket %s: its %d bytes exceed %d; choose a shorter directory", socket, len(socket), maxSocketPath)
+		return nil, fmt.Errorf("socket %s: its %d bytes exceed %d; choose a shorter --dir", socket, len(socket), maxSocketPath)
 	}
-	host, disk := filepath.Join(r.host, o.Node), filepath.Join(r.dir, o.Node+"-disk")
+	host, disk := filepath.Join(d.Host, o.Node), filepath.Join(d.Work, o.Node+"-disk")
 	if err := errors.Join(os.MkdirAll(host, 0o700), os.MkdirAll(disk, 0o700)); err != nil {
-		return nil, err
-	}
-	p, err := r.Start(o.Node, []string{
-		r.o.Product, "agent", "--node=" + o.Node, "--socket=" + socket, "--admin=127.0.0.1:0", "--control=127.0.0.1:0", "--cluster=" + r.cluster,
-		"--host-dir=" + host, "--host-size=" + decimal(o.HostBytes),
-		"--disk-dir=" + disk, "--disk-size=" + decimal(o.DiskBytes),
-		"--extent-size=" + decimal(o.ExtentBytes), "--disk-filter=none",
-	}, r.natsEnv(agentUser))
-	if err != nil {
 		return nil, err
 	}
 	var ready struct {
 		Admin   string `json:"admin"`
 		Control string `json:"control"`
 	}
-	if err := p.ready(ctx, &ready); err != nil {
+	p, err := c.StartReady(ctx, Spec{
+		Name: o.Node, Stage: stageAgents, Env: c.natsEnv(agentUser), Command: append([]string{
+			c.o.Product, "agent", "--node=" + o.Node, "--socket=" + socket, "--admin=127.0.0.1:0", "--control=127.0.0.1:0",
+			"--cluster=" + c.o.Name, "--host-dir=" + host, "--host-size=" + decimal(o.HostBytes),
+			"--disk-dir=" + disk, "--disk-size=" + decimal(o.DiskBytes),
+			"--extent-size=" + decimal(o.ExtentBytes), "--disk-filter=none",
+		}, o.Flags...),
+	}, &ready)
+	if err != nil {
 		return nil, err
 	}
 	return &Agent{
-		Process: p, Endpoint: r.endpoint(o.Node, ready.Admin), Control: r.endpoint(o.Node, ready.Control),
+		Process: p, Endpoint: c.client.At(o.Node, ready.Admin), Control: c.client.At(o.Node, ready.Control),
 		AgentOptions: o, Socket: socket,
 	}, nil
 }
@@ -71,11 +85,14 @@ type EngineOptions struct {
 	Socket string
 	// BlockSize is in tokens, DeviceBlocks the size of its cache.
 	BlockSize, DeviceBlocks int
-	// DropFrames is how many event frames it leaves out, spread over the first eight
-	// times as many; BufferSteps is how many it can replay.
-	DropFrames, BufferSteps int
-	SpeedUp                 float64
-	Seed                    uint64
+	// Layers, Outer and Inner are the geometry of a block; defaults 1, 1 and 16.
+	Layers, Outer, Inner int
+	// DropFrames is how many event frames it leaves out.
+	DropFrames int
+	SpeedUp    float64
+	Seed       uint64
+	// Flags are further flags of "blockyard-lab sim-engine".
+	Flags []string
 }
 
 // Engine is a running simulated engine; Endpoint is its HTTP interface.
@@ -85,50 +102,51 @@ type Engine struct {
 	EngineOptions
 }
 
-// StartEngine starts an engine.
-func (r *Rig) StartEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
+// StartEngine starts a simulated engine.
+func (c *Cluster) StartEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	name := "engine-" + decimal(o.Worker)
-	p, err := r.Start(name, []string{
-		r.o.Lab, "sim-engine", "--worker-id=" + decimal(o.Worker), "--agent-socket=" + o.Socket, "--http=127.0.0.1:0",
-		"--block-size=" + strconv.Itoa(o.BlockSize), "--device-blocks=" + strconv.Itoa(o.DeviceBlocks),
-		"--layers=1", "--outer-dim=1", "--inner-dim=16",
-		"--drop-frames=" + strconv.Itoa(o.DropFrames), "--buffer-steps=" + strconv.Itoa(o.BufferSteps),
-		"--speed-up=" + strconv.FormatFloat(o.SpeedUp, 'g', -1, 64),
-		"--seed=" + decimal(o.Seed),
-	}, nil)
-	if err != nil {
-		return nil, err
-	}
 	var ready struct {
 		HTTP string `json:"http"`
 	}
-	if err := p.ready(ctx, &ready); err != nil {
+	p, err := c.StartReady(ctx, Spec{
+		Name: name, Stage: stageEngines, Command: append([]string{
+			c.o.Lab, "sim-engine", "--worker-id=" + decimal(o.Worker), "--agent-socket=" + o.Socket, "--http=127.0.0.1:0",
+			"--block-size=" + strconv.Itoa(o.BlockSize), "--device-blocks=" + strconv.Itoa(o.DeviceBlocks),
+			"--layers=" + strconv.Itoa(cmp.Or(o.Layers, 1)), "--outer-dim=" + strconv.Itoa(cmp.Or(o.Outer, 1)),
+			"--inner-dim=" + strconv.Itoa(cmp.Or(o.Inner, 16)),
+			"--drop-frames=" + strconv.Itoa(o.DropFrames),
+			"--speed-up=" + strconv.FormatFloat(o.SpeedUp, 'g', -1, 64), "--seed=" + decimal(o.Seed),
+		}, o.Flags...),
+	}, &ready)
+	if err != nil {
 		return nil, err
 	}
-	return &Engine{Process: p, Endpoint: r.endpoint(name, ready.HTTP), EngineOptions: o}, nil
+	return &Engine{Process: p, Endpoint: c.client.At(name, ready.HTTP), EngineOptions: o}, nil
 }
 
-// Router is a running router. Control is what it serves to operators.
+// Router is a running router. Control is its interface for operators.
 type Router struct {
 	*Process
 	Endpoint
 	Control Endpoint
 }
 
-// StartRouter starts a router that follows the rig's agents.
-func (r *Rig) StartRouter(ctx context.Context) (*Router, error) {
-	p, err := r.Start("router", []string{r.o.Product, "router", "--cluster=" + r.cluster, "--http=127.0.0.1:0", "--control=127.0.0.1:0"}, r.natsEnv(routerUser))
-	if err != nil {
-		return nil, err
-	}
+// StartRouter starts a router that follows the cluster's agents. flags are further
+// flags of "blockyard router".
+func (c *Cluster) StartRouter(ctx context.Context, flags ...string) (*Router, error) {
+	const name = "router"
 	var ready struct {
 		HTTP    string `json:"http"`
 		Control string `json:"control"`
 	}
-	if err := p.ready(ctx, &ready); err != nil {
+	p, err := c.StartReady(ctx, Spec{
+		Name: name, Stage: stageRouter, Env: c.natsEnv(routerUser),
+		Command: append([]string{c.o.Product, name, "--cluster=" + c.o.Name, "--http=127.0.0.1:0", "--control=127.0.0.1:0"}, flags...),
+	}, &ready)
+	if err != nil {
 		return nil, err
 	}
-	return &Router{Process: p, Endpoint: r.endpoint("router", ready.HTTP), Control: r.endpoint("router", ready.Control)}, nil
+	return &Router{Process: p, Endpoint: c.client.At(name, ready.HTTP), Control: c.client.At(name, ready.Control)}, nil
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,62 +8,18 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// requestIDHeader carries the router's context id.
-const requestIDHeader = "X-Request-Id"
+// caller makes the demo's HTTP calls. No call lasts longer than its limit.
+type caller struct{ limits limits }
 
-// maxReply bounds what is read of one answer: a dump of a few million blocks.
-const maxReply = 1 << 30
-
-// endpoint is where a child answers, and the child's name for errors.
-type endpoint struct{ process, url string }
-
-// caller makes HTTP calls to the demo's children over connections that are kept.
-// No call lasts longer than its limit.
-type caller struct {
-	http   *http.Client
-	limits limits
-}
-
-// newCaller allows idle connections for as many calls at a time.
-func newCaller(idle int, l limits) *caller {
-	t := &http.Transport{MaxIdleConns: 4 * idle, MaxIdleConnsPerHost: idle}
-	return &caller{http: &http.Client{Transport: t}, limits: l}
-}
-
-func (c *caller) close() { c.http.CloseIdleConnections() }
-
-// request is one call; body and id (the request id of the header) may be empty.
-type request struct {
-	method string
-	at     endpoint
-	path   string
-	body   []byte
-	id     string
-}
-
-// get decodes the answer to a GET into v.
-func (c *caller) get(ctx context.Context, at endpoint, path string, v any) error {
-	return c.call(ctx, c.limits.call, request{method: http.MethodGet, at: at, path: path}, v)
-}
-
-// list is get for an answer that lists blocks, which takes longer.
-func (c *caller) list(ctx context.Context, at endpoint, path string, v any) error {
-	return c.call(ctx, c.limits.dump, request{method: http.MethodGet, at: at, path: path}, v)
-}
-
-// post decodes the answer to a POST of body into v, with the request id in the
-// header unless it is empty.
-func (c *caller) post(ctx context.Context, at endpoint, path string, body []byte, id string, v any) error {
-	return c.call(ctx, c.limits.call, request{http.MethodPost, at, path, body, id}, v)
-}
-
-func (c *caller) call(ctx context.Context, limit time.Duration, r request, v any) error {
-	return c.within(ctx, limit, r, func(answer io.Reader) error {
+// post decodes the answer to a POST of body into v. id is the request id of the
+// header, unless it is empty.
+func (c *caller) post(ctx context.Context, at cluster.Endpoint, path string, body []byte, id string, v any) error {
+	r := cluster.Request{Method: http.MethodPost, Path: path, Body: body, ID: id, Limit: c.limits.call}
+	return at.Do(ctx, r, func(answer io.Reader) error {
 		if err := json.NewDecoder(answer).Decode(v); err != nil {
 			return fmt.Errorf("answer: %w", err)
 		}
@@ -73,53 +28,6 @@ func (c *caller) call(ctx context.Context, limit time.Duration, r request, v any
 		return err
 	})
 }
-
-// within makes a call and has read take in the answer if its status is 200; all
-// that within limit. Errors name process, method and path.
-func (c *caller) within(ctx context.Context, limit time.Duration, r request, read func(io.Reader) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
-	defer cancel()
-	err := c.send(ctx, r, read)
-	if err == nil {
-		return nil
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	var said *refusal
-	if errors.As(err, &said) {
-		return fmt.Errorf("%s: %w", r.at.process, err)
-	}
-	return fmt.Errorf("%s: %s %s: %w", r.at.process, r.method, r.path, err)
-}
-
-func (c *caller) send(ctx context.Context, r request, read func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, r.method, r.at.url+r.path, bytes.NewReader(r.body))
-	if err != nil {
-		return err
-	}
-	if r.body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if r.id != "" {
-		req.Header.Set(requestIDHeader, r.id)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
-	}
-	return read(io.LimitReader(resp.Body, maxReply))
-}
-
-// refusal is an answer that is an error in the process's own words.
-type refusal struct{ message string }
-
-func (r *refusal) Error() string { return r.message }
 
 // routeAnswer is the router's answer to {"method":"new"}.
 type routeAnswer struct {
@@ -158,7 +66,7 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 }
 
 // mark tells the router how far a request is: "mark_prefill" or "mark_free".
-func (c *caller) mark(ctx context.Context, router endpoint, method, requestID string) error {
+func (c *caller) mark(ctx context.Context, router cluster.Endpoint, method, requestID string) error {
 	var answer struct {
 		Success bool `json:"success"`
 	}
@@ -166,7 +74,7 @@ func (c *caller) mark(ctx context.Context, router endpoint, method, requestID st
 		return err
 	}
 	if !answer.Success {
-		return fmt.Errorf("%s refused %s of request %s", router.process, method, requestID)
+		return fmt.Errorf("%s refused %s of request %s", router.Name, method, requestID)
 	}
 	return nil
 }
@@ -191,10 +99,12 @@ func (s Served) sum() uint64 { return s.Device + s.Host + s.Disk + s.Recomputed 
 // generate has the engine answer a prompt. firstToken is called when the first
 // token is there; the result is the output. An answer without end, or with
 // another number of tokens than was asked for, is an error.
-func (c *caller) generate(ctx context.Context, at endpoint, id string, tokens []uint32, output int, firstToken func(Served)) ([]uint32, error) {
+func (c *caller) generate(ctx context.Context, at cluster.Endpoint, id string, tokens []uint32, output int, firstToken func(Served)) ([]uint32, error) {
 	var made []uint32
-	r := request{http.MethodPost, at, "/v1/generate", generateBody(id, tokens, output), id}
-	err := c.within(ctx, c.limits.generate, r, func(answer io.Reader) (err error) {
+	r := cluster.Request{
+		Method: http.MethodPost, Path: "/v1/generate", Body: generateBody(id, tokens, output), ID: id, Limit: c.limits.generate,
+	}
+	err := at.Do(ctx, r, func(answer io.Reader) (err error) {
 		made, err = readGenerated(answer, firstToken)
 		if err == nil && len(made) != output {
 			err = fmt.Errorf("%d tokens of output, want %d", len(made), output)
@@ -220,7 +130,7 @@ func readGenerated(answer io.Reader, firstToken func(Served)) ([]uint32, error) 
 		}
 		switch {
 		case e.Event == "error":
-			return nil, &refusal{e.Message}
+			return nil, errors.New(e.Message)
 		case e.Event == "first_token" && !first:
 			first = true
 			firstToken(e.Served)
@@ -232,90 +142,3 @@ func readGenerated(answer io.Reader, firstToken func(Served)) ([]uint32, error) 
 		}
 	}
 }
-
-// engineState is an engine's GET /v1/state.
-type engineState struct {
-	WorkerID uint64   `json:"worker_id"`
-	Rank     uint32   `json:"rank"`
-	Blocks   []string `json:"blocks"`
-	Idle     bool     `json:"idle"`
-	Stats    struct {
-		BlocksVerified uint64 `json:"blocks_verified"`
-		WrongBytes     uint64 `json:"wrong_bytes"`
-		LoadsFailed    uint64 `json:"loads_failed"`
-		FramesSent     uint64 `json:"frames_sent"`
-		FramesDropped  uint64 `json:"frames_dropped"`
-		Resets         uint64 `json:"resets"`
-	} `json:"stats"`
-}
-
-// agentStats is what the demo reads of an agent's GET /v1/stats.
-type agentStats struct {
-	Node    string       `json:"node"`
-	Quiet   bool         `json:"quiet"`
-	Events  EventCounts  `json:"events"`
-	Streams []streamStat `json:"streams"`
-	Pools   []poolStat   `json:"pools"`
-}
-
-type poolStat struct {
-	CorruptReads uint64 `json:"corrupt_reads"`
-}
-
-// EventCounts are an agent's counters of engine and router events.
-type EventCounts struct {
-	In       uint64 `json:"in"`
-	Out      uint64 `json:"out"`
-	Gaps     uint64 `json:"gaps"`
-	Repaired uint64 `json:"repaired"`
-	Lost     uint64 `json:"lost"`
-}
-
-func (e *EventCounts) add(o EventCounts) {
-	e.In += o.In
-	e.Out += o.Out
-	e.Gaps += o.Gaps
-	e.Repaired += o.Repaired
-	e.Lost += o.Lost
-}
-
-type streamStat struct {
-	Owner       string `json:"owner"`
-	PublisherID string `json:"publisher_id"`
-	LastEventID uint64 `json:"last_event_id"`
-	Health      string `json:"health"`
-}
-
-// agentPool is one pool of an agent's GET /v1/pools.
-type agentPool struct {
-	Pool   uint64      `json:"pool"`
-	Blocks []poolBlock `json:"blocks"`
-}
-
-type poolBlock struct {
-	Hash  string        `json:"hash"`
-	Tiers []string      `json:"tiers"`
-	Host  blockLocation `json:"host"`
-	Disk  blockLocation `json:"disk"`
-}
-
-// blockLocation is where the bytes of a block lie; Path is empty for nowhere.
-type blockLocation struct {
-	Path   string `json:"path"`
-	Offset int64  `json:"offset"`
-}
-
-// routerFeed is one entry of the router's GET /v1/feeds.
-type routerFeed struct {
-	PublisherID string `json:"publisher_id"`
-	Owner       string `json:"owner"`
-	Cursor      uint64 `json:"cursor"`
-	Announced   uint64 `json:"announced"`
-	Health      string `json:"health"`
-	Gaps        uint64 `json:"gaps"`
-	Repaired    uint64 `json:"repaired"`
-	DigestOK    bool   `json:"digest_ok"`
-}
-
-// routerDump is the router's GET /v1/dump on its control listener.
-type routerDump []kvevent.StoredJSON

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -15,13 +14,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/cluster"
+	simengine "github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 // childVariable, when set, makes the test binary one of the demo's children.
@@ -41,54 +40,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// childMain behaves as the first argument says.
+// childMain is what the first argument says.
 func childMain(args []string) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	switch args[0] {
-	case "agent", "sim-engine", "router":
-		return fakeMain(args, term)
-	case "obedient":
-		fmt.Println(`{"ready":true,"http":"somewhere"}`)
-		<-term
-		fmt.Fprintln(os.Stderr, "drained")
-		return 0
-	case "stubborn":
-		fmt.Println(`{"ready":true}`)
-		select {}
-	case "silent":
-		fmt.Fprintln(os.Stderr, "waiting for a disk")
-		<-term
-		return 0
-	case "garbled":
-		fmt.Println("listening on port 80")
-		<-term
-		return 0
-	case "doomed":
-		for i := range 20 {
-			fmt.Fprintf(os.Stderr, "line %d\n", i)
-		}
-		return 3
-	case "short-lived":
-		fmt.Println(`{"ready":true}`)
-		fmt.Fprintln(os.Stderr, "out of luck")
-		return 4
-	case "parent":
-		return parentMain(args[1])
-	}
-	return 99
-}
-
-// parentMain starts a stubborn child through a supervisor, tells its process id
-// and never ends by itself.
-func parentMain(logDir string) int {
-	sup := newSupervisor(cluster.Programs{Product: os.Args[0], Lab: os.Args[0]}, logDir, func(error) {})
-	if err := sup.start(context.Background(), processSpec{Name: "grandchild", Args: []string{"stubborn"}, ReadyTimeout: time.Minute}, new(struct{})); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	fmt.Printf(`{"ready":true,"pid":%d}`+"\n", sup.procs[0].cmd.Process.Pid)
-	select {}
+	return fakeMain(args, term)
 }
 
 // fakeMain is an agent, engine or router that knows just enough for a demo of
@@ -149,9 +105,9 @@ func reply(w http.ResponseWriter, v any) { json.NewEncoder(w).Encode(v) }
 // A fake agent on node n has the streams of engines n and n+2, and of its pool n.
 func fakeAgent(mux *http.ServeMux, flags map[string]string, misdeed string) {
 	n, _ := strconv.ParseUint(strings.TrimPrefix(flags["node"], "node-"), 10, 64)
-	stats := agentStats{Quiet: true, Events: EventCounts{In: 10, Out: 9, Gaps: 2, Repaired: 2}}
+	stats := cluster.AgentStats{Quiet: true, Events: cluster.EventCounts{In: 10, Out: 9, Gaps: 2, Repaired: 2}}
 	for _, owner := range []kv.Owner{fakeWorker(n), fakeWorker(n + 2), kv.PoolOwner(n)} {
-		stats.Streams = append(stats.Streams, streamStat{Owner: owner.String(), PublisherID: "p " + owner.String(), LastEventID: 3, Health: "exact"})
+		stats.Streams = append(stats.Streams, cluster.AgentStream{Owner: owner.String(), PublisherID: "p " + owner.String(), LastEventID: 3, Health: "exact"})
 	}
 	switch misdeed {
 	case "degraded stream":
@@ -161,7 +117,7 @@ func fakeAgent(mux *http.ServeMux, flags map[string]string, misdeed string) {
 	}
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { reply(w, stats) })
 	mux.HandleFunc("GET /v1/pools", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, []agentPool{{Pool: n, Blocks: []poolBlock{{Hash: "00000000000000aa", Tiers: []string{"host_pinned", "disk"}}}}})
+		reply(w, []cluster.AgentPool{{Pool: n, Blocks: []cluster.Block{{Hash: "00000000000000aa", Tiers: []string{"host_pinned", "disk"}}}}})
 	})
 }
 
@@ -197,7 +153,7 @@ func fakeEngine(mux *http.ServeMux, flags map[string]string, misdeed string) {
 		reply(w, map[string]any{"event": "done", "output": slices.Repeat([]uint32{7}, body.Output)})
 	})
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) {
-		s := engineState{WorkerID: id, Idle: true, Blocks: []string{"00000000000000aa"}}
+		s := simengine.State{WorkerID: id, Idle: true, Blocks: []string{"00000000000000aa"}}
 		s.Stats.FramesDropped, s.Stats.Resets, s.Stats.BlocksVerified = drops, resets.Load(), verified.Load()
 		switch misdeed {
 		case "wrong byte":
@@ -226,7 +182,7 @@ func dumpRow(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (row kvevent.S
 
 func fakeRouter(mux *http.ServeMux, misdeed string) {
 	var turn atomic.Uint64
-	feeds, dump := []routerFeed{}, routerDump{}
+	feeds, dump := []cluster.RouterFeed{}, cluster.RouterDump{}
 	for n := range uint64(4) {
 		dump = append(dump, dumpRow(fakeWorker(n+1), kv.TierDevice, 0xaa))
 	}
@@ -238,7 +194,7 @@ func fakeRouter(mux *http.ServeMux, misdeed string) {
 		if dump[i].Tier == kv.TierDisk.String() {
 			continue
 		}
-		feeds = append(feeds, routerFeed{Owner: owner.String(), PublisherID: "p " + owner.String(), Cursor: 3, Announced: 3, Health: "exact", DigestOK: true})
+		feeds = append(feeds, cluster.RouterFeed{Owner: owner.String(), PublisherID: "p " + owner.String(), Cursor: 3, Announced: 3, Health: "exact", DigestOK: true})
 	}
 	if misdeed == "wrong digest" {
 		feeds[1].DigestOK = false

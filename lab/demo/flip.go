@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // flipByte inverts one bit of the nth of some blocks, each time at another place
 // in it, and has the change written through to the device.
-func flipByte(at blockLocation, nth int) (err error) {
+func flipByte(at cluster.Location, nth int) (err error) {
 	f, err := os.OpenFile(at.Path, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("flip a byte: %w", err)

@@ -11,10 +11,9 @@ import (
 
 // limits bound what the demo waits for, in real time.
 type limits struct {
-	// call bounds an answer of router, agent or engine, dump an answer that lists
-	// blocks, and generate an engine's answer to a prompt, from the request to the
-	// last token.
-	call, dump, generate time.Duration
+	// call bounds an answer of router or engine, generate an engine's answer to a
+	// prompt, from the request to the last token.
+	call, generate time.Duration
 	// settle bounds the wait for everything to come to rest after the last answer.
 	settle time.Duration
 	// whole bounds the demo from its first process to its last figure.
@@ -40,7 +39,6 @@ func limitsFor(o *Options, requests []workload.Request) limits {
 	runs := float64(len(variants(o.OnlyOurs)))
 	return limits{
 		call:     cmp.Or(o.limits.call, 10*time.Second),
-		dump:     cmp.Or(o.limits.dump, time.Minute),
 		generate: cmp.Or(o.limits.generate, time.Minute+o.realTime(compute)),
 		settle:   cmp.Or(o.limits.settle, 15*time.Second),
 		whole:    cmp.Or(o.limits.whole, 15*time.Minute+o.realTime(3*runs*(compute+arrivals))),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -15,9 +16,8 @@ const interruptTimeout = 500 * time.Millisecond
 
 // engine is where the load generator sends requests for one worker.
 type engine struct {
-	endpoint
-	worker uint64
-	gate   gate
+	*cluster.Engine
+	gate gate
 }
 
 // player sends a workload: each request to the router, then to the engine that
@@ -25,7 +25,7 @@ type engine struct {
 // many are still under way, up to concurrency.
 type player struct {
 	calls       *caller
-	router      endpoint
+	router      cluster.Endpoint
 	engines     map[uint64]*engine
 	speedUp     float64
 	concurrency int
@@ -182,12 +182,12 @@ func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint3
 	}()
 	got.engine = p.engines[route.WorkerID]
 	if got.engine == nil {
-		return got, fmt.Errorf("%s: chose worker %d, which is not one of ours", p.router.process, route.WorkerID)
+		return got, fmt.Errorf("%s: chose worker %d, which is not one of ours", p.router.Name, route.WorkerID)
 	}
 	// A wait at the gate is the demo's own doing and no time of the engine's.
 	due = due.Add(got.engine.gate.wait(ctx))
 	var markErr error
-	got.output, err = p.calls.generate(ctx, got.engine.endpoint, r.ID, tokens, r.OutputTokens, func(s Served) {
+	got.output, err = p.calls.generate(ctx, got.engine.Endpoint, r.ID, tokens, r.OutputTokens, func(s Served) {
 		got.served = s
 		p.rec.firstToken(time.Duration(float64(time.Since(due)) * p.speedUp))
 		markErr = p.calls.mark(ctx, p.router, "mark_prefill", r.ID)
@@ -227,7 +227,7 @@ func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Du
 		var answer struct {
 			Success bool `json:"success"`
 		}
-		err := calls.post(ctx, e.endpoint, "/v1/reset_prefix_cache", nil, "", &answer)
+		err := calls.post(ctx, e.Endpoint, "/v1/reset_prefix_cache", nil, "", &answer)
 		if err == nil && answer.Success {
 			return nil
 		}
@@ -235,9 +235,9 @@ func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Du
 		case <-retry.C:
 		case <-ctx.Done():
 			if err != nil {
-				return fmt.Errorf("reset the cache of %s: %w", e.process, err)
+				return fmt.Errorf("reset the cache of %s: %w", e.Endpoint.Name, err)
 			}
-			return fmt.Errorf("reset the cache of %s: refused for %s", e.process, patience)
+			return fmt.Errorf("reset the cache of %s: refused for %s", e.Endpoint.Name, patience)
 		}
 	}
 }

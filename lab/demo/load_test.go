@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -43,7 +44,7 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 	f.router = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct{ Method string }
 		json.NewDecoder(r.Body).Decode(&body)
-		f.log("%s %s", body.Method, r.Header.Get(requestIDHeader))
+		f.log("%s %s", body.Method, r.Header.Get("X-Request-Id"))
 		reply(w, map[string]any{"worker_id": 7, "success": true})
 	}))
 	mux := http.NewServeMux()
@@ -80,11 +81,13 @@ func (f *fakeCluster) generate(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeCluster) player(t *testing.T, total int) *player {
-	calls := newCaller(8, limitsFor(&Options{PrefillRate: 1, SpeedUp: 1}, nil))
-	t.Cleanup(calls.close)
+	client := cluster.NewClient(8)
+	t.Cleanup(client.Close)
+	calls := &caller{limitsFor(&Options{PrefillRate: 1, SpeedUp: 1}, nil)}
+	e := &cluster.Engine{Endpoint: client.At("engine-7", strings.TrimPrefix(f.engine.URL, "http://")), EngineOptions: cluster.EngineOptions{Worker: 7}}
 	return &player{
-		calls: calls, router: endpoint{"router", f.router.URL}, speedUp: 1, concurrency: 8, rec: &recorder{total: total},
-		engines: map[uint64]*engine{7: {endpoint: endpoint{"engine-7", f.engine.URL}, worker: 7}},
+		calls: calls, router: client.At("router", strings.TrimPrefix(f.router.URL, "http://")), speedUp: 1, concurrency: 8, rec: &recorder{total: total},
+		engines: map[uint64]*engine{7: {Engine: e}},
 	}
 }
 
@@ -165,8 +168,8 @@ func TestSilentProcessFailsItsRequestsAndIsNamed(t *testing.T) {
 		silence func(*player)
 		want    string
 	}{
-		{func(p *player) { p.engines[7].url, p.calls.limits.generate = silent.URL, 50*time.Millisecond }, "request a0: engine-7: POST /v1/generate: no answer within 50ms"},
-		{func(p *player) { p.router.url, p.calls.limits.call = silent.URL, 40*time.Millisecond }, "request a0: router: POST /v1/route: no answer within 40ms"},
+		{func(p *player) { p.engines[7].URL, p.calls.limits.generate = silent.URL, 50*time.Millisecond }, "request a0: engine-7: POST /v1/generate: no answer within 50ms"},
+		{func(p *player) { p.router.URL, p.calls.limits.call = silent.URL, 40*time.Millisecond }, "request a0: router: POST /v1/route: no answer within 40ms"},
 	} {
 		p := f.player(t, 1)
 		c.silence(p)
@@ -208,7 +211,7 @@ func TestFailedRequestIsFreedAndCounted(t *testing.T) {
 	}
 	var r RunReport
 	p.rec.fillReport(&r)
-	if r.Requests != 3 || r.Failed != 1 || !slices.Equal(r.firstErrors, []string{"request a0: engine-7: no room"}) {
+	if r.Requests != 3 || r.Failed != 1 || !slices.Equal(r.firstErrors, []string{"request a0: engine-7: POST /v1/generate: no room"}) {
 		t.Errorf("report %+v", r)
 	}
 }

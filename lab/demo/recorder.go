@@ -52,12 +52,12 @@ func (r *recorder) succeeded(id string, e *engine, tokens int, s Served) {
 	if r.byEngine == nil {
 		r.byEngine = make(map[uint64]int)
 	}
-	r.byEngine[e.worker]++
+	r.byEngine[e.Worker]++
 	r.inputTokens += uint64(tokens)
 	r.served.add(s)
 	if s.sum() != uint64(tokens) {
 		r.misserved++
-		r.noteLocked("request %s: %s: served %+v adds up to %d, the prompt has %d tokens", id, e.process, s, s.sum(), tokens)
+		r.noteLocked("request %s: %s: served %+v adds up to %d, the prompt has %d tokens", id, e.Endpoint.Name, s, s.sum(), tokens)
 	}
 }
 

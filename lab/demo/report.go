@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // TTFT is the time from when a request was due to its first token, in simulated
@@ -19,6 +21,17 @@ type TTFT struct {
 type Routing struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
+}
+
+// EventCounts are the agents' counters of engine and router events.
+type EventCounts cluster.EventCounts
+
+func (e *EventCounts) add(o EventCounts) {
+	e.In += o.In
+	e.Out += o.Out
+	e.Gaps += o.Gaps
+	e.Repaired += o.Repaired
+	e.Lost += o.Lost
 }
 
 // RunReport holds the figures of one run.

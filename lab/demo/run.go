@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -59,13 +60,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	d, err := makeDirs(o.Dir, uint64(o.Nodes)*o.HostBytes)
+	d, err := cluster.MakeDirs("blockyard-demo", o.Dir, "", uint64(o.Nodes)*o.HostBytes)
 	if err != nil {
 		return err
 	}
 	out := &display{out: o.Out, terminal: o.Terminal}
-	if d.lock == nil {
-		out.say("host tiers are in %s: too little is free in %s", d.host, sharedMemory)
+	if !d.InMemory() {
+		out.say("host tiers are in %s: too little memory is free", d.Host)
 	}
 	report := &Report{Workload: name, Seed: o.Seed, SpeedUp: o.SpeedUp, Nodes: o.Nodes, Engines: o.Engines, Reasons: []string{}}
 	o.limits = limitsFor(&o, requests)
@@ -79,7 +80,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // runVariants fills report with one run after another.
-func runVariants(ctx context.Context, o *Options, d *dirs, out *display, requests []workload.Request, report *Report) error {
+func runVariants(ctx context.Context, o *Options, d *cluster.Dirs, out *display, requests []workload.Request, report *Report) error {
 	vs := variants(o.OnlyOurs)
 	out.say("%d requests of %s to %d engines on %d nodes", len(requests), report.Workload, o.Engines, o.Nodes)
 	out.say("blocks of %d tokens, seed %d, simulated time runs %gx", o.BlockSize, o.Seed, o.SpeedUp)
@@ -125,20 +126,20 @@ func conclude(o *Options, out *display, report *Report) error {
 }
 
 // finish removes the directories, says where logs are, and completes err.
-func finish(ctx context.Context, o *Options, out *display, d *dirs, err error) error {
+func finish(ctx context.Context, o *Options, out *display, d *cluster.Dirs, err error) error {
 	out.endLine()
 	interrupted := ctx.Err() != nil
 	keep := o.KeepLogs || (err != nil && !interrupted)
-	var child *childError
+	var child *cluster.Failure
 	if errors.As(err, &child) && !interrupted {
-		for _, line := range child.tail {
+		for _, line := range child.Tail {
 			fmt.Fprintf(o.Err, "  | %s\n", line)
 		}
 	}
 	if keep {
-		fmt.Fprintf(o.Err, "logs: %s\n", d.logs)
+		fmt.Fprintf(o.Err, "logs: %s\n", d.Logs)
 	}
-	removed := d.remove(keep)
+	removed := d.Remove(keep)
 	if interrupted {
 		return fmt.Errorf("demo: interrupted: %w", ctx.Err())
 	}
@@ -170,54 +171,55 @@ func (o *Options) workload() ([]workload.Request, string, error) {
 
 // runOnce plays the workload in one variant with fresh processes, which are
 // gone when it returns.
-func runOnce(ctx context.Context, o *Options, d *dirs, out *display, v variant, requests []workload.Request) (*RunReport, error) {
-	rd, err := d.forRun(v.key)
+func runOnce(ctx context.Context, o *Options, d *cluster.Dirs, out *display, v variant, requests []workload.Request) (*RunReport, error) {
+	rd, err := d.Sub(v.key)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sup := newSupervisor(o.Programs, rd.logs, func(err error) { cancel(err) })
 	spec := clusterSpec{
-		natsURL: o.NATSURL, name: filepath.Base(d.work) + "-" + v.key,
+		Options: cluster.Options{
+			Programs: o.Programs, NATSURL: o.NATSURL, Name: filepath.Base(d.Work) + "-" + v.key, Dirs: rd, Calls: o.Concurrency,
+			Died: func(err error) { cancel(err) },
+		},
 		nodes: o.Nodes, engines: o.Engines,
 		blockSize: o.BlockSize, deviceBlocks: o.DeviceBlocks,
 		dropFrames: o.DropFrames, seed: o.Seed, speedUp: o.SpeedUp, prefillRate: o.PrefillRate,
-		lookupWait: lookupWait, mode: v.mode, dirs: rd,
+		lookupWait: lookupWait, mode: v.mode,
 	}
 	if v.offload {
 		spec.hostBytes, spec.diskBytes = o.HostBytes, o.DiskBytes
 	}
-	r, err := measure(ctx, o, out, sup, spec, requests)
+	c := &demoCluster{Cluster: cluster.New(spec.Options)}
+	r, err := c.measure(ctx, o, out, spec, requests)
 	if err != nil {
 		err = explain(ctx, err)
-		sup.stop(interruptBudget)
-		return nil, errors.Join(err, rd.remove())
+		c.Close(interruptBudget)
+		return nil, errors.Join(err, rd.Remove(true))
 	}
-	r.Unclean = sup.stop(stopBudget)
-	for _, file := range rd.hostFiles() {
+	r.Unclean = c.Close(stopBudget)
+	for _, file := range rd.HostFiles() {
 		r.Unclean = append(r.Unclean, "left behind "+file)
 	}
-	return r, rd.remove()
+	return r, rd.Remove(true)
 }
 
 // lookupWait is how long the demo's engines wait for blocks from disk.
 const lookupWait = 500 * time.Millisecond
 
 // measure starts the cluster, plays, waits for rest and takes the figures.
-func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spec clusterSpec, requests []workload.Request) (*RunReport, error) {
-	c, err := startCluster(ctx, sup, spec)
-	if err != nil {
+func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spec clusterSpec, requests []workload.Request) (*RunReport, error) {
+	if err := c.start(ctx, spec); err != nil {
 		return nil, err
 	}
-	calls := newCaller(o.Concurrency, o.limits)
-	defer calls.close()
-	if err := c.awaitWorkers(ctx, calls); err != nil {
+	calls := &caller{o.limits}
+	if err := c.awaitWorkers(ctx); err != nil {
 		return nil, err
 	}
 	rec := &recorder{total: len(requests)}
 	p := &player{
-		calls: calls, router: c.router, engines: c.byWorker(),
+		calls: calls, router: c.router.Endpoint, engines: c.byWorker(),
 		speedUp: o.SpeedUp, concurrency: o.Concurrency, rec: rec,
 	}
 	victim := c.engines[0]
@@ -225,7 +227,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 	p.midway = func(ctx context.Context) { resetErr = victim.resetCache(ctx, calls, resetPatience) }
 	stopProgress := out.follow(rec)
 	start := time.Now()
-	err = p.play(ctx, requests)
+	err := p.play(ctx, requests)
 	elapsed := time.Since(start)
 	stopProgress()
 	if err != nil {
@@ -238,7 +240,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 		}
 	}
 	start = time.Now()
-	s, err := c.settle(ctx, calls)
+	s, err := c.settle(ctx, o.limits)
 	if err != nil {
 		return nil, fmt.Errorf("after the last answer: %w", err)
 	}
@@ -251,7 +253,7 @@ func measure(ctx context.Context, o *Options, out *display, sup *supervisor, spe
 func (c *demoCluster) byWorker() map[uint64]*engine {
 	m := make(map[uint64]*engine, len(c.engines))
 	for _, e := range c.engines {
-		m[e.worker] = e
+		m[e.Worker] = e
 	}
 	return m
 }

@@ -49,7 +49,7 @@ func testOptions(t *testing.T) (Options, *bytes.Buffer, *bytes.Buffer) {
 // nothingLeft checks that a demo has removed its directories.
 func nothingLeft(t *testing.T, o *Options) {
 	t.Helper()
-	for _, pattern := range []string{o.Dir + "/*", fmt.Sprintf("/dev/shm/blockyard-demo-%d*", os.Getpid())} {
+	for _, pattern := range []string{o.Dir + "/*", fmt.Sprintf("/dev/shm/blockyard-demo-host-%d*", os.Getpid())} {
 		left, err := filepath.Glob(pattern)
 		if err != nil || len(left) > 0 {
 			t.Errorf("left behind %q (%v)", left, err)
@@ -177,7 +177,7 @@ func TestMisdeedFailsTheDemoInWhicheverRunItHappens(t *testing.T) {
 func TestWhatStaysWrongInTheEndFailsTheDemo(t *testing.T) {
 	for misdeed, want := range map[string]string{
 		"sim-engine=lose a block@round_robin": "round_robin: 4 of 8 (owner, block, tier) triples differ between the router and their owners\n",
-		"agent=degraded stream":               "ours: agent-1: the stream of worker 1/0 is degraded\n",
+		"agent=degraded stream":               "ours: node-1: the stream of worker 1/0 is degraded\n",
 		"router=wrong digest":                 "ours: router: the digest of worker 2/0 differs\n",
 	} {
 		t.Run(misdeed, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestDemoThatHangsEndsWithItsLogs(t *testing.T) {
 func TestLimitsGrowWithTheWorkload(t *testing.T) {
 	o := Defaults("", 0)
 	o.PrefillRate, o.SpeedUp = 100, 2
-	if got, want := limitsFor(&o, nil), (limits{10 * time.Second, time.Minute, time.Minute, 15 * time.Second, 15 * time.Minute}); got != want {
+	if got, want := limitsFor(&o, nil), (limits{10 * time.Second, time.Minute, 15 * time.Second, 15 * time.Minute}); got != want {
 		t.Errorf("without requests: %+v, want %+v", got, want)
 	}
 	requests := []workload.Request{

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -47,7 +48,7 @@ func Selftest(ctx context.Context, o Options) error {
 	if err := own.check(); err != nil {
 		return err
 	}
-	d, err := makeDirs(own.Dir, selftestHostBytes)
+	d, err := cluster.MakeDirs("blockyard-demo", own.Dir, "", selftestHostBytes)
 	if err != nil {
 		return err
 	}
@@ -58,29 +59,30 @@ func Selftest(ctx context.Context, o Options) error {
 }
 
 // selftestIn runs the self-test in fresh processes and tells its result.
-func selftestIn(ctx context.Context, o *Options, d *dirs, out *display) error {
-	rd, err := d.forRun("selftest")
+func selftestIn(ctx context.Context, o *Options, d *cluster.Dirs, out *display) error {
+	rd, err := d.Sub("selftest")
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sup := newSupervisor(o.Programs, rd.logs, func(err error) { cancel(err) })
-	defer sup.stop(interruptBudget)
-	out.say("self-test: flipping %d bytes in host memory and %d on disk", selftestFlips, selftestFlips)
-	c, err := startCluster(ctx, sup, clusterSpec{
-		natsURL: o.NATSURL, name: filepath.Base(d.work), nodes: 1, engines: 1,
+	spec := clusterSpec{
+		Options: cluster.Options{
+			Programs: o.Programs, NATSURL: o.NATSURL, Name: filepath.Base(d.Work), Dirs: rd, Died: func(err error) { cancel(err) },
+		},
+		nodes: 1, engines: 1,
 		blockSize: selftestBlockSize, deviceBlocks: selftestDeviceBlocks,
 		hostBytes: selftestHostBytes, diskBytes: selftestDiskBytes,
 		seed: o.Seed, speedUp: selftestSpeedUp, prefillRate: o.PrefillRate,
-		lookupWait: selftestLookupWait, dirs: rd,
-	})
-	if err != nil {
+		lookupWait: selftestLookupWait,
+	}
+	c := &demoCluster{Cluster: cluster.New(spec.Options)}
+	defer c.Close(interruptBudget)
+	out.say("self-test: flipping %d bytes in host memory and %d on disk", selftestFlips, selftestFlips)
+	if err := c.start(ctx, spec); err != nil {
 		return explain(ctx, err)
 	}
-	calls := newCaller(1, o.limits)
-	defer calls.close()
-	t := &selftest{c: c, calls: calls, report: SelftestReport{Reasons: []string{}}}
+	t := &selftest{c: c, calls: &caller{o.limits}, report: SelftestReport{Reasons: []string{}}}
 	if err := t.hostPart(ctx); err != nil {
 		return explain(ctx, fmt.Errorf("self-test, host part: %w", err))
 	}
@@ -256,7 +258,7 @@ func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) er
 	for _, p := range prompts {
 		t.sent++
 		id := fmt.Sprintf("selftest-%d", t.sent)
-		_, err := t.calls.generate(ctx, t.c.engines[0].endpoint, id, p.tokens, 1, func(s Served) {
+		_, err := t.calls.generate(ctx, t.c.engines[0].Endpoint, id, p.tokens, 1, func(s Served) {
 			if total != nil {
 				total.add(s)
 			}
@@ -269,27 +271,27 @@ func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) er
 }
 
 // pushOut sends other prompts until the blocks of prompts are on disk alone.
-func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (*settled, error) {
+func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (settled, error) {
 	if _, err := t.rest(ctx); err != nil {
-		return nil, err
+		return settled{}, err
 	}
 	for n := range maxFillers {
 		filler := makePrompts(fmt.Sprintf("filler %d", n), 1, fillerBlocks)
 		if err := t.send(ctx, filler, nil); err != nil {
-			return nil, err
+			return settled{}, err
 		}
 		s, err := t.rest(ctx)
 		if err != nil {
-			return nil, err
+			return settled{}, err
 		}
 		if onDiskAlone(s.byHash(), prompts) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("blocks are still not on disk alone after %d blocks of other prompts", maxFillers*fillerBlocks)
+	return settled{}, fmt.Errorf("blocks are still not on disk alone after %d blocks of other prompts", maxFillers*fillerBlocks)
 }
 
-func onDiskAlone(blocks map[string]poolBlock, prompts []prompt) bool {
+func onDiskAlone(blocks map[string]cluster.Block, prompts []prompt) bool {
 	for _, p := range prompts {
 		for _, hash := range p.hashes {
 			if strings.Join(blocks[hash].Tiers, " ") != kv.TierDisk.String() {
@@ -301,16 +303,16 @@ func onDiskAlone(blocks map[string]poolBlock, prompts []prompt) bool {
 }
 
 // rest waits until nothing moves.
-func (t *selftest) rest(ctx context.Context) (*settled, error) {
-	s, err := t.c.settle(ctx, t.calls)
+func (t *selftest) rest(ctx context.Context) (settled, error) {
+	s, err := t.c.settle(ctx, t.calls.limits)
 	if err != nil {
-		return nil, err
+		return settled{}, err
 	}
-	if s.unsettled != "" {
-		return nil, fmt.Errorf("no rest within %s: %s", t.calls.limits.settle, s.unsettled)
+	if s.Moving != "" {
+		return settled{}, fmt.Errorf("no rest within %s: %s", t.calls.limits.settle, s.Moving)
 	}
-	if len(s.unsound) > 0 {
-		return nil, errors.New(s.unsound[0])
+	if len(s.Inexact) > 0 {
+		return settled{}, errors.New(s.Inexact[0])
 	}
 	return s, nil
 }

@@ -3,8 +3,6 @@ package demo
 import (
 	"strings"
 	"testing"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // goodRun is a run with nothing to complain about: ours, goodExpectation.
@@ -128,55 +126,6 @@ func TestComparisonRunThatIsNotWhatItClaimsFails(t *testing.T) {
 	wantOnly(t, e, &r, "ours: requests were not given out in turn: one engine answered 0 of them, another one 5")
 }
 
-func TestStreamsAndFeedsThatAreNotExactAreUnsound(t *testing.T) {
-	c := &demoCluster{
-		agents:  []*agentNode{{endpoint: endpoint{process: "agent-1"}}},
-		engines: []*engine{{endpoint: endpoint{process: "engine-1"}, worker: 1}},
-		router:  endpoint{process: "router", url: "http://unused"},
-	}
-	const worker = "worker 1/0"
-	for _, e := range []struct {
-		spoil func(*snapshot)
-		want  string
-	}{
-		{func(*snapshot) {}, ""},
-		{func(s *snapshot) { s.agents[0].Streams[0].Health = "degraded" }, "agent-1: the stream of worker 1/0 is degraded"},
-		{func(s *snapshot) { s.agents[0].Streams[0].PublisherID = "b" }, "router: no feed of worker 1/0"},
-		{func(s *snapshot) { s.agents[0].Streams = nil }, "no agent has a stream of worker 1/0"},
-		{func(s *snapshot) { s.feeds[0].Health = "gone" }, "router: the feed of worker 1/0 is gone"},
-		{func(s *snapshot) { s.feeds[0].DigestOK = false }, "router: the digest of worker 1/0 differs"},
-		{func(s *snapshot) { s.feeds[0].Gaps = 3 }, "router: 2 of 3 gaps in the feed of worker 1/0 were repaired"},
-	} {
-		s := snapshot{
-			engines: []engineState{{WorkerID: 1, Idle: true}},
-			agents:  []agentStats{{Quiet: true, Streams: []streamStat{{Owner: worker, PublisherID: "a", LastEventID: 4, Health: "exact"}}}},
-			feeds: []routerFeed{{
-				PublisherID: "a", Owner: worker, Cursor: 4, Announced: 4, Health: "exact", Gaps: 2, Repaired: 2, DigestOK: true,
-			}},
-		}
-		e.spoil(&s)
-		if got := strings.Join(s.inexact(c), "; "); got != e.want {
-			t.Errorf("unsound: %q, want %q", got, e.want)
-		}
-	}
-}
-
-// A digest says nothing about events that came after it.
-func TestRestNeedsADigestOfTheLastEvent(t *testing.T) {
-	c := &demoCluster{router: endpoint{process: "router", url: "http://unused"}}
-	s := snapshot{
-		agents: []agentStats{{Quiet: true, Streams: []streamStat{{Owner: "pool 1", PublisherID: "a", LastEventID: 4}}}},
-		feeds:  []routerFeed{{PublisherID: "a", Cursor: 4, Announced: 3}},
-	}
-	if got, want := s.moving(c), "the router has not heard the announcement of event 4 of pool 1"; got != want {
-		t.Errorf("moving: %q, want %q", got, want)
-	}
-	s.feeds[0].Announced = 4
-	if got := s.moving(c); got != "" {
-		t.Errorf("moving: %q", got)
-	}
-}
-
 func TestFirstErrorsFollowTheirCount(t *testing.T) {
 	var r RunReport
 	rec := &recorder{}
@@ -188,36 +137,6 @@ func TestFirstErrorsFollowTheirCount(t *testing.T) {
 	j.requests(&r)
 	if len(j.reasons) != 1+maxFirstErrors || !strings.HasPrefix(j.reasons[1], "ours: request r1: ") {
 		t.Errorf("reasons %q", j.reasons)
-	}
-}
-
-func TestCompareCountsTriplesThatOneSideAloneKnows(t *testing.T) {
-	one := kv.WorkerOwner(kv.Worker{ID: 1})
-	dump := routerDump{
-		dumpRow(one, kv.TierDevice, 0xaa, 0xbb),
-		dumpRow(kv.PoolOwner(9), kv.TierHost, 0xaa), dumpRow(kv.PoolOwner(9), kv.TierDisk, 0xaa, 0xcc),
-	}
-	engines := []engineState{{WorkerID: 1, Blocks: []string{"00000000000000aa", "00000000000000bb"}}, {WorkerID: 2}}
-	pools := []agentPool{{Pool: 9, Blocks: []poolBlock{
-		{Hash: "00000000000000aa", Tiers: []string{"host_pinned", "disk"}}, {Hash: "00000000000000cc", Tiers: []string{"disk"}},
-	}}}
-	if d := compare(dump, engines, pools); d.Count != 0 || d.Compared != 5 {
-		t.Errorf("equal pictures: %+v", d)
-	}
-	engines[1].Blocks = []string{"00000000000000bb"}               // the router missed a store
-	engines[0].Blocks = []string{"00000000000000bb"}               // the router missed a removal
-	pools[0].Blocks[1].Tiers[0] = "host_pinned"                    // the tier differs: two triples
-	dump[1].WorkerID, dump[2].WorkerID, pools[0].Pool = 10, 10, 10 // no difference
-	dump[0].Event.Rank, engines[0].Rank = 3, 3                     // no difference
-	want := []string{
-		"owner only:  pool 10/0 block 00000000000000cc in host_pinned",
-		"owner only:  worker 2/0 block 00000000000000bb in device",
-		"router only: pool 10/0 block 00000000000000cc in disk",
-		"router only: worker 1/3 block 00000000000000aa in device",
-	}
-	d := compare(dump, engines, pools)
-	if d.Count != 4 || strings.Join(d.First, "|") != strings.Join(want, "|") {
-		t.Errorf("got %d %q, want %q", d.Count, d.First, want)
 	}
 }
 

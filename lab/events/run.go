@@ -21,18 +21,18 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	o = o.withDefaults()
-	r, err := cluster.New(cluster.Options{
-		Programs: o.Programs, NATSServer: o.NATSServer, Name: "blockyard-bench-events", Dir: o.Dir, HostDir: o.HostDir,
-	})
+	dirs, err := cluster.MakeDirs("blockyard-bench-events", o.Dir, o.HostDir, 0)
 	if err != nil {
 		return err
 	}
+	r := cluster.New(cluster.Options{Programs: o.Programs, NATSServer: o.NATSServer, Dirs: dirs})
 	defer func() {
+		r.Close(0)
 		keep := err != nil && ctx.Err() == nil
 		if keep {
-			fmt.Fprintf(o.Out, "logs: %s\n", r.Logs())
+			fmt.Fprintf(o.Out, "logs: %s\n", dirs.Logs)
 		}
-		err = errors.Join(err, r.Close(keep))
+		err = errors.Join(err, dirs.Remove(keep))
 	}()
 	plain, wire, err := measureRounds(ctx, r, &o)
 	if err != nil {
@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // measureRounds measures both ways in turn, and returns the medians of each figure.
-func measureRounds(ctx context.Context, r *cluster.Rig, o *Options) (plain, wire wireFigures, err error) {
+func measureRounds(ctx context.Context, r *cluster.Cluster, o *Options) (plain, wire wireFigures, err error) {
 	var plains, wires []wireFigures
 	for round := range wireRounds {
 		for turn := range 2 {

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -54,9 +55,9 @@ type probe struct {
 
 // measureVisible runs an engine at the rate and measures how long the router takes
 // to know of what it stores.
-func measureVisible(ctx context.Context, r *cluster.Rig, o *Options) (visibleFigures, error) {
+func measureVisible(ctx context.Context, r *cluster.Cluster, o *Options) (visibleFigures, error) {
 	var f visibleFigures
-	if _, err := r.StartBroker(ctx); err != nil {
+	if _, err := r.StartNATS(ctx); err != nil {
 		return f, err
 	}
 	agent, err := r.StartAgent(ctx, cluster.AgentOptions{Node: "node-1", HostBytes: 1 << 20, DiskBytes: 0, ExtentBytes: 1 << 20})
@@ -115,20 +116,16 @@ func measureVisible(ctx context.Context, r *cluster.Rig, o *Options) (visibleFig
 
 // awaitReady waits until the router can route: it has heard of the worker then.
 func awaitReady(ctx context.Context, router *cluster.Router) error {
-	deadline := time.Now().Add(settleTime)
-	for {
+	var last error
+	err := cluster.Until(ctx, settleTime, probeEvery, func() (bool, error) {
 		var ready struct{}
-		err := router.Get(ctx, "/readyz", &ready)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the router is not ready %s after the engine connected: %w", settleTime, err)
-		}
-		if err := pause(ctx, probeEvery); err != nil {
-			return err
-		}
+		last = router.Get(ctx, "/readyz", &ready)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the router is not ready after the engine connected: %w: %w", err, last)
 	}
+	return nil
 }
 
 // hello is what the engine says about itself.
@@ -196,7 +193,7 @@ func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, pro
 			asked += age
 			questions += count
 		}
-		if err := pause(ctx, max(0, probeEvery-age)); err != nil {
+		if err := cluster.Wait(ctx, max(0, probeEvery-age)); err != nil {
 			return nil
 		}
 	}
@@ -244,7 +241,7 @@ func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent t
 		if age > probePatience {
 			return 0, 0, fmt.Errorf("the router does not know of a block that was stored %s ago", age.Round(time.Millisecond))
 		}
-		if err := pause(ctx, askEvery); err != nil {
+		if err := cluster.Wait(ctx, askEvery); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -253,41 +250,19 @@ func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent t
 // complete checks that nothing was lost on the way: agent and router hold what the
 // engine holds.
 func complete(ctx context.Context, agent *cluster.Agent, router *cluster.Router, held int) error {
-	deadline := time.Now().Add(settleTime)
-	for {
+	var e cluster.EventCounts
+	known := 0
+	err := cluster.Until(ctx, settleTime, 10*probeEvery, func() (bool, error) {
 		var stats cluster.AgentStats
 		if err := agent.Get(ctx, "/v1/stats", &stats); err != nil {
-			return err
+			return false, err
 		}
-		var dump cluster.RouterDump
-		if err := router.Control.Get(ctx, "/v1/dump", &dump); err != nil {
-			return err
-		}
-		known := 0
-		for i := range dump {
-			known += len(dump[i].Blocks())
-		}
-		e := stats.Events
-		if known == held && e.Gaps == 0 && e.Lost == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the engine holds %d blocks, the router knows %d; gaps %d, lost %d", held, known, e.Gaps, e.Lost)
-		}
-		if err := pause(ctx, 10*probeEvery); err != nil {
-			return err
-		}
+		believed, err := router.Believed(ctx)
+		known, e = len(believed), stats.Events
+		return known == held && e.Gaps == 0 && e.Lost == 0, err
+	})
+	if errors.Is(err, cluster.ErrTooLong) {
+		return fmt.Errorf("the engine holds %d blocks, the router knows %d; gaps %d, lost %d", held, known, e.Gaps, e.Lost)
 	}
-}
-
-// pause waits for d; the error is that ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return err
 }

@@ -24,14 +24,14 @@ type wireFigures struct {
 }
 
 // measureWire has a consumer take o.Blocks blocks and then as many again.
-func measureWire(ctx context.Context, r *cluster.Rig, o *Options, plain bool) (wireFigures, error) {
+func measureWire(ctx context.Context, r *cluster.Cluster, o *Options, plain bool) (wireFigures, error) {
 	var f wireFigures
 	s, err := openSocket()
 	if err != nil {
 		return f, err
 	}
 	defer s.close()
-	p, err := r.Start(fmt.Sprintf("consumer-plain-%t", plain), o.Consumer, nil)
+	p, err := r.Start(cluster.Spec{Name: fmt.Sprintf("consumer-plain-%t", plain), Command: o.Consumer})
 	if err != nil {
 		return f, err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // end lets the engines come back and looks for all sealed blocks once more. Then
@@ -13,7 +15,7 @@ import (
 // more.
 func (l *loop) end(ctx context.Context) error {
 	err := l.until(ctx, func() (bool, error) {
-		stats, err := readStats(ctx, l.agent.admin)
+		stats, err := l.stats(ctx)
 		return stats.Sessions == len(l.engines), err
 	})
 	if err != nil {
@@ -37,8 +39,8 @@ func (l *loop) end(ctx context.Context) error {
 	if err := l.checkLeaks(ctx); err != nil {
 		return err
 	}
-	l.agent.signal(syscall.SIGTERM)
-	return l.wait(ctx, l.agent.process, stopTime, "the agent's end")
+	l.agent.Signal(syscall.SIGTERM)
+	return l.wait(ctx, l.agent.Process, stopTime, "the agent's end")
 }
 
 // stopEngines kills one and asks the others to end.
@@ -46,53 +48,41 @@ func (l *loop) stopEngines(ctx context.Context) error {
 	l.kill(l.engines[0])
 	l.bury()
 	for _, e := range l.engines[1:] {
-		if err := e.stdin.Close(); err != nil {
-			return fmt.Errorf("stop %s: %w", e.name, err)
+		if err := e.Stdin.Close(); err != nil {
+			return fmt.Errorf("stop %s: %w", e.Name, err)
 		}
 	}
 	for _, e := range l.engines[1:] {
-		if err := l.wait(ctx, e.process, stopTime, e.name+"'s end"); err != nil {
+		if err := l.wait(ctx, e.Process, stopTime, e.Name+"'s end"); err != nil {
 			return err
 		}
-		if e.err != nil {
-			return fmt.Errorf("%s: %w", e.name, e.err)
+		ended, err := e.Result()
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.Name, err)
 		}
-		l.ledger.engineEnded(e.name, e.ended)
+		l.ledger.engineEnded(e.Name, ended)
 	}
 	return nil
 }
 
 // checkLeaks waits until the agent has noticed that everybody is gone.
 func (l *loop) checkLeaks(ctx context.Context) error {
-	var leaks []string
+	var held []string
 	err := l.until(ctx, func() (bool, error) {
-		stats, err := readStats(ctx, l.agent.admin)
-		leaks = stats.leaks()
-		return len(leaks) == 0, err
+		stats, err := l.stats(ctx)
+		held = leaks(&stats)
+		return len(held) == 0, err
 	})
-	if !errors.Is(err, errTooLong) {
+	if !errors.Is(err, cluster.ErrTooLong) {
 		return err
 	}
-	for _, leak := range leaks {
+	for _, leak := range held {
 		l.ledger.fault(faultLeak, 1, "%s", leak)
 	}
 	return nil
 }
 
-// errTooLong: what was waited for did not come.
-var errTooLong = errors.New("it takes too long")
-
-// until waits for a condition; errTooLong when that lasts longer than settleTime.
+// until waits for a condition, settleTime at most.
 func (l *loop) until(ctx context.Context, holds func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleTime, errTooLong)
-	defer cancel()
-	for {
-		ok, err := holds()
-		switch {
-		case ok || err != nil:
-			return err
-		case !pause(ctx, 5*time.Millisecond):
-			return context.Cause(ctx)
-		}
-	}
+	return cluster.Until(ctx, settleTime, 5*time.Millisecond, holds)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -178,7 +179,7 @@ func (e *engine) resume(ctx context.Context, left, s *session) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	held := e.held(left)
-	asked := now()
+	asked := cluster.Now()
 	kept, err := s.sched.Resume(ctx, left.welcome, held)
 	var refused *proto.RefusedError
 	switch {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // lookupWait is how long the agent may wait for its disk.
@@ -45,7 +46,7 @@ func (e *engine) choose(rng *rand.Rand) docID {
 	switch rng.IntN(3) {
 	case 0:
 		ago := time.Duration(rng.Int64N(int64(2 * time.Second)))
-		return makeDoc(0, 0, uint32((now()-int64(ago))/int64(commonPeriod)))
+		return makeDoc(0, 0, uint32((cluster.Now()-int64(ago))/int64(commonPeriod)))
 	case 1:
 		if e.Life > 0 {
 			return makeDoc(e.Worker, rng.Uint32N(e.Life), 1+rng.Uint32N(50))

@@ -6,9 +6,8 @@ import (
 	"io"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // kind says what a note is about.
@@ -58,7 +57,7 @@ func faults() []fault {
 // note is one line from a child.
 type note struct {
 	Kind kind `json:"k"`
-	// Time is of the kernel's monotonic clock, in nanoseconds, see now.
+	// Time is of the kernel's monotonic clock, in nanoseconds, see cluster.Now.
 	Time   int64        `json:"t"`
 	Space  int          `json:"ns,omitempty"`
 	Doc    docID        `json:"doc,omitempty"`
@@ -68,15 +67,6 @@ type note struct {
 	Other  uint64       `json:"m,omitempty"`
 	Fault  fault        `json:"fault,omitempty"`
 	Text   string       `json:"text,omitempty"`
-}
-
-// now is the time that all processes of the machine share.
-func now() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(fmt.Sprintf("BUG: the monotonic clock: %v", err))
-	}
-	return ts.Nano()
 }
 
 // noteWriter writes a child's notes. A note is in the pipe when put returns, so
@@ -98,7 +88,7 @@ func (w *noteWriter) put(n note) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n.Time == 0 {
-		n.Time = now()
+		n.Time = cluster.Now()
 	}
 	n.Space = w.space
 	if err := w.out.Encode(n); w.err == nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -25,9 +27,9 @@ type Options struct {
 	// run's own; empty is the temporary directory. HostDir is where the host tier
 	// goes, likewise; it should be on tmpfs. Default DefaultHostDir.
 	Dir, HostDir string
-	// Agent is the command that runs the agent, to which flags of "blockyard agent"
-	// are added, Child the command whose process calls Serve.
-	Agent, Child []string
+	// Programs run the agent. Child is the command whose process calls Serve.
+	cluster.Programs
+	Child []string
 	// Out gets the figures.
 	Out io.Writer
 }
@@ -76,9 +78,8 @@ const (
 	// fullShare is how much of a tier may be used before the run fails, in percent.
 	fullShare = 90
 
-	// Backstops: the agent's start, a sweep, the end of the last sessions, an
+	// Backstops: a sweep, the end of the last sessions, an
 	// orderly stop.
-	readyTime  = 30 * time.Second
 	sweepTime  = 2 * time.Minute
 	settleTime = 30 * time.Second
 	stopTime   = 20 * time.Second

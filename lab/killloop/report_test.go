@@ -3,6 +3,8 @@ package killloop
 import (
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 func goodReport() Report {
@@ -49,29 +51,29 @@ func TestLastLineIsForScripts(t *testing.T) {
 }
 
 func TestWhatIsHeldWhenNobodyIsLeftIsALeak(t *testing.T) {
-	clean := func() agentStats {
-		var s agentStats
+	clean := func() cluster.AgentStats {
+		var s cluster.AgentStats
 		s.Quiet = true
-		s.Pools = []poolStats{{Host: tierGauges{Capacity: 5, Free: 2, Inactive: 3}, Disk: tierGauges{Capacity: 1, Free: 1}}}
+		s.Pools = []cluster.PoolStats{{Host: cluster.TierGauges{Capacity: 5, Free: 2, Inactive: 3}, Disk: cluster.TierGauges{Capacity: 1, Free: 1}}}
 		return s
 	}
-	if s := clean(); len(s.leaks()) != 0 {
-		t.Errorf("leaks %q where there are none", s.leaks())
+	if s := clean(); len(leaks(&s)) != 0 {
+		t.Errorf("leaks %q where there are none", leaks(&s))
 	}
-	for name, spoil := range map[string]func(s *agentStats){
-		"busy":            func(s *agentStats) { s.Quiet = false },
-		"session":         func(s *agentStats) { s.Sessions = 1 },
-		"awaiting exit":   func(s *agentStats) { s.Engines.AwaitingExit = 1 },
-		"former":          func(s *agentStats) { s.Engines.Former = 1 },
-		"pin":             func(s *agentStats) { s.Pools[0].Pins = 1 },
-		"granted":         func(s *agentStats) { s.Pools[0].Host.Granted, s.Pools[0].Host.Free = 1, 1 },
-		"quarantined":     func(s *agentStats) { s.Pools[0].Disk.Quarantined, s.Pools[0].Disk.Free = 1, 0 },
-		"does not add up": func(s *agentStats) { s.Pools[0].Host.Free-- },
-		"evicted":         func(s *agentStats) { s.Pools[0].HostEvictions = 1 },
+	for name, spoil := range map[string]func(s *cluster.AgentStats){
+		"busy":            func(s *cluster.AgentStats) { s.Quiet = false },
+		"session":         func(s *cluster.AgentStats) { s.Sessions = 1 },
+		"awaiting exit":   func(s *cluster.AgentStats) { s.Engines.AwaitingExit = 1 },
+		"former":          func(s *cluster.AgentStats) { s.Engines.Former = 1 },
+		"pin":             func(s *cluster.AgentStats) { s.Pools[0].Pins = 1 },
+		"granted":         func(s *cluster.AgentStats) { s.Pools[0].Host.Granted, s.Pools[0].Host.Free = 1, 1 },
+		"quarantined":     func(s *cluster.AgentStats) { s.Pools[0].Disk.Quarantined, s.Pools[0].Disk.Free = 1, 0 },
+		"does not add up": func(s *cluster.AgentStats) { s.Pools[0].Host.Free-- },
+		"evicted":         func(s *cluster.AgentStats) { s.Pools[0].HostEvictions = 1 },
 	} {
 		s := clean()
 		spoil(&s)
-		if len(s.leaks()) == 0 {
+		if len(leaks(&s)) == 0 {
 			t.Errorf("%s: no leak was found", name)
 		}
 	}

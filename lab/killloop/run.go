@@ -10,35 +10,30 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // loop is one run.
 type loop struct {
 	Options
-	rng     *rand.Rand
-	dir     string // of the run, in Options.Dir
-	host    string // of the host tier, in Options.HostDir
-	nursery *nursery
+	rng *rand.Rand
+	*cluster.Cluster
+	dirs    *cluster.Dirs
 	ledger  *ledger
 	report  Report
 	began   time.Time
 	garbled atomic.Uint64 // lines of children that could not be read
 
-	agent   *agentProcess
+	agent   *cluster.Agent
 	lives   int // agents started
 	engines []*engineProcess
-	checker *process // of this life, nil for none
-}
-
-// agentProcess is a living agent.
-type agentProcess struct {
-	*process
-	admin string
+	checker *cluster.Process // of this life, nil for none
 }
 
 // engineProcess is an engine in one of its lives.
 type engineProcess struct {
-	*process
+	*cluster.Process
 	worker uint64
 	space  int
 	life   uint32
@@ -56,51 +51,33 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	o = o.withDefaults()
 	l := &loop{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0)), ledger: newLedger(), began: time.Now()}
 	l.report.Seed = o.Seed
-	if err := l.makeDirs(); err != nil {
-		return Report{}, errors.Join(err, l.removeDirs(false))
+	var err error
+	if l.dirs, err = cluster.MakeDirs("blockyard-kill-loop", o.Dir, o.HostDir, 0); err != nil {
+		return Report{}, err
 	}
-	l.nursery = newNursery(l.dir)
-	err := l.play(ctx)
-	l.killAll()
-	l.nursery.close()
+	l.Cluster = cluster.New(cluster.Options{Programs: o.Programs, Dirs: l.dirs})
+	err = l.play(ctx)
+	l.Close(0)
 	l.finish()
 	if err == nil {
 		err = l.report.verdict()
 	}
 	if ctx.Err() != nil {
-		return l.report, errors.Join(context.Cause(ctx), l.removeDirs(false))
+		return l.report, errors.Join(context.Cause(ctx), l.dirs.Remove(false))
 	}
 	_, writeErr := fmt.Fprint(o.Out, l.report.Lines())
 	if err != nil {
-		err = fmt.Errorf("%w (seed %d, logs in %s)", err, o.Seed, l.dir)
+		err = fmt.Errorf("%w (seed %d, logs in %s)", err, o.Seed, l.dirs.Logs)
 	}
-	return l.report, errors.Join(err, writeErr, l.removeDirs(err != nil))
+	return l.report, errors.Join(err, writeErr, l.dirs.Remove(err != nil))
 }
 
-func (l *loop) makeDirs() (err error) {
-	if l.dir, err = os.MkdirTemp(l.Dir, "blockyard-kill-loop-"); err != nil {
-		return fmt.Errorf("--dir: %w", err)
-	}
-	if l.host, err = os.MkdirTemp(l.HostDir, "blockyard-kill-loop-"); err != nil {
-		return fmt.Errorf("--host-dir: %w", err)
-	}
-	return nil
-}
+// agentNode is the name of the agent's node.
+const agentNode = "agent"
 
-// removeDirs removes what the run has made, but for the logs if they are kept.
-func (l *loop) removeDirs(keepLogs bool) error {
-	var errs []error
-	for _, dir := range []string{l.host, l.diskDir(), l.dir} {
-		if filepath.IsAbs(dir) && !(keepLogs && dir == l.dir) {
-			errs = append(errs, os.RemoveAll(dir))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (l *loop) hostDir() string { return filepath.Join(l.host, "tier") }
-func (l *loop) diskDir() string { return filepath.Join(l.dir, "disk") }
-func (l *loop) socket() string  { return filepath.Join(l.dir, "agent.sock") }
+func (l *loop) hostDir() string { return filepath.Join(l.dirs.Host, agentNode) }
+func (l *loop) diskDir() string { return filepath.Join(l.dirs.Work, agentNode+"-disk") }
+func (l *loop) socket() string  { return filepath.Join(l.dirs.Work, agentNode+".sock") }
 
 // play is the run itself.
 func (l *loop) play(ctx context.Context) error {
@@ -150,12 +127,12 @@ func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
 	if !pause(ctx, d) {
 		return context.Cause(ctx)
 	}
-	if l.agent.exited() {
-		return fmt.Errorf("%s ended by itself: %v", l.agent.name, l.agent.err)
+	if l.agent.Exited() {
+		return fmt.Errorf("%s ended by itself: %w", agentNode, result(l.agent.Process))
 	}
 	for _, e := range l.engines {
-		if e.exited() {
-			return fmt.Errorf("%s ended by itself: %v", e.name, e.err)
+		if e.Exited() {
+			return fmt.Errorf("%s ended by itself: %w", e.Name, result(e.Process))
 		}
 	}
 	return l.checkerResult()
@@ -163,18 +140,27 @@ func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
 
 // checkerResult reports a checker that failed; one that was cut short has not.
 func (l *loop) checkerResult() error {
-	if l.checker != nil && l.checker.exited() && l.checker.err != nil {
-		return fmt.Errorf("%s: %w", l.checker.name, l.checker.err)
+	if l.checker == nil || !l.checker.Exited() {
+		return nil
+	}
+	if err := result(l.checker); err != nil {
+		return fmt.Errorf("%s: %w", l.checker.Name, err)
 	}
 	return nil
 }
 
+// result is how a process that has exited has ended.
+func result(p *cluster.Process) error {
+	_, err := p.Result()
+	return err
+}
+
 // wait waits for the end of a child.
-func (l *loop) wait(ctx context.Context, p *process, limit time.Duration, what string) error {
+func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration, what string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s takes longer than %s", what, limit))
 	defer cancel()
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -200,11 +186,11 @@ func (l *loop) die(ctx context.Context, kill int) error {
 			return err
 		}
 	}
-	at := now()
-	l.agent.signal(syscall.SIGKILL)
+	at := cluster.Now()
+	l.agent.Signal(syscall.SIGKILL)
 	l.kill(victims...)
 	l.killChecker()
-	<-l.agent.done
+	<-l.agent.Done()
 	l.report.Kills++
 	if wipe {
 		l.bury() // who would go on in the memory of a tier that is gone
@@ -226,8 +212,8 @@ func (l *loop) die(ctx context.Context, kill int) error {
 // kill kills engines. Their workers may go on for a while.
 func (l *loop) kill(engines ...*engineProcess) {
 	for _, e := range engines {
-		e.killed = now()
-		e.signal(syscall.SIGKILL)
+		e.killed = cluster.Now()
+		e.Signal(syscall.SIGKILL)
 		l.report.EngineKills++
 	}
 }
@@ -236,8 +222,8 @@ func (l *loop) kill(engines ...*engineProcess) {
 func (l *loop) bury() {
 	for _, e := range l.engines {
 		if e.killed != 0 {
-			<-e.done
-			l.ledger.engineEnded(e.name, e.killed)
+			<-e.Done()
+			l.ledger.engineEnded(e.Name, e.killed)
 		}
 	}
 }
@@ -246,8 +232,7 @@ func (l *loop) bury() {
 // it notices, and its notes must not be taken for those of the next life.
 func (l *loop) killChecker() {
 	if l.checker != nil {
-		l.checker.signal(syscall.SIGKILL)
-		<-l.checker.done
+		l.checker.Kill()
 		l.checker = nil
 	}
 }
@@ -280,23 +265,6 @@ func (l *loop) inspect(at int64, wipe bool) error {
 // tierBytes is the size of each tier: more than the run stores.
 func (l *loop) tierBytes() uint64 {
 	return max(minTierBytes, uint64(l.Kills)*storedPerKill)
-}
-
-// killAll leaves no process behind.
-func (l *loop) killAll() {
-	all := []*process{l.checker}
-	if l.agent != nil {
-		all = append(all, l.agent.process)
-	}
-	for _, e := range l.engines {
-		all = append(all, e.process)
-	}
-	for _, p := range all {
-		if p != nil {
-			p.signal(syscall.SIGKILL)
-			<-p.done
-		}
-	}
 }
 
 // finish completes the report.

@@ -5,52 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // startAgent starts an agent and waits until it is ready.
 func (l *loop) startAgent(ctx context.Context) error {
 	l.lives++
-	first := make(chan []byte, 1)
-	p, err := l.nursery.start("agent", append(append([]string{}, l.Agent...),
-		"--node=kill-loop", "--socket="+l.socket(), "--admin=127.0.0.1:0", "--control=127.0.0.1:0",
-		"--host-dir="+l.hostDir(), fmt.Sprintf("--host-size=%d", l.tierBytes()),
-		"--disk-dir="+l.diskDir(), fmt.Sprintf("--disk-size=%d", l.tierBytes()),
-		fmt.Sprintf("--extent-size=%d", extentBytes), "--disk-filter=none",
-	), func(line []byte) {
-		select {
-		case first <- line:
-		default: // it has nothing more to say
-		}
+	a, err := l.StartAgent(ctx, cluster.AgentOptions{
+		Node: agentNode, HostBytes: l.tierBytes(), DiskBytes: l.tierBytes(), ExtentBytes: extentBytes,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("agent number %d: %w", l.lives, err)
 	}
-	l.agent = &agentProcess{process: p}
-	timeout := time.NewTimer(readyTime)
-	defer timeout.Stop()
-	select {
-	case line := <-first:
-		l.report.Ready = append(l.report.Ready, time.Duration(now()-p.started))
-		return l.agent.accept(line)
-	case <-p.done:
-		return fmt.Errorf("agent number %d ended before it was ready: %v", l.lives, p.err)
-	case <-timeout.C:
-		return fmt.Errorf("agent number %d: not ready after %s", l.lives, readyTime)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// accept reads an agent's ready line.
-func (a *agentProcess) accept(line []byte) error {
-	var ready struct {
-		Ready bool
-		Admin string
-	}
-	if err := json.Unmarshal(line, &ready); err != nil || !ready.Ready {
-		return fmt.Errorf("the agent's first line is not a ready line: %.200q", line)
-	}
-	a.admin = ready.Admin
+	l.agent = a
+	l.report.Ready = append(l.report.Ready, time.Duration(cluster.Now()-a.Started))
 	return nil
 }
 
@@ -72,7 +41,7 @@ func (l *loop) startEngine(e *engineProcess) (err error) {
 	if e.killed != 0 {
 		e.life, e.killed = e.life+1, 0
 	}
-	e.process, err = l.startChild(fmt.Sprintf("engine-%d.%d", e.worker, e.life), &orders{
+	e.Process, err = l.startChild(fmt.Sprintf("engine-%d.%d", e.worker, e.life), &orders{
 		Role: roleEngine, Socket: l.socket(), Worker: e.worker, Space: e.space, Life: e.life, Seed: l.Seed,
 	})
 	return err
@@ -97,19 +66,19 @@ func (l *loop) startChecker(all bool) (err error) {
 }
 
 // startChild starts an engine or checker, whose notes go into the ledger.
-func (l *loop) startChild(name string, o *orders) (*process, error) {
-	p, err := l.nursery.start(name, l.Child, func(line []byte) {
+func (l *loop) startChild(name string, o *orders) (*cluster.Process, error) {
+	p, err := l.Start(cluster.Spec{Name: name, Command: l.Child, Line: func(line []byte) {
 		var n note
 		if json.Unmarshal(line, &n) != nil {
 			l.garbled.Add(1)
 			return
 		}
 		l.ledger.add(name, &n)
-	})
+	}})
 	if err != nil {
 		return nil, err
 	}
-	if err := json.NewEncoder(p.stdin).Encode(o); err != nil {
+	if err := json.NewEncoder(p.Stdin).Encode(o); err != nil {
 		return p, fmt.Errorf("%s: orders: %w", name, err)
 	}
 	return p, nil

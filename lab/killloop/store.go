@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const (
@@ -62,7 +63,7 @@ func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
 		}
 		doc := makeDoc(e.Worker, e.Life, e.stored.Add(1))
 		if rng.IntN(2) == 0 {
-			doc = makeDoc(0, 0, uint32(now()/int64(commonPeriod)))
+			doc = makeDoc(0, 0, uint32(cluster.Now()/int64(commonPeriod)))
 		}
 		e.storeDoc(ctx, s, doc, rng)
 		if !pause(ctx, piecePause) {
@@ -84,7 +85,7 @@ func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.
 		e.refusal(err)
 		return
 	}
-	if st := e.beginStore(s, doc, id, a.Grants, now()); st != nil {
+	if st := e.beginStore(s, doc, id, a.Grants, cluster.Now()); st != nil {
 		whole := e.copyAll(ctx, st, rng)
 		e.settle(ctx, st, !whole)
 	}

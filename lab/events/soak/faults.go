@@ -2,7 +2,13 @@ package soak
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 // fault breaks something, and mends it before it returns.
@@ -19,11 +25,11 @@ func faults() []fault {
 // restartBroker kills the NATS server, and starts it again after a while.
 func (w *world) restartBroker(ctx context.Context) error {
 	w.broker.Kill()
-	if err := pause(ctx, w.upTo(maxBrokerAway)); err != nil {
+	if err := cluster.Wait(ctx, w.upTo(maxBrokerAway)); err != nil {
 		return err
 	}
 	var err error
-	w.broker, err = w.rig.StartBroker(ctx)
+	w.broker, err = w.StartNATS(ctx)
 	w.tally.brokerRestarts++
 	return err
 }
@@ -37,10 +43,10 @@ func (w *world) replaceAgent(ctx context.Context, n int, away time.Duration) err
 	a := w.agents[n]
 	w.countAgent(ctx, a)
 	a.Kill()
-	if err := pause(ctx, away); err != nil {
+	if err := cluster.Wait(ctx, away); err != nil {
 		return err
 	}
-	next, err := w.rig.StartAgent(ctx, a.AgentOptions)
+	next, err := w.StartAgent(ctx, a.AgentOptions)
 	if err != nil {
 		return err
 	}
@@ -63,15 +69,15 @@ func (w *world) restartEngine(ctx context.Context) error {
 func (w *world) restartRouter(ctx context.Context) error {
 	w.router.Kill()
 	var err error
-	w.router, err = w.rig.StartRouter(ctx)
+	w.router, err = w.StartRouter(ctx)
 	w.tally.routerRestarts++
 	return err
 }
 
 // stopRouter has the router take nothing for a while.
 func (w *world) stopRouter(ctx context.Context) error {
-	w.router.Stop()
-	err := pause(ctx, w.upTo(maxRouterStopped))
+	w.router.Pause()
+	err := cluster.Wait(ctx, w.upTo(maxRouterStopped))
 	w.router.Continue()
 	w.tally.routerStops++
 	return err
@@ -86,14 +92,93 @@ func (w *world) resetEngine(ctx context.Context) error {
 // upTo is a random time below d.
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
-// pause waits for d; the error is that ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// calmRestart kills an agent while nothing moves, starts the next one at once, and
+// compares the router's picture of its engines' devices with the truth as soon as
+// the router follows the new agent.
+func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture) error {
+	old := make(map[uint64]string)
+	for i := n; i < engines; i += nodes {
+		st, _ := before.Stream(uint64(i)+1, 0)
+		old[uint64(i)+1] = st.PublisherID
 	}
+	if err := w.replaceAgent(ctx, n, 0); err != nil {
+		return err
+	}
+	p, err := w.returned(ctx, old)
+	if err != nil {
+		return err
+	}
+	w.tally.calm++
+	held := make(map[cluster.Residency]bool)
+	for _, s := range p.Engines {
+		if _, ours := old[s.WorkerID]; !ours {
+			continue
+		}
+		if s.Stats.FramesSent+s.Stats.FramesDropped > bufferSteps {
+			w.tally.beyond++
+		}
+		maps.Copy(held, cluster.Held([]engine.State{s}, nil))
+	}
+	share, err := w.known(ctx, held)
+	if err != nil {
+		return err
+	}
+	w.tally.kept = min(w.tally.kept, share)
+	if share < minKept {
+		w.tally.note("round %d: after a restart of agent %d the router knew %.1f %% of %d blocks on its engines' devices",
+			w.tally.rounds, n+1, 100*share, len(held))
+	}
+	return nil
+}
+
+// known is the share of held that the router believes in, the best within atOnce.
+func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (share float64, err error) {
+	if len(held) == 0 {
+		return 1, nil
+	}
+	for deadline := time.Now().Add(atOnce); ; {
+		believed, err := w.router.Believed(ctx)
+		if err != nil {
+			return 0, err
+		}
+		d := cluster.Compare(held, believed)
+		share = max(share, 1-float64(d.Lost)/float64(len(held)))
+		if share >= minKept || time.Now().After(deadline) {
+			return share, nil
+		}
+		if err := cluster.Wait(ctx, lookEvery); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// returned waits until the router has caught up with new publishers of all
+// workers of old, which are given with the publishers that they had.
+func (w *world) returned(ctx context.Context, old map[uint64]string) (p *cluster.Picture, err error) {
+	reason := ""
+	err = cluster.Until(ctx, returnTime, lookEvery, func() (bool, error) {
+		if p, err = w.parts().Look(ctx, false); err != nil {
+			return false, err
+		}
+		reason = missing(p, old)
+		return reason == "", nil
+	})
+	if errors.Is(err, cluster.ErrTooLong) {
+		err = fmt.Errorf("after a restart of its agent, %s: %w", reason, err)
+	}
+	return p, err
+}
+
+// missing says whose new publisher the router has not caught up with.
+func missing(p *cluster.Picture, old map[uint64]string) string {
+	for worker, publisher := range old {
+		st, ok := p.Stream(worker, 0)
+		if !ok || st.PublisherID == publisher {
+			return fmt.Sprintf("engine %d has no new publisher", worker)
+		}
+		if !p.Feed(st.PublisherID).CaughtUp(st) {
+			return fmt.Sprintf("the router has not caught up with %s", st.Owner)
+		}
+	}
+	return ""
 }

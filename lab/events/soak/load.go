@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 const (
@@ -18,12 +19,6 @@ const (
 	maxTail                   = 3 * blockSize
 	maxOutput                 = 2 * blockSize
 )
-
-// generateRequest is the body of an engine's POST /v1/generate.
-type generateRequest struct {
-	Tokens       []uint32 `json:"tokens"`
-	OutputTokens int      `json:"output_tokens"`
-}
 
 // load is clients that send prompts to engines, and stop at the caller's will.
 type load struct {
@@ -47,8 +42,8 @@ func newLoad(seed uint64) *load {
 	return l
 }
 
-// start begins to send; engine tells a client where, as engines come and go.
-func (l *load) start(ctx context.Context, seed uint64, engine func(i int) cluster.Endpoint) {
+// start begins to send; at tells a client where, as engines come and go.
+func (l *load) start(ctx context.Context, seed uint64, at func(i int) cluster.Endpoint) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	for c := range engines * clientsPerEngine {
 		rng := rand.New(rand.NewPCG(seed, uint64(c)+2))
@@ -56,7 +51,7 @@ func (l *load) start(ctx context.Context, seed uint64, engine func(i int) cluste
 			for ctx.Err() == nil {
 				// An engine that was killed, or that hears no more of us because the load
 				// ends, fails its requests.
-				if err := engine(c%engines).Post(ctx, "/v1/generate", l.prompt(rng), nil); err != nil {
+				if err := at(c%engines).Post(ctx, "/v1/generate", l.prompt(rng), nil); err != nil {
 					l.failed.Add(1)
 					continue
 				}
@@ -72,11 +67,11 @@ func (l *load) stop() {
 	l.clients.Wait()
 }
 
-func (l *load) prompt(rng *rand.Rand) generateRequest {
+func (l *load) prompt(rng *rand.Rand) engine.GenerateRequest {
 	doc := l.documents[rng.IntN(len(l.documents))]
 	tokens := append([]uint32{}, doc[:1+rng.IntN(len(doc))]...)
 	for range rng.IntN(maxTail) {
 		tokens = append(tokens, rng.Uint32N(vocabulary))
 	}
-	return generateRequest{Tokens: tokens, OutputTokens: 1 + rng.IntN(maxOutput)}
+	return engine.GenerateRequest{Tokens: tokens, OutputTokens: 1 + rng.IntN(maxOutput)}
 }

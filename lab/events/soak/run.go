@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
@@ -51,20 +52,20 @@ func blind(t *tally, err error) error {
 
 // play is one run.
 func (o *Options) play(ctx context.Context, noRepair bool) (t *tally, err error) {
-	r, err := cluster.New(cluster.Options{
-		Programs: o.Programs, NATSServer: o.NATSServer, Name: "blockyard-soak", Dir: o.Dir, HostDir: o.HostDir, BlindRouter: noRepair,
-	})
+	dirs, err := cluster.MakeDirs("blockyard-soak", o.Dir, o.HostDir, 0)
 	if err != nil {
 		return nil, err
 	}
+	c := cluster.New(cluster.Options{Programs: o.Programs, NATSServer: o.NATSServer, Dirs: dirs, BlindRouter: noRepair})
 	defer func() {
+		c.Close(0)
 		keep := ctx.Err() == nil && !noRepair && (err != nil || t.verdict(o) != nil)
 		if keep {
-			fmt.Fprintf(o.Out, "logs: %s\n", r.Logs())
+			fmt.Fprintf(o.Out, "logs: %s\n", dirs.Logs)
 		}
-		err = errors.Join(err, r.Close(keep))
+		err = errors.Join(err, dirs.Remove(keep))
 	}()
-	w, err := newWorld(ctx, r, o.Seed)
+	w, err := newWorld(ctx, c, o.Seed)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func (w *world) round(ctx context.Context, bag *[]fault, faults int, noRepair bo
 func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error {
 	for range faults {
 		load := minLoad + w.upTo(maxLoad-minLoad)
-		if err := pause(ctx, load/faultsPerRound); err != nil {
+		if err := cluster.Wait(ctx, load/faultsPerRound); err != nil {
 			return err
 		}
 		if err := w.alive(); err != nil {
@@ -150,7 +151,7 @@ func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error
 			return err
 		}
 	}
-	return pause(ctx, minLoad/faultsPerRound)
+	return cluster.Wait(ctx, minLoad/faultsPerRound)
 }
 
 // draw takes a fault out of the bag, which is filled again when it is empty.
@@ -165,19 +166,22 @@ func draw(rng *rand.Rand, bag *[]fault) fault {
 }
 
 // rest waits until everything has settled and counts what was compared.
-func (w *world) rest(ctx context.Context, when string) (*view, error) {
-	v, err := w.settle(ctx, w.wanted)
+func (w *world) rest(ctx context.Context, when string) (*cluster.Picture, error) {
+	p, err := w.parts().Settle(ctx, w.wanted)
+	if err == nil {
+		err = w.alive()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", when, err)
 	}
 	t := &w.tally
-	t.compared += uint64(v.diff.compared)
-	t.lost += uint64(v.diff.lost)
-	t.diverged += uint64(v.diff.diverged())
-	for _, what := range append([]string{v.moving, v.inexact}, v.diff.first...) {
+	t.compared += uint64(p.Diff.Compared)
+	t.lost += uint64(p.Diff.Lost)
+	t.diverged += uint64(p.Diff.Diverged())
+	for _, what := range slices.Concat([]string{p.Moving}, p.Inexact, p.Diff.First) {
 		if what != "" {
 			t.note("round %d %s: %s", t.rounds, when, what)
 		}
 	}
-	return v, nil
+	return p, nil
 }

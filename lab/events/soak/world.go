@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
+	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
 // world is the processes of a run and what they have counted in earlier lives.
 type world struct {
-	rig    *cluster.Rig
+	*cluster.Cluster
 	rng    *rand.Rand
 	load   *load
 	broker *cluster.Process
@@ -54,14 +55,14 @@ func (t *tally) note(format string, args ...any) {
 }
 
 // newWorld starts everything.
-func newWorld(ctx context.Context, r *cluster.Rig, seed uint64) (*world, error) {
-	w := &world{rig: r, rng: rand.New(rand.NewPCG(seed, 0)), load: newLoad(seed), tally: tally{kept: 1}}
+func newWorld(ctx context.Context, c *cluster.Cluster, seed uint64) (*world, error) {
+	w := &world{Cluster: c, rng: rand.New(rand.NewPCG(seed, 0)), load: newLoad(seed), tally: tally{kept: 1}}
 	var err error
-	if w.broker, err = r.StartBroker(ctx); err != nil {
+	if w.broker, err = c.StartNATS(ctx); err != nil {
 		return nil, err
 	}
 	for n := range nodes {
-		a, err := r.StartAgent(ctx, cluster.AgentOptions{
+		a, err := c.StartAgent(ctx, cluster.AgentOptions{
 			Node: "node-" + strconv.Itoa(n+1), HostBytes: hostBytes, DiskBytes: diskBytes, ExtentBytes: extentBytes,
 		})
 		if err != nil {
@@ -74,16 +75,16 @@ func newWorld(ctx context.Context, r *cluster.Rig, seed uint64) (*world, error) 
 			return nil, err
 		}
 	}
-	w.router, err = r.StartRouter(ctx)
+	w.router, err = c.StartRouter(ctx)
 	return w, err
 }
 
 func (w *world) startEngine(ctx context.Context, i int) error {
 	w.lives++
-	e, err := w.rig.StartEngine(ctx, cluster.EngineOptions{
+	e, err := w.StartEngine(ctx, cluster.EngineOptions{
 		Worker: uint64(i) + 1, Socket: w.agents[i%nodes].Socket,
 		BlockSize: blockSize, DeviceBlocks: deviceBlocks, SpeedUp: speedUp,
-		DropFrames: dropFrames, BufferSteps: bufferSteps, Seed: w.lives,
+		DropFrames: dropFrames, Seed: w.lives, Flags: []string{"--buffer-steps=" + strconv.Itoa(bufferSteps)},
 	})
 	if err == nil {
 		w.engines[i].Store(e)
@@ -93,6 +94,15 @@ func (w *world) startEngine(ctx context.Context, i int) error {
 
 // endpoint is where engine i answers now.
 func (w *world) endpoint(i int) cluster.Endpoint { return w.engines[i].Load().Endpoint }
+
+// parts are the processes that are looked at now.
+func (w *world) parts() cluster.Parts {
+	p := cluster.Parts{Agents: w.agents, Router: w.router}
+	for i := range w.engines {
+		p.Engines = append(p.Engines, w.endpoint(i))
+	}
+	return p
+}
 
 // alive reports a process that ended by itself.
 func (w *world) alive() error {
@@ -122,7 +132,7 @@ func (w *world) countAgent(ctx context.Context, a *cluster.Agent) {
 
 // countEngine does the same for an engine.
 func (w *world) countEngine(ctx context.Context, e *cluster.Engine) {
-	var s cluster.EngineState
+	var s engine.State
 	if e.Get(ctx, "/v1/state", &s) == nil {
 		w.tally.dropped += s.Stats.FramesDropped
 		w.tally.resets += s.Stats.Resets

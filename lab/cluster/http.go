@@ -1,0 +1,160 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	// CallTime bounds one HTTP call unless its Request says otherwise. A dump of a
+	// few million blocks takes seconds.
+	CallTime = 30 * time.Second
+	// maxAnswer bounds what is read of one answer, maxRefusal of an error.
+	maxAnswer  = 1 << 30
+	maxRefusal = 300
+)
+
+// requestIDHeader names a request to a router.
+const requestIDHeader = "X-Request-Id"
+
+// Client makes HTTP calls to processes over connections that are kept. Any number
+// of goroutines may use it.
+type Client struct{ http *http.Client }
+
+// NewClient returns a client that keeps up to idle connections to each process.
+func NewClient(idle int) *Client {
+	return &Client{&http.Client{Transport: &http.Transport{MaxIdleConns: 4 * idle, MaxIdleConnsPerHost: idle}}}
+}
+
+// Close closes the connections that are kept.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// At returns the HTTP interface of the process name at an address.
+func (c *Client) At(name, address string) Endpoint {
+	return Endpoint{Name: name, URL: "http://" + address, client: c.http}
+}
+
+// Endpoint is where a process answers HTTP calls. Name is for errors.
+type Endpoint struct {
+	Name, URL string
+	client    *http.Client
+}
+
+// Request is one call.
+type Request struct {
+	Method, Path string
+	Body         []byte
+	// ID is the id that routers and engines know the request by; it may be empty.
+	ID string
+	// Limit bounds the call with the reading of its answer. 0 stands for CallTime.
+	Limit time.Duration
+}
+
+// Get decodes the answer to a GET into v.
+func (e Endpoint) Get(ctx context.Context, path string, v any) error {
+	return e.Do(ctx, Request{Method: http.MethodGet, Path: path}, decodeInto(v))
+}
+
+// Post decodes the answer to a POST of body, encoded as JSON, into v. A nil v
+// discards the answer. Of an answer of several JSON values the last one counts.
+func (e Endpoint) Post(ctx context.Context, path string, body, v any) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("%s: POST %s: %w", e.Name, path, err)
+	}
+	return e.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: raw}, decodeInto(v))
+}
+
+// decodeInto returns a reader of answers for Do.
+func decodeInto(v any) func(io.Reader) error {
+	return func(answer io.Reader) error {
+		if v == nil {
+			_, err := io.Copy(io.Discard, answer)
+			return err
+		}
+		for lines := json.NewDecoder(answer); ; {
+			if err := lines.Decode(v); err != nil {
+				return fmt.Errorf("answer: %w", err)
+			}
+			if !lines.More() {
+				return nil
+			}
+		}
+	}
+}
+
+// Do makes a call and has read take in the answer if its status is 200. Errors
+// name process, method and path.
+func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error) error {
+	limit := r.Limit
+	if limit == 0 {
+		limit = CallTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
+	defer cancel()
+	err := e.send(ctx, r, read)
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return fmt.Errorf("%s: %s %s: %w", e.Name, r.Method, r.Path, err)
+}
+
+func (e Endpoint) send(ctx context.Context, r Request, read func(io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, r.Method, e.URL+r.Path, bytes.NewReader(r.Body))
+	if err != nil {
+		return err
+	}
+	if r.Body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.ID != "" {
+		req.Header.Set(requestIDHeader, r.ID)
+	}
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+	}
+	return read(io.LimitReader(resp.Body, maxAnswer))
+}
+
+// Wait waits for d. The error is the cause for which ctx ended.
+func Wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Until calls done every interval until it reports true or fails. It returns
+// ErrTooLong, wrapped, after limit.
+func Until(ctx context.Context, limit, interval time.Duration, done func() (bool, error)) error {
+	deadline := time.Now().Add(limit)
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: not within %s", ErrTooLong, limit)
+		}
+		if err := Wait(ctx, interval); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// The users of the NATS server. The router has one of its own, so that it alone
+// can be kept from asking.
+const (
+	agentUser  = "agent"
+	routerUser = "router"
+)
+
+// natsLook is the time between two looks whether the server is there.
+const natsLook = 10 * time.Millisecond
+
+// StartNATS starts the NATS server, each time on the same port, and waits until
+// it accepts connections.
+func (c *Cluster) StartNATS(ctx context.Context) (*Process, error) {
+	config := filepath.Join(c.o.Dirs.Work, "nats.conf")
+	if err := os.WriteFile(config, []byte(c.natsConfig()), 0o600); err != nil {
+		return nil, err
+	}
+	command := []string{c.o.NATSServer, "-c", config}
+	if c.port == 0 {
+		command = append(command, "--ports_file_dir", c.o.Dirs.Work)
+	}
+	p, err := c.Start(Spec{Name: "nats", Stage: stageNATS, Command: command})
+	if err != nil {
+		return nil, err
+	}
+	err = Until(ctx, readyTime, natsLook, func() (bool, error) {
+		if p.Exited() {
+			return false, p.failed("it ended: %s", p.ending())
+		}
+		return c.natsAnswers(ctx, p), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start nats: %w", err)
+	}
+	return p, nil
+}
+
+// natsConfig is the server's configuration: two users on loopback.
+func (c *Cluster) natsConfig() string {
+	port := c.port
+	if port == 0 {
+		port = -1 // any free one
+	}
+	permissions := ""
+	if c.o.BlindRouter {
+		permissions = fmt.Sprintf(", permissions: {publish: {deny: [%q]}}", "blockyard."+c.o.Name+".kv-query.>")
+	}
+	return fmt.Sprintf(`listen: "127.0.0.1:%d"
+authorization: { users: [
+  {user: %q, password: %q},
+  {user: %q, password: %q%s}
+] }
+`, port, agentUser, c.secret, routerUser, c.secret, permissions)
+}
+
+// natsAnswers reports whether the server accepts connections; of the first one
+// it learns the port.
+func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
+	if c.port == 0 {
+		c.port = c.readPort(p)
+		if c.port == 0 {
+			return false
+		}
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.natsAddr())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // nothing was said
+	return true
+}
+
+// readPort reads the file in which the server says where it listens; 0 while it
+// is not there.
+func (c *Cluster) readPort(p *Process) int {
+	name := fmt.Sprintf("%s_%d.ports", filepath.Base(c.o.NATSServer), p.cmd.Process.Pid)
+	data, err := os.ReadFile(filepath.Join(c.o.Dirs.Work, name))
+	if err != nil {
+		return 0
+	}
+	var ports struct {
+		NATS []string `json:"nats"`
+	}
+	if json.Unmarshal(data, &ports) != nil || len(ports.NATS) == 0 {
+		return 0
+	}
+	u, err := url.Parse(ports.NATS[0])
+	if err != nil {
+		return 0
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return 0
+	}
+	return port
+}
+
+func (c *Cluster) natsAddr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }
+
+// NATSURL is the NATS server's URL for a consumer of the events; it is known from
+// the server's first start on, and contains a password.
+func (c *Cluster) NATSURL() string { return c.natsURL(routerUser) }
+
+// natsEnv tells a process the NATS server, if there is one. Other users could read
+// its password from a command line.
+func (c *Cluster) natsEnv(user string) []string {
+	if c.o.NATSURL == "" && c.port == 0 {
+		return nil
+	}
+	return []string{"BLOCKYARD_NATS=" + c.natsURL(user)}
+}
+
+func (c *Cluster) natsURL(user string) string {
+	if c.o.NATSURL != "" {
+		return c.o.NATSURL
+	}
+	u := url.URL{Scheme: "nats", User: url.UserPassword(user, c.secret), Host: c.natsAddr()}
+	return u.String()
+}

@@ -1,0 +1,289 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/engine"
+)
+
+// HealthExact is the health of a stream or feed that has missed nothing.
+const HealthExact = "exact"
+
+// lookEvery is the time between two looks at a cluster that comes to rest.
+const lookEvery = 50 * time.Millisecond
+
+// Parts are the processes that a Picture is of. Router may be nil.
+type Parts struct {
+	Agents  []*Agent
+	Engines []Endpoint
+	Router  *Router
+	// Repaired has a feed count as inexact while one of its gaps is not repaired. A
+	// router that was started after a gap never repairs it.
+	Repaired bool
+}
+
+// Picture is what processes say about themselves at one time.
+type Picture struct {
+	Agents  []AgentStats
+	Engines []engine.State
+	Pools   []AgentPool
+	Feeds   []RouterFeed
+	// Moving says what has not come to rest; empty when everything has. Inexact lists
+	// streams and feeds that have missed something.
+	Moving  string
+	Inexact []string
+	// Diff is how the router's index differs from what is held.
+	Diff Difference
+}
+
+// Settle looks until nothing moves, every stream and feed is exact and the router's
+// index is right, for limit at most. Then it returns what it saw last. The error
+// is that a process does not answer.
+func (p Parts) Settle(ctx context.Context, limit time.Duration) (*Picture, error) {
+	for deadline := time.Now().Add(limit); ; {
+		last := time.Now().After(deadline)
+		seen, err := p.Look(ctx, last)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err == nil && (last || seen.settled()):
+			return seen, nil
+		case last:
+			return nil, fmt.Errorf("within %s: %w", limit, err)
+		}
+		if err := Wait(ctx, lookEvery); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *Picture) settled() bool {
+	return s.Moving == "" && len(s.Inexact) == 0 && s.Diff.Diverged() == 0
+}
+
+// Look asks every process. Blocks are compared when nothing moves, or in any case
+// with force.
+func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
+	s := new(Picture)
+	for _, a := range p.Agents {
+		var stats AgentStats
+		if err := a.Get(ctx, "/v1/stats", &stats); err != nil {
+			return nil, err
+		}
+		s.Agents = append(s.Agents, stats)
+	}
+	for _, e := range p.Engines {
+		var state engine.State
+		if err := e.Get(ctx, "/v1/state", &state); err != nil {
+			return nil, err
+		}
+		s.Engines = append(s.Engines, state)
+	}
+	if p.Router != nil {
+		if err := p.Router.Get(ctx, "/v1/feeds", &s.Feeds); err != nil {
+			return nil, err
+		}
+	}
+	s.Moving, s.Inexact = s.moving(p), s.inexact(p)
+	if s.Moving != "" && !force {
+		return s, nil
+	}
+	for _, a := range p.Agents {
+		var pools []AgentPool
+		if err := a.Control.Get(ctx, "/v1/pools", &pools); err != nil {
+			return nil, err
+		}
+		s.Pools = append(s.Pools, pools...)
+	}
+	if p.Router == nil {
+		return s, nil
+	}
+	believed, err := p.Router.Believed(ctx)
+	s.Diff = Compare(Held(s.Engines, s.Pools), believed)
+	return s, err
+}
+
+// moving says what has not come to rest.
+func (s *Picture) moving(p Parts) string {
+	for i := range s.Engines {
+		if !s.Engines[i].Idle {
+			return p.Engines[i].Name + " is busy"
+		}
+	}
+	streams := 0
+	for i := range s.Agents {
+		if !s.Agents[i].Quiet {
+			return p.Agents[i].Endpoint.Name + " is busy"
+		}
+		for _, st := range s.Agents[i].Streams {
+			streams++
+			// Until the announcement of the last event is there, no digest was compared at
+			// that event.
+			if f := s.Feed(st.PublisherID); p.Router != nil && !f.CaughtUp(st) {
+				return fmt.Sprintf("the router is at event %d of %s and heard of %d, its publisher is at %d",
+					f.Cursor, st.Owner, f.Announced, st.LastEventID)
+			}
+		}
+	}
+	if p.Router != nil && len(s.Feeds) != streams {
+		return fmt.Sprintf("the router follows %d feeds, agents have %d streams", len(s.Feeds), streams)
+	}
+	return ""
+}
+
+// inexact lists the streams and feeds that have missed something, and the engines
+// without a stream.
+func (s *Picture) inexact(p Parts) (found []string) {
+	note := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	for i := range s.Agents {
+		for _, st := range s.Agents[i].Streams {
+			if st.Health != HealthExact {
+				note("%s: the stream of %s is %s", p.Agents[i].Endpoint.Name, st.Owner, st.Health)
+			}
+			if p.Router != nil && s.Feed(st.PublisherID).PublisherID == "" {
+				note("router: no feed of %s", st.Owner)
+			}
+		}
+	}
+	for i := range s.Engines {
+		if _, ok := s.Stream(s.Engines[i].WorkerID, s.Engines[i].Rank); !ok {
+			note("no agent has a stream of %s", workerOwner(s.Engines[i].WorkerID, s.Engines[i].Rank))
+		}
+	}
+	for _, f := range s.Feeds {
+		if f.Health != HealthExact {
+			note("router: the feed of %s is %s", f.Owner, f.Health)
+		}
+		if !f.DigestOK {
+			note("router: the digest of %s differs", f.Owner)
+		}
+		if p.Repaired && f.Repaired != f.Gaps {
+			note("router: %d of %d gaps in the feed of %s were repaired", f.Repaired, f.Gaps, f.Owner)
+		}
+	}
+	return found
+}
+
+// CaughtUp reports whether the router has applied every event of a stream and has
+// heard the announcement of the last one.
+func (f RouterFeed) CaughtUp(st AgentStream) bool {
+	return f.PublisherID == st.PublisherID && f.Cursor == st.LastEventID && f.Announced == st.LastEventID
+}
+
+// Feed returns the router's feed of a publisher, zero if it has none.
+func (s *Picture) Feed(publisher string) RouterFeed {
+	for _, f := range s.Feeds {
+		if f.PublisherID == publisher {
+			return f
+		}
+	}
+	return RouterFeed{}
+}
+
+// Stream returns the stream of an engine, at whatever agent.
+func (s *Picture) Stream(worker uint64, rank uint32) (AgentStream, bool) {
+	owner := workerOwner(worker, rank)
+	for i := range s.Agents {
+		for _, st := range s.Agents[i].Streams {
+			if st.Owner == owner {
+				return st, true
+			}
+		}
+	}
+	return AgentStream{}, false
+}
+
+func workerOwner(worker uint64, rank uint32) string {
+	return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(worker), Rank: kv.DPRank(rank)}).String()
+}
+
+// Residency says that an owner holds a block in a tier.
+type Residency struct {
+	kind string
+	id   uint64
+	rank uint32
+	hash string
+	tier string
+}
+
+// String describes the residency.
+func (r Residency) String() string {
+	return fmt.Sprintf("%s %d/%d block %s in %s", r.kind, r.id, r.rank, r.hash, r.tier)
+}
+
+// Difference is how the router's index differs from what engines and pools hold.
+type Difference struct {
+	Compared int // residencies on either side
+	Lost     int // held, and the router does not know
+	Phantom  int // believed by the router, and nobody holds the block
+	// First describes the first few differences, in order.
+	First []string
+}
+
+// maxShown bounds the differences that are described.
+const maxShown = 5
+
+// Diverged is the number of residencies that only one side has.
+func (d *Difference) Diverged() int { return d.Lost + d.Phantom }
+
+// Held returns what engines and pools hold.
+func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
+	held := make(map[Residency]bool)
+	for i := range engines {
+		for _, h := range engines[i].Blocks {
+			held[Residency{kv.OwnerWorker.String(), engines[i].WorkerID, engines[i].Rank, h, kv.TierDevice.String()}] = true
+		}
+	}
+	for _, p := range pools {
+		for _, b := range p.Blocks {
+			for _, t := range b.Tiers {
+				held[Residency{kv.OwnerPool.String(), p.Pool, 0, b.Hash, t}] = true
+			}
+		}
+	}
+	return held
+}
+
+// Believed asks the router what it has in its index.
+func (r *Router) Believed(ctx context.Context) (map[Residency]bool, error) {
+	var dump RouterDump
+	err := r.Control.Get(ctx, "/v1/dump", &dump)
+	return dump.residencies(), err
+}
+
+func (d RouterDump) residencies() map[Residency]bool {
+	believed := make(map[Residency]bool)
+	for i := range d {
+		o := d[i].Owner()
+		for _, b := range d[i].Blocks() {
+			believed[Residency{o.Kind.String(), o.ID, uint32(o.Rank), fmt.Sprintf("%016x", b.Hash), d[i].Tier}] = true
+		}
+	}
+	return believed
+}
+
+// Compare compares what is held with what the router believes.
+func Compare(held, believed map[Residency]bool) Difference {
+	d := Difference{Compared: len(held)}
+	var all []string
+	for r := range held {
+		if !believed[r] {
+			d.Lost++
+			all = append(all, "not known to the router: "+r.String())
+		}
+	}
+	for r := range believed {
+		if !held[r] {
+			d.Compared++
+			d.Phantom++
+			all = append(all, "known to the router only: "+r.String())
+		}
+	}
+	slices.Sort(all)
+	d.First = all[:min(len(all), maxShown)]
+	return d
+}
