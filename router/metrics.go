@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
@@ -86,6 +87,9 @@ func (m *metrics) served(method string, q Quality) {
 
 func (m *metrics) failed(status int) { m.failures.WithLabelValues(strconv.Itoa(status)).Inc() }
 
+// prefix begins the name of every metric of the router that is not Dynamo's.
+const prefix = "blockyard_router_"
+
 // statsCollector turns a snapshot of Stats into metrics.
 type statsCollector struct{ router *Router }
 
@@ -99,10 +103,6 @@ func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	models, sum := c.router.models.stats()
 	s := c.router.statsOf(models, &sum)
-	connected := 0
-	if s.Transport.Connected {
-		connected = 1
-	}
 	gauge := func(name, help string, v int) {
 		desc := prometheus.NewDesc("blockyard_router_"+name, help, nil, nil)
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(v))
@@ -115,10 +115,6 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("feeds", "Publishers listened to.", s.Feeds.Feeds)
 	gauge("feeds_exact", "Publishers whose blocks are exact.", s.Feeds.ExactFeeds)
 	gauge("owners_ambiguous", "Owners that two publishers speak for.", s.Feeds.Ambiguous)
-	gauge("active_requests", "Requests booked on workers.", s.Requests.Load.Requests)
-	gauge("active_blocks", "Prompt blocks of the booked requests; those of several count for each.", s.Requests.Load.Blocks)
-	gauge("active_blocks_distinct", "The same, shared prefixes counted once.", s.Requests.Load.DistinctBlocks)
-	gauge("transport_connected", "1 while the event transport is connected.", connected)
 	c.collectLoads(out)
 	c.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)
@@ -127,11 +123,9 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		collectEstimates(c.router.Measures(), &sum.Estimate, out)
 	}
 
-	collectIndex(&s.Index, gauge, counter)
-	c.collectRequests(&sum, gauge, counter)
-	counter("transport_dropped", "Messages lost because the router was too slow.", s.Transport.Dropped)
-	counter("transport_reconnects", "Connections after the first.", s.Transport.Reconnects)
-	counter("stream_failures", "Tries to read from the event stream that failed.", s.Transport.StreamFailures)
+	prom.Families(out, prefix, &s.Index)
+	prom.Families(out, prefix, &s.Transport)
+	c.collectRequests(&sum, out, counter)
 	counter("snapshots_saved", "Snapshots of what the router knew that were stored.", s.Snapshots.Saved)
 	counter("snapshots_loaded", "Stored snapshots that the router began with.", s.Snapshots.Loaded)
 	counter("snapshots_failed", "Snapshots that could not be stored, read or discarded.", s.Snapshots.Failed)
@@ -145,14 +139,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	s.Feeds.each(counter)
 	if g, ok := c.router.transport.(*registry.Source); ok {
 		s := g.Counters()
-		gauge("registered_from_file", "Worker ranks that the workers file lists.", s.FromFile)
-		gauge("registered_over_http", "Worker ranks that are registered over HTTP.", s.FromHTTP)
-		gauge("registered_spoken", "Registered worker ranks that a publisher speaks for.", s.Spoken)
-		counter("workers_file_reads", "Workers files taken over.", s.FileReads)
-		counter("workers_file_errors", "Workers files that were not right.", s.FileErrors)
-		counter("registrations", "Registrations over HTTP, renewals included.", s.Registrations)
-		counter("registrations_refused", "Registrations over HTTP that were refused.", s.Refusals)
-		counter("registrations_expired", "Registered worker ranks whose time ran out.", s.Expired)
+		prom.Families(out, prefix, &s)
 	}
 }
 

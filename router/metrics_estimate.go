@@ -3,6 +3,7 @@ package router
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 )
 
@@ -34,27 +35,5 @@ func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out
 	}
 	total := prometheus.NewDesc("blockyard_router_estimate_total", "What the estimator of times to first tokens counts.", []string{"counter"}, nil)
 	now := prometheus.NewDesc("blockyard_router_estimate", "What the estimator of times to first tokens knows of now.", []string{"gauge"}, nil)
-	for _, c := range estimateCounters(s) {
-		out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(c.value), c.name)
-	}
-	for _, g := range estimateGauges(s) {
-		out <- prometheus.MustNewConstMetric(now, prometheus.GaugeValue, float64(g.value), g.name)
-	}
-}
-
-// estimateNumber is a number of estimate.Stats and its label.
-type estimateNumber struct {
-	name  string
-	value uint64
-}
-
-func estimateCounters(s *estimate.Stats) []estimateNumber {
-	return []estimateNumber{
-		{"reports", s.Reports}, {"reports_unknown", s.Unknown}, {"samples", s.Samples}, {"outliers", s.Outliers}, {"implausible", s.Implausible},
-		{"abandoned", s.Abandoned}, {"expired", s.Expired}, {"unfollowed", s.Unfollowed}, {"refused_workers", s.RefusedWorkers}, {"missing", s.Missing},
-	}
-}
-
-func estimateGauges(s *estimate.Stats) []estimateNumber {
-	return []estimateNumber{{"workers", uint64(s.Workers)}, {"pools", uint64(s.Pools)}, {"requests", uint64(s.Requests)}}
+	prom.Kinds(out, total, now, s)
 }

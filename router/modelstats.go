@@ -1,8 +1,7 @@
 package router
 
 import (
-	"reflect"
-
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -12,7 +11,7 @@ import (
 // ModelStats are the gauges and counters of one model. In all of its structs a uint64 is
 // a counter, and other numbers are gauges.
 type ModelStats struct {
-	Key     ModelKey
+	Key     ModelKey `metric:"-"`
 	Quality Quality
 	// Workers are those that were announced or registered.
 	Workers  int
@@ -55,34 +54,8 @@ func (d *Models) stats() (all []ModelStats, sum ModelStats) {
 	return all, sum
 }
 
-// add adds gauges and counters; a gauge that is true or false is true if either is.
-func (s *ModelStats) add(o *ModelStats) {
-	addNumbers(reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem(), true)
-}
+// add adds the gauges and counters of o to s.
+func (s *ModelStats) add(o *ModelStats) { metric.Add(s, o) }
 
 // addCounters adds the counters alone.
-func (s *ModelStats) addCounters(o *ModelStats) {
-	addNumbers(reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem(), false)
-}
-
-func addNumbers(to, from reflect.Value, gauges bool) {
-	switch to.Kind() {
-	case reflect.Struct:
-		if to.Type() == reflect.TypeFor[ModelKey]() {
-			return
-		}
-		for i := range to.NumField() {
-			addNumbers(to.Field(i), from.Field(i), gauges)
-		}
-	case reflect.Uint64:
-		to.SetUint(to.Uint() + from.Uint())
-	case reflect.Int, reflect.Int64:
-		if gauges {
-			to.SetInt(to.Int() + from.Int())
-		}
-	case reflect.Bool:
-		if gauges {
-			to.SetBool(to.Bool() || from.Bool())
-		}
-	}
-}
+func (s *ModelStats) addCounters(o *ModelStats) { metric.AddCounters(s, o) }

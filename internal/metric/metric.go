@@ -50,7 +50,8 @@ func Each[T any](s *T, visit func(f *Field, value float64)) {
 // Fields returns the declared numbers of T, in the order of declaration.
 func Fields[T any]() []Field { return slices.Clone(fieldsOf(reflect.TypeFor[T]())) }
 
-// Add adds every number of from to the same number of to, hidden ones included.
+// Add adds every number of from to the same number of to, hidden numbers included and
+// hidden structs left out.
 // A boolean of to becomes true when either is true. A map[string]uint64 is added key by
 // key. Floats are left alone: sums of rates mean nothing.
 func Add[T any](to, from *T) { add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), true) }
@@ -152,7 +153,9 @@ func add(to, from reflect.Value, gauges bool) {
 		a, b := to.Field(i), from.Field(i)
 		switch a.Kind() {
 		case reflect.Struct:
-			add(a, b, gauges)
+			if f.Tag.Get("metric") != "-" {
+				add(a, b, gauges)
+			}
 		case reflect.Uint64:
 			if gauges || !gauge {
 				a.SetUint(a.Uint() + b.Uint())

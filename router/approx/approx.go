@@ -52,17 +52,17 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Stats are counters and gauges of an Index.
+// Stats is a snapshot of an Index. The metric names follow "blockyard_router_".
 type Stats struct {
-	// Blocks is the number of pairs of worker and block, Workers that of workers
-	// that have any.
-	Blocks, Workers int
-	// Recorded counts routing decisions, Expired, Pruned and Removed the blocks
-	// that left because of the TTL, of MaxBlocks and with their worker.
-	Recorded, Expired, Pruned, Removed uint64
-	// Index is the index behind it. What is routed again counts as a duplicate
-	// store there.
-	Index index.Stats
+	Blocks   int    `metric:"guessed_blocks" help:"Pairs of worker and block that routing decisions predict."`
+	Workers  int    `metric:"-"`
+	Recorded uint64 `metric:"guesses_recorded" help:"Routing decisions recorded as predictions."`
+	Expired  uint64 `metric:"guesses_expired" help:"Predicted blocks that expired."`
+	Pruned   uint64 `metric:"guesses_pruned" help:"Predicted blocks pruned for others."`
+	Removed  uint64 `metric:"guesses_removed" help:"Predicted blocks whose worker left."`
+	// Index is the index behind the predictions. A block that is routed again counts as a
+	// duplicate store there.
+	Index index.Stats `metric:"-"`
 }
 
 // Index guesses what workers have from where requests were sent: each prompt

@@ -55,22 +55,21 @@ type pool struct {
 	since, heard time.Time
 }
 
-// Stats are the counters and gauges of an Estimator.
+// Stats is a snapshot of an Estimator. Its metrics are labels of two families.
 type Stats struct {
-	// Workers, Pools and Requests are what is known now.
-	Workers, Pools, Requests int
-	// Reports are load reports that were read, Unknown those of owners that are not
-	// known.
-	Reports, Unknown uint64
-	// Samples were taken, of which Outliers did not count at first. Implausible ones
-	// were reported and not taken: no machine is that fast, or they took too long.
-	Samples, Outliers, Implausible uint64
-	// Abandoned are prefills that ended without a first token, Expired those of which
-	// nothing was heard for five minutes; Unfollowed are those that found no room, or
-	// an id that was taken. RefusedWorkers found no room either.
-	Abandoned, Expired, Unfollowed, RefusedWorkers uint64
-	// Missing are decisions for which an estimate could not be made.
-	Missing uint64
+	Workers        int    `metric:"workers" help:"Workers known to the estimator."`
+	Pools          int    `metric:"pools" help:"Pools known to the estimator."`
+	Requests       int    `metric:"requests" help:"Prefills that the estimator follows."`
+	Reports        uint64 `metric:"reports" help:"Load reports read."`
+	Unknown        uint64 `metric:"reports_unknown" help:"Load reports of unknown owners."`
+	Samples        uint64 `metric:"samples" help:"Samples taken."`
+	Outliers       uint64 `metric:"outliers" help:"Samples that at first did not count as plausible."`
+	Implausible    uint64 `metric:"implausible" help:"Samples refused because no machine is that fast or because they took too long."`
+	Abandoned      uint64 `metric:"abandoned" help:"Prefills that ended without a first token."`
+	Expired        uint64 `metric:"expired" help:"Prefills of which nothing was heard for five minutes."`
+	Unfollowed     uint64 `metric:"unfollowed" help:"Prefills that found no room or whose id was taken."`
+	RefusedWorkers uint64 `metric:"refused_workers" help:"Workers that found no room."`
+	Missing        uint64 `metric:"missing" help:"Decisions without an estimate because a measure was missing."`
 }
 
 // New returns an Estimator that knows nobody yet.

@@ -2,43 +2,40 @@ package index
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// Stats are the gauges and counters of an index.
+// Stats is a snapshot of an index. A triple is an owner, a block and a tier. The metric
+// names follow "blockyard_router_".
 type Stats struct {
-	// Memberships is the number of (owner, block, tier) triples, Blocks that of
-	// distinct blocks that somebody holds, Owners that of workers and pools, and
-	// Workers that of known workers.
-	Memberships, Blocks, Owners, Workers int
-	// Runs is the number of runs of blocks, and Parked that of unknown parents that
-	// blocks wait for.
-	Runs, Parked int
-	// Bytes is the memory of the index, kept to Options.MaxBytes. Idle is the part
-	// of it that is kept for blocks to come, and Limbo the part that waits for
-	// readers to be gone.
-	Bytes, Idle, Limbo int64
-	// LostNow is the number of (owner, block, tier) triples that owners were told
-	// to hold and for which there was no room.
-	LostNow int
-	// Dense is set while every block is in the directory.
-	Dense bool
+	Memberships int `metric:"index_memberships" help:"Triples of owner, block and tier in the index."`
+	Blocks      int `metric:"index_blocks" help:"Distinct blocks in the index."`
+	// Owners are workers and pools. Workers are those that Match may return.
+	Owners  int `metric:"-"`
+	Workers int `metric:"-"`
+	Runs    int `metric:"index_runs" help:"Runs of blocks in the index."`
+	Parked  int `metric:"index_parked" help:"Unknown parents that blocks in the index wait for."`
+	// Bytes stays below Options.MaxBytes. Idle and Limbo are parts of it.
+	Bytes   int64 `metric:"index_bytes" help:"Memory of the index, in bytes."`
+	Idle    int64 `metric:"index_idle_bytes" help:"Part of the index's memory that is free for new blocks."`
+	Limbo   int64 `metric:"index_limbo_bytes" help:"Part of the index's memory that waits for readers to finish."`
+	LostNow int   `metric:"index_lost" help:"Triples that owners hold and that the index has no room for."`
+	Dense   bool  `metric:"index_dense" help:"1 while the index finds every block by its hash."`
 	Counts
 }
 
-// Counts are the counters of an index. They only grow.
+// Counts are the counters of an index.
 type Counts struct {
-	// DuplicateStores counts stores of what was there already, UnknownRemovals
-	// removals of what was not there, and Refused owners that did not fit.
-	DuplicateStores, UnknownRemovals, Refused uint64
-	// Evicted counts triples that left for lack of room, Lost those that never came
-	// in: ParkedDropped is the part whose parent was unknown while too many others
-	// waited. Conflicts counts stored events that name a block otherwise than it is
-	// known.
-	Evicted, Lost, ParkedDropped, Conflicts uint64
-	// Spliced counts runs whose parent came after them.
-	Spliced uint64
-	// Scans counts searches for a block that is where nobody expected it,
-	// ScannedBlocks what they looked at, and DenseSwitches how often the directory
-	// became dense or sparse because of them.
-	Scans, ScannedBlocks, DenseSwitches uint64
+	DuplicateStores uint64 `metric:"index_duplicate_stores" help:"Stores of triples that the index already had."`
+	UnknownRemovals uint64 `metric:"index_unknown_removals" help:"Removals of triples that the index did not have."`
+	Refused         uint64 `metric:"index_refused" help:"Owners that did not fit into the index."`
+	Evicted         uint64 `metric:"index_evicted" help:"Triples evicted from the index for lack of room."`
+	Lost            uint64 `metric:"index_not_stored" help:"Triples that were never stored for lack of room."`
+	// ParkedDropped is a part of Lost.
+	ParkedDropped uint64 `metric:"index_parked_dropped" help:"Triples not stored because too many unknown parents were pending."`
+	Conflicts     uint64 `metric:"index_conflicts" help:"Stores that give a known block another hash or parent."`
+	Spliced       uint64 `metric:"index_spliced" help:"Runs of blocks that were stored before their parent."`
+	Scans         uint64 `metric:"index_scans" help:"Searches for a block outside the run where it was expected."`
+	ScannedBlocks uint64 `metric:"index_scanned_blocks" help:"Blocks compared in such searches."`
+	// DenseSwitches grows when Scans make the directory dense, and when it is sparse again.
+	DenseSwitches uint64 `metric:"index_dense_switches" help:"Changes between finding every block by its hash and only some."`
 }
 
 // Stats is a snapshot. Blocks is counted while the index may change.

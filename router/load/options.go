@@ -79,17 +79,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Stats are an account's gauges and counters.
+// Stats is a snapshot of an account. The metric names follow "blockyard_router_".
 type Stats struct {
-	// Requests are active now, on Workers workers; Provisional is the part of them that
-	// is provisional and was not heard of yet. Blocks is the sum of their
-	// tracked prompt blocks; DistinctBlocks are what is left of these when a
-	// prefix that several share counts once, over all workers. Nodes are the runs
-	// that the distinct blocks form.
-	Requests, Provisional, Workers, Blocks, DistinctBlocks, Nodes int
-	// Added, Freed, Expired and Abandoned count requests; Abandoned ones lost
-	// their worker. Unheard is the part of Expired that was provisional. Duplicates and Refused were not added: their id was active, or
-	// a bound was reached. Phantoms lost their prefill because their engine did not have
-	// them.
-	Added, Freed, Expired, Unheard, Abandoned, Duplicates, Refused, Phantoms uint64
+	Requests int `metric:"active_requests" help:"Requests booked on workers."`
+	// Provisional requests were booked over NATS and not confirmed yet. They are a part of Requests.
+	Provisional    int `metric:"-"`
+	Workers        int `metric:"-"`
+	Blocks         int `metric:"active_blocks" help:"Prompt blocks of the booked requests, counted for each request."`
+	DistinctBlocks int `metric:"active_blocks_distinct" help:"Prompt blocks of the booked requests, shared prefixes counted once."`
+	// Nodes are the runs that the distinct blocks form.
+	Nodes    int    `metric:"-"`
+	Added    uint64 `metric:"requests_booked" help:"Requests booked on a worker."`
+	Freed    uint64 `metric:"requests_freed" help:"Requests freed."`
+	Phantoms uint64 `metric:"requests_phantom" help:"Requests whose prefill was freed because their engine did not have them."`
+	Expired  uint64 `metric:"requests_expired" help:"Requests that expired because nothing was heard of them for too long."`
+	// Unheard is the part of Expired that was provisional.
+	Unheard    uint64 `metric:"requests_unheard" help:"Expired requests of which nothing was ever heard; their caller over NATS may have left."`
+	Abandoned  uint64 `metric:"requests_abandoned" help:"Requests whose worker left."`
+	Duplicates uint64 `metric:"requests_duplicate" help:"Requests refused because their id was active."`
+	// Refused requests reached the bound of the account.
+	Refused uint64 `metric:"-"`
 }

@@ -22,11 +22,12 @@ type CostSelector struct {
 	stats  CostStats
 }
 
-// CostStats count decisions.
+// CostStats counts decisions by their score.
 type CostStats struct {
-	// ByWeights and ByCost are decisions by blocks and by milliseconds. FellBack
-	// are those of ByWeights that were to be by milliseconds but for a measure.
-	ByWeights, ByCost, FellBack uint64
+	// FellBack is a part of ByWeights.
+	ByWeights uint64 `metric:"-"`
+	ByCost    uint64 `metric:"decisions_by_cost" help:"Decisions by expected milliseconds."`
+	FellBack  uint64 `metric:"decisions_fallen_back" help:"Decisions by weights because a measure was missing."`
 }
 
 // CostOptions are what a CostSelector needs besides its Config.

@@ -82,17 +82,20 @@ func (i *Item) before(j *Item) bool {
 	return i.sequence < j.sequence
 }
 
-// QueueStats are a queue's gauges and counters.
+// QueueStats is a snapshot of a queue.
 type QueueStats struct {
-	// Pending requests wait, in Lanes lanes, with that many prompt tokens and
-	// cached ones.
-	Pending, Tokens, CachedTokens, Lanes int
-	// Queued, Dispatched and Retracted count requests that came, that went to a
-	// worker, and that were taken out.
-	Queued, Dispatched, Retracted uint64
-	// RejectedRequests, RejectedTokens and RejectedCachedTokens count requests
-	// that a limit turned away.
-	RejectedRequests, RejectedTokens, RejectedCachedTokens, RejectedAllowed uint64
+	Pending      int    `metric:"queue_pending_requests" help:"Requests that wait for a worker."`
+	Tokens       int    `metric:"queue_pending_isl_tokens" help:"Prompt tokens of the waiting requests."`
+	CachedTokens int    `metric:"queue_pending_cached_tokens" help:"Prompt tokens of the waiting requests that some worker has cached."`
+	Lanes        int    `metric:"-"`
+	Queued       uint64 `metric:"queue_queued" help:"Requests that waited or wait."`
+	Dispatched   uint64 `metric:"queue_dispatched" help:"Requests that waited and got a worker."`
+	Retracted    uint64 `metric:"queue_retracted" help:"Requests whose caller left while they waited."`
+	// Rejected requests reached a limit. They share a metric, with the limit as its label.
+	RejectedRequests     uint64 `metric:"-"`
+	RejectedTokens       uint64 `metric:"-"`
+	RejectedCachedTokens uint64 `metric:"-"`
+	RejectedAllowed      uint64 `metric:"-"`
 }
 
 // NewQueue returns an empty queue. The error names the option that is out of

@@ -47,24 +47,19 @@ type Scheduler struct {
 	allBusy func(*Item) bool
 }
 
-// Stats are a scheduler's gauges and counters.
+// Stats is a snapshot of a scheduler. The metric names follow "blockyard_router_".
 type Stats struct {
-	// Load is the account's, Queue the queue's, and Cost a CostSelector's; another
-	// selector leaves it 0.
 	Load  load.Stats
 	Queue QueueStats
-	Cost  CostStats
-	// Unbooked requests were routed without being booked, because too many were.
-	Unbooked uint64
-	// NoEndpoints, Filtered and Overloaded count the requests that nobody could be
-	// found for, by reason; Filtered ones required taints or a worker that is not
-	// allowed.
-	NoEndpoints, Filtered, Overloaded uint64
-	// RolledBack requests had waited, and their callers were gone when they were
-	// given a worker. Refreshed ones were looked up anew before that.
-	RolledBack, Refreshed uint64
-	// UnknownReports are used blocks reported by workers that are not members.
-	UnknownReports uint64
+	// Cost is zero unless the selector is a CostSelector.
+	Cost           CostStats
+	Unbooked       uint64 `metric:"requests_unbooked" help:"Requests routed without being booked, because too many were."`
+	NoEndpoints    uint64 `metric:"requests_without_endpoints" help:"Requests that found no worker."`
+	Filtered       uint64 `metric:"requests_filtered" help:"Requests that no worker was allowed to take."`
+	Overloaded     uint64 `metric:"requests_overloaded" help:"Requests whose workers were all overloaded."`
+	RolledBack     uint64 `metric:"requests_rolled_back" help:"Requests that got a worker after their caller had left."`
+	Refreshed      uint64 `metric:"queue_refreshed" help:"Requests whose overlap was computed again after a long wait."`
+	UnknownReports uint64 `metric:"used_blocks_unknown" help:"Reports of used blocks by unknown workers."`
 }
 
 // New returns a scheduler. The error names the option that is out of range.

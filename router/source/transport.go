@@ -85,17 +85,14 @@ type SnapshotStore interface {
 	ForgetSnapshot(ctx context.Context) error
 }
 
-// TransportStats are a transport's gauges and counters.
+// Stats is a snapshot of a transport. The metric names follow "blockyard_router_".
 type Stats struct {
-	Connected bool
-	// Dropped counts frames lost because the router was too slow.
-	Dropped uint64
-	// Reconnects counts connections after the first.
-	Reconnects uint64
-	// StreamFailures counts tries to read from the stream that failed.
-	StreamFailures uint64
-	// SnapshotBytes is the size of the last snapshot saved.
-	SnapshotBytes uint64
+	Connected      bool   `metric:"transport_connected" help:"1 while the event transport is connected."`
+	Dropped        uint64 `metric:"transport_dropped" help:"Messages lost because the router was too slow."`
+	Reconnects     uint64 `metric:"transport_reconnects" help:"Connections after the first."`
+	StreamFailures uint64 `metric:"stream_failures" help:"Failed reads of the event stream."`
+	// SnapshotBytes is the size of the last saved snapshot.
+	SnapshotBytes uint64 `metric:"-"`
 }
 
 // PublisherName is a publisher's id as errors, logs and JSON show it.

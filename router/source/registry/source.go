@@ -110,16 +110,16 @@ type speaker struct {
 	seen      time.Time
 }
 
-// RegistryStats are a registry's gauges and counters.
+// Counters is a snapshot of a registry. The metric names follow "blockyard_router_".
 type Counters struct {
-	// FromFile and FromHTTP are the worker ranks known from either, Spoken those of
-	// them that a publisher speaks for.
-	FromFile, FromHTTP, Spoken int
-	// FileReads counts files that were taken over, FileErrors those that were not.
-	FileReads, FileErrors uint64
-	// Registrations counts those taken, renewals included, Refusals those refused,
-	// and Expired worker ranks whose registration was not renewed in time.
-	Registrations, Refusals, Expired uint64
+	FromFile      int    `metric:"registered_from_file" help:"Worker ranks that the workers file lists."`
+	FromHTTP      int    `metric:"registered_over_http" help:"Worker ranks that are registered over HTTP."`
+	Spoken        int    `metric:"registered_spoken" help:"Registered worker ranks whose publisher is announced."`
+	FileReads     uint64 `metric:"workers_file_reads" help:"Workers files read and applied."`
+	FileErrors    uint64 `metric:"workers_file_errors" help:"Workers files with an error."`
+	Registrations uint64 `metric:"registrations" help:"Registrations over HTTP, renewals included."`
+	Refusals      uint64 `metric:"registrations_refused" help:"Registrations over HTTP that were refused."`
+	Expired       uint64 `metric:"registrations_expired" help:"Registered worker ranks whose registration expired."`
 }
 
 var (
