@@ -11,9 +11,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/agent/admin"
+	"github.com/blockyard-ai/blockyard/agent/descriptors"
+	"github.com/blockyard-ai/blockyard/agent/engine"
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 )
@@ -23,18 +26,11 @@ type Agent struct {
 	cfg Config
 	log *zap.Logger
 
-	room     *tierRoom
-	manager  *blockmgr.Manager
-	out      *outputs
-	hub      *eventHub
-	evicted  *evictionTap
-	server   *sessionServer
-	admin    *adminServer
-	adminTCP net.Listener
-	control  *adminServer // what operators may do
-	controlL net.Listener
-	kvbm     *adminServer // KVBM's metrics; nil when they are not served
-	kvbmTCP  net.Listener
+	hub    *events.Hub
+	pools  *pools.Set
+	engine *engine.Server
+	public, control,
+	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
 
 	ready     atomic.Bool
 	closeOnce sync.Once
@@ -64,7 +60,7 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 // a step fails is for Close to undo.
 func (a *Agent) start(ctx context.Context) error {
 	logGPUs(a.log, gpu.List)
-	for _, step := range []func(context.Context) error{a.connect, a.openTiers, a.listen} {
+	for _, step := range []func(context.Context) error{a.openEvents, a.openPools, a.listenForEngines, a.listenForPeople} {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
@@ -75,90 +71,93 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// connect opens what events are told to.
-func (a *Agent) connect(ctx context.Context) (err error) {
-	a.out, err = openOutputs(ctx, &a.cfg, a.log.Named("publisher"))
-	a.hub = newEventHub(a.cfg.Node, a.out, a.log.Named("events"))
+// openEvents connects what events are published to.
+func (a *Agent) openEvents(ctx context.Context) error {
+	cfg := a.cfg.events()
+	if e := cfg.Embedded; e != nil && e.MaxConnections == 0 {
+		limit, err := descriptors.Limit()
+		if err != nil {
+			return err
+		}
+		bounded := *e
+		bounded.MaxConnections = descriptors.NATSConnections(limit)
+		cfg.Embedded = &bounded
+	}
+	var err error
+	a.hub, err = events.Open(ctx, cfg, a.log)
 	return err
 }
 
-// openTiers opens the block manager.
-func (a *Agent) openTiers(context.Context) error {
-	if !a.cfg.hostOn() && !a.cfg.diskOn() {
-		a.log.Warn("NO TIER IS ON: nothing is stored and nothing is found; set the size of a host tier, of a disk tier or of both")
-	}
-	a.room = newTierRoom(&a.cfg, a.log)
-	if err := a.room.checkStart(); err != nil {
-		return err
-	}
-	c := a.cfg.tiers()
-	a.evicted = newEvictionTap(a.hub)
-	c.Sink, c.Log = a.evicted, a.log.Named("blockmgr")
+// openPools opens the block manager.
+func (a *Agent) openPools(context.Context) error {
+	cfg := a.cfg.pools()
 	var err error
 	if a.cfg.Tuning.DiskFilter {
-		if c.Filter, err = policy.NewFrequencyFilter(a.cfg.Tuning.Frequency); err != nil {
+		if cfg.Tiers.Filter, err = policy.NewFrequencyFilter(a.cfg.Tuning.Frequency); err != nil {
 			return err
 		}
 	}
-	if a.manager, err = blockmgr.Open(c); err != nil {
-		return err
-	}
-	a.log.Info("tiers",
-		zap.String("host_dir", a.cfg.HostDir), zap.Uint64("host_bytes", a.cfg.HostBytes), zap.Uint64("host_blocks", a.cfg.Tuning.HostBlocks),
-		zap.String("disk_dir", a.cfg.DiskDir), zap.Uint64("disk_bytes", a.cfg.DiskBytes), zap.Uint64("disk_blocks", a.cfg.Tuning.DiskBlocks))
-	return a.logTakeover()
+	a.pools, err = pools.Open(cfg, a.hub, a.log)
+	return err
 }
 
-// logTakeover says what of an earlier agent's host tier is left, after what does
-// not fit any more is gone.
-func (a *Agent) logTakeover() error {
-	extents, sessions := a.manager.HostExtents(), len(a.manager.Former())
-	if !a.manager.Warm() || extents+sessions == 0 {
-		return nil
-	}
-	held, err := storage.HeldBytes(a.cfg.HostDir)
-	if err != nil {
-		return fmt.Errorf("host directory: %w", err)
-	}
-	a.log.Info("the host tier of an earlier agent is taken over",
-		zap.Uint64("host_bytes", held), zap.Int("extents", extents), zap.Int("sessions", sessions))
-	return nil
-}
-
-// listen makes the sockets. Connections wait in them for Run.
-func (a *Agent) listen(ctx context.Context) error {
-	l, err := listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
+// listenForEngines makes the engines' socket. Connections wait in it for Run.
+func (a *Agent) listenForEngines(context.Context) error {
+	l, err := engine.Listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
 	if err != nil {
 		return err
 	}
-	if a.server, err = newSessionServer(a.cfg, a.manager, a.hub, a.room, a.evicted, l, a.log.Named("sessions")); err != nil {
+	needs := descriptors.Needs{Listeners: 2, NATS: a.cfg.Events.Embedded != nil, Rank: events.MaxRankDescriptors}
+	if a.cfg.KVBM.Metrics != "" {
+		needs.Listeners++
+	}
+	tiers := a.cfg.pools()
+	needs.Extents = tiers.Extents()
+	files, err := descriptors.Divide(needs)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	log := a.log.Named("sessions")
+	files.Log(log)
+	a.engine = engine.New(a.cfg.engine(), a.pools, a.hub, files, l, log)
+	return a.hub.WriteURL() // now that the socket, after which the file is named, is the agent's
+}
+
+// listenForPeople makes the HTTP listeners. Connections wait in them for Run.
+func (a *Agent) listenForPeople(ctx context.Context) error {
+	limit, err := descriptors.Limit()
+	if err != nil {
 		return err
 	}
-	if server := a.out.server; server != nil {
-		if err := writeEmbeddedURL(&a.cfg, server); err != nil {
-			return err
+	connections := descriptors.HTTPConnections(limit)
+	l, err := control.Listen(a.cfg.Control)
+	if err != nil {
+		return err
+	}
+	a.control = admin.NewServer(descriptors.LimitListener(l, connections), admin.Control(a.pools))
+	listen := func(name, address string) (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if err != nil {
+			return nil, fmt.Errorf("%s address %q: %w", name, address, err)
 		}
-		a.log.Info("a NATS server runs in this agent", zap.String("url_file", a.cfg.embeddedURLFile()))
+		return descriptors.LimitListener(l, connections), nil
 	}
-	if a.controlL, err = control.Listen(a.cfg.Control); err != nil {
+	if l, err = listen("admin", a.cfg.Admin); err != nil {
 		return err
 	}
-	a.controlL = limitListener(a.controlL, httpConnections(a.server.files.limit))
-	a.control = newControlServer(a)
-	if a.adminTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Admin); err != nil {
-		return fmt.Errorf("admin address %q: %w", a.cfg.Admin, err)
-	}
-	a.adminTCP = limitListener(a.adminTCP, httpConnections(a.server.files.limit))
-	a.admin = newAdminServer(a)
+	a.public = admin.NewServer(l, admin.Public{
+		Pools: a.pools, Ready: a.ready.Load, Stats: func() any { return a.Stats() },
+		Metrics: metricsHandler(a.Stats), Events: a.hub.RegisterHTTP,
+	}.Handler())
 	if a.cfg.KVBM.Metrics == "" {
 		return nil
 	}
-	if a.kvbmTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.KVBM.Metrics); err != nil {
-		return fmt.Errorf("KVBM metrics address %q: %w", a.cfg.KVBM.Metrics, err)
+	if l, err = listen("KVBM metrics", a.cfg.KVBM.Metrics); err != nil {
+		return err
 	}
-	a.kvbmTCP = limitListener(a.kvbmTCP, httpConnections(a.server.files.limit))
-	a.kvbm = newKVBMServer(a)
-	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbmTCP.Addr().String()))
+	tiers := a.cfg.tiers()
+	a.kvbm = admin.NewServer(l, kvbmHandler(a.Stats, tiers.BypassesHost()))
+	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbm.Addr()))
 	return nil
 }
 
@@ -179,11 +178,11 @@ func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 }
 
 // AdminAddr is the address of the HTTP server, with its real port.
-func (a *Agent) AdminAddr() string { return a.adminTCP.Addr().String() }
+func (a *Agent) AdminAddr() string { return a.public.Addr() }
 
 // ControlAddr is where operators reach the agent: the path of a Unix socket, or
 // HOST:PORT with the real port.
-func (a *Agent) ControlAddr() string { return a.controlL.Addr().String() }
+func (a *Agent) ControlAddr() string { return a.control.Addr() }
 
 // SocketPath is the path of the socket that engines connect to.
 func (a *Agent) SocketPath() string { return a.cfg.Socket }
@@ -193,27 +192,24 @@ func (a *Agent) SocketPath() string { return a.cfg.Socket }
 func (a *Agent) Run(ctx context.Context) error {
 	backCtx, stopBack := context.WithCancel(context.Background())
 	var back sync.WaitGroup // what runs until the sessions have ended
-	back.Go(func() { a.hub.run(backCtx) })
-	back.Go(func() { a.room.run(backCtx) })
-	back.Go(func() { reportLoads(backCtx, a.hub.loadSources, a.out.publishLoad) })
+	back.Go(func() { a.hub.Run(backCtx) })
+	back.Go(func() { a.pools.Run(backCtx) })
 	if a.cfg.KVBM.LogHitRates {
-		back.Go(func() { a.server.cache.logRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
+		back.Go(func() { a.engine.LogHitRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.server.run(gctx) })
-	g.Go(func() error { return a.admin.serve(a.adminTCP) })
-	g.Go(func() error { return a.control.serve(a.controlL) })
-	if a.kvbm != nil {
-		g.Go(func() error { return a.kvbm.serve(a.kvbmTCP) })
+	g.Go(func() error { return a.engine.Run(gctx) })
+	for _, s := range a.servers() {
+		g.Go(s.Serve)
 	}
 	g.Go(func() error {
 		<-gctx.Done() // asked to stop, or a part has failed
 		a.ready.Store(false)
 		a.log.Info("stopping", zap.NamedError("cause", context.Cause(gctx)))
 		if a.cfg.DrainTimeout > 0 {
-			a.server.drain(a.cfg.DrainTimeout)
+			a.engine.Drain(a.cfg.DrainTimeout)
 		}
-		a.server.close()
+		a.engine.Close()
 		stopBack()
 		back.Wait()
 		err := a.Close()
@@ -223,6 +219,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ready.Store(true)
 	a.log.Info("serving", zap.String("node", a.cfg.Node), zap.String("socket", a.cfg.Socket), zap.String("admin", a.AdminAddr()), zap.String("control", a.ControlAddr()))
 	return g.Wait()
+}
+
+// servers are the HTTP servers that there are.
+func (a *Agent) servers() (all []*admin.Server) {
+	for _, s := range []*admin.Server{a.public, a.control, a.kvbm} {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // Close ends an agent that Run does not serve: it stops whatever New started.
@@ -235,30 +241,17 @@ func (a *Agent) Close() error {
 // stop undoes start, as far as that went.
 func (a *Agent) stop() error {
 	var errs []error
-	if a.server != nil {
-		a.server.close()
+	if a.engine != nil {
+		a.engine.Close()
+	}
+	if a.pools != nil {
+		errs = append(errs, a.pools.Close())
 	}
 	if a.hub != nil {
-		a.hub.closePools()
+		errs = append(errs, a.hub.Close())
 	}
-	if a.manager != nil {
-		errs = append(errs, a.manager.Close())
-	}
-	if a.out != nil {
-		errs = append(errs, a.out.close())
-	}
-	for _, s := range []*adminServer{a.admin, a.control, a.kvbm} {
-		if s != nil {
-			errs = append(errs, s.close())
-		}
-	}
-	for _, l := range []net.Listener{a.adminTCP, a.controlL, a.kvbmTCP} {
-		if l == nil {
-			continue
-		}
-		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
+	for _, s := range a.servers() {
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -45,10 +46,10 @@ func runAgentChild() int {
 }
 
 func runEngineChild() int {
-	c, err := proto.DialScheduler(context.Background(), proto.ClientOptions{Socket: os.Getenv(engineVariable), Hello: helloOf(9)})
+	c, err := proto.DialScheduler(context.Background(), proto.ClientOptions{Socket: os.Getenv(engineVariable), Hello: agenttest.Hello(9)})
 	if err == nil {
 		r := proto.RequestID{ID: 1}
-		if err = c.Open(r, "", "", "", prompt(9, 4)); err == nil {
+		if err = c.Open(r, "", "", "", agenttest.Prompt(9, 4)); err == nil {
 			_, err = c.Store(context.Background(), r, 0, 4)
 		}
 	}
@@ -112,14 +113,14 @@ func startAgentChild(t *testing.T, cfg Config) *agentChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &agentChild{startChild(t, agentVariable, string(value)), testAgent{cfg: cfg}}
+	return &agentChild{startChild(t, agentVariable, string(value)), testAgent{Socket: agenttest.Socket(cfg.Socket), cfg: cfg}}
 }
 
 // waitQuiet waits until nothing is pending in the agent: all is sealed and on
 // disk.
 func (a *agentChild) waitQuiet(t *testing.T) {
 	t.Helper()
-	eventually(t, "the agent is quiet", func() bool {
+	agenttest.Eventually(t, "the agent is quiet", func() bool {
 		var s struct{ Quiet bool }
 		status, body := getFrom(t, a.line, "/v1/stats")
 		return status == 200 && json.Unmarshal([]byte(body), &s) == nil && s.Quiet
@@ -130,7 +131,7 @@ func (a *agentChild) waitQuiet(t *testing.T) {
 // its session.
 func (a *agentChild) startHolder(t *testing.T) (*child, uint64) {
 	t.Helper()
-	c := startChild(t, engineVariable, a.client.cfg.Socket)
+	c := startChild(t, engineVariable, string(a.client.Socket))
 	session, err := strconv.ParseUint(c.line, 10, 64)
 	if err != nil {
 		t.Fatalf("the engine says %q", c.line)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -10,14 +9,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/engine"
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
-	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/control"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
 const (
@@ -103,6 +101,9 @@ type Config struct {
 	HostSetting, DiskSetting string
 }
 
+// EventOptions are how events are followed and where they are published.
+type EventOptions = events.Options
+
 // Tuning is how the tiers work. The zero value is the default.
 type Tuning struct {
 	// HostBlocks and DiskBlocks are exact numbers of blocks of each namespace, which
@@ -187,15 +188,22 @@ func (c *Config) tiers() blockmgr.Config {
 	}
 }
 
-// hostOn and diskOn report whether there is to be such a tier.
-func (c *Config) hostOn() bool { return c.HostBytes != 0 || c.Tuning.HostBlocks != 0 }
-func (c *Config) diskOn() bool { return c.DiskBytes != 0 || c.Tuning.DiskBlocks != 0 }
+// events, pools and engine are what the parts are told.
+func (c *Config) events() events.Config {
+	return events.Config{
+		Options: c.Events, Node: c.Node, Cluster: c.Cluster, NATSURL: c.NATSURL,
+		URLFile: c.Socket + ".nats", CheckpointDir: c.Socket + ".ranks",
+	}
+}
 
-// natsOptions is what the publisher is told, but for its log.
-func (c *Config) natsOptions() nats.Options {
-	return nats.Options{
-		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node, Node: c.Node,
-		Auth: c.Events.Auth, JetStream: c.Events.JetStream,
+func (c *Config) pools() pools.Config {
+	return pools.Config{Node: c.Node, Tiers: c.tiers(), HostSetting: c.HostSetting, DiskSetting: c.DiskSetting, LimitHeap: c.LimitHeap}
+}
+
+func (c *Config) engine() engine.Config {
+	return engine.Config{
+		AllowUIDs: c.AllowUIDs, MaxRequests: c.MaxRequests, MaxPins: c.MaxPins, MinPriority: c.MinPriority,
+		NoPrefetch: c.NoPrefetch, SendTimeout: c.SendTimeout, HitRateRequests: c.KVBM.HitRateRequests,
 	}
 }
 
@@ -215,18 +223,8 @@ func (c *Config) Validate() error {
 	if err := c.validateListeners(); err != nil {
 		return err
 	}
-	if c.Cluster != "" {
-		if err := kvevent.CheckCluster(c.Cluster); err != nil {
-			return err
-		}
-	}
-	if c.NATSURL != "" {
-		o := c.natsOptions()
-		if err := o.Validate(); err != nil {
-			return err
-		}
-	}
-	if err := c.Events.validate(c.NATSURL != ""); err != nil {
+	published := c.events()
+	if err := published.Validate(); err != nil {
 		return err
 	}
 	if c.MaxRequests < 0 || c.MaxRequests > 1<<20 {
@@ -242,7 +240,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("drain timeout %v: want 0 (none) to %v", c.DrainTimeout, proto.MaxDrainMillis*time.Millisecond)
 	}
 	if c.KVBM.HitRateRequests < 0 || c.KVBM.HitRateRequests > 1<<20 {
-		return fmt.Errorf("requests of hit rates %d: want 0 (default %d) to %d", c.KVBM.HitRateRequests, DefaultHitRateRequests, 1<<20)
+		return fmt.Errorf("requests of hit rates %d: want 0 (default %d) to %d", c.KVBM.HitRateRequests, engine.DefaultHitRateRequests, 1<<20)
 	}
 	if c.KVBM.LogInterval < 0 {
 		return fmt.Errorf("log interval of hit rates %v: want 0 or more", c.KVBM.LogInterval)
@@ -253,10 +251,7 @@ func (c *Config) Validate() error {
 	if err := c.Tuning.Frequency.Validate(); err != nil {
 		return err
 	}
-	if err := c.validateExtents(); err != nil {
-		return err
-	}
-	tiers := c.tiers()
+	tiers := c.pools()
 	return tiers.Validate()
 }
 
@@ -276,34 +271,6 @@ func (c *Config) validateListeners() error {
 	return checkAddress("KVBM metrics address", c.KVBM.Metrics)
 }
 
-// validateExtents checks that the tiers have not too many blocks or extents,
-// naming what to change.
-func (c *Config) validateExtents() error {
-	for _, t := range []struct {
-		name, setting string
-		bytes, blocks uint64
-	}{
-		{"host", c.HostSetting, c.HostBytes, c.Tuning.HostBlocks},
-		{"disk", c.DiskSetting, c.DiskBytes, c.Tuning.DiskBlocks},
-	} {
-		if t.blocks > blockmgr.MaxBlocks {
-			return fmt.Errorf("%s size of %d blocks%s: want at most %d", t.name, t.blocks, inBrackets(t.setting), uint64(blockmgr.MaxBlocks))
-		}
-		extent := cmp.Or(c.ExtentBytes, blockmgr.ExtentBytesFor(t.bytes))
-		n := t.bytes / extent
-		if n <= blockmgr.MaxExtents || extent < storage.PageSize {
-			continue
-		}
-		least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
-		if least > blockmgr.MaxExtentBytes {
-			return fmt.Errorf("%s size %v%s: want at most %v", t.name, bytesize.Size(t.bytes), inBrackets(t.setting), bytesize.Size(blockmgr.MaxExtents*blockmgr.MaxExtentBytes))
-		}
-		return fmt.Errorf("%s size %v%s: makes %d extents of the extent size %v, want at most %d: an extent size of at least %v, or a smaller tier",
-			t.name, bytesize.Size(t.bytes), inBrackets(t.setting), n, bytesize.Size(extent), blockmgr.MaxExtents, bytesize.Size(least))
-	}
-	return nil
-}
-
 // checkAddress checks the address of an HTTP server; empty is allowed.
 func checkAddress(name, address string) error {
 	if address == "" {
@@ -318,8 +285,6 @@ func checkAddress(name, address string) error {
 	}
 	return nil
 }
-
-func (c *Config) allows(uid uint32) bool { return slices.Contains(c.AllowUIDs, uid) }
 
 // allowsOthers reports whether users may connect who are neither root nor the
 // agent's own.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -45,6 +47,17 @@ func post(t *testing.T, a *testAgent, path, body string) (int, string) {
 	return a.control(t, http.MethodPost, path, body)
 }
 
+// keep keeps the blocks of a prompt, and returns the answer.
+func (a *testAgent) keep(t *testing.T, namespace string, tokens []uint32, salt string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"namespace": namespace, "tokens": tokens, "salt": salt, "ttl_seconds": 600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, answer := post(t, a, "/v1/keep", string(body))
+	return strings.TrimSpace(answer)
+}
+
 // dump is GET /v1/pools.
 func (a *testAgent) dump(t *testing.T) string {
 	t.Helper()
@@ -58,8 +71,8 @@ func (a *testAgent) dump(t *testing.T) string {
 func TestOperatorsHaveAListenerOfTheirOwn(t *testing.T) {
 	cfg := testConfig(t)
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 	for _, path := range []string{"/v1/reset", "/v1/reset-blocks", "/v1/keep"} {
 		resp, err := http.Post("http://"+a.AdminAddr()+path, "application/json", strings.NewReader(`{"tier":"all"}`))
 		if err != nil {
@@ -110,16 +123,18 @@ func TestBrowserCannotResetForAnotherSite(t *testing.T) {
 func filledAgent(t *testing.T, n int) (*testAgent, *proto.SchedulerClient) {
 	t.Helper()
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, n)
-	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, n)
+	agenttest.Eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
 	return a, c
 }
 
 // status is what GET /v1/status says of the only pool.
-func (a *testAgent) status(t *testing.T) map[string]tierStatus {
+func (a *testAgent) status(t *testing.T) map[string]blockmgr.TierStatus {
 	t.Helper()
-	var pools []poolStatus
+	var pools []struct {
+		Tiers map[string]blockmgr.TierStatus
+	}
 	if _, body := get(t, a, "/v1/status"); json.Unmarshal([]byte(body), &pools) != nil || len(pools) != 1 {
 		t.Fatalf("got %s", body)
 	}
@@ -127,7 +142,7 @@ func (a *testAgent) status(t *testing.T) map[string]tierStatus {
 }
 
 func testNamespaceID() string {
-	ns := testNamespace()
+	ns := agenttest.Namespace()
 	return ns.ID().String()
 }
 
@@ -138,7 +153,7 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 		t.Fatalf("status %+v", before)
 	}
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
@@ -155,7 +170,7 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 	if err := c.CloseRequest(r); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is in use", func() bool { return a.status(t)["host"].Active == 0 })
+	agenttest.Eventually(t, "nothing is in use", func() bool { return a.status(t)["host"].Active == 0 })
 	want := fmt.Sprintf(`{"reset":["%s"]}`, testNamespaceID())
 	if status, got := post(t, a, "/v1/reset", `{"tier":"disk"}`); status != http.StatusOK || strings.TrimSpace(got) != want {
 		t.Errorf("status %d, got %s, want %s", status, got, want)
@@ -163,7 +178,7 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 	if got := a.status(t); got["host"].Inactive != 3 || got["disk"].Inactive != 0 {
 		t.Errorf("after a reset of the disk: %+v", got)
 	}
-	eventually(t, "the disk's records are written", func() bool { return a.Stats().Quiet })
+	agenttest.Eventually(t, "the disk's records are written", func() bool { return a.Stats().Quiet })
 	if status, got := post(t, a, "/v1/reset", `{"tier":"all"}`); status != http.StatusOK {
 		t.Errorf("status %d, got %s", status, got)
 	}
@@ -175,17 +190,16 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
 	a, c := filledAgent(t, 2)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
-	ns := testNamespace()
-	chain := newChain(&ns, nobodysTokens)
-	req := chain.open(&proto.Open{})
-	chain.add(req, prompt(1, 2))
-	used, free := uint64(req.blocks[0].Seq), uint64(req.blocks[1].Seq)
+	ns := agenttest.Namespace()
+	id, tokens := blockmgr.NewIdentifier(), agenttest.Prompt(1, 2)
+	first := id.First(id.Root(ns.ID(), "", "", ""), tokens[:agenttest.BlockSize])
+	used, free := uint64(first.Seq), uint64(id.Next(&first, tokens[agenttest.BlockSize:]).Seq)
 	body := fmt.Sprintf(`{"namespace":"%s","tier":"host","sequence_hashes":["%016x",%d,"00000000000000ff"]}`, testNamespaceID(), used, free)
 	status, got := post(t, a, "/v1/reset-blocks", body)
 	want := fmt.Sprintf(`{"reset_blocks":["%016x"],"not_found":["00000000000000ff"],"not_reset":["%016x"]}`, free, used)
@@ -196,7 +210,7 @@ func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
 
 func TestKeptBlocksAreNotReset(t *testing.T) {
 	a, _ := filledAgent(t, 3)
-	tokens, _ := json.Marshal(prompt(1, 3)[:2*testBlockSize+1])
+	tokens, _ := json.Marshal(agenttest.Prompt(1, 3)[:2*agenttest.BlockSize+1])
 	body := fmt.Sprintf(`{"namespace":"%s","tokens":%s,"ttl_seconds":3600}`, testNamespaceID(), tokens)
 	if status, got := post(t, a, "/v1/keep", body); status != http.StatusOK || strings.TrimSpace(got) != `{"kept":2,"blocks":2}` {
 		t.Errorf("status %d, got %s", status, got)
@@ -214,10 +228,10 @@ func TestKeptBlocksAreNotReset(t *testing.T) {
 // connector has stored the blocks under the salt's hash.
 func TestBlocksOfALongSaltAreKept(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	salt := strings.Repeat("tenant", 1000)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", kv.BoundedName(salt), prompt(1, 3)); err != nil {
+	if err := c.Open(r, "", "", kv.BoundedName(salt), agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Store(t.Context(), r, 0, 3)
@@ -231,9 +245,8 @@ func TestBlocksOfALongSaltAreKept(t *testing.T) {
 	if err := c.Commit(t.Context(), r, slots); err != nil {
 		t.Fatal(err)
 	}
-	kept, err := a.keep(keepRequest{Namespace: testNamespaceID(), Tokens: prompt(1, 3), Salt: salt, TTL: 600})
-	if err != nil || kept != (keepAnswer{3, 3}) {
-		t.Errorf("kept %+v, %v; want all three blocks", kept, err)
+	if kept := a.keep(t, testNamespaceID(), agenttest.Prompt(1, 3), salt); kept != `{"kept":3,"blocks":3}` {
+		t.Errorf("got %s; want all three blocks kept", kept)
 	}
 }
 
@@ -266,7 +279,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 	if status, _ := a.control(t, http.MethodGet, "/v1/reset", ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("GET /v1/reset: status %d", status)
 	}
-	if d := cmp.Diff(map[string]tierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
+	if d := cmp.Diff(map[string]blockmgr.TierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
 		t.Errorf("a refused request changed something:\n%s", d)
 	}
 }
@@ -322,13 +335,13 @@ func TestDumpOfSeveralPoolsIsOneListOfJSON(t *testing.T) {
 				t.Errorf("a pool has %d blocks, want 2", len(p.Blocks))
 			}
 		}
-		h := helloOf(uint64(n + 1))
+		h := agenttest.Hello(uint64(n + 1))
 		h.Namespace.Weights = fmt.Sprint(n)
-		c, err := a.dialWith(t, h)
+		c, err := a.DialWith(t, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
-		eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+		agenttest.Eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
 	}
 }

@@ -1,32 +1,24 @@
 package agent
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-func wantRefused(t *testing.T, err error, code string) {
-	t.Helper()
-	var r *proto.RefusedError
-	if !errors.As(err, &r) || r.Reply.Code != code {
-		t.Errorf("got error %v, want it refused with %s", err, code)
-	}
-}
-
 func TestWholeCycleOfABlock(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 7)
-	w := a.worker(t, c, 7)
+	c := a.Scheduler(t, 7)
+	w := a.Worker(t, c, 7)
 	const n = 5
-	storePrompt(t, c, proto.RequestID{ID: 1}, 3, n)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 3, n)
 
 	r := proto.RequestID{ID: 2, Generation: 1}
-	if err := c.Open(r, "", "", "", append(prompt(3, n), 1, 2, 3)); err != nil {
+	if err := c.Open(r, "", "", "", append(agenttest.Prompt(3, n), 1, 2, 3)); err != nil {
 		t.Fatal(err)
 	}
 	hit, err := c.Lookup(t.Context(), r, 0, 20, 0)
@@ -42,14 +34,14 @@ func TestWholeCycleOfABlock(t *testing.T) {
 		t.Errorf("the worker got %+v, the scheduler slots %v", job, hit.Slots)
 	}
 	for i, s := range job.Slots {
-		if err := checkSlot(w, s, 3, 1+i); err != nil {
+		if err := agenttest.CheckSlot(w, s, 3, 1+i); err != nil {
 			t.Error(err)
 		}
 	}
 	if err := c.Release(r, 0, n); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "released pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
+	agenttest.Eventually(t, "released pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
 	if err := c.CloseRequest(r); err != nil {
 		t.Error(err)
 	}
@@ -66,11 +58,11 @@ func TestWholeCycleOfABlock(t *testing.T) {
 
 func TestStoredBlocksAreNotGrantedAgain(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 4)
-	other := a.scheduler(t, 2)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 4)
+	other := a.Scheduler(t, 2)
 	r := proto.RequestID{ID: 1}
-	if err := other.Open(r, "", "", "", prompt(1, 6)); err != nil {
+	if err := other.Open(r, "", "", "", agenttest.Prompt(1, 6)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := other.Store(t.Context(), r, 0, 6)
@@ -81,11 +73,11 @@ func TestStoredBlocksAreNotGrantedAgain(t *testing.T) {
 
 func TestLoRAAndSaltKeepBlocksApart(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 	for i, s := range []struct{ lora, salt string }{{"adapter", ""}, {"", "tenant"}} {
 		r := proto.RequestID{ID: uint64(10 + i)}
-		if err := c.Open(r, s.lora, s.lora, s.salt, prompt(1, 2)); err != nil {
+		if err := c.Open(r, s.lora, s.lora, s.salt, agenttest.Prompt(1, 2)); err != nil {
 			t.Fatal(err)
 		}
 		if hit, err := c.Lookup(t.Context(), r, 0, 2, 0); err != nil || hit.Ready != 0 {
@@ -96,10 +88,10 @@ func TestLoRAAndSaltKeepBlocksApart(t *testing.T) {
 
 func TestCloseDropsPinsAndGrants(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 8)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 8)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Lookup(t.Context(), r, 0, 8, 0); err != nil {
@@ -114,19 +106,19 @@ func TestCloseDropsPinsAndGrants(t *testing.T) {
 	if err := c.CloseRequest(r); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "pins and grants drop", func() bool {
+	agenttest.Eventually(t, "pins and grants drop", func() bool {
 		s := a.Stats().Pools[0]
 		return s.Pins == 0 && s.Host.Granted == 0
 	})
 	_, err := c.Store(t.Context(), r, 0, 1)
-	wantRefused(t, err, proto.CodeNotFound)
+	agenttest.WantRefused(t, err, proto.CodeNotFound)
 }
 
 func TestAbortedSlotsComeBackWithAHigherGeneration(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 1)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	highest := map[[2]uint32]uint64{}
@@ -146,21 +138,21 @@ func TestAbortedSlotsComeBackWithAHigherGeneration(t *testing.T) {
 		}
 	}
 	err := c.Commit(t.Context(), r, []proto.Slot{{Generation: 1}})
-	wantRefused(t, err, proto.CodeState)
+	agenttest.WantRefused(t, err, proto.CodeState)
 }
 
 func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.HostBytes, cfg.ExtentBytes = 128<<10, 128<<10
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	const prompts, n = 8, 10
 	for seed := range prompts {
-		storePrompt(t, c, proto.RequestID{ID: uint64(seed)}, seed, n)
-		eventually(t, "blocks reach the disk", func() bool { return a.Stats().Quiet })
+		agenttest.StorePrompt(t, c, proto.RequestID{ID: uint64(seed)}, seed, n)
+		agenttest.Eventually(t, "blocks reach the disk", func() bool { return a.Stats().Quiet })
 	}
 	r := proto.RequestID{ID: 100}
-	if err := c.Open(r, "", "", "", prompt(0, n)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(0, n)); err != nil {
 		t.Fatal(err)
 	}
 	hit, err := c.Lookup(t.Context(), r, 0, n, 10*time.Second)
@@ -168,7 +160,7 @@ func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 		t.Fatalf("got %+v, error %v: want %d blocks, some from disk", hit, err, n)
 	}
 	for i, s := range hit.Slots {
-		if err := checkSlot(c, s, 0, i); err != nil {
+		if err := agenttest.CheckSlot(c, s, 0, i); err != nil {
 			t.Error(err)
 		}
 	}
@@ -178,12 +170,12 @@ func TestAgentWithoutTiersFindsAndGrantsNothing(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.HostBytes, cfg.DiskBytes = 0, 0
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	if c.Welcome().HostEnabled {
 		t.Error("WELCOME says that there is a host tier")
 	}
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.Store(t.Context(), r, 0, 3); err != nil || got.Refused != 3 {

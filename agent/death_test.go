@@ -8,11 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -22,10 +21,10 @@ import (
 const childVariable = "BLOCKYARD_TEST_ENGINE"
 
 func runChild() int {
-	c, err := proto.DialScheduler(context.Background(), proto.ClientOptions{Socket: os.Getenv(childVariable), Hello: helloOf(1)})
+	c, err := proto.DialScheduler(context.Background(), proto.ClientOptions{Socket: os.Getenv(childVariable), Hello: agenttest.Hello(1)})
 	if err == nil {
 		r := proto.RequestID{ID: 1}
-		if err = c.Open(r, "", "", "", prompt(1, 4)); err == nil {
+		if err = c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err == nil {
 			_, err = c.Store(context.Background(), r, 0, 4)
 		}
 		c.Close()
@@ -39,7 +38,7 @@ func runChild() int {
 func (a *testAgent) runEngine(t *testing.T) (stop func()) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), childVariable+"="+a.cfg.Socket)
+	child.Env = append(os.Environ(), childVariable+"="+string(a.Socket))
 	stdin, err := child.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -66,56 +65,16 @@ func (a *testAgent) runEngine(t *testing.T) (stop func()) {
 func TestGrantsOfALostSessionWaitForItsProcess(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	stop := a.runEngine(t)
-	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
+	agenttest.Eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
 	s := a.Stats()
 	if q := s.Pools[0].Host.Quarantined; q != 4 || s.Engines.AwaitingExit != 1 {
 		t.Errorf("%d slots in quarantine for %d sessions while the engine lives, want 4 for 1", q, s.Engines.AwaitingExit)
 	}
 	stop()
-	eventually(t, "the quarantine ends", func() bool {
+	agenttest.Eventually(t, "the quarantine ends", func() bool {
 		s := a.Stats()
 		return s.Pools[0].Host.Quarantined == 0 && s.Pools[0].Host.Granted == 0 && s.Engines.AwaitingExit == 0
 	})
-}
-
-// lose makes n sessions one after the other, each of which is granted one slot
-// if it stores, and ends without BYE.
-func (a *testAgent) lose(t *testing.T, n int, stores bool) {
-	t.Helper()
-	for i := range n {
-		c := a.scheduler(t, 1)
-		if stores {
-			r := proto.RequestID{ID: 1}
-			if err := c.Open(r, "", "", "", prompt(i, 1)); err != nil {
-				t.Fatal(err)
-			}
-			if got, err := c.Store(t.Context(), r, 0, 1); err != nil || len(got.Grants) != 1 {
-				t.Fatalf("session %d: got %+v, error %v", i, got, err)
-			}
-		}
-		c.Close()
-	}
-	eventually(t, "the sessions end", func() bool { return a.Stats().Sessions == 0 })
-}
-
-// watches is the number of processes that the agent watches.
-func (a *testAgent) watches() int {
-	t := a.server.processes
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.byKey)
-}
-
-func TestSessionsOfALivingProcessDoNotPileUp(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	a.lose(t, 1, false) // the first one opens the pool
-	eventually(t, "its connection ends", func() bool { return a.watches() == 0 })
-	before := runtime.NumGoroutine()
-	a.lose(t, 100, false)
-	eventually(t, "all connections end", func() bool { return a.watches() == 0 && runtime.NumGoroutine() <= before })
-	if n := a.Stats().Engines.AwaitingExit; n != 0 {
-		t.Errorf("%d sessions await the exit of a process that holds nothing", n)
-	}
 }
 
 func TestProcessThatLosesGrantsOverAndOverGetsNoMoreSessions(t *testing.T) {
@@ -124,57 +83,34 @@ func TestProcessThatLosesGrantsOverAndOverGetsNoMoreSessions(t *testing.T) {
 	if s := a.Stats(); s.Engines.AwaitingExit != maxAwaitingExit || s.Pools[0].Host.Quarantined != maxAwaitingExit {
 		t.Errorf("%d sessions wait for %d slots, want %d of each", s.Engines.AwaitingExit, s.Pools[0].Host.Quarantined, maxAwaitingExit)
 	}
-	if n := a.watches(); n != 1 {
-		t.Errorf("one process is watched %d times", n)
-	}
-	_, err := a.dial(t, 1)
-	wantRefused(t, err, proto.CodeLimit)
+	_, err := a.Dial(t, 1)
+	agenttest.WantRefused(t, err, proto.CodeLimit)
 	if r := new(proto.RefusedError); errors.As(err, &r) && !r.Reply.Retryable {
 		t.Error("the refusal is for ever")
 	}
 	a.runEngine(t)() // another process is served
 }
 
-func TestWorkersOfOneProcessShareItsWatch(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	for range 20 {
-		w := a.worker(t, c, 1)
-		if err := w.Bye(t.Context(), "test"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a.server.mu.Lock()
-	s := a.server.byOwner[kv.Worker{ID: 1}]
-	a.server.mu.Unlock()
-	s.mu.Lock()
-	procs := len(s.procs)
-	s.mu.Unlock()
-	if n := a.watches(); procs != 1 || n != 1 {
-		t.Errorf("the session keeps %d processes and the agent watches %d, want 1 and 1", procs, n)
-	}
-}
-
 func TestPinsOfALostSessionDropAtOnce(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 3, 0); err != nil || hit.Ready != 3 {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
 	c.Close()
-	eventually(t, "pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
+	agenttest.Eventually(t, "pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
 }
 
 func TestByeFreesGrantsAtOnce(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 4)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.Store(t.Context(), r, 0, 4); err != nil || len(got.Grants) != 4 {
@@ -188,50 +124,24 @@ func TestByeFreesGrantsAtOnce(t *testing.T) {
 	}
 }
 
-// A worker may die between REGISTER and its OK.
-func TestWorkerThatDiesWhileItRegistersLeavesItsSession(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	for range 50 {
-		w := a.raw(t)
-		h := helloOf(1)
-		h.Major, h.Role, h.Session = proto.VersionMajor, string(proto.RoleWorker), c.Welcome().Session
-		send(t, w, proto.TypeHello, 1, &h)
-		if f := receive(t, w); f.Type != proto.TypeWelcome {
-			t.Fatalf("HELLO was answered with %s", f.Type)
-		}
-		send(t, w, proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1})
-		w.Close()
-	}
-	a.server.mu.Lock()
-	s := a.server.byOwner[kv.Worker{ID: 1}]
-	a.server.mu.Unlock()
-	eventually(t, "the workers leave", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.workers) == 0
-	})
-	eventually(t, "all are counted", func() bool { return a.Stats().Engines.WorkersLost == 50 })
-}
-
 func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 1)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Claim(t.Context(), r, 1, 0, []uint32{0})
-	wantRefused(t, err, proto.CodeState) // no worker yet
-	first, second := a.worker(t, c, 1), a.worker(t, c, 1)
+	agenttest.WantRefused(t, err, proto.CodeState) // no worker yet
+	first, second := a.Worker(t, c, 1), a.Worker(t, c, 1)
 	first.Close()
-	eventually(t, "the agent notices", func() bool { return a.Stats().Engines.WorkersLost == 1 })
+	agenttest.Eventually(t, "the agent notices", func() bool { return a.Stats().Engines.WorkersLost == 1 })
 	_, err = c.Claim(t.Context(), r, 2, 0, []uint32{0})
-	wantRefused(t, err, proto.CodeState)
+	agenttest.WantRefused(t, err, proto.CodeState)
 	if told, err := c.Claim(t.Context(), r, 3, 0, []uint32{0}); err != nil || told != 1 {
 		t.Errorf("told %d workers, error %v: want the one that is left", told, err)
 	}
@@ -242,7 +152,7 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = c.Claim(t.Context(), r, 4, 0, []uint32{0})
-	wantRefused(t, err, proto.CodeState)
+	agenttest.WantRefused(t, err, proto.CodeState)
 	if n := a.Stats().Engines.WorkersLost; n != 1 {
 		t.Errorf("%d workers count as lost, want 1: the other said BYE", n)
 	}
@@ -250,37 +160,43 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 
 func TestSecondSessionOfAWorkerIsRefusedWhileTheFirstLives(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	_, err := a.dial(t, 1)
-	wantRefused(t, err, proto.CodeState)
+	c := a.Scheduler(t, 1)
+	_, err := a.Dial(t, 1)
+	agenttest.WantRefused(t, err, proto.CodeState)
 	c.Close()
-	a.scheduler(t, 1) // the end of the first one is waited for
+	a.Scheduler(t, 1) // the end of the first one is waited for
 }
 
 func TestWorkersOfASessionAreCutOffWithIt(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	w := a.worker(t, c, 1)
+	c := a.Scheduler(t, 1)
+	w := a.Worker(t, c, 1)
 	if err := c.Bye(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	<-w.Done()
-	h := helloOf(1)
+	h := agenttest.Hello(1)
 	h.Session = c.Welcome().Session
-	_, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
-	wantRefused(t, err, proto.CodeNotFound)
+	_, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
+	agenttest.WantRefused(t, err, proto.CodeNotFound)
 }
 
-// A dead engine's connection can be kept open by a child that inherited it. Its
-// place must not be blocked for ever.
-func TestSessionOfADeadProcessMakesWay(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	dead := &process{exited: make(chan struct{})}
-	close(dead.exited)
-	a.server.mu.Lock()
-	a.server.byOwner[kv.Worker{ID: 1}].engine = dead
-	a.server.mu.Unlock()
-	a.scheduler(t, 1)
-	<-c.Done()
+// lose makes n sessions one after the other, each of which is granted one slot
+// if it stores, and ends without BYE.
+func (a *testAgent) lose(t *testing.T, n int, stores bool) {
+	t.Helper()
+	for i := range n {
+		c := a.Scheduler(t, 1)
+		if stores {
+			r := proto.RequestID{ID: 1}
+			if err := c.Open(r, "", "", "", agenttest.Prompt(i, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := c.Store(t.Context(), r, 0, 1); err != nil || len(got.Grants) != 1 {
+				t.Fatalf("session %d: got %+v, error %v", i, got, err)
+			}
+		}
+		c.Close()
+	}
+	agenttest.Eventually(t, "the sessions end", func() bool { return a.Stats().Sessions == 0 })
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -26,9 +26,9 @@ func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.DrainTimeout = time.Minute // nobody waits as long
 	a := startAgent(t, cfg)
-	c, other := a.scheduler(t, 1), a.scheduler(t, 2)
+	c, other := a.Scheduler(t, 1), a.Scheduler(t, 2)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 3)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Store(t.Context(), r, 0, 3)
@@ -51,7 +51,7 @@ func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copy(b, content(1, int(g.Block)))
+		copy(b, agenttest.Content(1, int(g.Block)))
 		slots = append(slots, g.Slot)
 	}
 	if err := c.Commit(t.Context(), r, slots); err != nil {
@@ -67,7 +67,7 @@ func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
 	}
 	<-stopped
 	b := startAgent(t, cfg)
-	b.wantFound(t, b.scheduler(t, 1), 1, 3)
+	b.WantFound(t, b.Scheduler(t, 1), 1, 3)
 	if n := b.Stats().Pools[0].Host.Quarantined; n != 0 {
 		t.Errorf("%d slots are in quarantine", n)
 	}
@@ -79,8 +79,8 @@ func TestAgentThatStopsWaitsNoLongerThanItSays(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.DrainTimeout, cfg.SendTimeout = 50*time.Millisecond, time.Hour
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	a.rawScheduler(t, 2)
+	c := a.Scheduler(t, 1)
+	a.RawScheduler(t, 2)
 	start := time.Now()
 	<-a.stopping()
 	if d := time.Since(start); d < cfg.DrainTimeout || d > 20*time.Second {
@@ -96,15 +96,15 @@ func TestNoSessionBeginsWhileTheAgentDrains(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.DrainTimeout = time.Minute
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	late := a.raw(t)
-	eventually(t, "the connection is accepted", func() bool { return a.Stats().Engines.Connections == 2 })
+	c := a.Scheduler(t, 1)
+	late := a.Raw(t)
+	agenttest.Eventually(t, "the connection is accepted", func() bool { return a.Stats().Engines.Connections == 2 })
 	stopped := a.stopping()
 	<-c.Draining()
-	h := helloOf(2)
+	h := agenttest.Hello(2)
 	h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
-	send(t, late, proto.TypeHello, 1, &h)
-	if e := wantError(t, late, 1, proto.CodeState); !e.Retryable {
+	agenttest.Send(t, late, proto.TypeHello, 1, &h)
+	if e := agenttest.WantError(t, late, 1, proto.CodeState); !e.Retryable {
 		t.Error("the refusal is not retryable")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -118,29 +118,13 @@ func TestNoSessionBeginsWhileTheAgentDrains(t *testing.T) {
 	<-stopped
 }
 
-// A scheduler that is welcomed after the agent began to stop hears of it too.
-func TestSessionThatBeginsAsTheAgentStopsIsToldToDrain(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	s := a.server
-	c := a.scheduler(t, 1)
-	s.mu.Lock()
-	sess := s.byID[blockmgr.SessionID(c.Welcome().Session)]
-	sess.welcomed = false
-	s.drainEnd = time.Now().Add(time.Minute)
-	s.mu.Unlock()
-	s.noteWelcomed(sess)
-	if d := <-c.Draining(); d.DeadlineMillis == 0 {
-		t.Errorf("got %+v", d)
-	}
-}
-
 // The OK of the BYE that lets the agent stop is on its way before the connections close.
 func TestByeThatEndsTheDrainIsAnswered(t *testing.T) {
 	for range 5 {
 		cfg := testConfig(t)
 		cfg.DrainTimeout = time.Minute
 		a := startAgent(t, cfg)
-		c := a.scheduler(t, 1)
+		c := a.Scheduler(t, 1)
 		stopped := a.stopping()
 		<-c.Draining()
 		if err := c.Bye(t.Context(), "test"); err != nil {

@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -12,14 +12,14 @@ import (
 func superseded(t *testing.T, c *proto.SchedulerClient, n int) (old, current proto.RequestID, grants []proto.Slot) {
 	t.Helper()
 	old, current = proto.RequestID{ID: 1}, proto.RequestID{ID: 1, Generation: 1}
-	if err := c.Open(old, "", "", "", prompt(1, n)); err != nil {
+	if err := c.Open(old, "", "", "", agenttest.Prompt(1, n)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Store(t.Context(), old, 0, n)
 	if err != nil || len(got.Grants) != n {
 		t.Fatalf("got %+v, error %v", got, err)
 	}
-	if err := c.Open(current, "", "", "", prompt(2, n)); err != nil {
+	if err := c.Open(current, "", "", "", agenttest.Prompt(2, n)); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range got.Grants {
@@ -34,7 +34,7 @@ func TestGrantsOutliveTheNextGeneration(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.HostBytes, cfg.ExtentBytes = 40<<10, 40<<10 // 8 or 9 slots
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	old, current, grants := superseded(t, c, 4)
 	other, err := c.Store(t.Context(), current, 0, 4)
 	if err != nil || len(other.Grants) != 4 {
@@ -52,18 +52,18 @@ func TestGrantsOutliveTheNextGeneration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copy(b, content(1, i))
+		copy(b, agenttest.Content(1, i))
 	}
 	if err := c.Commit(t.Context(), old, grants[:2]); err != nil {
 		t.Errorf("commit of the earlier generation: %v", err)
 	}
-	wantRefused(t, c.Commit(t.Context(), current, grants[2:]), proto.CodeState) // not this generation's
+	agenttest.WantRefused(t, c.Commit(t.Context(), current, grants[2:]), proto.CodeState) // not this generation's
 	if err := c.Abort(old, grants[2:]); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, c.Commit(t.Context(), old, grants[2:]), proto.CodeNotFound) // nothing is left of it
+	agenttest.WantRefused(t, c.Commit(t.Context(), old, grants[2:]), proto.CodeNotFound) // nothing is left of it
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 4)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 4, 0); err != nil || hit.Ready != 2 {
@@ -76,7 +76,7 @@ func TestGrantsOutliveTheNextGeneration(t *testing.T) {
 
 func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	old, current, _ := superseded(t, c, 4)
 	if err := c.CloseRequest(current); err != nil {
 		t.Fatal(err)
@@ -85,15 +85,15 @@ func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := c.Lookup(t.Context(), old, 0, 1, 0)
-	wantRefused(t, err, proto.CodeNotFound)
+	agenttest.WantRefused(t, err, proto.CodeNotFound)
 	if n := a.Stats().Pools[0].Host.Granted; n != 4 {
 		t.Errorf("%d slots are granted, want 4", n)
 	}
 	if err := c.CloseRequest(old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the grants are aborted", func() bool { return a.Stats().Pools[0].Host.Granted == 0 })
-	if err := c.Open(old, "", "", "", prompt(1, 1)); err != nil {
+	agenttest.Eventually(t, "the grants are aborted", func() bool { return a.Stats().Pools[0].Host.Granted == 0 })
+	if err := c.Open(old, "", "", "", agenttest.Prompt(1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Lookup(t.Context(), old, 0, 1, 0); err != nil {
@@ -103,35 +103,11 @@ func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
 
 func TestGrantsOfAnEarlierGenerationAreQuarantinedWithTheSession(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	superseded(t, c, 4)
 	c.Close()
-	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
+	agenttest.Eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
 	if s := a.Stats(); s.Pools[0].Host.Quarantined != 4 || s.Engines.AwaitingExit != 1 {
 		t.Errorf("%d slots in quarantine for %d sessions, want 4 for 1", s.Pools[0].Host.Quarantined, s.Engines.AwaitingExit)
-	}
-}
-
-func TestPinsDropWithTheNextGeneration(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 9}, 1, 3)
-	if err := c.Open(proto.RequestID{ID: 1}, "", "", "", prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if hit, err := c.Lookup(t.Context(), proto.RequestID{ID: 1}, 0, 3, 0); err != nil || hit.Ready != 3 {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
-	if err := c.Open(proto.RequestID{ID: 1, Generation: 5}, "", "", "", prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
-	a.server.mu.Lock()
-	s := a.server.byOwner[kv.Worker{ID: 1}]
-	a.server.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.superseded) != 0 {
-		t.Errorf("%d requests without grants are kept", len(s.superseded))
 	}
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"io"
 	"net"
 	"os"
 	"testing"
@@ -10,89 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// raw connects without a client, to send what no client sends.
-func (a *testAgent) raw(t *testing.T) *proto.Conn {
-	t.Helper()
-	c, err := proto.Dial(t.Context(), a.cfg.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// rawScheduler is raw after a scheduler's handshake.
-func (a *testAgent) rawScheduler(t *testing.T, worker uint64) *proto.Conn {
-	t.Helper()
-	c := a.raw(t)
-	h := helloOf(worker)
-	h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
-	send(t, c, proto.TypeHello, 1, &h)
-	if f := receive(t, c); f.Type != proto.TypeWelcome {
-		t.Fatalf("HELLO was answered with %s", f.Type)
-	}
-	return c
-}
-
-func send(t *testing.T, c *proto.Conn, typ proto.Type, corr uint32, m proto.Message) {
-	t.Helper()
-	if err := c.Send(typ, corr, m, nil); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// receive is the next frame that is not EXTENT_READY.
-func receive(t *testing.T, c *proto.Conn) proto.Frame {
-	t.Helper()
-	for {
-		f, err := c.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.File != nil {
-			f.File.Close()
-		}
-		if f.Type != proto.TypeExtentReady {
-			return f
-		}
-	}
-}
-
-func wantError(t *testing.T, c *proto.Conn, corr uint32, code string) proto.Error {
-	t.Helper()
-	f := receive(t, c)
-	var e proto.Error
-	if f.Type != proto.TypeError || f.Corr != corr {
-		t.Errorf("got %s with correlation %d, want ERROR with %d", f.Type, f.Corr, corr)
-	} else if err := proto.Decode(f.Type, f.Body, &e); err != nil || e.Code != code {
-		t.Errorf("got %+v, error %v: want code %s", e, err, code)
-	}
-	return e
-}
-
-func wantClosed(t *testing.T, c *proto.Conn) {
-	t.Helper()
-	for {
-		f, err := c.Receive()
-		if err == io.EOF {
-			return
-		}
-		if err != nil {
-			t.Errorf("got error %v, want io.EOF", err)
-			return
-		}
-		if f.File != nil {
-			f.File.Close()
-		}
-	}
-}
-
 func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	good := a.scheduler(t, 1)
+	good := a.Scheduler(t, 1)
 	frame := func(typ proto.Type, body ...byte) []byte {
 		return append(proto.AppendHeader(nil, proto.Header{Type: typ, Corr: 9, Body: uint32(len(body))}), body...)
 	}
@@ -107,14 +30,14 @@ func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
 		"map cut short":    {frame(proto.TypeOpen, 0x81, 0xa3, 'r', 'e', 'q'), 9},
 		"larger than 32K":  {make([]byte, proto.MaxFrame+100), 0},
 	} {
-		bad := a.rawScheduler(t, 2)
+		bad := a.RawScheduler(t, 2)
 		if _, err := bad.Socket().Write(c.message); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		wantError(t, bad, c.corr, proto.CodeMalformed)
-		wantClosed(t, bad)
+		agenttest.WantError(t, bad, c.corr, proto.CodeMalformed)
+		agenttest.WantClosed(t, bad)
 	}
-	storePrompt(t, good, proto.RequestID{ID: 1}, 1, 2)
+	agenttest.StorePrompt(t, good, proto.RequestID{ID: 1}, 1, 2)
 	if n := a.Stats().Engines.Malformed; n != 6 {
 		t.Errorf("%d malformed frames were counted, want 6", n)
 	}
@@ -122,7 +45,7 @@ func TestMalformedFrameCostsOnlyItsConnection(t *testing.T) {
 
 func TestRefusedFrameLeavesItsConnectionOpen(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.rawScheduler(t, 1)
+	c := a.RawScheduler(t, 1)
 	for _, s := range []struct {
 		t    proto.Type
 		corr uint32
@@ -143,13 +66,13 @@ func TestRefusedFrameLeavesItsConnectionOpen(t *testing.T) {
 		{proto.TypeWelcome, 5, &proto.Welcome{}, proto.CodeState, 0},
 		{999, 5, nil, proto.CodeUnsupported, 0},
 	} {
-		send(t, c, s.t, s.corr, s.m)
-		if e := wantError(t, c, s.corr, s.code); e.Request != s.req {
+		agenttest.Send(t, c, s.t, s.corr, s.m)
+		if e := agenttest.WantError(t, c, s.corr, s.code); e.Request != s.req {
 			t.Errorf("%s: the ERROR names request %d, want %d", s.t, e.Request, s.req)
 		}
 	}
-	send(t, c, proto.TypeBye, 6, &proto.Bye{})
-	if f := receive(t, c); f.Type != proto.TypeOK || f.Corr != 6 {
+	agenttest.Send(t, c, proto.TypeBye, 6, &proto.Bye{})
+	if f := agenttest.Receive(t, c); f.Type != proto.TypeOK || f.Corr != 6 {
 		t.Errorf("BYE was answered with %s %d", f.Type, f.Corr)
 	}
 }
@@ -157,7 +80,7 @@ func TestRefusedFrameLeavesItsConnectionOpen(t *testing.T) {
 func TestHandshakeErrorsAreNamed(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	hello := func(change func(*proto.Hello)) *proto.Hello {
-		h := helloOf(1)
+		h := agenttest.Hello(1)
 		h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
 		change(&h)
 		return &h
@@ -176,40 +99,40 @@ func TestHandshakeErrorsAreNamed(t *testing.T) {
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Namespace.Layers = 0 }), proto.CodeRange},
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Role, h.Session = "worker", 77 }), proto.CodeNotFound},
 	} {
-		c := a.raw(t)
-		send(t, c, s.t, s.corr, s.m)
-		wantError(t, c, s.corr, s.code)
-		wantClosed(t, c)
+		c := a.Raw(t)
+		agenttest.Send(t, c, s.t, s.corr, s.m)
+		agenttest.WantError(t, c, s.corr, s.code)
+		agenttest.WantClosed(t, c)
 	}
 }
 
 func TestWorkerMustFitItsSession(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	dial := func(change func(*proto.Hello), reg proto.Register) error {
-		h := helloOf(1)
+		h := agenttest.Hello(1)
 		h.Session = c.Welcome().Session
 		change(&h)
-		w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, reg)
+		w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: h}, reg)
 		if err == nil {
 			w.Close()
 		}
 		return err
 	}
 	reg := proto.Register{DeviceBlocks: 1, BlockBytes: 4096}
-	wantRefused(t, dial(func(h *proto.Hello) { h.Namespace.Weights = "other" }, reg), proto.CodeNamespace)
-	wantRefused(t, dial(func(h *proto.Hello) { h.WorkerID = 9 }, reg), proto.CodeState)
+	agenttest.WantRefused(t, dial(func(h *proto.Hello) { h.Namespace.Weights = "other" }, reg), proto.CodeNamespace)
+	agenttest.WantRefused(t, dial(func(h *proto.Hello) { h.WorkerID = 9 }, reg), proto.CodeState)
 	reg.BlockBytes = 4097
-	wantRefused(t, dial(func(*proto.Hello) {}, reg), proto.CodeRange)
+	agenttest.WantRefused(t, dial(func(*proto.Hello) {}, reg), proto.CodeRange)
 }
 
 func TestUserThatIsNotAllowedIsDenied(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
 	a := startAgent(t, cfg)
-	c := a.raw(t)
-	wantError(t, c, 0, proto.CodeDenied)
-	wantClosed(t, c)
+	c := a.Raw(t)
+	agenttest.WantError(t, c, 0, proto.CodeDenied)
+	agenttest.WantClosed(t, c)
 	if n := a.Stats().Engines.Denied; n != 1 {
 		t.Errorf("%d connections were denied, want 1", n)
 	}
@@ -217,7 +140,7 @@ func TestUserThatIsNotAllowedIsDenied(t *testing.T) {
 
 func TestClientThatSendsAFileIsCutOff(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.rawScheduler(t, 1)
+	c := a.RawScheduler(t, 1)
 	b, err := proto.AppendFrame(nil, proto.TypeBye, 3, &proto.Bye{})
 	if err != nil {
 		t.Fatal(err)
@@ -225,8 +148,8 @@ func TestClientThatSendsAFileIsCutOff(t *testing.T) {
 	if _, _, err := c.Socket().WriteMsgUnix(b, unix.UnixRights(0), nil); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, c, 3, proto.CodeState)
-	wantClosed(t, c)
+	agenttest.WantError(t, c, 3, proto.CodeState)
+	agenttest.WantClosed(t, c)
 }
 
 // A client that sends and never reads is cut off when its socket is full;
@@ -235,8 +158,8 @@ func TestFloodingClientHurtsOnlyItself(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.SendTimeout = 50 * time.Millisecond
 	a := startAgent(t, cfg)
-	good := a.scheduler(t, 1)
-	bad := a.rawScheduler(t, 2)
+	good := a.Scheduler(t, 1)
+	bad := a.RawScheduler(t, 2)
 	b, err := proto.AppendFrame(nil, proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -251,15 +174,15 @@ func TestFloodingClientHurtsOnlyItself(t *testing.T) {
 		}
 	}()
 	for i := range 20 {
-		storePrompt(t, good, proto.RequestID{ID: uint64(i)}, 100+i, 1)
+		agenttest.StorePrompt(t, good, proto.RequestID{ID: uint64(i)}, 100+i, 1)
 	}
 	if err := <-flooded; err == nil {
 		t.Error("the flood did not end")
 	} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
 		t.Errorf("the flood ended with %v, want a closed connection", err)
 	}
-	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 1 })
-	storePrompt(t, good, proto.RequestID{ID: 99}, 99, 1)
+	agenttest.Eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 1 })
+	agenttest.StorePrompt(t, good, proto.RequestID{ID: 99}, 99, 1)
 }
 
 // Workers that do not read lose their connections, and only they: nobody waits
@@ -268,21 +191,21 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.SendTimeout = time.Hour
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	good := a.worker(t, c, 1)
+	c := a.Scheduler(t, 1)
+	good := a.Worker(t, c, 1)
 	const stuck, blocks = 3, 60
 	for range stuck {
-		w := a.raw(t)
-		h := helloOf(1)
+		w := a.Raw(t)
+		h := agenttest.Hello(1)
 		h.Major, h.Role, h.Session = proto.VersionMajor, string(proto.RoleWorker), c.Welcome().Session
-		send(t, w, proto.TypeHello, 1, &h)
-		receive(t, w)
-		send(t, w, proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1})
-		receive(t, w)
+		agenttest.Send(t, w, proto.TypeHello, 1, &h)
+		agenttest.Receive(t, w)
+		agenttest.Send(t, w, proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1})
+		agenttest.Receive(t, w)
 	}
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, blocks)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, blocks)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, blocks)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, blocks)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, blocks, 0); err != nil || hit.Ready != blocks {
@@ -297,7 +220,7 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 		}
 		_, err := c.Claim(ctx, r, job, 0, make([]uint32, blocks))
 		if err != nil {
-			wantRefused(t, err, proto.CodeState) // a worker was lost
+			agenttest.WantRefused(t, err, proto.CodeState) // a worker was lost
 			continue
 		}
 		claimed++
@@ -318,17 +241,25 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 	}
 }
 
+// Bounds of package engine.
+const (
+	maxQueuedLoads  = 256
+	maxAwaitingExit = 64
+	maxSampled      = 30
+	maxGrants       = 16384
+)
+
 func TestPinsAreCapped(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.MaxPins = 3
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	if n := c.Welcome().MaxPins; n != 3 {
 		t.Errorf("WELCOME says %d pins, want 3", n)
 	}
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 6)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 6)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 6)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 6)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 6, 0); err != nil || hit.Ready != 3 {
@@ -346,50 +277,50 @@ func TestRequestsAreCapped(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.MaxRequests = 2
 	a := startAgent(t, cfg)
-	c := a.rawScheduler(t, 1)
+	c := a.RawScheduler(t, 1)
 	for id := range uint64(3) {
-		send(t, c, proto.TypeOpen, 0, &proto.Open{Request: id})
+		agenttest.Send(t, c, proto.TypeOpen, 0, &proto.Open{Request: id})
 	}
-	if e := wantError(t, c, 0, proto.CodeLimit); e.Request != 2 {
+	if e := agenttest.WantError(t, c, 0, proto.CodeLimit); e.Request != 2 {
 		t.Errorf("the ERROR names request %d, want 2", e.Request)
 	}
-	send(t, c, proto.TypeClose, 0, &proto.Close{Request: 0})
-	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 2})
-	send(t, c, proto.TypeStore, 8, &proto.Store{Request: 2, Count: 1})
-	wantError(t, c, 8, proto.CodeRange) // no tokens yet: the request is open
+	agenttest.Send(t, c, proto.TypeClose, 0, &proto.Close{Request: 0})
+	agenttest.Send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 2})
+	agenttest.Send(t, c, proto.TypeStore, 8, &proto.Store{Request: 2, Count: 1})
+	agenttest.WantError(t, c, 8, proto.CodeRange) // no tokens yet: the request is open
 }
 
 func TestLostPieceOfTokensBreaksTheRequest(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.rawScheduler(t, 1)
-	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Tokens: make([]byte, 4*testBlockSize)})
-	send(t, c, proto.TypeAppend, 0, &proto.Append{Request: 1, Offset: 20, Tokens: make([]byte, 4)})
-	wantError(t, c, 0, proto.CodeState)
-	send(t, c, proto.TypeLookup, 4, &proto.Lookup{Request: 1, Count: 1})
-	wantError(t, c, 4, proto.CodeState)
-	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Generation: 1, Tokens: make([]byte, 4*testBlockSize)})
-	send(t, c, proto.TypeLookup, 5, &proto.Lookup{Request: 1, Generation: 1, Count: 1})
-	if f := receive(t, c); f.Type != proto.TypeLookupHit {
+	c := a.RawScheduler(t, 1)
+	agenttest.Send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Tokens: make([]byte, 4*agenttest.BlockSize)})
+	agenttest.Send(t, c, proto.TypeAppend, 0, &proto.Append{Request: 1, Offset: 20, Tokens: make([]byte, 4)})
+	agenttest.WantError(t, c, 0, proto.CodeState)
+	agenttest.Send(t, c, proto.TypeLookup, 4, &proto.Lookup{Request: 1, Count: 1})
+	agenttest.WantError(t, c, 4, proto.CodeState)
+	agenttest.Send(t, c, proto.TypeOpen, 0, &proto.Open{Request: 1, Generation: 1, Tokens: make([]byte, 4*agenttest.BlockSize)})
+	agenttest.Send(t, c, proto.TypeLookup, 5, &proto.Lookup{Request: 1, Generation: 1, Count: 1})
+	if f := agenttest.Receive(t, c); f.Type != proto.TypeLookupHit {
 		t.Errorf("the next generation's LOOKUP was answered with %s", f.Type)
 	}
-	send(t, c, proto.TypeLookup, 6, &proto.Lookup{Request: 1, Generation: 0, Count: 1})
-	wantError(t, c, 6, proto.CodeNotFound)
+	agenttest.Send(t, c, proto.TypeLookup, 6, &proto.Lookup{Request: 1, Generation: 0, Count: 1})
+	agenttest.WantError(t, c, 6, proto.CodeNotFound)
 }
 
 func TestOnlyPinnedBlocksCanBeClaimed(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	a.worker(t, c, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	c := a.Scheduler(t, 1)
+	a.Worker(t, c, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Claim(t.Context(), r, 1, 0, []uint32{0, 1})
-	wantRefused(t, err, proto.CodeState)
+	agenttest.WantRefused(t, err, proto.CodeState)
 	if _, err := c.Claim(t.Context(), r, 2, 0, []uint32{0}); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -16,7 +18,7 @@ type misbehaviour func(ctx context.Context, t *testing.T, a *testAgent)
 
 // connected runs do with a fresh connection that ctx closes.
 func connected(ctx context.Context, a *testAgent, do func(c *proto.Conn)) {
-	c, err := proto.Dial(ctx, a.cfg.Socket)
+	c, err := proto.Dial(ctx, string(a.Socket))
 	if err != nil {
 		return // the agent has as many as it takes, or the test ends
 	}
@@ -56,7 +58,7 @@ func drain(c *proto.Conn) {
 // to the agent, whose reading of the connection then ends soon.
 func flood(reads bool, typ proto.Type, corr uint32, m proto.Message) misbehaviour {
 	return func(ctx context.Context, t *testing.T, a *testAgent) {
-		greeted(ctx, a, helloOf(2), func(c *proto.Conn) { pour(t, c, reads, typ, corr, m) })
+		greeted(ctx, a, agenttest.Hello(2), func(c *proto.Conn) { pour(t, c, reads, typ, corr, m) })
 	}
 }
 
@@ -82,7 +84,7 @@ func pour(t *testing.T, c *proto.Conn, reads bool, typ proto.Type, corr uint32, 
 
 // joined is a worker of worker 2's session that floods with STATS.
 func joined(ctx context.Context, t *testing.T, a *testAgent) {
-	greeted(ctx, a, helloOf(2), func(*proto.Conn) {
+	greeted(ctx, a, agenttest.Hello(2), func(*proto.Conn) {
 		connected(ctx, a, func(c *proto.Conn) {
 			h := proto.Hello{Major: proto.VersionMajor, Role: string(proto.RoleWorker), WorkerID: 2}
 			if c.Send(proto.TypeHello, 1, &h, nil) != nil || c.Send(proto.TypeRegister, 2, &proto.Register{DeviceBlocks: 1, BlockBytes: 1}, nil) != nil {
@@ -110,8 +112,8 @@ func eager(ctx context.Context, t *testing.T, a *testAgent) {
 // restless takes another namespace with each session.
 func restless(ctx context.Context, _ *testing.T, a *testAgent) {
 	for i := 0; ctx.Err() == nil; i++ {
-		h := helloOf(2)
-		h.Namespace = namespaceNumber(i % (3 * maxPools))
+		h := agenttest.Hello(2)
+		h.Namespace = agenttest.NamespaceNumber(i % (3 * pools.MaxPools))
 		greeted(ctx, a, h, func(c *proto.Conn) {
 			if c.Send(proto.TypeBye, 2, &proto.Bye{}, nil) == nil {
 				drain(c)
@@ -125,7 +127,9 @@ func restless(ctx context.Context, _ *testing.T, a *testAgent) {
 func repeat(greet bool, message []byte) misbehaviour {
 	with := connected
 	if greet {
-		with = func(ctx context.Context, a *testAgent, do func(c *proto.Conn)) { greeted(ctx, a, helloOf(2), do) }
+		with = func(ctx context.Context, a *testAgent, do func(c *proto.Conn)) {
+			greeted(ctx, a, agenttest.Hello(2), do)
+		}
 	}
 	return func(ctx context.Context, _ *testing.T, a *testAgent) {
 		for ctx.Err() == nil {
@@ -162,7 +166,7 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 		"asks for a scheduler that never comes": eager,
 		"changes its weights all the time":      restless,
 		"never reads": func(ctx context.Context, _ *testing.T, a *testAgent) {
-			greeted(ctx, a, helloOf(2), func(*proto.Conn) { <-ctx.Done() })
+			greeted(ctx, a, agenttest.Hello(2), func(*proto.Conn) { <-ctx.Done() })
 		},
 		"sends half a header":       repeat(true, header(proto.TypeOpen, 0)[:7]),
 		"sends half a body":         repeat(true, append(header(proto.TypeOpen, 100), 0x81, 0xa3)),
@@ -178,7 +182,7 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 			// disk.
 			cfg.HostBytes, cfg.DiskDir, cfg.DiskBytes = 512<<10, "", 0
 			a := startAgent(t, cfg)
-			good := a.scheduler(t, 1)
+			good := a.Scheduler(t, 1)
 			usual, _ := storeTimes(t, good, 0, 50)
 			ctx, cancel := context.WithCancel(t.Context())
 			var done sync.WaitGroup
@@ -192,8 +196,8 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 			t.Logf("a store took %v before and then %v, the slowest %v", usual, median, slowest)
 			cancel()
 			done.Wait()
-			eventually(t, "the client's session ends", func() bool { return a.Stats().Sessions == 1 })
-			storePrompt(t, good, proto.RequestID{ID: 1000}, 1000, 1)
+			agenttest.Eventually(t, "the client's session ends", func() bool { return a.Stats().Sessions == 1 })
+			agenttest.StorePrompt(t, good, proto.RequestID{ID: 1000}, 1000, 1)
 		})
 	}
 }
@@ -207,7 +211,7 @@ func storeTimes(t *testing.T, c *proto.SchedulerClient, first, n int) (median, s
 	var took []time.Duration
 	for i := first; i < first+n; i++ {
 		began := time.Now()
-		storePrompt(t, c, proto.RequestID{ID: uint64(i)}, i, 1)
+		agenttest.StorePrompt(t, c, proto.RequestID{ID: uint64(i)}, i, 1)
 		took = append(took, time.Since(began))
 		<-pace.C
 	}

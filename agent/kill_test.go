@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
@@ -23,7 +24,7 @@ type simEngine struct {
 // ask for, so that blocks go to the agent and come back all the time.
 func startSimEngine(t *testing.T, socket string) *simEngine {
 	t.Helper()
-	ns := testNamespace()
+	ns := agenttest.Namespace()
 	ns.Layers, ns.InnerDim = 8, 256 // blocks of 128 KiB: copies take their time
 	e, err := engine.New(engine.Options{
 		Worker: kv.Worker{ID: 1}, Namespace: ns, AgentSocket: socket, DeviceBlocks: 64, SpeedUp: 1000,
@@ -58,7 +59,7 @@ func startSimEngine(t *testing.T, socket string) *simEngine {
 // generate has the engine serve the prompt of seed. What becomes of it shows in
 // the engine's counters.
 func (s *simEngine) generate(ctx context.Context, seed int) {
-	body, _ := json.Marshal(engine.GenerateRequest{Tokens: prompt(seed, 12), OutputTokens: 2})
+	body, _ := json.Marshal(engine.GenerateRequest{Tokens: agenttest.Prompt(seed, 12), OutputTokens: 2})
 	req, err := http.NewRequestWithContext(ctx, "POST", s.address+"/v1/generate", strings.NewReader(string(body)))
 	if err != nil {
 		return
@@ -89,7 +90,7 @@ func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) 
 	e := startSimEngine(t, cfg.Socket)
 	var last engine.Stats
 	for n := range kills {
-		eventually(t, "blocks go both ways", func() bool {
+		agenttest.Eventually(t, "blocks go both ways", func() bool {
 			s := e.stats(t)
 			return s.Sessions > uint64(n) && s.BlocksStored+s.BlocksLoaded > last.BlocksStored+last.BlocksLoaded+100 && s.BlocksLoaded > last.BlocksLoaded
 		})
@@ -100,7 +101,7 @@ func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) 
 		}
 	}
 	b := startAgent(t, cfg)
-	eventually(t, "the engine goes on", func() bool {
+	agenttest.Eventually(t, "the engine goes on", func() bool {
 		s := e.stats(t)
 		return s.Resumes == kills && s.BlocksLoaded > last.BlocksLoaded
 	})
@@ -109,7 +110,7 @@ func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) 
 		t.Errorf("%d wrong bytes", s.WrongBytes)
 	}
 	t.Logf("%d blocks verified, %d stored, %d of them after a RESUME", s.BlocksVerified, s.BlocksStored+s.BlocksResumed, s.BlocksResumed)
-	eventually(t, "nothing is left of earlier sessions", func() bool {
+	agenttest.Eventually(t, "nothing is left of earlier sessions", func() bool {
 		st := b.Stats()
 		return st.Engines.Former == 0 && st.Pools[0].Host.Quarantined == 0
 	})

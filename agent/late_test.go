@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -12,16 +13,16 @@ import (
 func TestResumedSlotsWhoseBlocksSomebodyStoredMeanwhileAreGivenToNobody(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	other := a.scheduler(t, 2)
-	storePrompt(t, other, proto.RequestID{ID: 1}, 2, grantedBlocks)
-	c := a.scheduler(t, 1)
+	other := a.Scheduler(t, 2)
+	agenttest.StorePrompt(t, other, proto.RequestID{ID: 1}, 2, grantedBlocks)
+	c := a.Scheduler(t, 1)
 	kept, err := c.Resume(t.Context(), f.welcome, f.held)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.finish(t) // the copies end
 	r := proto.RequestID{ID: 9}
-	if err := other.Open(r, "", "", "", prompt(3, 80)); err != nil {
+	if err := other.Open(r, "", "", "", agenttest.Prompt(3, 80)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := other.Store(t.Context(), r, 0, 80)
@@ -45,5 +46,5 @@ func TestResumedSlotsWhoseBlocksSomebodyStoredMeanwhileAreGivenToNobody(t *testi
 	if err := c.Bye(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
-	a.wantFound(t, a.scheduler(t, 1), 2, grantedBlocks)
+	a.WantFound(t, a.Scheduler(t, 1), 2, grantedBlocks)
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -28,7 +29,7 @@ func TestAllowedUserReachesTheSocketAndAnotherIsDenied(t *testing.T) {
 	cfg.Socket = filepath.Join(dir, "run", "agent.sock")
 	cfg.AllowUIDs = []uint32{uint32(os.Getuid()), nobody}
 	a := startAgent(t, cfg)
-	for path, want := range map[string]os.FileMode{cfg.Socket: openSocketMode, filepath.Dir(cfg.Socket): openSocketDirMode} {
+	for path, want := range map[string]os.FileMode{cfg.Socket: 0o666, filepath.Dir(cfg.Socket): 0o755} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: mode %v, error %v, want %v", path, info.Mode(), err, want)
 		}
@@ -40,7 +41,7 @@ func TestAllowedUserReachesTheSocketAndAnotherIsDenied(t *testing.T) {
 		t.Errorf("the allowed user: %v", err)
 	}
 	err = a.connectAs(t, nobody-1)
-	wantRefused(t, err, proto.CodeDenied)
+	agenttest.WantRefused(t, err, proto.CodeDenied)
 }
 
 // firstError is what the agent refuses a connection with before it reads anything;
@@ -73,7 +74,7 @@ func (a *testAgent) connectAs(t *testing.T, uid int) error {
 			result <- errno
 			return
 		}
-		c, err := proto.Dial(t.Context(), a.cfg.Socket)
+		c, err := proto.Dial(t.Context(), string(a.Socket))
 		if err != nil {
 			result <- err
 			return

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/blockyard-ai/blockyard/agent/engine"
+	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
@@ -34,8 +36,8 @@ func newCollector(stats func() Stats) *collector {
 		return prometheus.NewDesc("blockyard_"+name, help, labels, nil)
 	}
 	var connector []*prometheus.Desc
-	for _, f := range statFields(new(proto.Stats)) {
-		connector = append(connector, desc("connector_"+f.name+"_total", "What connectors of a worker rank report as "+f.name+".", "worker", "rank", "role"))
+	for _, f := range engine.StatFields(new(proto.Stats)) {
+		connector = append(connector, desc("connector_"+f.Name+"_total", "What connectors of a worker rank report as "+f.Name+".", "worker", "rank", "role"))
 	}
 	return &collector{
 		stats:         stats,
@@ -131,7 +133,7 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	m.gauge(c.heapLimit, float64(s.Space.HeapLimit))
 }
 
-func (c *collector) collectStream(m metrics, st *StreamStats) {
+func (c *collector) collectStream(m metrics, st *events.StreamStats) {
 	m.gauge(c.streamBlocks, float64(st.Blocks), st.Owner)
 	m.gauge(c.streamLast, float64(st.LastEventID), st.Owner)
 	exact := 0.0
@@ -144,9 +146,9 @@ func (c *collector) collectStream(m metrics, st *StreamStats) {
 	}
 }
 
-func (c *collector) collectConnector(m metrics, s *ConnectorStats) {
-	for i, f := range statFields(&s.Stats) {
-		m.counter(c.connector[i], *f.value, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
+func (c *collector) collectConnector(m metrics, s *engine.ConnectorStats) {
+	for i, f := range engine.StatFields(&s.Stats) {
+		m.counter(c.connector[i], *f.Value, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -49,9 +50,9 @@ func (c *client) step() {
 	first, count := c.run()
 	switch rapid.IntRange(0, 9).Draw(c.t, "operation") {
 	case 0:
-		c.check(c.c.Open(r, "", "", "", prompt(rapid.IntRange(0, 2).Draw(c.t, "prompt"), count)))
+		c.check(c.c.Open(r, "", "", "", agenttest.Prompt(rapid.IntRange(0, 2).Draw(c.t, "prompt"), count)))
 	case 1:
-		c.check(c.c.Append(r, first*testBlockSize, prompt(0, count)))
+		c.check(c.c.Append(r, first*agenttest.BlockSize, agenttest.Prompt(0, count)))
 	case 2:
 		_, err := c.c.Lookup(ctx, r, first, count, 0)
 		c.check(err)
@@ -88,14 +89,14 @@ func (c *client) step() {
 func TestWhateverASessionAsksForNothingIsLeftBehind(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	rapid.Check(t, func(rt *rapid.T) {
-		s, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: helloOf(1)})
+		s, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: agenttest.Hello(1)})
 		if err != nil {
 			rt.Fatal(err)
 		}
 		defer s.Close()
-		h := helloOf(1)
+		h := agenttest.Hello(1)
 		h.Session = s.Welcome().Session
-		w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
+		w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
 		if err != nil {
 			rt.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -12,9 +13,9 @@ func TestBlocksOfTooLowAPriorityAreRefusedWithAllAfterThem(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.MinPriority = 10
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 8)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 8)); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []struct {
@@ -36,7 +37,7 @@ func TestBlocksOfTooLowAPriorityAreRefusedWithAllAfterThem(t *testing.T) {
 		t.Errorf("%d blocks count as of low priority, want 6", n)
 	}
 	other := proto.RequestID{ID: 2} // the rule is for the request
-	if err := c.Open(other, "", "", "", prompt(2, 1)); err != nil {
+	if err := c.Open(other, "", "", "", agenttest.Prompt(2, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.StorePriority(t.Context(), other, 0, 1, 10); err != nil || len(got.Grants) != 1 {
@@ -50,20 +51,20 @@ func TestOpenBeginsToFetchBlocksFromDisk(t *testing.T) {
 		cfg := testConfig(t)
 		cfg.NoPrefetch, cfg.Tuning.DiscardHost = off, true
 		first := startAgent(t, cfg)
-		storePrompt(t, first.scheduler(t, 1), proto.RequestID{ID: 1}, 1, 4)
-		eventually(t, "all is on disk", func() bool { return first.Stats().Quiet })
+		agenttest.StorePrompt(t, first.Scheduler(t, 1), proto.RequestID{ID: 1}, 1, 4)
+		agenttest.Eventually(t, "all is on disk", func() bool { return first.Stats().Quiet })
 		first.stop()
 		a := startAgent(t, cfg)
-		c := a.scheduler(t, 1)
+		c := a.Scheduler(t, 1)
 		r := proto.RequestID{ID: 1}
-		if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+		if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Append(r, 2*testBlockSize, prompt(1, 4)[2*testBlockSize:]); err != nil {
+		if err := c.Append(r, 2*agenttest.BlockSize, agenttest.Prompt(1, 4)[2*agenttest.BlockSize:]); err != nil {
 			t.Fatal(err)
 		}
 		if !off {
-			eventually(t, "the blocks are in host memory", func() bool { return a.Stats().Pools[0].Promotions == 4 })
+			agenttest.Eventually(t, "the blocks are in host memory", func() bool { return a.Stats().Pools[0].Promotions == 4 })
 		}
 		if hit, err := c.Lookup(t.Context(), r, 0, 4, 10*time.Second); err != nil || hit.Ready != 4 {
 			t.Errorf("got %+v, error %v", hit, err)

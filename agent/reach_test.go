@@ -14,6 +14,7 @@ import (
 	"github.com/pebbe/zmq4"
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -71,17 +72,6 @@ func (p *fakePublisher) stored(hash uint64, tokens []uint32) {
 	p.seq++
 }
 
-// freePort is a TCP port that nobody uses now.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // heldByMedium reads batches from endpoint until done says that it has seen enough
 // of what is held in each medium.
 func heldByMedium(t *testing.T, endpoint string, done func(held map[string]map[kv.EngineHash]bool) bool) {
@@ -128,16 +118,16 @@ func heldByMedium(t *testing.T, endpoint string, done func(held map[string]map[k
 // pool's under the names that the pool has for them, whatever the engine calls them.
 func TestEventsInTheEnginesFormatHoldTheEnginesBlocksAndThePools(t *testing.T) {
 	engine, events := newFakePublisher(t)
-	hello := helloOf(1)
+	hello := agenttest.Hello(1)
 	hello.EventsEndpoint = events
-	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", agenttest.FreePort(t))
 	a := startAgent(t, testConfig(t))
-	c, err := a.dialWith(t, hello)
+	c, err := a.DialWith(t, hello)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := prompt(1, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	tokens := agenttest.Prompt(1, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	var hasher kv.Hasher
 	want := kv.EngineHash(hasher.Local(tokens, kv.LocalSeed("", ""), nil)) // a first block
 	heldByMedium(t, hello.ConsolidatedEndpoint, func(held map[string]map[kv.EngineHash]bool) bool {
@@ -157,14 +147,14 @@ func TestConsolidatedEndpointThatIsTakenIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	hello := helloOf(1)
+	hello := agenttest.Hello(1)
 	hello.ConsolidatedEndpoint = "tcp://" + l.Addr().String()
 	a := startAgent(t, testConfig(t))
-	c, err := a.dialWith(t, hello)
+	c, err := a.DialWith(t, hello)
 	if err != nil {
 		t.Fatal(err)
 	}
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	if s := a.Stats().Outputs; s.ZMQFailed != 1 || len(s.Ranks) != 0 {
 		t.Errorf("outputs %+v, want one that failed", s)
 	}
@@ -177,16 +167,16 @@ func TestConsolidatedEndpointThatIsTakenIsCounted(t *testing.T) {
 // cache, and is told that its Dynamo worker follows the first one's blocks.
 func TestSecondEngineAtOnePortIsWarnedOfTheFirst(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	port := freePort(t)
+	port := agenttest.FreePort(t)
 	var warnings []string
 	for worker := range uint64(2) {
-		hello := helloOf(1 + worker)
+		hello := agenttest.Hello(1 + worker)
 		hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://0.0.0.0:%d", port)
-		c, err := a.dialWith(t, hello)
+		c, err := a.DialWith(t, hello)
 		if err != nil {
 			t.Fatal(err)
 		}
-		storePrompt(t, c, proto.RequestID{ID: 1}, 1+int(worker), 1)
+		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1+int(worker), 1)
 		warnings = append(warnings, c.Welcome().Warning)
 	}
 	if warnings[0] != "" {
@@ -209,26 +199,16 @@ func TestEngineHasItsCacheWithoutDynamosDirectory(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := a.dialWith(t, helloOf(1))
+	c, err := a.DialWith(t, agenttest.Hello(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	if s := a.Stats().Outputs; s.DynamoFailed != 1 || !strings.Contains(c.Welcome().Warning, "Dynamo") {
 		t.Errorf("%d counted, WELCOME warns %q", s.DynamoFailed, c.Welcome().Warning)
 	}
 	if err := os.Remove(dir); err != nil { // so that the agent can close what it opened
 		t.Error(err)
-	}
-}
-
-func TestStreamsOfTheAgentsOwnAccordHaveTheHostThatIsSet(t *testing.T) {
-	hello := proto.Hello{EventsEndpoint: "tcp://*:5557"}
-	for host, want := range map[string]string{"": "tcp://*:6557", "*": "tcp://*:6557", "127.0.0.1": "tcp://127.0.0.1:6557", "::1": "tcp://[::1]:6557"} {
-		o := &outputs{cfg: &Config{Events: EventOptions{ZMQ: true, ZMQHost: host}}}
-		if got, err := o.sinkEndpoint(&hello); got != want || err != nil {
-			t.Errorf("host %q: %q, %v; want %q", host, got, err, want)
-		}
 	}
 }
 
@@ -261,23 +241,5 @@ func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 	}
 	if urls[0] != urls[1] {
 		t.Errorf("URLs %q: want the same", urls)
-	}
-}
-
-// Other machines cannot connect to "all addresses".
-func TestURLOfAServerOnAllAddressesHasAHost(t *testing.T) {
-	name, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ server, host, want string }{
-		{"nats://token@127.0.0.1:4222", "", "nats://token@127.0.0.1:4222"},
-		{"nats://token@0.0.0.0:4222", "", "nats://token@" + name + ":4222"},
-		{"nats://token@[::]:4222", "", "nats://token@" + name + ":4222"},
-		{"nats://token@[::]:4222", "node-7.example", "nats://token@node-7.example:4222"},
-	} {
-		if got, err := advertised(c.server, c.host); got != c.want || err != nil {
-			t.Errorf("%s as %q: %q, %v; want %q", c.server, c.host, got, err, c.want)
-		}
 	}
 }

@@ -3,23 +3,24 @@ package agent
 import (
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 // An engine whose weights have changed has what it stored thrown away.
 func TestResetEmptiesTheNamespaceOfItsOnlySession(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c, got := a.listener(t, helloOf(1))
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 5) // sealed and written to disk meanwhile
+	c, got := a.Listener(t, agenttest.Hello(1))
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 5) // sealed and written to disk meanwhile
 	if err := c.Reset(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if s := a.Stats(); s.Pools[0].Blocks != 0 || s.Engines.Resets != 1 {
 		t.Errorf("%d blocks after %d resets, want none after 1", s.Pools[0].Blocks, s.Engines.Resets)
 	}
-	eventually(t, "the engine is told", func() bool { return len(got.sorted(1)) == 5 })
+	agenttest.Eventually(t, "the engine is told", func() bool { return len(got.Of(1)) == 5 })
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, 5)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 5)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 5, 0); err != nil || hit.Ready+hit.Coming != 0 {
@@ -30,9 +31,9 @@ func TestResetEmptiesTheNamespaceOfItsOnlySession(t *testing.T) {
 // Another engine of the namespace still stands behind the blocks.
 func TestResetLeavesAloneWhatAnotherSessionHasOpen(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
-	other := a.scheduler(t, 2)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 5)
+	c := a.Scheduler(t, 1)
+	other := a.Scheduler(t, 2)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 5)
 	if err := c.Reset(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +50,12 @@ func TestResetLeavesAloneWhatAnotherSessionHasOpen(t *testing.T) {
 
 func TestResetIsRefusedWhileTheSessionHoldsAnything(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
 	got, err := c.Store(t.Context(), r, 0, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,7 @@ func TestResetIsRefusedWhileTheSessionHoldsAnything(t *testing.T) {
 	if err := c.CloseRequest(next); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
 	if err := c.Abort(r, []proto.Slot{got.Grants[0].Slot, got.Grants[1].Slot}); err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +80,12 @@ func TestResetIsRefusedWhileTheSessionHoldsAnything(t *testing.T) {
 func TestResetIsRefusedWhileResumedPinsAreHeld(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	kept, err := c.Resume(t.Context(), f.welcome, proto.Held{Pinned: f.held.Pinned})
 	if err != nil || len(kept.Pinned) != storedBlocks {
 		t.Fatalf("kept %+v, error %v", kept, err)
 	}
-	wantRefused(t, c.Reset(t.Context()), proto.CodeState)
+	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
 	if err := c.CloseRequest(proto.RequestID{ID: proto.ResumedRequest}); err != nil {
 		t.Fatal(err)
 	}

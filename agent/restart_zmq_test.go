@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -17,7 +18,7 @@ func (p *fakePublisher) storedBehind(parent, hash uint64, tokens []uint32) {
 	p.t.Helper()
 	payload := engineevent.AppendBatch(nil, &engineevent.Batch{Timestamp: 1, Events: []engineevent.Event{{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{kv.EngineHash(hash)}, Parent: kv.EngineHash(parent), HasParent: true,
-		Tokens: tokens, BlockSize: testBlockSize, Medium: "GPU", Group: engineevent.NoGroup,
+		Tokens: tokens, BlockSize: agenttest.BlockSize, Medium: "GPU", Group: engineevent.NoGroup,
 	}}})
 	if _, err := p.sock.SendMessage("", binary.BigEndian.AppendUint64(nil, p.seq), payload); err != nil {
 		p.t.Fatal(err)
@@ -29,18 +30,18 @@ func (p *fakePublisher) storedBehind(parent, hash uint64, tokens []uint32) {
 // store it again. Its stream says it as soon as a request is behind it.
 func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 	engine, events := newFakePublisher(t)
-	hello := helloOf(1)
+	hello := agenttest.Hello(1)
 	hello.EventsEndpoint = events
-	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", agenttest.FreePort(t))
 	cfg := testConfig(t)
-	system := prompt(1, 1)
+	system := agenttest.Prompt(1, 1)
 	// PUB drops what nobody has subscribed to yet: the same batch is sent again and again.
 	tellOfSystem := func() {
 		engine.seq = 0
 		engine.stored(77, system)
 	}
 	a := startAgent(t, cfg)
-	c, err := a.dialWith(t, hello)
+	c, err := a.DialWith(t, hello)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,10 +53,10 @@ func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 	a.stop()
 
 	a = startAgent(t, cfg)
-	if c, err = a.dialWith(t, hello); err != nil {
+	if c, err = a.DialWith(t, hello); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the system prompt is left out", func() bool {
+	agenttest.Eventually(t, "the system prompt is left out", func() bool {
 		tellOfSystem()
 		s := a.Stats()
 		return s.Totals.Ranks.Duplicates > 0 && s.Totals.ZMQ.Left == 1
@@ -66,14 +67,14 @@ func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 		if z := a.Stats().Totals.ZMQ; !stored && z.Subscribers == 1 && z.Reannounced > 0 {
 			stored = true
 			for i := range requests {
-				openBehind(t, c, proto.RequestID{ID: uint64(1 + i)}, system, prompt(10+i, 1))
-				engine.storedBehind(77, uint64(100+i), prompt(10+i, 1))
+				openBehind(t, c, proto.RequestID{ID: uint64(1 + i)}, system, agenttest.Prompt(10+i, 1))
+				engine.storedBehind(77, uint64(100+i), agenttest.Prompt(10+i, 1))
 			}
 		}
 		return len(held["GPU"]) == 1+requests
 	})
 	// A batch is counted when it has been sent.
-	eventually(t, "the blocks are counted as said", func() bool {
+	agenttest.Eventually(t, "the blocks are counted as said", func() bool {
 		z := a.Stats().Totals.ZMQ
 		return z.Left == 0 && z.Said == 1+requests && z.Recovered > 0
 	})

@@ -1,15 +1,11 @@
 package agent
 
 import (
-	"os"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -37,13 +33,13 @@ func killedAgent(t *testing.T) *former {
 func killedAgentOf(t *testing.T, cfg Config) *former {
 	t.Helper()
 	a := startAgentChild(t, cfg)
-	c := a.client.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, storedBlocks)
+	c := a.client.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, storedBlocks)
 	a.waitQuiet(t)
-	a.client.worker(t, c, 1)
+	a.client.Worker(t, c, 1)
 	f := &former{cfg: cfg, client: c, welcome: c.Welcome()}
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", prompt(1, storedBlocks)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, storedBlocks)); err != nil {
 		t.Fatal(err)
 	}
 	hit, err := c.Lookup(t.Context(), r, 0, storedBlocks, 0)
@@ -52,7 +48,7 @@ func killedAgentOf(t *testing.T, cfg Config) *former {
 	}
 	f.held.Pinned = hit.Slots
 	r = proto.RequestID{ID: 3}
-	if err := c.Open(r, "", "", "", prompt(2, grantedBlocks)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(2, grantedBlocks)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Store(t.Context(), r, 0, grantedBlocks)
@@ -75,14 +71,14 @@ func (f *former) finish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copy(b, content(2, i))
+		copy(b, agenttest.Content(2, i))
 	}
 }
 
 func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined != grantedBlocks || s.Pools[0].Host.Active != storedBlocks {
 		t.Errorf("before RESUME: %d former sessions, %+v", s.Engines.Former, s.Pools[0].Host)
 	}
@@ -92,10 +88,10 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	}
 	f.finish(t) // the copies went on meanwhile
 	for i, s := range kept.Pinned {
-		if err := checkSlot(c, s, 1, i); err != nil {
+		if err := agenttest.CheckSlot(c, s, 1, i); err != nil {
 			t.Error(err)
 		}
-		if err := checkSlot(f.client, s, 1, i); err != nil { // the old mapping is of the same file
+		if err := agenttest.CheckSlot(f.client, s, 1, i); err != nil { // the old mapping is of the same file
 			t.Error(err)
 		}
 	}
@@ -109,8 +105,8 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	if err := c.Release(id, 0, storedBlocks-1); err != nil {
 		t.Fatal(err)
 	}
-	a.wantFound(t, c, 2, 3)
-	eventually(t, "one pin is left", func() bool { return a.Stats().Pools[0].Pins == 1 })
+	a.WantFound(t, c, 2, 3)
+	agenttest.Eventually(t, "one pin is left", func() bool { return a.Stats().Pools[0].Pins == 1 })
 	s := a.Stats()
 	if h := s.Pools[0].Host; h.Granted != 0 || h.Quarantined != 0 {
 		t.Errorf("after the copies: %+v", h)
@@ -121,42 +117,13 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	if err := c.CloseRequest(id); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the last pin drops", func() bool { return a.Stats().Pools[0].Pins == 0 })
-}
-
-// wantFound looks a prompt up, checks its first n blocks, and that there are no
-// more.
-func (a *testAgent) wantFound(t *testing.T, c *proto.SchedulerClient, seed, n int) {
-	t.Helper()
-	r := proto.RequestID{ID: 1000 + uint64(seed)}
-	if err := c.Open(r, "", "", "", prompt(seed, n+1)); err != nil {
-		t.Fatal(err)
-	}
-	w := a.worker(t, c, 1)
-	if hit, err := c.Lookup(t.Context(), r, 0, n+1, 10*time.Second); err != nil || hit.Ready != n {
-		t.Fatalf("got %+v, error %v: want %d blocks", hit, err, n)
-	}
-	if _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, n)); err != nil {
-		t.Fatal(err)
-	}
-	job := <-w.Loads()
-	for i, s := range job.Slots {
-		if err := checkSlot(w, s, seed, i); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Eventually(t, "the last pin drops", func() bool { return a.Stats().Pools[0].Pins == 0 })
 }
 
 func TestWhatResumeDoesNotNameIsFree(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	some := proto.Held{Granted: f.held.Granted[:1]}
 	kept, err := c.Resume(t.Context(), f.welcome, some)
 	if d := cmp.Diff(some, kept); err != nil || d != "" {
@@ -170,7 +137,7 @@ func TestWhatResumeDoesNotNameIsFree(t *testing.T) {
 func TestSlotsThatAreNotTheFormerSessionsAreNotGiven(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	stale := f.held.Granted[0]
 	stale.Generation--
 	kept, err := c.Resume(t.Context(), f.welcome, proto.Held{
@@ -188,12 +155,12 @@ func TestSlotsThatAreNotTheFormerSessionsAreNotGiven(t *testing.T) {
 func TestProcessesOfAFormerSessionAreWaitedForAfterResume(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	if _, err := c.Resume(t.Context(), f.welcome, f.held); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
-	eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
+	agenttest.Eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 0 })
 	if s := a.Stats(); s.Pools[0].Host.Quarantined != grantedBlocks || s.Engines.AwaitingExit != 1 {
 		t.Errorf("%d slots in quarantine, %d sessions wait", s.Pools[0].Host.Quarantined, s.Engines.AwaitingExit)
 	}
@@ -202,11 +169,12 @@ func TestProcessesOfAFormerSessionAreWaitedForAfterResume(t *testing.T) {
 func TestResumeOfNothingKeepsNothing(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
+	nonce := a.Scheduler(t, 2).Welcome().AgentNonce
 	for name, w := range map[string]proto.Welcome{
 		"no session":            {Session: 5, AgentNonce: 6},
-		"this agent's own life": {Session: f.welcome.Session, AgentNonce: a.server.nonce},
+		"this agent's own life": {Session: f.welcome.Session, AgentNonce: nonce},
 	} {
-		c := a.scheduler(t, 1)
+		c := a.Scheduler(t, 1)
 		kept, err := c.Resume(t.Context(), w, f.held)
 		if d := cmp.Diff(proto.Held{}, kept); err != nil || d != "" {
 			t.Errorf("%s: error %v (-want +kept):\n%s", name, err, d)
@@ -214,7 +182,7 @@ func TestResumeOfNothingKeepsNothing(t *testing.T) {
 		if _, err = c.Resume(t.Context(), w, f.held); err == nil {
 			t.Errorf("%s: RESUME came twice", name)
 		} else {
-			wantRefused(t, err, proto.CodeState)
+			agenttest.WantRefused(t, err, proto.CodeState)
 		}
 		if err := c.Bye(t.Context(), "test"); err != nil {
 			t.Fatal(err)
@@ -231,10 +199,10 @@ func TestResumeIsRefusedToStrangers(t *testing.T) {
 	engine, session := first.startHolder(t)
 	first.kill()
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
+	c := a.Scheduler(t, 1)
 	_, err := c.Resume(t.Context(), proto.Welcome{Session: session}, proto.Held{})
-	wantRefused(t, err, proto.CodeState) // another process
-	h := helloOf(2)
+	agenttest.WantRefused(t, err, proto.CodeState) // another process
+	h := agenttest.Hello(2)
 	h.Namespace.Weights = "other"
 	other, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: cfg.Socket, Hello: h})
 	if err != nil {
@@ -242,15 +210,15 @@ func TestResumeIsRefusedToStrangers(t *testing.T) {
 	}
 	defer other.Close()
 	_, err = other.Resume(t.Context(), proto.Welcome{Session: session}, proto.Held{})
-	wantRefused(t, err, proto.CodeNamespace)
+	agenttest.WantRefused(t, err, proto.CodeNamespace)
 	twice := []proto.Slot{{Index: 1, Generation: 2}, {Index: 1, Generation: 2}}
 	_, err = c.Resume(t.Context(), proto.Welcome{Session: session}, proto.Held{Granted: twice})
-	wantRefused(t, err, proto.CodeRange)
+	agenttest.WantRefused(t, err, proto.CodeRange)
 	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined != 4 {
 		t.Errorf("a refused RESUME changed something: %+v", s.Engines)
 	}
 	engine.kill()
-	eventually(t, "the engine's slots are free", func() bool {
+	agenttest.Eventually(t, "the engine's slots are free", func() bool {
 		s := a.Stats()
 		return s.Engines.Former == 0 && s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined == 0
 	})
@@ -263,53 +231,18 @@ func TestSlotsOfAnEngineThatDiedBetweenTwoAgentsAreFree(t *testing.T) {
 	first.kill()
 	engine.kill()
 	a := startAgent(t, cfg)
-	a.scheduler(t, 1)
-	eventually(t, "the engine's slots are free", func() bool {
+	a.Scheduler(t, 1)
+	agenttest.Eventually(t, "the engine's slots are free", func() bool {
 		s := a.Stats()
 		return s.Engines.Former == 0 && s.Pools[0].Host.Quarantined == 0
 	})
 }
 
-func TestFormerSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
-	table := newProcessTable()
-	f := newFormerSessions(nil, table, 1, nil, zap.NewNop())
-	self := table.identify(int32(os.Getpid()))
-	for name, s := range map[string]blockmgr.Former{
-		"of another pid namespace":  {Foreign: true},
-		"with one that had no pid":  {Processes: []blockmgr.Process{self, table.identify(0)}},
-		"without its starting time": {Processes: []blockmgr.Process{{PID: self.PID}}},
-	} {
-		if procs, ok := f.find(s); ok || procs != nil {
-			t.Errorf("%s: found %d processes", name, len(procs))
-		}
-	}
-	if n := len(table.byKey); n != 0 {
-		t.Errorf("%d watches are left", n)
-	}
-}
-
-func TestWorkerFromOneProcessTooManyIsRefused(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	_, id := (&agentChild{client: *a}).startHolder(t)
-	a.server.mu.Lock()
-	s := a.server.byID[blockmgr.SessionID(id)]
-	a.server.mu.Unlock()
-	for n := range storage.MaxSessionProcesses - 1 {
-		if err := s.admit(a.server.processes.unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := helloOf(9)
-	h.Session = id
-	_, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: a.cfg.Socket, Hello: h}, proto.Register{DeviceBlocks: 1, BlockBytes: 1})
-	wantRefused(t, err, proto.CodeLimit)
-}
-
 func TestResumedRequestCannotBeOpened(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.rawScheduler(t, 1)
-	send(t, c, proto.TypeOpen, 0, &proto.Open{Request: proto.ResumedRequest})
-	wantError(t, c, 0, proto.CodeRange)
+	c := a.RawScheduler(t, 1)
+	agenttest.Send(t, c, proto.TypeOpen, 0, &proto.Open{Request: proto.ResumedRequest})
+	agenttest.WantError(t, c, 0, proto.CodeRange)
 	for _, m := range []struct {
 		t    proto.Type
 		corr uint32
@@ -319,8 +252,8 @@ func TestResumedRequestCannotBeOpened(t *testing.T) {
 		{proto.TypeRelease, 0, &proto.Range{Request: proto.ResumedRequest, Count: 1}},
 		{proto.TypeClose, 0, &proto.Close{Request: proto.ResumedRequest}},
 	} {
-		send(t, c, m.t, m.corr, m.m)
-		wantError(t, c, m.corr, proto.CodeNotFound)
+		agenttest.Send(t, c, m.t, m.corr, m.m)
+		agenttest.WantError(t, c, m.corr, proto.CodeNotFound)
 	}
 }
 
@@ -329,9 +262,9 @@ func TestResumedRequestCannotBeOpened(t *testing.T) {
 func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	cfg := testConfig(t)
 	first := startAgent(t, cfg)
-	c := first.scheduler(t, 1)
+	c := first.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", prompt(1, 2)); err != nil {
+	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := c.Store(t.Context(), r, 0, 2)
@@ -341,7 +274,7 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	first.stop()
 	<-c.Done()
 	a := startAgent(t, cfg)
-	again := a.scheduler(t, 1)
+	again := a.Scheduler(t, 1)
 	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined != 2 {
 		t.Errorf("%d former sessions, %d slots in quarantine", s.Engines.Former, s.Pools[0].Host.Quarantined)
 	}
@@ -352,7 +285,7 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copy(b, content(1, int(g.Block)))
+		copy(b, agenttest.Content(1, int(g.Block)))
 	}
 	kept, err := again.Resume(t.Context(), c.Welcome(), held)
 	if d := cmp.Diff(held, kept); err != nil || d != "" {
@@ -361,19 +294,19 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	if err := again.Commit(t.Context(), proto.RequestID{ID: proto.ResumedRequest}, kept.Granted); err != nil {
 		t.Fatal(err)
 	}
-	a.wantFound(t, again, 1, 2)
+	a.WantFound(t, again, 1, 2)
 }
 
 func TestStoppedAgentLeavesItsHostTierToTheNext(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.DiskBytes = 0
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
-	eventually(t, "all is sealed", func() bool { return a.Stats().Quiet })
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	agenttest.Eventually(t, "all is sealed", func() bool { return a.Stats().Quiet })
 	a.stop()
 	<-c.Done()
 	b := startAgent(t, cfg)
-	again := b.scheduler(t, 1)
-	b.wantFound(t, again, 1, 3)
+	again := b.Scheduler(t, 1)
+	b.WantFound(t, again, 1, 3)
 }

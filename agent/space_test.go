@@ -1,20 +1,15 @@
 package agent
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -26,29 +21,8 @@ func TestTierThatCannotFitIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "host size 200000GiB (BLOCKYARD_HOST_SIZE)") {
 		t.Errorf("got error %v, want the size and its setting", err)
 	}
-	if exists(cfg.HostDir) || exists(cfg.Socket) {
+	if agenttest.Exists(cfg.HostDir) || agenttest.Exists(cfg.Socket) {
 		t.Error("something was made")
-	}
-}
-
-// What an earlier agent's files take is taken over and needs no room again; what
-// else is in the directory does.
-func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
-	cfg := testConfig(t)
-	r := newTierRoom(&cfg, zap.NewNop())
-	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 0 {
-		t.Errorf("before: %d bytes held, error %v", n.hostHeld, err)
-	}
-	if err := os.MkdirAll(cfg.HostDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"extent-00000001-00000007", "slots.table", "movie.mkv", "extent-1"} {
-		if err := os.WriteFile(filepath.Join(cfg.HostDir, name), make([]byte, 64<<10), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 128<<10 {
-		t.Errorf("%d bytes held, error %v, want %d", n.hostHeld, err, 128<<10)
 	}
 }
 
@@ -71,10 +45,10 @@ func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 			a := startLoggedAgent(t, cfg, log)
 			before := logs.Len()
 			for range 3 {
-				h := helloOf(1)
+				h := agenttest.Hello(1)
 				h.Namespace.InnerDim = 4 << 10 // blocks of 512 KiB: petabytes
-				_, err := a.dialWith(t, h)
-				wantRefused(t, err, proto.CodeLimit)
+				_, err := a.DialWith(t, h)
+				agenttest.WantRefused(t, err, proto.CodeLimit)
 				if err != nil && !strings.Contains(err.Error(), "lower OVERRIDE") {
 					t.Errorf("refused with %v, want the setting", err)
 				}
@@ -100,10 +74,10 @@ func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 			change(&cfg)
 			log, logs := logged(zap.WarnLevel)
 			a := startLoggedAgent(t, cfg, log)
-			h := helloOf(1)
+			h := agenttest.Hello(1)
 			h.Namespace.InnerDim = 16 << 10 // blocks of 2 MiB
-			_, err := a.dialWith(t, h)
-			wantRefused(t, err, proto.CodeNamespace)
+			_, err := a.DialWith(t, h)
+			agenttest.WantRefused(t, err, proto.CodeNamespace)
 			for _, want := range []string{name, "at least 2097152 bytes"} {
 				if err != nil && !strings.Contains(err.Error(), want) {
 					t.Errorf("refused with %v, want %q", err, want)
@@ -112,7 +86,7 @@ func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 			if n := logs.FilterMessage("tier does not grow for now").Len(); n != 0 {
 				t.Errorf("%d warnings that the tier does not grow", n)
 			}
-			a.scheduler(t, 2) // smaller blocks are welcome
+			a.Scheduler(t, 2) // smaller blocks are welcome
 		})
 	}
 }
@@ -129,31 +103,7 @@ func TestSpaceIsShownForEveryKindOfTier(t *testing.T) {
 		if s := a.Stats().Space; s.HostTotal == 0 || s.HostFree == 0 || s.DiskTotal == 0 || s.DiskFree == 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
-		a.scheduler(t, 1)
-	}
-}
-
-func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
-	ns := testNamespace() // slots of 4 KiB
-	small := share{slotBytes: 4096}
-	for name, c := range map[string]struct {
-		change                 func(*Config)
-		host, disk, slots, own uint64
-	}{
-		"sizes":  {func(*Config) {}, 1 << 20, 4 << 20, 256, 0},
-		"blocks": {func(c *Config) { c.HostBytes, c.Tuning.HostBlocks = 0, 100 }, 100 * 4096, 4 << 20, 100, 100 * 4096},
-		"bypass": {func(c *Config) { c.HostBytes = 0 }, 64 * 4096, 4 << 20, 64, 64 * 4096},
-	} {
-		cfg := testConfig(t)
-		c.change(&cfg)
-		r := newTierRoom(&cfg, zap.NewNop())
-		s, err := r.shareOf(&ns)
-		if small.host = c.own; err != nil || s != small {
-			t.Errorf("%s: share %+v, error %v, want %+v", name, s, err, small)
-		}
-		if w := r.want(map[kv.NamespaceID]share{ns.ID(): s}); w.HostBytes != c.host || w.DiskBytes != c.disk || w.HostSlots != c.slots {
-			t.Errorf("%s: want %+v", name, w)
-		}
+		a.Scheduler(t, 1)
 	}
 }
 
@@ -165,26 +115,6 @@ func TestAgentWithoutTiersSaysSoLoudly(t *testing.T) {
 	if logs.FilterMessageSnippet("NO TIER IS ON").Len() != 1 {
 		t.Errorf("the log says %+v", logs.All())
 	}
-}
-
-func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := testConfig(t)
-		r := newTierRoom(&cfg, zap.NewNop())
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go r.run(ctx)
-		time.Sleep(spaceInterval - 1)
-		synctest.Wait()
-		if s := *r.stats.Load(); s != (SpaceStats{}) {
-			t.Errorf("too early: %+v", s)
-		}
-		time.Sleep(spaceInterval + 1) // two looks
-		synctest.Wait()
-		if s := *r.stats.Load(); s.HostTotal == 0 || s.DiskTotal == 0 {
-			t.Errorf("after a look: %+v", s)
-		}
-	})
 }
 
 // Engines are processes of their own: one that hangs must not keep the tier pinned.

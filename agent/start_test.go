@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
@@ -30,7 +31,7 @@ func TestSecondAgentOnASocketIsRefused(t *testing.T) {
 	if _, err := New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another process is serving on it") {
 		t.Errorf("got error %v", err)
 	}
-	a.scheduler(t, 1) // the first one goes on
+	a.Scheduler(t, 1) // the first one goes on
 }
 
 func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
@@ -42,9 +43,9 @@ func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	a := startAgent(t, cfg)
-	a.scheduler(t, 1)
-	if info, err := os.Stat(cfg.Socket); err != nil || info.Mode().Perm() != socketMode {
-		t.Errorf("socket mode %v, error %v: want %#o", info.Mode(), err, socketMode)
+	a.Scheduler(t, 1)
+	if info, err := os.Stat(cfg.Socket); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("socket mode %v, error %v: want 0660", info.Mode(), err)
 	}
 }
 
@@ -52,8 +53,8 @@ func TestStopLeavesOnlyTheDiskWhenTheHostIsToBeDiscarded(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Tuning.DiscardHost = true
 	a := startAgent(t, cfg)
-	c := a.scheduler(t, 1)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	c := a.Scheduler(t, 1)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	a.stop()
 	<-c.Done()
 	if _, err := os.Stat(cfg.Socket); !os.IsNotExist(err) {
@@ -63,9 +64,9 @@ func TestStopLeavesOnlyTheDiskWhenTheHostIsToBeDiscarded(t *testing.T) {
 		t.Errorf("%d host files are left: %v", len(left), left)
 	}
 	b := startAgent(t, cfg)
-	again := b.scheduler(t, 1)
+	again := b.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := again.Open(r, "", "", "", prompt(1, 3)); err != nil {
+	if err := again.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
 		t.Fatal(err)
 	}
 	if hit, err := again.Lookup(t.Context(), r, 0, 3, proto.MaxWaitMillis*1e6); err != nil || hit.Ready != 3 {
@@ -117,7 +118,7 @@ func TestBadConfigIsNamed(t *testing.T) {
 			t.Errorf("%s: the agent started", c.name)
 			continue
 		}
-		if c.early && (cfg.Validate() == nil || exists(cfg.HostDir)) {
+		if c.early && (cfg.Validate() == nil || agenttest.Exists(cfg.HostDir)) {
 			t.Errorf("%s: found only after something was started: Validate says %v", c.name, cfg.Validate())
 		}
 		for _, want := range c.want {
@@ -129,11 +130,6 @@ func TestBadConfigIsNamed(t *testing.T) {
 			t.Errorf("%s: error %q has several lines or a password", c.name, err)
 		}
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // A signal may come while the agent starts. It then undoes what it has done.
@@ -164,7 +160,7 @@ func TestStartIsBrokenOffWhenItsContextEnds(t *testing.T) {
 	if _, err := New(ctx, testConfig(t), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("without NATS: got error %v, want %v", err, context.Canceled)
 	}
-	if exists(cfg.HostDir) || exists(cfg.Socket) {
+	if agenttest.Exists(cfg.HostDir) || agenttest.Exists(cfg.Socket) {
 		t.Error("the agent went on starting")
 	}
 }
@@ -215,9 +211,9 @@ func getFrom(t *testing.T, address, path string) (int, string) {
 
 func TestAdminShowsThePool(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 7)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
-	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	c := a.Scheduler(t, 7)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	agenttest.Eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
 
 	var pools []struct {
 		Pool       uint64
@@ -262,16 +258,16 @@ func checkBytesAt(t *testing.T, path string, offset int64) {
 		t.Error(err)
 		return
 	}
-	if s := string(got); s != string(content(1, 0)) && s != string(content(1, 1)) {
+	if s := string(got); s != string(agenttest.Content(1, 0)) && s != string(agenttest.Content(1, 1)) {
 		t.Errorf("no block lies in %s at %d", path, offset)
 	}
 }
 
 func TestAdminHealthStatsAndMetrics(t *testing.T) {
 	a := startAgent(t, testConfig(t))
-	c := a.scheduler(t, 7)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
-	eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
+	c := a.Scheduler(t, 7)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	agenttest.Eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/readyz": "ready",
 		"/v1/stats": `"owner":"worker 7/0"`,
@@ -312,14 +308,14 @@ func TestTotalsOutliveTheirEngine(t *testing.T) {
 	cfg.NATSURL = nats.URL()
 	a := startAgent(t, cfg)
 	defer a.stop() // before the server closes
-	c := a.scheduler(t, 7)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
-	eventually(t, "the worker is announced", func() bool { return a.Stats().Totals.Feeds.Announcements >= 2 })
+	c := a.Scheduler(t, 7)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
+	agenttest.Eventually(t, "the worker is announced", func() bool { return a.Stats().Totals.Feeds.Announcements >= 2 })
 	before := a.Stats().Totals
 	if err := c.Bye(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the session has ended", func() bool { return a.Stats().Sessions == 0 })
+	agenttest.Eventually(t, "the session has ended", func() bool { return a.Stats().Sessions == 0 })
 	after := a.Stats().Totals
 	if after.Feeds.Announcements <= before.Feeds.Announcements || after.Streams.Blocks < before.Streams.Blocks {
 		t.Errorf("totals went from %+v to %+v", before, after)
@@ -339,9 +335,9 @@ func TestPoolAndWorkerArePublished(t *testing.T) {
 	cfg.NATSURL = nats.URL()
 	a := startAgent(t, cfg)
 	defer a.stop() // before the server closes
-	c := a.scheduler(t, 7)
-	storePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
-	eventually(t, "all is published", func() bool {
+	c := a.Scheduler(t, 7)
+	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
+	agenttest.Eventually(t, "all is published", func() bool {
 		s := a.Stats()
 		return s.Quiet && len(s.Streams) == 2 && s.Streams[0].Blocks == 6 && s.Events.Out > 0
 	})
@@ -365,14 +361,4 @@ func TestPoolAndWorkerArePublished(t *testing.T) {
 func jsonNumber(v uint64) string {
 	b, _ := json.Marshal(v)
 	return string(b)
-}
-
-func TestPoolIDsAreStableAndDistinct(t *testing.T) {
-	ns := testNamespace()
-	other := ns
-	other.Weights = "other"
-	id := poolID("node-a", ns.ID())
-	if id != poolID("node-a", ns.ID()) || id == poolID("node-b", ns.ID()) || id == poolID("node-a", other.ID()) || id>>53 != 0 {
-		t.Errorf("pool id %d", id)
-	}
 }

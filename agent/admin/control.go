@@ -1,0 +1,324 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// maxControlBody bounds the body of a request that changes something: as many
+	// tokens as a prompt may have, in decimal.
+	maxControlBody = 64 << 20
+	// maxResetHashes bounds the hashes of one /v1/reset-blocks.
+	maxResetHashes = 1 << 20
+	// minKeep is the shortest time that blocks can be kept for.
+	minKeep = time.Millisecond
+)
+
+// Pools are the pools of a node, and the ids that it publishes them under.
+type Pools interface {
+	Manager() *blockmgr.Manager
+	ID(ns kv.NamespaceID) uint64
+}
+
+// control resets, keeps and lists the blocks of pools.
+type control struct{ pools Pools }
+
+// controlError is an answer that is not 200.
+type controlError struct {
+	status int
+	err    error
+}
+
+func (e *controlError) Error() string { return e.err.Error() }
+func (e *controlError) Unwrap() error { return e.err }
+
+func badRequest(format string, args ...any) error {
+	return &controlError{http.StatusBadRequest, fmt.Errorf(format, args...)}
+}
+
+// controlHandler makes a handler of a function from a JSON body to a JSON answer.
+func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var in In
+		err := decodeControl(http.MaxBytesReader(w, r.Body, maxControlBody), &in)
+		var out Out
+		if err == nil {
+			out, err = do(in)
+		}
+		if err != nil {
+			writeError(w, controlStatus(err), err.Error())
+			return
+		}
+		writeJSON(w, out)
+	}
+}
+
+// decodeControl reads one JSON object without unknown fields.
+func decodeControl(body io.Reader, in any) error {
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	err := d.Decode(in)
+	if err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			err = errors.New("more than one JSON value")
+		}
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return &controlError{http.StatusRequestEntityTooLarge, fmt.Errorf("body: more than %d bytes", tooLarge.Limit)}
+	case err != nil:
+		return badRequest("body: %w", err)
+	}
+	return nil
+}
+
+func controlStatus(err error) int {
+	var c *controlError
+	switch {
+	case errors.As(err, &c):
+		return c.status
+	case errors.Is(err, blockmgr.ErrActive):
+		return http.StatusConflict
+	case errors.Is(err, blockmgr.ErrNoTier), errors.Is(err, blockmgr.ErrRetired):
+		return http.StatusNotFound
+	case errors.Is(err, blockmgr.ErrClosed):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// findPool is the pool of a namespace that a body names.
+func (c *control) findPool(namespace string) (*blockmgr.Pool, error) {
+	id, err := kv.ParseNamespaceID(namespace)
+	if err != nil {
+		return nil, badRequest("%w", err)
+	}
+	for _, p := range c.pools.Manager().Pools() {
+		if p.NamespaceID() == id {
+			return p, nil
+		}
+	}
+	return nil, &controlError{http.StatusNotFound, fmt.Errorf("namespace %q: no such pool is open", namespace)}
+}
+
+// controlTier reads the name of a tier that a pool has. Events, metrics and
+// messages have another name for the host tier, which is taken too.
+func controlTier(name string) (kv.Tier, error) {
+	switch name {
+	case "host", kv.TierHost.String():
+		return kv.TierHost, nil
+	case "disk":
+		return kv.TierDisk, nil
+	}
+	return 0, badRequest("tier %q: want host or disk", name)
+}
+
+// resetRequest is the body of POST /v1/reset. Without a namespace it is for all
+// pools; an empty one is a mistake.
+type resetRequest struct {
+	Namespace *string `json:"namespace"`
+	Tier      string  `json:"tier"`
+}
+
+// resetAnswer lists the namespaces whose pools were emptied.
+type resetAnswer struct {
+	Reset []string `json:"reset"`
+}
+
+// reset empties a tier, or all of them, of one pool or of all. A pool in use is
+// left as it is; of several pools, those before the first in use are emptied. One that
+// made room for another namespace since it was listed is none.
+func (c *control) reset(in resetRequest) (resetAnswer, error) {
+	do := (*blockmgr.Pool).ResetAll
+	if in.Tier != "all" {
+		tier, err := controlTier(in.Tier)
+		if err != nil {
+			return resetAnswer{}, badRequest("tier %q: want host, disk or all", in.Tier)
+		}
+		do = func(p *blockmgr.Pool) error { return p.Reset(tier) }
+	}
+	pools := c.pools.Manager().Pools()
+	if in.Namespace != nil {
+		p, err := c.findPool(*in.Namespace)
+		if err != nil {
+			return resetAnswer{}, err
+		}
+		pools = []*blockmgr.Pool{p}
+	}
+	out := resetAnswer{Reset: []string{}}
+	for _, p := range pools {
+		err := do(p)
+		if errors.Is(err, blockmgr.ErrRetired) && in.Namespace == nil {
+			continue
+		}
+		if err != nil {
+			return resetAnswer{}, fmt.Errorf("namespace %s, after %d pools were reset: %w", p.NamespaceID(), len(out.Reset), err)
+		}
+		out.Reset = append(out.Reset, p.NamespaceID().String())
+	}
+	return out, nil
+}
+
+// hashText is a SequenceHash in JSON: written as 16 hexadecimal digits, as in
+// /v1/pools, and read as that or as a decimal number.
+type hashText kv.SequenceHash
+
+// MarshalText implements encoding.TextMarshaler.
+func (h hashText) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%016x", uint64(h)), nil }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *hashText) UnmarshalJSON(b []byte) error {
+	digits, base := string(b), 10
+	if len(b) == 18 && b[0] == '"' && b[17] == '"' {
+		digits, base = string(b[1:17]), 16
+	}
+	v, err := strconv.ParseUint(digits, base, 64)
+	if err != nil {
+		return fmt.Errorf("sequence hash %.40s: want 16 hexadecimal digits in quotes, or a whole number 0 to 2^64-1", b)
+	}
+	*h = hashText(v)
+	return nil
+}
+
+// hashesText are hashes for an answer, in which a list is never null.
+func hashesText(hashes []kv.SequenceHash) []hashText {
+	out := make([]hashText, len(hashes))
+	for i, h := range hashes {
+		out[i] = hashText(h)
+	}
+	return out
+}
+
+// resetBlocksRequest is the body of POST /v1/reset-blocks.
+type resetBlocksRequest struct {
+	Namespace string     `json:"namespace"`
+	Tier      string     `json:"tier"`
+	Hashes    []hashText `json:"sequence_hashes"`
+}
+
+// resetBlocksAnswer says what became of each hash: reset, not in the tier, or in
+// use and left alone.
+type resetBlocksAnswer struct {
+	Reset    []hashText `json:"reset_blocks"`
+	NotFound []hashText `json:"not_found"`
+	NotReset []hashText `json:"not_reset"`
+}
+
+func (c *control) resetBlocks(in resetBlocksRequest) (resetBlocksAnswer, error) {
+	tier, err := controlTier(in.Tier)
+	if err != nil {
+		return resetBlocksAnswer{}, err
+	}
+	if n := len(in.Hashes); n == 0 || n > maxResetHashes {
+		return resetBlocksAnswer{}, badRequest("sequence_hashes: %d items, want 1..%d", n, maxResetHashes)
+	}
+	p, err := c.findPool(in.Namespace)
+	if err != nil {
+		return resetBlocksAnswer{}, err
+	}
+	hashes := make([]kv.SequenceHash, len(in.Hashes))
+	for i, h := range in.Hashes {
+		hashes[i] = kv.SequenceHash(h)
+	}
+	r, err := p.ResetBlocks(tier, hashes)
+	if err != nil {
+		return resetBlocksAnswer{}, err
+	}
+	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset)}, nil
+}
+
+// keepRequest is the body of POST /v1/keep: a prompt, named as OPEN names it.
+type keepRequest struct {
+	Namespace string   `json:"namespace"`
+	Tokens    []uint32 `json:"tokens"`
+	LoRA      string   `json:"lora"`
+	Salt      string   `json:"salt"`
+	TTL       float64  `json:"ttl_seconds"`
+}
+
+// keepAnswer says how many of the prompt's complete blocks are kept.
+type keepAnswer struct {
+	Kept   int `json:"kept"`
+	Blocks int `json:"blocks"`
+}
+
+// keep holds on to the resident blocks of a prompt for a time.
+func (c *control) keep(in keepRequest) (keepAnswer, error) {
+	p, err := c.findPool(in.Namespace)
+	if err != nil {
+		return keepAnswer{}, err
+	}
+	ns := p.Namespace()
+	if n := len(in.Tokens); n < int(ns.BlockSize) || n > proto.MaxTokens {
+		return keepAnswer{}, badRequest("tokens: %d items, want %d (one block) to %d", n, ns.BlockSize, proto.MaxTokens)
+	}
+	if most := blockmgr.MaxKeep.Seconds(); !(in.TTL >= minKeep.Seconds() && in.TTL <= most) {
+		return keepAnswer{}, badRequest("ttl_seconds %v: want %v to %.0f", in.TTL, minKeep.Seconds(), most)
+	}
+	keys := promptKeys(&ns, &in)
+	kept, err := p.Keep(keys, time.Duration(in.TTL*float64(time.Second)))
+	return keepAnswer{kept, len(keys)}, err
+}
+
+// promptKeys are the keys of a prompt's complete blocks.
+func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
+	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
+	// A connector names a long salt by its hash.
+	root := id.Root(ns.ID(), in.LoRA, "", kv.BoundedName(in.Salt))
+	keys := make([]kv.StoredKey, 0, len(in.Tokens)/size)
+	var b blockmgr.Block
+	for i := 0; i+size <= len(in.Tokens); i += size {
+		if i == 0 {
+			b = id.First(root, in.Tokens[:size])
+		} else {
+			b = id.Next(&b, in.Tokens[i:i+size])
+		}
+		keys = append(keys, b.Key)
+	}
+	return keys
+}
+
+// tierStatus counts a tier's slots by what a reset would do to them; see
+// blockmgr.TierStatus.
+type tierStatus struct {
+	Active   int `json:"active"`
+	Inactive int `json:"inactive"`
+	Empty    int `json:"empty"`
+}
+
+// poolStatus is one pool in GET /v1/status. A tier that is not configured is
+// absent.
+type poolStatus struct {
+	Pool      uint64                `json:"pool"`
+	Namespace string                `json:"namespace"`
+	Model     string                `json:"model"`
+	Tiers     map[string]tierStatus `json:"tiers"`
+}
+
+func statusOf(pools Pools) []poolStatus {
+	list := []poolStatus{}
+	for _, p := range pools.Manager().Pools() {
+		s := poolStatus{
+			Pool: pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: p.Namespace().Model,
+			Tiers: map[string]tierStatus{},
+		}
+		for name, tier := range map[string]kv.Tier{"host": kv.TierHost, "disk": kv.TierDisk} {
+			if st, err := p.Status(tier); err == nil { // else there is no such tier, or the agent stops
+				s.Tiers[name] = tierStatus(st)
+			}
+		}
+		list = append(list, s)
+	}
+	return list
+}

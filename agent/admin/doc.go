@@ -1,0 +1,2 @@
+// Package admin is the HTTP API of an agent.
+package admin

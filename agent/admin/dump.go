@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// poolDump is one pool in GET /v1/pools, without its blocks.
+type poolDump struct {
+	Pool       uint64 `json:"pool"`
+	Namespace  string `json:"namespace"`
+	Model      string `json:"model"`
+	BlockBytes uint64 `json:"block_bytes"`
+}
+
+type blockDump struct {
+	Key string `json:"key"`
+	// Hash is the SequenceHash, 16 hexadecimal digits.
+	Hash  string        `json:"hash"`
+	Tiers []string      `json:"tiers"`
+	Host  *locationDump `json:"host,omitempty"`
+	Disk  *locationDump `json:"disk,omitempty"`
+}
+
+type locationDump struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"`
+}
+
+// servePools lists every block, in pieces: neither a pool nor the memory of the
+// agent waits for a client that reads millions of them slowly.
+func (c *control) servePools(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	response := http.NewResponseController(w)
+	out := bufio.NewWriter(w)
+	piece := func() error {
+		// Not every kind of writer has deadlines; then the server's own holds.
+		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
+		return out.Flush()
+	}
+	// When the client has gone there is nobody to tell.
+	_ = writePools(out, c.pools, piece)
+}
+
+// writePools writes a list of pools, each with a list "blocks". piece is called
+// after each chunk of blocks and at the end.
+func writePools(w io.Writer, pools Pools, piece func() error) error {
+	if _, err := io.WriteString(w, "["); err != nil {
+		return err
+	}
+	for i, p := range pools.Manager().Pools() {
+		separator := ""
+		if i > 0 {
+			separator = ","
+		}
+		head, err := json.Marshal(poolDump{
+			Pool: pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: p.Namespace().Model, BlockBytes: p.BlockBytes(),
+		})
+		if err != nil {
+			return err
+		}
+		// The list of blocks is the last field of the object.
+		if _, err := io.WriteString(w, separator+string(head[:len(head)-1])+`,"blocks":[`); err != nil {
+			return err
+		}
+		if err := writeBlocks(w, p, piece); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, "]}"); err != nil {
+			return err
+		}
+	}
+	if _, err := io.WriteString(w, "]\n"); err != nil {
+		return err
+	}
+	return piece()
+}
+
+func writeBlocks(w io.Writer, p *blockmgr.Pool, piece func() error) error {
+	separator := ""
+	for chunk := range p.DumpChunks {
+		for _, b := range chunk {
+			block, err := json.Marshal(dumpBlock(b))
+			if err != nil {
+				return err
+			}
+			if _, err := io.WriteString(w, separator+string(block)); err != nil {
+				return err
+			}
+			separator = ","
+		}
+		if err := piece(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func dumpBlock(b blockmgr.BlockInfo) blockDump {
+	d := blockDump{Key: b.Block.Key.String(), Hash: fmt.Sprintf("%016x", uint64(b.Block.Seq)), Tiers: []string{}}
+	for _, t := range kv.Tiers {
+		if b.Tiers.Has(t) {
+			d.Tiers = append(d.Tiers, t.String())
+		}
+	}
+	if b.Tiers.Has(kv.TierHost) {
+		d.Host = &locationDump{Path: b.Host.Path, Offset: b.Host.Offset}
+	}
+	if b.Tiers.Has(kv.TierDisk) {
+		d.Disk = &locationDump{Path: b.Disk.Path, Offset: b.Disk.Offset}
+	}
+	return d
+}

@@ -1,0 +1,215 @@
+package agenttest
+
+import (
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// Socket is the path of an agent's socket.
+type Socket string
+
+// Scheduler connects a worker's scheduler.
+func (s Socket) Scheduler(t *testing.T, worker uint64) *proto.SchedulerClient {
+	t.Helper()
+	c, err := s.Dial(t, worker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Dial is Scheduler where the agent may refuse.
+func (s Socket) Dial(t *testing.T, worker uint64) (*proto.SchedulerClient, error) {
+	t.Helper()
+	return s.DialWith(t, Hello(worker))
+}
+
+// DialWith is Dial with a HELLO.
+func (s Socket) DialWith(t *testing.T, h proto.Hello) (*proto.SchedulerClient, error) {
+	t.Helper()
+	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(s), Hello: h})
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+// Worker has a worker join the session of c.
+func (s Socket) Worker(t *testing.T, c *proto.SchedulerClient, worker uint64) *proto.WorkerClient {
+	t.Helper()
+	h := Hello(worker)
+	h.Session = c.Welcome().Session
+	w, err := s.DialWorker(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// DialWorker is Worker with a HELLO, where the agent may refuse.
+func (s Socket) DialWorker(t *testing.T, h proto.Hello) (*proto.WorkerClient, error) {
+	t.Helper()
+	w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: string(s), Hello: h}, proto.Register{DeviceBlocks: 64, BlockBytes: 4096})
+	if err == nil {
+		t.Cleanup(func() { w.Close() })
+	}
+	return w, err
+}
+
+// WantFound looks a prompt up, loads its first n blocks, checks them, and that there are no
+// more.
+func (s Socket) WantFound(t *testing.T, c *proto.SchedulerClient, seed, n int) {
+	t.Helper()
+	r := proto.RequestID{ID: 1000 + uint64(seed)}
+	if err := c.Open(r, "", "", "", Prompt(seed, n+1)); err != nil {
+		t.Fatal(err)
+	}
+	w := s.Worker(t, c, 1)
+	if hit, err := c.Lookup(t.Context(), r, 0, n+1, 10*time.Second); err != nil || hit.Ready != n {
+		t.Fatalf("got %+v, error %v: want %d blocks", hit, err, n)
+	}
+	if _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, n)); err != nil {
+		t.Fatal(err)
+	}
+	job := <-w.Loads()
+	for i, slot := range job.Slots {
+		if err := CheckSlot(w, slot, seed, i); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.CloseRequest(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Evicted gathers the EVICTED that a scheduler gets.
+type Evicted struct {
+	mu     sync.Mutex
+	byTier map[kv.Tier][]kv.SequenceHash
+	lost   uint64
+}
+
+func (e *Evicted) note(t kv.Tier, hashes []kv.SequenceHash, lost uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byTier == nil {
+		e.byTier = map[kv.Tier][]kv.SequenceHash{}
+	}
+	e.byTier[t] = append(e.byTier[t], hashes...)
+	e.lost = lost
+}
+
+// Of is what left a tier, sorted.
+func (e *Evicted) Of(t kv.Tier) []kv.SequenceHash {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(slices.Values(e.byTier[t]))
+}
+
+// Lost is how many notices the agent had no room for.
+func (e *Evicted) Lost() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lost
+}
+
+// Listener connects a scheduler that asks for EVICTED.
+func (s Socket) Listener(t *testing.T, h proto.Hello) (*proto.SchedulerClient, *Evicted) {
+	t.Helper()
+	got := new(Evicted)
+	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(s), Hello: h, Evicted: got.note})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, got
+}
+
+// Raw connects without a client, to send what no client sends.
+func (s Socket) Raw(t *testing.T) *proto.Conn {
+	t.Helper()
+	c, err := proto.Dial(t.Context(), string(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// RawScheduler is Raw after a scheduler's handshake.
+func (s Socket) RawScheduler(t *testing.T, worker uint64) *proto.Conn {
+	t.Helper()
+	c := s.Raw(t)
+	h := Hello(worker)
+	h.Major, h.Role = proto.VersionMajor, string(proto.RoleScheduler)
+	Send(t, c, proto.TypeHello, 1, &h)
+	if f := Receive(t, c); f.Type != proto.TypeWelcome {
+		t.Fatalf("HELLO was answered with %s", f.Type)
+	}
+	return c
+}
+
+// Send sends one frame.
+func Send(t *testing.T, c *proto.Conn, typ proto.Type, corr uint32, m proto.Message) {
+	t.Helper()
+	if err := c.Send(typ, corr, m, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Receive is the next frame that is not EXTENT_READY.
+func Receive(t *testing.T, c *proto.Conn) proto.Frame {
+	t.Helper()
+	for {
+		f, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.File != nil {
+			f.File.Close()
+		}
+		if f.Type != proto.TypeExtentReady {
+			return f
+		}
+	}
+}
+
+// WantError checks that the next frame is an ERROR.
+func WantError(t *testing.T, c *proto.Conn, corr uint32, code string) proto.Error {
+	t.Helper()
+	f := Receive(t, c)
+	var e proto.Error
+	if f.Type != proto.TypeError || f.Corr != corr {
+		t.Errorf("got %s with correlation %d, want ERROR with %d", f.Type, f.Corr, corr)
+	} else if err := proto.Decode(f.Type, f.Body, &e); err != nil || e.Code != code {
+		t.Errorf("got %+v, error %v: want code %s", e, err, code)
+	}
+	return e
+}
+
+// WantClosed checks that the agent closes the connection.
+func WantClosed(t *testing.T, c *proto.Conn) {
+	t.Helper()
+	for {
+		f, err := c.Receive()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Errorf("got error %v, want io.EOF", err)
+			return
+		}
+		if f.File != nil {
+			f.File.Close()
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package agenttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// BlockSize is the number of tokens in a block of Namespace.
+const BlockSize = 16
+
+// Namespace has blocks of 4096 bytes.
+func Namespace() kv.Namespace {
+	return kv.Namespace{
+		Model: "test", Weights: "w", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: BlockSize, InnerDim: 32, DTypeBytes: 2,
+		Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "test",
+	}
+}
+
+// NamespaceNumber is Namespace with other weights for each i.
+func NamespaceNumber(i int) kv.Namespace {
+	ns := Namespace()
+	ns.Weights = fmt.Sprint(i)
+	return ns
+}
+
+// Hello is the HELLO of a worker's rank 0 with Namespace.
+func Hello(worker uint64) proto.Hello {
+	return proto.Hello{Engine: "test", Incarnation: 1, WorkerID: worker, Namespace: Namespace()}
+}
+
+// Prompt is n blocks of tokens that are different for each seed.
+func Prompt(seed, n int) []uint32 {
+	tokens := make([]uint32, n*BlockSize)
+	for i := range tokens {
+		tokens[i] = uint32(seed*1_000_000 + i)
+	}
+	return tokens
+}
+
+// Content is what StorePrompt stores for block i of the prompt of seed.
+func Content(seed, i int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(seed))
+	b = binary.LittleEndian.AppendUint64(b, uint64(i))
+	return bytes.Repeat(b, 4096/len(b))
+}
+
+// StorePrompt stores n blocks of a prompt under request r and closes it.
+func StorePrompt(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, seed, n int) {
+	t.Helper()
+	if err := c.Open(r, "", "", "", Prompt(seed, n)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Store(t.Context(), r, 0, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Grants) != n {
+		t.Fatalf("%d of %d blocks were granted (present %d, refused %d)", len(got.Grants), n, got.Present, got.Refused)
+	}
+	var slots []proto.Slot
+	for _, g := range got.Grants {
+		b, err := c.SlotBytes(g.Slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b, Content(seed, int(g.Block)))
+		slots = append(slots, g.Slot)
+	}
+	if err := c.Commit(t.Context(), r, slots); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseRequest(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WantReady checks that LOOKUP finds n blocks of the prompt of seed 1.
+func WantReady(t *testing.T, c *proto.SchedulerClient, n int) {
+	t.Helper()
+	r := proto.RequestID{ID: 2}
+	if err := c.Open(r, "", "", "", Prompt(1, n)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	hit, err := c.Lookup(ctx, r, 0, n, 5*time.Second)
+	if err != nil || int(hit.Ready) != n {
+		t.Errorf("found %+v, %v, want %d blocks", hit, err, n)
+	}
+	if err := c.CloseRequest(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// CheckSlot checks that a slot holds block i of the prompt of seed.
+func CheckSlot(c interface {
+	SlotBytes(proto.Slot) ([]byte, error)
+	Generation(proto.Slot) (uint64, error)
+}, s proto.Slot, seed, i int) error {
+	if g, err := c.Generation(s); err != nil || g != s.Generation {
+		return fmt.Errorf("slot %+v: generation word %d, error %v", s, g, err)
+	}
+	b, err := c.SlotBytes(s)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(b, Content(seed, i)) {
+		return fmt.Errorf("slot %+v does not hold block %d", s, i)
+	}
+	return nil
+}
+
+// Eventually waits until ok is true, ten seconds at most.
+func Eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+// WantRefused checks that the agent refused with a code of package proto.
+func WantRefused(t *testing.T, err error, code string) {
+	t.Helper()
+	var r *proto.RefusedError
+	if !errors.As(err, &r) || r.Reply.Code != code {
+		t.Errorf("got error %v, want it refused with %s", err, code)
+	}
+}
+
+// FreePort is a TCP port that nobody uses now.
+func FreePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Exists reports whether there is a file.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,2 @@
+// Package descriptors divides the file descriptors of the process.
+package descriptors

@@ -1,0 +1,2 @@
+// Package engine serves the engines of a node.
+package engine

@@ -1,0 +1,373 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/process"
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// serveScheduler makes a session for a scheduler that said hello and serves it
+// until its connection ends or it says BYE. It takes p over. The error is why
+// there was no session; the log is told how one ended.
+func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
+	sess, pool, err := s.newSession(c, peer, p, h)
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, corr, 0, refusalOf(err))
+		p.Release()
+		return err
+	}
+	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector), zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	defer close(sess.answered)
+	var evicted *events.EvictionQueue
+	if h.WantEvicted { // from before WELCOME, after which the engine counts on it
+		evicted = s.hub.ListenEvictions(sess.namespace)
+		defer evicted.Close()
+	}
+	if err = c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, pool), nil); err != nil {
+		s.end(sess, nil, err)
+		return nil
+	}
+	s.noteWelcomed(sess)
+	sess.lists.open()
+	stop := make(chan struct{})
+	var tellers sync.WaitGroup
+	tellers.Go(func() { sess.guarded(func() { sess.sched.watch(stop) }) })
+	if evicted != nil {
+		tellers.Go(func() { sess.guarded(func() { evicted.Run(c, stop) }) })
+	}
+	var bye *farewell
+	err = sess.guard(func() (err error) { bye, err = s.readScheduler(sess); return err })
+	close(stop)
+	tellers.Wait()
+	s.end(sess, bye, err)
+	if bye != nil {
+		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
+	}
+	return nil
+}
+
+func (s *Server) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
+	return &proto.Welcome{
+		Major: proto.VersionMajor, Minor: min(h.Minor, proto.VersionMinor),
+		Session: uint64(sess.id), AgentNonce: s.nonce,
+		NamespaceID: sess.namespace[:], Pool: pool,
+		BlockBytes: sess.pool.BlockBytes(), SlotBytes: sess.pool.SlotBytes(),
+		MaxRequests: uint32(s.cfg.MaxRequests), MaxPins: uint32(s.cfg.MaxPins),
+		HostEnabled: sess.pool.Configured(), Warning: sess.rank.Warning(),
+	}
+}
+
+// newSession makes the session: it reserves the worker rank's place first, so
+// that two engines that claim to be the same worker do not get in each other's
+// way. It takes p over unless it fails.
+func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) (*session, uint64, error) {
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	ctx, cancel := context.WithCancel(context.Background())
+	sess := &session{
+		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
+		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
+		cfg:     &s.cfg,
+		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, h),
+		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.tokens),
+		files: s.hub.Descriptors(h),
+		ctx:   ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
+		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
+		workers: make(map[*workerLink]struct{}), procs: []*process.Process{p}, enlisted: map[blockmgr.Process]struct{}{p.ID: {}},
+	}
+	sess.lists = newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) })
+	if err := s.reserve(sess); err != nil {
+		cancel()
+		return nil, 0, err
+	}
+	if err := s.files.Reserve(sess.files); err != nil {
+		cancel()
+		s.remove(sess)
+		close(sess.answered)
+		return nil, 0, err
+	}
+	var pool uint64
+	err := sess.guard(func() (err error) { pool, err = s.furnish(sess, c, h); return err })
+	if err != nil {
+		cancel()
+		s.files.Release(sess.files)
+		s.remove(sess)
+		close(sess.answered)
+		return nil, 0, err
+	}
+	s.mu.Lock()
+	s.byID[sess.id] = sess
+	s.mu.Unlock()
+	return sess, pool, nil
+}
+
+// reserve gives the session its worker rank's place, if that is free or its
+// holder is ending.
+func (s *Server) reserve(sess *session) error {
+	timeout := time.NewTimer(replaceTimeout)
+	defer timeout.Stop()
+	for {
+		old, err := s.tryReserve(sess)
+		if err != nil || old == nil {
+			return err
+		}
+		if old.orphaned() {
+			old.conn.Close() // a child of the dead engine holds the connection open
+		}
+		select {
+		case <-old.done:
+		case <-timeout.C:
+			return refusal.Retry(proto.CodeState, "worker %s has a session already", sess.worker)
+		}
+	}
+}
+
+// tryReserve gives the session its place, unless it returns the session that
+// has it.
+func (s *Server) tryReserve(sess *session) (old *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.drainEnd.IsZero() {
+		return nil, refusal.Retry(proto.CodeState, "the agent is stopping")
+	}
+	if n := s.waiting[sess.engine.Key]; n >= maxAwaitingExit {
+		return nil, refusal.Retry(proto.CodeLimit, "this process ended %d sessions without BYE while it was granted slots, the most it may: the slots wait for it to exit", n)
+	}
+	if old = s.byOwner[sess.worker]; old == nil {
+		s.byOwner[sess.worker] = sess
+	}
+	return old, nil
+}
+
+// furnish opens what a session uses: its pool, its link and its event stream.
+func (s *Server) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
+	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
+		s.formers.settle(pool)
+		return pool.BeginSession(sess.id, sess.engine.ID)
+	})
+	if err != nil {
+		return 0, err
+	}
+	sess.pool, sess.sched = pool, newLink(c, pool)
+	defer func() {
+		if sess.rank == nil { // an error or a panic
+			pool.EndSession(sess.id, nil)
+		}
+	}()
+	engine := events.Engine{Guard: sess.guard, ListTimeout: listTimeout, Gauges: sess.gauges, Copies: func() events.CopySum { return s.reports.copies(sess.worker) }}
+	if h.ListsCached {
+		engine.Cached = sess.cachedHashes
+	}
+	if sess.rank, err = s.hub.StartRank(h, stream, engine); err != nil {
+		return 0, err
+	}
+	return stream.Owner().ID, nil
+}
+
+// remove gives up the session's place.
+func (s *Server) remove(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, sess.id)
+	delete(s.byOwner, sess.worker)
+	close(sess.done)
+}
+
+// end ends a session whose scheduler is not read any more. In order: nothing
+// new begins, waiting lookups return, pins drop and grants are freed (after BYE)
+// or quarantined until every process is gone, the engine's device blocks are
+// taken back, and the place is free for a successor. bye is nil unless it said BYE;
+// cause is what ended its connection, for the log.
+func (s *Server) end(sess *session, bye *farewell, cause error) {
+	defer s.remove(sess) // also when the pool or a stream panics
+	defer s.files.Release(sess.files)
+	defer sess.reports.close()
+	defer sess.rank.Stop()
+	left := sess.finish()
+	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
+	sess.cancel()
+	for _, w := range left.workers {
+		w.conn.Close()
+	}
+	sess.links.Wait() // they watch the pool, which is in use as long
+	sess.lookups.Wait()
+	var gone chan struct{} // nil: by its BYE no copy is in flight
+	if bye == nil {
+		gone = make(chan struct{})
+	}
+	switch held := sess.pool.EndSession(sess.id, gone); {
+	case held:
+		s.awaitExit(sess, left.procs, gone)
+	case bye == nil:
+		s.wg.Go(func() {
+			sess.rank.ForgetAfter(exits(left.procs))
+			process.ReleaseAll(left.procs)
+		})
+	default:
+		process.ReleaseAll(left.procs)
+	}
+	if bye != nil && !s.leaving() { // an engine that says BYE because the agent stops comes back
+		sess.rank.Forget()
+	}
+}
+
+// leaving reports whether the agent has begun to stop.
+func (s *Server) leaving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed || !s.drainEnd.IsZero()
+}
+
+// awaitExit closes gone when all of procs have exited. When the agent stops
+// first gone stays open: the next agent waits on.
+func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- struct{}) {
+	key := sess.engine.Key
+	s.mu.Lock()
+	s.waiting[key]++
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		defer func() {
+			process.ReleaseAll(procs)
+			s.mu.Lock()
+			if s.waiting[key]--; s.waiting[key] == 0 {
+				delete(s.waiting, key)
+			}
+			s.mu.Unlock()
+		}()
+		if !process.AllExited(procs, s.stopping) {
+			return
+		}
+		close(gone)
+		sess.rank.Forget()
+		sess.log.Info("all processes of the session are gone")
+	})
+}
+
+// exits are the channels that are closed when procs have exited.
+func exits(procs []*process.Process) []<-chan struct{} {
+	all := make([]<-chan struct{}, len(procs))
+	for i, p := range procs {
+		all[i] = p.Exited()
+	}
+	return all
+}
+
+// leftovers are what an ended session leaves behind: connections and processes
+// of which it was the owner, and the number of slots that it is granted.
+type leftovers struct {
+	workers []*workerLink
+	procs   []*process.Process
+	grants  int
+}
+
+// finish marks the session as ended and hands over what is left of it. Its
+// scheduler is not read any more, so that no grant comes or goes.
+func (s *session) finish() leftovers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	left := leftovers{workers: slices.Collect(maps.Keys(s.workers)), procs: s.procs, grants: s.grants}
+	s.procs = nil
+	return left
+}
+
+// orphaned reports whether the scheduler's process is gone although its
+// connection is open.
+func (s *session) orphaned() bool { return s.engine.Gone() }
+
+// readScheduler handles frames until the connection ends or BYE comes, which it
+// then returns.
+func (s *Server) readScheduler(sess *session) (bye *farewell, err error) {
+	c := sess.sched.conn
+	for {
+		f, err := s.receive(c)
+		if err != nil {
+			return nil, err
+		}
+		if f.Type == proto.TypeBye {
+			if bye, err = decodeBye(f); err == nil {
+				return bye, nil
+			}
+		}
+		var request uint64
+		if err == nil {
+			request, err = sess.handle(f)
+		}
+		if err != nil {
+			if err := s.report(c, f, request, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// drainReason is what DRAIN says, for people.
+const drainReason = "the agent stops"
+
+// Drain asks every engine to let its copies end and to say BYE, and waits until
+// all sessions have ended or patience has passed. No connection is accepted and no
+// session begins from then on. It is called before Close, once.
+func (s *Server) Drain(patience time.Duration) {
+	s.listener.Close()
+	s.mu.Lock()
+	s.drainEnd = time.Now().Add(patience)
+	var open, told []*session
+	for _, sess := range s.byOwner {
+		open = append(open, sess)
+		if sess.welcomed {
+			told = append(told, sess)
+		}
+	}
+	s.mu.Unlock()
+	for _, sess := range told {
+		s.tellDrain(sess)
+	}
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for _, sess := range open {
+		select {
+		case <-sess.answered:
+		case <-timeout.C:
+			s.mu.Lock()
+			left := len(s.byOwner)
+			s.mu.Unlock()
+			s.log.Warn("engines were not done in time: what they were granted waits for their processes or for RESUME",
+				zap.Int("sessions", left), zap.Duration("drain_timeout", patience))
+			return
+		}
+	}
+}
+
+// noteWelcomed notes that a session's scheduler has its WELCOME, and sends DRAIN when
+// the agent began to stop before.
+func (s *Server) noteWelcomed(sess *session) {
+	s.mu.Lock()
+	sess.welcomed = true
+	draining := !s.drainEnd.IsZero()
+	s.mu.Unlock()
+	if draining {
+		s.tellDrain(sess)
+	}
+}
+
+// tellDrain sends DRAIN from a goroutine of its own: an engine that does not read
+// must not cost the others their time.
+func (s *Server) tellDrain(sess *session) {
+	s.wg.Go(func() {
+		left := max(time.Until(s.drainEnd), 0)
+		m := proto.Drain{DeadlineMillis: uint32(left.Milliseconds()), Reason: drainReason}
+		_ = sess.sched.conn.Send(proto.TypeDrain, 0, &m, nil) // its reader learns of a connection that has ended
+	})
+}

@@ -1,0 +1,341 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/blockyard-ai/blockyard/agent/descriptors"
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/pools"
+	"github.com/blockyard-ai/blockyard/agent/process"
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// helloTimeout bounds the time from connect to HELLO, and from a worker's
+	// HELLO to its REGISTER.
+	helloTimeout = 5 * time.Second
+	// replaceTimeout is how long a new session waits for the end of an earlier one
+	// of the same worker rank, whose connection may be closing right now.
+	replaceTimeout = 500 * time.Millisecond
+	// maxAwaitingExit bounds the ended sessions of one process whose granted slots
+	// wait for its end. A process that has that many gets no new session.
+	maxAwaitingExit = 64
+	// maxSampled bounds the lines of one text in sampleTime that clients can cause by
+	// connecting again and again.
+	maxSampled = 30
+	sampleTime = time.Minute
+)
+
+// Config bounds what engines may ask for.
+type Config struct {
+	// AllowUIDs are the users whose processes may connect.
+	AllowUIDs []uint32
+	// MaxRequests bounds the open requests of a session, MaxPins its pinned blocks.
+	MaxRequests, MaxPins int
+	// MinPriority refuses to store blocks of a lower retention priority, and those
+	// after them in their request.
+	MinPriority uint32
+	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them.
+	NoPrefetch bool
+	// SendTimeout is how long a client may leave a frame unread before its
+	// connection is closed, default 2 s.
+	SendTimeout time.Duration
+	// HitRateRequests is how many requests hit rates are computed over, 0 the default.
+	HitRateRequests int
+}
+
+// Server accepts the node's engines and holds their sessions.
+type Server struct {
+	cfg      Config
+	pools    *pools.Set
+	hub      *events.Hub
+	files    *descriptors.Budget
+	log      *zap.Logger
+	tokens   func() tokens.Sink // who wants the tokens of blocks now
+	sampled  *zap.Logger        // log, sampled
+	listener *net.UnixListener
+	nonce    uint64
+
+	sessions  sessionCounters
+	processes *process.Table
+	formers   *formerSessions
+	cache     *cacheCounters
+	reports   *connectorReports
+
+	stopping chan struct{}
+	wg       sync.WaitGroup // connections, and waits for processes to end
+
+	mu     sync.Mutex
+	closed bool
+	// drainEnd is when an agent that stops closes its connections; zero while it does
+	// not stop. No session begins from then on.
+	drainEnd time.Time
+	conns    map[*proto.Conn]struct{}
+	byID     map[blockmgr.SessionID]*session
+	byOwner  map[kv.Worker]*session
+	waiting  map[process.Key]int // ended sessions whose grants wait for processes, by the scheduler's
+}
+
+// New watches the processes of an earlier agent's sessions. Run then serves; Close must be
+// called.
+func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
+	s := &Server{
+		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
+		processes: process.NewTable(),
+		cache:     newCacheCounters(cfg.HitRateRequests),
+		reports:   newConnectorReports(),
+		stopping:  make(chan struct{}),
+		conns:     make(map[*proto.Conn]struct{}),
+		byID:      make(map[blockmgr.SessionID]*session),
+		byOwner:   make(map[kv.Worker]*session),
+		waiting:   make(map[process.Key]int),
+	}
+	s.sampled = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, sampleTime, maxSampled, 0)
+	}))
+	s.formers = newFormerSessions(p.Manager(), s.processes, s.nonce, s.stopping, log)
+	s.formers.watch()
+	return s
+}
+
+// Run accepts connections until ctx ends or Close is called.
+func (s *Server) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
+	defer stop()
+	for {
+		c, err := s.listener.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case err != nil:
+			// Out of descriptors, most likely: those in use go on.
+			s.log.Error("accept", zap.Error(err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		s.accept(proto.NewConn(c, s.cfg.SendTimeout))
+	}
+}
+
+// accept starts serving a connection, or turns it away.
+func (s *Server) accept(c *proto.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit := s.files.Connections(); s.closed || len(s.conns) >= limit {
+		s.sessions.denied.Add(1)
+		if !s.closed {
+			s.sampled.Warn("connection refused: too many", zap.Int("connections", len(s.conns)), zap.Int("files_limit", s.files.Limit()))
+			_ = sendError(c, 0, 0, refusalOf(refusal.Retry(proto.CodeLimit, "the agent has %d connections, the most it may have with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.Limit())))
+		}
+		c.Close()
+		return
+	}
+	s.sessions.accepted.Add(1)
+	s.conns[c] = struct{}{}
+	s.wg.Go(func() {
+		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // the error is in the log
+		c.Close()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+	})
+}
+
+// Close ends every connection and waits until their sessions have ended.
+func (s *Server) Close() {
+	s.listener.Close()
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.stopping)
+	}
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.hub.KeepCheckpoints()
+	s.wg.Wait()
+	s.formers.wg.Wait()
+}
+
+// serve speaks with one connection until it ends.
+func (s *Server) serve(c *proto.Conn) {
+	peer, err := c.Peer()
+	if err != nil {
+		s.log.Warn("connection without credentials", zap.Error(err))
+		return
+	}
+	if !slices.Contains(s.cfg.AllowUIDs, peer.UID) {
+		s.sessions.denied.Add(1)
+		s.sampled.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
+		_ = sendError(c, 0, 0, refusalOf(refusal.New(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
+		return
+	}
+	p, err := s.processes.Watch(c.Socket(), peer.PID)
+	if err != nil {
+		s.sampled.Warn("the engine's process cannot be watched: slots it leaves behind stay in quarantine", zap.Error(err))
+	}
+	hello, corr, err := s.receiveHello(c)
+	if err == nil {
+		if hello.Role == string(proto.RoleScheduler) {
+			err = s.serveScheduler(c, peer, p, hello, corr)
+		} else {
+			err = s.serveWorker(c, peer, p, hello, corr)
+		}
+	} else {
+		p.Release()
+	}
+	s.logEnd(peer, hello, endOf(err))
+}
+
+// logEnd says why a connection ended, if not by its client or this agent. Workers
+// whose scheduler has not come ask again every few milliseconds: who wants to see
+// that has the log tell everything. Others fill the log no faster than the sampler
+// lets them; what it drops is counted as refused.
+func (s *Server) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
+	var r *refusal.Error
+	switch {
+	case err == nil:
+	case hello != nil && hello.Role == string(proto.RoleWorker) && errors.As(err, &r) && r.Retryable:
+		s.log.Debug("worker is to try again", zap.Int32("pid", peer.PID), zap.Error(err))
+	default:
+		s.sampled.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
+	}
+}
+
+// receiveHello reads the first frame. An error ends the connection; the client
+// has been told.
+func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
+	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
+	f, err := s.receive(c)
+	if err != nil {
+		return nil, 0, err
+	}
+	_ = c.SetReceiveDeadline(time.Time{})
+	var h proto.Hello
+	switch {
+	case f.Type != proto.TypeHello:
+		err = refusal.New(proto.CodeState, "%s came first: want %s", f.Type, proto.TypeHello)
+	default:
+		err = decodeFrame(f, &h)
+	}
+	if f.Type == proto.TypeHello && !proto.IsMalformed(err) && h.Major != proto.VersionMajor {
+		// Its other fields may mean something else there.
+		err = refusal.New(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
+	}
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, f.Corr, 0, refusalOf(err))
+		return nil, 0, err
+	}
+	return &h, f.Corr, nil
+}
+
+// receive reads one frame. A message that is no frame is answered with an ERROR
+// before the error is returned, which ends the connection.
+func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
+	f, err := c.Receive()
+	if err != nil {
+		if proto.IsMalformed(err) {
+			s.sessions.malformed.Add(1)
+			_ = sendError(c, 0, 0, refusalOf(err))
+		}
+		return proto.Frame{}, err
+	}
+	s.sessions.frames.Add(1)
+	if f.File != nil {
+		f.File.Close()
+		err := refusal.New(proto.CodeState, "%s came with a file descriptor: a client sends none", f.Type)
+		_ = sendError(c, f.Corr, 0, refusalOf(err))
+		return proto.Frame{}, err
+	}
+	return f, nil
+}
+
+// report tells a client why its frame was refused. It returns an error when the
+// connection must end: the frame was malformed, or the client does not listen.
+func (s *Server) report(c *proto.Conn, f proto.Frame, request uint64, err error) error {
+	s.sessions.refused.Add(1)
+	r := refusalOf(err)
+	if r.Code == proto.CodeMalformed {
+		s.sessions.malformed.Add(1)
+	}
+	if sendErr := sendError(c, f.Corr, request, r); sendErr != nil {
+		return sendErr
+	}
+	if r.Code == proto.CodeMalformed {
+		return err
+	}
+	return nil
+}
+
+// isStopping reports whether Close was called.
+func (s *Server) isStopping() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// endOf is nil for a connection that its client or this agent ended.
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+const (
+	socketMode    = 0o660
+	socketDirMode = 0o750
+	// openSocketMode and openSocketDirMode are for sockets that other users may
+	// connect to; the agent then goes by the peer's credentials alone.
+	openSocketMode    = 0o666
+	openSocketDirMode = 0o755
+)
+
+// Listen makes the agent's socket at path. A socket file that nobody answers on
+// is what a killed agent left behind and is replaced; one that is answered on,
+// or a file that is no socket, is refused. The listener removes the file when it
+// is closed. With others everybody may open the socket. A directory that was
+// there before stays as it is; log is told when it keeps others out.
+func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error) {
+	dir := filepath.Dir(path)
+	mode, dirMode := fs.FileMode(socketMode), fs.FileMode(socketDirMode)
+	if others {
+		mode, dirMode = openSocketMode, openSocketDirMode
+	}
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("socket path %s: %w", path, err)
+	}
+	if info, err := os.Stat(dir); others && err == nil && info.Mode().Perm()&0o001 == 0 {
+		log.Warn("other users are allowed to connect, and the mode of the socket's directory keeps them out",
+			zap.String("dir", dir), zap.Stringer("mode", info.Mode()))
+	}
+	return control.ListenUnix(proto.Network, path, mode)
+}

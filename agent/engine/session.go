@@ -1,0 +1,337 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/process"
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// Bounds of one session.
+const (
+	// maxSessionTokens and maxSessionBlocks bound the tokens and the complete
+	// blocks of all open requests; a block costs the agent about 120 bytes.
+	maxSessionTokens = 64 << 20
+	maxSessionBlocks = 4 << 20
+	// maxGrants bounds the slots that are granted and not committed yet.
+	maxGrants = 16384
+	// maxWaitingLookups bounds the LOOKUPs that wait for the disk at one time; one
+	// more is answered at once with what there is.
+	maxWaitingLookups = 64
+)
+
+// session is one connected engine scheduler with its workers. The goroutine
+// that reads the scheduler's connection calls its methods, but for join, leave
+// and the lookups that wait.
+type session struct {
+	id        blockmgr.SessionID
+	worker    kv.Worker
+	namespace kv.NamespaceID
+	uid       uint32
+	conn      *proto.Conn      // the scheduler's
+	engine    *process.Process // the scheduler's; one of procs
+	sched     *link            // the scheduler's connection, once pool is open
+	pool      *blockmgr.Pool
+	log       *zap.Logger
+	count     *sessionCounters
+	cfg       *Config
+	rank      *events.Rank
+	formers   *formerSessions
+	cache     *cacheCounters
+	reports   *reporter     // of the scheduler's connection
+	lists     *cachedLists  // of what the engine has cached on its device
+	stand     gaugeBox      // what STATS last said of now
+	done      chan struct{} // closed when the session has ended and its place is free
+	answered  chan struct{} // closed after that, when its BYE, if there was one, has its OK
+
+	// What only the reader uses.
+	chain          *chain
+	tokens, blocks int // of all open requests
+	tokenBuf       []uint32
+	// held is what RESUMED gave back, which belongs to no request; nil before
+	// RESUME.
+	held *request
+	// superseded are requests whose id was opened again while they held grants;
+	// they stay until those are settled. maxGrants bounds them.
+	superseded map[requestName]*request
+
+	files       int             // descriptors reserved for its event streams
+	ctx         context.Context // ends with the session
+	cancel      context.CancelFunc
+	lookups     sync.WaitGroup
+	lookupSlots chan struct{}
+
+	mu       sync.Mutex
+	requests map[uint64]*request
+	grants   int // of all requests, superseded ones too
+	workers  map[*workerLink]struct{}
+	links    sync.WaitGroup     // of the workers that joined, until they have let go of the pool
+	lost     bool               // a worker has gone and the scheduler has not been told
+	procs    []*process.Process // every process that ever connected and may still live
+	// enlisted are the processes that ever connected, as many as a session may have.
+	enlisted map[blockmgr.Process]struct{}
+	ended    bool
+
+	// welcomed says that WELCOME has left; guarded by the server's lock.
+	welcomed bool
+}
+
+// sessionCounters count over all connections and sessions.
+type sessionCounters struct {
+	accepted, denied, malformed atomic.Uint64
+
+	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped, panics atomic.Uint64
+}
+
+// find is the request that a frame names.
+func (s *session) find(id uint64, generation uint32) (*request, error) {
+	r := s.requests[id]
+	switch {
+	case r == nil:
+		return nil, refusal.New(proto.CodeNotFound, "request %d is not open", id)
+	case r.generation != generation:
+		return nil, refusal.New(proto.CodeNotFound, "request %d generation %d: generation %d is open", id, generation, r.generation)
+	case r.broken != nil:
+		return nil, r.broken
+	}
+	return r, nil
+}
+
+// holder is the request that a frame about grants names: an open one, an earlier
+// generation that still holds some, or what RESUMED gave back.
+func (s *session) holder(id uint64, generation uint32) (*request, error) {
+	if r := s.heldAs(id, generation); r != nil {
+		return r, nil
+	}
+	if r := s.superseded[requestName{id, generation}]; r != nil {
+		return r, nil
+	}
+	return s.find(id, generation)
+}
+
+func (s *session) open(m *proto.Open) error {
+	if m.Request == proto.ResumedRequest {
+		return refusal.New(proto.CodeRange, "OPEN req: %d stands for what RESUMED gave back, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
+	}
+	if s.superseded[requestName{m.Request, m.Generation}] != nil {
+		return refusal.New(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
+	}
+	if old := s.requests[m.Request]; old != nil {
+		if m.Generation <= old.generation {
+			return refusal.New(proto.CodeState, "request %d generation %d: generation %d is open", m.Request, m.Generation, old.generation)
+		}
+		if err := s.supersede(old); err != nil {
+			return err
+		}
+	}
+	if len(s.requests) >= s.cfg.MaxRequests {
+		return refusal.New(proto.CodeLimit, "request %d: the session has %d open requests, the most it may have", m.Request, len(s.requests))
+	}
+	r := s.chain.open(m)
+	s.mu.Lock()
+	s.requests[r.id] = r
+	s.mu.Unlock()
+	return s.addTokens(r, m.Tokens)
+}
+
+func (s *session) append(m *proto.Append) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	if int(m.Offset) != r.tokens {
+		r.broken = refusal.New(proto.CodeState, "%s offset: %d, but the request has %d tokens", r, m.Offset, r.tokens)
+		return r.broken
+	}
+	return s.addTokens(r, m.Tokens)
+}
+
+// addTokens appends to r within the bounds of a session. A refusal breaks the
+// request: from then on its tokens are not what the engine thinks.
+func (s *session) addTokens(r *request, packed []byte) error {
+	tokens, err := proto.ParseTokens(s.tokenBuf[:0], packed)
+	if err != nil {
+		return err
+	}
+	s.tokenBuf = tokens
+	n := len(tokens)
+	switch {
+	case r.tokens+n > proto.MaxTokens:
+		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d, want at most %d", r, r.tokens+n, proto.MaxTokens)
+	case s.tokens+n > maxSessionTokens:
+		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r, s.tokens+n, maxSessionTokens)
+	case s.blocks+(len(r.tail)+n)/s.chain.blockSize > maxSessionBlocks:
+		r.broken = refusal.New(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r, maxSessionBlocks)
+	}
+	if r.broken != nil {
+		return r.broken
+	}
+	before := len(r.blocks)
+	s.chain.add(r, tokens)
+	s.tokens += n
+	s.blocks += len(r.blocks) - before
+	if complete := r.blocks[before:]; !s.cfg.NoPrefetch && len(complete) > 0 {
+		s.count.prefetched.Add(uint64(s.pool.Prefetch(complete)))
+	}
+	return nil
+}
+
+func (s *session) release(m *proto.Range) error {
+	r := s.heldAs(m.Request, m.Generation)
+	if r == nil {
+		var err error
+		if r, err = s.find(m.Request, m.Generation); err != nil {
+			return err
+		}
+	}
+	return s.dropPins(r, uint64(m.First), uint64(m.First)+uint64(m.Count))
+}
+
+// dropPins gives back the pins of a request's blocks first … end-1.
+func (s *session) dropPins(r *request, first, end uint64) error {
+	return s.unpin(s.takePins(r, first, end))
+}
+
+// takePins takes the pins of blocks first … end-1 out of a request.
+func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.dropPinsLocked(first, end)
+}
+
+// close ends a request, or what is left of an earlier generation of it or of what
+// RESUMED gave back.
+func (s *session) close(m *proto.Close) error {
+	if r := s.heldAs(m.Request, m.Generation); r != nil {
+		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
+	}
+	if r := s.superseded[requestName{m.Request, m.Generation}]; r != nil {
+		return s.abortGrants(r)
+	}
+	r := s.requests[m.Request]
+	if r == nil || r.generation != m.Generation {
+		_, err := s.find(m.Request, m.Generation)
+		return err
+	}
+	return errors.Join(s.retire(r), s.abortGrants(r))
+}
+
+// supersede ends a request whose id is opened again. Its grants stay: the engine
+// may still be copying into them, and commits or aborts them later.
+func (s *session) supersede(r *request) error {
+	s.mu.Lock()
+	held := len(r.grants)
+	s.mu.Unlock()
+	if held > 0 {
+		s.superseded[r.requestName] = r
+	}
+	return s.retire(r)
+}
+
+// retire takes a request out of the open ones. Its pins drop, its grants stay.
+func (s *session) retire(r *request) error {
+	hits := s.shut(r)
+	pins := s.takePins(r, 0, math.MaxUint64) // no lookup adds one to a closed request
+	s.cache.finish(hits)
+	s.tokens -= r.tokens
+	s.blocks -= len(r.blocks)
+	r.blocks, r.tail = nil, nil
+	return s.unpin(pins)
+}
+
+// shut marks a request as closed and returns what it hit.
+func (s *session) shut(r *request) requestHits {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.closed = true
+	delete(s.requests, r.id)
+	return r.hits
+}
+
+// abortGrants gives back all that a request was granted.
+func (s *session) abortGrants(r *request) error {
+	s.mu.Lock()
+	slots := slices.Collect(maps.Keys(r.grants))
+	s.mu.Unlock()
+	if len(slots) == 0 {
+		return nil
+	}
+	if err := s.pool.Abort(s.id, slots); err != nil {
+		return err
+	}
+	s.settle(r, slots)
+	return nil
+}
+
+func (s *session) unpin(slots []blockmgr.Slot) error {
+	if len(slots) == 0 {
+		return nil
+	}
+	return s.pool.Unpin(s.id, slots)
+}
+
+// join adds a worker's connection.
+func (s *session) join(l *workerLink) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return errEnded
+	case len(s.workers) >= proto.MaxWorkers:
+		return refusal.New(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
+	}
+	s.workers[l] = struct{}{}
+	s.links.Add(1)
+	l.joined = true
+	s.lost = false
+	return nil
+}
+
+// leave takes a worker's connection out. lost says that it ended without BYE.
+func (s *session) leave(l *workerLink, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.workers[l]; !ok {
+		return
+	}
+	delete(s.workers, l)
+	if lost && !s.ended {
+		s.lost = true
+		s.count.workersLost.Add(1)
+		s.log.Warn("a worker's connection ended without BYE", zap.Int("workers_left", len(s.workers)))
+	}
+}
+
+// watch keeps p until the session has ended; it takes p over. Processes that
+// have exited meanwhile are let go and one that is kept already is not kept
+// twice, so that the list is bounded by the processes that live.
+func (s *session) watch(p *process.Process) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	kept := s.procs[:0]
+	for _, old := range s.procs {
+		if old.Gone() || old == p {
+			old.Release()
+			continue
+		}
+		kept = append(kept, old)
+	}
+	clear(s.procs[len(kept):])
+	s.procs = append(kept, p)
+	return true
+}

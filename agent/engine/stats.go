@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Stats is a snapshot of a server.
+type Stats struct {
+	// Sessions is the number of connected ones.
+	Sessions int
+	Engines  SessionStats
+	// Connectors are what engines say about themselves.
+	Connectors []ConnectorStats
+	Cache      CacheStats
+}
+
+// SessionStats count what engines asked for, over all sessions since the start.
+type SessionStats struct {
+	Connections uint64 `json:"connections"`
+	Denied      uint64 `json:"denied"`
+	Malformed   uint64 `json:"malformed"`
+	Frames      uint64 `json:"frames"`
+	Refused     uint64 `json:"refused"`
+	Lookups     uint64 `json:"lookups"`
+	Claims      uint64 `json:"claims"`
+	Loads       uint64 `json:"loads"`
+	Stores      uint64 `json:"stores"`
+	Commits     uint64 `json:"commits"`
+	WorkersLost uint64 `json:"workers_lost"`
+	// LoadsDropped are LOADs that found the queue of a worker full; the worker is
+	// then cut off.
+	LoadsDropped uint64 `json:"loads_dropped"`
+	// AwaitingExit is the number of ended sessions that left granted slots in
+	// quarantine and whose processes live on.
+	AwaitingExit int `json:"awaiting_exit"`
+	// Former is the number of sessions of an earlier agent whose processes live and
+	// have not resumed, FormerStuck that of those whose processes cannot be watched.
+	Former      int `json:"former"`
+	FormerStuck int `json:"former_stuck"`
+	// Resumed are sessions that came back with RESUME, ResumedGrants and
+	// ResumedPins the slots that they kept.
+	Resumed       uint64 `json:"resumed"`
+	ResumedGrants uint64 `json:"resumed_grants"`
+	ResumedPins   uint64 `json:"resumed_pins"`
+	// Prefetched are blocks whose way from disk began before a LOOKUP asked.
+	Prefetched uint64 `json:"prefetched"`
+	// LowPriority are blocks that were refused for their retention priority.
+	LowPriority uint64 `json:"low_priority"`
+	// Resets are pools that were emptied because their engine said RESET.
+	Resets uint64 `json:"resets"`
+	// Evicted are notices of EVICTED, EvictedLost those that found a queue full.
+	Evicted     uint64 `json:"evicted"`
+	EvictedLost uint64 `json:"evicted_lost"`
+	// StatsIgnored are STATS that came too soon after the one before, StatsForgotten
+	// the worker ranks whose sums made room for others.
+	StatsIgnored   uint64 `json:"stats_ignored"`
+	StatsForgotten uint64 `json:"stats_forgotten"`
+	// ListsDropped are parts of lists of cached hashes that came when nobody waited
+	// for the list any more.
+	ListsDropped uint64 `json:"lists_dropped"`
+	// Panics are sessions and connections that a panic of the agent ended. The log has
+	// the stack of each.
+	Panics uint64 `json:"panics"`
+}
+
+// Stats takes a snapshot. Evicted and EvictedLost are the event hub's.
+func (s *Server) Stats() Stats {
+	var out Stats
+	s.mu.Lock()
+	out.Sessions = len(s.byID)
+	waiting := 0
+	for _, n := range s.waiting {
+		waiting += n
+	}
+	s.mu.Unlock()
+	c := &s.sessions
+	out.Engines = SessionStats{
+		Connections: c.accepted.Load(), Denied: c.denied.Load(), Malformed: c.malformed.Load(),
+		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
+		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
+		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
+		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
+		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
+		Resets: c.resets.Load(), ListsDropped: c.listsDropped.Load(), Panics: c.panics.Load(),
+	}
+	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.snapshot()
+	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()
+	out.Cache = s.cache.snapshot()
+	return out
+}
+
+// DefaultHitRateRequests is Config.HitRateRequests when it is zero.
+const DefaultHitRateRequests = 1000
+
+// requestHits is what one request asked for and found. Its session's mutex
+// guards it.
+type requestHits struct {
+	// asked and matched are where the blocks end that were ever asked for and that
+	// were ever found: asking again counts nothing twice.
+	asked, matched uint32
+	// Blocks asked for, and those of them found first in host memory and on disk.
+	blocks, host, disk uint64
+}
+
+// add counts a lookup of count blocks from first on, the first of which were
+// found in sources. It returns how many of these were not counted before.
+func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched int) {
+	if end := first + uint32(count); count > 0 && end > h.asked {
+		h.blocks += uint64(end - max(first, h.asked))
+		h.asked = end
+	}
+	for i, tier := range sources {
+		if block := first + uint32(i); block >= h.matched {
+			h.matched = block + 1
+			matched++
+			if tier == kv.TierDisk {
+				h.disk++
+			} else {
+				h.host++
+			}
+		}
+	}
+	return matched
+}
+
+// CacheStats say what the cache was worth to its engines.
+type CacheStats struct {
+	// MatchedTokens are the tokens whose KV lookups found, each counted once for
+	// its request.
+	MatchedTokens uint64 `json:"matched_tokens"`
+	// OnboardedHost and OnboardedDisk are blocks that went to a device, by the tier
+	// that they were found in.
+	OnboardedHost uint64 `json:"onboarded_host"`
+	OnboardedDisk uint64 `json:"onboarded_disk"`
+	// HostHitRate and DiskHitRate are the shares, 0 to 1, of the blocks asked for
+	// that were found in the tier, over the last Requests requests that have ended.
+	HostHitRate float64 `json:"host_hit_rate"`
+	DiskHitRate float64 `json:"disk_hit_rate"`
+	Requests    int     `json:"requests"`
+}
+
+// cacheCounters count over all sessions.
+type cacheCounters struct {
+	matchedTokens, host, disk atomic.Uint64
+	// changed has room for one: a request that asked for something has ended.
+	changed chan struct{}
+
+	mu     sync.Mutex
+	last   []requestHits // a ring of at most its capacity
+	oldest int
+	sum    requestHits
+}
+
+// newCacheCounters makes counters whose hit rates span so many requests; 0 is
+// the default.
+func newCacheCounters(requests int) *cacheCounters {
+	if requests == 0 {
+		requests = DefaultHitRateRequests
+	}
+	return &cacheCounters{last: make([]requestHits, 0, requests), changed: make(chan struct{}, 1)}
+}
+
+// onboarded counts blocks that workers were told to load.
+func (c *cacheCounters) onboarded(pins []pin) {
+	for _, p := range pins {
+		if p.source == kv.TierDisk {
+			c.disk.Add(1)
+		} else {
+			c.host.Add(1)
+		}
+	}
+}
+
+// finish takes note of a request that has ended. One that asked for nothing says
+// nothing about the cache.
+func (c *cacheCounters) finish(h requestHits) {
+	if h.blocks == 0 {
+		return
+	}
+	c.mu.Lock()
+	if len(c.last) < cap(c.last) {
+		c.last = append(c.last, h)
+	} else {
+		old := &c.last[c.oldest]
+		c.sum.blocks -= old.blocks
+		c.sum.host -= old.host
+		c.sum.disk -= old.disk
+		*old = h
+		c.oldest = (c.oldest + 1) % len(c.last)
+	}
+	c.sum.blocks += h.blocks
+	c.sum.host += h.host
+	c.sum.disk += h.disk
+	c.mu.Unlock()
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// LogHitRates logs the hit rates when they have changed, at most once in every
+// interval, until ctx ends.
+func (s *Server) LogHitRates(ctx context.Context, interval time.Duration, log *zap.Logger) {
+	s.cache.logRates(ctx, interval, log)
+}
+
+// logRates logs the hit rates when they have changed, at most once in every
+// interval, until ctx ends.
+func (c *cacheCounters) logRates(ctx context.Context, interval time.Duration, log *zap.Logger) {
+	var last CacheStats
+	for {
+		select {
+		case <-c.changed:
+		case <-ctx.Done():
+			return
+		}
+		if s := c.snapshot(); s.HostHitRate != last.HostHitRate || s.DiskHitRate != last.DiskHitRate {
+			log.Info("hit rates", zap.Float64("host", s.HostHitRate), zap.Float64("disk", s.DiskHitRate), zap.Int("requests", s.Requests))
+			last = s
+		}
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *cacheCounters) snapshot() CacheStats {
+	s := CacheStats{MatchedTokens: c.matchedTokens.Load(), OnboardedHost: c.host.Load(), OnboardedDisk: c.disk.Load()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Requests = len(c.last)
+	if c.sum.blocks > 0 {
+		s.HostHitRate = float64(c.sum.host) / float64(c.sum.blocks)
+		s.DiskHitRate = float64(c.sum.disk) / float64(c.sum.blocks)
+	}
+	return s
+}

@@ -1,0 +1,325 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// lookup answers a LOOKUP: at once when it does not wait, else from a goroutine
+// of its own so that the connection is read on.
+func (s *session) lookup(corr uint32, m *proto.Lookup) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	s.count.lookups.Add(1)
+	blocks := r.completeBlocks(m.First, m.Count)
+	if m.WaitMillis == 0 {
+		return s.answerLookup(corr, m, r, blocks, 0)
+	}
+	select {
+	case s.lookupSlots <- struct{}{}:
+	default:
+		return s.answerLookup(corr, m, r, blocks, 0)
+	}
+	s.lookups.Go(func() {
+		defer func() { <-s.lookupSlots }()
+		wait := time.Duration(m.WaitMillis) * time.Millisecond
+		if err := s.guard(func() error { return s.answerLookup(corr, m, r, blocks, wait) }); err != nil {
+			s.count.refused.Add(1)
+			_ = sendError(s.sched.conn, corr, m.Request, refusalOf(err)) // a failed send has closed the connection
+		}
+	})
+	return nil
+}
+
+// answerLookup finds and pins blocks and answers. The pins are recorded before
+// the answer leaves; when the request was closed meanwhile, they drop instead.
+func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
+	var found blockmgr.LookupResult
+	if len(blocks) > 0 {
+		ctx, cancel := context.WithTimeout(s.ctx, wait)
+		defer cancel()
+		var err error
+		if found, err = s.pool.Lookup(ctx, s.id, blocks); err != nil {
+			return err
+		}
+	}
+	spare, open := s.recordPins(r, m.First, len(blocks), found)
+	if err := s.unpin(spare); err != nil {
+		return err
+	}
+	if !open {
+		return refusal.New(proto.CodeNotFound, "%s was closed", r)
+	}
+	hit := proto.LookupHit{
+		Request: m.Request, Generation: m.Generation, First: m.First,
+		Ready: uint32(len(found.Slots)), Coming: uint32(found.Coming), Sources: make([]byte, len(found.Sources)),
+		Slots: packSlots(found.Slots),
+	}
+	for i, t := range found.Sources {
+		hit.Sources[i] = byte(t)
+	}
+	return s.sched.send(proto.TypeLookupHit, corr, &hit, found.Slots)
+}
+
+// recordPins notes the pins of a lookup of asked blocks in its request. A request
+// holds each slot's pin once: spare are pins of slots that were pinned already, or
+// all of them when the request is not open any more.
+func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.closed {
+		return found.Slots, false
+	}
+	for i, slot := range found.Slots {
+		block := first + uint32(i)
+		p, ok := r.pins[block]
+		switch {
+		case ok && p.slot == slot:
+			spare = append(spare, slot)
+			continue
+		case ok: // the bytes in that slot were lost; a copy from it may be in flight
+			p.lost = append(p.lost, p.slot)
+		}
+		p.slot, p.source = slot, found.Sources[i]
+		r.pins[block] = p
+	}
+	matched := r.hits.add(first, asked, found.Sources)
+	s.cache.matchedTokens.Add(uint64(matched) * uint64(s.chain.blockSize))
+	return spare, true
+}
+
+// claim answers a CLAIM: it queues LOAD for every worker. The pins stay until
+// RELEASE. After a worker was lost the next CLAIM is refused, so that the
+// scheduler learns of it before it relies on a load.
+func (s *session) claim(corr uint32, m *proto.Claim) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	s.count.claims.Add(1)
+	pins, workers, err := s.claimable(r, m)
+	if err != nil {
+		return err
+	}
+	slots := make([]blockmgr.Slot, len(pins))
+	for i, p := range pins {
+		slots[i] = p.slot
+	}
+	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packSlots(slots), Blocks: m.Blocks}, slots}
+	told := 0
+	for _, w := range workers {
+		if w.offer(load) {
+			told++
+		}
+	}
+	s.count.loads.Add(uint64(told))
+	if n := len(workers) - told; n > 0 {
+		s.count.loadsDropped.Add(uint64(n))
+		s.log.Warn("workers do not read: their connections are closed", zap.Int("workers", n), zap.Int("queued_loads", maxQueuedLoads))
+	}
+	if told == 0 {
+		return refusal.New(proto.CodeState, "job %d: no worker could be told", m.Job)
+	}
+	s.cache.onboarded(pins)
+	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(told)}, nil)
+}
+
+// claimable is what a CLAIM needs: the pinned slots and the workers to tell.
+func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lost:
+		s.lost = false
+		return nil, nil, refusal.New(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
+	case len(s.workers) == 0:
+		return nil, nil, refusal.New(proto.CodeState, "job %d: no worker is registered", m.Job)
+	}
+	pins := make([]pin, m.Count)
+	for i := range pins {
+		p, ok := r.pins[m.First+uint32(i)]
+		if !ok {
+			return nil, nil, refusal.New(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
+		}
+		pins[i] = p
+	}
+	return pins, slices.Collect(maps.Keys(s.workers)), nil
+}
+
+// store answers a STORE. Beyond maxGrants blocks are refused without asking the
+// pool, and so are those whose priority is too low, with all that come after them
+// in their request: without them nobody would find those.
+func (s *session) store(corr uint32, m *proto.Store) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	blocks, err := r.wholeRun(m.First, m.Count)
+	if err != nil {
+		return err
+	}
+	s.count.stores.Add(1)
+	if m.Priority < s.cfg.MinPriority {
+		r.offers = min(r.offers, m.First)
+	}
+	worth := int(min(max(r.offers, m.First)-m.First, m.Count))
+	s.count.lowPriority.Add(uint64(len(blocks) - worth))
+	var got blockmgr.GrantResult
+	offered := blocks[:min(worth, s.grantRoom())]
+	if len(offered) > 0 {
+		if got, err = s.pool.Grant(s.id, offered, m.Priority); err != nil {
+			return err
+		}
+	}
+	answer := proto.Grant{
+		Request: m.Request, Generation: m.Generation,
+		Present: uint32(got.Present), Refused: uint32(got.Refused + len(blocks) - len(offered)),
+	}
+	wire := make([]proto.GrantedSlot, len(got.Grants))
+	slots := make([]blockmgr.Slot, len(got.Grants))
+	for i, g := range got.Grants {
+		slots[i] = g.Slot
+		wire[i] = proto.GrantedSlot{Block: m.First + uint32(g.Index), Slot: proto.Slot(g.Slot)}
+	}
+	s.recordGrants(r, slots)
+	answer.Grants = proto.AppendGrants(nil, wire)
+	return s.sched.send(proto.TypeGrant, corr, &answer, slots)
+}
+
+// grantRoom is how many slots the session may still be granted. What RESUMED gave back
+// counts too and may exceed maxGrants: then no block is granted until enough of them are
+// settled.
+func (s *session) grantRoom() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, maxGrants-s.grants)
+}
+
+// recordGrants notes new grants of a request.
+func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range slots {
+		r.grants[slot] = struct{}{}
+	}
+	s.grants += len(slots)
+}
+
+// granted checks that every slot of a list is granted to the request.
+func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
+	r, err := s.holder(m.Request, m.Generation)
+	if err != nil {
+		return nil, nil, err
+	}
+	slots, err := unpackSlots(m.Slots)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range slots {
+		if _, ok := r.grants[slot]; !ok {
+			return nil, nil, refusal.New(proto.CodeState, "slot %d of extent %d generation %d is not granted to %s",
+				slot.Index, slot.Extent, slot.Generation, r)
+		}
+	}
+	return r, slots, nil
+}
+
+// settle forgets grants that were committed or aborted.
+func (s *session) settle(r *request, slots []blockmgr.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(r.grants)
+	for _, slot := range slots {
+		delete(r.grants, slot)
+	}
+	s.grants -= before - len(r.grants)
+	if len(r.grants) == 0 {
+		delete(s.superseded, r.requestName)
+	}
+}
+
+func (s *session) commit(corr uint32, m *proto.SlotList) error {
+	r, slots, err := s.granted(m)
+	if err != nil {
+		return err
+	}
+	if err := s.pool.Commit(s.id, slots); err != nil {
+		return err
+	}
+	s.count.commits.Add(1)
+	s.settle(r, slots)
+	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
+}
+
+func (s *session) abort(m *proto.SlotList) error {
+	r, slots, err := s.granted(m)
+	if err != nil {
+		return err
+	}
+	if err := s.pool.Abort(s.id, slots); err != nil {
+		return err
+	}
+	s.settle(r, slots)
+	return nil
+}
+
+// resetPatience bounds how long a RESET waits for what is being sealed, written
+// or read.
+const resetPatience = 2 * time.Second
+
+// reset answers RESET: it empties the namespace's pool, unless another session or
+// one of an earlier agent has it open too.
+func (s *session) reset(corr uint32) error {
+	if err := s.holdsNothing(); err != nil {
+		return err
+	}
+	alone, err := s.pool.ResetAlone(s.id)
+	if errors.Is(err, blockmgr.ErrActive) {
+		alone, err = s.resetQuiet()
+	}
+	switch {
+	case errors.Is(err, blockmgr.ErrActive):
+		return &refusal.Error{Code: proto.CodeState, Retryable: true, Err: err}
+	case err != nil:
+		return err
+	case alone:
+		s.count.resets.Add(1)
+		s.log.Info("the engine had its namespace emptied", zap.Stringer("namespace", s.namespace))
+	}
+	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
+}
+
+// resetQuiet waits for what the agent itself does with blocks first.
+func (s *session) resetQuiet() (alone bool, err error) {
+	ctx, cancel := context.WithTimeout(s.ctx, resetPatience)
+	defer cancel()
+	_ = s.pool.Quiesce(ctx) // ResetAlone says what is in use
+	return s.pool.ResetAlone(s.id)
+}
+
+// holdsNothing refuses when the session has a request, a pin or a grant.
+func (s *session) holdsNothing() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pins := 0
+	if s.held != nil {
+		pins = len(s.held.pins)
+	}
+	if n := len(s.requests); n > 0 || s.grants > 0 || pins > 0 {
+		return refusal.New(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d pins of RESUMED, want none of each", n, s.grants, pins)
+	}
+	return nil
+}

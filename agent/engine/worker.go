@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/agent/process"
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// serveWorker lets a worker that said hello join its session and serves it until
+// its connection ends or it says BYE. It takes p over.
+func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
+	sess, err := s.findSession(peer, h)
+	if err == nil {
+		err = endedIsNone(h, sess.admit(p))
+	}
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, corr, 0, refusalOf(err))
+		p.Release()
+		return err
+	}
+	if err := c.Send(proto.TypeWelcome, corr, s.welcome(sess, h, s.pools.ID(sess.namespace)), nil); err != nil {
+		return err
+	}
+	l := newWorkerLink(c, sess.pool)
+	bye, err := s.runWorker(c, sess, l, h)
+	if bye != nil {
+		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
+	}
+	return err
+}
+
+// runWorker registers a worker and serves it until its connection ends or BYE
+// comes, which it then returns. The session does not count on the worker any more,
+// however it ended.
+func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *farewell, err error) {
+	defer func() {
+		if l.joined {
+			sess.links.Done()
+		}
+	}()
+	if err := s.register(c, sess, l, h); err != nil {
+		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
+		return nil, err
+	}
+	reports := s.reports.reporter(sess.worker, h)
+	defer reports.close()
+	stop, sent := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(sent)
+		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // the error is in the log
+	}()
+	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reports); return err })
+	sess.leave(l, bye == nil && !s.isStopping())
+	close(stop)
+	<-sent
+	return bye, err
+}
+
+// findSession is the session that a worker wants to join, if it may.
+func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) {
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	sess := s.lookup(blockmgr.SessionID(h.Session), w)
+	switch {
+	case sess == nil && h.Session == 0:
+		return nil, endedIsNone(h, errEnded)
+	case sess == nil:
+		return nil, refusal.New(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
+	case sess.uid != peer.UID:
+		return nil, refusal.New(proto.CodeDenied, "HELLO session: %d belongs to another user", sess.id)
+	case sess.worker != w:
+		return nil, refusal.New(proto.CodeState, "HELLO worker_id %d, dp_rank %d: the session is of worker %s", h.WorkerID, h.DPRank, sess.worker)
+	case h.Namespace != (kv.Namespace{}) && sess.namespace != h.Namespace.ID():
+		return nil, refusal.New(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
+	}
+	return sess, nil
+}
+
+// endedIsNone is err, or that the rank of a worker that named no session has none now:
+// another one may begin at any time.
+func endedIsNone(h *proto.Hello, err error) error {
+	if err == nil || h.Session != 0 || refusalOf(err).Code != proto.CodeNotFound {
+		return err
+	}
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	return refusal.Retry(proto.CodeNotFound, "HELLO session: worker %s has none now", w)
+}
+
+// lookup is the session with an id or, for id 0, the one that the worker rank
+// has; nil if there is none that has begun.
+func (s *Server) lookup(id blockmgr.SessionID, w kv.Worker) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == 0 {
+		if held := s.byOwner[w]; held != nil {
+			id = held.id // of one that is being made byID knows nothing yet
+		}
+	}
+	return s.byID[id]
+}
+
+// register reads REGISTER and lets the worker join. An error ends the
+// connection; the client has been told.
+func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) error {
+	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
+	f, err := s.receive(c)
+	if err != nil {
+		return err
+	}
+	_ = c.SetReceiveDeadline(time.Time{})
+	var m proto.Register
+	switch {
+	case f.Type != proto.TypeRegister:
+		err = refusal.New(proto.CodeState, "%s came before %s", f.Type, proto.TypeRegister)
+	default:
+		if err = decodeFrame(f, &m); err == nil && m.Offset+m.BlockBytes > sess.pool.BlockBytes() {
+			err = refusal.New(proto.CodeRange, "REGISTER offset %d, block_bytes %d: want a share of the session's %d", m.Offset, m.BlockBytes, sess.pool.BlockBytes())
+		}
+	}
+	if err == nil {
+		err = endedIsNone(h, sess.join(l))
+	}
+	if err != nil {
+		s.sessions.refused.Add(1)
+		_ = sendError(c, f.Corr, 0, refusalOf(err))
+		return err
+	}
+	return c.Send(proto.TypeOK, f.Corr, nil, nil)
+}
+
+// readWorker reads until the connection ends or BYE comes, which it then
+// returns. Besides, a worker only reports what it has counted.
+func (s *Server) readWorker(c *proto.Conn, reports *reporter) (bye *farewell, err error) {
+	for {
+		f, err := s.receive(c)
+		if err != nil {
+			return nil, err
+		}
+		switch f.Type {
+		case proto.TypeBye:
+			if bye, err = decodeBye(f); err == nil {
+				return bye, nil
+			}
+		case proto.TypeStats:
+			_, err = decoded(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reports.take(m, time.Now()) })
+		default:
+			err = unexpected(f.Type, proto.RoleWorker)
+		}
+		if err != nil {
+			if err := s.report(c, f, 0, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// maxQueuedLoads bounds the LOADs that wait for one worker to read. Beside them
+// lies what its socket holds.
+const maxQueuedLoads = 256
+
+// workerLink is the agent's side of a worker's connection. A LOAD is queued and
+// sent by the link's own goroutine, so that a worker that does not read delays
+// neither the scheduler nor the other workers.
+type workerLink struct {
+	*link
+	loads chan queuedLoad
+	// joined is set by session.join, for the goroutine that reads the connection.
+	joined bool
+}
+
+// queuedLoad is a LOAD and the slots that it names. Workers share both.
+type queuedLoad struct {
+	m     *proto.Load
+	slots []blockmgr.Slot
+}
+
+func newWorkerLink(c *proto.Conn, pool *blockmgr.Pool) *workerLink {
+	return &workerLink{link: newLink(c, pool), loads: make(chan queuedLoad, maxQueuedLoads)}
+}
+
+// offer queues a LOAD. When there is no room the worker has stopped reading: its
+// connection is closed, and its reader takes it out of the session.
+func (l *workerLink) offer(q queuedLoad) bool {
+	select {
+	case l.loads <- q:
+		return true
+	default:
+		l.conn.Close()
+		return false
+	}
+}
+
+// send sends queued LOADs and announces extents as they become ready, until stop
+// is closed or the connection ends.
+func (l *workerLink) send(stop <-chan struct{}) {
+	extents, cancel := l.pool.WatchExtents()
+	defer cancel()
+	for {
+		var err error
+		select {
+		case e, ok := <-extents:
+			if !ok {
+				return // the pool closes
+			}
+			err = l.announce(e)
+		case q := <-l.loads:
+			err = l.link.send(proto.TypeLoad, 0, q.m, q.slots)
+		case <-stop:
+			return
+		}
+		if err != nil {
+			l.conn.Close() // most have; a frame that cannot be made has not
+			return
+		}
+	}
+}

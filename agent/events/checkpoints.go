@@ -1,0 +1,204 @@
+package events
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// maxCheckpoints bounds the files that are kept beside a socket for ranks without a
+// session.
+const maxCheckpoints = 256
+
+// checkpoints are the files that keep what the ranks' engines hold from one agent to
+// the next. The zero value keeps none.
+type checkpoints struct {
+	dir string // empty: none
+	log *zap.Logger
+	// failed counts the ranks that have no file because the directory cannot be used.
+	failed atomic.Uint64
+	told   sync.Once // that ranks have no files
+	slow   sync.Once // that the directory is on a disk
+
+	mu   sync.Mutex
+	last map[string]*checkpoint // by path: those in use, and ended ones whose engines may live
+	// stopped says that no file is removed any more: the next agent wants them.
+	stopped bool
+}
+
+// checkpoint is the file of one rank's session.
+type checkpoint struct {
+	set  *checkpoints
+	path string
+	// What follows is guarded by set.mu.
+	ended bool          // nobody writes the file any more
+	over  bool          // the engine is gone for good
+	left  chan struct{} // closed when nobody has to wait for the engine's end any more
+}
+
+func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
+	s := &checkpoints{log: log, last: make(map[string]*checkpoint)}
+	if !c.NoCheckpoints {
+		s.dir = c.CheckpointDir
+	}
+	return s
+}
+
+// begin is the file for a rank that begins; nil when there is to be none. The oldest
+// files of ranks that have not begun go when there are too many: those of engines that
+// are not coming back.
+func (s *checkpoints) begin(w kv.Worker) *checkpoint {
+	if s.dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		s.failed.Add(1)
+		s.told.Do(func() {
+			s.log.Warn("what engines hold is not kept for the next agent", zap.String("dir", s.dir), zap.Error(err))
+		})
+		return nil
+	}
+	var at unix.Statfs_t
+	if err := unix.Statfs(s.dir, &at); err == nil && at.Type != unix.TMPFS_MAGIC {
+		s.slow.Do(func() {
+			s.log.Warn("what engines hold is kept on a disk, which a file for each rank twice a second wears: have the socket on a tmpfs, or no checkpoints",
+				zap.String("dir", s.dir))
+		})
+	}
+	c := &checkpoint{set: s, left: make(chan struct{}), path: filepath.Join(s.dir, fmt.Sprintf("%016x-%d", uint64(w.ID), w.Rank))}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		close(c.left)
+		return c
+	}
+	if old := s.last[c.path]; old != nil {
+		close(old.left)
+	}
+	s.last[c.path] = c
+	s.pruneLocked(maxCheckpoints)
+	return c
+}
+
+// pruneLocked removes the files that were not changed for the longest time, so that at
+// most keep are left of those that no rank is using.
+func (s *checkpoints) pruneLocked(keep int) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil || len(entries) <= keep {
+		return
+	}
+	type aged struct {
+		path string
+		at   int64
+	}
+	files := make([]aged, 0, len(entries))
+	for _, e := range entries {
+		path := filepath.Join(s.dir, e.Name())
+		if c := s.last[path]; c != nil && !c.ended {
+			continue
+		}
+		if info, err := e.Info(); err == nil {
+			files = append(files, aged{path, info.ModTime().UnixNano()})
+		}
+	}
+	slices.SortFunc(files, func(a, b aged) int { return cmp.Compare(a.at, b.at) })
+	for _, f := range files[:max(0, len(files)-keep)] {
+		_ = os.Remove(f.path) // another try comes with the next rank
+	}
+}
+
+// stop leaves the files as they are from now on, and ends all waits.
+func (s *checkpoints) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	for _, c := range s.last {
+		close(c.left)
+	}
+	clear(s.last)
+}
+
+// file is the path, empty for none.
+func (c *checkpoint) file() string {
+	if c == nil {
+		return ""
+	}
+	return c.path
+}
+
+// end says that the rank does not write its file any more. Of too many that have ended
+// nobody waits for the engine: their files go when they are the oldest.
+func (c *checkpoint) end() {
+	if c == nil {
+		return
+	}
+	s := c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.ended = true
+	c.removeLocked()
+	ended := 0
+	for _, other := range s.last {
+		if other.ended {
+			ended++
+		}
+	}
+	if s.last[c.path] == c && ended > maxCheckpoints {
+		close(c.left)
+		delete(s.last, c.path)
+	}
+}
+
+// forget says that the engine is gone for good: its file goes, once the rank has
+// ended, unless another session of the rank has begun.
+func (c *checkpoint) forget() {
+	if c == nil {
+		return
+	}
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	c.over = true
+	c.removeLocked()
+}
+
+func (c *checkpoint) removeLocked() {
+	s := c.set
+	if !c.ended || !c.over || s.last[c.path] != c {
+		return
+	}
+	close(c.left)
+	delete(s.last, c.path)
+	if err := os.Remove(c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("the checkpoint of an engine that is gone stays", zap.String("file", c.path), zap.Error(err))
+	}
+}
+
+// forgetAfter waits until every channel of exited is closed, and then forgets; it returns
+// before that when another session of the rank begins or the agent stops.
+func (c *checkpoint) forgetAfter(exited []<-chan struct{}) {
+	if c == nil {
+		return
+	}
+	for _, e := range exited {
+		select {
+		case <-e:
+		case <-c.left:
+			return
+		}
+	}
+	c.forget()
+}

@@ -1,0 +1,2 @@
+// Package events publishes what a node holds.
+package events

@@ -1,0 +1,145 @@
+package events
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// evictedDelay is how long a notice may wait for company.
+	evictedDelay = 10 * time.Millisecond
+	// maxQueuedEvicted bounds the notices that wait for one session; more are lost
+	// and counted. They are 8 bytes each.
+	maxQueuedEvicted = 16384
+)
+
+// evictions tells sessions that asked for it what leaves their namespace's tiers. It is
+// called under the block manager's lock, so that all it does is to queue.
+type evictions struct {
+	told, lost atomic.Uint64 // notices over all sessions
+
+	mu sync.Mutex // of who changes queues; the map is replaced, never changed
+	// queues are those of the sessions that listen, by namespace.
+	queues atomic.Pointer[map[kv.NamespaceID][]*EvictionQueue]
+}
+
+func newEvictions() *evictions {
+	e := &evictions{}
+	e.queues.Store(&map[kv.NamespaceID][]*EvictionQueue{})
+	return e
+}
+
+// add queues a block that left a tier.
+func (e *evictions) add(ns kv.NamespaceID, tier kv.Tier, h kv.SequenceHash) {
+	for _, q := range (*e.queues.Load())[ns] {
+		q.add(tier, h)
+	}
+}
+
+func (e *evictions) change(do func(map[kv.NamespaceID][]*EvictionQueue)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := maps.Clone(*e.queues.Load())
+	do(all)
+	e.queues.Store(&all)
+}
+
+// EvictionQueue holds the notices that wait for one session.
+type EvictionQueue struct {
+	from *evictions
+	ns   kv.NamespaceID
+	wake chan struct{} // room for one: the queue is not empty
+
+	mu     sync.Mutex
+	byTier [kv.NumTiers][]kv.SequenceHash
+	queued int
+	lost   uint64 // since the session began
+}
+
+// ListenEvictions makes a queue for the notices of a namespace. Close ends it.
+func (h *Hub) ListenEvictions(ns kv.NamespaceID) *EvictionQueue {
+	e := h.evictions
+	q := &EvictionQueue{from: e, ns: ns, wake: make(chan struct{}, 1)}
+	e.change(func(all map[kv.NamespaceID][]*EvictionQueue) {
+		all[ns] = append(slices.Clone(all[ns]), q)
+	})
+	return q
+}
+
+// Close takes the queue out.
+func (q *EvictionQueue) Close() {
+	q.from.change(func(all map[kv.NamespaceID][]*EvictionQueue) {
+		left := slices.DeleteFunc(slices.Clone(all[q.ns]), func(other *EvictionQueue) bool { return other == q })
+		if all[q.ns] = left; len(left) == 0 {
+			delete(all, q.ns)
+		}
+	})
+}
+
+func (q *EvictionQueue) add(tier kv.Tier, h kv.SequenceHash) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.queued >= maxQueuedEvicted {
+		q.lost++
+		q.from.lost.Add(1)
+		return
+	}
+	q.byTier[tier] = append(q.byTier[tier], h)
+	q.queued++
+	select {
+	case q.wake <- struct{}{}:
+	default: // the sender has been told
+	}
+}
+
+// take empties the queue.
+func (q *EvictionQueue) take() (byTier [kv.NumTiers][]kv.SequenceHash, lost uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	byTier, q.byTier, q.queued = q.byTier, [kv.NumTiers][]kv.SequenceHash{}, 0
+	return byTier, q.lost
+}
+
+// Run sends the notices to a scheduler until stop is closed or its connection
+// ends.
+func (q *EvictionQueue) Run(c *proto.Conn, stop <-chan struct{}) {
+	timer := time.NewTimer(evictedDelay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-q.wake:
+		case <-stop:
+			return
+		}
+		timer.Reset(evictedDelay)
+		select {
+		case <-timer.C:
+		case <-stop:
+			return
+		}
+		if q.send(c) != nil {
+			return
+		}
+	}
+}
+
+// send sends what is queued, in as many frames as it takes.
+func (q *EvictionQueue) send(c *proto.Conn) error {
+	byTier, lost := q.take()
+	for tier, hashes := range byTier {
+		for part := range slices.Chunk(hashes, proto.MaxHashesPerFrame) {
+			m := proto.Evicted{Tier: uint8(tier), Hashes: proto.AppendHashes(nil, part), Lost: lost}
+			if err := c.Send(proto.TypeEvicted, 0, &m, nil); err != nil {
+				return err
+			}
+			q.from.told.Add(uint64(len(part)))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package events
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// flushDelay is how long a pool's changes may wait for company, so that the
+// blocks of one COMMIT or eviction travel in one event.
+const flushDelay = 2 * time.Millisecond
+
+// Hub holds the event streams of a node, one for each pool and one for each worker rank,
+// and the outputs that they are told to. It is the block manager's EventSink.
+type Hub struct {
+	out       *outputs
+	log       *zap.Logger
+	evictions *evictions
+
+	files   *checkpoints
+	dirty   chan struct{} // room for one: some pool's stream has changes
+	changes atomic.Uint64 // that pools reported
+
+	mu    sync.Mutex
+	pools map[kv.NamespaceID]*PoolStream
+	ranks map[*Rank]struct{}
+	ended Totals // of the ranks and pools that have ended
+}
+
+// Open connects the outputs. When ctx ends first Open undoes what it did. Close must be
+// called after every stream has ended.
+func Open(ctx context.Context, cfg Config, log *zap.Logger) (*Hub, error) {
+	out, err := openOutputs(ctx, &cfg, log.Named("publisher"))
+	if err != nil {
+		return nil, err
+	}
+	return newHub(out, log.Named("events")), nil
+}
+
+func newHub(out *outputs, log *zap.Logger) *Hub {
+	return &Hub{
+		out: out, log: log, evictions: newEvictions(), files: newCheckpoints(out.cfg, log), dirty: make(chan struct{}, 1),
+		pools: make(map[kv.NamespaceID]*PoolStream),
+		ranks: make(map[*Rank]struct{}),
+	}
+}
+
+// Run flushes the pools' streams shortly after they change, and reports every owner's load
+// once a second, until ctx ends.
+func (h *Hub) Run(ctx context.Context) {
+	var loads sync.WaitGroup
+	loads.Go(func() { reportLoads(ctx, h.loadSources, h.out.publishLoad) })
+	h.flush(ctx)
+	loads.Wait()
+}
+
+// Close closes the outputs. The streams must have ended.
+func (h *Hub) Close() error { return h.out.close() }
+
+// RegisterHTTP serves the events over HTTP in mux.
+func (h *Hub) RegisterHTTP(mux *http.ServeMux) { h.out.http.Register(mux) }
+
+// TokenSink is who wants the tokens of blocks now; nil: nobody.
+func (h *Hub) TokenSink() tokens.Sink { return h.out.tokenSink() }
+
+// KeepCheckpoints leaves the files of ranks as they are from now on, for the next agent,
+// and ends all waits of ForgetAfter.
+func (h *Hub) KeepCheckpoints() { h.files.stop() }
+
+// BlockStored implements blockmgr.EventSink. It is called under the block
+// manager's lock.
+func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	if p := h.pool(ns); p != nil {
+		p.stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
+		h.changed()
+	}
+}
+
+// BlockRemoved implements blockmgr.EventSink. It is called under the block
+// manager's lock.
+func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	if p := h.pool(ns); p != nil {
+		p.stream.Remove(t, []kv.SequenceHash{b.Seq})
+		h.changed()
+	}
+	h.evictions.add(ns, t, b.Seq)
+}
+
+func (h *Hub) changed() {
+	h.changes.Add(1)
+	select {
+	case h.dirty <- struct{}{}:
+	default: // a flush is due already
+	}
+}
+
+// flush flushes the pools' streams shortly after they change, until ctx ends.
+func (h *Hub) flush(ctx context.Context) {
+	timer := time.NewTimer(flushDelay)
+	timer.Stop()
+	for {
+		select {
+		case <-h.dirty:
+			timer.Reset(flushDelay)
+		case <-ctx.Done():
+			timer.Stop()
+			h.flushPools()
+			return
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		h.flushPools()
+	}
+}
+
+func (h *Hub) flushPools() {
+	for _, p := range h.poolStreams() {
+		p.stream.Flush()
+	}
+}
+
+// closeStream announces that a stream's owner is gone.
+func (h *Hub) closeStream(o *ownerStream) {
+	if err := o.close(); err != nil {
+		h.log.Warn("close feed", zap.Stringer("owner", o.stream.Owner()), zap.Error(err))
+	}
+}
+
+// bound is the rank whose stream in the engines' format holds a TCP port of endpoint's, or the
+// port of its replays.
+func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.ranks {
+		for _, one := range r.outputs {
+			if one.zmq != nil && clash(endpoint, one.zmq.Endpoint(), one.zmq.ReplayEndpoint()) {
+				return r.stream.Owner(), true
+			}
+		}
+	}
+	return kv.Owner{}, false
+}
+
+// live are the ranks and the pools' streams that have not ended, as of one moment;
+// the totals of the others are added to sum.
+func (h *Hub) live(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sum.add(&h.ended)
+	for r := range h.ranks {
+		ranks = append(ranks, r)
+	}
+	return ranks, h.poolStreamsLocked()
+}
+
+// loadSources are the owners whose load can be told.
+func (h *Hub) loadSources() []loadSource {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sources := make([]loadSource, 0, len(h.ranks)+len(h.pools))
+	for r := range h.ranks {
+		sources = append(sources, loadSource{publisher: r.publisherID(), owner: r.stream.Owner(), gauges: r.engine.Gauges, copies: r.engine.Copies})
+	}
+	for _, p := range h.pools {
+		if pool := p.pool.Load(); pool != nil {
+			sources = append(sources, loadSource{
+				publisher: p.publisherID(), owner: p.stream.Owner(),
+				pool: pool.Stats, slotBytes: uint64(pool.SlotBytes()), blockBytes: pool.BlockBytes(),
+			})
+		}
+	}
+	return sources
+}
+
+// Descriptors is how many file descriptors the event streams of an engine that said hello
+// take, at most MaxRankDescriptors.
+func (h *Hub) Descriptors(hello *proto.Hello) int { return h.out.descriptors(hello) }

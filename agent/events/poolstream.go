@@ -1,0 +1,83 @@
+package events
+
+import (
+	"sync/atomic"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// PoolStream is the stream of one pool and the feeds that publish it.
+type PoolStream struct {
+	*ownerStream
+	hub *Hub
+	ns  kv.NamespaceID
+	// pool is nil until the pool is open.
+	pool atomic.Pointer[blockmgr.Pool]
+}
+
+// OpenPool publishes the pool of meta.Namespace under owner. What the block manager reports
+// of the namespace goes to that stream until End: what a pool recovers while it opens is
+// published as it is found. A namespace has one stream at a time. An error leaves nothing
+// behind.
+func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error) {
+	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: meta.Namespace}
+	h.mu.Lock()
+	h.pools[p.ns] = p
+	h.mu.Unlock()
+	if err := p.attach(h.out, meta); err != nil {
+		p.End()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Opened has the load of pool reported from now on.
+func (p *PoolStream) Opened(pool *blockmgr.Pool) { p.pool.Store(pool) }
+
+// Stream is the pool's stream, which worker ranks of the namespace follow.
+func (p *PoolStream) Stream() *residency.Stream { return p.stream }
+
+// End sends what is left and announces that the pool is gone. The counters of the stream
+// stay in the hub's totals.
+func (p *PoolStream) End() {
+	p.stream.Flush()
+	p.hub.closeStream(p.ownerStream)
+	var t Totals
+	t.addStream(p.ownerStream)
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	delete(p.hub.pools, p.ns)
+	p.hub.ended.add(&t)
+}
+
+// ClosePools announces that all pools are gone. The ranks must have ended.
+func (h *Hub) ClosePools() {
+	for _, p := range h.poolStreams() {
+		h.closeStream(p.ownerStream)
+	}
+}
+
+// pool is the stream of a namespace's pool; nil for a pool that could not be
+// opened, whose last events nobody needs.
+func (h *Hub) pool(ns kv.NamespaceID) *PoolStream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pools[ns]
+}
+
+func (h *Hub) poolStreams() []*PoolStream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.poolStreamsLocked()
+}
+
+func (h *Hub) poolStreamsLocked() []*PoolStream {
+	streams := make([]*PoolStream, 0, len(h.pools))
+	for _, p := range h.pools {
+		streams = append(streams, p)
+	}
+	return streams
+}

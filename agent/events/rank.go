@@ -1,0 +1,188 @@
+package events
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/publisher"
+)
+
+// Rank makes one engine rank known to the routers and follows its events
+// for as long as its session lives.
+type Rank struct {
+	*ownerStream
+	hub     *Hub
+	engine  Engine
+	rank    *consolidator.Rank // nil when the engine publishes no events
+	outputs []*rankOutput
+	file    *checkpoint // nil: none
+	warning string
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	once    sync.Once
+}
+
+// Engine is what a rank asks the session of its engine. Any goroutine may call the
+// functions, until Stop has returned.
+type Engine struct {
+	// Guard calls do, and returns a panic of do as an error after it has ended the session.
+	Guard func(do func() error) error
+	// Cached returns the hashes in the prefix cache of the device, within ListTimeout. Nil:
+	// the engine cannot list them.
+	Cached      func(context.Context) ([]kv.EngineHash, error)
+	ListTimeout time.Duration
+	// Gauges returns the last gauges that the engine reported, false before the first.
+	Gauges func() (EngineGauges, bool)
+	// Copies returns what the workers have copied; nil: they do not report it.
+	Copies func() CopySum
+}
+
+// StartRank follows the engine that said hello, a member of the pool that pool is
+// the stream of. An engine without events is announced all the same, so that routers
+// credit it with the pool's blocks. Stop must be called. The error is a refusal
+// when the engine's endpoints are bad, and else the agent's own.
+func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engine) (*Rank, error) {
+	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
+	r := &Rank{ownerStream: newOwnerStream(kv.WorkerOwner(w)), hub: h, engine: engine, cancel: func() {}}
+	opened := false
+	defer func() {
+		if !opened { // an error or a panic
+			r.closeOutputs()
+		}
+	}()
+	if err := r.open(w, hello, pool); err != nil {
+		return nil, err
+	}
+	opened = true
+	h.mu.Lock()
+	h.ranks[r] = struct{}{}
+	h.mu.Unlock()
+	if r.rank != nil {
+		var ctx context.Context
+		ctx, r.cancel = context.WithCancel(context.Background())
+		r.wg.Go(func() {
+			if err := engine.Guard(func() error { return r.rank.Run(ctx) }); err != nil && ctx.Err() == nil {
+				h.log.Error("the engine's events cannot be followed", zap.Stringer("worker", w),
+					zap.String("endpoint", hello.EventsEndpoint), zap.Error(err))
+			}
+		})
+	}
+	return r, nil
+}
+
+// open makes the rank and what tells of it.
+func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
+	out := r.hub.out
+	toDynamo, dynamoErr := out.openDynamo(w, r.stream, pool)
+	toZMQ, zmqErr := out.openZMQ(w, hello, r.hub.bound)
+	if toZMQ != nil {
+		if err := toZMQ.join(out, r.stream, pool); err != nil {
+			toZMQ.close()
+			toZMQ, zmqErr = nil, err
+		}
+	}
+	for _, one := range []*rankOutput{toDynamo, toZMQ} {
+		if one != nil {
+			r.outputs = append(r.outputs, one)
+		}
+	}
+	if err := errors.Join(dynamoErr, zmqErr); err != nil {
+		text := err.Error()
+		r.warning = strings.ToValidUTF8(text[:min(len(text), proto.MaxTextLen)], "")
+	}
+	ns := &hello.Namespace
+	var err error
+	if hello.EventsEndpoint != "" {
+		r.file = r.hub.files.begin(w)
+		cfg := consolidator.RankConfig{
+			Worker: w, BlockSize: int(ns.BlockSize),
+			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
+			FullReports: out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
+			Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // its own error first
+			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
+		}
+		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
+			return refusal.New(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
+		}
+	}
+	return r.attach(out, publisher.Meta{
+		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
+		Card: kvevent.ModelCard{
+			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
+			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.WorkerTaints,
+			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "",
+		},
+	})
+}
+
+// identityOf tells one start of an engine, with one namespace, from every other: only to the
+// same one does a checkpoint apply. 0, which tells nothing, has probability 2^-64.
+func identityOf(h *proto.Hello) uint64 {
+	id := h.Namespace.ID()
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], h.Incarnation))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// stats are the rank's counters; zero for an engine without events.
+func (r *Rank) stats() consolidator.RankStats {
+	if r.rank == nil {
+		return consolidator.RankStats{}
+	}
+	return r.rank.Stats()
+}
+
+// Warning says which of the engine's wishes could not be fulfilled; empty for none.
+func (r *Rank) Warning() string { return r.warning }
+
+// Forget says that the engine is gone for good: what is kept of it for the next agent goes.
+func (r *Rank) Forget() { r.file.forget() }
+
+// ForgetAfter waits until every channel of exited is closed, and then forgets. It returns
+// before that when another session of the rank begins or the agent stops.
+func (r *Rank) ForgetAfter(exited []<-chan struct{}) { r.file.forgetAfter(exited) }
+
+// Stop ends the rank: it stops following the engine, takes back everything the
+// engine held and announces that it is gone. Further calls do nothing.
+func (r *Rank) Stop() {
+	r.once.Do(func() {
+		r.cancel()
+		r.wg.Wait()
+		r.stream.Clear()
+		r.stream.Flush()
+		r.closeOutputs()
+		r.hub.forget(r)
+	})
+}
+
+func (r *Rank) closeOutputs() {
+	r.file.end()
+	for _, one := range r.outputs {
+		one.close()
+	}
+	r.hub.closeStream(r.ownerStream)
+}
+
+// forget keeps the totals of a rank that has ended.
+func (h *Hub) forget(r *Rank) {
+	t := Totals{Ranks: r.stats()}
+	t.addStream(r.ownerStream)
+	t.addOutputs(r.outputs)
+	t.ended()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ranks, r)
+	h.ended.add(&t)
+}

@@ -1,0 +1,234 @@
+package events
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
+
+	"github.com/blockyard-ai/blockyard/consolidator"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
+	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
+	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
+)
+
+// Stats count the node's events. In counts what engines and pools said,
+// Out the router events of their streams, each once. Gaps are holes in engines'
+// sequences; each is Repaired or Lost in the end.
+type Stats struct {
+	In        uint64 `json:"in"`
+	Out       uint64 `json:"out"`
+	Gaps      uint64 `json:"gaps"`
+	Repaired  uint64 `json:"repaired"`
+	Lost      uint64 `json:"lost"`
+	BadFrames uint64 `json:"bad_frames"`
+	BadEvents uint64 `json:"bad_events"`
+	Restarts  uint64 `json:"restarts" metric:"engine_restarts"`
+}
+
+// StreamStats describe one owner's stream.
+type StreamStats struct {
+	Owner string `json:"owner"`
+	// PublisherID is 16 hexadecimal digits; empty when nothing is published.
+	PublisherID string         `json:"publisher_id"`
+	LastEventID uint64         `json:"last_event_id"`
+	Digest      string         `json:"digest"`
+	Blocks      uint64         `json:"blocks"`
+	Health      kvevent.Health `json:"health"`
+	// Dropped are blocks that were not applied, by reason.
+	Dropped map[string]uint64 `json:"dropped"`
+	// Rank are the counters of the worker rank that the stream is of; nil for a pool
+	// and for an engine without events.
+	Rank *consolidator.RankStats `json:"rank,omitempty"`
+}
+
+// Snapshot is what a hub has counted, and how its streams stand.
+type Snapshot struct {
+	Events  Stats
+	Streams []StreamStats // by owner
+	Totals  Totals
+	Outputs OutputStats
+	// Evicted are notices of evictions that were sent, EvictedLost those that found a queue
+	// full.
+	Evicted, EvictedLost uint64
+	// Repairing: some rank is repairing a gap.
+	Repairing bool
+}
+
+// Snapshot flushes the streams, so that ids and digests are those of the state now.
+func (h *Hub) Snapshot() *Snapshot {
+	s := &Snapshot{Streams: []StreamStats{}, Evicted: h.evictions.told.Load(), EvictedLost: h.evictions.lost.Load()}
+	ranks, pools := h.live(&s.Totals)
+	for _, p := range pools {
+		s.Totals.addStream(p.ownerStream)
+		s.Streams = append(s.Streams, p.describe(nil))
+	}
+	for _, r := range ranks {
+		rs := r.stats()
+		s.Totals.Ranks.Add(rs)
+		s.Totals.addStream(r.ownerStream)
+		s.Totals.addOutputs(r.outputs)
+		d := r.describe(rs.Dropped)
+		if r.rank != nil {
+			d.Rank = &rs
+		}
+		s.Streams = append(s.Streams, d)
+	}
+	slices.SortFunc(s.Streams, func(a, b StreamStats) int { return cmp.Compare(a.Owner, b.Owner) })
+	sum := &s.Totals.Ranks
+	s.Events = Stats{
+		In: sum.Events + h.changes.Load(), Out: s.Totals.Streams.Events,
+		Gaps: sum.Gaps, Repaired: sum.Repaired, Lost: sum.Lost,
+		BadFrames: sum.BadFrames, BadEvents: sum.BadEvents, Restarts: sum.Restarts,
+	}
+	s.Outputs = h.out.stats(ranks)
+	s.Outputs.CheckpointsFailed = h.files.failed.Load()
+	s.Repairing = sum.Repairing
+	return s
+}
+
+func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
+	st := o.stream.Status()
+	s := StreamStats{
+		Owner: o.stream.Owner().String(), LastEventID: st.LastEventID, Digest: hex16(st.Digest),
+		Blocks: st.Blocks, Health: st.Health, Dropped: dropped,
+	}
+	if s.Dropped == nil {
+		s.Dropped = map[string]uint64{}
+	}
+	if id := o.publisherID(); id != 0 {
+		s.PublisherID = hex16(id)
+	}
+	return s
+}
+
+func hex16(v uint64) string { return fmt.Sprintf("%016x", v) }
+
+// Totals are the counters of all that events pass on their way out, summed
+// over the node's ranks, streams, feeds and merged outputs, those that have ended
+// included. It is where every drop, retry and repair can be seen. Gauges among them
+// are sums over those that live; ZMQ.Next is 0.
+type Totals struct {
+	Ranks   consolidator.RankStats `json:"ranks"`
+	Streams residency.Stats        `json:"streams"`
+	Feeds   nats.FeedStats         `json:"feeds"`
+	ZMQ     zmqsink.Stats          `json:"zmq"`
+	Dynamo  dynamo.SourceStats     `json:"dynamo"`
+}
+
+func (t *Totals) add(o *Totals) {
+	t.Ranks.Add(o.Ranks)
+	t.Streams.Add(o.Streams)
+	t.Feeds.Add(o.Feeds)
+	addSink(&t.ZMQ, &o.ZMQ)
+	t.Dynamo.Add(o.Dynamo)
+}
+
+// addOutputs adds what tells of ranks together with their pools.
+func (t *Totals) addOutputs(outputs []*rankOutput) {
+	for _, r := range outputs {
+		if r.zmq != nil {
+			s := r.zmq.Stats()
+			addSink(&t.ZMQ, &s)
+		}
+		if r.dynamo != nil {
+			t.Dynamo.Add(r.dynamo.Stats())
+		}
+	}
+}
+
+// addSink adds the numbers of o to s. The number of the next batch stays 0: a sum of
+// such numbers means nothing.
+func addSink(s, o *zmqsink.Stats) {
+	metric.Add(s, o)
+	s.Next = 0
+}
+
+// ended forgets what is about the present of what has ended.
+func (t *Totals) ended() {
+	t.ZMQ.Subscribers, t.ZMQ.Said, t.ZMQ.Left = 0, 0, 0
+	t.Dynamo.Waiting, t.Dynamo.Degraded = 0, false
+}
+
+// addStream adds what a stream and its feed count.
+func (t *Totals) addStream(o *ownerStream) {
+	t.Streams.Add(o.stream.Stats())
+	if f := o.nats.Load(); f != nil {
+		t.Feeds.Add(f.Stats())
+	}
+}
+
+// OutputStats are the counters of where events are told besides NATS, whose are in
+// Totals.
+type OutputStats struct {
+	HTTP httpfeed.Stats `json:"http" metric:"-"`
+	// Dynamo is nil when Dynamo's routers are told nothing.
+	Dynamo *dynamo.PlaneStats `json:"dynamo,omitempty"`
+	// Tokens is nil until a stream in the engines' format wants them.
+	Tokens *tokens.Stats `json:"tokens,omitempty"`
+	// ZMQFailed are streams in the engines' format that could not be made, Capped the
+	// ranks that are told without their pool's blocks because too many follow it.
+	ZMQFailed uint64 `json:"zmq_failed"`
+	Capped    uint64 `json:"capped"`
+	// DynamoFailed are the ranks that Dynamo's routers could not be told of.
+	DynamoFailed uint64 `json:"dynamo_failed"`
+	// CheckpointsFailed are the ranks of which nothing is kept for the next agent, because
+	// the directory for that cannot be used.
+	CheckpointsFailed uint64 `json:"checkpoints_failed"`
+	// LoadsLost are load reports that NATS did not take.
+	LoadsLost uint64 `json:"loads_lost"`
+	// Ranks are those that live, told as one with their pools.
+	Ranks []RankOutputStats `json:"ranks"`
+}
+
+// RankOutputStats are the counters of what tells of one rank and its pool together.
+type RankOutputStats struct {
+	Owner string `json:"owner"`
+	// Blocks is the number of (block, tier) pairs told of; 0 in mode passthrough.
+	Blocks uint64              `json:"blocks"`
+	ZMQ    *zmqsink.Stats      `json:"zmq,omitempty"`
+	Dynamo *dynamo.SourceStats `json:"dynamo,omitempty"`
+}
+
+// stats takes a snapshot; ranks are those that live.
+func (o *outputs) stats(ranks []*Rank) OutputStats {
+	s := OutputStats{ZMQFailed: o.failed.Load(), Capped: o.capped.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
+	if o.http != nil {
+		s.HTTP = o.http.Stats()
+	}
+	if o.dynamo != nil {
+		d := o.dynamo.Stats()
+		s.Dynamo = &d
+	}
+	if t := o.tokens.Load(); t != nil {
+		ts := t.Stats()
+		s.Tokens = &ts
+	}
+	for _, r := range ranks {
+		for _, one := range r.outputs {
+			s.Ranks = append(s.Ranks, one.stats(r.stream.Owner().String()))
+		}
+	}
+	return s
+}
+
+func (r *rankOutput) stats(owner string) RankOutputStats {
+	s := RankOutputStats{Owner: owner}
+	if r.merged != nil {
+		s.Blocks = r.merged.Status().Blocks
+	}
+	if r.zmq != nil {
+		z := r.zmq.Stats()
+		s.ZMQ = &z
+	}
+	if r.dynamo != nil {
+		d := r.dynamo.Stats()
+		s.Dynamo = &d
+	}
+	return s
+}

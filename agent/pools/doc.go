@@ -1,0 +1,2 @@
+// Package pools opens a pool for each namespace.
+package pools

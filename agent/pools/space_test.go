@@ -1,0 +1,138 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+// Where each namespace has a number of blocks of its own, room is made for one more
+// too, but only if that gives it enough.
+func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
+	cfg := testConfig(t)
+	n, err := newRoom(&cfg, zap.NewNop()).lookAtNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes, cfg.Tiers.DiskDir = 0, 0, ""
+	cfg.Tiers.HostBlocks = min(n.host.Free/4096/7*2, uint64(blockmgr.MaxBlocks)) // room for three at most
+	r := newRoom(&cfg, zap.NewNop())
+	var idle []kv.NamespaceID
+	unused := func() []kv.NamespaceID { return idle }
+	admit := func(i int) error {
+		ns := agenttest.NamespaceNumber(i)
+		return r.admit(&ns, unused)
+	}
+	last := 0
+	for err = admit(0); err == nil && last < 10; err = admit(last) {
+		last++
+	}
+	if r := refused(err); err == nil || errors.Is(err, errNoRoom) || r.Code != proto.CodeLimit || !r.Retryable {
+		t.Fatalf("namespace %d, with all in use: %v", last, err)
+	}
+	ns := agenttest.NamespaceNumber(0)
+	idle = append(idle, ns.ID())
+	if err := admit(last); !errors.Is(err, errNoRoom) {
+		t.Errorf("with one that could go: %v", err)
+	}
+	r.forget(ns.ID())
+	if err := admit(last); err != nil {
+		t.Errorf("when it has gone: %v", err)
+	}
+}
+
+// What an earlier agent's files take is taken over and needs no room again; what
+// else is in the directory does.
+func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
+	cfg := testConfig(t)
+	r := newRoom(&cfg, zap.NewNop())
+	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 0 {
+		t.Errorf("before: %d bytes held, error %v", n.hostHeld, err)
+	}
+	if err := os.MkdirAll(cfg.Tiers.HostDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"extent-00000001-00000007", "slots.table", "movie.mkv", "extent-1"} {
+		if err := os.WriteFile(filepath.Join(cfg.Tiers.HostDir, name), make([]byte, 64<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 128<<10 {
+		t.Errorf("%d bytes held, error %v, want %d", n.hostHeld, err, 128<<10)
+	}
+}
+
+func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
+	ns := agenttest.Namespace() // slots of 4 KiB
+	small := share{slotBytes: 4096}
+	for name, c := range map[string]struct {
+		change                 func(*Config)
+		host, disk, slots, own uint64
+	}{
+		"sizes":  {func(*Config) {}, 1 << 20, 4 << 20, 256, 0},
+		"blocks": {func(c *Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks = 0, 100 }, 100 * 4096, 4 << 20, 100, 100 * 4096},
+		"bypass": {func(c *Config) { c.Tiers.HostBytes = 0 }, 64 * 4096, 4 << 20, 64, 64 * 4096},
+	} {
+		cfg := testConfig(t)
+		c.change(&cfg)
+		r := newRoom(&cfg, zap.NewNop())
+		s, err := r.shareOf(&ns)
+		if small.host = c.own; err != nil || s != small {
+			t.Errorf("%s: share %+v, error %v, want %+v", name, s, err, small)
+		}
+		if w := r.want(map[kv.NamespaceID]share{ns.ID(): s}); w.HostBytes != c.host || w.DiskBytes != c.disk || w.HostSlots != c.slots {
+			t.Errorf("%s: want %+v", name, w)
+		}
+	}
+}
+
+func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig(t)
+		r := newRoom(&cfg, zap.NewNop())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.run(ctx)
+		time.Sleep(spaceInterval - 1)
+		synctest.Wait()
+		if s := *r.stats.Load(); s != (SpaceStats{}) {
+			t.Errorf("too early: %+v", s)
+		}
+		time.Sleep(spaceInterval + 1) // two looks
+		synctest.Wait()
+		if s := *r.stats.Load(); s.HostTotal == 0 || s.DiskTotal == 0 {
+			t.Errorf("after a look: %+v", s)
+		}
+	})
+}
+
+func TestPoolIDsAreStableAndDistinct(t *testing.T) {
+	ns := agenttest.Namespace()
+	other := ns
+	other.Weights = "other"
+	id := ID("node-a", ns.ID())
+	if id != ID("node-a", ns.ID()) || id == ID("node-b", ns.ID()) || id == ID("node-a", other.ID()) || id>>53 != 0 {
+		t.Errorf("pool id %d", id)
+	}
+}
+
+func testConfig(t *testing.T) Config {
+	t.Helper()
+	dir := t.TempDir()
+	return Config{Node: "test-node", Tiers: blockmgr.Config{
+		HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
+		DiskDir: filepath.Join(dir, "disk"), DiskBytes: 4 << 20,
+		ExtentBytes: 256 << 10,
+	}}
+}

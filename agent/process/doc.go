@@ -1,0 +1,2 @@
+// Package process watches the processes of engines.
+package process

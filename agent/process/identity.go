@@ -1,0 +1,115 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+)
+
+// A process is known to the next agent by its pid and its start time, which
+// together no other process of this boot ever has. startField is the number of
+// the start time in /proc/PID/stat; the fields from the third on follow the
+// process's name, which may contain anything.
+const startField = 22
+
+// unseenPID stands for the pid of a process that has none in this agent's pid
+// namespace. No kernel gives it to a process.
+const unseenPID = math.MaxInt32
+
+// Identify names the process that has a pid now. Its start time is 0 when it
+// cannot be read or there is no pid: such a process can never be shown to be
+// gone.
+func (t *Table) Identify(pid int32) blockmgr.Process {
+	if pid <= 0 {
+		return blockmgr.Process{PID: unseenPID}
+	}
+	start, _ := t.startTime(pid) // 0 says that it is not known
+	return blockmgr.Process{PID: pid, Start: start}
+}
+
+// Name is what messages call a process.
+func Name(pid int32) string {
+	if pid <= 0 || pid == unseenPID {
+		return "a process outside of this agent's pid namespace"
+	}
+	return fmt.Sprintf("process %d", pid)
+}
+
+// Identified reports whether id names exactly one process.
+func Identified(id blockmgr.Process) bool { return id.PID != unseenPID && id.Start > 0 }
+
+// startTime is when the process with a pid started, in clock ticks since boot.
+func (t *Table) startTime(pid int32) (uint64, error) {
+	stat, err := os.ReadFile(filepath.Join(t.proc, strconv.Itoa(int(pid)), "stat"))
+	if err != nil {
+		return 0, err
+	}
+	return parseStart(stat)
+}
+
+// parseStart finds the start time in the text of a stat file.
+func parseStart(stat []byte) (uint64, error) {
+	const index = startField - 3
+	end := bytes.LastIndexByte(stat, ')')
+	fields := bytes.Fields(stat[end+1:])
+	if end < 0 || len(fields) <= index {
+		return 0, fmt.Errorf("process status %.80q: want a name in parentheses and more than %d fields after it", stat, index)
+	}
+	start, err := strconv.ParseUint(string(fields[index]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("process status: start time: %w", err)
+	}
+	return start, nil
+}
+
+var (
+	// errUnidentified: nobody knows which process is meant.
+	errUnidentified = errors.New("which one was not known when it connected")
+	// errHidden: some process has the pid, and nobody can tell whether it is the
+	// one that is meant.
+	errHidden = errors.New("a process has this pid, and its start time cannot be read")
+)
+
+// Find watches the process that an earlier agent knew as id. p is nil when gone
+// says that it has exited. An error means that nobody can tell: it counts as
+// alive.
+//
+// Only the kernel's word for the pid itself shows that a process is gone. That
+// /proc has no such process shows nothing: it may be mounted with hidepid.
+func (t *Table) Find(id blockmgr.Process) (p *Process, gone bool, err error) {
+	if !Identified(id) {
+		return nil, false, fmt.Errorf("watch %s: %w", Name(id.PID), errUnidentified)
+	}
+	fd, err := unix.PidfdOpen(int(id.PID), 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, true, nil
+	}
+	if err == nil {
+		if p, err = t.adopt(fd, id.PID); err == nil {
+			switch {
+			case p.ID == id:
+				return p, false, nil
+			case p.ID.Start != 0 || !p.alive(): // the pid is another's by now, or nobody's
+				p.Release()
+				return nil, true, nil
+			}
+			p.Release()
+			err = errHidden
+		}
+	}
+	// The start time alone can still show that the process is gone, for instance
+	// when its pid has become that of a thread.
+	start, statErr := t.startTime(id.PID)
+	if statErr == nil && start != id.Start {
+		return nil, true, nil
+	}
+	return nil, false, fmt.Errorf("watch process %d: %w", id.PID, errors.Join(err, statErr))
+}

@@ -1,0 +1,234 @@
+package process
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
+)
+
+// Process watches the process on the other end of a connection through a pidfd,
+// which, unlike a pid, can never come to mean another process. All connections
+// of a process share one watch; each of them releases it once.
+type Process struct {
+	Key    Key
+	ID     blockmgr.Process // what the next agent knows it by
+	table  *Table
+	refs   int             // guarded by table.mu
+	f      *os.File        // the pidfd; nil when the process cannot be watched
+	raw    syscall.RawConn // of f
+	exited chan struct{}   // closed when the process is gone
+	wg     sync.WaitGroup
+}
+
+// Key tells processes apart. Processes that nothing tells apart (out of
+// sight in a pid namespace of their own, on an old kernel) have the zero key.
+type Key struct {
+	inode uint64 // of the pidfd, where the kernel gives each process its own (Linux 6.9)
+	pid   int32  // else
+}
+
+// Table holds the watches of all processes that are connected or waited
+// for: one file descriptor and one goroutine for each.
+type Table struct {
+	// proc is where procfs is mounted.
+	proc string
+
+	mu    sync.Mutex
+	byKey map[Key]*Process
+}
+
+// NewTable is a table without watches.
+func NewTable() *Table {
+	return &Table{proc: "/proc", byKey: make(map[Key]*Process)}
+}
+
+// Watch watches the peer of c, whose pid is pid. The process it returns is never
+// nil and must be released.
+//
+// With an error (an old kernel, a peer in a pid namespace that we do not see)
+// the process cannot be watched and never counts as gone: slots that it was
+// granted stay in quarantine, and a gauge shows them.
+func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
+	fd, err := peerPidfd(c, pid)
+	var p *Process
+	if err == nil {
+		p, err = t.adopt(fd, pid)
+	}
+	if err != nil {
+		return t.Unwatched(t.Identify(pid)), fmt.Errorf("watch %s: %w", Name(pid), err)
+	}
+	return p, nil
+}
+
+// Watched is the number of processes that are watched.
+func (t *Table) Watched() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byKey)
+}
+
+// adopt is the watch of the process that fd is a pidfd of. It takes fd over.
+func (t *Table) adopt(fd int, pid int32) (*Process, error) {
+	key := keyOf(fd, pid)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A pid is that of a process for as long as it is not reaped, and alive asks
+	// the kernel: it cannot have come to mean another one.
+	if p := t.byKey[key]; p != nil && p.alive() {
+		unix.Close(fd)
+		p.refs++
+		return p, nil
+	}
+	p, err := newProcess(t, key, fd)
+	if err != nil {
+		return nil, err
+	}
+	if p.ID = t.Identify(pid); !p.alive() {
+		p.ID.Start = 0 // it may have been another one's
+	}
+	if key != (Key{}) {
+		t.byKey[key] = p
+	}
+	return p, nil
+}
+
+// Unwatched stands for a process that cannot be watched.
+func (t *Table) Unwatched(id blockmgr.Process) *Process {
+	key := Key{pid: id.PID}
+	if id.PID == unseenPID {
+		key = Key{}
+	}
+	return &Process{Key: key, ID: id, table: t, refs: 1, exited: make(chan struct{})}
+}
+
+// newProcess starts a watch. It takes the pidfd over.
+func newProcess(t *Table, key Key, fd int) (*Process, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	p := &Process{Key: key, table: t, refs: 1, f: f, raw: raw, exited: make(chan struct{})}
+	p.wg.Go(func() {
+		// The runtime's poller waits for us: no thread is held. An error means that
+		// the file was closed.
+		if raw.Read(pidfdReadable) == nil {
+			close(p.exited)
+		}
+	})
+	return p, nil
+}
+
+// keyOf is the key of the process that fd is a pidfd of.
+func keyOf(fd int, pid int32) Key {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC && unix.Fstat(fd, &st) == nil {
+		return Key{inode: st.Ino}
+	}
+	return Key{pid: max(pid, 0)}
+}
+
+// peerPidfd opens a pidfd of c's peer: the kernel's own record of it where
+// there is one (Linux 6.5), else by pid. In the latter case the connection is
+// still open, so that a pid taken over by another process is all but excluded.
+func peerPidfd(c *net.UnixConn, pid int32) (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	var sockErr error
+	if err := raw.Control(func(s uintptr) {
+		fd, sockErr = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	}); err != nil {
+		return -1, err
+	}
+	if sockErr == nil {
+		return fd, nil
+	}
+	if pid <= 0 {
+		return -1, fmt.Errorf("the peer is not in a pid namespace of this agent: %w", sockErr)
+	}
+	return unix.PidfdOpen(int(pid), 0)
+}
+
+// pidfdReadable reports whether a pidfd's process has exited.
+func pidfdReadable(fd uintptr) bool {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n == 1 && poll[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
+}
+
+// alive asks the kernel whether a watched process still runs.
+func (p *Process) alive() bool {
+	alive := false
+	err := p.raw.Control(func(fd uintptr) { alive = !pidfdReadable(fd) })
+	return err == nil && alive
+}
+
+// Exited is closed when the process is known to have exited.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Gone reports whether the process is known to have exited.
+func (p *Process) Gone() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// Release gives one use of the watch back; the last one ends it.
+func (p *Process) Release() {
+	if p.forget() && p.f != nil {
+		p.f.Close()
+		p.wg.Wait()
+	}
+}
+
+// forget reports whether that was the last use.
+func (p *Process) forget() bool {
+	t := p.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.refs--
+	if p.refs > 0 {
+		return false
+	}
+	if t.byKey[p.Key] == p {
+		delete(t.byKey, p.Key)
+	}
+	return true
+}
+
+// ReleaseAll releases each of procs once.
+func ReleaseAll(procs []*Process) {
+	for _, p := range procs {
+		p.Release()
+	}
+}
+
+// AllExited waits until all of procs have exited; false when stopping is closed first.
+func AllExited(procs []*Process, stopping <-chan struct{}) bool {
+	for _, p := range procs {
+		select {
+		case <-p.exited:
+		case <-stopping:
+			return false
+		}
+	}
+	return true
+}
