@@ -42,27 +42,35 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 	return func(yield func(DiskPart) bool) {
 		sections := d.takeUnclaimed(ns)
 		for i, section := range sections {
-			e := d.entry(section)
-			part, err := d.reopen(section, &e.sectionHead)
-			switch path := zap.String("path", d.path(section, e.extent)); {
-			case errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed):
-				d.cfg.Log.Warn("disk extent is left for the next start", path, zap.Error(err))
-				d.unclaim(section)
-				continue
-			case err != nil:
-				d.cfg.Log.Warn("disk extent is dropped", path, zap.Error(err))
-				d.removed.Add(1)
-				d.discard(section, e)
+			part, ok := d.claimOne(section)
+			if !ok || yield(part) {
 				continue
 			}
-			if !yield(part) {
-				for _, left := range sections[i+1:] {
-					d.unclaim(left)
-				}
-				return
+			for _, left := range sections[i+1:] {
+				d.unclaim(left)
 			}
+			return
 		}
 	}
+}
+
+// claimOne opens an extent that takeUnclaimed returned.
+func (d *DiskArena) claimOne(section uint32) (part DiskPart, ok bool) {
+	e := d.entry(section)
+	part, err := d.reopen(section, &e.sectionHead)
+	if err == nil {
+		return part, true
+	}
+	path := zap.String("path", d.path(section, e.extent))
+	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
+		d.cfg.Log.Warn("disk extent is left for the next start", path, zap.Error(err))
+		d.unclaim(section)
+		return DiskPart{}, false
+	}
+	d.cfg.Log.Warn("disk extent is dropped", path, zap.Error(err))
+	d.removed.Add(1)
+	d.discard(section, e)
+	return DiskPart{}, false
 }
 
 func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) {
