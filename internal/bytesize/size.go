@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes. As text it is a decimal number with at most one unit
-// behind it: KiB, MiB, GiB, TiB or Ki, Mi, Gi, Ti (powers of 1024), KB, MB, GB, TB
-// (powers of 1000), or none for bytes. A fraction of a byte is cut off.
+// Size is a number of bytes. Its text is a decimal number and at most one unit: KiB,
+// MiB, GiB, TiB or Ki, Mi, Gi, Ti (powers of 1024), KB, MB, GB, TB (powers of 1000), or
+// none for bytes. Parse cuts a fraction of a byte off.
 type Size uint64
 
-// Accepted names the texts that UnmarshalText takes, to follow "want" in a message.
+// Accepted describes the texts that Parse takes. It follows "want" in a message.
 const Accepted = "bytes, or a number with KiB, MiB, GiB, TiB (or Ki, Mi, Gi, Ti), KB, MB, GB or TB, such as 1.5GiB"
 
-// maxDigits bounds the text before its unit: more digits cannot matter.
+// maxDigits bounds the text before the unit: more digits cannot matter.
 const maxDigits = 40
 
 var decimal = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
@@ -32,7 +32,7 @@ var units = []unit{
 	{[]string{"TB"}, 1e12}, {[]string{"GB"}, 1e9}, {[]string{"MB"}, 1e6}, {[]string{"KB"}, 1e3},
 }
 
-// Parse reads a size. The error quotes text and names what is accepted.
+// Parse returns the size that text says. The error quotes text and names what is accepted.
 func Parse(text string) (Size, error) {
 	digits, factor := cutUnit(text)
 	if len(digits) > maxDigits || !decimal.MatchString(digits) {
@@ -70,8 +70,8 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// String is the exact size in the unit that needs the fewest digits, with at most
-// three of them behind the point; Parse reads it back.
+// String returns the exact size in the unit that needs the fewest digits, with at most
+// three behind the point. Parse reads it back.
 func (s Size) String() string {
 	best := strconv.FormatUint(uint64(s), 10)
 	digits := len(best)
@@ -88,9 +88,9 @@ func (s Size) String() string {
 	return best
 }
 
-// Rounded is the size in the largest binary unit of which it is one or more, with
-// one digit behind the point where the size is not a whole number of units. It is
-// for figures that were measured, such as free memory.
+// Rounded returns the size in the largest binary unit that is not larger than the size,
+// with one digit behind the point unless the number is whole. It is for measured figures,
+// such as free memory.
 func (s Size) Rounded() string {
 	for _, u := range units[:4] {
 		if uint64(s) < u.bytes {

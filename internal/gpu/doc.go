@@ -1,6 +1,8 @@
-// Package gpu looks up which GPUs a node has, through NVML. It is only for
-// people and logs: the agent needs no GPU and makes no CUDA context.
+// Package gpu lists the GPUs of a node through NVML, for people and logs. The agent needs
+// no GPU and makes no CUDA context.
 //
-// NVML is loaded at run time. Where there is no NVIDIA driver List returns an
-// error that says so in one line; that is a normal state, not a failure.
+//	devices, err := gpu.List()
+//
+// NVML is loaded at run time. Without an NVIDIA driver List returns an error of one line,
+// which is a normal state and not a failure. List may be called concurrently.
 package gpu

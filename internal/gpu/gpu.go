@@ -16,7 +16,7 @@ type Device struct {
 	MemoryBytes uint64
 }
 
-// library is what List needs of NVML.
+// library is the part of NVML that List calls.
 type library interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -25,9 +25,9 @@ type library interface {
 	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
 }
 
-// List returns the GPUs that the NVIDIA driver shows to this process; there may
-// be none. With an error the devices are those that could be read: one that is
-// lost does not hide the others.
+// List returns the GPUs that the NVIDIA driver shows to this process; there may be none.
+// With an error it returns the GPUs that it could read: a lost GPU does not hide the
+// others.
 func List() ([]Device, error) { return list(nvml.New()) }
 
 func list(lib library) ([]Device, error) {
@@ -59,8 +59,8 @@ func list(lib library) ([]Device, error) {
 	return devices, nil
 }
 
-// describe reads what there is to say about GPU i. A GPU that does not tell its
-// memory (some MIG and integrated devices) is listed with none.
+// describe reads GPU i. A GPU that does not report its memory (some MIG and integrated
+// devices) has MemoryBytes 0.
 func describe(lib library, i int) (Device, error) {
 	h, ret := lib.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// groupFiles are the files of a control group version.
+// groupFiles names the files of one version of control groups.
 type groupFiles struct {
 	limit, used string
-	// cache are the fields of memory.stat that count page cache of files. Memory
-	// in tmpfs is page cache too, but the kernel lists it as anonymous.
+	// cache are the fields of memory.stat that count page cache of files. The kernel
+	// counts memory in tmpfs as anonymous.
 	cache [2]string
 }
 
@@ -29,12 +29,12 @@ func filesOf(version int) groupFiles {
 	return groupFiles{"memory.max", "memory.current", [2]string{"inactive_file", "active_file"}}
 }
 
-// unlimitedV1 is the least that version 1 shows where no limit is set: the
-// largest int64, rounded down to a page, of which the largest is 64 KiB.
+// unlimitedV1 is the least that version 1 shows without a limit: the largest int64,
+// rounded down to a page of up to 64 KiB.
 const unlimitedV1 = 1<<63 - 1<<16
 
-// readGroups finds the groups of this process, which may be in a hierarchy of
-// either version or of both, and those above them.
+// readGroups returns the limited groups of this process and those above them. The
+// process may be in a hierarchy of either version or of both.
 func readGroups(root string) ([]Group, error) {
 	lines, err := readLines(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -74,14 +74,14 @@ func readGroups(root string) ([]Group, error) {
 	return groups, errors.Join(errs...)
 }
 
-// groupMount is where a hierarchy with a memory controller is mounted.
+// groupMount is the mount of a hierarchy that may have a memory controller.
 type groupMount struct {
 	version int
-	// point is the mount point; top is the group that is seen there.
+	// point is the mount point, top the group at that point.
 	point, top string
 }
 
-// readMounts lists the hierarchies that may have a memory controller.
+// readMounts returns the hierarchies that may have a memory controller.
 func readMounts(root string) ([]groupMount, error) {
 	lines, err := readLines(filepath.Join(root, "proc/self/mountinfo"))
 	if err != nil {
@@ -112,7 +112,8 @@ func readMounts(root string) ([]groupMount, error) {
 	return mounts, nil
 }
 
-// readChain reads a group and all groups above it, as far as the mount shows them.
+// readChain returns the limited ones of a group and all groups above it, as far as the
+// mount shows them.
 func readChain(root string, m groupMount, group string) ([]Group, error) {
 	group = path.Clean("/" + group)
 	// In a container with the node's view of groups, the mount shows the
@@ -138,7 +139,7 @@ func readChain(root string, m groupMount, group string) ([]Group, error) {
 	}
 }
 
-// readGroup reads one group; one without a limit has Limit 0.
+// readGroup returns one group; a group without a limit has Limit 0.
 func readGroup(root, dir string, files groupFiles) (Group, error) {
 	g := Group{Path: dir}
 	file := filepath.Join(root, dir, files.limit)
@@ -170,7 +171,7 @@ func readGroup(root, dir string, files groupFiles) (Group, error) {
 	return g, nil
 }
 
-// readCache is the page cache that a group has.
+// readCache returns how much page cache of files a group has.
 func readCache(file string, files groupFiles) (uint64, error) {
 	lines, err := readLines(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +204,7 @@ func hasField(list, name string) bool {
 	return false
 }
 
-// unescape undoes what the kernel does to blanks in mountinfo.
+// unescape undoes the kernel's escapes of blanks in mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

@@ -13,33 +13,34 @@ type Want struct {
 	HostDir, DiskDir string
 	// HostBytes and DiskBytes are the sizes asked for.
 	HostBytes, DiskBytes uint64
-	// HostHeld and DiskHeld are the bytes that an earlier agent allocated there and
-	// that this one takes over; they need no room again.
+	// HostHeld and DiskHeld are the bytes that an earlier agent allocated there. This
+	// agent takes them over and needs no space for them again.
 	HostHeld, DiskHeld uint64
-	// HostSlots and DiskSlots are how many slots the tiers are cut into, which their
-	// slot tables grow with; 0 when that is not known yet.
+	// HostSlots and DiskSlots are the numbers of slots, which the sizes of the slot
+	// tables follow; 0 when they are not known yet.
 	HostSlots, DiskSlots uint64
-	// HostSetting and DiskSetting name the flag or variable that the size came
-	// from, for messages; empty for "the host size" and "the disk size".
+	// HostSetting and DiskSetting name the flag or variable of the size in messages;
+	// empty for "the host size" and "the disk size".
 	HostSetting, DiskSetting string
 }
 
-// What the slot tables keep in memory for each slot: a record, and for host slots
-// a pin word and a recency too.
+// Bytes of memory that a slot table takes for each slot: a record, and for host slots
+// also a pin word and a recency.
 const (
 	hostSlotTable = 140
 	diskSlotTable = 128
 )
 
-// tier is one tier's part of a Want, with the room there is for it.
+// tier is one tier's part of a Want, with the space in its file system.
 type tier struct {
 	name, setting, dir string
 	bytes, held        uint64
-	table              uint64
-	space              Space
+	// table is the size of the slot table.
+	table uint64
+	space Space
 }
 
-// tiers are those that ask for something.
+// tiers returns the tiers with a size.
 func (w *Want) tiers(host, disk Space) []*tier {
 	var tiers []*tier
 	for _, t := range []*tier{
@@ -57,9 +58,9 @@ func (w *Want) tiers(host, disk Space) []*tier {
 	return tiers
 }
 
-// Memory is how much ordinary memory, which control groups count and Go's heap
-// does not hold, the tiers take: those on tmpfs, held bytes included, and the slot
-// tables. Huge pages are not ordinary memory.
+// Memory returns how much ordinary memory outside Go's heap the tiers take: their bytes
+// on tmpfs, held bytes included, and the slot tables. Control groups count this memory.
+// Huge pages are not ordinary memory.
 func (w *Want) Memory(host, disk Space) uint64 {
 	var sum uint64
 	for _, t := range w.tiers(host, disk) {
@@ -71,15 +72,15 @@ func (w *Want) Memory(host, disk Space) uint64 {
 	return sum
 }
 
-// more is what the tier still has to allocate.
+// more is how many bytes the tier still has to allocate.
 func (t *tier) more() uint64 { return t.bytes - min(t.held, t.bytes) }
 
-// takesMemory reports whether the tier's bytes are ordinary memory. Huge pages
-// were set aside before and no limit counts them.
+// takesMemory reports whether the tier's bytes are ordinary memory. Huge pages were
+// reserved at boot, and no limit counts them.
 func (t *tier) takesMemory() bool { return t.space.InMemory && t.space.Kind != kindHugetlbfs }
 
-// tableMemory is what the tier's slot table takes of ordinary memory. That of the
-// host tier is a file beside its extents, that of the disk tier is kept in memory.
+// tableMemory is how much ordinary memory the tier's slot table takes. The host tier's
+// is a file beside its extents; the disk tier's is an image in memory.
 func (t *tier) tableMemory() uint64 {
 	if t.name == "host" && !t.takesMemory() {
 		return 0
@@ -91,16 +92,16 @@ func (t *tier) String() string {
 	return fmt.Sprintf("%s size %v (%s)", t.name, bytesize.Size(t.bytes), t.setting)
 }
 
-// rounded is a number of bytes that was measured, for a message.
+// rounded formats a measured number of bytes for a message.
 func rounded(bytes uint64) string { return bytesize.Size(bytes).Rounded() }
 
-func (t *tier) place() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
+// location names the tier's mount point and file system in messages.
+func (t *tier) location() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
 
-// Check compares what the tiers ask for with what there is. The error, of one
-// line per problem, is for what cannot work, the warnings are for what may not;
-// both say what was asked, what is there and what to change. host and disk are
-// the SpaceOf of the tiers' directories. Generation words, 8 bytes for a slot, come
-// on top and are not counted.
+// Check compares what the tiers ask for with what there is. The error has one line for
+// each problem that cannot work; the warnings are problems that may work. Each says what
+// was asked for, what there is and what to change. host and disk are the SpaceOf of the
+// tiers' directories. Generation words, 8 bytes for a slot, are not counted.
 func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
 	tiers := w.tiers(host, disk)
 	for _, t := range tiers {
@@ -108,7 +109,7 @@ func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
 		case t.space.Kind != kindHugetlbfs:
 			err = errors.Join(err, checkSpace(t))
 		case t.name == "disk":
-			err = errors.Join(err, fmt.Errorf("disk directory %s: is on %s, where files cannot be written; use a directory on a disk", t.dir, t.place()))
+			err = errors.Join(err, fmt.Errorf("disk directory %s: is on %s, where files cannot be written; use a directory on a disk", t.dir, t.location()))
 		default:
 			err = errors.Join(err, checkHugePages(l, t))
 		}
@@ -117,7 +118,7 @@ func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
 		err = checkShared(tiers[0], tiers[1])
 	}
 	memWarnings, memErr := checkMemory(l, tiers)
-	return append(warnPlaces(l, tiers), memWarnings...), errors.Join(err, memErr)
+	return append(warnLocations(l, tiers), memWarnings...), errors.Join(err, memErr)
 }
 
 func checkSpace(t *tier) error {
@@ -133,7 +134,7 @@ func checkSpace(t *tier) error {
 	if t.held > 0 {
 		held = fmt.Sprintf(" and %s that an earlier agent allocated", rounded(t.held))
 	}
-	return fmt.Errorf("%v: %s has %s free of %s%s; %s or lower %s", t, t.place(), rounded(s.Free), rounded(s.Total), held, remedy, t.setting)
+	return fmt.Errorf("%v: %s has %s free of %s%s; %s or lower %s", t, t.location(), rounded(s.Free), rounded(s.Total), held, remedy, t.setting)
 }
 
 func checkHugePages(l Limits, t *tier) error {
@@ -145,29 +146,29 @@ func checkHugePages(l Limits, t *tier) error {
 		free := p.Free * p.PageBytes
 		if t.more() > free {
 			return fmt.Errorf("%v: %s has %s free in %d huge pages of %v; make more in /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages or lower %s",
-				t, t.place(), rounded(free), p.Free, bytesize.Size(p.PageBytes), p.PageBytes>>10, t.setting)
+				t, t.location(), rounded(free), p.Free, bytesize.Size(p.PageBytes), p.PageBytes>>10, t.setting)
 		}
 	}
 	if s.Total != 0 && (t.bytes > s.Total || t.more() > s.Free) {
-		return fmt.Errorf("%v: %s has %s free of %s; mount it with a larger size or lower %s", t, t.place(), rounded(s.Free), rounded(s.Total), t.setting)
+		return fmt.Errorf("%v: %s has %s free of %s; mount it with a larger size or lower %s", t, t.location(), rounded(s.Free), rounded(s.Total), t.setting)
 	}
 	return nil
 }
 
-// checkShared is for tiers that fit alone, on one file system.
+// checkShared checks tiers on one file system that fit one by one.
 func checkShared(a, b *tier) error {
 	if a.space.Device != b.space.Device || a.space.Total == 0 {
 		return nil
 	}
 	if a.more() > a.space.Free-b.more() {
 		return fmt.Errorf("%v and %v: both are on %s, which has %s free; lower %s or %s, or move one of %s and %s",
-			a, b, a.place(), rounded(a.space.Free), a.setting, b.setting, a.dir, b.dir)
+			a, b, a.location(), rounded(a.space.Free), a.setting, b.setting, a.dir, b.dir)
 	}
 	return nil
 }
 
-// checkMemory compares the tiers that take ordinary memory with what control
-// groups and the node leave.
+// checkMemory compares the tiers that take ordinary memory with what control groups
+// and the node leave.
 func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
 	var need uint64
 	var asked, settings string
@@ -209,7 +210,7 @@ func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
 	return warnings, err
 }
 
-// tightest is the group that has least left, nil when none is limited.
+// tightest returns the group with the least left, nil when none is limited.
 func tightest(groups []Group) *Group {
 	var found *Group
 	for i := range groups {
@@ -220,14 +221,14 @@ func tightest(groups []Group) *Group {
 	return found
 }
 
-// warnPlaces is about tiers that work where they are, but not well.
-func warnPlaces(l Limits, tiers []*tier) (warnings []string) {
+// warnLocations returns warnings of tiers that work where they are, but not well.
+func warnLocations(l Limits, tiers []*tier) (warnings []string) {
 	for _, t := range tiers {
 		switch {
 		case t.name == "host" && !t.space.InMemory:
-			warnings = append(warnings, fmt.Sprintf("host directory %s: is on %s, not in memory; use a directory on tmpfs (/dev/shm) or hugetlbfs", t.dir, t.place()))
+			warnings = append(warnings, fmt.Sprintf("host directory %s: is on %s, not in memory; use a directory on tmpfs (/dev/shm) or hugetlbfs", t.dir, t.location()))
 		case t.name == "disk" && t.takesMemory():
-			warnings = append(warnings, fmt.Sprintf("disk directory %s: is on %s, so the disk tier takes memory and does not outlive the node; use a directory on a disk", t.dir, t.place()))
+			warnings = append(warnings, fmt.Sprintf("disk directory %s: is on %s, so the disk tier takes memory and does not outlive the node; use a directory on a disk", t.dir, t.location()))
 		}
 		if t.name == "host" && l.Memlock != 0 && t.bytes > l.Memlock {
 			warnings = append(warnings, fmt.Sprintf("%v: the limit of locked memory is %s; engines with that limit may fail to pin the pool for their devices; raise theirs (ulimit -l, LimitMEMLOCK in systemd, --ulimit memlock=-1 in containers)",
@@ -237,17 +238,16 @@ func warnPlaces(l Limits, tiers []*tier) (warnings []string) {
 	return warnings
 }
 
-// minHeap is the least that MemoryLimit leaves to the Go heap, and the least
-// margin it keeps: a heap smaller than that would be collected all the time.
+// minHeap is the least that MemoryLimit leaves to the Go heap, and its least margin. A
+// smaller heap would be collected all the time.
 const minHeap = 64 << 20
 
-// MemoryLimit is what debug.SetMemoryLimit should be told, so that the Go heap
-// is collected before the tightest control group kills the agent: its limit
-// without arenaBytes and without a tenth of the rest, at least 64 MiB, for C
-// libraries and the kernel. arenaBytes is the memory of the group that is not
-// Go's: Want.Memory of the tiers. goMemLimit is the
-// variable GOMEMLIMIT: ok is false when it is set, because then the user has
-// decided, and when no group has a limit.
+// MemoryLimit returns the argument for debug.SetMemoryLimit, so that the Go heap is
+// collected before the tightest control group kills the agent. It is the group's limit
+// without arenaBytes and without a margin for C libraries and the kernel: a tenth of the
+// rest, at least 64 MiB. arenaBytes is the group's memory that is not Go's, Want.Memory.
+// ok is false when no group has a limit, and when goMemLimit, the variable GOMEMLIMIT, is
+// set: then the user has decided.
 func MemoryLimit(l Limits, arenaBytes uint64, goMemLimit string) (limit int64, ok bool) {
 	if goMemLimit != "" || len(l.Groups) == 0 {
 		return 0, false

@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// Limits is what bounds the memory of this process. Sizes are bytes; 0 means
-// unlimited or unknown.
+// Limits bound the memory of this process. Sizes are bytes; 0 means unlimited or
+// unknown.
 type Limits struct {
-	// Groups are the control groups that limit this process's memory, of either
-	// version, from its own group to the root. Groups without a limit are left out.
+	// Groups are the control groups with a memory limit, of either version, from this
+	// process's own group to the root.
 	Groups []Group
-	// MemTotal, MemAvailable and SwapTotal are the node's, as /proc/meminfo has
-	// them. MemAvailable is what can be had without swapping.
+	// MemTotal, MemAvailable and SwapTotal are the node's, from /proc/meminfo.
+	// MemAvailable can be allocated without swapping.
 	MemTotal, MemAvailable, SwapTotal uint64
-	// Memlock is this process's soft RLIMIT_MEMLOCK. That of the engines, who pin
-	// the pool, is often the same, and cannot be seen from here. A limit of no
-	// bytes at all is given as 1.
+	// Memlock is this process's soft RLIMIT_MEMLOCK. The engines, which pin the pool,
+	// often have the same limit; theirs cannot be read here. A limit of 0 bytes is given
+	// as 1.
 	Memlock uint64
 	// HugePages are the node's pools of huge pages, by ascending page size.
 	HugePages []HugePages
@@ -33,14 +33,14 @@ type Limits struct {
 type Group struct {
 	// Path is the group's directory, as this process sees it.
 	Path string
-	// Limit is what its processes may have together.
+	// Limit is the memory that the group's processes may have together.
 	Limit uint64
-	// Used is how much of it they have now, without page cache of files, which
-	// would make room. Memory in tmpfs counts.
+	// Used is the memory they have now. Memory in tmpfs counts; page cache of files does
+	// not, because the kernel frees it on demand.
 	Used uint64
 }
 
-// Left is what the group can still get.
+// Left is how much memory the group can still get.
 func (g Group) Left() uint64 { return g.Limit - min(g.Used, g.Limit) }
 
 // HugePages is a pool of huge pages of one size.
@@ -49,8 +49,8 @@ type HugePages struct {
 	Total, Free uint64
 }
 
-// Read reads the limits of the calling process. root is "/", or a copy of parts
-// of it for a test. With an error, what could be read is returned as well.
+// Read returns the limits of the calling process. root is "/", or a test's copy of parts
+// of it. With an error Read returns what it could read as well.
 func Read(root string) (Limits, error) {
 	var l Limits
 	var errs []error
@@ -96,8 +96,8 @@ func (l *Limits) readMeminfo(root string) error {
 	return nil
 }
 
-// readMemlock reads the limit from procfs and not by getrlimit, so that a test
-// can set it.
+// readMemlock reads the limit from procfs instead of getrlimit, so that a test can set
+// it.
 func (l *Limits) readMemlock(root string) error {
 	path := filepath.Join(root, "proc/self/limits")
 	lines, err := readLines(path)

@@ -8,37 +8,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is the room in the file system of a directory.
+// Space describes the file system of a directory.
 type Space struct {
-	// Dir is the directory that was looked at: the one asked for, or the nearest
-	// above it that exists, links resolved.
+	// Dir is the directory asked for, or the nearest one above it that exists, links
+	// resolved.
 	Dir string
-	// Mount is the topmost directory on the way to Dir that is on the same device.
+	// Mount is the topmost directory above Dir on the same device.
 	Mount string
-	// Kind is the file system's name, or its number in hex where we know none.
+	// Kind is the file system's name, or its magic number in hex.
 	Kind string
 	// InMemory is true for tmpfs, ramfs and hugetlbfs.
 	InMemory bool
-	// Free is what an ordinary user can still store, of Total bytes. Both are 0
-	// where the file system has no size of its own: hugetlbfs, tmpfs and ramfs
-	// without one.
+	// Free is how many of Total bytes an ordinary user can still store. Both are 0 where
+	// the file system has no size: hugetlbfs, tmpfs and ramfs mounted without one.
 	Free, Total uint64
-	// Unit is the size of a huge page on hugetlbfs, of which every file is a whole
-	// number; 0 elsewhere.
+	// Unit is the huge page size on hugetlbfs, which divides the size of every file; 0
+	// elsewhere.
 	Unit uint64
 	// Device tells file systems apart.
 	Device uint64
 }
 
-// Kinds of file system that are treated in a way of their own.
+// Kinds of file system with rules of their own.
 const (
 	kindTmpfs     = "tmpfs"
 	kindRamfs     = "ramfs"
 	kindHugetlbfs = "hugetlbfs"
 )
 
-// SpaceOf looks at the file system that dir is on, or will be on when somebody
-// makes it.
+// SpaceOf returns the file system that dir is on, or will be on when it is made.
 func SpaceOf(dir string) (Space, error) {
 	at, err := filepath.Abs(dir)
 	if err != nil {
@@ -54,7 +52,7 @@ func SpaceOf(dir string) (Space, error) {
 	if err != nil {
 		return Space{}, fmt.Errorf("space of %q: %s: %w", dir, at, err)
 	}
-	// Above a link there may be another file system than above what it points to.
+	// The directory above a link may be on another file system than its target.
 	if at, err = filepath.EvalSymlinks(at); err != nil {
 		return Space{}, fmt.Errorf("space of %q: %w", dir, err)
 	}
@@ -77,7 +75,7 @@ func SpaceOf(dir string) (Space, error) {
 	return s, nil
 }
 
-// mountOf goes up from dir for as long as the device stays the same.
+// mountOf returns the topmost directory above dir on the same device.
 func mountOf(dir string, device uint64) string {
 	for dir != "/" {
 		var st unix.Stat_t
