@@ -32,7 +32,7 @@ type Manager struct {
 	// offload is what device_layout says about which blocks leave the device.
 	offload      config.OffloadFilter
 	consolidator *config.Consolidator
-	metrics      *feed
+	metrics      *metricsFeed
 
 	resets, resetsRefused atomic.Uint64
 
@@ -56,7 +56,7 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 		return nil, err
 	}
 	place.Log = cmp.Or(place.Log, zap.NewNop()).With(zap.Uint64("worker_id", uint64(cfg.Runtime.WorkerID)))
-	metrics, err := newFeed(&cfg)
+	metrics, err := newMetricsFeed(&cfg)
 	if err != nil {
 		return nil, err
 	}

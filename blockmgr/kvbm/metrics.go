@@ -5,32 +5,33 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
-// hitSamples is how many samples hit rates are computed over: the last minute in
-// which blocks were asked for. The pool does not know requests, over which KVBM
-// computes them.
+// hitSamples is the number of samples that hit rates are computed over: the last minute
+// in which blocks were asked for. KVBM computes the rates over requests, which the pool
+// does not know.
 const hitSamples = 60
 
-// feed hands the pool's counts to a namespace of metrics, as differences. A nil
-// feed does nothing. It is not safe for concurrent use.
-type feed struct {
+// metricsFeed hands a pool's counts to a namespace of metrics, as differences. A nil
+// metricsFeed does nothing. It is not safe for concurrent use.
+type metricsFeed struct {
 	to config.MetricsNamespace
-	// pageSize is the number of tokens in a block, bypass that blocks only pass
-	// through host memory.
+	// pageSize is the number of tokens in a block. bypass is true without a host tier.
 	pageSize uint64
 	bypass   bool
 
-	sent blockmgr.Stats
+	last blockmgr.Stats
+	sent map[string]float64 // counters, by name
 	hits [hitSamples]hitSample
 	next int
 }
 
-// hitSample is what was asked for between two samples.
+// hitSample counts what was asked for between two samples, in blocks.
 type hitSample struct{ host, disk, asked uint64 }
 
-// newFeed is the feed of a configuration, nil when it has no metrics.
-func newFeed(cfg *config.Config) (*feed, error) {
+// newMetricsFeed returns the feed of a configuration, nil when the configuration has no metrics.
+func newMetricsFeed(cfg *config.Config) (*metricsFeed, error) {
 	to := cfg.Metrics
 	if to == nil && cfg.Runtime.Metrics != nil {
 		var err error
@@ -41,66 +42,52 @@ func newFeed(cfg *config.Config) (*feed, error) {
 	if to == nil {
 		return nil, nil
 	}
-	f := &feed{to: to, pageSize: cfg.Model.PageSize, bypass: cfg.HostLayout == nil && cfg.DiskLayout != nil}
-	f.announce()
+	f := &metricsFeed{to: to, pageSize: cfg.Model.PageSize, bypass: cfg.HostLayout == nil && cfg.DiskLayout != nil, sent: map[string]float64{}}
+	metric.Each(new(config.MetricValues), func(m *metric.Field, _ float64) { f.report(m, 0) })
 	return f, nil
 }
 
-// announce gives every metric a first value, so that dashboards show a zero
-// rather than a gap. There is no object store, so that its metrics stay there.
-func (f *feed) announce() {
-	for _, m := range []config.Metric{
-		config.OffloadDeviceToHost, config.OffloadHostToDisk, config.OffloadDeviceToDisk, config.OffloadDeviceToObject,
-		config.OnboardHostToDevice, config.OnboardDiskToDevice, config.OnboardObjectToDevice,
-		config.MatchedTokens, config.ObjectReadFailures, config.ObjectWriteFailures,
-	} {
-		f.to.Add(m, 0)
+// report sends the value of one metric: a gauge as it is, a counter as the difference to
+// the value sent before.
+func (f *metricsFeed) report(m *metric.Field, v float64) {
+	if m.Kind == metric.Gauge {
+		f.to.Set(config.Metric(m.Name), v)
+		return
 	}
-	for _, m := range []config.Metric{config.HostCacheHitRate, config.DiskCacheHitRate, config.ObjectCacheHitRate} {
-		f.to.Set(m, 0)
-	}
+	f.to.Add(config.Metric(m.Name), uint64(v-f.sent[m.Name]))
+	f.sent[m.Name] = v
 }
 
-// send counts what has happened since the last call. A block that a lookup found
-// counts as onboarded: whoever asked for it copies it to the device.
-func (f *feed) send(now blockmgr.Stats) {
+// send reports what has happened since the last call. A block that a lookup found counts
+// as onboarded: the caller copies it to the device.
+func (f *metricsFeed) send(now blockmgr.Stats) {
 	if f == nil {
 		return
 	}
-	last := f.sent
-	f.sent = now
-	stored, written := now.Committed-last.Committed, now.WriteBehind-last.WriteBehind
-	if f.bypass {
-		f.add(config.OffloadDeviceToDisk, written)
-	} else {
-		f.add(config.OffloadDeviceToHost, stored)
-		f.add(config.OffloadHostToDisk, written)
-	}
-	s := hitSample{host: now.HostHits - last.HostHits, disk: now.DiskHits - last.DiskHits}
-	s.asked = s.host + s.disk + now.Misses - last.Misses
-	f.add(config.OnboardHostToDevice, s.host)
-	f.add(config.OnboardDiskToDevice, s.disk)
-	f.add(config.MatchedTokens, (s.host+s.disk)*f.pageSize)
+	s := hitSample{host: now.HostHits - f.last.HostHits, disk: now.DiskHits - f.last.DiskHits}
+	s.asked = s.host + s.disk + now.Misses - f.last.Misses
+	f.last = now
 	if s.asked > 0 {
-		f.setHitRates(s)
+		f.hits[f.next] = s
+		f.next = (f.next + 1) % hitSamples
 	}
+	values := config.MetricValues{
+		OnboardHostToDevice: now.HostHits, OnboardDiskToDevice: now.DiskHits,
+		MatchedTokens: (now.HostHits + now.DiskHits) * f.pageSize,
+	}
+	values.SetOffloads(now.Committed, now.WriteBehind, f.bypass)
+	values.HostCacheHitRate, values.DiskCacheHitRate = f.hitRates()
+	metric.Each(&values, f.report)
 }
 
-func (f *feed) add(m config.Metric, n uint64) {
-	if n > 0 {
-		f.to.Add(m, n)
-	}
-}
-
-// setHitRates takes a sample into the window and shows its rates. Both are shares
-// of everything that was asked for.
-func (f *feed) setHitRates(s hitSample) {
-	f.hits[f.next] = s
-	f.next = (f.next + 1) % hitSamples
+// hitRates returns the shares of host and disk in all blocks asked for.
+func (f *metricsFeed) hitRates() (host, disk float64) {
 	var sum hitSample
 	for _, s := range f.hits {
 		sum.host, sum.disk, sum.asked = sum.host+s.host, sum.disk+s.disk, sum.asked+s.asked
 	}
-	f.to.Set(config.HostCacheHitRate, float64(sum.host)/float64(sum.asked))
-	f.to.Set(config.DiskCacheHitRate, float64(sum.disk)/float64(sum.asked))
+	if sum.asked == 0 {
+		return 0, 0
+	}
+	return float64(sum.host) / float64(sum.asked), float64(sum.disk) / float64(sum.asked)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
 // values is a namespace of metrics, and a registry that has only that.
@@ -53,16 +54,13 @@ func (v *values) check(t *testing.T, counts map[config.Metric]uint64, gauges map
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, m := range []config.Metric{
-		config.OffloadDeviceToHost, config.OffloadHostToDisk, config.OffloadDeviceToDisk, config.OffloadDeviceToObject,
-		config.OnboardHostToDevice, config.OnboardDiskToDevice, config.OnboardObjectToDevice,
-		config.MatchedTokens, config.ObjectReadFailures, config.ObjectWriteFailures,
-	} {
-		counts[m] += 0
-	}
-	for _, m := range []config.Metric{config.HostCacheHitRate, config.DiskCacheHitRate, config.ObjectCacheHitRate} {
-		gauges[m] += 0
-	}
+	metric.Each(new(config.MetricValues), func(f *metric.Field, _ float64) {
+		if f.Kind == metric.Counter {
+			counts[config.Metric(f.Name)] += 0
+		} else {
+			gauges[config.Metric(f.Name)] += 0
+		}
+	})
 	if !maps.Equal(v.counts, counts) || !maps.Equal(v.gauges, gauges) {
 		t.Errorf("metrics %v and %v, want %v and %v", v.counts, v.gauges, counts, gauges)
 	}
@@ -77,7 +75,7 @@ func TestMetricsArriveWhileTheManagerRunsAndAtItsEnd(t *testing.T) {
 	blocks := c.sequence(1, 4)
 	c.add(1, blocks)
 	c.find(blocks[:2])
-	waitFor(t, "the counts are there", func() bool { return v.count(config.OnboardHostToDevice) == 2 })
+	waitFor(t, "the counts are there", func() bool { return v.count("onboard_blocks_h2d") == 2 })
 	if err := c.Reset(t.Context(), config.G2); err != nil {
 		t.Fatal(err)
 	}
@@ -86,9 +84,9 @@ func TestMetricsArriveWhileTheManagerRunsAndAtItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.check(t, map[config.Metric]uint64{
-		config.OffloadDeviceToHost: 4, config.OffloadHostToDisk: 4, config.OnboardHostToDevice: 2, config.OnboardDiskToDevice: 4,
-		config.MatchedTokens: 6 * 16,
-	}, map[config.Metric]float64{config.HostCacheHitRate: 0.2, config.DiskCacheHitRate: 0.4})
+		"offload_blocks_d2h": 4, "offload_blocks_h2d": 4, "onboard_blocks_h2d": 2, "onboard_blocks_d2d": 4,
+		"matched_tokens": 6 * 16,
+	}, map[config.Metric]float64{"host_cache_hit_rate": 0.2, "disk_cache_hit_rate": 0.4})
 }
 
 func TestMetricsOfARegistryAndWithoutAHostTier(t *testing.T) {
@@ -100,7 +98,7 @@ func TestMetricsOfARegistryAndWithoutAHostTier(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	v.check(t, map[config.Metric]uint64{config.OffloadDeviceToDisk: 4}, map[config.Metric]float64{})
+	v.check(t, map[config.Metric]uint64{"offload_blocks_d2d": 4}, map[config.Metric]float64{})
 }
 
 func TestRegistryThatFailsFailsNew(t *testing.T) {
@@ -115,18 +113,18 @@ func TestRegistryThatFailsFailsNew(t *testing.T) {
 
 func TestHitRatesForgetWhatIsOlderThanTheWindow(t *testing.T) {
 	v := newValues()
-	f := feed{to: v, pageSize: 16}
+	f := metricsFeed{to: v, pageSize: 16, sent: map[string]float64{}}
 	st := blockmgr.Stats{Counters: blockmgr.Counters{Misses: 1000}}
 	f.send(st)
 	for i := range hitSamples {
-		if want := float64(i) / float64(i+1000); v.gauges[config.HostCacheHitRate] != want {
-			t.Fatalf("after %d hits the rate is %v, want %v", i, v.gauges[config.HostCacheHitRate], want)
+		if want := float64(i) / float64(i+1000); v.gauges["host_cache_hit_rate"] != want {
+			t.Fatalf("after %d hits the rate is %v, want %v", i, v.gauges["host_cache_hit_rate"], want)
 		}
 		st.HostHits++
 		f.send(st)
 		f.send(st) // in which nothing was asked for
 	}
-	if v.gauges[config.HostCacheHitRate] != 1 {
-		t.Errorf("the rate is %v when the misses are long past", v.gauges[config.HostCacheHitRate])
+	if v.gauges["host_cache_hit_rate"] != 1 {
+		t.Errorf("the rate is %v when the misses are long past", v.gauges["host_cache_hit_rate"])
 	}
 }
