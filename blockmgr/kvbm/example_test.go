@@ -56,7 +56,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	cfg := config.Config{
-		Runtime:    config.Runtime{WorkerID: 1, NIXL: config.NIXLOptions{Mode: config.NIXLDisabled}},
+		Runtime:    config.Runtime{WorkerID: 1, NIXL: config.DisableNIXL()},
 		Model:      config.Model{NumLayers: 2, OuterDim: 2, PageSize: 4, InnerDim: 64},
 		HostLayout: &config.Layout{NumBlocks: 128, Allocator: folders{kv.TierHost, dir + "/host"}},
 		DiskLayout: &config.Layout{NumBlocks: 1024, Allocator: folders{kv.TierDisk, dir + "/disk"}},
