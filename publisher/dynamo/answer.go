@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -45,16 +46,17 @@ func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 func (s *Source) missed(start uint64) (kvevent.QueryReply, bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	r := kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: s.ring.last()}
+	first, next := s.ring.Held()
+	r := kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: next - 1}
 	switch {
-	case s.ring.first == s.ring.next:
+	case first == next:
 		return r, false
-	case start >= s.ring.next:
+	case start >= next:
 		r.Kind = kvevent.QueryTooNew
 		return r, true
 	}
-	var ok bool
-	r.Events, ok = s.ring.from(start)
+	events, ok := s.ring.Range(start, next-1)
+	r.Events = publisher.FromLastCleared(events)
 	return r, ok
 }
 
@@ -115,5 +117,5 @@ func (s *Source) sayAllInstead() {
 		s.broken = true
 	}
 	s.turn.Unlock()
-	signal(s.wake)
+	s.in.Wake()
 }

@@ -108,8 +108,8 @@ func TestRecordsOfDynamoAreReproduced(t *testing.T) {
 		}
 		n++
 	}
-	if n != 3 {
-		t.Errorf("%d records were made anew, want 3", n)
+	if n != 1 {
+		t.Errorf("%d records were made anew, want 1", n)
 	}
 }
 
@@ -137,12 +137,9 @@ func decode(t *testing.T, b []byte) map[string]any {
 func remake(t *testing.T, o *Options, content []byte) (path string, record any) {
 	t.Helper()
 	var r struct {
-		Type, Endpoint string
-		InstanceID     uint64          `json:"instance_id"`
-		PublisherID    uint64          `json:"publisher_id"`
-		Card           json.RawMessage `json:"card_json"`
-		Transport      struct{ TCP string }
-		Metadata       struct {
+		Type        string
+		PublisherID uint64 `json:"publisher_id"`
+		Metadata    struct {
 			Worker struct {
 				WorkerID uint64 `json:"worker_id"`
 			}
@@ -152,26 +149,13 @@ func remake(t *testing.T, o *Options, content []byte) (path string, record any) 
 	if json.Unmarshal(content, &r) != nil {
 		return "", nil
 	}
-	standIn := StandIn{Worker: kv.WorkerID(r.InstanceID), Address: "192.0.2.2:42877", Card: json.RawMessage(`{"runtime_config":{}}`)}
-	if r.Type == "Model" {
-		standIn.Card = r.Card
+	if r.Type != "EventSource" {
+		return "", nil
 	}
-	instance, card, err := o.standInRecords(&standIn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	switch {
-	case r.Type == "EventSource":
-		address, _, _ := strings.Cut(r.Metadata.Recovery.Transport.TCP, "/")
-		target := o.recoveryTarget(address, r.Metadata.Recovery.InstanceID, r.PublisherID)
-		path = o.recordPath(bucketSources, o.sourceKey(r.PublisherID))
-		record = o.sourceRecord(r.PublisherID, kv.Worker{ID: kv.WorkerID(r.Metadata.Worker.WorkerID)}, target)
-	case r.Type == "Endpoint" && r.Endpoint == "generate":
-		path, record = o.recordPath(bucketInstances, o.instanceKey(standIn.Worker)), instance
-	case r.Type == "Model":
-		path, record = o.recordPath(bucketCards, o.instanceKey(standIn.Worker)), card
-	}
-	return path, record
+	address, _, _ := strings.Cut(r.Metadata.Recovery.Transport.TCP, "/")
+	target := o.recoveryTarget(address, r.Metadata.Recovery.InstanceID, r.PublisherID)
+	path = o.recordPath(bucketSources, o.sourceKey(r.PublisherID))
+	return path, o.sourceRecord(r.PublisherID, kv.Worker{ID: kv.WorkerID(r.Metadata.Worker.WorkerID)}, target)
 }
 
 // TestTheDirectoryHoldsOurRecordsAndNothingElse also checks that files of others
@@ -191,11 +175,7 @@ func TestTheDirectoryHoldsOurRecordsAndNothingElse(t *testing.T) {
 	}
 	p := openPlane(t, o, &fakeConn{})
 	s := addSource(t, p, newFakeStream())
-	standIn := StandIn{Worker: 5, Address: "127.0.0.1:9", Card: json.RawMessage(`{"runtime_config":{}}`), Ranks: 2}
-	if err := p.PutStandIn(standIn); err != nil {
-		t.Fatal(err)
-	}
-	if got := files(t, o.FileKV); len(got) != 4 {
+	if got := files(t, o.FileKV); len(got) != 2 {
 		t.Errorf("%v", got)
 	}
 	if err := os.Chtimes(s.record, old, old); err != nil {
@@ -218,19 +198,6 @@ func TestTheDirectoryHoldsOurRecordsAndNothingElse(t *testing.T) {
 	closePlane(t, p)
 	if got := files(t, o.FileKV); len(got) != 1 || p.Stats().RecordErrors != 0 {
 		t.Errorf("%v, %+v", got, p.Stats())
-	}
-}
-
-func TestStandInsNeedACardAndAnAddress(t *testing.T) {
-	p := openPlane(t, testOptions(t), &fakeConn{})
-	for _, bad := range []StandIn{
-		{Worker: 1, Card: json.RawMessage(`{"runtime_config":{}}`)},
-		{Worker: 1, Address: "127.0.0.1:9"},
-		{Worker: 1, Address: "127.0.0.1:9", Card: json.RawMessage(`{}`)},
-	} {
-		if err := p.PutStandIn(bad); err == nil {
-			t.Errorf("%+v was taken", bad)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -25,7 +26,7 @@ type loads struct {
 	subject   string
 	publisher uint64
 	log       *zap.Logger
-	wake      chan struct{} // room for one
+	wake      publisher.Alarm
 
 	sentCount, errors, dropped atomic.Uint64
 
@@ -47,7 +48,7 @@ type rankLoad struct {
 func newLoads(conn Conn, subject string, log *zap.Logger) *loads {
 	return &loads{
 		conn: conn, subject: subject, publisher: kv.RandomID(), log: log,
-		wake: make(chan struct{}, 1), ranks: make(map[kv.Worker]*rankLoad),
+		wake: publisher.NewAlarm(), ranks: make(map[kv.Worker]*rankLoad),
 	}
 }
 
@@ -66,7 +67,7 @@ func (l *loads) set(a kvevent.ActiveLoad) {
 	}
 	r.now = a
 	if !r.told || r.said != a {
-		signal(l.wake)
+		l.wake.Raise()
 	}
 }
 

@@ -52,8 +52,4 @@ func TestRecordPathsAreFileNames(t *testing.T) {
 	if got := o.recordPath(bucketSources, o.sourceKey(0x109f41fd498827)); got != want {
 		t.Error(got)
 	}
-	want = filepath.Join("kv", "v1", "mdc", "dynamo%2Fbackend%2Fgenerate%2Fb9d2f3b67bc46997")
-	if got := o.recordPath(bucketCards, o.instanceKey(13390032607211973015)); got != want {
-		t.Error(got)
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -162,11 +163,13 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 		path:        p.opt.queryPath(p.instance, id),
 		recoverable: p.recovery != nil,
 		log:         p.log.With(zap.Stringer("worker", w), zap.String("publisher", fmt.Sprintf("%x", id))),
-		wake:        make(chan struct{}, 1),
+		wake:        publisher.NewAlarm(),
 		stop:        make(chan struct{}),
 		done:        make(chan struct{}),
-		ring:        newRing(),
+		ring:        publisher.NewJournal(ringEvents, math.MaxInt, (*kvevent.RouterEvent).NumBlocks),
 	}
+	s.in = publisher.NewInbox(inboxEvents, s.wake.Raise)
+	s.ring.Skip() // ids begin at 1
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -197,25 +200,6 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 // PublishLoad says how busy a rank is, when that changed, a moment later. It never
 // blocks.
 func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
-
-// PutStandIn writes the records of a worker that has no Dynamo process. They are
-// removed by Close.
-func (p *Plane) PutStandIn(s StandIn) error {
-	instance, card, err := p.opt.standInRecords(&s)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("stand-in %d: %w", uint64(s.Worker), ErrClosed)
-	}
-	key := p.opt.instanceKey(s.Worker)
-	if err := p.directory.put(p.opt.recordPath(bucketInstances, key), instance, nil); err != nil {
-		return err
-	}
-	return p.directory.put(p.opt.recordPath(bucketCards, key), card, nil)
-}
 
 // forget takes a source's record away and ends its recovery.
 func (p *Plane) forget(s *Source) {

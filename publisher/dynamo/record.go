@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 
@@ -9,12 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Buckets of the discovery directory.
-const (
-	bucketInstances = "instances"
-	bucketCards     = "mdc"
-	bucketSources   = "event_sources"
-)
+// bucketSources is the part of the discovery directory that has publishers of events.
+const bucketSources = "event_sources"
 
 // endpointName is an endpoint in a record.
 type endpointName struct {
@@ -76,10 +71,6 @@ func (o *Options) sourceKey(publisher uint64) string {
 		o.Namespace, o.Component, o.Endpoint, kvevent.Topic, publisher)
 }
 
-func (o *Options) instanceKey(worker kv.WorkerID) string {
-	return fmt.Sprintf("%s/%s/%s/%x", o.Namespace, o.Component, o.Endpoint, uint64(worker))
-}
-
 func (o *Options) endpoint() endpointName {
 	return endpointName{Namespace: o.Namespace, Component: o.Component, Name: o.Endpoint}
 }
@@ -120,53 +111,4 @@ func (o *Options) recoveryTarget(address string, instance, publisher uint64) *in
 		Transport:  transport{TCP: address + "/" + o.queryPath(instance, publisher)},
 		Codec:      "msgpack",
 	}
-}
-
-// StandIn is a worker that exists in the discovery directory only, so that a router
-// follows its KV without a Dynamo process beside the engine.
-type StandIn struct {
-	Worker kv.WorkerID
-	// Address is the host:port that requests would go to.
-	Address string
-	// Card is the card_json of a model card, as a Dynamo worker of the same model and
-	// block size writes it.
-	Card json.RawMessage
-	// FirstRank and Ranks are its data-parallel ranks; Ranks 0 is 1.
-	FirstRank, Ranks uint32
-}
-
-// cardRecord is a model card.
-type cardRecord struct {
-	Type       string         `json:"type"`
-	Namespace  string         `json:"namespace"`
-	Component  string         `json:"component"`
-	Endpoint   string         `json:"endpoint"`
-	InstanceID uint64         `json:"instance_id"`
-	Card       map[string]any `json:"card_json"`
-}
-
-// standInRecords are the two records of a stand-in.
-func (o *Options) standInRecords(s *StandIn) (instanceRecord, cardRecord, error) {
-	if err := checkAddress(s.Address, 1); err != nil || s.Address == "" {
-		return instanceRecord{}, cardRecord{}, fmt.Errorf("stand-in %d: address %q: want host:port", uint64(s.Worker), s.Address)
-	}
-	id := uint64(s.Worker)
-	card := cardRecord{
-		Type: "Model", Namespace: o.Namespace, Component: o.Component, Endpoint: o.Endpoint, InstanceID: id,
-	}
-	if err := json.Unmarshal(s.Card, &card.Card); err != nil {
-		return instanceRecord{}, cardRecord{}, fmt.Errorf("stand-in %d: model card: %w", id, err)
-	}
-	runtime, ok := card.Card["runtime_config"].(map[string]any)
-	if !ok {
-		return instanceRecord{}, cardRecord{}, fmt.Errorf("stand-in %d: model card has no runtime_config", id)
-	}
-	runtime["data_parallel_start_rank"] = s.FirstRank
-	runtime["data_parallel_size"] = max(s.Ranks, 1)
-	instance := instanceRecord{
-		Type: "Endpoint", Component: o.Component, Endpoint: o.Endpoint, Namespace: o.Namespace, InstanceID: id,
-		Transport: transport{TCP: fmt.Sprintf("%s/%x/%s/%s/%s", s.Address, id, o.Namespace, o.Component, o.Endpoint)},
-		Codec:     "msgpack",
-	}
-	return instance, card, nil
 }

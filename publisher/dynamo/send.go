@@ -6,47 +6,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // maxEventBlocks is how many blocks an event may have on the wire: 512 are about
 // 29 KiB, which fits any message.
 const maxEventBlocks = 512
 
-// Upper bounds of encoded sizes in bytes.
-const (
-	envelopeBytes = 256
-	eventBytes    = 256
-	storedBytes   = 64
-	removedBytes  = 9
-)
-
-// What is said again goes out at restateRate bytes a second at most after the first
-// restateBurst: the NATS server hangs up on a router to which it cannot pass on what
-// waits, and keeps 64 MB for each unless it is told otherwise.
-const (
-	restateRate  = 100 << 20
-	restateBurst = 32 << 20
-)
-
-// pace is how much was sent since when.
-type pace struct {
-	began time.Time
-	sent  int
-}
-
-// due is how long to wait before more is sent.
-func (p *pace) due(now time.Time) time.Duration {
-	return time.Duration(float64(p.sent-restateBurst)/restateRate*float64(time.Second)) - now.Sub(p.began)
-}
-
-// pauseRestating counts the message that was sent and waits, if it was sent while
-// everything is said again and that goes too fast. A source that closes does not wait.
+// pauseRestating counts the message that was sent and waits, if the message is part of
+// everything that is said again and that goes too fast. A source that closes does not
+// wait.
 func (s *Source) pauseRestating() {
-	if s.restating.began.IsZero() {
+	if s.pace == nil {
 		return
 	}
-	s.restating.sent += len(s.buf)
-	d := s.restating.due(time.Now())
+	s.pace.Sent(len(s.buf))
+	d := s.pace.Pause(time.Now())
 	if d <= 0 {
 		return
 	}
@@ -59,49 +34,27 @@ func (s *Source) pauseRestating() {
 	}
 }
 
-// room is what is left of one message.
-type room struct {
-	events, blocks, bytes int
-	used                  bool
-}
-
-func (s *Source) newRoom() room {
-	return room{
-		events: kvevent.MaxEventsPerMessage,
-		blocks: kvevent.MaxBlocksPerMessage,
-		bytes:  int(s.plane.conn.MaxPayload()) - envelopeBytes,
-	}
-}
-
-// take makes e part of the message, if it fits. The first event always does.
-func (r *room) take(e *kvevent.RouterEvent) bool {
-	size := eventBytes + storedBytes*len(e.Blocks) + removedBytes*len(e.Removed)
-	if r.used && (r.events < 1 || r.blocks < e.NumBlocks() || r.bytes < size) {
-		return false
-	}
-	r.used = true
-	r.events--
-	r.blocks -= e.NumBlocks()
-	r.bytes -= size
-	return true
+func (s *Source) newBudget() publisher.Budget {
+	return publisher.NewBudget(int(s.plane.conn.MaxPayload()))
 }
 
 // emit numbers events and sends them. If the connection does not take them, the
 // source is broken, and the rest is numbered only. The events are not changed.
 func (s *Source) emit(events []kvevent.RouterEvent) {
-	left := s.newRoom()
+	left := s.newBudget()
 	for i := range events {
 		for rest := events[i]; ; {
 			var piece kvevent.RouterEvent
 			var more bool
 			piece, rest, more = cut(rest)
 			s.dress(&piece)
-			if !left.take(&piece) {
+			if !left.Take(&piece) {
 				s.flush()
-				left = s.newRoom()
-				left.take(&piece)
+				left = s.newBudget()
+				left.Take(&piece)
 			}
-			s.ring.add(&piece)
+			piece.ID = s.nextID()
+			s.ring.Append(piece.ID, piece)
 			s.pieces = append(s.pieces, piece)
 			if !more {
 				break
@@ -110,7 +63,7 @@ func (s *Source) emit(events []kvevent.RouterEvent) {
 	}
 	s.flush()
 	if len(events) > 0 {
-		s.probing.reset(time.Now(), firstProbe)
+		s.beginProbes(time.Now())
 	}
 }
 

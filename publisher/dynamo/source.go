@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -33,6 +33,10 @@ const (
 	// and so on up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 8 * time.Second
+	// inboxEvents bounds the events of the stream that wait, ringEvents the events of
+	// the wire that a recovery query can get one by one.
+	inboxEvents = 4096
+	ringEvents  = 1024
 )
 
 // Source is one worker rank on a Plane. It is the sink of the stream that it was
@@ -47,13 +51,12 @@ type Source struct {
 	count  sourceCounters
 	path   string // of its recovery queries
 
-	wake chan struct{} // room for one: there are events to send
+	wake publisher.Alarm // there is something to send
 	stop chan struct{}
 	done chan struct{}
 	end  sync.Once
 
-	in    inbox
-	again atomic.Bool // everything must be said again
+	in    *publisher.Inbox
 	dumps singleflight.Group
 
 	// recoverable does not change after NewSource.
@@ -61,7 +64,7 @@ type Source struct {
 
 	// turn is held by who numbers and sends; what follows belongs to its holder.
 	turn     sync.Mutex
-	ring     *ring
+	ring     *publisher.Journal[kvevent.RouterEvent] // the last events of the wire
 	sequence uint64
 	batch    []kvevent.RouterEvent // taken from the inbox
 	pieces   []kvevent.RouterEvent // numbered, of one message
@@ -71,31 +74,12 @@ type Source struct {
 	broken  bool
 	away    bool      // no server was connected when we looked last
 	saidAll time.Time // when a dump was too large and everything was published instead
-	// restating paces what is said again; zero while that is not the case.
-	restating pace
-	probing   backoff
-	refresh   backoff
-	retry     backoff
-}
-
-// backoff says when something is due, with growing pauses.
-type backoff struct {
-	at    time.Time
-	pause time.Duration
-}
-
-func (b *backoff) due(now time.Time) bool { return !now.Before(b.at) }
-
-// reset makes the next pause the shortest, beginning now.
-func (b *backoff) reset(now time.Time, first time.Duration) {
-	b.pause = first
-	b.at = now.Add(first)
-}
-
-// grow begins a pause twice as long as the last one, but not longer than limit.
-func (b *backoff) grow(now time.Time, limit time.Duration) {
-	b.pause = min(2*b.pause, limit)
-	b.at = now.Add(b.pause)
+	// pace slows what is said again; nil while nothing is.
+	pace *publisher.Pace
+	// An empty event is due at probeAt. A live-only source says everything again at
+	// refreshAt. A repair is not tried before retryAt.
+	probes, refreshes, retries  backoff.Pauses
+	probeAt, refreshAt, retryAt time.Time
 }
 
 // PublisherID is the id that the source has on the wire, from 1 to 2^53-1.
@@ -107,8 +91,7 @@ func (s *Source) Recoverable() bool { return s.recoverable }
 // Publish takes events of the stream, in order and with contiguous ids, and copies
 // them. It never blocks and may be called under the stream's lock.
 func (s *Source) Publish(events []kvevent.RouterEvent) {
-	s.in.add(events)
-	signal(s.wake)
+	s.in.Add(events)
 }
 
 // HealthChanged takes note of the stream's health, which Dynamo has no word for: a
@@ -120,8 +103,7 @@ func (s *Source) HealthChanged(h kvevent.Health) {
 // StateJoined takes note that the stream's state has become larger without events:
 // everything is said again. It never blocks.
 func (s *Source) StateJoined() {
-	s.again.Store(true)
-	signal(s.wake)
+	s.in.MarkDirty()
 }
 
 // Close ends the source: the routers forget what it held when its record is gone.
@@ -131,7 +113,7 @@ func (s *Source) Close() {
 		s.plane.forget(s)
 		close(s.stop)
 		<-s.done
-		s.in.close()
+		s.in.Close()
 	})
 	<-s.done
 }
@@ -158,14 +140,26 @@ func (s *Source) begin() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	now := time.Now()
-	s.refresh.reset(now, firstRefresh)
-	s.retry.reset(now, 0)
-	s.probing.reset(now, firstProbe)
+	s.beginRefreshes(now)
+	s.retries = backoff.Doubling(firstRetry, lastRetry)
+	s.beginProbes(now)
 	if !s.recoverable {
 		s.broken = true
 		return
 	}
-	s.broken = !s.in.forward(s.src.Status().LastEventID)
+	s.broken = !s.in.Resync(s.src.Status().LastEventID)
+}
+
+// beginProbes makes the next empty event due firstProbe from now.
+func (s *Source) beginProbes(now time.Time) {
+	s.probes = backoff.Doubling(firstProbe, lastProbe)
+	s.probeAt = now.Add(s.probes.NextBackOff())
+}
+
+// beginRefreshes makes the next refresh due firstRefresh from now.
+func (s *Source) beginRefreshes(now time.Time) {
+	s.refreshes = backoff.Doubling(firstRefresh, lastRefresh)
+	s.refreshAt = now.Add(s.refreshes.NextBackOff())
 }
 
 // takeTurn sends what waits, repairs what is broken and does what is due.
@@ -173,6 +167,7 @@ func (s *Source) takeTurn() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	now := time.Now()
+	s.broken = s.in.Begin() || s.broken
 	if !s.plane.conn.Connected() {
 		s.away = true
 		return
@@ -181,22 +176,22 @@ func (s *Source) takeTurn() {
 		s.away = false
 		s.back()
 	}
-	s.broken = s.again.Swap(false) || s.broken
-	if s.broken || s.in.hasLost() {
+	if s.broken || s.in.Lost() {
 		s.repair(now)
 		return
 	}
 	s.forwardEvents(math.MaxUint64)
 	switch {
 	case s.broken:
-	case !s.recoverable && s.refresh.due(now):
+	case !s.recoverable && !now.Before(s.refreshAt):
 		s.restate(false)
-		s.refresh.grow(now, s.refreshLimit())
-	case s.probing.due(now):
-		pause := s.probing.pause
+		s.refreshes.MaxInterval = s.longestRefresh()
+		s.refreshAt = now.Add(s.refreshes.NextBackOff())
+	case !now.Before(s.probeAt):
+		pauses := s.probes
 		s.probe()
-		s.probing.pause = pause
-		s.probing.grow(now, lastProbe)
+		s.probes = pauses // probe is an event, and begins them anew
+		s.probeAt = now.Add(s.probes.NextBackOff())
 	}
 }
 
@@ -214,23 +209,22 @@ func (s *Source) back() {
 
 // repair says everything again, behind a cleared event.
 func (s *Source) repair(now time.Time) {
-	if !s.retry.due(now) {
+	if now.Before(s.retryAt) {
 		return
 	}
 	s.broken = false
 	s.restate(true)
-	if s.broken || s.in.hasLost() {
+	if s.broken || s.in.Lost() {
 		s.broken = true
-		s.retry.pause = max(s.retry.pause, firstRetry/2)
-		s.retry.grow(now, lastRetry)
+		s.retryAt = now.Add(s.retries.NextBackOff())
 		return
 	}
-	s.retry.reset(now, 0)
-	s.refresh.reset(now, firstRefresh)
+	s.retries.Reset()
+	s.beginRefreshes(now)
 }
 
-// refreshLimit is the longest pause between two refreshes.
-func (s *Source) refreshLimit() time.Duration {
+// longestRefresh returns the longest pause between two refreshes.
+func (s *Source) longestRefresh() time.Duration {
 	blocks := s.src.Status().Blocks
 	return max(lastRefresh, time.Duration(blocks/refreshRate)*time.Second)
 }
@@ -240,7 +234,7 @@ func (s *Source) refreshLimit() time.Duration {
 func (s *Source) restate(clearFirst bool) {
 	events, last, _ := s.src.Snapshot()
 	if clearFirst {
-		if !s.in.forward(last) {
+		if !s.in.Resync(last) {
 			return
 		}
 		s.count.repairs.Add(1)
@@ -250,9 +244,10 @@ func (s *Source) restate(clearFirst bool) {
 		s.count.refreshes.Add(1)
 	}
 	s.count.restated.Add(uint64(len(events)))
-	s.restating = pace{began: time.Now()}
+	pace := publisher.NewPace(time.Now())
+	s.pace = &pace
 	s.emit(events)
-	s.restating = pace{}
+	s.pace = nil
 }
 
 // probe sends an event that changes nothing but the last id.
@@ -263,7 +258,7 @@ func (s *Source) probe() {
 
 // forwardEvents sends the waiting events with stream ids up to last.
 func (s *Source) forwardEvents(last uint64) {
-	s.batch = s.in.take(s.batch[:0], last)
+	s.batch = s.in.Take(s.batch[:0], last)
 	s.emit(s.batch)
 	clear(s.batch)
 }
@@ -274,10 +269,11 @@ func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	events, upTo, _ := s.src.Snapshot()
-	if s.in.hasLost() {
-		// What was dropped has no id, so that the other routers would not miss it.
-		s.in.forward(upTo)
-		s.ring.skip()
+	if s.in.Lost() {
+		// The dropped events have no ids: without a hole the other routers would not
+		// miss them.
+		s.in.Resync(upTo)
+		s.ring.Skip()
 		s.broken = true
 	} else {
 		s.forwardEvents(upTo)
@@ -286,7 +282,7 @@ func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 		s.dress(&events[i])
 		events[i].ID = uint64(i) + 1
 	}
-	return events, s.ring.last()
+	return events, s.nextID() - 1
 }
 
 // dress makes an event of the stream one of the wire.
@@ -299,17 +295,14 @@ func (s *Source) dress(e *kvevent.RouterEvent) {
 // have forgotten the rank. Those that can ask will.
 func (s *Source) recordDeleted() {
 	if !s.recoverable {
-		s.again.Store(true)
-		signal(s.wake)
+		s.in.MarkDirty()
 	}
 }
 
-// signal fills a channel that has room for one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+// nextID returns the id of the next event on the wire, from 1.
+func (s *Source) nextID() uint64 {
+	_, next := s.ring.Held()
+	return next
 }
 
 // checkOwner refuses a stream of somebody else.

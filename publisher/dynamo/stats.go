@@ -52,10 +52,10 @@ type sourceCounters struct {
 // Stats returns the counters.
 func (s *Source) Stats() SourceStats {
 	c := &s.count
-	waiting, dropped, afterClose := s.in.state()
+	in := s.in.Stats()
 	return SourceStats{
 		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(),
-		Waiting: uint64(waiting), Dropped: dropped, Unsent: c.unsent.Load(), AfterClose: afterClose,
+		Waiting: uint64(in.Waiting), Dropped: in.Dropped, Unsent: c.unsent.Load(), AfterClose: in.AfterClose,
 		PublishErrors: c.publishErrors.Load(),
 		Repairs:       c.repairs.Load(), Refreshes: c.refreshes.Load(), Restated: c.restated.Load(), RestatePauses: c.restatePauses.Load(), Probes: c.probes.Load(),
 		Queries: c.queries.Load(), Dumps: c.dumps.Load(), LargeDumps: c.largeDumps.Load(),
