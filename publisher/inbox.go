@@ -52,6 +52,9 @@ func NewInbox(maxEvents int, wake func()) *Inbox {
 
 // Add takes copies of events. It never blocks.
 func (b *Inbox) Add(events []kvevent.RouterEvent) {
+	if len(events) == 0 {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -127,11 +130,14 @@ func (b *Inbox) Lost() bool {
 	return b.lost
 }
 
-// Take moves the events with ids up to last to dst, in order. Their memory is theirs
-// alone.
+// Take moves the events with ids up to last to dst, in order; none while events before
+// them are missing. The events share memory with nothing that changes.
 func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.lost {
+		return dst
+	}
 	n := b.upToLocked(last)
 	dst = append(dst, b.events[:n]...)
 	b.removeLocked(n)
@@ -144,7 +150,11 @@ func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEve
 func (b *Inbox) Resync(last uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.removeLocked(b.upToLocked(last))
+	n := b.upToLocked(last)
+	if b.lost {
+		b.count.Dropped += uint64(n)
+	}
+	b.removeLocked(n)
 	switch {
 	case len(b.events) > 0:
 		b.lost = b.events[0].ID != last+1

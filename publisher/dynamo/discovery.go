@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // touchEvery is how often a record is touched. Its readers delete it when nobody
@@ -147,4 +151,182 @@ func (d *directory) holds(file string) bool {
 	defer d.mu.Unlock()
 	_, ok := d.records[file]
 	return ok
+}
+
+// bucketSources is the part of the discovery directory that has publishers of events.
+const bucketSources = "event_sources"
+
+// endpointName is an endpoint in a record.
+type endpointName struct {
+	Namespace string `json:"namespace"`
+	Component string `json:"component"`
+	Name      string `json:"name"`
+}
+
+// scope says what a record belongs to.
+type scope struct {
+	Kind     string       `json:"kind"`
+	Endpoint endpointName `json:"endpoint"`
+}
+
+// workerName is a worker rank in a record.
+type workerName struct {
+	WorkerID uint64 `json:"worker_id"`
+	Rank     uint32 `json:"dp_rank"`
+}
+
+// sourceRecord says that a publisher speaks for a worker rank.
+type sourceRecord struct {
+	Type        string         `json:"type"`
+	Scope       scope          `json:"scope"`
+	Topic       string         `json:"topic"`
+	PublisherID uint64         `json:"publisher_id"`
+	Metadata    sourceMetadata `json:"metadata"`
+}
+
+type sourceMetadata struct {
+	StateEndpoint endpointName    `json:"kv_state_endpoint"`
+	Worker        workerName      `json:"worker"`
+	PublisherID   uint64          `json:"publisher_id"`
+	Recovery      *instanceRecord `json:"recovery_target,omitempty"`
+}
+
+// instanceRecord is an endpoint that a process serves.
+type instanceRecord struct {
+	Type       string    `json:"type,omitempty"`
+	Component  string    `json:"component"`
+	Endpoint   string    `json:"endpoint"`
+	Namespace  string    `json:"namespace"`
+	InstanceID uint64    `json:"instance_id"`
+	Transport  transport `json:"transport"`
+	Codec      string    `json:"request_plane_codec"`
+}
+
+type transport struct {
+	TCP string `json:"tcp"`
+}
+
+// recordPath is the file of the record with a key.
+func (o *Options) recordPath(bucket, key string) string {
+	return filepath.Join(o.FileKV, "v1", bucket, escape(key, alphanumeric))
+}
+
+func (o *Options) sourceKey(publisher uint64) string {
+	return fmt.Sprintf("namespace/%s/component/%s/endpoint/%s/topic/%s/%x",
+		o.Namespace, o.Component, o.Endpoint, kvevent.Topic, publisher)
+}
+
+func (o *Options) endpoint() endpointName {
+	return endpointName{Namespace: o.Namespace, Component: o.Component, Name: o.Endpoint}
+}
+
+// sourceRecord describes a publisher; target is nil for a live-only one.
+func (o *Options) sourceRecord(publisher uint64, w kv.Worker, target *instanceRecord) sourceRecord {
+	return sourceRecord{
+		Type:        "EventSource",
+		Scope:       scope{Kind: "endpoint", Endpoint: o.endpoint()},
+		Topic:       kvevent.Topic,
+		PublisherID: publisher,
+		Metadata: sourceMetadata{
+			StateEndpoint: o.endpoint(),
+			Worker:        workerName{WorkerID: uint64(w.ID), Rank: uint32(w.Rank)},
+			PublisherID:   publisher,
+			Recovery:      target,
+		},
+	}
+}
+
+// queryEndpoint is the name of the endpoint that answers for a publisher.
+func queryEndpoint(publisher uint64) string {
+	return fmt.Sprintf("worker_kv_query_source_%x", publisher)
+}
+
+// queryPath is what a request for a publisher names.
+func (o *Options) queryPath(instance, publisher uint64) string {
+	return fmt.Sprintf("%x/%s/%s/%s", instance, o.Namespace, o.Component, queryEndpoint(publisher))
+}
+
+// recoveryTarget is where a publisher's recovery queries are answered.
+func (o *Options) recoveryTarget(address string, instance, publisher uint64) *instanceRecord {
+	return &instanceRecord{
+		Component:  o.Component,
+		Endpoint:   queryEndpoint(publisher),
+		Namespace:  o.Namespace,
+		InstanceID: instance,
+		Transport:  transport{TCP: address + "/" + o.queryPath(instance, publisher)},
+		Codec:      "msgpack",
+	}
+}
+
+const (
+	// recordLife is how long a record counts after it was touched.
+	recordLife = 10 * time.Second
+	// maxRecords and maxRecord bound what is read of others' records: their number,
+	// and the bytes of each.
+	maxRecords = 1024
+	maxRecord  = 64 << 10
+)
+
+// watchRivals counts the sources of others for the ranks of ours, and says when
+// there is another number of them: routers ignore a rank that two sources speak for.
+func (p *Plane) watchRivals() {
+	found := p.rivals()
+	if before := p.rivalSources.Swap(uint64(len(found))); before == uint64(len(found)) {
+		return
+	}
+	for file, w := range found {
+		p.log.Warn("another source speaks for a worker: routers ignore both while it lives",
+			zap.Stringer("worker", w), zap.String("record", file))
+	}
+}
+
+// rivals are the records of others that speak for a rank of ours, by file name.
+func (p *Plane) rivals() map[string]kv.Worker {
+	ours := make(map[kv.Worker]bool)
+	p.mu.Lock()
+	for s := range p.sources {
+		ours[s.worker] = true
+	}
+	p.mu.Unlock()
+	found := make(map[string]kv.Worker)
+	if len(ours) == 0 {
+		return found
+	}
+	dir := filepath.Dir(p.opt.recordPath(bucketSources, p.opt.sourceKey(1)))
+	d, err := os.Open(dir)
+	if err != nil {
+		return found
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(maxRecords)
+	if err != nil {
+		return found
+	}
+	for _, name := range names {
+		file := filepath.Join(dir, name)
+		if p.directory.holds(file) {
+			continue
+		}
+		r, ok := readSourceRecord(file)
+		w := kv.Worker{ID: kv.WorkerID(r.Metadata.Worker.WorkerID), Rank: kv.DPRank(r.Metadata.Worker.Rank)}
+		if ok && ours[w] && r.Metadata.StateEndpoint == p.opt.endpoint() {
+			found[name] = w
+		}
+	}
+	return found
+}
+
+// readSourceRecord reads another's record; false when it is old or is none.
+func readSourceRecord(file string) (r sourceRecord, ok bool) {
+	f, err := os.Open(file)
+	if err != nil {
+		return r, false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) > recordLife {
+		return r, false
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
+	return r, err == nil && json.Unmarshal(b, &r) == nil
 }

@@ -54,7 +54,7 @@ func benchmarkSink(b *testing.B, read bool) {
 		id++
 		one[0].ID = id
 		sink.Publish(one)
-		for id*run-sink.Stats().Blocks > maxQueueBlocks/4 {
+		for id*run-sink.Stats().Blocks > 64<<10 {
 			runtime.Gosched()
 		}
 	}

@@ -3,6 +3,7 @@ package zmqsink
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 // replayEnd is the number of the message that ends a replay: -1 as vLLM packs it.
@@ -21,20 +23,24 @@ type sender struct {
 	sockets *sockets
 	count   *counters
 	speaker speaker
-	history history
-	work    queue
+	// history holds the payloads of the last batches; nil is a batch that was lost or is
+	// too large.
+	history *publisher.Journal[[]byte]
+	// events, raw and payload are scratch space.
+	events  []kvevent.RouterEvent
+	raw     [][]byte
 	payload []byte
-	// applied is the id of the last event that was said, or is in the state that was.
-	applied uint64
-	// due: the whole state has to be said, as soon as it may be. gap: events are of no
-	// use until then.
-	due, gap  bool
+	// due: the whole state has to be announced, as soon as it may be.
+	due       bool
 	lastState time.Time
 	slow      slowSubscribers
 }
 
 func newSender(s *Sink, tokens Tokens) *sender {
-	n := &sender{sink: s, sockets: s.sockets, count: &s.count, history: newHistory(s.opt.Buffer)}
+	n := &sender{
+		sink: s, sockets: s.sockets, count: &s.count,
+		history: publisher.NewJournal(s.opt.Buffer, maxHistoryBytes, func(payload *[]byte) int { return len(*payload) }),
+	}
 	n.speaker = speaker{
 		rank: s.opt.Worker.Rank, blockSize: s.opt.BlockSize, tokens: tokens, count: n.count,
 		send: n.sendBatch, told: make(map[kv.SequenceHash]blockState),
@@ -45,13 +51,13 @@ func newSender(s *Sink, tokens Tokens) *sender {
 // run sends and answers until the sink is closed.
 func (n *sender) run() {
 	defer close(n.sink.ended)
+	defer n.sink.end()
 	for {
 		found, err := n.sockets.wait(n.wake())
 		if err != nil {
 			// libzmq itself is broken: nothing can be sent any more.
 			n.count.sendErrors.Add(1)
 			n.sink.opt.Log.Error("the event sink cannot go on", zap.Stringer("owner", n.sink.owner), zap.Error(err))
-			n.sink.end()
 			return
 		}
 		n.serve(found)
@@ -95,7 +101,7 @@ func (n *sender) wake() (at time.Time) {
 // retryDue is when to retry what was left out; zero is never. Without events that are
 // missing it may be gone.
 func (n *sender) retryDue() time.Time {
-	if n.gap {
+	if n.sink.inbox.Lost() {
 		return time.Time{}
 	}
 	return n.speaker.left.due()
@@ -104,54 +110,36 @@ func (n *sender) retryDue() time.Time {
 // earliest is when the whole state may be said next.
 func (n *sender) earliest() time.Time { return n.lastState.Add(n.sink.opt.ReannounceEvery) }
 
-// sendQueued says what was queued, and reports whether the sink is closing.
+// sendQueued sends what was queued, and reports whether the sink is closing. Events
+// behind missing ones wait for the whole state.
 func (n *sender) sendQueued() (closing bool) {
-	sayState, closing := n.sink.takeQueue(&n.work)
-	n.due = n.due || sayState
-	for i := range n.work.items {
-		it := &n.work.items[i]
-		switch {
-		case it.lost:
-			n.speaker.flush()
+	dirty := n.sink.inbox.Begin()
+	closing = n.sink.closing.Load()
+	n.raw = n.sink.raw.take(n.raw)
+	for _, payload := range n.raw {
+		if payload == nil {
 			n.numbered(nil)
-		case it.payload != nil:
-			n.speaker.flush()
-			n.count.raw.Add(1)
-			n.sendPayload(it.payload)
-		default:
-			e := n.work.event(it)
-			n.apply(&e)
+			continue
 		}
+		n.count.raw.Add(1)
+		n.sendPayload(payload)
 	}
+	clear(n.raw)
+	n.events = n.sink.inbox.Take(n.events[:0], math.MaxUint64)
+	for i := range n.events {
+		n.speaker.apply(&n.events[i])
+	}
+	clear(n.events)
 	n.speaker.flush()
-	n.work.reset()
+	n.due = n.due || n.sink.src != nil && (dirty || n.sink.inbox.Lost())
 	return closing
-}
-
-// apply says an event, unless it is in the state that was said already or others are
-// missing before it.
-func (n *sender) apply(e *kvevent.RouterEvent) {
-	switch {
-	case n.gap:
-		n.count.dropped.Add(1)
-	case e.ID <= n.applied:
-	case e.ID > n.applied+1:
-		n.count.gaps.Add(1)
-		n.count.dropped.Add(1)
-		n.gap, n.due = true, true
-	default:
-		n.applied = e.ID
-		n.speaker.apply(e)
-	}
 }
 
 // sayState says that nothing is left, and then everything that there is.
 func (n *sender) sayState() {
-	n.due, n.gap = false, false
 	n.lastState = time.Now()
-	n.sink.beginState()
 	events, last, _ := n.sink.src.Snapshot()
-	n.applied = last
+	n.due = !n.sink.inbox.Resync(last)
 	n.speaker.clear()
 	for i := range events {
 		n.speaker.apply(&events[i])
@@ -201,11 +189,15 @@ func (n *sender) sent(payload []byte, err error) {
 	n.count.bytes.Add(uint64(len(payload)))
 }
 
-// numbered gives a payload the next number; nil is a payload that was lost.
+// numbered gives a payload the next number and keeps it for replays; nil is a payload
+// that was lost.
 func (n *sender) numbered(payload []byte) (seq uint64) {
-	seq = n.history.next
-	n.history.add(payload)
-	n.count.next.Store(n.history.next)
+	_, seq = n.history.Held()
+	if len(payload) > maxHistoryBytes {
+		payload = nil
+	}
+	n.history.Append(seq, payload)
+	n.count.next.Store(seq + 1)
 	return seq
 }
 
@@ -254,8 +246,11 @@ func (n *sender) answerReplays() {
 }
 
 func (n *sender) replay(peer []byte, start uint64) {
-	for seq, payload := range n.history.from(start) {
-		if err := n.sockets.reply(peer, nil, []byte(n.sink.opt.Topic), sequenceFrame(seq), payload); err != nil {
+	for seq, payload := range n.history.From(start) {
+		if *payload == nil {
+			continue
+		}
+		if err := n.sockets.reply(peer, nil, []byte(n.sink.opt.Topic), sequenceFrame(seq), *payload); err != nil {
 			n.count.sendErrors.Add(1)
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -21,16 +22,11 @@ type Sink struct {
 	sockets *sockets
 	ended   chan struct{}
 
-	closeOnce sync.Once
+	inbox   *publisher.Inbox
+	raw     rawQueue
+	closing atomic.Bool
 
-	mu      sync.Mutex
-	queue   queue
-	closing bool
-	// stale: the state has to be said again before any event is of use. grown: it has
-	// to be said again because it is larger than what the events told.
-	stale, grown bool
-	// rung: the goroutine was told that there is something to do.
-	rung bool
+	closeOnce sync.Once
 }
 
 // New binds both sockets and starts to serve. src is whose events Publish will get:
@@ -51,6 +47,8 @@ func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 	if s.sockets, err = openSockets(&o); err != nil {
 		return nil, fmt.Errorf("zmq sink of %s: %w", s.owner, err)
 	}
+	s.inbox = publisher.NewInbox(maxQueueEvents, s.sockets.ring)
+	s.inbox.Resync(0) // events have ids from 1; a stream that is further has a gap
 	go newSender(s, tokens).run()
 	return s, nil
 }
@@ -61,107 +59,48 @@ func (s *Sink) Endpoint() string { return s.sockets.endpoint }
 // ReplayEndpoint is where replays can be asked for, with the port that was bound.
 func (s *Sink) ReplayEndpoint() string { return s.sockets.replayEndpoint }
 
-// Publish queues events, which are copied; see residency.Sink. It never blocks.
-// When there is no room, what is queued is dropped and the whole state is said again.
+// Publish queues copies of events; see residency.Sink. It never blocks. Without room
+// the queue is dropped and the whole state is announced again.
 func (s *Sink) Publish(events []kvevent.RouterEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		s.count.afterClose.Add(uint64(len(events)))
-		return
-	}
+	from := 0
 	for i := range events {
-		e := &events[i]
-		switch {
-		case e.Owner != s.owner || s.src == nil:
+		if s.src == nil || events[i].Owner != s.owner {
 			s.count.foreign.Add(1)
-		case s.stale:
-			s.count.dropped.Add(1)
-		case !s.queue.add(e):
-			s.count.overflows.Add(1)
-			s.count.dropped.Add(uint64(s.queue.dropEvents()) + 1)
-			s.stale = true
+			s.inbox.Add(events[from:i])
+			from = i + 1
 		}
 	}
-	s.ringLocked()
+	s.inbox.Add(events[from:])
 }
 
 // Raw queues an engine's payload, which belongs to the sink from then on. It never
-// blocks: without room the payload is dropped, and its number is not used by another.
+// blocks. Without room the payload is dropped, and its number is not used by another.
 func (s *Sink) Raw(payload []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
+	switch s.raw.add(payload) {
+	case rawClosed:
 		s.count.afterClose.Add(1)
 		return
-	}
-	if !s.queue.addRaw(payload) {
+	case rawDropped:
 		s.count.droppedRaw.Add(1)
 	}
-	s.ringLocked()
+	s.inbox.Wake()
 }
 
-// StateJoined implements residency.StateObserver: the whole state is said again.
-func (s *Sink) StateJoined() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.grown = true
-	s.ringLocked()
-}
+// StateJoined implements residency.StateObserver: the whole state is announced
+// again.
+func (s *Sink) StateJoined() { s.inbox.MarkDirty() }
 
 // Close sends what is queued, for at most about a second, and closes the sockets. It
 // is idempotent.
 func (s *Sink) Close() {
-	s.beginClose()
+	s.closing.Store(true)
+	s.inbox.Wake()
 	<-s.ended
 	s.closeOnce.Do(s.sockets.close)
 }
 
-func (s *Sink) beginClose() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ringLocked()
-	s.closing = true
-}
-
-func (s *Sink) isClosing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closing
-}
-
-// ringLocked tells the goroutine that there is something to do. After Close has begun
-// the alarm may be closed, and nobody needs it.
-func (s *Sink) ringLocked() {
-	if !s.rung && !s.closing {
-		s.rung = true
-		s.sockets.ring()
-	}
-}
-
-// takeQueue exchanges the queue for an empty one. sayState: the whole state has to be
-// said again.
-func (s *Sink) takeQueue(empty *queue) (sayState, closing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue, *empty = *empty, s.queue
-	sayState = s.stale || s.grown
-	s.grown, s.rung = false, false
-	return sayState, s.closing
-}
-
-// beginState accepts events again: those of the snapshot that is taken next are known
-// by their ids.
-func (s *Sink) beginState() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stale = false
-}
-
-// end makes Publish count what nobody will send.
+// end counts what comes too late from now on, and keeps the alarm from being used.
 func (s *Sink) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closing = true
-	s.queue.reset()
+	s.inbox.Close()
+	s.raw.close()
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
+// queueBlocks is how many blocks a queue has room for.
+const queueBlocks = 256 << 10
+
 const (
 	device = kv.TierDevice
 	host   = kv.TierHost
@@ -143,11 +146,11 @@ func TestOverflowEndsWithTheWholeState(t *testing.T) {
 	sub.untilHolds()
 	for sink.Stats().Overflows == 0 {
 		// One event that is too large for what the goroutine may have left of the queue.
-		s.store(host, 1, maxQueueBlocks+1)
-		s.remove(host, maxQueueBlocks, maxQueueBlocks+1)
+		s.store(host, 1, queueBlocks+1)
+		s.remove(host, queueBlocks, queueBlocks+1)
 	}
 	s.store(device, 1, 1)
-	sub.until(func() bool { _, there := sub.held[place{1, device}]; return there && len(sub.held) == maxQueueBlocks })
+	sub.until(func() bool { _, there := sub.held[place{1, device}]; return there && len(sub.held) == queueBlocks })
 	dropped := sink.Stats().Dropped
 	if dropped == 0 {
 		t.Error("nothing was dropped")
@@ -273,7 +276,7 @@ func TestPassthroughSendsTheEnginesOwnPayloads(t *testing.T) {
 			t.Errorf("batch %d is %q", seq, payload)
 		}
 	}
-	sink.Raw(make([]byte, maxQueueBytes+1))
+	sink.Raw(make([]byte, maxRawBytes+1))
 	sink.Raw([]byte("after the hole"))
 	waitFor(t, "the last payload", func() bool { return sink.Stats().Next == 5 })
 	if st := sink.Stats(); st.DroppedRaw != 1 || st.Raw != 4 || st.Reannounced != 0 {

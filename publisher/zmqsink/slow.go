@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
 const (
@@ -31,8 +33,9 @@ type slowSubscribers struct {
 	// next is when to say the state again because one of several subscribers missed a
 	// batch; zero: none did. The pauses between double, so that a subscriber that never
 	// keeps up costs the others little.
-	next  time.Time
-	pause time.Duration
+	next   time.Time
+	pauses backoff.Pauses
+	pause  time.Duration // the last one
 	// warned is when the log was told.
 	warned time.Time
 }
@@ -43,9 +46,14 @@ func (s *slowSubscribers) forget() { s.next = time.Time{} }
 // stated says that the state was said.
 func (s *slowSubscribers) stated(now time.Time) {
 	if !s.next.IsZero() {
-		s.pause = min(2*s.pause, maxCatchUp)
-		s.next = now.Add(s.pause)
+		s.postpone(now)
 	}
+}
+
+// postpone begins the next pause.
+func (s *slowSubscribers) postpone(now time.Time) {
+	s.pause = s.pauses.NextBackOff()
+	s.next = now.Add(s.pause)
 }
 
 // awaitRoom sends a batch for which some subscriber has no room. It waits for room, but
@@ -53,7 +61,7 @@ func (s *slowSubscribers) stated(now time.Time) {
 // if there are any, and the state is said again.
 func (n *sender) awaitRoom(seq uint64, payload []byte) {
 	n.count.held.Add(1)
-	for end := time.Now().Add(n.sink.opt.patience); time.Now().Before(end) && !n.sink.isClosing(); {
+	for end := time.Now().Add(n.sink.opt.patience); time.Now().Before(end) && !n.sink.closing.Load(); {
 		found, err := n.sockets.waitForPeers(roomPoll)
 		if err != nil {
 			break // the goroutine's next wait fails too, and ends it
@@ -81,8 +89,8 @@ func (n *sender) leaveBehind(seq uint64, payload []byte) {
 	}
 	n.warnSlow()
 	if n.slow.next.IsZero() || n.slow.pause == maxCatchUp {
-		n.slow.pause = n.sink.opt.ReannounceEvery
-		n.slow.next = time.Now().Add(n.slow.pause)
+		n.slow.pauses = backoff.Doubling(n.sink.opt.ReannounceEvery, maxCatchUp)
+		n.slow.postpone(time.Now())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
@@ -157,7 +158,8 @@ func TestCatchUpPausesDouble(t *testing.T) {
 	if s.stated(now); !s.next.IsZero() {
 		t.Error("the state is said again though nobody missed anything")
 	}
-	s.pause, s.next = time.Minute, now
+	s.pauses = backoff.Doubling(2*time.Minute, maxCatchUp)
+	s.next = now
 	for _, want := range []time.Duration{2 * time.Minute, 4 * time.Minute, 8 * time.Minute, maxCatchUp, maxCatchUp} {
 		if s.stated(now); s.next.Sub(now) != want {
 			t.Errorf("the next after %s, want %s", s.next.Sub(now), want)

@@ -65,8 +65,8 @@ type Stats struct {
 type counters struct {
 	batches, events, blocks, bytes, raw    atomic.Uint64
 	subscriptions, subscribers             atomic.Uint64
-	reannounced, overflows, gaps           atomic.Uint64
-	dropped, droppedRaw, held, missed      atomic.Uint64
+	reannounced                            atomic.Uint64
+	droppedRaw, held, missed               atomic.Uint64
 	unknownTokens, orphans, ignoredRemoves atomic.Uint64
 	retries, recovered, unkept, unwanted   atomic.Uint64
 	foreign, afterClose                    atomic.Uint64
@@ -76,15 +76,15 @@ type counters struct {
 
 // Stats returns the counters.
 func (s *Sink) Stats() Stats {
-	c := &s.count
+	c, in := &s.count, s.inbox.Stats()
 	return Stats{
 		Batches: c.batches.Load(), Events: c.events.Load(), Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), Raw: c.raw.Load(),
 		Subscriptions: c.subscriptions.Load(), Subscribers: c.subscribers.Load(),
-		Reannounced: c.reannounced.Load(), Overflows: c.overflows.Load(), Gaps: c.gaps.Load(),
-		Dropped: c.dropped.Load(), DroppedRaw: c.droppedRaw.Load(), Held: c.held.Load(), Missed: c.missed.Load(),
+		Reannounced: c.reannounced.Load(), Overflows: in.Overflows, Gaps: in.Gaps,
+		Dropped: in.Dropped, DroppedRaw: c.droppedRaw.Load(), Held: c.held.Load(), Missed: c.missed.Load(),
 		UnknownTokens: c.unknownTokens.Load(), Orphans: c.orphans.Load(), IgnoredRemoves: c.ignoredRemoves.Load(),
 		Retries: c.retries.Load(), Recovered: c.recovered.Load(), Unkept: c.unkept.Load(), Unwanted: c.unwanted.Load(),
-		Foreign: c.foreign.Load(), AfterClose: c.afterClose.Load(),
+		Foreign: c.foreign.Load(), AfterClose: c.afterClose.Load() + in.AfterClose,
 		Replays: c.replays.Load(), Replayed: c.replayed.Load(), BadRequests: c.badRequests.Load(),
 		SendErrors: c.sendErrors.Load(), Said: c.said.Load(), Left: c.left.Load(), Next: c.next.Load(),
 	}
