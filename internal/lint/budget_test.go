@@ -50,8 +50,6 @@ func exceptions() []exception {
 
 		{"lab/engine", 23, 3300, beingCut},
 
-		{"publisher/dynamo", 17, 2500, beingCut},
-
 		{"router", 60, 9000, beingCut},
 
 		{"router/source/dynamo", 14, 2100, beingCut},
