@@ -31,13 +31,20 @@ func openDisk(t *testing.T, cfg ArenaConfig) *DiskArena {
 	return d
 }
 
-// growDisk opens a namespace and makes one extent for it.
-func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskPart {
+// indexOf enters a namespace of slots of testSlot bytes.
+func indexOf(t *testing.T, a *arena, id kv.NamespaceID) uint32 {
 	t.Helper()
-	ns, err := d.Namespace(id, testSlot)
+	ns, err := a.Namespace(id, testSlot)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ns
+}
+
+// growDisk opens a namespace and makes one extent for it.
+func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskPart {
+	t.Helper()
+	ns := indexOf(t, d.arena, id)
 	part, err := d.Grow(ns, testSlot, 1, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -47,10 +54,7 @@ func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskPart {
 
 func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	dir := t.TempDir()
-	d, err := OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openDisk(t, diskConfig(dir))
 	part := growDisk(t, d, nsA)
 	want := Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed, Checksum: 77}
 	data := extent.AlignedBytes(testSlot)
@@ -70,14 +74,8 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	d, err = OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := d.Namespace(nsA, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d = openDisk(t, diskConfig(dir))
+	ns := indexOf(t, d.arena, nsA)
 	parts := slices.Collect(d.Claim(ns))
 	if len(parts) != 1 || d.Unclaimed(ns) != 0 {
 		t.Fatalf("claimed %d extents", len(parts))
@@ -99,10 +97,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 
 func TestSecondAgentOnAnArenaIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	d, err := OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openDisk(t, diskConfig(dir))
 	if _, err := OpenDiskArena(diskConfig(dir)); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("second open: %v", err)
 	}
@@ -111,10 +106,7 @@ func TestSecondAgentOnAnArenaIsRefused(t *testing.T) {
 	}
 	host := t.TempDir()
 	cfg := ArenaConfig{Dir: host, Bytes: 1 << 20, ExtentBytes: 1 << 16, Log: zap.NewNop()}
-	h, err := OpenHostArena(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := openHost(t, cfg)
 	if _, err := OpenHostArena(cfg); !errors.Is(err, ErrLocked) {
 		t.Errorf("second open: %v", err)
 	}

@@ -45,10 +45,7 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 		}
 
 		d = openDisk(t, diskConfig(cfg.Dir))
-		ns, err := d.Namespace(nsA, testSlot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ns := indexOf(t, d.arena, nsA)
 		parts := slices.Collect(d.Claim(ns))
 		if !d.table.warm || len(parts) != 2 {
 			t.Fatalf("seed %d: warm %v, extents %v", seed, d.table.warm, parts)
@@ -90,10 +87,7 @@ func TestPowerLossWhileAnExtentIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		d = openDisk(t, diskConfig(cfg.Dir))
-		ns, err := d.Namespace(nsA, testSlot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ns := indexOf(t, d.arena, nsA)
 		parts := slices.Collect(d.Claim(ns))
 		for _, p := range parts {
 			for i := range p.Slots.Slots() {

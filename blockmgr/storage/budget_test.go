@@ -48,7 +48,7 @@ func TestBudgetIsUsedToTheLastSlot(t *testing.T) {
 func TestGrowRefusesWhatNoBudgetCanGive(t *testing.T) {
 	h := openHost(t, hostConfig(t.TempDir()))
 	defer h.Close(nil, false)
-	ns := hostIndex(t, h, nsA)
+	ns := indexOf(t, h.arena, nsA)
 	for _, c := range []struct {
 		slotBytes, least, most uint64
 		why                    string
@@ -89,15 +89,15 @@ func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
 	h = openHost(t, hostConfig(dir))
 	third := kv.NamespaceID{3}
 	mine := []HostPart{growHost(t, h, third)}
-	if len(h.Claim(hostIndex(t, h, nsB))) != 0 {
+	if len(h.Claim(indexOf(t, h.arena, nsB))) != 0 {
 		t.Error("the extent without sessions did not yield")
 	}
-	if _, err := h.Grow(hostIndex(t, h, third), testSlot, 1, 0); !errors.Is(err, ErrFull) {
+	if _, err := h.Grow(indexOf(t, h.arena, third), testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Errorf("an extent that a process may touch yielded: %v", err)
 	}
 	h.Sessions().End(1)
 	mine = append(mine, growHost(t, h, third))
-	if len(h.Claim(hostIndex(t, h, nsA))) != 0 {
+	if len(h.Claim(indexOf(t, h.arena, nsA))) != 0 {
 		t.Error("the extent did not yield when its session had ended")
 	}
 	if err := h.Close(mine, false); err != nil {
@@ -116,7 +116,7 @@ func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
 	cfg := hostConfig(dir)
 	cfg.Bytes = 2 * testSlot
 	h = openHost(t, cfg)
-	if a, b := h.Claim(hostIndex(t, h, nsA)), h.Claim(hostIndex(t, h, nsB)); len(a) != 0 || len(b) != 1 {
+	if a, b := h.Claim(indexOf(t, h.arena, nsA)), h.Claim(indexOf(t, h.arena, nsB)); len(a) != 0 || len(b) != 1 {
 		t.Errorf("%d and %d extents", len(a), len(b))
 	} else {
 		h.Drop(b[0])
@@ -128,10 +128,7 @@ func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
 
 func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 	dir := t.TempDir()
-	d, err := OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openDisk(t, diskConfig(dir))
 	one, two := growDisk(t, d, nsA), growDisk(t, d, nsA)
 	if _, err := d.Grow(0, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Errorf("third extent: %v", err)
@@ -146,19 +143,13 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	d, err = OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d = openDisk(t, diskConfig(dir))
 	b := growDisk(t, d, nsB)
 	files, err := extentFiles(dir)
 	if err != nil || len(files) != 2 {
 		t.Errorf("extents %v, %v", files, err)
 	}
-	ns, err := d.Namespace(nsA, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := indexOf(t, d.arena, nsA)
 	left := slices.Collect(d.Claim(ns))
 	if len(left) != 1 {
 		t.Errorf("%d extents of the first namespace are left, want 1", len(left))
@@ -169,10 +160,7 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 
 	small := diskConfig(dir)
 	small.Bytes = 4 * testSlot
-	d, err = OpenDiskArena(small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d = openDisk(t, small)
 	if held := d.extents; len(held) != 1 {
 		t.Errorf("%d extents in a budget of one", len(held))
 	}
@@ -181,19 +169,13 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 
 func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	dir := t.TempDir()
-	d, err := OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openDisk(t, diskConfig(dir))
 	a, b := growDisk(t, d, nsA), growDisk(t, d, nsA)
 	b.Slots.Put(0, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
 	if err := WritePages(b.Slots.TakeDirty(nil)); err != nil {
 		t.Fatal(err)
 	}
-	ns, err := d.Namespace(nsB, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := indexOf(t, d.arena, nsB)
 	if _, err := d.Grow(ns, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Fatalf("a third extent: %v", err)
 	}
@@ -207,12 +189,8 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	if err := d.Close([]DiskPart{a, c}); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = OpenDiskArena(diskConfig(dir)); err != nil {
-		t.Fatal(err)
-	}
-	if ns, err = d.Namespace(nsB, testSlot); err != nil {
-		t.Fatal(err)
-	}
+	d = openDisk(t, diskConfig(dir))
+	ns = indexOf(t, d.arena, nsB)
 	parts := slices.Collect(d.Claim(ns))
 	if len(parts) != 1 {
 		t.Fatalf("%d extents of the newcomer", len(parts))

@@ -33,19 +33,9 @@ func openHost(t *testing.T, cfg ArenaConfig) *HostArena {
 	return h
 }
 
-// hostIndex enters a namespace of slots of testSlot bytes.
-func hostIndex(t *testing.T, h *HostArena, id kv.NamespaceID) uint32 {
-	t.Helper()
-	ns, err := h.Namespace(id, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ns
-}
-
 func growHost(t *testing.T, h *HostArena, id kv.NamespaceID) HostPart {
 	t.Helper()
-	part, err := h.Grow(hostIndex(t, h, id), testSlot, 1, 0)
+	part, err := h.Grow(indexOf(t, h.arena, id), testSlot, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +124,7 @@ func testWarmRestart(t *testing.T, dir string) {
 	if diff := cmp.Diff([]SessionRecord{session}, h.Sessions().All()); diff != "" {
 		t.Errorf("sessions:\n%s", diff)
 	}
-	ns := hostIndex(t, h, nsA)
+	ns := indexOf(t, h.arena, nsA)
 	parts := h.Claim(ns)
 	if len(parts) != 1 || parts[0].ID != part.ID || len(h.Claim(ns)) != 0 {
 		t.Fatalf("claimed %+v", parts)
@@ -178,7 +168,7 @@ func TestSectionOfANewExtentHasNothingOfTheOneBefore(t *testing.T) {
 	if part.Slots.index != old.Slots.index {
 		t.Fatalf("place %d after %d", part.Slots.index, old.Slots.index)
 	}
-	if r, err := part.Slots.Get(1); err != nil || r.State != StateFree || r.Namespace != hostIndex(t, h, nsB) || part.Slots.Pins(1) != 0 {
+	if r, err := part.Slots.Get(1); err != nil || r.State != StateFree || r.Namespace != indexOf(t, h.arena, nsB) || part.Slots.Pins(1) != 0 {
 		t.Errorf("record %+v, pins %#x, %v", r, part.Slots.Pins(1), err)
 	}
 	if err := h.Close([]HostPart{part}, false); err != nil {
@@ -196,7 +186,7 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 		gone, kept := growHost(t, h, nsB), growHost(t, h, nsA)
 		kept.Slots.Put(2, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
 		h.Drop(gone)
-		section, head, err := h.reserve(need{ns: hostIndex(t, h, nsA), slotBytes: testSlot})
+		section, head, err := h.reserve(need{ns: indexOf(t, h.arena, nsA), slotBytes: testSlot})
 		if err != nil || section != gone.Slots.index {
 			t.Fatalf("place %d, %v", section, err)
 		}
@@ -232,7 +222,7 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 		if err != nil || len(files) != whole || !h.Warm() {
 			t.Errorf("after %d steps: %v, warm %v, %v", steps, files, h.Warm(), err)
 		}
-		found := h.Claim(hostIndex(t, h, nsA))
+		found := h.Claim(indexOf(t, h.arena, nsA))
 		if len(found) != whole || found[0].ID != kept.ID {
 			t.Fatalf("after %d steps: claimed %v", steps, found)
 		}
@@ -363,7 +353,7 @@ func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
 		note(part.ID)
 		h.Abandon([]HostPart{part})
 		h = openHost(t, hostConfig(filepath.Join(dir, "host")))
-		h.Drop(h.Claim(hostIndex(t, h, nsA))[0])
+		h.Drop(h.Claim(indexOf(t, h.arena, nsA))[0])
 		if err := h.Close(nil, true); err != nil {
 			t.Fatal(err)
 		}

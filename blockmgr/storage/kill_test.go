@@ -52,7 +52,7 @@ func TestAgentToBeKilled(t *testing.T) {
 		t.Skip("only runs as a child of TestKilledAgentLosesNothing")
 	}
 	h := openHost(t, killConfig(dir))
-	ns := hostIndex(t, h, nsA)
+	ns := indexOf(t, h.arena, nsA)
 	parts := h.Claim(ns)
 	for session := rand.Uint64(); ; session++ {
 		if len(parts) == 3 {
@@ -111,7 +111,7 @@ func TestKilledAgentLosesNothing(t *testing.T) {
 		if !h.Warm() {
 			t.Fatal("the arena is cold")
 		}
-		parts := h.Claim(hostIndex(t, h, nsA))
+		parts := h.Claim(indexOf(t, h.arena, nsA))
 		found, damaged := checkSealed(t, parts, sealed)
 		if damaged > round+1 {
 			t.Errorf("%d records are damaged after %d kills", damaged, round+1)

@@ -41,7 +41,7 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 		dropped, kept := growHost(t, h, nsA), growHost(t, h, nsA)
 		undo := obstruct(t, dropped.Extent.Path()+extent.UnfinishedSuffix)
 		h.Drop(dropped)
-		if _, err := h.Grow(hostIndex(t, h, nsA), testSlot, 1, 0); !errors.Is(err, ErrFull) || h.Leaving() != 1 {
+		if _, err := h.Grow(indexOf(t, h.arena, nsA), testSlot, 1, 0); !errors.Is(err, ErrFull) || h.Leaving() != 1 {
 			t.Errorf("%d extents leave, another one: %v", h.Leaving(), err)
 		}
 		undo()

@@ -166,10 +166,7 @@ func TestMigrationThatIsCutShortIsDoneAgain(t *testing.T) {
 			return
 		}
 		d = openDisk(t, diskConfig(dir))
-		ns, err := d.Namespace(nsA, testSlot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ns := indexOf(t, d.arena, nsA)
 		parts := slices.Collect(d.Claim(ns))
 		if len(parts) != 1 {
 			t.Fatalf("%d extents after %d writes", len(parts), after)

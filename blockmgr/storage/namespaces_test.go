@@ -32,7 +32,7 @@ func TestNamespaceNobodyAskedForMakesRoomInTheDirectory(t *testing.T) {
 	if _, err := h.Sessions().Begin(1, ids[MaxNamespaces-1]); err != nil {
 		t.Fatal(err)
 	}
-	first := hostIndex(t, h, ids[0]) // claimed: it is not asked
+	first := indexOf(t, h.arena, ids[0]) // claimed: it is not asked
 	parts := h.Claim(first)
 	h.Forget(first) // but its extents are not gone yet
 	defer func() {
@@ -40,14 +40,14 @@ func TestNamespaceNobodyAskedForMakesRoomInTheDirectory(t *testing.T) {
 			p.close()
 		}
 	}()
-	second := hostIndex(t, h, kv.NamespaceID{8})
+	second := indexOf(t, h.arena, kv.NamespaceID{8})
 	if _, n := h.table.item(second); !n || h.Extents() != MaxNamespaces-1 || h.Unclaimed(second) != 0 {
 		t.Errorf("%d extents are left, %d of the newcomer", h.Extents(), h.Unclaimed(second))
 	}
-	if len(parts) != 1 || h.Unclaimed(hostIndex(t, h, ids[MaxNamespaces-1])) == 0 {
+	if len(parts) != 1 || h.Unclaimed(indexOf(t, h.arena, ids[MaxNamespaces-1])) == 0 {
 		t.Error("a namespace that is in use, or whose processes live, lost its extents")
 	}
-	if h.Unclaimed(hostIndex(t, h, ids[1])) != 0 {
+	if h.Unclaimed(indexOf(t, h.arena, ids[1])) != 0 {
 		t.Error("the oldest of the others has kept its extents")
 	}
 }
@@ -57,7 +57,7 @@ func TestDirectoryIsFullWhenEveryNamespaceIsNeeded(t *testing.T) {
 	defer h.Close(nil, true)
 	for i := range ids {
 		if i%2 == 0 {
-			hostIndex(t, h, ids[i])
+			indexOf(t, h.arena, ids[i])
 		} else if _, err := h.Sessions().Begin(uint64(i), ids[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -85,10 +85,7 @@ func TestClaimThatIsBrokenOffLosesNothing(t *testing.T) {
 	}
 	d = openDisk(t, cfg)
 	defer d.Close(nil)
-	ns, err := d.Namespace(nsA, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := indexOf(t, d.arena, nsA)
 	for p := range d.Claim(ns) {
 		defer p.close()
 		break
@@ -118,7 +115,7 @@ func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
 		t.Errorf("%d removals were tried, want that of one file in each call", tries)
 	}
 	h.remove = remove
-	hostIndex(t, h, kv.NamespaceID{8})
+	indexOf(t, h.arena, kv.NamespaceID{8})
 	if h.Leaving() != 0 || h.Extents() != len(ids)-1 {
 		t.Errorf("%d extents are leaving and %d are left", h.Leaving(), h.Extents())
 	}

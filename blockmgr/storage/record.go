@@ -26,7 +26,7 @@ const (
 	StateReceiving State = 3
 	// StateSealed means that the bytes are complete and the record has their checksum.
 	StateSealed State = 4
-	// StateEvicting means that the block is being evicted: nobody may start to use it.
+	// StateEvicting means that the block is being evicted and gets no new users.
 	StateEvicting State = 5
 	// StateQuarantined means that the slot must not be used. Somebody may still write
 	// into it, or its bytes could not be read back.

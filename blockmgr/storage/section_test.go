@@ -133,10 +133,7 @@ func TestDirtyPagesAreTakenSomeAtATime(t *testing.T) {
 
 func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
 	d, log := openLogged(t)
-	ns, err := d.Namespace(nsA, testSlot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := indexOf(t, d.arena, nsA)
 	log.err = unix.ENOSPC
 	if _, err := d.Grow(ns, testSlot, 1, 0); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)

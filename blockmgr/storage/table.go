@@ -58,22 +58,28 @@ func openTable(path string, want header, anySize bool, unit uint64, wrap func(st
 		return nil, err
 	}
 	t := &table{path: path, file: f, io: wrapped(path, f, wrap), wrap: wrap, unit: unit, kind: want.kind, stride: want.stride, header: want}
-	err = t.read(&want, anySize)
-	var failed error
-	switch {
-	case errors.Is(err, errNewer):
-		t.coldReason, failed = err, t.rename("newer")
-	case errors.Is(err, errUnreadable):
-		t.coldReason, failed = err, t.rename("unreadable")
-	case errors.Is(err, errStale):
-		t.coldReason = err
-	default:
-		failed = err
-	}
-	if err = failed; err != nil {
+	if err := t.takeOver(&want, anySize); err != nil {
 		return nil, errors.Join(fmt.Errorf("slot table %s: %w", path, err), t.close())
 	}
 	return t, nil
+}
+
+// takeOver reads the table in the file. A table that cannot be used leaves t cold: it
+// is renamed, unless reset may overwrite it.
+func (t *table) takeOver(want *header, anySize bool) error {
+	err := t.read(want, anySize)
+	switch {
+	case errors.Is(err, errNewer):
+		t.coldReason = err
+		return t.rename("newer")
+	case errors.Is(err, errUnreadable):
+		t.coldReason = err
+		return t.rename("unreadable")
+	case errors.Is(err, errStale):
+		t.coldReason = err
+		return nil
+	}
+	return err
 }
 
 // read takes over the table in the file, if there is one and it fits. A table of an

@@ -52,10 +52,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			d, err := OpenDiskArena(diskConfig(dir))
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := openDisk(t, diskConfig(dir))
 			part := growDisk(t, d, nsA)
 			if err := errors.Join(WritePages(part.Slots.TakeDirty(nil)), d.Close([]DiskPart{part})); err != nil {
 				t.Fatal(err)
@@ -67,7 +64,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 			core, logs := observer.New(zap.WarnLevel)
 			cfg := diskConfig(dir)
 			cfg.Log = zap.New(core)
-			d, err = OpenDiskArena(cfg)
+			d, err := OpenDiskArena(cfg)
 			if c.refuse != nil {
 				after, _ := os.ReadFile(table)
 				if !errors.Is(err, c.refuse) || !bytes.Equal(before, after) {
@@ -98,10 +95,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 
 func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 	dir := t.TempDir()
-	d, err := OpenDiskArena(diskConfig(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openDisk(t, diskConfig(dir))
 	part := growDisk(t, d, nsA)
 	fill := func(d *DiskArena, run byte) (named int) {
 		for i := range 2 * MaxNamespaces {
@@ -130,9 +124,7 @@ func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 	if err := d.Close([]DiskPart{part}); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = OpenDiskArena(diskConfig(dir)); err != nil {
-		t.Fatal(err)
-	}
+	d = openDisk(t, diskConfig(dir))
 	defer d.Close(nil)
 	if ns, err := d.Namespace(nsA, testSlot); err != nil || ns != 0 {
 		t.Errorf("the namespace with an extent got index %d, %v", ns, err)

@@ -75,8 +75,8 @@ func (w *Want) Memory(host, disk Space) uint64 {
 // more is how many bytes the tier still has to allocate.
 func (t *tier) more() uint64 { return t.bytes - min(t.held, t.bytes) }
 
-// takesMemory reports whether the tier's bytes are ordinary memory. Huge pages were
-// reserved at boot, and no limit counts them.
+// takesMemory reports whether the tier's bytes are ordinary memory. Huge pages are
+// reserved beforehand, and no limit counts them.
 func (t *tier) takesMemory() bool { return t.space.InMemory && t.space.Kind != kindHugetlbfs }
 
 // tableMemory is how much ordinary memory the tier's slot table takes. The host tier's

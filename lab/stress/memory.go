@@ -91,13 +91,7 @@ func (m *memory) flip(pool *blockmgr.Pool, slot blockmgr.Slot, bit int) error {
 	if err != nil {
 		return err
 	}
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], off+int64(bit/8)); err != nil {
-		return err
-	}
-	b[0] ^= 1 << (bit % 8)
-	_, err = f.WriteAt(b[:], off+int64(bit/8))
-	return err
+	return flipBit(f, off+int64(bit/8), bit%8)
 }
 
 // errChanged: the slot's generation word is not the one that its holder knows.

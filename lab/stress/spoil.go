@@ -117,15 +117,22 @@ func flip(path string, off int64, rng *rand.Rand) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], off); errors.Is(err, io.EOF) {
+	err = flipBit(f, off, rng.IntN(8))
+	if errors.Is(err, io.EOF) {
 		return false, nil
-	} else if err != nil {
-		return false, err
 	}
-	b[0] ^= 1 << rng.IntN(8)
-	_, err = f.WriteAt(b[:], off)
 	return err == nil, err
+}
+
+// flipBit inverts one bit of the byte at off.
+func flipBit(f *os.File, off int64, bit int) error {
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off); err != nil {
+		return err
+	}
+	b[0] ^= 1 << bit
+	_, err := f.WriteAt(b[:], off)
+	return err
 }
 
 // sectionMagic begins a section of a slot table; its records follow on the next
