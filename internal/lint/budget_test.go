@@ -32,31 +32,19 @@ func exceptions() []exception {
 	return []exception{
 		{"agent", 50, 8100, beingCut},
 
-		{"lab/killloop", 18, 3000, beingCut},
-
 		{"blockmgr", 44, 8200, beingCut},
 
-		{"lab/disk", 17, 2200, beingCut},
-
 		{"blockmgr/config", 17, 1700, beingCut},
-
-		{"lab/stress", 17, 2800, beingCut},
 
 		{"internal/command", 20, 2500, beingCut},
 
 		{"consolidator", 34, 5800, beingCut},
-
-		{"lab/demo", 20, 3400, beingCut},
-
-		{"lab/engine", 23, 3300, beingCut},
 
 		{"router", 60, 9000, beingCut},
 
 		{"router/source/dynamo", 14, 2100, beingCut},
 
 		{"router/index", 29, 4300, beingCut},
-
-		{"lab/index", 14, 1600, beingCut},
 
 		{"router/schedule", 12, 3050, beingCut},
 	}

@@ -169,8 +169,8 @@ func TestEngineServesWithoutAnAgentAndCountsIt(t *testing.T) {
 		e.session.current.Swap(nil).close()
 		defer e.start(t)()
 		served, _, err := result(e.generate(prompt17(), 1))
-		if err != nil || served.Recomputed != 17 || e.counts.unconnected.Load() != 1 {
-			t.Errorf("served %+v (%v), unconnected %d", served, err, e.counts.unconnected.Load())
+		if err != nil || served.Recomputed != 17 || e.counts.snapshot().Unconnected != 1 {
+			t.Errorf("served %+v (%v), unconnected %d", served, err, e.counts.snapshot().Unconnected)
 		}
 	})
 }

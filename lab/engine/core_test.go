@@ -73,7 +73,7 @@ func TestPreemptionRecomputesAndChangesNoOutput(t *testing.T) {
 				t.Errorf("request %d: served %+v does not add up to 9", i, served)
 			}
 		}
-		if e.counts.preempted.Load() == 0 {
+		if e.counts.snapshot().Preempted == 0 {
 			t.Error("nothing was preempted: the test shows nothing")
 		}
 		e.checkSettled(t, nil)
@@ -158,7 +158,7 @@ func TestFullQueueAndStoppingEngineRefuse(t *testing.T) {
 		if err := e.api.submit(r); !errors.Is(err, errStopping) {
 			t.Errorf("after the end: %v, want %v", err, errStopping)
 		}
-		if n := e.counts.finished.Load(); n != 2 {
+		if n := e.counts.snapshot().Finished; n != 2 {
 			t.Errorf("%d requests finished in the drain, want 2", n)
 		}
 	})
@@ -231,7 +231,7 @@ func TestRandomWorkloadsSettle(t *testing.T) {
 				}
 			}
 			e.checkSettled(t, agent)
-			if n := e.counts.wrongBytes.Load() + e.counts.loadsFailed.Load() + e.counts.storesFailed.Load(); n > 0 {
+			if n := e.counts.snapshot().WrongBytes + e.counts.snapshot().LoadsFailed + e.counts.snapshot().StoresFailed; n > 0 {
 				rt.Errorf("wrong bytes or failures with a well-behaved agent: %+v", e.counts.snapshot())
 			}
 		})

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -249,22 +251,27 @@ func (s *liveEngine) replayAll() (payloads [][]byte) {
 		s.t.Fatal(err)
 	}
 	ctx.SetRetryAfterEINTR(true)
-	c := &peer{t: s.t, ctx: ctx}
-	c.deal = c.connect(zmq.DEALER, s.at.Replay)
+	deal, err := ctx.NewSocket(zmq.DEALER)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	defer func() {
-		_ = c.deal.Close()
+		_ = deal.Close()
 		_ = ctx.Term()
 	}()
-	if _, err := c.deal.SendMessage("", sequenceFrame(0)); err != nil {
+	if err := errors.Join(deal.SetLinger(0), deal.SetRcvtimeo(10*time.Second), deal.Connect(s.at.Replay)); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := deal.SendMessage("", make([]byte, 8)); err != nil { // from number 0 on
 		s.t.Fatal(err)
 	}
 	for {
-		msg, err := c.deal.RecvMessageBytes(0)
+		msg, err := deal.RecvMessageBytes(0)
 		if err != nil || len(msg) != 4 {
 			s.t.Fatalf("replay message %q: %v", msg, err)
 		}
 		switch seq := binary.BigEndian.Uint64(msg[2]); seq {
-		case replayEnd:
+		case math.MaxUint64:
 			return payloads
 		case uint64(len(payloads)):
 			payloads = append(payloads, msg[3])

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
 )
 
 // maxBody bounds the body of a request: more than a prompt of a million tokens.
@@ -49,7 +50,7 @@ type api struct {
 	opts   Options
 	naming naming
 	core   *core
-	pub    *publisher
+	pub    *zmqpub.Publisher
 }
 
 func (a *api) handler() http.Handler {
@@ -132,7 +133,8 @@ func (a *api) state(w http.ResponseWriter, _ *http.Request) {
 	case s := <-result:
 		// Events are handed over before the core calls itself quiet, so this order
 		// cannot miss any.
-		s.Idle = s.Idle && a.pub.idle()
+		s.Idle = s.Idle && a.pub.Idle()
+		s.Stats.Stats = a.pub.Stats()
 		answer(w, http.StatusOK, s)
 	case <-a.core.ended:
 		refuse(w, http.StatusServiceUnavailable, errStopping)

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
@@ -218,4 +220,137 @@ func (p *pool) resident() []kv.SequenceHash {
 	}
 	slices.Sort(hashes)
 	return hashes
+}
+
+// none is the index of no block.
+const none int32 = -1
+
+// freeList is a queue of block indices, oldest first, from which any one can be
+// taken out in constant time. It holds no pointers: prev and next are arrays
+// over all blocks, and the last place is the list's head and tail.
+type freeList struct {
+	prev, next []int32
+	n          int
+}
+
+// newFreeList returns the list 0, 1 … blocks-1.
+func newFreeList(blocks int) freeList {
+	l := freeList{prev: make([]int32, blocks+1), next: make([]int32, blocks+1)}
+	head := int32(blocks)
+	l.prev[head], l.next[head] = head, head
+	for i := range int32(blocks) {
+		l.pushBack(i)
+	}
+	return l
+}
+
+func (l *freeList) head() int32 { return int32(len(l.next) - 1) }
+
+// pushBack adds b, which is not in the list, as the youngest.
+func (l *freeList) pushBack(b int32) {
+	h := l.head()
+	last := l.prev[h]
+	l.prev[b], l.next[b] = last, h
+	l.next[last], l.prev[h] = b, b
+	l.n++
+}
+
+// remove takes b, which is in the list, out of it.
+func (l *freeList) remove(b int32) {
+	l.next[l.prev[b]], l.prev[l.next[b]] = l.next[b], l.prev[b]
+	l.prev[b], l.next[b] = none, none
+	l.n--
+}
+
+// popFront takes the oldest block out; none when the list is empty.
+func (l *freeList) popFront() int32 {
+	b := l.next[l.head()]
+	if b == l.head() {
+		return none
+	}
+	l.remove(b)
+	return b
+}
+
+// device is the engine's device memory: blocks of equal size, side by side.
+// Whoever holds a reference on a block may read it; only its first holder
+// writes it, before the block becomes findable.
+type device struct {
+	mem        []byte
+	blockBytes int
+}
+
+func newDevice(blocks, blockBytes int) device {
+	return device{mem: make([]byte, blocks*blockBytes), blockBytes: blockBytes}
+}
+
+// bytes is the memory of block b.
+func (d device) bytes(b int32) []byte {
+	at := int(b) * d.blockBytes
+	return d.mem[at : at+d.blockBytes : at+d.blockBytes]
+}
+
+// compute writes the KV that a forward pass would leave in block b.
+func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
+
+// fillBlock writes the KV bytes of the block with identity key over the whole
+// of dst.
+func fillBlock(dst []byte, key kv.BlockKey) {
+	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	for len(dst) >= 8 {
+		lo += weyl
+		binary.LittleEndian.PutUint64(dst, payloadWord(lo, hi))
+		dst = dst[8:]
+	}
+	if len(dst) > 0 {
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
+		copy(dst, last[:])
+	}
+}
+
+// wrongBytes is the number of bytes of b that differ from what fillBlock
+// writes for key.
+func wrongBytes(b []byte, key kv.BlockKey) int {
+	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	wrong := 0
+	for len(b) >= 8 {
+		lo += weyl
+		if d := binary.LittleEndian.Uint64(b) ^ payloadWord(lo, hi); d != 0 {
+			wrong += nonzeroBytes(d)
+		}
+		b = b[8:]
+	}
+	if len(b) > 0 {
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
+		for i := range b {
+			if b[i] != last[i] {
+				wrong++
+			}
+		}
+	}
+	return wrong
+}
+
+// weyl is the step of the counter under the generator: 2^64 over the golden
+// ratio, odd, so that it runs through every word before it repeats.
+const weyl = 0x9e3779b97f4a7c15
+
+// payloadWord is one word of a keyed generator: two multiply-shift rounds over
+// the counter, with the key's other half mixed in between.
+func payloadWord(counter, hi uint64) uint64 {
+	x := (counter ^ counter>>30) * 0xbf58476d1ce4e5b9
+	x ^= hi
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// nonzeroBytes counts the bytes of d that are not zero: it folds each byte's
+// bits into its lowest one.
+func nonzeroBytes(d uint64) int {
+	d |= d >> 4
+	d |= d >> 2
+	d |= d >> 1
+	return bits.OnesCount64(d & 0x0101010101010101)
 }

@@ -148,7 +148,7 @@ func TestSessionIsDialledAgainWhenTheAgentGoes(t *testing.T) {
 	g := newGreeter(t, goodWelcome)
 	s, ctr, stop := startSession(t, g)
 	for i := range uint64(3) {
-		eventually(t, "connected", func() bool { return s.current.Load() != nil && ctr.sessions.Load() == i+1 })
+		eventually(t, "connected", func() bool { return s.current.Load() != nil && ctr.snapshot().Sessions == i+1 })
 		if i < 2 {
 			g.hangUp()
 		}
@@ -178,8 +178,8 @@ func TestSessionWithAnotherIdeaOfTheNamespaceIsNotUsed(t *testing.T) {
 			return w
 		})
 		s, ctr, stop := startSession(t, g)
-		eventually(t, name+" refused", func() bool { return ctr.dialsFailed.Load() >= 2 })
-		if s.current.Load() != nil || ctr.sessions.Load() != 0 {
+		eventually(t, name+" refused", func() bool { return ctr.snapshot().DialsFailed >= 2 })
+		if s.current.Load() != nil || ctr.snapshot().Sessions != 0 {
 			t.Errorf("%s: a session was opened", name)
 		}
 		stop()
@@ -197,8 +197,8 @@ func TestConversationsAreBounded(t *testing.T) {
 		}
 	}
 	// MaxSeqs is 4: twice that many.
-	if len(open) != 8 || ctr.unconnected.Load() != 12 {
-		t.Errorf("%d conversations open, %d refused", len(open), ctr.unconnected.Load())
+	if len(open) != 8 || ctr.snapshot().Unconnected != 12 {
+		t.Errorf("%d conversations open, %d refused", len(open), ctr.snapshot().Unconnected)
 	}
 	for _, c := range open {
 		c.close()

@@ -1,6 +1,15 @@
 package engine
 
-import "sync/atomic"
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
+)
 
 // Stats counts what an engine has done since its start.
 type Stats struct {
@@ -44,13 +53,8 @@ type Stats struct {
 	BlocksResumed uint64 `json:"blocks_resumed"`
 	DialsFailed   uint64 `json:"dials_failed"`
 	Unconnected   uint64 `json:"unconnected"`
-	// Event frames sent live, dropped on purpose, replayed, and lost because
-	// libzmq refused them; replay requests that were malformed and ignored.
-	FramesSent     uint64 `json:"frames_sent"`
-	FramesDropped  uint64 `json:"frames_dropped"`
-	FramesReplayed uint64 `json:"frames_replayed"`
-	FramesFailed   uint64 `json:"frames_failed"`
-	ReplaysIgnored uint64 `json:"replays_ignored"`
+	// Stats count event frames.
+	zmqpub.Stats
 	// Device blocks: all, those without a reference, and distinct contents that
 	// are findable. Requests that run and that wait.
 	DeviceBlocks    int `json:"device_blocks"`
@@ -60,47 +64,92 @@ type Stats struct {
 	RequestsWaiting int `json:"requests_waiting"`
 }
 
-// counters are what several goroutines count; the core adds the gauges.
+// counters are Stats that several goroutines count in. The core sets the gauges in
+// its copies.
 type counters struct {
-	requests, refused, finished, aborted, preempted, steps, tokens, resets, resetsRefused,
-	verified, wrongBytes, lookups, lookupsFailed, loaded, loadsFailed,
-	stored, present, storesRefused, storesFailed, storesOverflow,
-	sessions, dialsFailed, unconnected, resumes, resumedBlocks,
-	framesSent, framesDropped, framesReplayed, framesFailed, replaysIgnored atomic.Uint64
+	mu sync.Mutex
+	Stats
 }
 
-// snapshot is the counters as Stats, gauges zero.
+// add adds n to a field of c.
+func (c *counters) add(field *uint64, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*field += n
+}
+
+// snapshot returns the counters, gauges zero.
 func (c *counters) snapshot() Stats {
-	return Stats{
-		Requests:       c.requests.Load(),
-		Refused:        c.refused.Load(),
-		Finished:       c.finished.Load(),
-		Aborted:        c.aborted.Load(),
-		Preempted:      c.preempted.Load(),
-		Steps:          c.steps.Load(),
-		Tokens:         c.tokens.Load(),
-		Resets:         c.resets.Load(),
-		ResetsRefused:  c.resetsRefused.Load(),
-		BlocksVerified: c.verified.Load(),
-		WrongBytes:     c.wrongBytes.Load(),
-		Lookups:        c.lookups.Load(),
-		LookupsFailed:  c.lookupsFailed.Load(),
-		BlocksLoaded:   c.loaded.Load(),
-		LoadsFailed:    c.loadsFailed.Load(),
-		BlocksStored:   c.stored.Load(),
-		StoresPresent:  c.present.Load(),
-		StoresRefused:  c.storesRefused.Load(),
-		StoresFailed:   c.storesFailed.Load(),
-		StoresOverflow: c.storesOverflow.Load(),
-		Sessions:       c.sessions.Load(),
-		Resumes:        c.resumes.Load(),
-		BlocksResumed:  c.resumedBlocks.Load(),
-		DialsFailed:    c.dialsFailed.Load(),
-		Unconnected:    c.unconnected.Load(),
-		FramesSent:     c.framesSent.Load(),
-		FramesDropped:  c.framesDropped.Load(),
-		FramesReplayed: c.framesReplayed.Load(),
-		FramesFailed:   c.framesFailed.Load(),
-		ReplaysIgnored: c.replaysIgnored.Load(),
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Stats
+}
+
+// statsInterval is how often an engine tells its agent how it stands.
+const statsInterval = time.Second
+
+var errStarting = errors.New("the engine's pool is not there yet")
+
+// inCore runs f in the core's goroutine and returns what it did.
+func inCore[T any](ctx context.Context, c *core, f func() T) (result T, err error) {
+	done := make(chan T, 1)
+	c.post(func() { done <- f() })
+	select {
+	case result = <-done:
+		return result, nil
+	case <-c.ended:
+		return result, errStopping
+	case <-ctx.Done():
+		return result, ctx.Err()
+	}
+}
+
+// attend lets the session answer for c.
+func (s *session) attend(c *core) { s.engine.Store(c) }
+
+// cached lists what the pool holds, as of one moment between two steps: what its
+// events have told by then and those that are about to be sent.
+func (s *session) cached(ctx context.Context) ([]kv.EngineHash, error) {
+	c := s.engine.Load()
+	if c == nil {
+		return nil, errStarting
+	}
+	return inCore(ctx, c, func() []kv.EngineHash { return c.pool.list() })
+}
+
+// report sends STATS over a link until ctx ends: how the engine stands, and what it
+// has counted since the link began.
+func (s *session) report(ctx context.Context, l *liveLink) {
+	began := s.ctr.snapshot()
+	tick := time.NewTicker(statsInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		c := s.engine.Load()
+		if c == nil {
+			continue
+		}
+		now, err := inCore(ctx, c, c.snapshotStats)
+		if err != nil || l.sched.Report(statsSince(&began, &now)) != nil {
+			return // the engine or the connection has ended
+		}
+	}
+}
+
+// statsSince is STATS for what was counted since began.
+func statsSince(began, now *Stats) proto.Stats {
+	return proto.Stats{
+		Lookups:           now.Lookups - began.Lookups,
+		LoadedBlocks:      now.BlocksLoaded - began.BlocksLoaded,
+		StoredBlocks:      now.BlocksStored - began.BlocksStored,
+		DroppedStores:     now.StoresRefused + now.StoresFailed + now.StoresOverflow - began.StoresRefused - began.StoresFailed - began.StoresOverflow,
+		DeviceBlocksTotal: uint64(now.DeviceBlocks),
+		DeviceBlocksUsed:  uint64(now.DeviceBlocks - now.DeviceFree),
+		RunningRequests:   uint64(now.RequestsRunning),
+		WaitingRequests:   uint64(now.RequestsWaiting),
 	}
 }

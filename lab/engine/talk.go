@@ -82,7 +82,7 @@ func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	t.do(func() {
 		sources, err := t.ask(first, count)
 		if err != nil {
-			t.link.ctr.lookupsFailed.Add(1)
+			t.link.ctr.add(&t.link.ctr.LookupsFailed, 1)
 		}
 		done(lookupHit{first: first, sources: sources})
 	})
@@ -94,7 +94,7 @@ func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime+t.link.wait)
 	defer cancel()
-	t.link.ctr.lookups.Add(1)
+	t.link.ctr.add(&t.link.ctr.Lookups, 1)
 	a, err := t.link.sched.Lookup(ctx, t.id, first, count, t.link.wait)
 	if err != nil {
 		// Pins that were made all the same drop with CLOSE.
@@ -121,8 +121,8 @@ func (t *talk) release(first, count int) {
 func (t *talk) load(first int, blocks []int32, ids []identity, done func(good int)) {
 	t.do(func() {
 		good := t.loadAll(first, blocks, ids)
-		t.link.ctr.loaded.Add(uint64(good))
-		t.link.ctr.loadsFailed.Add(uint64(len(blocks) - good))
+		t.link.ctr.add(&t.link.ctr.BlocksLoaded, uint64(good))
+		t.link.ctr.add(&t.link.ctr.LoadsFailed, uint64(len(blocks)-good))
 		done(good)
 	})
 }
@@ -195,7 +195,7 @@ func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bo
 	}
 	t.do(func() {
 		if err := t.storeAll(first, blocks, tokens); err != nil {
-			t.link.ctr.storesFailed.Add(uint64(len(blocks)))
+			t.link.ctr.add(&t.link.ctr.StoresFailed, uint64(len(blocks)))
 		}
 		done()
 	})
@@ -250,9 +250,9 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 		return err // without a connection the next agent is told of the slots
 	}
 	t.link.settled(slots)
-	t.link.ctr.stored.Add(uint64(len(slots)))
-	t.link.ctr.present.Add(uint64(a.Present))
-	t.link.ctr.storesRefused.Add(uint64(a.Refused))
+	t.link.ctr.add(&t.link.ctr.BlocksStored, uint64(len(slots)))
+	t.link.ctr.add(&t.link.ctr.StoresPresent, uint64(a.Present))
+	t.link.ctr.add(&t.link.ctr.StoresRefused, uint64(a.Refused))
 	return nil
 }
 

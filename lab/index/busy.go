@@ -118,3 +118,122 @@ func (r *replay) checkFinal(x *index.Index, matches *index.Matches) error {
 	a := r.log.Header().Answers
 	return got.check("queries after the last record", a.FinalScore, a.FinalBest)
 }
+
+const (
+	// probeEvery is how many events of the log lie between two probes at least.
+	probeEvery = 16
+	// lostProbe is how long a probe may take before the run is given up.
+	lostProbe = 10 * time.Second
+)
+
+// probe passes the block to look for from the writer to the reader. Only one is on
+// its way at a time.
+type probe struct {
+	// number is that of the probe that is being applied, and seen that of the last
+	// one found; at is when number's was begun, in nanoseconds since begun.
+	number, seen atomic.Uint64
+	at           atomic.Int64
+	begun        time.Time
+	done         atomic.Bool
+}
+
+// local is the content of a probe, which no log has.
+func (p *probe) local(number uint64) kv.LocalHash {
+	return kv.LocalHash(kv.Digest(kv.SequenceHash(number), kv.TierExternal))
+}
+
+// measureVisible times how long it takes until a reader finds a block, while the
+// second half of the log is applied. A worker of its own holds the probes.
+func (r *replay) measureVisible(ctx context.Context, atLeast time.Duration) (Figures, error) {
+	ns := make([]uint32, 0, maxLatencies)
+	m := begin()
+	engines := r.log.Header().Engines
+	blocks, took, err := r.rounds(ctx, atLeast, func(x *index.Index, second []kvevent.RouterEvent) error {
+		if err := x.SetMember(worker(engines), 0, true); err != nil {
+			return err
+		}
+		p := &probe{begun: time.Now()}
+		failed := make(chan error, 1)
+		go func() {
+			defer p.done.Store(true)
+			failed <- p.applyBetween(x, second, kv.WorkerOwner(worker(engines)))
+		}()
+		var lost error
+		if ns, lost = p.watch(x, ns); lost != nil {
+			return errors.Join(lost, <-failed)
+		}
+		return <-failed
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(ns) == 0 {
+		return nil, fmt.Errorf("no probe was found: the second half of the log has less than %d events", probeEvery)
+	}
+	f := m.end()
+	f.latencies("", ns)
+	f[figMops] = float64(blocks) / took.Seconds() / 1e6
+	return f, nil
+}
+
+// applyBetween applies events and between them, whenever the last probe was seen, a
+// new probe; the one before is removed first.
+func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner kv.Owner) error {
+	id, number, last := uint64(0), uint64(0), 0
+	block, gone := make([]kvevent.StoredBlock, 1), make([]kv.SequenceHash, 1)
+	for i := range events {
+		if i-last >= probeEvery && p.seen.Load() == number {
+			last = i
+			if number > 0 {
+				id++
+				gone[0] = block[0].Hash
+				if err := x.Apply(&kvevent.RouterEvent{Owner: owner, ID: id, Kind: kvevent.Removed, Removed: gone}); err != nil {
+					return err
+				}
+			}
+			id++
+			number++
+			block[0] = kvevent.StoredBlock{Hash: kv.SequenceHash(p.local(number)), Local: p.local(number)}
+			p.at.Store(int64(time.Since(p.begun)))
+			p.number.Store(number)
+			if err := x.Apply(&kvevent.RouterEvent{Owner: owner, ID: id, Kind: kvevent.Stored, Blocks: block}); err != nil {
+				return err
+			}
+		}
+		if err := x.Apply(&events[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch looks for each probe until it is found, and appends how long that took.
+func (p *probe) watch(x *index.Index, ns []uint32) ([]uint32, error) {
+	var matches index.Matches
+	prompt := make([]kv.LocalHash, 1)
+	for {
+		// In this order: the last probe counts too when the writer has ended first.
+		done := p.done.Load()
+		number := p.number.Load()
+		if number == p.seen.Load() {
+			if done {
+				return ns, nil
+			}
+			continue
+		}
+		start := p.begun.Add(time.Duration(p.at.Load()))
+		prompt[0] = p.local(number)
+		for {
+			if x.Match(&matches, prompt, index.Continuation); len(matches.Hits) > 0 {
+				break
+			}
+			if time.Since(start) > lostProbe {
+				return ns, fmt.Errorf("block %#x was not found within %s after it was applied", prompt[0], lostProbe)
+			}
+		}
+		if len(ns) < cap(ns) {
+			ns = append(ns, since(start))
+		}
+		p.seen.Store(number)
+	}
+}

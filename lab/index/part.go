@@ -1,12 +1,18 @@
 package index
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
+	"runtime"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // order is what a process is told on standard input.
@@ -59,4 +65,66 @@ func (o *order) measure(ctx context.Context) (f Figures, err error) {
 		return r.measureMemory()
 	}
 	return nil, fmt.Errorf("part %q is not known", o.Part)
+}
+
+const (
+	// childPatience is how long an ended process's pipes may stay open.
+	childPatience = 2 * time.Second
+	// maxComplaint bounds what is quoted of a child's standard error.
+	maxComplaint = 4096
+)
+
+// measure runs one part in a process of its own.
+func (o *Options) measure(ctx context.Context, part Part, log string) (Figures, error) {
+	in, err := json.Marshal(order{Part: part, Log: log, Busy: o.Busy, Decisions: o.Decisions})
+	if err != nil {
+		return nil, err
+	}
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, o.Child[0], o.Child[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), &out, &errs, childPatience
+	cpu := o.CPU
+	if part.concurrent() {
+		cpu = Unpinned
+	}
+	if err := startOn(cmd, cpu); err != nil {
+		return nil, fmt.Errorf("%s: %w", part, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		complaint := strings.TrimSpace(errs.String())
+		return nil, fmt.Errorf("%s of %q: %w: %s", part, log, err, complaint[:min(len(complaint), maxComplaint)])
+	}
+	var f Figures
+	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
+		return nil, fmt.Errorf("%s of %q: answer %.100q: %w", part, log, out.Bytes(), err)
+	}
+	return f, nil
+}
+
+// startOn starts cmd so that all its threads stay on one processor, or anywhere.
+func startOn(cmd *exec.Cmd, cpu int) error {
+	if cpu == Unpinned {
+		return cmd.Start()
+	}
+	// A process inherits the processors of the thread that starts it.
+	runtime.LockOSThread()
+	var before, only unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("read the processors of this thread: %w", err)
+	}
+	only.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &only); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("stay on processor %d: %w", cpu, err)
+	}
+	err := cmd.Start()
+	if unix.SchedSetaffinity(0, &before) == nil {
+		// A thread that cannot go back ends with its goroutine instead.
+		runtime.UnlockOSThread()
+	}
+	return err
 }

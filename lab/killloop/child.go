@@ -3,10 +3,16 @@ package killloop
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -152,4 +158,149 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// hand is an engine's second process: a worker that some copies are left to. It
+// outlives an engine that is killed by the copies that it is at, as workers do,
+// and the engine's slots are out of use until it has ended.
+type hand struct {
+	cmd   *exec.Cmd
+	jobs  *json.Encoder // to its standard input
+	stdin io.Closer
+	done  *json.Decoder // what it answers
+	pipe  io.Closer
+
+	mu sync.Mutex // held by the store that uses it
+}
+
+// handJob asks the hand to join a session and to fill granted slots.
+type handJob struct {
+	Session uint64       `json:"session"`
+	Doc     docID        `json:"doc"`
+	Blocks  []uint32     `json:"blocks"`
+	Slots   []proto.Slot `json:"slots"`
+}
+
+// handAnswer says that the slots are filled, or that none was touched.
+type handAnswer struct {
+	Filled bool `json:"filled"`
+}
+
+// answerFile is the hand's descriptor for its answers. Its notes go to the
+// harness, by the engine's standard output.
+const answerFile = 3
+
+// startHand starts this program once more.
+func startHand(o orders) (*hand, error) {
+	answers, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer write.Close()
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{write}
+	// A group of its own: what kills the engine must not reach it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start the engine's worker: %w", err), answers.Close())
+	}
+	h := &hand{cmd: cmd, jobs: json.NewEncoder(stdin), stdin: stdin, done: json.NewDecoder(answers), pipe: answers}
+	o.Role = roleHand
+	return h, h.jobs.Encode(o)
+}
+
+// copy leaves copies of a document's blocks to the hand and waits for it. With false nothing
+// was touched. The caller holds mu.
+func (h *hand) copy(session uint64, doc docID, copies []*slotCopy) bool {
+	j := handJob{Session: session, Doc: doc}
+	for _, c := range copies {
+		j.Blocks, j.Slots = append(j.Blocks, c.block), append(j.Slots, c.slot)
+	}
+	var a handAnswer
+	return h.jobs.Encode(j) == nil && h.done.Decode(&a) == nil && a.Filled
+}
+
+// close waits for the hand to end.
+func (h *hand) close() error {
+	return errors.Join(h.stdin.Close(), h.cmd.Wait(), h.pipe.Close())
+}
+
+// serveHand is the hand's process. It ends when the engine has, after the copies
+// that it is at.
+func serveHand(o orders, in *json.Decoder, out io.Writer) error {
+	answers := os.NewFile(answerFile, "answers")
+	defer answers.Close()
+	w := worker{
+		orders: o, notes: newNoteWriter(out, o.Space), stamp: mix(^(o.Seed ^ o.Worker<<32 ^ uint64(o.Life))),
+	}
+	ns := namespaceOf(o.Space)
+	w.space = ns.ID()
+	reply := json.NewEncoder(answers)
+	for {
+		var j handJob
+		if err := in.Decode(&j); err != nil {
+			return w.notes.failed() // the engine is gone
+		}
+		filled := w.fill(&j)
+		_ = reply.Encode(handAnswer{filled}) // the engine may be gone
+	}
+}
+
+// worker is what the hand's process knows.
+type worker struct {
+	orders
+	notes *noteWriter
+	space kv.NamespaceID
+	stamp uint64
+}
+
+// fill joins the session and fills the slots. Once it has begun nothing stops it:
+// not the end of the engine and not that of the agent.
+func (w *worker) fill(j *handJob) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	c, err := proto.DialWorker(ctx, clientOptions(&w.orders, w.Space, w.Worker, j.Session), proto.Register{DeviceBlocks: docBlocks, BlockBytes: blockBytes})
+	if err != nil {
+		return false // the agent is dead, or the session
+	}
+	defer func() {
+		_ = c.Bye(ctx, "done") // a connection that has ended needs no goodbye
+		_ = c.Close()
+	}()
+	copies, ok := w.copies(c, j)
+	if !ok {
+		return false
+	}
+	if !w.notes.copyAll(context.Background(), copies, -1) {
+		panic("BUG: a copy that nothing stops has ended early")
+	}
+	for _, s := range copies {
+		w.notes.fault(faultForeign, s.foreign(), "at the end of the copy to %+v", s.slot)
+	}
+	w.notes.put(note{Kind: noteSettle, Slots: j.Slots})
+	return true
+}
+
+// copies finds the memory of the slots, as soon as their extents are mapped;
+// false when the connection ends before that.
+func (w *worker) copies(c *proto.WorkerClient, j *handJob) (copies []*slotCopy, ok bool) {
+	keys := j.Doc.keys(w.space)
+	for i, slot := range j.Slots {
+		mem, err := c.SlotBytes(slot)
+		for err != nil {
+			select {
+			case <-c.Done():
+				return nil, false
+			case <-time.After(time.Millisecond):
+			}
+			mem, err = c.SlotBytes(slot)
+		}
+		copies = append(copies, newSlotCopy(j.Blocks[i], slot, mem, w.stamp, keys[j.Blocks[i]]))
+	}
+	return copies, true
 }

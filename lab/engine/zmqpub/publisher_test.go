@@ -1,4 +1,4 @@
-package engine
+package zmqpub
 
 import (
 	"encoding/binary"
@@ -21,28 +21,27 @@ type peer struct {
 	deal *zmq.Socket
 }
 
-func newTestPublisher(t *testing.T, o publisherOptions) *publisher {
+func newTestPublisher(t *testing.T, o Options) *Publisher {
 	t.Helper()
-	o.ctr = new(counters)
-	p, err := newPublisher(o)
+	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.close)
+	t.Cleanup(p.Close)
 	return p
 }
 
 // newPeer connects to p and waits until its subscription has arrived: it
 // publishes probes, from sequence number 0 on, until one comes through. next is
 // the first number that is not a probe.
-func newPeer(t *testing.T, p *publisher) (peer *peer, next uint64) {
+func newPeer(t *testing.T, p *Publisher) (peer *peer, next uint64) {
 	t.Helper()
 	peer = dialPeer(t, p)
 	if err := peer.sub.SetRcvtimeo(20 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	for next = 0; next < 500; {
-		p.publish([]byte("probe"))
+		p.Publish([]byte("probe"))
 		next++
 		if msg, err := peer.sub.RecvMessageBytes(0); err == nil {
 			next = binary.BigEndian.Uint64(msg[1]) + 1
@@ -56,7 +55,7 @@ func newPeer(t *testing.T, p *publisher) (peer *peer, next uint64) {
 	return nil, 0
 }
 
-func dialPeer(t *testing.T, p *publisher) *peer {
+func dialPeer(t *testing.T, p *Publisher) *peer {
 	t.Helper()
 	ctx, err := zmq.NewContext()
 	if err != nil {
@@ -64,8 +63,8 @@ func dialPeer(t *testing.T, p *publisher) *peer {
 	}
 	ctx.SetRetryAfterEINTR(true)
 	c := &peer{t: t, ctx: ctx}
-	c.sub = c.connect(zmq.SUB, p.events)
-	c.deal = c.connect(zmq.DEALER, p.again)
+	c.sub = c.connect(zmq.SUB, p.Events)
+	c.deal = c.connect(zmq.DEALER, p.Replay)
 	if err := c.sub.SetSubscribe(""); err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +129,9 @@ func (c *peer) replay(start uint64, topic string) (lines []string) {
 	}
 }
 
-func publishNumbered(p *publisher, first uint64, n int) {
+func publishNumbered(p *Publisher, first uint64, n int) {
 	for i := range uint64(n) {
-		p.publish(fmt.Appendf(nil, "p%d", first+i))
+		p.Publish(fmt.Appendf(nil, "p%d", first+i))
 	}
 }
 
@@ -144,7 +143,7 @@ func numbered(first, end uint64) (lines []string) {
 }
 
 func TestPublisherNumbersFramesAndReplaysThem(t *testing.T) {
-	p := newTestPublisher(t, publisherOptions{topic: "kv@pod", bufferSteps: 10000})
+	p := newTestPublisher(t, Options{Topic: "kv@pod", BufferSteps: 10000})
 	c, first := newPeer(t, p)
 	publishNumbered(p, first, 5)
 	for i := range uint64(5) {
@@ -159,13 +158,13 @@ func TestPublisherNumbersFramesAndReplaysThem(t *testing.T) {
 	if got := c.replay(first+5, "kv@pod"); len(got) != 0 {
 		t.Errorf("replay of what has not happened: %v", got)
 	}
-	if !p.idle() {
+	if !p.Idle() {
 		t.Error("publisher is not idle after its last frame")
 	}
 }
 
 func TestReplayBelowTheBufferGivesWhatIsLeft(t *testing.T) {
-	p := newTestPublisher(t, publisherOptions{bufferSteps: 3})
+	p := newTestPublisher(t, Options{BufferSteps: 3})
 	c, first := newPeer(t, p)
 	publishNumbered(p, first, 8)
 	for range 8 {
@@ -178,7 +177,7 @@ func TestReplayBelowTheBufferGivesWhatIsLeft(t *testing.T) {
 
 func TestReplayOfAWholeBufferIsNotCutShort(t *testing.T) {
 	const n = 5000 // libzmq would drop what exceeds its default queue of 1000
-	p := newTestPublisher(t, publisherOptions{bufferSteps: n})
+	p := newTestPublisher(t, Options{BufferSteps: n})
 	c, first := newPeer(t, p)
 	publishNumbered(p, first, n)
 	for range n {
@@ -190,7 +189,7 @@ func TestReplayOfAWholeBufferIsNotCutShort(t *testing.T) {
 }
 
 func TestMalformedReplayRequestsAreIgnoredAndCounted(t *testing.T) {
-	p := newTestPublisher(t, publisherOptions{bufferSteps: 3})
+	p := newTestPublisher(t, Options{BufferSteps: 3})
 	c, first := newPeer(t, p)
 	publishNumbered(p, first, 1)
 	c.live()
@@ -205,13 +204,13 @@ func TestMalformedReplayRequestsAreIgnoredAndCounted(t *testing.T) {
 	if got, want := c.replay(first, ""), numbered(first, first+1); !slices.Equal(got, want) {
 		t.Errorf("replay after bad requests: %v, want %v", got, want)
 	}
-	if n := p.opts.ctr.replaysIgnored.Load(); n != 5 {
+	if n := p.Stats().ReplaysIgnored; n != 5 {
 		t.Errorf("%d requests ignored, want 5", n)
 	}
 }
 
 func TestDroppedFramesAreMissingLiveAndPresentInTheReplay(t *testing.T) {
-	p := newTestPublisher(t, publisherOptions{bufferSteps: 100, drop: map[uint64]bool{1001: true}})
+	p := newTestPublisher(t, Options{BufferSteps: 100, Drop: map[uint64]bool{1001: true}})
 	p.next = 1000 // before anything is published: the probes then end above 1001
 	c, first := newPeer(t, p)
 	if first < 1002 {
@@ -220,7 +219,7 @@ func TestDroppedFramesAreMissingLiveAndPresentInTheReplay(t *testing.T) {
 			t.Errorf("frame after 1000 is %d, want 1002", seq)
 		}
 	}
-	if n := p.opts.ctr.framesDropped.Load(); first >= 1002 && n != 1 {
+	if n := p.Stats().FramesDropped; first >= 1002 && n != 1 {
 		t.Errorf("%d frames dropped, want 1", n)
 	}
 	got := c.replay(1001, "")
@@ -231,7 +230,7 @@ func TestDroppedFramesAreMissingLiveAndPresentInTheReplay(t *testing.T) {
 
 func TestChosenDropsAreEarlyNeverFirstAndTheSameForASeed(t *testing.T) {
 	for seed := range uint64(50) {
-		d := chooseDrops(3, seed, 7)
+		d := ChooseDrops(3, seed, 7)
 		if len(d) != 3 || d[0] {
 			t.Errorf("seed %d: %v", seed, d)
 		}
@@ -239,7 +238,7 @@ func TestChosenDropsAreEarlyNeverFirstAndTheSameForASeed(t *testing.T) {
 			if n > 3*dropSpread {
 				t.Errorf("seed %d drops frame %d, which may never come", seed, n)
 			}
-			if !chooseDrops(3, seed, 7)[n] {
+			if !ChooseDrops(3, seed, 7)[n] {
 				t.Errorf("seed %d chose differently the second time", seed)
 			}
 		}
@@ -247,11 +246,11 @@ func TestChosenDropsAreEarlyNeverFirstAndTheSameForASeed(t *testing.T) {
 }
 
 func TestClosedPublisherRefusesAndClosesOnce(t *testing.T) {
-	p := newTestPublisher(t, publisherOptions{bufferSteps: 3})
-	p.close()
-	p.close()
+	p := newTestPublisher(t, Options{BufferSteps: 3})
+	p.Close()
+	p.Close()
 	for range 2 * publishQueue {
-		if !p.publish(nil) {
+		if !p.Publish(nil) {
 			return
 		}
 	}
