@@ -335,3 +335,43 @@ func mentionsBug(call *ast.CallExpr) bool {
 	})
 	return found
 }
+
+// doubled matches names that stand for a part of the product in a test, and switches
+// that turn a check of the product off.
+var doubled = regexp.MustCompile(`(?i)^(fake|mock|stub|inject|trustbytes)`)
+
+var doubleRule = rule{
+	name:   "no test double in the product",
+	reason: "what imitates or breaks a part belongs to lab, to a package named ...test or to a test file: users never run it, readers never meet it",
+	check: func(t *tree) []problem {
+		var found []problem
+		for s := range t.goFiles {
+			if s.isTest() || within(s.path, "lab") || within(s.path, "scripts") || strings.HasSuffix(s.dir(), "test") {
+				continue
+			}
+			if name := path.Base(s.path); doubled.MatchString(name) {
+				found = append(found, t.at(s.syntax.Package, "file %s", name))
+			}
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				var names []*ast.Ident
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					names = []*ast.Ident{n.Name}
+				case *ast.TypeSpec:
+					names = []*ast.Ident{n.Name}
+				case *ast.ValueSpec:
+					names = n.Names
+				case *ast.Field:
+					names = n.Names
+				}
+				for _, id := range names {
+					if doubled.MatchString(id.Name) {
+						found = append(found, t.at(id.Pos(), "%s", id.Name))
+					}
+				}
+				return true
+			})
+		}
+		return found
+	},
+}

@@ -63,6 +63,15 @@ func ruleExamples() map[string][]example {
 			bad("layout/a.go", importing("layout", "example.org/m/internal/gpu")),
 			bad("router/index/a.go", importing("index", "example.org/m/router/schedule")),
 		},
+		doubleRule.name: {
+			good("agent/a_test.go", "package agent\n\ntype fakeClock struct{}\n"),
+			good("lab/engine/a.go", "package engine\n\ntype fakeClock struct{}\n"),
+			good("blockmgr/storage/storagetest/a.go", "package storagetest\n\nfunc Inject() {}\n"),
+			bad("agent/a.go", "package agent\n\ntype fakeClock struct{}\n"),
+			bad("agent/fake.go", "package agent\n"),
+			bad("blockmgr/a.go", "package blockmgr\n\ntype Options struct{ TrustBytes bool }\n"),
+			bad("blockmgr/a.go", "package blockmgr\n\nfunc (p *Pool) injectError() {}\n"),
+		},
 		pureRule.name: {
 			good("internal/kv/a.go", importing("kv", "fmt", "crypto/sha256")),
 			good("internal/kv/a_test.go", importing("kv", "os")),

@@ -14,7 +14,7 @@ func rules() []rule {
 	return []rule{
 		layerRule, testKitRule, pureRule, shelfRule, leakRule,
 		budgetRule, sizeRule, functionRule, packageDocRule, exportedDocRule, drawerRule,
-		sleepRule, initRule, unfinishedRule, exitRule, panicRule,
+		sleepRule, initRule, unfinishedRule, exitRule, panicRule, doubleRule,
 		machineRule,
 	}
 }
