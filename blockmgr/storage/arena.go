@@ -66,7 +66,7 @@ type ArenaConfig struct {
 // the budget and the extents. Its methods are safe for concurrent use.
 type arena struct {
 	cfg     ArenaConfig
-	kind    Kind
+	kind    arenaKind
 	table   *table
 	madeDir bool
 	fs      extent.FSInfo
@@ -99,7 +99,7 @@ type extentEntry struct {
 
 // openArena makes the directory, opens the table and takes over the extents of an
 // earlier agent. The extents of a table that is not warm are unlinked.
-func openArena(cfg ArenaConfig, kind Kind, remove func(path string) error) (*arena, error) {
+func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) (*arena, error) {
 	_, err := os.Stat(cfg.Dir)
 	made := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -230,7 +230,7 @@ func (a *arena) inspect(f extentFile) (sectionHead, error) {
 }
 
 func (a *arena) geometry(h *sectionHead) extent.Geometry {
-	if a.kind == KindHost {
+	if a.kind == kindHost {
 		return extent.HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
 	}
 	return extent.DiskGeometry(h.slots, h.slotBytes)
@@ -295,7 +295,7 @@ func (a *arena) ExtentBytes() uint64 { return a.cfg.ExtentBytes }
 // a section can hold.
 func (a *arena) MostSlots(slotBytes uint64) uint64 {
 	slots := uint64(MaxExtentBytes / slotBytes)
-	if a.kind == KindHost {
+	if a.kind == kindHost {
 		slots = extent.HostSlots(MaxExtentBytes, slotBytes)
 	}
 	return min(slots, uint64(a.table.stride))

@@ -18,7 +18,7 @@ func TestBudgetIsUsedToTheLastSlot(t *testing.T) {
 	h := openHost(t, hostConfig(t.TempDir()))
 	defer h.Close(nil, false)
 	rapid.Check(t, func(t *rapid.T) {
-		a := &arena{kind: KindHost, table: h.table, fs: h.fs, extents: map[uint32]extentEntry{}}
+		a := &arena{kind: kindHost, table: h.table, fs: h.fs, extents: map[uint32]extentEntry{}}
 		a.cfg.Bytes = rapid.Uint64Range(PageSize, 1<<32).Draw(t, "bytes")
 		a.cfg.ExtentBytes = rapid.Uint64Range(PageSize, MaxExtentBytes).Draw(t, "extent bytes")
 		slotBytes := PageSize * rapid.Uint64Range(max(1, a.cfg.Bytes/PageSize/2000), max(1, min(a.cfg.Bytes/PageSize, 1000))).Draw(t, "slot pages")

@@ -27,7 +27,7 @@ type DiskPart struct {
 
 // OpenDiskArena locks the directory and takes over what an earlier agent left.
 func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
-	a, err := openArena(cfg, KindDisk, unlink)
+	a, err := openArena(cfg, kindDisk, unlink)
 	if err != nil {
 		return nil, err
 	}

@@ -12,29 +12,29 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Kind says what an arena's extents are.
-type Kind uint32
+// arenaKind says what an arena's extents are.
+type arenaKind uint32
 
 const (
-	// KindHost is for files mapped as memory.
-	KindHost Kind = 1
-	// KindDisk is for files read and written.
-	KindDisk Kind = 2
+	// kindHost is for files mapped as memory.
+	kindHost arenaKind = 1
+	// kindDisk is for files read and written.
+	kindDisk arenaKind = 2
 )
 
 // String is "host" or "disk".
-func (k Kind) String() string {
-	if k == KindHost {
+func (k arenaKind) String() string {
+	if k == kindHost {
 		return "host"
 	}
 	return "disk"
 }
 
 const (
-	// TableVersion is the version of the header, the sections and the records that
+	// tableVersion is the version of the header, the sections and the records that
 	// this code writes. Disk tables of an older version are migrated. A table of a newer
 	// version is renamed.
-	TableVersion = 2
+	tableVersion = 2
 	// MaxNamespaces is the size of a table's namespace directory.
 	MaxNamespaces = 64
 
@@ -81,7 +81,7 @@ type directoryItem struct {
 //	directory @64: 64 × (namespace id[16] | slot bytes u64) | zero |
 //	CRC32C of bytes 0..4091 u32 @4092
 type header struct {
-	kind        Kind
+	kind        arenaKind
 	extentBytes uint64
 	// stride is the number of records that each section has room for, used or not. So
 	// the offset of a section depends on its number alone.
@@ -102,7 +102,7 @@ func (h *header) encode() []byte {
 	b := make([]byte, headerSize)
 	le := binary.LittleEndian
 	copy(b, tableMagic)
-	le.PutUint32(b[8:], TableVersion)
+	le.PutUint32(b[8:], tableVersion)
 	le.PutUint32(b[12:], uint32(h.kind))
 	le.PutUint64(b[16:], h.extentBytes)
 	le.PutUint32(b[24:], h.stride)
@@ -133,8 +133,8 @@ func decodeHeader(b []byte) (header, error) {
 	}
 	le := binary.LittleEndian
 	version := le.Uint32(b[8:])
-	if version > TableVersion {
-		return header{}, fmt.Errorf("%w: %d, want %d", errNewer, version, TableVersion)
+	if version > tableVersion {
+		return header{}, fmt.Errorf("%w: %d, want %d", errNewer, version, tableVersion)
 	}
 	if !isWhole(b) {
 		return header{}, fmt.Errorf("%w: the CRC of its header is wrong", errUnreadable)
@@ -147,7 +147,7 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, fmt.Errorf("%w: %d namespaces", errUnreadable, n)
 	}
 	h := header{
-		kind:        Kind(le.Uint32(b[12:])),
+		kind:        arenaKind(le.Uint32(b[12:])),
 		extentBytes: le.Uint64(b[16:]),
 		stride:      le.Uint32(b[24:]),
 		bootID:      [16]byte(b[32:48]),
@@ -158,8 +158,8 @@ func decodeHeader(b []byte) (header, error) {
 		e := b[directoryStart+i*directoryEntry:]
 		h.directory = append(h.directory, directoryItem{kv.NamespaceID(e[:16]), le.Uint64(e[16:])})
 	}
-	if version < TableVersion {
-		return h, fmt.Errorf("%w: %d, want %d", errOlder, version, TableVersion)
+	if version < tableVersion {
+		return h, fmt.Errorf("%w: %d, want %d", errOlder, version, tableVersion)
 	}
 	return h, nil
 }
@@ -189,7 +189,7 @@ func (h *header) fits(w *header) error {
 		return fmt.Errorf("%w: extents of %d bytes and %d records, want %d and %d",
 			errStale, h.extentBytes, h.stride, w.extentBytes, w.stride)
 	}
-	if h.kind == KindHost && (h.bootID != w.bootID || w.bootID == [16]byte{}) {
+	if h.kind == kindHost && (h.bootID != w.bootID || w.bootID == [16]byte{}) {
 		return fmt.Errorf("%w: host memory of boot %x, this is boot %x", errStale, h.bootID, w.bootID)
 	}
 	return nil

@@ -30,7 +30,7 @@ type HostPart struct {
 
 // OpenHostArena locks the directory and takes over what an earlier agent left.
 func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
-	a, err := openArena(cfg, KindHost, extent.DiscardHost)
+	a, err := openArena(cfg, kindHost, extent.DiscardHost)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type migrated struct {
 }
 
 // migrate replaces a disk table of version 1, whose header is old, by one of
-// TableVersion and returns the new header. After a kill at any moment migrate can be
+// tableVersion and returns the new header. After a kill at any moment migrate can be
 // repeated: the old table does not change before the new one has its name, and an
 // extent is found under its old name and under its new one.
 func (t *table) migrate(old *header) (header, error) {

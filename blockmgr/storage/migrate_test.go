@@ -64,7 +64,7 @@ func TestRecordsOfVersion1AreRead(t *testing.T) {
 
 // writeTable1 leaves a directory as an agent of version 1 does: two extents of one
 // namespace, the second of which was never used, and one that nothing tells of.
-func writeTable1(t *testing.T, dir string, kind Kind, slots int) (records []Record) {
+func writeTable1(t *testing.T, dir string, kind arenaKind, slots int) (records []Record) {
 	t.Helper()
 	h := header{
 		kind: kind, extentBytes: uint64(slots) * testSlot, stride: strideOf(uint64(slots) * testSlot),
@@ -100,7 +100,7 @@ func writeTable1(t *testing.T, dir string, kind Kind, slots int) (records []Reco
 func TestTableOfVersion1IsMigrated(t *testing.T) {
 	dir := t.TempDir()
 	cfg := diskConfig(dir)
-	want := writeTable1(t, dir, KindDisk, 4)
+	want := writeTable1(t, dir, kindDisk, 4)
 	for range 2 { // the second time it is a table of today
 		d := openDisk(t, cfg)
 		ns, err := d.Namespace(nsA, testSlot)
@@ -145,7 +145,7 @@ func TestTableOfVersion1IsMigrated(t *testing.T) {
 func TestMigrationThatIsCutShortIsDoneAgain(t *testing.T) {
 	for after := 0; ; after++ {
 		dir := t.TempDir()
-		want := writeTable1(t, dir, KindDisk, 4)
+		want := writeTable1(t, dir, kindDisk, 4)
 		cfg, writes := diskConfig(dir), 0
 		cfg.Disk.Wrap = func(_ string, f extent.File) extent.File {
 			return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, _ int) storagetest.Fault {
@@ -181,7 +181,7 @@ func TestMigrationThatIsCutShortIsDoneAgain(t *testing.T) {
 // Nothing of an agent of version 1 is in host memory: its table is made anew.
 func TestHostTableOfVersion1IsMadeAnew(t *testing.T) {
 	dir := t.TempDir()
-	writeTable1(t, dir, KindHost, 4)
+	writeTable1(t, dir, kindHost, 4)
 	h := openHost(t, hostConfig(dir))
 	defer h.Close(nil, false)
 	if h.Warm() || h.Extents() != 0 {

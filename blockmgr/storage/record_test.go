@@ -105,7 +105,7 @@ func TestRecordSurvivesARoundTripAndNoBitMayFlip(t *testing.T) {
 
 func TestHeaderIsEncodedAsItsCommentSays(t *testing.T) {
 	h := header{
-		kind: KindDisk, extentBytes: 0x01020304, stride: 0x100, bootID: [16]byte{0xb0, 15: 0xb1},
+		kind: kindDisk, extentBytes: 0x01020304, stride: 0x100, bootID: [16]byte{0xb0, 15: 0xb1},
 		nextExtent: 0x05060708, sequence: 0x090a0b0c,
 		directory: []directoryItem{{kv.NamespaceID{0xaa, 15: 0xbb}, 0x2000}},
 	}
@@ -169,7 +169,7 @@ func FuzzDecodeSectionHead(f *testing.F) {
 }
 
 func FuzzDecodeHeader(f *testing.F) {
-	h := header{kind: KindDisk, extentBytes: 1 << 20, stride: 256, directory: []directoryItem{{slotBytes: 4096}}}
+	h := header{kind: kindDisk, extentBytes: 1 << 20, stride: 256, directory: []directoryItem{{slotBytes: 4096}}}
 	f.Add(h.encode())
 	f.Add(append(make([]byte, headerSize), h.encode()...))
 	f.Add([]byte(tableMagic))

@@ -58,7 +58,7 @@ func strideOf(extentBytes uint64) uint32 {
 // sectionBytes is the size of a section of a number of slots.
 func (t *table) sectionBytes(slots uint32) uint64 {
 	size := PageSize + recordBytes(slots)
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		size += perSlot(slots, pinBytes) + perSlot(slots, recencyBytes)
 	}
 	return extent.RoundUp(size, t.unit)
@@ -91,7 +91,7 @@ func (t *table) createSection(index uint32, head sectionHead) (*Section, error) 
 	for i := range s.pins {
 		s.SetPins(uint32(i), 0)
 	}
-	if t.kind == KindDisk {
+	if t.kind == kindDisk {
 		if err := s.writeNew(); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
@@ -123,7 +123,7 @@ func (s *Section) writeNew() error {
 // openSection reads or maps the records of an earlier agent's extent.
 func (t *table) openSection(index uint32, head sectionHead) (*Section, error) {
 	s, err := t.newSection(index, head)
-	if err != nil || t.kind == KindHost {
+	if err != nil || t.kind == kindHost {
 		return s, err
 	}
 	// What the file lacks stays zero: damaged records, not an error.
@@ -138,7 +138,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	size := t.sectionBytes(head.slots)
 	s := &Section{table: t, index: index, head: head}
 	var err error
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		s.image, err = extent.MapShared(t.file, t.sectionOffset(index), size)
 	} else {
 		s.image, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -152,7 +152,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	if err != nil {
 		return nil, fmt.Errorf("slot table %s: section of %d bytes: %w", t.path, size, err)
 	}
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		words := s.image[PageSize+recordBytes(head.slots):]
 		s.pins = extent.Words(words[:pinBytes*head.slots])
 		s.recency = unsafe.Slice((*uint32)(unsafe.Pointer(&words[perSlot(head.slots, pinBytes)])), head.slots)

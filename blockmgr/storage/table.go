@@ -30,7 +30,7 @@ type table struct {
 	unit uint64
 	// kind and stride are the header's. They do not change once the table is open:
 	// sections are found without mu.
-	kind   Kind
+	kind   arenaKind
 	stride uint32
 	// warm means that the sections of an earlier agent hold. When it is false,
 	// coldReason says what was wrong with the table that was there, nil if none was.
@@ -98,7 +98,7 @@ func (t *table) read(want *header, anySize bool) error {
 	switch {
 	case errors.Is(err, errOlder) && old.kind != want.kind:
 		return old.fits(want)
-	case errors.Is(err, errOlder) && t.kind == KindHost:
+	case errors.Is(err, errOlder) && t.kind == kindHost:
 		return fmt.Errorf("%w: %w, which kept nothing in host memory", errStale, err)
 	case errors.Is(err, errOlder):
 		if old, err = t.migrate(&old); err != nil {
@@ -117,7 +117,7 @@ func (t *table) read(want *header, anySize bool) error {
 	if err := old.fits(want); err != nil {
 		return err
 	}
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		if err := t.mapHead(); err != nil {
 			return fmt.Errorf("%w: %w", errStale, err)
 		}
@@ -170,7 +170,7 @@ func (t *table) reset(nextExtent uint64) error {
 	if err := t.file.Truncate(0); err != nil {
 		return fmt.Errorf("slot table: %w", err)
 	}
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		if err := t.mapHead(); err != nil {
 			return fmt.Errorf("slot table %s: %w", t.path, err)
 		}
@@ -207,7 +207,7 @@ func (t *table) rename(suffix string) error {
 // headBytes is the size of the part before the first section.
 func (t *table) headBytes() uint64 {
 	size := uint64(headerCopies * headerSize)
-	if t.kind == KindHost {
+	if t.kind == kindHost {
 		size += sessionTableBytes
 	}
 	return extent.RoundUp(size, t.unit)

@@ -139,7 +139,7 @@ func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 }
 
 func TestHeaderTornAtAnyByteIsTheOldOneOrTheNew(t *testing.T) {
-	h := header{kind: KindDisk, extentBytes: 1 << 20, stride: 256, nextExtent: 7}
+	h := header{kind: kindDisk, extentBytes: 1 << 20, stride: 256, nextExtent: 7}
 	write := func(to []byte, sequence uint64, bytes int) {
 		h.sequence, h.nextExtent = sequence, 100+sequence
 		copy(to[sequence%headerCopies*headerSize:], h.encode()[:bytes])
