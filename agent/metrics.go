@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
@@ -36,7 +36,7 @@ func newCollector(stats func() Stats) *collector {
 		return prometheus.NewDesc("blockyard_"+name, help, labels, nil)
 	}
 	var connector []*prometheus.Desc
-	for _, f := range engine.StatFields(new(proto.Stats)) {
+	for _, f := range reports.Fields(new(proto.Stats)) {
 		connector = append(connector, desc("connector_"+f.Name+"_total", "What connectors of a worker rank report as "+f.Name+".", "worker", "rank", "role"))
 	}
 	return &collector{
@@ -146,8 +146,8 @@ func (c *collector) collectStream(m metrics, st *events.StreamStats) {
 	}
 }
 
-func (c *collector) collectConnector(m metrics, s *engine.ConnectorStats) {
-	for i, f := range engine.StatFields(&s.Stats) {
+func (c *collector) collectConnector(m metrics, s *reports.Stats) {
+	for i, f := range reports.Fields(&s.Stats) {
 		m.counter(c.connector[i], *f.Value, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
@@ -26,8 +27,8 @@ type Stats struct {
 	Sessions int                 `json:"sessions"`
 	Engines  engine.SessionStats `json:"engines"`
 	// Connectors are what engines say about themselves.
-	Connectors []engine.ConnectorStats `json:"connectors"`
-	Cache      engine.CacheStats       `json:"cache"`
+	Connectors []reports.Stats   `json:"connectors"`
+	Cache      engine.CacheStats `json:"cache"`
 	// Space is as of the last look, at most ten seconds ago.
 	Space   pools.SpaceStats   `json:"space"`
 	Totals  events.Totals      `json:"totals"`

@@ -45,22 +45,22 @@ func decodeFrame(f proto.Frame, m proto.Message) error {
 	return nil
 }
 
-// farewell is a BYE.
-type farewell struct {
+// bye is a BYE.
+type bye struct {
 	corr   uint32
 	reason string
 }
 
-func decodeBye(f proto.Frame) (*farewell, error) {
+func decodeBye(f proto.Frame) (*bye, error) {
 	var m proto.Bye
 	if err := decodeFrame(f, &m); err != nil {
 		return nil, err
 	}
-	return &farewell{f.Corr, m.Reason}, nil
+	return &bye{f.Corr, m.Reason}, nil
 }
 
 // text is the engine's reason, for people; empty without a BYE.
-func (f *farewell) text() string {
+func (f *bye) text() string {
 	if f == nil {
 		return ""
 	}

@@ -30,7 +30,7 @@ type request struct {
 	requestName
 	root blockmgr.Root
 	// says is what a format that carries tokens has to say of the request's blocks.
-	says tokens.Identity
+	identity tokens.Identity
 	// blocks are the request's complete blocks; it only grows, so that a slice of
 	// it may be read by others. tail holds the tokens after them, fewer than one
 	// block. tokens counts all of them.
@@ -41,9 +41,9 @@ type request struct {
 	// or was not allowed. Every later frame about it is refused with this.
 	broken error
 
-	// offers is where the blocks end that may be stored: the first that was offered
+	// storable is where the blocks end that may be stored: the first that was offered
 	// with too low a priority.
-	offers uint32
+	storable uint32
 
 	// Guarded by session.mu.
 	closed bool
@@ -114,9 +114,9 @@ func (c *chain) open(m *proto.Open) *request {
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
 		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
-		says:        tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
+		identity:    tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
-		offers:      math.MaxUint32,
+		storable:    math.MaxUint32,
 		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),
 	}
 }
@@ -142,7 +142,7 @@ func (c *chain) complete(r *request) {
 		r.blocks = append(r.blocks, c.identify.Next(&r.blocks[n-1], r.tail))
 	}
 	if sink := c.tokens(); sink != nil {
-		sink.BlockTokens(r.blocks[len(r.blocks)-1].Seq, r.tail, r.says)
+		sink.BlockTokens(r.blocks[len(r.blocks)-1].Seq, r.tail, r.identity)
 	}
 	r.tail = r.tail[:0]
 }

@@ -48,7 +48,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 	if evicted != nil {
 		tellers.Go(func() { sess.guarded(func() { evicted.Run(c, stop) }) })
 	}
-	var bye *farewell
+	var bye *bye
 	err = sess.guard(func() (err error) { bye, err = s.readScheduler(sess); return err })
 	close(stop)
 	tellers.Wait()
@@ -80,7 +80,7 @@ func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, 
 		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
 		cfg:     &s.cfg,
-		formers: s.formers, cache: s.cache, reports: s.reports.reporter(w, h),
+		formers: s.formers, cache: s.cache, reports: s.reports.Reporter(w, h),
 		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.tokens),
 		files: s.hub.Descriptors(h),
 		ctx:   ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
@@ -99,7 +99,7 @@ func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, 
 		return nil, 0, err
 	}
 	var pool uint64
-	err := sess.guard(func() (err error) { pool, err = s.furnish(sess, c, h); return err })
+	err := sess.guard(func() (err error) { pool, err = s.openParts(sess, c, h); return err })
 	if err != nil {
 		cancel()
 		s.files.Release(sess.files)
@@ -151,8 +151,8 @@ func (s *Server) tryReserve(sess *session) (old *session, err error) {
 	return old, nil
 }
 
-// furnish opens what a session uses: its pool, its link and its event stream.
-func (s *Server) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
+// openParts opens what a session uses: its pool, its link and its event stream.
+func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
 		s.formers.settle(pool)
 		return pool.BeginSession(sess.id, sess.engine.ID)
@@ -166,7 +166,7 @@ func (s *Server) furnish(sess *session, c *proto.Conn, h *proto.Hello) (uint64, 
 			pool.EndSession(sess.id, nil)
 		}
 	}()
-	engine := events.Engine{Guard: sess.guard, ListTimeout: listTimeout, Gauges: sess.gauges, Copies: func() events.CopySum { return s.reports.copies(sess.worker) }}
+	engine := events.Engine{Guard: sess.guard, ListTimeout: listTimeout, Gauges: sess.gauges, Copies: func() events.CopySum { return events.CopySum(s.reports.Copies(sess.worker)) }}
 	if h.ListsCached {
 		engine.Cached = sess.cachedHashes
 	}
@@ -190,10 +190,10 @@ func (s *Server) remove(sess *session) {
 // or quarantined until every process is gone, the engine's device blocks are
 // taken back, and the place is free for a successor. bye is nil unless it said BYE;
 // cause is what ended its connection, for the log.
-func (s *Server) end(sess *session, bye *farewell, cause error) {
+func (s *Server) end(sess *session, bye *bye, cause error) {
 	defer s.remove(sess) // also when the pool or a stream panics
 	defer s.files.Release(sess.files)
-	defer sess.reports.close()
+	defer sess.reports.Close()
 	defer sess.rank.Stop()
 	left := sess.finish()
 	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
@@ -289,7 +289,7 @@ func (s *session) orphaned() bool { return s.engine.Gone() }
 
 // readScheduler handles frames until the connection ends or BYE comes, which it
 // then returns.
-func (s *Server) readScheduler(sess *session) (bye *farewell, err error) {
+func (s *Server) readScheduler(sess *session) (bye *bye, err error) {
 	c := sess.sched.conn
 	for {
 		f, err := s.receive(c)

@@ -23,6 +23,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/agent/process"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -79,7 +80,7 @@ type Server struct {
 	processes *process.Table
 	formers   *formerSessions
 	cache     *cacheCounters
-	reports   *connectorReports
+	reports   *reports.Table
 
 	stopping chan struct{}
 	wg       sync.WaitGroup // connections, and waits for processes to end
@@ -102,7 +103,7 @@ func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
 		processes: process.NewTable(),
 		cache:     newCacheCounters(cfg.HitRateRequests),
-		reports:   newConnectorReports(),
+		reports:   reports.New(),
 		stopping:  make(chan struct{}),
 		conns:     make(map[*proto.Conn]struct{}),
 		byID:      make(map[blockmgr.SessionID]*session),

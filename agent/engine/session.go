@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/process"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -50,11 +51,11 @@ type session struct {
 	rank      *events.Rank
 	formers   *formerSessions
 	cache     *cacheCounters
-	reports   *reporter     // of the scheduler's connection
-	lists     *cachedLists  // of what the engine has cached on its device
-	stand     gaugeBox      // what STATS last said of now
-	done      chan struct{} // closed when the session has ended and its place is free
-	answered  chan struct{} // closed after that, when its BYE, if there was one, has its OK
+	reports   *reports.Reporter // of the scheduler's connection
+	lists     *cachedLists      // of what the engine has cached on its device
+	last      lastGauges        // what STATS last said of now
+	done      chan struct{}     // closed when the session has ended and its place is free
+	answered  chan struct{}     // closed after that, when its BYE, if there was one, has its OK
 
 	// What only the reader uses.
 	chain          *chain
@@ -73,13 +74,13 @@ type session struct {
 	lookups     sync.WaitGroup
 	lookupSlots chan struct{}
 
-	mu       sync.Mutex
-	requests map[uint64]*request
-	grants   int // of all requests, superseded ones too
-	workers  map[*workerLink]struct{}
-	links    sync.WaitGroup     // of the workers that joined, until they have let go of the pool
-	lost     bool               // a worker has gone and the scheduler has not been told
-	procs    []*process.Process // every process that ever connected and may still live
+	mu         sync.Mutex
+	requests   map[uint64]*request
+	grants     int // of all requests, superseded ones too
+	workers    map[*workerLink]struct{}
+	links      sync.WaitGroup     // of the workers that joined, until they have let go of the pool
+	workerLost bool               // a worker has gone and the scheduler has not been told
+	procs      []*process.Process // every process that ever connected and may still live
 	// enlisted are the processes that ever connected, as many as a session may have.
 	enlisted map[blockmgr.Process]struct{}
 	ended    bool
@@ -295,7 +296,7 @@ func (s *session) join(l *workerLink) error {
 	s.workers[l] = struct{}{}
 	s.links.Add(1)
 	l.joined = true
-	s.lost = false
+	s.workerLost = false
 	return nil
 }
 
@@ -308,7 +309,7 @@ func (s *session) leave(l *workerLink, lost bool) {
 	}
 	delete(s.workers, l)
 	if lost && !s.ended {
-		s.lost = true
+		s.workerLost = true
 		s.count.workersLost.Add(1)
 		s.log.Warn("a worker's connection ended without BYE", zap.Int("workers_left", len(s.workers)))
 	}

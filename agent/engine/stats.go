@@ -8,7 +8,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 // Stats is a snapshot of a server.
@@ -17,7 +20,7 @@ type Stats struct {
 	Sessions int
 	Engines  SessionStats
 	// Connectors are what engines say about themselves.
-	Connectors []ConnectorStats
+	Connectors []reports.Stats
 	Cache      CacheStats
 }
 
@@ -90,7 +93,7 @@ func (s *Server) Stats() Stats {
 		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
 		Resets: c.resets.Load(), ListsDropped: c.listsDropped.Load(), Panics: c.panics.Load(),
 	}
-	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.snapshot()
+	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.Snapshot()
 	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()
 	out.Cache = s.cache.snapshot()
 	return out
@@ -243,4 +246,44 @@ func (c *cacheCounters) snapshot() CacheStats {
 		s.DiskHitRate = float64(c.sum.disk) / float64(c.sum.blocks)
 	}
 	return s
+}
+
+// lastGauges keeps the latest gauges of a session.
+type lastGauges struct {
+	latest atomic.Pointer[events.EngineGauges]
+}
+
+// take keeps what STATS says, if it says anything.
+func (b *lastGauges) take(m *proto.Stats) {
+	if m.DeviceBlocksTotal == 0 {
+		return
+	}
+	g := events.EngineGauges{
+		DeviceBlocks: m.DeviceBlocksTotal, DeviceUsed: m.DeviceBlocksUsed,
+		Running: m.RunningRequests, Waiting: m.WaitingRequests,
+	}
+	if old := b.latest.Load(); old == nil || *old != g {
+		b.latest.Store(&g)
+	}
+}
+
+// gauges are what the scheduler's last STATS said; false before the first one, and
+// for an engine that does not say. An engine whose gauges do not change may not
+// repeat them. Any goroutine may ask.
+func (s *session) gauges() (events.EngineGauges, bool) {
+	g := s.last.latest.Load()
+	if g == nil {
+		return events.EngineGauges{}, false
+	}
+	return *g, true
+}
+
+// takeStats counts what a scheduler reports and keeps how it stands, that of reports
+// that come too soon to count too.
+func (s *session) takeStats(m *proto.Stats) error {
+	if err := s.reports.Take(m, time.Now()); err != nil {
+		return err
+	}
+	s.last.take(m)
+	return nil
 }

@@ -140,8 +140,8 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.lost:
-		s.lost = false
+	case s.workerLost:
+		s.workerLost = false
 		return nil, nil, refusal.New(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
 	case len(s.workers) == 0:
 		return nil, nil, refusal.New(proto.CodeState, "job %d: no worker is registered", m.Job)
@@ -171,9 +171,9 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	}
 	s.count.stores.Add(1)
 	if m.Priority < s.cfg.MinPriority {
-		r.offers = min(r.offers, m.First)
+		r.storable = min(r.storable, m.First)
 	}
-	worth := int(min(max(r.offers, m.First)-m.First, m.Count))
+	worth := int(min(max(r.storable, m.First)-m.First, m.Count))
 	s.count.lowPriority.Add(uint64(len(blocks) - worth))
 	var got blockmgr.GrantResult
 	offered := blocks[:min(worth, s.grantRoom())]

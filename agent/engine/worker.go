@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/process"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -37,7 +38,7 @@ func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process,
 // runWorker registers a worker and serves it until its connection ends or BYE
 // comes, which it then returns. The session does not count on the worker any more,
 // however it ended.
-func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *farewell, err error) {
+func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *bye, err error) {
 	defer func() {
 		if l.joined {
 			sess.links.Done()
@@ -47,14 +48,14 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
 		return nil, err
 	}
-	reports := s.reports.reporter(sess.worker, h)
-	defer reports.close()
+	reporter := s.reports.Reporter(sess.worker, h)
+	defer reporter.Close()
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)
 		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // the error is in the log
 	}()
-	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reports); return err })
+	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reporter); return err })
 	sess.leave(l, bye == nil && !s.isStopping())
 	close(stop)
 	<-sent
@@ -134,7 +135,7 @@ func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.
 
 // readWorker reads until the connection ends or BYE comes, which it then
 // returns. Besides, a worker only reports what it has counted.
-func (s *Server) readWorker(c *proto.Conn, reports *reporter) (bye *farewell, err error) {
+func (s *Server) readWorker(c *proto.Conn, reporter *reports.Reporter) (bye *bye, err error) {
 	for {
 		f, err := s.receive(c)
 		if err != nil {
@@ -146,7 +147,7 @@ func (s *Server) readWorker(c *proto.Conn, reports *reporter) (bye *farewell, er
 				return bye, nil
 			}
 		case proto.TypeStats:
-			_, err = decoded(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reports.take(m, time.Now()) })
+			_, err = decoded(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reporter.Take(m, time.Now()) })
 		default:
 			err = unexpected(f.Type, proto.RoleWorker)
 		}

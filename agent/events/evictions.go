@@ -22,7 +22,7 @@ const (
 // evictions tells sessions that asked for it what leaves their namespace's tiers. It is
 // called under the block manager's lock, so that all it does is to queue.
 type evictions struct {
-	told, lost atomic.Uint64 // notices over all sessions
+	sent, lost atomic.Uint64 // notices over all sessions
 
 	mu sync.Mutex // of who changes queues; the map is replaced, never changed
 	// queues are those of the sessions that listen, by namespace.
@@ -138,7 +138,7 @@ func (q *EvictionQueue) send(c *proto.Conn) error {
 			if err := c.Send(proto.TypeEvicted, 0, &m, nil); err != nil {
 				return err
 			}
-			q.from.told.Add(uint64(len(part)))
+			q.from.sent.Add(uint64(len(part)))
 		}
 	}
 	return nil

@@ -145,7 +145,7 @@ func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
 	defer h.mu.Unlock()
 	for r := range h.ranks {
 		for _, one := range r.outputs {
-			if one.zmq != nil && clash(endpoint, one.zmq.Endpoint(), one.zmq.ReplayEndpoint()) {
+			if one.zmq != nil && portTaken(endpoint, one.zmq.Endpoint(), one.zmq.ReplayEndpoint()) {
 				return r.stream.Owner(), true
 			}
 		}

@@ -31,9 +31,9 @@ type outputs struct {
 	log    *zap.Logger
 	// tokens is nil until a stream in the engines' format wants them.
 	tokens       atomic.Pointer[tokens.Table]
-	failed       atomic.Uint64 // streams in the engines' format that could not be made
+	zmqFailed    atomic.Uint64 // streams in the engines' format that could not be made
 	dynamoFailed atomic.Uint64 // ranks that Dynamo's routers could not be told of
-	capped       atomic.Uint64 // ranks that are told without their pool's blocks
+	withoutPool  atomic.Uint64 // ranks that are told without their pool's blocks
 	loadsLost    atomic.Uint64 // load reports that NATS did not take
 }
 

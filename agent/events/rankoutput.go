@@ -100,7 +100,7 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 		err = r.openSink(opt, o.sinkMode(h), o)
 	}
 	if err != nil {
-		o.failed.Add(1)
+		o.zmqFailed.Add(1)
 		if other, ok := holder(bind); ok {
 			err = fmt.Errorf("%s of this agent has the port or that of the replays, and who subscribes there is told of its blocks instead: "+
 				"give each engine of a node a DYN_KVBM_LEADER_ZMQ_PUB_PORT of its own (%w)", other, err)
@@ -114,9 +114,9 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 	return r, nil
 }
 
-// clash reports whether to bind endpoint, with its replay endpoint, takes a TCP port that
+// portTaken reports whether to bind endpoint, with its replay endpoint, takes a TCP port that
 // one of bound has.
-func clash(endpoint string, bound ...string) bool {
+func portTaken(endpoint string, bound ...string) bool {
 	own := portOf(endpoint)
 	for _, b := range bound {
 		if n := portOf(b); own != 0 && n != 0 && (n == own || n == own+sinkPortOffset) {
@@ -211,7 +211,7 @@ func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
 	}
 	r.own = own
 	if err := r.merged.FollowPool(pool); err != nil {
-		o.capped.Add(1)
+		o.withoutPool.Add(1)
 		o.log.Warn("a rank is told without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
 	}
 	return nil

@@ -62,7 +62,7 @@ type Snapshot struct {
 
 // Snapshot flushes the streams, so that ids and digests are those of the state now.
 func (h *Hub) Snapshot() *Snapshot {
-	s := &Snapshot{Streams: []StreamStats{}, Evicted: h.evictions.told.Load(), EvictedLost: h.evictions.lost.Load()}
+	s := &Snapshot{Streams: []StreamStats{}, Evicted: h.evictions.sent.Load(), EvictedLost: h.evictions.lost.Load()}
 	ranks, pools := h.live(&s.Totals)
 	for _, p := range pools {
 		s.Totals.addStream(p.ownerStream)
@@ -197,7 +197,7 @@ type RankOutputStats struct {
 
 // stats takes a snapshot; ranks are those that live.
 func (o *outputs) stats(ranks []*Rank) OutputStats {
-	s := OutputStats{ZMQFailed: o.failed.Load(), Capped: o.capped.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
+	s := OutputStats{ZMQFailed: o.zmqFailed.Load(), Capped: o.withoutPool.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
 	if o.http != nil {
 		s.HTTP = o.http.Stats()
 	}

@@ -18,117 +18,117 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
-// stagingSlots is how many blocks on their way to or from the disk have room in
-// host memory at least, when the host is bypassed.
+// stagingSlots is the least number of host slots for blocks on their way to or from the disk,
+// where the host tier is bypassed.
 const stagingSlots = 64
 
-// errNoRoom: there would be room for the namespace if pools that nobody uses went.
+// errNoRoom says that the namespace would fit if an unused pool went.
 var errNoRoom = errors.New("idle namespaces have the room")
 
-// share is what one namespace takes.
+// share is what one namespace takes of the node.
 type share struct {
 	slotBytes uint64
-	// host and disk are the bytes that are the namespace's own, where tiers have a
-	// number of blocks for each namespace or the host is bypassed; else 0.
+	// host and disk are the namespace's own bytes. They are 0 where all namespaces share the
+	// tier.
 	host, disk uint64
 }
 
-// admit lets a namespace have a pool when the tiers can hold one of its blocks
-// and the node has the memory and the disk space that the namespace adds. The
-// error is for the client; the log is told once. errNoRoom, of which the log is not
-// told, says that there would be room without those that unused lists.
-func (r *room) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) error {
+// admit lets a namespace have a pool. Every tier must hold at least one block of the
+// namespace, and the node must have the memory and the disk space that the namespace adds.
+// unused lists the namespaces whose pools could be retired.
+// A refusal is for the engine and is logged once for each namespace. errNoRoom says that the
+// namespace fits once the unused pools are gone; it is not logged.
+func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) error {
 	id := ns.ID()
-	if r.knows(id) {
+	if a.knows(id) {
 		return nil
 	}
-	r.checking.Lock()
-	defer r.checking.Unlock()
-	if r.knows(id) {
+	a.checking.Lock()
+	defer a.checking.Unlock()
+	if a.knows(id) {
 		return nil
 	}
-	r.mu.Lock()
-	all := maps.Clone(r.admitted)
-	r.mu.Unlock()
-	err := r.tryAdmit(ns, all, unused)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	a.mu.Lock()
+	all := maps.Clone(a.admitted)
+	a.mu.Unlock()
+	err := a.tryAdmit(ns, all, unused)
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err == nil {
-		r.admitted[id] = all[id]
-		delete(r.refused, id)
+		a.admitted[id] = all[id]
+		delete(a.refused, id)
 		return nil
 	}
 	if errors.Is(err, errNoRoom) {
 		return err
 	}
-	if _, told := r.refused[id]; !told {
-		r.log.Error("namespace refused", zap.Stringer("namespace", id), zap.String("model", ns.Model), zap.Error(err))
-		if len(r.refused) >= MaxPools {
-			clear(r.refused)
+	if _, told := a.refused[id]; !told {
+		a.log.Error("namespace refused", zap.Stringer("namespace", id), zap.String("model", ns.Model), zap.Error(err))
+		if len(a.refused) >= MaxPools {
+			clear(a.refused)
 		}
-		r.refused[id] = struct{}{}
+		a.refused[id] = struct{}{}
 	}
 	return err
 }
 
-// tryAdmit adds the namespace to all, if there is room for it beside them.
-func (r *room) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
-	s, err := r.shareOf(ns)
+// tryAdmit adds the namespace to all if the node has room for all of them.
+func (a *admission) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
+	s, err := a.shareOf(ns)
 	if err != nil {
 		return err
 	}
 	all[ns.ID()] = s
-	want := r.want(all)
-	// What every namespace shares was checked at the start. Looking again would make
-	// engines wait for a disk that does not answer.
-	n := r.atStart
+	want := a.want(all)
+	// The start checked the tiers that all namespaces share. A second look would make engines
+	// wait for a disk that does not answer.
+	n := a.atStart
 	if s.host != 0 || s.disk != 0 {
-		if n, err = r.lookAtNode(); err != nil {
+		if n, err = a.lookAtNode(); err != nil {
 			return err
 		}
-		if err := r.check(&n, want); err != nil {
+		if err := a.check(&n, want); err != nil {
 			err = fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)
-			if r.fitsWithout(ns.ID(), all, unused(), &n) {
+			if a.fitsWithout(ns.ID(), all, unused(), &n) {
 				err = fmt.Errorf("%w: %w", err, errNoRoom)
 			}
 			return &refusal.Error{Code: proto.CodeLimit, Retryable: true, Err: err}
 		}
 	}
-	r.limitHeap(&n, want)
+	a.limitHeap(&n, want)
 	return nil
 }
 
-// fitsWithout reports whether there would be room for a namespace of all if those of
-// gone had none.
-func (r *room) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
+// fitsWithout reports whether namespace id fits beside the others of all without those of
+// gone.
+func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
 	left := maps.Clone(all)
 	for _, other := range gone {
 		if other != id {
 			delete(left, other)
 		}
 	}
-	return len(left) < len(all) && r.check(n, r.want(left)) == nil
+	return len(left) < len(all) && a.check(n, a.want(left)) == nil
 }
 
-func (r *room) knows(id kv.NamespaceID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.admitted[id]
+func (a *admission) knows(id kv.NamespaceID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.admitted[id]
 	return ok
 }
 
-// forget takes back the admission of a namespace that has no pool any more, or got
-// none after all.
-func (r *room) forget(id kv.NamespaceID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.admitted, id)
+// forget releases the admission of a namespace without a pool.
+func (a *admission) forget(id kv.NamespaceID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.admitted, id)
 }
 
-// shareOf is what a namespace takes; a refusal when a tier that is shared holds
-// none of its blocks.
-func (r *room) shareOf(ns *kv.Namespace) (share, error) {
-	c := r.cfg
+// shareOf returns what a namespace takes. A shared tier that holds none of its blocks is a
+// refusal.
+func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
+	c := a.cfg
 	slot := (ns.BlockBytes() + storage.PageSize - 1) / storage.PageSize * storage.PageSize
 	s := share{slotBytes: slot, host: saturate(c.Tiers.HostBlocks, slot), disk: saturate(c.Tiers.DiskBlocks, slot)}
 	if c.Tiers.BypassesHost() {
@@ -144,9 +144,9 @@ func (r *room) shareOf(ns *kv.Namespace) (share, error) {
 	return s, nil
 }
 
-// want is what the tiers ask for with these namespaces.
-func (r *room) want(all map[kv.NamespaceID]share) resource.Want {
-	c := r.cfg
+// want returns what the tiers ask of the node with these namespaces.
+func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
+	c := a.cfg
 	w := resource.Want{
 		HostDir: c.Tiers.HostDir, HostBytes: c.Tiers.HostBytes, HostSetting: c.HostSetting,
 		DiskDir: c.Tiers.DiskDir, DiskBytes: c.Tiers.DiskBytes, DiskSetting: c.DiskSetting,
@@ -169,8 +169,7 @@ func (r *room) want(all map[kv.NamespaceID]share) resource.Want {
 	return w
 }
 
-// saturate is the product, add the sum, or the largest number when they are too
-// large.
+// saturate is the product of a and b, add the sum, each at most the largest number.
 func saturate(a, b uint64) uint64 {
 	high, low := bits.Mul64(a, b)
 	if high != 0 {

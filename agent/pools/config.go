@@ -13,17 +13,17 @@ import (
 type Config struct {
 	// Node names the node. The ids of pools are made from it.
 	Node string
-	// Tiers is what the block manager is told. Open sets Sink and Log.
+	// Tiers configures the block manager. Open sets Sink and Log.
 	Tiers blockmgr.Config
-	// HostSetting and DiskSetting name what an operator changes to change the sizes of the
-	// tiers, for messages; empty for none.
+	// HostSetting and DiskSetting name the settings behind the sizes of the tiers, for
+	// messages. Empty: no name.
 	HostSetting, DiskSetting string
 	// LimitHeap keeps the Go heap of the process below what control groups leave beside
 	// the tiers, unless GOMEMLIMIT is set.
 	LimitHeap bool
 }
 
-// Validate checks the sizes of the tiers, naming what to change.
+// Validate checks the sizes of the tiers. The error names the setting to change.
 func (c *Config) Validate() error {
 	for _, t := range c.tiers() {
 		if t.blocks > blockmgr.MaxBlocks {
@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	return c.Tiers.Validate()
 }
 
-// Extents is how many extents the tiers have when they are full. Each is an open file.
+// Extents returns the number of extents of full tiers. Each is an open file.
 func (c *Config) Extents() (n int) {
 	for _, t := range c.tiers() {
 		n += int(t.bytes / cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(t.bytes)))
@@ -52,7 +52,7 @@ func (c *Config) Extents() (n int) {
 	return n
 }
 
-// tier is the size of one tier, and the setting that an operator changes to change it.
+// tier is the size of one tier and the setting behind it.
 type tier struct {
 	name, setting string
 	bytes, blocks uint64
@@ -65,7 +65,7 @@ func (c *Config) tiers() []tier {
 	}
 }
 
-// hostOn and diskOn report whether there is to be such a tier.
+// hostOn and diskOn report whether the tier has a size.
 func (c *Config) hostOn() bool { return c.Tiers.HostBytes != 0 || c.Tiers.HostBlocks != 0 }
 func (c *Config) diskOn() bool { return c.Tiers.DiskBytes != 0 || c.Tiers.DiskBlocks != 0 }
 

@@ -15,42 +15,39 @@ import (
 )
 
 const (
-	// MaxPools bounds the namespaces that a node has pools of at a time. It is the
-	// number that the slot tables of the block manager have room for.
+	// MaxPools bounds the pools of a node. It equals the number of namespaces that fit into a
+	// slot table.
 	MaxPools = 64
-	// poolRoomTimeout is how long a namespace waits for the end of a pool that makes
-	// room for it, or of one of its own.
-	poolRoomTimeout = 2 * time.Second
+	// retireTimeout bounds how long a namespace waits for a pool that is being retired.
+	retireTimeout = 2 * time.Second
 )
 
-// source is where pools come from.
+// source opens pools.
 type source interface {
-	// open opens the pool of a namespace, or finds the one that is open and gives it
-	// room. first says that the node has none of the namespace. An error that is
-	// errNoRoom or blockmgr.ErrNamespaces says that a pool which nobody uses is in
-	// the way.
+	// open opens the pool of a namespace, or returns the open one after it has tried to give
+	// that more room. first says that the node has no pool of the namespace. errNoRoom and
+	// blockmgr.ErrNamespaces say that an unused pool is in the way.
 	open(ns kv.Namespace, first bool) (*blockmgr.Pool, error)
-	// closed says that the pool of a namespace is gone, or that there is none after
-	// all.
+	// closed says that a namespace has no pool any more, or got none.
 	closed(ns kv.NamespaceID)
 }
 
-// nodePools are the block manager's pools, each with a share of what the node has.
+// nodePools opens the block manager's pools after admission.
 type nodePools struct {
-	room    *room
-	manager *blockmgr.Manager
+	admission *admission
+	manager   *blockmgr.Manager
 }
 
 func (p nodePools) open(ns kv.Namespace, first bool) (*blockmgr.Pool, error) {
 	if first {
-		if err := p.room.admit(&ns, p.unused); err != nil {
+		if err := p.admission.admit(&ns, p.unused); err != nil {
 			return nil, err
 		}
 	}
 	return p.manager.Pool(ns)
 }
 
-// unused are the namespaces whose pools could make room.
+// unused lists the namespaces whose pools could be retired.
 func (p nodePools) unused() (ids []kv.NamespaceID) {
 	for _, pool := range p.manager.Pools() {
 		if _, _, ok := pool.Unused(); ok {
@@ -60,40 +57,39 @@ func (p nodePools) unused() (ids []kv.NamespaceID) {
 	return ids
 }
 
-func (p nodePools) closed(ns kv.NamespaceID) { p.room.forget(ns) }
+func (p nodePools) closed(ns kv.NamespaceID) { p.admission.forget(ns) }
 
 // entry is the pool of one namespace and its stream.
 type entry struct {
 	ns kv.NamespaceID
-	// opened is closed when the pool has been opened or, with err, could not be.
-	// stream, pool and err are set by then and do not change.
+	// opened is closed once stream and either pool or err are set. They do not change after
+	// that.
 	opened chan struct{}
 	stream *events.PoolStream
 	pool   *blockmgr.Pool
 	err    error
 
-	// Set.mu guards what follows. callers are the calls of Open that use the
-	// entry. left is nil unless the pool makes room for another one, and is closed
-	// when the entry has gone, or stays after all.
+	// Set.mu guards the fields below.
+	// callers counts the calls of Open that use the entry. going is nil unless the pool is
+	// being retired; it is closed when the entry is gone, or when the pool stays after all.
 	callers int
-	left    chan struct{}
+	going   chan struct{}
 }
 
-// Open returns the pool of ns and the stream that it is
-// published as, after begin has begun a session in it: until then it makes room
-// for nobody. Before its first use the pool is made known to the routers:
-// what it recovers from disk is published as it is found. When it cannot be opened
-// then, everything is taken back, so that a refused namespace leaves nothing behind.
-// Later calls ask the block manager too: a pool that has no room tries to get some. Where there
-// are as many pools as there may be, or these have all the room, one that nobody uses
-// makes room.
+// Open returns the pool of ns and its event stream, after begin has begun a session in the
+// pool. A pool is not retired while Open uses it.
+// The first call opens the pool and publishes its stream, so that routers see blocks as they
+// are recovered from disk. A pool that cannot be opened leaves nothing behind. Later calls try
+// to give the pool more room.
+// Where the node has no room for another pool, Open retires one that nobody uses. A refusal
+// that may be retried says that all pools are in use.
 func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *residency.Stream, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), poolRoomTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
 	defer cancel()
 	for placed := false; ; {
 		e, pool, err := s.try(ctx, ns, begin)
-		// Namespaces of an earlier agent whose sessions live take places in the tables
-		// too. One that cannot be given back frees none, and is the last that goes.
+		// Namespaces of a former agent's sessions take rows of the slot tables too. A pool
+		// whose row cannot be freed is the last that Open retires.
 		full := errors.Is(err, blockmgr.ErrNamespaces)
 		switch {
 		case err == nil:
@@ -104,14 +100,13 @@ func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmg
 			return nil, nil, err
 		}
 		placed = placed || full
-		if err := s.makeRoom(ctx, ns.ID()); err != nil {
+		if err := s.retireIdle(ctx, ns.ID()); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// try is one try of Open, for which no other pool has to go but for want of
-// an entry.
+// try tries once to open the pool. It retires another pool only if there is no free entry.
 func (s *Set) try(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Pool) error) (e *entry, pool *blockmgr.Pool, err error) {
 	e, made, err := s.takeEntry(ctx, ns.ID())
 	if err != nil {
@@ -121,7 +116,7 @@ func (s *Set) try(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Po
 	if made {
 		pool, err = s.fill(e, ns)
 	} else {
-		<-e.opened // another session may be opening it
+		<-e.opened // another session may be opening the pool
 		if err = e.err; err == nil {
 			pool, err = s.from.open(*ns, false)
 		}
@@ -132,16 +127,16 @@ func (s *Set) try(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Po
 	return e, pool, err
 }
 
-// takeEntry is the entry of a namespace, which stays until leaveEntry. Who made it
-// must fill it.
+// takeEntry returns the entry of a namespace and keeps it until leaveEntry. made says that the
+// caller must fill the entry.
 func (s *Set) takeEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made bool, err error) {
 	for {
-		e, made, left := s.entry(ns)
+		e, made, gone := s.entry(ns)
 		switch {
-		case left != nil:
-			err = awaitRoom(ctx, left)
+		case gone != nil:
+			err = awaitRoom(ctx, gone)
 		case e == nil:
-			err = s.makeRoom(ctx, ns)
+			err = s.retireIdle(ctx, ns)
 		default:
 			return e, made, nil
 		}
@@ -151,14 +146,14 @@ func (s *Set) takeEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made 
 	}
 }
 
-// entry is the entry of a namespace, made when there is none; nil when there is
-// no place for it. left says that there is one which is about to go.
-func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, left <-chan struct{}) {
+// entry returns the entry of a namespace and makes it if there is none; nil when there are
+// MaxPools of them. gone is set for an entry that is being retired.
+func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, gone <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e = s.entries[ns]; {
-	case e != nil && e.left != nil:
-		return nil, false, e.left
+	case e != nil && e.going != nil:
+		return nil, false, e.going
 	case e == nil && len(s.entries) >= MaxPools:
 		return nil, false, nil
 	case e == nil:
@@ -175,8 +170,8 @@ func (s *Set) leaveEntry(e *entry) {
 	e.callers--
 }
 
-// fill opens the pool of a new entry, or drops the entry, which has no feed any more
-// by then: the next one of the namespace has the same id.
+// fill opens the pool of a new entry. A failure drops the entry and closes its feed first: the
+// namespace's next feed has the same id.
 func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
 	defer func() {
@@ -203,7 +198,7 @@ func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) 
 	return pool, nil
 }
 
-// drop ends the stream of an entry whose pool is gone, and then the entry.
+// drop ends the stream of an entry without a pool, and then removes the entry.
 func (s *Set) drop(e *entry) {
 	if e.stream != nil {
 		e.stream.End()
@@ -213,14 +208,14 @@ func (s *Set) drop(e *entry) {
 	delete(s.entries, e.ns)
 }
 
-// closeStreams announces that the pools are gone. The ranks must have ended. Pools
-// that make room are waited for, but not for long: a disk may not answer.
+// closeStreams announces that all pools are gone. The ranks must have ended. It waits a
+// bounded time for pools that are being retired: a disk may not answer.
 func (s *Set) closeStreams() {
-	timeout := time.NewTimer(poolRoomTimeout)
+	timeout := time.NewTimer(retireTimeout)
 	defer timeout.Stop()
-	for _, left := range s.leaving() {
+	for _, gone := range s.leaving() {
 		select {
-		case <-left:
+		case <-gone:
 			continue
 		case <-timeout.C:
 		}
@@ -229,14 +224,14 @@ func (s *Set) closeStreams() {
 	s.hub.ClosePools()
 }
 
-// leaving are the pools that make room.
-func (s *Set) leaving() (left []<-chan struct{}) {
+// leaving lists the pools that are being retired.
+func (s *Set) leaving() (gone []<-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
-		if e.left != nil {
-			left = append(left, e.left)
+		if e.going != nil {
+			gone = append(gone, e.going)
 		}
 	}
-	return left
+	return gone
 }

@@ -12,33 +12,32 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// makeRoom closes a pool that nobody uses, for namespace ns, or waits for another
-// session that does so for it: one without blocks, else the one that has been unused
-// for longest. Pools whose last session has just ended are waited for. The error is a
-// refusal: all of them are in use.
-func (s *Set) makeRoom(ctx context.Context, ns kv.NamespaceID) error {
+// retireIdle retires an unused pool for namespace ns, or waits for the call that does it for
+// the same namespace: first a pool without blocks, else the one unused for longest. It waits
+// for pools whose last session has just ended. The error is a refusal: every pool is in use.
+func (s *Set) retireIdle(ctx context.Context, ns kv.NamespaceID) error {
 	s.mu.Lock()
-	if other := s.making[ns]; other != nil {
+	if other := s.retiring[ns]; other != nil {
 		s.mu.Unlock()
 		return awaitRoom(ctx, other)
 	}
 	made := make(chan struct{})
-	s.making[ns] = made
+	s.retiring[ns] = made
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.making, ns)
+		delete(s.retiring, ns)
 		close(made)
 	}()
 	for {
 		idle, going := s.idlePools()
-		left := s.retireOne(idle)
-		if left == nil {
-			left = going
+		gone := s.retireOne(idle)
+		if gone == nil {
+			gone = going
 		}
-		if left != nil {
-			return awaitRoom(ctx, left)
+		if gone != nil {
+			return awaitRoom(ctx, gone)
 		}
 		if !awaitQuiet(ctx, idle) {
 			return refusal.Retry(proto.CodeLimit, "HELLO namespace: the agent has pools of %d namespaces, of %d that it can have, and all are in use", s.count(), MaxPools)
@@ -46,8 +45,8 @@ func (s *Set) makeRoom(ctx context.Context, ns kv.NamespaceID) error {
 	}
 }
 
-// awaitQuiet waits until nothing is under way any more in one of those pools of idle
-// that have no session; false when there is none.
+// awaitQuiet waits until one of the pools without a session has no operation under way. It
+// returns false when there is no such pool.
 func awaitQuiet(ctx context.Context, idle []*entry) bool {
 	draining := slices.DeleteFunc(slices.Clone(idle), func(e *entry) bool { return !e.pool.Draining() })
 	ctx, cancel := context.WithCancel(ctx)
@@ -64,25 +63,25 @@ func awaitQuiet(ctx context.Context, idle []*entry) bool {
 	return false
 }
 
-// awaitRoom waits for a pool that makes room.
-func awaitRoom(ctx context.Context, left <-chan struct{}) error {
+// awaitRoom waits until a pool that is being retired is gone.
+func awaitRoom(ctx context.Context, gone <-chan struct{}) error {
 	select {
-	case <-left:
+	case <-gone:
 		return nil
 	case <-ctx.Done():
-		return refusal.Retry(proto.CodeLimit, "HELLO namespace: the pool that makes room for another namespace takes more than %v", poolRoomTimeout)
+		return refusal.Retry(proto.CodeLimit, "HELLO namespace: the pool that makes room for another namespace takes more than %v", retireTimeout)
 	}
 }
 
-// idlePools are the entries that nobody is asking for. going is closed when a pool
-// that makes room for another namespace has gone, nil when there is none.
+// idlePools returns the entries that no call of Open uses. going is set when a pool is being
+// retired, and is closed when that is gone.
 func (s *Set) idlePools() (idle []*entry, going <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
 		switch {
-		case e.left != nil:
-			going = e.left
+		case e.going != nil:
+			going = e.going
 		case e.callers == 0:
 			idle = append(idle, e)
 		}
@@ -90,10 +89,9 @@ func (s *Set) idlePools() (idle []*entry, going <-chan struct{}) {
 	return idle, going
 }
 
-// retireOne begins to close one pool of idle, one without blocks first and then that
-// which has been unused for longest, and returns what is closed when it has gone; nil
-// when all of them are in use.
-func (s *Set) retireOne(idle []*entry) (left <-chan struct{}) {
+// retireOne begins to retire one pool of idle: one without blocks, else the one unused for
+// longest. The channel is closed when the pool is gone. It is nil when all pools are in use.
+func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 	type candidate struct {
 		*entry
 		since uint64
@@ -115,53 +113,46 @@ func (s *Set) retireOne(idle []*entry) (left <-chan struct{}) {
 		return 1
 	})
 	for _, c := range unused {
-		if left = s.retire(c.entry); left != nil {
-			return left
+		if gone = s.retire(c.entry); gone != nil {
+			return gone
 		}
 	}
 	return nil
 }
 
-// retire begins to close the pool of an entry, unless somebody asks for it: then it
-// returns nil. The stream ends, and the entry goes, when the removal of the last
-// block is in it.
+// retire begins to retire the pool of an entry. It returns nil when a call of Open uses the
+// entry or the pool is in use. The entry goes after the stream has published the removal of
+// the pool's last block.
 func (s *Set) retire(e *entry) <-chan struct{} {
 	s.mu.Lock()
-	if e.callers > 0 || e.left != nil || s.entries[e.ns] != e {
+	if e.callers > 0 || e.going != nil || s.entries[e.ns] != e {
 		s.mu.Unlock()
 		return nil
 	}
-	left := make(chan struct{})
-	e.left = left
+	going := make(chan struct{})
+	e.going = going
 	s.mu.Unlock()
-	gone, err := e.pool.Retire()
+	retired, err := e.pool.Retire()
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		e.left = nil
-		close(left)
+		e.going = nil
+		close(going)
 		return nil
 	}
 	s.log.Info("a pool makes room for another namespace", zap.Stringer("namespace", e.ns))
-	go func() { // ends when the pool has given its room back; closeStreams waits for it
-		defer close(left)
-		<-gone
+	go func() { // closeStreams waits for it
+		defer close(going)
+		<-retired
 		s.from.closed(e.ns)
 		s.drop(e)
 	}()
-	return left
+	return going
 }
 
-// count is how many pools there are, those included that make room.
+// count returns the number of pools, those that are being retired included.
 func (s *Set) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.entries)
-}
-
-func oneIf(yes bool) uint64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

@@ -77,16 +77,16 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 	if r := refused(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable {
 		t.Errorf("one namespace too many: %v, want it refused with %s for now", err, proto.CodeLimit)
 	}
-	if s.streams() != MaxPools || len(s.making) != 0 {
-		t.Errorf("%d streams, %d waits", s.streams(), len(s.making))
+	if s.streams() != MaxPools || len(s.retiring) != 0 {
+		t.Errorf("%d streams, %d waits", s.streams(), len(s.retiring))
 	}
-	left := []int{7, 3, 9}
-	for _, i := range left {
+	gone := []int{7, 3, 9}
+	for _, i := range gone {
 		pools[i].EndSession(blockmgr.SessionID(i+1), nil)
 	}
 	openNumber(t, s, 3) // it has come back, and is the last one again
 	pools[3].EndSession(4, nil)
-	for n := range left {
+	for n := range gone {
 		openNumber(t, s, MaxPools+n)
 	}
 	want := []kv.NamespaceID{}
@@ -175,17 +175,17 @@ func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 			openNumber(t, s, i)
 		}
 		stuck := agenttest.NamespaceNumber(0)
-		s.entries[stuck.ID()].left = make(chan struct{})
+		s.entries[stuck.ID()].going = make(chan struct{})
 		for _, i := range []int{0, MaxPools} {
 			ns, began := agenttest.NamespaceNumber(i), time.Now()
 			_, _, err := s.Open(&ns, noSession)
-			if r := refused(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable || time.Since(began) != poolRoomTimeout {
+			if r := refused(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable || time.Since(began) != retireTimeout {
 				t.Errorf("namespace %d: %v after %v", i, err, time.Since(began))
 			}
 		}
 		began := time.Now()
 		s.closeStreams()
-		if took := time.Since(began); took != poolRoomTimeout {
+		if took := time.Since(began); took != retireTimeout {
 			t.Errorf("the end took %v", took)
 		}
 	})
@@ -226,7 +226,7 @@ func TestTablesThatStayFullCostOneNamespace(t *testing.T) {
 		t.Errorf("got %v, want it refused for now", err)
 	}
 	if n := len(from.Pools()); n != 2 {
-		t.Errorf("%d of 3 pools are left, want 2", n)
+		t.Errorf("%d of 3 pools are gone, want 2", n)
 	}
 	s.closeStreams()
 }
@@ -246,7 +246,7 @@ func TestNamespaceThatMadeRoomIsForgotten(t *testing.T) {
 		p := openNumber(t, s, i)
 		p.EndSession(blockmgr.SessionID(i+1), nil)
 	}
-	if n := len(s.room.admitted); n != MaxPools || len(s.room.refused) != 0 {
+	if n := len(s.admission.admitted); n != MaxPools || len(s.admission.refused) != 0 {
 		t.Errorf("%d namespaces are admitted, want %d", n, MaxPools)
 	}
 	if err := s.Close(); err != nil {

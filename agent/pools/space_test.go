@@ -21,13 +21,13 @@ import (
 // too, but only if that gives it enough.
 func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 	cfg := testConfig(t)
-	n, err := newRoom(&cfg, zap.NewNop()).lookAtNode()
+	n, err := newAdmission(&cfg, zap.NewNop()).lookAtNode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes, cfg.Tiers.DiskDir = 0, 0, ""
 	cfg.Tiers.HostBlocks = min(n.host.Free/4096/7*2, uint64(blockmgr.MaxBlocks)) // room for three at most
-	r := newRoom(&cfg, zap.NewNop())
+	r := newAdmission(&cfg, zap.NewNop())
 	var idle []kv.NamespaceID
 	unused := func() []kv.NamespaceID { return idle }
 	admit := func(i int) error {
@@ -56,7 +56,7 @@ func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 // else is in the directory does.
 func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
 	cfg := testConfig(t)
-	r := newRoom(&cfg, zap.NewNop())
+	r := newAdmission(&cfg, zap.NewNop())
 	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 0 {
 		t.Errorf("before: %d bytes held, error %v", n.hostHeld, err)
 	}
@@ -86,7 +86,7 @@ func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
 	} {
 		cfg := testConfig(t)
 		c.change(&cfg)
-		r := newRoom(&cfg, zap.NewNop())
+		r := newAdmission(&cfg, zap.NewNop())
 		s, err := r.shareOf(&ns)
 		if small.host = c.own; err != nil || s != small {
 			t.Errorf("%s: share %+v, error %v, want %+v", name, s, err, small)
@@ -100,7 +100,7 @@ func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
 func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig(t)
-		r := newRoom(&cfg, zap.NewNop())
+		r := newAdmission(&cfg, zap.NewNop())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go r.run(ctx)

@@ -1,0 +1,2 @@
+// Package reports sums what connectors report.
+package reports

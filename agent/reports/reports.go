@@ -1,0 +1,215 @@
+package reports
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/agent/refusal"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
+)
+
+const (
+	// reportInterval is how often a connection's STATS count; reportBurst of them may
+	// come at once after a pause, such as the last two before BYE.
+	reportInterval = time.Second
+	reportBurst    = 2
+	// maxConnectors bounds the worker ranks and roles whose sums are kept. It is twice
+	// what can be connected at a time where blocks are kept. The sum of one that has
+	// made room and reports again begins with what its connection has counted.
+	maxConnectors = 256
+)
+
+// Stats are what the connectors of one worker rank said with STATS, since
+// the agent's start and over all connections of the role, ended ones included.
+type Stats struct {
+	// Worker is the worker id in decimal, Rank the data-parallel rank, Role scheduler
+	// or worker.
+	Worker string `json:"worker"`
+	Rank   uint32 `json:"rank"`
+	Role   string `json:"role"`
+	// Connector is the name and version that the last connection to report gave in
+	// HELLO; empty when it gave none.
+	Connector string `json:"connector,omitempty"`
+	// Connected is the number of connections that have reported and still stand.
+	Connected int `json:"connected"`
+	proto.Stats
+}
+
+// key tells the sums of connectors apart.
+type key struct {
+	worker kv.Worker
+	role   proto.Role
+}
+
+// sum is what the connections of one key have reported together.
+type sum struct {
+	stats     proto.Stats
+	connector string
+	connected int
+	last      time.Time // of the last report
+}
+
+// Table keeps the sums of all connectors.
+type Table struct {
+	mu    sync.Mutex
+	byKey map[key]*sum
+	// ignored are STATS that came too soon, forgotten the sums that made room.
+	ignored, forgotten uint64
+}
+
+// New is a table without sums.
+func New() *Table {
+	return &Table{byKey: make(map[key]*sum)}
+}
+
+// Reporter takes the STATS of one connection. The goroutine that reads the
+// connection uses it.
+type Reporter struct {
+	reports   *Table
+	key       key
+	connector string      // of HELLO
+	into      *sum        // nil before the first report
+	last      proto.Stats // the last report of which something is in into
+	seen      proto.Stats // the last report, ignored ones included
+	allowed   int         // reports that count before the next interval ends
+	since     time.Time   // when that one began
+}
+
+func (c *Table) Reporter(w kv.Worker, h *proto.Hello) *Reporter {
+	return &Reporter{reports: c, key: key{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
+}
+
+// Take adds what has been counted since the last report. A counter that went back
+// refuses the whole.
+func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
+	fields, seen := Fields(m), Fields(&r.seen)
+	for i, f := range fields {
+		if *f.Value < *seen[i].Value {
+			return refusal.New(proto.CodeRange, "STATS %s: %d, want at least the %d of the report before", f.Name, *f.Value, *seen[i].Value)
+		}
+	}
+	r.seen = *m
+	r.allow(now)
+	c := r.reports
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.allowed == 0 {
+		c.ignored++
+		return nil
+	}
+	r.allowed--
+	if into := c.enterLocked(r.key); into != r.into { // the first one, or its sum has made room
+		r.into, r.last = into, proto.Stats{}
+		into.connected++
+		into.connector = r.connector
+	}
+	r.into.last = now
+	last := Fields(&r.last)
+	for i, sum := range Fields(&r.into.stats) {
+		*sum.Value += min(*fields[i].Value-*last[i].Value, math.MaxUint64-*sum.Value)
+	}
+	r.last = *m
+	return nil
+}
+
+// allow lets as many reports count as intervals have passed.
+func (r *Reporter) allow(now time.Time) {
+	n := now.Sub(r.since) / reportInterval
+	r.since = r.since.Add(n * reportInterval)
+	if n += time.Duration(r.allowed); n > reportBurst {
+		n, r.since = reportBurst, now
+	}
+	r.allowed = int(n)
+}
+
+// Close says that the connection has ended.
+func (r *Reporter) Close() {
+	r.reports.mu.Lock()
+	defer r.reports.mu.Unlock()
+	if r.into != nil {
+		r.into.connected--
+	}
+}
+
+// enterLocked is the sum of key, made when there is none. The one that was last
+// reported to longest ago makes room, of those without a connection first.
+func (c *Table) enterLocked(k key) *sum {
+	if s := c.byKey[k]; s != nil {
+		return s
+	}
+	if len(c.byKey) >= maxConnectors {
+		var oldest key
+		var found *sum
+		for k, s := range c.byKey {
+			if found == nil || cmp.Or(cmp.Compare(min(s.connected, 1), min(found.connected, 1)), s.last.Compare(found.last)) < 0 {
+				oldest, found = k, s
+			}
+		}
+		delete(c.byKey, oldest)
+		c.forgotten++
+	}
+	s := &sum{}
+	c.byKey[k] = s
+	return s
+}
+
+// Copies is what the workers of a rank have copied.
+func (c *Table) Copies(w kv.Worker) Copies {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.byKey[key{w, proto.RoleWorker}]
+	if s == nil {
+		return Copies{}
+	}
+	return Copies{Bytes: s.stats.CopiedBytes, Micros: s.stats.CopyMicros, Workers: s.connected}
+}
+
+// Snapshot lists the sums in the order of their workers, and counts what was left
+// out.
+func (c *Table) Snapshot() (list []Stats, ignored, forgotten uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keys := make([]key, 0, len(c.byKey))
+	for k := range c.byKey {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		return cmp.Or(a.worker.Compare(b.worker), cmp.Compare(a.role, b.role))
+	})
+	list = make([]Stats, len(keys))
+	for i, k := range keys {
+		e := c.byKey[k]
+		list[i] = Stats{
+			Worker: strconv.FormatUint(uint64(k.worker.ID), 10), Rank: uint32(k.worker.Rank), Role: string(k.role),
+			Connector: e.connector, Connected: e.connected, Stats: e.stats,
+		}
+	}
+	return list, c.ignored, c.forgotten
+}
+
+// Field is a counter of STATS and its name.
+type Field struct {
+	Name  string
+	Value *uint64
+}
+
+// Fields are the counters of s, in a fixed order.
+func Fields(s *proto.Stats) []Field {
+	return []Field{
+		{"lookups", &s.Lookups}, {"hit_blocks", &s.HitBlocks}, {"loads", &s.Loads}, {"loaded_blocks", &s.LoadedBlocks},
+		{"failed_loads", &s.FailedLoads}, {"stores", &s.Stores}, {"stored_blocks", &s.StoredBlocks}, {"dropped_stores", &s.DroppedStores},
+		{"copied_bytes", &s.CopiedBytes}, {"copy_us", &s.CopyMicros}, {"errors", &s.Errors},
+	}
+}
+
+// Copies is what the workers of a rank have copied. Micros is the sum of the workers'
+// times; Workers is how many are connected.
+type Copies struct {
+	Bytes, Micros uint64
+	Workers       int
+}
