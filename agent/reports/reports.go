@@ -80,6 +80,7 @@ type Reporter struct {
 	since     time.Time   // when that one began
 }
 
+// Reporter takes the STATS of one connection whose client said hello.
 func (c *Table) Reporter(w kv.Worker, h *proto.Hello) *Reporter {
 	return &Reporter{reports: c, key: key{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
 }
