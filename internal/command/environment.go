@@ -2,12 +2,13 @@ package command
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
-
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
@@ -63,4 +64,51 @@ func addVariables(known map[string]bool, node *kong.Node) {
 	for _, child := range node.Children {
 		addVariables(known, child)
 	}
+}
+
+// natsFlags say how to log in to NATS and whom to trust there; the flag with the
+// server itself belongs to the command.
+type natsFlags struct {
+	User     string `name:"nats-user" placeholder:"NAME" env:"BLOCKYARD_NATS_USER" help:"User to log in to NATS with."`
+	Password string `name:"nats-password" placeholder:"TEXT" env:"BLOCKYARD_NATS_PASSWORD" help:"Password of --nats-user. Others on this machine can see flags; they cannot see the variable."`
+	Token    string `name:"nats-token" placeholder:"TEXT" env:"BLOCKYARD_NATS_TOKEN" help:"Token to log in to NATS with; the variable is better than the flag."`
+	Nkey     string `name:"nats-nkey" placeholder:"FILE" env:"BLOCKYARD_NATS_NKEY" help:"File with the nkey seed of the user to log in as."`
+	Creds    string `name:"nats-creds" placeholder:"FILE" env:"BLOCKYARD_NATS_CREDS" help:"File with JWT and seed of the user to log in as."`
+	CA       string `name:"nats-tls-ca" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CA" help:"PEM certificates that the NATS server's must descend from. Default: those of the system."`
+	Cert     string `name:"nats-tls-cert" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CERT" help:"PEM certificate to show to the NATS server."`
+	Key      string `name:"nats-tls-key" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_KEY" help:"PEM key of --nats-tls-cert."`
+	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Take any certificate of the NATS server."`
+}
+
+// resolve is the server to connect to, empty when none is named, and how to log in
+// there: what the flags say, and behind them Dynamo's variables.
+//
+// The error names flags that have no effect because there is no server.
+func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
+	server, auth, err := natsauth.Resolve(url, natsauth.Settings{
+		User: f.User, Password: natsauth.Secret(f.Password), Token: natsauth.Secret(f.Token),
+		SeedFile: f.Nkey, Creds: f.Creds,
+		CA: f.CA, Cert: f.Cert, Key: f.Key, Insecure: f.Insecure,
+	}, os.Getenv)
+	if err == nil && server == "" {
+		err = f.unused("--nats")
+	}
+	return server, auth, err
+}
+
+// unused reports, as an error, the first flag that is set although there is no server
+// to log in to; want says what it needs.
+func (f *natsFlags) unused(want string) error {
+	for _, v := range []struct {
+		flag string
+		set  bool
+	}{
+		{"user", f.User != ""}, {"password", f.Password != ""}, {"token", f.Token != ""}, {"nkey", f.Nkey != ""}, {"creds", f.Creds != ""},
+		{"tls-ca", f.CA != ""}, {"tls-cert", f.Cert != ""}, {"tls-key", f.Key != ""}, {"tls-insecure", f.Insecure},
+	} {
+		if v.set {
+			return fmt.Errorf("--nats-%s: has no effect without %s", v.flag, want)
+		}
+	}
+	return nil
 }

@@ -2,13 +2,24 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/pebbe/zmq4"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // Program is the command line of one binary.
@@ -100,4 +111,144 @@ func report(stderr io.Writer, err error) int {
 		return ExitUsage
 	}
 	return ExitFailed
+}
+
+// logLevelVariable names the environment variable that NewLogger reads.
+const logLevelVariable = "BLOCKYARD_LOG_LEVEL"
+
+// signalContext returns a context that ends at the first SIGINT, SIGTERM or SIGHUP:
+// a terminal that closes stops a process as orderly as a supervisor does. Under
+// nohup SIGHUP stays ignored. After the first signal signals have their default
+// effect again, so that a second one kills a process that is slow to drain. The
+// caller must call the returned function when it is done.
+func signalContext() (context.Context, context.CancelFunc) {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// NewLogger returns a logger named name that writes to standard error: lines
+// for people when that is a terminal, JSON otherwise.
+func NewLogger(name string) (*zap.Logger, error) {
+	level, err := logLevel(os.Getenv(logLevelVariable))
+	if err != nil {
+		return nil, err
+	}
+	core := zapcore.NewCore(logEncoder(IsTerminal(os.Stderr)), zapcore.Lock(os.Stderr), level)
+	return zap.New(core).Named(name), nil
+}
+
+// logLevel reads a level's name; empty is info.
+func logLevel(name string) (zapcore.Level, error) {
+	if name == "" {
+		return zapcore.InfoLevel, nil
+	}
+	level, err := zapcore.ParseLevel(name)
+	if err != nil || level > zapcore.ErrorLevel {
+		return 0, fmt.Errorf("%s %q: want debug, info, warn or error", logLevelVariable, name)
+	}
+	return level, nil
+}
+
+func logEncoder(people bool) zapcore.Encoder {
+	c := zap.NewProductionEncoderConfig()
+	c.EncodeTime = zapcore.ISO8601TimeEncoder
+	c.EncodeDuration = zapcore.StringDurationEncoder
+	if people {
+		c.EncodeLevel = zapcore.CapitalLevelEncoder
+		return zapcore.NewConsoleEncoder(c)
+	}
+	return zapcore.NewJSONEncoder(c)
+}
+
+// IsTerminal reports whether f is a terminal; other character devices, such as
+// /dev/null, are not.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// WriteReady writes v as one line of JSON to standard output. A subcommand
+// calls it once, when it serves; whoever started it waits for that line.
+func WriteReady(v any) error {
+	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
+		return fmt.Errorf("ready line: %w", err)
+	}
+	return nil
+}
+
+// labName is the program that has the commands of the lab.
+const labName = "blockyard-lab"
+
+// labCommand is a command of blockyard-lab under its name here: "blockyard demo"
+// becomes the process "blockyard-lab demo".
+type labCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of blockyard-lab; --help shows them."`
+}
+
+// Run replaces this process by the blockyard-lab beside it. It returns only when
+// that fails.
+func (c *labCommand) Run(command *kong.Context) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this binary: %w", err)
+	}
+	lab := filepath.Join(filepath.Dir(exe), labName)
+	name := command.Selected().Name
+	err = syscall.Exec(lab, append([]string{labName, name}, c.Args...), os.Environ())
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %s is not beside this binary: want %s", name, labName, lab)
+	}
+	return fmt.Errorf("%s: run %s: %w", name, lab, err)
+}
+
+// Version is the command "version".
+type Version struct{}
+
+// build is the program that runs.
+type build Program
+
+// Run writes one line for the binary and one for each thing that it depends on
+// and does not contain in source form.
+func (Version) Run(b build, stdout io.Writer) error {
+	info, _ := debug.ReadBuildInfo()
+	major, minor, patch := zmq4.Version()
+	_, err := fmt.Fprintf(stdout, "%-9s %s\ngo        %s %s/%s\nlibzmq    %d.%d.%d\n",
+		b.Name, versionString(b.Version, info), runtime.Version(), runtime.GOOS, runtime.GOARCH, major, minor, patch)
+	if err != nil {
+		return fmt.Errorf("write version: %w", err)
+	}
+	return nil
+}
+
+// versionString is the linker's version, else the module's, each followed by
+// the commit when the build recorded one. info may be nil.
+func versionString(linked string, info *debug.BuildInfo) string {
+	v := linked
+	if info == nil {
+		info = &debug.BuildInfo{}
+	}
+	if v == "" && info.Main.Version != "(devel)" {
+		v = info.Main.Version
+	}
+	if v == "" {
+		v = "devel"
+	}
+	commit, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = ", modified"
+		}
+	}
+	if commit == "" {
+		return v
+	}
+	return fmt.Sprintf("%s (commit %s%s)", v, commit, modified)
 }

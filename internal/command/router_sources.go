@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/dynamo"
+	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"go.uber.org/zap"
 )
 
 // routerSources are where a router's messages come from, joined.
@@ -108,4 +109,75 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 		log.Warn("the router has no source of workers: it serves those that register over --control, or over --http with --http-registration; --nats, --agents and --workers-file name others")
 	}
 	return nil, nil
+}
+
+// workerFlags are the flags of "blockyard router" that say where events and workers
+// come from besides NATS.
+type workerFlags struct {
+	Agents      []string `name:"agents" placeholder:"URL" env:"BLOCKYARD_ROUTER_AGENTS" help:"Admin servers of agents to listen to over HTTP, such as http://node-7:9400."`
+	WorkersFile string   `name:"workers-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_WORKERS_FILE" help:"JSON file that lists such agents, and workers that no agent speaks for; read again when it changes."`
+}
+
+// sources reports whether the flags name any source of workers.
+func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile != "" }
+
+// join is a transport that joins the given ones with the agents and workers of the
+// flags, and with the load reports of n, which is nil without NATS. The agents are asked
+// for their events where events is set. closeAll closes it and what it made, not what it
+// was given.
+func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, given ...source.Transport) (joined *registry.Source, closeAll func() error, err error) {
+	var made []io.Closer
+	closeMade := func() (err error) {
+		for _, c := range slices.Backward(made) {
+			err = errors.Join(err, c.Close())
+		}
+		return err
+	}
+	http, err := httpsource.Connect(httpsource.Options{NoEvents: !events, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	made, given = append(made, http), append(given, http)
+	if n != nil {
+		loads, err := natssource.FollowLoads(n)
+		if err != nil {
+			return nil, nil, errors.Join(err, closeMade())
+		}
+		made, given = append(made, loads), append(given, loads)
+	}
+	joined, err = registry.New(registry.Options{
+		File: f.WorkersFile, HTTP: http, Agents: f.Agents, Log: log,
+	}, given...)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeMade())
+	}
+	made = append(made, joined)
+	return joined, closeMade, nil
+}
+
+// dynamoWorkers are the flags of "blockyard router" that have it follow workers
+// of NVIDIA Dynamo besides our agents.
+type dynamoWorkers struct {
+	Discovery string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint, its workers are followed too. Their events must go over the same NATS."`
+	Endpoint  string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
+}
+
+// open follows Dynamo's workers, over n, which is needed where their events are wanted; nil when the flags
+// name none.
+func (d *dynamoWorkers) open(n *natssource.Source, events bool, log *zap.Logger) (*dynamo.Source, error) {
+	if d.Endpoint == "" {
+		return nil, nil
+	}
+	endpoint, err := dynamo.ParseEndpoint(d.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("--dynamo-endpoint: %w", err)
+	}
+	if d.Discovery == "" {
+		return nil, errors.New("--dynamo-endpoint: --dynamo-discovery is required with it")
+	}
+	var plane dynamo.Plane
+	if n != nil {
+		plane = n
+	}
+	return dynamo.Open(dynamo.Options{Directory: d.Discovery, Endpoint: endpoint, NoEvents: !events, Log: log}, plane)
 }

@@ -23,7 +23,7 @@ func shelf() []library {
 	anywhere := []string{"*/"}
 	testsOnly := []string(nil)
 	return []library{
-		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/zmqsink/", "lab/", "internal/command/version.go"}, true},
+		{"github.com/pebbe/zmq4", []string{"consolidator/", "publisher/zmqsink/", "lab/", "internal/command/program.go"}, true},
 		{"github.com/nats-io/nats.go", []string{"publisher/nats/", "router/source/nats/", "router/source/sourcetest/", "internal/natsauth/"}, true},
 		{"github.com/nats-io/nkeys", []string{"internal/natsauth/"}, true},
 		{"github.com/nats-io/nats-server/v2", []string{"publisher/nats/embedded.go", "router/source/sourcetest/"}, true},
