@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -59,13 +60,14 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	defer watch.Stop()
 	again := time.NewTimer(0)
 	defer again.Stop()
-	for pause := growRetry; !p.enterDisk(); pause = min(2*pause, diskio.BreakerPauseMax) {
+	pauses := backoff.Doubling(growRetry, diskio.BreakerPauseMax)
+	for !p.enterDisk() {
 		watch.Stop()
 		if resting != nil {
 			close(resting)
 			resting = nil
 		}
-		if !p.restFromDisk(again, max(pause, p.broker.breaker.UntilTry())) {
+		if !p.restFromDisk(again, max(pauses.NextBackOff(), p.broker.breaker.UntilTry())) {
 			return
 		}
 		watch.Reset(p.cfg.IODeadline)

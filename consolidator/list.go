@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -209,15 +210,15 @@ type listTimes struct {
 	// failedUntil is when it may be asked after a failure, next when it may be asked
 	// for what is not urgent.
 	failedUntil, next time.Time
-	pause             time.Duration
+	failures          int // since the last list
 }
 
 func (l *listTimes) failed(now time.Time) {
-	l.pause = min(max(2*l.pause, firstListPause), maxListPause)
-	l.failedUntil = now.Add(l.pause)
+	l.failures++
+	l.failedUntil = now.Add(backoff.Nth(backoff.Doubling(firstListPause, maxListPause), l.failures))
 	l.next = l.failedUntil
 }
 
 func (l *listTimes) came(now time.Time) {
-	l.pause, l.next = 0, now.Add(listInterval)
+	l.failures, l.next = 0, now.Add(listInterval)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -62,7 +63,7 @@ func (f *feedState) answered(number uint64, a *source.Answer, err error, now tim
 	if err != nil {
 		f.failures++
 		f.counters.QueryFailures++
-		f.retryAt = now.Add(source.Jittered(source.Backoff(f.failures, firstRetry, lastRetry)))
+		f.retryAt = now.Add(backoff.Nth(backoff.Jittered(firstRetry, lastRetry), f.failures))
 		f.dump = f.dump || errors.Is(err, errVoid)
 		return err
 	}

@@ -3,7 +3,7 @@ package router
 import (
 	"time"
 
-	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
 // Bounds of the time between two tries to get back what the index did not keep of an
@@ -27,6 +27,6 @@ func (s *feedSet) refillLocked(f *feedState, now time.Time) {
 	}
 	s.refilling = f
 	f.refills++
-	f.refillAt = now.Add(source.Backoff(f.refills, firstRefill, lastRefill))
+	f.refillAt = now.Add(backoff.Nth(backoff.Doubling(firstRefill, lastRefill), f.refills))
 	f.recover(causeLost, now)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -193,7 +194,7 @@ func (f *feedState) repair(now time.Time) {
 		return
 	}
 	f.repairs++
-	f.repairAt = now.Add(source.Backoff(f.repairs, firstRetry, lastRepair))
+	f.repairAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRepair), f.repairs))
 	f.recover(causeDivergence, now)
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
 const (
@@ -31,7 +33,8 @@ type Breaker struct {
 	failures int
 	// trying: somebody was let through while it was open, and has not failed yet.
 	trying bool
-	pause  time.Duration
+	pauses backoff.Pauses
+	pause  time.Duration // the last of pauses
 	tryAt  time.Time
 	trips  uint64
 }
@@ -72,7 +75,7 @@ func (b *Breaker) Succeeded() {
 	defer b.mu.Unlock()
 	b.failures = 0
 	if b.open {
-		b.open, b.trying, b.pause = false, false, 0
+		b.open, b.trying = false, false
 		b.Log.Info("the disk works again", zap.String("for", b.Uses))
 	}
 }
@@ -100,8 +103,11 @@ func (b *Breaker) tripLocked(why string) {
 	if b.open && !b.trying {
 		return
 	}
+	if !b.open {
+		b.pauses = backoff.Doubling(BreakerPause, BreakerPauseMax)
+	}
 	b.trying = false
-	b.pause = min(max(2*b.pause, BreakerPause), BreakerPauseMax)
+	b.pause = b.pauses.NextBackOff()
 	b.tryAt = time.Now().Add(b.pause)
 	if !b.open {
 		b.open = true

@@ -1,6 +1,10 @@
 package sequence
 
-import "time"
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/backoff"
+)
 
 // ask makes a replay due, not sooner than the cooldown after the last one.
 func (s *Sequencer) ask(now time.Time) {
@@ -157,5 +161,5 @@ func (s *Sequencer) retryOrLose(now time.Time) {
 		return
 	}
 	s.ask(now)
-	s.retryAt = now.Add(replayCooldown << s.attempt)
+	s.retryAt = now.Add(backoff.Nth(backoff.Doubling(2*replayCooldown, maxReplayPause), s.attempt))
 }

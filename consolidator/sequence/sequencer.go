@@ -1,6 +1,10 @@
 package sequence
 
-import "time"
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/backoff"
+)
 
 // Config bounds how a sequencer repairs.
 type Config struct {
@@ -20,9 +24,10 @@ type Config struct {
 }
 
 const (
-	// replayCooldown separates the requests of one rank, and is the first step of
-	// the doubling wait between the attempts at one gap.
+	// replayCooldown separates the requests of one rank. The pauses between the attempts
+	// at one gap double from twice as long up to maxReplayPause.
 	replayCooldown = 50 * time.Millisecond
+	maxReplayPause = time.Minute
 	// firstProbePause doubles from probe to probe up to maxProbePause while the
 	// engine is idle.
 	firstProbePause = time.Second
@@ -102,13 +107,14 @@ type Sequencer struct {
 
 	held heldFrames
 
-	probeAt    time.Time
-	probePause time.Duration
+	probeAt time.Time
+	probes  backoff.Pauses
 }
 
 // New returns a Sequencer that waits for batch 0 and drives out.
 func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
-	s := &Sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered)}
+	s := &Sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered),
+		probes: backoff.Doubling(firstProbePause, maxProbePause)}
 	s.held.maxFrames, s.held.maxBytes = cfg.HeldFrames, cfg.HeldBytes
 	s.activity(now)
 	return s
@@ -195,8 +201,7 @@ func (s *Sequencer) Tick(now time.Time) {
 	case s.phase == asking && !now.Before(s.deadline):
 		s.ReplayFailed(now)
 	case s.phase == following && s.cfg.Replay && !now.Before(s.probeAt):
-		s.probeAt = now.Add(s.probePause)
-		s.probePause = min(2*s.probePause, maxProbePause)
+		s.probeAt = now.Add(s.probes.NextBackOff())
 		s.ask(now)
 	}
 }
@@ -204,7 +209,7 @@ func (s *Sequencer) Tick(now time.Time) {
 // activity restarts the wait for silence.
 func (s *Sequencer) activity(now time.Time) {
 	s.probeAt = now.Add(s.cfg.Idle)
-	s.probePause = firstProbePause
+	s.probes.Reset()
 }
 
 // drain applies held frames until one shows a gap.

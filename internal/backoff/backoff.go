@@ -22,3 +22,11 @@ func Jittered(first, limit time.Duration) Pauses {
 	p.RandomizationFactor = 1.0 / 3
 	return p
 }
+
+// Nth returns the n-th of pauses, from 1, for a caller that counts its failures anyway.
+func Nth(pauses Pauses, n int) (pause time.Duration) {
+	for range min(n, 64) { // 64 doublings reach every limit
+		pause = pauses.NextBackOff()
+	}
+	return pause
+}

@@ -15,6 +15,11 @@ func TestDoublingPausesGrowToTheLimit(t *testing.T) {
 		}
 		p.Reset()
 	}
+	for n, want := range map[int]time.Duration{0: 0, 1: 1, 3: 4, 4: 5, 1 << 30: 5} {
+		if got := Nth(p, n); got != want*time.Second {
+			t.Errorf("pause %d: got %v, want %v", n, got, want*time.Second)
+		}
+	}
 	short := Doubling(time.Minute, time.Second)
 	if got := short.NextBackOff(); got != time.Second {
 		t.Errorf("first pause above the limit: got %v, want %v", got, time.Second)

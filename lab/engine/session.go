@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"go.uber.org/zap"
 )
@@ -86,7 +87,8 @@ func (s *session) open(a attempt) conversation {
 
 // run dials, serves, and dials again, until ctx ends.
 func (s *session) run(ctx context.Context) {
-	redial := minRedial
+	pauses := backoff.Doubling(minRedial, maxRedial)
+	redial := pauses.NextBackOff()
 	tried := sync.OnceFunc(func() { close(s.tried) })
 	defer tried()
 	var left *liveLink // of an agent that has died, with what it had granted and pinned
@@ -103,7 +105,8 @@ func (s *session) run(ctx context.Context) {
 			}
 		}
 		if err == nil {
-			redial = minRedial
+			pauses.Reset()
+			redial = pauses.NextBackOff()
 			s.current.Store(l)
 			tried()
 			left = s.serve(ctx, l)
@@ -116,7 +119,7 @@ func (s *session) run(ctx context.Context) {
 		case <-time.After(redial):
 		case <-ctx.Done():
 		}
-		redial = min(2*redial, maxRedial)
+		redial = pauses.NextBackOff()
 	}
 }
 

@@ -2,35 +2,10 @@ package source
 
 import (
 	"testing"
-	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-func TestBackoffGrowsToItsBound(t *testing.T) {
-	var got []time.Duration
-	for n := range 8 {
-		got = append(got, Backoff(n+1, 200*time.Millisecond, 5*time.Second))
-	}
-	want := []time.Duration{200, 400, 800, 1600, 3200, 5000, 5000, 5000}
-	for i := range want {
-		if got[i] != want[i]*time.Millisecond {
-			t.Errorf("after failure %d: %v, want %v", i+1, got[i], want[i]*time.Millisecond)
-		}
-	}
-	if got := Backoff(1<<30, 200*time.Millisecond, 5*time.Second); got != 5*time.Second {
-		t.Errorf("after very many failures: %v", got)
-	}
-}
-
-func TestJitterShortensAPauseByUpToHalf(t *testing.T) {
-	for range 1000 {
-		if got := Jittered(time.Second); got < time.Second/2 || got > time.Second {
-			t.Fatalf("%v of a second", got)
-		}
-	}
-}
 
 func TestAnswersWithMissingOrMisplacedChunksAreVoid(t *testing.T) {
 	reply := func(change func(*kvevent.QueryReply)) *kvevent.QueryReply {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -14,6 +15,7 @@ const (
 	maxWaitingEvents = 1024
 	maxTries         = 8
 	firstRetry       = 200 * time.Millisecond
+	lastRetry        = firstRetry << (maxTries - 2)
 	// checkEvery is the silence after which a source is asked whether something
 	// was lost, givenUpFor the pause after eight tries in vain.
 	checkEvery = 10 * time.Second
@@ -236,7 +238,7 @@ func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent
 		return out
 	}
 	if s.tries++; s.tries < maxTries {
-		s.askAt = now.Add(firstRetry << (s.tries - 1))
+		s.askAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRetry), s.tries))
 		return out
 	}
 	s.counters.GivenUp++

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -69,15 +70,14 @@ func agentInfos(links map[string]*agentLink) []source.Agent {
 
 // run follows the agent until the link is cancelled.
 func (l *agentLink) run() {
-	failures := 0
+	pauses := backoff.Jittered(l.h.opt.ReconnectWait, maxReconnectWait)
 	for l.ctx.Err() == nil {
 		connected, err := l.follow()
 		l.lost(connected, err)
 		if connected {
-			failures = 0
+			pauses.Reset()
 		}
-		failures++
-		pause := time.NewTimer(source.Jittered(source.Backoff(failures, l.h.opt.ReconnectWait, maxReconnectWait)))
+		pause := time.NewTimer(pauses.NextBackOff())
 		select {
 		case <-pause.C:
 		case <-l.ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -76,7 +77,7 @@ func (r *streamReader) run() {
 	case <-r.ctx.Done():
 		return
 	}
-	pause := firstPause
+	pauses := backoff.Doubling(firstPause, lastPause)
 	for r.ctx.Err() == nil {
 		before := last
 		err := r.read(&last)
@@ -86,11 +87,10 @@ func (r *streamReader) run() {
 		r.failures.Add(1)
 		r.setBehind(true)
 		if last != before {
-			pause = firstPause
+			pauses.Reset()
 		}
 		r.log.Warn("the event stream cannot be read; trying on", zap.String("stream", r.name), zap.Error(err))
-		r.wait(pause)
-		pause = min(2*pause, lastPause)
+		r.wait(pauses.NextBackOff())
 	}
 }
 
