@@ -52,6 +52,7 @@ func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 	return section, head, nil
 }
 
+// tryReserve is reserve without discarding an extent, and without an id.
 func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error) {
 	least := max(n.minSlots, 1)
 	if n.maxSlots > 0 && n.maxSlots < least {
@@ -209,26 +210,23 @@ func (a *arena) Unclaimed(ns uint32) (slots int) {
 func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	for removed := true; ; {
 		index, err := a.tryNamespace(id, slotBytes)
-		if !errors.Is(err, ErrNamespaces) {
+		// Where one file cannot be removed, the next most likely cannot be removed either.
+		if !errors.Is(err, ErrNamespaces) || !removed {
 			return index, err
 		}
-		if !removed { // the next namespace's files most likely cannot be removed either
-			return 0, err
-		}
-		if gone := a.takeLeaving(); len(gone) > 0 { // they hold entries too
-			removed = a.discardAll(gone)
-			continue
-		}
-		gone := a.takeNamespace()
+		gone := a.takeLeaving() // they hold entries too
 		if len(gone) == 0 {
-			return 0, err
+			if gone = a.takeNamespace(); len(gone) == 0 {
+				return 0, err
+			}
+			a.cfg.Log.Info("a namespace that nobody has asked for makes room in the directory",
+				zap.Stringer("tier", a.kind), zap.Int("extents", len(gone)), zap.Stringer("for", id))
 		}
-		a.cfg.Log.Info("a namespace that nobody has asked for makes room in the directory",
-			zap.Stringer("tier", a.kind), zap.Int("extents", len(gone)), zap.Stringer("for", id))
 		removed = a.discardAll(gone)
 	}
 }
 
+// tryNamespace is Namespace without taking an entry from another namespace.
 func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,24 +247,25 @@ func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error
 	return index, err
 }
 
-// takeNamespace takes all extents of the namespace that is the first to lose its
-// entry in the directory. The result is empty when every entry is needed.
+// takeNamespace takes all extents of the namespace that loses its entry in the
+// directory: of the unclaimed namespaces without sessions, the one whose youngest
+// extent is the oldest. The result is empty when every entry is needed.
 func (a *arena) takeNamespace() map[uint32]extentEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	newest := map[uint32]uint32{} // the youngest extent of each namespace
+	youngest := map[uint32]uint32{} // the id of each namespace's youngest extent
 	kept := map[uint32]bool{}
 	for _, e := range a.extents {
 		if _, named := a.named[e.namespace]; named || !e.unclaimed {
 			kept[e.namespace] = true
 			continue
 		}
-		newest[e.namespace] = max(newest[e.namespace], e.extent)
+		youngest[e.namespace] = max(youngest[e.namespace], e.extent)
 	}
 	var oldest uint32
 	found := false
-	for ns, id := range newest {
-		if !kept[ns] && (!found || id < newest[oldest]) && !a.hasSessions(ns) {
+	for ns, id := range youngest {
+		if !kept[ns] && (!found || id < youngest[oldest]) && !a.hasSessions(ns) {
 			oldest, found = ns, true
 		}
 	}
