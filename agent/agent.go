@@ -92,8 +92,8 @@ func (a *Agent) openEvents(ctx context.Context) error {
 func (a *Agent) openPools(context.Context) error {
 	cfg := a.cfg.pools()
 	var err error
-	if a.cfg.Tuning.DiskFilter {
-		if cfg.Tiers.Filter, err = policy.NewFrequencyFilter(a.cfg.Tuning.Frequency); err != nil {
+	if a.cfg.DiskFilter {
+		if cfg.Tiers.Filter, err = policy.NewFrequencyFilter(a.cfg.Frequency); err != nil {
 			return err
 		}
 	}

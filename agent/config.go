@@ -30,7 +30,7 @@ const (
 	// maxSocketPath is the longest path that a Unix socket address can hold.
 	maxSocketPath = 107
 	maxNodeName   = 253
-	// minIODeadline is the least Tuning.IODeadline: no disk answers sooner.
+	// minIODeadline is the least Tiers.IODeadline: no disk answers sooner.
 	minIODeadline = time.Millisecond
 )
 
@@ -56,15 +56,13 @@ type Config struct {
 	NATSURL string
 	// Cluster keeps deployments on one NATS apart, default "default".
 	Cluster string
-	// HostDir and HostBytes are the host tier, DiskDir and DiskBytes the disk
-	// tier. A size of 0 turns a tier off. See blockmgr.Config.
-	HostDir   string
-	HostBytes uint64
-	DiskDir   string
-	DiskBytes uint64
-	// ExtentBytes is what a pool grows by; 0 leaves it to the size of each tier. See
-	// blockmgr.Config.
-	ExtentBytes uint64
+	// Tiers is the host and the disk tier of the node. Engines bring the models. New
+	// sets Sink, Filter, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
+	Tiers blockmgr.Config
+	// DiskFilter writes only blocks to disk that were stored or hit often enough of
+	// late, by the settings of Frequency. Without it every block is written.
+	DiskFilter bool
+	Frequency  policy.FrequencyOptions
 	// AllowUIDs are the users whose processes may connect; empty means the agent's
 	// own and root. With others among them everybody may open the socket, and a
 	// directory that the agent makes for it; who is not among them is refused by
@@ -88,54 +86,19 @@ type Config struct {
 	NoPrefetch bool
 	// Events is how events are followed and where they are told.
 	Events EventOptions
-	// Tuning is how the tiers work.
-	Tuning Tuning
 	// KVBM is what dashboards made for KVBM see.
 	KVBM KVBMOptions
 	// LimitHeap keeps the Go heap of the whole process below what control groups leave
 	// beside the tiers, unless GOMEMLIMIT is set. It is for a process that is
 	// nothing but an agent.
 	LimitHeap bool
-	// HostSetting and DiskSetting name what an operator changes to change HostBytes
-	// and DiskBytes, for messages; empty for none.
+	// HostSetting and DiskSetting name what an operator changes to change Tiers.HostBytes
+	// and Tiers.DiskBytes, for messages; empty for none.
 	HostSetting, DiskSetting string
 }
 
 // EventOptions are how events are followed and where they are published.
 type EventOptions = events.Options
-
-// Tuning is how the tiers work. The zero value is the default.
-type Tuning struct {
-	// HostBlocks and DiskBlocks are exact numbers of blocks of each namespace, which
-	// win over HostBytes and DiskBytes; 0 for none. See blockmgr.Config.
-	HostBlocks, DiskBlocks uint64
-	// DiskFilter writes only blocks in demand to disk: those offered or hit at least
-	// twice of late. Without it every block is written.
-	DiskFilter bool
-	// Frequency are the filter's settings; zero fields are their defaults.
-	Frequency policy.FrequencyOptions
-	// Weights are the shares of models in a tier that is used up; a model that is
-	// not in it has 1.
-	Weights map[string]uint64
-	// ScrubBytesPerSecond is how fast blocks at rest are verified again: 0 is the
-	// block manager's default, less is never.
-	ScrubBytesPerSecond int64
-	// IODeadline is how long a disk operation may take before the disk counts as
-	// stalled, 0 the default.
-	IODeadline time.Duration
-	// Transfers is how many blocks each pool reads from disk, and writes, at a time, 0
-	// what the device takes. TransferBatch is the number of blocks in one batch of
-	// writes, 0 the default.
-	Transfers, TransferBatch int
-	// DirectIO says whether disk files bypass the page cache; OpenDirect says so
-	// when a file is opened rather than afterwards; ZeroFill writes zeros where the
-	// file system cannot allocate.
-	DirectIO             blockmgr.DirectIOMode
-	OpenDirect, ZeroFill bool
-	// DiscardHost removes the host tier's files at an orderly stop. By default they
-	// stay, and the next agent finds its blocks.
-	DiscardHost bool
-}
 
 // KVBMOptions are the metrics under KVBM's names and the hit rates among them.
 type KVBMOptions struct {
@@ -175,17 +138,11 @@ func (c Config) withDefaults() Config {
 // defaultControl is Control when it is empty.
 func (c *Config) defaultControl() string { return c.Socket + ".control" }
 
-// tiers is what the block manager is told, but for its sink and log.
+// tiers returns the configuration of the block manager, but for its sink, filter and log.
 func (c *Config) tiers() blockmgr.Config {
-	return blockmgr.Config{
-		HostDir: c.HostDir, HostBytes: c.HostBytes, DiskDir: c.DiskDir, DiskBytes: c.DiskBytes,
-		ExtentBytes: c.ExtentBytes, MaxPinsPerSession: c.MaxPins, SharePins: true,
-		HostBlocks: c.Tuning.HostBlocks, DiskBlocks: c.Tuning.DiskBlocks, Weights: c.Tuning.Weights,
-		ScrubBytesPerSecond: c.Tuning.ScrubBytesPerSecond, IODeadline: c.Tuning.IODeadline,
-		Transfers: c.Tuning.Transfers, TransferBatch: c.Tuning.TransferBatch,
-		DirectIO: c.Tuning.DirectIO, OpenDirect: c.Tuning.OpenDirect, ZeroFill: c.Tuning.ZeroFill,
-		DiscardHost: c.Tuning.DiscardHost,
-	}
+	t := c.Tiers
+	t.MaxPinsPerSession, t.SharePins = c.MaxPins, true
+	return t
 }
 
 // events, pools and engine are what the parts are told.
@@ -245,10 +202,10 @@ func (c *Config) Validate() error {
 	if c.KVBM.LogInterval < 0 {
 		return fmt.Errorf("log interval of hit rates %v: want 0 or more", c.KVBM.LogInterval)
 	}
-	if d := c.Tuning.IODeadline; d != 0 && d < minIODeadline {
+	if d := c.Tiers.IODeadline; d != 0 && d < minIODeadline {
 		return fmt.Errorf("I/O deadline %v: want 0 (default) or at least %v", d, minIODeadline)
 	}
-	if err := c.Tuning.Frequency.Validate(); err != nil {
+	if err := c.Frequency.Validate(); err != nil {
 		return err
 	}
 	tiers := c.pools()

@@ -143,7 +143,7 @@ func TestAbortedSlotsComeBackWithAHigherGeneration(t *testing.T) {
 
 func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.ExtentBytes = 128<<10, 128<<10
+	cfg.Tiers.HostBytes, cfg.Tiers.ExtentBytes = 128<<10, 128<<10
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	const prompts, n = 8, 10
@@ -168,7 +168,7 @@ func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 
 func TestAgentWithoutTiersFindsAndGrantsNothing(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.DiskBytes = 0, 0
+	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes = 0, 0
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	if c.Welcome().HostEnabled {

@@ -45,7 +45,7 @@ func TestFormerSessionThatHoldsSomethingStays(t *testing.T) {
 
 func TestTakeoverIsLoggedAsItIs(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.DiskBytes = 0
+	cfg.Tiers.DiskBytes = 0
 	log, logs := logged(zap.InfoLevel)
 	const line = "the host tier of an earlier agent is taken over"
 	startLoggedAgent(t, cfg, log).stop()
@@ -60,7 +60,7 @@ func TestTakeoverIsLoggedAsItIs(t *testing.T) {
 		agenttest.Eventually(t, "all is sealed", func() bool { return a.Stats().Quiet })
 	}
 	a.stop()
-	cfg.HostBytes = 256 << 10 // one extent of those that are there
+	cfg.Tiers.HostBytes = 256 << 10 // one extent of those that are there
 	startLoggedAgent(t, cfg, log).stop()
 	took := logs.FilterMessage(line).All()
 	if len(took) != 1 {

@@ -32,7 +32,7 @@ func superseded(t *testing.T, c *proto.SchedulerClient, n int) (old, current pro
 // again: nobody else may get these slots, and what was copied counts.
 func TestGrantsOutliveTheNextGeneration(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.ExtentBytes = 40<<10, 40<<10 // 8 or 9 slots
+	cfg.Tiers.HostBytes, cfg.Tiers.ExtentBytes = 40<<10, 40<<10 // 8 or 9 slots
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	old, current, grants := superseded(t, c, 4)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 func TestMain(m *testing.M) {
@@ -37,9 +38,11 @@ func testConfig(t *testing.T) Config {
 	dir := t.TempDir()
 	return Config{
 		Node: "test-node", Socket: filepath.Join(dir, "agent.sock"),
-		HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
-		DiskDir: filepath.Join(dir, "disk"), DiskBytes: 4 << 20,
-		ExtentBytes: 256 << 10,
+		Tiers: blockmgr.Config{
+			HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
+			DiskDir: filepath.Join(dir, "disk"), DiskBytes: 4 << 20,
+			ExtentBytes: 256 << 10,
+		},
 	}
 }
 

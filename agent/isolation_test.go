@@ -180,7 +180,7 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 			cfg.SendTimeout = 30 * time.Second
 			// Fewer slots than prompts, so that blocks are evicted, and none that waits for a
 			// disk.
-			cfg.HostBytes, cfg.DiskDir, cfg.DiskBytes = 512<<10, "", 0
+			cfg.Tiers.HostBytes, cfg.Tiers.DiskDir, cfg.Tiers.DiskBytes = 512<<10, "", 0
 			a := startAgent(t, cfg)
 			good := a.Scheduler(t, 1)
 			usual, _ := storeTimes(t, good, 0, 50)

@@ -85,7 +85,7 @@ func (s *simEngine) stats(t *testing.T) engine.Stats {
 func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) {
 	const kills = 4
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.DiskBytes, cfg.ExtentBytes = 12<<20, 0, 4<<20 // less than the prompts: stores never end
+	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes, cfg.Tiers.ExtentBytes = 12<<20, 0, 4<<20 // less than the prompts: stores never end
 	a := startAgentChild(t, cfg)
 	e := startSimEngine(t, cfg.Socket)
 	var last engine.Stats

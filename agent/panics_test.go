@@ -12,7 +12,7 @@ import (
 // it has settled what it holds.
 func TestResumeAtTheGrantLimitRefusesStores(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.ExtentBytes, cfg.DiskDir, cfg.DiskBytes = 80<<20, 16<<20, "", 0
+	cfg.Tiers.HostBytes, cfg.Tiers.ExtentBytes, cfg.Tiers.DiskDir, cfg.Tiers.DiskBytes = 80<<20, 16<<20, "", 0
 	f := killedAgentOf(t, cfg)
 	a := startAgent(t, f.cfg)
 	c := a.Scheduler(t, 1)

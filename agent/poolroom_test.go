@@ -23,7 +23,7 @@ func (a *testAgent) footprint(t *testing.T) (f footprint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{a.cfg.HostDir, a.cfg.DiskDir} {
+	for _, dir := range []string{a.cfg.Tiers.HostDir, a.cfg.Tiers.DiskDir} {
 		names, err := filepath.Glob(filepath.Join(dir, "extent-*"))
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func (a *testAgent) checkSlots(t *testing.T) {
 		}
 		host, disk = host+uint64(p.Host.Capacity), disk+uint64(p.Disk.Capacity)
 	}
-	if host*4096 > a.cfg.HostBytes || disk*4096 > a.cfg.DiskBytes {
+	if host*4096 > a.cfg.Tiers.HostBytes || disk*4096 > a.cfg.Tiers.DiskBytes {
 		t.Errorf("%d host slots and %d disk slots are more than the tiers have", host, disk)
 	}
 }
@@ -84,7 +84,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	agenttest.Eventually(t, "quiet", func() bool { return a.Stats().Quiet })
 	a.checkSlots(t)
 	after := a.footprint(t)
-	if after.files > before.files+8 || after.goroutines > before.goroutines+16 || after.extents > int((cfg.HostBytes+cfg.DiskBytes)/cfg.ExtentBytes) {
+	if after.files > before.files+8 || after.goroutines > before.goroutines+16 || after.extents > int((cfg.Tiers.HostBytes+cfg.Tiers.DiskBytes)/cfg.Tiers.ExtentBytes) {
 		t.Errorf("after %d namespaces %+v, after %d %+v", settled, before, rounds, after)
 	}
 	s := a.Stats()

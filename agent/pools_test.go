@@ -32,7 +32,7 @@ func TestRefusedNamespaceLeavesNothing(t *testing.T) {
 
 func TestNamespaceFindsRoomOnceTheOthersHaveLeft(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.DiskBytes = cfg.ExtentBytes, 0
+	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes = cfg.Tiers.ExtentBytes, 0
 	a := startAgent(t, cfg)
 	dial := func(worker uint64, ns kv.Namespace) *proto.SchedulerClient {
 		h := agenttest.Hello(worker)

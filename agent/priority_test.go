@@ -49,7 +49,7 @@ func TestBlocksOfTooLowAPriorityAreRefusedWithAllAfterThem(t *testing.T) {
 func TestOpenBeginsToFetchBlocksFromDisk(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		cfg := testConfig(t)
-		cfg.NoPrefetch, cfg.Tuning.DiscardHost = off, true
+		cfg.NoPrefetch, cfg.Tiers.DiscardHost = off, true
 		first := startAgent(t, cfg)
 		agenttest.StorePrompt(t, first.Scheduler(t, 1), proto.RequestID{ID: 1}, 1, 4)
 		agenttest.Eventually(t, "all is on disk", func() bool { return first.Stats().Quiet })

@@ -299,7 +299,7 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 
 func TestStoppedAgentLeavesItsHostTierToTheNext(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.DiskBytes = 0
+	cfg.Tiers.DiskBytes = 0
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)

@@ -15,13 +15,13 @@ import (
 
 func TestTierThatCannotFitIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.ExtentBytes, cfg.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
-	cfg.HostBytes = 200_000 << 30 // below the bound of extents, above any node
+	cfg.Tiers.ExtentBytes, cfg.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
+	cfg.Tiers.HostBytes = 200_000 << 30 // below the bound of extents, above any node
 	_, err := New(t.Context(), cfg, nil)
 	if err == nil || !strings.Contains(err.Error(), "host size 200000GiB (BLOCKYARD_HOST_SIZE)") {
 		t.Errorf("got error %v, want the size and its setting", err)
 	}
-	if agenttest.Exists(cfg.HostDir) || agenttest.Exists(cfg.Socket) {
+	if agenttest.Exists(cfg.Tiers.HostDir) || agenttest.Exists(cfg.Socket) {
 		t.Error("something was made")
 	}
 }
@@ -35,8 +35,12 @@ func logged(level zapcore.Level) (*zap.Logger, *observer.ObservedLogs) {
 // A number of blocks says how much memory they take only with the size of one.
 func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"host": func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE" },
-		"disk": func(c *Config) { c.DiskBytes, c.Tuning.DiskBlocks, c.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE" },
+		"host": func(c *Config) {
+			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
+		},
+		"disk": func(c *Config) {
+			c.Tiers.DiskBytes, c.Tiers.DiskBlocks, c.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
@@ -66,8 +70,8 @@ func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"host size 1048576 (HOST)": func(c *Config) { c.HostSetting = "HOST" },
-		"disk size 1048576 (DISK)": func(c *Config) { c.HostBytes, c.DiskBytes, c.DiskSetting = 4<<20, 1<<20, "DISK" },
-		"disk size 1048576":        func(c *Config) { c.HostBytes, c.DiskBytes = 0, 1<<20 },
+		"disk size 1048576 (DISK)": func(c *Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes, c.DiskSetting = 4<<20, 1<<20, "DISK" },
+		"disk size 1048576":        func(c *Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 1<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
@@ -93,9 +97,11 @@ func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 
 func TestSpaceIsShownForEveryKindOfTier(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"sizes":  func(*Config) {},
-		"blocks": func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.DiskBytes, c.Tuning.DiskBlocks = 0, 10, 0, 10 },
-		"bypass": func(c *Config) { c.HostBytes = 0 },
+		"sizes": func(*Config) {},
+		"blocks": func(c *Config) {
+			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.DiskBytes, c.Tiers.DiskBlocks = 0, 10, 0, 10
+		},
+		"bypass": func(c *Config) { c.Tiers.HostBytes = 0 },
 	} {
 		cfg := testConfig(t)
 		change(&cfg)
@@ -109,7 +115,7 @@ func TestSpaceIsShownForEveryKindOfTier(t *testing.T) {
 
 func TestAgentWithoutTiersSaysSoLoudly(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.HostBytes, cfg.DiskBytes = 0, 0
+	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes = 0, 0
 	log, logs := logged(zap.WarnLevel)
 	startLoggedAgent(t, cfg, log)
 	if logs.FilterMessageSnippet("NO TIER IS ON").Len() != 1 {

@@ -51,7 +51,7 @@ func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 
 func TestStopLeavesOnlyTheDiskWhenTheHostIsToBeDiscarded(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.Tuning.DiscardHost = true
+	cfg.Tiers.DiscardHost = true
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
@@ -60,7 +60,7 @@ func TestStopLeavesOnlyTheDiskWhenTheHostIsToBeDiscarded(t *testing.T) {
 	if _, err := os.Stat(cfg.Socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is there: error %v", err)
 	}
-	if left, _ := os.ReadDir(cfg.HostDir); len(left) != 0 {
+	if left, _ := os.ReadDir(cfg.Tiers.HostDir); len(left) != 0 {
 		t.Errorf("%d host files are left: %v", len(left), left)
 	}
 	b := startAgent(t, cfg)
@@ -98,18 +98,18 @@ func TestBadConfigIsNamed(t *testing.T) {
 		{"admin port in use", false, func(c *Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
 		{"cluster", true, func(c *Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
 		{"NATS URL", true, func(c *Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
-		{"host directory", false, func(c *Config) { c.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
-		{"disk directory", false, func(c *Config) { c.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
-		{"host size", true, func(c *Config) { c.HostBytes = 1 }, []string{"host size", "1"}},
-		{"disk size", true, func(c *Config) { c.DiskBytes = 5 }, []string{"disk size", "5"}},
-		{"no disk directory", true, func(c *Config) { c.DiskDir = "" }, []string{"disk directory"}},
+		{"host directory", false, func(c *Config) { c.Tiers.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
+		{"disk directory", false, func(c *Config) { c.Tiers.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
+		{"host size", true, func(c *Config) { c.Tiers.HostBytes = 1 }, []string{"host size", "1"}},
+		{"disk size", true, func(c *Config) { c.Tiers.DiskBytes = 5 }, []string{"disk size", "5"}},
+		{"no disk directory", true, func(c *Config) { c.Tiers.DiskDir = "" }, []string{"disk directory"}},
 		{"NATS scheme", true, func(c *Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
 		{"admin port", true, func(c *Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
-		{"disk of too many extents", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size" }, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
-		{"too many blocks", true, func(c *Config) { c.HostBytes, c.Tuning.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
-		{"disk of more than can be", true, func(c *Config) { c.DiskBytes, c.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
-		{"I/O deadline", true, func(c *Config) { c.Tuning.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
-		{"extent size", true, func(c *Config) { c.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
+		{"disk of too many extents", true, func(c *Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size" }, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
+		{"too many blocks", true, func(c *Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
+		{"disk of more than can be", true, func(c *Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
+		{"I/O deadline", true, func(c *Config) { c.Tiers.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
+		{"extent size", true, func(c *Config) { c.Tiers.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
 	} {
 		cfg := testConfig(t)
 		c.change(&cfg)
@@ -118,7 +118,7 @@ func TestBadConfigIsNamed(t *testing.T) {
 			t.Errorf("%s: the agent started", c.name)
 			continue
 		}
-		if c.early && (cfg.Validate() == nil || agenttest.Exists(cfg.HostDir)) {
+		if c.early && (cfg.Validate() == nil || agenttest.Exists(cfg.Tiers.HostDir)) {
 			t.Errorf("%s: found only after something was started: Validate says %v", c.name, cfg.Validate())
 		}
 		for _, want := range c.want {
@@ -160,7 +160,7 @@ func TestStartIsBrokenOffWhenItsContextEnds(t *testing.T) {
 	if _, err := New(ctx, testConfig(t), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("without NATS: got error %v, want %v", err, context.Canceled)
 	}
-	if agenttest.Exists(cfg.HostDir) || agenttest.Exists(cfg.Socket) {
+	if agenttest.Exists(cfg.Tiers.HostDir) || agenttest.Exists(cfg.Socket) {
 		t.Error("the agent went on starting")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
@@ -114,15 +115,14 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 	}
 	cfg := agent.Config{
 		Node: node, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
-		HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), AllowUIDs: c.AllowUID,
-		NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
-		Tuning: agent.Tuning{
-			Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
+		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
+		Tiers: blockmgr.Config{
+			HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
 			DiscardHost: c.DiscardHost,
 		},
 	}
 	if c.ScrubRate == 0 {
-		cfg.Tuning.ScrubBytesPerSecond = -1
+		cfg.Tiers.ScrubBytesPerSecond = -1
 	}
 	if err := c.takeSizes(s, &cfg); err != nil {
 		return agent.Config{}, err

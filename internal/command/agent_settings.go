@@ -83,26 +83,26 @@ const (
 func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	diskNames := sizeNames(s.env.Disk, kvbmDiskBlocks, kvbmDiskGB)
 	source, disk := s.source("disk-size", diskNames...)
-	cfg.DiskBytes = uint64(c.DiskSize)
+	cfg.Tiers.DiskBytes = uint64(c.DiskSize)
 	if disk {
-		cfg.DiskBytes, cfg.Tuning.DiskBlocks = s.env.Disk.Bytes, s.env.Disk.OverrideBlocks
+		cfg.Tiers.DiskBytes, cfg.Tiers.DiskBlocks = s.env.Disk.Bytes, s.env.Disk.OverrideBlocks
 	}
 	cfg.DiskSetting = settingName(source, "disk-size")
-	s.note("disk_size", tierSize(cfg.DiskBytes, cfg.Tuning.DiskBlocks), source)
+	s.note("disk_size", tierSize(cfg.Tiers.DiskBytes, cfg.Tiers.DiskBlocks), source)
 
 	hostNames := sizeNames(s.env.Host, kvbmHostBlocks, kvbmHostGB)
 	if disk && s.env.ShouldBypassCPUCache() {
 		hostNames = append(hostNames, diskNames...)
 	}
 	source, host := s.source("host-size", hostNames...)
-	cfg.HostBytes = uint64(c.HostSize)
+	cfg.Tiers.HostBytes = uint64(c.HostSize)
 	if host {
-		cfg.HostBytes, cfg.Tuning.HostBlocks = s.env.Host.Bytes, s.env.Host.OverrideBlocks
+		cfg.Tiers.HostBytes, cfg.Tiers.HostBlocks = s.env.Host.Bytes, s.env.Host.OverrideBlocks
 	}
 	cfg.HostSetting = settingName(source, "host-size")
-	s.note("host_size", tierSize(cfg.HostBytes, cfg.Tuning.HostBlocks), source)
+	s.note("host_size", tierSize(cfg.Tiers.HostBytes, cfg.Tiers.HostBlocks), source)
 
-	if on := cfg.HostBytes + cfg.Tuning.HostBlocks + cfg.DiskBytes + cfg.Tuning.DiskBlocks; on == 0 && (host || disk) {
+	if on := cfg.Tiers.HostBytes + cfg.Tiers.HostBlocks + cfg.Tiers.DiskBytes + cfg.Tiers.DiskBlocks; on == 0 && (host || disk) {
 		return s.env.CheckTiers()
 	}
 	return nil
@@ -134,34 +134,34 @@ func tierSize(bytes, blocks uint64) string {
 // takeDisk sets how the disk tier's files are made and what is written to them.
 func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	source, kvbm := s.source("disk-dir", "DYN_KVBM_DISK_CACHE_DIR")
-	cfg.DiskDir = c.DiskDir
+	cfg.Tiers.DiskDir = c.DiskDir
 	if kvbm {
-		cfg.DiskDir = s.env.DiskFiles.Dir
+		cfg.Tiers.DiskDir = s.env.DiskFiles.Dir
 	}
-	s.note("disk_dir", cfg.DiskDir, source)
+	s.note("disk_dir", cfg.Tiers.DiskDir, source)
 
 	source, kvbm = s.source("disk-filter", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER")
 	filter := c.DiskFilter
 	if kvbm {
 		filter = either(s.env.Offload.DisableDiskFilter, "none", "frequency")
 	}
-	cfg.Tuning.DiskFilter = filter == "frequency"
+	cfg.DiskFilter = filter == "frequency"
 	s.note("disk_filter", filter, source)
-	cfg.Tuning.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}
+	cfg.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}
 
 	source, kvbm = s.source("disk-queue-depth", "DYN_KVBM_MAX_CONCURRENT_TRANSFERS")
-	cfg.Tuning.Transfers = c.DiskQueueDepth
+	cfg.Tiers.Transfers = c.DiskQueueDepth
 	if kvbm {
-		cfg.Tuning.Transfers = s.env.Transfer.MaxConcurrent
+		cfg.Tiers.Transfers = s.env.Transfer.MaxConcurrent
 	}
-	s.note("disk_queue_depth", cfg.Tuning.Transfers, source)
+	s.note("disk_queue_depth", cfg.Tiers.Transfers, source)
 
 	source, kvbm = s.source("disk-allocator", "DYN_KVBM_DISK_ALLOCATOR_TYPE")
 	allocator := c.DiskAllocator
 	if kvbm {
 		allocator = either(s.env.DiskFiles.OpenDirect, "open-direct", "default")
 	}
-	cfg.Tuning.OpenDirect = allocator == "open-direct"
+	cfg.Tiers.OpenDirect = allocator == "open-direct"
 	s.note("disk_allocator", allocator, source)
 
 	source, kvbm = s.source("direct-io", "DYN_KVBM_DISK_DISABLE_O_DIRECT")
@@ -169,15 +169,15 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	if kvbm && s.env.DiskFiles.DisableDirectIO {
 		mode = "off"
 	}
-	cfg.Tuning.DirectIO = directIOMode(mode)
+	cfg.Tiers.DirectIO = directIOMode(mode)
 	s.note("direct_io", mode, source)
 
 	source, kvbm = s.source("zero-fill", "DYN_KVBM_DISK_ZEROFILL_FALLBACK")
-	cfg.Tuning.ZeroFill = c.ZeroFill
+	cfg.Tiers.ZeroFill = c.ZeroFill
 	if kvbm {
-		cfg.Tuning.ZeroFill = s.env.DiskFiles.ZeroFill
+		cfg.Tiers.ZeroFill = s.env.DiskFiles.ZeroFill
 	}
-	s.note("zero_fill", cfg.Tuning.ZeroFill, source)
+	s.note("zero_fill", cfg.Tiers.ZeroFill, source)
 }
 
 func either(condition bool, yes, no string) string {
@@ -248,9 +248,9 @@ func (c *Agent) takeKVBM(s *settings, cfg *agent.Config) error {
 		case "DYN_KVBM_MAX_CONCURRENT_TRANSFERS":
 			limits.Transfers = s.env.Transfer.MaxConcurrent
 		case "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE":
-			cfg.Tuning.TransferBatch = s.env.Transfer.MaxBatch
-			limits.TransferBatch = cfg.Tuning.TransferBatch
-			s.note("transfer_batch", cfg.Tuning.TransferBatch, v)
+			cfg.Tiers.TransferBatch = s.env.Transfer.MaxBatch
+			limits.TransferBatch = cfg.Tiers.TransferBatch
+			s.note("transfer_batch", cfg.Tiers.TransferBatch, v)
 		case "DYN_KVBM_CACHE_STATS_MAX_REQUESTS":
 			cfg.KVBM.HitRateRequests = s.env.Stats.MaxRequests
 			s.note("hit_rate_requests", cfg.KVBM.HitRateRequests, v)

@@ -66,7 +66,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		"KVBM's sizes": {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0.5", "DYN_KVBM_DISK_CACHE_GB": "2"},
 			want: func(c *agent.Config) {
-				c.HostBytes, c.DiskBytes = 5e8, 2e9
+				c.Tiers.HostBytes, c.Tiers.DiskBytes = 5e8, 2e9
 				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
 			log: map[string]string{"host_size": "500MB (DYN_KVBM_CPU_CACHE_GB)"},
@@ -74,7 +74,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		"KVBM's disk alone bypasses the host": {
 			env: map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0.5"},
 			want: func(c *agent.Config) {
-				c.HostBytes, c.DiskBytes = 0, 5e8
+				c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 5e8
 				c.HostSetting, c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
 			log: map[string]string{"host_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
@@ -92,17 +92,17 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		},
 		"a number of blocks of 0 is none": {
 			env:  map[string]string{"DYN_KVBM_CPU_CACHE_GB": "100", "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "0"},
-			want: func(c *agent.Config) { c.HostBytes, c.HostSetting = 100e9, "DYN_KVBM_CPU_CACHE_GB" },
+			want: func(c *agent.Config) { c.Tiers.HostBytes, c.HostSetting = 100e9, "DYN_KVBM_CPU_CACHE_GB" },
 		},
 		"flags may turn off what KVBM's variables turn on": {
 			args: []string{"--host-size=0", "--disk-size=0"},
 			env:  map[string]string{"DYN_KVBM_CPU_CACHE_GB": "1"},
-			want: func(c *agent.Config) { c.HostBytes = 0 },
+			want: func(c *agent.Config) { c.Tiers.HostBytes = 0 },
 		},
 		"KVBM's numbers of blocks": {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "100", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS": "200"},
 			want: func(c *agent.Config) {
-				c.HostBytes, c.Tuning.HostBlocks, c.Tuning.DiskBlocks = 0, 100, 200
+				c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.DiskBlocks = 0, 100, 200
 				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"
 			},
 			log: map[string]string{"disk_size": "200 blocks of each namespace (DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS)"},
@@ -110,22 +110,25 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		"flag over Blockyard's variable over KVBM's": {
 			args: []string{"--host-size=3MiB"},
 			env:  map[string]string{"BLOCKYARD_HOST_SIZE": "2MiB", "BLOCKYARD_DISK_SIZE": "4MiB", "DYN_KVBM_CPU_CACHE_GB": "1", "DYN_KVBM_DISK_CACHE_GB": "1"},
-			want: func(c *agent.Config) { c.HostBytes, c.DiskBytes = 3<<20, 4<<20; c.DiskSetting = "BLOCKYARD_DISK_SIZE" },
-			log:  map[string]string{"host_size": "3MiB (--host-size)", "disk_size": "4MiB (BLOCKYARD_DISK_SIZE)"},
+			want: func(c *agent.Config) {
+				c.Tiers.HostBytes, c.Tiers.DiskBytes = 3<<20, 4<<20
+				c.DiskSetting = "BLOCKYARD_DISK_SIZE"
+			},
+			log: map[string]string{"host_size": "3MiB (--host-size)", "disk_size": "4MiB (BLOCKYARD_DISK_SIZE)"},
 		},
 		"KVBM's disk files": {
 			env: map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "", "DYN_KVBM_DISK_ZEROFILL_FALLBACK": "1",
 				"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
 			want: func(c *agent.Config) {
-				c.DiskDir = "/mnt/kv"
-				c.Tuning.OpenDirect, c.Tuning.ZeroFill, c.Tuning.DirectIO, c.Tuning.DiskFilter = true, true, blockmgr.DirectIOOff, false
+				c.Tiers.DiskDir = "/mnt/kv"
+				c.Tiers.OpenDirect, c.Tiers.ZeroFill, c.Tiers.DirectIO, c.DiskFilter = true, true, blockmgr.DirectIOOff, false
 			},
 			log: map[string]string{"direct_io": "off (DYN_KVBM_DISK_DISABLE_O_DIRECT)", "disk_filter": "none (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)", "disk_allocator": "open-direct (DYN_KVBM_DISK_ALLOCATOR_TYPE)"},
 		},
 		"flags over KVBM's disk files": {
 			args: []string{"--disk-dir=/a", "--disk-allocator=default", "--direct-io=require", "--disk-filter=frequency"},
 			env:  map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "1", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
-			want: func(c *agent.Config) { c.DiskDir, c.Tuning.DirectIO = "/a", blockmgr.DirectIORequire },
+			want: func(c *agent.Config) { c.Tiers.DiskDir, c.Tiers.DirectIO = "/a", blockmgr.DirectIORequire },
 			log:  map[string]string{"direct_io": "require (--direct-io)"},
 		},
 		"KVBM's metrics": {
@@ -150,38 +153,41 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		},
 		"KVBM's offloads": {
 			env:  map[string]string{"DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY": "7", "DYN_KVBM_MAX_CONCURRENT_TRANSFERS": "8", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "32"},
-			want: func(c *agent.Config) { c.MinPriority, c.Tuning.Transfers, c.Tuning.TransferBatch = 7, 8, 32 },
+			want: func(c *agent.Config) { c.MinPriority, c.Tiers.Transfers, c.Tiers.TransferBatch = 7, 8, 32 },
 			log:  map[string]string{"min_priority": "7 (DYN_KVBM_HOST_OFFLOAD_PREFIX_MIN_PRIORITY)"},
 		},
 		"the disk's queue": {
 			args: []string{"--disk-queue-depth=48"},
 			env:  map[string]string{"DYN_KVBM_MAX_CONCURRENT_TRANSFERS": "8"},
-			want: func(c *agent.Config) { c.Tuning.Transfers = 48 },
+			want: func(c *agent.Config) { c.Tiers.Transfers = 48 },
 			log:  map[string]string{"disk_queue_depth": "48 (--disk-queue-depth)"},
 		},
 		"the disk's filter": {
 			args: []string{"--disk-filter-min=3", "--disk-filter-decay=1m"},
 			env:  map[string]string{"BLOCKYARD_DISK_FILTER_ENTRIES": "5000000"},
 			want: func(c *agent.Config) {
-				c.Tuning.Frequency = policy.FrequencyOptions{Min: 3, Decay: time.Minute, MaxEntries: 5_000_000}
+				c.Frequency = policy.FrequencyOptions{Min: 3, Decay: time.Minute, MaxEntries: 5_000_000}
 			},
 			log: map[string]string{"disk_filter_min": "3 (--disk-filter-min)", "disk_filter_entries": "5000000 (BLOCKYARD_DISK_FILTER_ENTRIES)"},
 		},
 		"what only Blockyard has": {
 			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
 			want: func(c *agent.Config) {
-				c.Tuning.Weights = map[string]uint64{"meta/llama": 3, "b": 2}
-				c.Tuning.ScrubBytesPerSecond, c.Tuning.IODeadline = -1, 2*time.Second
-				c.Tuning.DiscardHost, c.NoPrefetch, c.DrainTimeout = true, true, 0
+				c.Tiers.Weights = map[string]uint64{"meta/llama": 3, "b": 2}
+				c.Tiers.ScrubBytesPerSecond, c.Tiers.IODeadline = -1, 2*time.Second
+				c.Tiers.DiscardHost, c.NoPrefetch, c.DrainTimeout = true, true, 0
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := agent.Config{
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
-				HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
+				Tiers: blockmgr.Config{
+					HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
+					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
+				},
+				DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
 				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
-				Tuning: agent.Tuning{DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute}, IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20},
 				Events: agent.EventOptions{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
 			c.want(&want)

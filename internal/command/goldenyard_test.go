@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -64,7 +65,8 @@ func startGoldenYard(t *testing.T) *goldenYard {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	at := func(name string) string { return filepath.Join(dir, name) }
 	a, err := agent.New(t.Context(), agent.Config{
-		Node: "n", Socket: at("s"), HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20,
+		Node: "n", Socket: at("s"),
+		Tiers: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20},
 		Events: agent.EventOptions{
 			Embedded: &nats.EmbeddedOptions{},
 			Dynamo:   &publisherdynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: at("kv")},
