@@ -58,7 +58,8 @@ const (
 )
 
 // Config says where blocks live and how many. The zero value is a manager that
-// is off: lookups find nothing and nothing is granted.
+// is off: lookups find nothing and nothing is granted. The fields without a JSON name are
+// hooks of the program that opens the manager.
 type Config struct {
 	// HostDir is the directory of the host extents; it should be on tmpfs or
 	// hugetlbfs. It is made when absent. Needed whenever a tier is configured.
@@ -96,7 +97,7 @@ type Config struct {
 	// Filter chooses which blocks are worth writing to disk; nil for all. See
 	// policy.FrequencyFilter. One with a method Expect(blocks uint64) is told how many
 	// blocks the tiers can hold.
-	Filter OffloadFilter
+	Filter OffloadFilter `json:"-"`
 	// Weights are the shares of models in a tier that several namespaces want,
 	// default 1 each. See policy.Giver.
 	Weights map[string]uint64
@@ -117,15 +118,15 @@ type Config struct {
 	// ZeroFill writes zeros where the file system cannot reserve disk space.
 	ZeroFill bool
 	// Sink is told of every change of residency; nil for nobody.
-	Sink EventSink
+	Sink EventSink `json:"-"`
 	// Reset is where requests to empty a tier arrive; nil for none. See
 	// Manager.Reset.
-	Reset <-chan kv.Tier
+	Reset <-chan kv.Tier `json:"-"`
 	// WrapDisk puts something between the manager and each of its disk files, such
 	// as storagetest.Faulty; nil for nothing.
-	WrapDisk func(path string, f extent.File) extent.File
+	WrapDisk func(path string, f extent.File) extent.File `json:"-"`
 	// Log is where warnings go; nil for nowhere.
-	Log *zap.Logger
+	Log *zap.Logger `json:"-"`
 }
 
 // OffloadFilter chooses the blocks that are worth a place on disk. It is asked
