@@ -18,7 +18,7 @@ func layers() []layer {
 	return []layer{
 		{"cmd", []string{"lab", "internal/command"}},
 		{"lab", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
-		{"lab/cli", []string{"lab", "agent", "publisher", "internal", "internal/command"}},
+		{"lab/cli", []string{"lab", "agent", "blockmgr", "publisher", "internal", "internal/command"}},
 		{"lab/engine", []string{"internal/backoff", "internal/kv", "internal/kvevent", "internal/engineevent", "internal/proto"}},
 		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent"}},
 		{"lab/workload", nil},
