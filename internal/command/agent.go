@@ -99,7 +99,7 @@ func (c *Agent) Run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// configure is what flags and environ make of an agent; the log gets each value
+// configure returns what flags and environ make of an agent; the log gets each value
 // with its source.
 func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, error) {
 	node := c.Node

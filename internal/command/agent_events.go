@@ -134,7 +134,7 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 	return nil
 }
 
-// embedded is the NATS server inside the agent.
+// embedded returns the NATS server inside the agent.
 func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 	host, port, err := net.SplitHostPort(f.EmbeddedNATS)
 	if err != nil {

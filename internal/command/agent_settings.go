@@ -108,7 +108,7 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	return nil
 }
 
-// sizeNames are the variables of a tier's size, that which decides first.
+// sizeNames returns the variables of a tier's size, that which decides first.
 func sizeNames(size config.CacheSize, blocks, gb string) []string {
 	if size.OverrideBlocks != 0 {
 		return []string{blocks, gb}
@@ -116,7 +116,7 @@ func sizeNames(size config.CacheSize, blocks, gb string) []string {
 	return []string{gb, blocks}
 }
 
-// settingName is what to change to change a value.
+// settingName returns what to change to change a value.
 func settingName(source, flag string) string {
 	if source == fromDefault {
 		return "--" + flag
@@ -204,7 +204,7 @@ func (c *Agent) noteOthers(s *settings, cfg *agent.Config) {
 	}
 }
 
-// withoutPassword is a list of URLs without what must not be logged.
+// withoutPassword returns a list of URLs without what must not be logged.
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {
@@ -219,7 +219,7 @@ func withoutPassword(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// directIOMode is the mode of a value of --direct-io.
+// directIOMode returns the mode of a value of --direct-io.
 func directIOMode(name string) blockmgr.DirectIOMode {
 	switch name {
 	case "off":

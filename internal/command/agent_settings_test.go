@@ -16,7 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 )
 
-// configured is the configuration that a command line and variables make, and
+// configured returns the configuration that a command line and variables make, and
 // the sources that are logged, by name.
 func configured(t *testing.T, args []string, variables map[string]string) (agent.Config, map[string]string, error) {
 	t.Helper()

@@ -76,7 +76,7 @@ func (c *connectorConfigCmd) validate() error {
 	return nil
 }
 
-// vllmText is the value of vLLM's --kv-transfer-config, or the option itself.
+// vllmText returns the value of vLLM's --kv-transfer-config, or the option itself.
 func (c *connectorConfigCmd) vllmText() string {
 	transfer := c.vllmTransfer()
 	switch c.Output {
@@ -88,7 +88,7 @@ func (c *connectorConfigCmd) vllmText() string {
 	return transfer.json()
 }
 
-// vllmTransfer is vLLM's kv_transfer_config. KVBM's names say no more than its own
+// vllmTransfer returns vLLM's kv_transfer_config. KVBM's names say no more than its own
 // deployments do. Ours have a failed load computed again, where the engine's default
 // is to fail the request.
 func (c *connectorConfigCmd) vllmTransfer() object {
@@ -119,7 +119,7 @@ func vllmConnector(name, module string) object {
 	return object{{"kv_connector", name}, {"kv_connector_module_path", module}, {"kv_role", "kv_both"}}
 }
 
-// extraConfig is what our connector is told: with KVBM's names only what was given.
+// extraConfig returns what our connector is told: with KVBM's names only what was given.
 func (c *connectorConfigCmd) extraConfig() (extra object) {
 	if socket := c.Socket; socket != "" {
 		extra = append(extra, member{"socket", socket})
@@ -132,7 +132,7 @@ func (c *connectorConfigCmd) extraConfig() (extra object) {
 	return extra
 }
 
-// trtllmText is a file of TensorRT-LLM's options. Blocks are reused whole or not at
+// trtllmText returns a file of TensorRT-LLM's options. Blocks are reused whole or not at
 // all, which is what KVBM's deployments have too.
 func (c *connectorConfigCmd) trtllmText() string {
 	module, leader, worker := "kvbm.trtllm_integration.connector", "DynamoKVBMConnectorLeader", "DynamoKVBMConnectorWorker"
@@ -151,7 +151,7 @@ func (c *connectorConfigCmd) trtllmText() string {
 	return options.yaml(0)
 }
 
-// variables are the settings that TensorRT-LLM's options have no place for.
+// variables returns the settings that TensorRT-LLM's options have no place for.
 func (c *connectorConfigCmd) variables() (list []string) {
 	if c.Socket != "" {
 		list = append(list, "BLOCKYARD_SOCKET="+shellQuote(c.Socket))
@@ -203,7 +203,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 
 func (o object) json() string { return scalar(o) }
 
-// scalar is a value as JSON, which YAML reads too.
+// scalar returns a value as JSON, which YAML reads too.
 func scalar(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -214,7 +214,7 @@ func scalar(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// yaml is the object as a YAML block, indented by that many levels.
+// yaml returns the object as a YAML block, indented by that many levels.
 func (o object) yaml(level int) string {
 	indent := strings.Repeat("  ", level)
 	lines := make([]string, 0, len(o))

@@ -80,7 +80,7 @@ type natsFlags struct {
 	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Take any certificate of the NATS server."`
 }
 
-// resolve is the server to connect to, empty when none is named, and how to log in
+// resolve returns the server to connect to, empty when none is named, and how to log in
 // there: what the flags say, and behind them Dynamo's variables.
 //
 // The error names flags that have no effect because there is no server.

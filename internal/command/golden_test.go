@@ -43,7 +43,7 @@ func TestGoldenMetricsAndAnswers(t *testing.T) {
 	}
 }
 
-// closedLabels are the labels whose values are as fixed as the names of families.
+// closedLabels returns the labels whose values are as fixed as the names of families.
 func closedLabels() []string {
 	return []string{"counter", "gauge", "kind", "measure", "output", "part", "role", "stage", "state", "tier"}
 }
@@ -95,7 +95,7 @@ func families(t *testing.T, scrape string) string {
 	return b.String()
 }
 
-// labelsOf is the labels of a sample with the values of closed ones.
+// labelsOf returns the labels of a sample with the values of closed ones.
 func labelsOf(text string) string {
 	var all []string
 	for _, m := range labelForm.FindAllStringSubmatch(text, -1) {

@@ -98,7 +98,7 @@ func (y *goldenYard) connect(t *testing.T, socket string) {
 	}
 }
 
-// freeEventPort is a port that is free together with the one for replays, 1000 above.
+// freeEventPort returns a port that is free together with the one for replays, 1000 above.
 func freeEventPort(t *testing.T) int {
 	t.Helper()
 	for range 100 {

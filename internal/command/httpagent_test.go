@@ -59,7 +59,7 @@ func runUntilEnd(t *testing.T, run func(context.Context) error) {
 	})
 }
 
-// engineNamespace is what the engines of these tests serve.
+// engineNamespace returns what the engines of these tests serve.
 func engineNamespace() kv.Namespace {
 	return kv.Namespace{Model: "m", Weights: "none", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: 16, InnerDim: 32,
 		DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1"}

@@ -93,7 +93,7 @@ func row(cells ...any) string {
 	return strings.Join(text, "\t")
 }
 
-// printable is a text of somebody else's as a terminal may show it: what cannot be
+// printable returns a text of somebody else's as a terminal may show it: what cannot be
 // seen is escaped.
 func printable(text string) string {
 	var b strings.Builder
@@ -108,7 +108,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// showAgent is what an agent says about events, for people.
+// showAgent returns what an agent says about events, for people.
 func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 	var s agentStats
 	if err := json.Unmarshal(seen["stats"], &s); err != nil {
@@ -161,7 +161,7 @@ func writeLines(b *strings.Builder, heading string, lines []string) {
 	}
 }
 
-// number is a counter of a rank, or "-".
+// number returns a counter of a rank, or "-".
 func number(rank map[string]json.RawMessage, key string) string {
 	if v, ok := rank[key]; ok {
 		return string(v)
@@ -169,7 +169,7 @@ func number(rank map[string]json.RawMessage, key string) string {
 	return "-"
 }
 
-// rankDetails is what a rank counts and remembers: numbers that are not 0, blocks
+// rankDetails returns what a rank counts and remembers: numbers that are not 0, blocks
 // dropped by reason, and each entry of its lists, such as the last bad events.
 func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.RawMessage) []string {
 	var lines []string
@@ -190,7 +190,7 @@ func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.R
 	return lines
 }
 
-// totals are the counters of all that events pass, by part.
+// totals returns the counters of all that events pass, by part.
 func totals(events map[string]uint64, parts map[string]map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(events); text != "" {
@@ -215,7 +215,7 @@ func counters(numbers map[string]uint64) string {
 	return strings.Join(text, ", ")
 }
 
-// showRouter is what a router says about events, for people.
+// showRouter returns what a router says about events, for people.
 func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 	var feeds []routerFeed
 	var workers []routerWorker
@@ -326,7 +326,7 @@ func (o *agentOutputs) show(b *strings.Builder) {
 	}
 }
 
-// numbers are those of an object's fields that are numbers, and 1 for those that
+// numbers returns those of an object's fields that are numbers, and 1 for those that
 // are true.
 func numbers(fields map[string]json.RawMessage) map[string]uint64 {
 	found := make(map[string]uint64, len(fields))

@@ -107,7 +107,7 @@ func guardedServer(t *testing.T, change func(o *server.Options)) string {
 	return s.Addr().String()
 }
 
-// seedOf is a new key's seed and public key.
+// seedOf returns a new key's seed and public key.
 func seedOf(t *testing.T, pair nkeys.KeyPair, err error) (seed, public string) {
 	t.Helper()
 	if err != nil {
@@ -123,7 +123,7 @@ func seedOf(t *testing.T, pair nkeys.KeyPair, err error) (seed, public string) {
 	return string(raw), public
 }
 
-// signClaims is a JWT about a subject, as NATS signs them.
+// signClaims returns a JWT about a subject, as NATS signs them.
 func signClaims(t *testing.T, issuer nkeys.KeyPair, subject string, claims map[string]any) string {
 	t.Helper()
 	id, err := issuer.PublicKey()
@@ -227,7 +227,7 @@ func authCases(t *testing.T) map[string]authCase {
 	}
 }
 
-// newUser is the seed and the public key of a new user.
+// newUser returns the seed and the public key of a new user.
 func newUser(t *testing.T) (seed, public string) {
 	t.Helper()
 	pair, err := nkeys.CreateUser()

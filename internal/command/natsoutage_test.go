@@ -159,7 +159,7 @@ func (w *natsWorld) digestLocked() (sum uint64) {
 	return sum
 }
 
-// stored is the event of a block that begins a sequence.
+// stored returns the event of a block that begins a sequence.
 func stored(id uint64, h kv.SequenceHash) kvevent.RouterEvent {
 	return kvevent.RouterEvent{Owner: worldOwner, ID: id, Kind: kvevent.Stored,
 		Blocks: []kvevent.StoredBlock{{Hash: h, Local: kv.LocalHash(h)}}}

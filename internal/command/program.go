@@ -225,7 +225,7 @@ func (Version) Run(b build, stdout io.Writer) error {
 	return nil
 }
 
-// versionString is the linker's version, else the module's, each followed by
+// versionString returns the linker's version, else the module's, each followed by
 // the commit when the build recorded one. info may be nil.
 func versionString(linked string, info *debug.BuildInfo) string {
 	v := linked

@@ -150,7 +150,7 @@ func (c *Router) options(log *zap.Logger) router.Options {
 	}
 }
 
-// snapshotThreshold is the option of a setting that may be off.
+// snapshotThreshold returns the option of a setting that may be off.
 func snapshotThreshold(s *config.Config) int {
 	events, ok := s.SnapshotEvents()
 	if !ok {

@@ -154,7 +154,7 @@ func settingOf(settings []config.Setting, flag string) *config.Setting {
 	return &settings[at]
 }
 
-// givenSettings are the settings among the flags on the command line. Two names
+// givenSettings returns the settings among the flags on the command line. Two names
 // of one setting must agree.
 func givenSettings(k *kong.Context) (map[string]string, error) {
 	settings := config.Settings()
@@ -186,7 +186,7 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	log.Info("configuration", fields...)
 }
 
-// address is where to serve HTTP: at own, on the port of http_port when own leaves
+// address returns where to serve HTTP: at own, on the port of http_port when own leaves
 // it open, and then on http_host when own is the default too. What own says wins over
 // variables and a document that say something else, and contradicts a flag.
 func (r *resolvedSettings) address(own string) (string, error) {

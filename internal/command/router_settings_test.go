@@ -28,7 +28,7 @@ func routerModel(t *testing.T, args ...string) (*Router, *kong.Kong, error) {
 	return &c, k, err
 }
 
-// settle is routerModel for args that have to be good.
+// settle returns the router command for args that must be good.
 func settle(t *testing.T, args ...string) *Router {
 	t.Helper()
 	c, _, err := routerModel(t, args...)

@@ -121,7 +121,7 @@ type workerFlags struct {
 // sources reports whether the flags name any source of workers.
 func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile != "" }
 
-// join is a transport that joins the given ones with the agents and workers of the
+// join returns a transport that joins the given ones with the agents and workers of the
 // flags, and with the load reports of n, which is nil without NATS. The agents are asked
 // for their events where events is set. closeAll closes it and what it made, not what it
 // was given.

@@ -31,7 +31,7 @@ type benchCmd struct {
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }
 
-// benchVars are the defaults that the flags of benchCmd mention.
+// benchVars returns the defaults that the flags of benchCmd mention.
 func benchVars() kong.Vars {
 	sizes := ""
 	for i, s := range disk.DefaultSizes() {

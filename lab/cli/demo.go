@@ -39,7 +39,7 @@ type demoCmd struct {
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
 }
 
-// demoVars are the defaults that the help of demoCmd mentions.
+// demoVars returns the defaults that the help of demoCmd mentions.
 func demoVars() kong.Vars {
 	plain, traced := demo.Defaults("", 0), demo.Defaults("trace", 0)
 	vars := make(kong.Vars)

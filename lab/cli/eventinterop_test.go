@@ -16,7 +16,7 @@ import (
 // pythonVariable names the environment that scripts/events-env.sh makes.
 const pythonVariable = "BLOCKYARD_EVENTS_ENV"
 
-// eventsPython is a python with what the programs in interop need; the test is
+// eventsPython returns a python with what the programs in interop need; the test is
 // skipped where there is none.
 func eventsPython(t *testing.T) string {
 	t.Helper()
@@ -41,7 +41,7 @@ type engineTruth struct {
 	Blocks  [][]uint32 `json:"blocks"`
 }
 
-// hashes are the SequenceHashes of the resident blocks, as 16 hexadecimal digits.
+// hashes returns the SequenceHashes of the resident blocks, as 16 hexadecimal digits.
 func (e *engineTruth) hashes(blockSize int) []string {
 	var hasher kv.Hasher
 	list := []string{}
@@ -64,7 +64,7 @@ type consumerView struct {
 	Questions int
 }
 
-// worker is what is known of a worker's device, and whether that is exact.
+// worker returns what is known of a worker's device, and whether that is exact.
 func (v *consumerView) worker(id uint64) (blocks []string, exact bool) {
 	for _, o := range v.Owners {
 		if o.Kind == "worker" && o.ID == id {

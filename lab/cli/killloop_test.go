@@ -41,7 +41,7 @@ func killLoop(t *testing.T, ctx context.Context, args ...string) (status int, st
 	return status, out.String(), errs.String(), dir
 }
 
-// leftovers are the files in a directory.
+// leftovers returns the files in a directory.
 func leftovers(t *testing.T, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -56,7 +56,7 @@ func (c *soakEventsCmd) options(run cluster.Programs, seed uint64, stdout io.Wri
 	}
 }
 
-// natsServer is the program to run as NATS server: the one that was given, or the
+// natsServer returns the program to run as NATS server: the one that was given, or the
 // one beside exe.
 func natsServer(given, exe string) string {
 	if given != "" {

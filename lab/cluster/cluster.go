@@ -68,5 +68,5 @@ func (c *Cluster) Close(budget time.Duration) []string {
 	return unclean
 }
 
-// Name is the name under which the cluster's agents publish.
+// Name returns the name under which the cluster's agents publish.
 func (c *Cluster) Name() string { return c.o.Name }

@@ -49,7 +49,7 @@ func (c *Cluster) StartNATS(ctx context.Context) (*Process, error) {
 	return p, nil
 }
 
-// natsConfig is the server's configuration: two users on loopback.
+// natsConfig returns the server's configuration: two users on loopback.
 func (c *Cluster) natsConfig() string {
 	port := c.port
 	if port == 0 {
@@ -111,7 +111,7 @@ func (c *Cluster) readPort(p *Process) int {
 
 func (c *Cluster) natsAddr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }
 
-// NATSURL is the NATS server's URL for a consumer of the events; it is known from
+// NATSURL returns the NATS server's URL for a consumer of the events; it is known from
 // the server's first start on, and contains a password.
 func (c *Cluster) NATSURL() string { return c.natsURL(routerUser) }
 

@@ -227,7 +227,7 @@ type Difference struct {
 // maxShown bounds the differences that are described.
 const maxShown = 5
 
-// Diverged is the number of residencies that only one side has.
+// Diverged returns the number of residencies that only one side has.
 func (d *Difference) Diverged() int { return d.Lost + d.Phantom }
 
 // Held returns what engines and pools hold.

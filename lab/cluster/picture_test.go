@@ -15,7 +15,7 @@ func exampleTruth() ([]engine.State, []AgentPool) {
 		[]AgentPool{{Pool: 42, Blocks: []Block{{Hash: aa, Tiers: []string{"host_pinned", "disk"}}}}}
 }
 
-// row is one element of a router's dump.
+// row returns one element of a router's dump.
 func row(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (r kvevent.StoredJSON) {
 	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: o, Tier: tier}
 	for _, h := range hashes {
@@ -66,7 +66,7 @@ func TestCompareSeesEveryKindOfDifference(t *testing.T) {
 	}
 }
 
-// settledPicture is a picture in which all is well; tests spoil it.
+// settledPicture returns a picture in which all is well; tests spoil it.
 func settledPicture() *Picture {
 	return &Picture{
 		Engines: []engine.State{{WorkerID: 1, Idle: true}},

@@ -147,7 +147,7 @@ func (s *Supervisor) StartReady(ctx context.Context, spec Spec, ready any) (*Pro
 	return p, p.ready(ctx, readyTime, ready)
 }
 
-// inherited is environ without what would configure a process otherwise than its
+// inherited returns environ without what would configure a process otherwise than its
 // scenario does. Only the log level stays.
 func inherited(environ []string) []string {
 	return slices.DeleteFunc(environ, func(v string) bool {
@@ -249,7 +249,8 @@ func (p *Process) Next(ctx context.Context, into any) error {
 	}
 }
 
-// Done is closed when the process has ended and its last line was handed over.
+// Done returns a channel that is closed when the process has ended and its last line
+// was handed over.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Exited reports whether the process has ended.
@@ -370,7 +371,7 @@ func (p *Process) failed(format string, args ...any) error {
 	return &Failure{err: fmt.Errorf(format, args...), log: p.Log, Tail: lastLines(p.Log)}
 }
 
-// Error is one line; it names the log.
+// Error returns one line; it names the log.
 func (f *Failure) Error() string { return fmt.Sprintf("%s (log: %s)", f.err, f.log) }
 
 // Unwrap returns the error without the log.

@@ -36,14 +36,14 @@ type routeAnswer struct {
 	OverlapBlocks int    `json:"overlap_blocks"`
 }
 
-// routeBody is the body of a {"method":"new"} for tokens.
+// routeBody returns the body of a {"method":"new"} for tokens.
 func routeBody(tokens []uint32) []byte {
 	b := make([]byte, 0, 32+6*len(tokens))
 	b = append(b, `{"method":"new","tokens":`...)
 	return append(appendTokens(b, tokens), '}')
 }
 
-// generateBody is the body of a request to an engine.
+// generateBody returns the body of a request to an engine.
 func generateBody(id string, tokens []uint32, output int) []byte {
 	b := make([]byte, 0, 96+len(id)+6*len(tokens))
 	b = append(b, `{"request_id":`...)

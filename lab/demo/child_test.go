@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// childMain is what the first argument says.
+// childMain behaves as the first argument says and returns its exit status.
 func childMain(args []string) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
@@ -81,7 +81,7 @@ func fakeMain(args []string, term chan os.Signal) int {
 	return 0
 }
 
-// misdeedOf is what a child of this kind and with these flags is to do wrong.
+// misdeedOf returns what a child of this kind and with these flags is to do wrong.
 func misdeedOf(kind string, flags map[string]string) string {
 	who, what, _ := strings.Cut(os.Getenv(misbehaveVariable), "=")
 	what, run, _ := strings.Cut(what, "@")
@@ -170,7 +170,7 @@ func fakeEngine(mux *http.ServeMux, flags map[string]string, misdeed string) {
 	})
 }
 
-// dumpRow is one element of a router's dump.
+// dumpRow returns one element of a router's dump.
 func dumpRow(o kv.Owner, tier kv.Tier, hashes ...kv.SequenceHash) (row kvevent.StoredJSON) {
 	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: o, Tier: tier}
 	for _, h := range hashes {

@@ -39,7 +39,7 @@ type demoCluster struct {
 	router  *cluster.Router // nil without one
 }
 
-// parts are the processes that are looked at when the traffic has ended.
+// parts returns the processes that are looked at when the traffic has ended.
 func (c *demoCluster) parts() cluster.Parts {
 	p := cluster.Parts{Agents: c.agents, Router: c.router, Repaired: true}
 	for _, e := range c.engines {

@@ -103,7 +103,7 @@ func (d *display) keep() {
 	}
 }
 
-// progressLine is one line of fewer than 80 characters, below 100,000 requests and
+// progressLine returns one line of fewer than 80 characters, below 100,000 requests and
 // 10,000 s: a terminal that wraps a line cannot show it in place.
 func progressLine(p progress, elapsed time.Duration) string {
 	var b strings.Builder

@@ -91,7 +91,7 @@ func (f *fakeCluster) player(t *testing.T, total int) *player {
 	}
 }
 
-// ofRequest is the calls that name request id, in order.
+// ofRequest returns the calls that name request id, in order.
 func (f *fakeCluster) ofRequest(id string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -75,7 +75,7 @@ const extentBytes = 1 << 20
 // its defaults are made for.
 const usualRequests = 400
 
-// Defaults are the options of a run that shows every tier at work in less than
+// Defaults returns the options of a run that shows every tier at work in less than
 // a minute; with a trace those that fit its longer prompts. requests is the length
 // of the workload, 0 for the usual one: a shorter one gets smaller tiers, or it
 // would never fill them. Programs, NATSURL, Out and Err are left to the caller.
@@ -180,7 +180,7 @@ const (
 	modelDTypeBytes = 2
 )
 
-// innerDim is the number of elements per token, layer and outer index.
+// innerDim returns the number of elements per token, layer and outer index.
 func innerDim(blockSize int) int {
 	const target = 4096
 	return max(1, target/(modelLayers*modelOuterDim*modelDTypeBytes*blockSize))
@@ -200,7 +200,7 @@ type limits struct {
 // maxWorkloadTime bounds what a workload may add to the limits.
 const maxWorkloadTime = 30 * 24 * time.Hour
 
-// limitsFor are the limits of a demo with these requests at o's speed. An engine
+// limitsFor returns the limits of a demo with these requests at o's speed. An engine
 // may need a minute for one answer, and besides as long as if it had to compute
 // every prompt of the workload first, alone and without a cache. The whole may
 // need a quarter of an hour, and besides three times as long as the arrivals and
@@ -222,12 +222,12 @@ func limitsFor(o *Options, requests []workload.Request) limits {
 	}
 }
 
-// watch is ctx, but ends after limit as well, with a cause that says so.
+// watch returns a context that ends with ctx, and after limit.
 func watch(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("demo: not done within %s: something hangs", limit))
 }
 
-// realTime is how long so many simulated seconds take, at most maxWorkloadTime.
+// realTime returns how long so many simulated seconds take, at most maxWorkloadTime.
 func (o *Options) realTime(simulated float64) time.Duration {
 	s := min(simulated/o.SpeedUp, maxWorkloadTime.Seconds())
 	return time.Duration(s * float64(time.Second))

@@ -105,7 +105,7 @@ func (r *recorder) fillReport(out *RunReport) {
 	out.Routing = Routing{P50: micros(percentile(r.routing, 50)), P99: micros(percentile(r.routing, 99))}
 }
 
-// percentile is the smallest of the sorted values that at least p percent of
+// percentile returns the smallest of the sorted values that at least p percent of
 // them do not exceed; 0 without values.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {

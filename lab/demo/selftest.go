@@ -116,7 +116,7 @@ func (t *selftest) conclude(o *Options, out *display) error {
 	return fmt.Errorf("self-test: %w (%d of %d)", ErrFailed, len(t.report.Reasons), len(t.checks))
 }
 
-// explain is why ctx ended, if it did, or err: a child that died explains the
+// explain returns why ctx ended, if it did, or err: a child that died explains the
 // failed call better than the call does.
 func explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {

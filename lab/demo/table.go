@@ -12,7 +12,7 @@ const (
 	columnWidth = 19
 )
 
-// renderReport is the report for people: a row for each figure, a column for
+// renderReport returns the report for people: a row for each figure, a column for
 // each run, the verdict at the end.
 func renderReport(r *Report, color bool) string {
 	runs := []*RunReport{&r.RunReport}
@@ -70,7 +70,7 @@ func renderReport(r *Report, color bool) string {
 	return t.b.String()
 }
 
-// renderChecks is the self-test's verdict for people.
+// renderChecks returns the self-test's verdict for people.
 func renderChecks(checks []check, color bool) string {
 	t := table{color: color}
 	failed := 0
@@ -105,7 +105,7 @@ const (
 	yellow = "33"
 )
 
-// share is a number of input tokens and its part of all.
+// share returns a number of input tokens and its part of all.
 func share(of func(*Served) uint64) func(*RunReport) string {
 	return func(r *RunReport) string {
 		n := of(&r.Served)
@@ -125,7 +125,7 @@ type table struct {
 
 func (t *table) text(s string) { t.b.WriteString(strings.TrimRight(s, " ") + "\n") }
 
-// styled is s in a colour or weight, where colours are wanted.
+// styled returns s in a colour or weight, where colours are wanted.
 func (t *table) styled(s, code string) string {
 	if !t.color {
 		return s
@@ -168,7 +168,7 @@ func padLeft(s string, width int) string { return strings.Repeat(" ", max(0, wid
 
 func runes(s string) int { return len([]rune(s)) }
 
-// grouped is n with a comma between thousands.
+// grouped returns n with a comma between thousands.
 func grouped(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -177,7 +177,7 @@ func grouped(n uint64) string {
 	return s
 }
 
-// fixed is v with so many decimals, grouped, and its unit.
+// fixed returns v with so many decimals, grouped, and its unit.
 func fixed(v float64, decimals int, unit string) string {
 	whole, fraction, found := strings.Cut(strconv.FormatFloat(v, 'f', decimals, 64), ".")
 	n, err := strconv.ParseUint(whole, 10, 64)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// goodRun is a run with nothing to complain about: ours, goodExpectation.
+// goodRun returns a run with nothing to complain about: ours, goodExpectation.
 func goodRun() RunReport {
 	return RunReport{
 		Requests: 10, InputTokens: 100, Served: Served{Device: 40, Host: 32, Disk: 8, Recomputed: 20},

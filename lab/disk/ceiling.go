@@ -42,7 +42,7 @@ type ceiling interface {
 	run(ctx context.Context, j job) (sample, error)
 }
 
-// ceilings are those that count as what: fio with each of its fast I/O engines,
+// ceilings returns those that count as what: fio with each of its fast I/O engines,
 // and buffers in small and in huge pages, where fio is installed and wanted; a
 // plain loop elsewhere.
 func ceilings(noFio bool) (what string, all []ceiling) {
@@ -211,7 +211,7 @@ func (f fio) name() string {
 	return "fio " + f.engine
 }
 
-// args is the command line for j. An engine that waits for each operation gets
+// args returns the command line for j. An engine that waits for each operation gets
 // its depth from threads, each with a part of the file to itself.
 func (f fio) args(j job) []string {
 	rw := "read"

@@ -188,12 +188,12 @@ func mapPool(p *blockmgr.Pool) (*mapping, error) {
 	return m, nil
 }
 
-// offset is where a slot lies in its extent's file.
+// offset returns where a slot lies in its extent's file.
 func (e *mappedExtent) offset(index uint32) uint64 {
 	return e.info.DataOffset + uint64(index)*e.info.SlotBytes
 }
 
-// slot is the first n bytes of a slot, or an error when its extent came after
+// slot returns the first n bytes of a slot, or an error when its extent came after
 // the mapping was made.
 func (m *mapping) slot(s blockmgr.Slot, n uint64) ([]byte, error) {
 	e, ok := m.extents[s.Extent]
@@ -229,7 +229,7 @@ func mapFile(path string) ([]byte, error) {
 	return mem, nil
 }
 
-// mapMemory is private memory of random bytes, aligned to pages, and in huge ones
+// mapMemory returns private memory of random bytes, aligned to pages, and in huge ones
 // where the system has them. The caller unmaps it.
 func mapMemory(size uint64) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)

@@ -78,7 +78,7 @@ func (d *diskBench) sample(elapsed time.Duration) sample {
 	return sample{d.n, uint64(d.n) * d.pool.SlotBytes(), elapsed}
 }
 
-// write is a round that stores the next prompt.
+// write makes a round that stores the next prompt.
 func (d *diskBench) write(ctx context.Context) (sample, error) {
 	d.prompt++
 	return d.store(ctx)
@@ -117,7 +117,7 @@ func (d *diskBench) store(ctx context.Context) (sample, error) {
 	return d.sample(elapsed), nil
 }
 
-// read is a round that looks up the prompt that is on disk only.
+// read makes a round that looks up the prompt that is on disk only.
 func (d *diskBench) read(ctx context.Context) (sample, error) {
 	blocks := appendPrompt(nil, keepPrompt, 0, d.n)
 	before := d.pool.Stats()

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testOptions are those of a run of seconds, in fresh directories.
+// testOptions returns those of a run of seconds, in fresh directories.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	t.Setenv(copierVariable, "1")

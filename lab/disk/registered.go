@@ -37,16 +37,16 @@ const (
 	openings = 3
 )
 
-// hotPrompts is how many prompts of a pool of so many blocks are kept in host
+// hotPrompts returns how many prompts of a pool of so many blocks are kept in host
 // memory.
 func hotPrompts(blocks int) int { return min(maxHotPrompts, blocks/promptBlocks/2) }
 
-// hotHostBytes is the size of the host tier for them.
+// hotHostBytes returns the size of the host tier for them.
 func hotHostBytes(blocks int) uint64 {
 	return uint64(hotPrompts(blocks)*promptBlocks+storeRoom) * tinySlot
 }
 
-// tinyExtents is how many disk extents so many blocks lie in, and one more that
+// tinyExtents returns how many disk extents so many blocks lie in, and one more that
 // stored blocks can go to.
 func tinyExtents(blocks int) uint64 {
 	const perExtent = tinyExtent / tinySlot
@@ -98,7 +98,7 @@ func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks i
 	return nil
 }
 
-// sealedRecord is the record of the n-th block on its slot's first generation.
+// sealedRecord returns the record of the n-th block on its slot's first generation.
 func sealedRecord(ns uint32, n int) *storage.Record {
 	prompt, i := uint64(n/promptBlocks), n%promptBlocks
 	key := promptKey(prompt, i).InGroup(0)

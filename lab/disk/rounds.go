@@ -148,7 +148,7 @@ func summarize(values []float64) Summary {
 	return Summary{quantile(sorted, 0.5), quantile(sorted, 0.25), quantile(sorted, 0.75), len(sorted)}
 }
 
-// quantile is the q-quantile of ascending values, interpolated between the two
+// quantile returns the q-quantile of ascending values, interpolated between the two
 // that are nearest; NaN when there are none.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
@@ -162,7 +162,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// geometricMean is NaN for no values.
+// geometricMean returns NaN for no values.
 func geometricMean(values []float64) float64 {
 	sum := 0.0
 	for _, v := range values {
@@ -171,7 +171,7 @@ func geometricMean(values []float64) float64 {
 	return math.Exp(sum / float64(len(values)))
 }
 
-// counted is what two readings of a histogram differ by, and its sum.
+// counted returns what two readings of a histogram differ by, and its sum.
 func counted(before, after *metrics.Float64Histogram) (counts []uint64, n uint64) {
 	counts = slices.Clone(after.Counts)
 	for i := range counts {
@@ -181,7 +181,7 @@ func counted(before, after *metrics.Float64Histogram) (counts []uint64, n uint64
 	return counts, n
 }
 
-// histogramQuantile is the upper bound of the bucket that the q-quantile lies
+// histogramQuantile returns the upper bound of the bucket that the q-quantile lies
 // in, or the lower one where the upper is infinite; NaN when nothing was
 // counted. Bucket i is between bounds i and i+1.
 func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
@@ -207,5 +207,5 @@ type latencies []float64
 
 func (l *latencies) add(d time.Duration) { *l = append(*l, float64(d)/float64(time.Microsecond)) }
 
-// at is the q-quantile.
+// at returns the q-quantile.
 func (l latencies) at(q float64) float64 { return quantile(slices.Sorted(slices.Values(l)), q) }

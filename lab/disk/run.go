@@ -66,7 +66,7 @@ type Options struct {
 	noFio bool
 }
 
-// DefaultSizes are the block sizes that a run compares by default, in bytes.
+// DefaultSizes returns the block sizes that a run compares by default, in bytes.
 func DefaultSizes() []uint64 { return []uint64{1 << 20, 2 << 20, 5 << 20, 8 << 20} }
 
 // Validate checks every field's range; the error names the first bad one.
@@ -124,7 +124,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// roundBlocks is how many blocks of the size a round moves: as many as fit, the
+// roundBlocks returns how many blocks of the size a round moves: as many as fit, the
 // same number for each of the operations under way.
 func (o *Options) roundBlocks(size uint64) int { return int(o.RoundBytes / size / depth * depth) }
 
@@ -243,7 +243,7 @@ const (
 	spreadWrite = "  spread write"
 )
 
-// medians are those of an operation's ratios, one for each block size.
+// medians returns those of an operation's ratios, one for each block size.
 func (r *Result) medians(what string) []float64 {
 	var m []float64
 	for i := range r.Comparisons {
@@ -254,7 +254,7 @@ func (r *Result) medians(what string) []float64 {
 	return m
 }
 
-// Least is the smallest median ratio that an operation ("disk read", "disk
+// Least returns the smallest median ratio that an operation ("disk read", "disk
 // write" or "copy") has over the block sizes.
 func (r *Result) Least(what string) float64 {
 	least := math.Inf(1)
@@ -264,13 +264,13 @@ func (r *Result) Least(what string) float64 {
 	return least
 }
 
-// Geometric is the geometric mean of these medians.
+// Geometric returns the geometric mean of these medians.
 func (r *Result) Geometric(what string) float64 { return geometricMean(r.medians(what)) }
 
-// OpenSeconds is the median time to open, for ten million blocks.
+// OpenSeconds returns the median time to open, for ten million blocks.
 func (r *Result) OpenSeconds() float64 { return r.Open.Median / float64(r.Blocks) * 10e6 }
 
-// Lines are the last two lines of a report. Ratios are rounded down, times up:
+// Lines returns the last two lines of a report. Ratios are rounded down, times up:
 // no target is met by rounding.
 func (r *Result) Lines() string {
 	down := func(v float64) float64 { return math.Floor(v*100) / 100 }

@@ -81,17 +81,17 @@ func (w *workspace) remove() error {
 // slack is what tables, directories and rounding may take besides.
 const slack = 64 << 20
 
-// diskNeed is the room that a run takes on disk: two rounds of each side, or the
+// diskNeed returns the room that a run takes on disk: two rounds of each side, or the
 // slot table of many blocks.
 func diskNeed(o *Options) uint64 {
 	return max(4*o.RoundBytes, uint64(o.Blocks)*storage.RecordSize) + slack
 }
 
-// hostNeed is the room that a run takes in host extents: one round, or the
+// hostNeed returns the room that a run takes in host extents: one round, or the
 // prompts that look-ups go round.
 func hostNeed(o *Options) uint64 { return max(o.RoundBytes, hotHostBytes(o.Blocks)) + slack }
 
-// memoryNeed is what a run allocates: the copiers' buffers on top of a round, or
+// memoryNeed returns what a run allocates: the copiers' buffers on top of a round, or
 // what a pool with many blocks keeps about each.
 func memoryNeed(o *Options) uint64 {
 	const perBlock = 2*storage.RecordSize + 192
@@ -123,7 +123,7 @@ func checkMemory(l *resource.Limits, need uint64) error {
 	return nil
 }
 
-// namespaceOf is a namespace of blocks of so many bytes, at least 16.
+// namespaceOf returns a namespace of blocks of so many bytes, at least 16.
 func namespaceOf(model string, blockBytes uint64) kv.Namespace {
 	tokens, width := uint32(1), uint32(2)
 	if blockBytes%(16*2) == 0 {
@@ -153,7 +153,7 @@ func appendPrompt(to []blockmgr.Block, prompt uint64, from, n int) []blockmgr.Bl
 	return to
 }
 
-// promptKey is the key of a prompt's block i; -1 is the root.
+// promptKey returns the key of a prompt's block i; -1 is the root.
 func promptKey(prompt uint64, i int) kv.BlockKey {
 	var k kv.BlockKey
 	binary.LittleEndian.PutUint64(k[:], mix(prompt, i, 0))
@@ -161,7 +161,7 @@ func promptKey(prompt uint64, i int) kv.BlockKey {
 	return k
 }
 
-// mix is a random number of its own for all its arguments.
+// mix returns a random number of its own for all its arguments.
 func mix(prompt uint64, i int, what uint64) uint64 {
 	// The finalizer of SplitMix64, a bijection of 64 bits.
 	x := prompt<<24 ^ uint64(i+1)<<2 ^ what

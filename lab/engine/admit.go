@@ -40,7 +40,7 @@ func (c *core) admit(budget int) int {
 	return budget
 }
 
-// active is the number of requests that are past the queue.
+// active returns the number of requests that are past the queue.
 func (c *core) active() int {
 	n := len(c.running)
 	for _, r := range c.waiting {

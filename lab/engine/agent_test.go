@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// filledAgent is an agent to which another engine has stored the 4 full blocks
+// filledAgent returns an agent to which another engine has stored the 4 full blocks
 // of tokenRun(0, 16).
 func filledAgent(t *testing.T) *fakeAgent {
 	t.Helper()

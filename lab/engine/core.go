@@ -199,7 +199,7 @@ func (c *core) publishEvents() {
 	}))
 }
 
-// snapshot is the engine's state for people and for comparison with what
+// snapshot returns the engine's state for people and for comparison with what
 // others believe of it.
 func (c *core) snapshot() State {
 	s := State{
@@ -213,7 +213,7 @@ func (c *core) snapshot() State {
 	return s
 }
 
-// snapshotStats is what was counted, and all gauges but DeviceResident.
+// snapshotStats returns what was counted, and all gauges but DeviceResident.
 func (c *core) snapshotStats() Stats {
 	s := c.ctr.snapshot()
 	s.DeviceBlocks = len(c.pool.blocks)
@@ -251,7 +251,7 @@ func (c *core) step() bool {
 // maxLag is how much lateness steps make up for.
 const maxLag = 10 * time.Millisecond
 
-// stepStart is when a step that begins now should have begun: when the last
+// stepStart returns when a step that begins now should have begun: when the last
 // one was due to end, unless the engine was idle in between. Timers are late by
 // up to a millisecond, which is longer than a step that is sped up; this way the
 // lateness does not add up.
@@ -299,7 +299,7 @@ func (c *core) grow(r *request, n int) bool {
 	return true
 }
 
-// blocksFor is how many blocks n tokens take.
+// blocksFor returns how many blocks n tokens take.
 func (c *core) blocksFor(n int) int { return (n + c.pool.blockSize - 1) / c.pool.blockSize }
 
 // preemptLast takes everything from the request that was admitted last and

@@ -187,7 +187,7 @@ const (
 	maxDeviceBytes = 1 << 40
 )
 
-// withDefaults is o with every zero field replaced by its default.
+// withDefaults returns o with every zero field replaced by its default.
 func (o Options) withDefaults() Options {
 	setDefault(&o.HTTPAddr, "127.0.0.1:0")
 	setDefault(&o.DeviceBlocks, 512)
@@ -254,7 +254,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// stepTime is how long a step over n tokens lasts.
+// stepTime returns how long a step over n tokens lasts.
 func (o *Options) stepTime(n int) time.Duration {
 	if n == 0 {
 		return 0

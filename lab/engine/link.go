@@ -57,7 +57,7 @@ type lookupHit struct {
 	sources []kv.Tier
 }
 
-// beyond is the sources of the blocks from block n on, n not before first.
+// beyond returns the sources of the blocks from block n on, n not before first.
 func (h lookupHit) beyond(n int) []kv.Tier {
 	return h.sources[min(max(n-h.first, 0), len(h.sources)):]
 }

@@ -201,7 +201,7 @@ func (p *pool) takeEvents() []engineevent.Event {
 	return e
 }
 
-// list is the engine's hash of every block that is findable, once for each.
+// list returns the engine's hash of every block that is findable, once for each.
 func (p *pool) list() []kv.EngineHash {
 	hashes := make([]kv.EngineHash, 0, len(p.cached))
 	for i := range p.blocks {
@@ -284,7 +284,7 @@ func newDevice(blocks, blockBytes int) device {
 	return device{mem: make([]byte, blocks*blockBytes), blockBytes: blockBytes}
 }
 
-// bytes is the memory of block b.
+// bytes returns the memory of block b.
 func (d device) bytes(b int32) []byte {
 	at := int(b) * d.blockBytes
 	return d.mem[at : at+d.blockBytes : at+d.blockBytes]
@@ -309,7 +309,7 @@ func fillBlock(dst []byte, key kv.BlockKey) {
 	}
 }
 
-// wrongBytes is the number of bytes of b that differ from what fillBlock
+// wrongBytes returns the number of bytes of b that differ from what fillBlock
 // writes for key.
 func wrongBytes(b []byte, key kv.BlockKey) int {
 	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
@@ -337,7 +337,7 @@ func wrongBytes(b []byte, key kv.BlockKey) int {
 // ratio, odd, so that it runs through every word before it repeats.
 const weyl = 0x9e3779b97f4a7c15
 
-// payloadWord is one word of a keyed generator: two multiply-shift rounds over
+// payloadWord returns one word of a keyed generator: two multiply-shift rounds over
 // the counter, with the key's other half mixed in between.
 func payloadWord(counter, hi uint64) uint64 {
 	x := (counter ^ counter>>30) * 0xbf58476d1ce4e5b9

@@ -14,7 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// announced is what the engine's events say that it holds, a hash as often as it was
+// announced returns what the engine's events say that it holds, a hash as often as it was
 // stored and not removed, sorted.
 func (e *testEngine) announced() []kv.EngineHash {
 	held := map[kv.EngineHash]int{}

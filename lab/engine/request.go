@@ -69,16 +69,16 @@ type request struct {
 	servedKnown bool
 }
 
-// hittable is the blocks that need not be computed if their KV is somewhere:
+// hittable returns the blocks that need not be computed if their KV is somewhere:
 // all full ones, but never the last token, whose logits are needed.
 func (r *request) hittable() []identity {
 	return r.seq.ids[:(len(r.seq.tokens)-1)/r.seq.naming.blockSize]
 }
 
-// left is the number of tokens that are not computed yet.
+// left returns the number of tokens that are not computed yet.
 func (r *request) left() int { return len(r.seq.tokens) - r.computed }
 
-// parentOf is the identity of the block before block n, nil for the first.
+// parentOf returns the identity of the block before block n, nil for the first.
 func (r *request) parentOf(n int) *identity {
 	if n == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (r *request) parentOf(n int) *identity {
 	return &r.seq.ids[n-1]
 }
 
-// blockTokens is the tokens of the full blocks first … end-1.
+// blockTokens returns the tokens of the full blocks first … end-1.
 func (r *request) blockTokens(first, end int) []uint32 {
 	size := r.seq.naming.blockSize
 	return r.seq.tokens[first*size : end*size]
@@ -170,7 +170,7 @@ func (s *sequence) push(token uint32) {
 	s.nameFull()
 }
 
-// prefixHash is the hash of all tokens, a last partial block included.
+// prefixHash returns the hash of all tokens, a last partial block included.
 func (s *sequence) prefixHash() kv.SequenceHash {
 	full := len(s.ids) * s.naming.blockSize
 	if full == len(s.tokens) && full > 0 {
@@ -213,7 +213,7 @@ func (s *sequence) engineHash(block []uint32) kv.EngineHash {
 	return kv.EngineHash(binary.BigEndian.Uint64(s.digest[sha256.Size-8:]))
 }
 
-// outputToken is token i of the continuation of a prompt with the given hash.
+// outputToken returns token i of the continuation of a prompt with the given hash.
 func outputToken(prompt kv.SequenceHash, i int) uint32 {
 	return uint32(payloadWord(uint64(prompt)+uint64(i)*weyl, uint64(i)) % vocabulary)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// tokenRun is n tokens that start at from.
+// tokenRun returns n tokens that start at from.
 func tokenRun(from, n int) []uint32 {
 	t := make([]uint32, n)
 	for i := range t {

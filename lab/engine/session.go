@@ -190,7 +190,7 @@ func (s *session) check(w *proto.Welcome) error {
 	return nil
 }
 
-// hello is what an engine says about itself.
+// hello returns what an engine says about itself.
 func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	return proto.Hello{
 		Engine:         "blockyard sim-engine",
@@ -328,7 +328,7 @@ func (l *link) endLoad(slots []proto.Slot) {
 	l.tellSettledLocked()
 }
 
-// held is what copies of a lost link use, and what they have filled. When that is
+// held returns what copies of a lost link use, and what they have filled. When that is
 // more than can be named, it waits for the copies and then leaves some out.
 func (l *link) held() proto.Held {
 	if h := l.heldNow(); len(h.Granted)+len(h.Pinned) <= proto.MaxResumeSlots {

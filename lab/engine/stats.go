@@ -140,7 +140,7 @@ func (s *session) report(ctx context.Context, l *liveLink) {
 	}
 }
 
-// statsSince is STATS for what was counted since began.
+// statsSince returns STATS for what was counted since began.
 func statsSince(began, now *Stats) proto.Stats {
 	return proto.Stats{
 		Lookups:           now.Lookups - began.Lookups,

@@ -68,7 +68,7 @@ func measureRounds(ctx context.Context, r *cluster.Cluster, o *Options) (plain, 
 	return medians(plains), medians(wires), nil
 }
 
-// medians is the median of each figure by itself.
+// medians returns the median of each figure by itself.
 func medians(rounds []wireFigures) wireFigures {
 	of := func(figure func(*wireFigures) float64) float64 {
 		var values []float64
@@ -88,7 +88,7 @@ func medians(rounds []wireFigures) wireFigures {
 	}
 }
 
-// lines are the figures. In the last line rates are rounded down, and times, sizes
+// lines returns the figures. In the last line rates are rounded down, and times, sizes
 // and counts up, so that no target is met by rounding.
 func lines(o *Options, plain, wire wireFigures, v *visibleFigures) string {
 	var b strings.Builder

@@ -81,5 +81,5 @@ func (s *source) store(tokens []uint32, named *int) {
 	*named += len(stored.BlockHashes) + len(removed.BlockHashes)
 }
 
-// held is how many blocks the engine holds.
+// held returns how many blocks the engine holds.
 func (s *source) held() int { return len(s.resident) }

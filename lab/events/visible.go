@@ -128,7 +128,7 @@ func awaitReady(ctx context.Context, router *cluster.Router) error {
 	return nil
 }
 
-// hello is what the engine says about itself.
+// hello returns what the engine says about itself.
 func hello(endpoint string) proto.Hello {
 	return proto.Hello{
 		Engine: "blockyard bench events", Incarnation: kv.RandomID(), WorkerID: 1, EventsEndpoint: endpoint,
@@ -202,7 +202,7 @@ func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, pro
 	return nil
 }
 
-// probeTokens are the tokens of probe n: no other block begins like it.
+// probeTokens returns the tokens of probe n: no other block begins like it.
 func probeTokens(n uint32) []uint32 {
 	tokens := make([]uint32, blockSize)
 	for i := range tokens {

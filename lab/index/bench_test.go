@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// benchReplay is a log that fits a cache, as it is made or unfriendly.
+// benchReplay returns a log that fits a cache, as it is made or unfriendly.
 func benchReplay(b *testing.B, unfriendly bool) *replay {
 	b.Helper()
 	o := loggen.Options{Seed: 1, Engines: 16, Pool: 4096, Requests: 1500, Affinity: 0.5}

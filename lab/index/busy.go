@@ -137,7 +137,7 @@ type probe struct {
 	done         atomic.Bool
 }
 
-// local is the content of a probe, which no log has.
+// local returns the content of a probe, which no log has.
 func (p *probe) local(number uint64) kv.LocalHash {
 	return kv.LocalHash(kv.Digest(kv.SequenceHash(number), kv.TierExternal))
 }

@@ -49,10 +49,10 @@ func newReplay(l *oplog.Log) *replay {
 	return r
 }
 
-// worker is the worker that stands for an engine; worker 0 does not exist.
+// worker returns the worker that stands for an engine; worker 0 does not exist.
 func worker(engine int) kv.Worker { return kv.Worker{ID: kv.WorkerID(engine + 1)} }
 
-// eventOf is the event of a record that is no query; it shares the log's memory.
+// eventOf returns the event of a record that is no query; it shares the log's memory.
 func eventOf(r *oplog.Record, id uint64) kvevent.RouterEvent {
 	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(worker(int(r.Engine))), Tier: kv.TierDevice, ID: id}
 	if r.Op == oplog.Removed {
@@ -63,7 +63,7 @@ func eventOf(r *oplog.Record, id uint64) kvevent.RouterEvent {
 	return e
 }
 
-// newIndex is an empty index that knows every engine of a log as a worker.
+// newIndex returns an empty index that knows every engine of a log as a worker.
 func newIndex(engines int) (*index.Index, error) {
 	x, err := index.New(index.Options{})
 	if err != nil {

@@ -20,7 +20,7 @@ func tinyOptions() loggen.Options {
 	return loggen.Options{Seed: 3, Engines: 4, Pool: 1500, Requests: 150, Sessions: 10, Prefixes: 3, MaxPrompt: 1000, Affinity: 0.5}
 }
 
-// tinyLog is the path of a small log, after change has had its way with its words.
+// tinyLog returns the path of a small log, after change has had its way with its words.
 func tinyLog(t testing.TB, o loggen.Options, change func(words []uint64)) string {
 	t.Helper()
 	words, err := loggen.Generate(o)

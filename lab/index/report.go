@@ -82,7 +82,7 @@ func up(v float64) string { return fmt.Sprintf("%.2f", math.Ceil(100*v)/100) }
 
 func up4(v float64) string { return fmt.Sprintf("%.4f", math.Ceil(10000*v)/10000) }
 
-// lastLine is the line for scripts, about one log and the decisions.
+// lastLine returns the line for scripts, about one log and the decisions.
 func lastLine(r, decisions results) string {
 	return fmt.Sprintf("bench-index: events_mops=%s mixed_mops=%s lookup_p50_us=%s lookup_p99_us=%s busy_p50_us=%s busy_p99_us=%s"+
 		" visible_p99_ms=%s bytes_per_membership=%s score240k_ms=%s score240k_mb=%s select10k_us=%s",

@@ -43,7 +43,8 @@ const (
 	PartSelect  Part = "select"
 )
 
-// logParts are measured for each log, decisionParts once.
+// logParts returns the parts that are measured for each log. decisionParts returns
+// those that are measured once.
 func logParts() []Part {
 	return []Part{PartEvents, PartMixed, PartLookups, PartBusy, PartVisible, PartMemory}
 }
@@ -214,7 +215,7 @@ func (o *Options) measureLog(ctx context.Context, path string) (results, error) 
 	return out, nil
 }
 
-// medians is the median of each figure by itself.
+// medians returns the median of each figure by itself.
 func medians(rounds []Figures) Figures {
 	out := make(Figures)
 	for name := range rounds[0] {

@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/index/loggen"
 )
 
-// fake is a child that answers with a script's output.
+// fake returns a child that answers with a script's output.
 func fake(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 // Run measures each part of each log, prints a row for each, and a last line for

@@ -65,7 +65,7 @@ func now() mark {
 	return m
 }
 
-// end is what has been used since m.
+// end returns what has been used since m.
 func (m *mark) end() Figures {
 	stop := time.Now()
 	n := now()
@@ -85,7 +85,7 @@ func (m *mark) end() Figures {
 	}
 }
 
-// histogramQuantile is the upper end of the bucket that quantile q lies in, the
+// histogramQuantile returns the upper end of the bucket that quantile q lies in, the
 // lower one of a bucket without end, and 0 without counts.
 func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
 	total := uint64(0)
@@ -122,12 +122,12 @@ func quantiles(ns []uint32, qs ...float64) []float64 {
 	return out
 }
 
-// since is the time since t in nanoseconds, at most what a uint32 holds: 4 s.
+// since returns the time since t in nanoseconds, at most what a uint32 holds: 4 s.
 func since(t time.Time) uint32 {
 	return uint32(min(time.Since(t), math.MaxUint32))
 }
 
-// privateMemory is the resident memory of the process in bytes but for mapped
+// privateMemory returns the resident memory of the process in bytes but for mapped
 // files, of which the log is one.
 func privateMemory() (uint64, error) {
 	f, err := os.Open("/proc/self/status")
@@ -161,7 +161,7 @@ const (
 	figPairs     = "memberships"
 )
 
-// settledMemory is the private memory of the process after garbage was collected
+// settledMemory returns the private memory of the process after garbage was collected
 // and given back.
 func settledMemory() (uint64, error) {
 	debug.FreeOSMemory()

@@ -66,7 +66,7 @@ func (c *checker) document(ctx context.Context, w wanted) error {
 	return c.gone(c.sched.CloseRequest(id))
 }
 
-// gone is ErrDisconnected when err came from a connection that ends.
+// gone returns ErrDisconnected when err came from a connection that ends.
 func (c *checker) gone(err error) error {
 	if err == nil {
 		return nil

@@ -55,7 +55,7 @@ const (
 	answerTime = 20 * time.Second
 )
 
-// Serve is an engine, its worker or a checker, as the first line of in orders. It writes
+// Serve returns an engine, its worker or a checker, as the first line of in orders. It writes
 // what it sees to out and ends with in or ctx; a checker, when it has looked for
 // everything. Nobody but Run
 // and Serve itself start the process that calls it.
@@ -139,7 +139,7 @@ func (l *link) close() {
 	_ = l.sched.Close()
 }
 
-// devices are the device blocks that a load of n blocks names.
+// devices returns the device blocks that a load of n blocks names.
 func devices(n int) []uint32 {
 	d := make([]uint32, n)
 	for i := range d {
@@ -230,7 +230,7 @@ func (h *hand) close() error {
 	return errors.Join(h.stdin.Close(), h.cmd.Wait(), h.pipe.Close())
 }
 
-// serveHand is the hand's process. It ends when the engine has, after the copies
+// serveHand returns the hand's process. It ends when the engine has, after the copies
 // that it is at.
 func serveHand(o orders, in *json.Decoder, out io.Writer) error {
 	answers := os.NewFile(answerFile, "answers")

@@ -99,7 +99,7 @@ func settled(s *cluster.AgentStats) bool {
 	return s.Quiet && s.Sessions == 0 && s.Engines.AwaitingExit == 0 && s.Engines.Former == 0
 }
 
-// leaks are what is held although nobody is left, and tiers whose states do not
+// leaks returns what is held although nobody is left, and tiers whose states do not
 // add up.
 func leaks(s *cluster.AgentStats) (found []string) {
 	if !settled(s) {
@@ -164,7 +164,7 @@ func (r *Report) take(l *ledger) {
 	r.faults, r.texts = l.counts, l.texts
 }
 
-// verdict is what is wrong with the run: faults, or that it proves nothing.
+// verdict returns what is wrong with the run: faults, or that it proves nothing.
 func (r *Report) verdict() error {
 	var wrong []string
 	for _, f := range faults() {
@@ -195,7 +195,7 @@ func (r *Report) verdict() error {
 	return nil
 }
 
-// Lines are the figures for people; the last line is for scripts.
+// Lines returns the figures for people; the last line is for scripts.
 func (r *Report) Lines() string {
 	var b strings.Builder
 	for _, text := range r.texts {

@@ -170,7 +170,7 @@ func (e *engine) session(ctx context.Context) *session {
 	}
 }
 
-// request is an id that the engine has not used.
+// request returns an id that the engine has not used.
 func (e *engine) request() proto.RequestID { return proto.RequestID{ID: e.requests.Add(1)} }
 
 // resume moves what is held by left to s. It is false when the new agent died
@@ -201,7 +201,7 @@ func (e *engine) resume(ctx context.Context, left, s *session) bool {
 	return true
 }
 
-// held is what copies of a session use or have filled.
+// held returns what copies of a session use or have filled.
 func (e *engine) held(s *session) (h proto.Held) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -93,7 +93,7 @@ func TestDocumentsShareNoBlocks(t *testing.T) {
 	}
 }
 
-// movedEngine is an engine that held four slots and had two others pinned when its
+// movedEngine returns an engine that held four slots and had two others pinned when its
 // agent died.
 func movedEngine(out io.Writer) (e *engine, left, next *session) {
 	e = newEngine(orders{Worker: 1}, out)

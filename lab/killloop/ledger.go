@@ -189,7 +189,7 @@ func (l *ledger) engineEnded(name string, at int64) {
 	}
 }
 
-// granted is the number of slots that engines were granted.
+// granted returns the number of slots that engines were granted.
 func (l *ledger) granted() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,7 +226,7 @@ func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed
 	return len(seen)
 }
 
-// wanted are the blocks that must be there and were not found yet in this life
+// wanted returns the blocks that must be there and were not found yet in this life
 // of the agent, those first that were found in none, and apart from that in the
 // order of rank; at most limit documents, or all if limit is 0. unknown is the
 // number of sealed blocks that no engine ever spoke of.

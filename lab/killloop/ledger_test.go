@@ -90,7 +90,7 @@ func TestSlotGrantedWhileSomebodyWritesItIsNoticed(t *testing.T) {
 	}
 }
 
-// filesOf is a tier in which some blocks of a document are sealed.
+// filesOf returns a tier in which some blocks of a document are sealed.
 func filesOf(doc docID, blocks ...int) tierFiles {
 	ns := namespaceOf(0)
 	f := tierFiles{Sealed: map[kv.StoredKey]struct{}{}}

@@ -192,7 +192,7 @@ func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) 
 	return block, checkGeneration(l, slot)
 }
 
-// mappedSlot is the memory of a slot as the worker maps it. The scheduler may be
+// mappedSlot returns the memory of a slot as the worker maps it. The scheduler may be
 // told of a slot before the worker's own connection has brought the extent, which
 // comes before the LOAD.
 func mappedSlot(ctx context.Context, l *link, slot proto.Slot) ([]byte, error) {

@@ -49,7 +49,7 @@ const (
 	faultLeak    fault = "leaks"          // what is held when nobody is left; found at the end
 )
 
-// faults are all of them, in the order of the report.
+// faults returns all of them, in the order of the report.
 func faults() []fault {
 	return []fault{faultSealed, faultWrong, faultForeign, faultDouble, faultDropped, faultPin, faultRefused, faultLeak}
 }
@@ -103,7 +103,7 @@ func (w *noteWriter) fault(f fault, count int, format string, args ...any) {
 	}
 }
 
-// failed is the first error of writing: the harness is gone.
+// failed returns the first error of writing: the harness is gone.
 func (w *noteWriter) failed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -80,7 +80,7 @@ func (l *loop) hostDir() string { return filepath.Join(l.dirs.Host, agentNode) }
 func (l *loop) diskDir() string { return filepath.Join(l.dirs.Work, agentNode+"-disk") }
 func (l *loop) socket() string  { return filepath.Join(l.dirs.Work, agentNode+".sock") }
 
-// play is the run itself.
+// play makes the run.
 func (l *loop) play(ctx context.Context) error {
 	for worker, space := range []int{0, 0, 1} {
 		l.engines = append(l.engines, &engineProcess{worker: uint64(worker) + 1, space: space})
@@ -150,7 +150,7 @@ func (l *loop) checkerResult() error {
 	return nil
 }
 
-// result is how a process that has exited has ended.
+// result returns how a process that has exited has ended.
 func result(p *cluster.Process) error {
 	_, err := p.Result()
 	return err
@@ -263,7 +263,7 @@ func (l *loop) inspect(at int64, wipe bool) error {
 	return os.RemoveAll(l.hostDir())
 }
 
-// tierBytes is the size of each tier: more than the run stores.
+// tierBytes returns the size of each tier: more than the run stores.
 func (l *loop) tierBytes() uint64 {
 	return max(minTierBytes, uint64(l.Kills)*storedPerKill)
 }

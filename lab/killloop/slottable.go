@@ -105,7 +105,7 @@ func readStart(path string, b []byte) error {
 	return nil
 }
 
-// extentPaths are the finished extents in a directory by their id.
+// extentPaths returns the finished extents in a directory by their id.
 func extentPaths(dir string) (map[uint32]string, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "extent-*-*"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func keyOf(i int) kv.StoredKey { return kv.BlockKey{byte(i + 1)}.InGroup(0) }
 
-// record is one that a slot may have, at generation 7.
+// record returns one that a slot may have, at generation 7.
 func record(i int, state storage.State) *storage.Record {
 	return &storage.Record{Key: keyOf(i), Length: blockBytes, Generation: 7, State: state}
 }

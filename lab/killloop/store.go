@@ -26,7 +26,7 @@ const (
 	spaces = 2
 )
 
-// namespaceOf is one of the namespaces of a run.
+// namespaceOf returns one of the namespaces of a run.
 func namespaceOf(space int) kv.Namespace {
 	return kv.Namespace{
 		Model: fmt.Sprintf("kill-loop-%d", space), Weights: "none", DType: "bfloat16",
@@ -59,7 +59,7 @@ func (d docID) tokens() []uint32 {
 	return t
 }
 
-// keys are those of the document's blocks in a namespace.
+// keys returns those of the document's blocks in a namespace.
 func (d docID) keys(ns kv.NamespaceID) [docBlocks]kv.BlockKey {
 	var keys [docBlocks]kv.BlockKey
 	k, tokens := kv.NewKeyer(), d.tokens()
@@ -75,7 +75,7 @@ func (d docID) keys(ns kv.NamespaceID) [docBlocks]kv.BlockKey {
 // what a block holds and what a writer marks a slot with.
 type pattern struct{ lo, hi uint64 }
 
-// contentOf is what the block with this key holds.
+// contentOf returns what the block with this key holds.
 func contentOf(key kv.BlockKey) pattern {
 	return pattern{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
 }
@@ -101,7 +101,7 @@ func (p pattern) wrong(b []byte, offset int) int {
 
 func (p pattern) word(offset int) uint64 { return mix(p.lo+uint64(offset)) ^ p.hi }
 
-// differing is the number of bytes of d that are not zero.
+// differing returns the number of bytes of d that are not zero.
 func differing(d uint64) int {
 	d |= d >> 4
 	d |= d >> 2
@@ -109,7 +109,7 @@ func differing(d uint64) int {
 	return bits.OnesCount64(d & 0x0101010101010101)
 }
 
-// mix is a bijection of 64 bits that leaves no pattern (the finalizer of
+// mix returns a bijection of 64 bits that leaves no pattern (the finalizer of
 // SplitMix64).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
@@ -150,7 +150,7 @@ type slotCopy struct {
 	dropped          atomic.Bool // the slot is not ours any more
 }
 
-// newSlotCopy is a copy that has not begun. No other process has the number
+// newSlotCopy returns a copy that has not begun. No other process has the number
 // stamp, so that nobody else writes the same bytes into the slot.
 func newSlotCopy(block uint32, slot proto.Slot, mem []byte, stamp uint64, key kv.BlockKey) *slotCopy {
 	return &slotCopy{

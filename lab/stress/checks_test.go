@@ -14,7 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// usedNames are the names in a directory.
+// usedNames returns the names in a directory.
 func usedNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var names []string
@@ -24,7 +24,7 @@ func usedNames(dir string) ([]string, error) {
 	return names, err
 }
 
-// hostWorld is a world with host memory only and one engine that can have
+// hostWorld returns a world with host memory only and one engine that can have
 // everything.
 func hostWorld(t *testing.T) (*world, *client, *blockmgr.Pool) {
 	t.Helper()

@@ -206,7 +206,7 @@ func (w *world) wrong(e *wrongByte) error {
 	return e
 }
 
-// buffer is room for the bytes of a block.
+// buffer returns room for the bytes of a block.
 func (w *world) buffer(space int) []byte {
 	return w.buf[:w.spaces[space].desc.BlockBytes()]
 }

@@ -98,7 +98,7 @@ func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	}
 }
 
-// madeLocked is what a new copy holds, nil if there is nothing that it could
+// madeLocked returns what a new copy holds, nil if there is nothing that it could
 // have been made of.
 func (l *ledger) madeLocked(at place) *content {
 	host, disk := at.in(kv.TierHost), at.in(kv.TierDisk)

@@ -107,7 +107,7 @@ func (m *machine) cut() {
 	m.files = nil
 }
 
-// faultKinds are all faults that there are.
+// faultKinds returns all faults that there are.
 func faultKinds() []storagetest.Fault {
 	return []storagetest.Fault{
 		storagetest.FaultEIO, storagetest.FaultENOSPC, storagetest.FaultShort, storagetest.FaultTorn, storagetest.FaultStall, storagetest.FaultFlip, storagetest.FaultLost,

@@ -27,7 +27,7 @@ const maxMapped = 256
 // errUnmapped: the slot's extent is not to be had, because it has gone.
 var errUnmapped = errors.New("extent is not mapped")
 
-// find is where a slot lies. Pool may be nil: then only what is mapped already is
+// find returns where a slot lies. Pool may be nil: then only what is mapped already is
 // found.
 func (m *memory) find(pool *blockmgr.Pool, slot blockmgr.Slot) (file *os.File, offset int64, err error) {
 	e, ok := m.extents[slot.Extent]

@@ -39,7 +39,7 @@ func makeNamespaces(n int) []*namespace {
 	return made
 }
 
-// makeChain is one sequence. Chains 2i and 2i+1 share their first blocks.
+// makeChain returns one sequence. Chains 2i and 2i+1 share their first blocks.
 func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 	keyer := kv.NewKeyer()
 	parent, seq := keyer.Root(ns, "", ""), kv.SequenceHash(0)
@@ -63,7 +63,7 @@ func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 	return blocks
 }
 
-// run is the blocks that an operation is about.
+// run returns the blocks that an operation is about.
 func (ns *namespace) run(o *operation) []blockmgr.Block {
 	return ns.chains[o.chain][o.first:o.end]
 }
@@ -79,7 +79,7 @@ func fill(data []byte, key kv.StoredKey, nonce uint64) {
 	}
 }
 
-// nonceOf is the nonce that content claims to have.
+// nonceOf returns the nonce that content claims to have.
 func nonceOf(data []byte) uint64 { return binary.LittleEndian.Uint64(data) }
 
 // holds reports whether data is, to the last bit, the content of a commit.

@@ -109,7 +109,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// chosen are the configurations to run.
+// chosen returns the configurations to run.
 func (o *Options) chosen() []variant {
 	return slices.DeleteFunc(variants(), func(v variant) bool { return o.Config != "" && v.name != o.Config })
 }
@@ -142,7 +142,7 @@ type variant struct {
 // stallTime is how long a stalled operation waits at most.
 const stallTime = 350 * time.Millisecond
 
-// variants are all configurations. Tiers from roomy to so small that everything is
+// variants returns all configurations. Tiers from roomy to so small that everything is
 // evicted at once; each way to use the disk; each kind of fault.
 func variants() []variant {
 	return []variant{
@@ -163,7 +163,7 @@ func variants() []variant {
 	}
 }
 
-// faultRates are all faults at once, with the given rate of stalls.
+// faultRates returns all faults at once, with the given rate of stalls.
 func faultRates(stall float64) storagetest.FaultRates {
 	return storagetest.FaultRates{
 		storagetest.OpRead: {
@@ -184,7 +184,7 @@ func (v *variant) faulty() bool { return len(v.rates) > 0 }
 // hasDisk reports whether the variant has a disk tier.
 func (v *variant) hasDisk() bool { return v.disk+v.diskBlocks > 0 }
 
-// engines is how many engines there are, and held how many slots each of them has
+// engines returns how many engines there are, and held how many slots each of them has
 // been granted at most, and has pinned between operations: all of them together
 // leave some of the host tier to be evicted.
 func (v *variant) engines() (n, held int) {
@@ -206,7 +206,7 @@ const stagingSlots = 64
 // that a fault changed.
 func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 
-// config is the manager's configuration, but for what belongs to one life.
+// config returns the manager's configuration, but for what belongs to one life.
 func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	cfg := blockmgr.Config{
 		HostDir: filepath.Join(hostDir, v.name), DiskDir: filepath.Join(diskDir, v.name),
@@ -223,7 +223,7 @@ func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	return cfg
 }
 
-// newFilter is the variant's offload filter, nil for none. A life of the agent
+// newFilter returns the variant's offload filter, nil for none. A life of the agent
 // has its own.
 func (v *variant) newFilter() (blockmgr.OffloadFilter, error) {
 	if !v.filter {

@@ -326,7 +326,7 @@ func (t *Totals) life(pools []*blockmgr.Pool) {
 	t.Trips += int(trips)
 }
 
-// line is the last line of a run.
+// line returns the last line of a run.
 func (t *Totals) line() string {
 	return fmt.Sprintf("stress: ops=%d verified=%d restarts=%d powerlosses=%d torn_seen=%d evicted=%d wrong_bytes=%d",
 		t.Ops, t.Verified, t.Restarts, t.PowerLosses, t.Torn, t.Evicted, t.WrongBytes)
@@ -355,7 +355,7 @@ func (b *board) add(name string, t *Totals) {
 	b.by[name].add(t)
 }
 
-// sum is the totals of all configurations.
+// sum returns the totals of all configurations.
 func (b *board) sum() Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -366,7 +366,7 @@ func (b *board) sum() Totals {
 	return all
 }
 
-// copies are the totals by configuration.
+// copies returns the totals by configuration.
 func (b *board) copies() map[string]Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,7 @@ type target struct {
 	slot   blockmgr.Slot
 }
 
-// targets are the blocks that are resident now.
+// targets returns the blocks that are resident now.
 func (w *world) targets() []target {
 	if !w.v.spoil {
 		return nil
@@ -139,7 +139,7 @@ func flipBit(f *os.File, off int64, bit int) error {
 // page, and their number is 16 bytes behind it.
 const sectionMagic = "BYARDSC1"
 
-// usedRecords are the places of the records of a slot table that are not zero.
+// usedRecords returns the places of the records of a slot table that are not zero.
 func usedRecords(path string) ([]int64, error) {
 	table, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

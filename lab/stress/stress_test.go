@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shortRun is one stream under every configuration, after the negative control.
+// shortRun returns one stream under every configuration, after the negative control.
 func shortRun(t *testing.T, o Options) (Result, string, error) {
 	t.Helper()
 	var out bytes.Buffer

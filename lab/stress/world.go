@@ -115,7 +115,7 @@ func (w *world) sortOut() error {
 	return nil
 }
 
-// pool is the pool of a namespace, opened when it is not.
+// pool returns the pool of a namespace, opened when it is not.
 func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	if w.pools[space] != nil {
 		return w.pools[space], nil
@@ -136,7 +136,7 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	}
 }
 
-// opened are the pools that are open.
+// opened returns the pools that are open.
 func (w *world) opened() []*blockmgr.Pool {
 	return slices.DeleteFunc(slices.Clone(w.pools), func(p *blockmgr.Pool) bool { return p == nil })
 }

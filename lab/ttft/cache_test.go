@@ -14,7 +14,7 @@ type block struct {
 	first        bool
 }
 
-// chain is the blocks of a prompt.
+// chain returns the blocks of a prompt.
 func chain(locals []kv.LocalHash) []block {
 	blocks := make([]block, len(locals))
 	for i, h := range kv.AppendSequence(nil, locals) {
@@ -43,7 +43,7 @@ func newCache(o kv.Owner, t kv.Tier, capacity int, publish func(*kvevent.RouterE
 	return &cache{owner: o, tier: t, capacity: capacity, publish: publish, at: make(map[kv.SequenceHash]*list.Element)}
 }
 
-// prefix is how many of blocks, from the first on, are there.
+// prefix returns how many of blocks, from the first on, are there.
 func (c *cache) prefix(blocks []block) int {
 	for i := range blocks {
 		if c.at[blocks[i].hash] == nil {

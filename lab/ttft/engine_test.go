@@ -55,7 +55,7 @@ func (n *node) read(blocks int, do func()) {
 	})
 }
 
-// report is the load since the last one.
+// report returns the load since the last one.
 func (n *node) report() kvevent.LoadReport {
 	r := kvevent.LoadReport{PublisherID: n.id, Owner: kv.PoolOwner(n.id), Pool: kvevent.PoolLoad{
 		BlockBytes: blockBytes, DiskReadBytes: uint64(n.readBytes), DiskReadMicros: uint64(n.readBusy * 1e6),

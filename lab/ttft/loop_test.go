@@ -21,7 +21,7 @@ type event struct {
 // epoch is when runs begin.
 var epoch = time.Unix(1_700_000_000, 0)
 
-// clock is the time now.
+// clock returns the time now.
 func (l *loop) clock() time.Time { return epoch.Add(l.now) }
 
 // at has do happen at a time that is not past.

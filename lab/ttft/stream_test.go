@@ -32,7 +32,7 @@ type traffic struct {
 	think time.Duration
 }
 
-// prompts is all that users will ask, in the order of time. A session is a system
+// prompts returns all that users will ask, in the order of time. A session is a system
 // prompt, perhaps a document, and turns each of which repeats all that came before.
 func (t *traffic) prompts() []*prompt {
 	rng := rand.New(rand.NewPCG(t.seed, 1))

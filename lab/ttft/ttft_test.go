@@ -10,7 +10,7 @@ import (
 
 const gigabyte = 1e9
 
-// machines are four nodes of two workers, whose disks read bytes per second.
+// machines returns four nodes of two workers, whose disks read bytes per second.
 func machines(diskBytes float64) *hardware {
 	return &hardware{
 		prefill: slices.Repeat([]float64{10_000}, 8), perNode: 2,
@@ -51,14 +51,14 @@ func scenarios() []scenario {
 	}
 }
 
-// config are the weights as they are by default.
+// config returns the weights as they are by default.
 func config() schedule.Config {
 	c := schedule.DefaultConfig()
 	c.Seed = 1
 	return c
 }
 
-// tuned are weights chosen by hand for machines whose disk is not worth reading: what
+// tuned returns weights chosen by hand for machines whose disk is not worth reading: what
 // somebody gets who knows the machines and tries.
 func tuned() schedule.Config {
 	c := config()

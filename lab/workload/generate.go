@@ -46,7 +46,7 @@ type Options struct {
 	Think time.Duration
 }
 
-// WithDefaults is o with every zero field replaced by its default.
+// WithDefaults returns o with every zero field replaced by its default.
 func (o Options) WithDefaults() Options {
 	setDefault(&o.Requests, 400)
 	setDefault(&o.SystemPrompts, 24)

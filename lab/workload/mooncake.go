@@ -24,7 +24,7 @@ const (
 	maxTraceTokens = 4 << 20
 )
 
-// ReadMooncakeFile is ReadMooncake on a file.
+// ReadMooncakeFile reads a trace from a file as ReadMooncake does.
 func ReadMooncakeFile(path string, limit int) ([]Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,7 +129,7 @@ func tracePieces(fields map[string]json.RawMessage, input int) ([]Piece, error) 
 	return pieces, nil
 }
 
-// traceStream is the piece stream of a hash id, apart from those that Generate
+// traceStream returns the piece stream of a hash id, apart from those that Generate
 // makes.
 func traceStream(id uint64) uint64 { return mix(id ^ 0x6d6f6f6e63616b65) } // "mooncake"
 
@@ -148,7 +148,7 @@ func traceInt(fields map[string]json.RawMessage, name string, low, high int64) (
 	return v, nil
 }
 
-// excerpt is the start of a piece of input, quoted, short enough for an error.
+// excerpt returns the start of a piece of input, quoted, short enough for an error.
 func excerpt(b []byte) string {
 	const most = 60
 	if len(b) > most {

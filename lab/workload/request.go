@@ -25,7 +25,7 @@ func (p Piece) AppendTokens(dst []uint32) []uint32 {
 	return dst
 }
 
-// StreamOf is the stream that belongs to a name.
+// StreamOf returns the stream that belongs to a name.
 func StreamOf(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
@@ -51,7 +51,7 @@ type Request struct {
 	OutputTokens int
 }
 
-// NewTokens is the number of tokens that the request adds to its history.
+// NewTokens returns the number of tokens that the request adds to its history.
 func (r *Request) NewTokens() int {
 	n := 0
 	for _, p := range r.Pieces {
@@ -72,7 +72,7 @@ func (r *Request) Prompt(history []uint32) []uint32 {
 	return dst
 }
 
-// Longest is the greatest number of tokens that any request of the workload
+// Longest returns the greatest number of tokens that any request of the workload
 // occupies in an engine: history, prompt and output. Turns must come in order.
 func Longest(requests []Request) int {
 	longest := 0
@@ -80,7 +80,7 @@ func Longest(requests []Request) int {
 	return longest
 }
 
-// InputTokens is the number of tokens of all prompts of the workload, histories
+// InputTokens returns the number of tokens of all prompts of the workload, histories
 // included. Turns must come in order.
 func InputTokens(requests []Request) uint64 {
 	var sum uint64
@@ -100,7 +100,7 @@ func eachPrompt(requests []Request, f func(r *Request, prompt int)) {
 	}
 }
 
-// mix is a bijection of 64-bit numbers that scatters them (the finaliser of
+// mix returns a bijection of 64-bit numbers that scatters them (the finaliser of
 // SplitMix64).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

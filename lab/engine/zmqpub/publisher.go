@@ -267,7 +267,7 @@ func (p *Publisher) closeSockets() {
 	}
 }
 
-// sequenceFrame is the second frame of a live message.
+// sequenceFrame returns the second frame of a live message.
 func sequenceFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
 // wouldBlock reports whether a DONTWAIT call found nothing to do.

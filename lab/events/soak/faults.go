@@ -14,7 +14,7 @@ import (
 // fault breaks something, and mends it before it returns.
 type fault func(w *world, ctx context.Context) error
 
-// faults are all there are. Each is taken once before one is taken again.
+// faults returns all there are. Each is taken once before one is taken again.
 func faults() []fault {
 	return []fault{
 		(*world).restartBroker, (*world).restartAgent, (*world).restartEngine, (*world).restartRouter,
@@ -89,7 +89,7 @@ func (w *world) resetEngine(ctx context.Context) error {
 	return w.endpoint(w.rng.IntN(engines)).Post(ctx, "/v1/reset_prefix_cache", struct{}{}, nil)
 }
 
-// upTo is a random time below d.
+// upTo returns a random time below d.
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
 // calmRestart kills an agent while nothing moves, starts the next one at once, and
@@ -131,7 +131,7 @@ func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture)
 	return nil
 }
 
-// known is the share of held that the router believes in, the best within atOnce.
+// known returns the share of held that the router believes in, the best within atOnce.
 func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (share float64, err error) {
 	if len(held) == 0 {
 		return 1, nil

@@ -27,7 +27,7 @@ func (o *Options) report(t *tally, err error) error {
 	return errors.Join(err, t.verdict(o))
 }
 
-// verdict is what is wrong with a run: differences, or that it proves nothing.
+// verdict returns what is wrong with a run: differences, or that it proves nothing.
 func (t *tally) verdict(o *Options) error {
 	var wrong []string
 	note := func(bad bool, format string, args ...any) {

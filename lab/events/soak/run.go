@@ -42,7 +42,7 @@ func Run(ctx context.Context, o Options) error {
 	return o.report(t, err)
 }
 
-// blind is what is wrong with a run without repair that did not diverge.
+// blind returns what is wrong with a run without repair that did not diverge.
 func blind(t *tally, err error) error {
 	if err == nil && t.diverged == 0 {
 		return errors.New("nothing diverged without repair: the comparison is blind")
@@ -50,7 +50,7 @@ func blind(t *tally, err error) error {
 	return nil
 }
 
-// play is one run.
+// play makes one run.
 func (o *Options) play(ctx context.Context, noRepair bool) (t *tally, err error) {
 	dirs, err := cluster.MakeDirs("blockyard-soak", o.Dir, o.HostDir, 0)
 	if err != nil {

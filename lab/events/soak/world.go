@@ -92,10 +92,10 @@ func (w *world) startEngine(ctx context.Context, i int) error {
 	return err
 }
 
-// endpoint is where engine i answers now.
+// endpoint returns where engine i answers now.
 func (w *world) endpoint(i int) cluster.Endpoint { return w.engines[i].Load().Endpoint }
 
-// parts are the processes that are looked at now.
+// parts returns the processes that are looked at now.
 func (w *world) parts() cluster.Parts {
 	p := cluster.Parts{Agents: w.agents, Router: w.router}
 	for i := range w.engines {

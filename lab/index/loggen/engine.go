@@ -55,7 +55,7 @@ func NewEngine(o Options, number uint64) *Engine {
 	return e
 }
 
-// Held is how many blocks the engine has.
+// Held returns how many blocks the engine has.
 func (e *Engine) Held() int { return len(e.blocks) }
 
 // Serve runs the request of a prompt, given by its LocalHashes and SequenceHashes,

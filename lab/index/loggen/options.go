@@ -72,14 +72,14 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Unfriendly is o without what helps an index of runs, but for long events: prompts
+// Unfriendly returns o without what helps an index of runs, but for long events: prompts
 // part ways anywhere, and the removals of an event are shuffled.
 func (o Options) Unfriendly() Options {
 	o.Align, o.Forks, o.Order = 1, 0.5, Shuffled
 	return o
 }
 
-// Worst is o with nothing that helps an index of runs: besides, every stored event
+// Worst returns o with nothing that helps an index of runs: besides, every stored event
 // has one block, and blocks go from anywhere, so that prompts have holes.
 func (o Options) Worst() Options {
 	o.Align, o.Forks, o.Order, o.Chunk = 1, 0.5, Scattered, 1

@@ -51,7 +51,7 @@ func NewTraffic(o Options) *Traffic {
 	return t
 }
 
-// Next is the next prompt, at least one block. It is valid until the next call.
+// Next returns the next prompt, at least one block. It is valid until the next call.
 func (t *Traffic) Next() []kv.LocalHash {
 	s := &t.sessions[t.rng.IntN(len(t.sessions))]
 	if s.turns == 0 {

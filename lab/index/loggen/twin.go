@@ -62,10 +62,10 @@ func (t *Twin) Remove(engine uint32, hashes []kv.SequenceHash) error {
 	return nil
 }
 
-// Memberships is the number of (block, engine) pairs.
+// Memberships returns the number of (block, engine) pairs.
 func (t *Twin) Memberships() uint64 { return t.pairs }
 
-// Distinct is the number of different blocks held.
+// Distinct returns the number of different blocks held.
 func (t *Twin) Distinct() uint64 { return uint64(len(t.holders)) }
 
 // Depths is, for each engine, how many leading blocks of a prompt it holds; valid
@@ -104,7 +104,7 @@ func (t *Twin) end(word int, engines uint64, depth int) {
 	}
 }
 
-// sum is the sum of depths, the greatest, and the engine that has it first.
+// sum returns the sum of depths, the greatest, and the engine that has it first.
 func sum(depths []uint32) (total, best uint64, deepest int) {
 	for i, d := range depths {
 		total += uint64(d)

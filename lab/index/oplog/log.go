@@ -75,7 +75,7 @@ type Log struct {
 	unmap  func() error
 }
 
-// Header is the log's header.
+// Header returns the log's header.
 func (l *Log) Header() Header { return l.header }
 
 // Records gives the records in order, with their numbers from 0. The record is

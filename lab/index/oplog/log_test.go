@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// small is a log with a record of each kind, two engines.
+// small returns a log with a record of each kind, two engines.
 func small(t testing.TB) []uint64 {
 	t.Helper()
 	b, err := NewBuilder(2, 16)

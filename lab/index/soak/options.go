@@ -97,7 +97,7 @@ func (o *Options) Validate() error {
 	return e.Validate()
 }
 
-// engines is how owners and prompts behave.
+// engines returns how owners and prompts behave.
 func (o *Options) engines() loggen.Options {
 	return loggen.Options{Seed: o.Seed, Pool: o.Pool, Sessions: 512, Prefixes: 64, MaxPrompt: 2048, Forks: 0.1, Align: 1}
 }

@@ -25,7 +25,7 @@ type owner struct {
 	blocks uint64
 }
 
-// next is the owner's next event.
+// next returns the owner's next event.
 func (o *owner) next(kind kvevent.Kind) kvevent.RouterEvent {
 	o.lastID++
 	return kvevent.RouterEvent{Owner: o.name, Tier: o.tier, ID: o.lastID, Kind: kind}

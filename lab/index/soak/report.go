@@ -32,7 +32,7 @@ func (w *world) report(r *reader, samples []sample, took time.Duration) error {
 // slopes are by how many per cent of its mean each memory grows in a minute.
 type slopes struct{ heap, rss, index float64 }
 
-// judge is what is wrong with the figures of a run that was long enough.
+// judge returns what is wrong with the figures of a run that was long enough.
 func (o *Options) judge(got slopes, rate float64) error {
 	if o.Duration < MinJudged {
 		return nil

@@ -35,7 +35,7 @@ func takeSample(at time.Duration) (sample, error) {
 	return s, err
 }
 
-// settled are the samples after the first fifth of a run.
+// settled returns the samples after the first fifth of a run.
 func settled(samples []sample, run time.Duration) []sample {
 	for i, s := range samples {
 		if s.at >= run/5 {

@@ -77,7 +77,7 @@ func newWorld(o Options) (*world, error) {
 	return w, nil
 }
 
-// newOwner is an owner of a new name with an engine that holds nothing.
+// newOwner returns an owner of a new name with an engine that holds nothing.
 func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 	w.lastName++
 	n := &owner{
@@ -89,7 +89,7 @@ func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 	return n
 }
 
-// join is a new worker that belongs to one of the pools.
+// join returns a new worker that belongs to one of the pools.
 func (w *world) join(engine *loggen.Engine) (*owner, error) {
 	n := w.newOwner(kv.OwnerWorker, engine)
 	n.pool = w.owners[w.rng.IntN(w.o.Pools)].name.ID
