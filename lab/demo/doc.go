@@ -1,42 +1,25 @@
-// Package demo runs Blockyard whole on one machine and says whether it kept its
-// promises: node agents, simulated engines and a router, each a process of its
-// own, under a workload.
+// Package demo runs agents, simulated engines and a router on one machine under a
+// workload, and checks what they promise.
 //
-// Run plays one workload three times, each time with fresh processes and empty
-// directories: "ours" (requests routed by what the caches hold, all tiers on),
-// round-robin routing with all tiers, and routing by caches with the host and
-// disk tiers off. It prints the three side by side. On the way it makes trouble on
-// purpose: engines leave out event frames, and one engine's prefix cache is reset
-// under load. When the traffic has ended, every block that the router believes in
-// is compared with what engines and agents really hold.
+//	err := demo.Run(ctx, options)      // three runs side by side
+//	err := demo.Selftest(ctx, options) // the checks are not blind
 //
-// A run passes only if what it had to show was looked at: blocks verified for all
-// tokens that were loaded, blocks compared, events counted, every stream and feed
-// exact with a digest compared at its last event. The tokens that engines say they
-// served must add up to those that were sent. The runs to compare with must be
-// what they claim: requests given out in turn, or no token from host and disk.
+// Run plays one workload with fresh processes three times: routed by caches with all
+// tiers, in turn with all tiers, and by caches without host and disk. Engines leave
+// out event frames on purpose, and one prefix cache is reset under load. At the end
+// the router's index is compared with what engines and agents hold.
 //
-// Selftest shows that the checks are not blind: it flips bytes in stored blocks,
-// in host memory and on disk, and counts that each one is noticed.
+// A run passes only if its checks looked at something: blocks were verified for all
+// loaded tokens, residencies compared, events counted, and every stream and feed is
+// exact. Selftest flips stored bytes in host memory and on disk, and counts that each
+// one is noticed.
 //
-// Guarantees: Run and Selftest return nil only if every check passed; every
-// reason otherwise is one line on Err. Whatever way they end (success, failure,
-// cancelled context), they have waited for all their child processes and removed
-// the directories they made; only logs stay, on failure or when asked for.
-// Should this process be killed, the kernel kills its children, and the next demo
-// removes what it left in shared memory. After a cancellation everything is gone
-// within about four seconds. Every wait is bounded (limits.go): a process that does
-// not answer in time fails the request, by name, and a demo that takes far longer
-// than its workload ends with its logs kept. A child that even a kill does not end
-// is reported and left.
+// Engines compute nothing: prefill and decode take the time that their rates say,
+// divided by the speed-up. Everything else is real. Compare times to first token with
+// one another and not with a GPU.
 //
-// What is simulated: the engines compute nothing. Prefill and decode take the time
-// that their rates say, divided by the speed-up, and the values of a KV block
-// are a function of its identity. Everything else is real: processes, sockets,
-// event streams, shared memory, files, hashes, and every byte that is copied and
-// checked. Times to first token are those of the simulation, on however many
-// cores this machine has: compare them with one another, not with a GPU.
-//
-// Run uses one goroutine per request in flight, bounded by Options.Concurrency,
-// and none of its parts is shared between runs.
+// Run and Selftest return nil only if every check passed. Each reason is one line on
+// Options.Err. However they end, their processes have ended and their directories are
+// removed, but for the logs of a failure. Every wait is bounded. After a cancellation
+// everything is gone within about four seconds.
 package demo

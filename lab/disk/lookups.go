@@ -27,7 +27,7 @@ type Lookups struct {
 
 // looker looks prompts up, one after the other.
 type looker struct {
-	crowd         *crowd
+	pool          *fullPool
 	next          int
 	blocks        []blockmgr.Block
 	lookup, unpin latencies
@@ -36,15 +36,15 @@ type looker struct {
 	fromDisk int
 }
 
-func newLooker(c *crowd) *looker { return &looker{crowd: c} }
+func newLooker(c *fullPool) *looker { return &looker{pool: c} }
 
 // one looks the next prompt up and gives it back.
 func (l *looker) one(ctx context.Context) error {
-	prompt := l.next % l.crowd.prompts
+	prompt := l.next % l.pool.prompts
 	l.next++
 	l.blocks = appendPrompt(l.blocks[:0], uint64(prompt), 0, promptBlocks)
 	start := time.Now()
-	found, err := l.crowd.pool.Lookup(ctx, sessionID, l.blocks)
+	found, err := l.pool.pool.Lookup(ctx, sessionID, l.blocks)
 	took := time.Since(start)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (l *looker) one(ctx context.Context) error {
 		return fmt.Errorf("look-up of prompt %d: %d of %d blocks", prompt, len(found.Slots), promptBlocks)
 	}
 	start = time.Now()
-	if err := l.crowd.pool.Unpin(sessionID, found.Slots); err != nil {
+	if err := l.pool.pool.Unpin(sessionID, found.Slots); err != nil {
 		return err
 	}
 	unpin := time.Since(start)
@@ -73,7 +73,7 @@ func (l *looker) result() Lookups {
 }
 
 // warm brings the prompts into host memory.
-func (c *crowd) warm(ctx context.Context) error {
+func (c *fullPool) warm(ctx context.Context) error {
 	if err := c.pool.BeginSession(sessionID); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (c *crowd) warm(ctx context.Context) error {
 }
 
 // measureLookups looks prompts up for so long, with nothing else going on.
-func (c *crowd) measureLookups(ctx context.Context, d time.Duration) (Lookups, error) {
+func (c *fullPool) measureLookups(ctx context.Context, d time.Duration) (Lookups, error) {
 	l := newLooker(c)
 	for start := time.Now(); time.Since(start) < d || len(l.lookup) < minLookups; {
 		if err := l.one(ctx); err != nil {
@@ -134,7 +134,7 @@ type Pauses struct {
 
 // measurePauses uses the pool for so long while the collector runs again and
 // again.
-func (c *crowd) measurePauses(ctx context.Context, d time.Duration) (Pauses, error) {
+func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, error) {
 	before := readCollector()
 	done, stop := context.WithCancel(ctx)
 	defer stop()
@@ -186,7 +186,7 @@ func collect(ctx context.Context, d time.Duration) error {
 
 // storeUntil stores new blocks at a steady rate until done is, and says how
 // many.
-func (c *crowd) storeUntil(done context.Context) (int, error) {
+func (c *fullPool) storeUntil(done context.Context) (int, error) {
 	tick := time.NewTicker(storeEvery)
 	defer tick.Stop()
 	stored := 0

@@ -115,17 +115,17 @@ func sealedRecord(ns uint32, n int) *storage.Record {
 	return r
 }
 
-// crowd is a pool with many blocks.
-type crowd struct {
+// fullPool is a pool with many blocks.
+type fullPool struct {
 	manager *blockmgr.Manager
 	pool    *blockmgr.Pool
 	// prompts are those that are in host memory.
 	prompts int
 }
 
-// openCrowd makes the blocks and opens the pool on them; the summary is of the
+// openFullPool makes the blocks and opens the pool on them; the summary is of the
 // seconds that took.
-func openCrowd(ctx context.Context, o *Options, dir *workspace) (*crowd, Summary, error) {
+func openFullPool(ctx context.Context, o *Options, dir *workspace) (*fullPool, Summary, error) {
 	ns := namespaceOf("registered", tinyBlock)
 	cfg := blockmgr.Config{
 		HostDir: filepath.Join(dir.host, "blocks"), HostBytes: storeRoom * tinySlot,
@@ -157,7 +157,7 @@ func openCrowd(ctx context.Context, o *Options, dir *workspace) (*crowd, Summary
 	return c, summarize(seconds), nil
 }
 
-func openPool(cfg blockmgr.Config, ns kv.Namespace) (*crowd, error) {
+func openPool(cfg blockmgr.Config, ns kv.Namespace) (*fullPool, error) {
 	m, err := blockmgr.Open(cfg)
 	if err != nil {
 		return nil, err
@@ -166,15 +166,15 @@ func openPool(cfg blockmgr.Config, ns kv.Namespace) (*crowd, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &crowd{manager: m, pool: p}, nil
+	return &fullPool{manager: m, pool: p}, nil
 }
 
 // check fails when not every block was found again.
-func (c *crowd) check(ctx context.Context, blocks int) error {
+func (c *fullPool) check(ctx context.Context, blocks int) error {
 	if st := c.pool.Stats(); st.Recovered != uint64(blocks) || st.Blocks != blocks {
 		return fmt.Errorf("%d of %d blocks were found again, %d are registered", st.Recovered, blocks, st.Blocks)
 	}
 	return ctx.Err()
 }
 
-func (c *crowd) close() error { return c.manager.Close() }
+func (c *fullPool) close() error { return c.manager.Close() }

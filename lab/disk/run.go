@@ -172,7 +172,7 @@ func Run(ctx context.Context, o Options) (r *Result, err error) {
 	if err := r.compare(ctx, &o, w); err != nil {
 		return nil, err
 	}
-	if err := r.crowd(ctx, &o, w); err != nil {
+	if err := r.measureFullPool(ctx, &o, w); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -200,13 +200,13 @@ func (r *Result) compare(ctx context.Context, o *Options, w *workspace) error {
 	return nil
 }
 
-// crowd measures a pool with many blocks.
-func (r *Result) crowd(ctx context.Context, o *Options, w *workspace) (err error) {
+// measureFullPool measures a pool with many blocks.
+func (r *Result) measureFullPool(ctx context.Context, o *Options, w *workspace) (err error) {
 	dir, err := w.sub("registered")
 	if err != nil {
 		return err
 	}
-	c, open, err := openCrowd(ctx, o, dir)
+	c, open, err := openFullPool(ctx, o, dir)
 	if err != nil {
 		return err
 	}

@@ -193,7 +193,8 @@ func MakeLog(path string, o loggen.Options) error {
 }
 
 // measureLog measures every part that needs a log. Rounds go over all repeated
-// parts in turn, so that a machine's mood hits each alike.
+// parts in turn, so that a slow phase of the
+// machine hits each alike.
 func (o *Options) measureLog(ctx context.Context, path string) (results, error) {
 	all := make(map[Part][]Figures)
 	for round := range o.Rounds {

@@ -22,7 +22,7 @@ type role string
 const (
 	roleEngine  role = "engine"
 	roleChecker role = "checker"
-	roleHand    role = "hand"
+	roleMover   role = "mover"
 )
 
 // orders are the first line that the harness writes to a child.
@@ -65,8 +65,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := lines.Decode(&o); err != nil {
 		return fmt.Errorf("orders: %w", err)
 	}
-	if o.Role == roleHand {
-		return serveHand(o, lines, out)
+	if o.Role == roleMover {
+		return serveMover(o, lines, out)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,7 +80,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	case roleChecker:
 		return check(ctx, o, out)
 	}
-	return fmt.Errorf("role %q: want %s, %s or %s", o.Role, roleEngine, roleChecker, roleHand)
+	return fmt.Errorf("role %q: want %s, %s or %s", o.Role, roleEngine, roleChecker, roleMover)
 }
 
 // link is one session with one agent: the scheduler's connection, the worker's
@@ -160,10 +160,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// hand is an engine's second process: a worker that some copies are left to. It
+// mover is an engine's second process: a worker that some copies are left to. It
 // outlives an engine that is killed by the copies that it is at, as workers do,
 // and the engine's slots are out of use until it has ended.
-type hand struct {
+type mover struct {
 	cmd   *exec.Cmd
 	jobs  *json.Encoder // to its standard input
 	stdin io.Closer
@@ -173,25 +173,25 @@ type hand struct {
 	mu sync.Mutex // held by the store that uses it
 }
 
-// handJob asks the hand to join a session and to fill granted slots.
-type handJob struct {
+// moverJob asks the mover to join a session and to fill granted slots.
+type moverJob struct {
 	Session uint64       `json:"session"`
 	Doc     docID        `json:"doc"`
 	Blocks  []uint32     `json:"blocks"`
 	Slots   []proto.Slot `json:"slots"`
 }
 
-// handAnswer says that the slots are filled, or that none was touched.
-type handAnswer struct {
+// moverAnswer says that the slots are filled, or that none was touched.
+type moverAnswer struct {
 	Filled bool `json:"filled"`
 }
 
-// answerFile is the hand's descriptor for its answers. Its notes go to the
+// answerFile is the mover's descriptor for its answers. Its notes go to the
 // harness, by the engine's standard output.
 const answerFile = 3
 
-// startHand starts this program once more.
-func startHand(o orders) (*hand, error) {
+// startMover starts this program once more.
+func startMover(o orders) (*mover, error) {
 	answers, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -209,30 +209,30 @@ func startHand(o orders) (*hand, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the engine's worker: %w", err), answers.Close())
 	}
-	h := &hand{cmd: cmd, jobs: json.NewEncoder(stdin), stdin: stdin, done: json.NewDecoder(answers), pipe: answers}
-	o.Role = roleHand
-	return h, h.jobs.Encode(o)
+	m := &mover{cmd: cmd, jobs: json.NewEncoder(stdin), stdin: stdin, done: json.NewDecoder(answers), pipe: answers}
+	o.Role = roleMover
+	return m, m.jobs.Encode(o)
 }
 
-// copy leaves copies of a document's blocks to the hand and waits for it. With false nothing
+// copy leaves copies of a document's blocks to the mover and waits for it. With false nothing
 // was touched. The caller holds mu.
-func (h *hand) copy(session uint64, doc docID, copies []*slotCopy) bool {
-	j := handJob{Session: session, Doc: doc}
+func (m *mover) copy(session uint64, doc docID, copies []*slotCopy) bool {
+	j := moverJob{Session: session, Doc: doc}
 	for _, c := range copies {
 		j.Blocks, j.Slots = append(j.Blocks, c.block), append(j.Slots, c.slot)
 	}
-	var a handAnswer
-	return h.jobs.Encode(j) == nil && h.done.Decode(&a) == nil && a.Filled
+	var a moverAnswer
+	return m.jobs.Encode(j) == nil && m.done.Decode(&a) == nil && a.Filled
 }
 
-// close waits for the hand to end.
-func (h *hand) close() error {
-	return errors.Join(h.stdin.Close(), h.cmd.Wait(), h.pipe.Close())
+// close waits for the mover to end.
+func (m *mover) close() error {
+	return errors.Join(m.stdin.Close(), m.cmd.Wait(), m.pipe.Close())
 }
 
-// serveHand returns the hand's process. It ends when the engine has, after the copies
+// serveMover returns the mover's process. It ends when the engine has, after the copies
 // that it is at.
-func serveHand(o orders, in *json.Decoder, out io.Writer) error {
+func serveMover(o orders, in *json.Decoder, out io.Writer) error {
 	answers := os.NewFile(answerFile, "answers")
 	defer answers.Close()
 	w := worker{
@@ -242,16 +242,16 @@ func serveHand(o orders, in *json.Decoder, out io.Writer) error {
 	w.space = ns.ID()
 	reply := json.NewEncoder(answers)
 	for {
-		var j handJob
+		var j moverJob
 		if err := in.Decode(&j); err != nil {
 			return w.notes.failed() // the engine is gone
 		}
 		filled := w.fill(&j)
-		_ = reply.Encode(handAnswer{filled}) // the engine may be gone
+		_ = reply.Encode(moverAnswer{filled}) // the engine may be gone
 	}
 }
 
-// worker is what the hand's process knows.
+// worker is what the mover's process knows.
 type worker struct {
 	orders
 	notes *noteWriter
@@ -261,7 +261,7 @@ type worker struct {
 
 // fill joins the session and fills the slots. Once it has begun nothing stops it:
 // not the end of the engine and not that of the agent.
-func (w *worker) fill(j *handJob) bool {
+func (w *worker) fill(j *moverJob) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	c, err := proto.DialWorker(ctx, clientOptions(&w.orders, w.Space, w.Worker, j.Session), proto.Register{DeviceBlocks: docBlocks, BlockBytes: blockBytes})
@@ -288,7 +288,7 @@ func (w *worker) fill(j *handJob) bool {
 
 // copies finds the memory of the slots, as soon as their extents are mapped;
 // false when the connection ends before that.
-func (w *worker) copies(c *proto.WorkerClient, j *handJob) (copies []*slotCopy, ok bool) {
+func (w *worker) copies(c *proto.WorkerClient, j *moverJob) (copies []*slotCopy, ok bool) {
 	keys := j.Doc.keys(w.space)
 	for i, slot := range j.Slots {
 		mem, err := c.SlotBytes(slot)

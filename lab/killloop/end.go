@@ -32,7 +32,7 @@ func (l *loop) end(ctx context.Context) error {
 	if err := l.checkerResult(); err != nil {
 		return err
 	}
-	if left, unknown := l.ledger.wanted(0, rankless); len(left) > 0 || unknown > 0 {
+	if left, unknown := l.ledger.wanted(0, anyOrder); len(left) > 0 || unknown > 0 {
 		return fmt.Errorf("sealed blocks of %d documents were not looked for, and %d blocks are of no document that slots were granted for", len(left), unknown)
 	}
 	if err := l.stopEngines(ctx); err != nil {
@@ -48,7 +48,7 @@ func (l *loop) end(ctx context.Context) error {
 // stopEngines kills one and asks the others to end.
 func (l *loop) stopEngines(ctx context.Context) error {
 	l.kill(l.engines[0])
-	l.bury()
+	l.awaitKilled()
 	for _, e := range l.engines[1:] {
 		if err := e.Stdin.Close(); err != nil {
 			return fmt.Errorf("stop %s: %w", e.Name, err)

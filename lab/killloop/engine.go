@@ -35,7 +35,7 @@ type engine struct {
 	requests atomic.Uint64
 	stored   atomic.Uint32 // documents of this life, begun
 	closing  sync.WaitGroup
-	hand     *hand
+	mover    *mover
 
 	mu sync.Mutex
 	// current is the session that new work begins on, nil while there is none;
@@ -81,7 +81,7 @@ func newEngine(o orders, out io.Writer) *engine {
 // run stores and loads until ctx ends. Then it gives up the copies that are under
 // way and says goodbye.
 func (e *engine) run(ctx context.Context) (err error) {
-	if e.hand, err = startHand(e.orders); err != nil {
+	if e.mover, err = startMover(e.orders); err != nil {
 		return err
 	}
 	var work sync.WaitGroup
@@ -100,7 +100,7 @@ func (e *engine) run(ctx context.Context) (err error) {
 		last.close()
 	}
 	e.closing.Wait()
-	return errors.Join(e.hand.close(), e.notes.failed())
+	return errors.Join(e.mover.close(), e.notes.failed())
 }
 
 // connect keeps the engine connected until ctx ends.

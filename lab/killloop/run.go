@@ -194,7 +194,7 @@ func (l *loop) die(ctx context.Context, kill int) error {
 	<-l.agent.Done()
 	l.report.Kills++
 	if wipe {
-		l.bury() // who would go on in the memory of a tier that is gone
+		l.awaitKilled() // who would go on in the memory of a tier that is gone
 	}
 	if err := l.inspect(at, wipe); err != nil {
 		return err
@@ -219,8 +219,8 @@ func (l *loop) kill(engines ...*engineProcess) {
 	}
 }
 
-// bury waits until the killed engines and their workers have ended.
-func (l *loop) bury() {
+// awaitKilled waits until the killed engines and their workers have ended.
+func (l *loop) awaitKilled() {
 	for _, e := range l.engines {
 		if e.killed != 0 {
 			<-e.Done()
@@ -292,7 +292,7 @@ func (l *loop) startAgent(ctx context.Context) error {
 
 // startEngines starts the engines that were killed, when their workers have ended.
 func (l *loop) startEngines() error {
-	l.bury()
+	l.awaitKilled()
 	for _, e := range l.engines {
 		if e.killed != 0 {
 			if err := l.startEngine(e); err != nil {
@@ -351,5 +351,5 @@ func (l *loop) startChild(name string, o *orders) (*cluster.Process, error) {
 	return p, nil
 }
 
-// rankless is for who wants any order.
-func rankless(docID) uint64 { return 0 }
+// anyOrder is for who wants any order.
+func anyOrder(docID) uint64 { return 0 }

@@ -229,9 +229,9 @@ func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole 
 	e.mu.Lock()
 	copies := slices.Clone(st.copies) // a RESUME may take some away meanwhile
 	e.mu.Unlock()
-	if rng.IntN(2) == 0 && e.hand.mu.TryLock() {
-		defer e.hand.mu.Unlock()
-		if !e.hand.copy(st.origin.welcome.Session, st.doc, copies) {
+	if rng.IntN(2) == 0 && e.mover.mu.TryLock() {
+		defer e.mover.mu.Unlock()
+		if !e.mover.copy(st.origin.welcome.Session, st.doc, copies) {
 			return false
 		}
 		for _, c := range copies {

@@ -1,43 +1,20 @@
-// Package soak breaks the path of events again and again and compares, whenever
-// everything has come to rest, what the router believes with what the engines
-// and agents hold.
+// Package soak breaks the path of events again and again. Whenever everything has come
+// to rest it compares what the router believes with what engines and agents hold.
 //
-// # Processes
+//	err := soak.Run(ctx, soak.Options{Duration: time.Minute, Programs: programs, NATSServer: path})
 //
 //	engines ──ZMQ, frames left out──► agents ──NATS──► router
 //
-// All of them are processes of their own (package rig). Engines are simulated
-// ones: their block pools are real, and their /v1/state is the truth about the
-// device tier, from the pool itself and not from anything that was published.
-// The truth about host and disk is the agents' /v1/pools, from the block manager.
+// Each is a process. The NATS server, agents, engines and the router are killed and
+// started again, the router is paused, prefix caches are reset. Engines' pools and the
+// agents' block managers are the truth; digests have no part in it.
 //
-// # Faults
+// After a round one agent is killed at rest. As soon as the router follows the next
+// agent it must know 99 % of its engines' device blocks, from the agent's checkpoint.
+// A short run goes first in which the router may not ask for what it missed. It must
+// diverge, or the comparison is blind. docs/reliability.md lists the faults.
 //
-//   - Each engine leaves out event frames all the time, one in eight.
-//   - The NATS server is killed, and stays away for up to a second and a half.
-//   - An agent is killed (SIGKILL) and started again.
-//   - An engine is killed and started again: it holds nothing then.
-//   - The router is stopped (SIGSTOP) for up to two seconds, so that messages for it
-//     pile up; and it is killed, so that the next one joins late.
-//   - An engine's prefix cache is reset.
-//
-// # What is checked
-//
-// After each round of faults the load stops. When engines and agents are idle and
-// the router has applied what the agents announced, every (owner, block, tier) is
-// compared, both ways. Digests have no part in it. Then one agent is killed while
-// nothing moves, and what the router believes of its engines' devices is compared
-// as soon as the next agent has told it: at least 99 % must be there, from the
-// agent's own checkpoint, for by then an engine's replay does not reach back to
-// its beginning any more.
-//
-// A comparison that cannot fail proves nothing. So a short run goes before, in
-// which the NATS server refuses the router's questions: it must diverge.
-//
-// # Ownership, concurrency, failure
-//
-// Run owns all processes and directories, and leaves none but the logs of a run
-// that failed. Faults happen on Run's goroutine; the load has one goroutine a
-// client, which end before Run returns. A call to a process that was just killed
-// fails and is counted, no more.
+// Run owns its processes and directories, and leaves only the logs of a failure.
+// Faults happen on Run's goroutine. Each client of the load has a goroutine, which
+// ends before Run returns.
 package soak
