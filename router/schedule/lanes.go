@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"container/heap"
 	"encoding/binary"
 	"maps"
 	"slices"
@@ -94,14 +95,14 @@ func (q *Queue) laneFor(i *Item) *lane {
 // either.
 func (q *Queue) rank(l *lane) {
 	if l.at != noPlace {
-		q.awake.fix(l.at)
+		heap.Fix(&q.awake, l.at)
 	}
 }
 
 // drop forgets a lane that is empty.
 func (q *Queue) drop(l *lane) {
 	if l.at != noPlace {
-		q.awake.remove(l.at)
+		heap.Remove(&q.awake, l.at)
 	}
 	delete(q.lanes, l.key)
 	delete(q.open, l)
@@ -154,80 +155,42 @@ func (q *Queue) WakeAll() {
 
 func (q *Queue) wake(l *lane) {
 	if l != nil && l.at == noPlace {
-		q.awake.push(l)
+		heap.Push(&q.awake, l)
 	}
 }
 
-// ranked is what a ranking keeps: it knows its order and remembers its place.
+// ranked is a member of a ranking. The member knows its order and its position.
 type ranked[T any] interface {
 	before(T) bool
 	place() *int
 }
 
-// noPlace is the place of what is in no ranking.
+// noPlace is the position of what is in no ranking.
 const noPlace = -1
 
-// ranking is a binary heap whose members can be moved and taken out.
+// ranking is a heap for container/heap whose members know their position.
 type ranking[T ranked[T]] []T
 
-func (h *ranking[T]) push(x T) {
-	*x.place() = len(*h)
-	*h = append(*h, x)
-	h.up(len(*h) - 1)
-}
+func (h ranking[T]) Len() int           { return len(h) }
+func (h ranking[T]) Less(i, j int) bool { return h[i].before(h[j]) }
 
-// remove takes out the member at place i.
-func (h *ranking[T]) remove(i int) {
-	s := *h
-	var none T
-	last := len(s) - 1
-	*s[i].place() = noPlace
-	if i != last {
-		s[i] = s[last]
-		*s[i].place() = i
-	}
-	s[last] = none
-	*h = s[:last]
-	if i != last {
-		h.fix(i)
-	}
-}
-
-// fix restores the order after the member at place i has changed.
-func (h ranking[T]) fix(i int) {
-	h.down(i)
-	h.up(i)
-}
-
-func (h ranking[T]) swap(i, j int) {
+func (h ranking[T]) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	*h[i].place(), *h[j].place() = i, j
 }
 
-func (h ranking[T]) up(i int) {
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !h[i].before(h[parent]) {
-			return
-		}
-		h.swap(i, parent)
-		i = parent
-	}
+// Push implements heap.Interface.
+func (h *ranking[T]) Push(x any) {
+	*x.(T).place() = len(*h)
+	*h = append(*h, x.(T))
 }
 
-func (h ranking[T]) down(i int) {
-	for {
-		child := 2*i + 1
-		if child >= len(h) {
-			return
-		}
-		if child+1 < len(h) && h[child+1].before(h[child]) {
-			child++
-		}
-		if !h[child].before(h[i]) {
-			return
-		}
-		h.swap(i, child)
-		i = child
-	}
+// Pop implements heap.Interface.
+func (h *ranking[T]) Pop() any {
+	s := *h
+	x := s[len(s)-1]
+	clear(s[len(s)-1:])
+	*h = s[:len(s)-1]
+	*x.place() = noPlace
+	return x
 }

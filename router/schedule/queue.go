@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"container/heap"
 	"errors"
 	"fmt"
 	"math"
@@ -144,7 +145,7 @@ func (q *Queue) Push(i *Item) error {
 	}
 	l := q.laneFor(i)
 	i.lane = l
-	l.waiting.push(i)
+	heap.Push(&l.waiting, i)
 	if len(l.waiting) == 1 {
 		q.wake(l)
 	}
@@ -210,7 +211,7 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 		l := q.awake[0]
 		i := l.waiting[0]
 		if busy(i) {
-			q.awake.remove(0)
+			heap.Pop(&q.awake)
 			continue
 		}
 		q.take(i)
@@ -233,7 +234,7 @@ func (q *Queue) Remove(i *Item) bool {
 
 func (q *Queue) take(i *Item) {
 	l := i.lane
-	l.waiting.remove(i.at)
+	heap.Remove(&l.waiting, i.at)
 	i.lane, i.key, i.keyed = nil, laneKey{}, false
 	q.count(i, -1)
 	if len(l.waiting) == 0 {
