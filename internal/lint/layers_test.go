@@ -35,6 +35,7 @@ func layers() []layer {
 		{"agent/agenttest", []string{"internal"}},
 		{"router", []string{"internal"}},
 		{"router/index", []string{"internal"}},
+		{"router/index/runs", []string{"internal"}},
 		{"router/approx", []string{"router/index", "internal"}},
 		{"router/source", []string{"internal"}},
 		{"router/source/nats", []string{"router/source", "internal"}},

@@ -5,30 +5,19 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // bytes is what the index takes, whether in use or kept for later.
 func (x *Index) bytes() int64 {
-	return x.arena.bytes() + x.runs.bytes() + x.childBytes() + x.directory.bytes() +
-		int64(len(x.orphans.byHash))*orphanBytes + x.overflowBytes + x.listBytes
+	return x.arena.Bytes() + x.runs.Bytes() + x.runs.ChildBytes() + x.directory.Bytes() +
+		int64(len(x.orphans.byHash))*orphanBytes + x.runs.OverflowBytes + x.listBytes
 }
 
 // idleBytes is the part of bytes that is kept for later.
 func (x *Index) idleBytes() int64 {
-	slots := len(x.directory.slots) - x.directory.used*4/3
-	return int64(x.idleUnits())*unitBytes + int64(x.idleRuns())*runBytes + int64(max(slots, 0))*slotBytes
+	return int64(x.arena.Idle())*runs.UnitBytes + int64(x.runs.Idle())*runs.RunBytes + x.directory.IdleBytes()
 }
-
-func (x *Index) childBytes() int64 { return int64(len(x.children.Load().slots)) * 8 }
-
-func (x *Index) idleUnits() int { return x.arena.idle + int(x.arena.end-x.arena.bump) }
-
-func (x *Index) idleRuns() int {
-	return len(x.runs.free) + len(*x.runs.chunks.Load())<<x.runs.shift - int(x.runs.unused)
-}
-
-// fullUnitBytes is what a unit takes with its blocks' entries in a full directory.
-const fullUnitBytes = unitBytes + unitBlocks*directoryBytes
 
 // The budget always has room for a directory of every block, because when blocks
 // leave for lack of room, their owners name them in vain later, and then every
@@ -37,9 +26,9 @@ const fullUnitBytes = unitBytes + unitBlocks*directoryBytes
 // total is bytes, with that directory and a child table for all runs that there
 // is room for.
 func (x *Index) total() int64 {
-	full := int64(x.arena.end) * unitBlocks * directoryBytes
-	children := x.runs.bytes() / runBytes * maxChildBytes
-	return x.bytes() + max(0, full-x.directory.bytes()) + max(0, children-x.childBytes())
+	full := int64(x.arena.Units()) * runs.UnitBlocks * runs.DirectoryBytes
+	children := x.runs.Bytes() / runs.RunBytes * runs.MaxChildBytes
+	return x.bytes() + max(0, full-x.directory.Bytes()) + max(0, children-x.runs.ChildBytes())
 }
 
 // mayGrow reports whether the budget has room for that many bytes more.
@@ -52,9 +41,9 @@ func (x *Index) HasRoom(pairs uint64) bool {
 	defer x.mu.Unlock()
 	// The directory of the idle units is part of total. What evict keeps free is idle
 	// without being room.
-	units := int64(x.idleUnits()) - 2*int64(x.arena.end)/spareShare
-	units += max(0, x.options.MaxBytes-x.total()) / (fullUnitBytes + runBytes + maxChildBytes)
-	return !x.short() && uint64(max(0, units))*unitBlocks/2 >= pairs
+	units := int64(x.arena.Idle()) - 2*int64(x.arena.Units())/spareShare
+	units += max(0, x.options.MaxBytes-x.total()) / (runs.FullUnitBytes + runs.RunBytes + runs.MaxChildBytes)
+	return !x.short() && uint64(max(0, units))*runs.UnitBlocks/2 >= pairs
 }
 
 // chunkShift is log2 of how many things of the given size a chunk holds: about
@@ -87,30 +76,30 @@ func (x *Index) evict() {
 // short reports whether there is less room than there should be.
 func (x *Index) short() bool {
 	spare := x.options.MaxBytes - x.total()
-	if spare < 0 && x.overflowBytes > x.options.MaxBytes/4 {
+	if spare < 0 && x.runs.OverflowBytes > x.options.MaxBytes/4 {
 		return true
 	}
-	if spare < int64(1)<<x.arena.shift*fullUnitBytes && x.idleUnits()+x.limbo.units < int(x.arena.end)/spareShare {
+	if spare < x.arena.ChunkUnits()*runs.FullUnitBytes && x.arena.Idle()+x.limbo.units < int(x.arena.Units())/spareShare {
 		return true
 	}
-	return spare < int64(1)<<x.runs.shift*(runBytes+maxChildBytes) && x.idleRuns()+x.limbo.runs < int(x.runs.unused)/spareShare
+	return spare < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes) && x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
 }
 
 // tick moves the clock's hand to the next run, and evicts it if it is a leaf that
 // no reader has come by since the hand last did.
 func (x *Index) tick() bool {
-	if x.hand++; x.hand >= x.runs.unused {
-		x.hand = rootRun + 1
+	if x.hand++; x.hand >= x.runs.Unused {
+		x.hand = runs.Root + 1
 	}
-	if x.hand >= x.runs.unused {
+	if x.hand >= x.runs.Unused {
 		return false
 	}
-	h, s := x.runs.head(x.hand), x.runs.side(x.hand)
-	if !s.live || s.standIn || s.firstChild != noRun || x.hand == x.pinned {
+	h, s := x.runs.Head(x.hand), x.runs.Side(x.hand)
+	if !s.Live || s.StandIn || s.FirstChild != runs.None || x.hand == x.pinned {
 		return false
 	}
-	if h.flags.Load()&flagSeen != 0 {
-		h.flags.And(^flagSeen)
+	if h.Flags.Load()&runs.FlagSeen != 0 {
+		h.Flags.And(^runs.FlagSeen)
 		return false
 	}
 	x.evictRun(x.hand)
@@ -121,14 +110,14 @@ func (x *Index) tick() bool {
 // is of a smaller class when what was evicted lies too far apart, and of class 0
 // when there are no leaves, or readers still hold what was evicted.
 func (x *Index) piece(class int) (unit uint32, got int) {
-	unit, ok := x.arena.take(class, x.mayGrow)
+	unit, ok := x.arena.Take(class, x.mayGrow)
 	if !ok {
 		ok = x.makeRoom(func() (ok bool) {
-			unit, ok = x.arena.take(class, x.mayGrow)
+			unit, ok = x.arena.Take(class, x.mayGrow)
 			return ok
 		})
 	}
-	for ; !ok && class > 1; unit, ok = x.arena.take(class, x.mayGrow) {
+	for ; !ok && class > 1; unit, ok = x.arena.Take(class, x.mayGrow) {
 		class--
 	}
 	if !ok {
@@ -138,16 +127,16 @@ func (x *Index) piece(class int) (unit uint32, got int) {
 }
 
 // newRun hands out a run as piece does a piece; noRun when there is none.
-func (x *Index) newRun() runID {
-	r := x.runs.take(x.mayGrow)
-	if r == noRun {
+func (x *Index) newRun() runs.ID {
+	r := x.runs.Take(x.mayGrow)
+	if r == runs.None {
 		x.makeRoom(func() bool {
-			r = x.runs.take(x.mayGrow)
-			return r != noRun
+			r = x.runs.Take(x.mayGrow)
+			return r != runs.None
 		})
 	}
-	if r != noRun {
-		x.runs.side(r).listed = x.dense
+	if r != runs.None {
+		x.runs.Side(r).Listed = x.dense
 	}
 	return r
 }
@@ -187,8 +176,8 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	if enough() {
 		return true
 	}
-	most := int(x.arena.end)/16 + 4*classes
-	for tries, evicted := 2*int(x.runs.unused), 0; tries > 0 && evicted < roomTries; tries-- {
+	most := int(x.arena.Units())/16 + 4*runs.Classes
+	for tries, evicted := 2*int(x.runs.Unused), 0; tries > 0 && evicted < roomTries; tries-- {
 		if !x.wait(most) {
 			return false
 		}
@@ -205,9 +194,9 @@ func (x *Index) makeRoom(enough func() bool) bool {
 }
 
 // evictRun takes a leaf run from all who hold it.
-func (x *Index) evictRun(r runID) {
-	for walk := x.slots(r); ; {
-		slot := walk.next()
+func (x *Index) evictRun(r runs.ID) {
+	for walk := x.runs.Slots(r); ; {
+		slot := walk.Next()
 		if slot == nil {
 			break
 		}
@@ -216,7 +205,7 @@ func (x *Index) evictRun(r runID) {
 			continue
 		}
 		slot.Store(0)
-		x.runs.side(r).held--
+		x.runs.Side(r).Held--
 		if o := x.owners[e.owner()]; !o.gone {
 			x.forfeit(o, r, e.tier(), e.lo(), e.hi())
 			o.entries--
@@ -227,7 +216,7 @@ func (x *Index) evictRun(r runID) {
 
 // forfeit moves blocks lo..hi-1 of a run from what their owner holds to what it
 // lost.
-func (x *Index) forfeit(o *owner, r runID, t kv.Tier, lo, hi int) {
+func (x *Index) forfeit(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
 	n := hi - lo
 	sum := x.digest(r, t, lo, hi)
 	o.digest -= sum

@@ -6,6 +6,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // maxDumpBlocks is how many blocks one event of a dump has at most.
@@ -52,11 +53,11 @@ func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 
 // strip is an unbroken row of blocks of one run that an owner holds.
 type strip struct {
-	first  place
+	first  runs.Place
 	blocks []kvevent.StoredBlock
 	// parent is the block before the first; of a stand-in or the root only the
 	// hash says which.
-	parent     place
+	parent     runs.Place
 	parentHash kv.SequenceHash
 	hasParent  bool
 }
@@ -69,25 +70,25 @@ func (x *Index) heldBy(who kv.Owner) (held [kv.NumTiers][]strip) {
 	if !ok {
 		return held
 	}
-	runs := slices.Clone(x.owners[id].runs)
-	slices.Sort(runs)
-	for _, r := range slices.Compact(runs) {
-		if !x.runs.side(r).live {
+	list := slices.Clone(x.owners[id].runs)
+	slices.Sort(list)
+	for _, r := range slices.Compact(list) {
+		if !x.runs.Side(r).Live {
 			continue
 		}
-		var masks [kv.NumTiers]mask
-		for walk := x.slots(r); ; {
-			slot := walk.next()
+		var masks [kv.NumTiers]runs.Mask
+		for walk := x.runs.Slots(r); ; {
+			slot := walk.Next()
 			if slot == nil {
 				break
 			}
 			if e := entry(slot.Load()); e.owner() == id {
-				masks[e.tier()] = masks[e.tier()].or(e.mask())
+				masks[e.tier()] = masks[e.tier()].Or(e.mask())
 			}
 		}
 		for t := range masks {
-			for !masks[t].empty() {
-				lo, hi := masks[t].popSpan()
+			for !masks[t].Empty() {
+				lo, hi := masks[t].PopSpan()
 				held[t] = append(held[t], x.strip(r, lo, hi))
 			}
 		}
@@ -95,17 +96,17 @@ func (x *Index) heldBy(who kv.Owner) (held [kv.NumTiers][]strip) {
 	return held
 }
 
-func (x *Index) strip(r runID, lo, hi int) strip {
-	h := x.runs.head(r)
-	s := strip{first: place{r, lo}, parent: place{r, lo - 1}, blocks: make([]kvevent.StoredBlock, hi-lo)}
-	locals, hashes := x.arena.locals(h.storage()), x.arena.hashes(h.storage())
+func (x *Index) strip(r runs.ID, lo, hi int) strip {
+	h := x.runs.Head(r)
+	s := strip{first: runs.At(r, lo), parent: runs.At(r, lo-1), blocks: make([]kvevent.StoredBlock, hi-lo)}
+	locals, hashes := x.arena.Locals(h.Storage()), x.arena.Hashes(h.Storage())
 	for i := range s.blocks {
 		s.blocks[i] = kvevent.StoredBlock{Hash: kv.SequenceHash(hashes[lo+i]), Local: locals[lo+i]}
 	}
 	if lo == 0 {
-		s.parent = unpackPlace(h.place.Load())
+		s.parent = runs.UnpackPlace(h.Place.Load())
 	}
-	if s.parent.run != rootRun {
+	if s.parent.Run != runs.Root {
 		s.parentHash, s.hasParent = x.hashAt(s.parent), true
 	}
 	return s
@@ -126,21 +127,21 @@ type piece struct {
 func newForest(strips []strip) *forest {
 	f := &forest{}
 	// cuts are the blocks that the first block of a strip follows.
-	cuts := make(map[place]bool)
+	cuts := make(map[runs.Place]bool)
 	for i := range strips {
 		cuts[strips[i].parent] = true
 	}
-	ends := make(map[place]int)
+	ends := make(map[runs.Place]int)
 	for _, s := range strips {
 		for from, i := 0, 0; i < len(s.blocks); i++ {
-			at := place{s.first.run, s.first.pos + i}
+			at := runs.At(s.first.Run, s.first.Pos+i)
 			if !cuts[at] && i+1 < len(s.blocks) {
 				continue
 			}
 			p := piece{strip: s}
 			p.blocks = s.blocks[from : i+1]
 			if from > 0 {
-				p.parent = place{at.run, s.first.pos + from - 1}
+				p.parent = runs.At(at.Run, s.first.Pos+from-1)
 				p.parentHash, p.hasParent = s.blocks[from-1].Hash, true
 			}
 			ends[at] = len(f.pieces)
@@ -194,4 +195,144 @@ func (f *forest) walk(e *kvevent.RouterEvent, visit func(e *kvevent.RouterEvent)
 		}
 	}
 	return true
+}
+
+const (
+	// walkRuns and walkRows bound what Walk copies under the lock at a time; one run
+	// may have more rows. walkScan bounds the runs that Walk looks at meanwhile.
+	walkRuns = 64
+	walkRows = 4096
+	walkScan = 4096
+)
+
+// Walk visits what owners hold as stored events with ids from 0: one for each
+// unbroken row of blocks that an owner holds in one tier of a run, parents before
+// children. The event is the visitor's until it returns; the visitor may use the
+// index, and ends the walk by returning false.
+//
+// Walk copies a few runs at a time and lets the lock go between, so that no
+// writer waits for it and it takes little memory. What changes meanwhile may be
+// missing. The events of an index at rest, applied to an empty one, make it equal.
+func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
+	w := walker{x: x, event: kvevent.RouterEvent{Kind: kvevent.Stored}}
+	for w.copySome() {
+		for i := range w.rows {
+			if !visit(w.show(&w.rows[i])) {
+				return
+			}
+			w.event.ID++
+		}
+	}
+}
+
+// walker is one Walk. It is for one goroutine.
+type walker struct {
+	x *Index
+	// next is the run to look at next, and pending has runs that come before it,
+	// the last of them first. begun has a bit for each run that is or was pending.
+	next    runs.ID
+	pending []runs.ID
+	begun   []uint64
+	// runs and rows are what was copied last.
+	runs  []walkedRun
+	rows  []walkedRow
+	event kvevent.RouterEvent
+}
+
+// walkedRun is a copy of the blocks of a run.
+type walkedRun struct {
+	blocks []kvevent.StoredBlock
+	// parent is the block before the first; of a stand-in the hash says which.
+	parent    kv.SequenceHash
+	hasParent bool
+}
+
+// walkedRow says that an owner holds the blocks lo..hi-1 of a walkedRun in a tier.
+type walkedRow struct {
+	run    int
+	lo, hi int
+	who    kv.Owner
+	tier   kv.Tier
+}
+
+// copySome copies the runs that come next; false when there are none left.
+func (w *walker) copySome() bool {
+	w.runs, w.rows = w.runs[:0], w.rows[:0]
+	x := w.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for scanned := 0; scanned < walkScan && len(w.runs) < walkRuns && len(w.rows) < walkRows; {
+		if n := len(w.pending); n > 0 {
+			r := w.pending[n-1]
+			w.pending = w.pending[:n-1]
+			w.copyRun(r)
+			continue
+		}
+		if w.next >= x.runs.Unused {
+			return len(w.runs) > 0
+		}
+		w.begin(w.next)
+		w.next++
+		scanned++
+	}
+	return true
+}
+
+// begin makes a run pending, and then those before it in the tree.
+func (w *walker) begin(r runs.ID) {
+	x := w.x
+	for r > runs.Root && x.runs.Side(r).Live && !x.runs.Side(r).StandIn {
+		for int(r>>6) >= len(w.begun) {
+			w.begun = append(w.begun, 0)
+		}
+		if bit := uint64(1) << (r & 63); w.begun[r>>6]&bit == 0 {
+			w.begun[r>>6] |= bit
+		} else {
+			return
+		}
+		w.pending = append(w.pending, r)
+		r = runs.UnpackPlace(x.runs.Head(r).Place.Load()).Run
+	}
+}
+
+func (w *walker) copyRun(r runs.ID) {
+	x := w.x
+	if s := x.runs.Side(r); !s.Live || s.StandIn {
+		return // It was freed while the lock was let go.
+	}
+	h := x.runs.Head(r)
+	st := h.Storage()
+	locals, hashes := x.arena.Locals(st), x.arena.Hashes(st)
+	at := len(w.runs)
+	w.runs = slices.Grow(w.runs, 1)[:at+1] // what an earlier slice left has room for blocks
+	run := &w.runs[at]
+	*run = walkedRun{blocks: slices.Grow(run.blocks[:0], st.Blocks())}
+	for i := range st.Blocks() {
+		run.blocks = append(run.blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(hashes[i]), Local: locals[i]})
+	}
+	if p := runs.UnpackPlace(h.Place.Load()); p.Run != runs.Root {
+		run.parent, run.hasParent = x.hashAt(p), true
+	}
+	first := len(w.rows)
+	for walk := x.runs.Slots(r); ; {
+		slot := walk.Next()
+		if slot == nil {
+			break
+		}
+		if e := entry(slot.Load()); e != 0 && !x.owners[e.owner()].gone {
+			w.rows = append(w.rows, walkedRow{at, e.lo(), e.hi(), x.owners[e.owner()].who, e.tier()})
+		}
+	}
+	slices.SortFunc(w.rows[first:], func(a, b walkedRow) int { return a.lo - b.lo })
+}
+
+// show is a row as an event.
+func (w *walker) show(r *walkedRow) *kvevent.RouterEvent {
+	run, e := &w.runs[r.run], &w.event
+	e.Owner, e.Tier, e.Blocks = r.who, r.tier, run.blocks[r.lo:r.hi]
+	e.Parent, e.HasParent = run.parent, run.hasParent
+	if r.lo > 0 {
+		e.Parent, e.HasParent = run.blocks[r.lo-1].Hash, true
+	}
+	return e
 }

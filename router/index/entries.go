@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // An entry says that an owner holds the blocks lo..hi-1 of a run in one tier:
@@ -21,16 +22,16 @@ func newEntry(o ownerID, t kv.Tier, lo, hi int) entry { return key(o, t) | entry
 // key is the owner and the tier of an entry.
 func key(o ownerID, t kv.Tier) entry { return entry(o)<<32 | entry(t)<<16 }
 
-func (e entry) key() entry     { return e &^ 0xffff }
-func (e entry) owner() ownerID { return ownerID(e >> 32) }
-func (e entry) tier() kv.Tier  { return kv.Tier(e >> 16) }
-func (e entry) lo() int        { return int(e >> 8 & 0xff) }
-func (e entry) hi() int        { return int(e & 0xff) }
-func (e entry) mask() mask     { return spanMask(e.lo(), e.hi()) }
+func (e entry) key() entry      { return e &^ 0xffff }
+func (e entry) owner() ownerID  { return ownerID(e >> 32) }
+func (e entry) tier() kv.Tier   { return kv.Tier(e >> 16) }
+func (e entry) lo() int         { return int(e >> 8 & 0xff) }
+func (e entry) hi() int         { return int(e & 0xff) }
+func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
 // survey is what one owner has of a run in one tier, and where.
 type survey struct {
-	have mask
+	have runs.Mask
 	// left and right are the entries that end and begin where a span begins and
 	// ends, free is a slot without entry; nil when there is none. leftAt and
 	// rightAt are their places in the walk.
@@ -40,11 +41,11 @@ type survey struct {
 	any bool
 }
 
-func (x *Index) survey(r runID, k entry, lo, hi int) survey {
+func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
-	walk := x.slots(r)
+	walk := x.runs.Slots(r)
 	for at := 0; ; at++ {
-		slot := walk.next()
+		slot := walk.Next()
 		if slot == nil {
 			return s
 		}
@@ -56,7 +57,7 @@ func (x *Index) survey(r runID, k entry, lo, hi int) survey {
 			}
 		case e.key() == k:
 			s.any = true
-			s.have = s.have.or(e.mask())
+			s.have = s.have.Or(e.mask())
 			if e.hi() == lo {
 				s.left, s.leftAt = slot, at
 			} else if e.lo() == hi {
@@ -70,17 +71,17 @@ func (x *Index) survey(r runID, k entry, lo, hi int) survey {
 
 // cover lets o hold the blocks lo..hi-1 of a run that are there, and returns how
 // many of them it held already.
-func (x *Index) cover(o *owner, r runID, t kv.Tier, lo, hi int) (duplicates int) {
+func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
-	span := spanMask(lo, hi)
-	if both := span.and(s.have); !both.empty() {
-		fresh := span.without(s.have)
-		for !fresh.empty() {
-			a, b := fresh.popSpan()
+	span := runs.Span(lo, hi)
+	if both := span.And(s.have); !both.Empty() {
+		fresh := span.Without(s.have)
+		for !fresh.Empty() {
+			a, b := fresh.PopSpan()
 			x.cover(o, r, t, a, b)
 		}
-		return both.count()
+		return both.Count()
 	}
 	o.digest += x.digest(r, t, lo, hi)
 	o.pairs += uint64(hi - lo)
@@ -95,7 +96,7 @@ func (x *Index) cover(o *owner, r runID, t kv.Tier, lo, hi int) (duplicates int)
 		}
 		last.Store(whole)
 		first.Store(0)
-		x.runs.side(r).held--
+		x.runs.Side(r).Held--
 		o.entries--
 	case s.left != nil:
 		s.left.Store(grown(entry(s.left.Load()).lo(), hi))
@@ -103,20 +104,20 @@ func (x *Index) cover(o *owner, r runID, t kv.Tier, lo, hi int) (duplicates int)
 		s.right.Store(grown(lo, entry(s.right.Load()).hi()))
 	default:
 		if s.free == nil {
-			more := x.addSlots(r)
-			s.free = more.next()
+			more := x.runs.AddSlots(r)
+			s.free = more.Next()
 		}
 		x.enter(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
-		x.gather(r)
+		x.runs.Compact(r)
 	}
 	return 0
 }
 
 // enter puts an entry into a free slot. first says that it is the owner's only
 // one in this run.
-func (x *Index) enter(o *owner, r runID, slot *atomic.Uint64, e entry, first bool) {
+func (x *Index) enter(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
-	x.runs.side(r).held++
+	x.runs.Side(r).Held++
 	o.entries++
 	if first {
 		x.remember(o, r)
@@ -124,12 +125,12 @@ func (x *Index) enter(o *owner, r runID, slot *atomic.Uint64, e entry, first boo
 }
 
 // uncover takes the blocks of a set from o and returns those it held.
-func (x *Index) uncover(o *owner, r runID, t kv.Tier, set mask) mask {
+func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
-	first, last := set.first(), set.last()
-	var gone mask
-	for walk := x.slots(r); ; {
-		slot := walk.next()
+	first, last := set.First(), set.Last()
+	var gone runs.Mask
+	for walk := x.runs.Slots(r); ; {
+		slot := walk.Next()
 		if slot == nil {
 			break
 		}
@@ -137,45 +138,45 @@ func (x *Index) uncover(o *owner, r runID, t kv.Tier, set mask) mask {
 		if e.key() != k || e.hi() <= first || e.lo() > last {
 			continue
 		}
-		if cut := set.and(e.mask()); !cut.empty() {
-			gone = gone.or(cut)
-			if x.cut(o, r, slot, walk, e, e.mask().without(cut)); gone == set {
+		if cut := set.And(e.mask()); !cut.Empty() {
+			gone = gone.Or(cut)
+			if x.cut(o, r, slot, walk, e, e.mask().Without(cut)); gone == set {
 				break
 			}
 		}
 	}
-	n := gone.count()
+	n := gone.Count()
 	o.pairs -= uint64(n)
 	x.pairs -= n
-	hashes := x.arena.hashes(x.runs.head(r).storage())
-	for left := gone; !left.empty(); {
-		a, b := left.popSpan()
+	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
+	for left := gone; !left.Empty(); {
+		a, b := left.PopSpan()
 		o.digest -= digest(hashes[a:b], t)
 	}
-	x.gather(r)
+	x.runs.Compact(r)
 	return gone
 }
 
 // cut leaves an entry with the blocks of a set, all of which it has. What does
 // not fit into one entry goes to slots behind, found with the rest of the walk,
 // before it leaves this one.
-func (x *Index) cut(o *owner, r runID, slot *atomic.Uint64, rest slots, e entry, left mask) {
-	if left.empty() {
+func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
+	if left.Empty() {
 		slot.Store(0)
-		x.runs.side(r).held--
+		x.runs.Side(r).Held--
 		o.entries--
 		return
 	}
-	lo, hi := left.popSpan()
-	for !left.empty() {
-		a, b := left.popSpan()
-		behind := rest.next()
+	lo, hi := left.PopSpan()
+	for !left.Empty() {
+		a, b := left.PopSpan()
+		behind := rest.Next()
 		for behind != nil && behind.Load() != 0 {
-			behind = rest.next()
+			behind = rest.Next()
 		}
 		if behind == nil {
-			rest = x.addSlots(r)
-			behind = rest.next()
+			rest = x.runs.AddSlots(r)
+			behind = rest.Next()
 		}
 		x.enter(o, r, behind, newEntry(o.id, e.tier(), a, b), false)
 	}
@@ -183,15 +184,15 @@ func (x *Index) cut(o *owner, r runID, slot *atomic.Uint64, rest slots, e entry,
 }
 
 // digest is the sum of kv.Digest over the blocks lo..hi-1 of a run.
-func (x *Index) digest(r runID, t kv.Tier, lo, hi int) uint64 {
-	return digest(x.arena.hashes(x.runs.head(r).storage())[lo:hi], t)
+func (x *Index) digest(r runs.ID, t kv.Tier, lo, hi int) uint64 {
+	return digest(x.arena.Hashes(x.runs.Head(r).Storage())[lo:hi], t)
 }
 
 // digest is the sum of kv.Digest over hashes.
-func digest(hashes []word, t kv.Tier) (sum uint64) {
+func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
 	// Four at a time, the multiplications of one block do not wait for another's.
 	for ; len(hashes) >= 4; hashes = hashes[4:] {
-		h := (*[4]word)(hashes)
+		h := (*[4]runs.Word)(hashes)
 		a, b := kv.Digest(kv.SequenceHash(h[0]), t), kv.Digest(kv.SequenceHash(h[1]), t)
 		sum += a + b + kv.Digest(kv.SequenceHash(h[2]), t) + kv.Digest(kv.SequenceHash(h[3]), t)
 	}
@@ -202,10 +203,10 @@ func digest(hashes []word, t kv.Tier) (sum uint64) {
 }
 
 // clearEntries takes all entries of an owner out of a run and returns how many.
-func (x *Index) clearEntries(id ownerID, r runID) int {
+func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 	n := 0
-	for walk := x.slots(r); ; {
-		slot := walk.next()
+	for walk := x.runs.Slots(r); ; {
+		slot := walk.Next()
 		if slot == nil {
 			break
 		}
@@ -214,6 +215,6 @@ func (x *Index) clearEntries(id ownerID, r runID) int {
 			n++
 		}
 	}
-	x.runs.side(r).held -= int32(n)
+	x.runs.Side(r).Held -= int32(n)
 	return n
 }

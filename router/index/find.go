@@ -1,32 +1,36 @@
 package index
 
-import "github.com/blockyard-ai/blockyard/internal/kv"
+import (
+	"github.com/blockyard-ai/blockyard/internal/kv"
+
+	"github.com/blockyard-ai/blockyard/router/index/runs"
+)
 
 // spill puts the place that a hint gave up into the directory: whoever comes
 // back to it will not find it next to anything.
 func (x *Index) spill(h hint) {
-	if x.holds(h.place, h.hash) {
-		x.mark(h.place, h.hash)
+	if x.runs.Holds(h.Place, h.hash) {
+		x.mark(h.Place, h.hash)
 	}
 }
 
 // find is the block with hash h, most likely one of o's.
-func (x *Index) find(o *owner, h kv.SequenceHash) (place, bool) {
-	if x.holds(o.stored.place, h) {
-		return o.stored.place, true
+func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
+	if x.runs.Holds(o.stored.Place, h) {
+		return o.stored.Place, true
 	}
-	if x.holds(o.removed.place, h) {
-		return o.removed.place, true
+	if x.runs.Holds(o.removed.Place, h) {
+		return o.removed.Place, true
 	}
-	p, ok := x.lookup(h)
+	p, ok := x.directory.Lookup(x.runs, h)
 	switch {
-	case x.dense && (ok || x.listing == noRun):
+	case x.dense && (ok || x.listing == runs.None):
 		x.spared(o, p, ok)
 	case !ok:
 		if x.dense {
 			x.hurry()
 			// A search leaves out what has just been entered.
-			if p, ok = x.lookup(h); ok {
+			if p, ok = x.directory.Lookup(x.runs, h); ok {
 				return p, true
 			}
 		}
@@ -41,47 +45,46 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (place, bool) {
 // that one change with many unknown hashes makes a bounded number of searches.
 func (x *Index) hurry() {
 	const share = 32
-	for range 1 + int(x.runs.unused)/share/listRuns {
+	for range 1 + int(x.runs.Unused)/share/listRuns {
 		x.list()
 	}
 }
 
 // scan looks for h in the runs of o, and then in all. What it costs is weighed
 // against what has been applied.
-func (x *Index) scan(o *owner, h kv.SequenceHash) (place, bool) {
+func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
-	found := place{}
-	look := func(r runID, hd *head, s *side) bool {
-		st := hd.storage()
-		if !s.live || s.listed || st.blocks() == 0 {
+	found := runs.Place{}
+	look := func(r runs.ID, hd *runs.Head, s *runs.Side) bool {
+		st := hd.Storage()
+		if !s.Live || s.Listed || st.Blocks() == 0 {
 			return true
 		}
-		scanned += st.blocks()
-		if i := position(x.arena.hashes(st), word(h)); i >= 0 {
-			found = place{r, i}
+		scanned += st.Blocks()
+		if i := position(x.arena.Hashes(st), runs.Word(h)); i >= 0 {
+			found = runs.At(r, i)
 		}
-		return found.run == noRun
+		return found.Run == runs.None
 	}
-	for i := len(o.runs) - 1; i >= 0 && found.run == noRun; i-- {
-		c, at := x.runs.chunk(o.runs[i])
-		look(o.runs[i], &c.heads[at], &c.sides[at])
+	for i := len(o.runs) - 1; i >= 0 && found.Run == runs.None; i-- {
+		look(o.runs[i], x.runs.Head(o.runs[i]), x.runs.Side(o.runs[i]))
 	}
-	if found.run == noRun {
-		x.runs.all(look)
+	if found.Run == runs.None {
+		x.runs.All(look)
 	}
 	x.counts.ScannedBlocks += uint64(scanned)
 	if !x.dense {
 		x.weigh(scanned)
 	}
-	return found, found.run != noRun
+	return found, found.Run != runs.None
 }
 
 // position is where h is among the hashes, or -1.
-func position(hashes []word, h word) int {
+func position(hashes []runs.Word, h runs.Word) int {
 	i := 0
 	for ; i+8 <= len(hashes); i += 8 {
-		b := (*[8]word)(hashes[i:])
+		b := (*[8]runs.Word)(hashes[i:])
 		if b[0] == h || b[1] == h || b[2] == h || b[3] == h || b[4] == h || b[5] == h || b[6] == h || b[7] == h {
 			break
 		}
@@ -124,13 +127,13 @@ func (x *Index) weigh(scanned int) {
 
 // spared notes what a search in the dense directory would have cost without it,
 // and gives the directory up when it is not worth its price.
-func (x *Index) spared(o *owner, p place, found bool) {
+func (x *Index) spared(o *owner, p runs.Place, found bool) {
 	c := &x.search
 	if !found {
 		c.scanned += x.resident
-	} else if s := x.runs.side(p.run); !s.marks.has(p.pos) {
+	} else if s := x.runs.Side(p.Run); !s.Marks.Has(p.Pos) {
 		c.scanned += int(o.pairs)
-		s.marks.set(p.pos)
+		s.Marks.Set(p.Pos)
 	}
 	applied := x.applied - c.applied
 	if applied < scanSlack {
@@ -148,8 +151,8 @@ func (x *Index) makeDense() {
 	x.counts.DenseSwitches++
 	x.search = searchCost{applied: x.applied}
 	x.dense = true
-	x.listing = rootRun + 1
-	x.fit(min(x.resident+x.resident/8, int(x.arena.end)*unitBlocks))
+	x.listing = runs.Root + 1
+	x.fit(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
 }
 
 // listRuns is how many runs each change enters into a directory that is becoming
@@ -158,42 +161,95 @@ const listRuns = 256
 
 // list enters the next runs into a directory that is becoming dense.
 func (x *Index) list() {
-	if x.listing == noRun {
+	if x.listing == runs.None {
 		return
 	}
-	for end := min(x.listing+listRuns, x.runs.unused); x.listing < end; x.listing++ {
-		s := x.runs.side(x.listing)
-		if !s.live || s.listed {
+	for end := min(x.listing+listRuns, x.runs.Unused); x.listing < end; x.listing++ {
+		s := x.runs.Side(x.listing)
+		if !s.Live || s.Listed {
 			continue
 		}
-		s.listed = true
-		hashes := x.arena.hashes(x.runs.head(x.listing).storage())
+		s.Listed = true
+		hashes := x.arena.Hashes(x.runs.Head(x.listing).Storage())
 		x.fit(len(hashes))
-		for left := spanMask(0, len(hashes)).without(s.marks); !left.empty(); {
-			i := left.pop()
-			x.directory.put(directorySlot(kv.SequenceHash(hashes[i]), place{x.listing, i}))
+		for left := runs.Span(0, len(hashes)).Without(s.Marks); !left.Empty(); {
+			i := left.Pop()
+			x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(x.listing, i))
 		}
 	}
-	if x.listing >= x.runs.unused {
-		x.listing = noRun
+	if x.listing >= x.runs.Unused {
+		x.listing = runs.None
 	}
 }
 
 // makeSparse leaves in the directory what a sparse one would have.
 func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
-	x.dense, x.listing = false, noRun
-	x.directory = newDirectory(0)
-	x.runs.all(func(r runID, h *head, side *side) bool {
-		side.listed = false
-		if s := h.storage(); s.blocks() > 0 {
-			hashes := x.arena.hashes(s)
-			x.fit(side.marks.count())
-			for m := side.marks; !m.empty(); {
-				i := m.pop()
-				x.directory.put(directorySlot(kv.SequenceHash(hashes[i]), place{r, i}))
+	x.dense, x.listing = false, runs.None
+	x.directory = runs.NewDirectory(0)
+	x.runs.All(func(r runs.ID, h *runs.Head, side *runs.Side) bool {
+		side.Listed = false
+		if s := h.Storage(); s.Blocks() > 0 {
+			hashes := x.arena.Hashes(s)
+			x.fit(side.Marks.Count())
+			for m := side.Marks; !m.Empty(); {
+				i := m.Pop()
+				x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))
 			}
 		}
 		return true
 	})
+}
+
+// mark enters a block that must be found again although its neighbours do not
+// lead to it.
+func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
+	s := x.runs.Side(p.Run)
+	if s.Marks.Has(p.Pos) {
+		return
+	}
+	s.Marks.Set(p.Pos)
+	if !s.Listed {
+		x.fit(1)
+		x.directory.Put(h, p)
+	}
+}
+
+// enlist enters the blocks of a run from position lo on into the directory, if the
+// others are there.
+func (x *Index) enlist(r runs.ID, lo int) {
+	if !x.runs.Side(r).Listed {
+		return
+	}
+	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
+	x.fit(len(hashes) - lo)
+	for _, h := range hashes[lo:] {
+		x.directory.Prefetch(kv.SequenceHash(h))
+	}
+	for i := lo; i < len(hashes); i++ {
+		x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))
+	}
+}
+
+// unmark forgets the blocks of a run from position lo on.
+func (x *Index) unmark(r runs.ID, lo int) {
+	s := x.runs.Side(r)
+	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
+	gone := s.Marks.And(runs.Span(lo, runs.MaxBlocks))
+	if s.Listed {
+		gone = runs.Span(lo, len(hashes))
+		for _, h := range hashes[lo:] {
+			x.directory.Prefetch(kv.SequenceHash(h))
+		}
+	}
+	for !gone.Empty() {
+		i := gone.Pop()
+		x.directory.Delete(kv.SequenceHash(hashes[i]), runs.At(r, i))
+	}
+	s.Marks = s.Marks.And(runs.Span(0, lo))
+}
+
+// fit makes room for n more blocks in the directory.
+func (x *Index) fit(n int) {
+	x.directory = x.directory.Fit(n, x.mayGrow)
 }

@@ -1,12 +1,14 @@
 package index
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // Index maps blocks to the owners that hold them. Make one with New.
@@ -15,20 +17,18 @@ type Index struct {
 
 	// What readers use: all of it is read and written with atomic operations, or
 	// is immutable once it can be reached.
-	readers  readers
-	view     atomic.Pointer[view]
-	arena    *arena
-	runs     *runTable
-	children atomic.Pointer[childTable]
+	readers readers
+	view    atomic.Pointer[view]
+	runs    *runs.Tree
+	arena   *runs.Arena // of runs
 
 	// mu is the writer's. Readers never take it.
-	mu          sync.Mutex
-	childCounts childCounts
-	directory   *directory
+	mu        sync.Mutex
+	directory *runs.Directory
 	// dense is set while every block is to be in the directory; listing is the next
 	// run whose blocks are to be entered, noRun when all are.
 	dense   bool
-	listing runID
+	listing runs.ID
 	search  searchCost
 	orphans orphans
 	limbo   limbo
@@ -42,13 +42,11 @@ type Index struct {
 	// sweeping are the ids given up whose entries are still there; no reader
 	// looks at them any more. shrinking are the runs to look at for unused blocks.
 	sweeping  []ownerID
-	shrinking []runID
+	shrinking []runs.ID
 	// hand is the clock's, and pinned the run that it must leave alone.
-	hand, pinned runID
-	// crowded is set when a run was given more slots than it seems to need, and
-	// batch is what removeScattered works with.
-	crowded bool
-	batch   []scattered
+	hand, pinned runs.ID
+	// batch is memory of removeScattered.
+	batch []scattered
 	// tired is set while waiting for readers has been in vain.
 	tired bool
 	// replacing is set while a dump is applied, whose blocks may come in any
@@ -58,7 +56,7 @@ type Index struct {
 	// applied counts blocks stored and removed, resident the blocks in runs, pairs
 	// and lost the (block, tier) pairs of all owners.
 	applied, resident, pairs, lost int
-	overflowBytes, listBytes       int64
+	OverflowBytes, listBytes       int64
 	counts                         Counts
 }
 
@@ -70,16 +68,15 @@ func New(o Options) (*Index, error) {
 	o = o.withDefaults()
 	x := &Index{
 		options:   o,
-		arena:     newArena(chunkShift(o.MaxBytes, unitBytes, 11)),
-		runs:      newRunTable(chunkShift(o.MaxBytes, runBytes, 11)),
-		directory: newDirectory(0),
+		runs:      runs.NewTree(chunkShift(o.MaxBytes, runs.UnitBytes, 11), chunkShift(o.MaxBytes, runs.RunBytes, 11)),
+		directory: runs.NewDirectory(0),
 		orphans:   newOrphans(),
 		owners:    make([]*owner, 1),
 		ids:       make(map[kv.Owner]ownerID),
 	}
-	x.children.Store(newChildTable(6))
+	x.arena = x.runs.Arena
 	x.publishView()
-	if x.runs.take(x.mayGrow) != rootRun {
+	if x.runs.Take(x.mayGrow) != runs.Root {
 		return nil, fmt.Errorf("index max bytes: %d has no room for a first run", o.MaxBytes)
 	}
 	return x, nil
@@ -151,4 +148,227 @@ func check(e *kvevent.RouterEvent) error {
 		return nil
 	}
 	return fmt.Errorf("event %d kind: %d is not stored, removed or cleared", e.ID, e.Kind)
+}
+
+// hashAt is the sequence hash of a block that is there; of the stand-in for an
+// unknown parent it is that parent's. The root has none.
+func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
+	if s := x.runs.Side(p.Run); s.StandIn {
+		return x.orphans.hashOf[p.Run]
+	}
+	if s := x.runs.Head(p.Run).Storage(); p.Pos < s.Blocks() {
+		return kv.SequenceHash(x.arena.Hashes(s)[p.Pos])
+	}
+	return 0
+}
+
+// Options bound an Index. The zero value is ready for use.
+type Options struct {
+	// MaxBytes is the budget of the index's own memory; 0 means 8 GiB. Over it,
+	// blocks that nobody has asked for lately leave, the ends of sequences first.
+	// About two fifths are kept free for a directory of every block, which is made
+	// when events no longer come in runs. The lists of who holds a run are not part
+	// of what is planned for: they may exceed the budget by up to a quarter where
+	// very many owners hold the same blocks, else by a few percent.
+	MaxBytes int64
+	// MaxOwners is how many workers and pools are kept; 0 means 1<<16.
+	MaxOwners int
+	// MaxParked is how many unknown parents blocks may wait for; 0 means 1<<16.
+	MaxParked int
+}
+
+const (
+	minBytes     = 128 << 10
+	defaultBytes = 8 << 30
+	maxOwnersCap = 1 << 24
+	maxParkedCap = 1 << 28
+)
+
+// Validate reports the first option that is out of range.
+func (o *Options) Validate() error {
+	if o.MaxBytes != 0 && o.MaxBytes < minBytes {
+		return fmt.Errorf("index max bytes: %d is neither 0 nor at least %d", o.MaxBytes, minBytes)
+	}
+	if o.MaxOwners < 0 || o.MaxOwners > maxOwnersCap {
+		return fmt.Errorf("index max owners: %d is not in 0..%d", o.MaxOwners, maxOwnersCap)
+	}
+	if o.MaxParked < 0 || o.MaxParked > maxParkedCap {
+		return fmt.Errorf("index max parked: %d is not in 0..%d", o.MaxParked, maxParkedCap)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = defaultBytes
+	}
+	if o.MaxOwners == 0 {
+		o.MaxOwners = 1 << 16
+	}
+	if o.MaxParked == 0 {
+		o.MaxParked = 1 << 16
+	}
+	return o
+}
+
+// ErrFull is returned when there are already Options.MaxOwners owners. What it
+// refused is counted in Stats.Refused.
+var ErrFull = errors.New("index is full")
+
+// Replace makes events, all of them stores of owner, everything that owner
+// holds. They may come in any order. Readers see the old blocks or, from one
+// moment on, the new ones. The error is ErrFull or names what is not valid, and
+// then nothing has changed.
+func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
+	for i := range events {
+		if err := check(&events[i]); err != nil {
+			return err
+		}
+		if events[i].Owner != who || events[i].Kind != kvevent.Stored {
+			return fmt.Errorf("dump of %s: event %d is %s of %s", who, i, events[i].Kind, events[i].Owner)
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old, err := x.open(who)
+	if err != nil {
+		return err
+	}
+	// The new blocks gather under an id that no reader knows yet.
+	fresh := x.newOwner(who)
+	x.replacing = true
+	for i := range events {
+		x.store(fresh, &events[i])
+		x.tidy()
+	}
+	x.replacing = false
+	x.dropParked()
+	fresh.publishHeld()
+	x.supplant(old, fresh)
+	x.tidy()
+	return nil
+}
+
+// Stats is a snapshot of an index. A triple is an owner, a block and a tier. The metric
+// names follow "blockyard_router_".
+type Stats struct {
+	Memberships int `metric:"index_memberships" help:"Triples of owner, block and tier in the index."`
+	Blocks      int `metric:"index_blocks" help:"Distinct blocks in the index."`
+	// Owners are workers and pools. Workers are those that Match may return.
+	Owners  int `metric:"-"`
+	Workers int `metric:"-"`
+	Runs    int `metric:"index_runs" help:"Runs of blocks in the index."`
+	Parked  int `metric:"index_parked" help:"Unknown parents that blocks in the index wait for."`
+	// Bytes stays below Options.MaxBytes. Idle and Limbo are parts of it.
+	Bytes   int64 `metric:"index_bytes" help:"Memory of the index, in bytes."`
+	Idle    int64 `metric:"index_idle_bytes" help:"Part of the index's memory that is free for new blocks."`
+	Limbo   int64 `metric:"index_limbo_bytes" help:"Part of the index's memory that waits for readers to finish."`
+	LostNow int   `metric:"index_lost" help:"Triples that owners hold and that the index has no room for."`
+	Dense   bool  `metric:"index_dense" help:"1 while the index finds every block by its hash."`
+	Counts
+}
+
+// Counts are the counters of an index.
+type Counts struct {
+	DuplicateStores uint64 `metric:"index_duplicate_stores" help:"Stores of triples that the index already had."`
+	UnknownRemovals uint64 `metric:"index_unknown_removals" help:"Removals of triples that the index did not have."`
+	Refused         uint64 `metric:"index_refused" help:"Owners that did not fit into the index."`
+	Evicted         uint64 `metric:"index_evicted" help:"Triples evicted from the index for lack of room."`
+	Lost            uint64 `metric:"index_not_stored" help:"Triples that were never stored for lack of room."`
+	// ParkedDropped is a part of Lost.
+	ParkedDropped uint64 `metric:"index_parked_dropped" help:"Triples not stored because too many unknown parents were pending."`
+	Conflicts     uint64 `metric:"index_conflicts" help:"Stores that give a known block another hash or parent."`
+	Spliced       uint64 `metric:"index_spliced" help:"Runs of blocks that were stored before their parent."`
+	Scans         uint64 `metric:"index_scans" help:"Searches for a block outside the run where it was expected."`
+	ScannedBlocks uint64 `metric:"index_scanned_blocks" help:"Blocks compared in such searches."`
+	// DenseSwitches grows when Scans make the directory dense, and when it is sparse again.
+	DenseSwitches uint64 `metric:"index_dense_switches" help:"Changes between finding every block by its hash and only some."`
+}
+
+// Stats is a snapshot. Blocks is counted while the index may change.
+func (x *Index) Stats() Stats {
+	x.mu.Lock()
+	s := Stats{
+		Memberships: x.pairs, Owners: len(x.ids), Workers: len(x.members),
+		Runs: x.runs.Live - 1 - len(x.orphans.byHash), Parked: len(x.orphans.byHash),
+		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * runs.UnitBytes,
+		LostNow: x.lost, Dense: x.dense, Counts: x.counts,
+	}
+	gone := make([]bool, len(x.owners))
+	for i, o := range x.owners {
+		gone[i] = o == nil || o.gone
+	}
+	x.mu.Unlock()
+	s.Blocks = x.countBlocks(gone)
+	return s
+}
+
+// countBlocks counts the blocks that somebody holds, as a reader.
+func (x *Index) countBlocks(gone []bool) int {
+	count := x.readers.enter(x.readers.shard())
+	defer count.Add(-1)
+	n := 0
+	for _, c := range x.runs.Chunks() {
+		for i := range c.Heads {
+			var held runs.Mask
+			note := func(e entry) {
+				if e != 0 && (int(e.owner()) >= len(gone) || !gone[e.owner()]) {
+					held = held.Or(e.mask())
+				}
+			}
+			h := &c.Heads[i]
+			for j := range h.Entries {
+				note(entry(h.Entries[j].Load()))
+			}
+			if h.Flags.Load()&runs.FlagMore != 0 {
+				for o := c.Over[i].Load(); o != nil; o = o.Next.Load() {
+					for j := range o.Entries {
+						note(entry(o.Entries[j].Load()))
+					}
+				}
+			}
+			n += held.Count()
+		}
+	}
+	return n
+}
+
+// Lost is how many (block, tier) pairs an owner was told to hold and no longer
+// has, or never had, a place here: evicted, refused, or named otherwise than they
+// are known. While it is not 0, answers may leave out what the owner holds.
+func (x *Index) Lost(who kv.Owner) uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		return x.owners[id].lostPairs
+	}
+	return 0
+}
+
+// Digest is the sum of kv.Digest over everything that owner was told to hold,
+// what had no room included, and the number of (block, tier) pairs in that sum.
+// Both are 0 for an unknown owner.
+func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		o := x.owners[id]
+		return o.digest + o.lostDigest, o.pairs + o.lostPairs
+	}
+	return 0, 0
+}
+
+// Held is how many (block, tier) pairs the member at a place of m, a list of members of
+// this index or of another one, was told to hold itself, what had no room included. It
+// is 0 for a worker that is not known. It never waits, and costs little while lists are
+// alike.
+func (x *Index) Held(m *Members, at int) uint64 {
+	v, w := x.view.Load(), m.List[at].Worker
+	if at >= len(v.holders) || v.members.List[at].Worker != w {
+		var known bool
+		if at, known = v.members.Find(w); !known {
+			return 0
+		}
+	}
+	return v.holders[at].held.Load()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // TestTheTablesAgree: after any mixture of changes that come in runs, in pieces,
@@ -221,18 +222,18 @@ func (x *Index) disagreement(honest bool) string {
 	entries := make(map[ownerID]int)
 	pairs := make(map[ownerID]int)
 	problem := ""
-	x.runs.all(func(r runID, h *head, s *side) bool {
+	x.runs.All(func(r runs.ID, h *runs.Head, s *runs.Side) bool {
 		live++
-		st := h.storage()
-		units += st.class()
-		resident += st.blocks()
-		if marks += s.marks.count(); s.listed {
-			marks += st.blocks() - s.marks.count()
+		st := h.Storage()
+		units += st.Class()
+		resident += st.Blocks()
+		if marks += s.Marks.Count(); s.Listed {
+			marks += st.Blocks() - s.Marks.Count()
 		}
 		problem = x.wrongRun(r, h, s, honest)
 		held := int32(0)
-		for walk := x.slots(r); ; {
-			slot := walk.next()
+		for walk := x.runs.Slots(r); ; {
+			slot := walk.Next()
 			if slot == nil {
 				break
 			}
@@ -243,45 +244,35 @@ func (x *Index) disagreement(honest bool) string {
 			held++
 			entries[e.owner()]++
 			pairs[e.owner()] += e.hi() - e.lo()
-			if e.lo() >= e.hi() || e.hi() > st.blocks() {
-				problem = fmt.Sprintf("run %d of %d blocks: entry %d..%d", r, st.blocks(), e.lo(), e.hi())
+			if e.lo() >= e.hi() || e.hi() > st.Blocks() {
+				problem = fmt.Sprintf("run %d of %d blocks: entry %d..%d", r, st.Blocks(), e.lo(), e.hi())
 			}
 		}
-		if held != s.held {
-			problem = fmt.Sprintf("run %d: %d entries, counted %d", r, held, s.held)
+		if held != s.Held {
+			problem = fmt.Sprintf("run %d: %d entries, counted %d", r, held, s.Held)
 		}
 		return problem == ""
 	})
 	if problem != "" {
 		return problem
 	}
-	if x.dense && x.listing == noRun && marks != resident {
+	if x.dense && x.listing == runs.None && marks != resident {
 		return fmt.Sprintf("dense, and %d of %d blocks are listed", marks, resident)
 	}
 	if !honest {
-		marks = min(marks, x.directory.used)
+		marks = min(marks, x.directory.Len())
 	}
 	inLimbo := x.limbo.units
-	free := 0
-	for unit := 0; unit < len(x.arena.tags); unit++ {
-		if tag := x.arena.tags[unit]; tag&tailTag == headTag {
-			free += int(tag & tagClass)
-			if tail := x.arena.tags[unit+int(tag&tagClass)-1]; tail&tagClass != tag&tagClass {
-				return fmt.Sprintf("free piece %d of class %d ends with tag %x", unit, tag&tagClass, tail)
-			}
-		}
-	}
 	for _, c := range []struct {
 		what      string
 		got, want int
 	}{
-		{"live runs", x.runs.live, live},
-		{"children", x.childCounts.live, live - 1 - len(x.orphans.byHash)},
+		{"live runs", x.runs.Live, live},
+		{"children", x.runs.Children(), live - 1 - len(x.orphans.byHash)},
 		{"resident blocks", x.resident, resident},
-		{"directory entries", x.directory.used, marks},
-		{"units in use", x.arena.used, units + inLimbo},
-		{"idle units", x.arena.idle, free},
-		{"units handed out", x.arena.used + x.arena.idle, int(x.arena.bump)},
+		{"directory entries", x.directory.Len(), marks},
+		{"units in use", x.arena.InUse(), units + inLimbo},
+		{"idle units", x.arena.Idle(), x.arena.Units() - units - inLimbo},
 	} {
 		if c.got != c.want {
 			return fmt.Sprintf("%s: %d, want %d", c.what, c.got, c.want)
@@ -296,26 +287,26 @@ func (x *Index) disagreement(honest bool) string {
 }
 
 // wrongRun checks how one run is linked and found.
-func (x *Index) wrongRun(r runID, h *head, s *side, honest bool) string {
-	for c := s.firstChild; c != noRun; c = x.runs.side(c).nextSibling {
-		if p := unpackPlace(x.runs.head(c).place.Load()); p.run != r || !x.runs.side(c).live {
+func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.Side, honest bool) string {
+	for c := s.FirstChild; c != runs.None; c = x.runs.Side(c).NextSibling {
+		if p := runs.UnpackPlace(x.runs.Head(c).Place.Load()); p.Run != r || !x.runs.Side(c).Live {
 			return fmt.Sprintf("run %d: child %d is at %v", r, c, p)
 		}
 	}
-	if r == rootRun || s.standIn {
+	if r == runs.Root || s.StandIn {
 		return ""
 	}
-	st := h.storage()
-	if st.blocks() == 0 || s.held == 0 && s.firstChild == noRun {
-		return fmt.Sprintf("run %d: %d blocks, %d entries, no child", r, st.blocks(), s.held)
+	st := h.Storage()
+	if st.Blocks() == 0 || s.Held == 0 && s.FirstChild == runs.None {
+		return fmt.Sprintf("run %d: %d blocks, %d entries, no child", r, st.Blocks(), s.Held)
 	}
-	p := unpackPlace(h.place.Load())
-	if got := x.child(p, x.arena.locals(st)[0]); got != r {
+	p := runs.UnpackPlace(h.Place.Load())
+	if got := x.runs.Child(p, x.arena.Locals(st)[0]); got != r {
 		return fmt.Sprintf("run %d: %d is found in its place %v", r, got, p)
 	}
-	hashes := x.arena.hashes(st)
+	hashes := x.arena.Hashes(st)
 	for i := range hashes {
-		if got, ok := x.lookup(kv.SequenceHash(hashes[i])); honest && (s.listed || s.marks.has(i)) && (!ok || got != place{r, i}) {
+		if got, ok := x.directory.Lookup(x.runs, kv.SequenceHash(hashes[i])); honest && (s.Listed || s.Marks.Has(i)) && (!ok || got != runs.At(r, i)) {
 			return fmt.Sprintf("run %d: block %d is not in the directory: %v", r, i, got)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // Hits counts the blocks of a prompt that one worker can reach, by tier.
@@ -67,27 +68,27 @@ func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 
 // visit is a run on the way of a walk, as it was when the walk first looked.
 type visit struct {
-	run    runID
-	head   *head
-	more   *atomic.Pointer[overflow]
-	store  storage
-	locals []word
+	run    runs.ID
+	head   *runs.Head
+	more   *atomic.Pointer[runs.Overflow]
+	store  runs.Storage
+	locals []runs.Word
 }
 
 // to makes v a visit to run r.
-func (v *visit) to(x *Index, r runID) {
-	chunk, i := x.runs.chunk(r)
-	v.run, v.head, v.more = r, &chunk.heads[i], &chunk.over[i]
-	v.store = v.head.storage()
-	v.locals = x.arena.locals(v.store)
+func (v *visit) to(x *Index, r runs.ID) {
+	chunk, i := x.runs.Chunk(r)
+	v.run, v.head, v.more = r, &chunk.Heads[i], &chunk.Over[i]
+	v.store = v.head.Storage()
+	v.locals = x.arena.Locals(v.store)
 }
 
 // changed reports whether blocks were cut off the run since the walk came by.
-func (v *visit) changed() bool { return v.head.storage().version() != v.store.version() }
+func (v *visit) changed() bool { return v.head.Storage().Version() != v.store.Version() }
 
 // follows reports whether the run follows block p with that first local hash.
-func (v *visit) follows(p place, local kv.LocalHash) bool {
-	return v.head.place.Load() == packPlace(p) && len(v.locals) > 0 && v.locals[0] == local
+func (v *visit) follows(p runs.Place, local kv.LocalHash) bool {
+	return v.head.Place.Load() == p.Pack() && len(v.locals) > 0 && v.locals[0] == local
 }
 
 // walk follows the prompt from run to run and notes who covers it. It returns
@@ -96,15 +97,15 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
 	}
-	first := x.child(place{rootRun, 0}, prompt[0])
-	if first == noRun {
+	first := x.runs.Child(runs.At(runs.Root, 0), prompt[0])
+	if first == runs.None {
 		return true
 	}
 	var here, there visit
 	at, next := &here, &there
 	at.to(x, first)
 	for base, near := 0, 0; ; at, next = next, at {
-		next.run = noRun
+		next.run = runs.None
 		if base > 0 {
 			x.lookAhead(at, next)
 			near = ahead(prompt, base, near)
@@ -115,23 +116,23 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		}
 		c.from, c.upTo, c.goesOn = base, base+n, false
 		c.note(at.head, at.more)
-		if at.head.flags.Load()&flagSeen == 0 {
-			at.head.flags.Or(flagSeen)
+		if at.head.Flags.Load()&runs.FlagSeen == 0 {
+			at.head.Flags.Or(runs.FlagSeen)
 		}
 		if base += n; !c.goesOn || base == len(prompt) {
 			return !at.changed()
 		}
-		p := place{at.run, n - 1}
-		if next.run == noRun || n < at.store.blocks() || !next.follows(p, prompt[base]) {
-			next.run = x.child(p, prompt[base])
-			if next.run != noRun {
+		p := runs.At(at.run, n-1)
+		if next.run == runs.None || n < at.store.Blocks() || !next.follows(p, prompt[base]) {
+			next.run = x.runs.Child(p, prompt[base])
+			if next.run != runs.None {
 				next.to(x, next.run)
 			}
 		}
 		if at.changed() {
 			return false
 		}
-		if next.run == noRun {
+		if next.run == runs.None {
 			return true
 		}
 	}
@@ -140,41 +141,41 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 // lookAhead visits the run that most likely comes next, and has what the walk
 // needs of it and of the one after it brought near while it is still comparing.
 func (x *Index) lookAhead(at, next *visit) {
-	guess := runID(at.head.next.Load())
-	if guess == noRun {
+	guess := runs.ID(at.head.Next.Load())
+	if guess == runs.None {
 		return
 	}
 	next.to(x, guess)
-	prefetch(next.locals)
-	if after := runID(next.head.next.Load()); after != noRun {
-		prefetchHead(x.runs.head(after))
+	runs.Prefetch(next.locals)
+	if after := runs.ID(next.head.Next.Load()); after != runs.None {
+		runs.PrefetchHead(x.runs.Head(after))
 	}
 }
 
 // lookAheadBlocks is how far ahead a prompt is brought near: far enough for
 // memory, near enough to lose little when the walk ends.
-const lookAheadBlocks = 5 * runBlocks
+const lookAheadBlocks = 5 * runs.MaxBlocks
 
 // ahead has the part of the prompt brought near that comes before lookAheadBlocks
 // from base on; it is near up to the given block already.
-func ahead(prompt []word, base, near int) int {
+func ahead(prompt []runs.Word, base, near int) int {
 	upTo := min(base+lookAheadBlocks, len(prompt))
-	from := max(near, base+runBlocks)
+	from := max(near, base+runs.MaxBlocks)
 	if from < upTo {
-		prefetch(prompt[from:upTo])
+		runs.Prefetch(prompt[from:upTo])
 	}
 	return upTo
 }
 
 // common is the length of the common prefix of a and b.
-func common(a, b []word) int {
+func common(a, b []runs.Word) int {
 	n := min(len(a), len(b))
 	i := 0
-	if n == runBlocks && *(*[runBlocks]word)(a) == *(*[runBlocks]word)(b) {
+	if n == runs.MaxBlocks && *(*[runs.MaxBlocks]runs.Word)(a) == *(*[runs.MaxBlocks]runs.Word)(b) {
 		return n
 	}
 	for ; i+16 <= n; i += 16 {
-		if *(*[16]word)(a[i:]) != *(*[16]word)(b[i:]) {
+		if *(*[16]runs.Word)(a[i:]) != *(*[16]runs.Word)(b[i:]) {
 			break
 		}
 	}
@@ -187,18 +188,18 @@ func common(a, b []word) int {
 }
 
 // note takes the entries of a run into account.
-func (c *coverage) note(h *head, more *atomic.Pointer[overflow]) {
+func (c *coverage) note(h *runs.Head, more *atomic.Pointer[runs.Overflow]) {
 	for {
 		c.moved, c.pending = false, false
-		for i := range h.entries {
-			if e := entry(h.entries[i].Load()); e != 0 {
+		for i := range h.Entries {
+			if e := entry(h.Entries[i].Load()); e != 0 {
 				c.add(e)
 			}
 		}
-		if h.flags.Load()&flagMore != 0 {
-			for o := more.Load(); o != nil; o = o.next.Load() {
-				for i := range o.entries {
-					if e := entry(o.entries[i].Load()); e != 0 {
+		if h.Flags.Load()&runs.FlagMore != 0 {
+			for o := more.Load(); o != nil; o = o.Next.Load() {
+				for i := range o.Entries {
+					if e := entry(o.Entries[i].Load()); e != 0 {
 						c.add(e)
 					}
 				}

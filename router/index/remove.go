@@ -1,6 +1,10 @@
 package index
 
-import "github.com/blockyard-ai/blockyard/internal/kv"
+import (
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
+)
 
 // shortRow is the length of a row of blocks below which an event is taken for
 // one that names its blocks in no order.
@@ -11,8 +15,8 @@ const shortRow = 4
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	at := o.removed
 	for len(hashes) > 0 {
-		p := at.place
-		if !x.holds(p, hashes[0]) {
+		p := at.Place
+		if !x.runs.Holds(p, hashes[0]) {
 			x.spill(at)
 			var ok bool
 			if p, ok = x.find(o, hashes[0]); !ok {
@@ -26,29 +30,29 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 			at = x.removeScattered(o, t, hashes, p)
 			break
 		}
-		lo := p.pos + 1 - n
-		x.takeFrom(o, t, p.run, spanMask(lo, p.pos+1))
-		at = x.before(place{p.run, lo})
-		x.tend(p.run)
+		lo := p.Pos + 1 - n
+		x.takeFrom(o, t, p.Run, runs.Span(lo, p.Pos+1))
+		at = x.before(runs.At(p.Run, lo))
+		x.tend(p.Run)
 		hashes = hashes[n:]
 	}
 	o.removed = at
 }
 
 // takeFrom takes a set of blocks of a run from o.
-func (x *Index) takeFrom(o *owner, t kv.Tier, r runID, set mask) {
-	x.applied += set.count()
+func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
+	x.applied += set.Count()
 	gone := x.uncover(o, r, t, set)
-	for left := set.without(gone); !left.empty(); {
-		x.missing(o, t, x.hashAt(place{r, left.pop()}))
+	for left := set.Without(gone); !left.Empty(); {
+		x.missing(o, t, x.hashAt(runs.At(r, left.Pop())))
 	}
 }
 
 // tend frees a run that is of no use any more, or has it looked at later.
-func (x *Index) tend(r runID) {
-	if s := x.runs.side(r); !s.live {
+func (x *Index) tend(r runs.ID) {
+	if s := x.runs.Side(r); !s.Live {
 		return
-	} else if s.held == 0 && s.firstChild == noRun {
+	} else if s.Held == 0 && s.FirstChild == runs.None {
 		x.prune(r)
 	} else {
 		x.suspect(r)
@@ -57,8 +61,8 @@ func (x *Index) tend(r runID) {
 
 // scattered is the blocks of one run that an event removes.
 type scattered struct {
-	run runID
-	set mask
+	run runs.ID
+	set runs.Mask
 }
 
 // maxStrays is how many blocks in a row may not lie beside one another before
@@ -68,17 +72,17 @@ const maxStrays = 8
 // removeScattered removes blocks that come in no order: it finds them all, and
 // then changes each run once. p is the first. The result is where the next event
 // may go on.
-func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p place) hint {
+func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
 	batch := x.batch[:0]
 	if x.dense {
 		for _, h := range hashes {
-			x.directory.prefetch(h)
+			x.directory.Prefetch(h)
 		}
 	}
 	strays := 0 // how many of the last blocks were not beside one another
 	for i, h := range hashes {
 		if i > 0 {
-			var next place
+			var next runs.Place
 			ok := false
 			if strays < maxStrays || !x.dense {
 				next, ok = x.beside(p, h)
@@ -91,21 +95,21 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			}
 			p = next
 		}
-		s := x.runs.side(p.run)
-		if int(s.batch) >= len(batch) || batch[s.batch].run != p.run {
-			s.batch = int32(len(batch))
-			batch = append(batch, scattered{run: p.run})
+		s := x.runs.Side(p.Run)
+		if int(s.Batch) >= len(batch) || batch[s.Batch].run != p.Run {
+			s.Batch = int32(len(batch))
+			batch = append(batch, scattered{run: p.Run})
 		}
-		if b := &batch[s.batch]; b.set.has(p.pos) {
+		if b := &batch[s.Batch]; b.set.Has(p.Pos) {
 			x.missing(o, t, h)
 		} else {
-			b.set.set(p.pos)
+			b.set.Set(p.Pos)
 		}
 	}
 	at := hint{}
 	for _, b := range batch {
 		x.takeFrom(o, t, b.run, b.set)
-		at = x.before(place{b.run, b.set.first()})
+		at = x.before(runs.At(b.run, b.set.First()))
 	}
 	for _, b := range batch {
 		x.tend(b.run)
@@ -115,28 +119,28 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 }
 
 // beside is the block before or after p, if it has hash h.
-func (x *Index) beside(p place, h kv.SequenceHash) (place, bool) {
-	before := place{p.run, p.pos - 1}
-	if p.pos == 0 {
-		before = unpackPlace(x.runs.head(p.run).place.Load())
+func (x *Index) beside(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
+	before := runs.At(p.Run, p.Pos-1)
+	if p.Pos == 0 {
+		before = runs.UnpackPlace(x.runs.Head(p.Run).Place.Load())
 	}
-	if x.holds(before, h) {
+	if x.runs.Holds(before, h) {
 		return before, true
 	}
-	after := place{p.run, p.pos + 1}
-	return after, x.holds(after, h)
+	after := runs.At(p.Run, p.Pos+1)
+	return after, x.runs.Holds(after, h)
 }
 
 // backwards is how many of the hashes are the blocks of a run from p towards its
 // first block.
-func (x *Index) backwards(p place, hashes []kv.SequenceHash) int {
-	run := x.arena.hashes(x.runs.head(p.run).storage())[:p.pos+1]
+func (x *Index) backwards(p runs.Place, hashes []kv.SequenceHash) int {
+	run := x.arena.Hashes(x.runs.Head(p.Run).Storage())[:p.Pos+1]
 	if len(hashes) > len(run) {
 		hashes = hashes[:len(run)]
 	}
 	last := len(run) - 1
 	for i, h := range hashes {
-		if run[last-i] != word(h) {
+		if run[last-i] != runs.Word(h) {
 			return i
 		}
 	}
@@ -145,10 +149,10 @@ func (x *Index) backwards(p place, hashes []kv.SequenceHash) int {
 
 // before is the block before p with its hash; the zero hint when p is the first
 // of its sequence, or follows a stand-in.
-func (x *Index) before(p place) hint {
-	if p.pos > 0 {
-		p.pos--
-	} else if p = unpackPlace(x.runs.head(p.run).place.Load()); p.run == rootRun || x.runs.side(p.run).standIn {
+func (x *Index) before(p runs.Place) hint {
+	if p.Pos > 0 {
+		p.Pos--
+	} else if p = runs.UnpackPlace(x.runs.Head(p.Run).Place.Load()); p.Run == runs.Root || x.runs.Side(p.Run).StandIn {
 		return hint{}
 	}
 	return hint{p, x.hashAt(p)}
@@ -163,4 +167,84 @@ func (x *Index) missing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	o.lostDigest -= kv.Digest(h, t)
 	o.lostPairs--
 	x.lost--
+}
+
+// uproot settles a conflict: the block at a place, which follows p, has the local
+// hash of b and another sequence hash. One of the two is wrong. Blocks are not
+// checked when they come, because that would cost more than storing them; so it
+// is done now. When it is the block that was there, it leaves with all that
+// follows it, from all who hold it, and uproot returns true: its place is free.
+func (x *Index) uproot(p, at runs.Place, b kvevent.StoredBlock) bool {
+	x.counts.Conflicts++
+	right := kv.SequenceHash(b.Local)
+	if p.Run != runs.Root {
+		right = kv.Chain(x.hashAt(p), b.Local)
+	}
+	if b.Hash != right {
+		return false
+	}
+	x.pinned = p.Run
+	r := at.Run
+	for c := x.childFrom(r, at.Pos); c != runs.None; c = x.childFrom(r, at.Pos) {
+		x.evictTree(c)
+	}
+	if at.Pos == 0 {
+		if x.runs.Side(r).Live { // it went with what followed it if nobody held it
+			x.evictRun(r)
+		}
+		return true
+	}
+	return x.cutOff(r, at.Pos)
+}
+
+// childFrom is a run that follows a block of r at position pos or later.
+func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
+	c := x.runs.Side(r).FirstChild
+	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Place.Load()).Pos < pos {
+		c = x.runs.Side(c).NextSibling
+	}
+	return c
+}
+
+// evictTree takes a run and all that follows it from all who hold them, leaves
+// first.
+func (x *Index) evictTree(r runs.ID) {
+	for x.runs.Side(r).Live {
+		leaf := r
+		for c := x.runs.Side(r).FirstChild; c != runs.None; c = x.runs.Side(c).FirstChild {
+			leaf = c
+		}
+		x.evictRun(leaf)
+	}
+}
+
+// cutOff takes the blocks of a run from position pos on, which nothing follows,
+// from all who hold them, and removes them. It returns false when there is no
+// memory for what is left.
+func (x *Index) cutOff(r runs.ID, pos int) bool {
+	for walk := x.runs.Slots(r); ; {
+		slot := walk.Next()
+		if slot == nil {
+			break
+		}
+		e := entry(slot.Load())
+		if e == 0 || e.hi() <= pos {
+			continue
+		}
+		o := x.owners[e.owner()]
+		if !o.gone {
+			x.forfeit(o, r, e.tier(), max(e.lo(), pos), e.hi())
+		}
+		x.cut(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
+	}
+	class := runs.ClassFor(pos)
+	unit, got := x.piece(class)
+	if got == class {
+		x.moveTo(r, unit, class, pos, x.runs.Head(r).Storage().Version()+1)
+		return true
+	}
+	if got > 0 {
+		x.arena.Give(unit, got)
+	}
+	return false
 }

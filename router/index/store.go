@@ -3,6 +3,7 @@ package index
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // store lets o hold the blocks of a stored event.
@@ -11,7 +12,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	if len(blocks) == 0 {
 		return
 	}
-	p := place{rootRun, 0}
+	p := runs.At(runs.Root, 0)
 	if e.HasParent {
 		var ok bool
 		if p, ok = x.parent(o, e.Parent); !ok {
@@ -32,20 +33,20 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		o.stored = hint{p, blocks[n-1].Hash}
 		blocks = blocks[n:]
 	}
-	x.pinned = noRun
-	x.prune(p.run)
+	x.pinned = runs.None
+	x.prune(p.Run)
 }
 
 // parent is the block with hash h, or its stand-in when it is not known; false
 // when there is no room for one.
-func (x *Index) parent(o *owner, h kv.SequenceHash) (place, bool) {
-	if o.stored.hash == h && x.holds(o.stored.place, h) {
-		return o.stored.place, true
+func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
+	if o.stored.hash == h && x.runs.Holds(o.stored.Place, h) {
+		return o.stored.Place, true
 	}
 	x.spill(o.stored)
 	if len(x.orphans.byHash) > 0 {
-		if r := x.orphans.awaited(h); r != noRun {
-			return place{r, 0}, true
+		if r := x.orphans.awaited(h); r != runs.None {
+			return runs.At(r, 0), true
 		}
 	}
 	if p, ok := x.find(o, h); ok {
@@ -58,37 +59,37 @@ func (x *Index) parent(o *owner, h kv.SequenceHash) (place, bool) {
 // returns the last one's place and how many they were; 0 when there is no room,
 // or when the place is taken by a block with the same local and another sequence
 // hash that cannot be shown to be wrong.
-func (x *Index) step(o *owner, t kv.Tier, p place, blocks []kvevent.StoredBlock) (place, int) {
-	s := x.runs.head(p.run).storage()
-	next := place{p.run, p.pos + 1}
-	if s.blocks() == 0 {
-		next.pos = 0
+func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredBlock) (runs.Place, int) {
+	s := x.runs.Head(p.Run).Storage()
+	next := runs.At(p.Run, p.Pos+1)
+	if s.Blocks() == 0 {
+		next.Pos = 0
 	}
-	if next.pos >= s.blocks() || x.arena.locals(s)[next.pos] != blocks[0].Local {
-		next = place{x.child(p, blocks[0].Local), 0}
-		if next.run == noRun {
+	if next.Pos >= s.Blocks() || x.arena.Locals(s)[next.Pos] != blocks[0].Local {
+		next = runs.At(x.runs.Child(p, blocks[0].Local), 0)
+		if next.Run == runs.None {
 			return x.extend(o, t, p, s, blocks)
 		}
-		s = x.runs.head(next.run).storage()
+		s = x.runs.Head(next.Run).Storage()
 	}
-	n := same(x.arena.locals(s)[next.pos:], x.arena.hashes(s)[next.pos:], blocks)
+	n := same(x.arena.Locals(s)[next.Pos:], x.arena.Hashes(s)[next.Pos:], blocks)
 	if n == 0 {
 		if x.uproot(p, next, blocks[0]) {
-			return x.extend(o, t, p, x.runs.head(p.run).storage(), blocks)
+			return x.extend(o, t, p, x.runs.Head(p.Run).Storage(), blocks)
 		}
 		return p, 0
 	}
 	x.applied += n
-	x.counts.DuplicateStores += uint64(x.cover(o, next.run, t, next.pos, next.pos+n))
-	return place{next.run, next.pos + n - 1}, n
+	x.counts.DuplicateStores += uint64(x.cover(o, next.Run, t, next.Pos, next.Pos+n))
+	return runs.At(next.Run, next.Pos+n-1), n
 }
 
 // same is how many of the blocks are those of a run, one after the other.
-func same(locals, hashes []word, blocks []kvevent.StoredBlock) int {
+func same(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	n := min(len(locals), len(blocks))
 	locals, hashes, blocks = locals[:n], hashes[:n], blocks[:n]
 	for i := range blocks {
-		if locals[i] != blocks[i].Local || hashes[i] != word(blocks[i].Hash) {
+		if locals[i] != blocks[i].Local || hashes[i] != runs.Word(blocks[i].Hash) {
 			return i
 		}
 	}
@@ -98,66 +99,66 @@ func same(locals, hashes []word, blocks []kvevent.StoredBlock) int {
 // extend puts new blocks behind p: into its run if it ends with p and the event
 // fits, else into a run of their own, which keeps the events that follow aligned
 // with runs.
-func (x *Index) extend(o *owner, t kv.Tier, p place, s storage, blocks []kvevent.StoredBlock) (place, int) {
-	n := min(len(blocks), runBlocks)
+func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks []kvevent.StoredBlock) (runs.Place, int) {
+	n := min(len(blocks), runs.MaxBlocks)
 	if len(x.orphans.byHash) > 0 {
 		n = x.untilAwaited(n, func(i int) kv.SequenceHash { return blocks[i].Hash })
 	}
-	old := s.blocks()
-	if old > 0 && p.pos == old-1 && old+len(blocks) <= runBlocks && x.room(p.run, s, n) {
-		s = x.runs.head(p.run).storage()
-		x.write(p.run, s, blocks[:n])
-		x.cover(o, p.run, t, old, old+n)
-		p.pos += n
+	old := s.Blocks()
+	if old > 0 && p.Pos == old-1 && old+len(blocks) <= runs.MaxBlocks && x.room(p.Run, s, n) {
+		s = x.runs.Head(p.Run).Storage()
+		x.write(p.Run, s, blocks[:n])
+		x.cover(o, p.Run, t, old, old+n)
+		p.Pos += n
 		x.adopt(p, blocks[n-1].Hash)
 		return p, n
 	}
-	x.pinned = p.run
-	unit, class := x.piece(classFor(n))
+	x.pinned = p.Run
+	unit, class := x.piece(runs.ClassFor(n))
 	if class == 0 {
 		return p, 0
 	}
 	r := x.newRun()
-	if r == noRun {
-		x.arena.give(unit, class)
+	if r == runs.None {
+		x.arena.Give(unit, class)
 		return p, 0
 	}
-	n = min(n, class*unitBlocks)
-	x.write(r, packStorage(0, class, 0, unit), blocks[:n])
+	n = min(n, class*runs.UnitBlocks)
+	x.write(r, runs.PackStorage(0, class, 0, unit), blocks[:n])
 	x.cover(o, r, t, 0, n)
-	x.attach(r, p)
-	p = place{r, n - 1}
+	x.runs.Attach(r, p)
+	p = runs.At(r, n-1)
 	x.adopt(p, blocks[n-1].Hash)
 	return p, n
 }
 
 // room makes room for n more blocks in a run.
-func (x *Index) room(r runID, s storage, n int) bool {
-	want := s.blocks() + n
-	if want <= s.capacity() {
+func (x *Index) room(r runs.ID, s runs.Storage, n int) bool {
+	want := s.Blocks() + n
+	if want <= s.Capacity() {
 		return true
 	}
-	if n < unitBlocks {
+	if n < runs.UnitBlocks {
 		// Blocks that come one by one must not have the run copied for each few.
-		want = min(runBlocks, want+want/4)
+		want = min(runs.MaxBlocks, want+want/4)
 	}
-	return x.move(r, classFor(want), s.blocks(), s.version())
+	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
 }
 
 // write appends blocks to a run that has room for them; s is its storage. Readers
 // see them when all are there.
-func (x *Index) write(r runID, s storage, blocks []kvevent.StoredBlock) {
-	old := s.blocks()
-	grown := s + storage(len(blocks))
-	locals, hashes := x.arena.locals(grown)[old:], x.arena.hashes(grown)[old:]
+func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
+	old := s.Blocks()
+	grown := s + runs.Storage(len(blocks))
+	locals, hashes := x.arena.Locals(grown)[old:], x.arena.Hashes(grown)[old:]
 	locals, hashes = locals[:len(blocks)], hashes[:len(blocks)]
 	for i := range blocks {
-		locals[i], hashes[i] = blocks[i].Local, word(blocks[i].Hash)
+		locals[i], hashes[i] = blocks[i].Local, runs.Word(blocks[i].Hash)
 	}
-	h := x.runs.head(r)
-	h.store.Store(uint64(grown))
-	if h.flags.Load()&flagSeen == 0 {
-		h.flags.Or(flagSeen)
+	h := x.runs.Head(r)
+	h.Store.Store(uint64(grown))
+	if h.Flags.Load()&runs.FlagSeen == 0 {
+		h.Flags.Or(runs.FlagSeen)
 	}
 	x.applied += len(blocks)
 	x.resident += len(blocks)
@@ -173,4 +174,209 @@ func (x *Index) lose(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	o.lostPairs += uint64(len(blocks))
 	x.lost += len(blocks)
 	x.counts.Lost += uint64(len(blocks))
+}
+
+// orphans are the unknown parents that blocks wait for. Each has a run without
+// blocks as its stand-in: what follows it is not reachable from the root until
+// the parent comes.
+type orphans struct {
+	byHash map[kv.SequenceHash]runs.ID
+	hashOf map[runs.ID]kv.SequenceHash
+	// filter has a bit for each parent, so that new blocks are looked up in
+	// byHash only when they may be one.
+	filter [1 << 10]uint64
+	// filtered counts the parents that were ever entered into filter as it is.
+	filtered int
+}
+
+// dumpParked is how many unknown parents more there may be while a dump is
+// applied.
+const dumpParked = 1 << 20
+
+// orphanBytes is about what an unknown parent takes besides its run.
+const orphanBytes = 96
+
+func newOrphans() orphans {
+	return orphans{byHash: make(map[kv.SequenceHash]runs.ID), hashOf: make(map[runs.ID]kv.SequenceHash)}
+}
+
+func (o *orphans) bit(h kv.SequenceHash) (*uint64, uint64) {
+	v := runs.Mix(h) >> 48
+	return &o.filter[v>>6], 1 << (v & 63)
+}
+
+// awaited is the stand-in for a block that somebody waits for.
+func (o *orphans) awaited(h kv.SequenceHash) runs.ID {
+	if w, bit := o.bit(h); *w&bit == 0 {
+		return runs.None
+	}
+	return o.byHash[h]
+}
+
+// standIn is the place that children of the unknown block h are put behind;
+// false when there are too many such blocks.
+func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
+	if r := x.orphans.awaited(h); r != runs.None {
+		return runs.At(r, 0), true
+	}
+	// The blocks of a dump come in any order: many may wait until it is over.
+	most := x.options.MaxParked
+	if x.replacing {
+		most += dumpParked
+	}
+	if len(x.orphans.byHash) >= most {
+		return runs.Place{}, false
+	}
+	r := x.newRun()
+	if r == runs.None {
+		return runs.Place{}, false
+	}
+	x.runs.Side(r).StandIn = true
+	x.orphans.byHash[h], x.orphans.hashOf[r] = r, h
+	x.orphans.note(h)
+	return runs.At(r, 0), true
+}
+
+// note enters a parent into the filter, which is made anew when most of those in
+// it are gone.
+func (o *orphans) note(h kv.SequenceHash) {
+	w, bit := o.bit(h)
+	*w |= bit
+	if o.filtered++; o.filtered < 4*len(o.byHash)+len(o.filter) {
+		return
+	}
+	o.filtered = len(o.byHash)
+	clear(o.filter[:])
+	for h := range o.byHash {
+		w, bit := o.bit(h)
+		*w |= bit
+	}
+}
+
+// dropStandIn forgets a stand-in that nothing follows.
+func (x *Index) dropStandIn(r runs.ID) {
+	delete(x.orphans.byHash, x.orphans.hashOf[r])
+	delete(x.orphans.hashOf, r)
+	if len(x.orphans.byHash) == 0 {
+		clear(x.orphans.filter[:])
+		x.orphans.filtered = 0
+	}
+	x.giveRun(r)
+}
+
+// untilAwaited is how many of the blocks, all of them new, come before and with
+// the first that others wait for.
+func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
+	if len(x.orphans.byHash) == 0 {
+		return n
+	}
+	for i := range n {
+		if x.orphans.awaited(hash(i)) != runs.None {
+			return i + 1
+		}
+	}
+	return n
+}
+
+// adopt puts what waited for block p, which is new, behind it.
+func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
+	if len(x.orphans.byHash) == 0 {
+		return
+	}
+	standIn := x.orphans.awaited(h)
+	if standIn == runs.None || x.top(p.Run) == standIn {
+		return // a block that follows itself is nobody's parent
+	}
+	for c := x.runs.Side(standIn).FirstChild; c != runs.None; c = x.runs.Side(standIn).FirstChild {
+		x.runs.Detach(c)
+		if !x.absorb(p, c) {
+			x.runs.Attach(c, p)
+		}
+		x.counts.Spliced++
+	}
+	x.dropStandIn(standIn)
+}
+
+// absorbBlocks is how many blocks are moved at most when their parent comes. Whole
+// runs would be moved over and over by blocks that come backwards.
+const absorbBlocks = 32
+
+// absorb makes the blocks of run c, which was detached and which no reader could
+// ever reach, part of the run that ends with block p, so that blocks which came
+// one by one and backwards end up in runs all the same. It returns false when
+// they are too many or do not fit.
+func (x *Index) absorb(p runs.Place, c runs.ID) bool {
+	from := x.runs.Head(c).Storage()
+	s := x.runs.Head(p.Run).Storage()
+	old := s.Blocks()
+	if from.Blocks() > absorbBlocks || p.Pos != old-1 || old+from.Blocks() > runs.MaxBlocks || !x.room(p.Run, s, from.Blocks()) {
+		return false
+	}
+	// room may have given the run another piece.
+	s = x.runs.Head(p.Run).Storage() + runs.Storage(from.Blocks())
+	copy(x.arena.Locals(s)[old:], x.arena.Locals(from))
+	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
+	x.runs.Head(p.Run).Store.Store(uint64(s))
+	x.resident += from.Blocks()
+	marks := x.runs.Side(c).Marks
+	marks.Set(from.Blocks() - 1) // owners may remember it as where they were
+	x.unmark(c, 0)
+	x.enlist(p.Run, old)
+	for !marks.Empty() {
+		at := runs.At(p.Run, old+marks.Pop())
+		x.mark(at, x.hashAt(at))
+	}
+	for walk := x.runs.Slots(c); ; {
+		slot := walk.Next()
+		if slot == nil {
+			break
+		}
+		if e := entry(slot.Load()); e != 0 {
+			x.passOn(e, c, p.Run, old)
+			slot.Store(0)
+		}
+	}
+	for g := x.runs.Side(c).FirstChild; g != runs.None; g = x.runs.Side(c).FirstChild {
+		at := x.runs.Detach(g)
+		x.runs.Attach(g, runs.At(p.Run, old+at.Pos))
+	}
+	x.discard(c)
+	return true
+}
+
+// passOn lets the owner of an entry of run c hold the same blocks in run r, where
+// they begin at position by.
+func (x *Index) passOn(e entry, c, r runs.ID, by int) {
+	x.runs.Side(c).Held--
+	o := x.owners[e.owner()]
+	if o.gone {
+		return
+	}
+	n := e.hi() - e.lo()
+	o.entries--
+	o.digest -= x.digest(c, e.tier(), e.lo(), e.hi())
+	o.pairs -= uint64(n)
+	x.pairs -= n
+	x.cover(o, r, e.tier(), by+e.lo(), by+e.hi())
+}
+
+// dropParked evicts what waits for unknown parents until there are no more of them
+// than there may be.
+func (x *Index) dropParked() {
+	for r := range x.orphans.hashOf {
+		if len(x.orphans.byHash) <= x.options.MaxParked {
+			return
+		}
+		for x.runs.Side(r).Live && x.runs.Side(r).FirstChild != runs.None {
+			x.evictTree(x.runs.Side(r).FirstChild)
+		}
+	}
+}
+
+// top is the root or stand-in from which run r hangs.
+func (x *Index) top(r runs.ID) runs.ID {
+	for r != runs.Root && !x.runs.Side(r).StandIn {
+		r = runs.UnpackPlace(x.runs.Head(r).Place.Load()).Run
+	}
+	return r
 }

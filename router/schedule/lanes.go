@@ -171,9 +171,13 @@ const noPlace = -1
 // ranking is a heap for container/heap whose members know their position.
 type ranking[T ranked[T]] []T
 
-func (h ranking[T]) Len() int           { return len(h) }
+// Len implements heap.Interface.
+func (h ranking[T]) Len() int { return len(h) }
+
+// Less implements heap.Interface.
 func (h ranking[T]) Less(i, j int) bool { return h[i].before(h[j]) }
 
+// Swap implements heap.Interface.
 func (h ranking[T]) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	*h[i].place(), *h[j].place() = i, j

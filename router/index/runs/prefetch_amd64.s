@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(words []word)
-TEXT ·prefetch(SB), NOSPLIT, $0-24
+// func Prefetch(words []Word)
+TEXT ·Prefetch(SB), NOSPLIT, $0-24
 	MOVQ words_base+0(FP), AX
 	MOVQ words_len+8(FP), CX
 	LEAQ (AX)(CX*8), CX
@@ -20,8 +20,8 @@ lines:
 done:
 	RET
 
-// func prefetchHead(h *head)
-TEXT ·prefetchHead(SB), NOSPLIT, $0-8
+// func PrefetchHead(h *Head)
+TEXT ·PrefetchHead(SB), NOSPLIT, $0-8
 	MOVQ h+0(FP), AX
 	PREFETCHT0 (AX)
 	RET

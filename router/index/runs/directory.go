@@ -1,0 +1,175 @@
+package runs
+
+import (
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Directory finds blocks by sequence hash. It is for the writer only. A sparse
+// directory has the blocks where stores and removals ended, because the next event
+// begins there. A dense directory has every block.
+//
+// The directory uses open addressing with backward shifts over slots of
+// {fingerprint, run, position}. The fingerprint is the top of the mixed hash and
+// gives the home slot, so that entries move without a look at their blocks.
+type Directory struct {
+	slots []uint64
+	used  int
+}
+
+const (
+	positionBits  = 7
+	directoryBits = idBits + positionBits
+	directoryMask = 1<<directoryBits - 1
+
+	minDirectory = 64
+	slotBytes    = 8
+	// DirectoryBytes is the memory of one block in a directory. A directory is at
+	// most three quarters full.
+	DirectoryBytes = slotBytes*4/3 + 1
+)
+
+// seed differs from process to process, so that nobody can choose hashes that
+// collide.
+var seed = rand.Uint64()
+
+// Mix returns a hash of h that differs from process to process.
+func Mix(h kv.SequenceHash) uint64 {
+	v := (uint64(h) ^ seed) * 0x9e3779b97f4a7c15
+	return (v ^ v>>32) * 0xd6e8feb86659fd93
+}
+
+func directorySlot(h kv.SequenceHash, p Place) uint64 {
+	return Mix(h)&^directoryMask | uint64(p.Run)<<positionBits | uint64(p.Pos)
+}
+
+func slotPlace(v uint64) Place {
+	return Place{ID(v >> positionBits & (1<<idBits - 1)), int(v & (1<<positionBits - 1))}
+}
+
+// NewDirectory returns an empty directory with room for n blocks.
+func NewDirectory(n int) *Directory {
+	return &Directory{slots: make([]uint64, max(minDirectory, n+n/3+1))}
+}
+
+// Bytes returns the memory of the directory.
+func (d *Directory) Bytes() int64 { return int64(len(d.slots)) * slotBytes }
+
+// Len returns the number of blocks.
+func (d *Directory) Len() int { return d.used }
+
+// IdleBytes returns the memory for blocks that the directory does not have yet.
+func (d *Directory) IdleBytes() int64 { return int64(max(len(d.slots)-d.used*4/3, 0)) * slotBytes }
+
+// Fit returns a directory with the same blocks and room for n more: d itself if d
+// has the room. Otherwise the new directory is half as large again, or only a
+// little larger where mayGrow refuses.
+func (d *Directory) Fit(n int, mayGrow func(bytes int64) bool) *Directory {
+	want := d.used + n
+	if 4*want <= 3*len(d.slots) {
+		return d
+	}
+	if half := want / 2; mayGrow(int64(half) * DirectoryBytes) {
+		want += half
+	} else {
+		want += want / 16
+	}
+	fresh := NewDirectory(want)
+	for _, v := range d.slots {
+		if v != 0 {
+			fresh.put(v)
+		}
+	}
+	return fresh
+}
+
+// home returns the slot where the search for v begins.
+func (d *Directory) home(v uint64) int {
+	hi, _ := bits.Mul64(v&^directoryMask, uint64(len(d.slots)))
+	return int(hi)
+}
+
+// after returns the slot after i.
+func (d *Directory) after(i int) int {
+	if i++; i < len(d.slots) {
+		return i
+	}
+	return 0
+}
+
+// Lookup returns the block of t with hash h, if the directory has it.
+func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (Place, bool) {
+	mixed := Mix(h)
+	for i := d.home(mixed); d.slots[i] != 0; i = d.after(i) {
+		if v := d.slots[i]; (v^mixed)>>directoryBits == 0 {
+			if p := slotPlace(v); t.Holds(p, h) {
+				return p, true
+			}
+		}
+	}
+	return Place{}, false
+}
+
+// Prefetch loads the slot where the search for h begins into the cache.
+func (d *Directory) Prefetch(h kv.SequenceHash) { prefetchSlot(&d.slots[d.home(Mix(h))]) }
+
+// maxAlike is the most slots with one fingerprint. Honest hashes never reach it:
+// more come only from a publisher that gives one hash to many blocks, and would
+// make all searches long.
+const maxAlike = 8
+
+// Put enters a block. There must be room.
+func (d *Directory) Put(h kv.SequenceHash, p Place) { d.put(directorySlot(h, p)) }
+
+func (d *Directory) put(v uint64) {
+	alike := 0
+	i := d.home(v)
+	for d.slots[i] != 0 {
+		if (d.slots[i]^v)>>directoryBits == 0 {
+			if alike++; alike == maxAlike {
+				return
+			}
+		}
+		i = d.after(i)
+	}
+	d.slots[i] = v
+	d.used++
+}
+
+// Delete takes out a block if the directory has it.
+func (d *Directory) Delete(h kv.SequenceHash, p Place) { d.delete(directorySlot(h, p)) }
+
+// delete takes out a slot and closes the gap.
+func (d *Directory) delete(v uint64) {
+	i := d.home(v)
+	for d.slots[i] != v {
+		if d.slots[i] == 0 {
+			return
+		}
+		i = d.after(i)
+	}
+	d.used--
+	for gap := i; ; {
+		i = d.after(i)
+		v := d.slots[i]
+		if v == 0 {
+			d.slots[gap] = 0
+			return
+		}
+		// v may move to the gap unless its home lies behind the gap.
+		if d.distance(d.home(v), i) >= d.distance(gap, i) {
+			d.slots[gap] = v
+			gap = i
+		}
+	}
+}
+
+// distance returns the number of steps from one slot to another.
+func (d *Directory) distance(from, to int) int {
+	if to < from {
+		to += len(d.slots)
+	}
+	return to - from
+}

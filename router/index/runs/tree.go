@@ -1,0 +1,203 @@
+package runs
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Tree holds runs with their blocks, and finds the run that follows a block. Make
+// one with NewTree.
+type Tree struct {
+	Table
+	Arena *Arena
+
+	children atomic.Pointer[childTable]
+	// live and graves count the slots of children in use and deleted.
+	live, graves int
+}
+
+// NewTree returns an empty tree. arenaShift and tableShift are log2 of the units
+// and of the runs in a chunk.
+func NewTree(arenaShift, tableShift uint) *Tree {
+	t := &Tree{Arena: NewArena(arenaShift)}
+	t.Table.init(tableShift)
+	t.children.Store(newChildTable(6))
+	return t
+}
+
+// ChildBytes returns the memory of the table of children.
+func (t *Tree) ChildBytes() int64 { return int64(len(t.children.Load().slots)) * 8 }
+
+// Children returns the number of runs that are attached.
+func (t *Tree) Children() int { return t.live }
+
+// Holds reports whether the block at p has hash h.
+func (t *Tree) Holds(p Place, h kv.SequenceHash) bool {
+	if p.Run == None || p.Run == Root {
+		return false
+	}
+	s := t.Head(p.Run).Storage()
+	return p.Pos < s.Blocks() && t.Arena.Hashes(s)[p.Pos] == Word(h)
+}
+
+// childTable finds the run that follows a block, by block and first local hash.
+// The table uses open addressing over slots of {fingerprint, run}. An entry never
+// moves within one table, so that readers need no lock. Growth makes a new table.
+type childTable struct {
+	slots []atomic.Uint64
+	// shift brings a hash down to its home slot.
+	shift uint
+}
+
+// graveSlot marks a slot whose entry was deleted. No child is the root run.
+const graveSlot = uint64(Root)
+
+// MaxChildBytes is the most that one run takes in the table of children, right
+// after the table has grown.
+const MaxChildBytes = 64
+
+const childRunMask = 1<<idBits - 1
+
+func newChildTable(logSlots uint) *childTable {
+	return &childTable{slots: make([]atomic.Uint64, 1<<logSlots), shift: 64 - logSlots}
+}
+
+// childHash mixes a block and a first local hash. The top bits choose the home
+// slot and are the fingerprint too.
+func childHash(p Place, local kv.LocalHash) uint64 {
+	hi, lo := bits.Mul64(uint64(local)^seed, (p.Pack()+0x632be59bd9b4e019)*0xd6e8feb86659fd93|1)
+	return (hi ^ lo) * 0x9fb21c651e98df25
+}
+
+// Child returns the run that follows block p with the given first local hash, or
+// None. Readers may call Child.
+func (t *Tree) Child(p Place, local kv.LocalHash) ID {
+	c := t.children.Load()
+	hash := childHash(p, local)
+	last := len(c.slots) - 1
+	for i := int(hash >> c.shift); ; i = (i + 1) & last {
+		v := c.slots[i].Load()
+		if v == 0 {
+			return None
+		}
+		if v^hash&^childRunMask >= 1<<idBits {
+			continue
+		}
+		if r := ID(v & childRunMask); t.isChild(r, p, local) {
+			return r
+		}
+	}
+}
+
+// isChild reports whether run r follows block p and begins with local.
+func (t *Tree) isChild(r ID, p Place, local kv.LocalHash) bool {
+	h := t.Head(r)
+	if h.Place.Load() != p.Pack() {
+		return false
+	}
+	s := h.Storage()
+	return s.Blocks() > 0 && t.Arena.Locals(s)[0] == local
+}
+
+// link enters a run whose head is complete. Readers find the run from here on.
+func (t *Tree) link(r ID, p Place, local kv.LocalHash) {
+	c := t.children.Load()
+	if 2*(t.live+t.graves+1) > len(c.slots) {
+		c = t.rebuild(c)
+	}
+	if c.put(childHash(p, local)&^childRunMask | uint64(r)) {
+		t.graves--
+	}
+	t.live++
+}
+
+// put enters v into the first free slot or grave, and reports whether the slot was
+// a grave.
+func (c *childTable) put(v uint64) bool {
+	last := len(c.slots) - 1
+	for i := int(v >> c.shift); ; i = (i + 1) & last {
+		if old := c.slots[i].Load(); old == 0 || old == graveSlot {
+			c.slots[i].Store(v)
+			return old == graveSlot
+		}
+	}
+}
+
+// rebuild publishes a table without graves and with room to grow.
+func (t *Tree) rebuild(c *childTable) *childTable {
+	log := uint(bits.Len(uint(4*t.live + 16)))
+	fresh := newChildTable(min(log, 64-idBits))
+	for i := range c.slots {
+		if v := c.slots[i].Load(); v != 0 && v != graveSlot {
+			fresh.put(v)
+		}
+	}
+	t.graves = 0
+	t.children.Store(fresh)
+	return fresh
+}
+
+// unlink deletes the entry of a run.
+func (t *Tree) unlink(r ID, p Place, local kv.LocalHash) {
+	c := t.children.Load()
+	v := childHash(p, local)&^childRunMask | uint64(r)
+	last := len(c.slots) - 1
+	i := int(v >> c.shift)
+	for c.slots[i].Load() != v {
+		i = (i + 1) & last
+	}
+	t.live--
+	if c.slots[(i+1)&last].Load() != 0 {
+		c.slots[i].Store(graveSlot)
+		t.graves++
+		return
+	}
+	// No search passes an empty slot, so the graves before one can be emptied too.
+	c.slots[i].Store(0)
+	for i = (i - 1) & last; c.slots[i].Load() == graveSlot; i = (i - 1) & last {
+		c.slots[i].Store(0)
+		t.graves--
+	}
+}
+
+// Attach makes a run that has blocks the child of block p.
+func (t *Tree) Attach(r ID, p Place) {
+	h, s := t.Head(r), t.Side(r)
+	h.Place.Store(p.Pack())
+	parent := t.Side(p.Run)
+	s.PrevSibling, s.NextSibling = None, parent.FirstChild
+	if parent.FirstChild != None {
+		t.Side(parent.FirstChild).PrevSibling = r
+	}
+	parent.FirstChild = r
+	t.link(r, p, t.Arena.Locals(h.Storage())[0])
+	if ph := t.Head(p.Run); p.Pos == ph.Storage().Blocks()-1 && !t.isChildOf(ID(ph.Next.Load()), p) {
+		ph.Next.Store(uint32(r))
+	}
+}
+
+func (t *Tree) isChildOf(r ID, p Place) bool {
+	return r != None && t.Side(r).Live && t.Head(r).Place.Load() == p.Pack()
+}
+
+// Detach takes a run from its parent and returns the block that the run followed.
+// The run keeps its blocks.
+func (t *Tree) Detach(r ID) Place {
+	h, s := t.Head(r), t.Side(r)
+	p := UnpackPlace(h.Place.Load())
+	t.unlink(r, p, t.Arena.Locals(h.Storage())[0])
+	if s.PrevSibling != None {
+		t.Side(s.PrevSibling).NextSibling = s.NextSibling
+	} else {
+		t.Side(p.Run).FirstChild = s.NextSibling
+	}
+	if s.NextSibling != None {
+		t.Side(s.NextSibling).PrevSibling = s.PrevSibling
+	}
+	if ph := t.Head(p.Run); ph.Next.Load() == uint32(r) {
+		ph.Next.Store(uint32(None))
+	}
+	return p
+}
