@@ -26,26 +26,26 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 		return nil, err
 	}
 	p.tickLocked()
-	if p.host != nil {
+	if p.slots.Host != nil {
 		defer p.wakeGrowerLocked()
 	}
-	if can := p.obtainableLocked(p.host, n); can < n {
+	if can := p.obtainableLocked(n); can < n {
 		return nil, notEnough(n, can)
 	}
 	blocks := make([]*MutableBlock, 0, n)
 	for range n {
-		ref := p.allocLocked(p.host)
+		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
 			// A slot that was to be freed had damaged memory.
 			for _, b := range blocks {
 				ref, _ := b.heldLocked()
 				delete(sess.granted, ref)
-				p.freeLocked(p.host, ref)
+				p.slots.Free(p.slots.Host, ref)
 			}
 			return nil, notEnough(n, len(blocks))
 		}
 		p.grantBlankLocked(s, sess, ref)
-		blocks = append(blocks, &MutableBlock{pool: p, session: s, sess: sess, slot: p.host.name(ref)})
+		blocks = append(blocks, &MutableBlock{pool: p, session: s, sess: sess, slot: p.slots.Host.Name(ref)})
 	}
 	p.count.Granted += uint64(n)
 	return blocks, nil
@@ -57,43 +57,20 @@ func notEnough(requested, available int) error {
 
 // grantBlankLocked grants a free slot without saying for which block.
 func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
-	sl := p.host.slot(ref)
-	sl.session, sl.tick = s, p.clock
-	p.host.setState(sl, storage.StateGranted)
-	p.host.put(ref, storage.Record{})
+	p.slots.Grant(ref, s, storage.Record{})
 	sess.grant(ref, time.Now())
 }
 
-// obtainableLocked is how many slots of the host tier can be had, evicting where they
-// are not free and the tier does not grow. It is exact where it is less than want.
-func (p *Pool) obtainableLocked(t *tier, want int) int {
+// obtainableLocked is how many host slots can be had. A tier that can grow evicts
+// nothing, so that only its free slots count. It is exact where it is less than want.
+func (p *Pool) obtainableLocked(want int) int {
+	t := p.slots.Host
 	if t == nil {
 		return 0
 	}
-	if free := t.free(); free < want && p.hostGrowsLocked() {
+	if free := t.Free(); free < want && p.hostGrowsLocked() {
 		p.growth.refused += want - free
 		return free
 	}
-	if n := t.free() + t.order.Len(); n >= want {
-		return n
-	}
-	// A block can go once its children in the tier have gone: all but those in use
-	// and what comes before them.
-	blocks, stays := 0, map[registry.ID]struct{}{}
-	t.each(func(_ registry.Ref, s *slot) {
-		if s.entry == registry.None {
-			return
-		}
-		blocks++
-		if s.state == storage.StateSealed && s.pins+s.holds == 0 {
-			return
-		}
-		for id := s.entry; id != registry.None; id = p.reg.At(id).Parent {
-			if _, known := stays[id]; known || p.reg.At(id).Slots[t.level] == registry.NoRef {
-				return
-			}
-			stays[id] = struct{}{}
-		}
-	})
-	return t.free() + blocks - len(stays)
+	return p.slots.Obtainable(t, want)
 }

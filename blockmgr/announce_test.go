@@ -145,9 +145,9 @@ func TestCloseDoesNotWaitForTheAnnouncement(t *testing.T) {
 	idle := func(closing bool) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.announcing.running, p.life.closing = true, closing
+		p.announcing, p.life.closing = true, closing
 		quiet := p.quietLocked()
-		p.announcing.running, p.life.closing = false, false
+		p.announcing, p.life.closing = false, false
 		return quiet
 	}
 	if idle(false) || !idle(true) {

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // broker makes the extents that pools ask for. When a tier's size is used up,
@@ -45,9 +46,9 @@ type broker struct {
 }
 
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
-	least := leastOf(p.growth.leastHostSlots, maxSlots)
+	least := leastOf(p.growth.host.leastSlots, maxSlots)
 	for {
-		made, err := b.host.Grow(p.host.ns, p.slotBytes, least, maxSlots)
+		made, err := b.host.Grow(p.slots.Host.Namespace, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Host, first) {
 			return made, err
 		}
@@ -55,9 +56,9 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 }
 
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
-	least := leastOf(p.growth.leastDiskSlots, maxSlots)
+	least := leastOf(p.growth.disk.leastSlots, maxSlots)
 	for {
-		made, err := b.disk.Load().Grow(p.disk.ns, p.slotBytes, least, maxSlots)
+		made, err := b.disk.Load().Grow(p.slots.Disk.Namespace, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
 			return made, err
 		}
@@ -74,11 +75,11 @@ func leastOf(least, maxSlots uint64) uint64 {
 }
 
 // drop gives an extent that a pool has taken out back to its arena.
-func (b *broker) drop(gone *part) {
-	if gone.host != nil {
-		b.host.Drop(gone.hostPart())
+func (b *broker) drop(gone *tier.Extent) {
+	if gone.Host != nil {
+		b.host.Drop(gone.HostPart())
 	} else {
-		b.disk.Load().Drop(gone.diskPart())
+		b.disk.Load().Drop(gone.DiskPart())
 	}
 }
 
@@ -155,7 +156,7 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 // giver is the first of the pools that have to give an extent, so that p gets
 // one; ok is false when they would not suffice.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
-	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.leastHostSlots
+	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.host.leastSlots
 	if lv == registry.Disk {
 		budget, least = p.cfg.DiskBytes, p.slotBytes
 	}
@@ -182,22 +183,14 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := policy.Holder{
-		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.life.unusedSince, Empty: p.reg.Blocks() == 0,
+		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.life.unusedSince, Empty: p.slots.Registry.Blocks() == 0,
 	}
-	if t := p.at(lv); t != nil {
+	if t := p.slots.Tier(lv); t != nil {
 		extent := p.broker.extentBytes(lv)
 		h.Extent = max(extent-extent%p.slotBytes, p.slotBytes)
-		h.Bytes, h.Last = uint64(t.capacity)*p.slotBytes, t.live <= 1
+		h.Bytes, h.Last = uint64(t.Capacity)*p.slotBytes, t.Live <= 1
 	}
 	return h
-}
-
-// at is the pool's tier of a level, nil when it has none.
-func (p *Pool) at(lv registry.Level) *tier {
-	if lv == registry.Host {
-		return p.host
-	}
-	return p.disk
 }
 
 // drain waits for a pool without sessions that is still busy with its last
@@ -248,7 +241,7 @@ func (p *Pool) yield(lv registry.Level) bool {
 			return false
 		}
 		if p.takeOut(lv, coldest) {
-			p.log.Info("extent goes to another namespace", zap.String("path", coldest.path()))
+			p.log.Info("extent goes to another namespace", zap.String("path", coldest.Path()))
 			p.broker.drop(coldest)
 			return true
 		}
@@ -263,18 +256,18 @@ const yieldTries = 3
 // coldest is the idle extent of a tier whose blocks were used least recently, nil
 // when there is none. It lets go of the mutex between extents, so that nobody waits
 // for more than one of them.
-func (p *Pool) coldest(lv registry.Level) (coldest *part) {
+func (p *Pool) coldest(lv registry.Level) (coldest *tier.Extent) {
 	var oldest uint64
 	for n := 0; ; n++ {
 		p.mu.Lock()
-		t := p.at(lv)
-		if t == nil || p.life.closing || n >= len(t.parts) {
+		t := p.slots.Tier(lv)
+		if t == nil || p.life.closing || n >= len(t.Extents) {
 			p.mu.Unlock()
 			return coldest
 		}
-		if part := t.parts[n]; part != nil {
-			if lastUse, idle := part.idle(); idle && (coldest == nil || lastUse < oldest) {
-				coldest, oldest = part, lastUse
+		if e := t.Extents[n]; e != nil {
+			if lastUse, idle := e.Idle(); idle && (coldest == nil || lastUse < oldest) {
+				coldest, oldest = e, lastUse
 			}
 		}
 		p.mu.Unlock()
@@ -282,14 +275,14 @@ func (p *Pool) coldest(lv registry.Level) (coldest *part) {
 }
 
 // takeOut empties an extent and takes it out, if it is still there and idle.
-func (p *Pool) takeOut(lv registry.Level, gone *part) bool {
+func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.at(lv)
-	if p.life.closing || t.parts[gone.number] != gone {
+	t := p.slots.Tier(lv)
+	if p.life.closing || t.Extents[gone.Number] != gone {
 		return false
 	}
-	if _, idle := gone.idle(); !idle {
+	if _, idle := gone.Idle(); !idle {
 		return false
 	}
 	p.emptyLocked(t, gone)
@@ -298,21 +291,14 @@ func (p *Pool) takeOut(lv registry.Level, gone *part) bool {
 }
 
 // emptyLocked evicts the blocks of an extent and takes it out.
-func (p *Pool) emptyLocked(t *tier, gone *part) {
-	for i := range gone.slots {
-		if gone.slots[i].entry != registry.None {
-			p.countEvictionLocked(t)
-			p.dropLocked(t, registry.MakeRef(gone.number, uint32(i)), storage.StateFree)
-		}
+func (p *Pool) emptyLocked(t *tier.Tier, gone *tier.Extent) {
+	p.slots.TakeOut(t, gone)
+	if t.Level == registry.Disk {
+		p.writes.faults.forget(gone.Number)
+		return
 	}
-	p.announcing.later[t.level].Forget(gone.number)
-	if t.level == registry.Host {
-		p.writes.deferred.Forget(gone.number)
-		for _, sess := range p.members.sessions {
-			sess.pins.forget(gone.number)
-		}
-	} else {
-		p.writes.faults.forget(gone.number)
+	p.writes.deferred.Forget(gone.Number)
+	for _, sess := range p.members.sessions {
+		sess.pins.forget(gone.Number)
 	}
-	t.remove(gone)
 }

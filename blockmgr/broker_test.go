@@ -232,8 +232,8 @@ func TestExtentThatIsUsedAgainBeforeItIsTakenStays(t *testing.T) {
 	p.demand(&seed, 16)
 	coldest := p.coldest(registry.Host)
 	used := p.pin(p.sid, chain(1, 1)) // the block that was stored first
-	if used[0].Extent != coldest.id {
-		t.Fatalf("extent %d is the coldest, the first block is in %d", coldest.id, used[0].Extent)
+	if used[0].Extent != coldest.ID {
+		t.Fatalf("extent %d is the coldest, the first block is in %d", coldest.ID, used[0].Extent)
 	}
 	if p.takeOut(registry.Host, coldest) {
 		t.Error("an extent with a pinned block was taken")

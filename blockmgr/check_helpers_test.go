@@ -4,7 +4,7 @@ import (
 	"sync"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -62,55 +62,19 @@ func (p *testPool) check() {
 	if p.life.closed {
 		return
 	}
-	for _, t := range p.tiers() {
-		st := t.stats()
-		if sum := st.Free + st.Granted + st.Staging + st.Receiving + st.Quarantined + st.Active + st.Inactive; sum != st.Capacity {
-			p.t.Errorf("%s: states add up to %d of %d: %+v", t.kind, sum, st.Capacity, st)
-		}
-		var counts [storage.NumStates]int
-		active, evictable, free := 0, 0, 0
-		t.each(func(ref registry.Ref, s *slot) {
-			counts[s.state]++
-			if s.resident() && s.pins+s.holds > 0 {
-				active++
-			}
-			if s.ordered {
-				evictable++
-				if s.state != storage.StateSealed || s.pins+s.holds > 0 || p.reg.At(s.entry).Kids[t.level] > 0 {
-					p.t.Errorf("%s slot %d in state %s may be evicted", t.kind, ref, s.state)
-				}
-			}
-			if s.entry != registry.None && p.reg.At(s.entry).Slots[t.level] != ref {
-				p.t.Errorf("%s slot %d: its entry names slot %d", t.kind, ref, p.reg.At(s.entry).Slots[t.level])
-			}
-			part, i := t.at(ref)
-			r, err := part.recs.Get(i)
-			former := s.state == storage.StateQuarantined && s.holds > 0
-			if !former && (err != nil || r.State != s.state || r.Generation != s.generation) {
-				p.t.Errorf("%s slot %d is %s/%d, its record %s/%d: %v", t.kind, ref, s.state, s.generation, r.State, r.Generation, err)
-			}
-			p.checkPins(t, ref, s)
-		})
-		for _, part := range t.parts {
-			if part != nil {
-				free += len(part.free)
-			}
-		}
-		p.checkPinCounts(t)
-		if counts != t.counts || active != t.active || evictable != t.order.Len() || counts[storage.StateFree] != free {
-			p.t.Errorf("%s: counted %v, %d active, %d evictable; kept %v, %d, %d, %d free",
-				t.kind, counts, active, evictable, t.counts, t.active, t.order.Len(), free)
-		}
+	if err := p.slots.Check(); err != nil {
+		p.t.Errorf("%v", err)
+	}
+	if t := p.slots.Host; t != nil {
+		t.Each(func(ref registry.Ref, s *tier.Slot) { p.checkPins(t, ref, s) })
+		p.checkPinCounts()
 	}
 }
 
 // checkPins compares a host slot's pin word, and its number of pins, with what
 // the sessions have.
-func (p *testPool) checkPins(t *tier, ref registry.Ref, s *slot) {
+func (p *testPool) checkPins(t *tier.Tier, ref registry.Ref, s *tier.Slot) {
 	p.t.Helper()
-	if t.level != registry.Host {
-		return
-	}
 	var pins uint32
 	var word uint64
 	for _, sess := range p.members.sessions {
@@ -124,9 +88,9 @@ func (p *testPool) checkPins(t *tier, ref registry.Ref, s *slot) {
 			word |= f.bit
 		}
 	}
-	part, i := t.at(ref)
-	if pins != s.pins || part.recs.Pins(i) != word {
-		p.t.Errorf("slot %d has %d pins and word %#x, its sessions %d and %#x", ref, s.pins, part.recs.Pins(i), pins, word)
+	part, i := t.At(ref)
+	if pins != s.Pins || part.Records.Pins(i) != word {
+		p.t.Errorf("slot %d has %d pins and word %#x, its sessions %d and %#x", ref, s.Pins, part.Records.Pins(i), pins, word)
 	}
 }
 
@@ -159,22 +123,13 @@ func (p *testPool) checkEvents() {
 	}
 }
 
-// checkPinCounts compares the counts of pinned slots with the slots.
-func (p *testPool) checkPinCounts(t *tier) {
+// checkPinCounts compares the counts of pinned slots with the sessions.
+func (p *testPool) checkPinCounts() {
 	p.t.Helper()
-	pinned := 0
-	t.each(func(_ registry.Ref, s *slot) {
-		if s.pins > 0 {
-			pinned++
-		}
-	})
-	if pinned != t.pinned {
-		p.t.Errorf("%s: %d slots are pinned, counted %d", t.kind, pinned, t.pinned)
-	}
 	for id, sess := range p.members.sessions {
 		slots := 0
 		sess.pins.each(func(registry.Ref, uint32) { slots++ })
-		if t.level == registry.Host && slots != sess.slots {
+		if slots != sess.slots {
 			p.t.Errorf("session %d has %d slots pinned, counted %d", id, slots, sess.slots)
 		}
 	}

@@ -178,7 +178,7 @@ func census(t *testing.T, p *testPool) (used, uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entries := 0
-	for range p.reg.All {
+	for range p.slots.Registry.All {
 		entries++
 	}
 	return used{

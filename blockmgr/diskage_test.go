@@ -9,8 +9,12 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
+
+// recencyShift is how coarse the ages in records are.
+const recencyShift = 10
 
 // ageing advances the pool's clock so far that records tell the difference.
 func (p *testPool) ageing() {
@@ -86,18 +90,21 @@ func TestAgesAreWrittenPieceByPiece(t *testing.T) {
 	p.quiesce()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.disk.each(func(ref registry.Ref, s *slot) { p.ageLocked(p.disk, ref, s, s.tick+4<<recencyShift) })
-	part := p.disk.parts[0]
-	if pages := part.recs.TakeDirty(nil); len(pages) != 0 {
+	for range 4 << recencyShift {
+		p.slots.Tick()
+	}
+	p.slots.Disk.Each(func(ref registry.Ref, s *tier.Slot) { p.slots.Touch(p.slots.Disk, ref, s) })
+	part := p.slots.Disk.Extents[0]
+	if pages := part.Records.TakeDirty(nil); len(pages) != 0 {
 		t.Errorf("%d pages are written with the next batch for their ages", len(pages))
 	}
-	if n := part.recs.DirtyAged(1); n != 2 {
+	if n := part.Records.DirtyAged(1); n != 2 {
 		t.Errorf("%d pages of 64 records", n)
 	}
-	if pages := part.recs.TakeDirty(nil); len(pages) != 2 {
+	if pages := part.Records.TakeDirty(nil); len(pages) != 2 {
 		t.Errorf("%d pages are written", len(pages))
 	}
-	if n := part.recs.DirtyAged(1); n != 0 {
+	if n := part.Records.DirtyAged(1); n != 0 {
 		t.Errorf("%d pages once more", n)
 	}
 }
@@ -140,8 +147,8 @@ func TestAgesDoNotMakeCloseFail(t *testing.T) {
 			p.find(chain(1+seed, slots))
 		}
 		p.mu.Lock()
-		p.disk.put(0, p.disk.record(0)) // something else is to be written first
-		p.disk.put(registry.MakeRef(1, 0), p.disk.record(registry.MakeRef(1, 0)))
+		p.slots.Disk.PutRecord(0, p.slots.Disk.Record(0)) // something else is to be written first
+		p.slots.Disk.PutRecord(registry.MakeRef(1, 0), p.slots.Disk.Record(registry.MakeRef(1, 0)))
 		p.mu.Unlock()
 		armed.Store(true)
 		began := time.Now()

@@ -1,6 +1,9 @@
 package blockmgr
 
-import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+import (
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+)
 
 // dumpChunk is how many entries of the registry DumpChunks looks at while it holds
 // the pool's mutex.
@@ -16,8 +19,8 @@ func (p *Pool) Dump() []BlockInfo {
 	if p.life.closed {
 		return nil
 	}
-	infos := make([]BlockInfo, 0, p.reg.Blocks())
-	for _, e := range p.reg.All {
+	infos := make([]BlockInfo, 0, p.slots.Registry.Blocks())
+	for _, e := range p.slots.Registry.All {
 		if info, ok := p.describeLocked(e); ok {
 			infos = append(infos, info)
 		}
@@ -47,7 +50,7 @@ func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []Bl
 		return chunk, from, false
 	}
 	seen := 0
-	for id, e := range p.reg.From(from) {
+	for id, e := range p.slots.Registry.From(from) {
 		if seen == limit {
 			return chunk, id, true
 		}
@@ -61,25 +64,25 @@ func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []Bl
 
 // describeLocked says where an entry's block is; ok is false when it is nowhere.
 func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
-	if loc, b, ok := p.host.locate(e); ok {
-		info.Tiers, info.Host, info.Block = info.Tiers.With(p.host.kind), loc, b
+	if loc, b, ok := locate(p.slots.Host, e); ok {
+		info.Tiers, info.Host, info.Block = info.Tiers.With(p.slots.Host.Kind), loc, b
 	}
-	if loc, b, ok := p.disk.locate(e); ok {
-		info.Tiers, info.Disk, info.Block = info.Tiers.With(p.disk.kind), loc, b
+	if loc, b, ok := locate(p.slots.Disk, e); ok {
+		info.Tiers, info.Disk, info.Block = info.Tiers.With(p.slots.Disk.Kind), loc, b
 	}
 	return info, info.Tiers != 0
 }
 
 // locate finds the entry's resident copy in the tier.
-func (t *tier) locate(e *registry.Entry) (Location, Block, bool) {
-	if t == nil || e.Slots[t.level] == registry.NoRef {
+func locate(t *tier.Tier, e *registry.Entry) (Location, Block, bool) {
+	if t == nil || e.Slots[t.Level] == registry.NoRef {
 		return Location{}, Block{}, false
 	}
-	ref := e.Slots[t.level]
-	if s := t.slot(ref); !s.resident() || t.stale(s) {
+	ref := e.Slots[t.Level]
+	if s := t.Slot(ref); !s.Resident() || t.Stale(s) {
 		return Location{}, Block{}, false
 	}
-	part, i := t.at(ref)
-	r := t.record(ref)
-	return Location{Path: part.path(), Offset: part.geometry().Offset(i), Slot: t.name(ref)}, blockOf(&r), true
+	ext, i := t.At(ref)
+	r := t.Record(ref)
+	return Location{Path: ext.Path(), Offset: ext.Geometry().Offset(i), Slot: t.Name(ref)}, tier.BlockOf(&r), true
 }

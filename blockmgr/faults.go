@@ -50,7 +50,9 @@ type writeFault struct {
 }
 
 type readFault struct {
-	failed int
+	// generation is that of the slot: another block has another one.
+	generation uint64
+	failed     int
 	// since is diskFaults.worked at the first failure.
 	since uint64
 }
@@ -82,7 +84,7 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 // while the disk is left alone, their failures say nothing about single slots.
 func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
 	p.broker.writeFailed(err)
-	p.dropLocked(p.disk, ref, storage.StateQuarantined)
+	p.slots.Drop(p.slots.Disk, ref, storage.StateQuarantined)
 	f := p.writes.faults.writes[ref]
 	if f == nil {
 		f = &writeFault{}
@@ -93,7 +95,7 @@ func (p *Pool) writeFaultLocked(ref registry.Ref, err error) {
 	if p.broker.writes.IsOpen() && p.writes.faults.suspects() >= triedSlots {
 		for other, f := range p.writes.faults.writes {
 			if f.suspect {
-				p.freeSuspectLocked(other)
+				p.slots.FreeLast(p.slots.Disk, other)
 				delete(p.writes.faults.writes, other)
 			}
 		}
@@ -108,13 +110,6 @@ func (f *diskFaults) suspects() (n int) {
 		}
 	}
 	return n
-}
-
-// freeSuspectLocked frees a suspect slot, to be used after the other free slots of its
-// extent.
-func (p *Pool) freeSuspectLocked(ref registry.Ref) {
-	p.freeLocked(p.disk, ref)
-	p.disk.useLast(ref)
 }
 
 // wroteSlotLocked says that a write to ref went through, so that the disk works.
@@ -138,7 +133,7 @@ func (p *Pool) wroteSlotLocked(ref registry.Ref) {
 			continue
 		}
 		f.suspect = false
-		p.freeSuspectLocked(other)
+		p.slots.FreeLast(p.slots.Disk, other)
 	}
 }
 
@@ -152,13 +147,20 @@ func (p *Pool) readWorkedLocked(ref registry.Ref) {
 // readFaultLocked counts a failed read of a block on disk. It reports whether the
 // block must be given up: other blocks can be read and this one cannot.
 func (p *Pool) readFaultLocked(ref registry.Ref) (lost bool) {
-	f := p.writes.faults.reads[ref]
-	if f == nil {
-		f = &readFault{since: p.writes.faults.worked}
+	f, generation := p.writes.faults.reads[ref], p.slots.Disk.Slot(ref).Generation
+	if f == nil || f.generation != generation {
+		f = &readFault{since: p.writes.faults.worked, generation: generation}
 		p.writes.faults.reads[ref] = f
 	}
 	f.failed++
 	return f.failed >= badReads && p.writes.faults.worked > f.since
+}
+
+// readFailedBeforeLocked reports whether the block in a disk slot could not be read the
+// last time.
+func (p *Pool) readFailedBeforeLocked(ref registry.Ref) bool {
+	f := p.writes.faults.reads[ref]
+	return f != nil && f.generation == p.slots.Disk.Slot(ref).Generation
 }
 
 // writeFailed tells the breakers of a failed write. Reads go on while they work.

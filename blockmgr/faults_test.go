@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // refuser answers writes with an error while it is set: those at one offset, or all.
@@ -131,9 +132,9 @@ func slotThatFails(t *testing.T) {
 		t.Errorf("%d slots in quarantine, want the bad one of each of 4 extents", st.Disk.Quarantined)
 	}
 	p.mu.Lock()
-	p.disk.each(func(ref registry.Ref, s *slot) {
-		if (s.state == storage.StateQuarantined) != (ref.Slot() == 5) {
-			t.Errorf("slot %d is %s", ref, s.state)
+	p.slots.Disk.Each(func(ref registry.Ref, s *tier.Slot) {
+		if (s.State == storage.StateQuarantined) != (ref.Slot() == 5) {
+			t.Errorf("slot %d is %s", ref, s.State)
 		}
 	})
 	if len(p.writes.faults.writes) != 0 {
@@ -185,9 +186,9 @@ func TestBadRegionOfTheDiskDoesNotEndWriting(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				p.mu.Lock()
-				p.disk.each(func(ref registry.Ref, s *slot) {
-					if (s.state == storage.StateQuarantined) != (ref.Slot() < bad) {
-						t.Errorf("slot %d is %s", ref, s.state)
+				p.slots.Disk.Each(func(ref registry.Ref, s *tier.Slot) {
+					if (s.State == storage.StateQuarantined) != (ref.Slot() < bad) {
+						t.Errorf("slot %d is %s", ref, s.State)
 					}
 				})
 				p.mu.Unlock()
@@ -284,7 +285,7 @@ func TestBlockThatCannotBeReadMayBeStoredAgain(t *testing.T) {
 	p.quiesce()
 	p.resetHost(blocks)
 	p.mu.Lock()
-	p.readFaultLocked(p.reg.At(p.reg.Find(&blocks[1].Key)).Slots[registry.Disk])
+	p.readFaultLocked(p.slots.Registry.At(p.slots.Registry.Find(&blocks[1].Key)).Slots[registry.Disk])
 	p.mu.Unlock()
 	if n := p.store(blocks); n != 1 {
 		t.Errorf("%d blocks granted, want the one that could not be read", n)
@@ -302,9 +303,9 @@ func TestExtentWithAQuarantinedSlotIsYielded(t *testing.T) {
 		p.quiesce()
 	}
 	p.mu.Lock()
-	for _, part := range p.disk.parts {
-		ref := registry.MakeRef(part.number, slots-1)
-		p.dropLocked(p.disk, ref, storage.StateQuarantined)
+	for _, part := range p.slots.Disk.Extents {
+		ref := registry.MakeRef(part.Number, slots-1)
+		p.slots.Drop(p.slots.Disk, ref, storage.StateQuarantined)
 		p.writes.faults.writes[ref] = &writeFault{failed: 1, suspect: true}
 	}
 	p.mu.Unlock()

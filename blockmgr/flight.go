@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -43,10 +44,10 @@ func (p *Pool) diskReadableLocked() bool {
 // startReadLocked fills the free host slot ref with a block whose disk slot is
 // held; the flight releases it.
 func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
-	disk := p.reg.At(p.reg.Find(key)).Slots[registry.Disk]
-	r := p.disk.record(disk)
-	block := blockOf(&r)
-	p.occupyLocked(p.host, ref, &block, storage.StateStaging, 0, r)
+	disk := p.slots.DiskSlot(key)
+	r := p.slots.Disk.Record(disk)
+	block := tier.BlockOf(&r)
+	p.slots.Occupy(p.slots.Host, ref, &block, storage.StateStaging, 0, r)
 	f := &flight{key: r.Key, disk: disk, done: make(chan struct{})}
 	p.reads.flights[ref] = f
 	p.reads.queue.Push(ref)
@@ -57,11 +58,11 @@ func (p *Pool) startReadLocked(key *kv.StoredKey, ref registry.Ref) *flight {
 
 // startVerifyLocked queues the check of a recovered host block. The flight holds
 // the slot.
-func (p *Pool) startVerifyLocked(ref registry.Ref, s *slot) *flight {
-	f := &flight{key: p.reg.At(s.entry).Key, disk: registry.NoRef, done: make(chan struct{})}
+func (p *Pool) startVerifyLocked(ref registry.Ref, s *tier.Slot) *flight {
+	f := &flight{key: p.slots.Registry.At(s.Entry).Key, disk: registry.NoRef, done: make(chan struct{})}
 	p.reads.flights[ref] = f
-	s.holds++
-	p.settleLocked(p.host, ref, s)
+	s.Holds++
+	p.slots.Settle(p.slots.Host, ref, s)
 	p.seals.queue.Push(ref)
 	p.pending.operations++
 	p.seals.work.Signal()
@@ -81,17 +82,17 @@ func (p *Pool) endFlightLocked(ref registry.Ref, f *flight, ok bool) {
 // mutex for the check.
 func (p *Pool) verifyOneLocked(ref registry.Ref, f *flight) {
 	err := p.checkHostLocked(ref)
-	s := p.host.slot(ref)
-	there := s.state == storage.StateSealed // it may have been dropped meanwhile
+	s := p.slots.Host.Slot(ref)
+	there := s.State == storage.StateSealed // it may have been dropped meanwhile
 	p.endFlightLocked(ref, f, there && err == nil)
-	s.holds--
+	s.Holds--
 	if !f.ok {
-		s.holds -= f.waiters
+		s.Holds -= f.waiters
 	}
 	if there && err != nil {
 		p.loseHostBlockLocked(ref, s, err)
 	} else {
-		p.letGoLocked(p.host, ref, s)
+		p.slots.LetGo(p.slots.Host, ref, s)
 	}
 	close(f.done)
 	p.doneLocked(1)
@@ -100,15 +101,15 @@ func (p *Pool) verifyOneLocked(ref registry.Ref, f *flight) {
 // checkHostLocked compares a sealed host block, which is held, with its checksum;
 // it lets go of the mutex for that. A recovered block that is good is verified.
 func (p *Pool) checkHostLocked(ref registry.Ref) error {
-	r := p.host.record(ref)
-	part, i := p.host.at(ref)
-	host := part.host
+	r := p.slots.Host.Record(ref)
+	part, i := p.slots.Host.At(ref)
+	host := part.Host
 	p.mu.Unlock()
 	_, err := p.check(host, i, &r, r.Key)
 	p.mu.Lock()
-	if s := p.host.slot(ref); err == nil && s.unverified && s.state == storage.StateSealed {
-		s.unverified = false
-		p.unverified--
+	if s := p.slots.Host.Slot(ref); err == nil && s.Unverified && s.State == storage.StateSealed {
+		s.Unverified = false
+		p.slots.Unverified--
 		p.count.Verified++
 		p.offerLocked(ref, s)
 	}
@@ -116,27 +117,10 @@ func (p *Pool) checkHostLocked(ref registry.Ref) error {
 }
 
 // loseHostBlockLocked forgets a host block whose bytes are wrong.
-func (p *Pool) loseHostBlockLocked(ref registry.Ref, s *slot, err error) {
+func (p *Pool) loseHostBlockLocked(ref registry.Ref, s *tier.Slot, err error) {
 	p.count.CorruptHost++
-	p.log.Warn("block in host memory is lost", zap.Stringer("key", p.reg.At(s.entry).Key), zap.Error(err))
-	p.dropDamagedLocked(ref, s, err)
-}
-
-// dropDamagedLocked forgets a host block whose bytes are wrong. While somebody
-// holds the slot it is out of use.
-func (p *Pool) dropDamagedLocked(ref registry.Ref, s *slot, err error) {
-	p.unkeepLocked(p.host, ref, s)
-	switch {
-	case errors.Is(err, extent.ErrMemory):
-		part, _ := p.host.at(ref)
-		p.memoryErrorLocked(part, err)
-		p.dropLocked(p.host, ref, storage.StateQuarantined)
-	case s.pins+s.holds > 0:
-		s.lost = true
-		p.dropLocked(p.host, ref, storage.StateQuarantined)
-	default:
-		p.dropLocked(p.host, ref, storage.StateFree)
-	}
+	p.log.Warn("block in host memory is lost", zap.Stringer("key", p.slots.Registry.At(s.Entry).Key), zap.Error(err))
+	p.slots.DropDamaged(ref, err)
 }
 
 // readLoops is how many loops read blocks, of which Config.Transfers are in the
@@ -170,10 +154,10 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 		p.cancelReadLocked(ref, f)
 		return
 	}
-	r := p.disk.record(f.disk)
-	from, i := p.disk.at(f.disk)
-	to, j := p.host.at(ref)
-	disk, host := from.disk, to.host
+	r := p.slots.Disk.Record(f.disk)
+	from, i := p.slots.Disk.At(f.disk)
+	to, j := p.slots.Host.At(ref)
+	disk, host := from.Disk, to.Host
 	p.reads.time.Begin(time.Now())
 	p.mu.Unlock()
 
@@ -189,7 +173,7 @@ func (p *Pool) readOneLocked(ref registry.Ref) {
 	}
 	p.reads.time.End(time.Now())
 	p.endFlightLocked(ref, f, err == nil)
-	p.releaseLocked(p.disk, f.disk)
+	p.slots.Release(p.slots.Disk, f.disk)
 	if err == nil {
 		p.readWorkedLocked(f.disk)
 		p.count.Promotions++
@@ -234,13 +218,10 @@ func (p *Pool) check(host *extent.Host, i uint32, r *storage.Record, want kv.Sto
 }
 
 func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
-	sl := p.host.slot(ref)
-	sl.fromDisk = true
-	p.host.setState(sl, storage.StateSealed)
-	r.Checksum = storage.Bind(sum, r.Key, sl.generation)
-	p.host.put(ref, r)
-	p.storedLocked(p.host, ref, &r)
-	p.settleLocked(p.host, ref, sl)
+	sl := p.slots.Host.Slot(ref)
+	sl.FromDisk = true
+	r.Checksum = storage.Bind(sum, r.Key, sl.Generation)
+	p.slots.Store(p.slots.Host, ref, r)
 }
 
 // readFailedLocked ends a read that gave no block. When the host memory is to
@@ -249,13 +230,13 @@ func (p *Pool) promotedLocked(ref registry.Ref, r storage.Record, sum uint64) {
 // block is forgotten, and its disk slot stays out of use until a restart: the medium
 // under it is suspect.
 func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
-	s := p.host.slot(ref)
-	s.holds -= f.waiters
+	s := p.slots.Host.Slot(ref)
+	s.Holds -= f.waiters
 	if errors.Is(err, extent.ErrMemory) {
-		p.dropDamagedLocked(ref, s, err)
+		p.slots.DropDamaged(ref, err)
 		return
 	}
-	p.dropLocked(p.host, ref, storage.StateFree)
+	p.slots.Drop(p.slots.Host, ref, storage.StateFree)
 	if errors.Is(err, ErrCorrupt) {
 		p.count.CorruptReads++
 	} else {
@@ -272,17 +253,18 @@ func (p *Pool) readFailedLocked(ref registry.Ref, f *flight, err error) {
 
 // loseDiskBlockLocked forgets a disk block that could not be read back.
 func (p *Pool) loseDiskBlockLocked(ref registry.Ref) {
-	p.dropLocked(p.disk, ref, storage.StateQuarantined)
+	delete(p.writes.faults.reads, ref)
+	p.slots.Drop(p.slots.Disk, ref, storage.StateQuarantined)
 }
 
 // cancelReadLocked ends a read that has not begun: nobody wants it, or the disk
 // fails.
 func (p *Pool) cancelReadLocked(ref registry.Ref, f *flight) {
 	p.endFlightLocked(ref, f, false)
-	s := p.host.slot(ref)
-	s.holds -= f.waiters
-	p.dropLocked(p.host, ref, storage.StateFree)
-	p.releaseLocked(p.disk, f.disk)
+	s := p.slots.Host.Slot(ref)
+	s.Holds -= f.waiters
+	p.slots.Drop(p.slots.Host, ref, storage.StateFree)
+	p.slots.Release(p.slots.Disk, f.disk)
 	close(f.done)
 }
 
@@ -300,10 +282,10 @@ func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 	p.log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", p.cfg.IODeadline))
 	p.reads.time.End(time.Now())
 	p.endFlightLocked(ref, f, false)
-	s := p.host.slot(ref)
-	s.holds -= f.waiters
-	p.dropLocked(p.host, ref, storage.StateQuarantined)
-	s.holds++ // the read's; it also keeps the extent
+	s := p.slots.Host.Slot(ref)
+	s.Holds -= f.waiters
+	p.slots.Drop(p.slots.Host, ref, storage.StateQuarantined)
+	s.Holds++ // the read's; it also keeps the extent
 	p.reads.stuck++
 	close(f.done)
 	for p.reads.queue.Len() > 0 {
@@ -317,8 +299,8 @@ func (p *Pool) abandonRead(ref registry.Ref, f *flight) {
 // returnedLocked ends an abandoned read. Nobody writes into the host slot now.
 func (p *Pool) returnedLocked(ref registry.Ref, f *flight, err error) {
 	p.reads.stuck--
-	p.freeLocked(p.host, ref)
-	p.releaseLocked(p.disk, f.disk)
+	p.slots.Free(p.slots.Host, ref)
+	p.slots.Release(p.slots.Disk, f.disk)
 	if err == nil {
 		p.broker.breaker.Succeeded()
 	}

@@ -178,7 +178,7 @@ func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T)
 		<-c.flight.done
 	}
 	p.mu.Lock() // as the write-behind does when it cannot read the memory
-	p.dropDamagedLocked(found[0].ref, p.host.slot(found[0].ref), extent.ErrMemory)
+	p.slots.DropDamaged(found[0].ref, extent.ErrMemory)
 	p.mu.Unlock()
 	if res, err := p.finishLookup(&l); err != nil || len(res.Slots) != 0 {
 		t.Errorf("found %+v, %v; want nothing", res, err)

@@ -299,7 +299,7 @@ func TestExtentsOfFormerSessionsAreNotYielded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := p.Stats(); st.RecoveredHost != 3 || p.yield(p.host.level) {
+	if st := p.Stats(); st.RecoveredHost != 3 || p.yield(p.slots.Host.Level) {
 		t.Errorf("%+v", st)
 	}
 	m.m.Forget(d.session)

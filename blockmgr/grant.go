@@ -5,11 +5,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // Grant reserves host slots for the blocks that are not stored yet. Blocks that are
 // resident in a tier, or that somebody is filling, count as present; one whose slot was
-// granted and not filled for grantPatience does not. A full tier evicts
+// granted and not filled for grantTimeout does not. A full tier evicts
 // its coldest blocks, but never an ancestor of the new block. A host tier that can still
 // grow evicts nothing. Blocks without a slot are refused.
 //
@@ -25,7 +27,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	}
 	p.tickLocked()
 	now := time.Now()
-	if p.host == nil {
+	if p.slots.Host == nil {
 		p.count.Refused += uint64(len(blocks))
 		return GrantResult{Refused: len(blocks)}, nil
 	}
@@ -38,24 +40,24 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 		if present, ref := p.presentLocked(b, priority, now); present {
 			res.Present++
 			if ref != registry.NoRef {
-				p.holdLocked(p.host, ref)
+				p.slots.Hold(p.slots.Host, ref)
 				held = append(held, ref)
 			}
 			continue
 		}
-		ref := p.allocForLocked(p.host, b)
+		ref := p.allocForLocked(p.slots.Host, b)
 		if ref == registry.NoRef {
 			res.Refused++
 			continue
 		}
-		r := recordOf(b, p.blockBytes)
+		r := tier.RecordOf(b, p.blockBytes)
 		r.Priority = priority
-		p.occupyLocked(p.host, ref, b, storage.StateGranted, s, r)
+		p.slots.Occupy(p.slots.Host, ref, b, storage.StateGranted, s, r)
 		sess.grant(ref, now)
-		res.Grants = append(res.Grants, Grant{Index: i, Slot: p.host.name(ref)})
+		res.Grants = append(res.Grants, Grant{Index: i, Slot: p.slots.Host.Name(ref)})
 	}
 	for _, ref := range held {
-		p.releaseLocked(p.host, ref)
+		p.slots.Release(p.slots.Host, ref)
 	}
 	p.heldBuf = held[:0]
 	p.count.Granted += uint64(len(res.Grants))
@@ -65,41 +67,30 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	return res, nil
 }
 
-// presentLocked reports whether a block needs no slot, and its host slot if it
+// presentLocked reports whether a block needs no slot, and its host slot if the block
 // is resident there.
 func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, registry.Ref) {
-	id := p.entryLocked(&b.Key)
+	id := p.slots.Find(&b.Key)
 	if id == registry.None {
 		return false, registry.NoRef
 	}
-	e := p.reg.At(id)
+	e := p.slots.Registry.At(id)
 	host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
-	if disk != registry.NoRef && p.disk.slot(disk).resident() {
-		p.reuseLocked(p.disk, disk, priority)
+	if disk != registry.NoRef && p.slots.Disk.Slot(disk).Resident() {
+		p.slots.Prefer(p.slots.Disk, disk, priority)
 		if host == registry.NoRef {
 			// A block that could not be read is worth another copy.
-			return !p.broker.breaker.IsOpen() && p.writes.faults.reads[disk] == nil, registry.NoRef
+			return !p.broker.breaker.IsOpen() && !p.readFailedBeforeLocked(disk), registry.NoRef
 		}
 	}
 	switch {
 	case host == registry.NoRef:
 		return false, registry.NoRef
-	case !p.host.slot(host).resident():
+	case !p.slots.Host.Slot(host).Resident():
 		return !p.supersedeLocked(host, now), registry.NoRef
 	}
-	p.reuseLocked(p.host, host, priority)
+	p.slots.Prefer(p.slots.Host, host, priority)
 	return true, host
-}
-
-// reuseLocked takes note of it that a block was offered again.
-func (p *Pool) reuseLocked(t *tier, ref registry.Ref, priority uint32) {
-	s := t.slot(ref)
-	p.touchLocked(t, ref, s)
-	if priority > s.priority {
-		s.priority = priority
-		t.put(ref, t.record(ref))
-		p.settleLocked(t, ref, s)
-	}
 }
 
 // Commit says that granted slots are filled. Either all of them are the
@@ -119,28 +110,20 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	p.tickLocked()
 	for _, ref := range refs {
 		if sess.settle(ref) {
-			p.commitLateLocked(s, ref)
+			p.commitSupersededLocked(s, ref)
 			continue
 		}
-		r := p.host.record(ref)
-		p.filledLocked(ref, &r)
+		r := p.slots.Host.Record(ref)
+		p.fillLocked(ref, &r)
 	}
 	p.count.Committed += uint64(len(refs))
 	return nil
 }
 
-// filledLocked makes the block of a granted slot visible and queues its checksum.
-func (p *Pool) filledLocked(ref registry.Ref, r *storage.Record) {
-	s := p.host.slot(ref)
-	s.session, s.tick = 0, p.clock
-	s.holds++
-	p.host.setState(s, storage.StateFilled)
-	p.host.put(ref, *r)
-	p.settleLocked(p.host, ref, s)
-	p.storedLocked(p.host, ref, r)
-	p.seals.queue.Push(ref)
-	p.pending.operations++
-	p.seals.work.Signal()
+// fillLocked makes the block of a granted slot visible and queues its checksum.
+func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
+	p.slots.Fill(ref, r)
+	p.sealLocked(ref)
 }
 
 // Abort says that granted slots will not be filled; nobody writes into them any
@@ -158,8 +141,65 @@ func (p *Pool) Abort(s SessionID, slots []Slot) error {
 	}
 	for _, ref := range refs {
 		sess.settle(ref)
-		p.dropGrantLocked(ref, storage.StateFree)
+		p.slots.DropGrant(ref, storage.StateFree)
 	}
 	p.count.Aborted += uint64(len(refs))
 	return nil
+}
+
+// grantTimeout is how long a granted slot keeps its block from everybody else. After
+// that another slot is granted for the block to whoever offers it, and the first slot
+// is superseded.
+const grantTimeout = 5 * time.Second
+
+// supersedeLocked takes the block away from a slot that was granted and not filled
+// for grantTimeout, and reports whether it did. The session keeps the slot, because
+// its engine may still copy into it; see commitSupersededLocked.
+func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
+	sl := p.slots.Host.Slot(ref)
+	owner := p.members.sessions[sl.Session]
+	if sl.State != storage.StateGranted || owner == nil || now.Sub(owner.granted[ref]) < grantTimeout {
+		return false
+	}
+	p.takeBlockLocked(owner, ref, sl)
+	p.count.GrantsSuperseded++
+	return true
+}
+
+// takeBlockLocked takes its block away from a granted slot of a session.
+func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *tier.Slot) {
+	owner.superseded[ref] = struct{}{}
+	p.slots.Vacate(sl)
+}
+
+// commitSupersededLocked commits a slot whose block was granted to somebody else. The
+// session that commits first has the block: otherwise engines that all take longer
+// than grantTimeout would never store it. A slot whose block is in host memory already
+// is freed.
+func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
+	r := p.slots.Host.Record(ref)
+	if r.Length != 0 && p.unfilledLocked(&r.Key) {
+		block := tier.BlockOf(&r)
+		p.slots.Occupy(p.slots.Host, ref, &block, storage.StateGranted, s, r)
+		p.fillLocked(ref, &r)
+		return
+	}
+	p.slots.DropGrant(ref, storage.StateFree)
+	p.count.Deduplicated++
+}
+
+// unfilledLocked reports whether no host slot has the block. It takes the block away
+// from a slot that is granted and not filled.
+func (p *Pool) unfilledLocked(key *kv.StoredKey) bool {
+	ref := p.slots.HostSlot(key)
+	if ref == registry.NoRef {
+		return true
+	}
+	sl := p.slots.Host.Slot(ref)
+	owner := p.members.sessions[sl.Session]
+	if sl.State != storage.StateGranted || owner == nil {
+		return false
+	}
+	p.takeBlockLocked(owner, ref, sl)
+	return true
 }

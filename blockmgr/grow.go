@@ -6,12 +6,15 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // growth is how the tiers get extents, and the demand for host slots, which decides
 // how far the host tier grows ahead.
 type growth struct {
+	host, disk tierGrowth
 	// asked counts the host slots asked for since the newest extent was begun, refused
 	// those refused since the last try to make one ended.
 	asked, refused int
@@ -22,16 +25,36 @@ type growth struct {
 	ended chan struct{}
 	// wakeup wakes the grower. It needs no lock.
 	wakeup chan struct{}
-	// maxHostExtents is the most host extents that the pool may have. leastHostSlots and
-	// leastDiskSlots are how many slots an extent has at least.
-	maxHostExtents                 int
-	leastHostSlots, leastDiskSlots uint64
+	// maxHostExtents is the most host extents that the pool may have.
+	maxHostExtents int
 	// diskJoining: the disk has yet to hand out extents of an earlier agent, and no block
 	// is offered to it before. makingFirst: the first disk extent is being made.
 	// growingDisk: a disk extent is being made.
 	diskJoining, makingFirst, growingDisk bool
 	// watchers are told of each new host extent.
 	watchers map[chan ExtentInfo]struct{}
+}
+
+// tierGrowth is how one tier gets extents.
+type tierGrowth struct {
+	// leastSlots is how many slots an extent has at least.
+	leastSlots uint64
+	// failed: no extent could be had at the broker's turn failedAt. Another try is
+	// worth it at another turn, or at tryAgain: a pool in use may give then what it
+	// could not give before.
+	failed   bool
+	failedAt uint64
+	tryAgain time.Time
+	// takes: another pool gave room for the newest extent, and may give more.
+	takes bool
+}
+
+// of is the growth of a tier.
+func (g *growth) of(lv registry.Level) *tierGrowth {
+	if lv == registry.Host {
+		return &g.host
+	}
+	return &g.disk
 }
 
 // begin starts to count what is asked for while an extent is made.
@@ -62,6 +85,52 @@ func (g *growth) wait() <-chan struct{} {
 	return g.ended
 }
 
+// tickLocked begins an operation: the slots' clock goes on. A level of priority is
+// worth one turnover: the ticks in which as many blocks come in as the tier may have
+// slots.
+func (p *Pool) tickLocked() {
+	p.slots.Tick()
+	for _, t := range p.slots.Tiers() {
+		t.SetTurnover(p.sizeLocked(t))
+	}
+}
+
+// allocLocked takes a slot of a tier, and evicts a block when none is free. A host
+// tier that can grow refuses instead. NoRef: it refuses, or every slot is in use.
+func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
+	if t.Level == registry.Host {
+		p.growth.asked++
+	}
+	if t.Free() == 0 && p.refusesLocked(t) {
+		return registry.NoRef
+	}
+	return p.slots.Alloc(t)
+}
+
+// allocForLocked is allocLocked for block b, of which no ancestor is evicted.
+func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
+	if b.Position == 0 || t.Free() > 0 {
+		return p.allocLocked(t)
+	}
+	if p.refusesLocked(t) {
+		return registry.NoRef
+	}
+	if t.Level == registry.Host {
+		p.growth.asked++
+	}
+	return p.slots.AllocFor(t, b)
+}
+
+// refusesLocked reports whether a tier without a free slot refuses a block, because
+// the tier can grow, and counts the demand.
+func (p *Pool) refusesLocked(t *tier.Tier) bool {
+	if t.Level != registry.Host || !p.hostGrowsLocked() {
+		return false
+	}
+	p.growth.refused++
+	return true
+}
+
 // wakeGrowerLocked asks for another host extent when the free slots run short.
 func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
@@ -73,39 +142,40 @@ func (p *Pool) wakeGrowerLocked() {
 	}
 }
 
+const (
+	// maxAhead bounds what the grower keeps free, in multiples of the slots that there
+	// are: blocks that are refused and offered again count each time.
+	maxAhead = 4
+	// headroomShare is the part of the host tier, one in so many, that the grower keeps
+	// free without any demand, for the first prompts of an engine that starts.
+	headroomShare = 32
+)
+
 // hostWantsLocked reports whether the host tier should have another extent: less than
 // half an extent is free; or a block was refused because the tier grows; or less is free
 // than an extent, the headroom or the demand, while the tier has room that no pool uses.
 func (p *Pool) hostWantsLocked() bool {
-	t := p.host
-	if p.life.closing || p.fullLocked(t) || t.atBound() || t.live >= p.growth.maxHostExtents {
+	t := p.slots.Host
+	if p.life.closing || p.growthFailedLocked(t) || t.AtBound() || t.Live >= p.growth.maxHostExtents {
 		return false
 	}
-	if t.live == 0 {
+	if t.Live == 0 {
 		return true
 	}
-	extent := t.capacity / t.live
-	if t.free() < extent/2+1 || p.growth.refused > 0 {
+	extent := t.Capacity / t.Live
+	if t.Free() < extent/2+1 || p.growth.refused > 0 {
 		return true
 	}
 	ahead := max(extent, p.sizeLocked(t)/headroomShare, p.growth.ahead)
-	return t.free() < ahead && p.hostRoomLocked()
+	return t.Free() < ahead && p.hostRoomLocked()
 }
-
-// maxAhead bounds what the grower keeps free, in multiples of the slots that there are:
-// blocks that are refused and offered again count each time.
-const maxAhead = 4
-
-// headroomShare is the part of the host tier, one in so many, that the grower keeps
-// free without any demand, for the first prompts of an engine that starts.
-const headroomShare = 32
 
 // sizeLocked is how many slots a tier would have with all the room that no other pool
 // uses.
-func (p *Pool) sizeLocked(t *tier) int {
-	size := uint64(t.capacity) + p.broker.room(t.level)/p.slotBytes
-	if t.maxSlots != 0 {
-		size = min(size, t.maxSlots)
+func (p *Pool) sizeLocked(t *tier.Tier) int {
+	size := uint64(t.Capacity) + p.broker.room(t.Level)/p.slotBytes
+	if t.MaxSlots != 0 {
+		size = min(size, t.MaxSlots)
 	}
 	return int(min(size, MaxBlocks))
 }
@@ -113,22 +183,22 @@ func (p *Pool) sizeLocked(t *tier) int {
 // hostRoomLocked reports whether the host tier has room for an extent that no pool
 // uses.
 func (p *Pool) hostRoomLocked() bool {
-	return p.broker.host.Room() >= leastOf(p.growth.leastHostSlots, p.host.room())*p.slotBytes
+	return p.broker.host.Room() >= leastOf(p.growth.host.leastSlots, p.slots.Host.Room())*p.slotBytes
 }
 
-// hostGrowsLocked reports whether the host tier is about to get another extent: then
-// a block without a free slot is refused, and no block is evicted for it. A tier that
-// could not grow the last time does not count, although the grower tries again.
+// hostGrowsLocked reports whether the host tier is about to get another extent. Until
+// then a block without a free slot is refused, and no block is evicted for it. A tier
+// that could not grow the last time does not count, although the grower tries again.
 func (p *Pool) hostGrowsLocked() bool {
-	t := p.host
-	if p.life.closing || t.full || t.atBound() || t.live >= p.growth.maxHostExtents {
+	t, g := p.slots.Host, &p.growth.host
+	if p.life.closing || g.failed || t.AtBound() || t.Live >= p.growth.maxHostExtents {
 		return false
 	}
-	return t.live == 0 || t.takes || p.hostRoomLocked()
+	return t.Live == 0 || g.takes || p.hostRoomLocked()
 }
 
-// growLoop makes host extents in the background, since populating one takes
-// longer than an engine may wait.
+// growLoop makes host extents in the background, because populating one takes longer
+// than an engine may wait.
 func (p *Pool) growLoop() {
 	for {
 		select {
@@ -136,84 +206,76 @@ func (p *Pool) growLoop() {
 		case <-p.life.stop:
 			return
 		}
-		p.mu.Lock()
-		for p.hostWantsLocked() {
-			p.growHostLocked()
+		for {
+			plan, ok := p.planHostGrowth()
+			if !ok {
+				break
+			}
+			p.growHost(plan)
 		}
+	}
+}
+
+// growthPlan says which extent to make.
+type growthPlan struct {
+	// turn is the broker's at which the plan was made.
+	turn uint64
+	// first: the tier has no extent yet. takes: another pool must give room.
+	first, takes bool
+	// maxSlots is the most slots that the extent may have; 0 is no bound.
+	maxSlots uint64
+}
+
+// planHostGrowth returns the next host extent to make. ok is false when none is
+// wanted: then the grower's operation is over.
+func (p *Pool) planHostGrowth() (plan growthPlan, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.hostWantsLocked() {
 		p.growth.wake()
 		p.doneLocked(1)
-		p.mu.Unlock()
+		return growthPlan{}, false
 	}
+	return p.planHostExtentLocked(), true
 }
 
-// growHostLocked adds one host extent; it lets go of the mutex while the extent
-// is made.
-func (p *Pool) growHostLocked() {
-	turn, first, room := p.broker.turns.Load(), p.host.live == 0, p.host.room()
-	takes := !p.hostRoomLocked()
+func (p *Pool) planHostExtentLocked() growthPlan {
 	p.growth.begin()
-	p.mu.Unlock()
-	made, err := p.broker.growHost(p, first, room)
-	p.mu.Lock()
-	defer func() { p.growth.end(maxAhead * p.host.capacity) }()
-	switch {
-	case err != nil:
-		p.growFailedLocked(p.host, turn, err)
-	case p.host.live >= p.growth.maxHostExtents || !p.host.fits(made.Slots.Slots()):
-		// Somebody else grew the pool meanwhile.
-		p.mu.Unlock()
+	t := p.slots.Host
+	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, takes: !p.hostRoomLocked(), maxSlots: t.Room()}
+}
+
+// growHost makes a host extent. The caller has planned it.
+func (p *Pool) growHost(plan growthPlan) {
+	made, err := p.broker.growHost(p, plan.first, plan.maxSlots)
+	if !p.addHostExtent(plan, made, err) && err == nil {
 		p.broker.host.Drop(made)
-		p.mu.Lock()
-	default:
-		p.host.full, p.host.takes = false, takes
-		p.addHostLocked(made)
 	}
 }
 
-// fullLocked reports whether trying to grow the tier is useless for now.
-func (p *Pool) fullLocked(t *tier) bool {
-	return t.full && t.fullAt == p.broker.turns.Load() && time.Now().Before(t.tryAgain)
-}
-
-// growRetry is how long a tier that could not grow does not try again.
-const growRetry = time.Second
-
-// growFailedLocked stops a tier from growing until another pool may have become
-// able to give something. A tier that is at its size has not failed.
-func (p *Pool) growFailedLocked(t *tier, turn uint64, err error) {
-	t.full, t.takes, t.fullAt, t.tryAgain = true, false, turn, time.Now().Add(growRetry)
-	if errors.Is(err, storage.ErrFull) {
-		p.count.GrowRefused++
-		return
+// addHostExtent ends the making of a host extent. It reports whether the pool has the
+// extent: somebody else may have grown the pool meanwhile.
+func (p *Pool) addHostExtent(plan growthPlan, made storage.HostPart, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.slots.Host
+	defer func() { p.growth.end(maxAhead * t.Capacity) }()
+	if err != nil {
+		p.growFailedLocked(t, plan.turn, err)
+		return false
 	}
-	p.count.GrowErrors++
-	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.kind), zap.Int("slots", t.capacity), zap.Error(err))
-}
-
-// atBound reports whether the tier has as many slots, or extents, as one namespace
-// may have.
-func (t *tier) atBound() bool {
-	return t.maxSlots != 0 && uint64(t.capacity) >= t.maxSlots || t.live >= maxParts
-}
-
-// fits reports whether another extent, of n slots, is within what one namespace
-// may have.
-func (t *tier) fits(n uint32) bool {
-	return t.live < maxParts && (t.maxSlots == 0 || uint64(t.capacity)+uint64(n) <= t.maxSlots)
-}
-
-// room is how many more slots the namespace may have; 0 is no bound.
-func (t *tier) room() uint64 {
-	if t.maxSlots == 0 {
-		return 0
+	if t.Live >= p.growth.maxHostExtents || !t.Fits(made.Slots.Slots()) {
+		return false
 	}
-	return t.maxSlots - min(uint64(t.capacity), t.maxSlots)
+	p.growth.host.failed, p.growth.host.takes = false, plan.takes
+	added := &tier.Extent{ID: made.ID, Records: made.Slots, Host: made.Extent}
+	t.Add(added)
+	p.notifyWatchersLocked(extentInfo(added))
+	return true
 }
 
-func (p *Pool) addHostLocked(made storage.HostPart) {
-	added := &part{id: made.ID, recs: made.Slots, host: made.Extent}
-	p.host.add(added)
-	info := extentInfo(added)
+// notifyWatchersLocked tells the watchers of a new host extent.
+func (p *Pool) notifyWatchersLocked(info ExtentInfo) {
 	for ch := range p.growth.watchers {
 		select {
 		case ch <- info:
@@ -225,44 +287,87 @@ func (p *Pool) addHostLocked(made storage.HostPart) {
 	}
 }
 
-// growDiskLocked adds disk extents until want slots are free or the disk tier
-// is at its size; it lets go of the mutex while an extent is made, and takes a disk
-// that does not answer meanwhile for stalled. The caller has asked the breaker.
-func (p *Pool) growDiskLocked(want int) {
-	// One at a time: the budget that one has reserved would look used up to the
-	// other, which would then evict what there is room for.
+// growthFailedLocked reports whether trying to grow the tier is useless for now.
+func (p *Pool) growthFailedLocked(t *tier.Tier) bool {
+	g := p.growth.of(t.Level)
+	return g.failed && g.failedAt == p.broker.turns.Load() && time.Now().Before(g.tryAgain)
+}
+
+// growRetry is how long a tier that could not grow does not try again.
+const growRetry = time.Second
+
+// growFailedLocked stops a tier from growing until another pool may have become
+// able to give something. A tier that is at its size has not failed.
+func (p *Pool) growFailedLocked(t *tier.Tier, turn uint64, err error) {
+	g := p.growth.of(t.Level)
+	g.failed, g.takes, g.failedAt, g.tryAgain = true, false, turn, time.Now().Add(growRetry)
+	if errors.Is(err, storage.ErrFull) {
+		p.count.GrowRefused++
+		return
+	}
+	p.count.GrowErrors++
+	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.Kind), zap.Int("slots", t.Capacity), zap.Error(err))
+}
+
+// growDisk makes disk extents until want slots are free or the disk tier is at its
+// size. A disk that does not answer meanwhile is taken for stalled. The caller has
+// asked the breaker.
+func (p *Pool) growDisk(want int) {
+	for {
+		plan, ok := p.planDiskGrowth(want)
+		if !ok {
+			return
+		}
+		watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
+		made, err := p.broker.growDisk(p, plan.first, plan.maxSlots)
+		watch.Stop()
+		if added := p.addDiskExtent(plan, made, err); !added {
+			if err == nil {
+				p.broker.disk.Load().Drop(made)
+			}
+			return
+		}
+	}
+}
+
+// planDiskGrowth returns the next disk extent to make. ok is false when none is
+// wanted. One extent is made at a time: the budget that one has reserved would look
+// used up to the other, which would then evict blocks that there is room for.
+func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for p.growth.growingDisk {
 		p.writes.work.Wait()
 	}
-	p.growth.growingDisk = true
-	defer func() {
-		p.growth.growingDisk = false
-		p.writes.work.Broadcast()
-	}()
-	for p.disk.free() < want && !p.fullLocked(p.disk) && !p.disk.atBound() {
-		turn, first, room := p.broker.turns.Load(), p.disk.live == 0, p.disk.room()
-		p.mu.Unlock()
-		watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
-		made, err := p.broker.growDisk(p, first, room)
-		watch.Stop()
-		p.mu.Lock()
-		if err != nil {
-			if blamable(err) {
-				p.broker.writeFailed(err)
-			}
-			p.growFailedLocked(p.disk, turn, err)
-			return
-		}
-		p.broker.breaker.Succeeded() // not for writes: blocks may still fail
-		if !p.disk.fits(made.Slots.Slots()) {
-			// Somebody else grew the pool meanwhile.
-			p.mu.Unlock()
-			p.broker.disk.Load().Drop(made)
-			p.mu.Lock()
-			return
-		}
-		p.disk.add(&part{id: made.ID, recs: made.Slots, disk: made.Extent})
+	t := p.slots.Disk
+	if t.Free() >= want || p.growthFailedLocked(t) || t.AtBound() {
+		return growthPlan{}, false
 	}
+	p.growth.growingDisk = true
+	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, maxSlots: t.Room()}, true
+}
+
+// addDiskExtent ends the making of a disk extent. It reports whether the pool has the
+// extent: somebody else may have grown the pool meanwhile.
+func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskPart, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.growth.growingDisk = false
+	p.writes.work.Broadcast()
+	t := p.slots.Disk
+	if err != nil {
+		if blamable(err) {
+			p.broker.writeFailed(err)
+		}
+		p.growFailedLocked(t, plan.turn, err)
+		return false
+	}
+	p.broker.breaker.Succeeded() // not for writes: blocks may still fail
+	if !t.Fits(made.Slots.Slots()) {
+		return false
+	}
+	t.Add(&tier.Extent{ID: made.ID, Records: made.Slots, Disk: made.Extent})
+	return true
 }
 
 // Extents are the host extents that exist, all of them populated and grantable.
@@ -273,13 +378,13 @@ func (p *Pool) Extents() []ExtentInfo {
 }
 
 func (p *Pool) extentsLocked() []ExtentInfo {
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return nil
 	}
-	infos := make([]ExtentInfo, 0, p.host.live)
-	for _, part := range p.host.parts {
-		if part != nil {
-			infos = append(infos, extentInfo(part))
+	infos := make([]ExtentInfo, 0, p.slots.Host.Live)
+	for _, e := range p.slots.Host.Extents {
+		if e != nil {
+			infos = append(infos, extentInfo(e))
 		}
 	}
 	return infos
@@ -316,14 +421,14 @@ func (p *Pool) unwatchLocked(c chan ExtentInfo) {
 	}
 }
 
-func extentInfo(p *part) ExtentInfo {
-	g := p.geometry()
+func extentInfo(e *tier.Extent) ExtentInfo {
+	g := e.Geometry()
 	info := ExtentInfo{
-		ID: p.id, Slots: g.Slots, SlotBytes: g.SlotBytes,
-		DataOffset: g.DataOffset, FileBytes: g.FileBytes(), Path: p.path(),
+		ID: e.ID, Slots: g.Slots, SlotBytes: g.SlotBytes,
+		DataOffset: g.DataOffset, FileBytes: g.FileBytes(), Path: e.Path(),
 	}
-	if p.host != nil {
-		info.File = p.host.File()
+	if e.Host != nil {
+		info.File = e.Host.File()
 	}
 	return info
 }

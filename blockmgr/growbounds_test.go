@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 func TestTerabytesAreAcceptedByDefaultAndMoreExtentsThanCanBeNamedAreNot(t *testing.T) {
@@ -47,9 +48,9 @@ func TestExtentsOfATierAreBoundedForAllSettings(t *testing.T) {
 			t.Errorf("%d extents", n)
 		}
 	})
-	full := newTier(registry.Disk, 0, 0, 0)
-	full.live = registry.MaxParts
-	if !full.atBound() || full.fits(1) {
+	full := tier.New(registry.Disk, 0, 0)
+	full.Live = registry.MaxParts
+	if !full.AtBound() || full.Fits(1) {
 		t.Error("a tier grows beyond the extents that can be named")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
@@ -107,7 +108,7 @@ func TestAllocateBeyondTheFreeSlotsMakesTheTierGrow(t *testing.T) {
 	other.EndSession(other.sid, nil)
 	p.store(chain(1, 8))
 	p.quiesce() // the other pool, which nobody uses, has given an extent
-	if st := p.Stats().Host; st.Capacity != 32 || st.Free != 24 || !p.host.takes {
+	if st := p.Stats().Host; st.Capacity != 32 || st.Free != 24 || !p.growth.host.takes {
 		t.Fatalf("%+v", st)
 	}
 	for _, n := range []int{32, 48} {
@@ -138,13 +139,19 @@ func TestRefusedPrefetchMakesTheTierGrow(t *testing.T) {
 	p.quiesce()
 	p.resetHost(blocks)
 	p.mu.Lock()
-	free := p.host.free() // all in use, as far as anybody can see
-	p.host.counts[storage.StateFree], p.host.freeFrom = 0, len(p.host.parts)
+	free := p.slots.Host.Free()
+	var used []registry.Ref // all of them
+	for range free {
+		ref := p.slots.Alloc(p.slots.Host)
+		p.slots.Grant(ref, 0, storage.Record{})
+		used = append(used, ref)
+	}
 	p.mu.Unlock()
 	n := p.Prefetch(blocks)
 	p.mu.Lock()
-	p.host.counts[storage.StateFree] += free
-	p.host.freeFrom = 0
+	for _, ref := range used {
+		p.slots.Free(p.slots.Host, ref)
+	}
 	p.mu.Unlock()
 	p.quiesce()
 	if n != 0 || p.Stats().Host.Capacity <= free {

@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -35,7 +36,7 @@ func (b *ImmutableBlock) Data() []byte {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
 	ref, ok := b.pinnedLocked()
-	if !ok || !b.pool.host.slot(ref).resident() {
+	if !ok || !b.pool.slots.Host.Slot(ref).Resident() {
 		return nil
 	}
 	return b.pool.dataLocked(ref)
@@ -48,7 +49,7 @@ func (b *ImmutableBlock) Valid() bool {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
 	ref, ok := b.pinnedLocked()
-	return ok && b.pool.host.slot(ref).resident()
+	return ok && b.pool.slots.Host.Slot(ref).Resident()
 }
 
 // Release gives the handle's pin back; the block may be evicted once it has no
@@ -59,7 +60,7 @@ func (b *ImmutableBlock) Release() {
 	defer p.mu.Unlock()
 	if ref, ok := b.pinnedLocked(); ok {
 		b.sess.pinned--
-		p.unpinLocked(b.sess, ref, p.host.slot(ref))
+		p.unpinLocked(b.sess, ref, p.slots.Host.Slot(ref))
 	}
 	b.released = true
 }
@@ -76,6 +77,6 @@ func (b *ImmutableBlock) pinnedLocked() (registry.Ref, bool) {
 
 // handleLocked makes a handle of a pin that the session has.
 func (p *Pool) handleLocked(s SessionID, sess *session, ref registry.Ref) *ImmutableBlock {
-	r := p.host.record(ref)
-	return &ImmutableBlock{pool: p, session: s, sess: sess, slot: p.host.name(ref), block: blockOf(&r)}
+	r := p.slots.Host.Record(ref)
+	return &ImmutableBlock{pool: p, session: s, sess: sess, slot: p.slots.Host.Name(ref), block: tier.BlockOf(&r)}
 }

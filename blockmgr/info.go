@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"os"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 )
@@ -46,29 +47,13 @@ type BlockInfo struct {
 	Disk  Location
 }
 
-// TierStats are the gauges of one tier of a pool, in slots unless named
-// otherwise. Free + Granted + Staging + Receiving + Quarantined + Active +
-// Inactive = Capacity, always.
-type TierStats struct {
-	Capacity    int `json:"capacity" metric:"-"`
-	Free        int `json:"free"`
-	Granted     int `json:"granted"`
-	Staging     int `json:"staging"`
-	Receiving   int `json:"receiving"`
-	Quarantined int `json:"quarantined"`
-	// Active slots hold a block that is pinned, being sealed or being copied.
-	Active int `json:"active"`
-	// Inactive slots hold a block that nobody uses now.
-	Inactive int `json:"inactive"`
-	Extents  int `json:"extents" metric:"-"`
-	// Bytes is the size of the extents' files.
-	Bytes uint64 `json:"bytes" metric:"-"`
-}
+// TierStats are the gauges of one tier of a pool.
+type TierStats = tier.Stats
 
 // Stats is a snapshot of one pool.
 type Stats struct {
-	Host TierStats `json:"host" metric:"-"`
-	Disk TierStats `json:"disk" metric:"-"`
+	Host tier.Stats `json:"host" metric:"-"`
+	Disk tier.Stats `json:"disk" metric:"-"`
 	// Sessions, Blocks (distinct resident), Pins, and the lengths of the queues
 	// are gauges.
 	Sessions int `json:"sessions"`
@@ -117,6 +102,7 @@ type Stats struct {
 
 // Counters are what only grows in a pool's Stats.
 type Counters struct {
+	tier.Counters
 	HostHits  uint64 `json:"host_hits"`
 	DiskHits  uint64 `json:"disk_hits"`
 	Misses    uint64 `json:"misses"`
@@ -132,9 +118,7 @@ type Counters struct {
 	GrantsSuperseded uint64 `json:"grants_superseded"`
 	// Deduplicated counts blocks that were registered through a handle when host
 	// memory had them already.
-	Deduplicated  uint64 `json:"deduplicated"`
-	HostEvictions uint64 `json:"host_evictions"`
-	DiskEvictions uint64 `json:"disk_evictions"`
+	Deduplicated uint64 `json:"deduplicated"`
 	// Promotions are blocks read from disk into the host tier; a lookup that
 	// joins a read under way adds to PromotionsShared instead.
 	Promotions       uint64 `json:"promotions"`
@@ -169,13 +153,10 @@ type Counters struct {
 	// CorruptReads counts blocks whose bytes or record did not match when read
 	// back; they were dropped, not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
-	// ReadErrors, WriteErrors and TableErrors count failed disk operations,
-	// MemoryErrors faults on mapped host memory, each of which costs a host slot
-	// and never a disk slot.
-	ReadErrors   uint64 `json:"read_errors"`
-	WriteErrors  uint64 `json:"write_errors"`
-	TableErrors  uint64 `json:"table_errors"`
-	MemoryErrors uint64 `json:"memory_errors"`
+	// ReadErrors, WriteErrors and TableErrors count failed disk operations.
+	ReadErrors  uint64 `json:"read_errors"`
+	WriteErrors uint64 `json:"write_errors"`
+	TableErrors uint64 `json:"table_errors"`
 	// GrowErrors counts extents that could not be made, GrowRefused those for
 	// which there was no room and nobody gave any, ExtentsYielded those that this
 	// pool gave to others while nobody used it.
@@ -184,33 +165,17 @@ type Counters struct {
 	ExtentsYielded uint64 `json:"extents_yielded"`
 	// WatchDropped counts extents that a slow watcher was not told of.
 	WatchDropped uint64 `json:"watch_dropped"`
-	// Recovered and RecoveredHost are the numbers of blocks found on disk and in
-	// host memory when the pool was opened. Verified counts the latter ones whose
-	// bytes were compared with their checksums since, CorruptHost blocks in host
-	// memory that did not match and were dropped, DamagedRecords slots of either
-	// tier whose records could not be read, so that nothing is known of them.
-	Recovered      uint64 `json:"recovered"`
-	RecoveredHost  uint64 `json:"recovered_host"`
-	Verified       uint64 `json:"verified"`
-	CorruptHost    uint64 `json:"corrupt_host"`
-	DamagedRecords uint64 `json:"damaged_records"`
-	// The next four count blocks that were found and could not be taken over: whose
-	// checksum was not computed yet, whose slot was just being freed, that were of
-	// another namespace or size, and that were there already.
-	RecoveryUnsealed uint64 `json:"recovery_unsealed"`
-	RecoveryFreed    uint64 `json:"recovery_freed"`
-	RecoveryForeign  uint64 `json:"recovery_foreign"`
-	RecoveryTwice    uint64 `json:"recovery_twice"`
+	// Verified counts blocks found in host memory when the pool was opened whose bytes
+	// were compared with their checksums since. CorruptHost counts blocks in host memory
+	// that did not match and were dropped.
+	Verified    uint64 `json:"verified"`
+	CorruptHost uint64 `json:"corrupt_host"`
 	// Scrubbed counts blocks that the scrubber compared with their checksums.
 	Scrubbed uint64 `json:"scrubbed"`
 	// Resumed counts slots that sessions took over from their former selves,
 	// ResumeRefused those that they named and did not get.
 	Resumed       uint64 `json:"resumed"`
 	ResumeRefused uint64 `json:"resume_refused"`
-	// KeepRefused counts blocks that were not kept because half of a tier was.
-	KeepRefused uint64 `json:"keep_refused"`
-	// BlocksReset counts copies of blocks that left a tier by a reset.
-	BlocksReset uint64 `json:"blocks_reset"`
 }
 
 // Add adds all of what o has counted.

@@ -1,9 +1,7 @@
 package blockmgr
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/backoff"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // openDisk takes the namespace's disk extents of an earlier agent into use, as far
@@ -75,7 +73,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	if p.stopped() {
 		return // the extents stay for whoever asks next
 	}
-	for found := range p.broker.disk.Load().Claim(p.disk.ns) {
+	for found := range p.broker.disk.Load().Claim(p.slots.Disk.Namespace) {
 		watch.Stop()
 		parts <- found
 		if p.stopped() {
@@ -114,7 +112,7 @@ func (p *Pool) enterDisk() bool {
 	}
 	// What waits for the disk, or for somebody who does, comes before the mutex.
 	index, err := arena.Namespace(p.id, p.slotBytes)
-	expected := p.broker.host.Unclaimed(p.host.ns)
+	expected := p.broker.host.Unclaimed(p.slots.Host.Namespace)
 	if err == nil {
 		expected += arena.Unclaimed(index)
 	}
@@ -128,15 +126,15 @@ func (p *Pool) enterDisk() bool {
 		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
 		return false
 	}
-	p.growth.leastDiskSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
-	p.disk = newTier(registry.Disk, kv.TierDisk, index, p.cfg.DiskBlocks)
-	p.reg.Expect(expected)
+	p.growth.disk.leastSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
+	p.slots.Disk = tier.New(registry.Disk, index, p.cfg.DiskBlocks)
+	p.slots.Registry.Expect(expected)
 	return true
 }
 
-func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *part {
-	added := &part{id: found.ID, recs: found.Slots, disk: found.Extent}
-	p.recoverLocked(p.disk, added)
+func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *tier.Extent {
+	added := &tier.Extent{ID: found.ID, Records: found.Slots, Disk: found.Extent}
+	p.recoverDiskLocked(added)
 	return added
 }
 
@@ -146,18 +144,18 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 		var refs []registry.Ref
 		p.mu.Lock()
 		if !p.life.closed { // or else Close gave the disk up, and its extents stay as they are
-			refs = p.welcomeLocked(p.recoverDiskPartLocked(found))
+			refs = p.settleJoinedLocked(p.recoverDiskPartLocked(found))
 		}
 		p.mu.Unlock()
-		if p.tell(registry.Disk, refs) {
-			p.tellLater()
+		if p.announceAll(registry.Disk, refs) {
+			p.announceLater()
 		}
 	}
 	if p.stopped() {
 		return
 	}
 	p.mu.Lock()
-	lost := p.disk == nil
+	lost := p.slots.Disk == nil
 	p.growth.diskJoining = !lost
 	p.mu.Unlock()
 	if lost {
@@ -175,30 +173,20 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	p.offerAll()
 }
 
-// welcomeLocked does for one extent what settleRecovered does for all of them. It
+// settleJoinedLocked does for one extent what settleRecovered does for all of them. It
 // returns the slots with blocks in the order in which they are announced.
-func (p *Pool) welcomeLocked(added *part) (refs []registry.Ref) {
-	p.levelLocked(p.disk)
-	for i := range added.slots {
-		if s := &added.slots[i]; s.state == storage.StateSealed {
-			ref := registry.MakeRef(added.number, uint32(i))
-			refs = append(refs, ref)
-			p.settleLocked(p.disk, ref, s)
-			p.settleEntryLocked(p.disk, p.reg.At(s.entry).Parent)
-		}
-	}
-	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
-		return cmp.Compare(added.recs.Position(a.Slot()), added.recs.Position(b.Slot()))
-	})
-	return refs
+func (p *Pool) settleJoinedLocked(added *tier.Extent) []registry.Ref {
+	t := p.slots.Disk
+	t.SetTurnover(p.sizeLocked(t))
+	return p.slots.SettleJoined(t, added)
 }
 
 // offerAll offers the blocks that were sealed while there was no disk tier.
 func (p *Pool) offerAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.host.each(func(ref registry.Ref, s *slot) {
-		if s.state == storage.StateSealed && !s.unverified {
+	p.slots.Host.Each(func(ref registry.Ref, s *tier.Slot) {
+		if s.State == storage.StateSealed && !s.Unverified {
 			p.offerLocked(ref, s)
 		}
 	})
@@ -230,7 +218,7 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 // lacksDiskLocked reports whether the disk tier is there but has no extent, and
 // nobody is making one.
 func (p *Pool) lacksDiskLocked() bool {
-	return p.disk != nil && !p.growth.diskJoining && p.disk.live == 0 && !p.growth.makingFirst && !p.life.closing
+	return p.slots.Disk != nil && !p.growth.diskJoining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
 // makeDiskRoom sees to it that the disk tier has an extent, unless the disk is

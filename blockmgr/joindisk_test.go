@@ -172,7 +172,7 @@ func TestExtentsOfAnEarlierAgentJoinLater(t *testing.T) {
 				}
 				q.check()
 				q.checkEvents()
-				if err := q.Reset(q.disk.kind); !errors.Is(err, ErrActive) {
+				if err := q.Reset(q.slots.Disk.Kind); !errors.Is(err, ErrActive) {
 					t.Errorf("reset of a tier of which nobody knows all: %v", err)
 				}
 				d.recover()

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -82,7 +81,7 @@ func TestKeepingAgainMakesItTheLongerTime(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if st := p.Stats(); st.Host.Active != 0 || len(p.keeper.until) != 0 || p.keeper.timer != nil {
+		if st := p.Stats(); st.Host.Active != 0 || p.slots.Kept() != 0 || p.keeper.timer != nil {
 			t.Errorf("%+v", st.Host)
 		}
 	})
@@ -144,10 +143,10 @@ func TestKeptBlockThatIsCorruptIsDropped(t *testing.T) {
 	}
 	second.check()
 	second.mu.Lock()
-	inHost, inDisk := second.keeper.count[registry.Host], second.keeper.count[registry.Disk]
+	kept := second.slots.Kept() // one in host memory, two on disk
 	second.mu.Unlock()
-	if st := second.Stats(); st.CorruptHost != 1 || inHost != 1 || inDisk != 2 || st.Host.Quarantined != 0 {
-		t.Errorf("%d kept in host memory, %d on disk, %+v", inHost, inDisk, st)
+	if st := second.Stats(); st.CorruptHost != 1 || kept != 3 || st.Host.Quarantined != 0 {
+		t.Errorf("%d slots kept, %+v", kept, st)
 	}
 	if got := sources(second.find(blocks)); got != "HD" {
 		t.Errorf("found %q the next time", got)

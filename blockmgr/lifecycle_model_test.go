@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -71,18 +72,18 @@ func (m *handleTwin) naiveAvailable() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	idle := map[registry.ID]bool{}
-	m.host.each(func(_ registry.Ref, s *slot) {
-		if s.entry != registry.None {
-			idle[s.entry] = s.state == storage.StateSealed && s.pins+s.holds == 0
+	m.slots.Host.Each(func(_ registry.Ref, s *tier.Slot) {
+		if s.Entry != registry.None {
+			idle[s.Entry] = s.State == storage.StateSealed && s.Pins+s.Holds == 0
 		}
 	})
-	n := m.host.free()
+	n := m.slots.Host.Free()
 	for again := true; again; {
 		again = false
 		for id := range idle {
 			leaf := idle[id]
 			for child := range idle {
-				leaf = leaf && m.reg.At(child).Parent != id
+				leaf = leaf && m.slots.Registry.At(child).Parent != id
 			}
 			if leaf {
 				delete(idle, id)
@@ -246,7 +247,7 @@ func (m *handleTwin) ReleaseImmutable(t *rapid.T) {
 
 func (m *handleTwin) Reset(t *rapid.T) {
 	kind := rapid.SampledFrom([]kv.Tier{kv.TierHost, kv.TierDisk}).Draw(t, "tier")
-	if m.disk == nil {
+	if m.slots.Disk == nil {
 		kind = kv.TierHost
 	}
 	m.quiesce()

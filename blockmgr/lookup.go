@@ -6,6 +6,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -100,7 +101,7 @@ func (p *Pool) extendLookup(l *lookup) {
 
 // matchMoreLocked appends to what a lookup has found.
 func (p *Pool) matchMoreLocked(l *lookup) {
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return
 	}
 	rest := l.blocks[len(l.found):]
@@ -148,12 +149,12 @@ func (p *Pool) matchLocked(blocks []Block) []candidate {
 		for i := range group {
 			keys[i] = group[i].Key
 		}
-		p.reg.FindAll(keys[:len(group)], ids[:len(group)])
+		p.slots.Registry.FindAll(keys[:len(group)], ids[:len(group)])
 		if found == nil && ids[0] != registry.None {
 			found = make([]candidate, 0, len(blocks))
 		}
 		for i := range group {
-			c, ok := p.matchOneLocked(p.currentLocked(ids[i]))
+			c, ok := p.matchOneLocked(p.slots.Current(ids[i]))
 			if !ok {
 				return found
 			}
@@ -171,30 +172,30 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 	if id == registry.None {
 		return candidate{}, false
 	}
-	e := p.reg.At(id)
+	e := p.slots.Registry.At(id)
 	host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
 	if host == registry.NoRef {
 		return p.matchDiskLocked(disk)
 	}
-	s := p.host.slot(host)
+	s := p.slots.Host.Slot(host)
 	f := p.reads.flights[host]
 	switch {
 	case f != nil:
 		p.count.PromotionsShared++ // a read, or a check after a restart
-	case !s.resident():
+	case !s.Resident():
 		return candidate{}, false
-	case s.unverified:
+	case s.Unverified:
 		f = p.startVerifyLocked(host, s)
 	}
 	if f != nil {
 		f.waiters++
 	}
-	s.holds++
-	if s.resident() {
-		p.touchLocked(p.host, host, s)
-		p.settleLocked(p.host, host, s)
-		if s.state == storage.StateSealed && disk == registry.NoRef && !s.unverified {
-			s.attempts = 0 // what is in demand is worth another try
+	s.Holds++
+	if s.Resident() {
+		p.slots.Touch(p.slots.Host, host, s)
+		p.slots.Settle(p.slots.Host, host, s)
+		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
+			s.WriteAttempts = 0 // what is in demand is worth another try
 			p.offerLocked(host, s)
 		}
 	}
@@ -206,12 +207,12 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 	if disk == registry.NoRef {
 		return candidate{}, false
 	}
-	s := p.disk.slot(disk)
-	if !s.resident() || !p.diskReadableLocked() {
+	s := p.slots.Disk.Slot(disk)
+	if !s.Resident() || !p.diskReadableLocked() {
 		return candidate{}, false
 	}
-	p.touchLocked(p.disk, disk, s)
-	p.holdLocked(p.disk, disk)
+	p.slots.Touch(p.slots.Disk, disk, s)
+	p.slots.Hold(p.slots.Disk, disk)
 	return candidate{ref: registry.NoRef}, true
 }
 
@@ -232,15 +233,15 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 		if found[i].ref != registry.NoRef {
 			continue
 		}
-		if ref := p.hostSlotLocked(&blocks[i].Key); ref != registry.NoRef {
+		if ref := p.slots.HostSlot(&blocks[i].Key); ref != registry.NoRef {
 			// The block was given twice: both wait for the same read.
-			p.releaseLocked(p.disk, p.reg.At(p.host.slot(ref).entry).Slots[registry.Disk])
+			p.slots.Release(p.slots.Disk, p.slots.Registry.At(p.slots.Host.Slot(ref).Entry).Slots[registry.Disk])
 			found[i].ref, found[i].flight = ref, p.reads.flights[ref]
 			found[i].flight.waiters++
-			p.host.slot(ref).holds++
+			p.slots.Host.Slot(ref).Holds++
 			continue
 		}
-		ref := p.allocLocked(p.host)
+		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
 			sess.release(found[i:])
 			p.abandonLocked(blocks, found, i)
@@ -250,7 +251,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 		promoted = true
 		found[i].ref, found[i].flight = ref, p.startReadLocked(&blocks[i].Key, ref)
 		found[i].flight.waiters++
-		p.host.slot(ref).holds++
+		p.slots.Host.Slot(ref).Holds++
 	}
 	if promoted || len(found) < wanted {
 		p.wakeGrowerLocked()
@@ -265,11 +266,11 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 			if f := found[i].flight; f != nil {
 				f.waiters--
 			}
-			p.releaseLocked(p.host, ref)
+			p.slots.Release(p.slots.Host, ref)
 			continue
 		}
-		id := p.reg.Find(&blocks[i].Key)
-		p.releaseLocked(p.disk, p.reg.At(id).Slots[registry.Disk])
+		id := p.slots.Registry.Find(&blocks[i].Key)
+		p.slots.Release(p.slots.Disk, p.slots.Registry.At(id).Slots[registry.Disk])
 	}
 }
 
@@ -293,8 +294,8 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 			ready, broken = false, true
 			continue
 		}
-		sl := p.host.slot(c.ref)
-		if (c.flight == nil || c.flight.finished) && !sl.resident() {
+		sl := p.slots.Host.Slot(c.ref)
+		if (c.flight == nil || c.flight.finished) && !sl.Resident() {
 			// Its memory turned out to be damaged meanwhile.
 			p.count.Misses++
 			ready, broken = false, true
@@ -306,17 +307,17 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 				c.flight.wanted = c.flight.wanted || alive
 			}
 		}
-		sl.holds--
+		sl.Holds--
 		if c.flight != nil {
 			c.flight.waiters--
 		}
 		if !ready {
-			p.letGoLocked(p.host, c.ref, sl)
+			p.slots.LetGo(p.slots.Host, c.ref, sl)
 			continue
 		}
 		// The pin takes the hold's place: nothing else changes about the slot.
 		p.pinLocked(sess, c.ref, sl)
-		res.Slots = append(res.Slots, p.host.name(c.ref))
+		res.Slots = append(res.Slots, p.slots.Host.Name(c.ref))
 		res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight))
 	}
 	if !alive {
@@ -332,9 +333,9 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 // sourceLocked is the tier that a block was found in, and counts the hit. A
 // block that an earlier lookup had promoted still says disk the first time
 // that it is reported.
-func (p *Pool) sourceLocked(sl *slot, f *flight) kv.Tier {
-	if f != nil && f.disk != registry.NoRef || sl.fromDisk {
-		sl.fromDisk = false
+func (p *Pool) sourceLocked(sl *tier.Slot, f *flight) kv.Tier {
+	if f != nil && f.disk != registry.NoRef || sl.FromDisk {
+		sl.FromDisk = false
 		p.count.DiskHits++
 		return kv.TierDisk
 	}

@@ -100,16 +100,16 @@ func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
 	}
 	// As an agent finds a slot that the one before it took out of use.
 	quarantined := func(pinned bool) Slot {
-		ref := p.host.popFree()
-		part, i := p.host.at(ref)
-		s := p.host.slot(ref)
+		ref := p.slots.Alloc(p.slots.Host)
+		part, i := p.slots.Host.At(ref)
+		s := p.slots.Host.Slot(ref)
 		if pinned {
 			p.members.previous[99] = &previousSession{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
-			part.recs.SetPins(i, 1<<63)
+			part.Records.SetPins(i, 1<<63)
 		}
-		r := storage.Record{State: storage.StateQuarantined, Generation: s.generation}
-		p.recoverHostLocked(ref, s, &r, false)
-		return p.host.name(ref)
+		r := storage.Record{State: storage.StateQuarantined, Generation: s.Generation}
+		p.recoverHostSlotLocked(ref, s, &r, false)
+		return p.slots.Host.Name(ref)
 	}
 	p.mu.Lock()
 	quarantined(false)

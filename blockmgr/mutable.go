@@ -160,7 +160,7 @@ func (b *MutableBlock) Release() {
 	defer p.mu.Unlock()
 	if ref, ok := b.heldLocked(); ok {
 		b.sess.settle(ref)
-		p.dropGrantLocked(ref, storage.StateFree)
+		p.slots.DropGrant(ref, storage.StateFree)
 		p.count.Aborted++
 	}
 	if b.state != BlockRegistered {
@@ -200,6 +200,6 @@ func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 
 // dataLocked is the memory of a host slot's block.
 func (p *Pool) dataLocked(ref registry.Ref) []byte {
-	part, i := p.host.at(ref)
-	return part.host.Slot(i)[:p.blockBytes:p.blockBytes]
+	part, i := p.slots.Host.At(ref)
+	return part.Host.Slot(i)[:p.blockBytes:p.blockBytes]
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/layout"
 )
@@ -48,23 +49,22 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 			cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker, retire: m.retire,
 			blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
 		},
-		reg: registry.New(),
 	}
 	p.life.stop = make(chan struct{})
 	p.members = members{
 		sessions: map[SessionID]*session{}, previous: m.formersOf(p.id), forget: m.Forget,
 		tornHolders: map[SessionID]struct{}{},
 	}
-	p.keeper.until = map[keptSlot]time.Time{}
 	p.pending.waiting = map[chan struct{}]struct{}{}
 	p.growth.wakeup, p.growth.watchers = make(chan struct{}, 1), map[chan ExtentInfo]struct{}{}
-	p.growth.maxHostExtents, p.growth.leastHostSlots = 1, 1
+	p.growth.maxHostExtents, p.growth.host.leastSlots = 1, 1
 	p.seals.work = sync.NewCond(&p.mu)
 	p.reads.work, p.reads.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
 	p.reads.flights = map[registry.Ref]*flight{}
 	p.writes.work, p.writes.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
 	p.writes.faults = newDiskFaults()
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
+	p.slots = tier.NewSet(p.id, p.blockBytes, m.cfg.Sink, p.log)
 	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
 		f.Expect(m.cfg.blocksOf(p.slotBytes))
 	}
@@ -78,7 +78,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p.claimHost()
 	p.settleRecovered()
 	p.trim(registry.Host)
-	if rest == nil && p.disk != nil {
+	if rest == nil && p.slots.Disk != nil {
 		p.trim(registry.Disk)
 	}
 	p.findRoom()
@@ -101,13 +101,13 @@ func (p *Pool) openHost() error {
 	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
 	if p.cfg.BypassesHost() {
 		// A staging extent: there is only one, so it is made big enough at once.
-		p.growth.leastHostSlots = min(stagingSlots, most)
-		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.leastHostSlots)
+		p.growth.host.leastSlots = min(stagingSlots, most)
+		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.host.leastSlots)
 	} else {
-		p.growth.leastHostSlots = leastSlots(p.cfg.HostBlocks, most)
-		p.growth.maxHostExtents = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.growth.leastHostSlots)
+		p.growth.host.leastSlots = leastSlots(p.cfg.HostBlocks, most)
+		p.growth.maxHostExtents = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.growth.host.leastSlots)
 	}
-	p.host = newTier(registry.Host, kv.TierHost, index, maxSlots)
+	p.slots.Host = tier.New(registry.Host, index, maxSlots)
 	return nil
 }
 
@@ -115,12 +115,23 @@ func (p *Pool) openHost() error {
 func (p *Pool) claimHost() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reg.Expect(p.broker.host.Unclaimed(p.host.ns))
-	for _, found := range p.broker.host.Claim(p.host.ns) {
-		p.recoverLocked(p.host, &part{id: found.ID, recs: found.Slots, host: found.Extent})
+	p.slots.Registry.Expect(p.broker.host.Unclaimed(p.slots.Host.Namespace))
+	for _, found := range p.broker.host.Claim(p.slots.Host.Namespace) {
+		p.recoverHostLocked(&tier.Extent{ID: found.ID, Records: found.Slots, Host: found.Extent})
 	}
 	// What was found may be of any size; as many as there may be come on top.
-	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.host.live, maxParts)
+	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, maxParts)
+}
+
+// settleRecovered enters what was found into the eviction order, once it is known
+// which blocks have children.
+func (p *Pool) settleRecovered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.slots.Tiers() {
+		t.SetTurnover(p.sizeLocked(t))
+	}
+	p.slots.SettleRecovered()
 }
 
 // trim gives up what an earlier agent left beyond the number of slots that the
@@ -132,13 +143,13 @@ func (p *Pool) trim(lv registry.Level) {
 		defer p.writes.flushing.Unlock()
 	}
 	p.mu.Lock()
-	t := p.at(lv)
-	var gone []*part
-	for _, part := range slices.Backward(t.parts) {
-		if t.maxSlots == 0 || uint64(t.capacity) <= t.maxSlots {
+	t := p.slots.Tier(lv)
+	var gone []*tier.Extent
+	for _, part := range slices.Backward(t.Extents) {
+		if t.MaxSlots == 0 || uint64(t.Capacity) <= t.MaxSlots {
 			break
 		}
-		if _, idle := part.idle(); idle {
+		if _, idle := part.Idle(); idle {
 			p.emptyLocked(t, part)
 			gone = append(gone, part)
 		}
@@ -146,7 +157,7 @@ func (p *Pool) trim(lv registry.Level) {
 	p.mu.Unlock()
 	if len(gone) > 0 {
 		p.log.Warn("extents of an earlier agent are more than the namespace may have now; they go with their blocks",
-			zap.Stringer("tier", t.kind), zap.Int("extents", len(gone)), zap.Uint64("blocks_wanted", t.maxSlots))
+			zap.Stringer("tier", t.Kind), zap.Int("extents", len(gone)), zap.Uint64("blocks_wanted", t.MaxSlots))
 	}
 	for _, part := range gone {
 		p.broker.drop(part)
@@ -169,7 +180,7 @@ func (p *Pool) findRoom() {
 	p.mu.Lock()
 	p.life.unusedSince = p.broker.turns.Add(1)
 	p.mu.Unlock()
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return
 	}
 	p.findRoomIn(ctx, registry.Host)
@@ -178,30 +189,39 @@ func (p *Pool) findRoom() {
 
 // findRoomIn is findRoom for a tier that the pool has.
 func (p *Pool) findRoomIn(ctx context.Context, lv registry.Level) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	t := p.at(lv)
-	for t.live == 0 && !p.life.closing {
+	for p.lacksExtent(lv) {
 		if lv == registry.Host {
-			p.growHostLocked()
+			p.growFirstHost()
 		} else {
-			p.growDiskLocked(1)
+			p.growDisk(1)
 		}
-		if t.live > 0 {
+		if !p.lacksExtent(lv) {
 			return
 		}
-		p.mu.Unlock()
-		again := p.broker.drain(ctx, p)
-		p.mu.Lock()
-		if !again {
-			p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", t.kind))
+		if !p.broker.drain(ctx, p) {
+			p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", p.slots.Tier(lv).Kind))
 			return
 		}
 	}
 }
 
+// lacksExtent reports whether a tier of an open pool has no extent.
+func (p *Pool) lacksExtent(lv registry.Level) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slots.Tier(lv).Live == 0 && !p.life.closing
+}
+
+// growFirstHost makes a host extent, whether or not a try has just failed.
+func (p *Pool) growFirstHost() {
+	p.mu.Lock()
+	plan := p.planHostExtentLocked()
+	p.mu.Unlock()
+	p.growHost(plan)
+}
+
 func (p *Pool) start() {
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return
 	}
 	p.life.workers.Go(p.growLoop)
@@ -223,27 +243,6 @@ func (p *Pool) start() {
 	}
 }
 
-// startAnnouncing has the sink told of what was found.
-func (p *Pool) startAnnouncing() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.announcing.blocks > 0 {
-		p.announcing.running = true
-		p.life.workers.Go(p.announce)
-	}
-}
-
-// tiers are the tiers that the pool has.
-func (p *Pool) tiers() []*tier {
-	switch {
-	case p.host == nil:
-		return nil
-	case p.disk == nil:
-		return []*tier{p.host}
-	}
-	return []*tier{p.host, p.disk}
-}
-
 // stopped reports whether the workers must end.
 func (p *Pool) stopped() bool {
 	select {
@@ -259,7 +258,7 @@ func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.life.closing, p.life.retired = true, false
-	p.disarmKeepLocked()
+	p.disarmKeeperLocked()
 	for ch := range p.growth.watchers {
 		p.unwatchLocked(ch)
 	}
@@ -292,14 +291,14 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 	if !returned {
 		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.reads.stuck)
 	}
-	for _, t := range p.tiers() {
-		for _, part := range t.parts {
+	for _, t := range p.slots.Tiers() {
+		for _, part := range t.Extents {
 			switch {
 			case part == nil:
-			case part.host != nil:
-				host = append(host, part.hostPart())
+			case part.Host != nil:
+				host = append(host, part.HostPart())
 			default:
-				disk = append(disk, part.diskPart())
+				disk = append(disk, part.DiskPart())
 			}
 		}
 	}
@@ -321,12 +320,12 @@ func (p *Pool) stopWorkers() {
 func (p *Pool) lastFlush(until time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.disk == nil {
+	if p.slots.Disk == nil {
 		return nil
 	}
-	p.host.each(func(_ registry.Ref, s *slot) {
-		if s.resident() {
-			p.ageDiskLocked(s)
+	p.slots.Host.Each(func(_ registry.Ref, s *tier.Slot) {
+		if s.Resident() {
+			p.slots.AgeDiskCopy(s)
 		}
 	})
 	if err := p.flushDiskLocked(); err != nil {

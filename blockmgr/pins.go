@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // pinCounts counts the pins of one session, for each host slot. It costs four
@@ -61,31 +62,31 @@ func (c *pinCounts) forget(part uint32) {
 
 // pinLocked pins a slot once more for a session. The first pin is marked in the
 // slot's pin word, where the next agent finds it.
-func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *slot) {
-	if s.pins++; s.pins == 1 {
-		p.host.pinned++
+func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
+	if s.Pins++; s.Pins == 1 {
+		p.slots.Host.Pinned++
 	}
-	part, i := p.host.at(ref)
-	if sess.pins.add(ref, len(part.slots)) == 0 {
+	part, i := p.slots.Host.At(ref)
+	if sess.pins.add(ref, len(part.Slots)) == 0 {
 		sess.slots++
-		part.recs.SetPins(i, part.recs.Pins(i)|sess.bit)
+		part.Records.SetPins(i, part.Records.Pins(i)|sess.bit)
 	}
 }
 
 // unpinLocked takes one pin of a session off a slot that it has pinned.
-func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *slot) {
+func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 	if sess.pins.sub(ref) == 0 {
 		sess.slots--
 		p.clearPinLocked(ref, sess.bit)
 	}
 	p.dropPinsLocked(s, 1)
-	p.letGoLocked(p.host, ref, s)
+	p.slots.LetGo(p.slots.Host, ref, s)
 }
 
 // dropPinsLocked takes some of its pins off a slot.
-func (p *Pool) dropPinsLocked(s *slot, n uint32) {
-	if s.pins -= n; s.pins == 0 {
-		p.host.pinned--
+func (p *Pool) dropPinsLocked(s *tier.Slot, n uint32) {
+	if s.Pins -= n; s.Pins == 0 {
+		p.slots.Host.Pinned--
 	}
 }
 
@@ -96,8 +97,8 @@ func (p *Pool) pinRoomLocked(sess *session) int {
 	if !p.cfg.SharePins {
 		return math.MaxInt
 	}
-	size := p.sizeLocked(p.host)
-	spare := max(size-(p.host.pinned-sess.slots), 0)
+	size := p.sizeLocked(p.slots.Host)
+	spare := max(size-(p.slots.Host.Pinned-sess.slots), 0)
 	return max(spare-spare/4-sess.slots-sess.reserved, 0)
 }
 
@@ -124,6 +125,6 @@ func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) [
 
 // clearPinLocked takes a session's mark out of a slot's pin word.
 func (p *Pool) clearPinLocked(ref registry.Ref, bit uint64) {
-	part, i := p.host.at(ref)
-	part.recs.SetPins(i, part.recs.Pins(i)&^bit)
+	part, i := p.slots.Host.At(ref)
+	part.Records.SetPins(i, part.Records.Pins(i)&^bit)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -23,20 +24,11 @@ type Pool struct {
 	resets sync.Mutex
 
 	// mu guards everything below.
-	mu  sync.Mutex
-	reg *registry.Registry
-	// host is nil when the manager is off, disk when it has no disk tier. A tier
-	// without extents is one that found no room.
-	host, disk *tier
-	// clock counts calls and, blockTicks each, blocks that came into host memory; arrived
-	// are those that it has yet to count.
-	clock, arrived uint64
-	// announcing is what the sink has yet to be told.
-	announcing announcement
-	// staleBlocks: a reset is under way; see resetting.
-	staleBlocks bool
-	// unverified is Stats.Unverified.
-	unverified int
+	mu sync.Mutex
+	// slots are the slots of the pool's tiers, and where its blocks are.
+	slots *tier.Set
+	// announcing: a goroutine tells the sink of the recovered blocks.
+	announcing bool
 	// heldBuf is room for Grant.
 	heldBuf []registry.Ref
 
@@ -156,27 +148,6 @@ type scrub struct {
 	paused int
 }
 
-// session is what one session holds in the pool.
-type session struct {
-	// pins counts how often the session has pinned each host slot, and bit marks
-	// them in the pin words, which outlive the agent.
-	pins pinCounts
-	bit  uint64
-	// pinned is the sum of pins and of what running lookups may yet pin.
-	pinned int
-	// slots counts the slots that pins names, reserved those that running lookups may
-	// yet add.
-	slots, reserved int
-	// granted slots and when each was.
-	granted map[registry.Ref]time.Time
-	// late are those of the granted slots whose block somebody else has stored, or was
-	// granted another slot for; see supersedeLocked.
-	superseded map[registry.Ref]struct{}
-	// moved is when the session last settled a granted slot, or was granted the first of
-	// those that it has.
-	moved time.Time
-}
-
 // Namespace is what the pool's blocks have in common.
 func (p *Pool) Namespace() kv.Namespace { return p.ns }
 
@@ -191,28 +162,28 @@ func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 
 // Configured reports whether the agent has a tier for blocks at all. Where it
 // has none the pool never holds anything.
-func (p *Pool) Configured() bool { return p.host != nil }
+func (p *Pool) Configured() bool { return p.slots.Host != nil }
 
 // Enabled reports whether the pool can hold anything now. It cannot when no
 // tier is configured or when other pools, all in use, have all of the room.
 func (p *Pool) Enabled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.host == nil || p.host.capacity == 0 {
+	if p.slots.Host == nil || p.slots.Host.Capacity == 0 {
 		return false
 	}
-	return !p.cfg.BypassesHost() || p.disk != nil && p.disk.capacity > 0
+	return !p.cfg.BypassesHost() || p.slots.Disk != nil && p.slots.Disk.Capacity > 0
 }
 
 // Stats is a snapshot of the pool's gauges and counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Counters: p.count, Unverified: p.unverified, Unannounced: p.announcing.blocks}
+	st := Stats{Counters: p.countersLocked(), Unverified: p.slots.Unverified, Unannounced: p.slots.Unannounced()}
 	st.ReadMicros = p.reads.time.Micros(time.Now())
-	st.Host, st.Disk = p.host.stats(), p.disk.stats()
+	st.Host, st.Disk = p.slots.Host.Stats(), p.slots.Disk.Stats()
 	st.Sessions, st.FormerSessions = len(p.members.sessions), len(p.members.previous)
-	st.Blocks = p.reg.Blocks()
+	st.Blocks = p.slots.Registry.Blocks()
 	now := time.Now()
 	for _, s := range p.members.sessions {
 		st.Pins += s.pinned
@@ -220,8 +191,8 @@ func (p *Pool) Stats() Stats {
 		st.GrantsOverdue += s.overdue(now)
 		st.GrantsLate += len(s.superseded)
 	}
-	if p.host != nil {
-		st.PinnedSlots = p.host.pinned
+	if p.slots.Host != nil {
+		st.PinnedSlots = p.slots.Host.Pinned
 	}
 	st.DiskOpen, st.DiskTrips = p.broker.breaker.State()
 	writes, trips := p.broker.writes.State()
@@ -265,10 +236,17 @@ func (p *Pool) Idle() bool {
 // quietLocked reports whether there is nothing that Quiesce waits for. A pool that
 // closes does not wait for its announcement: the next agent announces all of its blocks.
 func (p *Pool) quietLocked() bool {
-	return p.pending.operations == 0 && (p.life.closing || !p.announcing.running)
+	return p.pending.operations == 0 && (p.life.closing || !p.announcing)
 }
 
-// doneLocked ends n operations that were counted in busy.
+// done is doneLocked for callers that do not have the lock.
+func (p *Pool) done(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.doneLocked(n)
+}
+
+// doneLocked ends n operations that were counted in pending.
 func (p *Pool) doneLocked(n int) {
 	p.pending.operations -= n
 	if p.pending.operations > 0 {
@@ -285,6 +263,13 @@ func (p *Pool) wakeQuietLocked() {
 		close(ch)
 	}
 	clear(p.pending.waiting)
+}
+
+// countersLocked are the pool's counters, with those of its slots.
+func (p *Pool) countersLocked() Counters {
+	c := p.count
+	c.Counters = p.slots.Counters
+	return c
 }
 
 // closedLocked is what a call of a pool that is closing is refused with.

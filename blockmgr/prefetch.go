@@ -15,23 +15,23 @@ const prefetchShare = 4
 func (p *Pool) Prefetch(blocks []Block) (started int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.life.closing || p.host == nil || p.disk == nil {
+	if p.life.closing || p.slots.Host == nil || p.slots.Disk == nil {
 		return 0
 	}
 	p.tickLocked()
 	here, coming := p.prefetchableLocked(blocks)
 	for _, b := range coming {
-		if p.hostSlotLocked(&b.Key) == registry.NoRef { // else it was given twice
+		if p.slots.HostSlot(&b.Key) == registry.NoRef { // else it was given twice
 			if p.prefetchOneLocked(b) {
 				started++
 				continue
 			}
 			p.count.PrefetchRefused++
 		}
-		p.releaseLocked(p.disk, p.reg.At(p.reg.Find(&b.Key)).Slots[registry.Disk])
+		p.slots.Release(p.slots.Disk, p.slots.DiskSlot(&b.Key))
 	}
 	for _, ref := range here {
-		p.releaseLocked(p.host, ref)
+		p.slots.Release(p.slots.Host, ref)
 	}
 	p.count.Prefetched += uint64(started)
 	p.wakeGrowerLocked()
@@ -41,10 +41,10 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 // prefetchOneLocked starts to read a block whose disk slot is held, and reports
 // whether it could. After one that could not the others cannot either.
 func (p *Pool) prefetchOneLocked(b *Block) bool {
-	if p.reads.prefetching >= max(p.host.capacity/prefetchShare, 1) {
+	if p.reads.prefetching >= max(p.slots.Host.Capacity/prefetchShare, 1) {
 		return false
 	}
-	ref := p.allocLocked(p.host)
+	ref := p.allocLocked(p.slots.Host)
 	if ref == registry.NoRef {
 		return false
 	}
@@ -59,30 +59,30 @@ func (p *Pool) prefetchOneLocked(b *Block) bool {
 // disk slots of what is on disk only.
 func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming []*Block) {
 	for i := range blocks {
-		id := p.entryLocked(&blocks[i].Key)
+		id := p.slots.Find(&blocks[i].Key)
 		if id == registry.None {
 			break
 		}
-		e := p.reg.At(id)
+		e := p.slots.Registry.At(id)
 		host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
 		if host != registry.NoRef {
-			s, f := p.host.slot(host), p.reads.flights[host]
-			if f == nil && !s.resident() {
+			s, f := p.slots.Host.Slot(host), p.reads.flights[host]
+			if f == nil && !s.Resident() {
 				break
 			}
 			if f != nil {
 				f.wanted = true
 			}
-			p.touchLocked(p.host, host, s)
-			p.holdLocked(p.host, host)
+			p.slots.Touch(p.slots.Host, host, s)
+			p.slots.Hold(p.slots.Host, host)
 			here = append(here, host)
 			continue
 		}
-		if disk == registry.NoRef || !p.disk.slot(disk).resident() || !p.diskReadableLocked() {
+		if disk == registry.NoRef || !p.slots.Disk.Slot(disk).Resident() || !p.diskReadableLocked() {
 			break
 		}
-		p.touchLocked(p.disk, disk, p.disk.slot(disk))
-		p.holdLocked(p.disk, disk)
+		p.slots.Touch(p.slots.Disk, disk, p.slots.Disk.Slot(disk))
+		p.slots.Hold(p.slots.Disk, disk)
 		coming = append(coming, &blocks[i])
 	}
 	return here, coming

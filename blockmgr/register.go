@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -49,18 +50,18 @@ func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []can
 		return nil, err
 	}
 	for _, b := range blocks {
-		ref := p.hostSlotLocked(&b.block.Key)
+		ref := p.slots.HostSlot(&b.block.Key)
 		if ref == registry.NoRef {
 			continue
 		}
-		sl := p.host.slot(ref)
+		sl := p.slots.Host.Slot(ref)
 		f := p.reads.flights[ref]
-		if f == nil && sl.unverified {
+		if f == nil && sl.Unverified {
 			f = p.startVerifyLocked(ref, sl)
 		}
 		if f != nil {
 			f.waiters++
-			p.holdLocked(p.host, ref)
+			p.slots.Hold(p.slots.Host, ref)
 			awaited = append(awaited, candidate{ref: ref, flight: f})
 		}
 	}
@@ -80,8 +81,8 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	}
 	now := time.Now()
 	for _, b := range blocks {
-		ref := p.hostSlotLocked(&b.block.Key)
-		if ref != registry.NoRef && !p.host.slot(ref).resident() && !p.supersedeLocked(ref, now) {
+		ref := p.slots.HostSlot(&b.block.Key)
+		if ref != registry.NoRef && !p.slots.Host.Slot(ref).Resident() && !p.supersedeLocked(ref, now) {
 			return nil, fmt.Errorf("block %s: %w", b.block.Key, ErrFilling)
 		}
 	}
@@ -90,8 +91,8 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	for i, b := range blocks {
 		ref := p.registerOneLocked(sess, b, refs[i])
 		sess.pinned++
-		p.pinLocked(sess, ref, p.host.slot(ref))
-		p.settleLocked(p.host, ref, p.host.slot(ref))
+		p.pinLocked(sess, ref, p.slots.Host.Slot(ref))
+		p.slots.Settle(p.slots.Host, ref, p.slots.Host.Slot(ref))
 		handles[i] = p.handleLocked(s, sess, ref)
 	}
 	return handles, nil
@@ -103,7 +104,7 @@ func (p *Pool) stopWaitingLocked(awaited []candidate) {
 	for _, c := range awaited {
 		if !c.flight.finished || c.flight.ok {
 			c.flight.waiters--
-			p.releaseLocked(p.host, c.ref)
+			p.slots.Release(p.slots.Host, c.ref)
 		}
 	}
 }
@@ -142,37 +143,27 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 	return sess, refs, nil
 }
 
-// hostSlotLocked is the host slot of a key, in whatever state, NoRef if there is
-// none.
-func (p *Pool) hostSlotLocked(key *kv.StoredKey) registry.Ref {
-	id := p.entryLocked(key)
-	if id == registry.None {
-		return registry.NoRef
-	}
-	return p.reg.At(id).Slots[registry.Host]
-}
-
 // registerOneLocked makes a complete block in slot ref visible and returns the
 // slot that has it.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
 	sess.settle(ref)
 	b.state, b.tokens = BlockRegistered, nil
-	primary := p.hostSlotLocked(&b.block.Key)
+	primary := p.slots.HostSlot(&b.block.Key)
 	if primary == registry.NoRef {
-		r := recordOf(&b.block, p.blockBytes)
+		r := tier.RecordOf(&b.block, p.blockBytes)
 		r.Priority = b.priority
-		p.occupyLocked(p.host, ref, &b.block, storage.StateGranted, b.session, r)
-		p.filledLocked(ref, &r)
+		p.slots.Occupy(p.slots.Host, ref, &b.block, storage.StateGranted, b.session, r)
+		p.fillLocked(ref, &r)
 		p.count.Committed++
 		return ref
 	}
-	s := p.host.slot(primary)
-	if s.state == storage.StateSealed && s.pins+s.holds == 0 {
+	s := p.slots.Host.Slot(primary)
+	if s.State == storage.StateSealed && s.Pins+s.Holds == 0 {
 		// Nobody used it until now, which a lookup would tell the disk too.
 		p.offerLocked(primary, s)
 	}
-	p.reuseLocked(p.host, primary, b.priority)
-	p.dropGrantLocked(ref, storage.StateFree)
+	p.slots.Prefer(p.slots.Host, primary, b.priority)
+	p.slots.DropGrant(ref, storage.StateFree)
 	p.count.Deduplicated++
 	return primary
 }
@@ -212,15 +203,15 @@ func (p *Pool) Touch(keys []kv.StoredKey) int {
 	}
 	p.tickLocked()
 	for i := range keys {
-		id := p.entryLocked(&keys[i])
+		id := p.slots.Find(&keys[i])
 		if id == registry.None {
 			return i
 		}
 		found := false
-		for _, t := range p.tiers() {
-			ref := p.reg.At(id).Slots[t.level]
-			if ref != registry.NoRef && t.slot(ref).resident() {
-				p.touchLocked(t, ref, t.slot(ref))
+		for _, t := range p.slots.Tiers() {
+			ref := p.slots.Registry.At(id).Slots[t.Level]
+			if ref != registry.NoRef && t.Slot(ref).Resident() {
+				p.slots.Touch(t, ref, t.Slot(ref))
 				found = true
 			}
 		}

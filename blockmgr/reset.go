@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -50,12 +51,12 @@ func (p *Pool) Status(kind kv.Tier) (TierStatus, error) {
 	if err != nil {
 		return TierStatus{}, err
 	}
-	return t.status(), nil
+	return statusOf(t), nil
 }
 
-func (t *tier) status() TierStatus {
-	st := t.stats()
-	return TierStatus{Active: st.Active + st.Granted + st.Staging + st.Receiving, Inactive: st.Inactive, Empty: st.Free}
+func statusOf(t *tier.Tier) TierStatus {
+	st := t.Stats()
+	return TierStatus{Active: t.InUse(), Inactive: st.Inactive, Empty: st.Free}
 }
 
 // Reset takes every block out of a tier, while no slot of it is in use
@@ -70,39 +71,103 @@ func (t *tier) status() TierStatus {
 // The records on disk are written in the background, for which Quiesce waits. A
 // crash before that may bring some of the blocks back; their bytes are right.
 func (p *Pool) Reset(kind kv.Tier) error {
-	return p.reset(func() ([]*tier, error) {
+	return p.reset(func() ([]*tier.Tier, error) {
 		t, err := p.resettableLocked(kind)
-		return []*tier{t}, err
+		return []*tier.Tier{t}, err
 	})
 }
 
 // ResetAll is Reset of all tiers of the pool, or of none.
 func (p *Pool) ResetAll() error {
-	return p.reset(func() ([]*tier, error) {
+	return p.reset(func() ([]*tier.Tier, error) {
 		if p.life.closing {
 			return nil, p.closedLocked()
 		}
-		return p.tiers(), nil
+		return p.slots.Tiers(), nil
 	})
 }
 
 // resettableLocked is the tier of that kind of a pool that is open.
-func (p *Pool) resettableLocked(kind kv.Tier) (*tier, error) {
+func (p *Pool) resettableLocked(kind kv.Tier) (*tier.Tier, error) {
 	if p.life.closing {
 		return nil, p.closedLocked()
 	}
-	for _, t := range p.tiers() {
-		if t.kind == kind {
+	for _, t := range p.slots.Tiers() {
+		if t.Kind == kind {
 			return t, nil
 		}
 	}
 	return nil, fmt.Errorf("tier %s of pool %s: %w", kind, p.id, ErrNoTier)
 }
 
+// reset empties the tiers that which chooses, if none of their slots is in use. Others
+// have the pool between its slices. A pool that closes meanwhile keeps the rest.
+func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
+	p.resets.Lock()
+	defer p.resets.Unlock()
+	p.pauseScrub()
+	defer p.resumeScrub()
+	r, tiers, err := p.beginReset(which)
+	if err != nil {
+		return err
+	}
+	defer p.done(1)
+	for more := true; more; {
+		if more, err = p.resetSlice(r); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range tiers {
+		p.flushResetLocked(t)
+	}
+	return nil
+}
+
+// beginReset begins to reset the tiers that which chooses. It counts as an operation of
+// the pool, so that nobody retires the pool meanwhile.
+func (p *Pool) beginReset(which func() ([]*tier.Tier, error)) (*tier.Reset, []*tier.Tier, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tiers, err := which()
+	if err != nil {
+		return nil, nil, fmt.Errorf("reset: %w", err)
+	}
+	if err := p.idleTiersLocked(tiers); err != nil {
+		return nil, nil, err
+	}
+	p.pending.operations++
+	return p.slots.BeginReset(tiers), tiers, nil
+}
+
+// resetSlice drops some blocks and reports whether there may be more.
+func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return false, fmt.Errorf("reset: %w", p.closedLocked())
+	}
+	return p.slots.ResetSlice(r), nil
+}
+
+// idleTiersLocked refuses tiers of which a slot is in use.
+func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
+	for _, t := range tiers {
+		if t.Level == registry.Disk && p.growth.diskJoining {
+			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.Kind, p.id, ErrActive)
+		}
+		if active := t.InUse(); active > 0 {
+			return fmt.Errorf("reset tier %s of pool %s: %d %w", t.Kind, p.id, active, ErrActive)
+		}
+	}
+	return nil
+}
+
 // flushResetLocked has the records of a tier written where that does not happen
 // by itself.
-func (p *Pool) flushResetLocked(t *tier) {
-	if t.level == registry.Disk && !p.writes.flushWanted {
+func (p *Pool) flushResetLocked(t *tier.Tier) {
+	if t.Level == registry.Disk && !p.writes.flushWanted {
 		p.writes.flushWanted = true
 		p.pending.operations++
 		p.writes.work.Signal()
@@ -114,10 +179,10 @@ func (p *Pool) flushResetLocked(t *tier) {
 // does. Blocks that come after one that goes stay, to be found again once it is
 // back. Each call looks at every slot of the tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
+	p.pauseScrub()
+	defer p.resumeScrub()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pauseScrubLocked()
-	defer p.resumeScrubLocked()
 	t, err := p.resettableLocked(kind)
 	if err != nil {
 		return ResetResult{}, fmt.Errorf("reset blocks: %w", err)
@@ -130,13 +195,13 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 	for _, h := range hashes {
 		blocks[h] = &found{}
 	}
-	t.each(func(ref registry.Ref, s *slot) {
-		if !s.resident() {
+	t.Each(func(ref registry.Ref, s *tier.Slot) {
+		if !s.Resident() {
 			return
 		}
-		part, i := t.at(ref)
-		if b := blocks[part.recs.Seq(i)]; b != nil {
-			b.refs, b.used = append(b.refs, ref), b.used || s.active
+		e, i := t.At(ref)
+		if b := blocks[e.Records.Seq(i)]; b != nil {
+			b.refs, b.used = append(b.refs, ref), b.used || s.Active()
 		}
 	})
 	var res ResetResult
@@ -152,7 +217,7 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 		default:
 			res.Reset = append(res.Reset, h)
 			for _, ref := range b.refs {
-				p.resetBlockLocked(t, ref)
+				p.slots.Discard(t, ref)
 			}
 		}
 		blocks[h] = nil

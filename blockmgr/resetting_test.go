@@ -10,16 +10,20 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
+// resetDrops is how many blocks a slice of a reset drops at most.
+const resetDrops = 512
+
 // slice does one slice of a reset, as Reset does between two locks.
-func (p *testPool) slice(r *resetting) (more bool, drops uint64) {
+func (p *testPool) slice(r *tier.Reset) (more bool, drops uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.count.BlocksReset
-	more = p.resetSliceLocked(r)
-	return more, p.count.BlocksReset - before
+	before := p.slots.Counters.BlocksReset
+	more = p.slots.ResetSlice(r)
+	return more, p.slots.Counters.BlocksReset - before
 }
 
 // A reset goes on in slices, between which nobody finds what was stored before it
@@ -32,7 +36,7 @@ func TestStoresBetweenTheSlicesOfAResetStay(t *testing.T) {
 	}
 	p.quiesce()
 	p.mu.Lock()
-	r := p.beginResetLocked(p.tiers())
+	r := p.slots.BeginReset(p.slots.Tiers())
 	p.mu.Unlock()
 	if more, drops := p.slice(r); !more || drops != resetDrops {
 		t.Fatalf("the first slice drops %d of %d blocks, more %v; want %d", drops, 2*chains*each, more, resetDrops)
@@ -72,9 +76,6 @@ func TestStoresBetweenTheSlicesOfAResetStay(t *testing.T) {
 			t.Errorf("a slice drops %d blocks", drops)
 		}
 	}
-	p.mu.Lock()
-	p.staleBlocks = false
-	p.mu.Unlock()
 	st := p.Stats()
 	if st.Blocks != 3*each-1 || st.BlocksReset != 2*chains*each || slices < 2*chains*each/resetDrops {
 		t.Errorf("%d blocks are left, %d copies dropped in %d slices; want %d and %d", st.Blocks, st.BlocksReset, slices, 3*each-1, 2*chains*each)
@@ -106,7 +107,7 @@ func TestStoresDuringAResetStay(t *testing.T) {
 		p.quiesce()
 		a := announcer{p.sink, &sync.Once{}, make(chan struct{})}
 		p.mu.Lock()
-		p.m.cfg.Sink = a
+		p.slots.Sink = a
 		p.mu.Unlock()
 		done := make(chan error, 1)
 		go func() { done <- p.ResetAll() }()
@@ -158,8 +159,8 @@ func TestFlushAfterAResetCopiesFewRecordsAtATime(t *testing.T) {
 	waitFor(t, func() bool { return gate.Waiting() > 0 })
 	p.mu.Lock()
 	var waiting []storage.Page
-	for _, part := range p.disk.parts {
-		waiting = part.recs.TakeDirty(waiting)
+	for _, part := range p.slots.Disk.Extents {
+		waiting = part.Records.TakeDirty(waiting)
 	}
 	storage.Redirty(waiting)
 	p.mu.Unlock()
@@ -172,8 +173,8 @@ func TestFlushAfterAResetCopiesFewRecordsAtATime(t *testing.T) {
 	p.quiesce()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, part := range p.disk.parts {
-		if left := part.recs.TakeDirty(nil); len(left) != 0 {
+	for _, part := range p.slots.Disk.Extents {
+		if left := part.Records.TakeDirty(nil); len(left) != 0 {
 			t.Errorf("%d pages are not written", len(left))
 		}
 	}
@@ -192,16 +193,16 @@ func TestResetOfAPoolThatClosesEnds(t *testing.T) {
 	p.mu.Lock()
 	p.life.closing = true
 	p.mu.Unlock()
-	err := p.reset(func() ([]*tier, error) { return p.tiers(), nil })
+	err := p.reset(func() ([]*tier.Tier, error) { return p.slots.Tiers(), nil })
 	if !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 	p.mu.Lock()
 	p.life.closing = false
-	left := p.reg.Blocks()
+	left := p.slots.Registry.Blocks()
 	p.mu.Unlock()
-	if left != 1500-resetDrops {
-		t.Errorf("%d blocks are left, want all but one slice", left)
+	if left != 1500 {
+		t.Errorf("%d blocks are left, want all", left)
 	}
 	if err := p.m.Close(); err != nil {
 		t.Error(err)

@@ -230,8 +230,9 @@ func TestSlotThatWasBeingFreedHasNoBlockAfterARestart(t *testing.T) {
 	first.store(blocks)
 	first.quiesce()
 	slot := first.hostLocation(blocks[1].Key).Slot
-	part := first.host.byID[slot.Extent]
-	if err := part.host.SetGeneration(slot.Index, slot.Generation+1); err != nil {
+	ref, _ := first.slots.Host.Lookup(slot)
+	e, _ := first.slots.Host.At(ref)
+	if err := e.Host.SetGeneration(slot.Index, slot.Generation+1); err != nil {
 		t.Fatal(err)
 	}
 	first.m.Abandon()

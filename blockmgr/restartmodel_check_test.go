@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -24,10 +25,10 @@ func (m *survivor) sealed() map[Slot]sealedBlock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	found := map[Slot]sealedBlock{}
-	m.host.each(func(ref registry.Ref, s *slot) {
-		if s.state == storage.StateSealed && !m.flipped[m.host.name(ref)] {
-			part, i := m.host.at(ref)
-			found[m.host.name(ref)] = sealedBlock{m.reg.At(s.entry).Key, part.path(), part.geometry().Offset(i)}
+	m.slots.Host.Each(func(ref registry.Ref, s *tier.Slot) {
+		if s.State == storage.StateSealed && !m.flipped[m.slots.Host.Name(ref)] {
+			part, i := m.slots.Host.At(ref)
+			found[m.slots.Host.Name(ref)] = sealedBlock{m.slots.Registry.At(s.Entry).Key, part.Path(), part.Geometry().Offset(i)}
 		}
 	})
 	return found
@@ -81,8 +82,8 @@ func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for slot, b := range sealed {
-		ref, ok := m.host.lookup(slot)
-		if !ok || !m.host.slot(ref).resident() || m.reg.At(m.host.slot(ref).entry).Key != b.key {
+		ref, ok := m.slots.Host.Lookup(slot)
+		if !ok || !m.slots.Host.Slot(ref).Resident() || m.slots.Registry.At(m.slots.Host.Slot(ref).Entry).Key != b.key {
 			m.t.Errorf("sealed block %s is lost from slot %v", b.key, slot)
 		}
 	}
@@ -121,8 +122,8 @@ func (m *survivor) checkSession(s SessionID, has *sessionSlots, granted storage.
 func (m *survivor) checkWriting(s SessionID, f filled, want storage.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ref, ok := m.host.lookup(f.slot)
-	if !ok || m.host.slot(ref).state != want {
+	ref, ok := m.slots.Host.Lookup(f.slot)
+	if !ok || m.slots.Host.Slot(ref).State != want {
 		m.t.Errorf("slot %v of session %d is not %s any more", f.slot, s, want)
 	}
 }

@@ -185,7 +185,7 @@ func (m *survivor) Exit(t *rapid.T) {
 		waitFor(t, func() bool {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			_, there := m.host.lookup(slot)
+			_, there := m.slots.Host.Lookup(slot)
 			return !there
 		})
 	}
@@ -286,7 +286,7 @@ func (m *survivor) Resume(t *rapid.T) {
 	m.mu.Lock()
 	for _, p := range pins {
 		// Unless it was not sealed yet when the agent died.
-		if ref, ok := m.host.lookup(p.slot); ok && m.host.slot(ref).resident() {
+		if ref, ok := m.slots.Host.Lookup(p.slot); ok && m.slots.Host.Slot(ref).Resident() {
 			wantPinned = append(wantPinned, p)
 		}
 	}

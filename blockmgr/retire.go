@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -47,11 +48,11 @@ func (m *Manager) Census() (pools []*Pool, retired Retired) {
 func (p *Pool) Unused() (since uint64, empty, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.life.unusedSince, p.reg.Blocks() == 0, p.retirableLocked()
+	return p.life.unusedSince, p.slots.Registry.Blocks() == 0, p.retirableLocked()
 }
 
 func (p *Pool) retirableLocked() bool {
-	return p.unusedLocked() && p.members.exiting == 0 && p.reads.stuck == 0 && len(p.keeper.until) == 0
+	return p.unusedLocked() && p.members.exiting == 0 && p.reads.stuck == 0 && p.slots.Kept() == 0
 }
 
 // Draining reports whether the pool has no session and something is under way in
@@ -171,11 +172,11 @@ func (p *Pool) giveBack() {
 	for _, part := range extents {
 		p.broker.drop(part)
 	}
-	if p.host != nil {
-		p.broker.host.Forget(p.host.ns)
+	if p.slots.Host != nil {
+		p.broker.host.Forget(p.slots.Host.Namespace)
 	}
-	if p.disk != nil {
-		p.broker.disk.Load().Forget(p.disk.ns)
+	if p.slots.Disk != nil {
+		p.broker.disk.Load().Forget(p.slots.Disk.Namespace)
 	}
 	p.broker.turns.Add(1) // somebody may find room now
 	p.log.Info("pool is closed, its room is free", zap.Int("extents", len(extents)))
@@ -187,13 +188,13 @@ const removeChunk = 4096
 // takeAll reports the removal of every block, children before parents, and takes
 // the extents of a pool whose goroutines have ended. Nobody else changes anything
 // any more; the mutex is for those who look.
-func (p *Pool) takeAll() (extents []*part) {
-	for _, t := range p.tiers() {
+func (p *Pool) takeAll() (extents []*tier.Extent) {
+	for _, t := range p.slots.Tiers() {
 		if p.cfg.Sink == nil {
 			break
 		}
 		p.mu.Lock()
-		refs := p.byPosition(t)
+		refs := t.ByPosition()
 		p.mu.Unlock()
 		slices.Reverse(refs)
 		for chunk := range slices.Chunk(refs, removeChunk) {
@@ -202,8 +203,8 @@ func (p *Pool) takeAll() (extents []*part) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range p.tiers() {
-		for _, part := range t.parts {
+	for _, t := range p.slots.Tiers() {
+		for _, part := range t.Extents {
 			if part != nil {
 				extents = append(extents, part)
 			}
@@ -215,14 +216,10 @@ func (p *Pool) takeAll() (extents []*part) {
 }
 
 // reportRemoved tells the sink that some blocks of a tier are gone.
-func (p *Pool) reportRemoved(t *tier, refs []registry.Ref) {
+func (p *Pool) reportRemoved(t *tier.Tier, refs []registry.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, ref := range refs {
-		p.tellLocked(t, ref, t.slot(ref))
-		r := t.record(ref)
-		p.cfg.Sink.BlockRemoved(p.id, t.kind, blockOf(&r))
-	}
+	p.slots.AnnounceRemoved(t, refs)
 }
 
 // ResetAlone is ResetAll for session s if no other session has the pool open;
@@ -231,7 +228,7 @@ func (p *Pool) reportRemoved(t *tier, refs []registry.Ref) {
 // alone. ErrActive: it was, but blocks are in use, and nothing has happened.
 // What is being sealed or written is in use: Quiesce comes first.
 func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
-	err = p.reset(func() ([]*tier, error) {
+	err = p.reset(func() ([]*tier.Tier, error) {
 		if _, err := p.checkLocked(s); err != nil {
 			return nil, err
 		}
@@ -239,7 +236,7 @@ func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
 			return nil, nil
 		}
 		alone = true
-		return p.tiers(), nil
+		return p.slots.Tiers(), nil
 	})
 	return alone, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // scrubIdle is how long the scrubber rests when it found nothing to do.
@@ -70,14 +71,14 @@ func (p *Pool) rest(timer *time.Timer, d time.Duration) bool {
 func (p *Pool) scrubSlots(lv registry.Level, part int) (n uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.at(lv)
-	if t == nil || part >= len(t.parts) {
+	t := p.slots.Tier(lv)
+	if t == nil || part >= len(t.Extents) {
 		return 0, false
 	}
-	if t.parts[part] == nil {
+	if t.Extents[part] == nil {
 		return 0, true
 	}
-	return uint32(len(t.parts[part].slots)), true
+	return uint32(len(t.Extents[part].Slots)), true
 }
 
 // nextSealed is the first slot of a part from the given one on that holds a block,
@@ -86,16 +87,16 @@ func (p *Pool) scrubSlots(lv registry.Level, part int) (n uint32, ok bool) {
 func (p *Pool) nextSealed(lv registry.Level, part int, from uint32) uint32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.at(lv)
-	if t == nil || part >= len(t.parts) || t.parts[part] == nil {
+	t := p.slots.Tier(lv)
+	if t == nil || part >= len(t.Extents) || t.Extents[part] == nil {
 		return registry.MaxPartSlots
 	}
-	slots := t.parts[part].slots
-	if len(t.parts[part].free) == len(slots) {
+	slots := t.Extents[part].Slots
+	if t.Extents[part].Empty() {
 		return registry.MaxPartSlots
 	}
 	for i := from; i < uint32(len(slots)); i++ {
-		if slots[i].state == storage.StateSealed || i-from == scrubScan {
+		if slots[i].State == storage.StateSealed || i-from == scrubScan {
 			return i
 		}
 	}
@@ -107,12 +108,12 @@ func (p *Pool) nextSealed(lv registry.Level, part int, from uint32) uint32 {
 func (p *Pool) scrubOne(ref registry.Ref, lv registry.Level, buf []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.at(lv)
-	if int(ref.Part()) >= len(t.parts) || t.parts[ref.Part()] == nil || ref.Slot() >= uint32(len(t.parts[ref.Part()].slots)) {
+	t := p.slots.Tier(lv)
+	if int(ref.Part()) >= len(t.Extents) || t.Extents[ref.Part()] == nil || ref.Slot() >= uint32(len(t.Extents[ref.Part()].Slots)) {
 		return false // its extent has gone
 	}
-	s := t.slot(ref)
-	if p.scrub.paused > 0 || s.state != storage.StateSealed || s.holds > 0 || lv == registry.Disk && !p.broker.breaker.Allow() {
+	s := t.Slot(ref)
+	if p.scrub.paused > 0 || s.State != storage.StateSealed || s.Holds > 0 || lv == registry.Disk && !p.broker.breaker.Allow() {
 		return false
 	}
 	check := make(chan struct{})
@@ -132,24 +133,24 @@ func (p *Pool) scrubOne(ref registry.Ref, lv registry.Level, buf []byte) bool {
 
 // scrubHostLocked compares one host block. A lookup that finds a recovered block
 // meanwhile checks it for itself, and may have dropped it already.
-func (p *Pool) scrubHostLocked(ref registry.Ref, s *slot) {
-	p.holdLocked(p.host, ref)
+func (p *Pool) scrubHostLocked(ref registry.Ref, s *tier.Slot) {
+	p.slots.Hold(p.slots.Host, ref)
 	err := p.checkHostLocked(ref)
-	s.holds--
-	if err != nil && p.reads.flights[ref] == nil && s.state == storage.StateSealed {
+	s.Holds--
+	if err != nil && p.reads.flights[ref] == nil && s.State == storage.StateSealed {
 		p.loseHostBlockLocked(ref, s, err)
 		return
 	}
-	p.letGoLocked(p.host, ref, s)
+	p.slots.LetGo(p.slots.Host, ref, s)
 }
 
 // scrubDiskLocked reads one disk slot and compares it; it lets go of the mutex
 // for that.
-func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
-	r := p.disk.record(ref)
-	part, i := p.disk.at(ref)
-	disk := part.disk
-	p.holdLocked(p.disk, ref)
+func (p *Pool) scrubDiskLocked(ref registry.Ref, s *tier.Slot, buf []byte) {
+	r := p.slots.Disk.Record(ref)
+	part, i := p.slots.Disk.At(ref)
+	disk := part.Disk
+	p.slots.Hold(p.slots.Disk, ref)
 	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.Stalled)
 	p.mu.Unlock()
 
@@ -162,7 +163,7 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 	}
 	p.mu.Lock()
 	watch.Stop()
-	p.releaseLocked(p.disk, ref)
+	p.slots.Release(p.slots.Disk, ref)
 	switch {
 	case err != nil:
 		// The block may still be good: a lookup that wants it tries again.
@@ -170,29 +171,32 @@ func (p *Pool) scrubDiskLocked(ref registry.Ref, s *slot, buf []byte) {
 		p.broker.breaker.Failed(err)
 	case !bad:
 		p.readWorkedLocked(ref)
-	case s.holds == 0 && s.state == storage.StateSealed && s.generation == r.Generation:
+	case s.Holds == 0 && s.State == storage.StateSealed && s.Generation == r.Generation:
 		p.count.CorruptReads++
 		p.log.Warn("block on disk is lost", zap.Stringer("key", r.Key), zap.String("cause", "its bytes do not match their checksum"))
 		p.loseDiskBlockLocked(ref)
 	}
 }
 
-// pauseScrubLocked keeps the scrubber from holding slots until resumeScrubLocked.
-// It lets go of the mutex while a check is under way, which may take as long as
-// any other operation.
-func (p *Pool) pauseScrubLocked() {
+// pauseScrub keeps the scrubber from holding slots until resumeScrub. It waits for the
+// check that is under way, which may take as long as any other operation.
+func (p *Pool) pauseScrub() {
+	p.mu.Lock()
 	p.scrub.paused++
 	check := p.scrub.check
+	p.mu.Unlock()
 	if check == nil {
 		return
 	}
-	p.mu.Unlock()
 	select {
 	case <-check:
 	case <-time.After(p.cfg.IODeadline):
 	case <-p.life.stop:
 	}
-	p.mu.Lock()
 }
 
-func (p *Pool) resumeScrubLocked() { p.scrub.paused-- }
+func (p *Pool) resumeScrub() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scrub.paused--
+}

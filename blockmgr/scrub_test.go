@@ -19,7 +19,7 @@ func (p *testPool) scrubSlot(lv registry.Level, s Slot) bool {
 	}
 	defer free()
 	p.mu.Lock()
-	ref, ok := p.at(lv).lookup(s)
+	ref, ok := p.slots.Tier(lv).Lookup(s)
 	p.mu.Unlock()
 	if !ok {
 		p.t.Fatalf("no slot %+v", s)
@@ -78,18 +78,18 @@ func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
 	}
 	for lv, slot := range map[registry.Level]Slot{registry.Host: host, registry.Disk: disk} {
 		p.mu.Lock()
-		tier := p.at(lv)
-		ref, _ := tier.lookup(slot)
-		p.holdLocked(tier, ref)
+		tier := p.slots.Tier(lv)
+		ref, _ := tier.Lookup(slot)
+		p.slots.Hold(tier, ref)
 		p.mu.Unlock()
 		if p.scrubSlot(lv, slot) {
-			t.Errorf("a %s slot was scrubbed while it was in use", tier.kind)
+			t.Errorf("a %s slot was scrubbed while it was in use", tier.Kind)
 		}
 		p.mu.Lock()
-		p.releaseLocked(tier, ref)
+		p.slots.Release(tier, ref)
 		p.mu.Unlock()
 		if !p.scrubSlot(lv, slot) {
-			t.Errorf("a %s slot was not scrubbed when nobody used it", tier.kind)
+			t.Errorf("a %s slot was not scrubbed when nobody used it", tier.Kind)
 		}
 	}
 	if st := p.Stats(); st.Scrubbed != 2 || st.CorruptHost+st.CorruptReads != 0 {

@@ -5,6 +5,13 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
+// sealLocked queues the checksum of a filled slot, which is held for it.
+func (p *Pool) sealLocked(ref registry.Ref) {
+	p.seals.queue.Push(ref)
+	p.pending.operations++
+	p.seals.work.Signal()
+}
+
 // sealLoop computes the checksums of committed blocks, and compares those of
 // recovered ones, until the pool stops. What is not sealed then is lost, as it
 // would be in a restart.
@@ -30,27 +37,27 @@ func (p *Pool) sealLoop() {
 // sealOneLocked seals one filled slot, which is held for it; it lets go of the
 // mutex for the checksum.
 func (p *Pool) sealOneLocked(ref registry.Ref) {
-	t := p.host
-	r := t.record(ref)
-	part, i := t.at(ref)
-	host := part.host
+	t := p.slots.Host
+	r := t.Record(ref)
+	part, i := t.At(ref)
+	host := part.Host
 	p.mu.Unlock()
 
 	sum, err := host.ContentSum(i, r.Key, p.blockBytes)
 
 	p.mu.Lock()
 	defer p.doneLocked(1)
-	s := t.slot(ref)
-	s.holds--
+	s := t.Slot(ref)
+	s.Holds--
 	if err != nil {
-		part, _ := t.at(ref)
-		p.memoryErrorLocked(part, err)
-		p.dropLocked(t, ref, storage.StateQuarantined)
+		part, _ := t.At(ref)
+		p.slots.MemoryError(part, err)
+		p.slots.Drop(t, ref, storage.StateQuarantined)
 		return
 	}
-	r.Checksum = storage.Bind(sum, r.Key, s.generation)
-	t.setState(s, storage.StateSealed)
-	t.put(ref, r)
+	r.Checksum = storage.Bind(sum, r.Key, s.Generation)
+	t.SetState(s, storage.StateSealed)
+	t.PutRecord(ref, r)
 	p.offerLocked(ref, s)
-	p.settleLocked(t, ref, s)
+	p.slots.Settle(t, ref, s)
 }

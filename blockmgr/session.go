@@ -18,6 +18,62 @@ var ErrSessions = storage.ErrSessions
 // Process names a process so that the next agent can tell whether it still runs.
 type Process = storage.Process
 
+// session is what one session holds in the pool.
+type session struct {
+	// pins counts how often the session has pinned each host slot. bit marks those
+	// slots in the pin words, which outlive the agent.
+	pins pinCounts
+	bit  uint64
+	// pinned is the sum of pins and of what running lookups may yet pin.
+	pinned int
+	// slots counts the slots in pins, reserved those that running lookups may yet add.
+	slots, reserved int
+	// granted slots, and when each was granted.
+	granted map[registry.Ref]time.Time
+	// superseded are those of the granted slots whose block somebody else has stored, or
+	// was granted another slot for; see supersedeLocked.
+	superseded map[registry.Ref]struct{}
+	// lastSettled is when the session last settled a granted slot, or was granted the
+	// first of those that it has.
+	lastSettled time.Time
+}
+
+// grant notes that the session was granted a slot at a moment.
+func (s *session) grant(ref registry.Ref, now time.Time) {
+	if len(s.granted) == 0 {
+		s.lastSettled = now
+	}
+	s.granted[ref] = now
+}
+
+// settle notes that a granted slot is committed, aborted or given back. superseded is
+// true when somebody else got a slot for its block.
+func (s *session) settle(ref registry.Ref) (superseded bool) {
+	_, superseded = s.superseded[ref]
+	delete(s.granted, ref)
+	delete(s.superseded, ref)
+	s.lastSettled = time.Now()
+	return superseded
+}
+
+// overdue is how many granted slots a session has that has settled none for
+// grantTimeout.
+func (s *session) overdue(now time.Time) int {
+	if now.Sub(s.lastSettled) < grantTimeout {
+		return 0
+	}
+	return len(s.granted)
+}
+
+// unreserve gives back what the candidates of a lookup have reserved.
+func (s *session) unreserve(found []candidate) {
+	for i := range found {
+		if found[i].reserved {
+			s.reserved--
+		}
+	}
+}
+
 // BeginSession makes the session known to the pool; without that it can
 // neither pin nor be granted anything. The session and its processes are on
 // record before it returns, so that the next agent waits for them. Session ids
@@ -33,7 +89,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 		return fmt.Errorf("session %d: has begun already", s)
 	}
 	sess := &session{granted: map[registry.Ref]time.Time{}, superseded: map[registry.Ref]struct{}{}}
-	if p.host != nil {
+	if p.slots.Host != nil {
 		bit, err := p.broker.host.Sessions().Begin(uint64(s), p.id)
 		if err != nil {
 			return fmt.Errorf("session %d: %w", s, err)
@@ -62,7 +118,7 @@ func (p *Pool) AddProcess(s SessionID, proc Process) error {
 }
 
 func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return nil
 	}
 	if err := p.broker.host.Sessions().AddProcess(uint64(s), proc); err != nil {
@@ -92,25 +148,25 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	}
 	delete(p.members.sessions, s)
 	sess.pins.each(func(ref registry.Ref, n uint32) {
-		sl := p.host.slot(ref)
+		sl := p.slots.Host.Slot(ref)
 		p.dropPinsLocked(sl, n)
 		p.clearPinLocked(ref, sess.bit)
-		p.letGoLocked(p.host, ref, sl)
+		p.slots.LetGo(p.slots.Host, ref, sl)
 	})
 	defer p.releasedLocked()
 	var waiting []registry.Ref
 	for ref := range sess.granted {
 		if gone == nil {
-			p.dropGrantLocked(ref, storage.StateFree)
+			p.slots.DropGrant(ref, storage.StateFree)
 			continue
 		}
-		p.dropGrantLocked(ref, storage.StateQuarantined)
+		p.slots.DropGrant(ref, storage.StateQuarantined)
 		// Nobody else's hold is on a granted slot. This one keeps its extent, whose
 		// memory the writer has mapped.
-		p.host.slot(ref).holds++
+		p.slots.Host.Slot(ref).Holds++
 		waiting = append(waiting, ref)
 	}
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return false, nil
 	}
 	p.broker.host.Sessions().ReleasePins(uint64(s))
@@ -142,19 +198,6 @@ func (p *Pool) endSessions() {
 	}
 }
 
-// dropGrantLocked takes a granted slot back. One without a block has no place in
-// the registry yet.
-func (p *Pool) dropGrantLocked(ref registry.Ref, to storage.State) {
-	switch {
-	case p.host.slot(ref).entry != registry.None:
-		p.dropLocked(p.host, ref, to)
-	case to == storage.StateFree:
-		p.freeLocked(p.host, ref)
-	default:
-		p.quarantineLocked(p.host, ref)
-	}
-}
-
 // freeWhenGone frees quarantined slots when nobody can write into them any
 // more. A pool that closes first leaves them to the next agent, whose session
 // table still names the processes.
@@ -167,7 +210,7 @@ func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, ref := range refs {
-		p.freeLocked(p.host, ref)
+		p.slots.Free(p.slots.Host, ref)
 	}
 	p.members.exiting--
 	p.goneLocked(s)
@@ -193,17 +236,17 @@ func (p *Pool) Unpin(s SessionID, slots []Slot) error {
 			continue
 		}
 		sess.pinned--
-		p.unpinLocked(sess, ref, p.host.slot(ref))
+		p.unpinLocked(sess, ref, p.slots.Host.Slot(ref))
 	}
 	return bad
 }
 
 // findLocked finds the host slot that a caller named.
 func (p *Pool) findLocked(name Slot) (registry.Ref, bool) {
-	if p.host == nil {
+	if p.slots.Host == nil {
 		return registry.NoRef, false
 	}
-	return p.host.lookup(name)
+	return p.slots.Host.Lookup(name)
 }
 
 // grantedLocked checks that the session was granted every one of the slots and
@@ -217,7 +260,7 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 			_, ok = sess.granted[ref]
 			// A slot without a block is a MutableBlock's, or late.
 			_, late := sess.superseded[ref]
-			ok = ok && (late || p.host.slot(ref).entry != registry.None)
+			ok = ok && (late || p.slots.Host.Slot(ref).Entry != registry.None)
 		}
 		_, twice := seen[ref]
 		if !ok || twice {

@@ -251,7 +251,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 	if err := p.m.Close(); !errors.Is(err, errStuck) {
 		t.Errorf("close: %v", err)
 	}
-	host := p.host.parts[0].host
+	host := p.slots.Host.Extents[0].Host
 	if err := extent.Guard(func() { host.Slot(0)[0]++ }); err != nil {
 		t.Errorf("the read's memory is gone: %v", err)
 	}

@@ -3,38 +3,25 @@ package blockmgr
 import (
 	"errors"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // SessionID names an engine session; it is the agent's, unique in its life.
-type SessionID uint64
+type SessionID = tier.SessionID
 
 // Block describes one block of a request: its identity, and what its events
 // and its slot record say about it.
-type Block struct {
-	Key kv.StoredKey
-	// Parent is the key of the block before it; the request's root key for the
-	// first block.
-	Parent kv.BlockKey
-	Local  kv.LocalHash
-	Seq    kv.SequenceHash
-	// ParentSeq is meaningless at position 0.
-	ParentSeq kv.SequenceHash
-	// Position counts blocks from the start of the sequence.
-	Position uint32
-	// Seed is the kv.LocalSeed of the request: which LoRA and salt.
-	Seed uint64
-}
-
-// parentKey is the stored key of the block before b in the same group.
-func (b *Block) parentKey() kv.StoredKey { return b.Parent.InGroup(b.Key.Group()) }
+type Block = tier.Block
 
 // Slot names one slot of a host extent at one generation.
-type Slot struct {
-	Extent     uint32
-	Index      uint32
-	Generation uint64
-}
+type Slot = tier.Name
+
+// EventSink receives the pools' own residency changes. A pool calls it at the
+// registry's commit point, in order, with its lock held: it must not block and
+// must not call the manager or a pool. A removal is reported before its slot can be
+// granted again.
+type EventSink = tier.Sink
 
 // LookupResult is the answer to Pool.Lookup. Its slots are pinned.
 type LookupResult struct {
@@ -60,15 +47,6 @@ type GrantResult struct {
 	Grants  []Grant
 	Present int
 	Refused int
-}
-
-// EventSink receives the pools' own residency changes. A pool calls it at the
-// registry's commit point, in order, with its lock held: it must not block and
-// must not call the manager or a pool. A removal is reported before its slot can be
-// granted again.
-type EventSink interface {
-	BlockStored(ns kv.NamespaceID, t kv.Tier, b Block)
-	BlockRemoved(ns kv.NamespaceID, t kv.Tier, b Block)
 }
 
 // Errors that callers tell apart with errors.Is.

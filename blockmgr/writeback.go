@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 const (
@@ -34,21 +35,21 @@ type write struct {
 // already, or waits already, or the filter does not want it there. When the
 // queue is full the block is offered again once there is room, or when a lookup
 // finds it.
-func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
-	if p.disk == nil || p.growth.diskJoining || s.queued || s.deferred && s.wanted || s.attempts >= writeAttempts {
+func (p *Pool) offerLocked(ref registry.Ref, s *tier.Slot) {
+	if p.slots.Disk == nil || p.growth.diskJoining || s.Queued || s.Deferred && s.WantsDisk || s.WriteAttempts >= writeAttempts {
 		return
 	}
-	if p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
+	if p.slots.Registry.At(s.Entry).Slots[registry.Disk] != registry.NoRef {
 		return
 	}
 	if p.cfg.Filter != nil {
-		part, i := p.host.at(ref)
-		if !p.cfg.Filter.ShouldOffload(part.recs.Seq(i)) {
+		part, i := p.slots.Host.At(ref)
+		if !p.cfg.Filter.ShouldOffload(part.Records.Seq(i)) {
 			p.count.WriteBehindFiltered++
 			return
 		}
 	}
-	s.wanted = true
+	s.WantsDisk = true
 	if p.broker.writesOpen() {
 		p.count.WriteBehindDropped++
 		p.deferLocked(ref, s)
@@ -57,40 +58,40 @@ func (p *Pool) offerLocked(ref registry.Ref, s *slot) {
 	p.enqueueWriteLocked(ref, s)
 }
 
-func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *slot) {
+func (p *Pool) enqueueWriteLocked(ref registry.Ref, s *tier.Slot) {
 	if p.writes.queue.Len() >= p.writeRoomLocked() {
 		p.count.WriteBehindDropped++
 		p.deferLocked(ref, s)
 		return
 	}
-	s.queued = true
-	p.holdLocked(p.host, ref)
-	p.writes.queue.Push(ref, s.priority)
+	s.Queued = true
+	p.slots.Hold(p.slots.Host, ref)
+	p.writes.queue.Push(ref, s.Priority)
 	p.pending.operations++
 	p.writes.work.Signal()
 }
 
 // missLocked has a block offered again later. Its slot is not held meanwhile; if
 // another block has it by then, that one is looked at instead.
-func (p *Pool) deferLocked(ref registry.Ref, s *slot) {
-	if !s.deferred {
-		s.deferred = true
+func (p *Pool) deferLocked(ref registry.Ref, s *tier.Slot) {
+	if !s.Deferred {
+		s.Deferred = true
 		p.writes.deferred.Push(ref)
 		p.writes.work.Signal() // somebody must try the disk again
 	}
 }
 
 // writeRoomLocked is how many blocks may wait for the disk.
-func (p *Pool) writeRoomLocked() int { return min(max(p.host.capacity/2, 1), writeQueueMax) }
+func (p *Pool) writeRoomLocked() int { return min(max(p.slots.Host.Capacity/2, 1), writeQueueMax) }
 
 // offerMissedLocked fills the queue with blocks that found it full, or that
 // could not be written.
 func (p *Pool) offerDeferredLocked() {
 	for p.writes.deferred.Len() > 0 && p.writes.queue.Len() < p.writeRoomLocked() {
 		ref := p.writes.deferred.Pop()
-		s := p.host.slot(ref)
-		s.deferred = false
-		if s.wanted && s.state == storage.StateSealed && !s.queued && !p.host.stale(s) && p.reg.At(s.entry).Slots[registry.Disk] == registry.NoRef {
+		s := p.slots.Host.Slot(ref)
+		s.Deferred = false
+		if s.WantsDisk && s.State == storage.StateSealed && !s.Queued && !p.slots.Host.Stale(s) && p.slots.Registry.At(s.Entry).Slots[registry.Disk] == registry.NoRef {
 			p.enqueueWriteLocked(ref, s)
 		}
 	}
@@ -140,9 +141,9 @@ func (p *Pool) wakeWriter() {
 func (p *Pool) shelveLocked() {
 	for p.writes.queue.Len() > 0 {
 		ref := p.writes.queue.Pop()
-		s := p.host.slot(ref)
-		s.queued = false
-		p.releaseLocked(p.host, ref)
+		s := p.slots.Host.Slot(ref)
+		s.Queued = false
+		p.slots.Release(p.slots.Host, ref)
 		p.deferLocked(ref, s)
 		p.doneLocked(1)
 	}
@@ -161,7 +162,9 @@ func (p *Pool) writeBatchLocked() {
 	if p.broker.writesDoubtful() {
 		wanted = min(wanted, 1)
 	}
-	p.growDiskLocked(wanted)
+	p.mu.Unlock()
+	p.growDisk(wanted)
+	p.mu.Lock()
 	taken := min(p.writes.queue.Len(), wanted) // the other loop may have been here
 	batch := make([]write, 0, taken)
 	for range taken {
@@ -229,61 +232,57 @@ func (p *Pool) writeStalled() {
 // takeWriteLocked finds a disk slot for a queued host slot. It lets go of the
 // host slot when there is nothing to write.
 func (p *Pool) takeWriteLocked(ref registry.Ref) (write, bool) {
-	r := p.host.record(ref)
-	s := p.host.slot(ref)
+	r := p.slots.Host.Record(ref)
+	s := p.slots.Host.Slot(ref)
 	letGo := func() (write, bool) {
-		s.queued = false
-		p.releaseLocked(p.host, ref)
+		s.Queued = false
+		p.slots.Release(p.slots.Host, ref)
 		return write{}, false
 	}
-	if s.state != storage.StateSealed || p.reg.At(s.entry).Slots[registry.Disk] != registry.NoRef {
+	if s.State != storage.StateSealed || p.slots.Registry.At(s.Entry).Slots[registry.Disk] != registry.NoRef {
 		return letGo()
 	}
-	block := blockOf(&r)
-	to := p.allocForLocked(p.disk, &block)
+	block := tier.BlockOf(&r)
+	to := p.allocForLocked(p.slots.Disk, &block)
 	if to == registry.NoRef {
 		p.count.WriteBehindRefused++
 		return letGo()
 	}
 	// The sum moves to the disk slot's generation; the bytes are not read again.
-	sum := storage.Bind(r.Checksum, r.Key, s.generation)
-	r.Checksum = storage.Bind(sum, r.Key, p.disk.slot(to).generation)
-	r.Priority = s.priority
-	p.occupyLocked(p.disk, to, &block, storage.StateGranted, 0, r)
-	from, i := p.host.at(ref)
-	dest, j := p.disk.at(to)
-	return write{host: ref, disk: to, buf: from.host.Slot(i), file: dest.disk, index: j}, true
+	sum := storage.Bind(r.Checksum, r.Key, s.Generation)
+	r.Checksum = storage.Bind(sum, r.Key, p.slots.Disk.Slot(to).Generation)
+	r.Priority = s.Priority
+	p.slots.Occupy(p.slots.Disk, to, &block, storage.StateGranted, 0, r)
+	from, i := p.slots.Host.At(ref)
+	dest, j := p.slots.Disk.At(to)
+	return write{host: ref, disk: to, buf: from.Host.Slot(i), file: dest.Disk, index: j}, true
 }
 
 // wroteLocked makes a written block visible on disk, or forgets the attempt. A
 // block whose memory could not be read is forgotten altogether.
 func (p *Pool) wroteLocked(w *write) {
-	s := p.host.slot(w.host)
-	s.queued = false
-	defer p.releaseLocked(p.host, w.host)
+	s := p.slots.Host.Slot(w.host)
+	s.Queued = false
+	defer p.slots.Release(p.slots.Host, w.host)
 	if w.err == nil {
 		p.wroteSlotLocked(w.disk)
 		p.count.WriteBehind++
 		p.count.BytesWritten += p.slotBytes
-		r := p.disk.record(w.disk)
-		to := p.disk.slot(w.disk)
-		p.disk.setState(to, storage.StateSealed)
-		p.disk.put(w.disk, r)
-		p.storedLocked(p.disk, w.disk, &r)
-		p.settleLocked(p.disk, w.disk, to)
+		r := p.slots.Disk.Record(w.disk)
+		p.slots.Store(p.slots.Disk, w.disk, r)
 		return
 	}
 	if errors.Is(w.err, extent.ErrMemory) {
-		p.dropLocked(p.disk, w.disk, storage.StateFree)
-		if s.state == storage.StateSealed {
-			p.dropDamagedLocked(w.host, s, w.err)
+		p.slots.Drop(p.slots.Disk, w.disk, storage.StateFree)
+		if s.State == storage.StateSealed {
+			p.slots.DropDamaged(w.host, w.err)
 		}
 		return
 	}
 	if errors.Is(w.err, errLeftAlone) {
-		p.dropLocked(p.disk, w.disk, storage.StateFree)
+		p.slots.Drop(p.slots.Disk, w.disk, storage.StateFree)
 		p.count.WriteBehindDropped++
-		if s.state == storage.StateSealed {
+		if s.State == storage.StateSealed {
 			p.deferLocked(w.host, s)
 		}
 		return
@@ -292,11 +291,11 @@ func (p *Pool) wroteLocked(w *write) {
 	p.log.Warn("block is not written to disk", zap.Error(w.err))
 	if isFull(w.err) || errors.Is(w.err, errTable) {
 		// Nothing is wrong with the place itself.
-		p.dropLocked(p.disk, w.disk, storage.StateFree)
+		p.slots.Drop(p.slots.Disk, w.disk, storage.StateFree)
 	} else {
 		p.writeFaultLocked(w.disk, w.err)
 	}
-	if s.attempts++; s.attempts < writeAttempts && s.state == storage.StateSealed {
+	if s.WriteAttempts++; s.WriteAttempts < writeAttempts && s.State == storage.StateSealed {
 		p.count.WriteRetries++
 		p.deferLocked(w.host, s)
 	}
@@ -324,10 +323,10 @@ func (p *Pool) flushDiskLocked() error {
 	p.mu.Lock()
 	var pages []storage.Page
 	var failed error
-	for n := 0; n < len(p.disk.parts); n++ {
-		part, from := p.disk.parts[n], uint32(0) // which stays: whoever takes it out holds flushing
+	for n := 0; n < len(p.slots.Disk.Extents); n++ {
+		part, from := p.slots.Disk.Extents[n], uint32(0) // which stays: whoever takes it out holds flushing
 		for more := part != nil; more; {
-			pages, from, more = part.recs.TakeSomeDirty(pages, from, flushPages)
+			pages, from, more = part.Records.TakeSomeDirty(pages, from, flushPages)
 			if len(pages) < flushPages {
 				continue
 			}
@@ -369,8 +368,8 @@ const agedPages = 1024
 // until the given moment: an age that is not written costs order in the next
 // agent's eviction and nothing else. It lets go of the mutex for that.
 func (p *Pool) flushAgesLocked(until time.Time) error {
-	for n := 0; n < len(p.disk.parts); n++ {
-		for part := p.disk.parts[n]; part != nil && part.recs.DirtyAged(agedPages) > 0; part = p.disk.parts[n] {
+	for n := 0; n < len(p.slots.Disk.Extents); n++ {
+		for part := p.slots.Disk.Extents[n]; part != nil && part.Records.DirtyAged(agedPages) > 0; part = p.slots.Disk.Extents[n] {
 			if err := p.flushDiskLocked(); err != nil {
 				return err
 			}

@@ -1,0 +1,299 @@
+package tier
+
+import (
+	"fmt"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Tier is the slots of one pool in one tier.
+type Tier struct {
+	Level registry.Level
+	Kind  kv.Tier
+	// Namespace is the namespace's index in the tier's slot table.
+	Namespace uint32
+	// Extents are indexed by their number in a registry.Ref; nil where one has gone.
+	// There are at most registry.MaxParts.
+	Extents []*Extent
+	// Live is how many extents there are, Capacity how many slots they have.
+	Live, Capacity int
+	// MaxSlots bounds Capacity; 0 is no bound but the tier's size.
+	MaxSlots uint64
+	// Pinned counts the slots that any session has pinned.
+	Pinned int
+
+	byID map[uint32]*Extent
+	// freeFrom: no extent of a lower number has a free slot.
+	freeFrom int
+	order    policy.Evictor
+	counts   [storage.NumStates]int
+	active   int
+	// epoch changes with each reset; see Stale.
+	epoch bool
+}
+
+// New makes a tier without extents. ns is the namespace's index in the tier's slot
+// table, maxSlots the bound of its capacity, 0 for none.
+func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
+	kind := kv.TierHost
+	if lv == registry.Disk {
+		kind = kv.TierDisk
+	}
+	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, order: policy.NewLeafLRU(), MaxSlots: maxSlots}
+}
+
+// Add adds an extent whose slots are all free, at the generations of their records.
+func (t *Tier) Add(e *Extent) {
+	t.install(e)
+	n := e.Geometry().Slots
+	e.free = make([]uint32, 0, n)
+	for i := n; i > 0; i-- {
+		e.free = append(e.free, i-1)
+	}
+	for i := range e.Slots {
+		if r, err := e.Records.Get(uint32(i)); err == nil {
+			e.Slots[i].Generation = r.Generation
+		}
+	}
+	t.counts[storage.StateFree] += int(n)
+	t.freeFrom = min(t.freeFrom, int(e.Number))
+}
+
+// install gives an extent a number. The caller counts the state of each slot.
+func (t *Tier) install(e *Extent) {
+	e.Number = uint32(len(t.Extents))
+	for i, old := range t.Extents {
+		if old == nil {
+			e.Number = uint32(i)
+			break
+		}
+	}
+	if e.Number == uint32(len(t.Extents)) {
+		t.Extents = append(t.Extents, nil)
+	}
+	t.Extents[e.Number] = e
+	n := e.Geometry().Slots
+	e.Slots = make([]Slot, n)
+	for i := range e.Slots {
+		e.Slots[i].Generation, e.Slots[i].Entry = 1, registry.None
+	}
+	t.byID[e.ID] = e
+	t.Live++
+	t.Capacity += int(n)
+	t.order.AddPart(e.Number, n)
+}
+
+// remove takes an extent without blocks out.
+func (t *Tier) remove(e *Extent) {
+	for i := range e.Slots {
+		s := &e.Slots[i]
+		if s.Entry != registry.None || s.ordered {
+			panic(fmt.Sprintf("BUG: %s slot %d of an extent that goes has a block", t.Kind, i))
+		}
+		t.counts[s.State]--
+	}
+	t.order.RemovePart(e.Number)
+	t.Extents[e.Number] = nil
+	t.Live--
+	t.Capacity -= len(e.Slots)
+	delete(t.byID, e.ID)
+}
+
+// Slot is the state of slot ref.
+func (t *Tier) Slot(ref registry.Ref) *Slot { return &t.Extents[ref.Part()].Slots[ref.Slot()] }
+
+// At returns the extent of a slot and the slot's index in it.
+func (t *Tier) At(ref registry.Ref) (*Extent, uint32) { return t.Extents[ref.Part()], ref.Slot() }
+
+// Has reports whether the tier has a slot ref: its extent may have gone.
+func (t *Tier) Has(ref registry.Ref) bool {
+	return int(ref.Part()) < len(t.Extents) && t.Extents[ref.Part()] != nil && ref.Slot() < uint32(len(t.Extents[ref.Part()].Slots))
+}
+
+// Each calls do for every slot.
+func (t *Tier) Each(do func(registry.Ref, *Slot)) {
+	for _, e := range t.Extents {
+		if e == nil {
+			continue
+		}
+		for i := range e.Slots {
+			do(registry.MakeRef(e.Number, uint32(i)), &e.Slots[i])
+		}
+	}
+}
+
+// Name names a slot for callers of the pool.
+func (t *Tier) Name(ref registry.Ref) Name {
+	e, i := t.At(ref)
+	return Name{Extent: e.ID, Index: i, Generation: e.Slots[i].Generation}
+}
+
+// Lookup finds the slot that a caller named. ok is false when no slot has that
+// extent, index and generation.
+func (t *Tier) Lookup(n Name) (ref registry.Ref, ok bool) {
+	e := t.byID[n.Extent]
+	if e == nil || n.Index >= uint32(len(e.Slots)) {
+		return registry.NoRef, false
+	}
+	return registry.MakeRef(e.Number, n.Index), e.Slots[n.Index].Generation == n.Generation
+}
+
+// Record is the slot's record. Nobody else writes the records in memory, so that a
+// damaged one is a broken invariant.
+func (t *Tier) Record(ref registry.Ref) storage.Record {
+	e, i := t.At(ref)
+	r, err := e.Records.Get(i)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: %s slot %d: %v", t.Kind, ref, err))
+	}
+	return r
+}
+
+// PutRecord stores r as the slot's record, with what the slot itself knows.
+func (t *Tier) PutRecord(ref registry.Ref, r storage.Record) {
+	e, i := t.At(ref)
+	s := &e.Slots[i]
+	r.Namespace, r.Generation, r.State, r.Priority = t.Namespace, s.Generation, s.State, s.Priority
+	r.Session, r.Recency = uint64(s.Session), uint32(s.Tick>>recencyShift)
+	e.Records.Put(i, &r)
+}
+
+// SetState changes the slot's state and the counters. The caller puts the record.
+func (t *Tier) SetState(s *Slot, to storage.State) {
+	t.counts[s.State]--
+	s.State = to
+	t.counts[to]++
+}
+
+// SetTurnover says that a level of priority is worth as many ticks as slots blocks
+// take that come into host memory.
+func (t *Tier) SetTurnover(slots int) { t.order.SetLevel(blockTicks * uint64(slots)) }
+
+// settle brings the active count and the eviction order up to date after a change of
+// the slot's state, pins, holds, tick, priority or children.
+func (t *Tier) settle(ref registry.Ref, s *Slot, leaf bool) {
+	active := s.Resident() && s.InUse()
+	if active != s.active {
+		s.active = active
+		if active {
+			t.active++
+		} else {
+			t.active--
+		}
+	}
+	switch {
+	case s.State == storage.StateSealed && !active && leaf:
+		t.order.Place(ref, s.Priority, s.Tick)
+		s.ordered = true
+	case s.ordered:
+		t.order.Remove(ref)
+		s.ordered = false
+	}
+}
+
+// Free is the number of free slots.
+func (t *Tier) Free() int { return t.counts[storage.StateFree] }
+
+// popFree takes a free slot of the first extent that has one, so that later extents
+// stay empty where they can. NoRef when no slot is free.
+func (t *Tier) popFree() registry.Ref {
+	for ; t.freeFrom < len(t.Extents); t.freeFrom++ {
+		e := t.Extents[t.freeFrom]
+		if e == nil || len(e.free) == 0 {
+			continue
+		}
+		last := len(e.free) - 1
+		i := e.free[last]
+		e.free = e.free[:last]
+		return registry.MakeRef(e.Number, i)
+	}
+	return registry.NoRef
+}
+
+// pushFree gives a slot back to popFree.
+func (t *Tier) pushFree(ref registry.Ref) {
+	e, i := t.At(ref)
+	e.free = append(e.free, i)
+	t.freeFrom = min(t.freeFrom, int(e.Number))
+}
+
+// useLast moves the slot that was freed last behind the other free slots of its
+// extent.
+func (t *Tier) useLast(ref registry.Ref) {
+	e, i := t.At(ref)
+	if n := len(e.free); n > 0 && e.free[n-1] == i {
+		copy(e.free[1:], e.free[:n-1])
+		e.free[0] = i
+	}
+}
+
+// AtBound reports whether the tier has as many slots or extents as one namespace may
+// have.
+func (t *Tier) AtBound() bool {
+	return t.MaxSlots != 0 && uint64(t.Capacity) >= t.MaxSlots || t.Live >= registry.MaxParts
+}
+
+// Fits reports whether the tier may have another extent of n slots.
+func (t *Tier) Fits(n uint32) bool {
+	return t.Live < registry.MaxParts && (t.MaxSlots == 0 || uint64(t.Capacity)+uint64(n) <= t.MaxSlots)
+}
+
+// Room is how many more slots the namespace may have; 0 is no bound.
+func (t *Tier) Room() uint64 {
+	if t.MaxSlots == 0 {
+		return 0
+	}
+	return t.MaxSlots - min(uint64(t.Capacity), t.MaxSlots)
+}
+
+// Stats are the gauges of one tier of a pool, in slots unless named
+// otherwise. Free + Granted + Staging + Receiving + Quarantined + Active +
+// Inactive = Capacity, always.
+type Stats struct {
+	Capacity    int `json:"capacity" metric:"-"`
+	Free        int `json:"free"`
+	Granted     int `json:"granted"`
+	Staging     int `json:"staging"`
+	Receiving   int `json:"receiving"`
+	Quarantined int `json:"quarantined"`
+	// Active slots hold a block that is pinned, being sealed or being copied.
+	Active int `json:"active"`
+	// Inactive slots hold a block that nobody uses now.
+	Inactive int `json:"inactive"`
+	Extents  int `json:"extents" metric:"-"`
+	// Bytes is the size of the extents' files.
+	Bytes uint64 `json:"bytes" metric:"-"`
+}
+
+// Stats returns the tier's gauges. A pool without the tier has none.
+func (t *Tier) Stats() Stats {
+	if t == nil {
+		return Stats{}
+	}
+	st := Stats{
+		Capacity:    t.Capacity,
+		Free:        t.counts[storage.StateFree],
+		Granted:     t.counts[storage.StateGranted],
+		Staging:     t.counts[storage.StateStaging],
+		Receiving:   t.counts[storage.StateReceiving],
+		Quarantined: t.counts[storage.StateQuarantined],
+		Active:      t.active,
+		Extents:     t.Live,
+	}
+	st.Inactive = t.counts[storage.StateSealed] + t.counts[storage.StateFilled] + t.counts[storage.StateEvicting] - t.active
+	for _, e := range t.Extents {
+		if e != nil {
+			st.Bytes += e.Geometry().FileBytes()
+		}
+	}
+	return st
+}
+
+// InUse counts the slots that a reset would take from somebody: active, granted or
+// being filled.
+func (t *Tier) InUse() int {
+	return t.active + t.counts[storage.StateGranted] + t.counts[storage.StateStaging] + t.counts[storage.StateReceiving]
+}
