@@ -12,8 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// listTimeout is how long an engine may take to list its cached hashes, the time to
-// send them included.
+// listTimeout bounds how long an engine may take to list its cached hashes, sending included.
 const listTimeout = 5 * time.Second
 
 var (
@@ -21,33 +20,33 @@ var (
 	errUnavailable = errors.New("the engine says that its cached hashes are not available")
 )
 
-// cachedLists asks a scheduler for what its device's prefix cache holds, one list at
-// a time, and puts the answers together. The zero value asks nobody.
+// cachedLists asks a scheduler for the hashes in the prefix cache of its device, one list at a
+// time, and joins the parts of the answer. The zero value asks nobody.
 type cachedLists struct {
-	ask     func(list uint64) error // nil: the connector did not say that it can
-	opened  chan struct{}           // closed when WELCOME has left, before which nothing may
-	turn    chan struct{}           // room for one: the list that is being made
-	dropped func()                  // counts a frame of a list that nobody waits for any more
+	ask     func(list uint64) error // nil: the connector cannot list
+	opened  chan struct{}           // closed when WELCOME has left; no list is asked for before
+	turn    chan struct{}           // holds one token: the list that is being made
+	dropped func()                  // counts a part of a list that nobody waits for
 
 	mu     sync.Mutex
-	last   uint64 // the list that was asked for last
+	last   uint64 // the number of the list asked for last
 	flight *listFlight
 }
 
-// listFlight is a list on its way.
+// listFlight is a list whose parts are arriving.
 type listFlight struct {
 	list   uint64
 	hashes []kv.EngineHash
 	err    error
-	done   chan struct{} // closed when hashes and err stay as they are
+	done   chan struct{} // closed when hashes and err do not change any more
 }
 
 func newCachedLists(ask func(list uint64) error, dropped func()) *cachedLists {
 	return &cachedLists{ask: ask, opened: make(chan struct{}), turn: make(chan struct{}, 1), dropped: dropped}
 }
 
-// askList sends LIST_CACHED on a scheduler's connection; nil when its HELLO did not
-// say that it answers.
+// askList returns a function that sends LIST_CACHED to the scheduler; nil when HELLO did not
+// announce an answer.
 func askList(c *proto.Conn, h *proto.Hello) func(list uint64) error {
 	if !h.ListsCached {
 		return nil
@@ -55,12 +54,11 @@ func askList(c *proto.Conn, h *proto.Hello) func(list uint64) error {
 	return func(list uint64) error { return c.Send(proto.TypeListCached, 0, &proto.ListCached{List: list}, nil) }
 }
 
-// cachedHashes are the hashes in the engine's prefix cache, as its events have them.
-// Every hash that was there from this call until the return is among them; one that
-// came or went meanwhile may be, and one may come twice. Calls wait for each other,
-// so that each has a list of its own time. The error says why there is no list: the
-// connector cannot tell, does not answer within listTimeout, or lists more than
-// proto.MaxListed; the session or ctx has ended.
+// cachedHashes returns the hashes in the engine's prefix cache. It has every hash that was
+// cached during the whole call, and may have others; a hash may come twice.
+// Concurrent calls wait for one another, so that each gets a list of its own. The error says
+// why there is no list: the connector cannot list, took longer than listTimeout or lists more
+// than proto.MaxListed, or the session or ctx ended.
 func (s *session) cachedHashes(ctx context.Context) ([]kv.EngineHash, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -98,7 +96,7 @@ func (l *cachedLists) get(ctx context.Context) ([]kv.EngineHash, error) {
 	}
 }
 
-// open lets lists be asked for.
+// open allows lists to be asked for.
 func (l *cachedLists) open() { close(l.opened) }
 
 func (l *cachedLists) begin() *listFlight {
@@ -109,7 +107,7 @@ func (l *cachedLists) begin() *listFlight {
 	return l.flight
 }
 
-// end ends a list, if that has not happened yet.
+// end ends a list, unless it has ended.
 func (l *cachedLists) end(f *listFlight, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,8 +125,8 @@ func (l *cachedLists) endLocked(f *listFlight, err error) {
 	close(f.done)
 }
 
-// take takes a part of a list. Parts of one that is not waited for any more are
-// dropped; one that was never asked for is refused.
+// take adds a part to the current list. It drops a part of an abandoned list and refuses a
+// part of a list that was never asked for.
 func (l *cachedLists) take(m *proto.Cached) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

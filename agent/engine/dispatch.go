@@ -12,14 +12,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// body is what makes *M a message that can be decoded into.
+// body is a message that a frame can be decoded into.
 type body[M any] interface {
 	*M
 	proto.Message
 }
 
-// decoded reads a frame's body and hands it to do. It returns the request that
-// the frame is about, as far as it could be read.
+// decoded decodes a frame's body and calls do with it. It returns the request that the frame
+// names, as far as that could be read.
 func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P) error) (uint64, error) {
 	m := P(new(M))
 	if err := decodeFrame(f, m); err != nil {
@@ -28,8 +28,8 @@ func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P)
 	return request(m), do(m)
 }
 
-// decodeFrame reads the body of a frame whose type its sender may send, and
-// checks that it has a correlation exactly if it wants an answer.
+// decodeFrame decodes the body of a frame. A frame has a correlation if and only if its type
+// has an answer.
 func decodeFrame(f proto.Frame, m proto.Message) error {
 	err := proto.Decode(f.Type, f.Body, m)
 	switch wants := f.Type.WantsAnswer(); {
@@ -45,7 +45,7 @@ func decodeFrame(f proto.Frame, m proto.Message) error {
 	return nil
 }
 
-// bye is a BYE.
+// bye is a BYE that awaits its OK.
 type bye struct {
 	corr   uint32
 	reason string
@@ -59,7 +59,7 @@ func decodeBye(f proto.Frame) (*bye, error) {
 	return &bye{f.Corr, m.Reason}, nil
 }
 
-// text is the engine's reason, for people; empty without a BYE.
+// text returns the engine's reason for the log; empty without a BYE.
 func (f *bye) text() string {
 	if f == nil {
 		return ""
@@ -67,8 +67,8 @@ func (f *bye) text() string {
 	return f.reason
 }
 
-// handle does what a scheduler's frame asks for and answers it. An error is to
-// be told to the scheduler, as one about the request returned with it.
+// handle executes a scheduler's frame and answers it. An error goes to the scheduler in an
+// ERROR about the returned request.
 func (s *session) handle(f proto.Frame) (request uint64, err error) {
 	switch f.Type {
 	case proto.TypeOpen:
@@ -91,7 +91,7 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 	return 0, unexpected(f.Type, proto.RoleScheduler)
 }
 
-// handleCall is handle for the frames that have an answer.
+// handleCall is handle for frames that have an answer.
 func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 	switch f.Type {
 	case proto.TypeLookup:
@@ -109,10 +109,10 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 	}
 }
 
-// noRequest is for frames that are about no request.
+// noRequest is the request of frames about none.
 func noRequest[M any](M) uint64 { return 0 }
 
-// unexpected refuses a frame of a type that a client of this role never sends.
+// unexpected refuses a type that clients of this role never send.
 func unexpected(t proto.Type, r proto.Role) error {
 	if _, known := proto.NewMessage(t); known {
 		return refusal.New(proto.CodeState, "%s does not come from a %s after HELLO", t, r)
@@ -120,10 +120,10 @@ func unexpected(t proto.Type, r proto.Role) error {
 	return refusal.New(proto.CodeUnsupported, "%s is not known", t)
 }
 
-// errEnded: the session has ended.
+// errEnded says that the session has ended.
 var errEnded = errors.New("the session has ended")
 
-// refusalOf says with which code an error is told to a client.
+// refusalOf translates an error to the code and the text of an ERROR.
 func refusalOf(err error) *refusal.Error {
 	var r *refusal.Error
 	switch {
@@ -145,16 +145,15 @@ func refusalOf(err error) *refusal.Error {
 	return &refusal.Error{Code: proto.CodeInternal, Err: err}
 }
 
-// guard calls do for a session. A panic of do ends this session and not the agent: the
-// panic is counted, logged with its stack and returned as an error, and the scheduler's
-// connection closes. The session then ends as one without BYE does, so that its granted
-// slots stay in quarantine until its processes have exited.
+// guard calls do. A panic of do ends this session and not the agent: it is counted, logged
+// with its stack and returned as an error, and the scheduler's connection closes. The session
+// then ends as without BYE: granted slots stay in quarantine until its processes have exited.
 func (s *session) guard(do func() error) error {
 	return s.count.guard(s.log, s.conn, do)
 }
 
-// guard calls do, whose panic is counted, logged with its stack and returned as an error.
-// It also closes conn.
+// guard calls do. A panic of do is counted, logged with its stack and returned as an error,
+// and conn closes.
 func (c *sessionCounters) guard(log *zap.Logger, conn interface{ Close() error }, do func() error) (err error) {
 	defer func() {
 		v := recover()
@@ -164,12 +163,12 @@ func (c *sessionCounters) guard(log *zap.Logger, conn interface{ Close() error }
 		err = fmt.Errorf("panic: %v", v)
 		c.panics.Add(1)
 		log.Error("a session panicked: its connection is closed", zap.Error(err), zap.ByteString("stack", debug.Stack()))
-		conn.Close() // whoever reads it sees the end
+		conn.Close() // the goroutine that reads conn sees the end
 	}()
 	return do()
 }
 
-// guarded is guard for what returns no error.
+// guarded is guard for functions without an error.
 func (s *session) guarded(do func()) {
-	_ = s.guard(func() error { do(); return nil }) // the error is in the log
+	_ = s.guard(func() error { do(); return nil }) // guard has logged the error
 }

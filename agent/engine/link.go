@@ -9,33 +9,32 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// maxErrorText bounds the text of an ERROR frame, which may quote the client.
+// maxErrorText bounds the bytes of the text of an ERROR, which may quote the client.
 const maxErrorText = 1024
 
-// link is the agent's side of one connection of a session: it makes sure that a
-// client knows an extent before it is told of one of its slots.
+// link is the agent's side of a session's connection. It announces an extent to the client
+// before any frame names a slot of the extent.
 type link struct {
 	conn *proto.Conn
 	pool *blockmgr.Pool
 
 	mu   sync.Mutex
-	sent map[uint32]bool // extents that were announced
+	sent map[uint32]bool // announced extents
 }
 
 func newLink(conn *proto.Conn, pool *blockmgr.Pool) *link {
 	return &link{conn: conn, pool: pool, sent: make(map[uint32]bool)}
 }
 
-// announce sends EXTENT_READY for every extent of extents that the client does
-// not have yet.
+// announce sends EXTENT_READY for every extent that the client does not know yet.
 func (l *link) announce(extents ...blockmgr.ExtentInfo) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.announceLocked(extents)
 }
 
-// announceLocked skips extents that have gone since they were listed: a pool may
-// give up one in which nobody holds a slot, which closes its file.
+// announceLocked skips extents that the pool has given up since it listed them. That closes
+// their file, and nobody holds a slot there.
 func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 	for _, e := range extents {
 		if l.sent[e.ID] {
@@ -60,10 +59,8 @@ func (l *link) gone(id uint32) bool {
 	return !slices.ContainsFunc(l.pool.Extents(), func(e blockmgr.ExtentInfo) bool { return e.ID == id })
 }
 
-// ready announces the extents of slots, if there are any that the client does
-// not have. A slot in an extent is only ever named after the extent is ready, and
-// the pin or the grant that it is named for keeps the extent, so that the pool
-// lists it.
+// ready announces the extents of slots that the client does not know. The caller's pin or
+// grant of a slot keeps its extent in the pool.
 func (l *link) ready(slots []blockmgr.Slot) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +72,8 @@ func (l *link) ready(slots []blockmgr.Slot) error {
 	return nil
 }
 
-// watch announces extents to a scheduler as they become ready, until stop is
-// closed or the connection ends. A worker's link does so between its LOADs.
+// watch announces extents to a scheduler as they become ready, until stop is closed or the
+// connection ends. workerLink.send does so for workers.
 func (l *link) watch(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()
@@ -92,7 +89,7 @@ func (l *link) watch(stop <-chan struct{}) {
 	}
 }
 
-// send sends a frame that names slots.
+// send sends a frame that names slots, after their extents.
 func (l *link) send(t proto.Type, corr uint32, m proto.Message, slots []blockmgr.Slot) error {
 	if err := l.ready(slots); err != nil {
 		return err
@@ -100,7 +97,7 @@ func (l *link) send(t proto.Type, corr uint32, m proto.Message, slots []blockmgr
 	return l.conn.Send(t, corr, m, nil)
 }
 
-// sendError tells a client that a frame about request was refused.
+// sendError sends a refusal of a frame about request.
 func sendError(c *proto.Conn, corr uint32, request uint64, r *refusal.Error) error {
 	text := r.Err.Error()
 	if len(text) > maxErrorText {
@@ -109,7 +106,7 @@ func sendError(c *proto.Conn, corr uint32, request uint64, r *refusal.Error) err
 	return c.Send(proto.TypeError, corr, &proto.Error{Code: r.Code, Retryable: r.Retryable, Request: request, Text: text}, nil)
 }
 
-// packSlots packs a manager's slots for the wire.
+// packSlots encodes slots for a frame.
 func packSlots(slots []blockmgr.Slot) []byte {
 	wire := make([]proto.Slot, len(slots))
 	for i, s := range slots {
@@ -118,7 +115,7 @@ func packSlots(slots []blockmgr.Slot) []byte {
 	return proto.AppendSlots(nil, wire)
 }
 
-// unpackSlots is the other way round. Decode has checked the length.
+// unpackSlots decodes slots. proto.Decode has checked the length.
 func unpackSlots(b []byte) ([]blockmgr.Slot, error) {
 	wire, err := proto.ParseSlots(nil, b)
 	if err != nil {

@@ -12,57 +12,56 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// requestName tells the requests of a session apart.
+// requestName identifies a request of a session.
 type requestName struct {
 	id         uint64
 	generation uint32
 }
 
-// String is how errors call the request.
+// String names the request in errors.
 func (n requestName) String() string {
 	return fmt.Sprintf("request %d generation %d", n.id, n.generation)
 }
 
-// request is one open request of a session, or an earlier generation of one that
-// still holds grants. The goroutine that reads the
-// session's scheduler owns it, but for what the session's lock guards.
+// request is an open request of a session, or an earlier generation of one that still holds
+// grants. The goroutine that reads the scheduler's connection owns it. session.mu guards the
+// fields at the end.
 type request struct {
 	requestName
 	root blockmgr.Root
-	// says is what a format that carries tokens has to say of the request's blocks.
+	// identity goes with the blocks' tokens to outputs that publish tokens.
 	identity tokens.Identity
-	// blocks are the request's complete blocks; it only grows, so that a slice of
-	// it may be read by others. tail holds the tokens after them, fewer than one
-	// block. tokens counts all of them.
+	// blocks are the complete blocks. It only grows, so that other goroutines may read a slice
+	// of it. tail has the tokens after them, fewer than a block. tokens counts both.
 	blocks []blockmgr.Block
 	tail   []uint32
 	tokens int
-	// broken is why the request's tokens are not known any more: a piece was lost
-	// or was not allowed. Every later frame about it is refused with this.
+	// broken is set when a piece of the tokens was lost or refused. Every later frame about
+	// the request is refused with it.
 	broken error
 
-	// storable is where the blocks end that may be stored: the first that was offered
-	// with too low a priority.
+	// storable is the first block that was offered with too low a priority. No block from
+	// there on is stored.
 	storable uint32
 
-	// Guarded by session.mu.
+	// session.mu guards the fields below.
 	closed bool
-	pins   map[uint32]pin // by block index
+	pins   map[uint32]pin // by index of the block
 	grants map[blockmgr.Slot]struct{}
 	hits   requestHits
 }
 
-// pin is a pinned slot and the tier that its block was found in.
+// pin is a pinned slot and the tier where the lookup found its block.
 type pin struct {
 	slot   blockmgr.Slot
 	source kv.Tier
-	// lost are slots that an earlier lookup of the block reported and whose bytes
-	// were found damaged since; they stay pinned as long.
+	// lost are slots that earlier lookups of the block reported and that were found damaged
+	// since. They stay pinned with slot: a copy from them may be in flight.
 	lost []blockmgr.Slot
 }
 
-// dropPinsLocked takes the pins of blocks first … end-1 out of the request. The
-// session's mutex guards them.
+// dropPinsLocked removes the pins of blocks first … end-1 and returns their slots. The caller
+// holds session.mu.
 func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
 	for i := range r.pinnable(first, end) {
 		if p, ok := r.pins[i]; ok {
@@ -73,9 +72,9 @@ func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
 	return slots
 }
 
-// pinnable are block indices that include all pinned ones of first … end-1: either
-// these or the pinned ones among them, whichever are fewer to look at. A request that
-// gives its pins back one by one costs one step for each.
+// pinnable yields indices that include every pinned block of first … end-1. It walks the range
+// or the pins, whichever is shorter: a request that releases its pins one by one costs one
+// step each.
 func (r *request) pinnable(first, end uint64) iter.Seq[uint32] {
 	end = min(end, math.MaxUint32+1)
 	return func(yield func(uint32) bool) {
@@ -92,18 +91,14 @@ func (r *request) pinnable(first, end uint64) iter.Seq[uint32] {
 	}
 }
 
-// chain computes the identity of blocks as their tokens arrive. One goroutine
-// uses it.
+// chain computes the identity of blocks as their tokens arrive. One goroutine uses it.
 type chain struct {
 	ns        kv.NamespaceID
 	blockSize int
 	identify  *blockmgr.Identifier
-	// tokens is told the tokens of every block, if there is one to tell.
+	// tokens returns the sink of the blocks' tokens, nil for none.
 	tokens func() tokens.Sink
 }
-
-// nobodysTokens are tokens that nobody is told.
-func nobodysTokens() tokens.Sink { return nil }
 
 func newChain(ns *kv.Namespace, tokens func() tokens.Sink) *chain {
 	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier(), tokens: tokens}
@@ -134,7 +129,7 @@ func (c *chain) add(r *request, tokens []uint32) {
 	}
 }
 
-// complete turns r's tail into its next block.
+// complete makes r's tail its next block.
 func (c *chain) complete(r *request) {
 	if n := len(r.blocks); n == 0 {
 		r.blocks = append(r.blocks, c.identify.First(r.root, r.tail))
@@ -147,14 +142,13 @@ func (c *chain) complete(r *request) {
 	r.tail = r.tail[:0]
 }
 
-// completeBlocks are the blocks first … first+count-1 as far as they are
-// complete.
+// completeBlocks returns blocks first … first+count-1, as far as they are complete.
 func (r *request) completeBlocks(first, count uint32) []blockmgr.Block {
 	n := uint64(len(r.blocks))
 	return r.blocks[min(uint64(first), n):min(uint64(first)+uint64(count), n)]
 }
 
-// wholeRun is completeBlocks where every block must be complete.
+// wholeRun is completeBlocks where all of them must be complete.
 func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
 	if b := r.completeBlocks(first, count); len(b) == int(count) {
 		return b, nil

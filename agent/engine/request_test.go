@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -44,7 +45,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 			Salt: rapid.StringN(0, 3, -1).Draw(t, "salt"),
 		}
 		tokens := rapid.SliceOfN(rapid.Uint32(), 0, 60).Draw(t, "tokens")
-		c := newChain(&ns, nobodysTokens)
+		c := newChain(&ns, noTokens)
 		r := c.open(m)
 		for rest := tokens; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
@@ -62,7 +63,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 
 func TestTokensAreBounded(t *testing.T) {
 	ns := agenttest.Namespace()
-	s := &session{chain: newChain(&ns, nobodysTokens), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, cfg: &Config{MaxRequests: 10, NoPrefetch: true}}
+	s := &session{chain: newChain(&ns, noTokens), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, cfg: &Config{MaxRequests: 10, NoPrefetch: true}}
 	if err := s.open(&proto.Open{Request: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -112,3 +113,6 @@ func TestReleaseLooksAtItsRangeOnly(t *testing.T) {
 		t.Errorf("%d slots released by an empty range", len(got))
 	}
 }
+
+// noTokens is a sink of tokens that nobody wants.
+func noTokens() tokens.Sink { return nil }

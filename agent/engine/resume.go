@@ -16,7 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// heldAs is what RESUMED gave back, if that is what a frame names; else nil.
+// heldAs returns the request that holds what RESUME kept, if the frame names it; else nil.
 func (s *session) heldAs(id uint64, generation uint32) *request {
 	if s.held == nil || s.held.requestName != (requestName{id, generation}) {
 		return nil
@@ -24,10 +24,9 @@ func (s *session) heldAs(id uint64, generation uint32) *request {
 	return s.held
 }
 
-// resume answers RESUME: what the engine still holds of its session with an
-// earlier agent, and names, becomes this session's; the rest of that session is
-// free. Nothing is kept of a session that has been forgotten, or that was this
-// agent's and ended with its connection.
+// resume answers RESUME. Slots of the former session that the engine names become this
+// session's, the others are freed. The answer names no slot when the former session was
+// forgotten, or was one of this agent's own life.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if s.held != nil {
 		return refusal.New(proto.CodeState, "RESUME may come once in a session")
@@ -51,7 +50,7 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 		}
 		granted, pinned, err = s.pool.Resume(s.id, former.Session, granted, pinned)
 		if errors.Is(err, blockmgr.ErrNoSession) {
-			granted, pinned, err = nil, nil, nil // it was forgotten just now
+			granted, pinned, err = nil, nil, nil // the session was forgotten just now
 		}
 		if err != nil {
 			return err
@@ -65,7 +64,7 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	return s.sched.send(proto.TypeResumed, corr, &answer, slices.Concat(granted, pinned))
 }
 
-// resumedSlots reads a list of RESUME, in which no slot comes twice.
+// resumedSlots decodes a list of RESUME, in which every slot comes once.
 func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 	slots, err := unpackSlots(packed)
 	if err != nil {
@@ -82,8 +81,7 @@ func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 	return slots, nil
 }
 
-// mayResume checks that the session's engine is the former session's: the same
-// process, and blocks of the same namespace.
+// mayResume refuses a RESUME by another process or for another namespace.
 func (s *session) mayResume(f *blockmgr.Former) error {
 	id := s.engine.ID
 	switch {
@@ -95,9 +93,9 @@ func (s *session) mayResume(f *blockmgr.Former) error {
 	return nil
 }
 
-// inherit makes the former session's processes this session's: its workers may
-// still be copying, and have not connected to this agent yet. When there are too
-// many of them none is taken.
+// inherit makes the living processes of the former session this session's: its workers may
+// still be copying, and have not connected yet. It takes all of them or, when there are too
+// many, none.
 func (s *session) inherit(f *blockmgr.Former) error {
 	var alive []*process.Process
 	for _, id := range f.Processes {
@@ -123,7 +121,7 @@ func (s *session) inherit(f *blockmgr.Former) error {
 	return nil
 }
 
-// hold notes what RESUMED names as the session's.
+// hold records the slots that RESUME kept.
 func (s *session) hold(held *request, granted, pinned []blockmgr.Slot) {
 	s.held = held
 	s.mu.Lock()
@@ -137,7 +135,7 @@ func (s *session) hold(held *request, granted, pinned []blockmgr.Slot) {
 	}
 }
 
-// took counts a session that came back.
+// took counts a resumed session.
 func (f *formerSessions) took(s *session, granted, pinned []blockmgr.Slot) {
 	f.resumed.Add(1)
 	f.grants.Add(uint64(len(granted)))
@@ -145,9 +143,8 @@ func (f *formerSessions) took(s *session, granted, pinned []blockmgr.Slot) {
 	s.log.Info("session resumed", zap.Int("granted", len(granted)), zap.Int("pinned", len(pinned)))
 }
 
-// admit puts a process on record as one of the session's, here and for the next
-// agent, which waits for all that were ever there. It takes p over unless it
-// fails.
+// admit makes a process one of the session's, here and in the record for the next agent, which
+// waits for every process on record. It takes p over unless it fails.
 func (s *session) admit(p *process.Process) error {
 	if err := s.enlist(p); err != nil {
 		return err
@@ -155,8 +152,8 @@ func (s *session) admit(p *process.Process) error {
 	return s.record(p)
 }
 
-// enlist counts processes among those that the session has had, all of them or,
-// when there is no room for all, none.
+// enlist counts the processes that a session ever had. It takes all of procs or, when there
+// are too many, none.
 func (s *session) enlist(procs ...*process.Process) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +170,7 @@ func (s *session) enlist(procs ...*process.Process) error {
 	return nil
 }
 
-// record puts an enlisted process on record. It takes p over unless it fails.
+// record writes an enlisted process to the session's record. It takes p over unless it fails.
 func (s *session) record(p *process.Process) error {
 	if err := s.pool.AddProcess(s.id, p.ID); err != nil {
 		return err
@@ -184,22 +181,22 @@ func (s *session) record(p *process.Process) error {
 	return nil
 }
 
-// formerSessions are the sessions that an earlier agent of this node had when it
-// died. What they hold stays out of use until all their processes have exited, or
-// their engine comes back and says with RESUME what it still uses.
+// formerSessions are the former sessions: those of an earlier agent of this node that have not
+// resumed. Their slots stay out of use until all their processes have exited, or until their
+// engine says with RESUME which slots it still uses.
 type formerSessions struct {
 	manager   *blockmgr.Manager
 	processes *process.Table
-	nonce     uint64 // this agent's: a session of its own life is not a former one
+	nonce     uint64 // this agent's, which tells its own sessions from former ones
 	log       *zap.Logger
 	stopping  <-chan struct{}
-	wg        sync.WaitGroup // waits for processes to end
+	wg        sync.WaitGroup // goroutines that wait for processes
 
 	resumed, grants, pins atomic.Uint64
 
 	mu sync.Mutex
-	// stuck are the sessions whose processes nobody can watch. One that holds
-	// nothing ends when its pool is opened, any other with the host tier.
+	// stuck are the sessions with a process that cannot be watched. A stuck session without
+	// slots ends when its pool opens, any other with the host tier.
 	stuck map[blockmgr.SessionID]struct{}
 }
 
@@ -210,7 +207,7 @@ func newFormerSessions(m *blockmgr.Manager, t *process.Table, nonce uint64, stop
 	}
 }
 
-// watch waits, in the background, for the processes of every former session.
+// watch waits in the background for the processes of every former session.
 func (f *formerSessions) watch() {
 	for _, former := range f.manager.Former() {
 		procs, ok := f.find(former)
@@ -225,7 +222,7 @@ func (f *formerSessions) watch() {
 			if !process.AllExited(procs, f.stopping) {
 				return
 			}
-			if _, waiting := f.lookup(former.Session); waiting { // it has not resumed
+			if _, waiting := f.lookup(former.Session); waiting { // else it has resumed
 				f.manager.Forget(former.Session)
 				f.log.Info("all processes of a former session are gone", zap.Uint64("session", uint64(former.Session)))
 			}
@@ -233,8 +230,8 @@ func (f *formerSessions) watch() {
 	}
 }
 
-// find watches those processes of a former session that live. It is false when
-// that of one cannot be told; the others are not watched then.
+// find watches the living processes of a former session. It returns false, and watches none,
+// when one process cannot be told alive from gone.
 func (f *formerSessions) find(former blockmgr.Former) (procs []*process.Process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(former.Session)))
 	if former.Foreign {
@@ -255,15 +252,14 @@ func (f *formerSessions) find(former blockmgr.Former) (procs []*process.Process,
 	return procs, true
 }
 
-// settle ends the former sessions that hold nothing in a pool that has been
-// opened: there is nothing to wait for.
+// settle ends the former sessions that hold nothing in a pool that has just opened.
 func (f *formerSessions) settle(p *blockmgr.Pool) {
 	for _, s := range f.manager.ForgetIdle(p) {
 		f.log.Info("a former session holds nothing", zap.Uint64("session", uint64(s)))
 	}
 }
 
-// lookup finds a former session that has not been forgotten.
+// lookup returns a former session that has not been forgotten.
 func (f *formerSessions) lookup(id blockmgr.SessionID) (blockmgr.Former, bool) {
 	for _, former := range f.manager.Former() {
 		if former.Session == id {
@@ -273,8 +269,7 @@ func (f *formerSessions) lookup(id blockmgr.SessionID) (blockmgr.Former, bool) {
 	return blockmgr.Former{}, false
 }
 
-// stats counts the former sessions that are still waited for, and those of them
-// that nobody can watch.
+// stats counts the former sessions, and the stuck ones among them.
 func (f *formerSessions) stats() (waiting, stuck int) {
 	left := f.manager.Former()
 	f.mu.Lock()

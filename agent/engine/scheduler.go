@@ -18,9 +18,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// serveScheduler makes a session for a scheduler that said hello and serves it
-// until its connection ends or it says BYE. It takes p over. The error is why
-// there was no session; the log is told how one ended.
+// serveScheduler makes a session for a scheduler that said HELLO, and serves it until its
+// connection ends or BYE comes. It takes p over. The error says why there was no session; how
+// a session ended is in the log.
 func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, pool, err := s.newSession(c, peer, p, h)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector), zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
 	defer close(sess.answered)
 	var evicted *events.EvictionQueue
-	if h.WantEvicted { // from before WELCOME, after which the engine counts on it
+	if h.WantEvicted { // before WELCOME, from which on the engine relies on notices
 		evicted = s.hub.ListenEvictions(sess.namespace)
 		defer evicted.Close()
 	}
@@ -70,9 +70,8 @@ func (s *Server) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welc
 	}
 }
 
-// newSession makes the session: it reserves the worker rank's place first, so
-// that two engines that claim to be the same worker do not get in each other's
-// way. It takes p over unless it fails.
+// newSession makes a session. It reserves the worker rank first, so that two engines that
+// claim one rank do not both open its parts. It takes p over unless it fails.
 func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) (*session, uint64, error) {
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,8 +112,8 @@ func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, 
 	return sess, pool, nil
 }
 
-// reserve gives the session its worker rank's place, if that is free or its
-// holder is ending.
+// reserve makes sess the session of its worker rank. It waits a bounded time for a session of
+// the rank that is ending.
 func (s *Server) reserve(sess *session) error {
 	timeout := time.NewTimer(replaceTimeout)
 	defer timeout.Stop()
@@ -134,8 +133,8 @@ func (s *Server) reserve(sess *session) error {
 	}
 }
 
-// tryReserve gives the session its place, unless it returns the session that
-// has it.
+// tryReserve makes sess the session of its worker rank, or returns the session that has the
+// rank.
 func (s *Server) tryReserve(sess *session) (old *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +150,7 @@ func (s *Server) tryReserve(sess *session) (old *session, err error) {
 	return old, nil
 }
 
-// openParts opens what a session uses: its pool, its link and its event stream.
+// openParts opens the session's pool, link and event streams. It returns the id of the pool.
 func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
 		s.formers.settle(pool)
@@ -176,7 +175,7 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 	return stream.Owner().ID, nil
 }
 
-// remove gives up the session's place.
+// remove makes the worker rank free for another session.
 func (s *Server) remove(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,13 +184,12 @@ func (s *Server) remove(sess *session) {
 	close(sess.done)
 }
 
-// end ends a session whose scheduler is not read any more. In order: nothing
-// new begins, waiting lookups return, pins drop and grants are freed (after BYE)
-// or quarantined until every process is gone, the engine's device blocks are
-// taken back, and the place is free for a successor. bye is nil unless it said BYE;
-// cause is what ended its connection, for the log.
+// end ends a session whose connection is not read any more. In order: lookups return, pins
+// drop, grants are freed after BYE and else quarantined until every process has exited, the
+// rank's stream ends, and the worker rank is free. bye is nil without BYE; cause is the error
+// that ended the connection, for the log.
 func (s *Server) end(sess *session, bye *bye, cause error) {
-	defer s.remove(sess) // also when the pool or a stream panics
+	defer s.remove(sess) // also after a panic of the pool or of a stream
 	defer s.files.Release(sess.files)
 	defer sess.reports.Close()
 	defer sess.rank.Stop()
@@ -201,9 +199,9 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 	for _, w := range left.workers {
 		w.conn.Close()
 	}
-	sess.links.Wait() // they watch the pool, which is in use as long
+	sess.links.Wait() // until then they use the pool
 	sess.lookups.Wait()
-	var gone chan struct{} // nil: by its BYE no copy is in flight
+	var gone chan struct{} // nil after BYE: no copy is in flight
 	if bye == nil {
 		gone = make(chan struct{})
 	}
@@ -218,7 +216,7 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 	default:
 		process.ReleaseAll(left.procs)
 	}
-	if bye != nil && !s.leaving() { // an engine that says BYE because the agent stops comes back
+	if bye != nil && !s.leaving() { // an engine that says BYE to a stopping agent comes back
 		sess.rank.Forget()
 	}
 }
@@ -230,8 +228,8 @@ func (s *Server) leaving() bool {
 	return s.closed || !s.drainEnd.IsZero()
 }
 
-// awaitExit closes gone when all of procs have exited. When the agent stops
-// first gone stays open: the next agent waits on.
+// awaitExit closes gone when all of procs have exited. It leaves gone open when the agent
+// stops first: the next agent waits.
 func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- struct{}) {
 	key := sess.engine.Key
 	s.mu.Lock()
@@ -255,7 +253,7 @@ func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- 
 	})
 }
 
-// exits are the channels that are closed when procs have exited.
+// exits returns the channels that are closed when procs exit.
 func exits(procs []*process.Process) []<-chan struct{} {
 	all := make([]<-chan struct{}, len(procs))
 	for i, p := range procs {
@@ -264,16 +262,15 @@ func exits(procs []*process.Process) []<-chan struct{} {
 	return all
 }
 
-// leftovers are what an ended session leaves behind: connections and processes
-// of which it was the owner, and the number of slots that it is granted.
+// leftovers are the connections, processes and granted slots of an ended session.
 type leftovers struct {
 	workers []*workerLink
 	procs   []*process.Process
 	grants  int
 }
 
-// finish marks the session as ended and hands over what is left of it. Its
-// scheduler is not read any more, so that no grant comes or goes.
+// finish marks the session as ended and returns what is left of it. The caller does not read
+// the connection any more, so that grants do not change.
 func (s *session) finish() leftovers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,12 +280,10 @@ func (s *session) finish() leftovers {
 	return left
 }
 
-// orphaned reports whether the scheduler's process is gone although its
-// connection is open.
+// orphaned reports whether the scheduler's process has exited although its connection is open.
 func (s *session) orphaned() bool { return s.engine.Gone() }
 
-// readScheduler handles frames until the connection ends or BYE comes, which it
-// then returns.
+// readScheduler handles frames until the connection ends or BYE comes, which it returns.
 func (s *Server) readScheduler(sess *session) (bye *bye, err error) {
 	c := sess.sched.conn
 	for {
@@ -313,12 +308,12 @@ func (s *Server) readScheduler(sess *session) (bye *bye, err error) {
 	}
 }
 
-// drainReason is what DRAIN says, for people.
+// drainReason is the text of DRAIN.
 const drainReason = "the agent stops"
 
-// Drain asks every engine to let its copies end and to say BYE, and waits until
-// all sessions have ended or patience has passed. No connection is accepted and no
-// session begins from then on. It is called before Close, once.
+// Drain asks every engine to finish its copies and to say BYE. It returns when all sessions
+// have ended, or after patience. From then on no connection is accepted and no session begins.
+// It is called once, before Close.
 func (s *Server) Drain(patience time.Duration) {
 	s.listener.Close()
 	s.mu.Lock()
@@ -350,8 +345,7 @@ func (s *Server) Drain(patience time.Duration) {
 	}
 }
 
-// noteWelcomed notes that a session's scheduler has its WELCOME, and sends DRAIN when
-// the agent began to stop before.
+// noteWelcomed records that WELCOME has left, and sends DRAIN if the agent is stopping.
 func (s *Server) noteWelcomed(sess *session) {
 	s.mu.Lock()
 	sess.welcomed = true
@@ -362,12 +356,12 @@ func (s *Server) noteWelcomed(sess *session) {
 	}
 }
 
-// tellDrain sends DRAIN from a goroutine of its own: an engine that does not read
-// must not cost the others their time.
+// tellDrain sends DRAIN from its own goroutine, so that an engine that does not read delays no
+// other.
 func (s *Server) tellDrain(sess *session) {
 	s.wg.Go(func() {
 		left := max(time.Until(s.drainEnd), 0)
 		m := proto.Drain{DeadlineMillis: uint32(left.Milliseconds()), Reason: drainReason}
-		_ = sess.sched.conn.Send(proto.TypeDrain, 0, &m, nil) // its reader learns of a connection that has ended
+		_ = sess.sched.conn.Send(proto.TypeDrain, 0, &m, nil) // the session's reader sees the end of the connection
 	})
 }

@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	// helloTimeout bounds the time from connect to HELLO, and from a worker's
-	// HELLO to its REGISTER.
+	// helloTimeout bounds the time from connect to HELLO, and from a worker's HELLO to
+	// REGISTER.
 	helloTimeout = 5 * time.Second
-	// replaceTimeout is how long a new session waits for the end of an earlier one
-	// of the same worker rank, whose connection may be closing right now.
+	// replaceTimeout is how long a new session waits for the end of an earlier session of the
+	// same worker rank.
 	replaceTimeout = 500 * time.Millisecond
-	// maxAwaitingExit bounds the ended sessions of one process whose granted slots
-	// wait for its end. A process that has that many gets no new session.
+	// maxAwaitingExit bounds the ended sessions of one process whose granted slots wait for
+	// its exit. Such a process gets no new session.
 	maxAwaitingExit = 64
-	// maxSampled bounds the lines of one text in sampleTime that clients can cause by
+	// maxSampled bounds the log lines of one text in sampleTime that clients can cause by
 	// connecting again and again.
 	maxSampled = 30
 	sampleTime = time.Minute
@@ -52,27 +52,29 @@ type Config struct {
 	AllowUIDs []uint32
 	// MaxRequests bounds the open requests of a session, MaxPins its pinned blocks.
 	MaxRequests, MaxPins int
-	// MinPriority refuses to store blocks of a lower retention priority, and those
-	// after them in their request.
+	// MinPriority is the least retention priority of blocks that are stored. A block below it
+	// also keeps the later blocks of its request out.
 	MinPriority uint32
 	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them.
 	NoPrefetch bool
-	// SendTimeout is how long a client may leave a frame unread before its
-	// connection is closed, default 2 s.
+	// SendTimeout is how long a client may leave a frame unread before its connection closes,
+	// default 2 s.
 	SendTimeout time.Duration
-	// HitRateRequests is how many requests hit rates are computed over, 0 the default.
+	// HitRateRequests is the number of requests that hit rates span, 0 for
+	// DefaultHitRateRequests.
 	HitRateRequests int
 }
 
-// Server accepts the node's engines and holds their sessions.
+// Server accepts engines' connections and holds their sessions. mu is a leaf: no lock is taken
+// under it.
 type Server struct {
 	cfg      Config
 	pools    *pools.Set
 	hub      *events.Hub
 	files    *descriptors.Budget
 	log      *zap.Logger
-	tokens   func() tokens.Sink // who wants the tokens of blocks now
-	sampled  *zap.Logger        // log, sampled
+	tokens   func() tokens.Sink // the sink of blocks' tokens, nil for none
+	sampled  *zap.Logger        // log with at most maxSampled lines of one text
 	listener *net.UnixListener
 	nonce    uint64
 
@@ -83,21 +85,21 @@ type Server struct {
 	reports   *reports.Table
 
 	stopping chan struct{}
-	wg       sync.WaitGroup // connections, and waits for processes to end
+	wg       sync.WaitGroup // connections, and waits for processes
 
 	mu     sync.Mutex
 	closed bool
-	// drainEnd is when an agent that stops closes its connections; zero while it does
-	// not stop. No session begins from then on.
+	// drainEnd is when a stopping agent closes its connections; zero before it stops. No
+	// session begins once it is set.
 	drainEnd time.Time
 	conns    map[*proto.Conn]struct{}
 	byID     map[blockmgr.SessionID]*session
 	byOwner  map[kv.Worker]*session
-	waiting  map[process.Key]int // ended sessions whose grants wait for processes, by the scheduler's
+	waiting  map[process.Key]int // ended sessions whose grants wait for processes, by the scheduler's process
 }
 
-// New watches the processes of an earlier agent's sessions. Run then serves; Close must be
-// called.
+// New makes a server for the connections of l and begins to watch the processes of former
+// sessions. Run serves. Close must be called.
 func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
 	s := &Server{
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
@@ -128,7 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case err != nil:
-			// Out of descriptors, most likely: those in use go on.
+			// most likely no descriptor is free: open connections go on
 			s.log.Error("accept", zap.Error(err))
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -141,7 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// accept starts serving a connection, or turns it away.
+// accept serves a connection in the background, or refuses it.
 func (s *Server) accept(c *proto.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +159,7 @@ func (s *Server) accept(c *proto.Conn) {
 	s.sessions.accepted.Add(1)
 	s.conns[c] = struct{}{}
 	s.wg.Go(func() {
-		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // the error is in the log
+		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // guard has logged the error
 		c.Close()
 		s.mu.Lock()
 		delete(s.conns, c)
@@ -165,7 +167,8 @@ func (s *Server) accept(c *proto.Conn) {
 	})
 }
 
-// Close ends every connection and waits until their sessions have ended.
+// Close closes every connection and waits until the sessions have ended. Further calls do
+// nothing.
 func (s *Server) Close() {
 	s.listener.Close()
 	s.mu.Lock()
@@ -182,7 +185,7 @@ func (s *Server) Close() {
 	s.formers.wg.Wait()
 }
 
-// serve speaks with one connection until it ends.
+// serve serves one connection until it ends.
 func (s *Server) serve(c *proto.Conn) {
 	peer, err := c.Peer()
 	if err != nil {
@@ -212,10 +215,9 @@ func (s *Server) serve(c *proto.Conn) {
 	s.logEnd(peer, hello, endOf(err))
 }
 
-// logEnd says why a connection ended, if not by its client or this agent. Workers
-// whose scheduler has not come ask again every few milliseconds: who wants to see
-// that has the log tell everything. Others fill the log no faster than the sampler
-// lets them; what it drops is counted as refused.
+// logEnd logs why a connection ended, unless the client or this agent closed it. Workers that
+// wait for their scheduler retry every few milliseconds; set the log level to debug to see
+// them. Other lines are sampled; every refusal is counted.
 func (s *Server) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
 	var r *refusal.Error
 	switch {
@@ -227,8 +229,8 @@ func (s *Server) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
 	}
 }
 
-// receiveHello reads the first frame. An error ends the connection; the client
-// has been told.
+// receiveHello reads the first frame. It tells the client why it returns an error, which ends
+// the connection.
 func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
@@ -244,7 +246,7 @@ func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
 		err = decodeFrame(f, &h)
 	}
 	if f.Type == proto.TypeHello && !proto.IsMalformed(err) && h.Major != proto.VersionMajor {
-		// Its other fields may mean something else there.
+		// another major version may give the fields another meaning
 		err = refusal.New(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
 	}
 	if err != nil {
@@ -255,8 +257,8 @@ func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
 	return &h, f.Corr, nil
 }
 
-// receive reads one frame. A message that is no frame is answered with an ERROR
-// before the error is returned, which ends the connection.
+// receive reads one frame. It answers a message that is no frame with ERROR before it returns
+// the error, which ends the connection.
 func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
 	f, err := c.Receive()
 	if err != nil {
@@ -276,8 +278,8 @@ func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
 	return f, nil
 }
 
-// report tells a client why its frame was refused. It returns an error when the
-// connection must end: the frame was malformed, or the client does not listen.
+// report sends the client the refusal of its frame. It returns an error when the connection
+// must end: the frame was malformed, or the client does not read.
 func (s *Server) report(c *proto.Conn, f proto.Frame, request uint64, err error) error {
 	s.sessions.refused.Add(1)
 	r := refusalOf(err)
@@ -303,7 +305,7 @@ func (s *Server) isStopping() bool {
 	}
 }
 
-// endOf is nil for a connection that its client or this agent ended.
+// endOf is nil for a connection that the client or this agent closed, else err.
 func endOf(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return nil
@@ -314,17 +316,17 @@ func endOf(err error) error {
 const (
 	socketMode    = 0o660
 	socketDirMode = 0o750
-	// openSocketMode and openSocketDirMode are for sockets that other users may
-	// connect to; the agent then goes by the peer's credentials alone.
+	// openSocketMode and openSocketDirMode let other users connect. The server then checks the
+	// peer's credentials alone.
 	openSocketMode    = 0o666
 	openSocketDirMode = 0o755
 )
 
-// Listen makes the agent's socket at path. A socket file that nobody answers on
-// is what a killed agent left behind and is replaced; one that is answered on,
-// or a file that is no socket, is refused. The listener removes the file when it
-// is closed. With others everybody may open the socket. A directory that was
-// there before stays as it is; log is told when it keeps others out.
+// Listen makes the agent's socket at path. It replaces a socket that nobody answers on, which
+// a killed agent left behind. It refuses a socket in use and any other file. Closing the
+// listener removes the file.
+// others lets every user open the socket and a directory that Listen makes. The mode of an
+// existing directory stays; log is warned when it keeps others out.
 func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
 	mode, dirMode := fs.FileMode(socketMode), fs.FileMode(socketDirMode)

@@ -22,20 +22,20 @@ import (
 
 // Bounds of one session.
 const (
-	// maxSessionTokens and maxSessionBlocks bound the tokens and the complete
-	// blocks of all open requests; a block costs the agent about 120 bytes.
+	// maxSessionTokens and maxSessionBlocks bound the tokens and the complete blocks of all
+	// open requests. A block costs about 120 bytes.
 	maxSessionTokens = 64 << 20
 	maxSessionBlocks = 4 << 20
-	// maxGrants bounds the slots that are granted and not committed yet.
+	// maxGrants bounds the slots that are granted and neither committed nor aborted.
 	maxGrants = 16384
-	// maxWaitingLookups bounds the LOOKUPs that wait for the disk at one time; one
-	// more is answered at once with what there is.
+	// maxWaitingLookups bounds the LOOKUPs that wait for the disk at a time. One more is
+	// answered at once.
 	maxWaitingLookups = 64
 )
 
-// session is one connected engine scheduler with its workers. The goroutine
-// that reads the scheduler's connection calls its methods, but for join, leave
-// and the lookups that wait.
+// session is a connected engine scheduler with its workers. The goroutine that reads the
+// scheduler's connection calls its methods, except join, leave, gauges, cachedHashes and the
+// lookups that wait. Lock order: mu, then process.Table.
 type session struct {
 	id        blockmgr.SessionID
 	worker    kv.Worker
@@ -43,7 +43,7 @@ type session struct {
 	uid       uint32
 	conn      *proto.Conn      // the scheduler's
 	engine    *process.Process // the scheduler's; one of procs
-	sched     *link            // the scheduler's connection, once pool is open
+	sched     *link            // link of conn, once pool is open
 	pool      *blockmgr.Pool
 	log       *zap.Logger
 	count     *sessionCounters
@@ -52,20 +52,19 @@ type session struct {
 	formers   *formerSessions
 	cache     *cacheCounters
 	reports   *reports.Reporter // of the scheduler's connection
-	lists     *cachedLists      // of what the engine has cached on its device
-	last      lastGauges        // what STATS last said of now
-	done      chan struct{}     // closed when the session has ended and its place is free
-	answered  chan struct{}     // closed after that, when its BYE, if there was one, has its OK
+	lists     *cachedLists      // asks for the engine's cached hashes
+	last      lastGauges        // from STATS
+	done      chan struct{}     // closed when the session has ended and its worker rank is free
+	answered  chan struct{}     // closed after done, when a BYE has its OK
 
-	// What only the reader uses.
+	// Only the goroutine that reads the connection uses these.
 	chain          *chain
 	tokens, blocks int // of all open requests
 	tokenBuf       []uint32
-	// held is what RESUMED gave back, which belongs to no request; nil before
-	// RESUME.
+	// held has the slots that RESUME kept, which belong to no request; nil before RESUME.
 	held *request
-	// superseded are requests whose id was opened again while they held grants;
-	// they stay until those are settled. maxGrants bounds them.
+	// superseded are requests whose id was opened again while they held grants. They stay
+	// until the grants are settled, so that maxGrants bounds them.
 	superseded map[requestName]*request
 
 	files       int             // descriptors reserved for its event streams
@@ -76,16 +75,16 @@ type session struct {
 
 	mu         sync.Mutex
 	requests   map[uint64]*request
-	grants     int // of all requests, superseded ones too
+	grants     int // of all requests, superseded ones included
 	workers    map[*workerLink]struct{}
-	links      sync.WaitGroup     // of the workers that joined, until they have let go of the pool
-	workerLost bool               // a worker has gone and the scheduler has not been told
-	procs      []*process.Process // every process that ever connected and may still live
-	// enlisted are the processes that ever connected, as many as a session may have.
+	links      sync.WaitGroup     // workers that joined and still use the pool
+	workerLost bool               // a worker is gone and the scheduler does not know yet
+	procs      []*process.Process // every process that connected and may still live
+	// enlisted are all processes that ever connected. Their number is bounded.
 	enlisted map[blockmgr.Process]struct{}
 	ended    bool
 
-	// welcomed says that WELCOME has left; guarded by the server's lock.
+	// welcomed says that WELCOME has left. Server.mu guards it.
 	welcomed bool
 }
 
@@ -96,7 +95,7 @@ type sessionCounters struct {
 	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped, panics atomic.Uint64
 }
 
-// find is the request that a frame names.
+// find returns the open request that a frame names.
 func (s *session) find(id uint64, generation uint32) (*request, error) {
 	r := s.requests[id]
 	switch {
@@ -110,8 +109,8 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 	return r, nil
 }
 
-// holder is the request that a frame about grants names: an open one, an earlier
-// generation that still holds some, or what RESUMED gave back.
+// holder returns the request whose grants a frame names: an open request, an earlier
+// generation that still holds grants, or held.
 func (s *session) holder(id uint64, generation uint32) (*request, error) {
 	if r := s.heldAs(id, generation); r != nil {
 		return r, nil
@@ -159,8 +158,8 @@ func (s *session) append(m *proto.Append) error {
 	return s.addTokens(r, m.Tokens)
 }
 
-// addTokens appends to r within the bounds of a session. A refusal breaks the
-// request: from then on its tokens are not what the engine thinks.
+// addTokens appends tokens to r within the session's bounds. A refusal breaks the request: its
+// tokens are not those of the engine any more.
 func (s *session) addTokens(r *request, packed []byte) error {
 	tokens, err := proto.ParseTokens(s.tokenBuf[:0], packed)
 	if err != nil {
@@ -200,20 +199,19 @@ func (s *session) release(m *proto.Range) error {
 	return s.dropPins(r, uint64(m.First), uint64(m.First)+uint64(m.Count))
 }
 
-// dropPins gives back the pins of a request's blocks first … end-1.
+// dropPins releases the pins of blocks first … end-1.
 func (s *session) dropPins(r *request, first, end uint64) error {
 	return s.unpin(s.takePins(r, first, end))
 }
 
-// takePins takes the pins of blocks first … end-1 out of a request.
+// takePins removes the pins of blocks first … end-1 from a request and returns their slots.
 func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return r.dropPinsLocked(first, end)
 }
 
-// close ends a request, or what is left of an earlier generation of it or of what
-// RESUMED gave back.
+// close closes a request, an earlier generation that still holds grants, or held.
 func (s *session) close(m *proto.Close) error {
 	if r := s.heldAs(m.Request, m.Generation); r != nil {
 		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
@@ -229,8 +227,8 @@ func (s *session) close(m *proto.Close) error {
 	return errors.Join(s.retire(r), s.abortGrants(r))
 }
 
-// supersede ends a request whose id is opened again. Its grants stay: the engine
-// may still be copying into them, and commits or aborts them later.
+// supersede ends a request whose id is opened again. Its grants stay: the engine may still be
+// copying, and commits or aborts them later.
 func (s *session) supersede(r *request) error {
 	s.mu.Lock()
 	held := len(r.grants)
@@ -241,10 +239,10 @@ func (s *session) supersede(r *request) error {
 	return s.retire(r)
 }
 
-// retire takes a request out of the open ones. Its pins drop, its grants stay.
+// retire removes a request from the open ones. Its pins drop, its grants stay.
 func (s *session) retire(r *request) error {
 	hits := s.shut(r)
-	pins := s.takePins(r, 0, math.MaxUint64) // no lookup adds one to a closed request
+	pins := s.takePins(r, 0, math.MaxUint64) // no lookup adds a pin to a closed request
 	s.cache.finish(hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
@@ -252,7 +250,7 @@ func (s *session) retire(r *request) error {
 	return s.unpin(pins)
 }
 
-// shut marks a request as closed and returns what it hit.
+// shut marks a request as closed and returns its hits.
 func (s *session) shut(r *request) requestHits {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +259,7 @@ func (s *session) shut(r *request) requestHits {
 	return r.hits
 }
 
-// abortGrants gives back all that a request was granted.
+// abortGrants frees every slot that a request was granted.
 func (s *session) abortGrants(r *request) error {
 	s.mu.Lock()
 	slots := slices.Collect(maps.Keys(r.grants))
@@ -300,7 +298,7 @@ func (s *session) join(l *workerLink) error {
 	return nil
 }
 
-// leave takes a worker's connection out. lost says that it ended without BYE.
+// leave removes a worker's connection. lost says that it ended without BYE.
 func (s *session) leave(l *workerLink, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,9 +313,8 @@ func (s *session) leave(l *workerLink, lost bool) {
 	}
 }
 
-// watch keeps p until the session has ended; it takes p over. Processes that
-// have exited meanwhile are let go and one that is kept already is not kept
-// twice, so that the list is bounded by the processes that live.
+// watch keeps p until the session has ended, and takes it over. It releases processes that
+// have exited and a second use of p, so that the list has living processes only.
 func (s *session) watch(p *process.Process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,15 +16,15 @@ import (
 
 // Stats is a snapshot of a server.
 type Stats struct {
-	// Sessions is the number of connected ones.
+	// Sessions is the number of connected sessions.
 	Sessions int
 	Engines  SessionStats
-	// Connectors are what engines say about themselves.
+	// Connectors are the counters that connectors report of themselves.
 	Connectors []reports.Stats
 	Cache      CacheStats
 }
 
-// SessionStats count what engines asked for, over all sessions since the start.
+// SessionStats count the requests of engines, over all sessions since the start.
 type SessionStats struct {
 	Connections uint64 `json:"connections"`
 	Denied      uint64 `json:"denied"`
@@ -37,43 +37,41 @@ type SessionStats struct {
 	Stores      uint64 `json:"stores"`
 	Commits     uint64 `json:"commits"`
 	WorkersLost uint64 `json:"workers_lost"`
-	// LoadsDropped are LOADs that found the queue of a worker full; the worker is
-	// then cut off.
+	// LoadsDropped are LOADs that found a worker's queue full. The worker is cut off.
 	LoadsDropped uint64 `json:"loads_dropped"`
-	// AwaitingExit is the number of ended sessions that left granted slots in
-	// quarantine and whose processes live on.
+	// AwaitingExit is the number of ended sessions whose granted slots are in quarantine until
+	// their processes exit.
 	AwaitingExit int `json:"awaiting_exit"`
-	// Former is the number of sessions of an earlier agent whose processes live and
-	// have not resumed, FormerStuck that of those whose processes cannot be watched.
+	// Former is the number of former sessions: those of an earlier agent that have not
+	// resumed. FormerStuck are those with a process that cannot be watched.
 	Former      int `json:"former"`
 	FormerStuck int `json:"former_stuck"`
-	// Resumed are sessions that came back with RESUME, ResumedGrants and
-	// ResumedPins the slots that they kept.
+	// Resumed are sessions that came back with RESUME, ResumedGrants and ResumedPins the slots
+	// that they kept.
 	Resumed       uint64 `json:"resumed"`
 	ResumedGrants uint64 `json:"resumed_grants"`
 	ResumedPins   uint64 `json:"resumed_pins"`
-	// Prefetched are blocks whose way from disk began before a LOOKUP asked.
+	// Prefetched are blocks that were read from disk before a LOOKUP asked.
 	Prefetched uint64 `json:"prefetched"`
-	// LowPriority are blocks that were refused for their retention priority.
+	// LowPriority are blocks that were refused because of their retention priority.
 	LowPriority uint64 `json:"low_priority"`
-	// Resets are pools that were emptied because their engine said RESET.
+	// Resets are pools that were emptied on RESET.
 	Resets uint64 `json:"resets"`
-	// Evicted are notices of EVICTED, EvictedLost those that found a queue full.
+	// Evicted are notices that were sent in EVICTED, EvictedLost those that found a queue
+	// full.
 	Evicted     uint64 `json:"evicted"`
 	EvictedLost uint64 `json:"evicted_lost"`
-	// StatsIgnored are STATS that came too soon after the one before, StatsForgotten
-	// the worker ranks whose sums made room for others.
+	// StatsIgnored are STATS that came too soon after the one before. StatsForgotten are the
+	// worker ranks whose sums made room for others.
 	StatsIgnored   uint64 `json:"stats_ignored"`
 	StatsForgotten uint64 `json:"stats_forgotten"`
-	// ListsDropped are parts of lists of cached hashes that came when nobody waited
-	// for the list any more.
+	// ListsDropped are parts of lists of cached hashes that nobody waited for.
 	ListsDropped uint64 `json:"lists_dropped"`
-	// Panics are sessions and connections that a panic of the agent ended. The log has
-	// the stack of each.
+	// Panics are the sessions and connections that a panic ended. The log has the stacks.
 	Panics uint64 `json:"panics"`
 }
 
-// Stats takes a snapshot. Evicted and EvictedLost are the event hub's.
+// Stats takes a snapshot, without Evicted and EvictedLost, which the event hub counts.
 func (s *Server) Stats() Stats {
 	var out Stats
 	s.mu.Lock()
@@ -102,18 +100,17 @@ func (s *Server) Stats() Stats {
 // DefaultHitRateRequests is Config.HitRateRequests when it is zero.
 const DefaultHitRateRequests = 1000
 
-// requestHits is what one request asked for and found. Its session's mutex
-// guards it.
+// requestHits is what one request asked for and found. session.mu guards it.
 type requestHits struct {
-	// asked and matched are where the blocks end that were ever asked for and that
-	// were ever found: asking again counts nothing twice.
+	// asked and matched are the ends of the blocks that were ever asked for and found, so that
+	// a repeated lookup counts nothing twice.
 	asked, matched uint32
-	// Blocks asked for, and those of them found first in host memory and on disk.
+	// blocks were asked for, host and disk of them found first in host memory and on disk.
 	blocks, host, disk uint64
 }
 
-// add counts a lookup of count blocks from first on, the first of which were
-// found in sources. It returns how many of these were not counted before.
+// add counts a lookup of count blocks from first on, of which the first len(sources) were
+// found. It returns the number of found blocks that were not counted before.
 func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched int) {
 	if end := first + uint32(count); count > 0 && end > h.asked {
 		h.blocks += uint64(end - max(first, h.asked))
@@ -133,26 +130,25 @@ func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched i
 	return matched
 }
 
-// CacheStats say what the cache was worth to its engines.
+// CacheStats say what the cache saved its engines.
 type CacheStats struct {
-	// MatchedTokens are the tokens whose KV lookups found, each counted once for
-	// its request.
+	// MatchedTokens are the tokens whose KV lookups found, once for each request.
 	MatchedTokens uint64 `json:"matched_tokens"`
-	// OnboardedHost and OnboardedDisk are blocks that went to a device, by the tier
-	// that they were found in.
+	// OnboardedHost and OnboardedDisk are blocks that went to a device, by the tier that had
+	// them.
 	OnboardedHost uint64 `json:"onboarded_host"`
 	OnboardedDisk uint64 `json:"onboarded_disk"`
-	// HostHitRate and DiskHitRate are the shares, 0 to 1, of the blocks asked for
-	// that were found in the tier, over the last Requests requests that have ended.
+	// HostHitRate and DiskHitRate are the shares, 0 to 1, of the blocks asked for that the
+	// tier had, over the last Requests ended requests.
 	HostHitRate float64 `json:"host_hit_rate"`
 	DiskHitRate float64 `json:"disk_hit_rate"`
 	Requests    int     `json:"requests"`
 }
 
-// cacheCounters count over all sessions.
+// cacheCounters count over all sessions. mu is a leaf.
 type cacheCounters struct {
 	matchedTokens, host, disk atomic.Uint64
-	// changed has room for one: a request that asked for something has ended.
+	// changed has room for one: a request that asked for blocks has ended.
 	changed chan struct{}
 
 	mu     sync.Mutex
@@ -161,8 +157,7 @@ type cacheCounters struct {
 	sum    requestHits
 }
 
-// newCacheCounters makes counters whose hit rates span so many requests; 0 is
-// the default.
+// newCacheCounters makes counters whose hit rates span requests, 0 for the default.
 func newCacheCounters(requests int) *cacheCounters {
 	if requests == 0 {
 		requests = DefaultHitRateRequests
@@ -181,8 +176,7 @@ func (c *cacheCounters) onboarded(pins []pin) {
 	}
 }
 
-// finish takes note of a request that has ended. One that asked for nothing says
-// nothing about the cache.
+// finish adds an ended request to the hit rates, unless it asked for nothing.
 func (c *cacheCounters) finish(h requestHits) {
 	if h.blocks == 0 {
 		return
@@ -208,14 +202,13 @@ func (c *cacheCounters) finish(h requestHits) {
 	}
 }
 
-// LogHitRates logs the hit rates when they have changed, at most once in every
-// interval, until ctx ends.
+// LogHitRates logs the hit rates when they change, at most once in every interval, until ctx
+// ends.
 func (s *Server) LogHitRates(ctx context.Context, interval time.Duration, log *zap.Logger) {
 	s.cache.logRates(ctx, interval, log)
 }
 
-// logRates logs the hit rates when they have changed, at most once in every
-// interval, until ctx ends.
+// logRates implements LogHitRates.
 func (c *cacheCounters) logRates(ctx context.Context, interval time.Duration, log *zap.Logger) {
 	var last CacheStats
 	for {
@@ -248,12 +241,12 @@ func (c *cacheCounters) snapshot() CacheStats {
 	return s
 }
 
-// lastGauges keeps the latest gauges of a session.
+// lastGauges keeps the last gauges of a session.
 type lastGauges struct {
 	latest atomic.Pointer[events.EngineGauges]
 }
 
-// take keeps what STATS says, if it says anything.
+// take keeps the gauges of STATS, if there are any.
 func (b *lastGauges) take(m *proto.Stats) {
 	if m.DeviceBlocksTotal == 0 {
 		return
@@ -267,9 +260,8 @@ func (b *lastGauges) take(m *proto.Stats) {
 	}
 }
 
-// gauges are what the scheduler's last STATS said; false before the first one, and
-// for an engine that does not say. An engine whose gauges do not change may not
-// repeat them. Any goroutine may ask.
+// gauges returns the gauges of the scheduler's last STATS; false before the first. An engine
+// may leave out gauges that have not changed. Any goroutine may call gauges.
 func (s *session) gauges() (events.EngineGauges, bool) {
 	g := s.last.latest.Load()
 	if g == nil {
@@ -278,8 +270,8 @@ func (s *session) gauges() (events.EngineGauges, bool) {
 	return *g, true
 }
 
-// takeStats counts what a scheduler reports and keeps how it stands, that of reports
-// that come too soon to count too.
+// takeStats counts a scheduler's STATS and keeps its gauges, also of STATS that come too soon
+// to count.
 func (s *session) takeStats(m *proto.Stats) error {
 	if err := s.reports.Take(m, time.Now()); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// lookup answers a LOOKUP: at once when it does not wait, else from a goroutine
-// of its own so that the connection is read on.
+// lookup answers a LOOKUP. One that waits for the disk has its own goroutine, so that the
+// connection is read on.
 func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -42,8 +42,8 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	return nil
 }
 
-// answerLookup finds and pins blocks and answers. The pins are recorded before
-// the answer leaves; when the request was closed meanwhile, they drop instead.
+// answerLookup finds and pins blocks, and answers. The request records the pins before the
+// answer leaves. The pins drop if the request was closed meanwhile.
 func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
 	var found blockmgr.LookupResult
 	if len(blocks) > 0 {
@@ -72,9 +72,8 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	return s.sched.send(proto.TypeLookupHit, corr, &hit, found.Slots)
 }
 
-// recordPins notes the pins of a lookup of asked blocks in its request. A request
-// holds each slot's pin once: spare are pins of slots that were pinned already, or
-// all of them when the request is not open any more.
+// recordPins adds the pins of a lookup of asked blocks to its request. A request pins each
+// slot once: spare are second pins of a slot, or all pins of a closed request.
 func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +87,7 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 		case ok && p.slot == slot:
 			spare = append(spare, slot)
 			continue
-		case ok: // the bytes in that slot were lost; a copy from it may be in flight
+		case ok: // the earlier slot is damaged; a copy from it may be in flight
 			p.lost = append(p.lost, p.slot)
 		}
 		p.slot, p.source = slot, found.Sources[i]
@@ -99,9 +98,9 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 	return spare, true
 }
 
-// claim answers a CLAIM: it queues LOAD for every worker. The pins stay until
-// RELEASE. After a worker was lost the next CLAIM is refused, so that the
-// scheduler learns of it before it relies on a load.
+// claim answers a CLAIM: it queues a LOAD for every worker. The pins stay until RELEASE. The
+// first CLAIM after a worker was lost is refused, so that the scheduler knows before it relies
+// on a load.
 func (s *session) claim(corr uint32, m *proto.Claim) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -135,7 +134,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(told)}, nil)
 }
 
-// claimable is what a CLAIM needs: the pinned slots and the workers to tell.
+// claimable returns the pins and the workers of a CLAIM.
 func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,9 +156,8 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	return pins, slices.Collect(maps.Keys(s.workers)), nil
 }
 
-// store answers a STORE. Beyond maxGrants blocks are refused without asking the
-// pool, and so are those whose priority is too low, with all that come after them
-// in their request: without them nobody would find those.
+// store answers a STORE. It refuses blocks beyond maxGrants, and a block of too low a priority
+// with all later blocks of the request: without their parent nobody would find them.
 func (s *session) store(corr uint32, m *proto.Store) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -197,16 +195,15 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	return s.sched.send(proto.TypeGrant, corr, &answer, slots)
 }
 
-// grantRoom is how many slots the session may still be granted. What RESUMED gave back
-// counts too and may exceed maxGrants: then no block is granted until enough of them are
-// settled.
+// grantRoom returns how many more slots the session may be granted. Slots kept by RESUME count
+// too and may exceed maxGrants; then it is 0.
 func (s *session) grantRoom() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, maxGrants-s.grants)
 }
 
-// recordGrants notes new grants of a request.
+// recordGrants adds grants to a request.
 func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +213,8 @@ func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
 	s.grants += len(slots)
 }
 
-// granted checks that every slot of a list is granted to the request.
+// granted returns the request and the slots of a list, all of which must be granted to the
+// request.
 func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
 	r, err := s.holder(m.Request, m.Generation)
 	if err != nil {
@@ -237,7 +235,7 @@ func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) 
 	return r, slots, nil
 }
 
-// settle forgets grants that were committed or aborted.
+// settle removes committed or aborted grants.
 func (s *session) settle(r *request, slots []blockmgr.Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,12 +274,11 @@ func (s *session) abort(m *proto.SlotList) error {
 	return nil
 }
 
-// resetPatience bounds how long a RESET waits for what is being sealed, written
-// or read.
+// resetPatience bounds how long a RESET waits for sealing, writing and reading to end.
 const resetPatience = 2 * time.Second
 
-// reset answers RESET: it empties the namespace's pool, unless another session or
-// one of an earlier agent has it open too.
+// reset answers RESET: it empties the namespace's pool, unless another session or a former one
+// uses the pool too.
 func (s *session) reset(corr uint32) error {
 	if err := s.holdsNothing(); err != nil {
 		return err
@@ -302,7 +299,7 @@ func (s *session) reset(corr uint32) error {
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
 
-// resetQuiet waits for what the agent itself does with blocks first.
+// resetQuiet waits for the agent's own use of blocks before it resets.
 func (s *session) resetQuiet() (alone bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, resetPatience)
 	defer cancel()
@@ -310,7 +307,7 @@ func (s *session) resetQuiet() (alone bool, err error) {
 	return s.pool.ResetAlone(s.id)
 }
 
-// holdsNothing refuses when the session has a request, a pin or a grant.
+// holdsNothing refuses while the session has a request, a pin or a grant.
 func (s *session) holdsNothing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// serveWorker lets a worker that said hello join its session and serves it until
-// its connection ends or it says BYE. It takes p over.
+// serveWorker lets a worker that said HELLO join its session, and serves it until its
+// connection ends or BYE comes. It takes p over.
 func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, err := s.findSession(peer, h)
 	if err == nil {
@@ -35,9 +35,8 @@ func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process,
 	return err
 }
 
-// runWorker registers a worker and serves it until its connection ends or BYE
-// comes, which it then returns. The session does not count on the worker any more,
-// however it ended.
+// runWorker registers a worker and serves it until its connection ends or BYE comes, which it
+// returns. The worker has left the session by then.
 func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *bye, err error) {
 	defer func() {
 		if l.joined {
@@ -45,7 +44,7 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 		}
 	}()
 	if err := s.register(c, sess, l, h); err != nil {
-		sess.leave(l, !s.isStopping()) // it may have joined and died before it was told so
+		sess.leave(l, !s.isStopping()) // the worker may have joined and died before its OK
 		return nil, err
 	}
 	reporter := s.reports.Reporter(sess.worker, h)
@@ -53,7 +52,7 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)
-		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // the error is in the log
+		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // guard has logged the error
 	}()
 	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reporter); return err })
 	sess.leave(l, bye == nil && !s.isStopping())
@@ -62,7 +61,7 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 	return bye, err
 }
 
-// findSession is the session that a worker wants to join, if it may.
+// findSession returns the session that a worker may join.
 func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) {
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
 	sess := s.lookup(blockmgr.SessionID(h.Session), w)
@@ -81,8 +80,8 @@ func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) 
 	return sess, nil
 }
 
-// endedIsNone is err, or that the rank of a worker that named no session has none now:
-// another one may begin at any time.
+// endedIsNone makes the refusal of a worker that named no session retryable: its rank has no
+// session now, and another may begin at any time.
 func endedIsNone(h *proto.Hello, err error) error {
 	if err == nil || h.Session != 0 || refusalOf(err).Code != proto.CodeNotFound {
 		return err
@@ -91,21 +90,21 @@ func endedIsNone(h *proto.Hello, err error) error {
 	return refusal.Retry(proto.CodeNotFound, "HELLO session: worker %s has none now", w)
 }
 
-// lookup is the session with an id or, for id 0, the one that the worker rank
-// has; nil if there is none that has begun.
+// lookup returns the session with an id or, for id 0, the session of a worker rank; nil if
+// there is none that has begun.
 func (s *Server) lookup(id blockmgr.SessionID, w kv.Worker) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id == 0 {
 		if held := s.byOwner[w]; held != nil {
-			id = held.id // of one that is being made byID knows nothing yet
+			id = held.id // byID has no session that is still being made
 		}
 	}
 	return s.byID[id]
 }
 
-// register reads REGISTER and lets the worker join. An error ends the
-// connection; the client has been told.
+// register reads REGISTER and lets the worker join. It tells the client why it returns an
+// error, which ends the connection.
 func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
@@ -133,8 +132,8 @@ func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.
 	return c.Send(proto.TypeOK, f.Corr, nil, nil)
 }
 
-// readWorker reads until the connection ends or BYE comes, which it then
-// returns. Besides, a worker only reports what it has counted.
+// readWorker reads until the connection ends or BYE comes, which it returns. A worker sends
+// nothing else but STATS.
 func (s *Server) readWorker(c *proto.Conn, reporter *reports.Reporter) (bye *bye, err error) {
 	for {
 		f, err := s.receive(c)
@@ -159,13 +158,11 @@ func (s *Server) readWorker(c *proto.Conn, reporter *reports.Reporter) (bye *bye
 	}
 }
 
-// maxQueuedLoads bounds the LOADs that wait for one worker to read. Beside them
-// lies what its socket holds.
+// maxQueuedLoads bounds the LOADs that wait for one worker, besides those in its socket.
 const maxQueuedLoads = 256
 
-// workerLink is the agent's side of a worker's connection. A LOAD is queued and
-// sent by the link's own goroutine, so that a worker that does not read delays
-// neither the scheduler nor the other workers.
+// workerLink is the agent's side of a worker's connection. Its own goroutine sends queued
+// LOADs, so that a worker that does not read delays neither the scheduler nor other workers.
 type workerLink struct {
 	*link
 	loads chan queuedLoad
@@ -173,7 +170,7 @@ type workerLink struct {
 	joined bool
 }
 
-// queuedLoad is a LOAD and the slots that it names. Workers share both.
+// queuedLoad is a LOAD and the slots that it names. All workers share both.
 type queuedLoad struct {
 	m     *proto.Load
 	slots []blockmgr.Slot
@@ -183,8 +180,8 @@ func newWorkerLink(c *proto.Conn, pool *blockmgr.Pool) *workerLink {
 	return &workerLink{link: newLink(c, pool), loads: make(chan queuedLoad, maxQueuedLoads)}
 }
 
-// offer queues a LOAD. When there is no room the worker has stopped reading: its
-// connection is closed, and its reader takes it out of the session.
+// offer queues a LOAD. A full queue says that the worker has stopped reading: offer closes its
+// connection and returns false.
 func (l *workerLink) offer(q queuedLoad) bool {
 	select {
 	case l.loads <- q:
@@ -195,8 +192,8 @@ func (l *workerLink) offer(q queuedLoad) bool {
 	}
 }
 
-// send sends queued LOADs and announces extents as they become ready, until stop
-// is closed or the connection ends.
+// send sends queued LOADs and announces extents as they become ready, until stop is closed or
+// the connection ends.
 func (l *workerLink) send(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()
@@ -214,7 +211,7 @@ func (l *workerLink) send(stop <-chan struct{}) {
 			return
 		}
 		if err != nil {
-			l.conn.Close() // most have; a frame that cannot be made has not
+			l.conn.Close() // a frame that cannot be encoded leaves the connection open
 			return
 		}
 	}
