@@ -13,22 +13,20 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// libzmq aborts the process when it finds no file descriptor for a context or a socket, so
-// that none of what follows may use the last ones.
+// libzmq aborts the process when it finds no descriptor for a context or a socket. The bounds
+// below leave some for it.
 const (
-	// maxConnections bounds the connections of all engines of a node, where there are file
-	// descriptors for as many.
+	// maxConnections bounds the connections of all engines of a node.
 	maxConnections = 4096
 	// connectionDescriptors are what a connection takes: its socket and the watch of its
 	// process.
 	connectionDescriptors = 2
-	// spareDescriptors are for files that are open for a moment, for connections to another
-	// NATS server and for what connects to the streams in the engines' format.
+	// spareDescriptors are for files that are open for a moment, for reconnects to NATS and
+	// for subscribers of ZMQ streams.
 	spareDescriptors = 24
-	// minHTTPConnections and maxHTTPConnections bound the HTTP connections of one listener,
-	// for metrics, operators and KVBM's metrics.
+	// minHTTPConnections and maxHTTPConnections bound the connections of one HTTP listener.
 	minHTTPConnections, maxHTTPConnections = 4, 1024
-	// maxNATSConnections bounds the clients of the NATS server inside the agent.
+	// maxNATSConnections bounds the clients of the embedded NATS server.
 	maxNATSConnections = 65536
 )
 
@@ -36,33 +34,33 @@ const (
 type Needs struct {
 	// Listeners is the number of HTTP listeners.
 	Listeners int
-	// NATS: a NATS server runs inside the agent.
+	// NATS says that a NATS server runs in the agent.
 	NATS bool
 	// Extents is the number of files that full tiers have.
 	Extents int
-	// Rank is what the event streams of one engine take at most.
+	// Rank is the most that the event streams of one engine take.
 	Rank int
 }
 
-// Budget divides the file descriptors that the process may have (RLIMIT_NOFILE)
-// between connections, event streams of sessions and all else. Half of what the agent does
-// not need itself is for connections, the other half for event streams, so that a flood of
-// Connections leaves room for the engines that have one.
+// Budget divides the file descriptors of the process (RLIMIT_NOFILE). What the agent does not
+// need itself is divided in two: one half for connections, the other for event streams. A
+// flood of connections leaves room for the engines that have one. Any goroutine may call its
+// methods; mu is a leaf.
 type Budget struct {
 	limit int
 	rank  int // what the event streams of one engine take at most
-	// own are those that the agent needs itself.
+	// own is what the agent needs itself.
 	own int
-	// without is how many extents of full tiers have no descriptor in own.
+	// without is the number of extents of full tiers without a descriptor in own.
 	without int
-	open    func() (int, error) // how many are open now
+	open    func() (int, error) // counts the open descriptors
 
 	mu      sync.Mutex
 	streams int // reserved for event streams
 }
 
-// Divide divides the process's limit for an agent that has opened everything that
-// it needs at its start.
+// Divide divides the limit of the process. The agent must have opened everything that it opens
+// at its start, except the HTTP listeners.
 func Divide(n Needs) (*Budget, error) {
 	limit, err := Limit()
 	if err != nil {
@@ -76,22 +74,22 @@ func Divide(n Needs) (*Budget, error) {
 	return &Budget{limit: limit, own: own, without: without, rank: n.Rank, open: openDescriptors}, nil
 }
 
-// own is how many descriptors the agent needs itself, when open of the limit are
-// open after its start, and how many extents of full tiers are without one.
+// own returns what the agent needs itself, of a limit of which open are in use, and the number
+// of extents without a descriptor.
 func (n *Needs) own(limit, open int) (own, without int) {
 	own = open + n.Listeners*HTTPConnections(limit) + spareDescriptors
 	if n.NATS {
 		own += NATSConnections(limit)
 	}
-	// A tier that finds no descriptor for an extent stays as large as it is.
+	// A tier without a descriptor for its next extent does not grow.
 	covered := min(n.Extents, max(0, limit-own)/2)
 	return own + covered, n.Extents - covered
 }
 
-// Limit is how many file descriptors the process may have.
+// Limit returns the limit of the process.
 func (b *Budget) Limit() int { return b.limit }
 
-// Log says how the limit is divided, and warns when it is too low.
+// Log logs the division, and warns when the limit is too low.
 func (b *Budget) Log(log *zap.Logger) {
 	log.Info("file descriptors", zap.Int("limit", b.limit), zap.Int("own", b.own),
 		zap.Int("connections", b.Connections()), zap.Int("for_event_streams", b.share()))
@@ -101,8 +99,8 @@ func (b *Budget) Log(log *zap.Logger) {
 	}
 }
 
-// wanted is the limit at which the tiers can fill and an engine's event streams have room;
-// 0: the limit is high enough.
+// wanted returns the limit that full tiers and one engine's event streams need; 0 when the
+// limit is high enough.
 func (b *Budget) wanted() int {
 	wanted := max(b.limit+2*b.without, b.own+2*b.rank)
 	if wanted <= b.limit {
@@ -111,7 +109,7 @@ func (b *Budget) wanted() int {
 	return wanted
 }
 
-// Limit is how many file descriptors the process may have.
+// Limit returns the limit of the process: RLIMIT_NOFILE.
 func Limit() (int, error) {
 	var r syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
@@ -134,16 +132,16 @@ func openDescriptors() (int, error) {
 	return len(names) - 1, nil // without d
 }
 
-// share is how many descriptors connections may have, and as many event streams.
+// share returns how many descriptors connections may have. Event streams may have as many.
 func (b *Budget) share() int { return max(0, b.limit-b.own) / 2 }
 
-// Connections is how many connections the agent may have.
+// Connections returns how many connections engines may have.
 func (b *Budget) Connections() int {
 	return min(maxConnections, max(1, b.share()/connectionDescriptors))
 }
 
-// Reserve takes n descriptors for a session's event streams until release. The refusal
-// says that there are too few, by what was reserved or by what is open now.
+// Reserve takes n descriptors for the event streams of a session, until Release. The refusal
+// says that too few are left, by reservation or by what is open now.
 func (b *Budget) Reserve(n int) error {
 	if n == 0 {
 		return nil
@@ -162,41 +160,40 @@ func (b *Budget) Reserve(n int) error {
 	return nil
 }
 
-// Release gives n descriptors back.
+// Release returns n descriptors to the budget.
 func (b *Budget) Release(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.streams -= n
 }
 
-// HTTPConnections is how many connections one HTTP listener may have at a limit of file
-// descriptors.
+// HTTPConnections returns how many connections one HTTP listener may have at a limit.
 func HTTPConnections(limit int) int {
 	return min(maxHTTPConnections, max(minHTTPConnections, limit/16))
 }
 
-// NATSConnections is how many clients the NATS server inside the agent may have at a limit
-// of file descriptors.
+// NATSConnections returns how many clients the embedded NATS server may have at a limit.
 func NATSConnections(limit int) int {
 	return min(maxNATSConnections, max(minHTTPConnections, limit/8))
 }
 
-// LimitedListener accepts a connection when fewer than a number of its connections are
-// open. Those beyond wait in the system's queue.
-type LimitedListener struct {
+// limitedListener has at most cap(slots) open connections. Further ones wait in the system's
+// queue.
+type limitedListener struct {
 	net.Listener
 	slots  chan struct{}
 	closed chan struct{}
 	once   sync.Once
 }
 
-// LimitListener accepts no more than so many connections of l at a time.
-func LimitListener(l net.Listener, connections int) *LimitedListener {
-	return &LimitedListener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
+// LimitListener accepts at most so many open connections of l at a time. Further ones wait in
+// the system's queue.
+func LimitListener(l net.Listener, connections int) net.Listener {
+	return &limitedListener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener.
-func (l *LimitedListener) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
 	case <-l.closed:
@@ -211,7 +208,7 @@ func (l *LimitedListener) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (l *LimitedListener) Close() error {
+func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
 }

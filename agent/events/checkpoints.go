@@ -17,23 +17,23 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// maxCheckpoints bounds the files that are kept beside a socket for ranks without a
-// session.
+// maxCheckpoints bounds the files of ranks without a session.
 const maxCheckpoints = 256
 
-// checkpoints are the files that keep what the ranks' engines hold from one agent to
-// the next. The zero value keeps none.
+// checkpoints are the files that tell the next agent what each rank's engine has cached. The
+// zero value has none. mu is a leaf; it is held while the directory is read, which delays only
+// the begin and the end of sessions.
 type checkpoints struct {
 	dir string // empty: none
 	log *zap.Logger
-	// failed counts the ranks that have no file because the directory cannot be used.
+	// failed counts the ranks without a file because the directory cannot be used.
 	failed atomic.Uint64
-	told   sync.Once // that ranks have no files
-	slow   sync.Once // that the directory is on a disk
+	told   sync.Once // has warned that ranks have no files
+	slow   sync.Once // has warned that the directory is on a disk
 
 	mu   sync.Mutex
-	last map[string]*checkpoint // by path: those in use, and ended ones whose engines may live
-	// stopped says that no file is removed any more: the next agent wants them.
+	last map[string]*checkpoint // by path: files in use, and files of ended ranks whose engines may live
+	// stopped: files stay for the next agent from now on.
 	stopped bool
 }
 
@@ -41,10 +41,10 @@ type checkpoints struct {
 type checkpoint struct {
 	set  *checkpoints
 	path string
-	// What follows is guarded by set.mu.
-	ended bool          // nobody writes the file any more
+	// set.mu guards the fields below.
+	ended bool          // the rank does not write the file any more
 	over  bool          // the engine is gone for good
-	left  chan struct{} // closed when nobody has to wait for the engine's end any more
+	left  chan struct{} // closed when nobody has to wait for the engine's end
 }
 
 func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
@@ -55,9 +55,8 @@ func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
 	return s
 }
 
-// begin is the file for a rank that begins; nil when there is to be none. The oldest
-// files of ranks that have not begun go when there are too many: those of engines that
-// are not coming back.
+// begin returns the file for a rank that begins; nil for none. It prunes the oldest files of
+// ranks without a session.
 func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	if s.dir == "" {
 		return nil
@@ -91,8 +90,8 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	return c
 }
 
-// pruneLocked removes the files that were not changed for the longest time, so that at
-// most keep are left of those that no rank is using.
+// pruneLocked keeps the newest keep files among those that no rank uses, and removes the
+// others.
 func (s *checkpoints) pruneLocked(keep int) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil || len(entries) <= keep {
@@ -114,11 +113,11 @@ func (s *checkpoints) pruneLocked(keep int) {
 	}
 	slices.SortFunc(files, func(a, b aged) int { return cmp.Compare(a.at, b.at) })
 	for _, f := range files[:max(0, len(files)-keep)] {
-		_ = os.Remove(f.path) // another try comes with the next rank
+		_ = os.Remove(f.path) // the next rank tries again
 	}
 }
 
-// stop leaves the files as they are from now on, and ends all waits.
+// stop leaves all files for the next agent, and ends all waits.
 func (s *checkpoints) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +131,7 @@ func (s *checkpoints) stop() {
 	clear(s.last)
 }
 
-// file is the path, empty for none.
+// file returns the path, empty for none.
 func (c *checkpoint) file() string {
 	if c == nil {
 		return ""
@@ -140,8 +139,8 @@ func (c *checkpoint) file() string {
 	return c.path
 }
 
-// end says that the rank does not write its file any more. Of too many that have ended
-// nobody waits for the engine: their files go when they are the oldest.
+// end says that the rank has stopped writing its file. When too many have ended, nobody waits
+// for the engine of this one: pruning removes the file.
 func (c *checkpoint) end() {
 	if c == nil {
 		return
@@ -163,8 +162,8 @@ func (c *checkpoint) end() {
 	}
 }
 
-// forget says that the engine is gone for good: its file goes, once the rank has
-// ended, unless another session of the rank has begun.
+// forget says that the engine is gone for good. The file goes once the rank has ended, unless
+// another session of the rank has begun.
 func (c *checkpoint) forget() {
 	if c == nil {
 		return
@@ -187,8 +186,8 @@ func (c *checkpoint) removeLocked() {
 	}
 }
 
-// forgetAfter waits until every channel of exited is closed, and then forgets; it returns
-// before that when another session of the rank begins or the agent stops.
+// forgetAfter calls forget when every channel of exited is closed. It returns earlier when
+// another session of the rank begins or the agent stops.
 func (c *checkpoint) forgetAfter(exited []<-chan struct{}) {
 	if c == nil {
 		return

@@ -14,19 +14,19 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
-// Config says what a node's hub publishes, and where.
+// Config says what a hub publishes, and where.
 type Config struct {
 	Options
-	// Node names the node, Cluster keeps deployments on one NATS apart.
+	// Node names the node. Cluster separates deployments on one NATS.
 	Node, Cluster string
-	// NATSURL is where events are published, empty for nowhere.
+	// NATSURL are the NATS servers, separated by commas; empty for none.
 	NATSURL string
-	// URLFile keeps the URL of the embedded NATS server, CheckpointDir the checkpoints of
-	// ranks.
+	// URLFile receives the URL of the embedded NATS server. CheckpointDir has the ranks'
+	// checkpoints.
 	URLFile, CheckpointDir string
 }
 
-// Validate checks the options and the addresses; the error shows no credentials.
+// Validate checks every field. The error names the first bad one and shows no credentials.
 func (c *Config) Validate() error {
 	if c.Cluster != "" {
 		if err := kvevent.CheckCluster(c.Cluster); err != nil {
@@ -42,7 +42,7 @@ func (c *Config) Validate() error {
 	return c.Options.validate(c.NATSURL != "")
 }
 
-// natsOptions is what the publisher is told, but for its log.
+// natsOptions are the options of the connection, without its log.
 func (c *Config) natsOptions() nats.Options {
 	return nats.Options{
 		URL: c.NATSURL, Cluster: c.Cluster, Name: "blockyard agent " + c.Node, Node: c.Node,
@@ -50,43 +50,40 @@ func (c *Config) natsOptions() nats.Options {
 	}
 }
 
-// Options are how events are followed and where they are told. The zero value
+// Options say how engines' events are followed and where events are published. The zero value
 // is the default.
 type Options struct {
-	// Auth is how to log in to NATS and whom to trust there; JetStream has a stream
-	// keep what is published there, nil for none.
+	// Auth is the login to NATS. JetStream stores what is published there, nil for no stream.
 	Auth      natsauth.Settings
 	JetStream *nats.JetStream
-	// Embedded has the agent run a NATS server, over which events go when no URL is
-	// set; nil for none. Its URL is written to the socket's path with .nats behind it,
-	// for routers and other agents.
+	// Embedded runs a NATS server in the agent, where no URL is set; nil for none. Its URL is
+	// written to the socket's path plus .nats, for routers and other agents.
 	Embedded *nats.EmbeddedOptions
-	// EmbeddedAdvertise is the host in that URL; default: the one that the server listens
-	// on, or the machine's name where that is all addresses.
+	// EmbeddedAdvertise is the host in that URL. Default: the server's address, or the
+	// machine's name where that is all addresses.
 	EmbeddedAdvertise string
-	// Dynamo has Dynamo's routers told, over the same NATS; nil for none. Its Log is
-	// the agent's.
+	// Dynamo publishes to Dynamo's routers over the same NATS; nil for none. Its Log is set by
+	// the agent.
 	Dynamo *dynamo.Options
-	// ZMQ publishes what each rank can reach in the engines' own format, at the port of
-	// the engine's events plus 1000. An engine that names another endpoint in its HELLO
-	// has it there in any case.
+	// ZMQ publishes for each rank the rank's blocks and its pool's in vLLM's event format, at
+	// the port of the engine's events plus 1000. An engine that names an endpoint in HELLO has
+	// that stream in any case.
 	ZMQ bool
-	// ZMQMode is how that stream names and merges blocks, for engines that do not say:
-	// one of the proto.Consolidator… constants, default tiered.
+	// ZMQMode is how that stream names and merges blocks, unless the engine says it: a
+	// proto.Consolidator… constant, default tiered.
 	ZMQMode string
-	// ZMQHost is the host of the addresses at which the agent publishes so of its own
-	// accord, not because an engine names one; default *, all addresses of the node, as
-	// KVBM has it.
+	// ZMQHost is the host of those streams, unless the engine names an endpoint; default *,
+	// all addresses of the node, as in KVBM.
 	ZMQHost string
-	// TokenMemory bounds, in bytes, the tokens of blocks that such streams need; default
-	// 256 MiB for the node.
+	// TokenMemory bounds the bytes of the tokens that those streams need; default 256 MiB for
+	// the node.
 	TokenMemory int
-	// WorkerTaints are the labels of the node's workers, which routers are told.
+	// WorkerTaints are the labels of the node's workers, for routers.
 	WorkerTaints kvevent.Taints
 	// FullReports: see consolidator.RankConfig.
 	FullReports bool
-	// NoCheckpoints has an agent know nothing of what its engines held before it
-	// started, until their events say it. By default it is kept beside the socket.
+	// NoCheckpoints writes no checkpoints: the next agent knows what an engine has cached only
+	// from its events.
 	NoCheckpoints bool
 }
 

@@ -17,21 +17,21 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
-// startEmbedded starts the NATS server inside the agent. It takes the token of an
-// earlier agent's URL file, and its port when any port will do and that one is free,
-// so that routers that know the earlier server find this one.
+// startEmbedded starts the NATS server. It reuses the token in the URL file of an earlier
+// agent, and the port if none is set and that one is free, so that routers find the new
+// server.
 func startEmbedded(c *Config, o nats.EmbeddedOptions) (*nats.Embedded, error) {
 	file := c.URLFile
-	token, port, err := formerServer(file)
+	token, port, err := earlierServer(file)
 	if err != nil {
 		return nil, err
 	}
 	o.Token = cmp.Or(o.Token, token)
 	var server *nats.Embedded
 	if o.Port == 0 && port != 0 {
-		former := o
-		former.Port = port
-		server, _ = nats.StartEmbedded(former) // another port does as well
+		same := o
+		same.Port = port
+		server, _ = nats.StartEmbedded(same) // any other port will do
 	}
 	if server == nil {
 		if server, err = nats.StartEmbedded(o); err != nil {
@@ -41,9 +41,9 @@ func startEmbedded(c *Config, o nats.EmbeddedOptions) (*nats.Embedded, error) {
 	return server, nil
 }
 
-// WriteURL writes the URL of the NATS server inside the agent, which has
-// the token, to a file for the agent's user alone. The caller must own the socket
-// that the file is named after: another agent's file would send its routers here.
+// WriteURL writes the URL of the embedded NATS server, token included, to a file that only the
+// agent's user can read. The caller must own the socket beside the file: another agent's file
+// would send its routers here. Without a server WriteURL does nothing.
 func (h *Hub) WriteURL() error {
 	server, c := h.out.server, h.out.cfg
 	if server == nil {
@@ -60,9 +60,9 @@ func (h *Hub) WriteURL() error {
 	return nil
 }
 
-// formerServer is the token and the port in the URL in a file; empty and 0 without the
+// earlierServer returns the token and the port of the URL in a file; empty and 0 without the
 // file.
-func formerServer(file string) (token string, port int, err error) {
+func earlierServer(file string) (token string, port int, err error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", 0, nil
@@ -72,14 +72,14 @@ func formerServer(file string) (token string, port int, err error) {
 	}
 	u, err := url.Parse(strings.TrimSpace(string(b)))
 	if err != nil || u.User == nil {
-		return "", 0, nil // what is not ours is written over
+		return "", 0, nil // not our file: it is overwritten
 	}
 	n, _ := strconv.ParseUint(u.Port(), 10, 16) // 0 for none
 	return u.User.Username(), int(n), nil
 }
 
-// advertised is a server's URL as other machines can use it: with this host or, when that
-// is empty and the server listens on all addresses, with the machine's name.
+// advertised returns a server's URL for other machines: with host or, where host is empty and
+// the server listens on all addresses, with the machine's name.
 func advertised(server, host string) (string, error) {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -96,7 +96,7 @@ func advertised(server, host string) (string, error) {
 	return u.String(), nil
 }
 
-// replaceFile writes a file that only the agent's user can read, whatever was there.
+// replaceFile writes a file that only the agent's user can read, and replaces an existing one.
 func replaceFile(name, text string) error {
 	next := name + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// evictedDelay is how long a notice may wait for company.
+	// evictedDelay is how long a notice may wait for others to share its frame.
 	evictedDelay = 10 * time.Millisecond
-	// maxQueuedEvicted bounds the notices that wait for one session; more are lost
-	// and counted. They are 8 bytes each.
+	// maxQueuedEvicted bounds the notices that wait for one session, 8 bytes each. More are
+	// lost and counted.
 	maxQueuedEvicted = 16384
 )
 
-// evictions tells sessions that asked for it what leaves their namespace's tiers. It is
-// called under the block manager's lock, so that all it does is to queue.
+// evictions tells sessions which blocks leave their namespace's tiers. The block manager calls
+// add with its lock held, so that add only queues.
 type evictions struct {
-	sent, lost atomic.Uint64 // notices over all sessions
+	sent, lost atomic.Uint64 // notices of all sessions
 
-	mu sync.Mutex // of who changes queues; the map is replaced, never changed
-	// queues are those of the sessions that listen, by namespace.
+	mu sync.Mutex // serializes change; the map is replaced, never changed
+	// queues are the queues of listening sessions, by namespace.
 	queues atomic.Pointer[map[kv.NamespaceID][]*EvictionQueue]
 }
 
@@ -35,7 +35,7 @@ func newEvictions() *evictions {
 	return e
 }
 
-// add queues a block that left a tier.
+// add queues a notice of a block that left a tier.
 func (e *evictions) add(ns kv.NamespaceID, tier kv.Tier, h kv.SequenceHash) {
 	for _, q := range (*e.queues.Load())[ns] {
 		q.add(tier, h)
@@ -50,11 +50,11 @@ func (e *evictions) change(do func(map[kv.NamespaceID][]*EvictionQueue)) {
 	e.queues.Store(&all)
 }
 
-// EvictionQueue holds the notices that wait for one session.
+// EvictionQueue has the notices that wait for one session.
 type EvictionQueue struct {
 	from *evictions
 	ns   kv.NamespaceID
-	wake chan struct{} // room for one: the queue is not empty
+	wake chan struct{} // holds one token: the queue is not empty
 
 	mu     sync.Mutex
 	byTier [kv.NumTiers][]kv.SequenceHash
@@ -62,7 +62,7 @@ type EvictionQueue struct {
 	lost   uint64 // since the session began
 }
 
-// ListenEvictions makes a queue for the notices of a namespace. Close ends it.
+// ListenEvictions returns a queue for the notices of a namespace. Close ends it.
 func (h *Hub) ListenEvictions(ns kv.NamespaceID) *EvictionQueue {
 	e := h.evictions
 	q := &EvictionQueue{from: e, ns: ns, wake: make(chan struct{}, 1)}
@@ -72,7 +72,7 @@ func (h *Hub) ListenEvictions(ns kv.NamespaceID) *EvictionQueue {
 	return q
 }
 
-// Close takes the queue out.
+// Close removes the queue from the hub.
 func (q *EvictionQueue) Close() {
 	q.from.change(func(all map[kv.NamespaceID][]*EvictionQueue) {
 		left := slices.DeleteFunc(slices.Clone(all[q.ns]), func(other *EvictionQueue) bool { return other == q })
@@ -94,7 +94,7 @@ func (q *EvictionQueue) add(tier kv.Tier, h kv.SequenceHash) {
 	q.queued++
 	select {
 	case q.wake <- struct{}{}:
-	default: // the sender has been told
+	default: // Run is awake
 	}
 }
 
@@ -106,8 +106,7 @@ func (q *EvictionQueue) take() (byTier [kv.NumTiers][]kv.SequenceHash, lost uint
 	return byTier, q.lost
 }
 
-// Run sends the notices to a scheduler until stop is closed or its connection
-// ends.
+// Run sends the notices to a scheduler until stop is closed or the connection ends.
 func (q *EvictionQueue) Run(c *proto.Conn, stop <-chan struct{}) {
 	timer := time.NewTimer(evictedDelay)
 	defer timer.Stop()
@@ -129,7 +128,7 @@ func (q *EvictionQueue) Run(c *proto.Conn, stop <-chan struct{}) {
 	}
 }
 
-// send sends what is queued, in as many frames as it takes.
+// send sends the queued notices, in as few frames as hold them.
 func (q *EvictionQueue) send(c *proto.Conn) error {
 	byTier, lost := q.take()
 	for tier, hashes := range byTier {

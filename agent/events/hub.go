@@ -16,29 +16,30 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// flushDelay is how long a pool's changes may wait for company, so that the
-// blocks of one COMMIT or eviction travel in one event.
+// flushDelay is how long a pool's changes wait, so that the blocks of one COMMIT or eviction
+// travel in one event.
 const flushDelay = 2 * time.Millisecond
 
-// Hub holds the event streams of a node, one for each pool and one for each worker rank,
-// and the outputs that they are told to. It is the block manager's EventSink.
+// Hub holds the event streams of a node, one for each pool and one for each worker rank, and
+// the outputs that publish them. It is the block manager's EventSink. mu is let go before a
+// stream is called.
 type Hub struct {
 	out       *outputs
 	log       *zap.Logger
 	evictions *evictions
 
 	files   *checkpoints
-	dirty   chan struct{} // room for one: some pool's stream has changes
-	changes atomic.Uint64 // that pools reported
+	dirty   chan struct{} // holds one token: a pool's stream has changes
+	changes atomic.Uint64 // of all pools
 
 	mu    sync.Mutex
 	pools map[kv.NamespaceID]*PoolStream
 	ranks map[*Rank]struct{}
-	ended Totals // of the ranks and pools that have ended
+	ended Totals // of ended ranks and pools
 }
 
-// Open connects the outputs. When ctx ends first Open undoes what it did. Close must be
-// called after every stream has ended.
+// Open connects the outputs. An error leaves nothing open. Close must be called after every
+// stream has ended.
 func Open(ctx context.Context, cfg Config, log *zap.Logger) (*Hub, error) {
 	out, err := openOutputs(ctx, &cfg, log.Named("publisher"))
 	if err != nil {
@@ -67,18 +68,17 @@ func (h *Hub) Run(ctx context.Context) {
 // Close closes the outputs. The streams must have ended.
 func (h *Hub) Close() error { return h.out.close() }
 
-// RegisterHTTP serves the events over HTTP in mux.
+// RegisterHTTP adds the routes of the events over HTTP to mux.
 func (h *Hub) RegisterHTTP(mux *http.ServeMux) { h.out.http.Register(mux) }
 
-// TokenSink is who wants the tokens of blocks now; nil: nobody.
+// TokenSink returns the sink of blocks' tokens; nil when no output needs tokens now.
 func (h *Hub) TokenSink() tokens.Sink { return h.out.tokenSink() }
 
-// KeepCheckpoints leaves the files of ranks as they are from now on, for the next agent,
-// and ends all waits of ForgetAfter.
+// KeepCheckpoints leaves the ranks' files for the next agent from now on, and ends every
+// ForgetAfter.
 func (h *Hub) KeepCheckpoints() { h.files.stop() }
 
-// BlockStored implements blockmgr.EventSink. It is called under the block
-// manager's lock.
+// BlockStored implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	if p := h.pool(ns); p != nil {
 		p.stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
@@ -86,8 +86,7 @@ func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	}
 }
 
-// BlockRemoved implements blockmgr.EventSink. It is called under the block
-// manager's lock.
+// BlockRemoved implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	if p := h.pool(ns); p != nil {
 		p.stream.Remove(t, []kv.SequenceHash{b.Seq})
@@ -138,8 +137,8 @@ func (h *Hub) closeStream(o *ownerStream) {
 	}
 }
 
-// bound is the rank whose stream in the engines' format holds a TCP port of endpoint's, or the
-// port of its replays.
+// bound returns the rank whose ZMQ stream, or the replays of it, has a TCP port that endpoint
+// needs.
 func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,8 +152,8 @@ func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
 	return kv.Owner{}, false
 }
 
-// live are the ranks and the pools' streams that have not ended, as of one moment;
-// the totals of the others are added to sum.
+// live returns the ranks and pools that have not ended, and adds the totals of the ended ones
+// to sum, as of one moment.
 func (h *Hub) live(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -165,7 +164,7 @@ func (h *Hub) live(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
 	return ranks, h.poolStreamsLocked()
 }
 
-// loadSources are the owners whose load can be told.
+// loadSources returns the owners with a load.
 func (h *Hub) loadSources() []loadSource {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,6 +183,6 @@ func (h *Hub) loadSources() []loadSource {
 	return sources
 }
 
-// Descriptors is how many file descriptors the event streams of an engine that said hello
-// take, at most MaxRankDescriptors.
+// Descriptors returns how many file descriptors the event streams of an engine take, at most
+// MaxRankDescriptors.
 func (h *Hub) Descriptors(hello *proto.Hello) int { return h.out.descriptors(hello) }

@@ -10,30 +10,29 @@ import (
 )
 
 const (
-	// loadSample is how often the queues of pools are looked at, loadEvery how often
-	// loads are reported.
+	// loadSample is the time between two samples of the pools' queues, loadEvery that between
+	// two reports.
 	loadSample = 100 * time.Millisecond
 	loadEvery  = time.Second
 )
 
-// loadSource is an owner that has a load, and the publisher that its announcements
-// come from. One of pool and gauges is set.
+// loadSource is an owner with a load, and the publisher of its announcements. Either pool or
+// gauges is set.
 type loadSource struct {
 	publisher uint64
 	owner     kv.Owner
-	// pool returns the stats of a pool, slotBytes is the size of its slots, blockBytes
-	// that of what is in one.
+	// pool returns a pool's counters. slotBytes is the size of its slots, blockBytes that of
+	// its blocks.
 	pool                  func() blockmgr.Stats
 	slotBytes, blockBytes uint64
-	// gauges returns what an engine said last of itself, if it did; copies what its
-	// workers said of theirs, and nil where they say nothing.
+	// gauges returns an engine's last gauges, if any; copies what its workers have copied, nil
+	// if they do not report it.
 	gauges func() (EngineGauges, bool)
 	copies func() CopySum
 }
 
-// reportLoads gives send the load of every owner that list names, once a second
-// until ctx ends. An engine that says nothing of itself, and none of whose workers
-// has copied, has no report. send must not block.
+// reportLoads calls send with the load of every owner of list, once a second until ctx ends.
+// An engine without gauges and without copies has no report. send must not block.
 func reportLoads(ctx context.Context, list func() []loadSource, send func(*kvevent.LoadReport)) {
 	meters := make(loadMeters)
 	tick := time.NewTicker(loadSample)
@@ -53,8 +52,7 @@ func reportLoads(ctx context.Context, list func() []loadSource, send func(*kveve
 	}
 }
 
-// loadMeters are what is kept of each owner from one look to the next. Those of an
-// owner are of its kind.
+// loadMeters keep the state of each owner between two samples.
 type loadMeters map[kv.Owner]*loadMeter
 
 type loadMeter struct {
@@ -62,7 +60,7 @@ type loadMeter struct {
 	copies copyMeter
 }
 
-// lookAtLoads samples the pools, and reports all owners if it is time to.
+// lookAtLoads samples the pools, and reports every owner if report is set.
 func lookAtLoads(meters loadMeters, sources []loadSource, now time.Time, report bool, send func(*kvevent.LoadReport)) {
 	live := make(map[kv.Owner]bool, len(sources))
 	for i := range sources {
@@ -95,29 +93,28 @@ func lookAtLoads(meters loadMeters, sources []loadSource, now time.Time, report 
 	}
 }
 
-// EngineGauges are how a worker rank stands, as its scheduler last said: blocks of
-// its device pool, those that requests or copies hold, requests that took part in its
-// last step and requests that wait.
+// EngineGauges are the gauges of a scheduler's last STATS: blocks of the device pool, blocks
+// held by requests or copies, requests in the last step, waiting requests.
 type EngineGauges struct {
 	DeviceBlocks, DeviceUsed uint64
 	Running, Waiting         uint64
 }
 
-// CopySum is what the workers of a rank have copied between host memory and the
-// device, either way, since the agent's start. Micros is the sum of their times, each
-// of which copies its share of a block; Workers is how many there are now.
+// CopySum is what the workers of a rank have copied between host memory and the device since
+// the agent's start, both ways. Each worker copies its share of a block. Micros is the sum of
+// their times, Workers the number of connected ones.
 type CopySum struct {
 	Bytes, Micros uint64
 	Workers       int
 }
 
-// copyMeter turns sums of copies into what came since the last report.
+// copyMeter turns sums into differences between two reports.
 type copyMeter struct {
 	last CopySum
 	seen bool
 }
 
-// report is what is known of an engine, false for nothing.
+// report returns the load of an engine, false when nothing is known.
 func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 	g, said := s.gauges()
 	l := kvevent.WorkerLoad{DeviceBlocksTotal: g.DeviceBlocks, DeviceBlocksUsed: g.DeviceUsed, Running: g.Running, Waiting: g.Waiting}
@@ -125,8 +122,8 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 		return l, said
 	}
 	now := s.copies()
-	// A sum that is less than before began anew, and this is where the next is
-	// counted from. The workers copy at the same time: theirs is the mean of the times.
+	// A smaller sum has begun anew: the next difference counts from it. The workers copy at
+	// the same time, so that the time of a copy is their mean.
 	if m.seen && now.Bytes >= m.last.Bytes && now.Micros >= m.last.Micros {
 		if d := (now.Micros - m.last.Micros) / uint64(max(now.Workers, 1)); d > 0 {
 			l.CopyBytes, l.CopyMicros = now.Bytes-m.last.Bytes, d
@@ -136,17 +133,17 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 	return l, said || l.CopyMicros > 0
 }
 
-// poolMeter turns looks at the counters of a pool into rates.
+// poolMeter turns samples of a pool's counters into rates.
 type poolMeter struct {
-	// since is the time of the last report, and the counters as they were then.
+	// since is the time of the last report, with the counters of then.
 	since                               time.Time
 	read, written, promoted, readMicros uint64
 	sampled                             time.Time
-	reading                             int           // blocks under way from disk at the last look
-	underWay                            time.Duration // sum over those of the time since the last report
+	reading                             int           // blocks that were being read from disk at the last sample
+	underWay                            time.Duration // block-seconds of reads since the last report
 }
 
-// sample adds up how long blocks have been under way.
+// sample adds up how long blocks have been waiting for the disk.
 func (m *poolMeter) sample(st *blockmgr.Stats, now time.Time) {
 	if m.since.IsZero() {
 		m.since = now
@@ -157,9 +154,9 @@ func (m *poolMeter) sample(st *blockmgr.Stats, now time.Time) {
 	m.sampled, m.reading = now, st.PromoteQueue
 }
 
-// report is the load since the report before. The mean time of a promotion is the
-// time that all of them together were under way, divided by their number (Little's
-// law), so that no promotion has to be timed.
+// report returns the load since the last report. The mean time of a promotion is the
+// block-seconds of reads divided by the promotions (Little's law), so that no promotion is
+// timed.
 func (m *poolMeter) report(st *blockmgr.Stats, s *loadSource, now time.Time) kvevent.PoolLoad {
 	slots := func(t *blockmgr.TierStats) (total, used uint64) {
 		return uint64(t.Capacity) * s.slotBytes, uint64(t.Capacity-t.Free) * s.slotBytes
@@ -182,7 +179,7 @@ func (m *poolMeter) report(st *blockmgr.Stats, s *loadSource, now time.Time) kve
 	return l
 }
 
-// restart has the counters count from what they are.
+// restart makes the counters of now the base of the next report.
 func (m *poolMeter) restart(st *blockmgr.Stats) {
 	m.read, m.written, m.promoted, m.readMicros = st.BytesRead, st.BytesWritten, st.Promotions, st.ReadMicros
 }

@@ -19,25 +19,25 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
-// outputs are where the streams of a node are told. The native stream, of each
-// owner by itself, goes over NATS and HTTP; to those who know workers only, each
-// worker's blocks go together with its pool's (rankOutput).
+// outputs publish the streams of a node. Each owner's native stream goes over NATS and HTTP.
+// Outputs that know workers only get each worker's blocks and its pool's together, in a
+// rankOutput.
 type outputs struct {
 	cfg    *Config
-	server *nats.Embedded // nil: there is none inside
-	nats   *nats.Conn     // nil: there is none
-	http   *httpfeed.Hub  // nil: there is none
-	dynamo *dynamo.Plane  // nil: there is none
+	server *nats.Embedded // nil: no embedded server
+	nats   *nats.Conn     // nil: no NATS
+	http   *httpfeed.Hub  // nil: no HTTP
+	dynamo *dynamo.Plane  // nil: no Dynamo routers
 	log    *zap.Logger
-	// tokens is nil until a stream in the engines' format wants them.
+	// tokens is nil until a ZMQ stream needs tokens.
 	tokens       atomic.Pointer[tokens.Table]
-	zmqFailed    atomic.Uint64 // streams in the engines' format that could not be made
-	dynamoFailed atomic.Uint64 // ranks that Dynamo's routers could not be told of
-	withoutPool  atomic.Uint64 // ranks that are told without their pool's blocks
+	zmqFailed    atomic.Uint64 // ZMQ streams that could not be opened
+	dynamoFailed atomic.Uint64 // ranks that Dynamo's routers do not hear of
+	withoutPool  atomic.Uint64 // ranks published without their pool's blocks
 	loadsLost    atomic.Uint64 // load reports that NATS did not take
 }
 
-// openOutputs connects. An error leaves nothing open.
+// openOutputs connects the outputs. An error leaves nothing open.
 func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (*outputs, error) {
 	o := &outputs{cfg: cfg, log: log}
 	if err := o.open(ctx); err != nil {
@@ -76,7 +76,7 @@ func (o *outputs) open(ctx context.Context) (err error) {
 	return err
 }
 
-// close ends what is told: the streams must have ended before.
+// close closes the outputs. The streams must have ended.
 func (o *outputs) close() error {
 	var errs []error
 	if o.dynamo != nil {
@@ -94,18 +94,18 @@ func (o *outputs) close() error {
 	return errors.Join(errs...)
 }
 
-// Numbers of file descriptors. libzmq aborts the process when it finds none for a context or
-// a socket, so that a session reserves those of its streams before they open.
+// Numbers of file descriptors. libzmq aborts the process when it finds none for a context or a
+// socket. A session therefore reserves its streams' descriptors before they open.
 const (
 	// rankDescriptors follow an engine's events, replays included.
 	rankDescriptors = 20
-	// zmqDescriptors publish a stream in the engines' format, to some peers.
+	// zmqDescriptors publish a ZMQ stream to some peers.
 	zmqDescriptors = 20
 	// MaxRankDescriptors are the most that the streams of one rank take.
 	MaxRankDescriptors = rankDescriptors + zmqDescriptors
 )
 
-// descriptors is what the event streams of an engine that said hello take.
+// descriptors returns what the event streams of an engine take.
 func (o *outputs) descriptors(h *proto.Hello) (n int) {
 	if h.EventsEndpoint != "" {
 		n += rankDescriptors
@@ -116,7 +116,7 @@ func (o *outputs) descriptors(h *proto.Hello) (n int) {
 	return n
 }
 
-// tokenTable is the table of the tokens of blocks, made when it is first wanted.
+// tokenTable returns the table of blocks' tokens, which the first call makes.
 func (o *outputs) tokenTable() *tokens.Table {
 	if t := o.tokens.Load(); t != nil {
 		return t
@@ -125,7 +125,7 @@ func (o *outputs) tokenTable() *tokens.Table {
 	return o.tokens.Load()
 }
 
-// tokenSink is who wants the tokens of blocks now; nil: nobody.
+// tokenSink returns the table of blocks' tokens; nil before the first tokenTable.
 func (o *outputs) tokenSink() tokens.Sink {
 	if t := o.tokens.Load(); t != nil {
 		return t
@@ -133,13 +133,13 @@ func (o *outputs) tokenSink() tokens.Sink {
 	return nil
 }
 
-// publishLoad tells how busy an owner is.
+// publishLoad publishes an owner's load.
 func (o *outputs) publishLoad(r *kvevent.LoadReport) {
 	if o.http != nil {
 		o.http.PublishLoad(r)
 	}
 	if o.nats != nil {
-		// One that is lost is followed by the next in a second.
+		// the next report follows in a second
 		if o.nats.Publish(kvevent.LoadSubject(o.cfg.Cluster, r.PublisherID), kvevent.AppendLoadReport(nil, r)) != nil {
 			o.loadsLost.Add(1)
 		}
@@ -151,10 +151,10 @@ func (o *outputs) publishLoad(r *kvevent.LoadReport) {
 	}
 }
 
-// statusSource lets a stream answer the questions of what publishes it.
+// statusSource makes a stream the source of a feed.
 type statusSource struct{ statusStream }
 
-// statusStream is a stream of either kind.
+// statusStream is an owner's stream or a merged one.
 type statusStream interface {
 	Owner() kv.Owner
 	Status() residency.Status
@@ -164,10 +164,10 @@ type statusStream interface {
 // Status implements publisher.Source.
 func (s statusSource) Status() publisher.Status { return publisher.Status(s.statusStream.Status()) }
 
-// ownerStream is one owner's stream and the feeds that publish it.
+// ownerStream is an owner's stream and the feeds that publish it.
 type ownerStream struct {
 	stream *residency.Stream
-	// The feeds are nil before attach, and where there is no such output.
+	// Both are nil before attach. A feed without its output stays nil.
 	nats atomic.Pointer[nats.Feed]
 	http atomic.Pointer[httpfeed.Feed]
 }
@@ -176,8 +176,8 @@ func newOwnerStream(owner kv.Owner) *ownerStream {
 	return &ownerStream{stream: residency.NewStream(owner, nil)}
 }
 
-// attach publishes the stream. What it had before, the first announcements tell
-// consumers to ask for. What an error leaves is for close.
+// attach publishes the stream. The first announcements let consumers ask for earlier events.
+// close undoes what an error leaves.
 func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 	src := statusSource{s.stream}
 	var id uint64
@@ -210,7 +210,7 @@ func (s *ownerStream) join(feed residency.Sink, attach func(publisher.Source) er
 	return attach(src)
 }
 
-// publisherID is the id under which the stream is published, 0 before it is.
+// publisherID returns the id that the stream is published under, 0 before attach.
 func (s *ownerStream) publisherID() uint64 {
 	if f := s.nats.Load(); f != nil {
 		return f.PublisherID()

@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// PoolStream is the stream of one pool and the feeds that publish it.
+// PoolStream is a pool's stream and the feeds that publish it.
 type PoolStream struct {
 	*ownerStream
 	hub *Hub
@@ -18,10 +18,9 @@ type PoolStream struct {
 	pool atomic.Pointer[blockmgr.Pool]
 }
 
-// OpenPool publishes the pool of meta.Namespace under owner. What the block manager reports
-// of the namespace goes to that stream until End: what a pool recovers while it opens is
-// published as it is found. A namespace has one stream at a time. An error leaves nothing
-// behind.
+// OpenPool publishes the pool of meta.Namespace under owner. Until End the block manager's
+// reports of the namespace go to this stream, also those of blocks that the pool recovers
+// while it opens. A namespace has one stream at a time. An error leaves nothing behind.
 func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error) {
 	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: meta.Namespace}
 	h.mu.Lock()
@@ -34,14 +33,14 @@ func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error)
 	return p, nil
 }
 
-// Opened has the load of pool reported from now on.
+// Opened starts the load reports of pool.
 func (p *PoolStream) Opened(pool *blockmgr.Pool) { p.pool.Store(pool) }
 
-// Stream is the pool's stream, which worker ranks of the namespace follow.
+// Stream returns the pool's stream, for the ranks of the namespace.
 func (p *PoolStream) Stream() *residency.Stream { return p.stream }
 
-// End sends what is left and announces that the pool is gone. The counters of the stream
-// stay in the hub's totals.
+// End publishes the last events and announces that the pool is gone. The hub's totals keep the
+// stream's counters.
 func (p *PoolStream) End() {
 	p.stream.Flush()
 	p.hub.closeStream(p.ownerStream)
@@ -60,8 +59,7 @@ func (h *Hub) ClosePools() {
 	}
 }
 
-// pool is the stream of a namespace's pool; nil for a pool that could not be
-// opened, whose last events nobody needs.
+// pool returns the stream of a namespace's pool; nil without one.
 func (h *Hub) pool(ns kv.NamespaceID) *PoolStream {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,13 +20,12 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// Rank makes one engine rank known to the routers and follows its events
-// for as long as its session lives.
+// Rank publishes one engine rank and follows its events, for as long as its session lives.
 type Rank struct {
 	*ownerStream
 	hub     *Hub
 	engine  Engine
-	rank    *consolidator.Rank // nil when the engine publishes no events
+	rank    *consolidator.Rank // nil: the engine publishes no events
 	outputs []*rankOutput
 	file    *checkpoint // nil: none
 	warning string
@@ -38,10 +37,11 @@ type Rank struct {
 // Engine is what a rank asks the session of its engine. Any goroutine may call the
 // functions, until Stop has returned.
 type Engine struct {
-	// Guard calls do, and returns a panic of do as an error after it has ended the session.
+	// Guard calls do. It returns a panic of do as an error, after it has closed the engine's
+	// connection.
 	Guard func(do func() error) error
-	// Cached returns the hashes in the prefix cache of the device, within ListTimeout. Nil:
-	// the engine cannot list them.
+	// Cached returns the hashes in the device's prefix cache, within ListTimeout; nil: the
+	// engine cannot list them.
 	Cached      func(context.Context) ([]kv.EngineHash, error)
 	ListTimeout time.Duration
 	// Gauges returns the last gauges that the engine reported, false before the first.
@@ -50,10 +50,10 @@ type Engine struct {
 	Copies func() CopySum
 }
 
-// StartRank follows the engine that said hello, a member of the pool that pool is
-// the stream of. An engine without events is announced all the same, so that routers
-// credit it with the pool's blocks. Stop must be called. The error is a refusal
-// when the engine's endpoints are bad, and else the agent's own.
+// StartRank publishes the engine that said HELLO and follows its events. pool is the stream of
+// its pool. An engine without events is published too, so that routers credit it with the
+// pool's blocks. Stop must be called. The error is a refusal when the engine's endpoints are
+// bad.
 func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engine) (*Rank, error) {
 	w := kv.Worker{ID: kv.WorkerID(hello.WorkerID), Rank: kv.DPRank(hello.DPRank)}
 	r := &Rank{ownerStream: newOwnerStream(kv.WorkerOwner(w)), hub: h, engine: engine, cancel: func() {}}
@@ -83,7 +83,7 @@ func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engin
 	return r, nil
 }
 
-// open makes the rank and what tells of it.
+// open opens the rank's outputs and makes the rank.
 func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
 	out := r.hub.out
 	toDynamo, dynamoErr := out.openDynamo(w, r.stream, pool)
@@ -111,7 +111,7 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 			Worker: w, BlockSize: int(ns.BlockSize),
 			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
 			FullReports: out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
-			Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // its own error first
+			Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // so that the engine's own error comes first
 			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
 		}
 		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
@@ -128,15 +128,15 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 	})
 }
 
-// identityOf tells one start of an engine, with one namespace, from every other: only to the
-// same one does a checkpoint apply. 0, which tells nothing, has probability 2^-64.
+// identityOf identifies one start of an engine with one namespace. A checkpoint applies to the
+// same identity only. 0, which means none, has probability 2^-64.
 func identityOf(h *proto.Hello) uint64 {
 	id := h.Namespace.ID()
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], h.Incarnation))
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// stats are the rank's counters; zero for an engine without events.
+// stats returns the rank's counters; zero without events.
 func (r *Rank) stats() consolidator.RankStats {
 	if r.rank == nil {
 		return consolidator.RankStats{}
@@ -144,18 +144,18 @@ func (r *Rank) stats() consolidator.RankStats {
 	return r.rank.Stats()
 }
 
-// Warning says which of the engine's wishes could not be fulfilled; empty for none.
+// Warning names the outputs that could not be opened; empty for none.
 func (r *Rank) Warning() string { return r.warning }
 
-// Forget says that the engine is gone for good: what is kept of it for the next agent goes.
+// Forget says that the engine is gone for good: its checkpoint is removed.
 func (r *Rank) Forget() { r.file.forget() }
 
-// ForgetAfter waits until every channel of exited is closed, and then forgets. It returns
-// before that when another session of the rank begins or the agent stops.
+// ForgetAfter calls Forget when every channel of exited is closed. It returns earlier when
+// another session of the rank begins, and after KeepCheckpoints.
 func (r *Rank) ForgetAfter(exited []<-chan struct{}) { r.file.forgetAfter(exited) }
 
-// Stop ends the rank: it stops following the engine, takes back everything the
-// engine held and announces that it is gone. Further calls do nothing.
+// Stop stops following the engine, removes all its blocks from the stream and announces that
+// the rank is gone. Further calls do nothing.
 func (r *Rank) Stop() {
 	r.once.Do(func() {
 		r.cancel()
@@ -175,7 +175,7 @@ func (r *Rank) closeOutputs() {
 	r.hub.closeStream(r.ownerStream)
 }
 
-// forget keeps the totals of a rank that has ended.
+// forget adds the totals of an ended rank to the hub's.
 func (h *Hub) forget(r *Rank) {
 	t := Totals{Ranks: r.stats()}
 	t.addStream(r.ownerStream)

@@ -20,17 +20,17 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
-// sinkPortOffset is what is added to the port of an engine's events for that of
-// the same in the engines' format; KVBM's consolidator has the same rule.
+// sinkPortOffset is the distance from the port of an engine's events to that of its ZMQ stream
+// here, as in KVBM's consolidator.
 const sinkPortOffset = 1000
 
-// poolJoinTimeout is how long Dynamo's routers wait to hear of a rank until its pool's
-// blocks are in: a second or two for millions of blocks. After that they are told of the
-// rank without those that are not in yet, and everything again when they are.
+// poolJoinTimeout bounds how long a rank waits for its pool's blocks before Dynamo's routers
+// hear of it. Millions of blocks take a second or two. Later blocks come with a repeated
+// announcement.
 const poolJoinTimeout = 5 * time.Second
 
-// rankOutput tells an output that knows workers only of one rank: the rank's own blocks
-// and its pool's together.
+// rankOutput publishes one rank's blocks and its pool's together, to an output that knows
+// workers only: either zmq or dynamo is set.
 type rankOutput struct {
 	own    *residency.Stream
 	merged *residency.Merged
@@ -38,8 +38,8 @@ type rankOutput struct {
 	dynamo *dynamo.Source
 }
 
-// boundSink is the sink of a merged stream whose output asks the merged stream in
-// turn: it is set after both were made, before the first event.
+// boundSink is the sink of a merged stream whose output needs the merged stream itself. The
+// output is set after both exist, before the first event.
 type boundSink struct{ residency.Sink }
 
 // HealthChanged implements residency.HealthObserver.
@@ -56,9 +56,9 @@ func (s *boundSink) StateJoined() {
 	}
 }
 
-// openDynamo tells Dynamo's routers of a rank; nil when nobody asked for that. The routers
-// ask for the state when they hear of the rank, so that the rank joins its pool first. An
-// error costs this stream and nothing else.
+// openDynamo publishes a rank to Dynamo's routers; nil without that output. The routers ask
+// for the state when they hear of a rank, so that the rank joins its pool first. An error
+// costs this output alone.
 func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOutput, error) {
 	if o.dynamo == nil {
 		return nil, nil
@@ -71,10 +71,10 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 		r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged})
 	}
 	if err == nil {
-		err = r.merged.AddSink(r.dynamo) // an event between the two is missed, and all is said again
+		err = r.merged.AddSink(r.dynamo) // an event between the two calls is missed; the restatement has it
 	}
 	if err == nil && !joined {
-		r.dynamo.StateJoined() // the pool may have joined between the two, which no event shows
+		r.dynamo.StateJoined() // the pool may have joined between the two calls
 	}
 	if err != nil {
 		r.close()
@@ -85,10 +85,9 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 	return r, nil
 }
 
-// openZMQ tells of a rank in the engines' own format; nil when nobody asked for
-// that. An endpoint that cannot be bound costs this stream and nothing else; the error is
-// for the engine, whose Dynamo worker then follows what somebody else publishes there.
-// holder says which rank has the port.
+// openZMQ publishes a rank in vLLM's event format; nil without that output. An endpoint that
+// cannot be bound costs this output alone; the error is for the engine, whose Dynamo worker
+// then follows another publisher there. holder returns the rank that has the port.
 func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint string) (kv.Owner, bool)) (*rankOutput, error) {
 	bind, err := o.sinkEndpoint(h)
 	if bind == "" && err == nil {
@@ -114,8 +113,7 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 	return r, nil
 }
 
-// portTaken reports whether to bind endpoint, with its replay endpoint, takes a TCP port that
-// one of bound has.
+// portTaken reports whether endpoint, or its replay endpoint, needs a TCP port of bound.
 func portTaken(endpoint string, bound ...string) bool {
 	own := portOf(endpoint)
 	for _, b := range bound {
@@ -126,13 +124,13 @@ func portTaken(endpoint string, bound ...string) bool {
 	return false
 }
 
-// portOf is the port of tcp://HOST:PORT, 0 for another endpoint.
+// portOf returns the port of tcp://HOST:PORT, 0 for another endpoint.
 func portOf(endpoint string) uint64 {
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseUint(port, 10, 16) // 0 for what is no port
+	n, _ := strconv.ParseUint(port, 10, 16) // 0 for no port
 	return n
 }
 
@@ -155,7 +153,7 @@ func (r *rankOutput) openSink(opt zmqsink.Options, mode string, o *outputs) (err
 	return nil
 }
 
-// sinkEndpoint is where to publish in the engines' format; empty: nowhere.
+// sinkEndpoint returns where a rank's ZMQ stream is published; empty for nowhere.
 func (o *outputs) sinkEndpoint(h *proto.Hello) (string, error) {
 	switch {
 	case h.ConsolidatedEndpoint != "":
@@ -174,7 +172,7 @@ func (o *outputs) sinkEndpoint(h *proto.Hello) (string, error) {
 	return "tcp://" + net.JoinHostPort(cmp.Or(o.cfg.ZMQHost, "*"), strconv.FormatUint(n+sinkPortOffset, 10)), nil
 }
 
-// sinkMode is how the stream in the engines' format names and merges blocks.
+// sinkMode returns how the ZMQ stream names and merges blocks.
 func (o *outputs) sinkMode(h *proto.Hello) string {
 	for _, mode := range []string{h.ConsolidatorMode, o.cfg.ZMQMode} {
 		if mode != "" {
@@ -184,7 +182,7 @@ func (o *outputs) sinkMode(h *proto.Hello) string {
 	return proto.ConsolidatorTiered
 }
 
-// tokenSink is who has to know the tokens of the rank's blocks; nil: nobody.
+// tokenSink returns the sink of the tokens of the rank's blocks; nil for none.
 func (r *rankOutput) tokenSink(o *outputs) tokens.Sink {
 	if r == nil || r.zmq == nil || r.merged == nil {
 		return nil
@@ -192,7 +190,7 @@ func (r *rankOutput) tokenSink(o *outputs) tokens.Sink {
 	return o.tokenTable()
 }
 
-// raw is who gets the engine's own batches; nil: nobody.
+// raw returns the sink of the engine's own batches; nil for none.
 func (r *rankOutput) raw() func(payload []byte) {
 	if r == nil || r.zmq == nil || r.merged != nil {
 		return nil
@@ -200,8 +198,8 @@ func (r *rankOutput) raw() func(payload []byte) {
 	return func(payload []byte) { r.zmq.Raw(slices.Clone(payload)) }
 }
 
-// join begins to follow both streams. The rank does without its pool's blocks when
-// too many ranks follow that already.
+// join follows the rank's stream and its pool's. A pool with too many followers is left out
+// and counted.
 func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
 	if r.merged == nil {
 		return nil
@@ -217,11 +215,11 @@ func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
 	return nil
 }
 
-// awaitPool waits until the pool's blocks are in, but not for long: false when they are
-// still coming. The caller holds no lock.
+// awaitPool waits a bounded time for the pool's blocks. It returns false when they have not
+// arrived. The caller holds no lock.
 func (r *rankOutput) awaitPool() bool {
 	if r.merged.Joined() == nil {
-		return true // there is no room to follow the pool
+		return true // the pool has too many followers
 	}
 	timeout := time.NewTimer(poolJoinTimeout)
 	defer timeout.Stop()

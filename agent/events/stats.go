@@ -17,9 +17,9 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
-// Stats count the node's events. In counts what engines and pools said,
-// Out the router events of their streams, each once. Gaps are holes in engines'
-// sequences; each is Repaired or Lost in the end.
+// Stats count the node's events. In counts the events of engines and pools, Out the router
+// events of their streams. Gaps are holes in engines' sequences; each is Repaired or Lost in
+// the end.
 type Stats struct {
 	In        uint64 `json:"in"`
 	Out       uint64 `json:"out"`
@@ -42,12 +42,11 @@ type StreamStats struct {
 	Health      kvevent.Health `json:"health"`
 	// Dropped are blocks that were not applied, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
-	// Rank are the counters of the worker rank that the stream is of; nil for a pool
-	// and for an engine without events.
+	// Rank has the counters of a worker rank; nil for a pool and for an engine without events.
 	Rank *consolidator.RankStats `json:"rank,omitempty"`
 }
 
-// Snapshot is what a hub has counted, and how its streams stand.
+// Snapshot is what a hub has counted, and the state of its streams.
 type Snapshot struct {
 	Events  Stats
 	Streams []StreamStats // by owner
@@ -56,11 +55,11 @@ type Snapshot struct {
 	// Evicted are notices of evictions that were sent, EvictedLost those that found a queue
 	// full.
 	Evicted, EvictedLost uint64
-	// Repairing: some rank is repairing a gap.
+	// Repairing says that some rank is repairing a gap.
 	Repairing bool
 }
 
-// Snapshot flushes the streams, so that ids and digests are those of the state now.
+// Snapshot flushes the streams first, so that ids and digests are those of now.
 func (h *Hub) Snapshot() *Snapshot {
 	s := &Snapshot{Streams: []StreamStats{}, Evicted: h.evictions.sent.Load(), EvictedLost: h.evictions.lost.Load()}
 	ranks, pools := h.live(&s.Totals)
@@ -109,10 +108,9 @@ func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
 
 func hex16(v uint64) string { return fmt.Sprintf("%016x", v) }
 
-// Totals are the counters of all that events pass on their way out, summed
-// over the node's ranks, streams, feeds and merged outputs, those that have ended
-// included. It is where every drop, retry and repair can be seen. Gauges among them
-// are sums over those that live; ZMQ.Next is 0.
+// Totals are the counters of ranks, streams, feeds and merged outputs, ended ones included.
+// Every drop, retry and repair is among them. Gauges are sums over the live ones. ZMQ.Next is
+// 0.
 type Totals struct {
 	Ranks   consolidator.RankStats `json:"ranks"`
 	Streams residency.Stats        `json:"streams"`
@@ -129,7 +127,7 @@ func (t *Totals) add(o *Totals) {
 	t.Dynamo.Add(o.Dynamo)
 }
 
-// addOutputs adds what tells of ranks together with their pools.
+// addOutputs adds the counters of rank outputs.
 func (t *Totals) addOutputs(outputs []*rankOutput) {
 	for _, r := range outputs {
 		if r.zmq != nil {
@@ -142,20 +140,20 @@ func (t *Totals) addOutputs(outputs []*rankOutput) {
 	}
 }
 
-// addSink adds the numbers of o to s. The number of the next batch stays 0: a sum of
-// such numbers means nothing.
+// addSink adds o to s. The number of the next batch stays 0: a sum of such numbers means
+// nothing.
 func addSink(s, o *zmqsink.Stats) {
 	metric.Add(s, o)
 	s.Next = 0
 }
 
-// ended forgets what is about the present of what has ended.
+// ended drops the gauges of an ended rank.
 func (t *Totals) ended() {
 	t.ZMQ.Subscribers, t.ZMQ.Said, t.ZMQ.Left = 0, 0, 0
 	t.Dynamo.Waiting, t.Dynamo.Degraded = 0, false
 }
 
-// addStream adds what a stream and its feed count.
+// addStream adds the counters of a stream and of its feed.
 func (t *Totals) addStream(o *ownerStream) {
 	t.Streams.Add(o.stream.Stats())
 	if f := o.nats.Load(); f != nil {
@@ -163,39 +161,37 @@ func (t *Totals) addStream(o *ownerStream) {
 	}
 }
 
-// OutputStats are the counters of where events are told besides NATS, whose are in
-// Totals.
+// OutputStats are the counters of the outputs besides NATS, which is in Totals.
 type OutputStats struct {
 	HTTP httpfeed.Stats `json:"http" metric:"-"`
-	// Dynamo is nil when Dynamo's routers are told nothing.
+	// Dynamo is nil without Dynamo's routers.
 	Dynamo *dynamo.PlaneStats `json:"dynamo,omitempty"`
-	// Tokens is nil until a stream in the engines' format wants them.
+	// Tokens is nil until a ZMQ stream needs tokens.
 	Tokens *tokens.Stats `json:"tokens,omitempty"`
-	// ZMQFailed are streams in the engines' format that could not be made, Capped the
-	// ranks that are told without their pool's blocks because too many follow it.
+	// ZMQFailed are ZMQ streams that could not be opened. Capped are ranks published without
+	// their pool's blocks, because the pool has too many followers.
 	ZMQFailed uint64 `json:"zmq_failed"`
 	Capped    uint64 `json:"capped"`
-	// DynamoFailed are the ranks that Dynamo's routers could not be told of.
+	// DynamoFailed are ranks that could not be published to Dynamo's routers.
 	DynamoFailed uint64 `json:"dynamo_failed"`
-	// CheckpointsFailed are the ranks of which nothing is kept for the next agent, because
-	// the directory for that cannot be used.
+	// CheckpointsFailed are ranks without a checkpoint, because the directory cannot be used.
 	CheckpointsFailed uint64 `json:"checkpoints_failed"`
 	// LoadsLost are load reports that NATS did not take.
 	LoadsLost uint64 `json:"loads_lost"`
-	// Ranks are those that live, told as one with their pools.
+	// Ranks are the live ranks that are published together with their pools.
 	Ranks []RankOutputStats `json:"ranks"`
 }
 
-// RankOutputStats are the counters of what tells of one rank and its pool together.
+// RankOutputStats are the counters of a rank published together with its pool.
 type RankOutputStats struct {
 	Owner string `json:"owner"`
-	// Blocks is the number of (block, tier) pairs told of; 0 in mode passthrough.
+	// Blocks is the number of published (block, tier) pairs; 0 in mode passthrough.
 	Blocks uint64              `json:"blocks"`
 	ZMQ    *zmqsink.Stats      `json:"zmq,omitempty"`
 	Dynamo *dynamo.SourceStats `json:"dynamo,omitempty"`
 }
 
-// stats takes a snapshot; ranks are those that live.
+// stats takes a snapshot with the live ranks.
 func (o *outputs) stats(ranks []*Rank) OutputStats {
 	s := OutputStats{ZMQFailed: o.zmqFailed.Load(), Capped: o.withoutPool.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
 	if o.http != nil {

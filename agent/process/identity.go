@@ -14,28 +14,26 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
-// A process is known to the next agent by its pid and its start time, which
-// together no other process of this boot ever has. startField is the number of
-// the start time in /proc/PID/stat; the fields from the third on follow the
-// process's name, which may contain anything.
+// The next agent knows a process by its pid and its start time, which no other process of this
+// boot has together. startField is the number of the start time in /proc/PID/stat. The fields
+// from the third on follow the name, which may contain anything.
 const startField = 22
 
-// unseenPID stands for the pid of a process that has none in this agent's pid
-// namespace. No kernel gives it to a process.
+// unseenPID stands for the pid of a process outside of this agent's pid namespace. No kernel
+// gives it to a process.
 const unseenPID = math.MaxInt32
 
-// Identify names the process that has a pid now. Its start time is 0 when it
-// cannot be read or there is no pid: such a process can never be shown to be
-// gone.
+// Identify returns the identity of the process that has a pid now. The start time is 0 when it
+// cannot be read; such a process can never be shown to be gone.
 func (t *Table) Identify(pid int32) blockmgr.Process {
 	if pid <= 0 {
 		return blockmgr.Process{PID: unseenPID}
 	}
-	start, _ := t.startTime(pid) // 0 says that it is not known
+	start, _ := t.startTime(pid) // 0: not known
 	return blockmgr.Process{PID: pid, Start: start}
 }
 
-// Name is what messages call a process.
+// Name names a process in messages.
 func Name(pid int32) string {
 	if pid <= 0 || pid == unseenPID {
 		return "a process outside of this agent's pid namespace"
@@ -46,7 +44,7 @@ func Name(pid int32) string {
 // Identified reports whether id names exactly one process.
 func Identified(id blockmgr.Process) bool { return id.PID != unseenPID && id.Start > 0 }
 
-// startTime is when the process with a pid started, in clock ticks since boot.
+// startTime returns the start time of the process with a pid, in clock ticks since boot.
 func (t *Table) startTime(pid int32) (uint64, error) {
 	stat, err := os.ReadFile(filepath.Join(t.proc, strconv.Itoa(int(pid)), "stat"))
 	if err != nil {
@@ -55,7 +53,7 @@ func (t *Table) startTime(pid int32) (uint64, error) {
 	return parseStart(stat)
 }
 
-// parseStart finds the start time in the text of a stat file.
+// parseStart returns the start time in the text of a stat file.
 func parseStart(stat []byte) (uint64, error) {
 	const index = startField - 3
 	end := bytes.LastIndexByte(stat, ')')
@@ -71,19 +69,18 @@ func parseStart(stat []byte) (uint64, error) {
 }
 
 var (
-	// errUnidentified: nobody knows which process is meant.
+	// errUnidentified says that the identity names no single process.
 	errUnidentified = errors.New("which one was not known when it connected")
-	// errHidden: some process has the pid, and nobody can tell whether it is the
-	// one that is meant.
+	// errHidden says that some process has the pid, and that its start time is hidden.
 	errHidden = errors.New("a process has this pid, and its start time cannot be read")
 )
 
-// Find watches the process that an earlier agent knew as id. p is nil when gone
-// says that it has exited. An error means that nobody can tell: it counts as
+// Find watches the process with an identity that an earlier agent recorded. p is nil when gone
+// says that the process has exited. An error says that nobody can tell; the process counts as
 // alive.
 //
-// Only the kernel's word for the pid itself shows that a process is gone. That
-// /proc has no such process shows nothing: it may be mounted with hidepid.
+// Only the kernel's answer for the pid itself shows that a process is gone. An absent /proc
+// entry shows nothing: hidepid may hide it.
 func (t *Table) Find(id blockmgr.Process) (p *Process, gone bool, err error) {
 	if !Identified(id) {
 		return nil, false, fmt.Errorf("watch %s: %w", Name(id.PID), errUnidentified)
@@ -97,7 +94,7 @@ func (t *Table) Find(id blockmgr.Process) (p *Process, gone bool, err error) {
 			switch {
 			case p.ID == id:
 				return p, false, nil
-			case p.ID.Start != 0 || !p.alive(): // the pid is another's by now, or nobody's
+			case p.ID.Start != 0 || !p.alive(): // the pid is another process's by now, or nobody's
 				p.Release()
 				return nil, true, nil
 			}
@@ -105,8 +102,8 @@ func (t *Table) Find(id blockmgr.Process) (p *Process, gone bool, err error) {
 			err = errHidden
 		}
 	}
-	// The start time alone can still show that the process is gone, for instance
-	// when its pid has become that of a thread.
+	// The start time alone can show that the process is gone, for instance when its pid is
+	// that of a thread now.
 	start, statErr := t.startTime(id.PID)
 	if statErr == nil && start != id.Start {
 		return nil, true, nil

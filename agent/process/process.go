@@ -12,48 +12,46 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
-// Process watches the process on the other end of a connection through a pidfd,
-// which, unlike a pid, can never come to mean another process. All connections
-// of a process share one watch; each of them releases it once.
+// Process watches an engine's process through a pidfd, which never comes to mean another
+// process. All connections of a process share one watch. Each Watch, Find and Unwatched needs
+// one Release.
 type Process struct {
 	Key    Key
-	ID     blockmgr.Process // what the next agent knows it by
+	ID     blockmgr.Process // for the next agent
 	table  *Table
 	refs   int             // guarded by table.mu
-	f      *os.File        // the pidfd; nil when the process cannot be watched
+	f      *os.File        // the pidfd; nil: the process cannot be watched
 	raw    syscall.RawConn // of f
-	exited chan struct{}   // closed when the process is gone
+	exited chan struct{}   // closed when the process has exited
 	wg     sync.WaitGroup
 }
 
-// Key tells processes apart. Processes that nothing tells apart (out of
-// sight in a pid namespace of their own, on an old kernel) have the zero key.
+// Key identifies a living process. Processes that nothing tells apart (out of sight in another
+// pid namespace, on an old kernel) have the zero key.
 type Key struct {
-	inode uint64 // of the pidfd, where the kernel gives each process its own (Linux 6.9)
-	pid   int32  // else
+	inode uint64 // of the pidfd, where every process has its own (Linux 6.9)
+	pid   int32  // on older kernels
 }
 
-// Table holds the watches of all processes that are connected or waited
-// for: one file descriptor and one goroutine for each.
+// Table has the watches of all processes that are connected or waited for: one file descriptor
+// and one goroutine each. mu is a leaf.
 type Table struct {
-	// proc is where procfs is mounted.
+	// proc is the mount point of procfs.
 	proc string
 
 	mu    sync.Mutex
 	byKey map[Key]*Process
 }
 
-// NewTable is a table without watches.
+// NewTable returns a table without watches.
 func NewTable() *Table {
 	return &Table{proc: "/proc", byKey: make(map[Key]*Process)}
 }
 
-// Watch watches the peer of c, whose pid is pid. The process it returns is never
-// nil and must be released.
+// Watch watches the peer of c, whose pid is pid. The process is never nil.
 //
-// With an error (an old kernel, a peer in a pid namespace that we do not see)
-// the process cannot be watched and never counts as gone: slots that it was
-// granted stay in quarantine, and a gauge shows them.
+// With an error (an old kernel, a peer in another pid namespace) the process cannot be watched
+// and never counts as gone: its granted slots stay in quarantine, and a gauge shows them.
 func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
 	fd, err := peerPidfd(c, pid)
 	var p *Process
@@ -66,20 +64,20 @@ func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
 	return p, nil
 }
 
-// Watched is the number of processes that are watched.
+// Watched returns the number of watched processes.
 func (t *Table) Watched() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.byKey)
 }
 
-// adopt is the watch of the process that fd is a pidfd of. It takes fd over.
+// adopt returns the watch of the process of a pidfd. It takes fd over.
 func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 	key := keyOf(fd, pid)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// A pid is that of a process for as long as it is not reaped, and alive asks
-	// the kernel: it cannot have come to mean another one.
+	// A pid is its process's until that is reaped. alive asks the kernel, so that the pid
+	// cannot have come to mean another process.
 	if p := t.byKey[key]; p != nil && p.alive() {
 		unix.Close(fd)
 		p.refs++
@@ -90,7 +88,7 @@ func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 		return nil, err
 	}
 	if p.ID = t.Identify(pid); !p.alive() {
-		p.ID.Start = 0 // it may have been another one's
+		p.ID.Start = 0 // it may be another process's
 	}
 	if key != (Key{}) {
 		t.byKey[key] = p
@@ -121,8 +119,8 @@ func newProcess(t *Table, key Key, fd int) (*Process, error) {
 	}
 	p := &Process{Key: key, table: t, refs: 1, f: f, raw: raw, exited: make(chan struct{})}
 	p.wg.Go(func() {
-		// The runtime's poller waits for us: no thread is held. An error means that
-		// the file was closed.
+		// The runtime's poller waits, which holds no thread. An error says that the file was
+		// closed.
 		if raw.Read(pidfdReadable) == nil {
 			close(p.exited)
 		}
@@ -130,7 +128,7 @@ func newProcess(t *Table, key Key, fd int) (*Process, error) {
 	return p, nil
 }
 
-// keyOf is the key of the process that fd is a pidfd of.
+// keyOf returns the key of the process of a pidfd.
 func keyOf(fd int, pid int32) Key {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
@@ -140,9 +138,8 @@ func keyOf(fd int, pid int32) Key {
 	return Key{pid: max(pid, 0)}
 }
 
-// peerPidfd opens a pidfd of c's peer: the kernel's own record of it where
-// there is one (Linux 6.5), else by pid. In the latter case the connection is
-// still open, so that a pid taken over by another process is all but excluded.
+// peerPidfd opens a pidfd of c's peer: the kernel's record of the peer (Linux 6.5), else by
+// pid. By pid, another process is all but excluded, because the connection is still open.
 func peerPidfd(c *net.UnixConn, pid int32) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -171,14 +168,14 @@ func pidfdReadable(fd uintptr) bool {
 	return err == nil && n == 1 && poll[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
 }
 
-// alive asks the kernel whether a watched process still runs.
+// alive asks the kernel whether a watched process is running.
 func (p *Process) alive() bool {
 	alive := false
 	err := p.raw.Control(func(fd uintptr) { alive = !pidfdReadable(fd) })
 	return err == nil && alive
 }
 
-// Exited is closed when the process is known to have exited.
+// Exited returns a channel that is closed when the process is known to have exited.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Gone reports whether the process is known to have exited.
@@ -191,7 +188,7 @@ func (p *Process) Gone() bool {
 	}
 }
 
-// Release gives one use of the watch back; the last one ends it.
+// Release ends one use of the watch. The last one ends the watch.
 func (p *Process) Release() {
 	if p.forget() && p.f != nil {
 		p.f.Close()

@@ -14,39 +14,38 @@ import (
 )
 
 const (
-	// reportInterval is how often a connection's STATS count; reportBurst of them may
-	// come at once after a pause, such as the last two before BYE.
+	// reportInterval is the time between two STATS of a connection that count. reportBurst of
+	// them may come at once after a pause, such as the last two before BYE.
 	reportInterval = time.Second
 	reportBurst    = 2
-	// maxConnectors bounds the worker ranks and roles whose sums are kept. It is twice
-	// what can be connected at a time where blocks are kept. The sum of one that has
-	// made room and reports again begins with what its connection has counted.
+	// maxConnectors bounds the worker ranks and roles with a sum: twice as many as can be
+	// connected. A rank whose sum made room, and that reports again, begins with the counters
+	// of its connection.
 	maxConnectors = 256
 )
 
-// Stats are what the connectors of one worker rank said with STATS, since
-// the agent's start and over all connections of the role, ended ones included.
+// Stats are the counters that the connectors of one worker rank and role have sent in STATS
+// since the agent's start, over all connections.
 type Stats struct {
-	// Worker is the worker id in decimal, Rank the data-parallel rank, Role scheduler
-	// or worker.
+	// Worker is the worker id in decimal, Rank the data-parallel rank, Role scheduler or
+	// worker.
 	Worker string `json:"worker"`
 	Rank   uint32 `json:"rank"`
 	Role   string `json:"role"`
-	// Connector is the name and version that the last connection to report gave in
-	// HELLO; empty when it gave none.
+	// Connector is the name and version in the HELLO of the last connection to report, if any.
 	Connector string `json:"connector,omitempty"`
-	// Connected is the number of connections that have reported and still stand.
+	// Connected is the number of open connections that have reported.
 	Connected int `json:"connected"`
 	proto.Stats
 }
 
-// key tells the sums of connectors apart.
+// key identifies a sum.
 type key struct {
 	worker kv.Worker
 	role   proto.Role
 }
 
-// sum is what the connections of one key have reported together.
+// sum is what the connections of one key have reported.
 type sum struct {
 	stats     proto.Stats
 	connector string
@@ -54,39 +53,39 @@ type sum struct {
 	last      time.Time // of the last report
 }
 
-// Table keeps the sums of all connectors.
+// Table has the sums of all connectors. Any goroutine may call its methods; mu is a leaf.
 type Table struct {
 	mu    sync.Mutex
 	byKey map[key]*sum
-	// ignored are STATS that came too soon, forgotten the sums that made room.
+	// ignored counts STATS that came too soon, forgotten sums that made room.
 	ignored, forgotten uint64
 }
 
-// New is a table without sums.
+// New returns a table without sums.
 func New() *Table {
 	return &Table{byKey: make(map[key]*sum)}
 }
 
-// Reporter takes the STATS of one connection. The goroutine that reads the
-// connection uses it.
+// Reporter adds the STATS of one connection to a sum. The goroutine that reads the connection
+// uses it.
 type Reporter struct {
 	reports   *Table
 	key       key
-	connector string      // of HELLO
+	connector string      // from HELLO
 	into      *sum        // nil before the first report
-	last      proto.Stats // the last report of which something is in into
-	seen      proto.Stats // the last report, ignored ones included
-	allowed   int         // reports that count before the next interval ends
-	since     time.Time   // when that one began
+	last      proto.Stats // the last report that was added to into
+	seen      proto.Stats // the last report, also if ignored
+	allowed   int         // reports that still count in this interval
+	since     time.Time   // begin of the interval
 }
 
-// Reporter takes the STATS of one connection whose client said hello.
+// Reporter returns the reporter of a connection whose client said HELLO. Close must be called.
 func (c *Table) Reporter(w kv.Worker, h *proto.Hello) *Reporter {
 	return &Reporter{reports: c, key: key{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
 }
 
-// Take adds what has been counted since the last report. A counter that went back
-// refuses the whole.
+// Take adds the difference to the last report. A counter that went back refuses the whole
+// report.
 func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 	fields, seen := Fields(m), Fields(&r.seen)
 	for i, f := range fields {
@@ -104,7 +103,7 @@ func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 		return nil
 	}
 	r.allowed--
-	if into := c.enterLocked(r.key); into != r.into { // the first one, or its sum has made room
+	if into := c.enterLocked(r.key); into != r.into { // the first report, or the sum has made room
 		r.into, r.last = into, proto.Stats{}
 		into.connected++
 		into.connector = r.connector
@@ -118,7 +117,7 @@ func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 	return nil
 }
 
-// allow lets as many reports count as intervals have passed.
+// allow lets one report count for each interval that has passed.
 func (r *Reporter) allow(now time.Time) {
 	n := now.Sub(r.since) / reportInterval
 	r.since = r.since.Add(n * reportInterval)
@@ -137,8 +136,8 @@ func (r *Reporter) Close() {
 	}
 }
 
-// enterLocked is the sum of key, made when there is none. The one that was last
-// reported to longest ago makes room, of those without a connection first.
+// enterLocked returns the sum of k and makes one if there is none. In a full table the sum
+// with the oldest report makes room, those without a connection first.
 func (c *Table) enterLocked(k key) *sum {
 	if s := c.byKey[k]; s != nil {
 		return s
@@ -159,7 +158,7 @@ func (c *Table) enterLocked(k key) *sum {
 	return s
 }
 
-// Copies is what the workers of a rank have copied.
+// Copies returns what the workers of a rank have copied.
 func (c *Table) Copies(w kv.Worker) Copies {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,8 +169,8 @@ func (c *Table) Copies(w kv.Worker) Copies {
 	return Copies{Bytes: s.stats.CopiedBytes, Micros: s.stats.CopyMicros, Workers: s.connected}
 }
 
-// Snapshot lists the sums in the order of their workers, and counts what was left
-// out.
+// Snapshot returns the sums in the order of their workers, and how many reports and sums were
+// left out.
 func (c *Table) Snapshot() (list []Stats, ignored, forgotten uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +198,7 @@ type Field struct {
 	Value *uint64
 }
 
-// Fields are the counters of s, in a fixed order.
+// Fields returns the counters of s, in a fixed order.
 func Fields(s *proto.Stats) []Field {
 	return []Field{
 		{"lookups", &s.Lookups}, {"hit_blocks", &s.HitBlocks}, {"loads", &s.Loads}, {"loaded_blocks", &s.LoadedBlocks},
@@ -208,8 +207,8 @@ func Fields(s *proto.Stats) []Field {
 	}
 }
 
-// Copies is what the workers of a rank have copied. Micros is the sum of the workers'
-// times; Workers is how many are connected.
+// Copies is what the workers of a rank have copied. Micros is the sum of their times, Workers
+// the number of connected ones.
 type Copies struct {
 	Bytes, Micros uint64
 	Workers       int
