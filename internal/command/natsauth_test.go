@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
@@ -296,12 +297,16 @@ func TestRotatedCertificatesAreRead(t *testing.T) {
 	a := newAuthority(t, "ours")
 	a.leaf("client", x509.ExtKeyUsageClientAuth)
 	s := natsauth.Settings{Cert: a.path("client.pem"), Key: a.path("client.key")}
-	l, err := s.Login()
+	login, err := s.Login()
 	if err != nil {
 		t.Fatal(err)
 	}
+	var o natsgo.Options
+	if err := login(&o); err != nil {
+		t.Fatal(err)
+	}
 	serial := func() string {
-		pair, err := l.Certificate()
+		pair, err := o.TLSCertCB()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +317,7 @@ func TestRotatedCertificatesAreRead(t *testing.T) {
 	if serial() == before {
 		t.Error("the old certificate is shown")
 	}
-	if l.TLS.MinVersion < tls.VersionTLS12 {
+	if o.TLSConfig.MinVersion < tls.VersionTLS12 {
 		t.Error("old TLS is spoken")
 	}
 }

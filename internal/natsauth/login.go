@@ -17,45 +17,57 @@ import (
 // maxFile bounds a file with a seed, credentials or certificates.
 const maxFile = 1 << 20
 
-// Login is what a connection is made with; what does not apply is empty. The
-// functions read their files each time that they are called.
-type Login struct {
-	User, Password, Token string
-	// PublicKey is a user's nkey, Sign signs the server's nonce with its seed.
-	PublicKey string
-	Sign      func(nonce []byte) ([]byte, error)
-	// JWT is the user's, signed for with Sign.
-	JWT func() (string, error)
-	// TLS is nil when the URL's scheme says whether to encrypt.
-	TLS         *tls.Config
-	RootCAs     func() (*x509.CertPool, error)
-	Certificate func() (tls.Certificate, error)
+// Connect connects to the first of the servers in urls that answers. When none answers
+// in time it calls away with the reason, and returns a connection that tries for ever
+// in the background. It returns an error for bad options, and when client and server
+// refuse one another: see Refused. Lost connections are made again for ever, too.
+// login is what Settings.Login returned.
+func Connect(urls string, login nats.Option, away func(error), options ...nats.Option) (*nats.Conn, error) {
+	dial := func(wait nats.Option) (*nats.Conn, error) {
+		return nats.Connect(urls, append([]nats.Option{
+			login, wait, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		}, options...)...)
+	}
+	conn, err := dial(nats.RetryOnFailedConnect(false))
+	if err == nil || Refused(err) {
+		return conn, err
+	}
+	away(err)
+	return dial(nats.RetryOnFailedConnect(true))
 }
 
-// Login reads the files that the settings name and returns how to connect. The
-// error names the setting that cannot be used.
-func (s *Settings) Login() (Login, error) {
-	l := Login{User: s.User, Password: string(s.Password), Token: string(s.Token)}
+// Login reads the files that the settings name and returns the option that logs in.
+// The error names the setting that cannot be used. The files are read again at each
+// connection.
+func (s *Settings) Login() (nats.Option, error) {
+	login := nats.Options{User: s.User, Password: string(s.Password), Token: string(s.Token)}
 	var err error
 	switch {
 	case s.Seed != "":
-		err = l.setSeed("nats nkey", func() ([]byte, error) { return []byte(s.Seed), nil })
+		err = setSeed(&login, "nats nkey", func() ([]byte, error) { return []byte(s.Seed), nil })
 	case s.SeedFile != "":
-		err = l.setSeed("nats nkey", func() ([]byte, error) { return readFile(s.SeedFile) })
+		err = setSeed(&login, "nats nkey", func() ([]byte, error) { return readFile(s.SeedFile) })
 	case s.Creds != "":
-		err = l.setCreds(s.Creds)
+		err = setCreds(&login, s.Creds)
 	}
 	if err == nil {
-		err = l.setTLS(s)
+		err = s.setTLS(&login)
 	}
 	if err != nil {
-		return Login{}, err
+		return nil, err
 	}
-	return l, nil
+	return func(o *nats.Options) error {
+		o.User, o.Password, o.Token = login.User, login.Password, login.Token
+		o.Nkey, o.SignatureCB, o.UserJWT = login.Nkey, login.SignatureCB, login.UserJWT
+		o.TLSConfig, o.TLSCertCB, o.RootCAsCB = login.TLSConfig, login.TLSCertCB, login.RootCAsCB
+		o.Secure = login.TLSConfig != nil // otherwise the URL's scheme says whether to encrypt
+		return nil
+	}, nil
 }
 
-// setSeed logs in with a seed.
-func (l *Login) setSeed(field string, read func() ([]byte, error)) error {
+// setSeed logs in with a seed: the public key names the user, and the seed signs the
+// server's nonce.
+func setSeed(o *nats.Options, field string, read func() ([]byte, error)) error {
 	withPair := func(use func(nkeys.KeyPair) error) error {
 		text, err := read()
 		if err != nil {
@@ -69,7 +81,7 @@ func (l *Login) setSeed(field string, read func() ([]byte, error)) error {
 		defer pair.Wipe()
 		return use(pair)
 	}
-	l.Sign = func(nonce []byte) (signed []byte, err error) {
+	o.SignatureCB = func(nonce []byte) (signed []byte, err error) {
 		err = withPair(func(pair nkeys.KeyPair) error {
 			signed, err = pair.Sign(nonce)
 			return err
@@ -81,20 +93,19 @@ func (l *Login) setSeed(field string, read func() ([]byte, error)) error {
 		if err != nil || !nkeys.IsValidPublicUserKey(public) {
 			return fmt.Errorf("%s: the seed is not a user's", field)
 		}
-		l.PublicKey = public
+		o.Nkey = public
 		return nil
 	})
 }
 
 // setCreds logs in with a file of a JWT and its seed.
-func (l *Login) setCreds(file string) error {
+func setCreds(o *nats.Options, file string) error {
 	const field = "nats creds"
-	if err := l.setSeed(field, func() ([]byte, error) { return readFile(file) }); err != nil {
+	if err := setSeed(o, field, func() ([]byte, error) { return readFile(file) }); err != nil {
 		return err
 	}
-	// The server takes the key from the JWT.
-	l.PublicKey = ""
-	l.JWT = func() (string, error) {
+	o.Nkey = "" // the server takes the key from the JWT
+	o.UserJWT = func() (string, error) {
 		text, err := readFile(file)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", field, err)
@@ -106,18 +117,18 @@ func (l *Login) setCreds(file string) error {
 		}
 		return jwt, nil
 	}
-	_, err := l.JWT()
+	_, err := o.UserJWT()
 	return err
 }
 
-func (l *Login) setTLS(s *Settings) error {
+func (s *Settings) setTLS(o *nats.Options) error {
 	if !s.TLS() {
 		return nil
 	}
-	l.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Insecure}
+	o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Insecure}
 	if s.CA != "" {
 		ca := s.CA
-		l.RootCAs = func() (*x509.CertPool, error) {
+		o.RootCAsCB = func() (*x509.CertPool, error) {
 			text, err := readFile(ca)
 			if err != nil {
 				return nil, fmt.Errorf("nats tls ca: %w", err)
@@ -128,20 +139,20 @@ func (l *Login) setTLS(s *Settings) error {
 			}
 			return pool, nil
 		}
-		if _, err := l.RootCAs(); err != nil {
+		if _, err := o.RootCAsCB(); err != nil {
 			return err
 		}
 	}
 	if s.Cert != "" {
 		cert, key := s.Cert, s.Key
-		l.Certificate = func() (tls.Certificate, error) {
+		o.TLSCertCB = func() (tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(cert, key)
 			if err != nil {
 				return pair, fmt.Errorf("nats tls cert %s with key %s: %w", cert, key, err)
 			}
 			return pair, nil
 		}
-		if _, err := l.Certificate(); err != nil {
+		if _, err := o.TLSCertCB(); err != nil {
 			return err
 		}
 	}
@@ -159,10 +170,9 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// Refused reports whether an error of connecting says that client and server do
-// not accept one another, so that trying again without a change of settings is of
-// no use. A server that does not accept the client's certificate may just hang up;
-// that is not told from other trouble.
+// Refused reports whether an error of Connect says that client and server do not accept
+// one another, so that only other settings help. A server that does not accept the
+// client's certificate may just hang up, which looks like other trouble.
 func Refused(err error) bool {
 	for _, refusal := range []error{
 		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,

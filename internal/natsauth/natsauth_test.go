@@ -137,12 +137,16 @@ func TestSeedSigns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, s := range map[string]Settings{"seed": {Seed: Secret(seed)}, "file": {SeedFile: file}} {
-		l, err := s.Login()
-		if err != nil || l.PublicKey != public {
-			t.Fatalf("%s: public key %q, %v; want %q", name, l.PublicKey, err, public)
+		login, err := s.Login()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var o nats.Options
+		if err := login(&o); err != nil || o.Nkey != public {
+			t.Fatalf("%s: public key %q, %v; want %q", name, o.Nkey, err, public)
 		}
 		for range 2 {
-			signed, err := l.Sign([]byte("nonce"))
+			signed, err := o.SignatureCB([]byte("nonce"))
 			key, _ := nkeys.FromPublicKey(public)
 			if err != nil || key.Verify([]byte("nonce"), signed) != nil {
 				t.Errorf("%s: signature does not verify, %v", name, err)
@@ -154,7 +158,7 @@ func TestSeedSigns(t *testing.T) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Sign([]byte("nonce")); !errors.Is(err, os.ErrNotExist) {
+		if _, err := o.SignatureCB([]byte("nonce")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("without its file: %v", err)
 		}
 	}

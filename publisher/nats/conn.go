@@ -18,7 +18,6 @@ import (
 type Conn struct {
 	opt    Options
 	log    *zap.Logger
-	login  natsauth.Login
 	conn   *nats.Conn
 	closed chan struct{} // closed when conn has ended
 	// keeper keeps the JetStream stream; nil without one.
@@ -47,21 +46,15 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Conn{opt: o, log: o.Log, login: login, feeds: make(map[*Feed]struct{})}
+	n := &Conn{opt: o, log: o.Log, feeds: make(map[*Feed]struct{}), closed: make(chan struct{})}
 	if o.JetStream != nil {
 		n.keeper = newStreamKeeper(o.Cluster, *o.JetStream, o.Log)
 	}
-	err = n.dial(false)
-	switch {
-	case err == nil:
-		err = n.checkServer(ctx)
-	case natsauth.Refused(err):
+	if err := n.dial(login); err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
-	default:
-		n.log.Warn("no NATS server answers yet", zap.Error(err))
-		if err = n.dial(true); err != nil {
-			return nil, fmt.Errorf("nats: %w", err)
-		}
+	}
+	if n.Connected() {
+		err = n.checkServer(ctx)
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		err = fmt.Errorf("nats: %w", ctx.Err())
@@ -94,9 +87,8 @@ func (n *Conn) checkServer(ctx context.Context) error {
 	return n.keeper.ensure(ctx, n.conn)
 }
 
-// dial makes the connection; with retry it does not wait for a server.
-func (n *Conn) dial(retry bool) error {
-	n.closed = make(chan struct{})
+// dial makes the connection.
+func (n *Conn) dial(login nats.Option) (err error) {
 	up := func(c *nats.Conn) {
 		n.connections.Add(1)
 		n.log.Info("connected to NATS", zap.String("server", serverName(c)))
@@ -105,14 +97,10 @@ func (n *Conn) dial(retry bool) error {
 		}
 		n.announceAll()
 	}
-	closed := n.closed
-	conn, err := nats.Connect(n.opt.URL,
-		n.authenticate,
+	n.conn, err = natsauth.Connect(n.opt.URL, login,
+		func(err error) { n.log.Warn("no NATS server answers yet", zap.Error(err)) },
 		nats.Name(n.opt.Name),
 		nats.Timeout(n.opt.ConnectTimeout),
-		nats.RetryOnFailedConnect(retry),
-		nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(n.opt.ReconnectWait),
 		nats.ReconnectBufSize(n.opt.ReconnectBuffer),
 		nats.ConnectHandler(up),
@@ -125,23 +113,9 @@ func (n *Conn) dial(retry bool) error {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			n.log.Warn("NATS error", zap.Error(err))
 		}),
-		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
 	)
-	if err != nil {
-		return err
-	}
-	n.conn = conn
-	return nil
-}
-
-// authenticate is the option that logs in.
-func (n *Conn) authenticate(o *nats.Options) error {
-	l := &n.login
-	o.User, o.Password, o.Token = l.User, l.Password, l.Token
-	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
-	o.TLSConfig, o.TLSCertCB, o.RootCAsCB = l.TLS, l.Certificate, l.RootCAs
-	o.Secure = l.TLS != nil
-	return nil
+	return err
 }
 
 // Connected reports whether a server is connected now.

@@ -96,7 +96,6 @@ func (o Options) withDefaults() Options {
 type Source struct {
 	cluster       string
 	log           *zap.Logger
-	login         natsauth.Login
 	conn          *nats.Conn
 	stream        *streamReader // nil without JetStream
 	events        *nats.Subscription
@@ -139,14 +138,14 @@ func Connect(o Options) (*Source, error) {
 		closing:  make(chan struct{}),
 	}
 	n.link, n.unlink = context.WithCancel(context.Background())
-	var err error
-	if n.login, err = o.Auth.Login(); err != nil {
+	login, err := o.Auth.Login()
+	if err != nil {
 		return nil, err
 	}
 	if o.JetStream {
 		n.stream = newStreamReader(&o, n.wake)
 	}
-	if err := n.connect(&o); err != nil {
+	if err := n.dial(&o, login); err != nil {
 		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
 	}
 	if n.stream != nil {
@@ -160,29 +159,17 @@ func Connect(o Options) (*Source, error) {
 	return n, nil
 }
 
-// connect makes the connection, now or, when no server answers, in the
-// background.
-func (n *Source) connect(o *Options) error {
-	err := n.dial(o, false)
-	if err == nil || natsauth.Refused(err) {
-		return err
+// dial makes the connection, now or, when no server answers, in the background.
+func (n *Source) dial(o *Options, login nats.Option) (err error) {
+	away := func(err error) {
+		n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
+			zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
+		n.lost.Store(true)
+		n.wake()
 	}
-	n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
-		zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
-	n.lost.Store(true)
-	n.wake()
-	return n.dial(o, true)
-}
-
-// dial makes the connection; with retry it does not need a server.
-func (n *Source) dial(o *Options, retry bool) (err error) {
-	n.conn, err = nats.Connect(o.URL,
-		n.authenticate,
+	n.conn, err = natsauth.Connect(o.URL, login, away,
 		nats.Name("blockyard router"),
 		nats.Timeout(o.ConnectTimeout),
-		nats.RetryOnFailedConnect(retry),
-		nats.IgnoreAuthErrorAbort(),
-		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250*time.Millisecond),
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(5*time.Second),
@@ -192,16 +179,6 @@ func (n *Source) dial(o *Options, retry bool) (err error) {
 		nats.ErrorHandler(n.troubled),
 	)
 	return err
-}
-
-// authenticate is the option that logs in.
-func (n *Source) authenticate(o *nats.Options) error {
-	l := &n.login
-	o.User, o.Password, o.Token = l.User, l.Password, l.Token
-	o.Nkey, o.SignatureCB, o.UserJWT = l.PublicKey, l.Sign, l.JWT
-	o.TLSConfig, o.TLSCertCB, o.RootCAsCB = l.TLS, l.Certificate, l.RootCAs
-	o.Secure = l.TLS != nil
-	return nil
 }
 
 // withoutCredentials is a list of URLs as it may be logged.
