@@ -1,126 +1,20 @@
 package consolidator
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/consolidator/residency"
-	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
-	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
-
-// testCheckpoint is what the tests' checkpoints are about.
-var testCheckpoint = checkpointID{worker: kv.Worker{ID: 7}, blockSize: testBlockSize}
-
-// savedConverter is a converter with everything that a checkpoint can hold.
-func savedConverter() (*converter, *sequence.State) {
-	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
-	salted := storedEvent(0, 50, 2)
-	salted.Salt, salted.LoRAName = "tenant", "adapter"
-	cpu := storedEvent(0, 1, 2)
-	cpu.Medium = "CPU"
-	cpu.Group, cpu.SpecKind = 3, "full_attention"
-	waiting := storedEvent(900, 60, 3)
-	waiting.Multimodal = [][]uint64{{5}, nil, nil}
-	// The same content as block 1 under another name.
-	twin := storedEvent(0, 1, 1)
-	twin.BlockHashes[0] = 777
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{
-		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
-	}})
-	c.unlisted = map[kv.EngineHash]struct{}{4711: {}}
-	return c, &sequence.State{Next: 42, LastLive: 40, HasLive: true, Remembered: []sequence.Applied{{After: 42, Sum: 4711}}}
-}
-
-func (c *converter) encoded(st *sequence.State) []byte {
-	return appendChecksum(c.appendCheckpoint(nil, testCheckpoint, st))
-}
-
-// TestCheckpointHoldsEverything: what is restored is what was saved: state,
-// counts, identities, what waits and what is only listed; and a checkpoint of it
-// has the same parts.
-func TestCheckpointHoldsEverything(t *testing.T) {
-	c, seq := savedConverter()
-	want := c.stream.Status()
-	ck, err := parseCheckpoint(c.encoded(seq), testCheckpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec := residencytest.NewRecorder(t)
-	s := residency.NewStream(testOwner, rec)
-	again := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
-	if n := again.restore(ck); n != c.known.Len() {
-		t.Errorf("%d blocks restored, want %d", n, c.known.Len())
-	}
-	got := s.Status()
-	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != kvevent.HealthDegraded {
-		t.Errorf("restored %+v, want %+v, degraded", got, want)
-	}
-	residencytest.Check(t, s, rec.Resident())
-	if !reflect.DeepEqual(&ck.sequence, seq) {
-		t.Errorf("the sequence is at %+v, want %+v", ck.sequence, seq)
-	}
-	if again.park.runs != 1 || len(again.unlisted) != 1 || !again.lowerTiers || !again.groups.main[3] {
-		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unlisted, again.lowerTiers, again.groups.main)
-	}
-	// From here on both must do the same.
-	next := engineevent.Batch{Events: []engineevent.Event{
-		storedEvent(0, 900, 1), removedEvent(1), removedEvent(777), removedEvent(4711), removedEvent(51, 62),
-	}}
-	for _, c := range []*converter{c, again} {
-		c.apply(&next)
-		c.stream.Flush()
-	}
-	want, got = c.stream.Status(), s.Status()
-	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != want.Health || got.Health != kvevent.HealthExact {
-		t.Errorf("after a batch more: %+v, want %+v", got, want)
-	}
-	residencytest.Check(t, s, rec.Resident())
-}
-
-// TestBadCheckpointsAreIgnored: a file that is torn anywhere, flipped anywhere or
-// about something else is refused.
-func TestBadCheckpointsAreIgnored(t *testing.T) {
-	c, seq := savedConverter()
-	good := c.encoded(seq)
-	for n := range len(good) {
-		if _, err := parseCheckpoint(good[:n], testCheckpoint); err == nil {
-			t.Errorf("the first %d of %d bytes are accepted", n, len(good))
-		}
-		flipped := bytes.Clone(good)
-		flipped[n] ^= 0x10
-		if _, err := parseCheckpoint(flipped, testCheckpoint); err == nil {
-			t.Errorf("byte %d flipped is accepted", n)
-		}
-	}
-	older := bytes.Clone(good[:len(good)-4])
-	older[len(checkpointMagic)]--
-	for name, err := range map[string]error{
-		"another worker":     secondOf(parseCheckpoint(good, checkpointID{kv.Worker{ID: 8}, testBlockSize, 0})),
-		"another rank":       secondOf(parseCheckpoint(good, checkpointID{kv.Worker{ID: 7, Rank: 1}, testBlockSize, 0})),
-		"another block size": secondOf(parseCheckpoint(good, checkpointID{kv.Worker{ID: 7}, 2 * testBlockSize, 0})),
-		"another engine":     secondOf(parseCheckpoint(good, checkpointID{kv.Worker{ID: 7}, testBlockSize, 1})),
-		"another version":    secondOf(parseCheckpoint(appendChecksum(older), testCheckpoint)),
-	} {
-		if !errors.Is(err, errForeignCheckpoint) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func secondOf(_ *checkpoint, err error) error { return err }
 
 // TestRankSurvivesItsAgent: an agent that is killed begins with its last
 // checkpoint and learns the rest by replay; without replay it keeps what it knows
@@ -179,8 +73,8 @@ func awaitFile(t *testing.T, path string, n int) (b []byte) {
 		if b, err = os.ReadFile(path); err != nil {
 			return false
 		}
-		ck, err := parseCheckpoint(b, testCheckpoint)
-		return err == nil && len(ck.blocks) == n
+		ck, err := checkpoint.Parse(b, checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize})
+		return err == nil && len(ck.EngineBlocks) == n
 	})
 	return b
 }
@@ -281,30 +175,4 @@ func TestRankAsksForTheList(t *testing.T) {
 	if s := tokens.Stats(); s.Stored != 7 {
 		t.Errorf("the tokens of %d blocks came in, want 7", s.Stored)
 	}
-}
-
-// FuzzCheckpoint: no file makes parsing panic, and what it accepts can be
-// restored to a stream whose digest is that of its events.
-func FuzzCheckpoint(f *testing.F) {
-	full := savedConverterFile()
-	f.Add(full[:len(full)-4])
-	f.Add([]byte(checkpointMagic))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		ck, err := parseCheckpoint(appendChecksum(b), testCheckpoint)
-		if err != nil {
-			return
-		}
-		rec := residencytest.NewRecorder(t)
-		s := residency.NewStream(testOwner, rec)
-		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
-		c.restore(ck)
-		if st, set := s.Status(), rec.Resident(); st.Digest != residencytest.Digest(set) || st.Blocks != uint64(len(set)) {
-			t.Errorf("%d blocks, digest %x; the events say %d, %x", st.Blocks, st.Digest, len(set), residencytest.Digest(set))
-		}
-	})
-}
-
-func savedConverterFile() []byte {
-	c, seq := savedConverter()
-	return c.encoded(seq)
 }

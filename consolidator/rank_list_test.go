@@ -145,7 +145,7 @@ func TestRawHasOnlyBatchesOfItsRank(t *testing.T) {
 	}
 	for rank, want := range []int{1, 1} {
 		b := engineevent.Batch{Rank: kv.DPRank(rank), HasRank: true, Events: []engineevent.Event{storedEvent(0, 1, 1)}}
-		if !(target{r}).Apply(engineevent.AppendBatch(nil, &b)) || raw != want {
+		if !(&loop{Rank: r}).Apply(engineevent.AppendBatch(nil, &b)) || raw != want {
 			t.Errorf("after a batch of rank %d: %d payloads, want %d", rank, raw, want)
 		}
 	}

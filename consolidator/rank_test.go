@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/consolidator/mirror"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
@@ -63,9 +64,9 @@ func (r *runningRank) stop(t *testing.T) {
 func truth(t *testing.T, batches [][]engineevent.Event) residency.Status {
 	t.Helper()
 	s := residency.NewStream(testOwner, residencytest.NewRecorder(t))
-	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
+	c := mirror.New(mirror.Config{Stream: s, BlockSize: testBlockSize, MaxBlocks: 1 << 20, Counters: new(mirror.Counters)})
 	for _, events := range batches {
-		c.apply(&engineevent.Batch{Events: events})
+		c.Apply(&engineevent.Batch{Events: events})
 	}
 	return s.Status()
 }
@@ -103,6 +104,7 @@ func TestRankRepairsDroppedFrames(t *testing.T) {
 			}
 			want := truth(t, batches)
 			r.await(t, want)
+			waitFor(t, "the gap to close", func() bool { return !r.Stats().Repairing })
 			s := r.Stats()
 			if s.Gaps == 0 || s.Gaps != s.Repaired || s.Lost != 0 || s.Replayed == 0 || s.Restarts != 0 {
 				t.Errorf("stats %+v", s)

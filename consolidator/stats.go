@@ -1,8 +1,16 @@
 package consolidator
 
 import (
+	"encoding/hex"
+	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
+	"github.com/blockyard-ai/blockyard/consolidator/mirror"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
@@ -83,4 +91,73 @@ type RankStats struct {
 func (s *RankStats) Add(o RankStats) {
 	s.RecentBad = lastBad(append(slices.Clip(s.RecentBad), o.RecentBad...))
 	metric.Add(s, &o)
+}
+
+// maxRecentBad is how many undecodable events are remembered.
+const maxRecentBad = 16
+
+// BadEvent is an engine event that could not be decoded.
+type BadEvent struct {
+	// Reason is why, with the event's number in its batch; Prefix is how the event
+	// begins, in hexadecimal.
+	Reason string `json:"reason"`
+	Prefix string `json:"prefix"`
+}
+
+// lastBad is the last maxRecentBad of events.
+func lastBad(events []BadEvent) []BadEvent { return events[max(0, len(events)-maxRecentBad):] }
+
+// counters are RankStats while they count; written by the rank's goroutine.
+type counters struct {
+	frames, bytes, badFrames, badEvents atomic.Uint64
+	sequence                            sequence.Counters
+	mirror                              mirror.Counters
+	checkpoints                         checkpoint.Counters
+	checkpointsRejected, restored       atomic.Uint64
+	listed, listFailures                atomic.Uint64
+
+	mu        sync.Mutex
+	recentBad []BadEvent
+}
+
+func (c *counters) snapshot() RankStats {
+	seq, m := &c.sequence, &c.mirror
+	s := RankStats{
+		Frames: c.frames.Load(), Bytes: c.bytes.Load(), BadFrames: c.badFrames.Load(), BadEvents: c.badEvents.Load(),
+		Batches: m.Batches.Load(), Events: m.Events.Load(), Blocks: m.Blocks.Load(), UnknownKeys: m.UnknownKeys.Load(),
+		Gaps: seq.Gaps.Load(), Repaired: seq.Repaired.Load(), Lost: seq.Lost.Load(),
+		Replayed: seq.Replayed.Load(), Replays: seq.Replays.Load(), ReplayFailures: seq.ReplayFailures.Load(),
+		Duplicates: seq.Duplicates.Load(), Outdated: seq.Outdated.Load(), Restarts: seq.Restarts.Load(),
+		Overflows: seq.Overflows.Load(), Repairing: seq.Repairing.Load(),
+		Reannounced: m.Reannounced.Load(), Parked: m.Parked.Load(), Spliced: m.Spliced.Load(),
+		ParkOverflow: m.ParkOverflow.Load(), ParkedBytes: m.ParkedBytes.Load(), Unlisted: m.Unlisted.Load(),
+		Listed: c.listed.Load(), ListFailures: c.listFailures.Load(),
+		Checkpoints: c.checkpoints.Written.Load(), CheckpointFailures: c.checkpoints.Failed.Load(),
+		CheckpointsRejected: c.checkpointsRejected.Load(), Restored: c.restored.Load(),
+		Known: m.Known.Load(), Dropped: m.Dropped(),
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.RecentBad = slices.Clone(c.recentBad)
+	return s
+}
+
+// ended zeroes what is about the present only.
+func (c *counters) ended() {
+	c.mirror.Ended()
+	c.sequence.Repairing.Store(false)
+}
+
+// bad counts and remembers events that could not be decoded.
+func (c *counters) bad(errs []error) {
+	c.badEvents.Add(uint64(len(errs)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, err := range errs[max(0, len(errs)-maxRecentBad):] {
+		b := BadEvent{Reason: err.Error()}
+		if bad := (*engineevent.BadEvent)(nil); errors.As(err, &bad) {
+			b.Prefix = hex.EncodeToString(bad.Prefix)
+		}
+		c.recentBad = lastBad(append(c.recentBad, b))
+	}
 }

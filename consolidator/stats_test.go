@@ -62,14 +62,3 @@ func TestStatsAreNamedAndAddUp(t *testing.T) {
 		t.Errorf("%d bad events, the last one %+v", n, ranks.RecentBad[n-1])
 	}
 }
-
-func TestEveryDropReasonHasAName(t *testing.T) {
-	seen := map[string]bool{}
-	for r := range numDropReasons {
-		name := r.String()
-		if seen[name] || name == "unknown" || !snakeCase.MatchString(name) {
-			t.Errorf("reason %d: name %q", r, name)
-		}
-		seen[name] = true
-	}
-}

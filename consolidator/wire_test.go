@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
+	"github.com/blockyard-ai/blockyard/consolidator/mirror"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
@@ -65,11 +67,11 @@ func newWireLoad(resident, perBatch int) *wireLoad {
 	return l
 }
 
-// wireRank is decoder, converter, stream and encoder of one rank.
+// wireRank is decoder, mirror, stream and encoder of one rank.
 type wireRank struct {
 	dec    engineevent.Decoder
 	batch  engineevent.Batch
-	conv   *converter
+	cache  *mirror.Cache
 	stream *residency.Stream
 	sink   wireSink
 }
@@ -77,7 +79,7 @@ type wireRank struct {
 func newWireRank() *wireRank {
 	w := &wireRank{}
 	w.stream = residency.NewStream(testOwner, &w.sink)
-	w.conv = newConverter(w.stream, kv.Worker{ID: 7}, wireBlockSize, 8<<20, new(counters))
+	w.cache = mirror.New(mirror.Config{Stream: w.stream, BlockSize: wireBlockSize, MaxBlocks: 8 << 20, Counters: new(mirror.Counters)})
 	return w
 }
 
@@ -85,7 +87,7 @@ func (w *wireRank) apply(t testing.TB, payload []byte) {
 	if err := w.dec.Decode(payload, &w.batch); err != nil {
 		t.Fatal(err)
 	}
-	w.conv.apply(&w.batch)
+	w.cache.Apply(&w.batch)
 	w.stream.Flush()
 }
 
@@ -188,7 +190,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 	var buf []byte
 	for b.Loop() {
-		buf = w.conv.appendCheckpoint(buf[:0], checkpointID{worker: kv.Worker{ID: 7}}, &sequence.State{})
+		buf = w.cache.AppendCheckpoint(buf[:0], checkpoint.ID{Worker: kv.Worker{ID: 7}}, sequence.State{})
 	}
 	b.SetBytes(int64(len(buf)))
 }

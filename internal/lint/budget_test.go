@@ -36,8 +36,6 @@ func exceptions() []exception {
 
 		{"blockmgr/config", 17, 1700, beingCut},
 
-		{"consolidator", 34, 5800, beingCut},
-
 		{"router", 60, 9000, beingCut},
 
 		{"router/source/dynamo", 14, 2100, beingCut},

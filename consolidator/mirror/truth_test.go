@@ -1,4 +1,4 @@
-package consolidator
+package mirror
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
@@ -158,9 +159,10 @@ type truthRank struct {
 
 	rec     *residencytest.Recorder
 	stream  *residency.Stream
-	conv    *converter
+	cache   *Cache
 	seq     *sequence.Sequencer
-	count   *counters
+	count   *Counters
+	losses  *sequence.Counters
 	dec     engineevent.Decoder
 	batch   engineevent.Batch
 	file    []byte // the last checkpoint
@@ -169,28 +171,29 @@ type truthRank struct {
 
 func (r *truthRank) start() {
 	r.rec = residencytest.NewRecorder(r.t)
-	r.stream, r.count = residency.NewStream(testOwner, r.rec), new(counters)
-	r.conv = newConverter(r.stream, kv.Worker{ID: 7}, testBlockSize, 1000, r.count)
-	r.conv.now = func() time.Time { return r.now }
+	r.stream = residency.NewStream(testOwner, r.rec)
+	r.cache = newCache(r.stream, testBlockSize, 1000)
+	r.count, r.losses = r.cache.count, new(sequence.Counters)
+	r.cache.cfg.Now = func() time.Time { return r.now }
 	cfg := sequence.Config{
 		Replay: r.replays, Idle: 200 * time.Millisecond, Timeout: 2 * time.Second, Attempts: 3,
-		HeldFrames: 1000, HeldBytes: 1 << 20, Remembered: rememberedBatches,
+		HeldFrames: 1000, HeldBytes: 1 << 20, Remembered: 1024,
 	}
-	r.seq = sequence.New(cfg, r, &r.count.sequence, r.now)
+	r.seq = sequence.New(cfg, r, r.losses, r.now)
 	if r.file == nil {
 		return
 	}
-	ck, err := parseCheckpoint(r.file, testCheckpoint)
+	ck, err := checkpoint.Parse(r.file, testCheckpoint)
 	if err != nil {
 		r.e.rt.Fatal(err)
 	}
-	r.conv.restore(ck)
-	r.seq.Restore(r.now, ck.sequence)
+	r.cache.Restore(ck)
+	r.seq.Restore(r.now, ck.Sequence)
 }
 
 func (r *truthRank) checkpoint() {
 	st := r.seq.State()
-	r.file = appendChecksum(r.conv.appendCheckpoint(nil, testCheckpoint, &st))
+	r.file = checkpoint.AppendChecksum(r.cache.AppendCheckpoint(nil, testCheckpoint, st))
 }
 
 func (r *truthRank) Readable(payload []byte) bool { return r.dec.Decode(payload, &r.batch) == nil }
@@ -199,28 +202,28 @@ func (r *truthRank) Apply(payload []byte) bool {
 	if !r.Readable(payload) {
 		return false
 	}
-	r.conv.apply(&r.batch)
+	r.cache.Apply(&r.batch)
 	return true
 }
 
-func (r *truthRank) Restarted() { r.conv.restarted(); r.file = nil }
-func (r *truthRank) Continued() { r.conv.continued() }
+func (r *truthRank) Restarted() { r.cache.Restarted(); r.file = nil }
+func (r *truthRank) Continued() { r.cache.Confirmed() }
 
 func (r *truthRank) Lost() {
 	switch {
 	case !r.lists:
-		r.conv.lost()
+		r.cache.Lost()
 	case r.flaky && rapid.Bool().Draw(r.e.rt, "no list"):
-		r.conv.hide()
+		r.cache.Hide()
 	default:
-		r.conv.listed(r.e.list())
+		r.cache.Listed(r.e.list())
 	}
 }
 
 // relist is a later attempt to get the list.
 func (r *truthRank) relist() {
-	if r.conv.wantList {
-		r.conv.listed(r.e.list())
+	if r.cache.WantsList() {
+		r.cache.Listed(r.e.list())
 	}
 }
 
@@ -231,7 +234,7 @@ func (r *truthRank) deliver() {
 		r.serve()
 	}
 	r.delayed = nil
-	r.conv.caughtUp()
+	r.cache.CaughtUp()
 	r.stream.Flush()
 }
 
@@ -267,7 +270,7 @@ func (r *truthRank) silence(seconds int) {
 		r.now = r.now.Add(time.Second)
 		r.seq.Tick(r.now)
 		r.serve()
-		r.conv.tick()
+		r.cache.Tick()
 	}
 	r.relist()
 	r.stream.Flush()
@@ -312,12 +315,12 @@ func (r *truthRank) check(exact bool) {
 	if !exact {
 		return
 	}
-	if health != kvevent.HealthExact || r.count.sequence.Lost.Load() > 0 {
-		r.e.rt.Fatalf("health %s, %d losses, dropped %v", health, r.count.sequence.Lost.Load(), r.count.snapshot().Dropped)
+	if health != kvevent.HealthExact || r.losses.Lost.Load() > 0 {
+		r.e.rt.Fatalf("health %s, %d losses, dropped %v", health, r.losses.Lost.Load(), r.count.Dropped())
 	}
 	for h, n := range r.e.held {
-		slot, ok := r.conv.known.Find(uint64(h))
-		if !ok || int(r.conv.known.At(slot).refs.Of(kv.TierDevice)) != n {
+		slot, ok := r.cache.known.Find(uint64(h))
+		if !ok || int(r.cache.known.At(slot).refs.Of(kv.TierDevice)) != n {
 			r.e.rt.Fatalf("engine block %d: known %t, counts differ from %d", h, ok, n)
 		}
 	}
@@ -400,4 +403,10 @@ func (r *truthRank) live(rt *rapid.T) {
 			r.deliver()
 		}
 	}
+}
+
+// frame is a live message.
+type frame struct {
+	seq     uint64
+	payload []byte
 }

@@ -1,4 +1,4 @@
-package consolidator
+package mirror
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
@@ -34,7 +35,7 @@ func rootStore(t *testing.T, hash uint64, more map[string]any) []byte {
 }
 
 // consume applies payloads as a rank does.
-func consume(t *testing.T, c *converter, payloads ...[]byte) {
+func consume(t *testing.T, c *Cache, payloads ...[]byte) {
 	t.Helper()
 	var d engineevent.Decoder
 	var b engineevent.Batch
@@ -42,7 +43,7 @@ func consume(t *testing.T, c *converter, payloads ...[]byte) {
 		if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 {
 			t.Fatal(err, b.Bad)
 		}
-		c.apply(&b)
+		c.Apply(&b)
 	}
 	c.stream.Flush()
 }
@@ -61,7 +62,7 @@ func TestOtherContentIsNeverPublishedAsPlainText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := residencytest.NewRecorder(t)
-			c := newConverter(residency.NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
+			c := newCache(residency.NewStream(testOwner, rec), 4, 16)
 			consume(t, c,
 				rootStore(t, 1, map[string]any{"extra_keys": []any{[]any{keys[0]}}}),
 				rootStore(t, 2, map[string]any{"extra_keys": []any{[]any{keys[1]}}}))
@@ -72,7 +73,7 @@ func TestOtherContentIsNeverPublishedAsPlainText(t *testing.T) {
 				t.Errorf("published %v; want two blocks, none of them %x", held, plain.Hash)
 			}
 			if st := c.stream.Status(); st.Health != kvevent.HealthExact {
-				t.Errorf("health %s, dropped %v", st.Health, c.count.snapshot().Dropped)
+				t.Errorf("health %s, dropped %v", st.Health, c.count.Dropped())
 			}
 		})
 	}
@@ -101,7 +102,7 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 		},
 	} {
 		rec := residencytest.NewRecorder(t)
-		c := newConverter(residency.NewStream(testOwner, rec), kv.Worker{ID: 7}, 4, 16, new(counters))
+		c := newCache(residency.NewStream(testOwner, rec), 4, 16)
 		consume(t, c, rootStore(t, 1, tc.more))
 		var h kv.Hasher
 		want := kv.SequenceHash(h.Local([]uint32{9, 9, 9, 9}, kv.LocalSeed(tc.lora, tc.salt), tc.objects))
@@ -114,17 +115,17 @@ func TestBlocksHaveTheNamesThatRoutersAskFor(t *testing.T) {
 // TestSaltsAreBounded: what a rank keeps for a salt does not grow with the salt, in
 // memory and in the checkpoint.
 func TestSaltsAreBounded(t *testing.T) {
-	c := newConverter(residency.NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 1<<20, new(counters))
+	c := newCache(residency.NewStream(testOwner, nil), 4, 1<<20)
 	const blocks = 8
 	for i := range uint64(blocks) {
 		salt := fmt.Sprint(i) + strings.Repeat("s", 1<<20)
 		consume(t, c, rootStore(t, i+1, map[string]any{"extra_keys": []any{[]any{salt}}}))
 	}
-	const each = identityBytes + kv.MaxNameBytes + residentBytes + engineRowBytes
-	if c.identities.bytes > blocks*each || c.known.Len() != blocks {
-		t.Errorf("%d bytes of names for %d blocks", c.identities.bytes, c.known.Len())
+	const each = nameBytes + kv.MaxNameBytes + checkpoint.BlockBytes + checkpoint.EngineBlockBytes
+	if c.names.bytes > blocks*each || c.known.Len() != blocks {
+		t.Errorf("%d bytes of names for %d blocks", c.names.bytes, c.known.Len())
 	}
-	if file := c.appendCheckpoint(nil, checkpointID{}, &sequence.State{}); len(file) > 1024+blocks*each {
+	if file := c.AppendCheckpoint(nil, checkpoint.ID{}, sequence.State{}); len(file) > 1024+blocks*each {
 		t.Errorf("a checkpoint of %d bytes", len(file))
 	}
 }
@@ -133,24 +134,24 @@ func TestSaltsAreBounded(t *testing.T) {
 // the stream's exactness. Known salts and blocks without one go on, and room that is
 // given back is used again.
 func TestNamesAreBoundedTogether(t *testing.T) {
-	c := newConverter(residency.NewStream(testOwner, nil), kv.Worker{ID: 7}, 4, 16, new(counters))
+	c := newCache(residency.NewStream(testOwner, nil), 4, 16)
 	first := map[string]any{"cache_salt": "first"}
 	consume(t, c, rootStore(t, 1, first))
-	free := maxIdentityBytes - c.identities.bytes
-	c.identities.bytes += free
+	free := maxNameBytes - c.names.bytes
+	c.names.bytes += free
 	consume(t, c, rootStore(t, 2, map[string]any{"cache_salt": "second"}))
 	if n := c.count.dropped[dropNamesFull].Load(); n != 1 || c.stream.Status().Health != kvevent.HealthDegraded {
-		t.Errorf("dropped %v, health %s", c.count.snapshot().Dropped, c.stream.Status().Health)
+		t.Errorf("dropped %v, health %s", c.count.Dropped(), c.stream.Status().Health)
 	}
 	consume(t, c, rootStore(t, 3, nil),
 		rootStore(t, 4, map[string]any{"token_ids": []any{1, 2, 3, 4}, "cache_salt": "first"}),
 		rootStore(t, 5, map[string]any{"token_ids": []any{5, 6, 7, 8}, "parent_block_hash": 1, "lora_name": "ad"}))
 	if c.known.Len() != 4 {
-		t.Errorf("%d blocks are known, want 4; dropped %v", c.known.Len(), c.count.snapshot().Dropped)
+		t.Errorf("%d blocks are known, want 4; dropped %v", c.known.Len(), c.count.Dropped())
 	}
-	c.identities.bytes -= free
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{{Kind: kvevent.Cleared}}})
-	if c.identities.bytes != 0 {
-		t.Errorf("%d bytes of names without a block", c.identities.bytes)
+	c.names.bytes -= free
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{{Kind: kvevent.Cleared}}})
+	if c.names.bytes != 0 {
+		t.Errorf("%d bytes of names without a block", c.names.bytes)
 	}
 }

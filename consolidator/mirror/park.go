@@ -1,12 +1,14 @@
-package consolidator
+package mirror
 
 import (
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 const (
@@ -262,4 +264,77 @@ func (p *park) overdueAt() time.Time {
 		return r.since.Add(parkPatience)
 	}
 	return time.Time{}
+}
+
+// parent is a block that became known while runs were parked for it.
+type parent struct {
+	hash     kv.EngineHash
+	seq      kv.SequenceHash
+	position uint32 // of the children
+	name     uint32
+}
+
+// parkEvent keeps a stored event until its parent is known.
+func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
+	c.count.Parked.Add(uint64(len(e.BlockHashes)))
+	for _, r := range c.park.add(newParkedRun(e, t, c.cfg.Now())) {
+		c.count.ParkOverflow.Add(uint64(r.left))
+		c.drop(dropUnknownParent, r.left)
+	}
+	if c.mayBeListed(t) {
+		for _, h := range e.BlockHashes {
+			c.parkOnce(parkedBlock{t, h})
+		}
+	}
+}
+
+// parkOnce leaves k one announcement, here or in the stream.
+func (c *Cache) parkOnce(k parkedBlock) {
+	keep := 1
+	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.Of(k.tier) > 0 {
+		keep = 0
+	}
+	c.park.reduce(k, keep)
+}
+
+// storeParked stores the parked runs whose parents are known by now.
+func (c *Cache) storeParked(tx *residency.Tx) {
+	for len(c.parents) > 0 {
+		p := c.parents[len(c.parents)-1]
+		c.parents = c.parents[:len(c.parents)-1]
+		for _, r := range c.park.takeChildren(p.hash) {
+			c.count.Spliced.Add(uint64(r.left))
+			c.storeRun(tx, &run{
+				event: &r.event, tier: r.tier, name: p.name, parent: p.seq, position: p.position, hasParent: true, parked: r,
+				recount: c.mayBeListed(r.tier),
+			})
+		}
+	}
+}
+
+// appendBatch appends what is parked as the engine batch that would park it.
+func (p *park) appendBatch(dst []byte) []byte {
+	if p.empty() {
+		return dst
+	}
+	var b engineevent.Batch
+	for _, r := range p.order {
+		if r.out {
+			continue
+		}
+		b.Events = append(b.Events, r.event)
+		var gone []kv.EngineHash
+		for i, h := range r.event.BlockHashes {
+			if r.isGone(i) {
+				gone = append(gone, h)
+			}
+		}
+		if len(gone) > 0 {
+			b.Events = append(b.Events, engineevent.Event{
+				Kind: kvevent.Removed, BlockHashes: gone, Medium: r.event.Medium,
+				Group: r.event.Group, SpecKind: r.event.SpecKind,
+			})
+		}
+	}
+	return engineevent.AppendBatch(dst, &b)
 }

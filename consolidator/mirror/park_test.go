@@ -1,4 +1,4 @@
-package consolidator
+package mirror
 
 import (
 	"slices"
@@ -27,15 +27,15 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 		order = rapid.Permutation(order).Draw(rt, "order")
 		rec := residencytest.NewRecorder(t)
 		s := residency.NewStream(testOwner, rec)
-		c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1000, new(counters))
+		c := newCache(s, testBlockSize, 1000)
 		want := make(map[residencytest.Pair]struct{})
 		for i, b := range order {
-			c.apply(&engineevent.Batch{Events: []engineevent.Event{e.single(b)}})
+			c.Apply(&engineevent.Batch{Events: []engineevent.Event{e.single(b)}})
 			want[residencytest.Pair{Tier: kv.TierDevice, Hash: e.sequence(b)}] = struct{}{}
 			if gone := order[rapid.IntRange(0, i).Draw(rt, "gone")]; rapid.Bool().Draw(rt, "remove") && e.held[engineName(gone)] > 0 {
 				removed := e.event(kvevent.Removed)
 				removed.BlockHashes = []kv.EngineHash{engineName(gone)}
-				c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
+				c.Apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 				delete(e.held, engineName(gone))
 				delete(want, residencytest.Pair{Tier: kv.TierDevice, Hash: e.sequence(gone)})
 			}
@@ -58,7 +58,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 			for h, n := range e.held {
 				removed.BlockHashes = append(removed.BlockHashes, slices.Repeat([]kv.EngineHash{h}, n)...)
 			}
-			c.apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
+			c.Apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 		}
 		s.Flush()
 		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.hollow) != 0 || len(rec.Resident()) != 0 {
@@ -92,19 +92,18 @@ func (e *truthEngine) single(b int) engineevent.Event {
 // the newest, is counted, and the stream is no longer exact.
 func TestParkIsBounded(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	count := new(counters)
-	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, count)
+	c := newCache(s, testBlockSize, 1<<20)
 	c.park.limit = 10_000
 	for i := range 1000 {
-		c.apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(1_000_000+i, 10*i+1, 3)}})
+		c.Apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(1_000_000+i, 10*i+1, 3)}})
 		if c.park.bytes > c.park.limit {
 			t.Fatalf("%d bytes wait", c.park.bytes)
 		}
 	}
-	stats := count.snapshot()
 	waiting := uint64(3 * c.park.runs)
-	if stats.Parked != 3000 || waiting == 0 || stats.ParkOverflow != 3000-waiting || stats.Dropped["unknown_parent"] != 3000-waiting {
-		t.Errorf("%d blocks wait, stats %+v", waiting, stats)
+	parked, overflow, dropped := c.count.Parked.Load(), c.count.ParkOverflow.Load(), c.count.Dropped()["unknown_parent"]
+	if parked != 3000 || waiting == 0 || overflow != 3000-waiting || dropped != 3000-waiting {
+		t.Errorf("%d of %d blocks wait, %d had to go, %d were dropped", waiting, parked, overflow, dropped)
 	}
 	if n := len(c.park.order); n > 64+2*c.park.runs+1 {
 		t.Errorf("%d entries for %d runs", n, c.park.runs)
@@ -114,9 +113,9 @@ func TestParkIsBounded(t *testing.T) {
 	}
 	// One that is larger than all of it is dropped at once.
 	before := c.park.bytes
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(77, 500_000, 200)}})
-	if c.park.bytes != before || count.snapshot().ParkOverflow != 3200-waiting {
-		t.Errorf("%d bytes wait, stats %+v", c.park.bytes, count.snapshot())
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(77, 500_000, 200)}})
+	if c.park.bytes != before || c.count.ParkOverflow.Load() != 3200-waiting {
+		t.Errorf("%d bytes wait, %d blocks had to go", c.park.bytes, c.count.ParkOverflow.Load())
 	}
 }
 
@@ -124,18 +123,18 @@ func TestParkIsBounded(t *testing.T) {
 // children only, so that a stream whose engine holds nothing becomes exact.
 func TestRunsGoWithTheLastOfWhatHangsOnThem(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, testBlockSize, 1<<20, new(counters))
+	c := newCache(s, testBlockSize, 1<<20)
 	now := time.Unix(1000, 0)
-	c.now = func() time.Time { return now }
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{
+	c.cfg.Now = func() time.Time { return now }
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{
 		storedEvent(99, 1, 1), storedEvent(1, 2, 1), storedEvent(2, 3, 1), removedEvent(1), removedEvent(2),
 	}})
 	if c.park.runs != 3 {
 		t.Errorf("%d runs wait, want 3: the last one needs the others", c.park.runs)
 	}
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{removedEvent(3)}})
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{removedEvent(3)}})
 	now = now.Add(time.Hour)
-	c.tick()
+	c.Tick()
 	if h := s.Status().Health; h != kvevent.HealthExact || !c.park.empty() || c.park.bytes != 0 {
 		t.Errorf("health %s, %d runs with %d bytes wait", h, c.park.runs, c.park.bytes)
 	}

@@ -1,4 +1,4 @@
-package consolidator
+package mirror
 
 import (
 	"errors"
@@ -33,14 +33,13 @@ import (
 // The block size is 2, the rank 0 and the table holds 16 blocks. The engine is
 // one whose requests ask for full reports.
 func TestConversionScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/convert", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		rec := residencytest.NewRecorder(t)
 		s := residency.NewStream(testOwner, rec)
-		count := new(counters)
-		c := newConverter(s, kv.Worker{ID: 7}, 2, 16, count)
-		c.fullReports = true
+		c := newCache(s, 2, 16)
+		c.cfg.FullReports = true
 		now := time.Unix(1000, 0)
-		c.now = func() time.Time { return now }
+		c.cfg.Now = func() time.Time { return now }
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "batch":
@@ -58,15 +57,15 @@ func TestConversionScripts(t *testing.T) {
 				for line := range strings.Lines(d.Input) {
 					b.Events = append(b.Events, parseEvent(t, d, line))
 				}
-				c.apply(&b)
+				c.Apply(&b)
 			case "lost":
-				c.lost()
+				c.Lost()
 			case "hidden":
-				c.hide()
+				c.Hide()
 			case "caught-up":
-				c.caughtUp()
+				c.CaughtUp()
 			case "restarted":
-				c.restarted()
+				c.Restarted()
 			case "listed":
 				var list []kv.EngineHash
 				for _, a := range d.CmdArgs {
@@ -76,25 +75,26 @@ func TestConversionScripts(t *testing.T) {
 					}
 					list = append(list, kv.EngineHash(n))
 				}
-				c.listed(list)
+				c.Listed(list)
 			case "wait":
 				pause, err := time.ParseDuration(d.CmdArgs[0].Key)
 				if err != nil {
 					d.Fatalf(t, "%v", err)
 				}
 				now = now.Add(pause)
-				c.tick()
+				c.Tick()
 			case "stats":
-				stats := count.snapshot()
-				out := fmt.Sprintf("health=%s known=%d reannounced=%d", s.Status().Health, stats.Known, stats.Reannounced)
-				if stats.Parked > 0 {
-					out += fmt.Sprintf(" parked=%d spliced=%d waiting=%t", stats.Parked, stats.Spliced, stats.ParkedBytes > 0)
+				n := c.count
+				out := fmt.Sprintf("health=%s known=%d reannounced=%d", s.Status().Health, n.Known.Load(), n.Reannounced.Load())
+				if n.Parked.Load() > 0 {
+					out += fmt.Sprintf(" parked=%d spliced=%d waiting=%t", n.Parked.Load(), n.Spliced.Load(), n.ParkedBytes.Load() > 0)
 				}
-				if stats.Unlisted > 0 {
-					out += fmt.Sprintf(" unlisted=%d", stats.Unlisted)
+				if n.Unlisted.Load() > 0 {
+					out += fmt.Sprintf(" unlisted=%d", n.Unlisted.Load())
 				}
-				for _, k := range slices.Sorted(maps.Keys(stats.Dropped)) {
-					out += fmt.Sprintf(" %s=%d", k, stats.Dropped[k])
+				dropped := n.Dropped()
+				for _, k := range slices.Sorted(maps.Keys(dropped)) {
+					out += fmt.Sprintf(" %s=%d", k, dropped[k])
 				}
 				return out + "\n"
 			default:
@@ -176,8 +176,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) engineevent.E
 // hashes that Dynamo gives them.
 func TestConversionGivesGoldenHashes(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{{
+	c := newCache(s, 4, 16)
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
 		BlockSize: 4, Group: engineevent.NoGroup,
 	}}})
@@ -198,7 +198,7 @@ func TestConversionGivesGoldenHashes(t *testing.T) {
 // cache it twice; the block stays resident until the second copy is evicted.
 func TestSecondCopyKeepsABlockResident(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
+	c := newCache(s, 4, 16)
 	stored := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
 		BlockSize: 4, Group: engineevent.NoGroup,
@@ -208,12 +208,12 @@ func TestSecondCopyKeepsABlockResident(t *testing.T) {
 		event  engineevent.Event
 		blocks uint64
 	}{{stored, 2}, {stored, 2}, {removed, 2}, {removed, 0}} {
-		c.apply(&engineevent.Batch{Events: []engineevent.Event{step.event}})
+		c.Apply(&engineevent.Batch{Events: []engineevent.Event{step.event}})
 		if got := s.Status(); got.Blocks != step.blocks || got.Health != kvevent.HealthExact {
 			t.Fatalf("after %s: %d blocks, health %s; want %d, exact", step.event.Kind, got.Blocks, got.Health, step.blocks)
 		}
 	}
-	if drops := c.count.snapshot().Dropped; len(drops) > 0 {
+	if drops := c.count.Dropped(); len(drops) > 0 {
 		t.Errorf("dropped %v", drops)
 	}
 }
@@ -222,7 +222,7 @@ func TestSecondCopyKeepsABlockResident(t *testing.T) {
 // as kv.LocalSeed says, for the children of a salted block too.
 func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, 4, 16, new(counters))
+	c := newCache(s, 4, 16)
 	root := engineevent.Event{
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{1}, Tokens: []uint32{0, 1, 2, 3},
 		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Salt: "tenant-a",
@@ -231,7 +231,7 @@ func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{2}, Tokens: []uint32{4, 5, 6, 7},
 		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Parent: 1, HasParent: true,
 	}
-	c.apply(&engineevent.Batch{Events: []engineevent.Event{root, child}})
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{root, child}})
 	events, _, _ := s.Snapshot()
 	if len(events) != 1 || len(events[0].Blocks) != 2 {
 		t.Fatalf("snapshot %+v", events)
@@ -247,7 +247,7 @@ func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 
 func TestConversionAllocatesNothingPerBlock(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
+	c := newCache(s, 16, 1<<20)
 	const n = 256
 	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
 	for i := range n {
@@ -256,7 +256,7 @@ func TestConversionAllocatesNothingPerBlock(t *testing.T) {
 	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: engineevent.NoGroup}
 	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
 	turn := func() {
-		c.apply(batch)
+		c.Apply(batch)
 		s.Flush()
 	}
 	turn()
@@ -267,7 +267,7 @@ func TestConversionAllocatesNothingPerBlock(t *testing.T) {
 
 func BenchmarkConversion(b *testing.B) {
 	s := residency.NewStream(testOwner, nil)
-	c := newConverter(s, kv.Worker{ID: 7}, 16, 1<<20, new(counters))
+	c := newCache(s, 16, 1<<20)
 	const n = 128
 	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
 	for i := range n {
@@ -277,8 +277,38 @@ func BenchmarkConversion(b *testing.B) {
 	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
 	b.ReportAllocs()
 	for b.Loop() {
-		c.apply(batch)
+		c.Apply(batch)
 		s.Flush()
 	}
 	b.ReportMetric(float64(2*n*b.N)/b.Elapsed().Seconds(), "blocks/s")
+}
+
+// FuzzConversion: whatever an engine sends, the stream's events, its digest and
+// its dump agree, and clearing the engine leaves nothing.
+func FuzzConversion(f *testing.F) {
+	encode := func(events ...engineevent.Event) []byte {
+		return engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: events})
+	}
+	cpu := storedEvent(0, 1, 1)
+	cpu.Medium = "CPU"
+	f.Add(encode(storedEvent(0, 1, 3), removedEvent(2)), encode(storedEvent(3, 4, 1)))
+	f.Add(encode(cpu, storedEvent(0, 1, 2)), encode(engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup}))
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
+		c := newCache(s, testBlockSize, 64)
+		var dec engineevent.Decoder
+		var b engineevent.Batch
+		for _, payload := range [][]byte{first, second, first} {
+			if dec.Decode(payload, &b) == nil {
+				c.Apply(&b)
+			}
+		}
+		s.Flush()
+		residencytest.Check(t, s, rec.Resident())
+		c.Lost()
+		if st := s.Status(); st.Blocks != 0 || st.Digest != 0 {
+			t.Errorf("%d blocks left", st.Blocks)
+		}
+	})
 }

@@ -1,10 +1,8 @@
-package consolidator
+package mirror
 
 import (
 	"bufio"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/recorded"
 )
 
 // recordedLine is a line of a recording of a real vLLM; see the README beside
@@ -26,37 +25,12 @@ type recordedLine struct {
 	PortOffset int      `json:"endpoint_port_offset"`
 }
 
-// sharedDir finds the directory of recordings, or skips the test.
-func sharedDir(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("BLOCKYARD_SHARED"); dir != "" {
-		return dir
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			shared := filepath.Join(filepath.Dir(dir), "shared")
-			if _, err := os.Stat(shared); err == nil {
-				return shared
-			}
-			t.Skip("no recordings: BLOCKYARD_SHARED is not set")
-		}
-		if filepath.Dir(dir) == dir {
-			t.Skip("no recordings: BLOCKYARD_SHARED is not set")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
 // TestRecordedFramesLeaveTheRightState replays the frames of a real engine and
 // compares what is resident after each with a set: in the recordings no block is
 // cached twice, so that a removal always means that it is gone, and every count is
 // one.
 func TestRecordedFramesLeaveTheRightState(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(sharedDir(t), "golden", "vllm-0.32", "*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(recorded.Dir(t), "golden", "vllm-0.32", "*.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +44,7 @@ func TestRecordedFramesLeaveTheRightState(t *testing.T) {
 			frames, blocks = frames+f, blocks+b
 		})
 	}
-	t.Attr("checked", fmt.Sprintf("replayed %d frames with %d block announcements from %d recordings", frames, blocks, len(files)))
+	recorded.Report(t, "replayed %d frames with %d block announcements from %d recordings", frames, blocks, len(files))
 }
 
 // engineResidency is the naive twin: engine hashes per tier, as a set.
@@ -103,7 +77,7 @@ func (r engineResidency) apply(t *testing.T, b *engineevent.Batch) {
 type recordedRank struct {
 	rec   *residencytest.Recorder
 	s     *residency.Stream
-	c     *converter
+	c     *Cache
 	naive engineResidency
 	dec   engineevent.Decoder
 }
@@ -143,11 +117,11 @@ func replayRecording(t *testing.T, path string) (frames, blocks int) {
 		t.Fatal(err)
 	}
 	for offset, r := range ranks {
-		stats, st := r.c.count.snapshot(), r.s.Status()
+		st, dropped := r.s.Status(), r.c.count.Dropped()
 		t.Logf("rank %d: %d batches, %d resident, last event %d, %d reannounced, dropped %v",
-			offset, stats.Batches, st.Blocks, st.LastEventID, stats.Reannounced, stats.Dropped)
-		if len(stats.Dropped) > 0 || stats.BadEvents > 0 || st.Health != kvevent.HealthExact {
-			t.Errorf("health %s, dropped %v, bad events %d", st.Health, stats.Dropped, stats.BadEvents)
+			offset, r.c.count.Batches.Load(), st.Blocks, st.LastEventID, r.c.count.Reannounced.Load(), dropped)
+		if len(dropped) > 0 || st.Health != kvevent.HealthExact {
+			t.Errorf("health %s, dropped %v", st.Health, dropped)
 		}
 	}
 	return frames, blocks
@@ -156,33 +130,28 @@ func replayRecording(t *testing.T, path string) (frames, blocks int) {
 func newRecordedRank(t *testing.T, rank, blockSize int, fullReports bool) *recordedRank {
 	rec := residencytest.NewRecorder(t)
 	s := residency.NewStream(testOwner, rec)
-	w := kv.Worker{ID: 7, Rank: kv.DPRank(rank)}
-	c := newConverter(s, w, blockSize, 1<<20, new(counters))
-	c.fullReports = fullReports
+	c := New(Config{
+		Stream: s, Rank: kv.DPRank(rank), BlockSize: blockSize, MaxBlocks: 1 << 20, FullReports: fullReports, Counters: new(Counters),
+	})
 	return &recordedRank{rec: rec, s: s, c: c, naive: make(engineResidency)}
 }
 
 func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	raw := make([][]byte, len(parts))
 	for i, p := range parts {
-		b, err := hex.DecodeString(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw[i] = b
+		raw[i] = recorded.Unhex(t, p)
 	}
-	_, payload, err := parseLive(raw)
-	if err != nil {
-		t.Fatal(err)
+	if len(raw) != 3 {
+		t.Fatalf("a message of %d parts", len(raw))
 	}
 	var b engineevent.Batch
-	if err := r.dec.Decode(payload, &b); err != nil {
-		t.Fatal(err)
+	if err := r.dec.Decode(raw[2], &b); err != nil || len(b.Bad) > 0 {
+		t.Fatal(err, b.Bad)
 	}
 	for i := range b.Events {
 		blocks += len(b.Events[i].BlockHashes)
 	}
-	r.c.apply(&b)
+	r.c.Apply(&b)
 	r.s.Flush()
 	r.naive.apply(t, &b)
 

@@ -1,4 +1,4 @@
-package consolidator
+package mirror
 
 // dropReason says why blocks of an engine event were not applied.
 type dropReason uint8

@@ -1,0 +1,118 @@
+package checkpoint
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// copyShare bounds how much of a rank's time goes into copying its state: one part
+// in so many.
+const copyShare = 200
+
+// Counters count writes. They may be read by any goroutine.
+type Counters struct{ Written, Failed atomic.Uint64 }
+
+// File keeps a rank's checkpoint up to date. The caller's goroutine copies the state,
+// another one writes it. A File belongs to the caller's goroutine.
+type File struct {
+	path  string
+	every time.Duration
+	count *Counters
+	warn  func(error)
+
+	// version is that of the last copy, and next when another one may be made.
+	version uint64
+	next    time.Time
+	buf     []byte
+	busy    bool
+	done    chan error // room for one
+}
+
+// NewFile returns a File at path that is written every so often at most. An empty path
+// is no file: every method does nothing. Warn hears of errors.
+func NewFile(path string, every time.Duration, c *Counters, warn func(error)) *File {
+	return &File{path: path, every: every, count: c, warn: warn, next: time.Now(), done: make(chan error, 1)}
+}
+
+// Due is when Save must be called next; zero when there is nothing to write.
+func (f *File) Due(version uint64) time.Time {
+	if f.path == "" || version == f.version {
+		return time.Time{}
+	}
+	return f.next
+}
+
+// Save begins to write the state if its version has changed and it is time. State
+// appends the file but for its checksum.
+func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte) {
+	if f.path == "" || version == f.version || now.Before(f.next) {
+		return
+	}
+	if f.busy {
+		select {
+		case err := <-f.done:
+			f.written(err)
+		default:
+			f.next = now.Add(f.every)
+			return
+		}
+	}
+	start := time.Now()
+	f.buf = state(f.buf[:0])
+	f.version, f.busy = version, true
+	f.next = now.Add(max(f.every, copyShare*time.Since(start)))
+	go func() { f.done <- f.write() }()
+}
+
+// Finish writes the state if its version has changed, and waits until it is written.
+func (f *File) Finish(version uint64, state func(dst []byte) []byte) {
+	f.wait()
+	if f.path == "" || version == f.version {
+		return
+	}
+	f.buf = state(f.buf[:0])
+	f.version = version
+	f.written(f.write())
+}
+
+// Remove deletes the file.
+func (f *File) Remove() {
+	f.wait()
+	if f.path == "" {
+		return
+	}
+	if err := os.Remove(f.path); err != nil && !os.IsNotExist(err) {
+		f.warn(fmt.Errorf("checkpoint: %w", err))
+	}
+}
+
+func (f *File) wait() {
+	if f.busy {
+		f.written(<-f.done)
+	}
+}
+
+func (f *File) written(err error) {
+	f.busy = false
+	if err != nil {
+		f.warn(err)
+	}
+}
+
+// write replaces the file as a whole: a reader sees the old state or the new one.
+func (f *File) write() error {
+	f.buf = AppendChecksum(f.buf)
+	temporary := f.path + ".new"
+	err := os.WriteFile(temporary, f.buf, 0o600)
+	if err == nil {
+		err = os.Rename(temporary, f.path)
+	}
+	if err != nil {
+		f.count.Failed.Add(1)
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	f.count.Written.Add(1)
+	return nil
+}

@@ -1,0 +1,241 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"iter"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// A checkpoint is a file about one rank: little-endian numbers, and a CRC-32C of
+// all the rest at the end.
+//
+//	magic, version u32, worker id u64, rank u32, block size u32, engine identity u64
+//	sequence: next u64, last live u64, flags u8, batches (sequence number + 1 u64, checksum u64)
+//	rank: flags u8, groups (i32, main u8), names (LoRA name, salt)
+//	blocks: slot u32, hash u64, parent u64, local u64, position * 2 + has parent u32; slots ascend
+//	engine blocks: engine hash u64, slot u32, name u32, references u32
+//	unlisted engine hashes u64; parked events as an engine batch
+//
+// Lists and strings begin with their length, u32.
+const (
+	magic   = "BYRANK\r\n"
+	version = 2
+
+	flagHasLive                  = 1
+	flagDegraded, flagLowerTiers = 1, 2
+	// BlockBytes and EngineBlockBytes are what a row of the two tables takes.
+	BlockBytes, EngineBlockBytes = 32, 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrForeign means that a file is whole, but about something else.
+var ErrForeign = errors.New("about another engine, rank or block size, or of another version")
+
+// ID is what a checkpoint is about.
+type ID struct {
+	Worker    kv.Worker
+	BlockSize int
+	// Engine tells incarnations of the engine apart; 0: nothing does.
+	Engine uint64
+}
+
+const idBytes = 8 + 4 + 4 + 8
+
+func (id ID) append(dst []byte) []byte {
+	le := binary.LittleEndian
+	dst = le.AppendUint64(dst, uint64(id.Worker.ID))
+	dst = le.AppendUint32(dst, uint32(id.Worker.Rank))
+	dst = le.AppendUint32(dst, uint32(id.BlockSize))
+	return le.AppendUint64(dst, id.Engine)
+}
+
+// State is a rank's state, but for the two tables.
+type State struct {
+	Sequence sequence.State
+	// Degraded: blocks were lost. LowerTiers: the engine has announced blocks outside
+	// its device.
+	Degraded, LowerTiers bool
+	// Groups says which KV cache groups are the main attention's.
+	Groups map[int32]bool
+	Names  []Name
+	// Unlisted are blocks of which only the engine's list has told. Parked is an
+	// encoded batch of the events that wait for their parents.
+	Unlisted []kv.EngineHash
+	Parked   []byte
+}
+
+// Name is what the blocks of one adapter and salt have in common.
+type Name struct{ LoRA, Salt string }
+
+// Block is a row of the stream's table; its references are not saved.
+type Block struct {
+	Slot uint32
+	Hash kv.SequenceHash
+	residency.Block
+}
+
+// EngineBlock is a row of the table of engine blocks: Slot is that of its Block, Name
+// an index of State.Names.
+type EngineBlock struct {
+	Hash       kv.EngineHash
+	Slot, Name uint32
+	Refs       residency.Refs
+}
+
+// Tables are the rows to save. Blocks come in ascending order of their slots.
+type Tables struct {
+	Blocks          iter.Seq[Block]
+	NumBlocks       int
+	EngineBlocks    iter.Seq[EngineBlock]
+	NumEngineBlocks int
+}
+
+// Append appends a file but for its checksum, which AppendChecksum adds.
+func Append(dst []byte, about ID, s *State, t *Tables) []byte {
+	le := binary.LittleEndian
+	dst = append(dst, magic...)
+	dst = le.AppendUint32(dst, version)
+	dst = about.append(dst)
+
+	seq := &s.Sequence
+	dst = le.AppendUint64(dst, seq.Next)
+	dst = le.AppendUint64(dst, seq.LastLive)
+	dst = append(dst, flags(seq.HasLive, false))
+	dst = le.AppendUint32(dst, uint32(len(seq.Remembered)))
+	for _, e := range seq.Remembered {
+		dst = le.AppendUint64(le.AppendUint64(dst, e.After), e.Sum)
+	}
+
+	dst = append(dst, flags(s.Degraded, s.LowerTiers))
+	dst = le.AppendUint32(dst, uint32(len(s.Groups)))
+	for group, main := range s.Groups {
+		dst = append(le.AppendUint32(dst, uint32(group)), flags(main, false))
+	}
+	dst = le.AppendUint32(dst, uint32(len(s.Names)))
+	for _, n := range s.Names {
+		dst = append(le.AppendUint32(dst, uint32(len(n.LoRA))), n.LoRA...)
+		dst = append(le.AppendUint32(dst, uint32(len(n.Salt))), n.Salt...)
+	}
+	dst = t.append(dst)
+
+	dst = le.AppendUint32(dst, uint32(len(s.Unlisted)))
+	for _, h := range s.Unlisted {
+		dst = le.AppendUint64(dst, uint64(h))
+	}
+	return append(le.AppendUint32(dst, uint32(len(s.Parked))), s.Parked...)
+}
+
+func (t *Tables) append(dst []byte) []byte {
+	le := binary.LittleEndian
+	dst = slices.Grow(dst, 8+BlockBytes*t.NumBlocks+EngineBlockBytes*t.NumEngineBlocks)
+	dst = le.AppendUint32(dst, uint32(t.NumBlocks))
+	for b := range t.Blocks {
+		dst = le.AppendUint32(dst, b.Slot)
+		dst = le.AppendUint64(dst, uint64(b.Hash))
+		dst = le.AppendUint64(dst, uint64(b.Parent))
+		dst = le.AppendUint64(dst, uint64(b.Local))
+		dst = le.AppendUint32(dst, b.Packed)
+	}
+	dst = le.AppendUint32(dst, uint32(t.NumEngineBlocks))
+	for b := range t.EngineBlocks {
+		dst = le.AppendUint64(dst, uint64(b.Hash))
+		dst = le.AppendUint32(dst, b.Slot)
+		dst = le.AppendUint32(dst, b.Name)
+		dst = le.AppendUint32(dst, uint32(b.Refs))
+	}
+	return dst
+}
+
+func flags(first, second bool) (f byte) {
+	if first {
+		f |= 1
+	}
+	if second {
+		f |= 2
+	}
+	return f
+}
+
+// AppendChecksum completes a file.
+func AppendChecksum(dst []byte) []byte {
+	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst, castagnoli))
+}
+
+// Saved is what Parse reads from a file.
+type Saved struct {
+	State
+	Blocks       []Block
+	EngineBlocks []EngineBlock
+}
+
+// Parse reads the file of a rank. The result borrows from b. The error is ErrForeign
+// for a whole file about something else.
+func Parse(b []byte, about ID) (*Saved, error) {
+	if len(b) < 4 || len(b) < len(magic) || string(b[:len(magic)]) != magic {
+		return nil, errors.New("no checkpoint")
+	}
+	body := b[:len(b)-4]
+	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[len(body):]) {
+		return nil, errors.New("damaged: wrong checksum")
+	}
+	r := &reader{buf: body[len(magic):]}
+	if r.uint32() != version || !bytes.Equal(r.take(idBytes), about.append(nil)) {
+		return nil, ErrForeign
+	}
+	s := &Saved{}
+	r.sequence(&s.Sequence)
+	r.rank(&s.State)
+	r.tables(s)
+	if r.bad || len(r.buf) > 0 {
+		return nil, errors.New("damaged: its lists do not add up")
+	}
+	return s, s.validate()
+}
+
+// validate checks what the tables say of one another.
+func (s *Saved) validate() error {
+	for i, b := range s.Blocks {
+		if i > 0 && s.Blocks[i-1].Slot >= b.Slot {
+			return fmt.Errorf("block %d: slot %d is out of order", i, b.Slot)
+		}
+		hash := kv.SequenceHash(b.Local)
+		if b.HasParent() {
+			hash = kv.Chain(b.Parent, b.Local)
+		}
+		if hash != b.Hash || b.HasParent() != (b.Position() > 0) {
+			return fmt.Errorf("block %d: hash %x is not that of its content at position %d", i, uint64(b.Hash), b.Position())
+		}
+	}
+	for i, b := range s.EngineBlocks {
+		if _, ok := s.find(b.Slot); !ok || int(b.Name) >= len(s.Names) || b.Refs == 0 {
+			return fmt.Errorf("engine block %d: slot %d, name %d or its references cannot be", i, b.Slot, b.Name)
+		}
+	}
+	for i, e := range s.Sequence.Remembered {
+		if e.After == 0 {
+			return fmt.Errorf("batch %d: no sequence number", i)
+		}
+	}
+	return nil
+}
+
+// Block returns the block of an engine block.
+func (s *Saved) Block(b EngineBlock) *Block {
+	i, _ := s.find(b.Slot)
+	return &s.Blocks[i]
+}
+
+func (s *Saved) find(slot uint32) (int, bool) {
+	return slices.BinarySearchFunc(s.Blocks, slot, func(b Block, slot uint32) int {
+		return int(int64(b.Slot) - int64(slot))
+	})
+}

@@ -1,0 +1,103 @@
+package checkpoint
+
+import (
+	"encoding/binary"
+
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// reader reads the numbers and lists of a file. After something impossible, bad is
+// set and everything is zero.
+type reader struct {
+	buf []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if r.bad || n > len(r.buf) {
+		r.bad = true
+		return nil
+	}
+	b := r.buf[:n]
+	r.buf = r.buf[n:]
+	return b
+}
+
+func (r *reader) uint8() byte {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) uint32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) uint64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// length reads the length of a list whose elements have at least size bytes.
+func (r *reader) length(size int) int {
+	n := int(r.uint32())
+	if n > len(r.buf)/size {
+		r.bad = true
+		return 0
+	}
+	return n
+}
+
+func (r *reader) text() string { return string(r.take(r.length(1))) }
+
+func (r *reader) sequence(st *sequence.State) {
+	st.Next, st.LastLive = r.uint64(), r.uint64()
+	st.HasLive = r.uint8()&flagHasLive != 0
+	for range r.length(16) {
+		st.Remembered = append(st.Remembered, sequence.Applied{After: r.uint64(), Sum: r.uint64()})
+	}
+}
+
+func (r *reader) rank(s *State) {
+	f := r.uint8()
+	s.Degraded, s.LowerTiers = f&flagDegraded != 0, f&flagLowerTiers != 0
+	s.Groups = make(map[int32]bool)
+	for range r.length(5) {
+		group := int32(r.uint32())
+		s.Groups[group] = r.uint8() != 0
+	}
+	for range r.length(8) {
+		s.Names = append(s.Names, Name{LoRA: r.text(), Salt: r.text()})
+	}
+}
+
+func (r *reader) tables(s *Saved) {
+	n := r.length(BlockBytes)
+	s.Blocks = make([]Block, 0, n)
+	for range n {
+		s.Blocks = append(s.Blocks, Block{
+			Slot: r.uint32(), Hash: kv.SequenceHash(r.uint64()), Block: residency.Block{
+				Parent: kv.SequenceHash(r.uint64()), Local: kv.LocalHash(r.uint64()), Packed: r.uint32(),
+			},
+		})
+	}
+	n = r.length(EngineBlockBytes)
+	s.EngineBlocks = make([]EngineBlock, 0, n)
+	for range n {
+		s.EngineBlocks = append(s.EngineBlocks, EngineBlock{
+			Hash: kv.EngineHash(r.uint64()), Slot: r.uint32(), Name: r.uint32(), Refs: residency.Refs(r.uint32()),
+		})
+	}
+	for range r.length(8) {
+		s.Unlisted = append(s.Unlisted, kv.EngineHash(r.uint64()))
+	}
+	s.Parked = r.take(r.length(1))
+}

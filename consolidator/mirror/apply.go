@@ -1,0 +1,252 @@
+package mirror
+
+import (
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Apply applies one batch, in one transaction of the stream. Events that cannot be
+// used are counted by reason.
+func (c *Cache) Apply(b *engineevent.Batch) {
+	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
+}
+
+func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
+	c.count.Batches.Add(1)
+	c.count.UnknownKeys.Add(uint64(b.UnknownKeys))
+	for i := range b.Events {
+		e := &b.Events[i]
+		c.count.Events.Add(1)
+		c.count.Blocks.Add(uint64(len(e.BlockHashes)))
+		if b.HasRank && b.Rank != c.cfg.Rank {
+			c.drop(dropForeignRank, max(1, len(e.BlockHashes)))
+			continue
+		}
+		c.applyEvent(tx, e)
+	}
+	if len(b.Bad) > 0 {
+		// Nobody knows where in the batch they were. A clear makes up only for what came
+		// before it.
+		c.degraded, c.wantList = true, c.wantList || c.cfg.CanList
+	}
+	c.unconfirmed, c.unreached = false, false
+	c.version++
+	c.updateHealth(tx)
+}
+
+func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
+	if e.Ownership != "" && e.Ownership != "framework" {
+		c.drop(dropOwnership, max(1, len(e.BlockHashes)))
+		return
+	}
+	if e.Kind == kvevent.Cleared {
+		c.clearDevice(tx)
+		return
+	}
+	tier, reason, ok := c.filter(e)
+	if !ok {
+		c.drop(reason, len(e.BlockHashes))
+		return
+	}
+	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice
+	switch e.Kind {
+	case kvevent.Stored:
+		c.store(tx, e, tier)
+		c.storeParked(tx)
+	case kvevent.Removed:
+		c.remove(tx, e.BlockHashes, tier)
+	}
+}
+
+// run is a stored event on its way into the stream. Its fields say where the next
+// block belongs.
+type run struct {
+	event *engineevent.Event
+	tier  kv.Tier
+	name  uint32
+	// parent is the block before, when it is known, and position that of the next
+	// block. root: the run starts a sequence.
+	parent    kv.SequenceHash
+	position  uint32
+	hasParent bool
+	root      bool
+	// recount: a block that is resident in the tier is not counted again, because the
+	// event may only repeat what was said before.
+	recount bool
+	// parked is where the event waited; nil: it has just come.
+	parked *parkedRun
+}
+
+// store applies a stored event that passed the filters.
+func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
+	n := len(e.BlockHashes)
+	if reason, bad := c.malformed(e); bad {
+		c.drop(reason, n)
+		return
+	}
+	if n == 0 {
+		return
+	}
+	r := run{
+		event: e, tier: t, root: !e.HasParent,
+		recount: c.mayBeListed(t) || c.cfg.FullReports && !e.HasParent && n > 1,
+	}
+	if t == kv.TierDevice {
+		for _, h := range e.BlockHashes {
+			c.announced(h)
+		}
+	}
+	if e.HasParent {
+		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
+			b := c.known.At(slot)
+			r.parent, r.position = tx.Hash(b.slot), tx.Block(b.slot).Position()+1
+			r.hasParent, r.name = true, b.name
+		} else if _, ok := c.known.Find(uint64(e.BlockHashes[0])); !ok {
+			c.parkEvent(e, t)
+			return
+		}
+	}
+	c.storeRun(tx, &r)
+}
+
+// storeRun stores the blocks of a run. The first block that cannot be placed ends the
+// run, because the blocks after it hang on it.
+//
+// A sequence has one LoRA adapter and one salt, and vLLM names the salt at the first
+// block only. So the name of a known parent holds, and a salt that contradicts it is
+// refused.
+func (c *Cache) storeRun(tx *residency.Tx, r *run) {
+	e := r.event
+	if !r.hasParent || e.Salt != "" {
+		own, ok := c.names.number(name{e.LoRAName, e.Salt})
+		if !ok {
+			c.drop(dropNamesFull, len(e.BlockHashes))
+			return
+		}
+		defer c.names.settle(own)
+		if r.hasParent && own != r.name {
+			c.drop(dropSaltConflict, len(e.BlockHashes))
+			return
+		}
+		r.name = own
+	}
+	for i := range e.BlockHashes {
+		if reason, ok := c.storeBlock(tx, r, i); !ok {
+			c.drop(reason, len(e.BlockHashes)-i)
+			return
+		}
+	}
+}
+
+// storeBlock stores block i of a run and moves the run on to the next block. False
+// means that the block was not stored, and why.
+func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
+	h := r.event.BlockHashes[i]
+	slot, known := c.known.Find(uint64(h))
+	var was engineBlock
+	if known {
+		was = *c.known.At(slot)
+		if r.root && r.name != 0 && r.name != was.name {
+			return dropSaltConflict, false
+		}
+		r.name = was.name
+	}
+	words := kv.BlockTokens(r.event.Tokens, i, c.cfg.BlockSize, r.event.Eagle)
+	local := c.hasher.Local(words, c.names.list[r.name].seed, blockObjects(r.event, i))
+	seq, position := kv.SequenceHash(local), uint32(0)
+	if r.hasParent {
+		seq, position = kv.Chain(r.parent, local), r.position
+	}
+	if known {
+		is := tx.Hash(was.slot)
+		if !r.hasParent && !r.root {
+			seq, position = is, tx.Block(was.slot).Position()
+		}
+		if seq != is {
+			return dropHashConflict, false
+		}
+	}
+	switch {
+	case r.parked != nil && r.parked.isGone(i):
+	case known && was.refs.Of(r.tier) > 0:
+		c.countCopy(slot, r)
+	case known:
+		c.known.At(slot).refs.Add(r.tier)
+		tx.Store(r.tier, seq, residency.NewBlock(r.parent, r.hasParent, position, local))
+	case !c.add(tx, h, seq, residency.NewBlock(r.parent, r.hasParent, position, local), r):
+		return dropTableFull, false
+	case c.cfg.Tokens != nil:
+		id := &c.names.list[r.name]
+		c.cfg.Tokens.BlockTokens(seq, words, tokens.Identity{
+			LoRAName: id.lora, Salt: id.salt, BlockSize: uint32(c.cfg.BlockSize), Objects: blockObjects(r.event, i),
+		})
+	}
+	r.parent, r.position, r.hasParent, r.root = seq, position+1, true, false
+	if c.park.waitsFor(h) {
+		c.parents = append(c.parents, parent{h, seq, r.position, r.name})
+	}
+	return 0, true
+}
+
+// countCopy counts one more copy of the known block in a slot, which the engine has in
+// that tier already.
+func (c *Cache) countCopy(slot uint32, r *run) {
+	switch {
+	case r.recount:
+		c.count.Reannounced.Add(1)
+	case !c.known.At(slot).refs.Add(r.tier):
+		// The block will be removed before its last copy: a miss. The list tells.
+		c.drop(dropTooManyCopies, 1)
+		c.wantList = c.wantList || c.cfg.CanList
+	}
+}
+
+// add makes a block of a run known; false when a table is full.
+func (c *Cache) add(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, at residency.Block, r *run) bool {
+	if c.known.Len() >= c.cfg.MaxBlocks {
+		return false
+	}
+	slot, ok := tx.Store(r.tier, seq, at)
+	if !ok {
+		return false
+	}
+	b := engineBlock{slot: slot, name: r.name}
+	b.refs.Add(r.tier)
+	if !c.learn(h, b) {
+		tx.DropRef(r.tier, slot)
+		return false
+	}
+	return true
+}
+
+// remove takes back one announcement of each of hashes in tier t.
+func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
+	for _, h := range hashes {
+		slot, ok := c.known.Find(uint64(h))
+		switch {
+		case ok && c.known.At(slot).refs.Of(t) > 0:
+			c.release(tx, slot, t, 1)
+		case c.park.remove(h, t):
+		case t == kv.TierDevice && c.announced(h):
+		default:
+			c.drop(dropUnknownBlock, 1)
+		}
+	}
+}
+
+// clearDevice applies the engine's AllBlocksCleared: its device cache is empty,
+// blocks in other tiers stay where they are.
+func (c *Cache) clearDevice(tx *residency.Tx) {
+	for slot := range c.known.Slots() {
+		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
+	}
+	c.park.clearTier(kv.TierDevice)
+	c.unannounced, c.wantList = nil, false
+	c.dropHidden()
+	if !c.lowerTiers {
+		c.degraded = false
+	}
+}

@@ -1,0 +1,104 @@
+package mirror
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// filter returns the tier that a stored or removed event is about. False means that
+// the event is not about blocks of this rank's main attention, and why.
+func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
+	switch e.Locality {
+	case "", "LOCAL":
+	case "REMOTE":
+		return 0, dropRemote, false
+	default:
+		return 0, dropUnknownLocality, false
+	}
+	tier, ok := kv.TierFromMedium(e.Medium)
+	if !ok {
+		return 0, dropUnknownMedium, false
+	}
+	return tier, dropGroup, c.groups.accepts(e, tier)
+}
+
+// malformed checks a stored event's shape.
+func (c *Cache) malformed(e *engineevent.Event) (dropReason, bool) {
+	n := len(e.BlockHashes)
+	want := n * c.cfg.BlockSize
+	if e.Eagle {
+		want++
+	}
+	switch {
+	case len(e.Tokens) == 0 && e.BlockSize == 0:
+		return dropPlaceholder, true
+	case int64(e.BlockSize) != int64(c.cfg.BlockSize):
+		return dropBlockSize, true
+	case len(e.Tokens) != want, e.Multimodal != nil && len(e.Multimodal) != n:
+		return dropTokenCount, true
+	case e.LoRAID != 0 && e.LoRAName == "":
+		// Hashed without a name they would be the base model's blocks.
+		return dropUnnamedLoRA, true
+	}
+	return 0, false
+}
+
+func blockObjects(e *engineevent.Event, i int) []uint64 {
+	if e.Multimodal == nil {
+		return nil
+	}
+	return e.Multimodal[i]
+}
+
+// maxGroups bounds the table of learnt groups; models have a handful.
+const maxGroups = 256
+
+// groupFilter accepts the events of the main attention's KV cache group. Hybrid
+// models announce the same tokens once per group (sliding window, Mamba state), under
+// hashes of their own. Only the main group says how long a cached prefix is. Stored
+// events that name a kind teach which group is the main one.
+type groupFilter struct {
+	main map[int32]bool
+}
+
+// accepts reports whether e is about the main group, and learns from it. Blocks
+// on disk or elsewhere are not grouped and always accepted.
+func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
+	if t == kv.TierDisk || t == kv.TierExternal {
+		return true
+	}
+	if e.SpecKind != "" {
+		main := isMainAttention(e.SpecKind)
+		if e.Kind == kvevent.Stored && e.Group != engineevent.NoGroup {
+			g.learn(e.Group, main)
+		}
+		return main
+	}
+	if e.Group == engineevent.NoGroup {
+		return true
+	}
+	if main, learnt := g.main[e.Group]; learnt {
+		return main
+	}
+	return e.Group == 0
+}
+
+func (g *groupFilter) learn(group int32, main bool) {
+	if g.main == nil {
+		g.main = make(map[int32]bool)
+	}
+	if _, known := g.main[group]; known || len(g.main) < maxGroups {
+		g.main[group] = main
+	}
+}
+
+func (g *groupFilter) reset() { clear(g.main) }
+
+func isMainAttention(kind string) bool {
+	switch kind {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return true
+	}
+	return false
+}

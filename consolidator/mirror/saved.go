@@ -1,0 +1,146 @@
+package mirror
+
+import (
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// AppendCheckpoint appends the checkpoint file for the state of c and seq, but for
+// its checksum. Hidden blocks and tokens are not in it.
+func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.State) []byte {
+	s := &checkpoint.State{
+		Sequence: seq, Degraded: c.degraded, LowerTiers: c.lowerTiers, Groups: c.groups.main, Parked: c.park.appendBatch(nil),
+	}
+	for i := range c.names.list {
+		s.Names = append(s.Names, checkpoint.Name{LoRA: c.names.list[i].lora, Salt: c.names.list[i].salt})
+	}
+	for h := range c.unannounced {
+		s.Unlisted = append(s.Unlisted, h)
+	}
+	view := c.stream.View()
+	defer view.Close()
+	return checkpoint.Append(dst, about, s, &checkpoint.Tables{
+		NumBlocks: view.Len(), NumEngineBlocks: c.known.Len(),
+		Blocks: func(yield func(checkpoint.Block) bool) {
+			for slot := range view.Slots() {
+				b := view.At(slot)
+				if b.Refs != 0 && !yield(checkpoint.Block{Slot: slot, Hash: kv.SequenceHash(view.Key(slot)), Block: *b}) {
+					return
+				}
+			}
+		},
+		EngineBlocks: func(yield func(checkpoint.EngineBlock) bool) {
+			for slot := range c.known.Slots() {
+				b := c.known.At(slot)
+				h := kv.EngineHash(c.known.Key(slot))
+				if b.refs != 0 && !yield(checkpoint.EngineBlock{Hash: h, Slot: b.slot, Name: b.name, Refs: b.refs}) {
+					return
+				}
+			}
+		},
+	})
+}
+
+// Restore takes over the state in a checkpoint; the mirror and its stream must be
+// empty. The stream stores everything, and is degraded until Confirmed, or until a
+// batch comes. The result is the number of engine blocks.
+func (c *Cache) Restore(s *checkpoint.Saved) int {
+	c.degraded, c.lowerTiers = s.Degraded, s.LowerTiers
+	for group, main := range s.Groups {
+		c.groups.learn(group, main)
+	}
+	blocks := s.EngineBlocks[:min(len(s.EngineBlocks), c.cfg.MaxBlocks)]
+	if len(blocks) < len(s.EngineBlocks) {
+		c.drop(dropTableFull, len(s.EngineBlocks)-len(blocks))
+	}
+	c.unconfirmed = true
+	placed := c.placedBlocks(s, blocks)
+	c.stream.Update(func(tx *residency.Tx) {
+		c.updateHealth(tx)
+		c.storePlaced(tx, placed)
+		if len(s.Unlisted) > 0 {
+			c.unannounced = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
+			for _, h := range s.Unlisted {
+				c.unannounced[h] = struct{}{}
+			}
+		}
+		var dec engineevent.Decoder
+		var parked engineevent.Batch
+		if len(s.Parked) > 0 && dec.Decode(s.Parked, &parked) == nil {
+			for i := range parked.Events {
+				c.applyEvent(tx, &parked.Events[i])
+			}
+		}
+		c.updateHealth(tx)
+		tx.Flush()
+	})
+	return len(blocks)
+}
+
+// WantList asks for the engine's list: nothing else can tell whether the restored
+// state is still true.
+func (c *Cache) WantList() { c.wantList = c.cfg.CanList }
+
+// placedBlock is an engine block whose position in a sequence is known. Its references
+// are the engine's copies.
+type placedBlock struct {
+	hash kv.EngineHash
+	seq  kv.SequenceHash
+	at   residency.Block
+	name uint32
+}
+
+// placedBlocks are the engine's blocks in a checkpoint.
+func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBlock) []placedBlock {
+	placed := make([]placedBlock, 0, len(blocks))
+	for _, b := range blocks {
+		at, saved := s.Block(b), s.Names[b.Name]
+		number, ok := c.names.number(name{kv.BoundedName(saved.LoRA), kv.BoundedName(saved.Salt)})
+		if !ok {
+			c.drop(dropNamesFull, 1)
+			continue
+		}
+		p := placedBlock{hash: b.Hash, seq: at.Hash, at: at.Block, name: number}
+		p.at.Refs = b.Refs
+		placed = append(placed, p)
+	}
+	return placed
+}
+
+// storePlaced makes blocks known. The stream stores each content once in each tier in
+// which the engine has it. The first engine block with a content has that reference;
+// the others add theirs.
+func (c *Cache) storePlaced(tx *residency.Tx, blocks []placedBlock) {
+	tx.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {
+		for i := range blocks {
+			if !yield(blocks[i].seq, blocks[i].at) {
+				return
+			}
+		}
+	})
+	var counted [kv.NumTiers]map[uint32]bool
+	for t := range counted {
+		counted[t] = make(map[uint32]bool)
+	}
+	for i := range blocks {
+		b := &blocks[i]
+		slot, ok := tx.Find(b.seq)
+		if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
+			c.names.settle(b.name)
+			continue
+		}
+		for _, t := range kv.Tiers {
+			switch {
+			case b.at.Refs.Of(t) == 0:
+			case counted[t][slot]:
+				tx.AddRef(t, slot)
+			default:
+				counted[t][slot] = true
+			}
+		}
+		c.learn(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
+	}
+}

@@ -1,0 +1,144 @@
+package mirror
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
+	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
+	"github.com/blockyard-ai/blockyard/consolidator/sequence"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// testCheckpoint is what the tests' checkpoints are about.
+var testCheckpoint = checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize}
+
+// savedCache is a converter with everything that a checkpoint can hold.
+func savedCache() (*Cache, sequence.State) {
+	s := residency.NewStream(testOwner, nil)
+	c := newCache(s, testBlockSize, 1<<20)
+	salted := storedEvent(0, 50, 2)
+	salted.Salt, salted.LoRAName = "tenant", "adapter"
+	cpu := storedEvent(0, 1, 2)
+	cpu.Medium = "CPU"
+	cpu.Group, cpu.SpecKind = 3, "full_attention"
+	waiting := storedEvent(900, 60, 3)
+	waiting.Multimodal = [][]uint64{{5}, nil, nil}
+	// The same content as block 1 under another name.
+	twin := storedEvent(0, 1, 1)
+	twin.BlockHashes[0] = 777
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{
+		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
+	}})
+	c.unannounced = map[kv.EngineHash]struct{}{4711: {}}
+	return c, sequence.State{Next: 42, LastLive: 40, HasLive: true, Remembered: []sequence.Applied{{After: 42, Sum: 4711}}}
+}
+
+func (c *Cache) encoded(st sequence.State) []byte {
+	return checkpoint.AppendChecksum(c.AppendCheckpoint(nil, testCheckpoint, st))
+}
+
+// TestCheckpointHoldsEverything: what is restored is what was saved: state,
+// counts, identities, what waits and what is only listed; and a checkpoint of it
+// has the same parts.
+func TestCheckpointHoldsEverything(t *testing.T) {
+	c, seq := savedCache()
+	want := c.stream.Status()
+	ck, err := checkpoint.Parse(c.encoded(seq), testCheckpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := residencytest.NewRecorder(t)
+	s := residency.NewStream(testOwner, rec)
+	again := newCache(s, testBlockSize, 1<<20)
+	if n := again.Restore(ck); n != c.known.Len() {
+		t.Errorf("%d blocks restored, want %d", n, c.known.Len())
+	}
+	got := s.Status()
+	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != kvevent.HealthDegraded {
+		t.Errorf("restored %+v, want %+v, degraded", got, want)
+	}
+	residencytest.Check(t, s, rec.Resident())
+	if !reflect.DeepEqual(ck.Sequence, seq) {
+		t.Errorf("the sequence is at %+v, want %+v", ck.Sequence, seq)
+	}
+	if again.park.runs != 1 || len(again.unannounced) != 1 || !again.lowerTiers || !again.groups.main[3] {
+		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unannounced, again.lowerTiers, again.groups.main)
+	}
+	// From here on both must do the same.
+	next := engineevent.Batch{Events: []engineevent.Event{
+		storedEvent(0, 900, 1), removedEvent(1), removedEvent(777), removedEvent(4711), removedEvent(51, 62),
+	}}
+	for _, c := range []*Cache{c, again} {
+		c.Apply(&next)
+		c.stream.Flush()
+	}
+	want, got = c.stream.Status(), s.Status()
+	if got.Digest != want.Digest || got.Blocks != want.Blocks || got.Health != want.Health || got.Health != kvevent.HealthExact {
+		t.Errorf("after a batch more: %+v, want %+v", got, want)
+	}
+	residencytest.Check(t, s, rec.Resident())
+}
+
+// TestBadCheckpointsAreIgnored: a file that is torn anywhere, flipped anywhere or
+// about something else is refused.
+func TestBadCheckpointsAreIgnored(t *testing.T) {
+	c, seq := savedCache()
+	good := c.encoded(seq)
+	for n := range len(good) {
+		if _, err := checkpoint.Parse(good[:n], testCheckpoint); err == nil {
+			t.Errorf("the first %d of %d bytes are accepted", n, len(good))
+		}
+		flipped := bytes.Clone(good)
+		flipped[n] ^= 0x10
+		if _, err := checkpoint.Parse(flipped, testCheckpoint); err == nil {
+			t.Errorf("byte %d flipped is accepted", n)
+		}
+	}
+	older := bytes.Clone(good[:len(good)-4])
+	older[len("BYRANK\r\n")]--
+	for name, err := range map[string]error{
+		"another worker":     secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 8}, BlockSize: testBlockSize, Engine: 0})),
+		"another rank":       secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7, Rank: 1}, BlockSize: testBlockSize, Engine: 0})),
+		"another block size": secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: 2 * testBlockSize, Engine: 0})),
+		"another engine":     secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize, Engine: 1})),
+		"another version":    secondOf(checkpoint.Parse(checkpoint.AppendChecksum(older), testCheckpoint)),
+	} {
+		if !errors.Is(err, checkpoint.ErrForeign) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func secondOf(_ *checkpoint.Saved, err error) error { return err }
+
+// FuzzCheckpoint: no file makes parsing panic, and what it accepts can be
+// restored to a stream whose digest is that of its events.
+func FuzzCheckpoint(f *testing.F) {
+	full := savedFile()
+	f.Add(full[:len(full)-4])
+	f.Add([]byte("BYRANK\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ck, err := checkpoint.Parse(checkpoint.AppendChecksum(b), testCheckpoint)
+		if err != nil {
+			return
+		}
+		rec := residencytest.NewRecorder(t)
+		s := residency.NewStream(testOwner, rec)
+		c := newCache(s, testBlockSize, 1<<20)
+		c.Restore(ck)
+		if st, set := s.Status(), rec.Resident(); st.Digest != residencytest.Digest(set) || st.Blocks != uint64(len(set)) {
+			t.Errorf("%d blocks, digest %x; the events say %d, %x", st.Blocks, st.Digest, len(set), residencytest.Digest(set))
+		}
+	})
+}
+
+func savedFile() []byte {
+	c, seq := savedCache()
+	return c.encoded(seq)
+}
