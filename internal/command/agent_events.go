@@ -17,39 +17,39 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
-// eventFlags are the flags of "blockyard agent" that say how events are followed and
-// where they are told.
+// eventFlags are the flags of "blockyard agent" about events: how engines' events are
+// followed, and where events are published.
 type eventFlags struct {
 	natsFlags
 
-	EmbeddedNATS          string `name:"embedded-nats" placeholder:"HOST:PORT" env:"BLOCKYARD_EMBEDDED_NATS" help:"Run a NATS server inside this agent, for one node; its URL, with a token, is written to the socket's path with .nats behind it. Default: none."`
-	EmbeddedNATSDir       string `name:"embedded-nats-dir" type:"path" placeholder:"DIR" env:"BLOCKYARD_EMBEDDED_NATS_DIR" help:"Directory of that server's JetStream. Default: it has none."`
-	EmbeddedNATSAdvertise string `name:"embedded-nats-advertise" placeholder:"HOST" env:"BLOCKYARD_EMBEDDED_NATS_ADVERTISE" help:"Host in the URL that is written. Default: that of --embedded-nats, or the name of this machine where that one is all addresses."`
+	EmbeddedNATS          string `name:"embedded-nats" placeholder:"HOST:PORT" env:"BLOCKYARD_EMBEDDED_NATS" help:"Run a NATS server inside this agent, for one node. The file named as --socket followed by .nats gets its URL, token included. Default: none."`
+	EmbeddedNATSDir       string `name:"embedded-nats-dir" type:"path" placeholder:"DIR" env:"BLOCKYARD_EMBEDDED_NATS_DIR" help:"Directory for the JetStream of the embedded server. Default: no JetStream."`
+	EmbeddedNATSAdvertise string `name:"embedded-nats-advertise" placeholder:"HOST" env:"BLOCKYARD_EMBEDDED_NATS_ADVERTISE" help:"Host in the URL of the embedded server. Default: the host of --embedded-nats, or this machine's name when the server listens on all addresses."`
 
-	DurableKVEvents bool          `name:"durable-kv-events" env:"BLOCKYARD_DURABLE_KV_EVENTS" help:"Have a JetStream stream of the NATS server keep the events."`
-	Stream          string        `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of that stream. Default: blockyard-CLUSTER."`
-	StreamAge       time.Duration `name:"nats-stream-age" default:"1h" env:"BLOCKYARD_NATS_STREAM_AGE" help:"How long that stream keeps a message, at least 1s."`
-	StreamSize      bytesize.Size `name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"How much that stream keeps, at least 1MiB."`
-	StreamReplicas  int           `name:"nats-stream-replicas" default:"1" env:"BLOCKYARD_NATS_STREAM_REPLICAS" help:"On how many servers it is kept, 1 to 5."`
+	DurableKVEvents bool          `name:"durable-kv-events" env:"BLOCKYARD_DURABLE_KV_EVENTS" help:"Keep events in a JetStream stream of the NATS server."`
+	Stream          string        `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream. Default: blockyard-CLUSTER."`
+	StreamAge       time.Duration `name:"nats-stream-age" default:"1h" env:"BLOCKYARD_NATS_STREAM_AGE" help:"How long the stream keeps a message, at least 1s."`
+	StreamSize      bytesize.Size `name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"Bytes that the stream keeps, at least 1MiB."`
+	StreamReplicas  int           `name:"nats-stream-replicas" default:"1" env:"BLOCKYARD_NATS_STREAM_REPLICAS" help:"Servers that keep the stream, 1 to 5."`
 
 	DynamoDiscovery   string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint."`
-	DynamoEndpoint    string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Have Dynamo's routers told what the workers of this endpoint hold, such as dynamo.backend.generate. Default: none."`
-	DynamoRecovery    string `name:"dynamo-recovery" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_RECOVERY" help:"Address at which those routers ask for what they missed. Default: none, and everything is said again from time to time."`
-	DynamoAdvertise   string `name:"dynamo-advertise" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_ADVERTISE" help:"That address as the routers reach it, where it is another."`
-	DynamoAnyDialBack bool   `name:"dynamo-any-dial-back" env:"BLOCKYARD_DYNAMO_ANY_DIAL_BACK" help:"Let a router have its answer sent to another host than the one that asks, as behind a NAT or with several addresses."`
+	DynamoEndpoint    string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Publish the blocks of this endpoint's workers to Dynamo's routers, such as dynamo.backend.generate. Default: none."`
+	DynamoRecovery    string `name:"dynamo-recovery" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_RECOVERY" help:"Address at which Dynamo's routers ask for missed events. Default: none; all blocks are then published again from time to time."`
+	DynamoAdvertise   string `name:"dynamo-advertise" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_ADVERTISE" help:"Address of --dynamo-recovery as routers see it, where it differs."`
+	DynamoAnyDialBack bool   `name:"dynamo-any-dial-back" env:"BLOCKYARD_DYNAMO_ANY_DIAL_BACK" help:"Let a router name another host for the answer than the host it asks from, as behind a NAT or with several addresses."`
 
-	ZMQEvents bool          `name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish what each worker can reach in the engines' own format over ZMQ, at the port of the engine's events plus 1000."`
-	ZMQMode   string        `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How that stream shows tiers: as they are (tiered, the default), as one (dedup, KVBM's default), or the engine's own batches alone (passthrough)."`
-	ZMQHost   string        `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address to publish that at; * is all of this machine, as KVBM has it. Anybody who reaches the port can read the tokens of prompts. An engine that names an endpoint has that."`
-	ZMQTokens bytesize.Size `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which that format has in it."`
+	ZMQEvents bool          `name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish over ZMQ, in vLLM's format, the blocks of each worker and its pool. The port is the port of the engine's events plus 1000."`
+	ZMQMode   string        `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How the ZMQ stream shows tiers: each tier (tiered, the default), all tiers as one (dedup, KVBM's default), or the engine's own batches only (passthrough)."`
+	ZMQHost   string        `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address of the ZMQ stream; * is every address of this machine, as in KVBM. Everybody who can connect to the port can read the tokens of prompts. An engine that names an endpoint overrides this."`
+	ZMQTokens bytesize.Size `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which the ZMQ format carries."`
 
-	WorkerTaints []string `name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers, which requests may require or prefer, such as a100,zone=1. Default: none."`
+	WorkerTaints []string `name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers that requests may require or prefer, such as a100,zone=1. Default: none."`
 
-	FullReports   bool `name:"full-reports" env:"BLOCKYARD_FULL_REPORTS" help:"Requests of the engines ask for full cache reports (kv_cache_report_mode=full): what is announced again is not counted again."`
-	NoCheckpoints bool `name:"no-checkpoints" env:"BLOCKYARD_NO_CHECKPOINTS" help:"Do not keep beside the socket what engines hold, for the next agent."`
+	FullReports   bool `name:"full-reports" env:"BLOCKYARD_FULL_REPORTS" help:"The engines' requests ask for full cache reports (kv_cache_report_mode=full): blocks that are announced again are not counted again."`
+	NoCheckpoints bool `name:"no-checkpoints" env:"BLOCKYARD_NO_CHECKPOINTS" help:"Do not write checkpoints of the engines' blocks beside the socket for the next agent."`
 }
 
-// configure sets what the flags say; url is that of the NATS server, empty for none.
+// configure sets the events part of cfg. url is the NATS server's, empty for none.
 func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err error) {
 	o := &cfg.Events
 	if f.EmbeddedNATS == "" {
@@ -57,8 +57,8 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 			return err
 		}
 	} else {
-		// The agent logs in to its own server by its own token: what the environment says
-		// of others does not matter.
+		// The agent logs in to its own server with its own token. Settings for other
+		// servers do not apply.
 		if url != "" {
 			return fmt.Errorf("--embedded-nats %q: want no --nats besides", f.EmbeddedNATS)
 		}
@@ -105,8 +105,8 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 	return nil
 }
 
-// checkDependents refuses flags that have no effect without another one; nats says that
-// there is a server outside.
+// checkDependents refuses flags that have no effect without another flag. nats is true
+// when an external server is configured.
 func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 	embedded, dynamo := f.EmbeddedNATS != "", f.DynamoEndpoint != ""
 	for _, d := range []struct {
@@ -127,14 +127,14 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 			return fmt.Errorf("--%s: has no effect without %s", d.flag, d.want)
 		}
 	}
-	// DYN_FILE_KV is there in every process of a Dynamo deployment, and asks for nothing.
+	// DYN_FILE_KV is set in every process of a Dynamo deployment and asks for nothing.
 	if source, _ := s.source("dynamo-discovery"); source != fromDefault && !dynamo {
 		return fmt.Errorf("%s %q: has no effect without --dynamo-endpoint", source, f.DynamoDiscovery)
 	}
 	return nil
 }
 
-// embedded returns the NATS server inside the agent.
+// embedded returns the options of the NATS server inside the agent.
 func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 	host, port, err := net.SplitHostPort(f.EmbeddedNATS)
 	if err != nil {
@@ -147,7 +147,7 @@ func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 	return &nats.EmbeddedOptions{Host: host, Port: int(n), StoreDir: f.EmbeddedNATSDir}, nil
 }
 
-// note has the flags logged with their sources.
+// note adds the flags and their sources to the log line.
 func (f *eventFlags) note(s *settings) {
 	for _, v := range []struct {
 		flag  string

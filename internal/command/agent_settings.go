@@ -16,16 +16,16 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
-// fromDefault is the source of a value that nobody chose.
+// fromDefault is the source of a default.
 const fromDefault = "default"
 
-// settings finds out where each value of the agent comes from. A flag wins over
-// Blockyard's variable, that over KVBM's, and all over the default.
+// settings knows the source of each value of the agent. A flag wins over Blockyard's
+// variable, Blockyard's variable over KVBM's, and KVBM's over the default.
 type settings struct {
 	flags    map[string]bool // on the command line
 	own      map[string]bool // Blockyard's variables that are set
-	kvbm     []string        // KVBM's that are given
-	env      config.Env      // what KVBM's say
+	kvbm     []string        // KVBM's variables that are set
+	env      config.Env      // their values
 	warnings []string
 	fields   []zap.Field // values with their sources, for the log
 }
@@ -45,9 +45,8 @@ func newSettings(flags map[string]bool, environ []string) (*settings, error) {
 	return s, nil
 }
 
-// source says where the value of a flag comes from: the first of its variables of
-// KVBM that is given when neither the flag nor Blockyard's variable is, and kvbm
-// is then true.
+// source returns the name of the flag or variable that sets the value of a flag.
+// variables are KVBM's for the same value. kvbm is true when one of them sets it.
 func (s *settings) source(flag string, variables ...string) (source string, kvbm bool) {
 	own := "BLOCKYARD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 	switch {
@@ -64,7 +63,7 @@ func (s *settings) source(flag string, variables ...string) (source string, kvbm
 	return fromDefault, false
 }
 
-// note has a value logged with its source.
+// note adds a value and its source to the log line.
 func (s *settings) note(name string, value any, source string) {
 	s.fields = append(s.fields, zap.String(name, fmt.Sprintf("%v (%s)", value, source)))
 }
@@ -77,9 +76,9 @@ const (
 	kvbmDiskGB     = "DYN_KVBM_DISK_CACHE_GB"
 )
 
-// takeSizes sets the tiers' sizes. Where KVBM's variables make a disk tier and no
-// host tier, there is none, as in KVBM: its variables of the disk then stand for
-// the host's. The error says that KVBM's variables leave no tier at all.
+// takeSizes sets the tiers' sizes. KVBM's variables that make a disk tier and no host
+// tier turn the host tier off, as in KVBM. The error says that they leave no tier at
+// all.
 func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	diskNames := sizeNames(s.env.Disk, kvbmDiskBlocks, kvbmDiskGB)
 	source, disk := s.source("disk-size", diskNames...)
@@ -108,7 +107,7 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	return nil
 }
 
-// sizeNames returns the variables of a tier's size, that which decides first.
+// sizeNames returns the variables of a tier's size, the deciding one first.
 func sizeNames(size config.CacheSize, blocks, gb string) []string {
 	if size.OverrideBlocks != 0 {
 		return []string{blocks, gb}
@@ -116,7 +115,7 @@ func sizeNames(size config.CacheSize, blocks, gb string) []string {
 	return []string{gb, blocks}
 }
 
-// settingName returns what to change to change a value.
+// settingName returns the flag or variable that an operator changes for a value.
 func settingName(source, flag string) string {
 	if source == fromDefault {
 		return "--" + flag
@@ -131,7 +130,7 @@ func tierSize(bytes, blocks uint64) string {
 	return bytesize.Size(bytes).String()
 }
 
-// takeDisk sets how the disk tier's files are made and what is written to them.
+// takeDisk sets how the disk tier makes its files and chooses blocks.
 func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	source, kvbm := s.source("disk-dir", "DYN_KVBM_DISK_CACHE_DIR")
 	cfg.Tiers.DiskDir = c.DiskDir
@@ -187,7 +186,7 @@ func either(condition bool, yes, no string) string {
 	return no
 }
 
-// noteOthers logs the settings that KVBM has no variables for.
+// noteOthers notes the settings that KVBM has no variables for.
 func (c *Agent) noteOthers(s *settings, cfg *agent.Config) {
 	for _, v := range []struct {
 		flag  string
@@ -204,7 +203,7 @@ func (c *Agent) noteOthers(s *settings, cfg *agent.Config) {
 	}
 }
 
-// withoutPassword returns a list of URLs without what must not be logged.
+// withoutPassword returns a list of URLs without users and passwords, for the log.
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {
@@ -230,8 +229,8 @@ func directIOMode(name string) blockmgr.DirectIOMode {
 	return blockmgr.DirectIOAuto
 }
 
-// takeKVBM sets what only variables of KVBM set, and KVBM's metrics. The error
-// names a variable whose value KVBM takes and the agent does not.
+// takeKVBM sets KVBM's metrics and the values that only KVBM's variables set. The error
+// names a variable whose value KVBM accepts and the agent does not.
 func (c *Agent) takeKVBM(s *settings, cfg *agent.Config) error {
 	source, kvbm := s.source("kvbm-metrics", "DYN_KVBM_METRICS")
 	cfg.KVBM.Metrics = c.KVBMMetrics

@@ -19,15 +19,14 @@ const (
 	engineVLLM = "vllm"
 	engineTRT  = "trtllm"
 
-	// defaultSocket is where an agent listens that was not told otherwise.
+	// defaultSocket is where an agent listens by default.
 	defaultSocket = "/run/blockyard/agent.sock"
-	// maxSocketPath is what fits into the kernel's socket address beside the final
-	// zero.
+	// maxSocketPath is the longest path that fits the kernel's socket address.
 	maxSocketPath = 107
 )
 
-// connectorConfigCmd is "blockyard connector-config": what an engine has to be told
-// so that it uses the connector.
+// connectorConfigCmd is "blockyard connector-config". It prints the configuration of an
+// engine that uses the connector.
 type connectorConfigCmd struct {
 	Names    string       `arg:"" enum:"kvbm,blockyard" help:"Import names that the engine loads: those of KVBM (kvbm), which existing deployments have, or Blockyard's own (blockyard)."`
 	Engine   string       `required:"" enum:"vllm,trtllm" placeholder:"vllm|trtllm" help:"Engine to be configured: vllm or trtllm."`
@@ -37,8 +36,8 @@ type connectorConfigCmd struct {
 	WorkerID workerNumber `name:"worker-id" placeholder:"N" help:"Worker that a router sends requests to, unique in the cluster. 0 leaves it to the connector."`
 }
 
-// Run writes the configuration to stdout and what it has no place for to standard
-// error.
+// Run writes the configuration to stdout. Settings that the configuration cannot carry
+// go to standard error.
 func (c *connectorConfigCmd) Run(stdout io.Writer) error { return c.write(stdout, os.Stderr) }
 
 func (c *connectorConfigCmd) write(stdout, stderr io.Writer) error {
@@ -62,8 +61,7 @@ func (c *connectorConfigCmd) write(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// validate checks what no single flag shows. The error is one line that names flag,
-// value and what is allowed.
+// validate checks the flags together. The error names flag, value and allowed values.
 func (c *connectorConfigCmd) validate() error {
 	switch {
 	case c.Socket != "" && (!filepath.IsAbs(c.Socket) || len(c.Socket) > maxSocketPath):
@@ -88,9 +86,9 @@ func (c *connectorConfigCmd) vllmText() string {
 	return transfer.json()
 }
 
-// vllmTransfer returns vLLM's kv_transfer_config. KVBM's names say no more than its own
-// deployments do. Ours have a failed load computed again, where the engine's default
-// is to fail the request.
+// vllmTransfer returns vLLM's kv_transfer_config. With KVBM's names it equals that of
+// KVBM's deployments. With ours a failed load is computed again; the engine's default
+// fails the request.
 func (c *connectorConfigCmd) vllmTransfer() object {
 	const kvbmModule, extraKey = "kvbm.vllm_integration.connector", "kv_connector_extra_config"
 	transfer := vllmConnector("DynamoConnector", kvbmModule)
@@ -119,7 +117,8 @@ func vllmConnector(name, module string) object {
 	return object{{"kv_connector", name}, {"kv_connector_module_path", module}, {"kv_role", "kv_both"}}
 }
 
-// extraConfig returns what our connector is told: with KVBM's names only what was given.
+// extraConfig returns the settings of our connector. With KVBM's names it has only those
+// that were given.
 func (c *connectorConfigCmd) extraConfig() (extra object) {
 	if socket := c.Socket; socket != "" {
 		extra = append(extra, member{"socket", socket})
@@ -133,7 +132,7 @@ func (c *connectorConfigCmd) extraConfig() (extra object) {
 }
 
 // trtllmText returns a file of TensorRT-LLM's options. Blocks are reused whole or not at
-// all, which is what KVBM's deployments have too.
+// all, as in KVBM's deployments.
 func (c *connectorConfigCmd) trtllmText() string {
 	module, leader, worker := "kvbm.trtllm_integration.connector", "DynamoKVBMConnectorLeader", "DynamoKVBMConnectorWorker"
 	if c.Names == namesOwn {
@@ -151,7 +150,7 @@ func (c *connectorConfigCmd) trtllmText() string {
 	return options.yaml(0)
 }
 
-// variables returns the settings that TensorRT-LLM's options have no place for.
+// variables returns the settings that TensorRT-LLM's options cannot carry.
 func (c *connectorConfigCmd) variables() (list []string) {
 	if c.Socket != "" {
 		list = append(list, "BLOCKYARD_SOCKET="+shellQuote(c.Socket))

@@ -15,20 +15,20 @@ import (
 // variablePrefix begins the name of every environment variable of ours.
 const variablePrefix = "BLOCKYARD_"
 
-// connectorVariables are the settings of connector/blockyard/settings.py: an engine
-// that shares its environment with the agent has them.
+// connectorVariables are the settings of connector/blockyard/settings.py. An agent that
+// shares the environment of an engine sees them.
 const connectorVariables = "SOCKET WORKER_ID ENABLED LOAD STORE MIN_LOAD_BLOCKS LOOKUP_WAIT_MS MAX_INFLIGHT_BLOCKS" +
 	" WEIGHTS NAMESPACE_SALT WANT_EVICTED STATS SERVING_ENDPOINT LOG_LEVEL"
 
-// scriptVariables are those that the repository's scripts and tests read.
+// scriptVariables are the variables of the repository's scripts and tests.
 const scriptVariables = "BIN SHARED DYNAMO_ENV EVENTS_ENV VLLM_ENV"
 
-// foreignVariable matches what tests set, and what Kubernetes sets in every container
-// for a service whose name begins with "blockyard".
+// foreignVariable matches variables of tests, and those that Kubernetes sets in every
+// container for a service whose name begins with "blockyard".
 var foreignVariable = regexp.MustCompile(`^BLOCKYARD_((E2E|TEST)_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+))$`)
 
-// checkEnvironment reports, as an error, the variables of ours that no command of app
-// and no connector reads: a misspelt setting would otherwise be ignored in silence.
+// checkEnvironment returns an error for variables of ours that no command of app and no
+// connector reads. Otherwise a misspelt setting would be ignored in silence.
 func checkEnvironment(app *kong.Application, environ []string) error {
 	known := make(map[string]bool)
 	for _, name := range strings.Fields(connectorVariables + " " + scriptVariables) {
@@ -66,24 +66,22 @@ func addVariables(known map[string]bool, node *kong.Node) {
 	}
 }
 
-// natsFlags say how to log in to NATS and whom to trust there; the flag with the
-// server itself belongs to the command.
+// natsFlags are the flags for the login to NATS. The flag for the server itself belongs
+// to the command.
 type natsFlags struct {
 	User     string `name:"nats-user" placeholder:"NAME" env:"BLOCKYARD_NATS_USER" help:"User to log in to NATS with."`
-	Password string `name:"nats-password" placeholder:"TEXT" env:"BLOCKYARD_NATS_PASSWORD" help:"Password of --nats-user. Others on this machine can see flags; they cannot see the variable."`
-	Token    string `name:"nats-token" placeholder:"TEXT" env:"BLOCKYARD_NATS_TOKEN" help:"Token to log in to NATS with; the variable is better than the flag."`
+	Password string `name:"nats-password" placeholder:"TEXT" env:"BLOCKYARD_NATS_PASSWORD" help:"Password of --nats-user. Other users of this machine can see flags; set the variable instead."`
+	Token    string `name:"nats-token" placeholder:"TEXT" env:"BLOCKYARD_NATS_TOKEN" help:"Token to log in to NATS with. Other users can see flags; set the variable instead."`
 	Nkey     string `name:"nats-nkey" placeholder:"FILE" env:"BLOCKYARD_NATS_NKEY" help:"File with the nkey seed of the user to log in as."`
 	Creds    string `name:"nats-creds" placeholder:"FILE" env:"BLOCKYARD_NATS_CREDS" help:"File with JWT and seed of the user to log in as."`
-	CA       string `name:"nats-tls-ca" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CA" help:"PEM certificates that the NATS server's must descend from. Default: those of the system."`
+	CA       string `name:"nats-tls-ca" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CA" help:"PEM certificates that sign the NATS server's certificate. Default: the system's."`
 	Cert     string `name:"nats-tls-cert" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CERT" help:"PEM certificate to show to the NATS server."`
 	Key      string `name:"nats-tls-key" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_KEY" help:"PEM key of --nats-tls-cert."`
-	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Take any certificate of the NATS server."`
+	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Accept any certificate of the NATS server."`
 }
 
-// resolve returns the server to connect to, empty when none is named, and how to log in
-// there: what the flags say, and behind them Dynamo's variables.
-//
-// The error names flags that have no effect because there is no server.
+// resolve returns the server, empty when none is named, and the login. Flags win over
+// Dynamo's variables. The error names flags that have no effect without a server.
 func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
 	server, auth, err := natsauth.Resolve(url, natsauth.Settings{
 		User: f.User, Password: natsauth.Secret(f.Password), Token: natsauth.Secret(f.Token),
@@ -96,8 +94,8 @@ func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
 	return server, auth, err
 }
 
-// unused reports, as an error, the first flag that is set although there is no server
-// to log in to; want says what it needs.
+// unused returns an error for the first flag that is set although there is no server.
+// want names the flag that is missing.
 func (f *natsFlags) unused(want string) error {
 	for _, v := range []struct {
 		flag string

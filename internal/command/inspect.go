@@ -14,10 +14,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
-// inspectCmd shows what an operator wants to know about events.
+// inspectCmd shows the state of events at an agent or a router.
 type inspectCmd struct {
 	URL     string        `arg:"" name:"url" help:"Admin server of an agent, HTTP address of a router, or control socket of either, such as http://127.0.0.1:9400 or /run/blockyard/router-8090.sock."`
-	JSON    bool          `name:"json" help:"Print what was read as one JSON object."`
+	JSON    bool          `name:"json" help:"Print the answers as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answers."`
 
 	client *http.Client
@@ -26,7 +26,7 @@ type inspectCmd struct {
 
 // Help implements kong's HelpProvider.
 func (inspectCmd) Help() string {
-	return `Of an agent: each owner's publisher, health, last event and digest, gaps and what became of them, what was dropped and why, and the clients of the HTTP stream. Of a router: each publisher's cursor and health, the workers with their load, the agents that it listens to over HTTP, and what other sources count.`
+	return `Of an agent: publisher, health, last event and digest of each owner; gaps found, repaired and lost; dropped blocks by reason; clients of the HTTP stream. Of a router: cursor and health of each publisher, workers with their load, agents that it follows over HTTP, counters of its other sources.`
 }
 
 // maxInspected bounds one answer in bytes.
@@ -35,7 +35,7 @@ const maxInspected = 64 << 20
 // errAbsent says that a server has no such path.
 var errAbsent = errors.New("not found")
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *inspectCmd) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
@@ -57,7 +57,7 @@ func (c *inspectCmd) Validate() error {
 	return err
 }
 
-// Run asks and shows.
+// Run asks the server and prints its answers.
 func (c *inspectCmd) Run(ctx context.Context, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 )
 
-// Forms of the answers, as far as they are shown. Counters of a rank are taken as
-// they come, so that one that is added to it is shown too.
+// The parts of the answers that are shown. The counters of a rank stay raw, so that a
+// new counter is shown too.
 type (
 	agentStats struct {
 		Node    string
@@ -93,8 +93,8 @@ func row(cells ...any) string {
 	return strings.Join(text, "\t")
 }
 
-// printable returns a text of somebody else's as a terminal may show it: what cannot be
-// seen is escaped.
+// printable returns a foreign text that is safe on a terminal: characters that do not
+// print are escaped.
 func printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -108,7 +108,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// showAgent returns what an agent says about events, for people.
+// showAgent returns the text for people about an agent.
 func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 	var s agentStats
 	if err := json.Unmarshal(seen["stats"], &s); err != nil {
@@ -129,8 +129,8 @@ func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 		details = append(details, rankDetails(o.Owner, o.Dropped, o.Rank)...)
 	}
 	table(&b, rows)
-	writeLines(&b, "\nby worker rank, what is not 0:", details)
-	writeLines(&b, "\nsince the start, ended engines included, what is not 0:", totals(s.Events, s.Totals))
+	writeLines(&b, "\nby worker rank, counters that are not 0:", details)
+	writeLines(&b, "\nsince the start, ended engines included, counters that are not 0:", totals(s.Events, s.Totals))
 	s.Outputs.show(&b)
 	if seen["http"] == nil {
 		b.WriteString("\nthe agent serves no events over HTTP\n")
@@ -169,8 +169,8 @@ func number(rank map[string]json.RawMessage, key string) string {
 	return "-"
 }
 
-// rankDetails returns what a rank counts and remembers: numbers that are not 0, blocks
-// dropped by reason, and each entry of its lists, such as the last bad events.
+// rankDetails returns lines about a rank: counters that are not 0, dropped blocks by
+// reason, and each entry of its lists, such as the last bad events.
 func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(dropped); text != "" {
@@ -190,7 +190,7 @@ func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.R
 	return lines
 }
 
-// totals returns the counters of all that events pass, by part.
+// totals returns the counters of the event path, a line for each part.
 func totals(events map[string]uint64, parts map[string]map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(events); text != "" {
@@ -215,7 +215,7 @@ func counters(numbers map[string]uint64) string {
 	return strings.Join(text, ", ")
 }
 
-// showRouter returns what a router says about events, for people.
+// showRouter returns the text for people about a router.
 func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 	var feeds []routerFeed
 	var workers []routerWorker
@@ -263,7 +263,7 @@ func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 			}
 		}
 	}
-	writeLines(&b, "\nby source, what is not 0:", details)
+	writeLines(&b, "\nby source, counters that are not 0:", details)
 	return b.String(), nil
 }
 
@@ -281,7 +281,7 @@ func (w *routerWorker) row() string {
 		w.Endpoint, device, running, waiting, age)
 }
 
-// agentOutputs are where an agent tells of ranks together with their pools.
+// agentOutputs are an agent's outputs that join a rank with its pool.
 type agentOutputs struct {
 	Dynamo, Tokens map[string]uint64
 	ZMQFailed      uint64 `json:"zmq_failed"`
@@ -294,7 +294,7 @@ type agentOutputs struct {
 	}
 }
 
-// show writes the outputs; nothing when there are none and nothing went wrong.
+// show writes the outputs, nothing when there are none and nothing went wrong.
 func (o *agentOutputs) show(b *strings.Builder) {
 	var lines []string
 	for _, part := range []struct {
@@ -309,7 +309,7 @@ func (o *agentOutputs) show(b *strings.Builder) {
 			lines = append(lines, part.name+": "+text)
 		}
 	}
-	writeLines(b, "\nfor those who know workers only, what is not 0:", lines)
+	writeLines(b, "\noutputs by worker, counters that are not 0:", lines)
 	rows := []string{row("OWNER", "OUTPUT", "BLOCKS", "COUNTERS")}
 	for i := range o.Ranks {
 		r := &o.Ranks[i]
@@ -326,8 +326,8 @@ func (o *agentOutputs) show(b *strings.Builder) {
 	}
 }
 
-// numbers returns those of an object's fields that are numbers, and 1 for those that
-// are true.
+// numbers returns the fields of an object that are numbers, and 1 for fields that are
+// true.
 func numbers(fields map[string]json.RawMessage) map[string]uint64 {
 	found := make(map[string]uint64, len(fields))
 	for key, v := range fields {

@@ -24,9 +24,9 @@ import (
 
 // Program is the command line of one binary.
 type Program struct {
-	// Name is what users type, Description what the help says below it.
+	// Name is the name that users type. Description is the text below it in the help.
 	Name, Description string
-	// Version is what the linker was told; empty in a plain go build.
+	// Version is set by the linker; empty in a plain go build.
 	Version string
 	// Root points to a struct with one field for each subcommand.
 	Root any
@@ -42,15 +42,15 @@ The agent keeps the blocks of a node's engines in host memory and on disk and pu
 type productRoot struct {
 	Agent     Agent              `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
 	Router    Router             `cmd:"" help:"Run the router: choose a worker for each request."`
-	Demo      labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
-	Bench     labCommand         `cmd:"" passthrough:"" help:"Measure this machine and what Blockyard makes of it."`
-	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Show what an engine must be told to use the connector."`
+	Demo      labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
+	Bench     labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
+	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
 	Inspect   inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
 	Version   Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }
 
-// Product returns the program blockyard. version is what the linker was told.
+// Product returns the program blockyard. version is set by the linker.
 func Product(version string) Program {
 	return Program{Name: "blockyard", Description: description, Version: version, Root: &productRoot{Router: NewRouter()}}
 }
@@ -76,8 +76,8 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		kong.Name(p.Name),
 		kong.Description(p.Description),
 		kong.Writers(stdout, stderr),
-		// Kong asks for the exit after it has printed help, then goes on parsing;
-		// what it finds after that is of no interest.
+		// Kong asks for the exit after it has printed help, then goes on parsing. Errors
+		// of that parsing do not count.
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		p.Vars,

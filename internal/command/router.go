@@ -19,14 +19,14 @@ import (
 // Router is "blockyard router".
 type Router struct {
 	NATS    string `name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
-	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
-	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free one."`
-	Control string `name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket, or address, to serve operators on: dump, busy thresholds, registration. An address is not protected. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
-	File    string `name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings by the names that docs/router-config.md has. Flags and variables win over it."`
+	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to follow."`
+	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free port."`
+	Control string `name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address asks for no password. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
+	File    string `name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings by the names in docs/router-config.md. Flags and variables win over the file."`
 
-	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as an agent with --embedded-nats writes."`
+	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, as an agent with --embedded-nats writes it."`
 
-	HTTPRegistration bool `name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Let whoever reaches --http register workers. --control takes registrations in any case."`
+	HTTPRegistration bool `name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Let every client of --http register workers. --control always takes registrations."`
 
 	natsFlags
 	workerFlags
@@ -37,8 +37,9 @@ type Router struct {
 	// Settings are the flags of settingFlags.
 	Settings kong.Plugins `embed:""`
 
-	// settings is what Settings, variables and File come to. DurableKVEvents and
-	// ResetStates are two of them that decide where messages come from.
+	// settings are the values that Settings, variables and File give together.
+	// DurableKVEvents and ResetStates are two of them that decide where messages come
+	// from.
 	settings        resolvedSettings
 	DurableKVEvents bool `kong:"-"`
 	ResetStates     bool `kong:"-"`
@@ -48,8 +49,8 @@ type Router struct {
 // the router's settings.
 func NewRouter() Router { return Router{Settings: settingFlags()} }
 
-// AfterApply checks the environment and resolves the settings, so that a wrong one
-// is an error of usage.
+// AfterApply checks the environment and resolves the settings. A wrong setting is an
+// error of usage.
 func (c *Router) AfterApply(k *kong.Context) error {
 	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
 		return err
@@ -118,10 +119,9 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// listenControl listens at --control, by default at a socket that is named for the
-// port of HTTP, of which there is one on a machine. It is nil where nobody asked for
-// a listener and the default socket cannot be made, such as on a read-only file
-// system; log has the reason.
+// listenControl listens at --control. The default is a socket named for the HTTP port,
+// which only one process of a machine has. Without --control a default socket that
+// cannot be made is logged and nil is returned, as on a read-only file system.
 func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener, error) {
 	address := c.Control
 	if address == "" {
@@ -136,7 +136,7 @@ func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener
 	case err == nil:
 		return l, nil
 	case c.Control == "":
-		log.Warn("operators cannot reach this router; --control names another socket or address", zap.Error(err))
+		log.Warn("no listener for operators; name another socket or address with --control", zap.Error(err))
 		return nil, nil
 	}
 	return nil, fmt.Errorf("--control: %w", err)

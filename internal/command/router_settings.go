@@ -55,10 +55,10 @@ func settingFlags() kong.Plugins {
 // tagOf returns one key of a struct tag, with a space in front.
 func tagOf(key, value string) string { return fmt.Sprintf(" %s:%s", key, strconv.Quote(value)) }
 
-// settingText is the value of a flag as it was given.
+// settingText is the text of a flag.
 type settingText string
 
-// settingSwitch is the same for a flag that may stand alone.
+// settingSwitch is the text of a flag that needs no value.
 type settingSwitch string
 
 // Decode implements kong.MapperValue.
@@ -78,10 +78,10 @@ func (s *settingSwitch) Decode(ctx *kong.DecodeContext) error {
 // IsBool implements kong.BoolMapperValue.
 func (*settingSwitch) IsBool() bool { return true }
 
-// defaultHTTP is --http where nobody says it.
+// defaultHTTP is the default of --http.
 const defaultHTTP = "127.0.0.1:0"
 
-// resolvedSettings is what flags, variables and a document come to.
+// resolvedSettings are the values that flags, variables and a document give together.
 type resolvedSettings struct {
 	config.Config
 	notices []config.Notice
@@ -90,8 +90,8 @@ type resolvedSettings struct {
 	flags map[string]string
 }
 
-// resolve puts together what k has, an environment, and the document at path,
-// which may be empty.
+// resolve joins the flags of k, an environment, and the document at path, which may be
+// empty.
 func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path string) (err error) {
 	if r.flags, err = givenSettings(k); err != nil {
 		return err
@@ -110,9 +110,9 @@ func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path strin
 	return nil
 }
 
-// agree reports, as an error, two names of one setting with different values among
-// the arguments of a command. Of one name that is repeated the last counts. What kong
-// has parsed does not tell a flag's aliases apart.
+// agree returns an error for two names of one setting with different values in args.
+// Of one name that is repeated the last value counts. It reads the arguments because
+// kong does not tell a flag's aliases apart.
 func agree(settings []config.Setting, args []string) error {
 	said := make(map[string]string) // by name
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
@@ -173,8 +173,8 @@ func givenSettings(k *kong.Context) (map[string]string, error) {
 	return given, nil
 }
 
-// log writes what is deprecated or has no effect, and then, in one line, what is not
-// as by default, with its source.
+// log warns of settings that are deprecated or have no effect. One more line has every
+// setting that differs from its default, with its source.
 func (r *resolvedSettings) log(log *zap.Logger) {
 	for _, n := range r.notices {
 		log.Warn("setting "+n.String(), zap.String("setting", n.Field))
@@ -186,9 +186,9 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	log.Info("configuration", fields...)
 }
 
-// address returns where to serve HTTP: at own, on the port of http_port when own leaves
-// it open, and then on http_host when own is the default too. What own says wins over
-// variables and a document that say something else, and contradicts a flag.
+// address returns where to serve HTTP. own is the value of --http. http_port fills a
+// port that own leaves open, and http_host then replaces the default host. A value of
+// own wins over variables and the document. A flag that differs from own is an error.
 func (r *resolvedSettings) address(own string) (string, error) {
 	if r.HTTPPort == nil {
 		return own, nil

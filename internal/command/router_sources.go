@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// routerSources are where a router's messages come from, joined.
+// routerSources are the joined sources of a router's messages.
 type routerSources struct {
 	*registry.Source
 	nats *natssource.Source // nil: there is none
@@ -29,7 +29,7 @@ type closerFunc func() error
 // Close implements io.Closer.
 func (f closerFunc) Close() error { return f() }
 
-// openSources connects to all that the flags name.
+// openSources connects to every source that the flags name.
 func (c *Router) openSources(log *zap.Logger) (*routerSources, error) {
 	options, err := c.natsOptions(log)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *routerSources) open(c *Router, options *natssource.Options, log *zap.Lo
 	return nil
 }
 
-// Close closes what was opened, the last first.
+// Close closes the sources, the last one opened first.
 func (s *routerSources) Close() (err error) {
 	for _, c := range slices.Backward(s.made) {
 		err = errors.Join(err, c.Close())
@@ -75,13 +75,13 @@ func (s *routerSources) Close() (err error) {
 	return err
 }
 
-// wantsEvents reports whether the sources are to be asked for events.
+// wantsEvents reports whether the router asks its sources for events.
 func (c *Router) wantsEvents() bool { return c.settings.ShouldSubscribeToKVEvents() }
 
 // durable reports whether events come from a stream that keeps them.
 func (c *Router) durable() bool { return c.DurableKVEvents && c.wantsEvents() }
 
-// natsOptions says how to reach NATS; nil: there is none.
+// natsOptions returns how to connect to NATS, nil without a server.
 func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 	url := c.NATS
 	if c.NATSFile != "" {
@@ -106,25 +106,25 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
 	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "":
-		log.Warn("the router has no source of workers: it serves those that register over --control, or over --http with --http-registration; --nats, --agents and --workers-file name others")
+		log.Warn("the router has no source of workers and serves only workers that register over --control, or over --http with --http-registration; name sources with --nats, --agents or --workers-file")
 	}
 	return nil, nil
 }
 
-// workerFlags are the flags of "blockyard router" that say where events and workers
-// come from besides NATS.
+// workerFlags are the flags of "blockyard router" for sources of events and workers
+// besides NATS.
 type workerFlags struct {
-	Agents      []string `name:"agents" placeholder:"URL" env:"BLOCKYARD_ROUTER_AGENTS" help:"Admin servers of agents to listen to over HTTP, such as http://node-7:9400."`
-	WorkersFile string   `name:"workers-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_WORKERS_FILE" help:"JSON file that lists such agents, and workers that no agent speaks for; read again when it changes."`
+	Agents      []string `name:"agents" placeholder:"URL" env:"BLOCKYARD_ROUTER_AGENTS" help:"Admin servers of agents to follow over HTTP, such as http://node-7:9400."`
+	WorkersFile string   `name:"workers-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_WORKERS_FILE" help:"JSON file that lists agents, and workers without an agent; read again when it changes."`
 }
 
 // sources reports whether the flags name any source of workers.
 func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile != "" }
 
-// join returns a transport that joins the given ones with the agents and workers of the
-// flags, and with the load reports of n, which is nil without NATS. The agents are asked
-// for their events where events is set. closeAll closes it and what it made, not what it
-// was given.
+// join returns a source that joins the given transports with the agents and workers of
+// the flags, and with the load reports of n, which is nil without NATS. With events the
+// agents are asked for events. closeAll closes the source and everything that join
+// opened, but not the given transports.
 func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, given ...source.Transport) (joined *registry.Source, closeAll func() error, err error) {
 	var made []io.Closer
 	closeMade := func() (err error) {
@@ -155,10 +155,10 @@ func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, g
 	return joined, closeMade, nil
 }
 
-// dynamoWorkers are the flags of "blockyard router" that have it follow workers
-// of NVIDIA Dynamo besides our agents.
+// dynamoWorkers are the flags of "blockyard router" to follow workers of NVIDIA
+// Dynamo.
 type dynamoWorkers struct {
-	Discovery string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint, its workers are followed too. Their events must go over the same NATS."`
+	Discovery string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend. With --dynamo-endpoint the router follows Dynamo's workers too. Their events must go over the same NATS server."`
 	Endpoint  string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 

@@ -64,7 +64,7 @@ func (benchDiskCmd) Help() string {
 	return `Rounds of the block manager's own disk path and of fio (or of a plain loop where fio is not installed) alternate on the same disk; so do blocks that another process copies into shared memory and plain memcpy. Then a pool with many blocks is opened, looked up and collected. Ratios are ours to the ceiling's, medians of rounds; the last line has the least over the block sizes.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage. It
+// Validate implements kong's interface; its errors are errors of usage. It
 // refuses zeros that disk.Options would take for "the default", which has been
 // filled in already.
 func (c *benchDiskCmd) Validate() error {

@@ -27,7 +27,7 @@ func (benchEventsCmd) Help() string {
 	return `What one core makes of an engine's events, from bytes that arrive by ZMQ to envelopes; what a tracked block costs in memory; and how old an event is when a router knows it, through agent, NATS server and router. All are processes of their own.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *benchEventsCmd) Validate() error {
 	switch {
 	case !(c.Seconds > 0):

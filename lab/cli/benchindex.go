@@ -53,7 +53,7 @@ func (benchIndexCmd) Help() string {
 	return `Events applied, events and queries in the order of a log, the time of a query at rest and beside a writer, the age of an event when a reader sees it, and memory for each block that a worker holds; then one decision for a prompt of 240,000 tokens that 96 workers hold, and the choice among 10,000 workers. Each is measured in a process of its own. All answers must add up to what the log says. Without a log three are made: one as production traffic is shaped, one whose prompts part ways anywhere, and one that besides has events of one block and removals from anywhere.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *benchIndexCmd) Validate() error {
 	switch {
 	case !(c.Busy > 0):
@@ -109,7 +109,7 @@ func (indexLogCmd) Help() string {
 	return `Engines with prefix caches, conversations with shared beginnings, and the answers of a naive index. An index of runs finds it hard when prompts part ways anywhere, when events are of one block, and when blocks go in any order: "shuffled" within an event, "scattered" also between events, so that prompts have holes.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *indexLogCmd) Validate() error {
 	switch {
 	case c.Align == 0:

@@ -16,8 +16,8 @@ The commands start agents and routers as processes of their own: this binary aga
 
 // root is the command line of blockyard-lab.
 type root struct {
-	Demo      demoCmd         `cmd:"" help:"Run agents, simulated engines and a router on this machine and check every byte."`
-	Bench     benchCmd        `cmd:"" help:"Measure this machine and what Blockyard makes of it."`
+	Demo      demoCmd         `cmd:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
+	Bench     benchCmd        `cmd:"" help:"Measure Blockyard on this machine."`
 	SimEngine simEngineCmd    `cmd:"" help:"Run one simulated engine; the demo starts these."`
 	Version   command.Version `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	Agent     command.Agent   `cmd:"" hidden:"" help:"Run the node agent that is linked into this binary."`

@@ -70,7 +70,7 @@ func (demoCmd) Help() string {
 	return `The same requests are played three times with fresh processes: routed by what the caches hold, in turn, and without host and disk tiers. Every loaded block is compared byte by byte, and at the end the router's picture with what engines and agents really hold. The exit status is 1 when a byte is wrong, a tier was never used, a lost event was not repaired, or the pictures differ; and also when the demo is interrupted.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *demoCmd) Validate(command *kong.Context) error {
 	if c.Selftest {
 		return checkSelftestFlags(command.Path)

@@ -25,7 +25,7 @@ func (killLoopCmd) Help() string {
 	return `An agent and three engines run as processes of their own; the agent is killed (kill -9) at random instants while engines copy into and out of its memory, engines now and then too. After every kill, what the files say is sealed must be found again with the right bytes, and no slot that an engine still writes may be given to anybody. The exit status is 1 when that fails, and when the run proves nothing because no kill met a copy.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *killLoopCmd) Validate() error {
 	if c.Kills < 1 {
 		return fmt.Errorf("--kills %d: want 1 or more", c.Kills)

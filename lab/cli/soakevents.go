@@ -29,7 +29,7 @@ func (soakEventsCmd) Help() string {
 	return `Engines that leave out event frames, agents, a NATS server and a router run as processes of their own; all are killed and started again, the router is stopped so that messages pile up. Whenever the load stops and everything has come to rest, every block that the router believes in is compared with what engines and agents hold. A short run in which the router may not ask for what it missed goes before, and must diverge. The exit status is 1 when anything differs, and when the run proves nothing.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *soakEventsCmd) Validate() error {
 	if !(c.Seconds > 0) {
 		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)

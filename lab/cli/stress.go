@@ -27,7 +27,7 @@ func (stressCmd) Help() string {
 	return `Streams of random operations run under many configurations: tiers of all sizes, faults of the disk, agents that are closed and killed, losses of power, bits that flip. Each block that is served must have the bytes that were committed, or be a miss. First the comparison of checksums is turned off, which must show wrong bytes: a run that cannot see them proves nothing.`
 }
 
-// Validate implements kong's interface: what it finds is an error of usage.
+// Validate implements kong's interface; its errors are errors of usage.
 func (c *stressCmd) Validate() error {
 	if c.Seconds <= 0 {
 		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)
