@@ -16,40 +16,45 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
-// Agent runs the node agent until its context ends. A variable of KVBM sets a value
-// when neither the flag nor Blockyard's variable of the same meaning is given.
+// Agent runs the node agent until ctx ends. Each setting is declared once, as a field:
+// the help, docs/agent-config.md and the log line "configuration" come from the tags. The
+// tag kvbm names KVBM's variables that hold when neither the flag nor Blockyard's variable
+// is given. The ranges are in agent.Config.Validate.
 type Agent struct {
-	Node       string        `help:"Name of this node, unique in the cluster and the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
-	Socket     string        `help:"Absolute path of the Unix socket that engines connect to." default:"/run/blockyard/agent.sock" env:"BLOCKYARD_SOCKET"`
-	Admin      string        `help:"Address of the HTTP server for health, metrics and events. It asks for no password: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
-	Control    string        `help:"Where operators reset, keep and list blocks: the absolute path of a Unix socket for the agent's own user, or HOST:PORT, which asks for no password. Default: the path of --socket followed by .control." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
-	NATS       string        `name:"nats" help:"NATS server to publish events to. Default: NATS_SERVER. Without a server events are served over HTTP only." env:"BLOCKYARD_NATS" placeholder:"URL"`
-	Cluster    string        `help:"Name that keeps deployments on one NATS apart." default:"default" env:"BLOCKYARD_CLUSTER"`
-	HostDir    string        `help:"Directory of the host tier, on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
-	HostSize   bytesize.Size `help:"Size of the host tier, such as 64GiB; 0 turns it off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE"`
-	DiskDir    string        `help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR"`
-	DiskSize   bytesize.Size `help:"Size of the disk tier, such as 1TiB; 0 turns it off." default:"0" env:"BLOCKYARD_DISK_SIZE"`
-	ExtentSize bytesize.Size `help:"Size by which a pool grows, at most 1GiB. 0 follows the size of each tier: 64MiB, and more from 256GiB on. A tier that was made with another size forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
-	AllowUID   []uint32      `name:"allow-uid" help:"User whose engines may connect; may be given several times. Default: the agent's own user and root. With this flag the socket's mode lets every user connect, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+	Node         string        `group:"Node" help:"Name of this node: unique in the cluster, the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
+	Socket       string        `group:"Node" help:"Unix socket that engines connect to, an absolute path." default:"/run/blockyard/agent.sock" env:"BLOCKYARD_SOCKET"`
+	Admin        string        `group:"Node" help:"Address of the HTTP server for health, metrics and events. It has no access control: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
+	Control      string        `group:"Node" help:"Address where operators reset, keep and list blocks: an absolute path of a Unix socket for the agent's own user, or HOST:PORT without access control. Default: --socket with .control appended." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
+	AllowUID     []uint32      `group:"Node" name:"allow-uid" help:"User whose engines may connect; repeatable. Default: the agent's own user and root. With another user everybody may open the socket, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+	DrainTimeout time.Duration `group:"Node" name:"drain-timeout" help:"Time for engines to finish copies and say goodbye before the agent stops, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
+	KVBMMetrics  string        `group:"Node" name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" kvbm:"DYN_KVBM_METRICS" placeholder:"HOST:PORT"`
 
-	DiskFilter        string            `help:"Which blocks go to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER"`
-	DiskFilterMin     uint32            `help:"Count at which a block goes to disk. Each request for the block doubles the count; --disk-filter-decay lowers the count." default:"2" env:"BLOCKYARD_DISK_FILTER_MIN"`
-	DiskFilterDecay   time.Duration     `help:"Time in which each count of --disk-filter-min falls by 1." default:"10m" env:"BLOCKYARD_DISK_FILTER_DECAY"`
-	DiskFilterEntries int               `help:"Blocks that the filter counts, at about 40 bytes each. 0 follows the tiers: twice the blocks that fit them, at least 1,000,000." default:"0" env:"BLOCKYARD_DISK_FILTER_ENTRIES"`
-	DiskQueueDepth    int               `help:"Disk reads that each pool has in flight, and as many writes, at most 1024. 0 follows the device: 4 for rotating disks and unknown devices, 16 for each solid-state device, at most 64." default:"0" env:"BLOCKYARD_DISK_QUEUE_DEPTH"`
-	DiskAllocator     string            `help:"When O_DIRECT is set on disk files: after opening (default), or with open (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR"`
-	DirectIO          string            `name:"direct-io" help:"Whether disk files bypass the page cache: where the file system allows it (auto), never (off), or refuse to start where it does not (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO"`
-	ZeroFill          bool              `help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL"`
-	IODeadline        time.Duration     `name:"io-deadline" help:"How long a disk operation may take before the disk counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
-	ScrubRate         bytesize.Size     `help:"Bytes a second at which the agent verifies stored blocks in the background; 0 turns that off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
-	Quota             map[string]uint64 `help:"Share of a model in a tier that several models fill, 1 by default; may be given several times." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
-	DiscardHost       bool              `help:"Remove the host tier's files at an orderly stop, so that the next agent starts cold." env:"BLOCKYARD_DISCARD_HOST"`
-	NoPrefetch        bool              `help:"Leave blocks on disk until they are looked up, instead of fetching them when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
-	DrainTimeout      time.Duration     `name:"drain-timeout" help:"How long a stopping agent waits for engines to finish copies and disconnect, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
-	KVBMMetrics       string            `name:"kvbm-metrics" help:"Address at which to serve metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" placeholder:"HOST:PORT"`
+	HostDir     string            `group:"Tiers" help:"Directory of the host tier, best on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
+	HostSize    bytesize.Size     `group:"Tiers" help:"Size of the host tier, such as 64GiB; 0 turns the tier off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE" kvbm:"DYN_KVBM_CPU_CACHE_GB,DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS"`
+	DiskDir     string            `group:"Tiers" help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR" kvbm:"DYN_KVBM_DISK_CACHE_DIR"`
+	DiskSize    bytesize.Size     `group:"Tiers" help:"Size of the disk tier, such as 1TiB; 0 turns the tier off." default:"0" env:"BLOCKYARD_DISK_SIZE" kvbm:"DYN_KVBM_DISK_CACHE_GB,DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"`
+	ExtentSize  bytesize.Size     `group:"Tiers" help:"Step by which a pool grows, at most 1GiB. 0 chooses by the size of each tier: 64MiB, and more from 256GiB on. A tier that was made with another size than the given one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
+	Quota       map[string]uint64 `group:"Tiers" help:"Share of a model in a tier that several models want; repeatable. Default: 1 each." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
+	ScrubRate   bytesize.Size     `group:"Tiers" help:"Bytes per second that the agent verifies of its stored blocks; 0 turns verification off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
+	DiscardHost bool              `group:"Tiers" help:"Remove the host tier's files at an orderly stop. The next agent then starts cold." env:"BLOCKYARD_DISCARD_HOST"`
+	NoPrefetch  bool              `group:"Tiers" help:"Leave blocks on disk until a lookup asks for them. By default they move to host memory when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
+
+	DiskFilter        string        `group:"Disk" help:"Blocks that are written to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER" kvbm:"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER"`
+	DiskFilterMin     uint32        `group:"Disk" help:"Count at which the filter lets a block pass. The count starts at 1, doubles with each use and falls by --disk-filter-decay." default:"2" env:"BLOCKYARD_DISK_FILTER_MIN"`
+	DiskFilterDecay   time.Duration `group:"Disk" help:"Time in which the count of every block falls by 1." default:"10m" env:"BLOCKYARD_DISK_FILTER_DECAY"`
+	DiskFilterEntries int           `group:"Disk" help:"Blocks that the filter counts, at about 40 bytes each. 0 means twice the blocks that the tiers hold, at least 1,000,000." default:"0" env:"BLOCKYARD_DISK_FILTER_ENTRIES"`
+	DiskQueueDepth    int           `group:"Disk" help:"Concurrent reads of a pool, and concurrent writes, at most 1024. 0 follows the device: 4 for rotating and unknown devices, 16 for each solid-state device, at most 64." default:"0" env:"BLOCKYARD_DISK_QUEUE_DEPTH" kvbm:"DYN_KVBM_MAX_CONCURRENT_TRANSFERS"`
+	DiskAllocator     string        `group:"Disk" help:"Moment at which O_DIRECT is set: after a file was opened (default) or by the open call (open-direct, for IBM Storage Scale)." enum:"default,open-direct" default:"default" env:"BLOCKYARD_DISK_ALLOCATOR" kvbm:"DYN_KVBM_DISK_ALLOCATOR_TYPE"`
+	DirectIO          string        `group:"Disk" name:"direct-io" help:"Bypass of the page cache: where it works (auto), never (off), or an error where it does not work (require)." enum:"auto,off,require" default:"auto" env:"BLOCKYARD_DIRECT_IO" kvbm:"DYN_KVBM_DISK_DISABLE_O_DIRECT"`
+	ZeroFill          bool          `group:"Disk" help:"Write zeros where the file system cannot reserve disk space." env:"BLOCKYARD_ZERO_FILL" kvbm:"DYN_KVBM_DISK_ZEROFILL_FALLBACK"`
+	IODeadline        time.Duration `group:"Disk" name:"io-deadline" help:"Time after which a disk operation counts as stalled, at least 1ms." default:"5s" env:"BLOCKYARD_IO_DEADLINE"`
+
+	NATS    string `group:"Events" name:"nats" help:"NATS server to publish events to. Default: NATS_SERVER. Without a server events go over HTTP alone." env:"BLOCKYARD_NATS" placeholder:"URL"`
+	Cluster string `group:"Events" help:"Name that separates deployments on one NATS server." default:"default" env:"BLOCKYARD_CLUSTER"`
 
 	eventFlags
 
+	flags []*kong.Flag
 	given map[string]bool // flags on the command line
 }
 
@@ -59,7 +64,7 @@ func (c *Agent) AfterApply(k *kong.Context) error {
 	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
 		return err
 	}
-	c.given = make(map[string]bool)
+	c.flags, c.given = k.Flags(), make(map[string]bool)
 	for _, p := range k.Path {
 		if p.Flag != nil {
 			c.given[p.Flag.Name] = true
@@ -108,7 +113,7 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 			return agent.Config{}, fmt.Errorf("node name: %w", err)
 		}
 	}
-	s, err := newSettings(c.given, environ)
+	s, err := newSettings(c.flags, c.given, environ)
 	if err != nil {
 		return agent.Config{}, err
 	}
@@ -133,8 +138,9 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 	if err := c.takeKVBM(s, &cfg); err != nil {
 		return agent.Config{}, err
 	}
-	c.noteOthers(s, &cfg)
-	c.eventFlags.note(s)
+	s.note("node", cfg.Node, first(s.source("node")))
+	s.note("nats", withoutPassword(c.NATS), first(s.source("nats")))
+	s.noteFlags()
 	for _, w := range s.warnings {
 		log.Warn("environment", zap.String("warning", w))
 	}

@@ -20,33 +20,32 @@ import (
 // eventFlags are the flags of "blockyard agent" about events: how engines' events are
 // followed, and where events are published.
 type eventFlags struct {
+	FullReports   bool     `group:"Events" name:"full-reports" env:"BLOCKYARD_FULL_REPORTS" help:"Declare that the engines send full cache reports (kv_cache_report_mode=full). A block that is announced again is then not counted again."`
+	NoCheckpoints bool     `group:"Events" name:"no-checkpoints" env:"BLOCKYARD_NO_CHECKPOINTS" help:"Do not keep beside the socket what engines hold. The next agent then starts without it."`
+	WorkerTaints  []string `group:"Events" name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers that requests may require or prefer, such as a100,zone=1. Default: none."`
+
 	natsFlags
 
-	EmbeddedNATS          string `name:"embedded-nats" placeholder:"HOST:PORT" env:"BLOCKYARD_EMBEDDED_NATS" help:"Run a NATS server inside this agent, for one node. The file named as --socket followed by .nats gets its URL, token included. Default: none."`
-	EmbeddedNATSDir       string `name:"embedded-nats-dir" type:"path" placeholder:"DIR" env:"BLOCKYARD_EMBEDDED_NATS_DIR" help:"Directory for the JetStream of the embedded server. Default: no JetStream."`
-	EmbeddedNATSAdvertise string `name:"embedded-nats-advertise" placeholder:"HOST" env:"BLOCKYARD_EMBEDDED_NATS_ADVERTISE" help:"Host in the URL of the embedded server. Default: the host of --embedded-nats, or this machine's name when the server listens on all addresses."`
+	EmbeddedNATS          string `group:"Embedded NATS" name:"embedded-nats" placeholder:"HOST:PORT" env:"BLOCKYARD_EMBEDDED_NATS" help:"Address of a NATS server inside this agent, for one node. The agent writes the server's URL, with a token, to the socket's path with .nats appended. Default: none."`
+	EmbeddedNATSDir       string `group:"Embedded NATS" name:"embedded-nats-dir" type:"path" placeholder:"DIR" env:"BLOCKYARD_EMBEDDED_NATS_DIR" help:"Directory for JetStream of the embedded server. Default: no JetStream."`
+	EmbeddedNATSAdvertise string `group:"Embedded NATS" name:"embedded-nats-advertise" placeholder:"HOST" env:"BLOCKYARD_EMBEDDED_NATS_ADVERTISE" help:"Host in the written URL. Default: the host of --embedded-nats, or this machine's name where that host is all addresses."`
 
-	DurableKVEvents bool          `name:"durable-kv-events" env:"BLOCKYARD_DURABLE_KV_EVENTS" help:"Keep events in a JetStream stream of the NATS server."`
-	Stream          string        `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream. Default: blockyard-CLUSTER."`
-	StreamAge       time.Duration `name:"nats-stream-age" default:"1h" env:"BLOCKYARD_NATS_STREAM_AGE" help:"How long the stream keeps a message, at least 1s."`
-	StreamSize      bytesize.Size `name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"Bytes that the stream keeps, at least 1MiB."`
-	StreamReplicas  int           `name:"nats-stream-replicas" default:"1" env:"BLOCKYARD_NATS_STREAM_REPLICAS" help:"Servers that keep the stream, 1 to 5."`
+	DurableKVEvents bool          `group:"JetStream" name:"durable-kv-events" env:"BLOCKYARD_DURABLE_KV_EVENTS" help:"Keep the events in a JetStream stream of the NATS server."`
+	Stream          string        `group:"JetStream" name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the stream. Default: blockyard-CLUSTER."`
+	StreamAge       time.Duration `group:"JetStream" name:"nats-stream-age" default:"1h" env:"BLOCKYARD_NATS_STREAM_AGE" help:"Time for which the stream keeps a message, at least 1s."`
+	StreamSize      bytesize.Size `group:"JetStream" name:"nats-stream-size" default:"1GiB" env:"BLOCKYARD_NATS_STREAM_SIZE" help:"Size limit of the stream, at least 1MiB."`
+	StreamReplicas  int           `group:"JetStream" name:"nats-stream-replicas" default:"1" env:"BLOCKYARD_NATS_STREAM_REPLICAS" help:"Servers that keep a copy of the stream, 1 to 5."`
 
-	DynamoDiscovery   string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint."`
-	DynamoEndpoint    string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Publish the blocks of this endpoint's workers to Dynamo's routers, such as dynamo.backend.generate. Default: none."`
-	DynamoRecovery    string `name:"dynamo-recovery" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_RECOVERY" help:"Address at which Dynamo's routers ask for missed events. Default: none; all blocks are then published again from time to time."`
-	DynamoAdvertise   string `name:"dynamo-advertise" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_ADVERTISE" help:"Address of --dynamo-recovery as routers see it, where it differs."`
-	DynamoAnyDialBack bool   `name:"dynamo-any-dial-back" env:"BLOCKYARD_DYNAMO_ANY_DIAL_BACK" help:"Let a router name another host for the answer than the host it asks from, as behind a NAT or with several addresses."`
+	DynamoDiscovery   string `group:"Dynamo's routers" name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint."`
+	DynamoEndpoint    string `group:"Dynamo's routers" name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint whose workers the agent announces to Dynamo's routers, such as dynamo.backend.generate. Default: none."`
+	DynamoRecovery    string `group:"Dynamo's routers" name:"dynamo-recovery" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_RECOVERY" help:"Address where Dynamo's routers ask for events that they missed. Default: none; the agent then announces every block again from time to time."`
+	DynamoAdvertise   string `group:"Dynamo's routers" name:"dynamo-advertise" placeholder:"HOST:PORT" env:"BLOCKYARD_DYNAMO_ADVERTISE" help:"Address under which the routers reach --dynamo-recovery, where it differs."`
+	DynamoAnyDialBack bool   `group:"Dynamo's routers" name:"dynamo-any-dial-back" env:"BLOCKYARD_DYNAMO_ANY_DIAL_BACK" help:"Send an answer to another host than the one that asks, for routers behind a NAT or with several addresses."`
 
-	ZMQEvents bool          `name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish over ZMQ, in vLLM's format, the blocks of each worker and its pool. The port is the port of the engine's events plus 1000."`
-	ZMQMode   string        `name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" help:"How the ZMQ stream shows tiers: each tier (tiered, the default), all tiers as one (dedup, KVBM's default), or the engine's own batches only (passthrough)."`
-	ZMQHost   string        `name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address of the ZMQ stream; * is every address of this machine, as in KVBM. Everybody who can connect to the port can read the tokens of prompts. An engine that names an endpoint overrides this."`
-	ZMQTokens bytesize.Size `name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which the ZMQ format carries."`
-
-	WorkerTaints []string `name:"worker-taints" placeholder:"LABEL" env:"BLOCKYARD_WORKER_TAINTS" help:"Labels of this node's workers that requests may require or prefer, such as a100,zone=1. Default: none."`
-
-	FullReports   bool `name:"full-reports" env:"BLOCKYARD_FULL_REPORTS" help:"The engines' requests ask for full cache reports (kv_cache_report_mode=full): blocks that are announced again are not counted again."`
-	NoCheckpoints bool `name:"no-checkpoints" env:"BLOCKYARD_NO_CHECKPOINTS" help:"Do not write checkpoints of the engines' blocks beside the socket for the next agent."`
+	ZMQEvents bool          `group:"ZMQ" name:"zmq-events" env:"BLOCKYARD_ZMQ_EVENTS" help:"Publish the blocks that each worker can reach over ZMQ in the engines' format, at the port of the engine's events plus 1000."`
+	ZMQMode   string        `group:"ZMQ" name:"zmq-mode" enum:"tiered,dedup,passthrough," default:"" env:"BLOCKYARD_ZMQ_MODE" kvbm:"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE" help:"Tiers in the ZMQ stream: each by itself (tiered, the default), merged into one (dedup, KVBM's default), or the engine's own batches alone (passthrough)."`
+	ZMQHost   string        `group:"ZMQ" name:"zmq-host" placeholder:"HOST" default:"*" env:"BLOCKYARD_ZMQ_HOST" help:"Address of the ZMQ stream; * is all addresses of this machine, as in KVBM. Everybody who reaches the port can read the tokens of prompts. An endpoint that the engine names takes precedence."`
+	ZMQTokens bytesize.Size `group:"ZMQ" name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which the ZMQ stream contains."`
 }
 
 // configure sets the events part of cfg. url is the NATS server's, empty for none.
@@ -94,7 +93,7 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 	if o.WorkerTaints, err = kvevent.NewTaints(f.WorkerTaints); err != nil {
 		return fmt.Errorf("--worker-taints: %w", err)
 	}
-	source, kvbm := s.source("zmq-mode", "DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE")
+	source, kvbm := s.source("zmq-mode")
 	o.ZMQMode = f.ZMQMode
 	if kvbm {
 		o.ZMQMode = s.env.Events.Mode.String()
@@ -127,7 +126,10 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 			return fmt.Errorf("--%s: has no effect without %s", d.flag, d.want)
 		}
 	}
-	// DYN_FILE_KV is set in every process of a Dynamo deployment and asks for nothing.
+	if os.Getenv("DYN_FILE_KV") != "" && !dynamo {
+		s.note("dynamo", "off: --dynamo-endpoint is not set", "DYN_FILE_KV")
+	}
+	// DYN_FILE_KV is there in every process of a Dynamo deployment, and asks for nothing.
 	if source, _ := s.source("dynamo-discovery"); source != fromDefault && !dynamo {
 		return fmt.Errorf("%s %q: has no effect without --dynamo-endpoint", source, f.DynamoDiscovery)
 	}
@@ -145,24 +147,4 @@ func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 		return nil, fmt.Errorf("--embedded-nats %q: port %q: want 0 (any free one) to 65535", f.EmbeddedNATS, port)
 	}
 	return &nats.EmbeddedOptions{Host: host, Port: int(n), StoreDir: f.EmbeddedNATSDir}, nil
-}
-
-// note adds the flags and their sources to the log line.
-func (f *eventFlags) note(s *settings) {
-	for _, v := range []struct {
-		flag  string
-		value any
-	}{
-		{"embedded-nats", f.EmbeddedNATS}, {"embedded-nats-dir", f.EmbeddedNATSDir}, {"embedded-nats-advertise", f.EmbeddedNATSAdvertise}, {"durable-kv-events", f.DurableKVEvents}, {"nats-stream", f.Stream}, {"nats-stream-age", f.StreamAge},
-		{"nats-stream-size", f.StreamSize}, {"nats-stream-replicas", f.StreamReplicas},
-		{"dynamo-discovery", f.DynamoDiscovery}, {"dynamo-endpoint", f.DynamoEndpoint},
-		{"dynamo-recovery", f.DynamoRecovery}, {"dynamo-advertise", f.DynamoAdvertise}, {"dynamo-any-dial-back", f.DynamoAnyDialBack},
-		{"zmq-events", f.ZMQEvents}, {"zmq-host", f.ZMQHost}, {"zmq-token-memory", f.ZMQTokens}, {"worker-taints", strings.Join(f.WorkerTaints, ",")}, {"full-reports", f.FullReports}, {"no-checkpoints", f.NoCheckpoints},
-	} {
-		source, _ := s.source(v.flag)
-		s.note(strings.ReplaceAll(v.flag, "-", "_"), v.value, source)
-	}
-	if os.Getenv("DYN_FILE_KV") != "" && f.DynamoEndpoint == "" {
-		s.note("dynamo", "off: --dynamo-endpoint is not set", "DYN_FILE_KV")
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
@@ -19,25 +20,30 @@ import (
 // fromDefault is the source of a default.
 const fromDefault = "default"
 
-// settings knows the source of each value of the agent. A flag wins over Blockyard's
-// variable, Blockyard's variable over KVBM's, and KVBM's over the default.
+// settings finds the source of each value of the agent. A flag wins over
+// Blockyard's variable, that over KVBM's, and all over the default.
 type settings struct {
-	flags    map[string]bool // on the command line
+	flags    []*kong.Flag    // of the command
+	given    map[string]bool // flags on the command line
 	own      map[string]bool // Blockyard's variables that are set
-	kvbm     []string        // KVBM's variables that are set
-	env      config.Env      // their values
+	kvbm     []string        // KVBM's variables that are given
+	env      config.Env      // the values of KVBM's variables
 	warnings []string
-	fields   []zap.Field // values with their sources, for the log
+	fields   []zap.Field     // values with their sources, for the log
+	noted    map[string]bool // names of fields
 }
 
 // newSettings reads an environment. The error names the variables of KVBM that
 // have a wrong value.
-func newSettings(flags map[string]bool, environ []string) (*settings, error) {
+func newSettings(flags []*kong.Flag, given map[string]bool, environ []string) (*settings, error) {
 	env, warnings, err := config.FromEnviron(environ)
 	if err != nil {
 		return nil, err
 	}
-	s := &settings{flags: flags, own: make(map[string]bool), kvbm: config.Given(environ), env: env, warnings: warnings}
+	s := &settings{
+		flags: flags, given: given, own: make(map[string]bool), noted: make(map[string]bool),
+		kvbm: config.Given(environ), env: env, warnings: warnings,
+	}
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
 		s.own[name] = true
@@ -45,15 +51,17 @@ func newSettings(flags map[string]bool, environ []string) (*settings, error) {
 	return s, nil
 }
 
-// source returns the name of the flag or variable that sets the value of a flag.
-// variables are KVBM's for the same value. kvbm is true when one of them sets it.
+// source returns where the value of a flag comes from. kvbm is true when it is a variable
+// of KVBM: the first given one of variables, or of those that the flag's tag names.
 func (s *settings) source(flag string, variables ...string) (source string, kvbm bool) {
-	own := "BLOCKYARD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	own := variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 	switch {
-	case s.flags[flag]:
+	case s.given[flag]:
 		return "--" + flag, false
 	case s.own[own]:
 		return own, false
+	case variables == nil:
+		variables = s.kvbmVariables(flag)
 	}
 	for _, v := range variables {
 		if slices.Contains(s.kvbm, v) {
@@ -63,8 +71,36 @@ func (s *settings) source(flag string, variables ...string) (source string, kvbm
 	return fromDefault, false
 }
 
-// note adds a value and its source to the log line.
+// kvbmVariables returns KVBM's variables of a flag.
+func (s *settings) kvbmVariables(flag string) []string {
+	for _, f := range s.flags {
+		if f.Name == flag && f.Tag.Has("kvbm") {
+			return strings.Split(f.Tag.Get("kvbm"), ",")
+		}
+	}
+	return nil
+}
+
+func first(source string, _ bool) string { return source }
+
+// noteFlags notes the value of every flag that was not noted yet, but for credentials.
+func (s *settings) noteFlags() {
+	for _, f := range s.flags {
+		name := strings.ReplaceAll(f.Name, "-", "_")
+		if s.noted[name] || f.Name == "help" || f.Tag.Get("log") == "-" {
+			continue
+		}
+		value := f.Target.Interface()
+		if list, ok := value.([]string); ok {
+			value = strings.Join(list, ",")
+		}
+		s.note(name, value, first(s.source(f.Name)))
+	}
+}
+
+// note has a value logged with its source.
 func (s *settings) note(name string, value any, source string) {
+	s.noted[name] = true
 	s.fields = append(s.fields, zap.String(name, fmt.Sprintf("%v (%s)", value, source)))
 }
 
@@ -132,14 +168,14 @@ func tierSize(bytes, blocks uint64) string {
 
 // takeDisk sets how the disk tier makes its files and chooses blocks.
 func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
-	source, kvbm := s.source("disk-dir", "DYN_KVBM_DISK_CACHE_DIR")
+	source, kvbm := s.source("disk-dir")
 	cfg.Tiers.DiskDir = c.DiskDir
 	if kvbm {
 		cfg.Tiers.DiskDir = s.env.DiskFiles.Dir
 	}
 	s.note("disk_dir", cfg.Tiers.DiskDir, source)
 
-	source, kvbm = s.source("disk-filter", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER")
+	source, kvbm = s.source("disk-filter")
 	filter := c.DiskFilter
 	if kvbm {
 		filter = either(s.env.Offload.DisableDiskFilter, "none", "frequency")
@@ -148,14 +184,14 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	s.note("disk_filter", filter, source)
 	cfg.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}
 
-	source, kvbm = s.source("disk-queue-depth", "DYN_KVBM_MAX_CONCURRENT_TRANSFERS")
+	source, kvbm = s.source("disk-queue-depth")
 	cfg.Tiers.Transfers = c.DiskQueueDepth
 	if kvbm {
 		cfg.Tiers.Transfers = s.env.Transfer.MaxConcurrent
 	}
 	s.note("disk_queue_depth", cfg.Tiers.Transfers, source)
 
-	source, kvbm = s.source("disk-allocator", "DYN_KVBM_DISK_ALLOCATOR_TYPE")
+	source, kvbm = s.source("disk-allocator")
 	allocator := c.DiskAllocator
 	if kvbm {
 		allocator = either(s.env.DiskFiles.OpenDirect, "open-direct", "default")
@@ -163,7 +199,7 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	cfg.Tiers.OpenDirect = allocator == "open-direct"
 	s.note("disk_allocator", allocator, source)
 
-	source, kvbm = s.source("direct-io", "DYN_KVBM_DISK_DISABLE_O_DIRECT")
+	source, kvbm = s.source("direct-io")
 	mode := c.DirectIO
 	if kvbm && s.env.DiskFiles.DisableDirectIO {
 		mode = "off"
@@ -171,7 +207,7 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	cfg.Tiers.DirectIO = directIOMode(mode)
 	s.note("direct_io", mode, source)
 
-	source, kvbm = s.source("zero-fill", "DYN_KVBM_DISK_ZEROFILL_FALLBACK")
+	source, kvbm = s.source("zero-fill")
 	cfg.Tiers.ZeroFill = c.ZeroFill
 	if kvbm {
 		cfg.Tiers.ZeroFill = s.env.DiskFiles.ZeroFill
@@ -186,24 +222,7 @@ func either(condition bool, yes, no string) string {
 	return no
 }
 
-// noteOthers notes the settings that KVBM has no variables for.
-func (c *Agent) noteOthers(s *settings, cfg *agent.Config) {
-	for _, v := range []struct {
-		flag  string
-		value any
-	}{
-		{"node", cfg.Node}, {"socket", c.Socket}, {"admin", c.Admin}, {"control", c.Control}, {"nats", withoutPassword(c.NATS)}, {"cluster", c.Cluster},
-		{"host-dir", c.HostDir}, {"extent-size", c.ExtentSize}, {"allow-uid", c.AllowUID}, {"io-deadline", c.IODeadline},
-		{"disk-filter-min", c.DiskFilterMin}, {"disk-filter-decay", c.DiskFilterDecay}, {"disk-filter-entries", c.DiskFilterEntries},
-		{"scrub-rate", c.ScrubRate}, {"quota", c.Quota}, {"discard-host", c.DiscardHost}, {"no-prefetch", c.NoPrefetch},
-		{"drain-timeout", c.DrainTimeout},
-	} {
-		source, _ := s.source(v.flag)
-		s.note(strings.ReplaceAll(v.flag, "-", "_"), v.value, source)
-	}
-}
-
-// withoutPassword returns a list of URLs without users and passwords, for the log.
+// withoutPassword is a list of URLs without what must not be logged.
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {
@@ -232,7 +251,7 @@ func directIOMode(name string) blockmgr.DirectIOMode {
 // takeKVBM sets KVBM's metrics and the values that only KVBM's variables set. The error
 // names a variable whose value KVBM accepts and the agent does not.
 func (c *Agent) takeKVBM(s *settings, cfg *agent.Config) error {
-	source, kvbm := s.source("kvbm-metrics", "DYN_KVBM_METRICS")
+	source, kvbm := s.source("kvbm-metrics")
 	cfg.KVBM.Metrics = c.KVBMMetrics
 	if stats := &s.env.Stats; kvbm && stats.Metrics {
 		cfg.KVBM.Metrics = net.JoinHostPort("0.0.0.0", strconv.Itoa(int(stats.MetricsPort)))

@@ -69,15 +69,15 @@ func addVariables(known map[string]bool, node *kong.Node) {
 // natsFlags are the flags for the login to NATS. The flag for the server itself belongs
 // to the command.
 type natsFlags struct {
-	User     string `name:"nats-user" placeholder:"NAME" env:"BLOCKYARD_NATS_USER" help:"User to log in to NATS with."`
-	Password string `name:"nats-password" placeholder:"TEXT" env:"BLOCKYARD_NATS_PASSWORD" help:"Password of --nats-user. Other users of this machine can see flags; set the variable instead."`
-	Token    string `name:"nats-token" placeholder:"TEXT" env:"BLOCKYARD_NATS_TOKEN" help:"Token to log in to NATS with. Other users can see flags; set the variable instead."`
-	Nkey     string `name:"nats-nkey" placeholder:"FILE" env:"BLOCKYARD_NATS_NKEY" help:"File with the nkey seed of the user to log in as."`
-	Creds    string `name:"nats-creds" placeholder:"FILE" env:"BLOCKYARD_NATS_CREDS" help:"File with JWT and seed of the user to log in as."`
-	CA       string `name:"nats-tls-ca" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CA" help:"PEM certificates that sign the NATS server's certificate. Default: the system's."`
-	Cert     string `name:"nats-tls-cert" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CERT" help:"PEM certificate to show to the NATS server."`
-	Key      string `name:"nats-tls-key" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_KEY" help:"PEM key of --nats-tls-cert."`
-	Insecure bool   `name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Accept any certificate of the NATS server."`
+	User     string `group:"NATS login" log:"-" name:"nats-user" placeholder:"NAME" env:"BLOCKYARD_NATS_USER" help:"User of the NATS login."`
+	Password string `group:"NATS login" log:"-" name:"nats-password" placeholder:"TEXT" env:"BLOCKYARD_NATS_PASSWORD" help:"Password of --nats-user. Other users of this machine can see a flag; they cannot see the variable."`
+	Token    string `group:"NATS login" log:"-" name:"nats-token" placeholder:"TEXT" env:"BLOCKYARD_NATS_TOKEN" help:"Token of the NATS login. Prefer the variable to the flag."`
+	Nkey     string `group:"NATS login" log:"-" name:"nats-nkey" placeholder:"FILE" env:"BLOCKYARD_NATS_NKEY" help:"File with the nkey seed of the NATS user."`
+	Creds    string `group:"NATS login" log:"-" name:"nats-creds" placeholder:"FILE" env:"BLOCKYARD_NATS_CREDS" help:"File with JWT and seed of the NATS user."`
+	CA       string `group:"NATS login" log:"-" name:"nats-tls-ca" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CA" help:"PEM certificates of the authorities that may sign the NATS server's certificate. Default: those of the system."`
+	Cert     string `group:"NATS login" log:"-" name:"nats-tls-cert" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_CERT" help:"PEM certificate that the NATS server asks for."`
+	Key      string `group:"NATS login" log:"-" name:"nats-tls-key" placeholder:"FILE" env:"BLOCKYARD_NATS_TLS_KEY" help:"PEM key of --nats-tls-cert."`
+	Insecure bool   `group:"NATS login" log:"-" name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Accept any certificate of the NATS server."`
 }
 
 // resolve returns the server, empty when none is named, and the login. Flags win over

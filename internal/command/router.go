@@ -18,21 +18,21 @@ import (
 
 // Router is "blockyard router".
 type Router struct {
-	NATS    string `name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
-	Cluster string `default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to follow."`
-	HTTP    string `name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address to serve HTTP on; port 0 takes a free port."`
-	Control string `name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address asks for no password. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
-	File    string `name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings by the names in docs/router-config.md. Flags and variables win over the file."`
+	NATS    string `group:"Sources" name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
+	Cluster string `group:"Sources" default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
+	HTTP    string `group:"Start and server" name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address of the HTTP server; port 0 takes a free port."`
+	Control string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address has no access control. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
+	File    string `group:"Start and server" name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings, by the names in docs/router-config.md. Flags and variables win over the file."`
 
-	NATSFile string `name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, as an agent with --embedded-nats writes it."`
+	NATSFile string `group:"Sources" name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as the file that an agent with --embedded-nats writes."`
 
-	HTTPRegistration bool `name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Let every client of --http register workers. --control always takes registrations."`
+	HTTPRegistration bool `group:"Start and server" name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Accept registrations of workers at --http. --control always accepts them."`
 
 	natsFlags
 	workerFlags
 	dynamoWorkers
 
-	Stream string `name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
+	Stream string `group:"Sources" name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
 
 	// Settings are the flags of settingFlags.
 	Settings kong.Plugins `embed:""`

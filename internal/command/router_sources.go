@@ -114,8 +114,8 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 // workerFlags are the flags of "blockyard router" for sources of events and workers
 // besides NATS.
 type workerFlags struct {
-	Agents      []string `name:"agents" placeholder:"URL" env:"BLOCKYARD_ROUTER_AGENTS" help:"Admin servers of agents to follow over HTTP, such as http://node-7:9400."`
-	WorkersFile string   `name:"workers-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_WORKERS_FILE" help:"JSON file that lists agents, and workers without an agent; read again when it changes."`
+	Agents      []string `group:"Sources" name:"agents" placeholder:"URL" env:"BLOCKYARD_ROUTER_AGENTS" help:"Admin servers of agents to listen to over HTTP, such as http://node-7:9400."`
+	WorkersFile string   `group:"Sources" name:"workers-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_WORKERS_FILE" help:"JSON file with agents and with workers that have no agent. The router reads the file again when it changes."`
 }
 
 // sources reports whether the flags name any source of workers.
@@ -158,8 +158,8 @@ func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, g
 // dynamoWorkers are the flags of "blockyard router" to follow workers of NVIDIA
 // Dynamo.
 type dynamoWorkers struct {
-	Discovery string `name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend. With --dynamo-endpoint the router follows Dynamo's workers too. Their events must go over the same NATS server."`
-	Endpoint  string `name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
+	Discovery string `group:"Sources" name:"dynamo-discovery" placeholder:"DIR" env:"BLOCKYARD_DYNAMO_DISCOVERY,DYN_FILE_KV" help:"Directory of Dynamo's file discovery backend; with --dynamo-endpoint. The router then follows Dynamo's workers too, over the same NATS server."`
+	Endpoint  string `group:"Sources" name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 
 // open follows Dynamo's workers, over n, which is needed where their events are wanted; nil when the flags
