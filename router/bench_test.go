@@ -25,14 +25,14 @@ func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
 		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
 		p.Meta.BlockSize = 16
 		now := time.Now()
-		r.feeds.frame(p.Announce(), now)
+		r.feeds.Frame(p.Announce(), now)
 		var h kv.Hasher
 		e := kvevent.RouterEvent{Owner: p.Meta.Owner, Kind: kvevent.Stored, ID: 1}
 		locals := h.AppendLocals(nil, tokens, 16, kv.LocalSeed("", ""))
 		for i, s := range kv.AppendSequence(nil, locals[:90*id]) {
 			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: s, Local: locals[i]})
 		}
-		r.feeds.frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
+		r.feeds.Frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
 			PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
 	}
 	for _, states := range []bool{false, true} {

@@ -18,14 +18,17 @@ import (
 // owners in, silence and HealthGone take them out. One goroutine changes it;
 // others take snapshots.
 type feedSet struct {
-	models  *Models
-	log     *zap.Logger
-	timeout time.Duration
-	limit   int
+	directory  ModelDirectory
+	log        *zap.Logger
+	timeout    time.Duration
+	keepAbsent time.Duration
+	limit      int
+	loads      *loadTable
 
 	mu      sync.Mutex
 	feeds   map[uint64]*feedState // by publisher id
 	byOwner map[kv.Owner]*feedState
+	models  map[ModelKey]*modelFeeds
 	// restored are feeds of a snapshot whose publishers were not heard of yet, by
 	// publisher id, and restoredOf the same by owner.
 	restored   map[uint64]*feedState
@@ -60,27 +63,65 @@ type feedSet struct {
 	counters FeedStats
 }
 
-func newFeedSet(models *Models, o *Options) *feedSet {
-	return &feedSet{
-		models:     models,
+// FeedOptions configure a feedSet.
+type FeedOptions struct {
+	Models ModelDirectory
+	Log    *zap.Logger
+	// Timeout is the silence after which an owner is forgotten, KeepAbsent how long a
+	// worker's requests and measures stay after that.
+	Timeout, KeepAbsent time.Duration
+	// MaxFeeds bounds the feeds, MaxQueries the queries in flight.
+	MaxFeeds, MaxQueries int
+	// WithoutEvents is set when what workers hold is not wanted: they join and leave, and
+	// that is all.
+	WithoutEvents bool
+	// BlockSize is the only one that is taken in; 0 takes in every one.
+	BlockSize uint32
+	// Joiner is told what became of announcements; nil for none.
+	Joiner source.Joiner
+}
+
+func newFeedSet(o FeedOptions) *feedSet {
+	s := &feedSet{
+		directory:  o.Models,
 		log:        o.Log,
-		timeout:    o.FeedTimeout,
+		timeout:    o.Timeout,
+		keepAbsent: o.KeepAbsent,
 		limit:      o.MaxFeeds,
+		loads:      newLoadTable(),
 		feeds:      make(map[uint64]*feedState),
 		byOwner:    make(map[kv.Owner]*feedState),
+		models:     make(map[ModelKey]*modelFeeds),
 		restored:   make(map[uint64]*feedState),
 		restoredOf: make(map[kv.Owner]*feedState),
-		gate:       newQueryGate(),
+		gate:       newQueryGate(o.MaxQueries),
 		fenced:     make(map[uint64]fence),
 		refused:    make(map[uint64]refusal),
 		offline:    make(map[int]bool),
+		deaf:       o.WithoutEvents,
+		blockSize:  o.BlockSize,
 	}
+	if o.Joiner != nil {
+		s.heard, s.stored = o.Joiner.Heard, o.Joiner.Stored()
+	}
+	return s
 }
 
-// frame takes in one message. The result is the feed that it concerned, if any.
-func (s *feedSet) frame(fr source.Frame, now time.Time) *feedState {
+// Frame takes in one message. The result are the queries to send now.
+func (s *feedSet) Frame(fr source.Frame, now time.Time) []FeedQuery {
+	if fr.Kind == source.FrameLoad {
+		if l, ok := s.loads.take(fr.Data, now); ok {
+			s.heardLoad(&l)
+		}
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.askLocked(nil, s.frameLocked(fr, now), now)
+}
+
+// frameLocked takes in one message. The result is the feed that it concerned, if any.
+func (s *feedSet) frameLocked(fr source.Frame, now time.Time) *feedState {
 	s.listenLocked(now)
 	if fr.Position > 0 {
 		s.position = fr.Position
@@ -247,21 +288,18 @@ func (s *feedSet) beginLocked(a *kvevent.Announcement, now time.Time) (*feedStat
 	return f, nil
 }
 
-// tick ends the feeds that were silent for too long and forgets publishers that
-// are no longer heard of. The result is every feed that is left.
-func (s *feedSet) tick(now time.Time) []*feedState {
+// Tick ends the feeds that were silent for too long and forgets publishers that
+// are no longer heard of. The result are the queries that are due.
+func (s *feedSet) Tick(now time.Time) []FeedQuery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listenLocked(now)
-	left := make([]*feedState, 0, len(s.feeds))
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
 			s.fenceLocked(&f.announcement, f.seen, false)
 			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
-			continue
 		}
-		left = append(left, f)
 	}
 	for _, f := range s.restored {
 		if s.silentLocked(f, now) {
@@ -274,20 +312,43 @@ func (s *feedSet) tick(now time.Time) []*feedState {
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
 	s.refreshLocked()
 	s.retireModelsLocked(now)
-	return left
+	var due []FeedQuery
+	for _, f := range s.feeds {
+		due = s.askLocked(due, f, now)
+	}
+	return due
 }
 
-// answered hands a feed the result of its query.
-func (s *feedSet) answered(r *queryResult, now time.Time) {
+// FeedQuery is a question to a publisher.
+type FeedQuery struct {
+	Publisher uint64
+	Request   kvevent.QueryRequest
+	feed      *feedState
+	number    uint64
+}
+
+// maxAsked is how many of the feeds that wait for room are asked when an answer has come.
+const maxAsked = 4
+
+// Answered takes in the answer to a query, or the error that came instead. The result
+// are the queries to send now.
+func (s *feedSet) Answered(q *FeedQuery, a *source.Answer, err error, now time.Time) []FeedQuery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.answer != nil {
-		s.events.Add(uint64(len(r.answer.Events)))
+	if a != nil {
+		s.events.Add(uint64(len(a.Events)))
 	}
-	if err := r.feed.answered(r.number, r.answer, r.err, now); err != nil {
-		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", r.feed.owner()),
-			zap.Int("failures", r.feed.failures), zap.Error(err))
+	if err := q.feed.answered(q.number, a, err, now); err != nil {
+		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
+			zap.Int("failures", q.feed.failures), zap.Error(err))
 	}
-	s.gate.settle(ticket{r.feed, r.number})
-	s.recountLocked(r.feed)
+	s.gate.inFlight--
+	s.gate.settle(ticket{q.feed, q.number})
+	s.recountLocked(q.feed)
+	due := s.askLocked(nil, q.feed, now)
+	// The answers that wait for room may be smaller than the one that has come.
+	for range maxAsked {
+		due = s.askLocked(due, s.gate.next(), now)
+	}
+	return due
 }

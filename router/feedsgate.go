@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -37,9 +36,11 @@ type ticket struct {
 // queryGate decides which queries may be sent now, so that their answers fit into
 // the memory of whoever carries them. It is for one goroutine.
 type queryGate struct {
-	held  map[ticket]*room
-	small int // bytes of the small answers in held
-	large int // how many large ones there are
+	// inFlight is how many queries are on their way, at most slots.
+	inFlight, slots int
+	held            map[ticket]*room
+	small           int // bytes of the small answers in held
+	large           int // how many large ones there are
 	// waiting are feeds that were refused, in order. Each is there once.
 	waiting []*feedState
 }
@@ -51,7 +52,9 @@ type room struct {
 	cut   bool
 }
 
-func newQueryGate() queryGate { return queryGate{held: make(map[ticket]*room)} }
+func newQueryGate(slots int) queryGate {
+	return queryGate{slots: slots, held: make(map[ticket]*room)}
+}
 
 // admit makes room for an answer; false when there is none. A small answer is
 // always admitted alone.
@@ -149,27 +152,20 @@ func (f *feedState) promised() int {
 	return int(min(missed, promisedRange/promisedEvent)) * promisedEvent
 }
 
-// nextQuery asks a feed what it wants to know now; false while it wants nothing, or
-// while there is no room for the answer.
-func (s *feedSet) nextQuery(f *feedState, now time.Time) (kvevent.QueryRequest, uint64, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !f.due(now) {
-		return kvevent.QueryRequest{}, 0, false
+// askLocked appends what a feed wants to know now: nothing while it wants nothing, while
+// there is no room for the answer, or without a feed.
+func (s *feedSet) askLocked(due []FeedQuery, f *feedState, now time.Time) []FeedQuery {
+	if f == nil || s.gate.inFlight == s.gate.slots || !f.due(now) {
+		return due
 	}
 	next := ticket{f, f.queries + 1}
 	if f.partial != nil {
 		// The room is that of the answer that was cut.
 		s.gate.resume(ticket{f, f.partialOf}, next)
 	} else if !s.gate.admit(next, f.promised()) {
-		return kvevent.QueryRequest{}, 0, false
+		return due
 	}
-	return f.nextQuery(now)
-}
-
-// refusedFirst is the feed that has waited longest for room; nil when none waits.
-func (s *feedSet) refusedFirst() *feedState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.gate.next()
+	s.gate.inFlight++
+	q, number, _ := f.nextQuery(now)
+	return append(due, FeedQuery{Publisher: f.announcement.PublisherID, Request: q, feed: f, number: number})
 }

@@ -17,7 +17,7 @@ import (
 // refused is asked once there is room.
 func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		g := newQueryGate()
+		g := newQueryGate(16)
 		now := time.Unix(1000, 0)
 		feeds := make([]*feedState, 6)
 		flying := make(map[ticket]bool)

@@ -39,17 +39,17 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 	rapid.Check(outer, func(t *rapid.T) {
 		p := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
 		set := freshFeeds(outer)
-		set.frame(p.Announce(), now)
+		set.Frame(p.Announce(), now)
 		happen := func(when string) {
 			for range rapid.IntRange(0, 6).Draw(t, when) {
-				set.frame(somethingHappens(t, p), now)
+				set.Frame(somethingHappens(t, p), now)
 			}
 		}
 		happen("before")
 		var image feedImage
 		feed, dumps := set.beginImage(11, &image)
 		happen("meanwhile")
-		feed.model.index.DumpOwner(p.Meta.Owner, func(e *kvevent.RouterEvent) bool {
+		feed.model.Index().DumpOwner(p.Meta.Owner, func(e *kvevent.RouterEvent) bool {
 			image.store(e)
 			return true
 		})
@@ -72,12 +72,9 @@ func TestAnImageAndWhatFollowsItsCursorAreTheTruth(outer *testing.T) {
 		if _, feeds, err := next.restore(&data, now); err != nil || feeds != 1 {
 			t.Fatalf("%d feeds, %v", feeds, err)
 		}
-		next.frame(p.Announce(), now)
+		next.answer(p, next.Frame(p.Announce(), now), now)
 		f := next.feeds[11]
-		if q, number, due := next.nextQuery(f, now); due {
-			next.answered(&queryResult{feed: f, number: number, answer: p.Answer(q)}, now)
-		}
-		next.frame(p.Announce(), now)
+		next.Frame(p.Announce(), now)
 		if !f.exact() || f.counters.Divergences != 0 {
 			t.Fatalf("it is not exact after the events since %d: %+v", image.cursor, f.counters)
 		}
@@ -91,23 +88,21 @@ func TestImagesOfFeedsThatAreNotCompleteAllTheTimeAreRefused(t *testing.T) {
 	for name, meanwhile := range map[string]func(s *feedSet, p *sourcetest.Publisher){
 		"it has a gap": func(s *feedSet, p *sourcetest.Publisher) {
 			p.Store(kv.TierDevice, sourcetest.Tokens(2)) // lost
-			s.frame(p.Store(kv.TierDevice, sourcetest.Tokens(3)), now)
+			s.Frame(p.Store(kv.TierDevice, sourcetest.Tokens(3)), now)
 		},
 		"its blocks were replaced": func(s *feedSet, p *sourcetest.Publisher) {
 			p.Drift(7)
-			s.frame(p.Announce(), now)
-			q, number, _ := s.nextQuery(s.feeds[11], now)
-			s.answered(&queryResult{feed: s.feeds[11], number: number, answer: p.Answer(q)}, now)
+			s.answer(p, s.Frame(p.Announce(), now), now)
 		},
-		"it said goodbye": func(s *feedSet, p *sourcetest.Publisher) { s.frame(p.Goodbye(), now) },
+		"it said goodbye": func(s *feedSet, p *sourcetest.Publisher) { s.Frame(p.Goodbye(), now) },
 		"its owner has another publisher": func(s *feedSet, p *sourcetest.Publisher) {
-			s.frame(sourcetest.NewPublisher(12, p.Meta.Owner, 0).Announce(), now)
+			s.Frame(sourcetest.NewPublisher(12, p.Meta.Owner, 0).Announce(), now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, set := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0), freshFeeds(t)
-			set.frame(p.Announce(), now)
-			set.frame(p.Store(kv.TierDevice, sourcetest.Tokens(1)), now)
+			set.Frame(p.Announce(), now)
+			set.Frame(p.Store(kv.TierDevice, sourcetest.Tokens(1)), now)
 			var image feedImage
 			feed, dumps := set.beginImage(11, &image)
 			if feed == nil {
@@ -150,7 +145,7 @@ func TestSnapshotsOfManyOwners(t *testing.T) {
 			if _, _, err := set.restore(&data, now); err == nil {
 				t.Error("the snapshot was taken")
 			}
-			if left := fmt.Sprint(onlyModel(t, set.models).index.Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
+			if left := fmt.Sprint(onlyFeeds(t, set).Index().Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
 				t.Errorf("left behind: %s", left)
 			}
 		})

@@ -39,10 +39,26 @@ type snapshotKeeper struct {
 	loads   atomic.Uint64
 }
 
-// start brings the feeds back and returns the position to go on from, 0 without a
+// KeeperOptions configure a snapshotKeeper.
+type KeeperOptions struct {
+	// Store keeps the snapshots; nil keeps nothing.
+	Store source.SnapshotStore
+	// Threshold is how many events there are between two snapshots; 0 saves none.
+	Threshold uint64
+	// Reset discards the stored snapshot at the start.
+	Reset bool
+	Log   *zap.Logger
+}
+
+// NewKeeper returns a keeper of the snapshots of feeds.
+func NewKeeper(o KeeperOptions, feeds *feedSet) *snapshotKeeper {
+	return &snapshotKeeper{store: o.Store, threshold: o.Threshold, reset: o.Reset, feeds: feeds, log: o.Log}
+}
+
+// Start brings the feeds back and returns the position to go on from, 0 without a
 // snapshot. Without one the router asks every publisher for everything, so that
 // no failure here matters but for the time that it takes.
-func (k *snapshotKeeper) start(ctx context.Context) (position uint64) {
+func (k *snapshotKeeper) Start(ctx context.Context) (position uint64) {
 	if k.store == nil {
 		return 0
 	}
@@ -79,8 +95,8 @@ func (k *snapshotKeeper) start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// keep begins to save a snapshot when enough has happened since the last one.
-func (k *snapshotKeeper) keep(ctx context.Context) {
+// Keep begins to save a snapshot when enough has happened since the last one.
+func (k *snapshotKeeper) Keep(ctx context.Context) {
 	if k.store == nil || k.threshold == 0 {
 		return
 	}
@@ -95,8 +111,8 @@ func (k *snapshotKeeper) keep(ctx context.Context) {
 	})
 }
 
-// finish waits for the snapshot that is being saved, and saves the last one.
-func (k *snapshotKeeper) finish() {
+// Finish waits for the snapshot that is being saved, and saves the last one.
+func (k *snapshotKeeper) Finish() {
 	k.running.Wait()
 	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt && !k.unsaved.Load() {
 		return
@@ -125,6 +141,7 @@ type SnapshotStats struct {
 	Saved, Loaded, Failed uint64
 }
 
-func (k *snapshotKeeper) stats() SnapshotStats {
+// Stats is a snapshot of the counters.
+func (k *snapshotKeeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
 }

@@ -1,55 +1,137 @@
 package router
 
 import (
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
+// ModelKey tells models apart. A block of one key is never a hit for another key.
+type ModelKey struct {
+	// Name is the model's name in announcements, registrations and requests.
+	Name string
+	// BlockSize is in tokens.
+	BlockSize uint32
+}
+
+// String is the key as errors and logs show it.
+func (k ModelKey) String() string { return fmt.Sprintf("%q with block size %d", k.Name, k.BlockSize) }
+
+func keyOf(a *kvevent.Announcement) ModelKey { return ModelKey{a.Model, a.BlockSize} }
+
+// maxModels bounds the models of a router. Pools and registrations open a new model only
+// while fewer than half of them are open, so that they keep no agent's worker out.
+const maxModels = 256
+
+// errTooManyModels is the error of ModelDirectory.Open for a model more than there may be.
+var errTooManyModels = fmt.Errorf("there are %d models already", maxModels)
+
+// ModelDirectory has the models that feeds are of.
+type ModelDirectory interface {
+	// Open makes the model of a key, unless there are most models.
+	Open(key ModelKey, most int) (FollowedModel, error)
+	// Retire forgets a model that nothing needs any more.
+	Retire(m FollowedModel) error
+	// Changed is told that the workers of a model have changed.
+	Changed()
+}
+
+// FollowedModel is what the feeds keep up to date of one model. Its methods are called
+// with the lock of the feeds held, but for HeardLoad.
+type FollowedModel interface {
+	// Index is where the blocks of the model's owners are.
+	Index() *index.Index
+	// SetView publishes what a decision needs to know of the workers.
+	SetView(v ClusterView)
+	// Described takes in a worker's card before the worker is a member.
+	Described(w kv.Worker, a *kvevent.Announcement)
+	// Left takes in that a worker is no candidate any more. Its requests and measures stay.
+	Left(w kv.Worker)
+	// Forget drops the requests of a worker and what was learned of it.
+	Forget(w kv.Worker)
+	// HeardLoad takes in a load report of one of the model's workers or pools.
+	HeardLoad(l *kvevent.LoadReport)
+	// Idle reports whether no worker and no request is left.
+	Idle() bool
+}
+
+// modelFeeds are the feeds of one model.
+type modelFeeds struct {
+	FollowedModel
+	key ModelKey
+	// feeds counts the feeds of the model, restored ones included.
+	feeds int
+	// kept is true for a model that the embedding program asked for. Its workers may
+	// be ones that no feed speaks for, so the model is never retired.
+	kept  bool
+	tally tally
+	// absent are workers that left lately and whose engine may still run.
+	absent absentWorkers
+	// view is the one that was published last.
+	view ClusterView
+}
+
 // newFeed returns the feed of a publisher, whose blocks are in the index of m.
-func newFeed(a *kvevent.Announcement, m *Model) *feedState {
+func newFeed(a *kvevent.Announcement, m *modelFeeds) *feedState {
 	m.feeds++
-	return &feedState{announcement: *a, blocks: m.index, model: m}
+	return &feedState{announcement: *a, blocks: m.Index(), model: m}
 }
 
 // openModel returns the model that an announcement names. The error says why there is
 // none.
-func (s *feedSet) openModel(a *kvevent.Announcement) (*Model, error) {
+func (s *feedSet) openModel(a *kvevent.Announcement) (*modelFeeds, error) {
 	most := maxModels
 	if a.Owner.Kind != kv.OwnerWorker || source.IsRegistered(a) {
 		most = maxModels / 2
 	}
-	return s.models.open(keyOf(a), most)
+	return s.open(keyOf(a), most)
 }
 
-// keep returns a model that is never retired, making it when it is new.
-func (s *feedSet) keep(key ModelKey) (*Model, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, err := s.models.open(key, maxModels)
+func (s *feedSet) open(key ModelKey, most int) (*modelFeeds, error) {
+	if m := s.models[key]; m != nil {
+		return m, nil
+	}
+	followed, err := s.directory.Open(key, most)
 	if err != nil {
 		return nil, err
 	}
-	m.kept = true
-	s.models.changed()
+	m := &modelFeeds{FollowedModel: followed, key: key, tally: newTally(), absent: newAbsentWorkers(s.keepAbsent)}
+	s.models[key] = m
+	s.refreshModelLocked(m)
 	return m, nil
+}
+
+// Keep opens a model that is never retired.
+func (s *feedSet) Keep(key ModelKey) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.open(key, maxModels)
+	if err != nil {
+		return err
+	}
+	m.kept = true
+	s.refreshModelLocked(m)
+	return nil
 }
 
 // retireModelsLocked ends the absence of workers that are not coming back, and the
 // models that nothing needs any more.
 func (s *feedSet) retireModelsLocked(now time.Time) {
-	for _, m := range s.models.all() {
+	for _, m := range s.models {
 		for _, w := range m.absent.expire(now) {
-			m.forget(w)
+			m.Forget(w)
 		}
-		if !m.idle() {
+		if m.kept || m.feeds > 0 || m.absent.len() > 0 || !m.Idle() {
 			continue
 		}
-		if err := s.models.retire(m); err != nil {
+		delete(s.models, m.key)
+		if err := s.directory.Retire(m.FollowedModel); err != nil {
 			s.log.Warn("a model that nobody serves is not closed", zap.String("model", m.key.Name), zap.Error(err))
 		}
 	}
@@ -62,6 +144,24 @@ func (s *feedSet) heardLoad(l *kvevent.LoadReport) {
 	f := s.byOwner[l.Owner]
 	s.mu.Unlock()
 	if f != nil {
-		f.model.heardLoad(l)
+		f.model.HeardLoad(l)
+	}
+}
+
+// forgetElsewhereLocked forgets a worker that left other models than m: its engine
+// serves m now.
+func (s *feedSet) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
+	for _, o := range s.models {
+		if _, ok := o.absent.take(w); ok && o != m {
+			o.Forget(w)
+		}
+	}
+}
+
+// left takes in that a worker of an engine is no candidate any more.
+func (m *modelFeeds) left(w kv.Worker, engine uint64) {
+	m.Left(w)
+	if !m.absent.add(w, engine) {
+		m.Forget(w)
 	}
 }

@@ -249,17 +249,11 @@ func TestIncompleteFeedsAreNotSaved(t *testing.T) {
 // and back.
 func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 	now := time.Now()
-	fresh := func() *feedSet {
-		r, err := New(Options{}, sourcetest.NewTransport())
-		if err != nil {
-			b.Fatal(err)
-		}
-		return r.feeds
-	}
+	fresh := func() *feedSet { return freshFeeds(b) }
 	full := fresh()
 	for id := range uint64(16) {
 		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
-		full.frame(p.Announce(), now)
+		full.Frame(p.Announce(), now)
 		for n := range uint64(128) {
 			e := kvevent.RouterEvent{Owner: p.Meta.Owner, Kind: kvevent.Stored, ID: n + 1}
 			above, inside := kv.SequenceHash(0), false
@@ -268,7 +262,7 @@ func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 				above, inside = chain(above, inside, l), true
 				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: above, Local: l})
 			}
-			full.frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
+			full.Frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
 				PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
 		}
 	}
@@ -302,7 +296,7 @@ func TestLastSnapshotIsTriedAgain(t *testing.T) {
 		p := b.Publisher(1, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce(), p.Store(0, sourcetest.Tokens(1)), p.Announce())
 		b.Pass(2 * time.Second)
-		if s := b.Router.snapshots.stats(); s.Failed == 0 {
+		if s := b.Router.Stats().Snapshots; s.Failed == 0 {
 			t.Errorf("%+v", s)
 		}
 		store.mu.Lock()

@@ -38,7 +38,7 @@ func (s *feedSet) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := m.index.Replace(a.Owner, f.events); err != nil {
+	if err := m.Index().Replace(a.Owner, f.events); err != nil {
 		return false, err
 	}
 	feed := newFeed(a, m)
@@ -134,7 +134,7 @@ func (s *feedSet) imageOf(publisher uint64, f *feedImage) bool {
 	if feed == nil {
 		return false
 	}
-	feed.model.index.DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
+	feed.model.Index().DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
 		f.store(e)
 		return true
 	})

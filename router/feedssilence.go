@@ -44,8 +44,8 @@ func (s *feedSet) listenLocked(now time.Time) {
 	}
 }
 
-// heardOfDrops takes in how many messages the transport has dropped so far.
-func (s *feedSet) heardOfDrops(dropped uint64, now time.Time) {
+// HeardOfDrops takes in how many messages the transport has dropped so far.
+func (s *feedSet) HeardOfDrops(dropped uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if dropped > s.dropped {

@@ -105,13 +105,13 @@ func (t *tally) addToPool(s standing, n int) {
 }
 
 // view is what a decision needs to know of the feeds.
-func (t *tally) view() clusterView {
-	v := clusterView{workers: t.workers, published: t.published, pairs: 2*t.pairs > t.workers, quality: QualityExact}
+func (t *tally) view() ClusterView {
+	v := ClusterView{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: QualityExact}
 	switch {
 	case t.told == 0:
-		v.quality = QualityFallback
+		v.Quality = QualityFallback
 	case t.short > 0:
-		v.quality = QualityDegraded
+		v.Quality = QualityDegraded
 	}
 	return v
 }
@@ -151,19 +151,21 @@ func (s *feedSet) dismissLocked(f *feedState) {
 
 // refreshLocked publishes the views that differ from the last ones.
 func (s *feedSet) refreshLocked() {
-	for _, m := range s.models.all() {
+	for _, m := range s.models {
 		s.refreshModelLocked(m)
 	}
 }
 
 // refreshModelLocked does so for one model.
-func (s *feedSet) refreshModelLocked(m *Model) {
-	v, before := m.tally.view(), *m.current.Load()
+func (s *feedSet) refreshModelLocked(m *modelFeeds) {
+	v, before := m.tally.view(), m.view
+	v.Kept = m.kept
 	if v == before {
 		return
 	}
-	m.current.Store(&v)
-	if v.workers != before.workers || v.published != before.published {
-		s.models.changed()
+	m.view = v
+	m.SetView(v)
+	if v.Workers != before.Workers || v.Published != before.Published || v.Kept != before.Kept {
+		s.directory.Changed()
 	}
 }

@@ -10,30 +10,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
-	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// freshFeeds are the feeds of a router that does not run.
-func freshFeeds(t testing.TB) *feedSet {
-	t.Helper()
-	r, err := New(Options{}, sourcetest.NewTransport())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.feeds
-}
-
 // recounted is the view of all feeds of a model, looked at one by one.
-func recounted(s *feedSet, m *Model) clusterView {
-	v := clusterView{quality: QualityExact}
+func recounted(s *feedSet, m *modelFeeds) ClusterView {
+	v := ClusterView{Quality: QualityExact, Kept: m.kept}
 	told, pairs := false, 0
 	for o, f := range s.byOwner {
 		if o.Kind != kv.OwnerWorker || f.model != m {
 			continue
 		}
-		v.workers++
+		v.Workers++
 		if !source.IsRegistered(&f.announcement) {
-			v.published++
+			v.Published++
 		}
 		if f.announcement.Card.Eagle {
 			pairs++
@@ -47,12 +36,12 @@ func recounted(s *feedSet, m *Model) clusterView {
 			exact = exact && ours && s.exactLocked(pool)
 		}
 		if !exact {
-			v.quality = QualityDegraded
+			v.Quality = QualityDegraded
 		}
 	}
-	v.pairs = 2*pairs > v.workers
+	v.Pairs = 2*pairs > v.Workers
 	if !told {
-		v.quality = QualityFallback
+		v.Quality = QualityFallback
 	}
 	return v
 }
@@ -66,13 +55,14 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 		now := time.Unix(1000, 0)
 		check := func() {
 			t.Helper()
-			for _, m := range set.models.all() {
-				if got, want := *m.current.Load(), recounted(set, m); got != want {
+			for _, m := range set.models {
+				if got, want := m.FollowedModel.(*testModel).view, recounted(set, m); got != want {
 					t.Fatalf("%s: view %+v, want %+v of tally %+v", m.key, got, want, m.tally)
 				}
 			}
 		}
 		publisher := rapid.Uint64Range(1, 6)
+		var due []FeedQuery
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) { check() },
 			"announce": func(t *rapid.T) {
@@ -93,33 +83,33 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 				set.eventsLocked(now)
 			},
 			"answer": func(t *rapid.T) {
-				f := set.feeds[publisher.Draw(t, "publisher")]
-				if f == nil {
+				if len(due) == 0 {
 					return
 				}
-				if _, number, due := set.nextQuery(f, now); due {
-					last := rapid.Uint64Range(0, 4).Draw(t, "last")
-					set.answered(&queryResult{feed: f, number: number,
-						answer: &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}}, now)
-				}
+				q := due[0]
+				last := rapid.Uint64Range(0, 4).Draw(t, "last")
+				due = append(due[1:], set.Answered(&q, &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: last}, nil, now)...)
 			},
 			"connection": func(t *rapid.T) {
 				kind := rapid.SampledFrom([]source.FrameKind{source.FrameConnected, source.FrameDisconnected}).Draw(t, "kind")
-				set.frame(source.Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
+				set.Frame(source.Frame{Kind: kind, Source: rapid.IntRange(0, 1).Draw(t, "source")}, now)
 			},
 			"time": func(t *rapid.T) {
-				now = set.runFor(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second, now)
+				var more []FeedQuery
+				now, more = set.runFor(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second, now)
+				due = append(due, more...)
 			},
 		})
 		for id := range 2 {
-			set.frame(source.Frame{Kind: source.FrameConnected, Source: id}, now)
+			set.Frame(source.Frame{Kind: source.FrameConnected, Source: id}, now)
 		}
-		for _, m := range set.models.all() {
+		for _, m := range set.models {
 			m.kept = true // to look at what is left of it
+			set.refreshModelLocked(m)
 		}
 		set.runFor(time.Minute, now)
 		check()
-		for _, m := range set.models.all() {
+		for _, m := range set.models {
 			if s := &m.tally; s.workers != 0 || s.published != 0 || s.pairs != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || m.feeds != 0 {
 				t.Fatalf("%s: %d feeds, left of those that are gone: %+v", m.key, m.feeds, *s)
 			}

@@ -67,7 +67,7 @@ type feedState struct {
 	replayed bool
 	blocks   residency
 	// model is the owner's; blocks is its index.
-	model *Model
+	model *modelFeeds
 	// engine is the incarnation that was announced last of the owner's engine, by this
 	// publisher or a former one; 0 is none.
 	engine uint64

@@ -32,11 +32,14 @@ func (s *feedSet) joinLocked(f *feedState) {
 	if was, ok := f.model.absent.take(w); ok {
 		f.engine = was.engine
 	}
-	s.models.forgetElsewhere(w, f.model)
+	s.forgetElsewhereLocked(w, f.model)
+	if !sameEngine(f.engine, f.announcement.Card.Incarnation) {
+		f.model.Forget(w)
+	}
 	// The scheduler asks what a worker is like when it sees it among the members.
-	f.model.described(w, &f.announcement, f.engine)
+	f.model.Described(w, &f.announcement)
 	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
-	if err := f.model.index.SetMember(w, f.announcement.Pool, true); err != nil {
+	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
 		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
 	}
 }
@@ -48,7 +51,7 @@ func (s *feedSet) endLocked(f *feedState, reason string) {
 	s.dismissLocked(f)
 	if f.owner().Kind == kv.OwnerWorker {
 		w := f.owner().Worker()
-		if err := f.model.index.SetMember(w, 0, false); err != nil {
+		if err := f.model.Index().SetMember(w, 0, false); err != nil {
 			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
 		}
 		f.model.left(w, f.engine)
@@ -63,6 +66,6 @@ func (s *feedSet) dropLocked(f *feedState) {
 	s.counters.add(&f.counters)
 	// An answer that is still on its way finds nobody waiting.
 	f.recovery = recovery{queries: f.queries}
-	f.model.index.RemoveOwner(f.owner())
+	f.model.Index().RemoveOwner(f.owner())
 	f.model.feeds--
 }

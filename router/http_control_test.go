@@ -157,10 +157,11 @@ func TestDumpIsStreamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := r.models.open(ModelKey{Name: "m", BlockSize: 16}, maxModels)
+	opened, err := r.models.Open(ModelKey{Name: "m", BlockSize: 16}, maxModels)
 	if err != nil {
 		t.Fatal(err)
 	}
+	m := opened.(*Model)
 	const blocks = 1 << 16
 	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: sourcetest.WorkerOwner(1), Tier: kv.TierDevice}
 	for i := range blocks {

@@ -15,14 +15,14 @@ import (
 )
 
 // Workers are the workers that requests may be sent to, in order.
-func (r *Router) Workers() []WorkerInfo { return r.feeds.workers() }
+func (r *Router) Workers() []WorkerInfo { return r.feeds.Workers() }
 
 // Feeds are the publishers that the router listens to, ordered by owner.
-func (r *Router) Feeds() []FeedInfo { return r.feeds.infos() }
+func (r *Router) Feeds() []FeedInfo { return r.feeds.States() }
 
 // Loads are the last load reports of workers and pools; those that are older than a
 // minute are left out.
-func (r *Router) Loads() map[kv.Owner]Load { return r.loads.all(time.Now()) }
+func (r *Router) Loads() map[kv.Owner]Load { return r.feeds.Loads(time.Now()) }
 
 // Measures are what the estimators have learned of each worker; nil unless workers are
 // scored by cost.
@@ -110,10 +110,10 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 		Index:     sum.Index,
 		Requests:  sum.Requests,
 		Models:    all,
-		Feeds:     r.feeds.stats(),
-		Loads:     r.loads.stats(),
+		Feeds:     r.feeds.Stats(),
+		Loads:     r.feeds.LoadStats(),
 		Transport: r.transport.Stats(),
-		Snapshots: r.snapshots.stats(),
+		Snapshots: r.snapshots.Stats(),
 	}
 }
 

@@ -25,11 +25,6 @@ type Load struct {
 
 // loadTable keeps the last report of each owner. It may be used from any goroutine.
 type loadTable struct {
-	// heard is given every report that is kept, by the goroutine that brought it; nil
-	// for nobody. It must not block, is set before the first report comes, and does not
-	// keep what it is given.
-	heard func(*kvevent.LoadReport)
-
 	mu   sync.Mutex
 	last map[kv.Owner]Load
 	// taken counts reports, undecodable those of unknown form, refused those that
@@ -39,15 +34,10 @@ type loadTable struct {
 
 func newLoadTable() *loadTable { return &loadTable{last: make(map[kv.Owner]Load)} }
 
-// take keeps a report that came now.
-func (t *loadTable) take(data []byte, now time.Time) {
+// take keeps a report that came now; false when it is not kept.
+func (t *loadTable) take(data []byte, now time.Time) (kvevent.LoadReport, bool) {
 	r, err := kvevent.DecodeLoadReport(data)
-	if !t.keep(&r, err, now) {
-		return
-	}
-	if t.heard != nil {
-		t.heard(&r)
-	}
+	return r, t.keep(&r, err, now)
 }
 
 // keep keeps what was decoded, and counts it.
@@ -93,3 +83,10 @@ func (t *loadTable) stats() LoadStats {
 	defer t.mu.Unlock()
 	return LoadStats{t.taken, t.undecodable, t.refused}
 }
+
+// Loads are the last load reports of workers and pools; those that are older than a
+// minute are left out.
+func (s *feedSet) Loads(now time.Time) map[kv.Owner]Load { return s.loads.all(now) }
+
+// LoadStats is a snapshot of the counters of load reports.
+func (s *feedSet) LoadStats() LoadStats { return s.loads.stats() }

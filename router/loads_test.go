@@ -19,13 +19,17 @@ import (
 func TestWhoListensHearsWhatIsKept(t *testing.T) {
 	var heard []kvevent.LoadReport
 	table := newLoadTable()
-	table.heard = func(r *kvevent.LoadReport) { heard = append(heard, *r) }
+	take := func(data []byte) {
+		if r, ok := table.take(data, time.Now()); ok {
+			heard = append(heard, r)
+		}
+	}
 	r := kvevent.LoadReport{PublisherID: 1, Owner: kv.PoolOwner(2), Pool: kvevent.PoolLoad{BlockBytes: 3}}
-	table.take(kvevent.AppendLoadReport(nil, &r), time.Now())
-	table.take([]byte{0xc1}, time.Now())
+	take(kvevent.AppendLoadReport(nil, &r))
+	take([]byte{0xc1})
 	for i := range uint64(maxLoads) {
 		full := kvevent.LoadReport{PublisherID: 1, Owner: kv.PoolOwner(10 + i)}
-		table.take(kvevent.AppendLoadReport(nil, &full), time.Now())
+		take(kvevent.AppendLoadReport(nil, &full))
 	}
 	s := table.stats()
 	if len(heard) != maxLoads || heard[0] != r || s.Taken != maxLoads || s.Undecodable != 1 || s.Refused != 1 {

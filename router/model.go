@@ -1,14 +1,12 @@
 package router
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/estimate"
@@ -17,25 +15,11 @@ import (
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// ModelKey tells models apart. A block of one key is never a hit for another key.
-type ModelKey struct {
-	// Name is the model's name in announcements, registrations and requests.
-	Name string
-	// BlockSize is in tokens.
-	BlockSize uint32
-}
-
-// String is the key as errors and logs show it.
-func (k ModelKey) String() string { return fmt.Sprintf("%q with block size %d", k.Name, k.BlockSize) }
-
-func keyOf(a *kvevent.Announcement) ModelKey { return ModelKey{a.Model, a.BlockSize} }
-
 // Model is everything that the router keeps for one model: which blocks its workers
 // and pools hold, what its workers have to do, and the decision among them. Models
 // owns it.
 //
 // The index, the scheduler, the decision and the estimator have locks of their own.
-// What is below feeds belongs to the feeds and is guarded by their lock.
 type Model struct {
 	key       ModelKey
 	config    *config.Config
@@ -46,24 +30,13 @@ type Model struct {
 	cards     *cardTable
 	metrics   *metrics
 	// current is what a decision needs to know of the workers.
-	current atomic.Pointer[clusterView]
-
-	// feeds counts the feeds of the model, restored ones included.
-	feeds int
-	// kept is true for a model that the embedding program asked for. Its workers may
-	// be ones that no feed speaks for, so the model is never retired.
-	kept  bool
-	tally tally
-	// absent are workers that left lately and whose engine may still run.
-	absent absentWorkers
+	current atomic.Pointer[ClusterView]
 }
 
 // newModel returns a model without workers. o has the router's defaults.
 func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *metrics) (*Model, error) {
-	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, tally: newTally(),
-		absent: newAbsentWorkers(o.Config.RequestExpiry())}
-	view := out.tally.view()
-	out.current.Store(&view)
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m}
+	out.current.Store(&ClusterView{Quality: QualityFallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
 		return nil, err
@@ -118,24 +91,28 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 
 // IsEagle reports whether the model's workers hash pairs of tokens: the configuration
 // says so, or most workers' cards do.
-func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().pairs }
+func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().Pairs }
 
 // Quality is the quality of a decision made now.
 func (m *Model) Quality() Quality {
 	if m.config.RouterMode == config.ModeRoundRobin {
 		return QualityFallback
 	}
-	return m.current.Load().quality
+	return m.current.Load().Quality
 }
 
 // hasWorkers reports whether there is a worker to send requests to. Workers that
 // decide.Router.RegisterWorkers made known count too.
 func (m *Model) hasWorkers() bool { return len(m.index.Members().List) > 0 }
 
-// idle reports whether nothing needs the model any more. The feeds' lock is held.
-func (m *Model) idle() bool {
-	return !m.kept && m.feeds == 0 && m.absent.len() == 0 && !m.hasWorkers() && m.decide.PendingCount() == 0
-}
+// Idle implements FollowedModel.
+func (m *Model) Idle() bool { return !m.hasWorkers() && m.decide.PendingCount() == 0 }
+
+// Index implements FollowedModel.
+func (m *Model) Index() *index.Index { return m.index }
+
+// SetView implements FollowedModel.
+func (m *Model) SetView(v ClusterView) { m.current.Store(&v) }
 
 // tick does what is due with time, several times a second.
 func (m *Model) tick() {

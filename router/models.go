@@ -11,21 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
-
-// maxModels bounds the models of a router. Pools and registrations open a new model only
-// while fewer than half of them are open, so that they keep no agent's worker out.
-const maxModels = 256
 
 var (
 	// ErrUnknownModel: a request names a model that no worker serves.
 	ErrUnknownModel = errors.New("no worker serves the model")
 	// ErrModelRequired: a request names no model, and workers serve several.
 	ErrModelRequired = errors.New("model: is required")
-	errTooManyModels = fmt.Errorf("there are %d models already", maxModels)
 )
 
 // Models is the directory of a router's models. The feeds open a model with its first
@@ -70,14 +64,10 @@ func newModels(o *Options, shared *sharedcache.Client) *Models {
 	return d
 }
 
-// open returns the model of a key, making it when it is new. most is the number of
-// models above which none is made. The error says why there is none.
-func (d *Models) open(key ModelKey, most int) (*Model, error) {
+// Open implements ModelDirectory.
+func (d *Models) Open(key ModelKey, most int) (FollowedModel, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if m := d.byKey[key]; m != nil {
-		return m, nil
-	}
 	if len(d.byKey) >= most {
 		return nil, errTooManyModels
 	}
@@ -95,8 +85,9 @@ func (d *Models) open(key ModelKey, most int) (*Model, error) {
 	return m, nil
 }
 
-// retire closes the model and forgets it.
-func (d *Models) retire(m *Model) error {
+// Retire implements ModelDirectory.
+func (d *Models) Retire(followed FollowedModel) error {
+	m := followed.(*Model) // Open made it.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.byKey, m.key)
@@ -107,8 +98,8 @@ func (d *Models) retire(m *Model) error {
 	return m.close()
 }
 
-// changed publishes what requests need to know, after a model's workers have changed.
-func (d *Models) changed() {
+// Changed implements ModelDirectory. It publishes what requests need to know.
+func (d *Models) Changed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.routeLocked()
@@ -143,9 +134,9 @@ func (d *Models) routeLocked() {
 func (m *Model) claim() int {
 	v := m.current.Load()
 	switch {
-	case v.published > 0:
+	case v.Published > 0:
 		return 2
-	case v.workers > 0 || m.kept:
+	case v.Workers > 0 || v.Kept:
 		return 1
 	}
 	return 0
@@ -154,7 +145,7 @@ func (m *Model) claim() int {
 // outweighs reports whether requests of the models' common name go to m. The larger
 // block size wins between equals.
 func (m *Model) outweighs(o *Model) bool {
-	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().workers, o.current.Load().workers),
+	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().Workers, o.current.Load().Workers),
 		cmp.Compare(m.key.BlockSize, o.key.BlockSize)) > 0
 }
 
@@ -305,14 +296,4 @@ func (d *Models) balanceLocked() {
 // true: with the one whose request f is about.
 func (d *Models) withRequest(name string, f func(m *Model) bool) bool {
 	return slices.ContainsFunc(d.routes.Load().named(name), f)
-}
-
-// forgetElsewhere forgets a worker that left other models than m: its engine serves m
-// now. The feeds' lock is held.
-func (d *Models) forgetElsewhere(w kv.Worker, m *Model) {
-	for _, o := range d.all() {
-		if _, ok := o.absent.take(w); ok && o != m {
-			o.forget(w)
-		}
-	}
 }

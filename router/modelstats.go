@@ -29,7 +29,7 @@ type ModelStats struct {
 // stats is a snapshot.
 func (m *Model) stats() ModelStats {
 	s := ModelStats{
-		Key: m.key, Quality: m.Quality(), Workers: m.current.Load().workers,
+		Key: m.key, Quality: m.Quality(), Workers: m.current.Load().Workers,
 		Index: m.index.Stats(), Requests: m.scheduler.Stats(),
 		Unbooked: m.decide.Unbooked(), Unremembered: m.decide.Unremembered(),
 	}

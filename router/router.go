@@ -36,12 +36,10 @@ type Router struct {
 	log       *zap.Logger
 	models    *Models
 	feeds     *feedSet
-	loads     *loadTable
 	snapshots *snapshotKeeper
 	transport source.Transport
 	shared    *sharedcache.Client // nil without one of the router's own
 	timeout   time.Duration
-	slots     int
 	results   chan *queryResult
 	metrics   *metrics
 	// registration lets clients register workers.
@@ -64,8 +62,8 @@ func New(o Options, t source.Transport) (*Router, error) {
 	}
 	o = o.withDefaults()
 	r := &Router{
-		config: *o.Config, registration: o.HTTPRegistration, log: o.Log, loads: newLoadTable(), transport: t,
-		timeout: o.QueryTimeout, slots: o.MaxQueries,
+		config: *o.Config, registration: o.HTTPRegistration, log: o.Log, transport: t,
+		timeout: o.QueryTimeout,
 		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
 		bodies: newBodyBudget(maxReading, maxKept),
 	}
@@ -79,21 +77,22 @@ func New(o Options, t source.Transport) (*Router, error) {
 	r.models = newModels(&o, r.shared)
 	r.metrics = newMetrics(r)
 	r.models.metrics = r.metrics
-	r.feeds = newFeedSet(r.models, &o)
-	r.loads.heard = r.feeds.heardLoad
-	if r.feeds.deaf = !r.config.ShouldSubscribeToKVEvents(); r.feeds.deaf {
+	feeds := FeedOptions{
+		Models: r.models, Log: o.Log, Timeout: o.FeedTimeout, KeepAbsent: r.config.RequestExpiry(),
+		MaxFeeds: o.MaxFeeds, MaxQueries: o.MaxQueries, WithoutEvents: !r.config.ShouldSubscribeToKVEvents(),
+	}
+	if feeds.WithoutEvents {
 		// The words are Dynamo's, for those who look for them.
 		r.log.Info(fmt.Sprintf("Skipping KV event subscription (use_kv_events=%t, overlap_score_credit=%v)",
 			r.config.UseKVEvents, r.config.OverlapScoreCredit))
 	}
 	if r.config.KVCacheBlockSize != nil {
-		r.feeds.blockSize = *r.config.KVCacheBlockSize
+		feeds.BlockSize = *r.config.KVCacheBlockSize
 	}
-	if j, ok := t.(source.Joiner); ok {
-		r.feeds.heard, r.feeds.stored = j.Heard, j.Stored()
-	}
-	r.snapshots = &snapshotKeeper{store: o.Snapshots, threshold: uint64(max(0, o.SnapshotThreshold)),
-		reset: o.ResetStates, feeds: r.feeds, log: o.Log}
+	feeds.Joiner, _ = t.(source.Joiner)
+	r.feeds = newFeedSet(feeds)
+	r.snapshots = NewKeeper(KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
+		Reset: o.ResetStates, Log: o.Log}, r.feeds)
 	return r, nil
 }
 
@@ -180,7 +179,10 @@ func (r *Router) Facade(model string) (*decide.Router, error) {
 		}
 		return m.decide, nil
 	}
-	if m, err = r.feeds.keep(ModelKey{model, *r.config.KVCacheBlockSize}); err != nil {
+	if err = r.feeds.Keep(ModelKey{model, *r.config.KVCacheBlockSize}); err != nil {
+		return nil, err
+	}
+	if m, err = r.models.find(model); err != nil {
 		return nil, err
 	}
 	return m.decide, nil

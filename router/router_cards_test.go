@@ -211,15 +211,18 @@ func TestCardTableTellsChanges(t *testing.T) {
 // A worker's card is there before the worker is a member, so that no decision finds the
 // worker without it.
 func TestCardsComeBeforeMembers(t *testing.T) {
-	set := freshFeeds(t)
+	r, err := New(Options{}, sourcetest.NewTransport())
+	if err != nil {
+		t.Fatal(err)
+	}
 	const workers = 300
 	join := func(id uint64) {
 		a := kvevent.Announcement{PublisherID: id, Owner: sourcetest.WorkerOwner(id), Model: "m", BlockSize: 16,
 			Health: kvevent.HealthExact, Card: kvevent.ModelCard{MaxBatchedTokens: 8}}
-		set.frame(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}, time.Unix(1000, 0))
+		r.feeds.Frame(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}, time.Unix(1000, 0))
 	}
 	join(1)
-	m := onlyModel(t, set.models)
+	m := onlyModel(t, r.models)
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		for seen := 0; seen < workers; {

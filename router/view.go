@@ -20,14 +20,14 @@ const (
 	QualityFallback Quality = "fallback"
 )
 
-// clusterView is what a decision needs to know of a model's workers. It is never
-// changed once it is published.
-type clusterView struct {
-	// published are those of the workers that a publisher speaks for.
-	workers, published int
-	// pairs is set while most workers hash pairs of tokens.
-	pairs   bool
-	quality Quality
+// ClusterView is what a decision needs to know of a model's workers.
+type ClusterView struct {
+	// Published are those of the workers that a publisher speaks for.
+	Workers, Published int
+	// Pairs is set while most workers hash pairs of tokens, Kept for a model that is
+	// never retired.
+	Pairs, Kept bool
+	Quality     Quality
 }
 
 // workerExactLocked reports whether all that counts for a worker is exact.
@@ -62,7 +62,8 @@ type WorkerInfo struct {
 	Quality Quality
 }
 
-func (s *feedSet) workers() []WorkerInfo {
+// Workers are the workers that requests may be sent to, in order.
+func (s *feedSet) Workers() []WorkerInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []WorkerInfo
@@ -103,7 +104,8 @@ type FeedInfo struct {
 	Counters FeedCounters
 }
 
-func (s *feedSet) infos() []FeedInfo {
+// States are the feeds, ordered by owner.
+func (s *feedSet) States() []FeedInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]FeedInfo, 0, len(s.feeds))
@@ -182,7 +184,8 @@ type FeedStats struct {
 	Refused, Fenced, Expired, Gone, Resumed, Displaced uint64
 }
 
-func (s *feedSet) stats() FeedStats {
+// Stats is a snapshot of the counters.
+func (s *feedSet) Stats() FeedStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.counters
