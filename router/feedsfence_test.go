@@ -152,26 +152,3 @@ func TestARegistrationContestsNothing(t *testing.T) {
 		}
 	})
 }
-
-// TestFencedPublishersAreBounded: many are forgotten, and counted, when there are more.
-func TestFencedPublishersAreBounded(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
-		s := b.Router.feeds
-		now := time.Now()
-		for i := range uint64(maxFenced + 3) {
-			s.fenceLocked(&kvevent.Announcement{PublisherID: i + 1, Owner: sourcetest.WorkerOwner(1)}, now, i%2 == 0)
-		}
-		if len(s.fenced) != maxFenced || s.counters.Unfenced != 3 {
-			t.Errorf("%d are fenced and %d forgotten, want %d and 3", len(s.fenced), s.counters.Unfenced, maxFenced)
-		}
-		s.sweepFencedLocked(now.Add(keepFenced))
-		for _, p := range s.fenced {
-			if p.gone {
-				t.Fatal("one that has said goodbye is still remembered")
-			}
-		}
-		if s.sweepFencedLocked(now.Add(keepFenced + 1)); len(s.fenced) != 0 {
-			t.Errorf("%d are still fenced", len(s.fenced))
-		}
-	})
-}

@@ -225,26 +225,6 @@ func TestSnapshotEveryThreshold(t *testing.T) {
 	}
 }
 
-// TestIncompleteFeedsAreNotSaved: what a feed that is being repaired holds is not
-// the truth at any cursor.
-func TestIncompleteFeedsAreNotSaved(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
-		p, q := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
-		b.Send(p.Announce(), q.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1)), q.Store(kv.TierDevice, sourcetest.Tokens(2)))
-		b.Transport.FailQueries(errors.New("nobody answers"))
-		p.Store(kv.TierDevice, sourcetest.Tokens(3)) // lost
-		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(4)))
-		var out bytes.Buffer
-		if err := b.Router.feeds.save(&out); err != nil {
-			t.Fatal(err)
-		}
-		images, _, err := readSnapshot(&out)
-		if err != nil || len(images) != 1 || images[0].announcement.PublisherID != 12 {
-			t.Errorf("snapshot %+v, %v; want worker 2's feed alone", images, err)
-		}
-	})
-}
-
 // BenchmarkSnapshotOfAMillionBlocks: 16 owners with 65,536 blocks each, to memory
 // and back.
 func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {

@@ -261,10 +261,6 @@ func TestAModelHasANameThatMetricsCanShow(t *testing.T) {
 		if s := b.Router.Stats(); s.Workers != 0 || s.Feeds.Refused != 1 {
 			t.Errorf("%d workers, %d refused", s.Workers, s.Feeds.Refused)
 		}
-		image := feedImage{announcement: sourcetest.NewPublisher(12, sourcetest.WorkerOwner(2), 0).Of("b\xff", 4).Meta, cursor: 1}
-		if taken, err := b.Router.feeds.restoreOne(&image, time.Now()); err != nil || taken {
-			t.Error(taken, err)
-		}
 		if n := len(b.Router.models.all()); n != 0 {
 			t.Errorf("%d models", n)
 		}
