@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -178,4 +179,22 @@ func Configured(change func(*config.Config)) *config.Config {
 // firstOfEqual makes choices repeatable.
 func FirstOfEqual() *config.Config {
 	return Configured(func(c *config.Config) { c.FirstOfEqual = true })
+}
+
+// AddRequest books a request that was sent without asking.
+func (b *Bench) AddRequest(q *Request, w kv.Worker, cachedTokens int) error {
+	m, err := b.Router.Model(q.Model)
+	if err != nil {
+		return err
+	}
+	return m.Decide().AddRequest(q, w, cachedTokens)
+}
+
+// PotentialLoads is what workers would have to do with a request.
+func (b *Bench) PotentialLoads(q *Request) ([]schedule.PotentialLoad, error) {
+	m, err := b.Router.Model(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	return m.Decide().GetPotentialLoads(q)
 }

@@ -44,7 +44,7 @@ func BenchmarkFindBestMatch12kTokens8Workers(b *testing.B) {
 				if err != nil || m.Worker.ID != 8 {
 					b.Fatal(m, err)
 				}
-				r.Free("r")
+				r.Free("", "r")
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -29,9 +28,7 @@ var errSlowBody = errors.New("body: arrived too slowly while others needed its r
 // client's share is used up, or all room is, the slowest upload gives its room to
 // the next one. It may be used from any goroutine.
 type bodyBudget struct {
-	// refused counts the requests for which there was no room, slow the uploads that
-	// gave theirs up.
-	refused, slow atomic.Uint64
+	counters *APICounters
 
 	mu            sync.Mutex
 	reading, kept byteLimit
@@ -50,9 +47,10 @@ type bodyClient struct {
 	bodies        int
 }
 
-func newBodyBudget(reading, kept int64) *bodyBudget {
+func newBodyBudget(reading, kept int64, counters *APICounters) *bodyBudget {
 	return &bodyBudget{
-		reading: byteLimit{most: reading}, kept: byteLimit{most: kept},
+		counters: counters,
+		reading:  byteLimit{most: reading}, kept: byteLimit{most: kept},
 		clients: make(map[string]*bodyClient), uploads: make(map[*budgetedBody]struct{}),
 	}
 }
@@ -98,7 +96,7 @@ func (b *budgetedBody) Read(p []byte) (int, error) {
 	case b.slow:
 		return 0, errSlowBody
 	case owed > 0 && !b.budget.chargeLocked(b, owed):
-		b.budget.refused.Add(1)
+		b.budget.counters.BodiesRefused.Add(1)
 		return 0, errBusy
 	case owed > 0 && err == nil:
 		b.budget.uploads[b] = struct{}{}
@@ -158,7 +156,7 @@ func (b *bodyBudget) slowestLocked(body *budgetedBody) *budgetedBody {
 // giveUpLocked takes the room of an upload back and ends it. Its memory is free as soon
 // as its goroutine has noticed.
 func (b *bodyBudget) giveUpLocked(u *budgetedBody) {
-	b.slow.Add(1)
+	b.counters.BodiesSlow.Add(1)
 	u.slow = true
 	delete(b.uploads, u)
 	b.takeLocked(u, -u.reading, -u.kept)

@@ -34,8 +34,9 @@ func (s *slowBody) Read(p []byte) (int, error) {
 func TestBodiesAreBounded(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 190<<10, 300<<10
-		s, h := b.Router.service(), b.Router.Handler()
+		a := NewAPI(b.Router, APIOptions{})
+		a.service.bodies.reading.most, a.service.bodies.kept.most = 190<<10, 300<<10
+		s, h := a.service, a.Handler()
 		large := func(method string, n int) string {
 			return `{"method":"` + method + `","tokens":[1` + strings.Repeat(" ", n) + `]}`
 		}
@@ -61,7 +62,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		if r, _ := b.Route(h, "", large("overlap", 140<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("more than there is room for: %d", r.StatusCode)
 		}
-		if n, k := b.Router.bodies.reading.used, b.Router.bodies.kept.used; n != 0 || k != 0 || len(b.Router.bodies.clients) != 0 {
+		if n, k := a.service.bodies.reading.used, a.service.bodies.kept.used; n != 0 || k != 0 || len(a.service.bodies.clients) != 0 {
 			t.Errorf("%d bytes are being read and %d kept when nothing is at hand", n, k)
 		}
 		if got := Text(t, Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_bodies_refused_total 4\n") {
@@ -90,8 +91,9 @@ func (s *stalledBody) Read(p []byte) (int, error) {
 func TestSlowUploadsGiveWay(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 400<<10, 400<<10
-		s, h := b.Router.service(), b.Router.Handler()
+		a := NewAPI(b.Router, APIOptions{})
+		a.service.bodies.reading.most, a.service.bodies.kept.most = 400<<10, 400<<10
+		s, h := a.service, a.Handler()
 		prompt := func(n int) string { return `{"method":"overlap","tokens":[1` + strings.Repeat(" ", n) + `]}` }
 		answers := make(chan reply, 4)
 		for i, n := range []int{100 << 10, 90 << 10, 80 << 10, 40 << 10} {
@@ -111,22 +113,22 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 		}
 		synctest.Wait()
 		ended := len(answers)
-		if ended == 0 || ended == 4 || int(b.Router.bodies.slow.Load()) != ended {
-			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.Router.bodies.slow.Load())
+		if ended == 0 || ended == 4 || int(b.Router.Metrics().API.BodiesSlow.Load()) != ended {
+			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.Router.Metrics().API.BodiesSlow.Load())
 		}
 		for range ended {
 			if out := <-answers; out.status != http.StatusRequestTimeout {
 				t.Errorf("a stalled upload: %+v", out)
 			}
 		}
-		for _, u := range slices.Collect(maps.Keys(b.Router.bodies.uploads)) {
+		for _, u := range slices.Collect(maps.Keys(a.service.bodies.uploads)) {
 			u.interrupt()
 		}
 		for range 4 - ended {
 			<-answers
 		}
 		synctest.Wait()
-		if left := b.Router.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
+		if left := a.service.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
 			t.Errorf("left when nothing is at hand: %+v", left)
 		}
 	})
@@ -134,7 +136,7 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 
 // One client's bodies leave room for those of another.
 func TestClientsShareTheRoomForBodies(t *testing.T) {
-	budget := newBodyBudget(100<<10, 1<<30)
+	budget := newBodyBudget(100<<10, 1<<30, new(APICounters))
 	read := func(client string, n int) (*budgetedBody, error) {
 		b := budget.of(strings.NewReader(strings.Repeat("x", freeBody+n)), client, nil)
 		_, err := io.Copy(io.Discard, b)
@@ -167,8 +169,9 @@ func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())
-		b.Router.bodies.reading.most, b.Router.bodies.kept.most = 300<<10, 300<<10
-		h := b.Router.Handler()
+		a := NewAPI(b.Router, APIOptions{})
+		a.service.bodies.reading.most, a.service.bodies.kept.most = 300<<10, 300<<10
+		h := a.Handler()
 		padding := strings.Repeat(" ", 80<<10)
 		b.Route(h, "r1", NewBody("", 1))
 		waits := b.later(h, "r2", NewBody(padding, 2))

@@ -29,40 +29,58 @@ const (
 	ScoreHeader = "X-Blockyard-Score"
 )
 
-// api serves the router over HTTP.
-type api struct {
-	router  *Router
-	service service
+// APIOptions configure an API.
+type APIOptions struct {
+	// Registration lets whoever reaches Handler register workers; ControlHandler takes
+	// registrations in any case.
+	Registration bool
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// API serves a router over HTTP and NATS.
+type API struct {
+	router       *Router
+	log          *zap.Logger
+	registration bool
+	service      *service
+}
+
+// NewAPI returns the API of a router.
+func NewAPI(r *Router, o APIOptions) *API {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return &API{router: r, log: o.Log, registration: o.Registration, service: newService(r)}
 }
 
 // Handler serves clients and metrics over HTTP: POST /v1/route, GET /v1/workers,
 // /v1/feeds, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and with a
-// Registry GET /v1/agents. With Options.HTTPRegistration it also takes POST and DELETE
+// registry GET /v1/agents. With APIOptions.Registration it also takes POST and DELETE
 // /v1/workers. ControlHandler has the rest. docs/router-api.md describes the paths.
-func (r *Router) Handler() http.Handler {
-	a := &api{router: r, service: r.service()}
+func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
 	a.look(mux)
 	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
-	switch g, ok := r.transport.(*registry.Source); {
-	case ok && r.registration:
+	switch g := a.router.Registry(); {
+	case g != nil && a.registration:
 		a.register(mux, g)
-	case ok:
+	case g != nil:
 		a.elsewhere(mux, "POST /v1/workers", "DELETE /v1/workers")
 	}
-	mux.Handle("GET /metrics", r.metrics.handler())
+	mux.Handle("GET /metrics", a.router.Metrics().Handler())
 	return control.RefuseCrossSite(mux)
 }
 
 // look adds what shows the router and changes nothing.
-func (a *api) look(mux *http.ServeMux) {
+func (a *API) look(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
-	if g, ok := r.transport.(*registry.Source); ok {
+	if g := r.Registry(); g != nil {
 		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.agents(w, g) })
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -87,12 +105,12 @@ const (
 // Serve answers HTTP on l until ctx ends, then lets the requests at hand finish, tells
 // those that still wait for a worker that the router stops, and closes l. The error is
 // nil when ctx ended it.
-func (r *Router) Serve(ctx context.Context, l net.Listener) error {
-	return r.serve(ctx, l, r.Handler(), drainTimeout)
+func (a *API) Serve(ctx context.Context, l net.Listener) error {
+	return a.serve(ctx, l, a.Handler(), drainTimeout)
 }
 
 // serve is Serve with a handler; what is at hand at the end may take as long as drain.
-func (r *Router) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
+func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
 	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	server := &http.Server{
@@ -100,7 +118,7 @@ func (r *Router) serve(ctx context.Context, l net.Listener, h http.Handler, drai
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          zap.NewStdLog(r.log),
+		ErrorLog:          zap.NewStdLog(a.log),
 		BaseContext:       func(net.Listener) context.Context { return serving },
 	}
 	drained := make(chan error, 1)
@@ -122,7 +140,7 @@ func (r *Router) serve(ctx context.Context, l net.Listener, h http.Handler, drai
 	return <-drained
 }
 
-func (a *api) route(w http.ResponseWriter, req *http.Request) {
+func (a *API) route(w http.ResponseWriter, req *http.Request) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr) // what is no address is one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
 		id: req.Header.Get(RequestIDHeader), client: host,
@@ -143,7 +161,7 @@ func (a *api) route(w http.ResponseWriter, req *http.Request) {
 // deliverRoute delivers a reply. One that says where a request is booked is sent at
 // once, as it is only then known that it cannot be. Whether the caller goes away later
 // is not looked at: having read the reply it may.
-func (a *api) deliverRoute(w http.ResponseWriter, out *reply) error {
+func (a *API) deliverRoute(w http.ResponseWriter, out *reply) error {
 	if err := deliver(w, out.status, out.body); err != nil || out.unbook == nil {
 		return err
 	}
@@ -169,7 +187,7 @@ type feedAnswer struct {
 	Rival string `json:"rival,omitempty"`
 }
 
-func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
+func (a *API) feeds(w http.ResponseWriter, _ *http.Request) {
 	out := []feedAnswer{}
 	for _, f := range a.router.Feeds() {
 		rival := ""
@@ -187,19 +205,19 @@ func (a *api) feeds(w http.ResponseWriter, _ *http.Request) {
 	a.answer(w, http.StatusOK, out)
 }
 
-func (a *api) fail(w http.ResponseWriter, code int, err error) {
+func (a *API) fail(w http.ResponseWriter, code int, err error) {
 	out := a.service.fail(code, err)
 	a.answer(w, out.status, out.body)
 }
 
-func (a *api) answer(w http.ResponseWriter, code int, v any) {
+func (a *API) answer(w http.ResponseWriter, code int, v any) {
 	if err := deliver(w, code, v); err != nil {
 		a.undelivered(err)
 	}
 }
 
 // undelivered logs that the client has gone, which is no error of ours.
-func (a *api) undelivered(err error) { a.router.log.Debug("answer is not delivered", zap.Error(err)) }
+func (a *API) undelivered(err error) { a.log.Debug("answer is not delivered", zap.Error(err)) }
 
 func deliver(w http.ResponseWriter, code int, v any) error {
 	body, err := json.Marshal(v)
@@ -213,7 +231,7 @@ func deliver(w http.ResponseWriter, code int, v any) error {
 	return err
 }
 
-func (a *api) sources(w http.ResponseWriter, _ *http.Request) {
+func (a *API) sources(w http.ResponseWriter, _ *http.Request) {
 	all := a.router.Sources()
 	if all == nil {
 		all = []source.Metrics{}
@@ -222,7 +240,7 @@ func (a *api) sources(w http.ResponseWriter, _ *http.Request) {
 }
 
 // agents answers what is known of the agents' streams.
-func (a *api) agents(w http.ResponseWriter, g *registry.Source) {
+func (a *API) agents(w http.ResponseWriter, g *registry.Source) {
 	all := g.Agents()
 	if all == nil {
 		all = []source.Agent{}

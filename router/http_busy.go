@@ -22,14 +22,14 @@ type busyAnswer struct {
 const maxBusyBody = 1 << 16
 
 // busy answers the thresholds of the model that the query names, or of models to come.
-func (a *api) busy(w http.ResponseWriter, req *http.Request) {
+func (a *API) busy(w http.ResponseWriter, req *http.Request) {
 	a.answerBusy(w, req.URL.Query().Get("model"))
 }
 
-func (a *api) answerBusy(w http.ResponseWriter, model string) {
-	b, err := a.router.models.busyOf(model)
+func (a *API) answerBusy(w http.ResponseWriter, model string) {
+	b, err := a.router.Busy(model)
 	if err != nil {
-		a.fail(w, a.router.status(err), err)
+		a.fail(w, a.service.status(err), err)
 		return
 	}
 	a.answer(w, http.StatusOK, &busyAnswer{b.DecodeBlocks, b.PrefillTokens, b.PrefillFraction})
@@ -37,7 +37,7 @@ func (a *api) answerBusy(w http.ResponseWriter, model string) {
 
 // setBusy changes the thresholds that the body names and leaves the others: those of one
 // model, or of all models and of those to come.
-func (a *api) setBusy(w http.ResponseWriter, req *http.Request) {
+func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBusyBody))
 	if err != nil {
 		a.fail(w, badBody(err), strictjson.Explain(err, nil))
@@ -48,16 +48,16 @@ func (a *api) setBusy(w http.ResponseWriter, req *http.Request) {
 		Model string `json:"model"`
 	}
 	_ = json.Unmarshal(data, &named) // decodeBusy reports what is wrong
-	b, err := a.router.models.busyOf(named.Model)
+	b, err := a.router.Busy(named.Model)
 	if err != nil {
-		a.fail(w, a.router.status(err), err)
+		a.fail(w, a.service.status(err), err)
 		return
 	}
 	if err := decodeBusy(data, &b); err != nil {
 		a.fail(w, http.StatusBadRequest, err)
 		return
 	}
-	if err := a.router.models.setBusy(named.Model, b); err != nil {
+	if err := a.router.SetBusy(named.Model, b); err != nil {
 		a.fail(w, http.StatusBadRequest, fmt.Errorf("busy thresholds: %w", err))
 		return
 	}

@@ -19,10 +19,10 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 	half := 0.5
 	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.ActiveDecodeBlocksThreshold = &half })}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		ask := func(method, body string, status int, want string) {
 			t.Helper()
-			r := Call(t, b.Router.ControlHandler(), method, "/busy_threshold", "", body)
+			r := Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), method, "/busy_threshold", "", body)
 			if got := Text(t, r); r.StatusCode != status || !strings.Contains(got, want) {
 				t.Errorf("%s %s: %d %s, want %d %s", method, body, r.StatusCode, got, status, want)
 			}
@@ -60,7 +60,7 @@ func TestBusyThresholdsChangeWhileTheRouterRuns(t *testing.T) {
 func TestPinWithoutARank(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		b.Send(b.Publisher(0x11, rankOwner(1, 3), 0).Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		for i, c := range []struct {
 			pin    string
 			status int

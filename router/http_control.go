@@ -12,32 +12,30 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, with a
 // Registry POST and DELETE /v1/workers, and what Handler shows of the router. It
 // asks for no password: serve it with ServeControl at an address of package
 // control. docs/router-api.md describes the paths.
-func (r *Router) ControlHandler() http.Handler {
-	a := &api{router: r, service: r.service()}
+func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.look(mux)
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
-	if g, ok := r.transport.(*registry.Source); ok {
+	if g := a.router.Registry(); g != nil {
 		a.register(mux, g)
 	}
 	return control.Protect(mux)
 }
 
 // ServeControl answers operators on l until ctx ends, as Serve answers clients.
-func (r *Router) ServeControl(ctx context.Context, l net.Listener) error {
-	return r.serve(ctx, l, r.ControlHandler(), drainTimeout)
+func (a *API) ServeControl(ctx context.Context, l net.Listener) error {
+	return a.serve(ctx, l, a.ControlHandler(), drainTimeout)
 }
 
 // elsewhere refuses what ControlHandler alone serves.
-func (a *api) elsewhere(mux *http.ServeMux, patterns ...string) {
+func (a *API) elsewhere(mux *http.ServeMux, patterns ...string) {
 	for _, p := range patterns {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) {
 			a.fail(w, http.StatusForbidden, fmt.Errorf("%s: only on the control listener (--control)", p))
@@ -62,9 +60,9 @@ func (w patientWriter) Write(b []byte) (int, error) {
 
 // dump streams the indexes of all models, or of those of one name, as a JSON array of
 // stored events, one to a line. A dump without its closing bracket was cut off.
-func (a *api) dump(w http.ResponseWriter, req *http.Request) {
+func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	name := req.URL.Query().Get("model")
-	models := a.router.models.routes.Load().named(name)
+	models := a.router.Models(name)
 	if name != "" && len(models) == 0 {
 		a.fail(w, http.StatusNotFound, fmt.Errorf("model: %.64q: %w", name, ErrUnknownModel))
 		return
@@ -93,7 +91,7 @@ func (a *api) dump(w http.ResponseWriter, req *http.Request) {
 	}
 	for _, m := range models {
 		if failed == nil {
-			m.decide.DumpEvents(show)
+			m.Decide().DumpEvents(show)
 		}
 	}
 	if separator == '[' {

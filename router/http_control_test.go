@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -27,13 +28,13 @@ func TestTheServingPortChangesNothing(t *testing.T) {
 			{"POST", "/v1/workers", `{"worker_id":5,"model":"m","block_size":4}`},
 			{"DELETE", "/v1/workers?worker_id=5", ""},
 		} {
-			answer := Call(t, b.Router.Handler(), c[0], c[1], "", c[2])
+			answer := Call(t, NewAPI(b.Router, APIOptions{}).Handler(), c[0], c[1], "", c[2])
 			if got := Text(t, answer); answer.StatusCode != http.StatusForbidden || !strings.Contains(got, "control listener") {
 				t.Errorf("%s %s: %d %s", c[0], c[1], answer.StatusCode, got)
 			}
 		}
 		b.Pass(time.Second)
-		busy, err := b.Router.models.busyOf("")
+		busy, err := b.Router.Busy("")
 		if n := len(b.Router.Workers()); err != nil || n != 0 || busy.PrefillTokens != nil {
 			t.Errorf("%d workers were registered, busy thresholds %+v, %v", n, busy, err)
 		}
@@ -42,7 +43,7 @@ func TestTheServingPortChangesNothing(t *testing.T) {
 			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`},
 			{"GET", "/v1/dump", ""}, {"GET", "/v1/feeds", ""}, {"GET", "/v1/agents", ""}, {"DELETE", "/v1/workers?worker_id=5", ""},
 		} {
-			if answer := Call(t, b.Router.ControlHandler(), c[0], c[1], "", c[2]); answer.StatusCode != http.StatusOK {
+			if answer := Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), c[0], c[1], "", c[2]); answer.StatusCode != http.StatusOK {
 				t.Errorf("control listener: %s %s: %d %s", c[0], c[1], answer.StatusCode, Text(t, answer))
 			}
 		}
@@ -51,7 +52,7 @@ func TestTheServingPortChangesNothing(t *testing.T) {
 
 // A page of another site cannot have its reader's browser route or register anything.
 func TestCrossSitePostsAreRefused(t *testing.T) {
-	OnRegistryWith(t, Options{HTTPRegistration: true}, registry.Options{}, func(b *Bench, r *registry.Source) {
+	OnRegistry(t, registry.Options{}, func(b *Bench, r *registry.Source) {
 		TwoWorkers(b)
 		for path, body := range map[string]string{
 			"/v1/route": NewBody("", 1), "/v1/workers": `{"worker_id":5,"model":"m","block_size":4}`,
@@ -65,7 +66,7 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 					want = http.StatusForbidden
 				}
 				w := httptest.NewRecorder()
-				b.Router.Handler().ServeHTTP(w, request)
+				NewAPI(b.Router, APIOptions{Registration: true}).Handler().ServeHTTP(w, request)
 				if w.Code != want {
 					t.Errorf("%s from %q: %d, want %d: %s", path, origin, w.Code, want, w.Body)
 				}
@@ -78,7 +79,7 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 func dumped(t *testing.T, b *Bench) (rows []string) {
 	t.Helper()
 	var events []kvevent.StoredJSON
-	if err := json.Unmarshal([]byte(Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", ""))), &events); err != nil {
+	if err := json.Unmarshal([]byte(Text(t, Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "GET", "/v1/dump", "", ""))), &events); err != nil {
 		t.Fatal(err)
 	}
 	for i := range events {
@@ -96,11 +97,11 @@ func dumped(t *testing.T, b *Bench) (rows []string) {
 // A dump is the index as stored events in Dynamo's JSON.
 func TestDumpIsRouterEvents(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		if got := Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", "")); got != "[]" {
+		if got := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "GET", "/v1/dump", "", "")); got != "[]" {
 			t.Errorf("a dump of nothing: %s", got)
 		}
 		TwoWorkers(b)
-		if answer := Call(t, b.Router.ControlHandler(), "GET", "/v1/dump?model=another", "", ""); answer.StatusCode != http.StatusNotFound {
+		if answer := Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "GET", "/v1/dump?model=another", "", ""); answer.StatusCode != http.StatusNotFound {
 			t.Errorf("a dump of another model: %s", answer.Status)
 		}
 		want := []string{"pool 77 disk", "pool 77 host_pinned", "pool 77 host_pinned", "worker 2/0 device"}
@@ -115,7 +116,7 @@ func TestDumpIsRouterEvents(t *testing.T) {
 		}
 		line := `{"worker_id":2,"storage_tier":"device","event":{"event_id":0,"data":{"stored":{"parent_hash":null,"start_position":null,"blocks":[` +
 			string(block) + `]}},"dp_rank":0}}`
-		if got := Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", "")); !strings.Contains(strings.Replace(got, `"event_id":1`, `"event_id":0`, 1), line) {
+		if got := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "GET", "/v1/dump", "", "")); !strings.Contains(strings.Replace(got, `"event_id":1`, `"event_id":0`, 1), line) {
 			t.Errorf("dump %s lacks %s", got, line)
 		}
 	})
@@ -153,22 +154,27 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 // A dump goes out as the index is walked: it takes the same few buffers whatever the
 // index's size, and ends when the client has gone.
 func TestDumpIsStreamed(t *testing.T) {
-	r, err := New(Options{}, sourcetest.NewTransport())
+	r, err := New(Options{Config: Configured(func(c *config.Config) {
+		size := uint32(16)
+		c.KVCacheBlockSize = &size
+	})}, sourcetest.NewTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := r.models.Open(ModelKey{Name: "m", BlockSize: 16}, maxModels)
+	if _, err := r.Facade("m"); err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.Model("m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := opened.(*Model)
 	const blocks = 1 << 16
 	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: sourcetest.WorkerOwner(1), Tier: kv.TierDevice}
 	for i := range blocks {
 		h := uint64(i+1) * 0x9e3779b97f4a7c15
 		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(h), Local: kv.LocalHash(h ^ 5)})
 		if len(e.Blocks) == 64 {
-			if err := m.index.Apply(&e); err != nil {
+			if err := m.Index().Apply(&e); err != nil {
 				t.Fatal(err)
 			}
 			e.Blocks = e.Blocks[:0]
@@ -176,7 +182,7 @@ func TestDumpIsStreamed(t *testing.T) {
 	}
 	dump := func(w *countingWriter) int {
 		w.header = http.Header{}
-		r.ControlHandler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/dump", http.NoBody))
+		NewAPI(r, APIOptions{}).ControlHandler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/dump", http.NoBody))
 		return w.bytes
 	}
 	before := liveHeap()

@@ -28,7 +28,7 @@ func (goneWriter) FlushError() error { return errors.New("connection reset by pe
 func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		request := func(id string) *http.Request {
 			r := httptest.NewRequestWithContext(b.T.Context(), "POST", "/v1/route", strings.NewReader(NewBody("", 1)))
 			r.Header.Set(RequestIDHeader, id)
@@ -51,7 +51,7 @@ func TestUndeliveredReplyTakesTheBookingBack(t *testing.T) {
 func TestUndeliveredReplyLeavesTheRetryAlone(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		late := &heldWriter{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
 		done := make(chan struct{})
 		go func() {
@@ -101,7 +101,7 @@ func TestResetConnectionTakesTheBookingBack(t *testing.T) {
 	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
 	decided, gone := make(chan struct{}), make(chan struct{})
 	served := make(chan struct{})
-	handler := r.router.Handler()
+	handler := r.api.Handler()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		handler.ServeHTTP(&heldWriter{w, decided, gone}, q)
 		close(served)
@@ -141,7 +141,8 @@ func TestStopAnswersWhatWaits(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- r.serve(ctx, listener, r.Handler(), 10*time.Millisecond) }()
+	a := NewAPI(r, APIOptions{})
+	go func() { served <- a.serve(ctx, listener, a.Handler(), 10*time.Millisecond) }()
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	post := func() (int, string, error) {

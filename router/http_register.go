@@ -33,7 +33,7 @@ type registrationAnswer struct {
 }
 
 // register adds the handlers by which workers register.
-func (a *api) register(mux *http.ServeMux, r *registry.Source) {
+func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))
 		if err != nil {

@@ -17,8 +17,8 @@ import (
 
 // TestRegistrationOverHTTP: the calls, their answers, and what the router shows.
 func TestRegistrationOverHTTP(t *testing.T) {
-	OnRegistryWith(t, Options{HTTPRegistration: true}, registry.Options{}, func(b *Bench, r *registry.Source) {
-		h := b.Router.Handler()
+	OnRegistry(t, registry.Options{}, func(b *Bench, r *registry.Source) {
+		h := NewAPI(b.Router, APIOptions{Registration: true}).Handler()
 		const body = `{"worker_id":5,"model":"m","block_size":4,"pool":77,"endpoint":"http://e:1","device_blocks":100,"ttl_seconds":20}`
 		for _, c := range []struct {
 			method, path, body string
@@ -76,7 +76,7 @@ func TestRegistrationOverHTTP(t *testing.T) {
 // TestWithoutARegistryNobodyRegisters: the calls are not there.
 func TestWithoutARegistryNobodyRegisters(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		for _, h := range []http.Handler{b.Router.Handler(), b.Router.ControlHandler()} {
+		for _, h := range []http.Handler{NewAPI(b.Router, APIOptions{Registration: true}).Handler(), NewAPI(b.Router, APIOptions{}).ControlHandler()} {
 			if r := Call(t, h, "POST", "/v1/workers", "", "{}"); r.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("status %d", r.StatusCode)
 			}

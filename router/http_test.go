@@ -18,7 +18,7 @@ import (
 func TestRouteOverHTTP(t *testing.T) {
 	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		body := fmt.Sprintf(`{"method":"new","tokens":%s,"priority_jump":5.0,"lora_name":null}`, TokensJSON(sourcetest.Tokens(1, 2, 3)))
 		for _, c := range []struct{ id, body, want string }{
 			{"r1", body, `{"method":"new","worker_id":2,"dp_rank":0,"overlap_blocks":2}`},
@@ -40,7 +40,7 @@ func TestRouteOverHTTP(t *testing.T) {
 		}
 		// A request without an id gets one, under which it can be freed.
 		r := Call(t, h, "POST", "/v1/route", "", body)
-		if id := r.Header.Get(RequestIDHeader); id == "" || !b.Router.Free(id) {
+		if id := r.Header.Get(RequestIDHeader); id == "" || !b.Router.Free("", id) {
 			t.Errorf("request id %q does not name the request", id)
 		}
 	})
@@ -48,7 +48,7 @@ func TestRouteOverHTTP(t *testing.T) {
 
 func TestBadRequestsNameTheirField(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		fine := `{"method":"new","tokens":[1]}`
 		if r := Call(t, h, "POST", "/v1/route", "a", fine); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("without workers: %d %s", r.StatusCode, Text(t, r))
@@ -158,7 +158,7 @@ func FuzzDecodeRoute(f *testing.F) {
 
 func TestInspectionOverHTTP(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		if r := Call(t, h, "GET", "/readyz", "", ""); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("ready without workers: %d", r.StatusCode)
 		}
@@ -189,7 +189,7 @@ func TestInspectionOverHTTP(t *testing.T) {
 func TestMetricsShowDecisionsAndState(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		Call(t, h, "POST", "/v1/route", "r", fmt.Sprintf(`{"method":"new","tokens":%s}`, TokensJSON(sourcetest.Tokens(1, 2))))
 		Call(t, h, "POST", "/v1/route", "r", `{"method":"mark_free"}`)
 		Call(t, h, "POST", "/v1/route", "r", `{`)
@@ -230,7 +230,7 @@ func TestServeDrainsAndEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- r.Serve(ctx, listener) }()
+	go func() { served <- NewAPI(r, APIOptions{}).Serve(ctx, listener) }()
 	conn, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestServeDrainsAndEnds(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Errorf("serve: %v", err)
 	}
-	if err := r.Serve(t.Context(), listener); err == nil {
+	if err := NewAPI(r, APIOptions{}).Serve(t.Context(), listener); err == nil {
 		t.Error("serving on a closed listener is no error")
 	}
 }

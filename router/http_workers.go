@@ -57,7 +57,7 @@ type poolLoadJSON struct {
 	PromoteMicros       uint64  `json:"promote_micros"`
 }
 
-func (a *api) workers(w http.ResponseWriter, _ *http.Request) {
+func (a *API) workers(w http.ResponseWriter, _ *http.Request) {
 	loads, now := a.router.Loads(), time.Now()
 	measured := make(map[kv.Worker]*estimate.WorkerMeasures)
 	for _, m := range a.router.Measures() {

@@ -2,12 +2,10 @@ package router
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -37,53 +35,6 @@ func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 
 // Quality is the quality of a decision made now, for the model with the worst knowledge.
 func (r *Router) Quality() Quality { return r.models.quality() }
-
-// OwnerDump is everything that one owner holds.
-type OwnerDump struct {
-	Owner kv.Owner
-	// Pool is the pool of a worker, 0 for none and for a pool.
-	Pool   uint64
-	Blocks []BlockDump
-}
-
-// BlockDump is one block of an OwnerDump.
-type BlockDump struct {
-	Hash  kv.SequenceHash
-	Tiers kv.TierMask
-}
-
-// Dump is what every owner holds, ordered by owner and hash, or without use_kv_events
-// what routing decisions let expect; owners without blocks are included. It copies the whole index and is meant for inspection.
-func (r *Router) Dump() []OwnerDump {
-	var out []OwnerDump
-	at := make(map[kv.Owner]int)
-	for _, f := range r.Feeds() {
-		at[f.Owner] = len(out)
-		out = append(out, OwnerDump{Owner: f.Owner, Pool: f.Pool})
-	}
-	held := make([]map[kv.SequenceHash]kv.TierMask, len(out))
-	for _, m := range r.models.all() {
-		m.decide.DumpEvents(func(e *kvevent.RouterEvent) bool {
-			i, ok := at[e.Owner]
-			if !ok {
-				return true // It came after the list was made.
-			}
-			if held[i] == nil {
-				held[i] = make(map[kv.SequenceHash]kv.TierMask)
-			}
-			for _, b := range e.Blocks {
-				held[i][b.Hash] = held[i][b.Hash].With(e.Tier)
-			}
-			return true
-		})
-	}
-	for i := range out {
-		for _, h := range slices.Sorted(maps.Keys(held[i])) {
-			out[i].Blocks = append(out[i].Blocks, BlockDump{h, held[i][h]})
-		}
-	}
-	return out
-}
 
 // Stats are the counters of all parts. Index and Requests are sums over the models,
 // retired ones included.
@@ -123,7 +74,7 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 func (r *Router) Ready() error {
 	// Also workers that nobody announced; see decide.Router.RegisterWorkers.
 	if slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
-		return r.started()
+		return r.Started()
 	}
 	if !r.transport.Stats().Connected {
 		return fmt.Errorf("not connected to the event transport: %w", ErrNoWorkers)

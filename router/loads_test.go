@@ -71,10 +71,10 @@ func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r", NewBody("", 1, 2, 3))
 		prefill := func() int {
-			loads, err := b.Router.PotentialLoads(&Request{Tokens: sourcetest.Tokens(9)})
+			loads, err := b.PotentialLoads(&Request{Tokens: sourcetest.Tokens(9)})
 			if err != nil {
 				t.Fatal(err)
 			}

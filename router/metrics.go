@@ -3,6 +3,7 @@ package router
 import (
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,12 +13,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/config"
-	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
-// metrics is what GET /metrics shows: what the HTTP handlers count themselves,
+// Metrics is what GET /metrics shows: what the HTTP handlers count themselves,
 // and the Stats of the router at the time of the scrape.
-type metrics struct {
+type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	failures *prometheus.CounterVec
@@ -26,10 +26,22 @@ type metrics struct {
 	hits     *prometheus.CounterVec
 	tokens   prometheus.Counter
 	overhead *overheadMetrics
+	// API is for package api.
+	API APICounters
 }
 
-func newMetrics(r *Router) *metrics {
-	m := &metrics{
+// APICounters count what became of requests; whoever serves them adds to the counters.
+type APICounters struct {
+	// BodiesRefused counts requests for whose bodies there was no room, BodiesSlow the
+	// uploads that gave theirs up.
+	BodiesRefused, BodiesSlow atomic.Uint64
+	// NATSBusy counts requests over NATS that found too many others, NATSDropped those
+	// without room in the queue, NATSUndelivered replies without a connection.
+	NATSBusy, NATSDropped, NATSUndelivered atomic.Uint64
+}
+
+func newMetrics(r *Router) *Metrics {
+	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "blockyard_router_requests_total",
@@ -66,13 +78,14 @@ func newMetrics(r *Router) *metrics {
 	return m
 }
 
-func (m *metrics) handler() http.Handler {
+// Handler serves the metrics over HTTP.
+func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// decided counts a decision that took d for a prompt of so many tokens.
-func (m *metrics) decided(d time.Duration, match *Match, tokens int) {
-	m.served("new", match.Quality)
+// Decided counts a decision that took d for a prompt of so many tokens.
+func (m *Metrics) Decided(d time.Duration, match *Match, tokens int) {
+	m.Served("new", match.Quality)
 	m.latency.Observe(d.Seconds())
 	m.tokens.Add(float64(tokens))
 	m.hitRate.Observe(min(1, float64(match.CachedTokens)/float64(tokens)))
@@ -81,11 +94,13 @@ func (m *metrics) decided(d time.Duration, match *Match, tokens int) {
 	}
 }
 
-func (m *metrics) served(method string, q Quality) {
+// Served counts an answer.
+func (m *Metrics) Served(method string, q Quality) {
 	m.requests.WithLabelValues(method, string(q)).Inc()
 }
 
-func (m *metrics) failed(status int) { m.failures.WithLabelValues(strconv.Itoa(status)).Inc() }
+// Failed counts an error by its HTTP status.
+func (m *Metrics) Failed(status int) { m.failures.WithLabelValues(strconv.Itoa(status)).Inc() }
 
 // prefix begins the name of every metric of the router that is not Dynamo's.
 const prefix = "blockyard_router_"
@@ -132,12 +147,12 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter("load_reports", "Load reports taken.", s.Loads.Taken)
 	counter("load_reports_undecodable", "Load reports of unknown form.", s.Loads.Undecodable)
 	counter("load_reports_refused", "Load reports of more owners than are kept.", s.Loads.Refused)
-	n := &c.router.natsServed
-	counter("nats_requests_busy", "Requests over NATS that found too many others.", n.busy.Load())
-	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.dropped.Load())
-	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.undelivered.Load())
+	n := &c.router.metrics.API
+	counter("nats_requests_busy", "Requests over NATS that found too many others.", n.NATSBusy.Load())
+	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.NATSDropped.Load())
+	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.NATSUndelivered.Load())
 	s.Feeds.each(counter)
-	if g, ok := c.router.transport.(*registry.Source); ok {
+	if g := c.router.Registry(); g != nil {
 		s := g.Counters()
 		prom.Families(out, prefix, &s)
 	}

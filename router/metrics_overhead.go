@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // overheadMetrics are where the time of decisions goes and what the shared cache had.
@@ -98,4 +99,15 @@ func (m *overheadMetrics) sharedCacheFailed() {
 	for _, c := range m.sharedErrors {
 		c.Inc()
 	}
+}
+
+// scoreKind is Match.Mode in one word.
+func scoreKind(mode string) string {
+	switch {
+	case mode == "":
+		return "none"
+	case mode == schedule.ModeWeights || mode == schedule.ModeCost:
+		return mode
+	}
+	return "fallback"
 }

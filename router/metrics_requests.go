@@ -13,8 +13,8 @@ func (c *statsCollector) collectRequests(all *ModelStats, out chan<- prometheus.
 	s := all.Requests
 	s.Unbooked += all.Unbooked
 	prom.Families(out, prefix, &s)
-	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.bodies.refused.Load())
-	counter("bodies_slow", "Uploads ended because they were slow and others needed their room.", c.router.bodies.slow.Load())
+	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.metrics.API.BodiesRefused.Load())
+	counter("bodies_slow", "Uploads ended because they were slow and others needed their room.", c.router.metrics.API.BodiesSlow.Load())
 	if c.router.config.Guesses() {
 		prom.Families(out, prefix, &all.Guess)
 		counter("guesses_unrecorded", "Routing decisions that could not be recorded as predictions.", all.Unremembered)

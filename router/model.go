@@ -1,6 +1,8 @@
 package router
 
 import (
+	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,14 +30,18 @@ type Model struct {
 	decide    *decide.Router
 	estimate  *estimate.Estimator // nil unless workers are scored by cost
 	cards     *cardTable
-	metrics   *metrics
+	metrics   *Metrics
+	log       *zap.Logger
+	// full is for saying once, of all models, that requests are routed without being
+	// booked.
+	full *sync.Once
 	// current is what a decision needs to know of the workers.
 	current atomic.Pointer[ClusterView]
 }
 
 // newModel returns a model without workers. o has the router's defaults.
-func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *metrics) (*Model, error) {
-	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m}
+func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, full: full}
 	out.current.Store(&ClusterView{Quality: QualityFallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
@@ -113,6 +119,29 @@ func (m *Model) Index() *index.Index { return m.index }
 
 // SetView implements FollowedModel.
 func (m *Model) SetView(v ClusterView) { m.current.Store(&v) }
+
+// Decide is the decision of the model.
+func (m *Model) Decide() *decide.Router { return m.decide }
+
+// FindBestMatch chooses the worker for a request; see Router.FindBestMatch.
+func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
+	quality := m.Quality()
+	found, err := m.decide.FindBestMatchDetails(ctx, q)
+	if err != nil {
+		return Match{}, err
+	}
+	if found.Waited > 0 {
+		// It was chosen by what was known before the wait, from those there are now.
+		quality = worse(quality, m.Quality())
+	}
+	if q.UpdateStates && !found.Booked {
+		m.full.Do(func() {
+			m.log.Warn("too many requests run: more are routed without being booked, and their load is not seen; router_max_active_requests allows more",
+				zap.Uint64("router_max_active_requests", m.config.MaxActiveRequests))
+		})
+	}
+	return Match{found, quality}, nil
+}
 
 // tick does what is due with time, several times a second.
 func (m *Model) tick() {

@@ -138,7 +138,7 @@ func TestAPublisherMayChangeItsModel(t *testing.T) {
 func TestBlockSizesOfOneNameShareTheirRequests(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		b.Send(b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("m", 4).Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("m", 4).Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "before", NewBody("", 1))
 		for id := range uint64(3) {
 			b.Send(b.Publisher(20+id, sourcetest.WorkerOwner(5+id), 0).Of("m", 16).Announce())
@@ -161,7 +161,7 @@ func TestBlockSizesOfOneNameShareTheirRequests(t *testing.T) {
 // and with two.
 func TestRequestsNameTheirModel(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		expect := func(id, body string, status int, want string) {
 			t.Helper()
 			if r, got := b.Route(h, id, body); r.StatusCode != status || !strings.Contains(got, want) {
@@ -202,7 +202,7 @@ func TestRequestsNameTheirModel(t *testing.T) {
 func TestBusyThresholdsOfOneModel(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		b.Send(b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("a", 4).Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("c", 4).Announce())
-		h := b.Router.ControlHandler()
+		h := NewAPI(b.Router, APIOptions{}).ControlHandler()
 		ask := func(method, path, body, want string) {
 			t.Helper()
 			if got := Text(t, Call(t, h, method, "/busy_threshold"+path, "", body)); !strings.Contains(got, want) {

@@ -43,7 +43,7 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 				b.Send(p.Announce(), other.Announce())
 				b.teach(1)
 				for i := range 20 {
-					if err := b.Router.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
+					if err := b.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -65,13 +65,13 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 				if n := b.Router.Stats().Requests.Load.Requests; n != want {
 					t.Errorf("%d requests run, want %d", n, want)
 				}
-				if err := b.Router.MarkPrefillCompleted("r0"); (err == nil) != c.same {
+				if err := b.Router.MarkPrefillCompleted("", "r0"); (err == nil) != c.same {
 					t.Errorf("mark_prefill of a request: %v", err)
 				}
-				if b.Router.Free("r1") != c.same {
+				if b.Router.Free("", "r1") != c.same {
 					t.Errorf("a request is freed: %v", !c.same)
 				}
-				shown := Text(t, Call(t, b.Router.Handler(), "GET", "/v1/workers", "", ""))
+				shown := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).Handler(), "GET", "/v1/workers", "", ""))
 				if strings.Contains(shown, `"source":"measured","samples":12`) != c.same {
 					t.Errorf("measured: %s", shown)
 				}
@@ -85,14 +85,14 @@ func (b *Bench) teach(worker kv.WorkerID) {
 	b.T.Helper()
 	for i := range 12 {
 		q := &Request{ID: fmt.Sprint("taught", i), Tokens: make([]uint32, 4000)}
-		if err := b.Router.AddRequest(q, kv.Worker{ID: worker}, 0); err != nil {
+		if err := b.AddRequest(q, kv.Worker{ID: worker}, 0); err != nil {
 			b.T.Fatal(err)
 		}
 		b.Pass(time.Second)
-		if err := b.Router.MarkPrefillCompleted(q.ID); err != nil {
+		if err := b.Router.MarkPrefillCompleted("", q.ID); err != nil {
 			b.T.Fatal(err)
 		}
-		b.Router.Free(q.ID)
+		b.Router.Free("", q.ID)
 		b.Send(b.Transport.Known(11).Announce(), b.Transport.Known(12).Announce())
 	}
 }
@@ -105,7 +105,7 @@ func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
 		b.Send(p.Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("a", 4).Announce())
 		add := func(id string, worker kv.WorkerID) {
 			t.Helper()
-			if err := b.Router.AddRequest(&Request{ID: id, Model: "a", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
+			if err := b.AddRequest(&Request{ID: id, Model: "a", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -117,7 +117,7 @@ func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
 		}
 		for range 400 { // the router hears of nobody
 			b.Pass(time.Second)
-			b.Router.MarkPrefillCompleted("two") // the request is no silent one
+			b.Router.MarkPrefillCompleted("", "two") // the request is no silent one
 		}
 		if got := b.Router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 2 {
 			t.Errorf("the worker stays away: %+v", got)
@@ -188,7 +188,7 @@ func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 			p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 			p.Meta.Card.Incarnation = 5
 			b.Send(p.Announce())
-			if err := b.Router.AddRequest(&Request{ID: "r", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
+			if err := b.AddRequest(&Request{ID: "r", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
 				t.Fatal(err)
 			}
 			registered := b.Publisher(12, sourcetest.WorkerOwner(1), 0)

@@ -31,7 +31,8 @@ var (
 type Models struct {
 	options *Options
 	shared  *sharedcache.Client // nil without one of the router's own
-	metrics *metrics
+	metrics *Metrics
+	full    sync.Once
 
 	// routes is what requests read, without a lock.
 	routes atomic.Pointer[routes]
@@ -71,7 +72,7 @@ func (d *Models) Open(key ModelKey, most int) (FollowedModel, error) {
 	if len(d.byKey) >= most {
 		return nil, errTooManyModels
 	}
-	m, err := newModel(key, d.options, d.shared, d.metrics)
+	m, err := newModel(key, d.options, d.shared, d.metrics, &d.full)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,19 +46,12 @@ const (
 	natsPatience = 30 * time.Second
 )
 
-// natsServeCounters count what became of requests over NATS.
-type natsServeCounters struct {
-	// Busy requests found too many others, Dropped ones no room in the queue, and
-	// Undelivered replies no connection.
-	busy, dropped, undelivered atomic.Uint64
-}
-
 // natsService answers route requests over one connection.
 type natsService struct {
-	service  service
+	service  *service
 	log      *zap.Logger
 	own      string // the subject that is this router's alone
-	counters *natsServeCounters
+	counters *APICounters
 	// slots holds a token for each request at hand that does not wait for a worker.
 	slots   chan struct{}
 	serving sync.WaitGroup
@@ -68,21 +60,21 @@ type natsService struct {
 // ServeNATS answers route requests over n until ctx ends, then lets the requests at
 // hand finish. docs/router-api.md describes them. n must stay open until it returns;
 // while n has no server, no requests come. The error is nil when ctx ended it.
-func (r *Router) ServeNATS(ctx context.Context, n *natssource.Source) error {
-	return r.serveNATS(ctx, n, drainTimeout)
+func (a *API) ServeNATS(ctx context.Context, n *natssource.Source) error {
+	return a.serveNATS(ctx, n, drainTimeout)
 }
 
 // serveNATS is ServeNATS; what is at hand at the end may take as long as drain.
-func (r *Router) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
+func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
 	s := &natsService{
-		service:  r.service(),
-		log:      r.log,
+		service:  a.service,
+		log:      a.log,
 		own:      RouteSubject(n.Cluster()) + "." + rand.Text(),
-		counters: &r.natsServed,
+		counters: &a.router.Metrics().API,
 		slots:    make(chan struct{}, maxNATSRequests),
 	}
 	// A queue group of its own subject has one member: this router.
-	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.dropped, RouteSubject(n.Cluster()), s.own)
+	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.own)
 	if err != nil {
 		return fmt.Errorf("serve routing over nats: %w", err)
 	}
@@ -107,7 +99,7 @@ func (s *natsService) take(ctx context.Context, q *natssource.Request) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.counters.busy.Add(1)
+		s.counters.NATSBusy.Add(1)
 		s.send(q, s.service.fail(http.StatusServiceUnavailable, errBusy))
 		return
 	}
@@ -133,7 +125,7 @@ func (s *natsService) send(q *natssource.Request, r reply) {
 	if err == nil {
 		return
 	}
-	s.counters.undelivered.Add(1)
+	s.counters.NATSUndelivered.Add(1)
 	s.log.Debug("reply over nats is not delivered", zap.Error(err))
 	if r.unbook != nil {
 		r.unbook()

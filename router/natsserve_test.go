@@ -24,6 +24,7 @@ import (
 type natsRouter struct {
 	t      *testing.T
 	router *Router
+	api    *API
 	client *nats.Conn
 	stop   func()
 }
@@ -43,6 +44,7 @@ func newNATSRouterWith(t *testing.T, url string, worker uint64, o Options, drain
 	if err != nil {
 		t.Fatal(err)
 	}
+	a := NewAPI(r, APIOptions{})
 	client, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
@@ -55,11 +57,11 @@ func newNATSRouterWith(t *testing.T, url string, worker uint64, o Options, drain
 		}
 	})
 	running.Go(func() {
-		if err := r.serveNATS(ctx, n, drain); err != nil {
+		if err := a.serveNATS(ctx, n, drain); err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	out := &natsRouter{t: t, router: r, client: client, stop: sync.OnceFunc(func() {
+	out := &natsRouter{t: t, router: r, api: a, client: client, stop: sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 	})}
@@ -133,7 +135,7 @@ func TestRouteOverNATS(t *testing.T) {
 		}
 	}
 	m := r.ask(RouteSubject("c"), "", `{"method":"new","tokens":[1]}`)
-	if id := m.Header.Get(RequestIDHeader); id == "" || !r.router.Free(id) {
+	if id := m.Header.Get(RequestIDHeader); id == "" || !r.router.Free("", id) {
 		t.Errorf("request id %q does not name the request", id)
 	}
 }
@@ -198,7 +200,7 @@ func TestTooManyRequestsAreTurnedAway(t *testing.T) {
 	r.serving()
 	r.ask(RouteSubject("c"), "first", `{"method":"new","tokens":[1]}`)
 	for range maxNewRequests {
-		r.router.routing <- struct{}{}
+		r.api.service.routing <- struct{}{}
 	}
 	m := r.ask(RouteSubject("c"), "more", `{"method":"new","tokens":[1]}`)
 	if code := m.Header.Get(NATSErrorCodeHeader); code != "503" || !strings.Contains(string(m.Data), "too many requests") {
@@ -206,7 +208,7 @@ func TestTooManyRequestsAreTurnedAway(t *testing.T) {
 	}
 	r.ask(RouteSubject("c"), "first", `{"method":"mark_free"}`)
 	for range maxNewRequests {
-		<-r.router.routing
+		<-r.api.service.routing
 	}
 	if n := r.router.Stats().Requests.Load; n.Requests != 0 || n.Freed != 1 {
 		t.Errorf("requests %+v", n)
@@ -223,7 +225,7 @@ func TestUndeliveredRepliesAreNotBooked(t *testing.T) {
 	}
 	sourcetest.Eventually(t, "an undelivered reply that was booked and freed", func() bool {
 		s := r.router.Stats().Requests.Load
-		return r.router.natsServed.undelivered.Load() == 1 && s.Added == 1 && s.Freed == 1 && s.Requests == 0
+		return r.router.Metrics().API.NATSUndelivered.Load() == 1 && s.Added == 1 && s.Freed == 1 && s.Requests == 0
 	})
 }
 
@@ -308,7 +310,7 @@ func TestWaitingRequestsAreServedWhileTheRouterDrains(t *testing.T) {
 		_, err := r.client.Request(RouteSubject("c"), []byte(`{"method":"mark_free","request_id":"nobody"}`), time.Second)
 		return errors.Is(err, nats.ErrNoResponders)
 	})
-	if !r.router.Free("first") {
+	if !r.router.Free("", "first") {
 		t.Error("the first request is not active")
 	}
 	if got := <-second; !strings.Contains(got, `"worker_id":7`) {
@@ -328,7 +330,7 @@ func TestWhoAsksOverNATSMayHaveLeft(t *testing.T) {
 	if n := r.router.Stats().Requests.Queue.Pending; n != 1 {
 		t.Errorf("%d wait, want the second alone", n)
 	}
-	r.router.Free("first")
+	r.router.Free("", "first")
 	if got := <-second; !strings.Contains(got, `"worker_id":7`) {
 		t.Errorf("got %s", got)
 	}

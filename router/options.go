@@ -48,9 +48,6 @@ type Options struct {
 	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool
-	// HTTPRegistration lets whoever reaches Handler register workers; ControlHandler
-	// takes registrations in any case.
-	HTTPRegistration bool
 	// Log may be nil.
 	Log *zap.Logger
 }

@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
 // Errors that callers tell apart with errors.Is; those of packages decide, schedule
@@ -41,17 +40,9 @@ type Router struct {
 	shared    *sharedcache.Client // nil without one of the router's own
 	timeout   time.Duration
 	results   chan *queryResult
-	metrics   *metrics
-	// registration lets clients register workers.
-	registration bool
+	metrics   *Metrics
 	// begun is set once the initial workers were all known.
 	begun atomic.Bool
-	// routing holds a token for each request that is being routed.
-	routing    chan struct{}
-	bodies     *bodyBudget
-	natsServed natsServeCounters
-	// full is for saying once that requests are routed without being booked.
-	full sync.Once
 }
 
 // New returns a router that listens to t once Run is called. The caller closes
@@ -62,10 +53,9 @@ func New(o Options, t source.Transport) (*Router, error) {
 	}
 	o = o.withDefaults()
 	r := &Router{
-		config: *o.Config, registration: o.HTTPRegistration, log: o.Log, transport: t,
+		config: *o.Config, log: o.Log, transport: t,
 		timeout: o.QueryTimeout,
-		results: make(chan *queryResult), routing: make(chan struct{}, maxNewRequests),
-		bodies: newBodyBudget(maxReading, maxKept),
+		results: make(chan *queryResult),
 	}
 	o.Config = &r.config
 	if o.SharedCache == nil && r.config.SharedCacheURL != nil {
@@ -110,38 +100,43 @@ type Match struct {
 // ErrModelRequired, that of ctx, a *decide.QueryError, or one of packages schedule and
 // load.
 func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
-	m, err := r.model(q.Model)
+	if err := r.Started(); err != nil {
+		return Match{}, err
+	}
+	m, err := r.Model(q.Model)
 	if err != nil {
 		return Match{}, err
 	}
-	return r.findBestMatch(ctx, m, q)
+	return m.FindBestMatch(ctx, q)
 }
 
-// model returns the model that a request means, once the router has begun.
-func (r *Router) model(name string) (*Model, error) {
-	if err := r.started(); err != nil {
-		return nil, err
-	}
-	return r.models.find(name)
+// Model returns the model that a request means. An empty name means the only model that
+// has workers. The error is ErrNoWorkers, ErrUnknownModel or ErrModelRequired.
+func (r *Router) Model(name string) (*Model, error) { return r.models.find(name) }
+
+// Models are the models of a name, or all of them, ordered by name and block size.
+func (r *Router) Models(name string) []*Model { return r.models.routes.Load().named(name) }
+
+// Config is the router's configuration. It is only borrowed.
+func (r *Router) Config() *config.Config { return &r.config }
+
+// Metrics is what GET /metrics shows.
+func (r *Router) Metrics() *Metrics { return r.metrics }
+
+// Registry is the router's transport if that is a registry; nil otherwise.
+func (r *Router) Registry() *registry.Source {
+	g, _ := r.transport.(*registry.Source)
+	return g
 }
 
-func (r *Router) findBestMatch(ctx context.Context, model *Model, q *Request) (Match, error) {
-	quality := model.Quality()
-	m, err := model.decide.FindBestMatchDetails(ctx, q)
-	if err != nil {
-		return Match{}, err
-	}
-	if m.Waited > 0 {
-		// It was chosen by what was known before the wait, from those there are now.
-		quality = worse(quality, model.Quality())
-	}
-	if q.UpdateStates && !m.Booked {
-		r.full.Do(func() {
-			r.log.Warn("too many requests run: more are routed without being booked, and their load is not seen; router_max_active_requests allows more",
-				zap.Uint64("router_max_active_requests", r.config.MaxActiveRequests))
-		})
-	}
-	return Match{m, quality}, nil
+// Busy is the busy thresholds of a model, or those of models to come for an empty name.
+func (r *Router) Busy(model string) (schedule.BusyThresholds, error) { return r.models.busyOf(model) }
+
+// SetBusy replaces the busy thresholds of the models of a name, or of all models and of
+// those to come. The error names the threshold that is out of range; then nothing has
+// changed.
+func (r *Router) SetBusy(model string, b schedule.BusyThresholds) error {
+	return r.models.setBusy(model, b)
 }
 
 func worse(a, b Quality) Quality {
@@ -153,8 +148,8 @@ func worse(a, b Quality) Quality {
 	return QualityExact
 }
 
-// started reports whether the workers to wait for at the start were all known once.
-func (r *Router) started() error {
+// Started reports whether the workers to wait for at the start were all known once.
+func (r *Router) Started() error {
 	if r.begun.Load() {
 		return nil
 	}
@@ -188,30 +183,14 @@ func (r *Router) Facade(model string) (*decide.Router, error) {
 	return m.decide, nil
 }
 
-// AddRequest is decide.Router's, of the model that q names.
-func (r *Router) AddRequest(q *Request, w kv.Worker, cachedTokens int) error {
-	m, err := r.models.find(q.Model)
-	if err != nil {
-		return err
-	}
-	return m.decide.AddRequest(q, w, cachedTokens)
-}
-
-// MarkPrefillCompleted is decide.Router's, of whichever model has the request.
-func (r *Router) MarkPrefillCompleted(id string) error {
-	return r.markPrefillCompleted("", id)
-}
-
-func (r *Router) markPrefillCompleted(model, id string) error {
+// MarkPrefillCompleted is decide.Router's, of whichever model of the name has the
+// request. An empty name means any model.
+func (r *Router) MarkPrefillCompleted(model, id string) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.MarkPrefillCompleted(id) })
 }
 
-// AddOutputBlock is decide.Router's, of whichever model has the request.
-func (r *Router) AddOutputBlock(id string, decay *float64) error {
-	return r.addOutputBlock("", id, decay)
-}
-
-func (r *Router) addOutputBlock(model, id string, decay *float64) error {
+// AddOutputBlock is decide.Router's, of whichever model of the name has the request.
+func (r *Router) AddOutputBlock(model, id string, decay *float64) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.AddOutputBlock(id, decay) })
 }
 
@@ -228,27 +207,7 @@ func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	return err
 }
 
-// Free is decide.Router's, of whichever model has the request.
-func (r *Router) Free(id string) bool { return r.free("", id) }
-
-func (r *Router) free(model, id string) bool {
+// Free is decide.Router's, of whichever model of the name has the request.
+func (r *Router) Free(model, id string) bool {
 	return r.models.withRequest(model, func(m *Model) bool { return m.decide.Free(id) })
-}
-
-// PotentialLoads is decide.Router's GetPotentialLoads, of the model that q names.
-func (r *Router) PotentialLoads(q *Request) ([]schedule.PotentialLoad, error) {
-	m, err := r.models.find(q.Model)
-	if err != nil {
-		return nil, err
-	}
-	return m.decide.GetPotentialLoads(q)
-}
-
-// Overlaps is decide.Router's, of the model that q names.
-func (r *Router) Overlaps(q *Request) ([]decide.Overlap, error) {
-	m, err := r.models.find(q.Model)
-	if err != nil {
-		return nil, err
-	}
-	return m.decide.Overlaps(q)
 }

@@ -48,7 +48,7 @@ func TestQueueGoesByTheAnnouncedStep(t *testing.T) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		p.Meta.Card.MaxBatchedTokens = 4 * sourcetest.BlockSize
 		b.Send(p.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		if got := <-b.later(h, "half", NewBody("", 1, 2)); got != "half 200" {
 			t.Error(got)
 		}
@@ -70,8 +70,8 @@ func TestQueueGoesByTheAnnouncedStep(t *testing.T) {
 // The same for a worker that registers.
 func TestQueueGoesByTheRegisteredStep(t *testing.T) {
 	OnRegistryWith(t, Options{Config: halfAStep()}, registry.Options{}, func(b *Bench, r *registry.Source) {
-		h := b.Router.Handler()
-		Call(t, b.Router.ControlHandler(), "POST", "/v1/workers", "", fmt.Sprintf(`{"worker_id":5,"model":"m","block_size":%d,"max_num_batched_tokens":%d}`, sourcetest.BlockSize, sourcetest.BlockSize))
+		h := NewAPI(b.Router, APIOptions{}).Handler()
+		Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "POST", "/v1/workers", "", fmt.Sprintf(`{"worker_id":5,"model":"m","block_size":%d,"max_num_batched_tokens":%d}`, sourcetest.BlockSize, sourcetest.BlockSize))
 		b.Pass(time.Second)
 		b.Route(h, "r1", NewBody("", 1))
 		waits := b.later(h, "r2", NewBody("", 2))
@@ -92,14 +92,14 @@ func TestAnnouncedTaintsSelect(t *testing.T) {
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
 		p2.Meta.Card.Taints = "gpu=b,zone=1"
 		b.Send(p1.Announce(), p2.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		choose := func(constraints, want string) {
 			t.Helper()
 			_, got := b.Route(h, "r", NewBody(`,"routing_constraints":`+constraints, 1, 9))
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: %s, want %s", constraints, got, want)
 			}
-			b.Router.Free("r")
+			b.Router.Free("", "r")
 		}
 		choose(`{"required_taints":[]}`, `"worker_id":1`)
 		choose(`{"required_taints":["zone=1","gpu=b"]}`, `"worker_id":2`)
@@ -118,10 +118,10 @@ func TestAnnouncedTaintsSelect(t *testing.T) {
 func TestRegisteredCards(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "workers.json")
 	WriteFile(t, file, `{"workers":[{"worker_id":9,"model":"m","block_size":4,"device_blocks":70,"taints":["b","a"]}]}`)
-	OnRegistryWith(t, Options{}, registry.Options{File: file}, func(b *Bench, r *registry.Source) {
-		h := b.Router.Handler()
+	OnRegistry(t, registry.Options{File: file}, func(b *Bench, r *registry.Source) {
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		body := `{"worker_id":5,"model":"m","block_size":4,`
-		if got := Text(t, Call(t, b.Router.ControlHandler(), "POST", "/v1/workers", "", body+`"total_kv_blocks":100,"max_num_batched_tokens":8192,"taints":["x","x"]}`)); !strings.Contains(got, `"worker_id":5`) {
+		if got := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "POST", "/v1/workers", "", body+`"total_kv_blocks":100,"max_num_batched_tokens":8192,"taints":["x","x"]}`)); !strings.Contains(got, `"worker_id":5`) {
 			t.Error(got)
 		}
 		b.Pass(time.Second)
@@ -144,7 +144,7 @@ func TestRegisteredCards(t *testing.T) {
 			`"taints":["a,b"]}`:                          `taints[0]: \"a,b\"`,
 			`"taints":"a"}`:                              "taints",
 		} {
-			answer := Call(t, b.Router.ControlHandler(), "POST", "/v1/workers", "", body+fields)
+			answer := Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "POST", "/v1/workers", "", body+fields)
 			if got := Text(t, answer); answer.StatusCode != http.StatusBadRequest || !strings.Contains(got, want) {
 				t.Errorf("%s: %d %s, want %s", fields, answer.StatusCode, got, want)
 			}
@@ -160,7 +160,7 @@ func TestEstimatorForgetsWhatTheAccountForgets(t *testing.T) {
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
 		p2.Meta.Card.Incarnation = 1
 		b.Send(p1.Announce(), p2.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		expect := func(when string, followed int, abandoned uint64) {
 			t.Helper()
 			if s := onlyModel(t, b.Router.models).estimate.Stats(); s.Requests != followed || s.Abandoned != abandoned || s.Expired != 0 {
@@ -249,7 +249,7 @@ func TestEagleSettingReachesTheHashes(t *testing.T) {
 		c := Configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual, c.IsEagle = false, true, eagle })
 		OnBench(t, Options{Config: c}, func(b *Bench) {
 			TwoWorkers(b)
-			h := b.Router.Handler()
+			h := NewAPI(b.Router, APIOptions{}).Handler()
 			b.Route(h, "r", NewBody("", 1, 2))
 			b.Route(h, "r", `{"method":"mark_free"}`)
 			if _, got := b.Route(h, "r", NewBody("", 1, 2)); !strings.Contains(got, want) {

@@ -21,10 +21,10 @@ func TestApproximateModeForgetsARestartedWorker(t *testing.T) {
 		first, second := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x99, sourcetest.WorkerOwner(1), 0)
 		first.Meta.Card.Incarnation, second.Meta.Card.Incarnation = 1, 2
 		b.Send(first.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r", NewBody("", 1, 2))
 		b.Route(h, "r", `{"method":"mark_free"}`)
-		if got := Text(t, Call(t, b.Router.ControlHandler(), "GET", "/v1/dump", "", "")); strings.Count(got, `"block_hash":`) != 2 {
+		if got := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).ControlHandler(), "GET", "/v1/dump", "", "")); strings.Count(got, `"block_hash":`) != 2 {
 			t.Errorf("the dump does not show the two blocks that are expected: %s", got)
 		}
 		b.Send(second.Announce())
@@ -65,16 +65,16 @@ func TestAddedRequestsAreMeasured(t *testing.T) {
 		for i := range 12 {
 			b.Send(p.Announce())
 			q := &Request{ID: fmt.Sprint(i), Tokens: make([]uint32, 4000)}
-			if err := b.Router.AddRequest(q, kv.Worker{ID: 1}, 0); err != nil {
+			if err := b.AddRequest(q, kv.Worker{ID: 1}, 0); err != nil {
 				t.Fatal(err)
 			}
 			b.Pass(time.Second)
-			if err := b.Router.MarkPrefillCompleted(q.ID); err != nil {
+			if err := b.Router.MarkPrefillCompleted("", q.ID); err != nil {
 				t.Fatal(err)
 			}
-			b.Router.Free(q.ID)
+			b.Router.Free("", q.ID)
 		}
-		if got := Text(t, Call(t, b.Router.Handler(), "GET", "/v1/workers", "", "")); !strings.Contains(got, `"source":"measured","samples":12`) {
+		if got := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).Handler(), "GET", "/v1/workers", "", "")); !strings.Contains(got, `"source":"measured","samples":12`) {
 			t.Errorf("workers %s", got)
 		}
 	})
@@ -86,7 +86,7 @@ func TestQualityCoversTheWait(t *testing.T) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r1", NewBody("", 1))
 		quality := make(chan Quality, 1)
 		go func() {

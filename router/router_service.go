@@ -23,10 +23,19 @@ import (
 // service answers route requests, whatever they travel over.
 type service struct {
 	router  *Router
-	metrics *metrics
+	metrics *Metrics
+	// overload is the HTTP status of requests that all workers are too busy for.
+	overload int
+	// routing holds a token for each request that is being routed.
+	routing chan struct{}
+	bodies  *bodyBudget
 }
 
-func (r *Router) service() service { return service{router: r, metrics: r.metrics} }
+func newService(r *Router) *service {
+	m := r.Metrics()
+	return &service{router: r, metrics: m, overload: int(r.Config().HTTPOverloadStatus),
+		routing: make(chan struct{}, maxNewRequests), bodies: newBodyBudget(maxReading, maxKept, &m.API)}
+}
 
 // maxNewRequests bounds the requests that are being routed: each keeps its prompt.
 // Those that wait for a worker are bounded by the queue.
@@ -90,7 +99,7 @@ type errorAnswer struct {
 
 // route answers the request in body, at most maxBody bytes of JSON.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
-	budgeted := s.router.bodies.of(body, c.client, c.interrupt)
+	budgeted := s.bodies.of(body, c.client, c.interrupt)
 	defer budgeted.done()
 	q, err := decodeRoute(budgeted)
 	if err != nil {
@@ -121,12 +130,12 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 		id = rand.Text()
 	}
 	select {
-	case s.router.routing <- struct{}{}:
+	case s.routing <- struct{}{}:
 	default:
 		return s.fail(http.StatusServiceUnavailable, errBusy)
 	}
 	// A request that waits gives its place back: others may not have to.
-	routed := sync.OnceFunc(func() { <-s.router.routing })
+	routed := sync.OnceFunc(func() { <-s.routing })
 	defer routed()
 	if patience := cmp.Or(q.timeout(), c.patience); patience > 0 {
 		var cancel context.CancelFunc
@@ -135,7 +144,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	start := time.Now()
 	query := q.query(id)
-	model, err := s.router.model(q.Model)
+	model, err := s.model(q.Model)
 	if err != nil {
 		out := s.failed(err)
 		out.id = id
@@ -151,7 +160,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 			c.waits()
 		}
 	}
-	m, err := s.router.findBestMatch(ctx, model, query)
+	m, err := model.FindBestMatch(ctx, query)
 	if err != nil {
 		out := s.failed(err)
 		out.id = id
@@ -160,7 +169,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	var unbook func()
 	if m.Booked {
 		// By its number: who does not get the reply may ask again under the same id.
-		unbook = func() { model.decide.FreeBooking(id, m.Booking) }
+		unbook = func() { model.Decide().FreeBooking(id, m.Booking) }
 	}
 	if ctx.Err() != nil {
 		// Who asked has gone: nobody will send this request to the worker.
@@ -169,10 +178,18 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 		}
 		return s.failed(context.Cause(ctx))
 	}
-	s.metrics.decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
+	s.metrics.Decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
 	return reply{status: http.StatusOK, id: id, unbook: unbook, quality: m.Quality, score: m.Mode, body: &routeAnswer{
 		Method: "new", WorkerID: uint64(m.Worker.ID), DPRank: uint32(m.Worker.Rank), OverlapBlocks: m.OverlapBlocks(),
 	}}
+}
+
+// model returns the model that a request means, once the router has begun.
+func (s *service) model(name string) (*Model, error) {
+	if err := s.router.Started(); err != nil {
+		return nil, err
+	}
+	return s.router.Model(name)
 }
 
 // rank lets a pin that names no rank mean the only one that its worker has.
@@ -180,13 +197,13 @@ func (s *service) rank(model *Model, q *routeRequest, query *Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
 	}
-	rank, only := model.decide.UniqueDPRankForWorker(q.Pinned.WorkerID)
+	rank, only := model.Decide().UniqueDPRankForWorker(q.Pinned.WorkerID)
 	if only {
 		query.Pinned.Rank = rank
 		return nil
 	}
 	ofIt := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
-	if slices.ContainsFunc(model.index.Members().List, ofIt) {
+	if slices.ContainsFunc(model.Index().Members().List, ofIt) {
 		return fmt.Errorf("pinned_worker: worker %d has several ranks; dp_rank must say which", uint64(q.Pinned.WorkerID))
 	}
 	return nil
@@ -199,27 +216,27 @@ func (s *service) mark(q *routeRequest, id string) reply {
 	var m markAnswer
 	switch q.Method {
 	case "mark_prefill":
-		m = markAnswer{Method: "prefill_marked", Success: s.router.markPrefillCompleted(q.Model, id) == nil}
+		m = markAnswer{Method: "prefill_marked", Success: s.router.MarkPrefillCompleted(q.Model, id) == nil}
 	case "output_block":
-		m = markAnswer{Method: "output_block_added", Success: s.router.addOutputBlock(q.Model, id, q.DecayFraction) == nil}
+		m = markAnswer{Method: "output_block_added", Success: s.router.AddOutputBlock(q.Model, id, q.DecayFraction) == nil}
 	default:
-		active := s.router.free(q.Model, id)
+		active := s.router.Free(q.Model, id)
 		m = markAnswer{Method: "free_marked", Success: active, Active: &active}
 	}
 	return s.looked(q.Method, id, s.router.Quality(), &m)
 }
 
 func (s *service) potentialLoads(q *routeRequest) reply {
-	model, err := s.router.models.find(q.Model)
+	model, err := s.router.Model(q.Model)
 	if err != nil {
 		return s.failed(err)
 	}
-	loads, err := model.decide.GetPotentialLoads(q.query(""))
+	loads, err := model.Decide().GetPotentialLoads(q.query(""))
 	if err != nil {
 		return s.failed(err)
 	}
 	out := loadsAnswer{Method: "potential_loads", Loads: make([]loadAnswer, len(loads)),
-		PendingCount: model.decide.PendingCount(), PendingISLTokens: model.decide.PendingTokens()}
+		PendingCount: model.Decide().PendingCount(), PendingISLTokens: model.Decide().PendingTokens()}
 	for i, l := range loads {
 		out.Loads[i] = loadAnswer{uint64(l.Worker.ID), uint32(l.Worker.Rank), l.PrefillTokens, l.DecodeBlocks}
 	}
@@ -227,11 +244,11 @@ func (s *service) potentialLoads(q *routeRequest) reply {
 }
 
 func (s *service) overlap(q *routeRequest) reply {
-	model, err := s.router.models.find(q.Model)
+	model, err := s.router.Model(q.Model)
 	if err != nil {
 		return s.failed(err)
 	}
-	overlaps, err := model.decide.Overlaps(q.query(""))
+	overlaps, err := model.Decide().Overlaps(q.query(""))
 	if err != nil {
 		return s.failed(err)
 	}
@@ -246,18 +263,18 @@ func (s *service) overlap(q *routeRequest) reply {
 
 // looked is the reply to a request that chose no worker.
 func (s *service) looked(method, id string, quality Quality, body any) reply {
-	s.metrics.served(method, quality)
+	s.metrics.Served(method, quality)
 	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
 }
 
 func (s *service) fail(code int, err error) reply {
-	s.metrics.failed(code)
+	s.metrics.Failed(code)
 	return reply{status: code, body: &errorAnswer{err.Error()}, failed: err.Error()}
 }
 
 // failed is the reply to a request that the facade could not serve.
 func (s *service) failed(err error) reply {
-	out := s.fail(s.router.status(err), err)
+	out := s.fail(s.status(err), err)
 	var full *schedule.QueueRejection
 	if errors.As(err, &full) {
 		out.body = &rejectedAnswer{Method: "queue_rejected", Rejection: rejection{
@@ -267,8 +284,7 @@ func (s *service) failed(err error) reply {
 }
 
 // status is the HTTP status of an error of the facade.
-func (r *Router) status(err error) int {
-	overload := int(r.config.HTTPOverloadStatus)
+func (s *service) status(err error) int {
 	for _, known := range []struct {
 		err    error
 		status int
@@ -279,10 +295,10 @@ func (r *Router) status(err error) int {
 		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
 		{schedule.ErrOverride, http.StatusBadRequest},
 		{load.ErrDuplicateRequest, http.StatusConflict},
-		{schedule.ErrAllOverloaded, overload},
-		{schedule.ErrPinnedOverloaded, overload},
-		{schedule.ErrQueueRejected, overload},
-		{errImpatient, overload},
+		{schedule.ErrAllOverloaded, s.overload},
+		{schedule.ErrPinnedOverloaded, s.overload},
+		{schedule.ErrQueueRejected, s.overload},
+		{errImpatient, s.overload},
 		{ErrNoWorkers, http.StatusServiceUnavailable},
 		{ErrStarting, http.StatusServiceUnavailable},
 		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},
@@ -299,17 +315,6 @@ func (r *Router) status(err error) int {
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError
-}
-
-// scoreKind is Match.Mode in one word.
-func scoreKind(mode string) string {
-	switch {
-	case mode == "":
-		return "none"
-	case mode == schedule.ModeWeights || mode == schedule.ModeCost:
-		return mode
-	}
-	return "fallback"
 }
 
 // headerText is s as it may stand in a header: in one line, and not too long.

@@ -24,7 +24,7 @@ import (
 func TestRouteFieldsReachTheChoice(t *testing.T) {
 	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		cached := `,"router_config_override":`
 		for _, c := range []struct {
 			more   string
@@ -58,7 +58,7 @@ func TestRouteFieldsReachTheChoice(t *testing.T) {
 func TestOverlapAndOutputBlockOverHTTP(t *testing.T) {
 	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.RouterTrackOutputBlocks, c.FirstOfEqual = true, true })}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r", NewBody("", 9))
 		for _, c := range []struct{ id, body, want string }{
 			{"", `{"method":"overlap","tokens":` + TokensJSON(sourcetest.Tokens(1, 2, 3)) + `}`,
@@ -84,7 +84,7 @@ func TestOverloadHasItsStatus(t *testing.T) {
 		})
 		OnBench(t, Options{Config: c}, func(b *Bench) {
 			TwoWorkers(b)
-			h := b.Router.Handler()
+			h := NewAPI(b.Router, APIOptions{}).Handler()
 			b.Route(h, "r1", NewBody(`,"pinned_worker":{"worker_id":1}`, 50))
 			r, got := b.Route(h, "r3", NewBody(`,"pinned_worker":{"worker_id":1}`, 52))
 			if r.StatusCode != int(want) || !strings.Contains(got, "pinned worker is overloaded") {
@@ -111,7 +111,7 @@ func TestRequestsWaitForAWorker(t *testing.T) {
 	})
 	OnBench(t, Options{Config: c}, func(b *Bench) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r1", NewBody("", 1, 2, 3, 4))
 		waiting := make(chan string, 2)
 		leave, cancel := context.WithCancel(b.T.Context())
@@ -164,7 +164,7 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 		OnBench(t, Options{Config: c}, func(b *Bench) {
 			p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 			b.Send(p.Announce())
-			h := b.Router.Handler()
+			h := NewAPI(b.Router, APIOptions{}).Handler()
 			report := func(total uint64) source.Frame {
 				return source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &kvevent.LoadReport{PublisherID: 0x11, Owner: sourcetest.WorkerOwner(1),
 					Worker: kvevent.WorkerLoad{DeviceBlocksTotal: total, DeviceBlocksUsed: 9}})}
@@ -187,7 +187,7 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 // A full queue says which of its limits was reached.
 func TestQueueRejectionNamesItsLimit(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		s := b.Router.service()
+		s := newService(b.Router)
 		full := &schedule.QueueRejection{Kind: schedule.LimitTokens, Current: 9, Limit: 8}
 		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
 		body, err := json.Marshal(out.body)
@@ -202,7 +202,7 @@ func TestQueueRejectionNamesItsLimit(t *testing.T) {
 // goes later, routing goes on.
 func TestRoutingWaitsForInitialWorkers(t *testing.T) {
 	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.MinInitialWorkers = 2 })}, func(b *Bench) {
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
 		b.Send(p1.Announce())
 		if r, got := b.Route(h, "r", NewBody("", 1)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, "1 of 2") {
@@ -228,7 +228,7 @@ func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
 	c := Configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
 	OnBench(t, Options{Config: c}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		r, got := b.Route(h, "r", NewBody("", 1, 2))
 		if !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":0`) || r.Header.Get(QualityHeader) != string(QualityFallback) {
 			t.Errorf("%s, quality %s", got, r.Header.Get(QualityHeader))
@@ -255,7 +255,7 @@ func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
 func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
 	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *Bench) {
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		long := `{"method":"new","tokens":[1` + strings.Repeat(",7", 4000) + `]}`
 		var last string
 		for i := range 12 {
@@ -297,7 +297,7 @@ func TestOverheadMetrics(t *testing.T) {
 	cache := &fixedCache{}
 	OnBench(t, Options{SharedCache: cache, Config: Configured(func(c *config.Config) { c.SharedCacheMultiplier = 0.5 })}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "r1", NewBody("", 5, 6))
 		cache.err = errors.New("away")
 		b.Route(h, "r2", NewBody("", 5, 6))

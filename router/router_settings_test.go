@@ -35,7 +35,7 @@ func TestPrefillLoadModelIsObeyed(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.Pass(5 * time.Second)
-			loads, err := b.Router.PotentialLoads(&Request{Tokens: []uint32{1}})
+			loads, err := b.PotentialLoads(&Request{Tokens: []uint32{1}})
 			if err != nil || loads[0].PrefillTokens != c.left+1 {
 				t.Errorf("%+v, %v; want %d tokens left and one of this request", loads, err, c.left)
 			}

@@ -294,13 +294,13 @@ func TestRequestLifecycle(t *testing.T) {
 			t.Errorf("the same request again: %v", err)
 		}
 		b.Expect("the loaded worker is avoided", sourcetest.Tokens(9), 2, 0, QualityExact)
-		if err := b.Router.AddRequest(&Request{ID: "b", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); err != nil {
+		if err := b.AddRequest(&Request{ID: "b", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); err != nil {
 			t.Error(err)
 		}
-		if err := b.Router.AddRequest(&Request{Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); !errors.Is(err, ErrNoRequestID) {
+		if err := b.AddRequest(&Request{Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); !errors.Is(err, ErrNoRequestID) {
 			t.Errorf("a request without id: %v", err)
 		}
-		loads, err := b.Router.PotentialLoads(&Request{Tokens: append(sourcetest.Tokens(1), 5)})
+		loads, err := b.PotentialLoads(&Request{Tokens: append(sourcetest.Tokens(1), 5)})
 		want := []schedule.PotentialLoad{
 			{Worker: kv.Worker{ID: 1}, PrefillTokens: 17, DecodeBlocks: 4},
 			{Worker: kv.Worker{ID: 2}, PrefillTokens: 9, DecodeBlocks: 2},
@@ -308,13 +308,13 @@ func TestRequestLifecycle(t *testing.T) {
 		if err != nil || len(loads) != 2 || loads[0] != want[0] || loads[1] != want[1] {
 			t.Errorf("potential loads %+v, %v; want %+v", loads, err, want)
 		}
-		if err := b.Router.MarkPrefillCompleted("a"); err != nil {
+		if err := b.Router.MarkPrefillCompleted("", "a"); err != nil {
 			t.Error(err)
 		}
-		if err := b.Router.MarkPrefillCompleted("x"); !errors.Is(err, load.ErrUnknownRequest) {
+		if err := b.Router.MarkPrefillCompleted("", "x"); !errors.Is(err, load.ErrUnknownRequest) {
 			t.Errorf("an unknown request: %v", err)
 		}
-		if !b.Router.Free("a") || b.Router.Free("a") {
+		if !b.Router.Free("", "a") || b.Router.Free("", "a") {
 			t.Error("a request is freed once")
 		}
 		// Nobody frees b: it expires though nothing else happens to its worker.
@@ -373,7 +373,7 @@ func TestTheSmallestCacheWinsATieWithoutEvents(t *testing.T) {
 		if _, err := b.Router.FindBestMatch(t.Context(), &Request{ID: "a", Tokens: sourcetest.Tokens(1, 2), Pinned: &kv.Worker{ID: 1}, UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
-		b.Router.Free("a")
+		b.Router.Free("", "a")
 		for i := range 20 {
 			if m := b.Best(sourcetest.Tokens(uint32(100 + i))); m.Worker.ID != 2 {
 				t.Fatalf("worker %d, which holds two blocks, was taken; worker 2 holds none", m.Worker.ID)

@@ -22,8 +22,8 @@ func impatient() *config.Config {
 }
 
 // ask has the service route a request; its answer comes later.
-func (b *Bench) ask(ctx context.Context, c caller, body string) <-chan reply {
-	s, answer := b.Router.service(), make(chan reply, 1)
+func (s *service) ask(ctx context.Context, c caller, body string) <-chan reply {
+	answer := make(chan reply, 1)
 	go func() { answer <- s.route(ctx, strings.NewReader(body), c) }()
 	synctest.Wait()
 	return answer
@@ -34,24 +34,24 @@ func (b *Bench) ask(ctx context.Context, c caller, body string) <-chan reply {
 func TestWaitingRequestsLeaveRoomForOthers(t *testing.T) {
 	OnBench(t, Options{Config: impatient()}, func(b *Bench) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0).Announce())
-		h := b.Router.Handler()
+		a := NewAPI(b.Router, APIOptions{})
+		h := a.Handler()
 		b.Route(h, "r0", NewBody(`,"pinned_worker":{"worker_id":1}`, 1, 2, 3, 4))
 		ctx, leave := context.WithCancel(b.T.Context())
 		defer synctest.Wait()
 		defer leave()
 		told := 0
 		for i := range maxNewRequests {
-			s := b.Router.service()
-			go s.route(ctx, strings.NewReader(NewBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
+			go a.service.route(ctx, strings.NewReader(NewBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
 		}
-		b.ask(ctx, caller{id: "told", waits: func() { told++ }}, NewBody(`,"pinned_worker":{"worker_id":1}`, 5))
-		if n := onlyModel(t, b.Router.models).decide.PendingCount(); n != maxNewRequests+1 || told != 1 {
+		a.service.ask(ctx, caller{id: "told", waits: func() { told++ }}, NewBody(`,"pinned_worker":{"worker_id":1}`, 5))
+		if n := b.Router.Stats().Requests.Queue.Pending; n != maxNewRequests+1 || told != 1 {
 			t.Errorf("%d wait, want %d; the transport was told %d times", n, maxNewRequests+1, told)
 		}
 		if r, got := b.Route(h, "x", NewBody(`,"pinned_worker":{"worker_id":2}`, 9)); r.StatusCode != http.StatusOK {
 			t.Errorf("worker 2 is idle: %d %s", r.StatusCode, got)
 		}
-		if n := len(b.Router.routing); n != 0 {
+		if n := len(a.service.routing); n != 0 {
 			t.Errorf("%d places are taken by nobody", n)
 		}
 	})
@@ -72,8 +72,8 @@ func TestPatienceEnds(t *testing.T) {
 	} {
 		OnBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *Bench) {
 			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
-			b.Route(b.Router.Handler(), "first", NewBody("", 1, 2, 3, 4))
-			answer := b.ask(b.T.Context(), c.caller, NewBody(c.more, 5))
+			b.Route(NewAPI(b.Router, APIOptions{}).Handler(), "first", NewBody("", 1, 2, 3, 4))
+			answer := newService(b.Router).ask(b.T.Context(), c.caller, NewBody(c.more, 5))
 			b.Pass(c.after - time.Millisecond)
 			select {
 			case got := <-answer:
@@ -96,15 +96,15 @@ func TestPatienceEnds(t *testing.T) {
 func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
 	OnBench(t, Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *Bench) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		b.Route(h, "first", NewBody("", 1, 2, 3, 4))
 		over := func(id string) caller { return caller{id: id, unseen: true, patience: natsPatience} }
-		gone := b.ask(b.T.Context(), over("gone"), NewBody("", 5))
+		gone := newService(b.Router).ask(b.T.Context(), over("gone"), NewBody("", 5))
 		b.Route(h, "first", `{"method":"mark_prefill"}`)
 		if got := <-gone; got.unbook == nil {
 			t.Fatalf("%+v", got)
 		}
-		here := b.ask(b.T.Context(), over("here"), NewBody(`,"timeout_ms":60000`, 6))
+		here := newService(b.Router).ask(b.T.Context(), over("here"), NewBody(`,"timeout_ms":60000`, 6))
 		b.Pass(31 * time.Second)
 		if got := <-here; got.status != http.StatusOK {
 			t.Fatalf("behind one that left: %+v", got)

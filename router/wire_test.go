@@ -20,7 +20,7 @@ import (
 func TestMethodsRefuseFieldsThatTheyDoNotTake(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		for _, c := range []struct{ body, want string }{
 			{`{"method":"mark_free","request_id":"r","tokens":[1]}`, "tokens: mark_free does not take it"},
 			{`{"method":"mark_prefill","request_id":"r","decay_fraction":0.5}`, "decay_fraction: mark_prefill does not take it"},
@@ -74,7 +74,7 @@ func TestDocumentSaysWhichMethodsTakeAField(t *testing.T) {
 func TestLongNamesAreRefused(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		for field, c := range map[string]struct {
 			format string
 			most   int
@@ -125,7 +125,7 @@ func TestMismatchesNameWhatIsWanted(t *testing.T) {
 func TestRequestIDInTheBody(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		if r, got := b.Route(h, "header", NewBody(`,"request_id":"body"`, 1)); r.Header.Get(RequestIDHeader) != "body" {
 			t.Errorf("%s: the request is named %q", got, r.Header.Get(RequestIDHeader))
 		}
@@ -143,7 +143,7 @@ func TestRequestIDInTheBody(t *testing.T) {
 func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
 		TwoWorkers(b)
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		for id, want := range map[string]string{
 			"a\nX-Blockyard-Quality: exact": "request_id: byte 1 is 0x0a", "a\u0000b": "byte 1 is 0x00", "caf\u00e9": "byte 3 is 0xc3",
 			" a": "byte 0 is 0x20", "a ": "byte 1 is 0x20", "a\u007f": "byte 1 is 0x7f", strings.Repeat("x", 257): "request_id: 257 bytes are more than 256",
@@ -179,7 +179,7 @@ func TestRequestIDsThatCannotBeEchoedAreRefused(t *testing.T) {
 // The router is ready while there is a worker to send requests to, and only then.
 func TestReadyWhileItCanRoute(t *testing.T) {
 	OnBench(t, Options{}, func(b *Bench) {
-		h := b.Router.Handler()
+		h := NewAPI(b.Router, APIOptions{}).Handler()
 		expect := func(when string, status int) {
 			t.Helper()
 			if r := Call(t, h, "GET", "/readyz", "", ""); r.StatusCode != status {

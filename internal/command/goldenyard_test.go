@@ -171,7 +171,7 @@ func (y *goldenYard) ask(t *testing.T, path string) string {
 func (y *goldenYard) askRouter(t *testing.T, method, path, body string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	y.router.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	router.NewAPI(y.router, router.APIOptions{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
 	}
@@ -215,7 +215,7 @@ func (y *goldenYard) use(t *testing.T) {
 	})
 	y.askRouter(t, http.MethodPost, "/v1/route", fmt.Sprintf(`{"method":"new","request_id":"a","tokens":%s}`, list))
 	w := httptest.NewRecorder()
-	y.router.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/route", strings.NewReader("{")))
+	router.NewAPI(y.router, router.APIOptions{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/route", strings.NewReader("{")))
 	if w.Code != http.StatusBadRequest {
 		t.Fatalf("a bad request: %d %s", w.Code, w.Body)
 	}

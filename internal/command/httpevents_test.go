@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 )
 
@@ -195,9 +196,9 @@ func (n *httpNode) step() {
 
 // differs says where a router's picture is not the truth; empty when it is nowhere.
 func (n *httpNode) differs(r *router.Router) string {
-	dumps := r.Dump()
+	dumps := routertest.Dump(r)
 	for _, o := range n.owners {
-		i := slices.IndexFunc(dumps, func(d router.OwnerDump) bool { return d.Owner == o.Owner() })
+		i := slices.IndexFunc(dumps, func(d routertest.OwnerDump) bool { return d.Owner == o.Owner() })
 		if i < 0 {
 			return fmt.Sprintf("%s is not known", o.Owner())
 		}

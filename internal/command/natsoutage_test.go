@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
@@ -198,9 +199,9 @@ func (w *natsWorld) converged(when string) {
 	equal := func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		dump := w.router.Dump()
+		dump := routertest.Dump(w.router)
 		return len(dump) == 1 && len(dump[0].Blocks) == len(w.blocks) &&
-			!slices.ContainsFunc(dump[0].Blocks, func(b router.BlockDump) bool { return !w.blocks[b.Hash] })
+			!slices.ContainsFunc(dump[0].Blocks, func(b routertest.BlockDump) bool { return !w.blocks[b.Hash] })
 	}
 	w.until(when, func() bool { return w.router.Quality() == router.QualityExact && equal() })
 }

@@ -102,16 +102,17 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	served := router.NewAPI(r, router.APIOptions{Registration: c.HTTPRegistration, Log: log})
 	at := ""
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
-	g.Go(func() error { return r.Serve(ctx, listener) })
+	g.Go(func() error { return served.Serve(ctx, listener) })
 	if operators != nil {
 		at = operators.Addr().String()
-		g.Go(func() error { return r.ServeControl(ctx, operators) })
+		g.Go(func() error { return served.ServeControl(ctx, operators) })
 	}
 	if sources.nats != nil {
-		g.Go(func() error { return r.ServeNATS(ctx, sources.nats) })
+		g.Go(func() error { return served.ServeNATS(ctx, sources.nats) })
 	}
 	g.Go(func() error {
 		return WriteReady(map[string]any{"ready": true, "http": listener.Addr().String(), "control": at})
@@ -146,7 +147,7 @@ func (c *Router) options(log *zap.Logger) router.Options {
 	s := &c.settings.Config
 	return router.Options{
 		Config: s, SnapshotThreshold: snapshotThreshold(s), ResetStates: c.ResetStates,
-		HTTPRegistration: c.HTTPRegistration, Log: log,
+		Log: log,
 	}
 }
 

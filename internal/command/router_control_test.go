@@ -40,7 +40,7 @@ func TestRouterControlSocket(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
-	g.Go(func() error { return r.ServeControl(ctx, l) })
+	g.Go(func() error { return router.NewAPI(r, router.APIOptions{}).ServeControl(ctx, l) })
 	defer func() {
 		stop()
 		if err := g.Wait(); err != nil {

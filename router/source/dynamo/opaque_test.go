@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -124,7 +125,7 @@ func TestOpaqueNamesOfEqualContentStayExact(t *testing.T) {
 func (o *opaque) check(t *testing.T, r *router.Router) {
 	t.Helper()
 	got := make(held)
-	for _, owner := range r.Dump() {
+	for _, owner := range routertest.Dump(r) {
 		if owner.Owner != kv.WorkerOwner(o.worker) {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
@@ -128,7 +129,7 @@ func (c *cluster) publish(publisher uint64, events ...kvevent.RouterEvent) {
 
 // shows reports whether the router's index has exactly what w holds.
 func (c *cluster) shows(w *fakeWorker) bool {
-	for _, o := range c.router.Dump() {
+	for _, o := range routertest.Dump(c.router) {
 		if o.Owner != kv.WorkerOwner(w.worker) {
 			continue
 		}
@@ -209,7 +210,7 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 		t.Errorf("sources %+v", s)
 	}
 	metrics := httptest.NewRecorder()
-	c.router.Handler().ServeHTTP(metrics, httptest.NewRequest("GET", "/metrics", nil))
+	c.router.Metrics().Handler().ServeHTTP(metrics, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{`blockyard_router_source{gauge="ranks",source="dynamo"} 2`, `blockyard_router_source_total{counter="ambiguous",source="dynamo"} 1`} {
 		if !strings.Contains(metrics.Body.String(), want+"\n") {
 			t.Errorf("metrics lack %s", want)
