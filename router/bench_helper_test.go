@@ -198,3 +198,13 @@ func (b *Bench) PotentialLoads(q *Request) ([]schedule.PotentialLoad, error) {
 	}
 	return m.Decide().GetPotentialLoads(q)
 }
+
+// Model is the model of a router that serves one.
+func (b *Bench) Model() *Model {
+	b.T.Helper()
+	m, err := b.Router.Model("")
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return m
+}

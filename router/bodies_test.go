@@ -165,7 +165,7 @@ func TestClientsShareTheRoomForBodies(t *testing.T) {
 
 // What waits for a worker keeps its room, but does not keep others from being read.
 func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
-	OnBench(t, Options{Config: halfAStep()}, func(b *Bench) {
+	OnBench(t, Options{Config: HalfAStep()}, func(b *Bench) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())
@@ -174,7 +174,7 @@ func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
 		h := a.Handler()
 		padding := strings.Repeat(" ", 80<<10)
 		b.Route(h, "r1", NewBody("", 1))
-		waits := b.later(h, "r2", NewBody(padding, 2))
+		waits := b.Later(h, "r2", NewBody(padding, 2))
 		if n := b.Router.Stats().Requests.Queue.Pending; n != 1 {
 			t.Fatalf("%d wait", n)
 		}

@@ -13,7 +13,7 @@ import (
 
 // expectNoLies checks that the index has all that workers said to be exact hold, and
 // reports how many are not.
-func (b *Bench) expectNoLies(when string, publishers ...*sourcetest.Publisher) (degraded int) {
+func expectNoLies(b *Bench, when string, publishers ...*sourcetest.Publisher) (degraded int) {
 	b.T.Helper()
 	for _, w := range b.Router.Workers() {
 		if w.Quality != QualityExact {
@@ -22,7 +22,7 @@ func (b *Bench) expectNoLies(when string, publishers ...*sourcetest.Publisher) (
 		}
 		at := slices.IndexFunc(publishers, func(p *sourcetest.Publisher) bool { return p.Meta.Owner == kv.WorkerOwner(w.Worker) })
 		kept, held := 0, publishers[at].Blocks()
-		onlyModel(b.T, b.Router.models).index.DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
+		b.Model().Index().DumpOwner(kv.WorkerOwner(w.Worker), func(e *kvevent.RouterEvent) bool {
 			kept += len(e.Blocks)
 			return true
 		})
@@ -59,7 +59,7 @@ func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
 		}
 		fill(one, 0, 20)
 		b.Send(one.Announce(), two.Announce())
-		if n := b.expectNoLies("with room", one, two); n != 0 {
+		if n := expectNoLies(b, "with room", one, two); n != 0 {
 			t.Fatalf("%d workers are degraded with room for all", n)
 		}
 		fill(two, 1<<20, 1000)
@@ -67,7 +67,7 @@ func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
 			b.Send(one.Announce(), two.Announce())
 			b.Pass(time.Second)
 		}
-		if n := b.expectNoLies("without room", one, two); n == 0 {
+		if n := expectNoLies(b, "without room", one, two); n == 0 {
 			t.Error("100,000 blocks in 1 MiB leave every worker exact")
 		}
 		for _, f := range b.Router.Feeds() {
@@ -79,7 +79,7 @@ func TestWorkersWhoseBlocksDoNotFitAreDegraded(t *testing.T) {
 			t.Errorf("asked %v, want nothing asked for that would not fit", asked)
 		}
 		b.Send(one.Clear(), two.Clear(), one.Announce(), two.Announce())
-		if n := b.expectNoLies("after they let go", one, two); n != 0 {
+		if n := expectNoLies(b, "after they let go", one, two); n != 0 {
 			t.Errorf("%d workers are degraded that hold nothing", n)
 		}
 	})
@@ -103,7 +103,7 @@ func TestWhatWasLostComesBackWhenThereIsRoom(t *testing.T) {
 			b.Send(two.Store(kv.TierDevice, prompt(1<<20+n*100)))
 		}
 		b.Every(30, one, two)
-		if asked := b.Transport.Asked(); len(asked) != 0 || b.expectNoLies("without room", one, two) != 2 {
+		if asked := b.Transport.Asked(); len(asked) != 0 || expectNoLies(b, "without room", one, two) != 2 {
 			t.Fatalf("asked %v; want two degraded workers and nothing asked for", asked)
 		}
 		b.Send(two.Clear())

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -191,8 +190,9 @@ func TestSnapshotsThatAreNotUsed(t *testing.T) {
 // that cannot be saved is counted.
 func TestSnapshotEveryThreshold(t *testing.T) {
 	store := &memoryStore{}
+	p := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
 	OnBench(t, Options{Snapshots: store, SnapshotThreshold: 5}, func(b *Bench) {
-		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
+		b.Transport.Put(p)
 		b.Send(p.Announce())
 		for want := range uint64(3) {
 			for i := range uint32(5) {
@@ -219,51 +219,12 @@ func TestSnapshotEveryThreshold(t *testing.T) {
 			t.Errorf("without room: %+v", got)
 		}
 	})
-	images, _, err := readSnapshot(bytes.NewReader(store.data))
-	if err != nil || len(images) != 1 || images[0].cursor != 15 || len(inPlace(images[0].events)) != 15 {
-		t.Errorf("snapshot of %d feeds: %v", len(images), err)
-	}
-}
-
-// BenchmarkSnapshotOfAMillionBlocks: 16 owners with 65,536 blocks each, to memory
-// and back.
-func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
-	now := time.Now()
-	fresh := func() *feedSet { return freshFeeds(b) }
-	full := fresh()
-	for id := range uint64(16) {
-		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
-		full.Frame(p.Announce(), now)
-		for n := range uint64(128) {
-			e := kvevent.RouterEvent{Owner: p.Meta.Owner, Kind: kvevent.Stored, ID: n + 1}
-			above, inside := kv.SequenceHash(0), false
-			for i := range uint64(512) {
-				l := kv.LocalHash(id<<32 | n<<16 | i)
-				above, inside = chain(above, inside, l), true
-				e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: above, Local: l})
-			}
-			full.Frame(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{
-				PublisherID: 10 + id, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}, now)
-		}
-	}
-	var data bytes.Buffer
-	b.Run("save", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			data.Reset()
-			if err := full.save(&data); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.ReportMetric(float64(data.Len()), "snapshot-bytes")
-	})
-	b.Run("restore", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			s := fresh()
-			if _, feeds, err := s.restore(bytes.NewReader(data.Bytes()), now); err != nil || feeds != 16 {
-				b.Fatal(feeds, err)
-			}
+	store.fail = nil
+	OnBench(t, Options{Snapshots: store}, func(b *Bench) {
+		b.Transport.Put(p)
+		b.Send(p.Announce())
+		if asked := b.Transport.Asked(); len(asked) != 1 || asked[0] != "11 from 16" {
+			t.Errorf("asked %v by who begins with the last snapshot, want the events after 15", asked)
 		}
 	})
 }

@@ -14,16 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// onlyModel is the model of a router that serves one.
-func onlyModel(t testing.TB, d *Models) *Model {
-	t.Helper()
-	all := d.all()
-	if len(all) != 1 {
-		t.Fatalf("%d models, want 1", len(all))
-	}
-	return all[0]
-}
-
 // permutations calls f with every order of n things.
 func permutations(n int, f func(order []int)) {
 	var visit func(order []int, left map[int]bool)
@@ -107,8 +97,8 @@ func TestModelsAreSwappedInEveryOrder(t *testing.T) {
 				b.Send(c.Announce(), poolC.Announce())
 				b.Pass(time.Second)
 			}
-			if m := onlyModel(t, b.Router.models); m.key != (ModelKey{"c", 8}) {
-				t.Errorf("order %v: left is %s", order, m.key)
+			if m := b.Router.Stats().Models; len(m) != 1 || m[0].Key != (ModelKey{"c", 8}) {
+				t.Errorf("order %v: left is %+v", order, m)
 			}
 		})
 	})
@@ -261,7 +251,7 @@ func TestAModelHasANameThatMetricsCanShow(t *testing.T) {
 		if s := b.Router.Stats(); s.Workers != 0 || s.Feeds.Refused != 1 {
 			t.Errorf("%d workers, %d refused", s.Workers, s.Feeds.Refused)
 		}
-		if n := len(b.Router.models.all()); n != 0 {
+		if n := len(b.Router.Models("")); n != 0 {
 			t.Errorf("%d models", n)
 		}
 	})
@@ -274,7 +264,7 @@ func TestTheNumberOfModelsIsBounded(t *testing.T) {
 		for id := range uint64(maxModels) {
 			b.Send(b.Publisher(1000+id, kv.PoolOwner(1000+id), 0).Of(fmt.Sprint("p", id), 4).Announce())
 		}
-		if n := len(b.Router.models.all()); n != maxModels/2 {
+		if n := len(b.Router.Models("")); n != maxModels/2 {
 			t.Errorf("%d models of pools alone", n)
 		}
 		for id := range uint64(maxModels) {

@@ -41,7 +41,7 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 				p, other := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 				p.Meta.Card.Incarnation = c.before
 				b.Send(p.Announce(), other.Announce())
-				b.teach(1)
+				teach(b, 1)
 				for i := range 20 {
 					if err := b.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
 						t.Fatal(err)
@@ -81,7 +81,7 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 }
 
 // teach lets a worker compute prompts, so that its rate is known.
-func (b *Bench) teach(worker kv.WorkerID) {
+func teach(b *Bench, worker kv.WorkerID) {
 	b.T.Helper()
 	for i := range 12 {
 		q := &Request{ID: fmt.Sprint("taught", i), Tokens: make([]uint32, 4000)}
@@ -122,30 +122,10 @@ func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
 		if got := b.Router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 2 {
 			t.Errorf("the worker stays away: %+v", got)
 		}
-		if n := len(b.Router.models.all()); n != 0 {
+		if n := len(b.Router.Models("")); n != 0 {
 			t.Errorf("%d models are left", n)
 		}
 	})
-}
-
-// TestAbsentWorkersAreBounded: beyond the bound a worker that leaves is forgotten at once.
-func TestAbsentWorkersAreBounded(t *testing.T) {
-	a := newAbsentWorkers(time.Minute)
-	for id := range kv.WorkerID(maxAbsent) {
-		if !a.add(kv.Worker{ID: id}, 0) {
-			t.Fatalf("worker %d finds no room", id)
-		}
-	}
-	if a.add(kv.Worker{ID: maxAbsent}, 0) || a.len() != maxAbsent {
-		t.Errorf("%d absent workers", a.len())
-	}
-	now := time.Unix(1000, 0)
-	if over := a.expire(now); len(over) != 0 {
-		t.Errorf("%d are over at once", len(over))
-	}
-	if over := a.expire(now.Add(2 * time.Minute)); len(over) != maxAbsent || a.len() != 0 {
-		t.Errorf("%d are over, %d are left", len(over), a.len())
-	}
 }
 
 // TestWorkersSayWhetherTheyHashPairs: a model's prompts are hashed as most of its workers'

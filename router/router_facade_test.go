@@ -82,7 +82,7 @@ func TestAddedRequestsAreMeasured(t *testing.T) {
 
 // The quality of a request that waited is not better than at either end of the wait.
 func TestQualityCoversTheWait(t *testing.T) {
-	OnBench(t, Options{Config: halfAStep()}, func(b *Bench) {
+	OnBench(t, Options{Config: HalfAStep()}, func(b *Bench) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())

@@ -123,7 +123,7 @@ func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
 		if f.Counters.Gaps != 2 || f.Counters.GapsRepaired != 2 || f.Counters.DivergencesRepaired != 1 || !f.DigestOK {
 			t.Errorf("feed %+v, want two gaps and one difference repaired", f)
 		}
-		if sum, pairs := onlyModel(t, b.Router.models).index.Digest(sourcetest.WorkerOwner(1)); pairs != 5 || sum == 0 {
+		if sum, pairs := b.Model().Index().Digest(sourcetest.WorkerOwner(1)); pairs != 5 || sum == 0 {
 			t.Errorf("%d blocks, want 5", pairs)
 		}
 	})

@@ -202,3 +202,13 @@ func (b *Bench) PotentialLoads(q *router.Request) ([]schedule.PotentialLoad, err
 	}
 	return m.Decide().GetPotentialLoads(q)
 }
+
+// Model is the model of a router that serves one.
+func (b *Bench) Model() *router.Model {
+	b.T.Helper()
+	m, err := b.Router.Model("")
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return m
+}

@@ -2,13 +2,16 @@ package routertest
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
@@ -62,4 +65,25 @@ func (b *Bench) Route(h http.Handler, id, body string) (*http.Response, string) 
 // newBody is a request to route the prompt of some blocks, with more fields.
 func NewBody(more string, ids ...uint32) string {
 	return `{"method":"new","tokens":` + TokensJSON(sourcetest.Tokens(ids...)) + more + `}`
+}
+
+// Later routes a request that may wait; its answer is "ID STATUS".
+func (b *Bench) Later(h http.Handler, id, body string) <-chan string {
+	answer := make(chan string, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		req := httptest.NewRequestWithContext(b.T.Context(), "POST", "/v1/route", strings.NewReader(body))
+		req.Header.Set("X-Request-Id", id)
+		h.ServeHTTP(w, req)
+		answer <- fmt.Sprint(id, " ", w.Code)
+	}()
+	synctest.Wait()
+	return answer
+}
+
+func HalfAStep() *config.Config {
+	return Configured(func(c *config.Config) {
+		half := 0.5
+		c.RouterQueueThreshold, c.FirstOfEqual = &half, true
+	})
 }
