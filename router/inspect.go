@@ -7,20 +7,21 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Workers are the workers that requests may be sent to, in order.
-func (r *Router) Workers() []WorkerInfo { return r.feeds.Workers() }
+func (r *Router) Workers() []feed.Worker { return r.feeds.Workers() }
 
 // Feeds are the publishers that the router listens to, ordered by owner.
-func (r *Router) Feeds() []FeedInfo { return r.feeds.States() }
+func (r *Router) Feeds() []feed.State { return r.feeds.States() }
 
 // Loads are the last load reports of workers and pools; those that are older than a
 // minute are left out.
-func (r *Router) Loads() map[kv.Owner]Load { return r.feeds.Loads(time.Now()) }
+func (r *Router) Loads() map[kv.Owner]feed.Load { return r.feeds.Loads(time.Now()) }
 
 // Measures are what the estimators have learned of each worker; nil unless workers are
 // scored by cost.
@@ -34,7 +35,7 @@ func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 }
 
 // Quality is the quality of a decision made now, for the model with the worst knowledge.
-func (r *Router) Quality() Quality { return r.models.quality() }
+func (r *Router) Quality() feed.Quality { return r.models.quality() }
 
 // Stats are the counters of all parts. Index and Requests are sums over the models,
 // retired ones included.
@@ -43,10 +44,10 @@ type Stats struct {
 	Index     index.Stats
 	Requests  schedule.Stats
 	Models    []ModelStats
-	Feeds     FeedStats
-	Loads     LoadStats
+	Feeds     feed.Stats
+	Loads     feed.LoadStats
 	Transport source.Stats
-	Snapshots SnapshotStats
+	Snapshots feed.SnapshotStats
 }
 
 // Stats is a snapshot of the counters.

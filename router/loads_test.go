@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"strings"
@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -13,13 +16,13 @@ import (
 // A prompt whose client has vanished is no load of a worker whose engine says that it has
 // no requests.
 func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce())
-		h := NewAPI(b.Router, APIOptions{}).Handler()
-		b.Route(h, "r", NewBody("", 1, 2, 3))
+		h := api.New(b.Router, api.Options{}).Handler()
+		b.Route(h, "r", routertest.NewBody("", 1, 2, 3))
 		prefill := func() int {
-			loads, err := b.PotentialLoads(&Request{Tokens: sourcetest.Tokens(9)})
+			loads, err := b.PotentialLoads(&router.Request{Tokens: sourcetest.Tokens(9)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +45,7 @@ func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
 		if got := prefill(); got != 0 {
 			t.Errorf("%d tokens are pending on an engine without requests", got)
 		}
-		if got := Text(t, Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
+		if got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
 			t.Error("metrics do not show the phantom")
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
 )
 
 // Metrics is what GET /metrics shows: what the HTTP handlers count themselves,
@@ -95,7 +96,7 @@ func (m *Metrics) Decided(d time.Duration, match *Match, tokens int) {
 }
 
 // Served counts an answer.
-func (m *Metrics) Served(method string, q Quality) {
+func (m *Metrics) Served(method string, q feed.Quality) {
 	m.requests.WithLabelValues(method, string(q)).Inc()
 }
 
@@ -151,15 +152,15 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter("nats_requests_busy", "Requests over NATS that found too many others.", n.NATSBusy.Load())
 	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.NATSDropped.Load())
 	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.NATSUndelivered.Load())
-	s.Feeds.each(counter)
+	collectFeeds(&s.Feeds, counter)
 	if g := c.router.Registry(); g != nil {
 		s := g.Counters()
 		prom.Families(out, prefix, &s)
 	}
 }
 
-// each calls counter for every counter of the feeds.
-func (s *FeedStats) each(counter func(name, help string, v uint64)) {
+// collectFeeds calls counter for every counter of the feeds.
+func collectFeeds(s *feed.Stats, counter func(name, help string, v uint64)) {
 	counter("events_applied", "Events that became part of the index.", s.Applied)
 	counter("events_stale", "Events that the index had already.", s.Stale)
 	counter("events_unstored", "Events that the index had no room for.", s.Unstored)

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -23,7 +24,7 @@ import (
 //
 // The index, the scheduler, the decision and the estimator have locks of their own.
 type Model struct {
-	key       ModelKey
+	key       feed.ModelKey
 	config    *config.Config
 	index     *index.Index
 	scheduler *schedule.Scheduler
@@ -36,13 +37,13 @@ type Model struct {
 	// booked.
 	full *sync.Once
 	// current is what a decision needs to know of the workers.
-	current atomic.Pointer[ClusterView]
+	current atomic.Pointer[feed.View]
 }
 
 // newModel returns a model without workers. o has the router's defaults.
-func newModel(key ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
+func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
 	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, full: full}
-	out.current.Store(&ClusterView{Quality: QualityFallback})
+	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
 		return nil, err
@@ -100,9 +101,9 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().Pairs }
 
 // Quality is the quality of a decision made now.
-func (m *Model) Quality() Quality {
+func (m *Model) Quality() feed.Quality {
 	if m.config.RouterMode == config.ModeRoundRobin {
-		return QualityFallback
+		return feed.Fallback
 	}
 	return m.current.Load().Quality
 }
@@ -118,7 +119,7 @@ func (m *Model) Idle() bool { return !m.hasWorkers() && m.decide.PendingCount() 
 func (m *Model) Index() *index.Index { return m.index }
 
 // SetView implements FollowedModel.
-func (m *Model) SetView(v ClusterView) { m.current.Store(&v) }
+func (m *Model) SetView(v feed.View) { m.current.Store(&v) }
 
 // Decide is the decision of the model.
 func (m *Model) Decide() *decide.Router { return m.decide }

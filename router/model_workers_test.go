@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -7,7 +7,11 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -36,20 +40,20 @@ var restarts = []struct {
 func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 	for _, c := range restarts {
 		t.Run(c.name, func(t *testing.T) {
-			cost := Configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScoreCost, true })
-			OnBench(t, Options{Config: cost}, func(b *Bench) {
+			cost := routertest.Configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScoreCost, true })
+			routertest.OnBench(t, router.Options{Config: cost}, func(b *routertest.Bench) {
 				p, other := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 				p.Meta.Card.Incarnation = c.before
 				b.Send(p.Announce(), other.Announce())
 				teach(b, 1)
 				for i := range 20 {
-					if err := b.AddRequest(&Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
+					if err := b.AddRequest(&router.Request{ID: fmt.Sprint("r", i), Tokens: sourcetest.Tokens(uint32(100+i), 2)}, kv.Worker{ID: 1}, 0); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if c.goodbye {
 					b.Send(p.Goodbye())
-					b.Expect("while the agent is away", sourcetest.Tokens(1), 2, 0, QualityExact)
+					b.Expect("while the agent is away", sourcetest.Tokens(1), 2, 0, feed.Exact)
 				}
 				for range c.pause / time.Second {
 					b.Pass(time.Second)
@@ -71,7 +75,7 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 				if b.Router.Free("", "r1") != c.same {
 					t.Errorf("a request is freed: %v", !c.same)
 				}
-				shown := Text(t, Call(t, NewAPI(b.Router, APIOptions{}).Handler(), "GET", "/v1/workers", "", ""))
+				shown := routertest.Text(t, routertest.Call(t, api.New(b.Router, api.Options{}).Handler(), "GET", "/v1/workers", "", ""))
 				if strings.Contains(shown, `"source":"measured","samples":12`) != c.same {
 					t.Errorf("measured: %s", shown)
 				}
@@ -81,10 +85,10 @@ func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 }
 
 // teach lets a worker compute prompts, so that its rate is known.
-func teach(b *Bench, worker kv.WorkerID) {
+func teach(b *routertest.Bench, worker kv.WorkerID) {
 	b.T.Helper()
 	for i := range 12 {
-		q := &Request{ID: fmt.Sprint("taught", i), Tokens: make([]uint32, 4000)}
+		q := &router.Request{ID: fmt.Sprint("taught", i), Tokens: make([]uint32, 4000)}
 		if err := b.AddRequest(q, kv.Worker{ID: worker}, 0); err != nil {
 			b.T.Fatal(err)
 		}
@@ -100,12 +104,12 @@ func teach(b *Bench, worker kv.WorkerID) {
 // TestAWorkerThatStaysAwayIsForgotten: with its requests and what was measured of it, and
 // at once when it serves another model now.
 func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("a", 4)
 		b.Send(p.Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("a", 4).Announce())
 		add := func(id string, worker kv.WorkerID) {
 			t.Helper()
-			if err := b.AddRequest(&Request{ID: id, Model: "a", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
+			if err := b.AddRequest(&router.Request{ID: id, Model: "a", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: worker}, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -131,7 +135,7 @@ func TestAWorkerThatStaysAwayIsForgotten(t *testing.T) {
 // TestWorkersSayWhetherTheyHashPairs: a model's prompts are hashed as most of its workers'
 // cards say, whatever another model does.
 func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		pairs, plain := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("pairs", 4), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("plain", 4)
 		pairs.Meta.Card.Eagle = true
 		b.Send(pairs.Announce(), plain.Announce())
@@ -164,11 +168,11 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 // was there before.
 func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 	for after, want := range map[uint64]int{5: 1, 6: 0} {
-		OnBench(t, Options{}, func(b *Bench) {
+		routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 			p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 			p.Meta.Card.Incarnation = 5
 			b.Send(p.Announce())
-			if err := b.AddRequest(&Request{ID: "r", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
+			if err := b.AddRequest(&router.Request{ID: "r", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 1}, 0); err != nil {
 				t.Fatal(err)
 			}
 			registered := b.Publisher(12, sourcetest.WorkerOwner(1), 0)
@@ -190,12 +194,12 @@ func TestAnEngineIsKnownAfterAnotherSpokeForIt(t *testing.T) {
 // TestDynamosWorkersAreNoRegistrations: without events they are silent, and are heard of
 // all the same: a registration of another model takes no requests from them.
 func TestDynamosWorkersAreNoRegistrations(t *testing.T) {
-	silent := Configured(func(c *config.Config) { c.UseKVEvents = false })
-	OnBench(t, Options{Config: silent}, func(b *Bench) {
+	silent := routertest.Configured(func(c *config.Config) { c.UseKVEvents = false })
+	routertest.OnBench(t, router.Options{Config: silent}, func(b *routertest.Bench) {
 		w, registered := b.Publisher(11, sourcetest.WorkerOwner(1), 0).Of("a", 4), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Of("c", 4)
 		w.Meta.Card.Source, registered.Meta.Card.Source = "dynamo", source.FromHTTP
 		b.Send(w.Announce(), registered.Announce())
-		if m, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: sourcetest.Tokens(1)}); err != nil || m.Worker.ID != 1 {
+		if m, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1)}); err != nil || m.Worker.ID != 1 {
 			t.Errorf("%+v, %v", m, err)
 		}
 	})

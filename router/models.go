@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
@@ -38,7 +39,7 @@ type Models struct {
 	routes atomic.Pointer[routes]
 
 	mu    sync.Mutex
-	byKey map[ModelKey]*Model
+	byKey map[feed.ModelKey]*Model
 	// busy replaces the configuration's thresholds in models to come; nil does not.
 	busy *schedule.BusyThresholds
 	// retired has the counters of the models that were retired.
@@ -60,17 +61,17 @@ type routes struct {
 }
 
 func newModels(o *Options, shared *sharedcache.Client) *Models {
-	d := &Models{options: o, shared: shared, byKey: make(map[ModelKey]*Model)}
+	d := &Models{options: o, shared: shared, byKey: make(map[feed.ModelKey]*Model)}
 	d.routes.Store(&routes{})
 	return d
 }
 
 // Open implements ModelDirectory.
-func (d *Models) Open(key ModelKey, most int) (FollowedModel, error) {
+func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.byKey) >= most {
-		return nil, errTooManyModels
+		return nil, feed.ErrTooManyModels
 	}
 	m, err := newModel(key, d.options, d.shared, d.metrics, &d.full)
 	if err != nil {
@@ -87,7 +88,7 @@ func (d *Models) Open(key ModelKey, most int) (FollowedModel, error) {
 }
 
 // Retire implements ModelDirectory.
-func (d *Models) Retire(followed FollowedModel) error {
+func (d *Models) Retire(followed feed.Model) error {
 	m := followed.(*Model) // Open made it.
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,13 +210,13 @@ func (d *Models) workers() (n int) {
 }
 
 // quality is that of the model with the worst knowledge among those with workers.
-func (d *Models) quality() Quality {
-	q, any := QualityExact, false
+func (d *Models) quality() feed.Quality {
+	q, any := feed.Exact, false
 	for _, m := range d.routes.Load().byName {
 		q, any = worse(q, m.Quality()), true
 	}
 	if !any {
-		return QualityFallback
+		return feed.Fallback
 	}
 	return q
 }

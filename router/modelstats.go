@@ -4,6 +4,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
@@ -11,8 +12,8 @@ import (
 // ModelStats are the gauges and counters of one model. In all of its structs a uint64 is
 // a counter, and other numbers are gauges.
 type ModelStats struct {
-	Key     ModelKey `metric:"-"`
-	Quality Quality
+	Key     feed.ModelKey `metric:"-"`
+	Quality feed.Quality
 	// Workers are those that were announced or registered.
 	Workers  int
 	Index    index.Stats

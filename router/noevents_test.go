@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"testing"
@@ -6,7 +6,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
@@ -18,7 +20,7 @@ func TestSkippingEventsIsLogged(t *testing.T) {
 		"": func(*config.Config) {},
 	} {
 		core, logs := observer.New(zap.InfoLevel)
-		if _, err := New(Options{Config: Configured(change), Log: zap.New(core)}, sourcetest.NewTransport()); err != nil {
+		if _, err := router.New(router.Options{Config: routertest.Configured(change), Log: zap.New(core)}, sourcetest.NewTransport()); err != nil {
 			t.Fatal(err)
 		}
 		got := ""

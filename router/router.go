@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -34,8 +35,8 @@ type Router struct {
 	config    config.Config
 	log       *zap.Logger
 	models    *Models
-	feeds     *feedSet
-	snapshots *snapshotKeeper
+	feeds     *feed.Set
+	snapshots *feed.Keeper
 	transport source.Transport
 	shared    *sharedcache.Client // nil without one of the router's own
 	timeout   time.Duration
@@ -67,7 +68,7 @@ func New(o Options, t source.Transport) (*Router, error) {
 	r.models = newModels(&o, r.shared)
 	r.metrics = newMetrics(r)
 	r.models.metrics = r.metrics
-	feeds := FeedOptions{
+	feeds := feed.Options{
 		Models: r.models, Log: o.Log, Timeout: o.FeedTimeout, KeepAbsent: r.config.RequestExpiry(),
 		MaxFeeds: o.MaxFeeds, MaxQueries: o.MaxQueries, WithoutEvents: !r.config.ShouldSubscribeToKVEvents(),
 	}
@@ -80,8 +81,8 @@ func New(o Options, t source.Transport) (*Router, error) {
 		feeds.BlockSize = *r.config.KVCacheBlockSize
 	}
 	feeds.Joiner, _ = t.(source.Joiner)
-	r.feeds = newFeedSet(feeds)
-	r.snapshots = NewKeeper(KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
+	r.feeds = feed.New(feeds)
+	r.snapshots = feed.NewKeeper(feed.KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
 		Reset: o.ResetStates, Log: o.Log}, r.feeds)
 	return r, nil
 }
@@ -92,7 +93,7 @@ type Request = decide.Query
 // Match is the answer to FindBestMatch.
 type Match struct {
 	decide.Match
-	Quality Quality
+	Quality feed.Quality
 }
 
 // FindBestMatch chooses the worker for a request. It waits where requests queue, until
@@ -139,13 +140,13 @@ func (r *Router) SetBusy(model string, b schedule.BusyThresholds) error {
 	return r.models.setBusy(model, b)
 }
 
-func worse(a, b Quality) Quality {
-	for _, q := range []Quality{QualityFallback, QualityDegraded} {
+func worse(a, b feed.Quality) feed.Quality {
+	for _, q := range []feed.Quality{feed.Fallback, feed.Degraded} {
 		if a == q || b == q {
 			return q
 		}
 	}
-	return QualityExact
+	return feed.Exact
 }
 
 // Started reports whether the workers to wait for at the start were all known once.
@@ -174,7 +175,7 @@ func (r *Router) Facade(model string) (*decide.Router, error) {
 		}
 		return m.decide, nil
 	}
-	if err = r.feeds.Keep(ModelKey{model, *r.config.KVCacheBlockSize}); err != nil {
+	if err = r.feeds.Keep(feed.ModelKey{Name: model, BlockSize: *r.config.KVCacheBlockSize}); err != nil {
 		return nil, err
 	}
 	if m, err = r.models.find(model); err != nil {

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -12,46 +12,49 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 func TestWorkersComeByAnnouncementAndWinByTheirBlocks(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
-		if _, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: []uint32{1}}); !errors.Is(err, router.ErrNoWorkers) {
 			t.Errorf("without workers: %v", err)
 		}
-		if err := b.Router.Ready(); !errors.Is(err, ErrNoWorkers) {
+		if err := b.Router.Ready(); !errors.Is(err, router.ErrNoWorkers) {
 			t.Errorf("ready without workers: %v", err)
 		}
 		p1, p2 := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 		b.Send(p1.Announce(), p2.Announce())
 		b.Send(p2.Store(kv.TierDevice, sourcetest.Tokens(1, 2, 3)))
-		b.Expect("a cached prefix", sourcetest.Tokens(1, 2, 9), 2, 2, QualityExact)
+		b.Expect("a cached prefix", sourcetest.Tokens(1, 2, 9), 2, 2, feed.Exact)
 		b.Send(source.Frame{Kind: source.FrameEvents, Data: p2.Add(kvevent.Removed, kv.TierDevice, sourcetest.Tokens(1, 2, 3), 1)})
 		b.Send(p1.Store(kv.TierDevice, sourcetest.Tokens(1, 2)))
-		b.Expect("the other one has more now", sourcetest.Tokens(1, 2, 9), 1, 2, QualityExact)
+		b.Expect("the other one has more now", sourcetest.Tokens(1, 2, 9), 1, 2, feed.Exact)
 		if err := b.Router.Ready(); err != nil {
 			t.Errorf("ready: %v", err)
 		}
-		if _, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}, UpdateStates: true}); !errors.Is(err, ErrNoRequestID) {
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: []uint32{1}, UpdateStates: true}); !errors.Is(err, router.ErrNoRequestID) {
 			t.Errorf("states without an id: %v", err)
 		}
 	})
 }
 
 func TestPoolBlocksCountForEveryMember(t *testing.T) {
-	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{Config: routertest.FirstOfEqual()}, func(b *routertest.Bench) {
 		p1, p2 := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 77)
 		pool := b.Publisher(13, kv.PoolOwner(77), 0)
 		b.Send(p1.Announce(), p2.Announce())
-		b.Expect("a pool that nobody speaks for", sourcetest.Tokens(1, 2), 1, 0, QualityDegraded)
+		b.Expect("a pool that nobody speaks for", sourcetest.Tokens(1, 2), 1, 0, feed.Degraded)
 		b.Send(pool.Announce(), pool.Store(kv.TierHost, sourcetest.Tokens(1, 2)), pool.Store(kv.TierDisk, sourcetest.Tokens(1, 2, 3)))
 		m := b.Best(sourcetest.Tokens(1, 2, 3, 4))
-		if m.Worker.ID != 2 || m.Hits[kv.TierHost] != 2 || m.Hits[kv.TierDisk] != 1 || m.Quality != QualityExact {
+		if m.Worker.ID != 2 || m.Hits[kv.TierHost] != 2 || m.Hits[kv.TierDisk] != 1 || m.Quality != feed.Exact {
 			t.Errorf("match %+v, want worker 2 with 2 host and 1 disk blocks, exact", m)
 		}
 		if want := 2*0.75 + 0.25; m.Effective != want || m.CachedTokens != 7 {
@@ -63,12 +66,12 @@ func TestPoolBlocksCountForEveryMember(t *testing.T) {
 			t.Errorf("match %+v, want the new member to have the pool's blocks", m)
 		}
 		b.Send(pool.Goodbye())
-		b.Expect("without the pool", sourcetest.Tokens(1, 2, 3), 1, 0, QualityDegraded)
+		b.Expect("without the pool", sourcetest.Tokens(1, 2, 3), 1, 0, feed.Degraded)
 	})
 }
 
 func TestLateRouterAsksForEverythingFirst(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		for i := range uint32(5) {
 			p.Store(kv.TierDevice, sourcetest.Tokens(1, 2, 10+i))
@@ -76,12 +79,12 @@ func TestLateRouterAsksForEverythingFirst(t *testing.T) {
 		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(1, 2, 20))) // before its announcement
 		b.Transport.HoldQueries(true)
 		b.Send(p.Announce())
-		b.Expect("while the answer is awaited", sourcetest.Tokens(1, 2, 20), 1, 0, QualityFallback)
+		b.Expect("while the answer is awaited", sourcetest.Tokens(1, 2, 20), 1, 0, feed.Fallback)
 		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(1, 2, 30)))
 		b.Transport.HoldQueries(false)
 		b.Pass(0)
-		b.Expect("after the answer", sourcetest.Tokens(1, 2, 30), 1, 3, QualityExact)
-		b.Expect("after the answer", sourcetest.Tokens(1, 2, 20), 1, 3, QualityExact)
+		b.Expect("after the answer", sourcetest.Tokens(1, 2, 30), 1, 3, feed.Exact)
+		b.Expect("after the answer", sourcetest.Tokens(1, 2, 20), 1, 3, feed.Exact)
 		if got := b.Transport.Asked(); len(got) != 1 || got[0] != "11 from 0" {
 			t.Errorf("queries %v, want one for everything", got)
 		}
@@ -93,13 +96,13 @@ func TestLateRouterAsksForEverythingFirst(t *testing.T) {
 }
 
 func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1)))
 		p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)) // lost
 		b.Transport.FailQueries(errors.New("publisher is busy"))
 		b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(1, 2, 3)))
-		b.Expect("in the gap", sourcetest.Tokens(1, 2, 3), 1, 1, QualityDegraded)
+		b.Expect("in the gap", sourcetest.Tokens(1, 2, 3), 1, 1, feed.Degraded)
 		if f := b.Router.Feeds()[0]; f.Health != kvevent.HealthDegraded || f.Cursor != 1 || f.Counters.Gaps != 1 {
 			t.Errorf("feed %+v, want it degraded at event 1", f)
 		}
@@ -109,11 +112,11 @@ func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
 		}
 		b.Transport.FailQueries(nil)
 		b.Pass(5 * time.Second)
-		b.Expect("repaired", sourcetest.Tokens(1, 2, 3), 1, 3, QualityExact)
+		b.Expect("repaired", sourcetest.Tokens(1, 2, 3), 1, 3, feed.Exact)
 		// The last message of a burst is lost: the heartbeat finds it.
 		p.Store(kv.TierDevice, sourcetest.Tokens(7))
 		b.Send(p.Announce())
-		b.Expect("repaired again", sourcetest.Tokens(7), 1, 1, QualityExact)
+		b.Expect("repaired again", sourcetest.Tokens(7), 1, 1, feed.Exact)
 		// The publisher changes its mind about what it holds.
 		p.Drift(4711)
 		b.Send(p.Announce())
@@ -130,39 +133,39 @@ func TestLostMessagesAreRepairedAndSaidSo(t *testing.T) {
 }
 
 func TestNewPublisherOfAnOwnerIsANewEpoch(t *testing.T) {
-	OnBench(t, Options{}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		old := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		old.Meta.Card.Incarnation = 1
 		b.Send(old.Announce(), old.Store(kv.TierDevice, sourcetest.Tokens(1, 2)))
-		if _, err := b.Router.FindBestMatch(t.Context(), &Request{ID: "r", Tokens: sourcetest.Tokens(1), UpdateStates: true}); err != nil {
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{ID: "r", Tokens: sourcetest.Tokens(1), UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
 		fresh := b.Publisher(12, sourcetest.WorkerOwner(1), 0)
 		fresh.Meta.Card.Incarnation = 2
 		b.Send(fresh.Announce())
-		b.Expect("a restarted engine", sourcetest.Tokens(1, 2), 1, 0, QualityExact)
+		b.Expect("a restarted engine", sourcetest.Tokens(1, 2), 1, 0, feed.Exact)
 		if got := b.Router.Stats().Requests.Load; got.Requests != 0 || got.Abandoned != 1 {
 			t.Errorf("requests %+v, want the old engine's abandoned", got)
 		}
 		b.Send(old.Announce(), old.Store(kv.TierDevice, sourcetest.Tokens(1, 2)), old.Goodbye())
-		b.Expect("its former publisher is over", sourcetest.Tokens(1, 2), 1, 0, QualityExact)
+		b.Expect("its former publisher is over", sourcetest.Tokens(1, 2), 1, 0, feed.Exact)
 		if got := b.Router.Stats().Feeds; got.Fenced != 2 || got.Unannounced != 1 || got.Feeds != 1 {
 			t.Errorf("stats %+v, want the former publisher fenced", got)
 		}
 		b.Send(fresh.Store(kv.TierDevice, sourcetest.Tokens(5)))
-		b.Expect("the new one", sourcetest.Tokens(5), 1, 1, QualityExact)
+		b.Expect("the new one", sourcetest.Tokens(5), 1, 1, feed.Exact)
 	})
 }
 
 func TestSilentOwnersAreForgotten(t *testing.T) {
-	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{Config: routertest.FirstOfEqual()}, func(b *routertest.Bench) {
 		p1, p2 := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 		b.Send(p1.Announce(), p2.Announce(), p1.Store(kv.TierDevice, sourcetest.Tokens(1)), p2.Store(kv.TierDevice, sourcetest.Tokens(1)))
 		for range 20 {
 			b.Pass(time.Second)
 			b.Send(p2.Announce())
 		}
-		b.Expect("the one that still speaks", sourcetest.Tokens(1), 2, 1, QualityExact)
+		b.Expect("the one that still speaks", sourcetest.Tokens(1), 2, 1, feed.Exact)
 		if got := b.Router.Stats(); got.Workers != 1 || got.Feeds.Expired != 1 || got.Index.Memberships != 1 {
 			t.Errorf("stats %+v, want one worker left", got)
 		}
@@ -174,7 +177,7 @@ func TestSilentOwnersAreForgotten(t *testing.T) {
 		// A disconnected router knows nothing of anybody's silence.
 		b.Send(source.Frame{Kind: source.FrameDisconnected})
 		b.Pass(time.Hour)
-		b.Expect("offline", sourcetest.Tokens(1), 1, 1, QualityDegraded)
+		b.Expect("offline", sourcetest.Tokens(1), 1, 1, feed.Degraded)
 		b.Send(source.Frame{Kind: source.FrameConnected})
 		b.Pass(10 * time.Second)
 		b.Send(p2.Announce())
@@ -183,7 +186,7 @@ func TestSilentOwnersAreForgotten(t *testing.T) {
 			t.Errorf("stats %+v, want the silent one forgotten", got)
 		}
 		b.Send(p2.Goodbye())
-		if _, err := b.Router.FindBestMatch(t.Context(), &Request{Tokens: []uint32{1}}); !errors.Is(err, ErrNoWorkers) {
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: []uint32{1}}); !errors.Is(err, router.ErrNoWorkers) {
 			t.Errorf("after the last goodbye: %v", err)
 		}
 		b.Send(p2.Announce())
@@ -201,7 +204,7 @@ func TestSilentOwnersAreForgotten(t *testing.T) {
 
 func TestPublishersThatDoNotFitAreRefused(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	OnBench(t, Options{MaxFeeds: 2, Log: zap.New(core)}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{MaxFeeds: 2, Log: zap.New(core)}, func(b *routertest.Bench) {
 		good := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		b.Send(good.Announce())
 		none, zero := b.Publisher(14, sourcetest.WorkerOwner(4), 0), b.Publisher(15, sourcetest.WorkerOwner(0), 0)
@@ -233,7 +236,7 @@ func TestPublishersThatDoNotFitAreRefused(t *testing.T) {
 }
 
 func TestQueriesInFlightAreBounded(t *testing.T) {
-	OnBench(t, Options{MaxQueries: 2}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{MaxQueries: 2}, func(b *routertest.Bench) {
 		b.Transport.HoldQueries(true)
 		for id := range uint64(7) {
 			p := b.Publisher(10+id, sourcetest.WorkerOwner(id+1), 0)
@@ -253,7 +256,7 @@ func TestQueriesInFlightAreBounded(t *testing.T) {
 }
 
 func TestQueriesWithoutAnswerTimeOut(t *testing.T) {
-	OnBench(t, Options{QueryTimeout: 3 * time.Second, FeedTimeout: time.Hour}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{QueryTimeout: 3 * time.Second, FeedTimeout: time.Hour}, func(b *routertest.Bench) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		p.Store(kv.TierDevice, sourcetest.Tokens(1))
 		b.Transport.HoldQueries(true)
@@ -273,34 +276,34 @@ func TestQueriesWithoutAnswerTimeOut(t *testing.T) {
 }
 
 func TestRoundRobinTakesTurnsAndSaysFallback(t *testing.T) {
-	OnBench(t, Options{Config: Configured(func(c *config.Config) { c.RouterMode = config.ModeRoundRobin })}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.RouterMode = config.ModeRoundRobin })}, func(b *routertest.Bench) {
 		for id := range uint64(3) {
 			b.Send(b.Publisher(10+id, sourcetest.WorkerOwner(id+1), 0).Announce())
 		}
 		for i := range 6 {
-			b.Expect("turn", sourcetest.Tokens(1), kv.WorkerID(i%3+1), 0, QualityFallback)
+			b.Expect("turn", sourcetest.Tokens(1), kv.WorkerID(i%3+1), 0, feed.Fallback)
 		}
 	})
 }
 
 func TestRequestLifecycle(t *testing.T) {
-	OnBench(t, Options{Config: FirstOfEqual()}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{Config: routertest.FirstOfEqual()}, func(b *routertest.Bench) {
 		b.Send(b.Publisher(11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Announce())
-		r := &Request{ID: "a", Tokens: sourcetest.Tokens(1, 2, 3), UpdateStates: true}
+		r := &router.Request{ID: "a", Tokens: sourcetest.Tokens(1, 2, 3), UpdateStates: true}
 		if m, err := b.Router.FindBestMatch(t.Context(), r); err != nil || m.Worker.ID != 1 {
 			t.Fatalf("first request: %+v, %v", m, err)
 		}
 		if _, err := b.Router.FindBestMatch(t.Context(), r); !errors.Is(err, load.ErrDuplicateRequest) {
 			t.Errorf("the same request again: %v", err)
 		}
-		b.Expect("the loaded worker is avoided", sourcetest.Tokens(9), 2, 0, QualityExact)
-		if err := b.AddRequest(&Request{ID: "b", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); err != nil {
+		b.Expect("the loaded worker is avoided", sourcetest.Tokens(9), 2, 0, feed.Exact)
+		if err := b.AddRequest(&router.Request{ID: "b", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); err != nil {
 			t.Error(err)
 		}
-		if err := b.AddRequest(&Request{Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); !errors.Is(err, ErrNoRequestID) {
+		if err := b.AddRequest(&router.Request{Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); !errors.Is(err, router.ErrNoRequestID) {
 			t.Errorf("a request without id: %v", err)
 		}
-		loads, err := b.PotentialLoads(&Request{Tokens: append(sourcetest.Tokens(1), 5)})
+		loads, err := b.PotentialLoads(&router.Request{Tokens: append(sourcetest.Tokens(1), 5)})
 		want := []schedule.PotentialLoad{
 			{Worker: kv.Worker{ID: 1}, PrefillTokens: 17, DecodeBlocks: 4},
 			{Worker: kv.Worker{ID: 2}, PrefillTokens: 9, DecodeBlocks: 2},
@@ -333,7 +336,7 @@ func TestRequestLifecycle(t *testing.T) {
 func TestFormulaLine(t *testing.T) {
 	for _, level := range []zapcore.Level{zap.DebugLevel, zap.InfoLevel} {
 		core, logs := observer.New(level)
-		OnBench(t, Options{Log: zap.New(core)}, func(b *Bench) {
+		routertest.OnBench(t, router.Options{Log: zap.New(core)}, func(b *routertest.Bench) {
 			p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 			b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)))
 			b.Best(append(sourcetest.Tokens(1, 2, 3), 1, 2))
@@ -346,16 +349,16 @@ func TestFormulaLine(t *testing.T) {
 }
 
 func TestOptionsOutOfRangeAreNamed(t *testing.T) {
-	for field, o := range map[string]Options{
-		"router_mode":                       {Config: Configured(func(c *config.Config) { c.RouterMode = "best" })},
+	for field, o := range map[string]router.Options{
+		"router_mode":                       {Config: routertest.Configured(func(c *config.Config) { c.RouterMode = "best" })},
 		"feed timeout":                      {FeedTimeout: -1},
 		"max feeds":                         {MaxFeeds: -1},
-		"http_overload_status":              {Config: Configured(func(c *config.Config) { c.HTTPOverloadStatus = 200 })},
-		"host_cache_hit_weight":             {Config: Configured(func(c *config.Config) { c.HostCacheHitWeight = 2 })},
-		"router_temperature":                {Config: Configured(func(c *config.Config) { c.RouterTemperature = -1 })},
-		"router_active_request_expiry_secs": {Config: Configured(func(c *config.Config) { c.ActiveRequestExpirySecs = -1 })},
+		"http_overload_status":              {Config: routertest.Configured(func(c *config.Config) { c.HTTPOverloadStatus = 200 })},
+		"host_cache_hit_weight":             {Config: routertest.Configured(func(c *config.Config) { c.HostCacheHitWeight = 2 })},
+		"router_temperature":                {Config: routertest.Configured(func(c *config.Config) { c.RouterTemperature = -1 })},
+		"router_active_request_expiry_secs": {Config: routertest.Configured(func(c *config.Config) { c.ActiveRequestExpirySecs = -1 })},
 	} {
-		_, err := New(o, sourcetest.NewTransport())
+		_, err := router.New(o, sourcetest.NewTransport())
 		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field)) {
 			t.Errorf("%s: error %v does not name it", field, err)
 		}
@@ -365,12 +368,12 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 // Of equal workers the older formula takes the one with the smallest cache, also where
 // that is known only by the decisions.
 func TestTheSmallestCacheWinsATieWithoutEvents(t *testing.T) {
-	c := Configured(func(c *config.Config) {
+	c := routertest.Configured(func(c *config.Config) {
 		c.CostFormula, c.UseKVEvents, c.RouterTrackActiveBlocks = config.FormulaOverlapWeight, false, false
 	})
-	OnBench(t, Options{Config: c}, func(b *Bench) {
+	routertest.OnBench(t, router.Options{Config: c}, func(b *routertest.Bench) {
 		b.Send(b.Publisher(11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Announce())
-		if _, err := b.Router.FindBestMatch(t.Context(), &Request{ID: "a", Tokens: sourcetest.Tokens(1, 2), Pinned: &kv.Worker{ID: 1}, UpdateStates: true}); err != nil {
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{ID: "a", Tokens: sourcetest.Tokens(1, 2), Pinned: &kv.Worker{ID: 1}, UpdateStates: true}); err != nil {
 			t.Fatal(err)
 		}
 		b.Router.Free("", "a")

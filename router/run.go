@@ -5,12 +5,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // queryResult is what came of a question to a publisher.
 type queryResult struct {
-	query  FeedQuery
+	query  feed.Query
 	answer *source.Answer
 	err    error
 }
@@ -38,7 +39,7 @@ func (r *Router) Run(ctx context.Context) error {
 	defer queries.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ask := func(due []FeedQuery) {
+	ask := func(due []feed.Query) {
 		for _, q := range due {
 			queries.Go(func() { r.query(ctx, q) })
 		}
@@ -67,7 +68,7 @@ func (r *Router) Run(ctx context.Context) error {
 }
 
 // query asks a publisher and hands the result to Run.
-func (r *Router) query(ctx context.Context, q FeedQuery) {
+func (r *Router) query(ctx context.Context, q feed.Query) {
 	asking, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	result := &queryResult{query: q}

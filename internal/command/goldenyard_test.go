@@ -26,6 +26,7 @@ import (
 	publisherdynamo "github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/dynamo"
@@ -171,7 +172,7 @@ func (y *goldenYard) ask(t *testing.T, path string) string {
 func (y *goldenYard) askRouter(t *testing.T, method, path, body string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	router.NewAPI(y.router, router.APIOptions{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	api.New(y.router, api.Options{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
 	}
@@ -215,7 +216,7 @@ func (y *goldenYard) use(t *testing.T) {
 	})
 	y.askRouter(t, http.MethodPost, "/v1/route", fmt.Sprintf(`{"method":"new","request_id":"a","tokens":%s}`, list))
 	w := httptest.NewRecorder()
-	router.NewAPI(y.router, router.APIOptions{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/route", strings.NewReader("{")))
+	api.New(y.router, api.Options{}).Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/route", strings.NewReader("{")))
 	if w.Code != http.StatusBadRequest {
 		t.Fatalf("a bad request: %d %s", w.Code, w.Body)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 )
 
@@ -128,7 +129,7 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 		}
 		load, known := r.Loads()[kv.WorkerOwner(m.Worker)]
 		pool := r.Workers()[0].Pool
-		if m.Worker.ID != 7 || m.Hits[kv.TierDevice] != 10 || m.Quality != router.QualityExact ||
+		if m.Worker.ID != 7 || m.Hits[kv.TierDevice] != 10 || m.Quality != feed.Exact ||
 			!known || load.Worker.DeviceBlocksTotal == 0 || r.Loads()[kv.PoolOwner(pool)].Pool.HostBytesUsed == 0 {
 			return fmt.Sprintf("match %+v, loads %+v", m, r.Loads())
 		}

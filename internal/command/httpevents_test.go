@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 )
@@ -242,7 +243,7 @@ func (n *httpNode) converges(who string, r *router.Router) {
 	defer deadline.Stop()
 	pause := time.NewTicker(5 * time.Millisecond)
 	defer pause.Stop()
-	for n.differs(r) != "" || r.Quality() != router.QualityExact {
+	for n.differs(r) != "" || r.Quality() != feed.Exact {
 		select {
 		case <-deadline.C:
 			n.t.Fatalf("%s, after 30 s: %s, quality %s, feeds %+v", who, n.differs(r), r.Quality(), r.Feeds())

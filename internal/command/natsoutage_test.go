@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
@@ -203,7 +204,7 @@ func (w *natsWorld) converged(when string) {
 		return len(dump) == 1 && len(dump[0].Blocks) == len(w.blocks) &&
 			!slices.ContainsFunc(dump[0].Blocks, func(b routertest.BlockDump) bool { return !w.blocks[b.Hash] })
 	}
-	w.until(when, func() bool { return w.router.Quality() == router.QualityExact && equal() })
+	w.until(when, func() bool { return w.router.Quality() == feed.Exact && equal() })
 }
 
 // until waits for a condition.
@@ -234,7 +235,7 @@ func TestNothingIsLostSilently(t *testing.T) {
 			w.converged("from the start")
 
 			w.stopServer()
-			w.until("the router to notice", func() bool { return w.router.Quality() != router.QualityExact })
+			w.until("the router to notice", func() bool { return w.router.Quality() != feed.Exact })
 			w.change(200)
 			w.startServer()
 			w.converged("after the server was away")

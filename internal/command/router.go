@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
@@ -102,7 +103,7 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	served := router.NewAPI(r, router.APIOptions{Registration: c.HTTPRegistration, Log: log})
+	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Log: log})
 	at := ""
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })

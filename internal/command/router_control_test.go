@@ -14,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
@@ -40,7 +41,7 @@ func TestRouterControlSocket(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
-	g.Go(func() error { return router.NewAPI(r, router.APIOptions{}).ServeControl(ctx, l) })
+	g.Go(func() error { return api.New(r, api.Options{}).ServeControl(ctx, l) })
 	defer func() {
 		stop()
 		if err := g.Wait(); err != nil {

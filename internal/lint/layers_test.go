@@ -37,6 +37,8 @@ func layers() []layer {
 		{"router/index", []string{"internal"}},
 		{"router/index/runs", []string{"internal"}},
 		{"router/approx", []string{"router/index", "internal"}},
+		{"router/api", []string{"router", "internal"}},
+		{"router/feed", []string{"router/source", "router/index", "internal"}},
 		{"router/source", []string{"internal"}},
 		{"router/source/nats", []string{"router/source", "internal"}},
 		{"router/source/http", []string{"router/source", "internal"}},

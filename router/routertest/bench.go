@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -74,7 +75,7 @@ func (b *Bench) Best(tokens []uint32) router.Match {
 }
 
 // expect checks the device hits and the quality of a prompt's best match.
-func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device uint32, q router.Quality) {
+func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device uint32, q feed.Quality) {
 	b.T.Helper()
 	m := b.Best(tokens)
 	if m.Worker.ID != worker || m.Hits[kv.TierDevice] != device || m.Quality != q {

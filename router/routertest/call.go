@@ -81,6 +81,7 @@ func (b *Bench) Later(h http.Handler, id, body string) <-chan string {
 	return answer
 }
 
+// HalfAStep is a configuration that counts a worker as busy at half a step of tokens.
 func HalfAStep() *config.Config {
 	return Configured(func(c *config.Config) {
 		half := 0.5

@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
@@ -146,7 +147,7 @@ func (c *cluster) shows(w *fakeWorker) bool {
 	return false
 }
 
-func (c *cluster) quality(w *fakeWorker) router.Quality {
+func (c *cluster) quality(w *fakeWorker) feed.Quality {
 	for _, i := range c.router.Workers() {
 		if i.Worker == w.worker {
 			return i.Quality
@@ -168,10 +169,10 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	o := origin{publisher: 21, worker: w.worker, target: s.target()}
 	card := c.card(uint64(w.worker.ID), 2)
 	Eventually(t, "two ranks known, of which nothing is known", func() bool {
-		return len(c.router.Workers()) == 2 && c.router.Quality() != router.QualityExact
+		return len(c.router.Workers()) == 2 && c.router.Quality() != feed.Exact
 	})
 	c.source(o)
-	Eventually(t, "the history known", func() bool { return c.shows(w) && c.quality(w) == router.QualityExact })
+	Eventually(t, "the history known", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 100, 5000, 7, 8) }))
 	Eventually(t, "a live event applied", func() bool { return c.shows(w) })
 	for range 6 { // more than the ring holds
@@ -179,14 +180,14 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 		c.does(func() kvevent.RouterEvent { return w.store(kv.TierHost, 0, kv.SequenceHash(9000+w.last()), 3) })
 	}
 	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 0, 6000, 9) }))
-	Eventually(t, "a gap repaired", func() bool { return c.shows(w) && c.quality(w) == router.QualityExact })
+	Eventually(t, "a gap repaired", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 
 	// The other rank's first events come before its record, which has no target.
 	other := newFakeWorker(kv.Worker{ID: w.worker.ID, Rank: 1}, 4)
 	c.publish(22, other.store(kv.TierDevice, 0, 100, 1, 2, 3), other.remove(kv.TierDevice, 102))
 	c.source(origin{publisher: 22, worker: other.worker})
 	Eventually(t, "the other rank known from its first event on", func() bool {
-		return c.shows(other) && c.quality(other) == router.QualityExact
+		return c.shows(other) && c.quality(other) == feed.Exact
 	})
 
 	second := o
@@ -194,12 +195,12 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	path := c.source(second)
 	empty := newFakeWorker(w.worker, 1)
 	Eventually(t, "a rank with two sources emptied", func() bool {
-		return c.shows(empty) && c.quality(w) == router.QualityDegraded
+		return c.shows(empty) && c.quality(w) == feed.Degraded
 	})
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == router.QualityExact })
+	Eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 
 	for _, i := range c.router.Workers() {
 		if i.Card.Source != "dynamo" || i.Card.Silent || i.Card.DeviceBlocks != 512 || i.Card.MaxBatchedTokens != 8192 {
@@ -248,7 +249,7 @@ func TestTransportCountsWhatItCannotRead(t *testing.T) {
 	c.publish(21, w.store(kv.TierDevice, 0, 200, 3, 4))
 	Eventually(t, "what is too much refused", func() bool {
 		got := c.transport.Counters()
-		return got.Undecodable == 1 && got.BadRecords == 1 && got.Refused == 1 && c.quality(w) == router.QualityDegraded
+		return got.Undecodable == 1 && got.BadRecords == 1 && got.Refused == 1 && c.quality(w) == feed.Degraded
 	})
 }
 

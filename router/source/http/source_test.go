@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -39,7 +40,7 @@ func TestHTTPCarriesEventsQueriesAndGaps(t *testing.T) {
 	}
 	r, h := httpRouter(t, router.Options{}, Options{Agents: []string{a.Server.URL + "/"}})
 	sourcetest.Eventually(t, "synced by a dump of many chunks", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2, 119)) == 3 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2, 119)) == 3 && r.Quality() == feed.Exact
 	})
 	for i := range uint32(300) {
 		a.Say(kvevent.StreamEvents, p.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(3, 200+i), 0))
@@ -82,7 +83,7 @@ func TestHTTPAgentAway(t *testing.T) {
 	p1.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1), 0)
 	p2.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(2), 0)
 	r, h := httpRouter(t, router.Options{FeedTimeout: 2 * time.Second}, Options{Agents: []string{first.Server.URL, second.Server.URL}})
-	sourcetest.Eventually(t, "both known", func() bool { return r.Stats().Workers == 2 && r.Quality() == router.QualityExact })
+	sourcetest.Eventually(t, "both known", func() bool { return r.Stats().Workers == 2 && r.Quality() == feed.Exact })
 	stop := make(chan struct{})
 	var talking sync.WaitGroup
 	talking.Go(func() {
@@ -102,7 +103,7 @@ func TestHTTPAgentAway(t *testing.T) {
 	first.Cut(true)
 	sourcetest.Eventually(t, "the first agent's worker degraded", func() bool {
 		w := r.Workers()
-		return len(w) == 2 && w[0].Quality == router.QualityDegraded && w[1].Quality == router.QualityExact
+		return len(w) == 2 && w[0].Quality == feed.Degraded && w[1].Quality == feed.Exact
 	})
 	if err := r.Ready(); err != nil {
 		t.Errorf("ready: %v, want that one agent away is no outage", err)
@@ -114,7 +115,7 @@ func TestHTTPAgentAway(t *testing.T) {
 	p1.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1, 7), 0)
 	first.Cut(false)
 	sourcetest.Eventually(t, "back with what it has now", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(1, 7)) == 2 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(1, 7)) == 2 && r.Quality() == feed.Exact
 	})
 }
 
@@ -135,13 +136,13 @@ func TestHTTPAllAgentsAwayForgetsNobody(t *testing.T) {
 		}
 		return time.Since(began) > 2*timeout
 	})
-	if r.Quality() != router.QualityDegraded || r.Ready() != nil {
+	if r.Quality() != feed.Degraded || r.Ready() != nil {
 		t.Errorf("quality %s, ready %v", r.Quality(), r.Ready())
 	}
 	p.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1, 2), 0)
 	a.Cut(false)
 	sourcetest.Eventually(t, "whole again", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2)) == 2 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2)) == 2 && r.Quality() == feed.Exact
 	})
 	if s := r.Stats(); s.Transport.Reconnects != 1 || s.Feeds.Expired != 0 {
 		t.Errorf("stats %+v", s)
@@ -160,10 +161,10 @@ func TestHTTPAgentRestarts(t *testing.T) {
 	a.Publisher(21, sourcetest.WorkerOwner(1), 0).Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(2), 0)
 	a.Cut(false)
 	sourcetest.Eventually(t, "the new one followed", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1 && routertest.DeviceHits(r, sourcetest.Tokens(1)) == 0 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1 && routertest.DeviceHits(r, sourcetest.Tokens(1)) == 0 && r.Quality() == feed.Exact
 	})
 	a.Cut(true)
-	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == router.QualityDegraded })
+	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == feed.Degraded })
 	if f := r.Feeds(); len(f) != 1 || f[0].PublisherID != 21 {
 		t.Errorf("feeds %+v", f)
 	}

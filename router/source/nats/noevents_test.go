@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -44,7 +45,7 @@ func TestWithoutEventsNATSBringsAnnouncementsAlone(t *testing.T) {
 	if !announcements {
 		t.Errorf("nobody subscribes to announcements: %+v", subs.Subs)
 	}
-	if m, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1)}); err != nil || m.Worker.ID != 1 || m.Hits[kv.TierDevice] != 0 || m.Quality != router.QualityFallback {
+	if m, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1)}); err != nil || m.Worker.ID != 1 || m.Hits[kv.TierDevice] != 0 || m.Quality != feed.Fallback {
 		t.Errorf("%+v, %v", m, err)
 	}
 	if _, err := natssource.Connect(natssource.Options{URL: s.ClientURL(), NoEvents: true, JetStream: true}); err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
@@ -35,7 +36,7 @@ func TestNATSCarriesEventsQueriesAndGaps(t *testing.T) {
 	stranger.SendAnnouncement("staging")
 	p.SendAnnouncement(cluster)
 	sourcetest.Eventually(t, "synced by a dump of many chunks", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2, 119)) == 3 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(1, 2, 119)) == 3 && r.Quality() == feed.Exact
 	})
 	for i := range uint32(500) {
 		p.SendStore(cluster, sourcetest.Tokens(3, 200+i))
@@ -152,7 +153,7 @@ func TestNATSOutageForgetsNobody(t *testing.T) {
 	p.SendStore("default", sourcetest.Tokens(1))
 	sourcetest.Eventually(t, "joined", func() bool { return routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1 && r.Ready() == nil })
 	way.set(true)
-	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == router.QualityDegraded && r.Ready() == nil })
+	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == feed.Degraded && r.Ready() == nil })
 	p.SendStore("default", sourcetest.Tokens(2))
 	if got := routertest.DeviceHits(r, sourcetest.Tokens(1)); got != 1 {
 		t.Errorf("%d device hits in the outage, want 1", got)
@@ -160,7 +161,7 @@ func TestNATSOutageForgetsNobody(t *testing.T) {
 	way.set(false)
 	sourcetest.Eventually(t, "whole again", func() bool {
 		p.SendAnnouncement("default")
-		return r.Quality() == router.QualityExact && routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1
+		return r.Quality() == feed.Exact && routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1
 	})
 	if got := r.Stats(); !got.Transport.Connected || got.Transport.Reconnects != 1 || got.Feeds.GapsRepaired != 1 {
 		t.Errorf("stats %+v, want one reconnect and one gap repaired", got)
@@ -177,8 +178,8 @@ func TestRouterStartsBeforeNATS(t *testing.T) {
 	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("ready: %v, want not connected", err)
 	}
-	if got := r.Quality(); got != router.QualityFallback {
-		t.Errorf("quality %s, want %s", got, router.QualityFallback)
+	if got := r.Quality(); got != feed.Fallback {
+		t.Errorf("quality %s, want %s", got, feed.Fallback)
 	}
 	if _, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1)}); !errors.Is(err, router.ErrNoWorkers) {
 		t.Errorf("decision: %v, want no workers", err)
@@ -188,7 +189,7 @@ func TestRouterStartsBeforeNATS(t *testing.T) {
 	p.Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1), 0)
 	sourcetest.Eventually(t, "joined", func() bool {
 		p.SendAnnouncement("default")
-		return r.Ready() == nil && r.Quality() == router.QualityExact && routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1
+		return r.Ready() == nil && r.Quality() == feed.Exact && routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1
 	})
 	if got := r.Stats().Transport; !got.Connected || got.Reconnects != 0 {
 		t.Errorf("transport %+v, want the first connection", got)

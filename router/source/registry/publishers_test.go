@@ -14,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
@@ -55,7 +56,7 @@ func TestOnlyTheSourceThatIsAwayKeepsItsWorkers(t *testing.T) {
 		other.Send(there.Announce(), there.Store(kv.TierDevice, sourcetest.Tokens(3, 4)), there.Announce())
 		other.Send(source.Frame{Kind: source.FrameDisconnected})
 		for _, w := range b.Router.Workers() {
-			if want := map[kv.WorkerID]router.Quality{1: router.QualityExact, 2: router.QualityDegraded}[w.Worker.ID]; w.Quality != want {
+			if want := map[kv.WorkerID]feed.Quality{1: feed.Exact, 2: feed.Degraded}[w.Worker.ID]; w.Quality != want {
 				t.Errorf("worker %s is %s, want %s", w.Worker, w.Quality, want)
 			}
 		}
@@ -72,7 +73,7 @@ func TestOnlyTheSourceThatIsAwayKeepsItsWorkers(t *testing.T) {
 		b.Pass(20 * time.Second)
 		b.ExpectWorkers("whose source is away is still spoken for", "2/0 agent")
 		other.Send(source.Frame{Kind: source.FrameConnected}, there.Announce())
-		b.Expect("back", sourcetest.Tokens(3, 4), 2, 2, router.QualityExact)
+		b.Expect("back", sourcetest.Tokens(3, 4), 2, 2, feed.Exact)
 		b.Pass(20 * time.Second)
 		b.ExpectWorkers("silent after it", "2/0 http")
 	})
@@ -84,12 +85,12 @@ func TestAFeedBelongsToWhereItWasAnnouncedLast(t *testing.T) {
 	beside(t, func(b *routertest.Bench, _ *registry.Source, other *routertest.Bench) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1)), p.Announce(), source.Frame{Kind: source.FrameDisconnected})
-		b.Expect("away", sourcetest.Tokens(1), 1, 1, router.QualityDegraded)
+		b.Expect("away", sourcetest.Tokens(1), 1, 1, feed.Degraded)
 		other.Transport.Put(p)
 		p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)) // lost
 		other.Send(p.Announce())
 		b.Pass(time.Second)
-		b.Expect("over the other", sourcetest.Tokens(1, 2), 1, 2, router.QualityExact)
+		b.Expect("over the other", sourcetest.Tokens(1, 2), 1, 2, feed.Exact)
 		if asked := other.Transport.Asked(); len(asked) != 1 {
 			t.Errorf("asked %v, want one question", asked)
 		}
@@ -119,7 +120,7 @@ func TestAMistakeInARegistrationTakesNoRequests(t *testing.T) {
 		b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1)))
 		b.ExpectWorkers("with a publisher", "1/0 agent, 98/0 http, 99/0 http")
 		for range 20 {
-			b.Expect("no model is named", sourcetest.Tokens(7), 1, 0, router.QualityExact)
+			b.Expect("no model is named", sourcetest.Tokens(7), 1, 0, feed.Exact)
 		}
 		if m, err := b.Router.FindBestMatch(t.Context(), &router.Request{Model: "m", Tokens: sourcetest.Tokens(7)}); err != nil || m.Worker.ID != 1 {
 			t.Errorf("the publisher's model is named: %+v, %v", m.Worker, err)
@@ -204,7 +205,7 @@ func TestAFencedPublisherDoesNotTakeOverQueries(t *testing.T) {
 		b.Send(old.Announce(), fresh.Announce(), old.Announce())
 		fresh.Store(kv.TierDevice, sourcetest.Tokens(1)) // lost
 		b.Send(fresh.Store(kv.TierDevice, sourcetest.Tokens(2)), old.Announce())
-		b.Expect("repaired", sourcetest.Tokens(1), 1, 1, router.QualityExact)
+		b.Expect("repaired", sourcetest.Tokens(1), 1, 1, feed.Exact)
 		if s := b.Router.Stats().Feeds; s.Fenced != 2 || s.QueryFailures != 0 {
 			t.Errorf("stats %+v", s)
 		}

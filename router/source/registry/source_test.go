@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
@@ -30,7 +31,7 @@ func TestRegisteredWorkersAreCandidatesWithoutHits(t *testing.T) {
 		}
 		b.Pass(time.Second)
 		b.ExpectWorkers("registered", "5/0 http, 5/1 http")
-		if q := b.Router.Quality(); q != router.QualityFallback {
+		if q := b.Router.Quality(); q != feed.Fallback {
 			t.Errorf("quality %s: nothing is known of any cache", q)
 		}
 		if m := b.Best(sourcetest.Tokens(1)); m.Worker.ID != 5 || m.Hits.Total() != 0 {
@@ -38,7 +39,7 @@ func TestRegisteredWorkersAreCandidatesWithoutHits(t *testing.T) {
 		}
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)))
-		b.Expect("one worker has events", sourcetest.Tokens(1, 2), 1, 2, router.QualityExact)
+		b.Expect("one worker has events", sourcetest.Tokens(1, 2), 1, 2, feed.Exact)
 		b.Pass(8 * time.Second)
 		b.Send(p.Announce())
 		g.Ranks = 1
@@ -72,13 +73,13 @@ func TestPublisherWinsOverRegistration(t *testing.T) {
 			b.Send(p.Announce())
 		}
 		b.ExpectWorkers("its agent speaks", "5/0 agent")
-		b.Expect("with its blocks", sourcetest.Tokens(1, 2), 5, 2, router.QualityExact)
+		b.Expect("with its blocks", sourcetest.Tokens(1, 2), 5, 2, feed.Exact)
 		b.Send(source.Frame{Kind: source.FrameDisconnected})
 		b.Pass(time.Minute)
 		b.ExpectWorkers("in an outage", "5/0 agent")
-		b.Expect("in an outage", sourcetest.Tokens(1, 2), 5, 2, router.QualityDegraded)
+		b.Expect("in an outage", sourcetest.Tokens(1, 2), 5, 2, feed.Degraded)
 		b.Send(source.Frame{Kind: source.FrameConnected}, p.Announce())
-		b.Expect("after it", sourcetest.Tokens(1, 2), 5, 2, router.QualityExact)
+		b.Expect("after it", sourcetest.Tokens(1, 2), 5, 2, feed.Exact)
 		b.Pass(20 * time.Second)
 		b.ExpectWorkers("silent for too long", "5/0 http")
 		if m := b.Best(sourcetest.Tokens(1, 2)); m.Hits.Total() != 0 {
@@ -107,7 +108,7 @@ func TestQueriesGoWhereThePublisherIs(t *testing.T) {
 		p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
 		p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)) // lost
 		b.Send(p.Announce())
-		b.Expect("by a dump", sourcetest.Tokens(1, 2), 1, 2, router.QualityExact)
+		b.Expect("by a dump", sourcetest.Tokens(1, 2), 1, 2, feed.Exact)
 		if _, err := r.Query(t.Context(), 12, kvevent.QueryRequest{}); err == nil {
 			t.Error("a query of nobody was answered")
 		}
@@ -231,7 +232,7 @@ func TestRegistryFollowsTheAgentsOfItsFile(t *testing.T) {
 	}
 	r := routertest.RunRouter(t, router.Options{FeedTimeout: 3 * time.Second}, g)
 	sourcetest.Eventually(t, "the file's agent followed", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1 && r.Quality() == router.QualityExact
+		return routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1 && r.Quality() == feed.Exact
 	})
 	routertest.WriteFile(t, file, `{"agents":[]}`)
 	sourcetest.Eventually(t, "forgotten", func() bool { return r.Stats().Workers == 0 })

@@ -1,0 +1,105 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
+)
+
+// ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, with a
+// Registry POST and DELETE /v1/workers, and what Handler shows of the router. It
+// asks for no password: serve it with ServeControl at an address of package
+// control. docs/router-api.md describes the paths.
+func (a *API) ControlHandler() http.Handler {
+	mux := http.NewServeMux()
+	a.look(mux)
+	mux.HandleFunc("GET /v1/dump", a.dump)
+	mux.HandleFunc("POST /busy_threshold", a.setBusy)
+	if g := a.router.Registry(); g != nil {
+		a.register(mux, g)
+	}
+	return control.Protect(mux)
+}
+
+// ServeControl answers operators on l until ctx ends, as Serve answers clients.
+func (a *API) ServeControl(ctx context.Context, l net.Listener) error {
+	return a.serve(ctx, l, a.ControlHandler(), drainTimeout)
+}
+
+// elsewhere refuses what ControlHandler alone serves.
+func (a *API) elsewhere(mux *http.ServeMux, patterns ...string) {
+	for _, p := range patterns {
+		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) {
+			a.fail(w, http.StatusForbidden, fmt.Errorf("%s: only on the control listener (--control)", p))
+		})
+	}
+}
+
+// dumpPatience bounds how long a client may take to read a piece of a dump.
+const dumpPatience = 30 * time.Second
+
+// patientWriter gives the client dumpPatience for each write.
+type patientWriter struct{ http.ResponseWriter }
+
+// Write implements io.Writer.
+func (w patientWriter) Write(b []byte) (int, error) {
+	// A writer without deadlines is that of a test.
+	if err := http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(dumpPatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// dump streams the indexes of all models, or of those of one name, as a JSON array of
+// stored events, one to a line. A dump without its closing bracket was cut off.
+func (a *API) dump(w http.ResponseWriter, req *http.Request) {
+	name := req.URL.Query().Get("model")
+	models := a.router.Models(name)
+	if name != "" && len(models) == 0 {
+		a.fail(w, http.StatusNotFound, fmt.Errorf("model: %.64q: %w", name, router.ErrUnknownModel))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// The connection may be used again, for what takes longer.
+	defer func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) }()
+	out := bufio.NewWriterSize(patientWriter{w}, 64<<10)
+	encoder := json.NewEncoder(out)
+	var event kvevent.StoredJSON
+	separator := byte('[')
+	var failed error
+	note := func(err error) bool {
+		if err != nil && failed == nil {
+			failed = err
+		}
+		return failed == nil
+	}
+	var id uint64
+	show := func(e *kvevent.RouterEvent) bool {
+		event.Set(e)
+		event.Event.ID, id = id, id+1
+		ok := note(out.WriteByte(separator)) && note(encoder.Encode(&event))
+		separator = ','
+		return ok
+	}
+	for _, m := range models {
+		if failed == nil {
+			m.Decide().DumpEvents(show)
+		}
+	}
+	if separator == '[' {
+		note(out.WriteByte(separator))
+	}
+	if _, err := out.WriteString("]\n"); note(err) && note(out.Flush()) {
+		return
+	}
+	a.undelivered(failed)
+}

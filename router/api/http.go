@@ -1,0 +1,250 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+)
+
+// Headers of POST /v1/route.
+const (
+	// RequestIDHeader names the request; an answer to "new" carries the one that
+	// was given or made.
+	RequestIDHeader = "X-Request-Id"
+	// QualityHeader carries the Quality of the decision.
+	QualityHeader = "X-Blockyard-Quality"
+	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and
+	// what the cost was missing.
+	ScoreHeader = "X-Blockyard-Score"
+)
+
+// APIOptions configure an API.
+type Options struct {
+	// Registration lets whoever reaches Handler register workers; ControlHandler takes
+	// registrations in any case.
+	Registration bool
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+// API serves a router over HTTP and NATS.
+type API struct {
+	router       *router.Router
+	log          *zap.Logger
+	registration bool
+	service      *service
+}
+
+// NewAPI returns the API of a router.
+func New(r *router.Router, o Options) *API {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return &API{router: r, log: o.Log, registration: o.Registration, service: newService(r)}
+}
+
+// Handler serves clients and metrics over HTTP: POST /v1/route, GET /v1/workers,
+// /v1/feeds, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and with a
+// registry GET /v1/agents. With APIOptions.Registration it also takes POST and DELETE
+// /v1/workers. ControlHandler has the rest. docs/router-api.md describes the paths.
+func (a *API) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/route", a.route)
+	a.look(mux)
+	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
+	switch g := a.router.Registry(); {
+	case g != nil && a.registration:
+		a.register(mux, g)
+	case g != nil:
+		a.elsewhere(mux, "POST /v1/workers", "DELETE /v1/workers")
+	}
+	mux.Handle("GET /metrics", a.router.Metrics().Handler())
+	return control.RefuseCrossSite(mux)
+}
+
+// look adds what shows the router and changes nothing.
+func (a *API) look(mux *http.ServeMux) {
+	r := a.router
+	mux.HandleFunc("GET /v1/workers", a.workers)
+	mux.HandleFunc("GET /v1/feeds", a.feeds)
+	mux.HandleFunc("GET /v1/sources", a.sources)
+	mux.HandleFunc("GET /busy_threshold", a.busy)
+	if g := r.Registry(); g != nil {
+		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.agents(w, g) })
+	}
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := r.Ready(); err != nil {
+			a.fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		a.answer(w, http.StatusOK, map[string]string{"status": "ready"})
+	})
+}
+
+const (
+	// drainTimeout bounds how long requests may take to finish after the end.
+	drainTimeout = 2 * time.Second
+	// answerTimeout is the time that those get to be answered that wait even then.
+	answerTimeout = time.Second
+)
+
+// Serve answers HTTP on l until ctx ends, then lets the requests at hand finish, tells
+// those that still wait for a worker that the router stops, and closes l. The error is
+// nil when ctx ended it.
+func (a *API) Serve(ctx context.Context, l net.Listener) error {
+	return a.serve(ctx, l, a.Handler(), drainTimeout)
+}
+
+// serve is Serve with a handler; what is at hand at the end may take as long as drain.
+func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
+	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          zap.NewStdLog(a.log),
+		BaseContext:       func(net.Listener) context.Context { return serving },
+	}
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		late := time.AfterFunc(drain, func() { end(errStopping) })
+		defer late.Stop()
+		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain+answerTimeout)
+		defer cancel()
+		if err := server.Shutdown(draining); err != nil {
+			drained <- server.Close()
+			return
+		}
+		drained <- nil
+	})
+	err := server.Serve(l)
+	if stop() || !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http on %s: %w", l.Addr(), err)
+	}
+	return <-drained
+}
+
+func (a *API) route(w http.ResponseWriter, req *http.Request) {
+	host, _, _ := net.SplitHostPort(req.RemoteAddr) // what is no address is one client
+	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
+		id: req.Header.Get(RequestIDHeader), client: host,
+		// A reader that has no deadlines is that of a test; it is not waited for.
+		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
+	})
+	for name, value := range out.headers() {
+		w.Header().Set(name, value)
+	}
+	if err := a.deliverRoute(w, &out); err != nil {
+		a.undelivered(err)
+		if out.unbook != nil {
+			out.unbook()
+		}
+	}
+}
+
+// deliverRoute delivers a reply. One that says where a request is booked is sent at
+// once, as it is only then known that it cannot be. Whether the caller goes away later
+// is not looked at: having read the reply it may.
+func (a *API) deliverRoute(w http.ResponseWriter, out *reply) error {
+	if err := deliver(w, out.status, out.body); err != nil || out.unbook == nil {
+		return err
+	}
+	if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+type feedAnswer struct {
+	PublisherID         string `json:"publisher_id"`
+	Owner               string `json:"owner"`
+	Pool                uint64 `json:"pool"`
+	Cursor              uint64 `json:"cursor"`
+	Announced           uint64 `json:"announced"`
+	Health              string `json:"health"`
+	Gaps                uint64 `json:"gaps"`
+	Repaired            uint64 `json:"repaired"`
+	Divergences         uint64 `json:"divergences"`
+	DivergencesRepaired uint64 `json:"divergences_repaired"`
+	DigestOK            bool   `json:"digest_ok"`
+	// Rival is another publisher that speaks for the owner now.
+	Rival string `json:"rival,omitempty"`
+}
+
+func (a *API) feeds(w http.ResponseWriter, _ *http.Request) {
+	out := []feedAnswer{}
+	for _, f := range a.router.Feeds() {
+		rival := ""
+		if f.Rival != 0 {
+			rival = source.PublisherName(f.Rival)
+		}
+		out = append(out, feedAnswer{
+			PublisherID: source.PublisherName(f.PublisherID), Owner: f.Owner.String(), Pool: f.Pool,
+			Cursor: f.Cursor, Announced: f.Announced, Health: string(f.Health),
+			Gaps: f.Counters.Gaps, Repaired: f.Counters.GapsRepaired,
+			Divergences: f.Counters.Divergences, DivergencesRepaired: f.Counters.DivergencesRepaired,
+			DigestOK: f.DigestOK, Rival: rival,
+		})
+	}
+	a.answer(w, http.StatusOK, out)
+}
+
+func (a *API) fail(w http.ResponseWriter, code int, err error) {
+	out := a.service.fail(code, err)
+	a.answer(w, out.status, out.body)
+}
+
+func (a *API) answer(w http.ResponseWriter, code int, v any) {
+	if err := deliver(w, code, v); err != nil {
+		a.undelivered(err)
+	}
+}
+
+// undelivered logs that the client has gone, which is no error of ours.
+func (a *API) undelivered(err error) { a.log.Debug("answer is not delivered", zap.Error(err)) }
+
+func deliver(w http.ResponseWriter, code int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.WriteHeader(code)
+	_, err = w.Write(append(body, '\n'))
+	return err
+}
+
+func (a *API) sources(w http.ResponseWriter, _ *http.Request) {
+	all := a.router.Sources()
+	if all == nil {
+		all = []source.Metrics{}
+	}
+	a.answer(w, http.StatusOK, all)
+}
+
+// agents answers what is known of the agents' streams.
+func (a *API) agents(w http.ResponseWriter, g *registry.Source) {
+	all := g.Agents()
+	if all == nil {
+		all = []source.Agent{}
+	}
+	a.answer(w, http.StatusOK, all)
+}

@@ -1,0 +1,148 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+)
+
+// Headers of replies over NATS, besides those of HTTP.
+const (
+	// RouterHeader carries the subject of the router that answered. What is said of
+	// a request later has to go there: other routers do not know the request.
+	RouterHeader = "X-Blockyard-Router"
+	// NATSErrorHeader has the text of an error, as NATS clients expect it, and
+	// NATSErrorCodeHeader its HTTP status.
+	NATSErrorHeader     = "Nats-Service-Error"
+	NATSErrorCodeHeader = "Nats-Service-Error-Code"
+)
+
+// RouteSubject is where the routers of a cluster take requests; each request is
+// answered by one of them.
+func RouteSubject(cluster string) string { return "blockyard." + cluster + ".route" }
+
+// errStopping: a request waited for a worker when the router was stopped.
+var errStopping = errors.New("the router is stopping")
+
+const (
+	// natsRequestQueue is how many requests wait to be taken up.
+	natsRequestQueue = 1024
+	// maxNATSRequests bounds the requests at hand. It is above maxNewRequests, so
+	// that those get through by which others end.
+	maxNATSRequests = 2 * maxNewRequests
+	// natsPatience is how long a request waits for a worker that does not say: nobody
+	// notices when who asks has gone.
+	natsPatience = 30 * time.Second
+)
+
+// natsService answers route requests over one connection.
+type natsService struct {
+	service  *service
+	log      *zap.Logger
+	own      string // the subject that is this router's alone
+	counters *router.APICounters
+	// slots holds a token for each request at hand that does not wait for a worker.
+	slots   chan struct{}
+	serving sync.WaitGroup
+}
+
+// ServeNATS answers route requests over n until ctx ends, then lets the requests at
+// hand finish. docs/router-api.md describes them. n must stay open until it returns;
+// while n has no server, no requests come. The error is nil when ctx ended it.
+func (a *API) ServeNATS(ctx context.Context, n *natssource.Source) error {
+	return a.serveNATS(ctx, n, drainTimeout)
+}
+
+// serveNATS is ServeNATS; what is at hand at the end may take as long as drain.
+func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
+	s := &natsService{
+		service:  a.service,
+		log:      a.log,
+		own:      RouteSubject(n.Cluster()) + "." + rand.Text(),
+		counters: &a.router.Metrics().API,
+		slots:    make(chan struct{}, maxNATSRequests),
+	}
+	// A queue group of its own subject has one member: this router.
+	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.own)
+	if err != nil {
+		return fmt.Errorf("serve routing over nats: %w", err)
+	}
+	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	for q, ok := requests.Next(ctx); ok; q, ok = requests.Next(ctx) {
+		s.take(serving, q)
+	}
+	err = requests.Stop()
+	// Those that still wait for a worker then are told so.
+	end := time.AfterFunc(drain, func() { cancel(errStopping) })
+	defer end.Stop()
+	for q, ok := requests.Rest(); ok; q, ok = requests.Rest() {
+		s.take(serving, q)
+	}
+	s.serving.Wait()
+	return err
+}
+
+// take answers q on a goroutine of its own, or says that there are too many.
+func (s *natsService) take(ctx context.Context, q *natssource.Request) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.counters.NATSBusy.Add(1)
+		s.send(q, s.service.fail(http.StatusServiceUnavailable, errBusy))
+		return
+	}
+	s.serving.Go(func() {
+		// Those that wait for a worker leave room for those by which others end.
+		taken := sync.OnceFunc(func() { <-s.slots })
+		defer taken()
+		s.send(q, s.answer(ctx, q, taken))
+	})
+}
+
+func (s *natsService) answer(ctx context.Context, q *natssource.Request, waits func()) reply {
+	if len(q.Body()) > maxBody {
+		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(q.Body()), maxBody))
+	}
+	return s.service.route(ctx, bytes.NewReader(q.Body()),
+		caller{id: q.Header(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
+}
+
+// send replies to q. A request that was booked is freed when that is not possible.
+func (s *natsService) send(q *natssource.Request, r reply) {
+	err := s.reply(q, &r)
+	if err == nil {
+		return
+	}
+	s.counters.NATSUndelivered.Add(1)
+	s.log.Debug("reply over nats is not delivered", zap.Error(err))
+	if r.unbook != nil {
+		r.unbook()
+	}
+}
+
+func (s *natsService) reply(q *natssource.Request, r *reply) error {
+	body, err := json.Marshal(r.body)
+	if err != nil {
+		return err
+	}
+	headers := r.headers()
+	headers[RouterHeader] = s.own
+	if r.failed != "" {
+		headers[NATSErrorHeader] = headerText(r.failed)
+		headers[NATSErrorCodeHeader] = strconv.Itoa(r.status)
+	}
+	return q.Reply(headers, body)
+}

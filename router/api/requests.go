@@ -1,0 +1,345 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// service answers route requests, whatever they travel over.
+type service struct {
+	router  *router.Router
+	metrics *router.Metrics
+	// overload is the HTTP status of requests that all workers are too busy for.
+	overload int
+	// routing holds a token for each request that is being routed.
+	routing chan struct{}
+	bodies  *bodyBudget
+}
+
+func newService(r *router.Router) *service {
+	m := r.Metrics()
+	return &service{router: r, metrics: m, overload: int(r.Config().HTTPOverloadStatus),
+		routing: make(chan struct{}, maxNewRequests), bodies: newBodyBudget(maxReading, maxKept, &m.API)}
+}
+
+// maxNewRequests bounds the requests that are being routed: each keeps its prompt.
+// Those that wait for a worker are bounded by the queue.
+const maxNewRequests = 4096
+
+// errImpatient: no worker had time for a request before its timeout_ms were over.
+var errImpatient = errors.New("timeout_ms: no worker had time for the request")
+
+// caller is how a request came.
+type caller struct {
+	// id is the request id that came beside the body, or empty. client is whose share
+	// of the room for bodies the request takes.
+	id, client string
+	// interrupt ends a read of the body that waits for the caller, from another
+	// goroutine; nil where no read waits.
+	interrupt func()
+	// unseen says that nobody notices when who asks has gone, and patience how long
+	// such a request waits that does not say; 0 is without end.
+	unseen   bool
+	patience time.Duration
+	// waits is called when the request begins to wait for a worker; it may be nil.
+	waits func()
+}
+
+// errBusy: there are maxNewRequests, as many requests as a transport takes, or no room
+// for a body.
+var errBusy = errors.New("the router has too many requests at hand")
+
+// reply is the answer to a route request.
+type reply struct {
+	// status is an HTTP status, also where there is no HTTP.
+	status int
+	// body is to be encoded as JSON; failed is the text of the error in it.
+	body   any
+	failed string
+	// id names the request, empty when there is none. unbook takes its booking off the
+	// worker's account, for when nobody gets the reply; nil when nothing is booked.
+	id     string
+	unbook func()
+	// quality is empty when nothing was decided or looked up, score when nothing was
+	// decided.
+	quality feed.Quality
+	score   string
+}
+
+// headers are those of the reply that are not empty.
+func (r *reply) headers() map[string]string {
+	all := map[string]string{RequestIDHeader: r.id, QualityHeader: string(r.quality), ScoreHeader: headerText(r.score)}
+	for name, value := range all {
+		if value == "" {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+// errorAnswer is the body of a reply that has no other.
+type errorAnswer struct {
+	Error string `json:"error"`
+}
+
+// route answers the request in body, at most maxBody bytes of JSON.
+func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
+	budgeted := s.bodies.of(body, c.client, c.interrupt)
+	defer budgeted.done()
+	q, err := decodeRoute(budgeted)
+	if err != nil {
+		return s.fail(badBody(err), err)
+	}
+	budgeted.decoded()
+	field := RequestIDHeader
+	if strings.TrimSpace(q.RequestID) != "" {
+		field, c.id = "request_id", q.RequestID
+	}
+	if err := checkRequestID(field, c.id); err != nil {
+		return s.fail(http.StatusBadRequest, err)
+	}
+	switch q.Method {
+	case "new":
+		return s.newRequest(ctx, q, c)
+	case "potential_loads":
+		return s.potentialLoads(q)
+	case "overlap":
+		return s.overlap(q)
+	}
+	return s.mark(q, c.id)
+}
+
+func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) reply {
+	id := c.id
+	if id == "" {
+		id = rand.Text()
+	}
+	select {
+	case s.routing <- struct{}{}:
+	default:
+		return s.fail(http.StatusServiceUnavailable, errBusy)
+	}
+	// A request that waits gives its place back: others may not have to.
+	routed := sync.OnceFunc(func() { <-s.routing })
+	defer routed()
+	if patience := cmp.Or(q.timeout(), c.patience); patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, patience, errImpatient)
+		defer cancel()
+	}
+	start := time.Now()
+	query := q.query(id)
+	model, err := s.model(q.Model)
+	if err != nil {
+		out := s.failed(err)
+		out.id = id
+		return out
+	}
+	if err := s.rank(model, q, query); err != nil {
+		return s.fail(http.StatusBadRequest, err)
+	}
+	query.UpdateStates, query.Provisional = true, c.unseen
+	query.Waits = func() {
+		routed()
+		if c.waits != nil {
+			c.waits()
+		}
+	}
+	m, err := model.FindBestMatch(ctx, query)
+	if err != nil {
+		out := s.failed(err)
+		out.id = id
+		return out
+	}
+	var unbook func()
+	if m.Booked {
+		// By its number: who does not get the reply may ask again under the same id.
+		unbook = func() { model.Decide().FreeBooking(id, m.Booking) }
+	}
+	if ctx.Err() != nil {
+		// Who asked has gone: nobody will send this request to the worker.
+		if unbook != nil {
+			unbook()
+		}
+		return s.failed(context.Cause(ctx))
+	}
+	s.metrics.Decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
+	return reply{status: http.StatusOK, id: id, unbook: unbook, quality: m.Quality, score: m.Mode, body: &routeAnswer{
+		Method: "new", WorkerID: uint64(m.Worker.ID), DPRank: uint32(m.Worker.Rank), OverlapBlocks: m.OverlapBlocks(),
+	}}
+}
+
+// model returns the model that a request means, once the router has begun.
+func (s *service) model(name string) (*router.Model, error) {
+	if err := s.router.Started(); err != nil {
+		return nil, err
+	}
+	return s.router.Model(name)
+}
+
+// rank lets a pin that names no rank mean the only one that its worker has.
+func (s *service) rank(model *router.Model, q *routeRequest, query *router.Request) error {
+	if q.Pinned == nil || q.Pinned.DPRank != nil {
+		return nil
+	}
+	rank, only := model.Decide().UniqueDPRankForWorker(q.Pinned.WorkerID)
+	if only {
+		query.Pinned.Rank = rank
+		return nil
+	}
+	ofIt := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
+	if slices.ContainsFunc(model.Index().Members().List, ofIt) {
+		return fmt.Errorf("pinned_worker: worker %d has several ranks; dp_rank must say which", uint64(q.Pinned.WorkerID))
+	}
+	return nil
+}
+
+func (s *service) mark(q *routeRequest, id string) reply {
+	if id == "" {
+		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs one, here or in the header %s", q.Method, RequestIDHeader))
+	}
+	var m markAnswer
+	switch q.Method {
+	case "mark_prefill":
+		m = markAnswer{Method: "prefill_marked", Success: s.router.MarkPrefillCompleted(q.Model, id) == nil}
+	case "output_block":
+		m = markAnswer{Method: "output_block_added", Success: s.router.AddOutputBlock(q.Model, id, q.DecayFraction) == nil}
+	default:
+		active := s.router.Free(q.Model, id)
+		m = markAnswer{Method: "free_marked", Success: active, Active: &active}
+	}
+	return s.looked(q.Method, id, s.router.Quality(), &m)
+}
+
+func (s *service) potentialLoads(q *routeRequest) reply {
+	model, err := s.router.Model(q.Model)
+	if err != nil {
+		return s.failed(err)
+	}
+	loads, err := model.Decide().GetPotentialLoads(q.query(""))
+	if err != nil {
+		return s.failed(err)
+	}
+	out := loadsAnswer{Method: "potential_loads", Loads: make([]loadAnswer, len(loads)),
+		PendingCount: model.Decide().PendingCount(), PendingISLTokens: model.Decide().PendingTokens()}
+	for i, l := range loads {
+		out.Loads[i] = loadAnswer{uint64(l.Worker.ID), uint32(l.Worker.Rank), l.PrefillTokens, l.DecodeBlocks}
+	}
+	return s.looked(q.Method, "", model.Quality(), &out)
+}
+
+func (s *service) overlap(q *routeRequest) reply {
+	model, err := s.router.Model(q.Model)
+	if err != nil {
+		return s.failed(err)
+	}
+	overlaps, err := model.Decide().Overlaps(q.query(""))
+	if err != nil {
+		return s.failed(err)
+	}
+	out := overlapsAnswer{Method: "overlap", Overlaps: make([]overlapAnswer, len(overlaps))}
+	for i, o := range overlaps {
+		out.Overlaps[i] = overlapAnswer{WorkerID: uint64(o.Worker.ID), DPRank: uint32(o.Worker.Rank),
+			EffectiveBlocks: o.Effective, CachedTokens: o.CachedTokens,
+			Device: o.Hits[kv.TierDevice], Host: o.Hits[kv.TierHost], Disk: o.Hits[kv.TierDisk], External: o.Hits[kv.TierExternal]}
+	}
+	return s.looked(q.Method, "", model.Quality(), &out)
+}
+
+// looked is the reply to a request that chose no worker.
+func (s *service) looked(method, id string, quality feed.Quality, body any) reply {
+	s.metrics.Served(method, quality)
+	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
+}
+
+func (s *service) fail(code int, err error) reply {
+	s.metrics.Failed(code)
+	return reply{status: code, body: &errorAnswer{err.Error()}, failed: err.Error()}
+}
+
+// failed is the reply to a request that the facade could not serve.
+func (s *service) failed(err error) reply {
+	out := s.fail(s.status(err), err)
+	var full *schedule.QueueRejection
+	if errors.As(err, &full) {
+		out.body = &rejectedAnswer{Method: "queue_rejected", Rejection: rejection{
+			PolicyClass: "default", LimitKind: string(full.Kind), Current: full.Current, Limit: full.Limit}}
+	}
+	return out
+}
+
+// status is the HTTP status of an error of the facade.
+func (s *service) status(err error) int {
+	for _, known := range []struct {
+		err    error
+		status int
+	}{
+		{router.ErrNoRequestID, http.StatusBadRequest},
+		{router.ErrModelRequired, http.StatusBadRequest},
+		{router.ErrUnknownModel, http.StatusNotFound},
+		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
+		{schedule.ErrOverride, http.StatusBadRequest},
+		{load.ErrDuplicateRequest, http.StatusConflict},
+		{schedule.ErrAllOverloaded, s.overload},
+		{schedule.ErrPinnedOverloaded, s.overload},
+		{schedule.ErrQueueRejected, s.overload},
+		{errImpatient, s.overload},
+		{router.ErrNoWorkers, http.StatusServiceUnavailable},
+		{router.ErrStarting, http.StatusServiceUnavailable},
+		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},
+		{errStopping, http.StatusServiceUnavailable},
+		{context.Canceled, http.StatusServiceUnavailable},
+		{context.DeadlineExceeded, http.StatusServiceUnavailable},
+	} {
+		if errors.Is(err, known.err) {
+			return known.status
+		}
+	}
+	var bad *decide.QueryError
+	if errors.As(err, &bad) {
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}
+
+// headerText is s as it may stand in a header: in one line, and not too long.
+func headerText(s string) string {
+	const limit = 512
+	b := []byte(s[:min(len(s), limit)])
+	for i, c := range b {
+		if c < ' ' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
+}
+
+func badBody(err error) int {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errBusy):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, errSlowBody):
+		return http.StatusRequestTimeout
+	}
+	return http.StatusBadRequest
+}

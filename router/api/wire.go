@@ -1,0 +1,249 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/strictjson"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// maxBody bounds the body of a request.
+const maxBody = 32 << 20
+
+// maxRequestID bounds a request id, which is kept as long as the request.
+const maxRequestID = 256
+
+// routeRequest is the body of POST /v1/route. The tag "in" names the methods that take
+// a field.
+type routeRequest struct {
+	Method    string    `json:"method" in:"new potential_loads overlap mark_prefill mark_free output_block"`
+	Tokens    tokenList `json:"tokens" in:"new potential_loads overlap"`
+	RequestID string    `json:"request_id" in:"new mark_prefill mark_free output_block"`
+	// Model may be left out where workers serve one model.
+	Model    string `json:"model" in:"new potential_loads overlap mark_prefill mark_free output_block"`
+	LoRAName string `json:"lora_name" in:"new potential_loads overlap"`
+	// CacheNamespace is the cache salt.
+	CacheNamespace string                   `json:"cache_namespace" in:"new potential_loads overlap"`
+	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new potential_loads overlap"`
+	// PriorityJump, in seconds, and StrictPriority order requests that wait.
+	PriorityJump   float64            `json:"priority_jump" in:"new"`
+	StrictPriority uint32             `json:"strict_priority" in:"new"`
+	Override       *config.Override   `json:"router_config_override" in:"new potential_loads"`
+	ExpectedOutput uint32             `json:"expected_output_tokens" in:"new"`
+	Pinned         *workerName        `json:"pinned_worker" in:"new"`
+	Allowed        []kv.WorkerID      `json:"allowed_worker_ids" in:"new"`
+	Constraints    routingConstraints `json:"routing_constraints" in:"new"`
+	// TimeoutMS bounds the wait for a worker; 0 is the transport's.
+	TimeoutMS uint32 `json:"timeout_ms" in:"new"`
+	// DecayFraction is for "output_block".
+	DecayFraction *float64 `json:"decay_fraction" in:"output_block"`
+}
+
+func (q *routeRequest) timeout() time.Duration { return time.Duration(q.TimeoutMS) * time.Millisecond }
+
+// workerName names a rank of a worker; nil is the only one that it has.
+type workerName struct {
+	WorkerID kv.WorkerID `json:"worker_id"`
+	DPRank   *kv.DPRank  `json:"dp_rank"`
+}
+
+// routingConstraints are taints that a worker must have, and those that make it more
+// or less welcome, with their weights.
+type routingConstraints struct {
+	Required  []string           `json:"required_taints"`
+	Preferred map[string]float64 `json:"preferred_taints"`
+}
+
+// query is the request as the facade takes it.
+func (q *routeRequest) query(id string) *router.Request {
+	out := &router.Request{
+		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
+		PriorityJump: q.PriorityJump, StrictPriority: q.StrictPriority,
+		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
+	}
+	if q.Pinned != nil {
+		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID}
+		if q.Pinned.DPRank != nil {
+			out.Pinned.Rank = *q.Pinned.DPRank
+		}
+	}
+	if q.Allowed != nil {
+		out.Allowed = make(map[kv.WorkerID]struct{}, len(q.Allowed))
+		for _, w := range q.Allowed {
+			out.Allowed[w] = struct{}{}
+		}
+	}
+	for _, taint := range slices.Sorted(maps.Keys(q.Constraints.Preferred)) {
+		out.PreferredTaints = append(out.PreferredTaints, schedule.TaintPreference{Taint: taint, Weight: q.Constraints.Preferred[taint]})
+	}
+	return out
+}
+
+// routeAnswer is the answer to "new".
+type routeAnswer struct {
+	Method        string `json:"method"`
+	WorkerID      uint64 `json:"worker_id"`
+	DPRank        uint32 `json:"dp_rank"`
+	OverlapBlocks uint32 `json:"overlap_blocks"`
+}
+
+// rejectedAnswer is the answer to "new" when too many requests wait.
+type rejectedAnswer struct {
+	Method    string    `json:"method"`
+	Rejection rejection `json:"rejection"`
+}
+
+// rejection says which limit of the queue was reached.
+type rejection struct {
+	PolicyClass string `json:"policy_class"`
+	LimitKind   string `json:"limit_kind"`
+	Current     int    `json:"current"`
+	Limit       int    `json:"limit"`
+}
+
+// overlapsAnswer is the answer to "overlap".
+type overlapsAnswer struct {
+	Method   string          `json:"method"`
+	Overlaps []overlapAnswer `json:"overlaps"`
+}
+
+// overlapAnswer is what one worker has of a prompt: blocks by tier, their weighted
+// number, and the same in tokens.
+type overlapAnswer struct {
+	WorkerID        uint64  `json:"worker_id"`
+	DPRank          uint32  `json:"dp_rank"`
+	EffectiveBlocks float64 `json:"effective_overlap_blocks"`
+	CachedTokens    int     `json:"cached_tokens"`
+	Device          uint32  `json:"device"`
+	Host            uint32  `json:"host_pinned"`
+	Disk            uint32  `json:"disk"`
+	External        uint32  `json:"external"`
+}
+
+// markAnswer is the answer to "mark_prefill", "mark_free" and "output_block".
+type markAnswer struct {
+	Method  string `json:"method"`
+	Success bool   `json:"success"`
+	// Active is for "mark_free": whether the request was on the account.
+	Active *bool `json:"active,omitempty"`
+}
+
+type loadsAnswer struct {
+	Method string       `json:"method"`
+	Loads  []loadAnswer `json:"loads"`
+	// PendingCount are the requests that wait, PendingISLTokens their prompts.
+	PendingCount     int `json:"pending_count"`
+	PendingISLTokens int `json:"pending_isl_tokens"`
+}
+
+type loadAnswer struct {
+	WorkerID      uint64 `json:"worker_id"`
+	DPRank        uint32 `json:"dp_rank"`
+	PrefillTokens int    `json:"potential_prefill_tokens"`
+	DecodeBlocks  int    `json:"potential_decode_blocks"`
+}
+
+// decodeRoute reads a request body; the error names the field.
+func decodeRoute(body io.Reader) (*routeRequest, error) {
+	var q routeRequest
+	if err := strictjson.Decode(body, &q, "request", wantedFields()); err != nil {
+		return nil, err
+	}
+	return &q, q.validate()
+}
+
+// Limits of what a request may name.
+const (
+	maxTaints  = 1024
+	maxAllowed = 1 << 14
+	maxTimeout = 3_600_000 // milliseconds
+)
+
+func (q *routeRequest) validate() error {
+	switch q.Method {
+	case "new", "potential_loads", "overlap":
+		if len(q.Tokens) == 0 {
+			return errors.New("tokens: at least one is required")
+		}
+	case "mark_prefill", "mark_free", "output_block":
+	default:
+		return fmt.Errorf("method: %.64q is not new, potential_loads, overlap, mark_prefill, mark_free or output_block", q.Method)
+	}
+	if err := q.checkFields(); err != nil {
+		return err
+	}
+	if d := q.DecayFraction; d != nil && !(*d >= 0 && *d <= 1) {
+		return fmt.Errorf("decay_fraction: %v is not in 0..1", *d)
+	}
+	if q.ExpectedOutput > math.MaxInt32 {
+		return fmt.Errorf("expected_output_tokens: %d is not in 0..%d", q.ExpectedOutput, math.MaxInt32)
+	}
+	if q.TimeoutMS > maxTimeout {
+		return fmt.Errorf("timeout_ms: %d is not in 0..%d", q.TimeoutMS, maxTimeout)
+	}
+	if n := len(q.Constraints.Required) + len(q.Constraints.Preferred); n > maxTaints {
+		return fmt.Errorf("routing_constraints: %d taints are more than %d", n, maxTaints)
+	}
+	if n := len(q.Allowed); n > maxAllowed {
+		return fmt.Errorf("allowed_worker_ids: %d workers are more than %d", n, maxAllowed)
+	}
+	return q.checkNames()
+}
+
+// tokenList is an array of token ids. It reads its own JSON because prompts
+// have tens of thousands of them.
+type tokenList []uint32
+
+// UnmarshalJSON reads an array of integers in 0..2^32-1. data is valid JSON.
+func (l *tokenList) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		*l = nil
+		return nil
+	}
+	if data[0] != '[' {
+		return errors.New("tokens: want an array of token ids")
+	}
+	out := make(tokenList, 0, bytes.Count(data, []byte{','})+1)
+	for at := 1; data[at] != ']'; {
+		if strings.IndexByte(" \t\r\n,", data[at]) >= 0 {
+			at++
+			continue
+		}
+		v, n := parseToken(data[at:])
+		if n == 0 {
+			return fmt.Errorf("tokens[%d]: want an integer in 0..%d", len(out), uint32(math.MaxUint32))
+		}
+		out = append(out, v)
+		at += n
+	}
+	*l = out
+	return nil
+}
+
+// parseToken reads the digits in front of b, up to what may follow an element
+// of an array. It returns how many they are, 0 when there is anything else.
+func parseToken(b []byte) (v uint32, n int) {
+	var wide uint64
+	for n < len(b) && '0' <= b[n] && b[n] <= '9' {
+		if wide = wide*10 + uint64(b[n]-'0'); wide > math.MaxUint32 {
+			return 0, 0
+		}
+		n++
+	}
+	if n < len(b) && strings.IndexByte(" \t\r\n,]", b[n]) < 0 {
+		return 0, 0
+	}
+	return uint32(wide), n
+}

@@ -1,0 +1,114 @@
+package router_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/routertest"
+	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
+)
+
+// A worker that starts anew has nothing of what was sent to it before, also where that is
+// all that is known.
+func TestApproximateModeForgetsARestartedWorker(t *testing.T) {
+	c := routertest.Configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
+	routertest.OnBench(t, router.Options{Config: c}, func(b *routertest.Bench) {
+		first, second := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x99, sourcetest.WorkerOwner(1), 0)
+		first.Meta.Card.Incarnation, second.Meta.Card.Incarnation = 1, 2
+		b.Send(first.Announce())
+		h := api.New(b.Router, api.Options{}).Handler()
+		b.Route(h, "r", routertest.NewBody("", 1, 2))
+		b.Route(h, "r", `{"method":"mark_free"}`)
+		if got := routertest.Text(t, routertest.Call(t, api.New(b.Router, api.Options{}).ControlHandler(), "GET", "/v1/dump", "", "")); strings.Count(got, `"block_hash":`) != 2 {
+			t.Errorf("the dump does not show the two blocks that are expected: %s", got)
+		}
+		b.Send(second.Announce())
+		for _, want := range []string{`"overlap_blocks":0`, `"overlap_blocks":2`} {
+			if _, got := b.Route(h, "r", routertest.NewBody("", 1, 2)); !strings.Contains(got, want) {
+				t.Errorf("after the restart: %s, want %s", got, want)
+			}
+			b.Route(h, "r", `{"method":"mark_free"}`)
+		}
+	})
+}
+
+// A worker that an embedder registers with the facade can be routed to when the block size
+// is configured, and the router is ready.
+func TestFacadeWorkersAreRoutedTo(t *testing.T) {
+	size := uint32(sourcetest.BlockSize)
+	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *routertest.Bench) {
+		if b.Router.Ready() == nil {
+			t.Error("ready without workers")
+		}
+		f, err := b.Router.Facade("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.RegisterWorkers(map[kv.WorkerID]struct{}{7: {}}); err != nil {
+			t.Fatal(err)
+		}
+		if m := b.Best(sourcetest.Tokens(1)); m.Worker.ID != 7 || b.Router.Ready() != nil {
+			t.Errorf("%+v; ready: %v", m.Worker, b.Router.Ready())
+		}
+	})
+}
+
+// What somebody else sent to a worker is measured like what was sent from here.
+func TestAddedRequestsAreMeasured(t *testing.T) {
+	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *routertest.Bench) {
+		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		for i := range 12 {
+			b.Send(p.Announce())
+			q := &router.Request{ID: fmt.Sprint(i), Tokens: make([]uint32, 4000)}
+			if err := b.AddRequest(q, kv.Worker{ID: 1}, 0); err != nil {
+				t.Fatal(err)
+			}
+			b.Pass(time.Second)
+			if err := b.Router.MarkPrefillCompleted("", q.ID); err != nil {
+				t.Fatal(err)
+			}
+			b.Router.Free("", q.ID)
+		}
+		if got := routertest.Text(t, routertest.Call(t, api.New(b.Router, api.Options{}).Handler(), "GET", "/v1/workers", "", "")); !strings.Contains(got, `"source":"measured","samples":12`) {
+			t.Errorf("workers %s", got)
+		}
+	})
+}
+
+// The quality of a request that waited is not better than at either end of the wait.
+func TestQualityCoversTheWait(t *testing.T) {
+	routertest.OnBench(t, router.Options{Config: routertest.HalfAStep()}, func(b *routertest.Bench) {
+		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
+		b.Send(p.Announce())
+		h := api.New(b.Router, api.Options{}).Handler()
+		b.Route(h, "r1", routertest.NewBody("", 1))
+		quality := make(chan feed.Quality, 1)
+		go func() {
+			m, err := b.Router.FindBestMatch(b.T.Context(), &router.Request{Tokens: sourcetest.Tokens(2)})
+			if err != nil {
+				t.Error(err)
+			}
+			quality <- m.Quality
+		}()
+		synctest.Wait()
+		if q := b.Router.Quality(); q != feed.Exact {
+			t.Fatalf("quality %s before the end of the wait", q)
+		}
+		b.Transport.Send(source.Frame{Kind: source.FrameDisconnected})
+		b.Pass(time.Second)
+		b.Route(h, "r1", `{"method":"mark_free"}`)
+		if q := <-quality; q != feed.Degraded {
+			t.Errorf("quality %s of a decision made while disconnected", q)
+		}
+	})
+}

@@ -1,0 +1,122 @@
+package feed
+
+import (
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// Two publishers of one owner cannot both be right, and nothing in their messages
+// says who is: the later one may be a restarted process or one that was cut off for
+// a while. The router follows the one that it heard of last. The former one is
+// fenced: its events are dropped. While the fenced one goes on to announce, the
+// owner is ambiguous: it is degraded, and reported with the names of both. The fence
+// falls when the followed one has ended, or is silent while the fenced one is not.
+
+const (
+	// maxFenced bounds the publishers that are fenced.
+	maxFenced = 1 << 14
+	// keepFenced is how long a publisher that is silent is remembered.
+	keepFenced = time.Hour
+	// minContest is the time after which a fenced publisher that announces is alive:
+	// earlier it may be a message that was overtaken.
+	minContest = 2 * time.Second
+)
+
+// fence is a publisher that was followed and is no more.
+type fence struct {
+	owner kv.Owner
+	// since is when it was fenced, seen when it was heard of last.
+	since, seen time.Time
+	// gone is set when the publisher has said goodbye: what comes later is old.
+	gone bool
+}
+
+// fenceLocked stops listening to a publisher. An arbitrary one is forgotten when
+// there are too many.
+func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
+	if len(s.fenced) >= maxFenced {
+		for id := range s.fenced {
+			delete(s.fenced, id)
+			s.counters.Unfenced++
+			break
+		}
+	}
+	s.fenced[a.PublisherID] = fence{owner: a.Owner, since: now, seen: now, gone: gone}
+}
+
+// fencedLocked takes in an announcement of a fenced publisher; false for one that is
+// not fenced, or no longer.
+func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
+	p, ok := s.fenced[a.PublisherID]
+	if !ok {
+		return false
+	}
+	followed := s.byOwner[p.owner]
+	if a.Owner == p.owner && !p.gone && a.Health != kvevent.HealthGone && s.passesLocked(followed, &p, now) {
+		delete(s.fenced, a.PublisherID)
+		return false
+	}
+	s.counters.Fenced++
+	p.seen = now
+	p.gone = p.gone || a.Health == kvevent.HealthGone
+	s.fenced[a.PublisherID] = p
+	switch {
+	case followed == nil || s.offline[from] || source.IsRegistered(a):
+	case p.gone && followed.rival == a.PublisherID:
+		s.agreeLocked(followed)
+	case !p.gone && now.Sub(p.since) >= minContest:
+		s.contestLocked(followed, a.PublisherID, now)
+	}
+	return true
+}
+
+// passesLocked reports whether a fenced publisher that has announced is to be followed
+// instead of the one that is: nil, a registration, or one that is silent though the
+// fenced one has announced before.
+func (s *Set) passesLocked(followed *feed, p *fence, now time.Time) bool {
+	if followed == nil || source.IsRegistered(&followed.announcement) {
+		return true
+	}
+	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3
+}
+
+// contestLocked notes that a fenced publisher of a feed's owner is alive.
+func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
+	if f.rival == 0 {
+		s.counters.Contests++
+		s.log.Warn("two publishers speak for one owner; it is degraded until one of them ends. "+
+			"Two nodes may have the same --node, or two engines the same worker id",
+			zap.Stringer("owner", f.owner()), zap.String("followed", source.PublisherName(f.announcement.PublisherID)),
+			zap.String("fenced", source.PublisherName(rival)))
+	}
+	f.rival, f.rivalSeen = rival, now
+	s.recountLocked(f)
+}
+
+// agreeLocked notes that one publisher speaks for a feed's owner.
+func (s *Set) agreeLocked(f *feed) {
+	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
+		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
+	f.rival = 0
+	s.recountLocked(f)
+}
+
+// sweepFencedLocked ends the contests of publishers that fell silent and forgets those
+// that have been silent for long.
+func (s *Set) sweepFencedLocked(now time.Time) {
+	for _, f := range s.feeds {
+		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.timeout {
+			s.agreeLocked(f)
+		}
+	}
+	maps.DeleteFunc(s.fenced, func(_ uint64, p fence) bool {
+		silent := now.Sub(p.seen)
+		return silent > keepFenced || p.gone && silent > 2*s.timeout
+	})
+}

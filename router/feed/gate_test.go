@@ -1,0 +1,116 @@
+package feed
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// TestGateBoundsWhatIsOnItsWay: whatever comes, is cut, is taken up again or is let go,
+// the answers on their way stay within the bounds, no room is lost, and a feed that was
+// refused is asked once there is room.
+func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		g := newQueryGate(16)
+		now := time.Unix(1000, 0)
+		feeds := make([]*feed, 6)
+		flying := make(map[ticket]bool)
+		for i := range feeds {
+			feeds[i] = &feed{recovery: recovery{recovering: true}}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"ask": func(rt *rapid.T) {
+				f := rapid.SampledFrom(feeds).Draw(rt, "feed")
+				bytes := rapid.SampledFrom([]int{0, 1 << 20, largeBytes, largeBytes + 1, 1 << 30}).Draw(rt, "bytes")
+				f.queries++
+				next := ticket{f, f.queries}
+				if f.partial != nil {
+					g.resume(ticket{f, f.partialOf}, next)
+					f.partialOf = f.queries
+				} else if !g.admit(next, bytes) {
+					return
+				}
+				flying[next] = true
+			},
+			"answer": func(rt *rapid.T) {
+				for at := range flying {
+					if rapid.Bool().Draw(rt, "cut") {
+						at.feed.partial, at.feed.partialOf, at.feed.partialAt = &source.Answer{}, at.number, now
+					}
+					delete(flying, at)
+					g.settle(at)
+					return
+				}
+			},
+			"let go": func(rt *rapid.T) { rapid.SampledFrom(feeds).Draw(rt, "feed").partial = nil },
+			"sweep": func(rt *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(rt, "seconds")) * time.Second)
+				g.sweep(now)
+			},
+			"next": func(*rapid.T) { g.next() },
+			"": func(rt *rapid.T) {
+				small, large := 0, 0
+				for _, r := range g.held {
+					if r.bytes > largeBytes {
+						large++
+					} else {
+						small += r.bytes
+					}
+				}
+				if large != g.large || small != g.small || large > maxLarge || small > maxSmallBytes || len(g.waiting) > len(feeds) {
+					rt.Fatalf("%d large and %d bytes, counted %d and %d; %d wait", large, small, g.large, g.small, len(g.waiting))
+				}
+			},
+		})
+		for at := range flying {
+			g.settle(at)
+		}
+		g.sweep(now.Add(keepPartial + 1))
+		if len(g.held) > 0 || g.small != 0 || g.large != 0 {
+			rt.Fatalf("room is lost: %d answers, %d bytes, %d large", len(g.held), g.small, g.large)
+		}
+	})
+}
+
+// TestEventsThatWaitAreThoseAfterTheDump: a feed that waits long for its turn to be asked
+// has room for the events that come while the dump is read.
+func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
+	now := time.Unix(1000, 0)
+	blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
+	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}
+	store := func(id uint64) kvevent.RouterEvent {
+		return kvevent.RouterEvent{
+			Owner: scriptOwner, ID: id, Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{{Hash: kv.SequenceHash(id)}},
+		}
+	}
+	live := func(from, to uint64) {
+		for id := from; id <= to; id++ {
+			e := store(id)
+			f.event(&e, now)
+		}
+	}
+	f.announced(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Blocks: 1}, now)
+	const asked = 2*maxWaitingEvents + 1
+	live(2, asked)
+	q, number, due := f.nextQuery(now)
+	if !due || q.HasStart {
+		t.Fatalf("query %+v, due %v; want one for everything", q, due)
+	}
+	const last = asked + maxWaitingEvents
+	live(asked+1, last)
+	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: asked}
+	for id := range uint64(asked) {
+		a.Events = append(a.Events, store(id+1))
+	}
+	if err := f.answered(number, a, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	if f.cursor != last || f.recovering || len(blocks.held) != last {
+		t.Errorf("cursor %d of %d, recovers %v, %d blocks", f.cursor, last, f.recovering, len(blocks.held))
+	}
+}

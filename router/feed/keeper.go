@@ -1,0 +1,147 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// Bounds of the time for one snapshot. Loading holds up the start, and the last
+// one is saved while the router stops.
+const (
+	snapshotLoadTimeout = 15 * time.Second
+	snapshotLastTimeout = 5 * time.Second
+)
+
+// snapshotKeeper saves a snapshot of the feeds from time to time, and brings them
+// back. Its methods, but for stats, are for one goroutine.
+type Keeper struct {
+	store     source.SnapshotStore // nil: nothing is saved
+	threshold uint64
+	reset     bool
+	feeds     *Set
+	log       *zap.Logger
+
+	// savedAt is how many events had come when the last snapshot was begun.
+	savedAt uint64
+	running sync.WaitGroup
+	busy    atomic.Bool
+	unsaved atomic.Bool // the last save failed
+	saves   atomic.Uint64
+	failed  atomic.Uint64
+	loads   atomic.Uint64
+}
+
+// KeeperOptions configure a snapshotKeeper.
+type KeeperOptions struct {
+	// Store keeps the snapshots; nil keeps nothing.
+	Store source.SnapshotStore
+	// Threshold is how many events there are between two snapshots; 0 saves none.
+	Threshold uint64
+	// Reset discards the stored snapshot at the start.
+	Reset bool
+	Log   *zap.Logger
+}
+
+// NewKeeper returns a keeper of the snapshots of feeds.
+func NewKeeper(o KeeperOptions, feeds *Set) *Keeper {
+	return &Keeper{store: o.Store, threshold: o.Threshold, reset: o.Reset, feeds: feeds, log: o.Log}
+}
+
+// Start brings the feeds back and returns the position to go on from, 0 without a
+// snapshot. Without one the router asks every publisher for everything, so that
+// no failure here matters but for the time that it takes.
+func (k *Keeper) Start(ctx context.Context) (position uint64) {
+	if k.store == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, snapshotLoadTimeout)
+	defer cancel()
+	if k.reset {
+		if err := k.store.ForgetSnapshot(ctx); err != nil {
+			k.failed.Add(1)
+			k.log.Warn("the stored snapshot cannot be discarded", zap.Error(err))
+		}
+		return 0
+	}
+	feeds := 0
+	err := k.store.LoadSnapshot(ctx, func(r io.Reader) (err error) {
+		position, feeds, err = k.feeds.restore(r, time.Now())
+		return err
+	})
+	switch {
+	case errors.Is(err, errOldSnapshot):
+		k.log.Warn("no snapshot of this version is stored", zap.Error(err))
+		return 0
+	case errors.Is(err, source.ErrNoSnapshot):
+		k.log.Info("no snapshot is stored")
+		return 0
+	case err != nil:
+		// What the store finds wrong at the very end was taken in by then.
+		k.feeds.forgetRestored()
+		k.failed.Add(1)
+		k.log.Warn("the stored snapshot cannot be used", zap.Error(err))
+		return 0
+	}
+	k.loads.Add(1)
+	k.log.Info("snapshot is loaded", zap.Int("feeds", feeds), zap.Uint64("position", position))
+	return position
+}
+
+// Keep begins to save a snapshot when enough has happened since the last one.
+func (k *Keeper) Keep(ctx context.Context) {
+	if k.store == nil || k.threshold == 0 {
+		return
+	}
+	events := k.feeds.events.Load()
+	if events-k.savedAt < k.threshold || !k.busy.CompareAndSwap(false, true) {
+		return
+	}
+	k.savedAt = events
+	k.running.Go(func() {
+		defer k.busy.Store(false)
+		k.save(ctx, source.SnapshotSaveTimeout)
+	})
+}
+
+// Finish waits for the snapshot that is being saved, and saves the last one.
+func (k *Keeper) Finish() {
+	k.running.Wait()
+	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt && !k.unsaved.Load() {
+		return
+	}
+	k.save(context.Background(), snapshotLastTimeout)
+}
+
+func (k *Keeper) save(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	began := time.Now()
+	err := k.store.SaveSnapshot(ctx, k.feeds.save)
+	k.unsaved.Store(err != nil)
+	if err != nil {
+		k.failed.Add(1)
+		k.log.Warn("snapshot is not saved", zap.Error(err))
+		return
+	}
+	k.saves.Add(1)
+	k.log.Debug("snapshot is saved", zap.Duration("took", time.Since(began)))
+}
+
+// SnapshotStats are counters of a router's snapshots.
+type SnapshotStats struct {
+	// Saved and Loaded are those that were, Failed tries that ended in an error.
+	Saved, Loaded, Failed uint64
+}
+
+// Stats is a snapshot of the counters.
+func (k *Keeper) Stats() SnapshotStats {
+	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
+}

@@ -1,0 +1,176 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// Feeds that came from a snapshot lie apart until their publishers are heard of:
+// their blocks are in the index and their events are applied, but nobody is sent
+// to their owners. The first announcement of a publisher makes its feed one like
+// any other, which then asks for what it missed, or finds that it missed nothing.
+// Who is not heard of in time is forgotten.
+
+// restoreOne takes in a feed of a snapshot, and reports whether there was a place
+// for it.
+func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := &f.announcement
+	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit || !utf8.ValidString(a.Model) {
+		return false, nil // an earlier version took names that are no text
+	}
+	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
+		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, source.PublisherName(a.PublisherID))
+	}
+	m, err := s.openModel(a)
+	if errors.Is(err, ErrTooManyModels) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := m.Index().Replace(a.Owner, f.events); err != nil {
+		return false, err
+	}
+	feed := newFeed(a, m)
+	feed.cursor, feed.seen, feed.source = f.cursor, now, s.stored
+	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
+	return true, nil
+}
+
+// restore takes in a snapshot, all of it or, after an error, nothing. The result
+// is its position and how many feeds were taken in.
+func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, err error) {
+	snapshot, err := newSnapshotReader(r)
+	for err == nil {
+		var f *feedImage
+		if f, err = snapshot.next(); err != nil {
+			break
+		}
+		var taken bool
+		if taken, err = s.restoreOne(f, now); taken {
+			feeds++
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		s.forgetRestored()
+		return 0, 0, err
+	}
+	return snapshot.position, feeds, nil
+}
+
+// adoptLocked makes a restored feed whose publisher is heard of one like any
+// other; nil when there is none.
+func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
+	f := s.restored[a.PublisherID]
+	if f == nil {
+		return nil
+	}
+	if f.owner() != a.Owner || f.model.key != keyOf(a) {
+		s.forgetRestoredLocked(f)
+		return nil
+	}
+	delete(s.restored, a.PublisherID)
+	delete(s.restoredOf, a.Owner)
+	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
+	f.seen = time.Time{}
+	s.counters.Resumed++
+	s.log.Info("owner is back from the snapshot", zap.Stringer("owner", f.owner()),
+		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
+	return f
+}
+
+// forgetRestoredLocked drops a restored feed with its blocks; nil is none.
+func (s *Set) forgetRestoredLocked(f *feed) {
+	if f == nil {
+		return
+	}
+	delete(s.restored, f.announcement.PublisherID)
+	delete(s.restoredOf, f.owner())
+	s.dropLocked(f)
+}
+
+// save writes a snapshot. Feeds with something missing are left out. The position
+// is that of before, so that every feed is at it or ahead.
+func (s *Set) save(w io.Writer) error {
+	s.mu.Lock()
+	position := s.position
+	publishers := make([]uint64, 0, len(s.feeds))
+	for id := range s.feeds {
+		publishers = append(publishers, id)
+	}
+	s.mu.Unlock()
+	out, err := newSnapshotWriter(w, position)
+	if err != nil {
+		return err
+	}
+	var image feedImage
+	for _, id := range publishers {
+		if !s.imageOf(id, &image) {
+			continue
+		}
+		if err := out.add(&image); err != nil {
+			return err
+		}
+	}
+	return out.finish()
+}
+
+// imageOf takes a feed's image; false when there is none to take. Events go on
+// being taken in meanwhile, because large owners take long: the blocks are those
+// at the image's cursor or at a later one. Who takes in the events after the cursor
+// again comes to the same blocks, as the last event of a block decides about it.
+func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
+	feed, dumps := s.beginImage(publisher, f)
+	if feed == nil {
+		return false
+	}
+	feed.model.Index().DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
+		f.store(e)
+		return true
+	})
+	return s.confirmImage(feed, dumps)
+}
+
+// beginImage starts an image with what a feed is like now. The results, for
+// confirmImage, are the feed, nil when it has something missing, and how often its
+// blocks were replaced.
+func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed = s.feeds[publisher]
+	if feed == nil || !feed.complete() {
+		return nil, 0
+	}
+	f.reset()
+	f.announcement, f.cursor = feed.announcement, feed.cursor
+	return feed, feed.counters.Dumps
+}
+
+// confirmImage reports whether a feed was complete all the while, and its blocks
+// changed by events alone.
+func (s *Set) confirmImage(feed *feed, dumps uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed.weigh()
+	s.recountLocked(feed)
+	return s.feeds[feed.announcement.PublisherID] == feed && feed.complete() && feed.counters.Dumps == dumps
+}
+
+// forgetRestored drops every restored feed.
+func (s *Set) forgetRestored() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.restored {
+		s.forgetRestoredLocked(f)
+	}
+}

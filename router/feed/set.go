@@ -1,0 +1,355 @@
+package feed
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
+)
+
+// feedSet is every publisher that the router listens to. Announcements bring
+// owners in, silence and HealthGone take them out. One goroutine changes it;
+// others take snapshots.
+type Set struct {
+	directory  Models
+	log        *zap.Logger
+	timeout    time.Duration
+	keepAbsent time.Duration
+	limit      int
+	loads      *loadTable
+
+	mu      sync.Mutex
+	feeds   map[uint64]*feed // by publisher id
+	byOwner map[kv.Owner]*feed
+	models  map[ModelKey]*modelFeeds
+	// restored are feeds of a snapshot whose publishers were not heard of yet, by
+	// publisher id, and restoredOf the same by owner.
+	restored   map[uint64]*feed
+	restoredOf map[kv.Owner]*feed
+	gate       queryGate
+	// refilling is the last feed that was asked for what the index had lost.
+	refilling *feed
+	// position is that of the last frame taken in, of a transport that has such;
+	// events counts the events in frames and in answers.
+	position uint64
+	events   atomic.Uint64
+	// fenced are publishers that are not followed any more, by id.
+	fenced map[uint64]fence
+	// refused are publishers that cannot be taken in, with the reason logged.
+	refused map[uint64]refusal
+	// offline are the sources that are disconnected. stored is that whose
+	// publishers the restored feeds are.
+	offline map[int]bool
+	stored  int
+	attention
+	// deaf is set when what workers hold is not wanted: they join and leave, and that
+	// is all.
+	deaf bool
+	// blockSize is the only one that is taken in; 0 takes in every one.
+	blockSize uint32
+	// heard, unless it is nil, is told what became of each announcement of a
+	// source. It is called with mu held.
+	heard    func(source int, a *kvevent.Announcement, taken bool)
+	decoder  kvevent.EnvelopeDecoder
+	envelope kvevent.Envelope
+	// counters holds what belongs to no live feed, those that ended included.
+	counters Stats
+}
+
+// FeedOptions configure a feedSet.
+type Options struct {
+	Models Models
+	Log    *zap.Logger
+	// Timeout is the silence after which an owner is forgotten, KeepAbsent how long a
+	// worker's requests and measures stay after that.
+	Timeout, KeepAbsent time.Duration
+	// MaxFeeds bounds the feeds, MaxQueries the queries in flight.
+	MaxFeeds, MaxQueries int
+	// WithoutEvents is set when what workers hold is not wanted: they join and leave, and
+	// that is all.
+	WithoutEvents bool
+	// BlockSize is the only one that is taken in; 0 takes in every one.
+	BlockSize uint32
+	// Joiner is told what became of announcements; nil for none.
+	Joiner source.Joiner
+}
+
+// New returns a set without feeds.
+func New(o Options) *Set {
+	s := &Set{
+		directory:  o.Models,
+		log:        o.Log,
+		timeout:    o.Timeout,
+		keepAbsent: o.KeepAbsent,
+		limit:      o.MaxFeeds,
+		loads:      newLoadTable(),
+		feeds:      make(map[uint64]*feed),
+		byOwner:    make(map[kv.Owner]*feed),
+		models:     make(map[ModelKey]*modelFeeds),
+		restored:   make(map[uint64]*feed),
+		restoredOf: make(map[kv.Owner]*feed),
+		gate:       newQueryGate(o.MaxQueries),
+		fenced:     make(map[uint64]fence),
+		refused:    make(map[uint64]refusal),
+		offline:    make(map[int]bool),
+		deaf:       o.WithoutEvents,
+		blockSize:  o.BlockSize,
+	}
+	if o.Joiner != nil {
+		s.heard, s.stored = o.Joiner.Heard, o.Joiner.Stored()
+	}
+	return s
+}
+
+// Frame takes in one message. The result are the queries to send now.
+func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
+	if fr.Kind == source.FrameLoad {
+		if l, ok := s.loads.take(fr.Data, now); ok {
+			s.heardLoad(&l)
+		}
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.askLocked(nil, s.frameLocked(fr, now), now)
+}
+
+// frameLocked takes in one message. The result is the feed that it concerned, if any.
+func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
+	s.listenLocked(now)
+	if fr.Position > 0 {
+		s.position = fr.Position
+	}
+	switch fr.Kind {
+	case source.FrameAnnouncement:
+		a, err := kvevent.DecodeAnnouncement(fr.Data)
+		if err != nil {
+			s.undecodableLocked(err)
+			return nil
+		}
+		if s.deaf && !silence(&a) {
+			return nil
+		}
+		if fr.Age > s.timeout && a.Health != kvevent.HealthGone {
+			// It proves nothing about now: what the publisher was is in a snapshot, or is
+			// asked for when it is heard of.
+			s.counters.Outdated++
+			return nil
+		}
+		f := s.announcementLocked(&a, fr.Source, now.Add(-fr.Age))
+		if s.heard != nil {
+			s.heard(fr.Source, &a, f != nil)
+		}
+		return f
+	case source.FrameEvents:
+		if s.deaf {
+			return nil
+		}
+		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
+			s.undecodableLocked(err)
+			return nil
+		}
+		return s.eventsLocked(now)
+	case source.FrameDisconnected, source.FrameConnected:
+		s.connectedLocked(fr.Source, fr.Kind == source.FrameConnected, now)
+	}
+	return nil
+}
+
+// connectedLocked takes in that a source is there again or away.
+func (s *Set) connectedLocked(source int, there bool, now time.Time) {
+	if there {
+		delete(s.offline, source)
+	} else {
+		s.offline[source] = true
+	}
+	for _, all := range []map[uint64]*feed{s.feeds, s.restored} {
+		for _, f := range all {
+			if f.source != source {
+				continue
+			}
+			if there && !f.replayed {
+				f.seen = now // The silence was ours.
+			}
+			f.replayed = false
+			if f.standing.counts {
+				s.countLocked(f)
+			}
+		}
+	}
+	s.refreshLocked()
+}
+
+func (s *Set) undecodableLocked(err error) {
+	if s.counters.Undecodable++; s.counters.Undecodable == 1 {
+		s.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
+	}
+}
+
+func (s *Set) eventsLocked(now time.Time) *feed {
+	s.events.Add(uint64(len(s.envelope.Events)))
+	f := s.feeds[s.envelope.PublisherID]
+	if f == nil {
+		f = s.restored[s.envelope.PublisherID]
+	}
+	if f == nil {
+		// Its announcement is still to come and says how much was missed.
+		s.counters.Unannounced++
+		return nil
+	}
+	for i := range s.envelope.Events {
+		f.event(&s.envelope.Events[i], now)
+	}
+	f.weigh()
+	s.recountLocked(f)
+	return f
+}
+
+// announcementLocked takes in an announcement. The result is the feed that it
+// concerned; nil when it is over, or not listened to.
+func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.Time) *feed {
+	if s.fencedLocked(a, source, now) {
+		return nil
+	}
+	f := s.feeds[a.PublisherID]
+	if a.Health == kvevent.HealthGone {
+		if f != nil {
+			s.counters.Gone++
+			s.endLocked(f, "its publisher says goodbye")
+			s.fenceLocked(a, now, true)
+			s.refreshLocked()
+		}
+		s.forgetRestoredLocked(s.restored[a.PublisherID])
+		return nil
+	}
+	if reason := s.objectionLocked(f, a); reason != "" {
+		s.refuseLocked(a, now, reason)
+		return nil
+	}
+	if f != nil && f.model.key != keyOf(a) {
+		s.endLocked(f, fmt.Sprintf("its publisher serves %s now", keyOf(a)))
+		f = nil
+	}
+	if f == nil {
+		f = s.adoptLocked(a)
+	}
+	if f == nil {
+		var err error
+		if f, err = s.beginLocked(a, now); err != nil {
+			s.refuseLocked(a, now, err.Error())
+			return nil
+		}
+	}
+	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
+	f.source = source
+	if s.offline[source] {
+		// What is old is no sign of a cursor that is wrong.
+		f.behind = 0
+	}
+	f.announced(a, now)
+	f.replayed = s.offline[source]
+	if isNew || pool != a.Pool || card != a.Card {
+		s.joinLocked(f)
+	}
+	s.refillLocked(f, now)
+	s.countLocked(f)
+	s.refreshLocked()
+	return f
+}
+
+// beginLocked makes a feed for a new publisher. One that has the same owner is
+// over: event ids start anew and the owner with them. The error says why there is no
+// model for it.
+func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error) {
+	m, err := s.openModel(a)
+	if err != nil {
+		return nil, err
+	}
+	if former := s.byOwner[a.Owner]; former != nil {
+		if source.IsRegistered(&former.announcement) && former.model != m {
+			s.counters.Displaced++
+		}
+		s.endLocked(former, "another publisher speaks for it")
+		s.fenceLocked(&former.announcement, now, false)
+	}
+	s.forgetRestoredLocked(s.restoredOf[a.Owner])
+	delete(s.refused, a.PublisherID)
+	f := newFeed(a, m)
+	s.feeds[a.PublisherID] = f
+	s.byOwner[a.Owner] = f
+	s.log.Info("owner joins", zap.Stringer("owner", a.Owner), zap.Uint64("pool", a.Pool),
+		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("events", a.LastEventID), zap.String("model", a.Model), zap.Uint32("block size", a.BlockSize))
+	return f, nil
+}
+
+// Tick ends the feeds that were silent for too long and forgets publishers that
+// are no longer heard of. The result are the queries that are due.
+func (s *Set) Tick(now time.Time) []Query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listenLocked(now)
+	for _, f := range s.feeds {
+		if s.silentLocked(f, now) {
+			s.counters.Expired++
+			s.fenceLocked(&f.announcement, f.seen, false)
+			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
+		}
+	}
+	for _, f := range s.restored {
+		if s.silentLocked(f, now) {
+			s.forgetRestoredLocked(f)
+		}
+	}
+	s.gate.sweep(now)
+	s.sweepFencedLocked(now)
+	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
+	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
+	s.refreshLocked()
+	s.retireModelsLocked(now)
+	var due []Query
+	for _, f := range s.feeds {
+		due = s.askLocked(due, f, now)
+	}
+	return due
+}
+
+// FeedQuery is a question to a publisher.
+type Query struct {
+	Publisher uint64
+	Request   kvevent.QueryRequest
+	feed      *feed
+	number    uint64
+}
+
+// maxAsked is how many of the feeds that wait for room are asked when an answer has come.
+const maxAsked = 4
+
+// Answered takes in the answer to a query, or the error that came instead. The result
+// are the queries to send now.
+func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a != nil {
+		s.events.Add(uint64(len(a.Events)))
+	}
+	if err := q.feed.answered(q.number, a, err, now); err != nil {
+		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
+			zap.Int("failures", q.feed.failures), zap.Error(err))
+	}
+	s.gate.inFlight--
+	s.gate.settle(ticket{q.feed, q.number})
+	s.recountLocked(q.feed)
+	due := s.askLocked(nil, q.feed, now)
+	// The answers that wait for room may be smaller than the one that has come.
+	for range maxAsked {
+		due = s.askLocked(due, s.gate.next(), now)
+	}
+	return due
+}
