@@ -2,8 +2,12 @@ package router
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
+	"github.com/blockyard-ai/blockyard/router/estimate"
 )
 
 // collectModels sends what tells models apart. The families without a model label are
@@ -24,4 +28,63 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 	send("index_blocks", "Distinct blocks in a model's index.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Blocks) })
 	send("index_bytes", "Memory of a model's index, in bytes.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Bytes) })
 	send("requests_booked_total", "Requests booked on a model's workers, since the model was opened.", counter, func(s *ModelStats) float64 { return float64(s.Requests.Load.Added) })
+}
+
+// collectEstimates sends what was learned of each worker, with where it comes from, and
+// what the estimators count.
+func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out chan<- prometheus.Metric) {
+	rate := prometheus.NewDesc("blockyard_router_measured_rate",
+		"What a worker or its pool was measured to do in a second of busy time: prefill_tokens, copy_bytes, disk_bytes. Of source model: the median of the others stands in.",
+		[]string{"worker", "measure", "source"}, nil)
+	age := prometheus.NewDesc("blockyard_router_measured_age_seconds", "Age of the last sample of a worker's measured rate.", []string{"worker", "measure"}, nil)
+	each := prometheus.NewDesc("blockyard_router_measured_request_seconds", "What every request of a worker was measured to cost besides its tokens.", []string{"worker"}, nil)
+	for _, w := range measures {
+		name := w.Worker.String()
+		if w.RequestSeconds > 0 {
+			out <- prometheus.MustNewConstMetric(each, prometheus.GaugeValue, w.RequestSeconds, name)
+		}
+		for _, m := range []struct {
+			name string
+			estimate.Measure
+		}{{"prefill_tokens", w.PrefillTokens}, {"copy_bytes", w.CopyBytes}, {"disk_bytes", w.DiskBytes}} {
+			if m.Source == estimate.SourceNone {
+				continue
+			}
+			out <- prometheus.MustNewConstMetric(rate, prometheus.GaugeValue, m.PerSecond, name, m.name, string(m.Source))
+			if m.Samples > 0 {
+				out <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, m.AgeSeconds, name, m.name)
+			}
+		}
+	}
+	total := prometheus.NewDesc("blockyard_router_estimate_total", "What the estimator of times to first tokens counts.", []string{"counter"}, nil)
+	now := prometheus.NewDesc("blockyard_router_estimate", "What the estimator of times to first tokens knows of now.", []string{"gauge"}, nil)
+	prom.Kinds(out, total, now, s)
+}
+
+// collectLoads sends the last load reports: for each owner one gauge of each number,
+// and the report's age.
+func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
+	now := time.Now()
+	load := prometheus.NewDesc("blockyard_router_load", "Last load report of a worker or pool, by kind of number.", []string{"owner", "kind"}, nil)
+	age := prometheus.NewDesc("blockyard_router_load_age_seconds", "Age of the last load report of a worker or pool.", []string{"owner"}, nil)
+	for o, l := range c.router.Loads() {
+		out <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, now.Sub(l.At).Seconds(), o.String())
+		for kind, v := range l.Numbers() {
+			out <- prometheus.MustNewConstMetric(load, prometheus.GaugeValue, float64(v), o.String(), kind)
+		}
+	}
+}
+
+// collectSources sends the transports' own counters.
+func (c *statsCollector) collectSources(out chan<- prometheus.Metric) {
+	total := prometheus.NewDesc("blockyard_router_source_total", "What a source of events counts itself, such as Dynamo's.", []string{"source", "counter"}, nil)
+	now := prometheus.NewDesc("blockyard_router_source", "What a source of events measures itself, such as Dynamo's.", []string{"source", "gauge"}, nil)
+	for _, s := range c.router.Sources() {
+		for name, v := range s.Counters {
+			out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(v), s.Name, name)
+		}
+		for name, v := range s.Gauges {
+			out <- prometheus.MustNewConstMetric(now, prometheus.GaugeValue, float64(v), s.Name, name)
+		}
+	}
 }

@@ -9,6 +9,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/estimate"
@@ -155,3 +158,93 @@ func (m *Model) tick() {
 
 // close ends what runs for the model.
 func (m *Model) close() error { return m.decide.Close() }
+
+// Described implements FollowedModel.
+func (m *Model) Described(w kv.Worker, a *kvevent.Announcement) {
+	// A new worker changes the list of members, which the scheduler notices itself.
+	if m.cards.set(w, &a.Card) {
+		m.scheduler.WorkersChanged()
+	}
+	if m.estimate != nil {
+		m.estimate.SetWorker(w, a.Pool, a.Model)
+	}
+}
+
+// Left implements FollowedModel.
+func (m *Model) Left(w kv.Worker) { m.cards.remove(w) }
+
+// Forget implements FollowedModel.
+func (m *Model) Forget(w kv.Worker) {
+	m.scheduler.RemoveWorker(w)
+	m.decide.ForgetWorker(w)
+	if m.estimate != nil {
+		m.estimate.RemoveWorker(w)
+	}
+}
+
+// HeardLoad implements FollowedModel.
+func (m *Model) HeardLoad(l *kvevent.LoadReport) {
+	if l.Owner.Kind == kv.OwnerWorker {
+		m.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
+		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
+		// An engine that does not tell its blocks does not tell its requests.
+		if l.Worker.DeviceBlocksTotal > 0 {
+			m.scheduler.ReportRequests(l.Owner.Worker(), l.Worker.Running, l.Worker.Waiting)
+		}
+	}
+	if m.estimate != nil {
+		m.estimate.Report(l)
+	}
+}
+
+// ModelStats are the gauges and counters of one model. In all of its structs a uint64 is
+// a counter, and other numbers are gauges.
+type ModelStats struct {
+	Key     feed.ModelKey `metric:"-"`
+	Quality feed.Quality
+	// Workers are those that were announced or registered.
+	Workers  int
+	Index    index.Stats
+	Requests schedule.Stats
+	// Guess is 0 where no decision is remembered, Estimate unless workers are scored by
+	// cost.
+	Guess    approx.Stats
+	Estimate estimate.Stats
+	// Unbooked counts requests that AddRequest could not book, Unremembered decisions
+	// that are not among the guesses.
+	Unbooked, Unremembered uint64
+}
+
+// stats is a snapshot.
+func (m *Model) stats() ModelStats {
+	s := ModelStats{
+		Key: m.key, Quality: m.Quality(), Workers: m.current.Load().Workers,
+		Index: m.index.Stats(), Requests: m.scheduler.Stats(),
+		Unbooked: m.decide.Unbooked(), Unremembered: m.decide.Unremembered(),
+	}
+	s.Guess, _ = m.decide.GuessStats()
+	if m.estimate != nil {
+		s.Estimate = m.estimate.Stats()
+	}
+	return s
+}
+
+// stats are those of the open models, and their sum with the counters of retired models.
+func (d *Models) stats() (all []ModelStats, sum ModelStats) {
+	d.mu.Lock()
+	sum = d.retired
+	open := d.routes.Load().all // in step with retired under the lock
+	d.mu.Unlock()
+	for _, m := range open {
+		s := m.stats()
+		all = append(all, s)
+		sum.add(&s)
+	}
+	return all, sum
+}
+
+// add adds the gauges and counters of o to s.
+func (s *ModelStats) add(o *ModelStats) { metric.Add(s, o) }
+
+// addCounters adds the counters alone.
+func (s *ModelStats) addCounters(o *ModelStats) { metric.AddCounters(s, o) }

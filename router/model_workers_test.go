@@ -140,7 +140,7 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 		pairs.Meta.Card.Eagle = true
 		b.Send(pairs.Announce(), plain.Announce())
 		for name, want := range map[string]bool{"pairs": true, "plain": false} {
-			m, err := b.Router.models.find(name)
+			m, err := b.Router.Model(name)
 			if err != nil || m.IsEagle() != want {
 				t.Errorf("%s: eagle %v, want %v, %v", name, !want, want, err)
 			}
@@ -150,14 +150,14 @@ func TestWorkersSayWhetherTheyHashPairs(t *testing.T) {
 			one = b.Publisher(20+id, sourcetest.WorkerOwner(5+id), 0).Of("pairs", 4)
 			b.Send(one.Announce())
 		}
-		if m, _ := b.Router.models.find("pairs"); m.IsEagle() {
+		if m, _ := b.Router.Model("pairs"); m.IsEagle() {
 			t.Error("one worker of three decides")
 		}
 		pairs.Meta.Card.Eagle = false
 		b.Send(pairs.Announce())
 		one.Meta.Card.Eagle = true
 		b.Send(one.Announce())
-		if m, _ := b.Router.models.find("pairs"); m.IsEagle() {
+		if m, _ := b.Router.Model("pairs"); m.IsEagle() {
 			t.Error("one worker of three decides")
 		}
 	})

@@ -36,10 +36,6 @@ func exceptions() []exception {
 
 		{"blockmgr/config", 17, 1700, beingCut},
 
-		{"router", 60, 9000, beingCut},
-
-		{"router/source/dynamo", 14, 2100, beingCut},
-
 		{"router/index", 12, 3400, beingCut},
 
 		{"router/schedule", 12, 3050, beingCut},

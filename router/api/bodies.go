@@ -2,10 +2,11 @@ package api
 
 import (
 	"errors"
-	"github.com/blockyard-ai/blockyard/router"
 	"io"
 	"sync"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/router"
 )
 
 const (

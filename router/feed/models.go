@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -165,3 +166,127 @@ func (m *modelFeeds) left(w kv.Worker, engine uint64) {
 		m.Forget(w)
 	}
 }
+
+// silence makes an announcement one of a worker that publishes no events; ok is false
+// for a pool, of which nothing is left then.
+func silence(a *kvevent.Announcement) (ok bool) {
+	if a.Owner.Kind != kv.OwnerWorker {
+		return false
+	}
+	a.LastEventID, a.Digest, a.Blocks, a.Pool, a.Card.Silent = 0, 0, 0, 0, true
+	if a.Health != kvevent.HealthGone {
+		a.Health = kvevent.HealthExact
+	}
+	return true
+}
+
+// joinLocked makes a worker a candidate, or takes in that its pool or card changed.
+func (s *Set) joinLocked(f *feed) {
+	if f.owner().Kind != kv.OwnerWorker {
+		return
+	}
+	w := f.owner().Worker()
+	if was, ok := f.model.absent.take(w); ok {
+		f.engine = was.engine
+	}
+	s.forgetElsewhereLocked(w, f.model)
+	if !sameEngine(f.engine, f.announcement.Card.Incarnation) {
+		f.model.Forget(w)
+	}
+	// The scheduler asks what a worker is like when it sees it among the members.
+	f.model.Described(w, &f.announcement)
+	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
+	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
+		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
+	}
+}
+
+// endLocked forgets a feed and everything its owner held.
+func (s *Set) endLocked(f *feed, reason string) {
+	delete(s.feeds, f.announcement.PublisherID)
+	delete(s.byOwner, f.owner())
+	s.dismissLocked(f)
+	if f.owner().Kind == kv.OwnerWorker {
+		w := f.owner().Worker()
+		if err := f.model.Index().SetMember(w, 0, false); err != nil {
+			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
+		}
+		f.model.left(w, f.engine)
+	}
+	s.dropLocked(f)
+	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
+		zap.String("publisher", source.PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
+}
+
+// dropLocked lets go of a feed that is in no table any more, and of its blocks.
+func (s *Set) dropLocked(f *feed) {
+	s.counters.add(&f.counters)
+	// An answer that is still on its way finds nobody waiting.
+	f.recovery = recovery{queries: f.queries}
+	f.model.Index().RemoveOwner(f.owner())
+	f.model.feeds--
+}
+
+// An engine outlives the publisher that speaks for it: its agent may be restarted. So a
+// worker that leaves is no candidate any more, and its requests and measures stay until
+// it is back, or for as long as a silent request stays on the account.
+
+// maxAbsent bounds the absent workers of a model.
+const maxAbsent = 4096
+
+// absentWorkers are workers that left and whose engine may still run.
+type absentWorkers struct {
+	// keep is how long a worker may be absent.
+	keep time.Duration
+	left map[kv.Worker]absence
+}
+
+// absence is how a worker left.
+type absence struct {
+	// engine is the incarnation of its engine, 0 when it was not announced.
+	engine uint64
+	// since is zero until the next expire.
+	since time.Time
+}
+
+func newAbsentWorkers(keep time.Duration) absentWorkers {
+	return absentWorkers{keep: keep, left: make(map[kv.Worker]absence)}
+}
+
+func (a *absentWorkers) len() int { return len(a.left) }
+
+// add notes that a worker left; false when there are too many.
+func (a *absentWorkers) add(w kv.Worker, engine uint64) bool {
+	if len(a.left) >= maxAbsent {
+		return false
+	}
+	a.left[w] = absence{engine: engine}
+	return true
+}
+
+// take returns how a worker left, and forgets it.
+func (a *absentWorkers) take(w kv.Worker) (absence, bool) {
+	was, ok := a.left[w]
+	delete(a.left, w)
+	return was, ok
+}
+
+// expire returns the workers that were absent for too long, and forgets them.
+func (a *absentWorkers) expire(now time.Time) (over []kv.Worker) {
+	for w, was := range a.left {
+		switch {
+		case was.since.IsZero():
+			was.since = now
+			a.left[w] = was
+		case now.Sub(was.since) > a.keep:
+			over = append(over, w)
+			delete(a.left, w)
+		}
+	}
+	return over
+}
+
+// sameEngine reports whether two incarnations may be those of one engine. Where one of
+// them was not announced they may: requests of a dead engine are freed by their callers,
+// and those of a living one must not be lost.
+func sameEngine(a, b uint64) bool { return a == 0 || b == 0 || a == b }

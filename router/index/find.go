@@ -2,7 +2,6 @@ package index
 
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
-
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 

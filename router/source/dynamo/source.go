@@ -1,264 +1,411 @@
 package dynamo
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/backoff"
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of recovering a source: as Dynamo's routers have them.
+// Bounds of a Transport.
 const (
-	maxWaitingEvents = 1024
-	maxTries         = 8
-	firstRetry       = 200 * time.Millisecond
-	lastRetry        = firstRetry << (maxTries - 2)
-	// checkEvery is the silence after which a source is asked whether something
-	// was lost, givenUpFor the pause after eight tries in vain.
-	checkEvery = 10 * time.Second
-	givenUpFor = 30 * time.Second
+	messageQueue  = 2048
+	maxRecoveries = 16
+	tickEvery     = 50 * time.Millisecond
 )
 
-// source follows the events of one publisher of Dynamo and keeps a table up to
-// date. It is told what arrives and when and says what to ask; it does no I/O
-// and knows no clock. What its methods append to out are the changes that they
-// made to the table.
-type eventSource struct {
-	origin origin
-	table  *table
+// Transport is a router.Transport that follows the workers of one endpoint of
+// Dynamo. Make one with Open.
+type Source struct {
+	options  Options
+	log      *zap.Logger
+	plane    Plane
+	frames   chan source.Frame
+	messages chan []byte
+	loads    chan []byte
+	results  chan result
+	ctx      context.Context // ends with Close
+	close    context.CancelFunc
+	stop     func() // of the subscriptions
+	dropped  func() uint64
+	running  sync.WaitGroup
 
-	// cursor is the id of the last event that the table contains, once started.
-	cursor  uint64
-	started bool
-	// whole is set while the table holds everything that the publisher said;
-	// doubted, while a message may have been lost that nobody can be asked for.
-	whole, doubted bool
-
-	// recovering: events wait, and the target is to be asked, for everything when
-	// dump is set.
-	recovering, dump bool
-	waiting          []kvevent.RouterEvent
-	tries            int
-	// askAt is when the target is to be asked next: again while recovering, else
-	// to check for a loss at the end of the stream.
-	askAt time.Time
-	// asked is the number of the query in flight, 0 without one; queries counts
-	// them. from is the cursor when it was sent.
-	asked, queries, from uint64
-	counters             *Counters
+	mu          sync.Mutex
+	budget      budget
+	ranks       map[kv.Worker]*rank
+	publishers  map[uint64]*rank // by the ids that the router knows
+	sources     map[uint64]*rank // by the ids of Dynamo's publishers
+	unclaimed   unclaimed
+	decoder     kvevent.EnvelopeDecoder
+	envelope    kvevent.Envelope
+	inFlight    int
+	connections uint64
+	// away is set while the router was told that there is no connection, awayAt how
+	// many were made when it was.
+	away     bool
+	awayAt   uint64
+	bad      []string
+	counters Counters
 }
 
-func newEventSource(o origin, t *table, c *Counters, now time.Time) *eventSource {
-	s := &eventSource{origin: o, table: t, counters: c, askAt: now}
-	if s.recoverable() {
-		s.recovering, s.dump = true, true
-	}
-	return s
+// result is what came of a question to a recovery target.
+type result struct {
+	source *eventSource
+	rank   *rank
+	number uint64
+	answer *kvevent.QueryReply
+	err    error
 }
 
-func (s *eventSource) recoverable() bool { return s.origin.target.address != "" }
+var _ source.Transport = (*Source)(nil)
 
-// exact reports whether the table equals what the publisher said.
-func (s *eventSource) exact() bool {
-	return s.whole && !s.doubted && !s.recovering && s.table.holes == 0
-}
-
-// events takes in the live events of one message, which are only borrowed.
-func (s *eventSource) events(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
-	for i := range events {
-		if e := &events[i]; e.Owner.Worker() != s.origin.worker {
-			// Half of a message would be worse than none: the ids show the hole.
-			s.counters.Foreign++
-			return out
-		}
+// Open subscribes to the endpoint's events and begins to watch the directory,
+// which need not be there yet. The error is that of a bad option or of the
+// subscription. The caller closes the transport, and then the plane.
+func Open(o Options, p Plane) (*Source, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
 	}
-	for i := range events {
-		out = s.event(out, &events[i], now)
+	o = o.withDefaults()
+	loads := p
+	if o.NoEvents {
+		p = noPlane{}
 	}
-	return out
-}
-
-func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
-	switch {
-	case s.started && e.ID <= s.cursor:
-		s.counters.Stale++
-	case e.Kind == kvevent.Cleared:
-		// Nothing before it matters, lost or not.
-		out = s.apply(out, e)
-		s.whole = true
-		s.recovered(now)
-		return s.drain(out, now)
-	case s.recovering:
-		s.wait(e)
-	case !s.started:
-		s.whole = e.ID == 1
-		out = s.apply(out, e)
-	case e.ID == s.cursor+1:
-		out = s.apply(out, e)
-		if !s.dump {
-			s.askAt = now.Add(checkEvery)
-		}
-	case s.recoverable():
-		s.gap(now)
-		s.wait(e)
-	default:
-		s.counters.Gaps++
-		out = s.table.clear(out)
-		s.whole = false
-		out = s.apply(out, e)
+	if loads == nil {
+		loads = p
 	}
-	return out
-}
-
-func (s *eventSource) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
-	s.cursor, s.started, s.doubted = e.ID, true, false
-	s.counters.Applied++
-	return s.table.apply(out, e)
-}
-
-// gap begins a recovery of what follows the cursor. A check that is in flight
-// asks for the same, but its answer may be older than the gap.
-func (s *eventSource) gap(now time.Time) {
-	s.counters.Gaps++
-	s.recovering, s.dump, s.tries, s.askAt, s.asked = true, false, 0, now, 0
-}
-
-func (s *eventSource) wait(e *kvevent.RouterEvent) {
-	if len(s.waiting) == maxWaitingEvents {
-		// The hole that this makes is asked for afterwards.
-		s.waiting = slices.Delete(s.waiting, 0, 1)
-		s.counters.Overflowed++
+	t := &Source{
+		options: o, log: o.Log, plane: p,
+		frames:   make(chan source.Frame),
+		messages: make(chan []byte, messageQueue), loads: make(chan []byte, loadQueue),
+		results: make(chan result),
+		budget:  budget{left: o.MaxBlocks},
+		ranks:   make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
+		connections: p.Connections(),
 	}
-	kept := *e
-	kept.Blocks, kept.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
-	s.waiting = append(s.waiting, kept)
-}
-
-// suspect says that messages may have been lost.
-func (s *eventSource) suspect(now time.Time) {
-	if s.recoverable() && !s.recovering {
-		s.askAt = now
-	}
-	s.doubted = s.doubted || !s.recoverable() // until the next event shows whether there is a hole
-}
-
-// nextQuery is the query to send now, if there is one, and its number.
-func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
-	if !s.recoverable() || s.asked != 0 || now.Before(s.askAt) {
-		return q, 0, false
-	}
-	s.queries++
-	s.asked, s.from = s.queries, s.cursor
-	s.counters.Queries++
-	q.Worker, q.KnowsDumpFailed = s.origin.worker, true
-	if s.dump {
-		// Events wait, so that what the dump replaces is not newer than it.
-		s.recovering = true
-	} else {
-		q.StartID, q.HasStart = s.cursor+1, true
-	}
-	return q, s.asked, true
-}
-
-// answered takes in the answer to query number, or the error that came instead,
-// and returns the error, or why the answer was of no use.
-func (s *eventSource) answered(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
-	if number != s.asked {
-		return out, nil
-	}
-	s.asked = 0
-	if err == nil {
-		out, err = s.takeIn(out, a)
-	}
+	stopLoads, droppedLoads, err := loads.Subscribe(o.Endpoint.Subject(kvevent.LoadTopic), t.loads)
 	if err != nil {
-		s.counters.QueryFailures++
-		return s.failed(out, now), err
+		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
-	if s.recovering {
-		s.counters.Recovered++
+	stop, dropped, err := p.Subscribe(o.Endpoint.Subject(topic), t.messages)
+	if err != nil {
+		stopLoads()
+		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
-	s.recovered(now)
-	return s.drain(out, now), nil
+	t.stop = func() { stop(); stopLoads() }
+	t.dropped = func() uint64 { return dropped() + droppedLoads() }
+	t.ctx, t.close = context.WithCancel(context.Background())
+	views := make(chan view)
+	t.running.Go(func() { t.watch(views) })
+	t.running.Go(func() { t.run(views) })
+	return t, nil
 }
 
-// recovered ends a recovery or a check.
-func (s *eventSource) recovered(now time.Time) {
-	s.recovering, s.dump, s.tries, s.asked = false, false, 0, 0
-	s.askAt = now.Add(checkEvery)
+// Close ends the subscription, waits for every goroutine and logs the counters.
+// It may be called twice.
+func (t *Source) Close() error {
+	again := t.ctx.Err() != nil
+	t.close()
+	t.stop()
+	t.running.Wait()
+	if !again {
+		t.log.Info("dynamo workers are no longer followed", zap.Any("counters", t.Counters()))
+	}
+	return nil
 }
 
-// errUnusable is wrapped by errors of answers that do not fit what is known
-// here, after which everything is asked for.
-var errUnusable = errors.New("answer does not fit")
+// Frames is the Transport's.
+func (t *Source) Frames() <-chan source.Frame { return t.frames }
 
-// takeIn makes the answer part of the table.
-func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
-	for i := range a.Events {
-		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
-			s.dump = true
-			return out, fmt.Errorf("%w: event %d is of %s", errUnusable, e.ID, e.Owner)
+// Stats is the Transport's.
+func (t *Source) Stats() source.Stats {
+	return source.Stats{Connected: t.plane.Connected(), Dropped: t.dropped()}
+}
+
+// Counters is a snapshot of the counters.
+func (t *Source) Counters() Counters {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.counters
+	c.Unclaimed, c.Skipped = t.unclaimed.dropped, t.decoder.Skipped
+	c.Undecodable += t.decoder.Bad
+	c.Dropped = t.dropped()
+	c.Ranks = len(t.ranks)
+	for _, r := range t.ranks {
+		if r.health == kvevent.HealthExact {
+			c.ExactRanks++
 		}
 	}
-	switch {
-	case a.Kind == kvevent.QueryTreeDump:
-		if a.LastEventID < s.cursor && !s.recovering {
-			return out, nil // older than what came meanwhile
+	return c
+}
+
+// errNoPublisher is the answer about a rank that has left.
+var errNoPublisher = errors.New("no such publisher")
+
+// Query is the Transport's.
+func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryRequest) (*source.Answer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.publishers[publisher]
+	if r == nil {
+		return nil, fmt.Errorf("query publisher %016x: %w", publisher, errNoPublisher)
+	}
+	return r.answer(), nil
+}
+
+// watch reads the directory until the end.
+func (t *Source) watch(views chan<- view) {
+	w := newWatcher(t.options.Directory, t.options.Endpoint)
+	ticker := time.NewTicker(t.options.PollEvery)
+	defer ticker.Stop()
+	failed := ""
+	for {
+		v, err := w.scan(time.Now())
+		switch {
+		case err == nil:
+			failed = ""
+			select {
+			case views <- v:
+			case <-t.ctx.Done():
+				return
+			}
+		case err.Error() != failed:
+			failed = err.Error()
+			t.log.Warn("discovery cannot be read; what was known stays", zap.Error(err))
 		}
-		out = s.table.replace(out, a.Events)
-		s.cursor, s.started, s.whole = a.LastEventID, true, true
-		s.counters.Dumps++
-		return out, nil
-	case a.Kind == kvevent.QueryEvents && !s.dump:
-		for i := range a.Events {
-			// Holes in an answer are events that are not modelled.
-			if e := &a.Events[i]; e.ID > s.cursor {
-				out = s.apply(out, e)
+		select {
+		case <-ticker.C:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// run owns the ranks until the end.
+func (t *Source) run(views <-chan view) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		var out []source.Frame
+		select {
+		case <-t.ctx.Done():
+			return
+		case m := <-t.messages:
+			out = t.message(m, time.Now())
+		case m := <-t.loads:
+			out = t.load(m, time.Now())
+		case v := <-views:
+			out = t.discovered(&v, time.Now())
+		case r := <-t.results:
+			out = t.answered(&r, time.Now())
+		case now := <-ticker.C:
+			out = t.tick(now)
+		}
+		for _, f := range out {
+			select {
+			case t.frames <- f:
+			case <-t.ctx.Done():
+				return
 			}
 		}
-		s.cursor = max(s.cursor, a.LastEventID)
-		return out, nil
-	case a.Kind == kvevent.QueryTooNew && a.LastEventID == s.from && !s.recovering:
-		return out, nil // nothing was lost
 	}
-	s.dump = true
-	return out, fmt.Errorf("%w: %s, newest event %d, cursor %d %s", errUnusable, a.Kind, a.LastEventID, s.cursor, a.Message)
 }
 
-// failed plans the next try. After the last one the events that waited are taken
-// as they are, and everything is asked for again from time to time.
-func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
-	if !s.recovering {
-		s.askAt = now.Add(checkEvery)
-		if s.dump {
-			s.askAt = now
+// message takes in one envelope.
+func (t *Source) message(data []byte, now time.Time) []source.Frame {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.decoder.Decode(data, &t.envelope); err != nil {
+		if t.counters.Undecodable++; t.counters.Undecodable == 1 {
+			t.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
 		}
-		return out
+		return nil
 	}
-	if s.tries++; s.tries < maxTries {
-		s.askAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRetry), s.tries))
-		return out
+	r := t.sources[t.envelope.PublisherID]
+	if r == nil {
+		t.unclaimed.add(t.envelope.PublisherID, data, now)
+		return nil
 	}
-	s.counters.GivenUp++
-	s.recovering, s.whole = false, false
-	for i := range s.waiting {
-		if e := &s.waiting[i]; !s.started || e.ID > s.cursor {
-			out = s.apply(out, e)
+	return t.envelopeLocked(nil, r, now)
+}
+
+// envelopeLocked hands the decoded envelope to its rank.
+func (t *Source) envelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
+	out = r.publish(out, r.source.events(r.changes[:0], t.envelope.Events, now))
+	t.askLocked(r, now)
+	return r.announce(out, now)
+}
+
+// discovered makes the ranks and their sources what a view of the directory
+// says.
+func (t *Source) discovered(v *view, now time.Time) []source.Frame {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Equal(t.bad, v.bad) {
+		t.bad = v.bad
+		t.counters.BadRecords += uint64(len(v.bad))
+		if len(v.bad) > 0 {
+			t.log.Warn("discovery records are left out", zap.Strings("records", v.bad))
 		}
 	}
-	s.waiting = nil
-	s.dump, s.tries, s.askAt = true, maxTries-1, now.Add(givenUpFor)
+	var out []source.Frame
+	known := make(map[kv.Worker]card)
+	for _, id := range slices.Sorted(maps.Keys(v.cards)) {
+		c := v.cards[id]
+		for n := range c.ranks {
+			known[kv.Worker{ID: c.worker, Rank: c.firstRank + kv.DPRank(n)}] = c
+		}
+	}
+	for w, r := range t.ranks {
+		if c, ok := known[w]; !ok || c.model != r.model || c.blockSize != r.blockSize {
+			out = t.leaveLocked(out, r)
+		}
+	}
+	for _, w := range slices.SortedFunc(maps.Keys(known), kv.Worker.Compare) {
+		if t.ranks[w] == nil && len(t.ranks) < t.options.MaxRanks {
+			t.joinLocked(w, known[w])
+		}
+		if r := t.ranks[w]; r != nil {
+			r.said = known[w]
+			origins := v.origins[w]
+			if t.options.NoEvents {
+				origins = nil
+			}
+			out = t.bindLocked(out, r, origins, now)
+		}
+	}
 	return out
 }
 
-// drain takes in the events that waited, up to the next hole.
-func (s *eventSource) drain(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
-	waiting := s.waiting
-	s.waiting = nil
-	for i := range waiting {
-		out = s.event(out, &waiting[i], now)
+func (t *Source) joinLocked(w kv.Worker, c card) {
+	r := &rank{worker: w, model: c.model, blockSize: c.blockSize, publisher: kv.RandomID(),
+		table: newTable(&t.budget, &t.counters)}
+	t.ranks[w], t.publishers[r.publisher] = r, r
+	t.log.Info("dynamo worker joins", zap.Stringer("worker", w), zap.String("model", c.model), zap.Uint32("block_size", c.blockSize))
+}
+
+func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
+	if r.source != nil {
+		delete(t.sources, r.source.origin.publisher)
+	}
+	r.table.release()
+	delete(t.ranks, r.worker)
+	delete(t.publishers, r.publisher)
+	t.log.Info("dynamo worker leaves", zap.Stringer("worker", r.worker))
+	return append(out, r.announcement(kvevent.HealthGone))
+}
+
+// bindLocked gives a rank its source, which is the only one that there is.
+func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
+	was := r.source
+	var o *origin
+	if len(origins) == 1 {
+		o = &origins[0]
+	} else if len(origins) > 1 && was != nil {
+		t.counters.Ambiguous++
+		t.log.Warn("dynamo worker has several event sources; its blocks are forgotten until one is left",
+			zap.Stringer("worker", r.worker), zap.Int("sources", len(origins)))
+	}
+	out = r.attach(out, o, now)
+	if r.source != was {
+		if was != nil {
+			delete(t.sources, was.origin.publisher)
+		}
+		if o != nil {
+			t.sources[o.publisher] = r
+			for _, data := range t.unclaimed.claim(o.publisher) {
+				if t.decoder.Decode(data, &t.envelope) == nil {
+					out = t.envelopeLocked(out, r, now)
+				}
+			}
+			t.log.Info("dynamo event source", zap.Stringer("worker", r.worker), zap.String("publisher", fmt.Sprintf("%x", o.publisher)),
+				zap.Bool("recoverable", r.source.recoverable()))
+		}
+	}
+	t.askLocked(r, now)
+	return r.announce(out, now)
+}
+
+// tick announces ranks, sends the queries that are due, and notices when
+// messages may have been lost.
+func (t *Source) tick(now time.Time) []source.Frame {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	made := t.plane.Connections()
+	suspicious := made != t.connections && t.connections > 0
+	t.connections = made
+	var out []source.Frame
+	for _, r := range t.ranks {
+		if r.source != nil && suspicious {
+			r.source.suspect(now)
+		}
+		t.askLocked(r, now)
+		out = r.announce(out, now)
+		if r.usedKnown && !now.Before(r.reportAt) {
+			out = r.report(out, now)
+		}
+	}
+	return t.connectionLocked(out)
+}
+
+// connectionLocked has the router know when the connection comes and goes. That it
+// is back is said after every rank has said that it may have missed something.
+func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
+	connected := t.plane.Connected()
+	switch {
+	case !t.away && !connected:
+		t.away, t.awayAt = true, t.connections
+		return append(out, source.Frame{Kind: source.FrameDisconnected})
+	case t.away && connected && t.connections != t.awayAt:
+		t.away = false
+		return append(out, source.Frame{Kind: source.FrameConnected})
 	}
 	return out
+}
+
+// askLocked sends the query of a rank's source that is due.
+func (t *Source) askLocked(r *rank, now time.Time) {
+	if r.source == nil || t.inFlight == maxRecoveries {
+		return
+	}
+	q, number, due := r.source.nextQuery(now)
+	if !due {
+		return
+	}
+	t.inFlight++
+	s := r.source
+	t.running.Go(func() {
+		a, err := ask(t.ctx, s.origin.target, &q)
+		select {
+		case t.results <- result{s, r, number, a, err}:
+		case <-t.ctx.Done():
+		}
+	})
+}
+
+// answered hands an answer to the source that asked, if it is still there.
+func (t *Source) answered(res *result, now time.Time) []source.Frame {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inFlight--
+	r := res.rank
+	if t.ranks[r.worker] != r || r.source != res.source {
+		return nil
+	}
+	changes, err := r.source.answered(r.changes[:0], res.number, res.answer, res.err, now)
+	if err != nil {
+		t.log.Warn("dynamo worker cannot be recovered yet", zap.Stringer("worker", r.worker), zap.Error(err))
+	}
+	out := r.publish(nil, changes)
+	t.askLocked(r, now)
+	return r.announce(out, now)
 }

@@ -1,238 +1,267 @@
 package dynamo
 
 import (
+	"context"
 	"errors"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/routertest"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
-var start = time.Unix(1_000_000, 0)
-
-// follower is a source with a consumer of what it says.
-type follower struct {
-	*eventSource
-	counters Counters
-	consumer held
-	now      time.Time
-}
-
-func follow(w *fakeWorker, recoverable bool) *follower {
-	f := &follower{consumer: make(held), now: start}
-	o := origin{publisher: 5, worker: w.worker}
-	if recoverable {
-		o.target = target{address: "here", path: "there"}
-	}
-	f.eventSource = newEventSource(o, newTable(&budget{left: 1 << 20}, &f.counters), &f.counters, f.now)
-	return f
-}
-
-func (f *follower) take(events ...kvevent.RouterEvent) {
-	f.consumer.apply(f.eventSource.events(nil, events, f.now))
-}
-
-// ask lets the source send its query, if one is due, and hands it the answer.
-func (f *follower) ask(w *fakeWorker, err error) bool {
-	q, number, due := f.nextQuery(f.now)
-	if !due {
-		return false
-	}
-	var a *kvevent.QueryReply
-	if err == nil {
-		a = w.answer(&q)
-	}
-	out, _ := f.answered(nil, number, a, err, f.now)
-	f.consumer.apply(out)
-	return true
-}
-
-// TestSourceConverges: whatever is lost, repeated or refused on the way, a
-// source that can be asked ends up with what its worker holds, without a further
-// event; and never calls itself exact with less than the events it has seen.
-func TestSourceConverges(t *testing.T) {
-	refused := errors.New("refused")
-	rapid.Check(t, func(t *rapid.T) {
-		w := newFakeWorker(kv.Worker{ID: 7, Rank: 1}, rapid.IntRange(1, 12).Draw(t, "ring"))
-		for range rapid.IntRange(0, 10).Draw(t, "earlier") {
-			play(t, w)
+// eventually waits until the condition holds.
+func Eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	pause := time.NewTicker(5 * time.Millisecond)
+	defer pause.Stop()
+	for !condition() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("after 20 s: not %s", what)
+		case <-pause.C:
 		}
-		f := follow(w, true)
-		var asked []func()
-		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			switch rapid.IntRange(0, 9).Draw(t, "step") {
-			case 0: // an event is lost
-				play(t, w)
-			case 1: // an event comes twice
-				if n := len(w.events); n > 0 {
-					f.take(w.events[rapid.IntRange(0, n-1).Draw(t, "which")])
+	}
+}
+
+// cluster is a NATS server with a router that follows the workers of a
+// directory, and the workers' own connection.
+type cluster struct {
+	*directory
+	router    *router.Router
+	transport *Source
+	conn      *nats.Conn
+	mu        sync.Mutex // of the workers
+}
+
+func newCluster(t *testing.T, change func(*Options)) *cluster {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the NATS server does not start")
+	}
+	c := &cluster{directory: newDirectory(t)}
+	if c.conn, err = nats.Connect(s.ClientURL()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.conn.Close)
+	own, err := natssource.Connect(natssource.Options{URL: s.ClientURL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Directory: c.dir, Endpoint: endpoint, PollEvery: 10 * time.Millisecond}
+	if change != nil {
+		change(&o)
+	}
+	if c.transport, err = Open(o, own); err != nil {
+		t.Fatal(err)
+	}
+	both, err := registry.New(registry.Options{}, own, c.transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.router, err = router.New(router.Options{}, both); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := c.router.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if err := errors.Join(both.Close(), c.transport.Close(), c.transport.Close(), own.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+// answer is w's, whose events the test makes at the same time.
+func (c *cluster) answer(w *fakeWorker) func(*kvevent.DynamoQuery) *kvevent.QueryReply {
+	return func(q *kvevent.DynamoQuery) *kvevent.QueryReply {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return w.answer(q)
+	}
+}
+
+// does has the worker change something, without a word to anybody.
+func (c *cluster) does(change func() kvevent.RouterEvent) kvevent.RouterEvent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return change()
+}
+
+func (c *cluster) publish(publisher uint64, events ...kvevent.RouterEvent) {
+	c.t.Helper()
+	e := kvevent.Envelope{PublisherID: publisher, Events: events}
+	data := kvevent.AppendDynamoEnvelope(nil, &e, kvevent.ClearWorker)
+	if err := errors.Join(c.conn.Publish(endpoint.Subject(topic), data), c.conn.Flush()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// shows reports whether the router's index has exactly what w holds.
+func (c *cluster) shows(w *fakeWorker) bool {
+	for _, o := range routertest.Dump(c.router) {
+		if o.Owner != kv.WorkerOwner(w.worker) {
+			continue
+		}
+		got := make(held)
+		for _, b := range o.Blocks {
+			for _, tier := range kv.Tiers {
+				if b.Tiers.Has(tier) {
+					got[pair{b.Hash, tier}] = true
 				}
-			case 2:
-				f.ask(w, refused)
-			case 3: // a query is sent; its answer is made now and comes later
-				if q, number, due := f.nextQuery(f.now); due {
-					a := w.answer(&q)
-					asked = append(asked, func() {
-						out, _ := f.answered(nil, number, a, nil, f.now)
-						f.consumer.apply(out)
-					})
-				}
-			case 4:
-				for _, answer := range asked {
-					answer()
-				}
-				asked = nil
-			case 5:
-				f.now = f.now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
-			case 6:
-				f.suspect(f.now)
-			default:
-				f.take(play(t, w))
 			}
-			if f.exact() && f.cursor == w.last() {
-				checkHeld(t, "exact", f.consumer, w.truth(), f.table)
-			}
 		}
-		for _, answer := range asked {
-			answer()
+		return maps.Equal(got, w.truth())
+	}
+	return false
+}
+
+func (c *cluster) quality(w *fakeWorker) feed.Quality {
+	for _, i := range c.router.Workers() {
+		if i.Worker == w.worker {
+			return i.Quality
 		}
-		// A check, at most one repair that it leads to, and a check of that.
-		for range 10 {
-			f.now = f.now.Add(givenUpFor)
-			f.ask(w, nil)
+	}
+	return ""
+}
+
+// TestRouterFollowsWorkersOfDynamo: from the directory, the event plane and the
+// request plane to the router's index: a history from before, live events, lost
+// ones, two sources at once, a rank that cannot be asked, and the end.
+func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
+	c := newCluster(t, nil)
+	w := newFakeWorker(kv.Worker{ID: 1<<64 - 5}, 4)
+	for i := range kv.SequenceHash(10) {
+		w.store(kv.Tier(i%3), 0, 100*(i+1), 1, kv.LocalHash(i))
+	}
+	s := newRecoveryServer(t, c.answer(w))
+	o := origin{publisher: 21, worker: w.worker, target: s.target()}
+	card := c.card(uint64(w.worker.ID), 2)
+	Eventually(t, "two ranks known, of which nothing is known", func() bool {
+		return len(c.router.Workers()) == 2 && c.router.Quality() != feed.Exact
+	})
+	c.source(o)
+	Eventually(t, "the history known", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 100, 5000, 7, 8) }))
+	Eventually(t, "a live event applied", func() bool { return c.shows(w) })
+	for range 6 { // more than the ring holds
+		c.does(func() kvevent.RouterEvent { return w.remove(kv.TierDevice, w.leavesOn(kv.TierDevice)[0]) })
+		c.does(func() kvevent.RouterEvent { return w.store(kv.TierHost, 0, kv.SequenceHash(9000+w.last()), 3) })
+	}
+	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 0, 6000, 9) }))
+	Eventually(t, "a gap repaired", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+
+	// The other rank's first events come before its record, which has no target.
+	other := newFakeWorker(kv.Worker{ID: w.worker.ID, Rank: 1}, 4)
+	c.publish(22, other.store(kv.TierDevice, 0, 100, 1, 2, 3), other.remove(kv.TierDevice, 102))
+	c.source(origin{publisher: 22, worker: other.worker})
+	Eventually(t, "the other rank known from its first event on", func() bool {
+		return c.shows(other) && c.quality(other) == feed.Exact
+	})
+
+	second := o
+	second.publisher = 23
+	path := c.source(second)
+	empty := newFakeWorker(w.worker, 1)
+	Eventually(t, "a rank with two sources emptied", func() bool {
+		return c.shows(empty) && c.quality(w) == feed.Degraded
+	})
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+
+	for _, i := range c.router.Workers() {
+		if i.Card.Source != "dynamo" || i.Card.Silent || i.Card.DeviceBlocks != 512 || i.Card.MaxBatchedTokens != 8192 {
+			t.Errorf("worker %s: card %+v, want its source to be dynamo, and what its model card says", i.Worker, i.Card)
 		}
-		checkHeld(t, "at the end", f.consumer, w.truth(), f.table)
-		if !f.exact() {
-			t.Fatalf("not exact: %+v", f.eventSource)
+	}
+	if s := c.router.Sources(); len(s) != 1 || s[0].Name != "dynamo" || s[0].Gauges["exact_ranks"] != 2 || s[0].Counters["gaps"] != 1 {
+		t.Errorf("sources %+v", s)
+	}
+	metrics := httptest.NewRecorder()
+	c.router.Metrics().Handler().ServeHTTP(metrics, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{`blockyard_router_source{gauge="ranks",source="dynamo"} 2`, `blockyard_router_source_total{counter="ambiguous",source="dynamo"} 1`} {
+		if !strings.Contains(metrics.Body.String(), want+"\n") {
+			t.Errorf("metrics lack %s", want)
 		}
+	}
+	if got := c.transport.Counters(); got.Ranks != 2 || got.ExactRanks != 2 || got.Gaps != 1 || got.Ambiguous != 1 || got.Orphans != 0 {
+		t.Errorf("counters %+v", got)
+	}
+	for _, f := range c.router.Feeds() {
+		if f.Counters.Gaps+f.Counters.Divergences != 0 {
+			t.Errorf("between transport and index: %+v", f)
+		}
+	}
+	if err := os.Remove(card); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the worker gone", func() bool { return len(c.router.Workers()) == 0 })
+	if _, err := c.transport.Query(t.Context(), 1, kvevent.QueryRequest{}); !errors.Is(err, errNoPublisher) {
+		t.Errorf("a query about nobody: %v", err)
+	}
+}
+
+// TestTransportCountsWhatItCannotRead: none of it costs anything else.
+func TestTransportCountsWhatItCannotRead(t *testing.T) {
+	c := newCluster(t, func(o *Options) { o.MaxBlocks = 3 })
+	w := newFakeWorker(kv.Worker{ID: 9}, 4)
+	c.card(9, 1)
+	c.source(origin{publisher: 21, worker: w.worker})
+	if err := c.conn.Publish(endpoint.Subject(topic), []byte("nonsense")); err != nil {
+		t.Fatal(err)
+	}
+	c.put("mdc", "dynamo/backend/generate/ff", "nonsense")
+	c.publish(21, w.store(kv.TierDevice, 0, 100, 1, 2))
+	Eventually(t, "the good event applied", func() bool { return c.shows(w) })
+	c.publish(21, w.store(kv.TierDevice, 0, 200, 3, 4))
+	Eventually(t, "what is too much refused", func() bool {
+		got := c.transport.Counters()
+		return got.Undecodable == 1 && got.BadRecords == 1 && got.Refused == 1 && c.quality(w) == feed.Degraded
 	})
 }
 
-// TestSourceWithoutTargetIsExactOnlyWhenItSawEverything: the first event of a
-// publisher that cannot be asked may have any id, and a hole empties the rank.
-func TestSourceWithoutTargetIsExactOnlyWhenItSawEverything(t *testing.T) {
-	w := newFakeWorker(kv.Worker{ID: 7}, 8)
-	first := w.store(kv.TierDevice, 0, 100, 1, 2, 3)
-	second := w.store(kv.TierHost, 0, 100, 1, 2, 3)
-	f := follow(w, false)
-	f.take(first, second)
-	if !f.exact() || len(f.consumer) != 6 {
-		t.Errorf("from the first event on: exact %v, %d pairs", f.exact(), len(f.consumer))
-	}
-	f.suspect(f.now)
-	if f.exact() {
-		t.Error("exact while the last events may be lost")
-	}
-	f.take(w.remove(kv.TierDevice, 102))
-	if !f.exact() || len(f.consumer) != 5 {
-		t.Errorf("the next event shows that nothing was lost: exact %v, %d pairs", f.exact(), len(f.consumer))
-	}
-	w.store(kv.TierDevice, 102, 103, 4) // lost
-	f.take(w.store(kv.TierDevice, 0, 200, 9))
-	if f.exact() || len(f.consumer) != 1 || f.counters.Gaps != 1 {
-		t.Errorf("after a hole: exact %v, %d pairs, %d gaps", f.exact(), len(f.consumer), f.counters.Gaps)
-	}
-	f.take(w.clear())
-	if !f.exact() || len(f.consumer) != 0 {
-		t.Errorf("a clear makes whole: exact %v, %d pairs", f.exact(), len(f.consumer))
-	}
-	late := follow(w, false)
-	late.take(w.store(kv.TierDevice, 0, 300, 5))
-	if late.exact() || len(late.consumer) != 1 {
-		t.Errorf("from a later event on: exact %v, %d pairs", late.exact(), len(late.consumer))
-	}
-	if _, _, due := late.nextQuery(start.Add(time.Hour)); due {
-		t.Error("a source without a target is asked")
-	}
-}
-
-// TestSourceGivesUpAsItsTargetDoesNotAnswer: after eight tries over 25 s the
-// events that waited are taken as they are, and the target is tried later.
-func TestSourceGivesUpAsItsTargetDoesNotAnswer(t *testing.T) {
-	w := newFakeWorker(kv.Worker{ID: 7}, 8)
-	w.store(kv.TierDevice, 0, 100, 1)
-	f := follow(w, true)
-	f.take(w.store(kv.TierDevice, 0, 200, 2))
-	refused := errors.New("refused")
-	for tries := 0; f.recovering; f.now = f.now.Add(100 * time.Millisecond) {
-		if f.ask(w, refused) {
-			tries++
-		}
-		if tries > maxTries {
-			t.Fatalf("%d tries", tries)
+func TestOptionsAreChecked(t *testing.T) {
+	for _, o := range []Options{
+		{Endpoint: endpoint},
+		{Directory: "x"},
+		{Directory: "x", Endpoint: endpoint, PollEvery: -1},
+		{Directory: "x", Endpoint: endpoint, MaxRanks: -1},
+	} {
+		if _, err := Open(o, nil); err == nil {
+			t.Errorf("%+v was accepted", o)
 		}
 	}
-	if waited := f.now.Sub(start); waited < 25*time.Second || waited > 26*time.Second || f.exact() {
-		t.Errorf("given up after %v, exact %v", waited, f.exact())
-	}
-	if len(f.consumer) != 1 || f.counters.GivenUp != 1 {
-		t.Errorf("%d pairs, %+v", len(f.consumer), f.counters)
-	}
-	f.now = f.now.Add(givenUpFor)
-	if !f.ask(w, nil) || !f.exact() {
-		t.Error("the target is not tried again")
-	}
-	checkHeld(t, "after that", f.consumer, w.truth(), f.table)
-}
-
-// TestSourceDropsMessagesOfAnotherRank: a publisher that speaks for somebody
-// else must change nobody's blocks.
-func TestSourceDropsMessagesOfAnotherRank(t *testing.T) {
-	w, other := newFakeWorker(kv.Worker{ID: 7}, 8), newFakeWorker(kv.Worker{ID: 7, Rank: 1}, 8)
-	f := follow(w, true)
-	f.ask(w, nil)
-	f.take(w.store(kv.TierDevice, 0, 100, 1), other.store(kv.TierDevice, 0, 100, 1))
-	if len(f.consumer) != 0 || f.counters.Foreign != 1 {
-		t.Errorf("%d pairs, %+v", len(f.consumer), f.counters)
-	}
-	f.now = f.now.Add(checkEvery)
-	f.ask(w, nil)
-	checkHeld(t, "found by the next check", f.consumer, w.truth(), f.table)
-}
-
-// TestSourceBoundsWhatWaits: the oldest events make room, and the hole that this
-// leaves is asked for.
-func TestSourceBoundsWhatWaits(t *testing.T) {
-	w := newFakeWorker(kv.Worker{ID: 7}, 1<<12)
-	f := follow(w, true)
-	q, number, _ := f.nextQuery(f.now)
-	first := w.answer(&q)
-	for i := range kv.SequenceHash(maxWaitingEvents + 50) {
-		f.take(w.store(kv.TierDevice, 0, 1000+i, kv.LocalHash(i+1)))
-	}
-	if len(f.waiting) != maxWaitingEvents || f.counters.Overflowed != 50 {
-		t.Errorf("%d wait, %+v", len(f.waiting), f.counters)
-	}
-	out, err := f.answered(nil, number, first, nil, f.now)
-	if f.consumer.apply(out); err != nil || f.exact() {
-		t.Errorf("error %v, exact %v with a hole", err, f.exact())
-	}
-	f.ask(w, nil)
-	checkHeld(t, "after asking for the hole", f.consumer, w.truth(), f.table)
-}
-
-// TestSourceTakesAnAnswersHolesForWhatIsNotModelled: an event that an answer
-// leaves out has its id used up, and is not asked for again and again.
-func TestSourceTakesAnAnswersHolesForWhatIsNotModelled(t *testing.T) {
-	w := newFakeWorker(kv.Worker{ID: 7}, 8)
-	f := follow(w, true)
-	f.ask(w, nil)
-	f.take(w.store(kv.TierDevice, 0, 100, 1))
-	foreign := w.emit(kvevent.RouterEvent{Kind: kvevent.Stored}) // never seen
-	f.take(w.store(kv.TierDevice, 0, 200, 2))
-	q, number, due := f.nextQuery(f.now)
-	if !due || q.StartID != foreign.ID {
-		t.Fatalf("due %v, asks from %d, want from %d", due, q.StartID, foreign.ID)
-	}
-	a := w.answer(&q)
-	a.Events, a.LastEventID = nil, foreign.ID
-	out, err := f.answered(nil, number, a, nil, f.now)
-	f.consumer.apply(out)
-	if err != nil || !f.exact() || f.cursor != w.last() {
-		t.Errorf("error %v, exact %v, cursor %d of %d", err, f.exact(), f.cursor, w.last())
-	}
-	checkHeld(t, "after that", f.consumer, w.truth(), f.table)
 }
