@@ -17,13 +17,13 @@ import (
 
 // benchCmd holds the measurements; each is a subcommand.
 type benchCmd struct {
-	Disk          benchDiskCmd     `cmd:"" help:"Compare the disk tier, copies and look-ups with what this machine can do."`
-	Stress        stressCmd        `cmd:"" help:"Run random operations on the block manager under faults and check every byte."`
-	KillLoop      killLoopCmd      `cmd:"" help:"Kill agents and engines while engines copy, and check what comes back."`
+	Disk          benchDiskCmd     `cmd:"" help:"Measure disk tier, copies and lookups beside fio and memcpy."`
+	Stress        stressCmd        `cmd:"" help:"Run random operations on the block manager under faults; check every byte."`
+	KillLoop      killLoopCmd      `cmd:"" help:"Kill agents and engines while engines copy; check that all sealed blocks come back."`
 	Events        benchEventsCmd   `cmd:"" help:"Measure the path of events: wire to wire, memory, age at the router."`
-	SoakEvents    soakEventsCmd    `cmd:"" name:"soak-events" help:"Break the path of events and compare what the router believes with what is held."`
+	SoakEvents    soakEventsCmd    `cmd:"" name:"soak-events" help:"Break the path of events; compare the router's index with the blocks that are held."`
 	Index         benchIndexCmd    `cmd:"" help:"Measure the router's index and its decisions."`
-	SoakIndex     soakIndexCmd     `cmd:"" name:"soak-index" help:"Run the router's index and scheduler for a long time and watch their memory."`
+	SoakIndex     soakIndexCmd     `cmd:"" name:"soak-index" help:"Run the router's index and scheduler for a long time; watch their memory."`
 	IndexLog      indexLogCmd      `cmd:"" name:"index-log" help:"Make a log of events and prompts for bench index."`
 	IndexPart     indexPartCmd     `cmd:"" name:"index-part" hidden:"" help:"Measure one part; bench index starts these."`
 	Copier        benchCopierCmd   `cmd:"" hidden:"" help:"Copy blocks into shared memory; bench disk starts these."`
@@ -53,20 +53,19 @@ func benchVars() kong.Vars {
 type benchDiskCmd struct {
 	Dir       string          `help:"Directory on the disk to measure (default: the temporary directory)." type:"path" placeholder:"DIR"`
 	HostDir   string          `help:"Directory of the host tier, in memory." default:"${bench_host_dir}" type:"path"`
-	Seconds   float64         `help:"How long the disk rounds of one block size go on." default:"${bench_seconds}"`
+	Seconds   float64         `help:"Duration of the disk rounds of one block size." default:"${bench_seconds}"`
 	Sizes     []bytesize.Size `help:"Block sizes, such as 1MiB,2MiB." default:"${bench_sizes}"`
-	RoundSize bytesize.Size   `help:"What one round moves at most." default:"${bench_round_size}"`
-	Blocks    int             `help:"Blocks that are registered while look-ups and pauses are measured." default:"${bench_blocks}"`
+	RoundSize bytesize.Size   `help:"Most bytes of one round." default:"${bench_round_size}"`
+	Blocks    int             `help:"Blocks that are registered while lookups and pauses are measured." default:"${bench_blocks}"`
 }
 
 // Help implements kong's HelpProvider.
 func (benchDiskCmd) Help() string {
-	return `Rounds of the block manager's own disk path and of fio (or of a plain loop where fio is not installed) alternate on the same disk; so do blocks that another process copies into shared memory and plain memcpy. Then a pool with many blocks is opened, looked up and collected. Ratios are ours to the ceiling's, medians of rounds; the last line has the least over the block sizes.`
+	return `Rounds of the block manager's disk path alternate with rounds of fio on the same disk. Without fio a plain loop takes its place. Blocks that another process copies into shared memory alternate with memcpy. Then a pool with many blocks is opened and looked up. Ratios are ours to the ceiling, medians of rounds. The last line has the least ratio over the block sizes.`
 }
 
-// Validate implements kong's interface; its errors are errors of usage. It
-// refuses zeros that disk.Options would take for "the default", which has been
-// filled in already.
+// Validate implements kong's interface; its errors are errors of usage. It refuses
+// zeros, which disk.Options takes for the default.
 func (c *benchDiskCmd) Validate() error {
 	switch {
 	case !(c.Seconds > 0):

@@ -10,9 +10,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/command"
 )
 
-const description = `What shows Blockyard at work and proves that it works: demonstration, measurements, faults, kills and soaks.
+const description = `The demonstration, benchmarks and fault tests of Blockyard.
 
-The commands start agents and routers as processes of their own: this binary again, or the one that --blockyard names.`
+The commands run agents and routers as processes: this binary again, or the one of --blockyard.`
 
 // root is the command line of blockyard-lab.
 type root struct {
@@ -23,10 +23,10 @@ type root struct {
 	Agent     command.Agent   `cmd:"" hidden:"" help:"Run the node agent that is linked into this binary."`
 	Router    command.Router  `cmd:"" hidden:"" help:"Run the router that is linked into this binary."`
 
-	Blockyard string `placeholder:"PATH" type:"existingfile" help:"Test this blockyard binary instead of the agent and the router that are linked into this one."`
+	Blockyard string `placeholder:"PATH" type:"existingfile" help:"The blockyard binary that runs agents and routers (default: this binary)."`
 }
 
-// New returns the program blockyard-lab. version is what the linker was told.
+// New returns the program blockyard-lab. version is set by the linker.
 func New(version string) command.Program {
 	vars := demoVars()
 	maps.Copy(vars, benchVars())

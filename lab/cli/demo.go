@@ -16,13 +16,13 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
 
-// demoCmd runs everything on this machine under a workload. The defaults are
-// those of demo.Defaults: a flag that is nil was not given, and the help gets
-// their values from demoVars.
+// demoCmd runs agents, engines and a router on this machine under a workload. Defaults
+// come from demo.Defaults: a flag that is nil was not given. demoVars gives their values
+// to the help.
 type demoCmd struct {
 	Nodes        *int           `help:"Agents (default ${demo_nodes})."`
 	Engines      *int           `help:"Simulated engines, over all nodes (default ${demo_engines})."`
-	Requests     *int           `aliases:"limit,trace-requests" help:"Requests to send; of a trace, the lines to take (default ${demo_requests})."`
+	Requests     *int           `aliases:"limit,trace-requests" help:"Requests to send, or lines of the trace to play (default ${demo_requests})."`
 	Seed         *uint64        `help:"Selects the workload and the event frames that are left out (default ${demo_seed})."`
 	SpeedUp      *float64       `help:"Divide simulated time by this (default ${demo_speed_up})."`
 	PrefillRate  *int           `help:"Tokens that an engine prefills in a simulated second (default ${demo_prefill_rate})."`
@@ -32,9 +32,9 @@ type demoCmd struct {
 	HostSize     *bytesize.Size `help:"Host tier of a node (default ${demo_host_size}; less with few requests)."`
 	DiskSize     *bytesize.Size `help:"Disk tier of a node (default ${demo_disk_size})."`
 	DropFrames   *int           `help:"Event frames that each engine leaves out on purpose (default ${demo_drop_frames})."`
-	Dir          string         `placeholder:"DIR" help:"Where disk tiers and logs go (default: the temporary directory)."`
+	Dir          string         `placeholder:"DIR" help:"Directory of disk tiers and logs (default: the temporary directory)."`
 	Report       string         `placeholder:"FILE" help:"Write the figures as JSON."`
-	Only         string         `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two to compare with."`
+	Only         string         `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two for comparison."`
 	KeepLogs     bool           `help:"Keep the logs of all processes even if nothing fails."`
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
 }
@@ -67,7 +67,7 @@ func demoVars() kong.Vars {
 
 // Help implements kong's HelpProvider.
 func (demoCmd) Help() string {
-	return `The same requests are played three times with fresh processes: routed by what the caches hold, in turn, and without host and disk tiers. Every loaded block is compared byte by byte, and at the end the router's picture with what engines and agents really hold. The exit status is 1 when a byte is wrong, a tier was never used, a lost event was not repaired, or the pictures differ; and also when the demo is interrupted.`
+	return `The same requests are played three times with fresh processes: routed by cache, in turn, and without host and disk tiers. Every loaded block is compared byte by byte. At the end the router's index is compared with the blocks that engines and agents hold. The exit status is 1 when a byte is wrong, a tier was never used, a lost event was not repaired, the index differs, or the demo is interrupted.`
 }
 
 // Validate implements kong's interface; its errors are errors of usage.
@@ -79,7 +79,7 @@ func (c *demoCmd) Validate(command *kong.Context) error {
 	return o.Validate()
 }
 
-// checkSelftestFlags refuses flags that the self-test would not heed.
+// checkSelftestFlags refuses flags that the self-test does not use.
 func checkSelftestFlags(path []*kong.Path) error {
 	var unused []string
 	for _, p := range path {
@@ -98,8 +98,7 @@ func checkSelftestFlags(path []*kong.Path) error {
 	return nil
 }
 
-// Run starts a NATS server inside this process and everything else as child
-// processes.
+// Run starts a NATS server in this process and everything else as processes.
 func (c *demoCmd) Run(ctx context.Context, stdout io.Writer, r *root) (err error) {
 	o := c.options(stdout)
 	if o.Programs, err = r.programs(); err != nil {

@@ -14,9 +14,9 @@ import (
 
 // simEngineCmd runs one simulated engine until it is told to stop.
 type simEngineCmd struct {
-	WorkerID    uint64 `required:"" help:"Worker that requests are routed to; not 0."`
+	WorkerID    uint64 `required:"" help:"Worker id that the router knows; not 0."`
 	Rank        uint32 `help:"Data-parallel rank."`
-	AgentSocket string `help:"Socket of the node's agent; empty for an engine without one." placeholder:"PATH"`
+	AgentSocket string `help:"Socket of the node's agent; empty for no agent." placeholder:"PATH"`
 	HTTP        string `name:"http" default:"127.0.0.1:0" help:"Address of the HTTP interface."`
 	EventsTopic string `help:"Topic of the event frames."`
 
@@ -35,9 +35,9 @@ type simEngineCmd struct {
 	MaxNumSeqs             int           `default:"64" help:"Requests that run at a time."`
 	MaxNumBatchedTokens    int           `default:"2048" help:"Tokens of one step."`
 	MaxWaiting             int           `default:"1024" help:"Requests that wait to run; more are refused."`
-	LookupWait             time.Duration `default:"50ms" help:"How long the agent may let a lookup wait for its disk; negative for not at all."`
+	LookupWait             time.Duration `default:"50ms" help:"Longest wait of a lookup for the agent's disk; negative does not wait."`
 
-	DropFrames  int    `help:"Event frames not to send live, so that a gap has to be repaired."`
+	DropFrames  int    `help:"Event frames to leave out, so that a gap must be repaired."`
 	BufferSteps int    `default:"10000" help:"Event frames that can be replayed."`
 	Seed        uint64 `help:"Chooses the dropped frames."`
 }

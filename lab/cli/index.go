@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/index"
 	"github.com/blockyard-ai/blockyard/lab/index/loggen"
+	"github.com/blockyard-ai/blockyard/lab/index/soak"
 )
 
 // indexLogFlags shape an op log that is made.
@@ -16,7 +18,7 @@ type indexLogFlags struct {
 	Seed     uint64  `help:"Selects the log." default:"1"`
 	Engines  int     `help:"Engines." default:"32"`
 	Pool     int     `help:"Blocks that each engine can hold." default:"16384"`
-	Requests int     `help:"Prompts that come." default:"8000"`
+	Requests int     `help:"Prompts." default:"8000"`
 	Affinity float64 `help:"Probability that a request goes to the engine with the deepest match." default:"0.5"`
 }
 
@@ -39,11 +41,11 @@ func (f *indexLogFlags) validate() error {
 
 // benchIndexCmd measures the router's index and its decisions.
 type benchIndexCmd struct {
-	Log       []string      `help:"Op log to replay; several give a row each, and the last line is about the last (default: three logs that are made)." type:"path" placeholder:"FILE"`
-	Rounds    int           `help:"How often throughput is measured; odd." default:"3"`
-	Busy      float64       `help:"Seconds that lookups beside a writer, and ages of events, are measured at least." default:"2"`
+	Log       []string      `help:"Op log to replay; may be given several times. Each gives a row; the last line is about the last log (default: three logs that are made)." type:"path" placeholder:"FILE"`
+	Rounds    int           `help:"Measurements of throughput; odd." default:"3"`
+	Busy      float64       `help:"Least seconds of measuring lookups beside a writer, and ages of events." default:"2"`
 	Decisions int           `help:"Decisions that are timed in each case." default:"300"`
-	CPU       int           `name:"cpu" help:"Processor that everything without a second goroutine runs on, collector included (default: any)." default:"-1"`
+	CPU       int           `name:"cpu" help:"Processor for parts with one goroutine, collector included (default: any)." default:"-1"`
 	Dir       string        `help:"Directory of the logs that are made (default: the temporary directory)." type:"path" placeholder:"DIR"`
 	Made      indexLogFlags `embed:""`
 }
@@ -98,9 +100,9 @@ func (indexPartCmd) Run(ctx context.Context, stdout io.Writer) error {
 type indexLogCmd struct {
 	Out   string        `arg:"" help:"File to write." type:"path"`
 	Made  indexLogFlags `embed:""`
-	Forks float64       `help:"Probability that a turn takes back a part of its conversation."`
+	Forks float64       `help:"Probability that a turn drops the end of its conversation."`
 	Align int           `help:"Multiple of blocks at which prompts part ways; 1 is anywhere." default:"32"`
-	Chunk int           `help:"Most blocks of one stored event." default:"128"`
+	Chunk int           `help:"Most blocks in one stored event." default:"128"`
 	Order string        `help:"How engines evict: ${enum}." enum:"tail-first,shuffled,scattered" default:"tail-first"`
 }
 
@@ -131,3 +133,54 @@ func (c *indexLogCmd) options() loggen.Options {
 
 // Run makes the log.
 func (c *indexLogCmd) Run() error { return index.MakeLog(c.Out, c.options()) }
+
+// soakIndexCmd runs index and scheduler for a long time.
+type soakIndexCmd struct {
+	Seconds  float64 `help:"Duration in seconds." default:"600"`
+	Rate     int     `help:"Blocks that are stored or removed a second." default:"100000"`
+	Lookups  int     `help:"Prompts that are looked up a second; one in ten is sent to a worker." default:"5000"`
+	Workers  int     `help:"Workers." default:"32"`
+	Pools    int     `help:"Pools that workers belong to." default:"8"`
+	Pool     int     `help:"Blocks that each worker and each pool can hold." default:"8192"`
+	Sample   float64 `help:"Seconds between two samples of heap and resident memory." default:"10"`
+	MaxSlope float64 `help:"Largest growth of heap and resident memory in a minute, in per cent." default:"1"`
+	Seed     *uint64 `help:"Chooses prompts and instants (default: a random one, which is printed)."`
+}
+
+// Help implements kong's HelpProvider.
+func (soakIndexCmd) Help() string {
+	return `Engines and pools store and remove blocks at a fixed rate; meanwhile prompts are looked up and sent to workers, owners leave and others come, dumps replace an owner's blocks, and owners lose all of them. The exit status is 1 when heap or resident memory grows after the first fifth of the run, and when the index does not hold in the end exactly what it was told. Runs of less than two minutes are not judged by their slopes.`
+}
+
+// Validate implements kong's interface; its errors are errors of usage. It
+// refuses zeros that soak.Options would take for "the default".
+func (c *soakIndexCmd) Validate() error {
+	for _, f := range []struct {
+		flag  string
+		value float64
+	}{
+		{"seconds", c.Seconds}, {"rate", float64(c.Rate)}, {"lookups", float64(c.Lookups)}, {"workers", float64(c.Workers)},
+		{"pools", float64(c.Pools)}, {"pool", float64(c.Pool)}, {"sample", c.Sample}, {"max-slope", c.MaxSlope},
+	} {
+		if !(f.value > 0) {
+			return fmt.Errorf("--%s %g: want more than 0", f.flag, f.value)
+		}
+	}
+	o := c.options(0, io.Discard)
+	return o.Validate()
+}
+
+// Run soaks, compares and prints.
+func (c *soakIndexCmd) Run(ctx context.Context, stdout io.Writer) error {
+	seed := rand.Uint64N(1 << 32)
+	override(&seed, c.Seed)
+	return soak.Run(ctx, c.options(seed, stdout))
+}
+
+func (c *soakIndexCmd) options(seed uint64, stdout io.Writer) soak.Options {
+	return soak.Options{
+		Duration: time.Duration(c.Seconds * float64(time.Second)), Rate: c.Rate, Lookups: c.Lookups,
+		Workers: c.Workers, Pools: c.Pools, Pool: c.Pool, Seed: seed,
+		Sample: time.Duration(c.Sample * float64(time.Second)), MaxSlope: c.MaxSlope, Out: stdout,
+	}
+}
