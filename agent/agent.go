@@ -37,11 +37,9 @@ type Agent struct {
 	closeErr  error
 }
 
-// New takes the agent's directories, sockets and NATS connection into use. The
-// error names the field and the value that cannot be used; nothing is touched
-// before every field has been checked. When ctx ends first New stops between two
-// steps, undoes them and returns ctx's error. After New ctx is not used any more.
-// Run or Close must be called.
+// New opens the agent's directories, sockets and connections. It checks every field before it
+// touches anything; the error names the field and the value. When ctx ends first, New undoes
+// its steps and returns ctx's error. After New ctx is not used. Run or Close must be called.
 func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -56,8 +54,8 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	return a, nil
 }
 
-// start makes the parts in the order of the package comment. What was made when
-// a step fails is for Close to undo.
+// start makes the parts in the order of the package comment. Close undoes the steps before one
+// that fails.
 func (a *Agent) start(ctx context.Context) error {
 	logGPUs(a.log, gpu.List)
 	for _, step := range []func(context.Context) error{a.openEvents, a.openPools, a.listenForEngines, a.listenForPeople} {
@@ -71,7 +69,7 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// openEvents connects what events are published to.
+// openEvents connects the outputs of events.
 func (a *Agent) openEvents(ctx context.Context) error {
 	cfg := a.cfg.events()
 	if e := cfg.Embedded; e != nil && e.MaxConnections == 0 {
@@ -120,7 +118,7 @@ func (a *Agent) listenForEngines(context.Context) error {
 	log := a.log.Named("sessions")
 	files.Log(log)
 	a.engine = engine.New(a.cfg.engine(), a.pools, a.hub, files, l, log)
-	return a.hub.WriteURL() // now that the socket, after which the file is named, is the agent's
+	return a.hub.WriteURL() // the file is named after the socket, which is the agent's now
 }
 
 // listenForPeople makes the HTTP listeners. Connections wait in them for Run.
@@ -161,7 +159,7 @@ func (a *Agent) listenForPeople(ctx context.Context) error {
 	return nil
 }
 
-// logGPUs tells people which GPUs the node has; the agent needs none.
+// logGPUs logs the node's GPUs. The agent needs none.
 func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 	devices, err := list()
 	for _, d := range devices {
@@ -177,21 +175,21 @@ func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 	}
 }
 
-// AdminAddr is the address of the HTTP server, with its real port.
+// AdminAddr returns the address of the HTTP server, with its real port.
 func (a *Agent) AdminAddr() string { return a.public.Addr() }
 
-// ControlAddr is where operators reach the agent: the path of a Unix socket, or
-// HOST:PORT with the real port.
+// ControlAddr returns where operators reach the agent: the path of a Unix socket, or HOST:PORT
+// with the real port.
 func (a *Agent) ControlAddr() string { return a.control.Addr() }
 
-// SocketPath is the path of the socket that engines connect to.
+// SocketPath returns the path of the engines' socket.
 func (a *Agent) SocketPath() string { return a.cfg.Socket }
 
 // Run serves engines until ctx ends, then stops in the order of the package
 // comment. It returns nil after an orderly stop. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	backCtx, stopBack := context.WithCancel(context.Background())
-	var back sync.WaitGroup // what runs until the sessions have ended
+	var back sync.WaitGroup // runs until the sessions have ended
 	back.Go(func() { a.hub.Run(backCtx) })
 	back.Go(func() { a.pools.Run(backCtx) })
 	if a.cfg.KVBM.LogHitRates {
@@ -203,7 +201,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		g.Go(s.Serve)
 	}
 	g.Go(func() error {
-		<-gctx.Done() // asked to stop, or a part has failed
+		<-gctx.Done() // a part has failed, or ctx has ended
 		a.ready.Store(false)
 		a.log.Info("stopping", zap.NamedError("cause", context.Cause(gctx)))
 		if a.cfg.DrainTimeout > 0 {
@@ -221,7 +219,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// servers are the HTTP servers that there are.
+// servers returns the HTTP servers.
 func (a *Agent) servers() (all []*admin.Server) {
 	for _, s := range []*admin.Server{a.public, a.control, a.kvbm} {
 		if s != nil {
@@ -231,14 +229,13 @@ func (a *Agent) servers() (all []*admin.Server) {
 	return all
 }
 
-// Close ends an agent that Run does not serve: it stops whatever New started.
-// Further calls do nothing.
+// Close stops an agent that Run does not serve. Further calls do nothing.
 func (a *Agent) Close() error {
 	a.closeOnce.Do(func() { a.closeErr = a.stop() })
 	return a.closeErr
 }
 
-// stop undoes start, as far as that went.
+// stop undoes start, as far as that came.
 func (a *Agent) stop() error {
 	var errs []error
 	if a.engine != nil {

@@ -27,34 +27,31 @@ const (
 	DefaultMaxRequests = 4096
 	// DefaultMaxPins is Config.MaxPins when it is zero.
 	DefaultMaxPins = 65536
-	// maxSocketPath is the longest path that a Unix socket address can hold.
+	// maxSocketPath is the longest path in the address of a Unix socket.
 	maxSocketPath = 107
 	maxNodeName   = 253
-	// minIODeadline is the least Tiers.IODeadline: no disk answers sooner.
+	// minIODeadline is the least Tiers.IODeadline other than 0: no disk answers sooner.
 	minIODeadline = time.Millisecond
 )
 
-// Config says what an agent is. Node and Socket must be set; the zero value of
-// every other field is its documented default.
+// Config configures an agent. Node and Socket must be set; the zero value of every other field
+// is its documented default.
 type Config struct {
-	// Node names this node. Pool ids are made from it, so it must be unique in
-	// the cluster and stay the same from start to start.
+	// Node names this node. The ids of pools are made from it: it must be unique in the
+	// cluster and stay the same from start to start.
 	Node string
-	// Socket is the path of the Unix socket that engines connect to. Its directory
-	// is made when absent.
+	// Socket is the path of the Unix socket for engines. Its directory is made when absent.
 	Socket string
-	// Admin is the address of the HTTP server for health, metrics and events,
-	// default 127.0.0.1:0. It is not protected, so it should be loopback or a network
-	// of routers.
+	// Admin is the address of the HTTP server for health, metrics and events, default
+	// 127.0.0.1:0. It has no login: use loopback or a network of routers.
 	Admin string
-	// Control is where operators reset, keep and list blocks: the absolute path of a
-	// Unix socket for the agent's own user, or HOST:PORT. Default Socket with
-	// ".control" behind it.
+	// Control is where operators reset, keep and list blocks: the absolute path of a Unix
+	// socket for the agent's own user, or HOST:PORT. Default: Socket plus ".control".
 	Control string
-	// NATSURL is where events are published: nats:// or tls:// URLs, separated by
-	// commas. Empty publishes nothing.
+	// NATSURL is where events are published: nats:// or tls:// URLs, separated by commas.
+	// Empty: no NATS.
 	NATSURL string
-	// Cluster keeps deployments on one NATS apart, default "default".
+	// Cluster separates deployments on one NATS, default "default".
 	Cluster string
 	// Tiers is the host and the disk tier of the node. Engines bring the models. New
 	// sets Sink, Filter, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
@@ -63,56 +60,51 @@ type Config struct {
 	// late, by the settings of Frequency. Without it every block is written.
 	DiskFilter bool
 	Frequency  policy.FrequencyOptions
-	// AllowUIDs are the users whose processes may connect; empty means the agent's
-	// own and root. With others among them everybody may open the socket, and a
-	// directory that the agent makes for it; who is not among them is refused by
-	// the credentials that the kernel gives of the peer.
+	// AllowUIDs are the users whose processes may connect; default the agent's own user and
+	// root. With other users in it everybody may open the socket, and a directory that the
+	// agent makes for it. The agent then refuses all others by the kernel's credentials of the
+	// peer.
 	AllowUIDs []uint32
-	// MaxRequests bounds the open requests of a session, default 4096, MaxPins its
+	// MaxRequests bounds the open requests of a session, default 4096. MaxPins bounds its
 	// pinned blocks, default 65536.
 	MaxRequests int
 	MaxPins     int
-	// SendTimeout is how long a client may leave a frame unread before its
-	// connection is closed, default 2 s.
+	// SendTimeout is how long a client may leave a frame unread before its connection closes,
+	// default 2 s.
 	SendTimeout time.Duration
-	// DrainTimeout is how long Run, once it is to stop, lets engines finish their copies
-	// and say goodbye before it closes their connections; 0 closes them at once.
+	// DrainTimeout is how long a stopping agent lets engines finish their copies and say BYE
+	// before it closes their connections; 0 closes them at once.
 	DrainTimeout time.Duration
-	// MinPriority refuses to store blocks of a lower retention priority, and those
-	// after them in their request.
+	// MinPriority is the least retention priority of blocks that are stored. A block below it
+	// also keeps the later blocks of its request out.
 	MinPriority uint32
-	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them. By default
-	// they begin to move to host memory when a request's tokens arrive.
+	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them. By default they begin to
+	// move to host memory when a request's tokens arrive.
 	NoPrefetch bool
-	// Events is how events are followed and where they are told.
-	Events EventOptions
-	// KVBM is what dashboards made for KVBM see.
+	// Events says how engines' events are followed and where events are published.
+	Events events.Options
+	// KVBM serves metrics for dashboards made for KVBM.
 	KVBM KVBMOptions
-	// LimitHeap keeps the Go heap of the whole process below what control groups leave
-	// beside the tiers, unless GOMEMLIMIT is set. It is for a process that is
-	// nothing but an agent.
+	// LimitHeap limits the Go heap of the process to what control groups leave beside the
+	// tiers, unless GOMEMLIMIT is set. It is for a process that is nothing but an agent.
 	LimitHeap bool
-	// HostSetting and DiskSetting name what an operator changes to change Tiers.HostBytes
-	// and Tiers.DiskBytes, for messages; empty for none.
+	// HostSetting and DiskSetting name the settings behind Tiers.HostBytes and
+	// Tiers.DiskBytes, for messages. Empty: no name.
 	HostSetting, DiskSetting string
 }
 
-// EventOptions are how events are followed and where they are published.
-type EventOptions = events.Options
-
-// KVBMOptions are the metrics under KVBM's names and the hit rates among them.
+// KVBMOptions serve KVBM's metrics and log hit rates.
 type KVBMOptions struct {
-	// Metrics is the address that serves them at /metrics; empty for none.
+	// Metrics is the address of KVBM's metrics, at /metrics; empty for none.
 	Metrics string
-	// HitRateRequests is how many requests hit rates are computed over, default
-	// 1000.
+	// HitRateRequests is the number of requests that hit rates span, default 1000.
 	HitRateRequests int
-	// LogHitRates logs the rates when they change, at most once every LogInterval.
+	// LogHitRates logs the hit rates when they change, at most once every LogInterval.
 	LogHitRates bool
 	LogInterval time.Duration
 }
 
-// withDefaults is c with zero fields replaced by their defaults.
+// withDefaults returns c with the defaults of its zero fields.
 func (c Config) withDefaults() Config {
 	if c.Admin == "" {
 		c.Admin = DefaultAdmin
@@ -135,17 +127,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultControl is Control when it is empty.
+// defaultControl is the default of Control.
 func (c *Config) defaultControl() string { return c.Socket + ".control" }
 
-// tiers returns the configuration of the block manager, but for its sink, filter and log.
+// tiers returns the block manager's configuration, without sink, filter and log.
 func (c *Config) tiers() blockmgr.Config {
 	t := c.Tiers
 	t.MaxPinsPerSession, t.SharePins = c.MaxPins, true
 	return t
 }
 
-// events, pools and engine are what the parts are told.
+// events, pools and engine return the configurations of the parts.
 func (c *Config) events() events.Config {
 	return events.Config{
 		Options: c.Events, Node: c.Node, Cluster: c.Cluster, NATSURL: c.NATSURL,
@@ -164,9 +156,8 @@ func (c *Config) engine() engine.Config {
 	}
 }
 
-// Validate checks every field; the error names the first bad one, and shows no
-// credentials. What only use can tell (a directory that cannot be written, an
-// address that is taken) is for New to find.
+// Validate checks every field. The error names the first bad one and shows no credentials. New
+// finds what only use can tell, such as a directory that cannot be written.
 func (c *Config) Validate() error {
 	if n := len(c.Node); n == 0 || n > maxNodeName {
 		return fmt.Errorf("node name %.64q: %d bytes, want 1..%d", c.Node, n, maxNodeName)
@@ -212,7 +203,7 @@ func (c *Config) Validate() error {
 	return tiers.Validate()
 }
 
-// validateListeners checks the addresses beside the engines' socket.
+// validateListeners checks the addresses of the HTTP listeners.
 func (c *Config) validateListeners() error {
 	if err := checkAddress("admin address", c.Admin); err != nil {
 		return err
@@ -228,7 +219,7 @@ func (c *Config) validateListeners() error {
 	return checkAddress("KVBM metrics address", c.KVBM.Metrics)
 }
 
-// checkAddress checks the address of an HTTP server; empty is allowed.
+// checkAddress checks the address of an HTTP server. It may be empty.
 func checkAddress(name, address string) error {
 	if address == "" {
 		return nil
@@ -243,8 +234,7 @@ func checkAddress(name, address string) error {
 	return nil
 }
 
-// allowsOthers reports whether users may connect who are neither root nor the
-// agent's own.
+// allowsOthers reports whether users other than root and the agent's own may connect.
 func (c *Config) allowsOthers() bool {
 	return slices.ContainsFunc(c.AllowUIDs, func(uid uint32) bool { return uid != 0 && uid != uint32(os.Getuid()) })
 }

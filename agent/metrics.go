@@ -15,19 +15,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// collector turns a Stats snapshot into Prometheus metrics at each scrape, so
-// that no other part knows about Prometheus.
+// collector makes Prometheus metrics of a Stats snapshot at each scrape. No other part of the
+// agent knows Prometheus.
 type collector struct {
 	stats func() Stats
 
 	events, engines, dropped                *prometheus.Desc
-	totals, standing, allDropped            *prometheus.Desc
+	totals, state, allDropped               *prometheus.Desc
 	outputBlocks, httpClients, httpTotal    *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit, former          *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
-	// connector are the counters of STATS, in the order of statFields.
+	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
 }
 
@@ -37,38 +37,38 @@ func newCollector(stats func() Stats) *collector {
 	}
 	var connector []*prometheus.Desc
 	for _, f := range reports.Fields(new(proto.Stats)) {
-		connector = append(connector, desc("connector_"+f.Name+"_total", "What connectors of a worker rank report as "+f.Name+".", "worker", "rank", "role"))
+		connector = append(connector, desc("connector_"+f.Name+"_total", "Sum of "+f.Name+" that connectors of a worker rank report.", "worker", "rank", "role"))
 	}
 	return &collector{
 		stats:         stats,
 		connector:     connector,
-		events:        desc("events_total", "Events by stage: in, out, gaps, repaired, lost and what was bad.", "stage"),
+		events:        desc("events_total", "Events by stage: in, out, gaps, repaired, lost, bad.", "stage"),
 		engines:       desc("engine_requests_total", "Connections, frames and operations of engines.", "kind"),
 		dropped:       desc("stream_dropped_blocks_total", "Blocks of engine events that were not applied.", "owner", "reason"),
-		totals:        desc("event_path_total", "What ranks, streams, feeds and merged outputs count, ended ones included.", "part", "kind"),
-		standing:      desc("event_path_state", "Gauges of ranks, feeds and merged outputs: what waits, what is known, who listens.", "part", "kind"),
+		totals:        desc("event_path_total", "Counters of ranks, streams, feeds and merged outputs, ended ones included.", "part", "kind"),
+		state:         desc("event_path_state", "Gauges of ranks, feeds and merged outputs: queues, known blocks, subscribers.", "part", "kind"),
 		allDropped:    desc("dropped_blocks_total", "Blocks of engine events that were not applied, ended engines included.", "reason"),
-		outputBlocks:  desc("output_blocks", "(Block, tier) pairs that an output tells of a rank and its pool together.", "owner", "output"),
-		httpClients:   desc("http_event_clients", "Clients that follow the events over HTTP."),
-		httpTotal:     desc("http_events_total", "What the events over HTTP count: frames, bytes, drops, queries.", "kind"),
+		outputBlocks:  desc("output_blocks", "(Block, tier) pairs that an output publishes of a rank and its pool together.", "owner", "output"),
+		httpClients:   desc("http_event_clients", "Connected clients of the events over HTTP."),
+		httpTotal:     desc("http_events_total", "Counters of the events over HTTP: frames, bytes, drops, queries.", "kind"),
 		streamBlocks:  desc("stream_blocks", "(Block, tier) pairs that an owner holds.", "owner"),
 		streamLast:    desc("stream_last_event_id", "Id of the last event of an owner's stream.", "owner"),
 		streamHealthy: desc("stream_exact", "1 when an owner's stream is exact, 0 when it is degraded.", "owner"),
 		slots:         desc("pool_slots", "Slots of a pool's tier by state.", "pool", "tier", "state"),
 		tierBytes:     desc("pool_tier_bytes", "Size of the extents of a pool's tier.", "pool", "tier"),
-		poolCount:     desc("pool_operations_total", "Operations of a pool, and of all that made room for others (pool=\"retired\").", "pool", "kind"),
+		poolCount:     desc("pool_operations_total", "Operations of a pool, and of all retired pools (pool=\"retired\").", "pool", "kind"),
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
-		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions whose processes live on; their granted slots are in quarantine."),
-		former:        desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended; stuck ones have processes that cannot be watched.", "kind"),
+		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions with granted slots in quarantine until their processes exit."),
+		former:        desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended. Stuck: a process cannot be watched.", "kind"),
 		cacheTotal:    desc("cache_total", "Tokens that lookups found, and blocks that went to a device by tier.", "kind"),
-		hitRate:       desc("cache_hit_rate", "Share of the blocks asked for that a tier had, over the last requests.", "tier"),
-		space:         desc("space_bytes", "Sizes of the file systems that the tiers lie on.", "tier", "kind"),
-		heapLimit:     desc("heap_limit_bytes", "What the Go heap is kept below, 0 for no limit."),
+		hitRate:       desc("cache_hit_rate", "Share of the requested blocks that a tier had, over the last requests.", "tier"),
+		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
+		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
 	}
 }
 
-// retiredPools stands in place of a pool's id for all that made room for others.
+// retiredPools is the pool's label for the sum of all retired pools.
 const retiredPools = "retired"
 
 // metricsHandler serves the metrics of an agent.
@@ -98,7 +98,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// metrics is where values of one scrape go.
+// metrics receives the values of one scrape.
 type metrics chan<- prometheus.Metric
 
 func (m metrics) counter(d *prometheus.Desc, v uint64, labels ...string) {
@@ -159,4 +159,37 @@ func (c *collector) collectPool(m metrics, p *PoolStats) {
 		prom.Kinds(m, nil, c.slots, ts, pool, tier)
 	}
 	prom.Kinds(m, c.poolCount, c.poolGauge, &p.Stats, pool)
+}
+
+// collectPath sends the counters of ranks, streams, feeds and outputs.
+func (c *collector) collectPath(m metrics, s *Stats) {
+	t, o := &s.Totals, &s.Outputs
+	sendPart(c, m, "rank", &t.Ranks)
+	sendPart(c, m, "stream", &t.Streams)
+	sendPart(c, m, "feed", &t.Feeds)
+	sendPart(c, m, "zmq", &t.ZMQ)
+	sendPart(c, m, "dynamo", &t.Dynamo)
+	sendPart(c, m, "outputs", o)
+	if o.Dynamo != nil {
+		sendPart(c, m, "dynamo_plane", o.Dynamo)
+	}
+	if o.Tokens != nil {
+		sendPart(c, m, "tokens", o.Tokens)
+	}
+	for i := range o.Ranks {
+		r := &o.Ranks[i]
+		if r.ZMQ != nil {
+			m.gauge(c.outputBlocks, float64(r.Blocks), r.Owner, "zmq")
+		}
+		if r.Dynamo != nil {
+			m.gauge(c.outputBlocks, float64(r.Blocks), r.Owner, "dynamo")
+		}
+	}
+	m.gauge(c.httpClients, float64(o.HTTP.Clients))
+	prom.Kinds(m, c.httpTotal, nil, &o.HTTP)
+}
+
+// sendPart sends the numbers of one part of the path of events.
+func sendPart[T any](c *collector, m metrics, part string, s *T) {
+	prom.Kinds(m, c.totals, c.state, s, part)
 }

@@ -10,16 +10,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
-// kvbmCollector shows a Stats snapshot under the names of KVBM's metrics, for
-// dashboards that exist. docs/operations.md says where they mean something else
-// here.
+// kvbmCollector shows a Stats snapshot under the names of KVBM's metrics, for existing
+// dashboards. docs/operations.md lists where the meaning differs.
 type kvbmCollector struct {
 	stats func() Stats
-	// bypass: blocks go between device and disk, the host tier being none.
+	// bypass says that there is no host tier: blocks go between device and disk.
 	bypass bool
 }
 
-// kvbmHandler serves KVBM's metrics, and nothing else.
+// kvbmHandler serves KVBM's metrics.
 func kvbmHandler(stats func() Stats, bypass bool) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(&kvbmCollector{stats, bypass})

@@ -21,25 +21,23 @@ type Stats struct {
 	Events  events.Stats         `json:"events"`
 	Streams []events.StreamStats `json:"streams"`
 	Pools   []PoolStats          `json:"pools"`
-	// Retired are the pools that made room for other namespaces, or are about to: what
-	// these and Pools have counted never adds up to less than before.
+	// Retired are the counters of retired pools. Their sum with Pools never falls.
 	Retired  blockmgr.Retired    `json:"retired"`
 	Sessions int                 `json:"sessions"`
 	Engines  engine.SessionStats `json:"engines"`
-	// Connectors are what engines say about themselves.
+	// Connectors are the counters that connectors report of themselves.
 	Connectors []reports.Stats   `json:"connectors"`
 	Cache      engine.CacheStats `json:"cache"`
-	// Space is as of the last look, at most ten seconds ago.
+	// Space is the last measurement, at most ten seconds old.
 	Space   pools.SpaceStats   `json:"space"`
 	Totals  events.Totals      `json:"totals"`
 	Outputs events.OutputStats `json:"outputs"`
-	// Quiet: nothing that somebody asked for is pending anywhere in the agent. Checks
-	// of blocks that were found at the start (Stats.Unverified) are not waited for.
+	// Quiet says that nothing is pending: no write, no read, no repair. Checks of recovered
+	// blocks (Stats.Unverified) do not count.
 	Quiet bool `json:"quiet"`
 }
 
-// Stats takes a snapshot. It flushes the streams, so that the ids and digests
-// are those of the state now.
+// Stats takes a snapshot. It flushes the streams, so that ids and digests are those of now.
 func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
 	open, retired := a.pools.Manager().Census()

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// maxControlBody bounds the body of a request that changes something: as many
-	// tokens as a prompt may have, in decimal.
+	// maxControlBody bounds the bytes of a body: as many tokens as a prompt may have, in
+	// decimal.
 	maxControlBody = 64 << 20
 	// maxResetHashes bounds the hashes of one /v1/reset-blocks.
 	maxResetHashes = 1 << 20
-	// minKeep is the shortest time that blocks can be kept for.
+	// minKeep is the shortest time to keep blocks for.
 	minKeep = time.Millisecond
 )
 
-// Pools are the pools of a node, and the ids that it publishes them under.
+// Pools are the pools of a node and their published ids. pools.Set implements it.
 type Pools interface {
 	Manager() *blockmgr.Manager
 	ID(ns kv.NamespaceID) uint64
@@ -33,7 +33,7 @@ type Pools interface {
 // control resets, keeps and lists the blocks of pools.
 type control struct{ pools Pools }
 
-// controlError is an answer that is not 200.
+// controlError is an answer with another status than 200.
 type controlError struct {
 	status int
 	err    error
@@ -63,7 +63,7 @@ func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
 	}
 }
 
-// decodeControl reads one JSON object without unknown fields.
+// decodeControl decodes one JSON object without unknown fields.
 func decodeControl(body io.Reader, in any) error {
 	d := json.NewDecoder(body)
 	d.DisallowUnknownFields()
@@ -98,7 +98,7 @@ func controlStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// findPool is the pool of a namespace that a body names.
+// findPool returns the pool of the namespace that a body names.
 func (c *control) findPool(namespace string) (*blockmgr.Pool, error) {
 	id, err := kv.ParseNamespaceID(namespace)
 	if err != nil {
@@ -112,8 +112,8 @@ func (c *control) findPool(namespace string) (*blockmgr.Pool, error) {
 	return nil, &controlError{http.StatusNotFound, fmt.Errorf("namespace %q: no such pool is open", namespace)}
 }
 
-// controlTier reads the name of a tier that a pool has. Events, metrics and
-// messages have another name for the host tier, which is taken too.
+// controlTier parses the name of a tier. It takes both names of the host tier: "host", and the
+// one in events and metrics.
 func controlTier(name string) (kv.Tier, error) {
 	switch name {
 	case "host", kv.TierHost.String():
@@ -124,8 +124,8 @@ func controlTier(name string) (kv.Tier, error) {
 	return 0, badRequest("tier %q: want host or disk", name)
 }
 
-// resetRequest is the body of POST /v1/reset. Without a namespace it is for all
-// pools; an empty one is a mistake.
+// resetRequest is the body of POST /v1/reset. Without a namespace it means all pools; an empty
+// namespace is an error.
 type resetRequest struct {
 	Namespace *string `json:"namespace"`
 	Tier      string  `json:"tier"`
@@ -136,9 +136,9 @@ type resetAnswer struct {
 	Reset []string `json:"reset"`
 }
 
-// reset empties a tier, or all of them, of one pool or of all. A pool in use is
-// left as it is; of several pools, those before the first in use are emptied. One that
-// made room for another namespace since it was listed is none.
+// reset empties a tier, or all tiers, of one pool or of all pools. It leaves a pool in use as
+// it is. Of several pools it empties those before the first in use. A pool that was retired
+// meanwhile is skipped.
 func (c *control) reset(in resetRequest) (resetAnswer, error) {
 	do := (*blockmgr.Pool).ResetAll
 	if in.Tier != "all" {
@@ -170,8 +170,8 @@ func (c *control) reset(in resetRequest) (resetAnswer, error) {
 	return out, nil
 }
 
-// hashText is a SequenceHash in JSON: written as 16 hexadecimal digits, as in
-// /v1/pools, and read as that or as a decimal number.
+// hashText is a SequenceHash in JSON. It is written as 16 hexadecimal digits, as in /v1/pools,
+// and read as those or as a decimal number.
 type hashText kv.SequenceHash
 
 // MarshalText implements encoding.TextMarshaler.
@@ -191,7 +191,7 @@ func (h *hashText) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// hashesText are hashes for an answer, in which a list is never null.
+// hashesText makes hashes a list that is never null.
 func hashesText(hashes []kv.SequenceHash) []hashText {
 	out := make([]hashText, len(hashes))
 	for i, h := range hashes {
@@ -207,8 +207,8 @@ type resetBlocksRequest struct {
 	Hashes    []hashText `json:"sequence_hashes"`
 }
 
-// resetBlocksAnswer says what became of each hash: reset, not in the tier, or in
-// use and left alone.
+// resetBlocksAnswer lists the hashes that were reset, were not in the tier, or were in use and
+// stay.
 type resetBlocksAnswer struct {
 	Reset    []hashText `json:"reset_blocks"`
 	NotFound []hashText `json:"not_found"`
@@ -238,7 +238,7 @@ func (c *control) resetBlocks(in resetBlocksRequest) (resetBlocksAnswer, error) 
 	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset)}, nil
 }
 
-// keepRequest is the body of POST /v1/keep: a prompt, named as OPEN names it.
+// keepRequest is the body of POST /v1/keep: a prompt with the fields of OPEN.
 type keepRequest struct {
 	Namespace string   `json:"namespace"`
 	Tokens    []uint32 `json:"tokens"`
@@ -247,13 +247,13 @@ type keepRequest struct {
 	TTL       float64  `json:"ttl_seconds"`
 }
 
-// keepAnswer says how many of the prompt's complete blocks are kept.
+// keepAnswer has the number of kept blocks, and of the prompt's complete blocks.
 type keepAnswer struct {
 	Kept   int `json:"kept"`
 	Blocks int `json:"blocks"`
 }
 
-// keep holds on to the resident blocks of a prompt for a time.
+// keep protects the resident blocks of a prompt from eviction for a time.
 func (c *control) keep(in keepRequest) (keepAnswer, error) {
 	p, err := c.findPool(in.Namespace)
 	if err != nil {
@@ -271,10 +271,10 @@ func (c *control) keep(in keepRequest) (keepAnswer, error) {
 	return keepAnswer{kept, len(keys)}, err
 }
 
-// promptKeys are the keys of a prompt's complete blocks.
+// promptKeys returns the keys of a prompt's complete blocks.
 func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
 	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
-	// A connector names a long salt by its hash.
+	// A connector sends the hash of a long salt.
 	root := id.Root(ns.ID(), in.LoRA, "", kv.BoundedName(in.Salt))
 	keys := make([]kv.StoredKey, 0, len(in.Tokens)/size)
 	var b blockmgr.Block
@@ -289,7 +289,7 @@ func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
 	return keys
 }
 
-// tierStatus counts a tier's slots by what a reset would do to them; see
+// tierStatus counts a tier's slots by what a reset would do with them; see
 // blockmgr.TierStatus.
 type tierStatus struct {
 	Active   int `json:"active"`
@@ -297,8 +297,7 @@ type tierStatus struct {
 	Empty    int `json:"empty"`
 }
 
-// poolStatus is one pool in GET /v1/status. A tier that is not configured is
-// absent.
+// poolStatus is one pool in GET /v1/status. Tiers has the configured ones.
 type poolStatus struct {
 	Pool      uint64                `json:"pool"`
 	Namespace string                `json:"namespace"`
@@ -314,7 +313,7 @@ func statusOf(pools Pools) []poolStatus {
 			Tiers: map[string]tierStatus{},
 		}
 		for name, tier := range map[string]kv.Tier{"host": kv.TierHost, "disk": kv.TierDisk} {
-			if st, err := p.Status(tier); err == nil { // else there is no such tier, or the agent stops
+			if st, err := p.Status(tier); err == nil { // an error says that there is no such tier, or that the agent stops
 				s.Tiers[name] = tierStatus(st)
 			}
 		}

@@ -1,2 +1,20 @@
-// Package admin is the HTTP API of an agent.
+// Package admin is the HTTP API of an agent: what everybody may see, and what operators may
+// do.
+//
+//	s := admin.NewServer(listener, admin.Public{Pools: set, ...}.Handler())
+//	c := admin.NewServer(socket, admin.Control(set))
+//	err := s.Serve() // until s.Close()
+//
+// # Guarantees
+//
+// Public only reads: health, readiness, metrics, statistics, pools' status, and the events over
+// HTTP. Control changes pools and lists their blocks; its listener is protected against
+// requests from browsers and should be reachable by operators alone. Every body is bounded and
+// every error is JSON with a field "error". A dump goes out in chunks: a slow reader holds up no
+// pool. A block in use is never reset.
+//
+// # Ownership
+//
+// A Server owns its listener. The pools are the caller's and must be open until Close has
+// returned. docs/operations.md shows each request with its answer.
 package admin

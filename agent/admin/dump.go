@@ -34,23 +34,23 @@ type locationDump struct {
 	Offset int64  `json:"offset"`
 }
 
-// servePools lists every block, in pieces: neither a pool nor the memory of the
-// agent waits for a client that reads millions of them slowly.
+// servePools lists every block, in chunks: a client that reads slowly holds up no pool and
+// fills no memory.
 func (c *control) servePools(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	response := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
 	piece := func() error {
-		// Not every kind of writer has deadlines; then the server's own holds.
+		// A writer without deadlines has the server's.
 		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
 		return out.Flush()
 	}
-	// When the client has gone there is nobody to tell.
+	// The client may have gone.
 	_ = writePools(out, c.pools, piece)
 }
 
-// writePools writes a list of pools, each with a list "blocks". piece is called
-// after each chunk of blocks and at the end.
+// writePools writes the list of pools, each with a list "blocks". It calls piece after each
+// chunk of blocks and at the end.
 func writePools(w io.Writer, pools Pools, piece func() error) error {
 	if _, err := io.WriteString(w, "["); err != nil {
 		return err
@@ -66,7 +66,7 @@ func writePools(w io.Writer, pools Pools, piece func() error) error {
 		if err != nil {
 			return err
 		}
-		// The list of blocks is the last field of the object.
+		// The list of blocks is the last field of the pool's object.
 		if _, err := io.WriteString(w, separator+string(head[:len(head)-1])+`,"blocks":[`); err != nil {
 			return err
 		}

@@ -14,10 +14,9 @@ import (
 
 const (
 	readTimeout = 10 * time.Second
-	// writeTimeout bounds how long a client may take to read an answer; one in
-	// pieces has as long for each piece.
+	// writeTimeout bounds how long a client may take to read an answer, or one chunk of it.
 	writeTimeout = 30 * time.Second
-	// drainTimeout bounds the wait for answers in progress at the end.
+	// drainTimeout bounds the wait for unfinished answers at the end.
 	drainTimeout = 500 * time.Millisecond
 )
 
@@ -25,9 +24,9 @@ const (
 // events.
 type Public struct {
 	Pools Pools
-	// Ready says that the agent serves engines.
+	// Ready reports whether the agent serves engines.
 	Ready func() bool
-	// Stats returns what GET /v1/stats shows.
+	// Stats returns the body of GET /v1/stats.
 	Stats func() any
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
@@ -35,7 +34,7 @@ type Public struct {
 	Events func(*http.ServeMux)
 }
 
-// Handler serves p.
+// Handler returns the handler of p.
 func (p Public) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
@@ -53,7 +52,7 @@ func (p Public) Handler() http.Handler {
 	return jsonErrors(mux)
 }
 
-// Control is what operators may do with pools, and see of them.
+// Control returns the handler of the operators' requests: it resets, keeps and lists blocks.
 func Control(p Pools) http.Handler {
 	c := &control{p}
 	mux := http.NewServeMux()
@@ -64,21 +63,21 @@ func Control(p Pools) http.Handler {
 	return listener.Protect(jsonErrors(mux))
 }
 
-// Server answers on one listener.
+// Server serves one listener.
 type Server struct {
 	http     *http.Server
 	listener net.Listener
 }
 
-// NewServer answers with h what comes over l, once Serve is called. It takes l over.
+// NewServer serves l with h, once Serve is called. It takes l over.
 func NewServer(l net.Listener, h http.Handler) *Server {
 	return &Server{listener: l, http: &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout}}
 }
 
-// Addr is the address of the listener, with its real port.
+// Addr returns the address of the listener, with its real port.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Serve answers until Close.
+// Serve serves until Close.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -86,7 +85,7 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Close lets answers in progress end, but not for long, and closes the listener.
+// Close waits drainTimeout for unfinished answers, and closes the listener.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
@@ -103,25 +102,24 @@ func (s *Server) Close() error {
 func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // the client has gone: nobody to tell
+	_, _ = w.Write([]byte(text)) // the client may have gone
 }
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the client has gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(v) // the client may have gone
 }
 
-// writeError answers with a status that is not 200.
+// writeError answers with an error in JSON.
 func writeError(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(struct { // the client has gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(struct { // the client may have gone
 		Error string `json:"error"`
 	}{text})
 }
 
-// jsonErrors has a mux refuse unknown paths and methods as its handlers refuse
-// what they do not take.
+// jsonErrors makes a mux answer unknown paths and methods with an error in JSON.
 func jsonErrors(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, pattern := mux.Handler(r)
@@ -139,7 +137,7 @@ func jsonErrors(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// refusedRequest takes the status of an answer and throws its body away.
+// refusedRequest keeps the status of an answer and drops its body.
 type refusedRequest struct {
 	header http.Header
 	status int

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/agent/events"
 )
 
 // configured returns the configuration that a command line and variables make, and
@@ -188,7 +189,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				},
 				DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
 				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
-				Events: agent.EventOptions{ZMQHost: "*", TokenMemory: 256 << 20},
+				Events: events.Options{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
 			c.want(&want)
 			got, sources, err := configured(t, c.args, c.env)
@@ -291,7 +292,7 @@ func TestEventFlagsNameTheFlagThatTheyNeed(t *testing.T) {
 func TestStreamsInTheEnginesFormatAreConfigured(t *testing.T) {
 	cfg, _, err := configured(t, []string{"--zmq-events", "--zmq-host=127.0.0.1", "--zmq-token-memory=1MiB"},
 		map[string]string{"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE": "tiered"})
-	want := agent.EventOptions{ZMQ: true, ZMQHost: "127.0.0.1", TokenMemory: 1 << 20, ZMQMode: "tiered"}
+	want := events.Options{ZMQ: true, ZMQHost: "127.0.0.1", TokenMemory: 1 << 20, ZMQMode: "tiered"}
 	if d := cmp.Diff(want, cfg.Events); err != nil || d != "" {
 		t.Errorf("error %v (-want +got):\n%s", err, d)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/lab/engine"
+	"github.com/blockyard-ai/blockyard/agent/events"
 	publisherdynamo "github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
@@ -68,7 +69,7 @@ func startGoldenYard(t *testing.T) *goldenYard {
 	a, err := agent.New(t.Context(), agent.Config{
 		Node: "n", Socket: at("s"),
 		Tiers: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20},
-		Events: agent.EventOptions{
+		Events: events.Options{
 			Embedded: &nats.EmbeddedOptions{},
 			Dynamo:   &publisherdynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: at("kv")},
 		},
