@@ -12,9 +12,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
-	"github.com/blockyard-ai/blockyard/agent/events"
 )
 
 // configured returns the configuration that a command line and variables make, and
