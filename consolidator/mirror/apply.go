@@ -51,7 +51,6 @@ func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 		c.drop(reason, len(e.BlockHashes))
 		return
 	}
-	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice
 	switch e.Kind {
 	case kvevent.Stored:
 		c.store(tx, e, tier)
@@ -83,21 +82,12 @@ type run struct {
 // store applies a stored event that passed the filters.
 func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
-	if reason, bad := c.malformed(e); bad {
-		c.drop(reason, n)
-		return
-	}
 	if n == 0 {
 		return
 	}
 	r := run{
 		event: e, tier: t, root: !e.HasParent,
-		recount: c.mayBeListed(t) || c.cfg.FullReports && !e.HasParent && n > 1,
-	}
-	if t == kv.TierDevice {
-		for _, h := range e.BlockHashes {
-			c.announced(h)
-		}
+		recount: c.storeMayBeListed(e, t) || c.cfg.FullReports && !e.HasParent && n > 1,
 	}
 	if e.HasParent {
 		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
@@ -222,6 +212,17 @@ func (c *Cache) add(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, at r
 	return true
 }
 
+// learn makes h known as b. False means that the table is full.
+func (c *Cache) learn(h kv.EngineHash, b engineBlock) bool {
+	slot, ok := c.known.Insert(uint64(h))
+	if !ok {
+		return false
+	}
+	*c.known.At(slot) = b
+	c.names.hold(b.name)
+	return true
+}
+
 // remove takes back one announcement of each of hashes in tier t.
 func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 	for _, h := range hashes {
@@ -248,5 +249,24 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 	c.dropHidden()
 	if !c.lowerTiers {
 		c.degraded = false
+	}
+}
+
+// release takes back n of the references in tier t of the known block in a slot:
+// all of them when it has no more. The block is forgotten with the last of any tier.
+func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
+	b := c.known.At(slot)
+	left := b.refs.Of(t) - min(n, b.refs.Of(t))
+	if left == b.refs.Of(t) {
+		return
+	}
+	b.refs.Set(t, left)
+	if left > 0 {
+		return
+	}
+	tx.DropRef(t, b.slot)
+	if b.refs == 0 {
+		c.names.leave(b.name)
+		c.known.Remove(slot)
 	}
 }

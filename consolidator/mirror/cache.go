@@ -72,6 +72,14 @@ type Cache struct {
 	version uint64
 }
 
+// engineBlock is a block that the engine announced; its key is the engine's hash. A
+// known block has at least one reference.
+type engineBlock struct {
+	slot uint32 // of the block in the stream's table
+	name uint32
+	refs residency.Refs // copies, by tier
+}
+
 // New returns an empty mirror.
 func New(cfg Config) *Cache {
 	if cfg.Now == nil {

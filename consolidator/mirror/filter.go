@@ -7,7 +7,8 @@ import (
 )
 
 // filter returns the tier that a stored or removed event is about. False means that
-// the event is not about blocks of this rank's main attention, and why.
+// the event must not be applied, and why: it is not about blocks of this rank's main
+// attention, or it has no sense.
 func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	switch e.Locality {
 	case "", "LOCAL":
@@ -20,7 +21,16 @@ func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	if !ok {
 		return 0, dropUnknownMedium, false
 	}
-	return tier, dropGroup, c.groups.accepts(e, tier)
+	if !c.groups.accepts(e, tier) {
+		return 0, dropGroup, false
+	}
+	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice
+	if e.Kind == kvevent.Stored {
+		if reason, bad := c.malformed(e); bad {
+			return 0, reason, false
+		}
+	}
+	return tier, 0, true
 }
 
 // malformed checks a stored event's shape.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -30,6 +31,17 @@ func (c *Cache) WantsList() bool { return c.wantList && !c.unreached }
 // engine's last list includes.
 func (c *Cache) mayBeListed(t kv.Tier) bool {
 	return t == kv.TierDevice && (c.queuePredatesList || !c.listedUntil.IsZero() && c.cfg.Now().Before(c.listedUntil))
+}
+
+// storeMayBeListed takes the blocks of a stored event out of those that only the list
+// has told of, and reports what mayBeListed does.
+func (c *Cache) storeMayBeListed(e *engineevent.Event, t kv.Tier) bool {
+	if t == kv.TierDevice && c.unannounced != nil {
+		for _, h := range e.BlockHashes {
+			c.announced(h)
+		}
+	}
+	return c.mayBeListed(t)
 }
 
 // CaughtUp says that the queue of frames was empty. Later frames were sent after the

@@ -1,47 +1,8 @@
 package mirror
 
 import (
-	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
-
-// engineBlock is a block that the engine announced; its key is the engine's hash. A
-// known block has at least one reference.
-type engineBlock struct {
-	slot uint32 // of the block in the stream's table
-	name uint32
-	refs residency.Refs // copies, by tier
-}
-
-// learn makes h known as b. False means that the table is full.
-func (c *Cache) learn(h kv.EngineHash, b engineBlock) bool {
-	slot, ok := c.known.Insert(uint64(h))
-	if !ok {
-		return false
-	}
-	*c.known.At(slot) = b
-	c.names.hold(b.name)
-	return true
-}
-
-// release takes back n of the references in tier t of the known block in a slot:
-// all of them when it has no more. The block is forgotten with the last of any tier.
-func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
-	b := c.known.At(slot)
-	left := b.refs.Of(t) - min(n, b.refs.Of(t))
-	if left == b.refs.Of(t) {
-		return
-	}
-	b.refs.Set(t, left)
-	if left > 0 {
-		return
-	}
-	tx.DropRef(t, b.slot)
-	if b.refs == 0 {
-		c.names.leave(b.name)
-		c.known.Remove(slot)
-	}
-}
 
 // name is the LoRA adapter and the salt of some blocks.
 type name struct{ lora, salt string }
