@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 # The packages whose tests run under the race detector; the others have no
 # concurrency of their own, and no package is tested twice.
-racy='^github.com/blockyard-ai/blockyard/(agent|blockmgr|consolidator|publisher|router|internal/proto|lab)(/|$)'
+racy='^github.com/blockyard-ai/blockyard/(agent|examples|blockmgr|consolidator|publisher|router|internal/proto|lab)(/|$)'
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -5,20 +5,16 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
-
-// flushDelay is how long a pool's changes wait, so that the blocks of one COMMIT or eviction
-// travel in one event.
-const flushDelay = 2 * time.Millisecond
 
 // Hub holds the event streams of a node, one for each pool and one for each worker rank, and
 // the outputs that publish them. It is the block manager's EventSink. mu is let go before a
@@ -29,8 +25,8 @@ type Hub struct {
 	evictions *evictions
 
 	files   *checkpoints
-	dirty   chan struct{} // holds one token: a pool's stream has changes
-	changes atomic.Uint64 // of all pools
+	flusher consolidated.Flusher // of the pools' streams
+	changes atomic.Uint64        // of all pools
 
 	mu    sync.Mutex
 	pools map[kv.NamespaceID]*PoolStream
@@ -50,7 +46,7 @@ func Open(ctx context.Context, cfg Config, log *zap.Logger) (*Hub, error) {
 
 func newHub(out *outputs, log *zap.Logger) *Hub {
 	return &Hub{
-		out: out, log: log, evictions: newEvictions(), files: newCheckpoints(out.cfg, log), dirty: make(chan struct{}, 1),
+		out: out, log: log, evictions: newEvictions(), files: newCheckpoints(out.cfg, log), flusher: consolidated.NewFlusher(),
 		pools: make(map[kv.NamespaceID]*PoolStream),
 		ranks: make(map[*Rank]struct{}),
 	}
@@ -61,7 +57,7 @@ func newHub(out *outputs, log *zap.Logger) *Hub {
 func (h *Hub) Run(ctx context.Context) {
 	var loads sync.WaitGroup
 	loads.Go(func() { reportLoads(ctx, h.loadSources, h.out.publishLoad) })
-	h.flush(ctx)
+	h.flusher.Run(ctx, h.flushPools)
 	loads.Wait()
 }
 
@@ -97,31 +93,7 @@ func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 
 func (h *Hub) changed() {
 	h.changes.Add(1)
-	select {
-	case h.dirty <- struct{}{}:
-	default: // a flush is due already
-	}
-}
-
-// flush flushes the pools' streams shortly after they change, until ctx ends.
-func (h *Hub) flush(ctx context.Context) {
-	timer := time.NewTimer(flushDelay)
-	timer.Stop()
-	for {
-		select {
-		case <-h.dirty:
-			timer.Reset(flushDelay)
-		case <-ctx.Done():
-			timer.Stop()
-			h.flushPools()
-			return
-		}
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		h.flushPools()
-	}
+	h.flusher.Changed()
 }
 
 func (h *Hub) flushPools() {
@@ -144,7 +116,7 @@ func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
 	defer h.mu.Unlock()
 	for r := range h.ranks {
 		for _, one := range r.outputs {
-			if one.zmq != nil && portTaken(endpoint, one.zmq.Endpoint(), one.zmq.ReplayEndpoint()) {
+			if one.Sink != nil && portTaken(endpoint, one.Sink.Endpoint(), one.Sink.ReplayEndpoint()) {
 				return r.stream.Owner(), true
 			}
 		}

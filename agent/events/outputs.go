@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -151,19 +152,6 @@ func (o *outputs) publishLoad(r *kvevent.LoadReport) {
 	}
 }
 
-// statusSource makes a stream the source of a feed.
-type statusSource struct{ statusStream }
-
-// statusStream is an owner's stream or a merged one.
-type statusStream interface {
-	Owner() kv.Owner
-	Status() residency.Status
-	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
-}
-
-// Status implements publisher.Source.
-func (s statusSource) Status() publisher.Status { return publisher.Status(s.statusStream.Status()) }
-
 // ownerStream is an owner's stream and the feeds that publish it.
 type ownerStream struct {
 	stream *residency.Stream
@@ -179,7 +167,7 @@ func newOwnerStream(owner kv.Owner) *ownerStream {
 // attach publishes the stream. The first announcements let consumers ask for earlier events.
 // close undoes what an error leaves.
 func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
-	src := statusSource{s.stream}
+	src := consolidated.Source{Stream: s.stream}
 	var id uint64
 	if o.nats != nil {
 		f, err := o.nats.NewFeed(s.stream.Owner(), meta)

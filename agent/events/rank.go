@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
@@ -106,13 +107,17 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 	ns := &hello.Namespace
 	var err error
 	if hello.EventsEndpoint != "" {
+		var merged *consolidated.Output // nil: nobody asked for a ZMQ stream
+		if toZMQ != nil {
+			merged = toZMQ.Output
+		}
 		r.file = r.hub.files.begin(w)
 		cfg := consolidator.RankConfig{
 			Worker: w, BlockSize: int(ns.BlockSize),
 			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
 			FullReports: out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
 			Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // so that the engine's own error comes first
-			Tokens: toZMQ.tokenSink(out), Raw: toZMQ.raw(), Log: r.hub.log,
+			Tokens: merged.Tokens(), Raw: merged.Raw(), Log: r.hub.log,
 		}
 		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
 			return refusal.New(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
@@ -89,7 +90,7 @@ func TestTotalsKeepWhatEndedOutputsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.outputs[0].zmq.Publish([]kvevent.RouterEvent{{Owner: kv.PoolOwner(9)}})
+	r.outputs[0].Sink.Publish([]kvevent.RouterEvent{{Owner: kv.PoolOwner(9)}})
 	before := eventTotals(h)
 	r.Stop()
 	after := eventTotals(h)
@@ -167,7 +168,7 @@ func TestFeedOfAPoolThatEndsIsClosed(t *testing.T) {
 	}
 	h.BlockStored(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	p.End()
-	if err := p.nats.Load().Attach(statusSource{p.stream}); !errors.Is(err, publisher.ErrClosed) {
+	if err := p.nats.Load().Attach(consolidated.Source{Stream: p.stream}); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("its feed: %v, want %v", err, publisher.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})

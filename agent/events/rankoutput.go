@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
@@ -30,30 +29,10 @@ const sinkPortOffset = 1000
 const poolJoinTimeout = 5 * time.Second
 
 // rankOutput publishes one rank's blocks and its pool's together, to an output that knows
-// workers only: either zmq or dynamo is set.
+// workers only: either Sink or dynamo is set.
 type rankOutput struct {
-	own    *residency.Stream
-	merged *residency.Merged
-	zmq    *zmqsink.Sink
+	*consolidated.Output
 	dynamo *dynamo.Source
-}
-
-// boundSink is the sink of a merged stream whose output needs the merged stream itself. The
-// output is set after both exist, before the first event.
-type boundSink struct{ residency.Sink }
-
-// HealthChanged implements residency.HealthObserver.
-func (s *boundSink) HealthChanged(h kvevent.Health) {
-	if o, ok := s.Sink.(residency.HealthObserver); ok {
-		o.HealthChanged(h)
-	}
-}
-
-// StateJoined implements residency.StateObserver.
-func (s *boundSink) StateJoined() {
-	if o, ok := s.Sink.(residency.StateObserver); ok {
-		o.StateJoined()
-	}
 }
 
 // openDynamo publishes a rank to Dynamo's routers; nil without that output. The routers ask
@@ -63,15 +42,15 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 	if o.dynamo == nil {
 		return nil, nil
 	}
-	r := &rankOutput{merged: residency.NewMerged(w, residency.MergeTiered, nil)}
+	r := &rankOutput{Output: &consolidated.Output{Merged: residency.NewMerged(w, residency.MergeTiered, nil)}}
 	joined := false
 	err := r.join(o, own, pool)
 	if err == nil {
 		joined = r.awaitPool()
-		r.dynamo, err = o.dynamo.NewSource(w, statusSource{r.merged})
+		r.dynamo, err = o.dynamo.NewSource(w, consolidated.Source{Stream: r.Merged})
 	}
 	if err == nil {
-		err = r.merged.AddSink(r.dynamo) // an event between the two calls is missed; the restatement has it
+		err = r.Merged.AddSink(r.dynamo) // an event between the two calls is missed; the restatement has it
 	}
 	if err == nil && !joined {
 		r.dynamo.StateJoined() // the pool may have joined between the two calls
@@ -94,9 +73,10 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 		return nil, nil
 	}
 	opt := zmqsink.Options{Bind: bind, Worker: w, BlockSize: h.Namespace.BlockSize, Topic: h.EventsTopic, Log: o.log}
+	mode := o.sinkMode(h)
 	r := &rankOutput{}
 	if err == nil {
-		err = r.openSink(opt, o.sinkMode(h), o)
+		r.Output, err = consolidated.Open(opt, mode, o.tokensFor(mode))
 	}
 	if err != nil {
 		o.zmqFailed.Add(1)
@@ -108,8 +88,8 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 		o.log.Error("no events in the engines' format", zap.Stringer("worker", w), zap.Error(err))
 		return nil, err
 	}
-	o.log.Info("events in the engines' format", zap.Stringer("worker", w), zap.String("mode", o.sinkMode(h)),
-		zap.String("endpoint", r.zmq.Endpoint()), zap.String("replay", r.zmq.ReplayEndpoint()))
+	o.log.Info("events in the engines' format", zap.Stringer("worker", w), zap.String("mode", mode),
+		zap.String("endpoint", r.Sink.Endpoint()), zap.String("replay", r.Sink.ReplayEndpoint()))
 	return r, nil
 }
 
@@ -132,25 +112,6 @@ func portOf(endpoint string) uint64 {
 	}
 	n, _ := strconv.ParseUint(port, 10, 16) // 0 for no port
 	return n
-}
-
-func (r *rankOutput) openSink(opt zmqsink.Options, mode string, o *outputs) (err error) {
-	if mode == proto.ConsolidatorPassthrough {
-		r.zmq, err = zmqsink.New(opt, nil, nil)
-		return err
-	}
-	merge := residency.MergeTiered
-	if mode == proto.ConsolidatorDedup {
-		merge = residency.MergeDedup
-	}
-	sink := &boundSink{}
-	r.merged = residency.NewMerged(opt.Worker, merge, sink)
-	r.merged.KeepTokens(o.tokenTable())
-	if r.zmq, err = zmqsink.New(opt, statusSource{r.merged}, o.tokenTable()); err != nil {
-		return err
-	}
-	sink.Sink = r.zmq
-	return nil
 }
 
 // sinkEndpoint returns where a rank's ZMQ stream is published; empty for nowhere.
@@ -182,33 +143,21 @@ func (o *outputs) sinkMode(h *proto.Hello) string {
 	return proto.ConsolidatorTiered
 }
 
-// tokenSink returns the sink of the tokens of the rank's blocks; nil for none.
-func (r *rankOutput) tokenSink(o *outputs) tokens.Sink {
-	if r == nil || r.zmq == nil || r.merged == nil {
+// tokensFor returns the table of tokens, which a mode that merges needs; nil for passthrough.
+func (o *outputs) tokensFor(mode string) *tokens.Table {
+	if mode == proto.ConsolidatorPassthrough {
 		return nil
 	}
 	return o.tokenTable()
 }
 
-// raw returns the sink of the engine's own batches; nil for none.
-func (r *rankOutput) raw() func(payload []byte) {
-	if r == nil || r.zmq == nil || r.merged != nil {
-		return nil
-	}
-	return func(payload []byte) { r.zmq.Raw(slices.Clone(payload)) }
-}
-
 // join follows the rank's stream and its pool's. A pool with too many followers is left out
 // and counted.
 func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
-	if r.merged == nil {
-		return nil
-	}
-	if err := own.AddSink(r.merged.Own()); err != nil {
+	if err := r.Follow(own); err != nil {
 		return err
 	}
-	r.own = own
-	if err := r.merged.FollowPool(pool); err != nil {
+	if err := r.FollowPool(pool); err != nil {
 		o.withoutPool.Add(1)
 		o.log.Warn("a rank is told without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
 	}
@@ -218,13 +167,13 @@ func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
 // awaitPool waits a bounded time for the pool's blocks. It returns false when they have not
 // arrived. The caller holds no lock.
 func (r *rankOutput) awaitPool() bool {
-	if r.merged.Joined() == nil {
+	if r.Merged.Joined() == nil {
 		return true // the pool has too many followers
 	}
 	timeout := time.NewTimer(poolJoinTimeout)
 	defer timeout.Stop()
 	select {
-	case <-r.merged.Joined():
+	case <-r.Merged.Joined():
 		return true
 	case <-timeout.C:
 		return false
@@ -233,19 +182,9 @@ func (r *rankOutput) awaitPool() bool {
 
 // close ends the output.
 func (r *rankOutput) close() {
-	if r.merged != nil {
-		r.merged.Detach()
-	}
-	if r.own != nil {
-		r.own.RemoveSink(r.merged.Own())
-	}
-	if r.zmq != nil {
-		r.zmq.Close()
-	}
+	r.Leave()
 	if r.dynamo != nil {
 		r.dynamo.Close()
 	}
-	if r.merged != nil {
-		r.merged.Close()
-	}
+	r.Close()
 }

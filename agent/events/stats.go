@@ -130,8 +130,8 @@ func (t *Totals) add(o *Totals) {
 // addOutputs adds the counters of rank outputs.
 func (t *Totals) addOutputs(outputs []*rankOutput) {
 	for _, r := range outputs {
-		if r.zmq != nil {
-			s := r.zmq.Stats()
+		if r.Sink != nil {
+			s := r.Sink.Stats()
 			addSink(&t.ZMQ, &s)
 		}
 		if r.dynamo != nil {
@@ -215,11 +215,11 @@ func (o *outputs) stats(ranks []*Rank) OutputStats {
 
 func (r *rankOutput) stats(owner string) RankOutputStats {
 	s := RankOutputStats{Owner: owner}
-	if r.merged != nil {
-		s.Blocks = r.merged.Status().Blocks
+	if r.Merged != nil {
+		s.Blocks = r.Merged.Status().Blocks
 	}
-	if r.zmq != nil {
-		z := r.zmq.Stats()
+	if r.Sink != nil {
+		z := r.Sink.Stats()
 		s.ZMQ = &z
 	}
 	if r.dynamo != nil {

@@ -3,12 +3,12 @@
 // says what a Config has no field for, and opens a blockmgr.Manager with the pool
 // of that one model.
 //
-//	m, err := kvbm.New(ctx, cfg, kvbm.Place{Model: …, HostDir: …})
+//	m, err := kvbm.New(ctx, cfg, kvbm.Place{Model: …, HostDir: …, Consolidate: consolidated.Start})
 //	s, err := m.Begin()
 //	blocks, err := m.Pool().Allocate(s, n) … Register … Match
 //	m.Close()
 //
-// It is for programs that embed the manager. The agent is not one of them: it
+// It is for programs that embed the manager; examples/embed is one. The agent is not one of them: it
 // serves many models and engines, and opens its blockmgr.Manager itself.
 //
 // # What becomes of the fields
@@ -33,7 +33,7 @@
 //   - Events: called in the order in which things happened, by whoever made them
 //     happen, with the pool's lock held. It must not block or call back. Blocks that
 //     an earlier manager left are announced before New returns.
-//   - Consolidator: whoever runs the event path starts it; see Place.Consolidate.
+//   - Consolidator: Place.Consolidate starts it, which is agent/consolidated.Start.
 //   - Reset: served one request at a time. One that comes while blocks are in use
 //     is refused, logged and counted.
 //   - Metrics: KVBM's counters and hit rates, from what the pool counted, once a

@@ -105,6 +105,15 @@ func TestEventsOfOneTierComeInTheOrderInWhichThingsHappened(t *testing.T) {
 	}
 }
 
+// consolidator counts calls.
+type consolidator struct{ started, stored, closed int }
+
+func (c *consolidator) BlockStored(kv.NamespaceID, kv.Tier, blockmgr.Block) { c.stored++ }
+
+func (c *consolidator) BlockRemoved(kv.NamespaceID, kv.Tier, blockmgr.Block) {}
+
+func (c *consolidator) Close() error { c.closed++; return nil }
+
 func TestConsolidatorListensUnlessEventsAreSet(t *testing.T) {
 	engine, err := config.NewVLLM("tcp://127.0.0.1:5557", "tcp://*:5558")
 	if err != nil {
@@ -112,40 +121,39 @@ func TestConsolidatorListensUnlessEventsAreSet(t *testing.T) {
 	}
 	cfg, place := both(t, 4)
 	cfg.Consolidator = &engine
-	told, started := &listener{}, 0
-	place.Consolidate = func(c config.Consolidator) (config.EventManager, error) {
-		started++
-		if c != engine {
-			t.Errorf("started %v, want %v", c, engine)
+	events := &consolidator{}
+	place.Consolidate = func(c Consolidation) (Consolidator, error) {
+		events.started++
+		if c.Consolidator != engine || c.WorkerID != cfg.Runtime.WorkerID || c.BlockTokens != 16 {
+			t.Errorf("started %+v", c)
 		}
-		return told, nil
+		return events, nil
 	}
 	c := open(t, cfg, place)
 	c.add(1, c.sequence(1, 1))
-	if got := told.take(); started != 1 || len(got) != 2 {
-		t.Errorf("started %d times, told %q", started, got)
-	}
-	if got, ok := c.Consolidator(); !ok || *got != engine {
-		t.Errorf("the consolidator is %v", got)
+	if err := c.Close(); err != nil || events.started != 1 || events.stored != 2 || events.closed != 1 {
+		t.Errorf("consolidator %+v, %v", events, err)
 	}
 
 	cfg, other := both(t, 4)
-	if _, ok := open(t, cfg, other).Consolidator(); ok {
-		t.Error("there is a consolidator that nobody asked for")
-	}
-	cfg, other = both(t, 4)
 	explicit := &listener{}
 	cfg.Consolidator, cfg.Events, other.Consolidate = &engine, explicit, place.Consolidate
 	c = open(t, cfg, other)
 	c.add(1, c.sequence(1, 1))
-	if got := explicit.take(); started != 1 || len(got) != 2 {
-		t.Errorf("started %d times, told %q", started, got)
+	if got := explicit.take(); events.started != 1 || len(got) != 2 {
+		t.Errorf("started %d times, told %q", events.started, got)
+	}
+
+	cfg, other = both(t, 4)
+	other.HostDir, cfg.Consolidator, other.Consolidate = "/proc/none", &engine, place.Consolidate
+	if _, err := New(t.Context(), cfg, other); err == nil || events.started != events.closed {
+		t.Errorf("New left a consolidator open: %+v, %v", events, err)
 	}
 
 	cfg, other = both(t, 4)
 	broken := errors.New("no such engine")
 	cfg.Consolidator = &engine
-	other.Consolidate = func(config.Consolidator) (config.EventManager, error) { return nil, broken }
+	other.Consolidate = func(Consolidation) (Consolidator, error) { return nil, broken }
 	if _, err := New(t.Context(), cfg, other); !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "consolidator") {
 		t.Errorf("a consolidator that does not start: %v", err)
 	}
@@ -167,7 +175,7 @@ func TestEachWarningIsLoggedOnce(t *testing.T) {
 		w, _ := e.ContextMap()["warning"].(string)
 		got = append(got, w)
 	}
-	want := append(cfg.Warnings(), "consolidator is set, but neither events nor the place's consolidate: it is not told what is in host memory and on disk")
+	want := append(cfg.Warnings(), "consolidator is set, but neither events nor the place's consolidate: nobody merges the engine's events with the manager's")
 	if len(want) != 3 || !slices.Equal(got, want) {
 		t.Errorf("logged %q, want %q", got, want)
 	}

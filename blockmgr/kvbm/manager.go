@@ -31,7 +31,7 @@ type Manager struct {
 	tiers    tiers
 	// offload is what device_layout says about which blocks leave the device.
 	offload      config.OffloadFilter
-	consolidator *config.Consolidator
+	consolidator Consolidator // nil: none
 	metrics      *metricsFeed
 
 	resets, resetsRefused atomic.Uint64
@@ -65,14 +65,13 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 		return nil, err
 	}
 	m := &Manager{
-		log: place.Log, sharding: sh.sharding, tiers: t, metrics: metrics,
-		consolidator: cfg.Consolidator, done: make(chan struct{}),
+		log: place.Log, sharding: sh.sharding, tiers: t, metrics: metrics, done: make(chan struct{}),
 	}
 	if cfg.DeviceLayout != nil {
 		m.offload = cfg.DeviceLayout.OffloadFilter
 	}
 	if err := m.open(&cfg, &place, sh.namespace); err != nil {
-		return nil, errors.Join(err, t.close())
+		return nil, errors.Join(err, m.closeConsolidator(), t.close())
 	}
 	m.warn(&cfg, &place)
 	m.start(ctx, &cfg)
@@ -81,21 +80,14 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 
 // open opens the manager beneath and the model's pool.
 func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error {
-	if err := m.tiers.checkSpace(m.log); err != nil {
+	err := m.tiers.checkSpace(m.log)
+	if err != nil {
 		return err
 	}
 	c := managerConfig(cfg, place, &m.tiers)
-	listener := cfg.Events
-	if listener == nil && cfg.Consolidator != nil && place.Consolidate != nil {
-		var err error
-		if listener, err = place.Consolidate(*cfg.Consolidator); err != nil {
-			return fmt.Errorf("consolidator: %w", err)
-		}
+	if c.Sink, err = m.listener(cfg, place); err != nil {
+		return err
 	}
-	if listener != nil {
-		c.Sink = sink{listener}
-	}
-	var err error
 	if m.core, err = blockmgr.Open(c); err != nil {
 		return fmt.Errorf("block manager: %w", err)
 	}
@@ -107,6 +99,33 @@ func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error 
 	return m.pool.Quiesce(context.Background())
 }
 
+// listener returns who hears of every change of residency: Events, else the consolidator,
+// else nobody.
+func (m *Manager) listener(cfg *config.Config, place *Place) (blockmgr.EventSink, error) {
+	switch {
+	case cfg.Events != nil:
+		return sink{cfg.Events}, nil
+	case cfg.Consolidator == nil || place.Consolidate == nil:
+		return nil, nil
+	}
+	var err error
+	m.consolidator, err = place.Consolidate(Consolidation{
+		Consolidator: *cfg.Consolidator, WorkerID: cfg.Runtime.WorkerID,
+		BlockTokens: uint32(cfg.Model.PageSize), Log: m.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consolidator: %w", err)
+	}
+	return m.consolidator, nil
+}
+
+func (m *Manager) closeConsolidator() error {
+	if m.consolidator == nil {
+		return nil
+	}
+	return m.consolidator.Close()
+}
+
 // warn logs what is allowed and probably not meant.
 func (m *Manager) warn(cfg *config.Config, place *Place) {
 	warnings := cfg.Warnings()
@@ -114,7 +133,7 @@ func (m *Manager) warn(cfg *config.Config, place *Place) {
 		warnings = append(warnings, "host_layout and disk_layout are not set: no block is kept")
 	}
 	if cfg.Consolidator != nil && cfg.Events == nil && place.Consolidate == nil {
-		warnings = append(warnings, "consolidator is set, but neither events nor the place's consolidate: it is not told what is in host memory and on disk")
+		warnings = append(warnings, "consolidator is set, but neither events nor the place's consolidate: nobody merges the engine's events with the manager's")
 	}
 	for _, w := range warnings {
 		m.log.Warn("configuration", zap.String("warning", w))
@@ -154,7 +173,7 @@ func (m *Manager) tend(ctx context.Context) {
 func (m *Manager) end() error {
 	err := m.core.Close()
 	m.metrics.send(m.pool.Stats())
-	if err = errors.Join(err, m.tiers.close()); err != nil {
+	if err = errors.Join(err, m.closeConsolidator(), m.tiers.close()); err != nil {
 		m.log.Error("block manager ends with an error", zap.Error(err))
 	}
 	return err
@@ -179,12 +198,6 @@ func (m *Manager) Pool() *blockmgr.Pool { return m.pool }
 
 // Sharding says which part of a slot is which rank's. Rank 0 is Place.FirstRank.
 func (m *Manager) Sharding() layout.Sharding { return m.sharding }
-
-// Consolidator is what is to merge the engine's events with those that Events is
-// told, for whoever runs the event path; ok is false when there is none.
-func (m *Manager) Consolidator() (c *config.Consolidator, ok bool) {
-	return m.consolidator, m.consolidator != nil
-}
 
 // ShouldStore asks the offload filter of device_layout whether a block is worth
 // being stored, and is to be called before it is copied; without a filter every

@@ -3,9 +3,11 @@ package kvbm
 import (
 	"cmp"
 	"fmt"
+	"io"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -41,13 +43,28 @@ type Place struct {
 	// parallelism: a slot holds them once. PP and DCP must then be 1.
 	Replicated bool
 
-	// Consolidate starts what config.Consolidator describes and returns its
-	// listener, which is told of every change of residency; an error fails New. It
-	// is called when there is a Consolidator and no Events. Whoever starts it stops
-	// it, after the manager has ended or New has failed.
-	Consolidate func(config.Consolidator) (config.EventManager, error)
+	// Consolidate starts what config.Consolidator describes; agent/consolidated.Start does.
+	// An error fails New. New calls it when there is a Consolidator and no Events. The
+	// manager closes the result when it has ended, or when New fails.
+	Consolidate func(Consolidation) (Consolidator, error)
 	// Log is where warnings go; nil for nowhere.
 	Log *zap.Logger
+}
+
+// Consolidation is what Place.Consolidate starts.
+type Consolidation struct {
+	config.Consolidator
+	// WorkerID is the engine's, BlockTokens the number of tokens in a block.
+	WorkerID    kv.WorkerID
+	BlockTokens uint32
+	// Log is the manager's.
+	Log *zap.Logger
+}
+
+// Consolidator merges the engine's events with the manager's, until Close.
+type Consolidator interface {
+	blockmgr.EventSink
+	io.Closer
 }
 
 // shape is the size of a block and what it has in common with others.

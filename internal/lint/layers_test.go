@@ -26,7 +26,8 @@ func layers() []layer {
 		{"agent", []string{"blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"agent/engine", []string{"agent/pools", "agent/events", "agent/process", "agent/reports", "agent/descriptors", "agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "internal"}},
 		{"agent/pools", []string{"agent/events", "agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "publisher", "internal"}},
-		{"agent/events", []string{"agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "publisher", "internal"}},
+		{"agent/events", []string{"agent/consolidated", "agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "publisher", "internal"}},
+		{"agent/consolidated", []string{"blockmgr", "consolidator", "publisher", "internal"}},
 		{"agent/admin", []string{"blockmgr", "internal"}},
 		{"agent/process", []string{"blockmgr"}},
 		{"agent/reports", []string{"agent/refusal", "internal"}},
@@ -83,6 +84,7 @@ func layers() []layer {
 		{"internal/control", nil},
 		{"internal/strictjson", nil},
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
+		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
 	}
 }
