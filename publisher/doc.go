@@ -1,44 +1,35 @@
-// Package publisher puts streams of router events on NATS, and answers the
-// consumers that have lost some of them.
+// Package publisher holds what every way out of an owner's event stream shares.
 //
-// A NATS is a connection; a Feed is one owner's publisher on it, with an id of
-// its own that is new at every start. Three things of a feed go over the wire
-// (subjects in internal/kvevent):
+// Two ways out publish a stream under its own numbers: publisher/nats and
+// publisher/httpfeed. Both embed a [Feed], which has the journal, the numbering of
+// messages, ranges, dumps, announcements and counters, and give it a [Transport]:
 //
-//   - events, in envelopes within the limits of kvevent and of the server;
-//   - announcements: once a second, when the feed is attached, when its health
-//     changes and when the connection is back, each with the last event id and
-//     the digest of the state after it; the last one says that the owner is gone;
-//   - answers to queries: a range of the journal, or a dump of the whole state.
+//	feed := publisher.NewFeed(publisher.FeedOptions{ID: id, Owner: owner, …, Transport: t})
+//	stream.AddSink(feed)     // Publish and HealthChanged
+//	err := feed.Attach(src)  // announcements begin
 //
-// Ranges are answered at once, dumps to all who wait for one together and not
-// faster than a router can take them. A dump is kept for ten seconds and brought
-// up to date with the events since, so that routers that start together cost one
-// snapshot; there is never more than one of a feed in memory.
+// Two ways out restate a stream in foreign numbering: publisher/zmqsink and
+// publisher/dynamo. Both take events from an [Inbox] and state everything again when
+// the inbox lost some.
 //
-// Core NATS may lose any of these messages. With NATSOptions.JetStream a stream of
-// the server keeps events and announcements for routers that read from it; the
-// feed publishes as before, and waits for no acknowledgement. Events carry contiguous ids and
-// announcements say which id was last, so a consumer always finds out what it
-// lost, and asks. That is the only repair: nothing is sent twice.
+// Guarantees of a feed:
 //
-// Publish never blocks, as its caller holds a stream's lock. It copies events
-// into the feed's journal, a ring of the last 4,096 events and at most 256 Ki
-// blocks, from which one goroutine sends them and another answers ranges. Events
-// that leave the journal before they could be sent (the connection is away, or
-// slower than the stream) are counted and not sent; the state that a dump serves
-// is the spool, and no queue can grow.
+//   - Publish never blocks, because its caller holds the stream's lock. It copies events
+//     into the journal, the last 4,096 events and at most 256 Ki blocks. One goroutine
+//     sends them from there. Events that leave the journal unsent are counted.
+//   - Event ids are contiguous. An announcement follows the events that it counts, once a
+//     second, at every change of health, and when a consumer may have missed one. So a
+//     consumer always finds out what it lost, and asks. Nothing is sent twice.
+//   - A query is answered with events of the journal, or with a dump of the whole state.
+//   - Close announces that the owner is gone.
 //
-// Order: what Publish was given before Source.Status returned is sent before
-// the announcement of that status.
+// Locks: the stream's lock, then a feed's or an inbox's. A feed calls its source and its
+// transport without a lock, and the source may call Publish from within Status.
 //
-// Locks: stream lock, then feed lock. A feed never calls its source with its
-// own lock held, and the source may call Publish from within Status.
+// Ownership: the creator of a feed closes it; Close waits for the feed's goroutines. A
+// [Journal], [Dump], [Budget] or [Pace] belongs to one goroutine or to its owner's lock.
+// Everything else may be used from any goroutine.
 //
-// Ownership: a Feed is closed by its owner, or with its NATS. Close waits for
-// the feed's goroutines. Everything here may be used from any goroutine.
-//
-// Failure: a server that is away is reconnected to for ever. ConnectNATS returns
-// an error only for options that cannot work, for refused credentials and for a
-// server without the JetStream that was asked for.
+// Failure: a message that a transport could not send is lost and counted. docs/events.md
+// describes the messages and what consumers do.
 package publisher

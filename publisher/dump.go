@@ -137,11 +137,11 @@ type place struct {
 	hash kv.SequenceHash
 }
 
-// applyTail is a dump after further events, parents still before children. The
-// result shares the blocks of both; the ids are new.
+// applyTail returns the events of a dump after the events of tail, parents still before
+// children. The result shares the blocks of both and has new ids.
 func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
-	// touched has the blocks that the tail names and that were not written yet: whether
-	// each is resident in the end.
+	// touched says of each block in tail whether it is resident in the end. A block that
+	// was written to out leaves it.
 	touched := make(map[place]bool)
 	for i := range tail {
 		e := &tail[i]
@@ -173,8 +173,8 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 			return resident
 		})
 	}
-	// A parent may have come back after its children were stored. It lies at a lower
-	// position than they, and so does the head of its run.
+	// A parent that was removed and stored again is behind its children in out. Its
+	// position is lower than theirs, and so is the position of its run.
 	slices.SortStableFunc(out, func(a, b kvevent.RouterEvent) int { return cmp.Compare(a.StartPosition, b.StartPosition) })
 	for i := range out {
 		out[i].ID = uint64(i) + 1
@@ -182,8 +182,8 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return out
 }
 
-// appendRuns appends a stored event without the blocks that are not to be kept,
-// as one event for each run of those that are. Other events have no blocks.
+// appendRuns appends the kept blocks of a stored event to dst, as one event for each run
+// of neighbours. Other events have no blocks.
 func appendRuns(dst []kvevent.RouterEvent, e *kvevent.RouterEvent, keep func(kv.SequenceHash) bool) []kvevent.RouterEvent {
 	from := 0
 	flush := func(to int) {

@@ -1,15 +1,18 @@
-// Package natsauth says how to log in to a NATS server and how to trust it:
-// user and password, token, nkey seed or credentials file; certificate
-// authority and client certificate. The publisher and the router share it, so
-// that both take the same settings and refuse the same mistakes, also in the
-// servers' URLs.
+// Package natsauth logs in to NATS servers, for publisher/nats and router/source/nats.
 //
-// Settings come from flags and, behind them, from the variables of NVIDIA
-// Dynamo; Resolve puts the two together. Settings.Login turns them into what a
-// connection needs. Seeds, credentials and certificates that lie in files are
-// checked at once and read again at each connection, so that who rotates them
-// restarts nothing.
+//	url, settings, err := natsauth.Resolve(flags.URL, flags.Settings, os.Getenv)
+//	err = settings.Validate(url)
+//	login, err := settings.Login()
+//	conn, err := natsauth.Connect(url, login, away, options...)
 //
-// No error and no formatted value of this package shows a secret. Errors name
-// the field that is wrong. Values may be used from any goroutine.
+// [Settings] name user and password, a token, an nkey seed or a credentials file, and the
+// certificates to trust and to show. [Resolve] fills in what is missing from the
+// environment variables of NVIDIA Dynamo. [Connect] tries once, and then for ever in the
+// background.
+//
+// Guarantees: files are checked by Login and read again at each connection, so rotated
+// files need no restart. No error and no formatted value shows a secret. An error names
+// the setting that is wrong.
+//
+// Values may be used from any goroutine. The caller of Connect closes the connection.
 package natsauth

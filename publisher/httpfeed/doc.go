@@ -1,34 +1,30 @@
-// Package httpfeed serves the native event stream over HTTP, for routers that
-// have no NATS to listen to. They see the same messages: announcements,
-// envelopes, load reports, and answers to queries (docs/events-http.md).
+// Package httpfeed serves owners' events over HTTP, for routers without a NATS.
 //
-// A Hub is one agent's stream and serves any number of clients up to a bound; a
-// Feed is one owner's publisher in it and keeps the rules of publisher.Feed:
+//	hub, err := httpfeed.New(httpfeed.Options{})
+//	hub.Register(mux) // GET /v1/events, GET /v1/events/feeds, POST /v1/events/query
+//	feed, err := hub.NewFeed(0, owner, meta)
+//	stream.AddSink(feed)
+//	err = feed.Attach(src)
 //
-//   - Publish never blocks. It copies events into a journal of the last 4,096 events
-//     and at most 256 Ki blocks; one goroutine of each feed makes frames of them,
-//     once for all clients.
-//   - An announcement follows the events that it counts, is made once a second, on
-//     a change of health and for every client that comes; the last one says that the
-//     owner is gone.
-//   - A query is answered with events out of the journal, or with a dump. Queries do not
-//     wait for one another, but for snapshots, of which a bounded number is kept: all
-//     who wait for one share it. An answer that takes too long is given up.
+// A [Hub] is one agent's stream and serves a bounded number of clients. A [Feed] is one
+// owner's publisher in it; package publisher says what a feed guarantees. Clients see the
+// messages of NATS as frames: docs/events-http.md.
 //
-// Each client has a queue of a bounded number of bytes. Frames for which a slow
-// client has no room are dropped and counted, on both sides: a heartbeat tells the
-// client how many it lost. A loss is a gap in the ids of events, or an announcement
-// that is missing for a second, and is repaired by asking.
+// Each client has a queue of a bounded number of bytes. A frame without room in the queue
+// is dropped and counted. A heartbeat tells the client how many frames it lost. The client
+// finds the loss as a gap in the event ids, or as an announcement that is missing for a
+// second, and asks.
 //
-// Locks: a stream's lock, then a feed's; a hub's, then a client's. A feed never
-// calls its source with a lock held, and the source may call Publish from within
-// Status.
+// Queries do not wait for one another. At most four snapshots of a feed are kept while
+// they are written; queries that need another one wait and share it.
 //
-// Ownership: a Hub is closed by who made it, after the streams that publish to it
-// and before the HTTP server that its handlers run in. Close says goodbye for every
-// feed and waits for the feeds' goroutines and the handlers. Everything here may be
-// used from any goroutine.
+// Locks: a hub's, then a client's. Feed.mu is a leaf.
 //
-// Failure: nothing that a client does is an error of the hub. A client that takes
-// nothing for writeTimeout is cut off.
+// Ownership: the creator of a Hub closes it, after the streams that publish to it and
+// before the HTTP server of its handlers. Close announces for every feed that its owner is
+// gone, and waits for the feeds' goroutines and the handlers. Everything here may be used
+// from any goroutine.
+//
+// Failure: nothing that a client does is an error of the hub. A client that reads nothing
+// for five seconds is cut off. An answer that takes longer than thirty seconds ends early.
 package httpfeed

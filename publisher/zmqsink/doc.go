@@ -1,49 +1,38 @@
-// Package zmqsink publishes one worker rank's blocks over ZMQ in vLLM's own event
-// format, for consumers that know engines only: Dynamo's worker publisher, which
-// subscribes to it as to an engine or to KVBM's consolidator, and indexers that
-// connect by themselves.
+// Package zmqsink publishes one worker rank's blocks over ZMQ in vLLM's own event format.
+// Its consumers know engines only: Dynamo's worker publisher, which subscribes to a sink
+// as to an engine or to KVBM's consolidator, and Dynamo's indexer.
 //
-// A Sink binds a PUB port, on which it sends three frames [topic, sequence number,
-// payload] as vLLM does, and a ROUTER port, on which it answers requests for batches
-// that were sent before: [identity, "", first number], answered by [identity, "",
-// topic, number, payload] for each batch that is still held and [identity, "", "",
-// ff×8, ""] at the end. One port speaks for one engine and one rank, and no batch
-// names another: consumers lose a rank for good when one does.
+//	sink, err := zmqsink.New(zmqsink.Options{Bind: "tcp://*:6557", Worker: w, BlockSize: 16}, src, tokens)
+//	merged.AddSink(sink)
 //
-// What is in the payload: a list of exactly three elements, with events as maps.
-// Block hashes are SequenceHashes, as integers. The medium is GPU, CPU_TIER1 for
-// host memory, CPU_TIER2 for disk, or EXTERNAL. The cache salt has a key of its own.
+// A [Sink] binds a PUB port for batches and a ROUTER port for replays. docs/formats.md
+// describes both.
 //
-// Such events carry tokens, which router events do not; they come from a Tokens. A
-// block whose tokens are not known there cannot be said. It is left out with
-// everything that follows it in its sequence, and its removal is ignored; both are
-// counted. It is said, in all its tiers, when its tokens have become known: within a
-// quarter of a second if something was stored in it or behind it, else when its turn
-// comes among all that are left, 32,768 in a second. Two million are kept for that.
+// Events of this format carry tokens, which router events do not have. A [Tokens] has
+// them. A block whose tokens are unknown is left pending, with all blocks behind it. A
+// pending block is announced in all its tiers once its tokens are known: a quarter of a
+// second after a block behind it is stored, and otherwise when the sweep over pending
+// blocks reaches it, 32,768 of them a second. At most two million blocks are pending.
 //
-// ZMQ tells no subscriber what it missed, and most consumers look at no sequence
-// numbers. So the whole state is said again, behind an AllBlocksCleared, when
-// somebody subscribes, when the queue overflowed, and when the source's state grew
-// without events, but at most once in Options.ReannounceEvery. All subscribers get
-// it; after the clear it says what they knew. It is said to a first subscriber even
-// when there is nothing to say, because that one may have listened to an earlier
-// process on this port, whose blocks nobody else would ever remove.
+// Guarantees: no block is announced without its parent, and no block is removed that was
+// not announced. ZMQ tells no subscriber what it missed. So the sink announces the whole
+// state again, behind an AllBlocksCleared: to every new subscriber, after the inbox lost
+// events, after the state grew without events, and to a subscriber that was slow.
 //
-// In mode passthrough (New without a source, Sink.Raw) the engine's own payloads go
-// out under the sink's numbers. Then nothing is known about the state: a payload
-// that had to be dropped leaves a gap in the numbers, and a new subscriber gets what
-// comes from there on, or asks for a replay.
+// A sink without a source is a passthrough: it sends the engine's own payloads, given to
+// Raw, under the sink's numbers. A payload that was dropped leaves a gap in the numbers.
 //
-// Publish and Raw never block: they copy into a bounded queue, from which one
-// goroutine, the only user of the sockets, sends. Locks: stream lock, then the
-// sink's; the sink's goroutine calls its source without any lock held. A Sink is
-// closed by its owner; Close takes about a second at most.
+// Slow subscribers: a batch waits a second for room in a subscriber's queue. After that a
+// single subscriber stalls the sink until it reads, and then gets the whole state. Among
+// several subscribers the others get the batch, and the state is announced again after a
+// second, two, four, and so on up to ten minutes.
 //
-// A subscriber that does not read has room for Options.HWM batches. A batch beyond
-// them waits for it for a second. Then, if it is the only subscriber, nothing more is
-// sent until it reads, and it gets the whole state. Otherwise the batch goes to the
-// others. libzmq does not tell when a subscriber that missed a batch reads again: the
-// state is said again after a second, two, four, and so on up to ten minutes, until
-// nobody subscribes. In mode passthrough the numbers show what is missing. Batches that
-// waited and batches that were missed are counted.
+// Locks: the stream's lock, then the inbox's. One goroutine uses the sockets, and calls
+// source and tokens without a lock.
+//
+// Ownership: the creator of a Sink closes it. Close sends what is queued, for at most
+// about a second. Publish, Raw and StateJoined never block and may be called from any
+// goroutine.
+//
+// Failure: every block, batch and payload that is not sent has a counter in [Stats].
 package zmqsink

@@ -15,9 +15,9 @@ const (
 	defaultBuffer          = 10000
 	defaultHWM             = 10000
 	defaultReannounceEvery = time.Second
-	defaultPatience        = time.Second
-	// replayOffset is from the PUB port to the ROUTER port, unless somebody says. The
-	// ports next to the PUB port are those of the engine's other ranks.
+	defaultRoomTimeout     = time.Second
+	// The default ROUTER port is the PUB port plus replayOffset. The ports next to the PUB
+	// port belong to the engine's other ranks.
 	replayOffset = 1000
 	maxBuffer    = 1 << 20
 	maxPort      = 65535
@@ -28,11 +28,11 @@ type Options struct {
 	// Bind is where subscribers connect: tcp://HOST:PORT, where HOST is an address or
 	// * for all, and PORT is 0 or * for any that is free; or ipc://PATH.
 	Bind string
-	// ReplayBind is where replays are asked for; empty means Bind's port plus 1000, or
-	// Bind's path plus "-replay". It must differ from Bind, and from what the engine's
-	// other ranks bind.
+	// ReplayBind is where replays are asked for. Empty means Bind's port plus 1000, or
+	// Bind's path plus "-replay". It must differ from Bind, and from the endpoints of the
+	// engine's other ranks.
 	ReplayBind string
-	// Worker is who the blocks belong to; its rank is in every batch.
+	// Worker owns the blocks; its rank is in every batch.
 	Worker kv.Worker
 	// BlockSize is the worker's, in tokens.
 	BlockSize uint32
@@ -41,8 +41,8 @@ type Options struct {
 	// Buffer is how many batches are held for replays, up to 64 MiB of them; 0 means
 	// 10,000.
 	Buffer int
-	// HWM is how many batches may wait for a slow subscriber, before they wait for its
-	// sake or go without it; 0 means 10,000.
+	// HWM is how many batches may wait for a slow subscriber; 0 means 10,000. The next
+	// batch waits for room, and then goes to the other subscribers.
 	HWM int
 	// ReannounceEvery is the least time between two announcements of the whole state;
 	// 0 means a second.
@@ -50,9 +50,8 @@ type Options struct {
 	// Log may be nil.
 	Log *zap.Logger
 
-	// patience is how long a batch waits for a subscriber that has no room; 0 means a
-	// second.
-	patience time.Duration
+	// roomTimeout is how long a batch waits for a subscriber without room; 0 means a second.
+	roomTimeout time.Duration
 }
 
 // complete fills in the defaults and checks the rest.
@@ -69,8 +68,8 @@ func (o Options) complete() (Options, error) {
 	if o.ReannounceEvery == 0 {
 		o.ReannounceEvery = defaultReannounceEvery
 	}
-	if o.patience == 0 {
-		o.patience = defaultPatience
+	if o.roomTimeout == 0 {
+		o.roomTimeout = defaultRoomTimeout
 	}
 	switch {
 	case o.Buffer < 1 || o.Buffer > maxBuffer:
@@ -94,7 +93,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// replayOf is the replay endpoint that goes with bind.
+// replayOf returns the default replay endpoint for bind.
 func replayOf(bind string) (string, error) {
 	if strings.HasPrefix(bind, "ipc://") {
 		return bind + "-replay", nil
@@ -113,7 +112,7 @@ func replayOf(bind string) (string, error) {
 	return bind[:colon+1] + strconv.Itoa(port+replayOffset), nil
 }
 
-// isEphemeral says that bind leaves the port to the system.
+// isEphemeral reports whether bind leaves the port to the system.
 func isEphemeral(bind string) bool {
 	return strings.HasPrefix(bind, "tcp://") && (strings.HasSuffix(bind, ":0") || strings.HasSuffix(bind, ":*"))
 }

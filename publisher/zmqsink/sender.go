@@ -17,12 +17,12 @@ import (
 // replayEnd is the number of the message that ends a replay: -1 as vLLM packs it.
 const replayEnd = ^uint64(0)
 
-// sender is the sending goroutine and what belongs to it alone.
+// sender is the sending goroutine. Its fields belong to that goroutine alone.
 type sender struct {
 	sink    *Sink
 	sockets *sockets
 	count   *counters
-	speaker speaker
+	encoder encoder
 	// history holds the payloads of the last batches; nil is a batch that was lost or is
 	// too large.
 	history *publisher.Journal[[]byte]
@@ -30,7 +30,7 @@ type sender struct {
 	events  []kvevent.RouterEvent
 	raw     [][]byte
 	payload []byte
-	// due: the whole state has to be announced, as soon as it may be.
+	// due: the whole state has to be announced, as soon as earliest allows.
 	due       bool
 	lastState time.Time
 	slow      slowSubscribers
@@ -41,9 +41,9 @@ func newSender(s *Sink, tokens Tokens) *sender {
 		sink: s, sockets: s.sockets, count: &s.count,
 		history: publisher.NewJournal(s.opt.Buffer, maxHistoryBytes, func(payload *[]byte) int { return len(*payload) }),
 	}
-	n.speaker = speaker{
+	n.encoder = encoder{
 		rank: s.opt.Worker.Rank, blockSize: s.opt.BlockSize, tokens: tokens, count: n.count,
-		send: n.sendBatch, told: make(map[kv.SequenceHash]blockState),
+		send: n.sendBatch, states: make(map[kv.SequenceHash]blockState),
 	}
 	return n
 }
@@ -65,11 +65,11 @@ func (n *sender) run() {
 			return
 		}
 		n.catchUp(time.Now())
-		if n.due && !n.slow.mute && !time.Now().Before(n.earliest()) {
-			n.sayState()
+		if n.due && !n.slow.stalled && !time.Now().Before(n.earliest()) {
+			n.announceState()
 		}
 		if retry := n.retryDue(); !retry.IsZero() && !time.Now().Before(retry) {
-			n.speaker.retry(time.Now())
+			n.encoder.retry(time.Now())
 		}
 	}
 }
@@ -84,10 +84,10 @@ func (n *sender) serve(found found) {
 	}
 }
 
-// wake is until when to wait for something to happen; zero is for ever.
+// wake returns when the goroutine has something to do of its own; zero is never.
 func (n *sender) wake() (at time.Time) {
 	times := []time.Time{n.retryDue(), n.catchUpDue()}
-	if n.due && !n.slow.mute {
+	if n.due && !n.slow.stalled {
 		times = append(times, n.earliest())
 	}
 	for _, t := range times {
@@ -98,16 +98,16 @@ func (n *sender) wake() (at time.Time) {
 	return at
 }
 
-// retryDue is when to retry what was left out; zero is never. Without events that are
-// missing it may be gone.
+// retryDue returns when to retry the pending blocks; zero is never. While events are
+// missing, the pending blocks may be gone.
 func (n *sender) retryDue() time.Time {
 	if n.sink.inbox.Lost() {
 		return time.Time{}
 	}
-	return n.speaker.left.due()
+	return n.encoder.queue.due()
 }
 
-// earliest is when the whole state may be said next.
+// earliest returns when the whole state may be announced next.
 func (n *sender) earliest() time.Time { return n.lastState.Add(n.sink.opt.ReannounceEvery) }
 
 // sendQueued sends what was queued, and reports whether the sink is closing. Events
@@ -127,26 +127,26 @@ func (n *sender) sendQueued() (closing bool) {
 	clear(n.raw)
 	n.events = n.sink.inbox.Take(n.events[:0], math.MaxUint64)
 	for i := range n.events {
-		n.speaker.apply(&n.events[i])
+		n.encoder.apply(&n.events[i])
 	}
 	clear(n.events)
-	n.speaker.flush()
+	n.encoder.flush()
 	n.due = n.due || n.sink.src != nil && (dirty || n.sink.inbox.Lost())
 	return closing
 }
 
-// sayState says that nothing is left, and then everything that there is.
-func (n *sender) sayState() {
+// announceState sends a clear and then the whole state.
+func (n *sender) announceState() {
 	n.lastState = time.Now()
 	events, last, _ := n.sink.src.Snapshot()
 	n.due = !n.sink.inbox.Resync(last)
-	n.speaker.clear()
+	n.encoder.clear()
 	for i := range events {
-		n.speaker.apply(&events[i])
+		n.encoder.apply(&events[i])
 	}
-	n.speaker.flush()
-	n.speaker.stated(n.lastState)
-	n.slow.stated(time.Now())
+	n.encoder.flush()
+	n.encoder.stateAnnounced(n.lastState)
+	n.slow.stateAnnounced(time.Now())
 	n.count.reannounced.Add(1)
 }
 
@@ -158,7 +158,7 @@ func (n *sender) sendBatch(b *engineevent.Batch) {
 // sendPayload sends a payload under the next number and keeps it for replays.
 func (n *sender) sendPayload(payload []byte) {
 	seq := n.numbered(payload)
-	if n.slow.mute {
+	if n.slow.stalled {
 		n.count.missed.Add(1)
 		return
 	}
@@ -167,8 +167,8 @@ func (n *sender) sendPayload(payload []byte) {
 	}
 }
 
-// trySend sends a batch to all subscribers; false when one of them has no room, and
-// nobody got it.
+// trySend sends a batch to all subscribers. It returns false when one of them has no
+// room; then no subscriber got the batch.
 func (n *sender) trySend(seq uint64, payload []byte) bool {
 	err := n.sockets.publish([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload)
 	if isFull(err) {
@@ -201,7 +201,7 @@ func (n *sender) numbered(payload []byte) (seq uint64) {
 	return seq
 }
 
-// readSubscriptions reads who came and who left: 1 or 0, and a prefix of topics.
+// readSubscriptions reads subscriptions (1) and their ends (0), each with a prefix of topics.
 func (n *sender) readSubscriptions() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.pub)
@@ -209,7 +209,7 @@ func (n *sender) readSubscriptions() {
 			return
 		}
 		if len(parts) != 1 || len(parts[0]) == 0 || !bytes.HasPrefix([]byte(n.sink.opt.Topic), parts[0][1:]) {
-			continue // what others say here, or of topics that are not ours, is nothing to us
+			continue // not a subscription to our topic
 		}
 		switch parts[0][0] {
 		case 0:
@@ -227,9 +227,9 @@ func (n *sender) readSubscriptions() {
 	}
 }
 
-// answerReplays answers every request that has arrived. Anything that is no request is
-// ignored, as vLLM ignores it. A start before what is held gets what there is: the
-// asker sees it by the first number.
+// answerReplays answers every request that has arrived, and ignores other messages as
+// vLLM does. A request from before the oldest held batch gets the batches from there on;
+// the first number shows that.
 func (n *sender) answerReplays() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.router)
@@ -261,5 +261,5 @@ func (n *sender) replay(peer []byte, start uint64) {
 	}
 }
 
-// sequenceFrame is a batch's number on the wire.
+// sequenceFrame returns a batch's number on the wire.
 func sequenceFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }

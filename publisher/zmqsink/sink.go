@@ -29,8 +29,8 @@ type Sink struct {
 	closeOnce sync.Once
 }
 
-// New binds both sockets and starts to serve. src is whose events Publish will get:
-// its owner must be o.Worker. Without src and tokens the sink is a passthrough. The
+// New binds both sockets and starts to serve. src is the stream whose events Publish will
+// get; its owner must be o.Worker. Without src and tokens the sink is a passthrough. The
 // caller calls Close.
 func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 	o, err := o.complete()
@@ -48,15 +48,15 @@ func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 		return nil, fmt.Errorf("zmq sink of %s: %w", s.owner, err)
 	}
 	s.inbox = publisher.NewInbox(maxQueueEvents, s.sockets.ring)
-	s.inbox.Resync(0) // events have ids from 1; a stream that is further has a gap
+	s.inbox.Resync(0) // event 1 comes first; a stream that is further has a gap
 	go newSender(s, tokens).run()
 	return s, nil
 }
 
-// Endpoint is where subscribers can connect, with the port that was bound.
+// Endpoint returns the endpoint for subscribers, with the port that was bound.
 func (s *Sink) Endpoint() string { return s.sockets.endpoint }
 
-// ReplayEndpoint is where replays can be asked for, with the port that was bound.
+// ReplayEndpoint returns the endpoint for replays, with the port that was bound.
 func (s *Sink) ReplayEndpoint() string { return s.sockets.replayEndpoint }
 
 // Publish queues copies of events; see residency.Sink. It never blocks. Without room
@@ -99,7 +99,7 @@ func (s *Sink) Close() {
 	s.closeOnce.Do(s.sockets.close)
 }
 
-// end counts what comes too late from now on, and keeps the alarm from being used.
+// end counts later events and payloads as too late, and keeps them from using the alarm.
 func (s *Sink) end() {
 	s.inbox.Close()
 	s.raw.close()

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// roomPoll is how often a full subscriber is tried while a batch waits for it, and
-	// mutePoll how often while nothing is sent.
-	roomPoll = time.Millisecond
-	mutePoll = 50 * time.Millisecond
+	// A batch that waits for room is tried every roomPoll, and every stallPoll while the
+	// sink is stalled.
+	roomPoll  = time.Millisecond
+	stallPoll = 50 * time.Millisecond
 	// maxCatchUp is the longest pause between two announcements of the state to a
 	// subscriber that may have missed something.
 	maxCatchUp = 10 * time.Minute
@@ -20,31 +20,31 @@ const (
 	warnEvery = time.Minute
 )
 
-// slowSubscribers is what the sender does about subscribers that do not read. libzmq
-// tells that one of them is full, and not which. After a batch went without it, libzmq
-// does not tell when it reads again.
+// slowSubscribers is the sender's state about subscribers that do not read. libzmq says
+// that one of them has no room, but not which one. After a batch went to the others,
+// libzmq does not say when the slow one reads again.
 type slowSubscribers struct {
-	// mute: the only subscriber is full. Nothing is sent until it has taken the batch
-	// that waits, and then the state is. nextTry is when to try.
-	mute       bool
+	// stalled: the only subscriber has no room. Nothing is sent until it takes waiting,
+	// and then the whole state is announced. nextTry is when to try.
+	stalled    bool
 	waiting    []byte
 	waitingSeq uint64
 	nextTry    time.Time
-	// next is when to say the state again because one of several subscribers missed a
-	// batch; zero: none did. The pauses between double, so that a subscriber that never
-	// keeps up costs the others little.
+	// next is when to announce the state because one of several subscribers missed a
+	// batch; zero: none did. The pauses double, so a subscriber that never keeps up costs
+	// the others little.
 	next   time.Time
 	pauses backoff.Pauses
 	pause  time.Duration // the last one
-	// warned is when the log was told.
+	// warned is the time of the last warning.
 	warned time.Time
 }
 
-// forget says that there are no subscribers.
+// forget notes that there are no subscribers.
 func (s *slowSubscribers) forget() { s.next = time.Time{} }
 
-// stated says that the state was said.
-func (s *slowSubscribers) stated(now time.Time) {
+// stateAnnounced notes that the whole state was announced.
+func (s *slowSubscribers) stateAnnounced(now time.Time) {
 	if !s.next.IsZero() {
 		s.postpone(now)
 	}
@@ -56,12 +56,12 @@ func (s *slowSubscribers) postpone(now time.Time) {
 	s.next = now.Add(s.pause)
 }
 
-// awaitRoom sends a batch for which some subscriber has no room. It waits for room, but
-// not longer than Options.patience. After that the batch goes to the other subscribers,
-// if there are any, and the state is said again.
+// awaitRoom sends a batch for which some subscriber has no room. It waits for room for
+// Options.roomTimeout at most. Then it stalls the sink for a single subscriber, and sends
+// the batch to the others when there are several.
 func (n *sender) awaitRoom(seq uint64, payload []byte) {
 	n.count.held.Add(1)
-	for end := time.Now().Add(n.sink.opt.patience); time.Now().Before(end) && !n.sink.closing.Load(); {
+	for end := time.Now().Add(n.sink.opt.roomTimeout); time.Now().Before(end) && !n.sink.closing.Load(); {
 		found, err := n.sockets.waitForPeers(roomPoll)
 		if err != nil {
 			break // the goroutine's next wait fails too, and ends it
@@ -72,16 +72,16 @@ func (n *sender) awaitRoom(seq uint64, payload []byte) {
 		}
 	}
 	if n.sink.src != nil && n.count.subscribers.Load() <= 1 {
-		n.slow.mute, n.slow.waiting, n.slow.waitingSeq, n.slow.nextTry = true, payload, seq, time.Now()
+		n.slow.stalled, n.slow.waiting, n.slow.waitingSeq, n.slow.nextTry = true, payload, seq, time.Now()
 		n.warnSlow()
 		return
 	}
-	n.leaveBehind(seq, payload)
+	n.sendToOthers(seq, payload)
 }
 
-// leaveBehind sends a batch to the subscribers that have room. The state will be said
-// again to the others. In passthrough the numbers show the gap.
-func (n *sender) leaveBehind(seq uint64, payload []byte) {
+// sendToOthers sends a batch to the subscribers that have room. The whole state will be
+// announced for the slow ones. In passthrough the numbers show them the gap.
+func (n *sender) sendToOthers(seq uint64, payload []byte) {
 	n.count.missed.Add(1)
 	n.sent(payload, n.sockets.publishToSome([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload))
 	if n.sink.src == nil {
@@ -104,27 +104,27 @@ func (n *sender) warnSlow() {
 		zap.Stringer("owner", n.sink.owner), zap.Uint64("subscribers", n.count.subscribers.Load()))
 }
 
-// catchUpDue is when catchUp is due; zero is never.
+// catchUpDue returns when catchUp is due; zero is never.
 func (n *sender) catchUpDue() time.Time {
-	if n.slow.mute {
+	if n.slow.stalled {
 		return n.slow.nextTry
 	}
 	return n.slow.next
 }
 
-// catchUp has the state said again to subscribers that missed something, if it is time.
+// catchUp makes the whole state due for subscribers that missed a batch, when it is time.
 func (n *sender) catchUp(now time.Time) {
 	switch at := n.catchUpDue(); {
-	case !n.slow.mute && at.IsZero() || now.Before(at):
+	case !n.slow.stalled && at.IsZero() || now.Before(at):
 		return
-	case !n.slow.mute:
+	case !n.slow.stalled:
 	case n.trySend(n.slow.waitingSeq, n.slow.waiting):
 	case n.count.subscribers.Load() > 1:
-		n.leaveBehind(n.slow.waitingSeq, n.slow.waiting) // others have come
+		n.sendToOthers(n.slow.waitingSeq, n.slow.waiting) // others have subscribed
 	default:
-		n.slow.nextTry = now.Add(mutePoll)
+		n.slow.nextTry = now.Add(stallPoll)
 		return
 	}
-	n.slow.mute, n.slow.waiting = false, nil
+	n.slow.stalled, n.slow.waiting = false, nil
 	n.due = true
 }

@@ -16,7 +16,7 @@ func startNarrowSink(t *testing.T, s *stream) *Sink {
 	t.Helper()
 	return startSink(t, s, func(o *Options) {
 		o.Bind = "ipc://" + filepath.Join(t.TempDir(), "events")
-		o.HWM, o.patience = 2, time.Millisecond
+		o.HWM, o.roomTimeout = 2, time.Millisecond
 	})
 }
 
@@ -125,7 +125,7 @@ func TestSlowSubscriberTakesNothingFromOthers(t *testing.T) {
 func TestSlowSubscriberOfAPassthrough(t *testing.T) {
 	sink, err := New(Options{
 		Bind: "ipc://" + filepath.Join(t.TempDir(), "events"), Worker: testWorker, BlockSize: 4, Topic: "kv",
-		HWM: 2, patience: time.Millisecond,
+		HWM: 2, roomTimeout: time.Millisecond,
 	}, publisher.Source(nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -155,13 +155,13 @@ func TestSlowSubscriberOfAPassthrough(t *testing.T) {
 func TestCatchUpPausesDouble(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var s slowSubscribers
-	if s.stated(now); !s.next.IsZero() {
+	if s.stateAnnounced(now); !s.next.IsZero() {
 		t.Error("the state is said again though nobody missed anything")
 	}
 	s.pauses = backoff.Doubling(2*time.Minute, maxCatchUp)
 	s.next = now
 	for _, want := range []time.Duration{2 * time.Minute, 4 * time.Minute, 8 * time.Minute, maxCatchUp, maxCatchUp} {
-		if s.stated(now); s.next.Sub(now) != want {
+		if s.stateAnnounced(now); s.next.Sub(now) != want {
 			t.Errorf("the next after %s, want %s", s.next.Sub(now), want)
 		}
 	}

@@ -14,12 +14,12 @@ const (
 	maxRequestBytes = 4096
 	// linger is how long batches may take to leave after Close.
 	linger = time.Second
-	// wakeEndpoint connects ring to the goroutine, inside one context.
+	// wakeEndpoint connects alarm and wake, inside one context.
 	wakeEndpoint = "inproc://wake"
 )
 
-// sockets are a sink's, in a context of their own. They belong to the sending
-// goroutine, but for alarm, which is used under the sink's lock.
+// sockets are a sink's sockets, in a context of their own. They belong to the sending
+// goroutine. Only alarm is used elsewhere, under the inbox's lock.
 type sockets struct {
 	ctx                      *zmq.Context
 	pub, router, wake, alarm *zmq.Socket
@@ -57,12 +57,12 @@ func (s *sockets) open(o *Options) (err error) {
 	if err = errors.Join(s.wake.Bind(wakeEndpoint), s.alarm.SetLinger(0), s.alarm.Connect(wakeEndpoint)); err != nil {
 		return fmt.Errorf("wake-up sockets: %w", err)
 	}
-	// An XPUB is a PUB that tells who subscribes; verbose, so that it tells of the
-	// second subscriber to a topic too, and of each that leaves.
+	// XPUB is PUB that reports subscriptions. Verboser makes it report every subscriber of
+	// a topic, and every one that leaves.
 	if s.pub, err = s.ctx.NewSocket(zmq.XPUB); err != nil {
 		return fmt.Errorf("events socket: %w", err)
 	}
-	// Without NODROP it drops silently what a subscriber has no room for.
+	// Without NODROP libzmq drops a batch silently when a subscriber has no room.
 	err = errors.Join(s.pub.SetXpubVerboser(1), s.pub.SetSndhwm(o.HWM), s.pub.SetXpubNodrop(true))
 	if s.endpoint, err = bind(s.pub, o.Bind, err); err != nil {
 		return err
@@ -70,14 +70,14 @@ func (s *sockets) open(o *Options) (err error) {
 	if s.router, err = s.ctx.NewSocket(zmq.ROUTER); err != nil {
 		return fmt.Errorf("replay socket: %w", err)
 	}
-	// A replay may fill a peer's whole queue at once; ROUTER would drop the rest. A peer
-	// acknowledges every half of its queue, so that half of it may look full.
+	// A replay may fill a peer's whole queue at once, and ROUTER drops the rest. Peers
+	// acknowledge half a queue at a time, so a queue of twice the size is always enough.
 	s.replayEndpoint, err = bind(s.router, o.ReplayBind, s.router.SetSndhwm(2*(o.Buffer+1)))
 	return err
 }
 
-// bind sets what both sockets have in common, if err is nil, and returns the endpoint
-// that was bound.
+// bind sets the options that both sockets share and binds, unless err is set. It returns
+// the bound endpoint.
 func bind(s *zmq.Socket, endpoint string, err error) (string, error) {
 	err = errors.Join(err, s.SetLinger(linger), s.SetMaxmsgsize(maxRequestBytes), s.SetTcpKeepalive(1))
 	if err != nil {
@@ -89,10 +89,10 @@ func bind(s *zmq.Socket, endpoint string, err error) (string, error) {
 	return s.GetLastEndpoint()
 }
 
-// found is what wait found.
+// found says which sockets have messages.
 type found struct{ subscription, replay bool }
 
-// wait blocks until something arrives, ring is called, or until comes; a zero until is
+// wait returns when a message arrives, when ring is called, or at until; a zero until is
 // never.
 func (s *sockets) wait(until time.Time) (found, error) {
 	timeout := time.Duration(-1)
@@ -103,7 +103,7 @@ func (s *sockets) wait(until time.Time) (found, error) {
 	return s.poll(s.poller, timeout)
 }
 
-// waitForPeers waits for peers alone, for at most as long as timeout: an alarm stays.
+// waitForPeers waits for messages of peers, for timeout at most. It leaves alarms alone.
 func (s *sockets) waitForPeers(timeout time.Duration) (found, error) { return s.poll(s.peers, timeout) }
 
 func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err error) {
@@ -124,8 +124,8 @@ func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err erro
 	return f, nil
 }
 
-// ring makes wait return. An alarm that finds the pair full is not lost: one that wait
-// has not seen yet is in it.
+// ring makes wait return. A ring that finds the pair full changes nothing: the pair holds
+// one that wait has not seen yet.
 func (s *sockets) ring() { _, _ = s.alarm.SendBytes(nil, zmq.DONTWAIT) }
 
 func (s *sockets) drainAlarms() {
@@ -156,8 +156,8 @@ func (s *sockets) publishToSome(parts ...[]byte) error {
 // isFull reports whether publish failed because a subscriber has no room.
 func isFull(err error) bool { return err != nil && zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) }
 
-// reply sends to the peer whose identity is the first part. ROUTER drops what is for
-// a peer that has gone.
+// reply sends to the peer whose identity is the first part. ROUTER drops messages for a
+// peer that has left.
 func (s *sockets) reply(parts ...[]byte) error { return send(s.router, parts) }
 
 func send(to *zmq.Socket, parts [][]byte) error {
@@ -173,7 +173,7 @@ func send(to *zmq.Socket, parts [][]byte) error {
 	return nil
 }
 
-// close waits for batches on their way to leave, for at most as long as they linger.
+// close waits until the batches under way have left, for linger at most.
 func (s *sockets) close() {
 	for _, k := range []*zmq.Socket{s.pub, s.router, s.wake, s.alarm} {
 		if k != nil {

@@ -2,60 +2,58 @@ package zmqsink
 
 import "sync/atomic"
 
-// Stats are a Sink's counters since it was made, and what it is at now.
+// Stats are a Sink's counters since it was made, and some gauges.
 type Stats struct {
-	// Batches, Events and Blocks are what was sent, Bytes its payload. Raw are the
-	// batches among them that are an engine's own; their events are not counted.
+	// Batches, Events, Blocks and Bytes of payload were sent. Raw of the batches are an
+	// engine's own; their events are not counted.
 	Batches uint64 `json:"batches"`
 	Events  uint64 `json:"events"`
 	Blocks  uint64 `json:"blocks"`
 	Bytes   uint64 `json:"bytes"`
 	Raw     uint64 `json:"raw"`
-	// Subscriptions are those that came, Subscribers those that are there now.
+	// Subscriptions have come; Subscribers are there now.
 	Subscriptions uint64 `json:"subscriptions"`
 	Subscribers   uint64 `json:"subscribers" metric:",gauge"`
-	// Reannounced counts how often the whole state was said again, Overflows how often
-	// the queue was full, Gaps how often events were missing in what the source sent.
+	// Reannounced counts announcements of the whole state, Overflows how often the queue
+	// was full, Gaps how often events of the source were missing.
 	Reannounced uint64 `json:"reannounced"`
 	Overflows   uint64 `json:"overflows"`
 	Gaps        uint64 `json:"gaps"`
-	// Dropped are events that were not sent because the whole state was about to be
-	// said again; DroppedRaw are payloads that were lost; a gap in the numbers shows
-	// where.
+	// Dropped events were not sent, because the queue was full or events before them were
+	// missing. The whole state stands for them. DroppedRaw payloads were lost; a gap in
+	// the numbers shows where.
 	Dropped    uint64 `json:"dropped"`
 	DroppedRaw uint64 `json:"dropped_raw"`
-	// Held are batches that waited because a subscriber had no room. Missed are batches
-	// that a subscriber did not get because it had none for too long.
+	// Held batches waited because a subscriber had no room. Missed batches did not reach a
+	// subscriber that had no room for too long.
 	Held   uint64 `json:"held"`
 	Missed uint64 `json:"missed"`
-	// UnknownTokens are blocks left out because their tokens are not known or are not
-	// those of a whole block, Orphans those left out because the block before them was
-	// not said, and IgnoredRemoves removals of blocks that were not said.
+	// UnknownTokens blocks became pending because their tokens are unknown or are not those
+	// of a whole block, Orphans because their parent was not announced. IgnoredRemoves are
+	// removals of blocks that were not announced.
 	UnknownTokens  uint64 `json:"unknown_tokens"`
 	Orphans        uint64 `json:"orphans"`
 	IgnoredRemoves uint64 `json:"ignored_removes"`
-	// Retries are questions for the tokens of blocks that had been left out, Recovered
-	// those that were said then. Unkept are blocks for which there was no room to retry
-	// them, Unwanted those of which it was not kept that they were used, so that they
-	// wait until all others were retried.
+	// Retries are questions for the tokens of pending blocks, and Recovered blocks were
+	// announced after one. Unkept blocks found no room among the pending blocks. Unwanted
+	// blocks found no room to come first in the next turn; the sweep reaches them.
 	Retries   uint64 `json:"retries"`
 	Recovered uint64 `json:"recovered"`
 	Unkept    uint64 `json:"unkept"`
 	Unwanted  uint64 `json:"unwanted"`
-	// Foreign are events of another owner, AfterClose events and payloads that came
-	// too late; neither are sent.
+	// Foreign events belong to another owner. AfterClose events and payloads came too late.
+	// Neither are sent.
 	Foreign    uint64 `json:"foreign"`
 	AfterClose uint64 `json:"after_close"`
-	// Replays are requests answered, Replayed the batches in the answers, BadRequests
-	// messages that are no request.
+	// Replays are answered requests, Replayed the batches in the answers, BadRequests
+	// messages that are not requests.
 	Replays     uint64 `json:"replays"`
 	Replayed    uint64 `json:"replayed"`
 	BadRequests uint64 `json:"bad_requests"`
 	// SendErrors are messages that libzmq refused.
 	SendErrors uint64 `json:"send_errors"`
-	// Said is how many blocks the subscribers were told of and hold now, Left how many
-	// are left out now, in some tier, and will be retried; Next is the number of the next
-	// batch.
+	// Said blocks are announced now, Left blocks are pending now. Next is the number of the
+	// next batch.
 	Said uint64 `json:"said" metric:",gauge"`
 	Left uint64 `json:"left" metric:",gauge"`
 	Next uint64 `json:"next" metric:"-"`

@@ -16,7 +16,7 @@ import (
 
 // saidNow are the blocks by medium that the recorded batches store, which are
 // forgotten then.
-func (s *recordedSpeaker) saidNow(t *testing.T) map[string][]kv.EngineHash {
+func (s *recordedEncoder) saidNow(t *testing.T) map[string][]kv.EngineHash {
 	t.Helper()
 	said := make(map[string][]kv.EngineHash)
 	for _, p := range s.payloads {
@@ -41,21 +41,21 @@ func chainOf(n kv.SequenceHash) knownTokens {
 // behind it shows that it is used.
 func TestBlocksFromBeforeARestartAreSaidWhenTheyAreUsed(t *testing.T) {
 	tokens := knownTokens{}
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	s.say(storedIn(kv.TierDevice, 0, 1, 2), storedIn(kv.TierHost, 0, 1, 2, 3))
-	s.stated(time.Now())
+	s.stateAnnounced(time.Now())
 	maps.Copy(tokens, chainOf(5))
 	s.say(storedIn(kv.TierDevice, 3, 4, 5))
 	if len(s.payloads) != 0 {
 		t.Fatal("a block was said before those before it")
 	}
-	s.left.cursor = 4 // so that the sweep comes to the last ones first
+	s.queue.cursor = 4 // so that the sweep comes to the last ones first
 	s.retry(time.Now())
 	want := map[string][]kv.EngineHash{"GPU": {1, 2, 4, 5}, "CPU_TIER1": {1, 2, 3}}
 	if said := s.saidNow(t); !maps.EqualFunc(said, want, slices.Equal) {
 		t.Errorf("said %v, want %v", said, want)
 	}
-	if n := &s.counters; s.known != 5 || n.left.Load() != 0 || n.recovered.Load() != 5 || n.retries.Load() != 5 || !s.left.due().IsZero() {
+	if n := &s.counters; s.known != 5 || n.left.Load() != 0 || n.recovered.Load() != 5 || n.retries.Load() != 5 || !s.queue.due().IsZero() {
 		t.Errorf("%d known, %d left, %d of %d retries", s.known, n.left.Load(), n.recovered.Load(), n.retries.Load())
 	}
 }
@@ -64,16 +64,16 @@ func TestBlocksFromBeforeARestartAreSaidWhenTheyAreUsed(t *testing.T) {
 func TestBlocksFromBeforeARestartAreSaidInTheEnd(t *testing.T) {
 	const n = 3 * turnSteps
 	tokens := knownTokens{}
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	for h := kv.SequenceHash(1); h <= n; h++ {
 		e := storedIn(kv.TierHost, h-1, h)
 		e.HasParent = h%1000 != 1
 		s.say(e)
 	}
-	s.stated(time.Now())
+	s.stateAnnounced(time.Now())
 	maps.Copy(tokens, chainOf(n))
 	turns := 0
-	for ; turns <= n/turnSweep && !s.left.due().IsZero(); turns++ {
+	for ; turns <= n/turnSweep && !s.queue.due().IsZero(); turns++ {
 		before := s.counters.retries.Load()
 		s.retry(time.Now())
 		if asked := s.counters.retries.Load() - before; asked > turnSteps {
@@ -88,39 +88,39 @@ func TestBlocksFromBeforeARestartAreSaidInTheEnd(t *testing.T) {
 func TestBlocksThatNothingIsKnownOfCostLittle(t *testing.T) {
 	tokens := chainOf(2000)
 	delete(tokens, 1)
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	for h := kv.SequenceHash(1); h <= 2000; h++ {
 		s.say(storedIn(kv.TierDevice, h-1, h))
 	}
-	if n := len(s.left.wanted); n != 2000 {
-		t.Fatalf("%d blocks are wanted", n)
+	if n := len(s.queue.hastened); n != 2000 {
+		t.Fatalf("%d blocks are hastened", n)
 	}
 	s.retry(time.Now())
 	if n := s.counters.retries.Load(); n != 1 || s.known != 0 {
 		t.Errorf("%d questions about one block, %d are known", n, s.known)
 	}
-	again := s.left.last.Add(retryEvery)
-	if due := s.left.due(); !due.Equal(again) {
+	again := s.queue.last.Add(retryEvery)
+	if due := s.queue.due(); !due.Equal(again) {
 		t.Errorf("the next turn is at %v, want %v", due, again)
 	}
 }
 
 func TestWhatThereIsNoRoomForIsCounted(t *testing.T) {
-	s := newRecordedSpeaker(knownTokens{})
-	for h := kv.SequenceHash(1); h <= maxWanted+3; h++ {
+	s := newRecordedEncoder(knownTokens{})
+	for h := kv.SequenceHash(1); h <= maxHastened+3; h++ {
 		s.say(storedIn(kv.TierDevice, 0, h))
 	}
-	if n := s.counters.unwanted.Load(); n != 3 || len(s.left.wanted) != maxWanted {
-		t.Errorf("%d are wanted, %d beyond them", len(s.left.wanted), n)
+	if n := s.counters.unwanted.Load(); n != 3 || len(s.queue.hastened) != maxHastened {
+		t.Errorf("%d are hastened, %d beyond them", len(s.queue.hastened), n)
 	}
-	s.left.blocks = s.left.blocks[:cap(s.left.blocks)]
-	s.left.blocks = append(s.left.blocks, make([]leftBlock, maxLeft-len(s.left.blocks))...)
+	s.queue.blocks = s.queue.blocks[:cap(s.queue.blocks)]
+	s.queue.blocks = append(s.queue.blocks, make([]pendingBlock, maxPending-len(s.queue.blocks))...)
 	s.say(storedIn(kv.TierDevice, 0, 1<<40))
-	if n := s.counters.unkept.Load(); n != 1 || s.told[1<<40] != (blockState{left: 1, root: true}) {
-		t.Errorf("%d are not kept; it is %+v", n, s.told[1<<40])
+	if n := s.counters.unkept.Load(); n != 1 || s.states[1<<40] != (blockState{pending: 1, root: true}) {
+		t.Errorf("%d are not kept; it is %+v", n, s.states[1<<40])
 	}
 	s.say(removedFrom(kv.TierDevice, 1<<40))
-	if _, there := s.told[1<<40]; there {
+	if _, there := s.states[1<<40]; there {
 		t.Error("a block that was not kept stays")
 	}
 }
@@ -213,22 +213,22 @@ func (l *listener) holds(h kv.SequenceHash) bool {
 // tokens come at any time.
 type leftModel struct {
 	t        *rapid.T
-	speaker  *recordedSpeaker
+	encoder  *recordedEncoder
 	tokens   knownTokens
 	held     map[place]struct{}
 	listener listener
 }
 
 func (m *leftModel) apply(events ...kvevent.RouterEvent) {
-	m.speaker.say(events...)
+	m.encoder.say(events...)
 	m.heard()
 }
 
 func (m *leftModel) heard() {
-	for _, p := range m.speaker.payloads {
+	for _, p := range m.encoder.payloads {
 		m.listener.hear(p)
 	}
-	m.speaker.payloads = nil
+	m.encoder.payloads = nil
 }
 
 func (m *leftModel) anyTier() kv.Tier { return rapid.SampledFrom(kv.Tiers[:]).Draw(m.t, "tier") }
@@ -262,18 +262,18 @@ func (m *leftModel) arrive(h kv.SequenceHash) {
 
 // restate is what a sink does for a subscriber: parents first.
 func (m *leftModel) restate() {
-	m.speaker.clear()
+	m.encoder.clear()
 	for _, p := range slices.SortedFunc(maps.Keys(m.held), func(a, b place) int { return int(a.hash) - int(b.hash) }) {
 		m.apply(storedIn(p.tier, p.hash/2, p.hash))
 	}
-	m.speaker.stated(time.Now())
+	m.encoder.stateAnnounced(time.Now())
 }
 
 // settled checks what holds after as many turns as there may be blocks: nothing is
 // left that can be said.
 func (m *leftModel) settled() {
 	for range 50 {
-		m.speaker.retry(time.Now())
+		m.encoder.retry(time.Now())
 	}
 	m.heard()
 	for p := range m.held {
@@ -281,7 +281,7 @@ func (m *leftModel) settled() {
 		_, known := m.tokens[p.hash]
 		sayable := known && (p.hash == 1 || m.listener.holds(p.hash/2))
 		if sayable && !said {
-			m.t.Fatalf("%v can be said and was not; its state is %+v", p, m.speaker.told[p.hash])
+			m.t.Fatalf("%v can be said and was not; its state is %+v", p, m.encoder.states[p.hash])
 		}
 	}
 	left := make(map[kv.SequenceHash]struct{})
@@ -290,7 +290,7 @@ func (m *leftModel) settled() {
 			left[p.hash] = struct{}{}
 		}
 	}
-	if n := m.speaker.counters.left.Load(); int(n) != len(left) {
+	if n := m.encoder.counters.left.Load(); int(n) != len(left) {
 		m.t.Fatalf("%d are left, want %d", n, len(left))
 	}
 }
@@ -302,8 +302,8 @@ func (m *leftModel) check(t *rapid.T) {
 			t.Fatalf("%v was said and is gone", p)
 		}
 	}
-	for i, b := range m.speaker.left.blocks {
-		if in := m.speaker.told[b.hash]; int(in.at) != i+1 || in.left == 0 {
+	for i, b := range m.encoder.queue.blocks {
+		if in := m.encoder.states[b.hash]; int(in.at) != i+1 || in.pending == 0 {
 			t.Fatalf("block %d at place %d is %+v", b.hash, i+1, in)
 		}
 	}
@@ -311,10 +311,10 @@ func (m *leftModel) check(t *rapid.T) {
 
 // Whatever is stored and removed while the tokens come, subscribers hear nothing that
 // contradicts itself, and in the end everything that can be said.
-func TestSpeakerModel(t *testing.T) {
+func TestEncoderModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &leftModel{t: t, tokens: knownTokens{}, held: make(map[place]struct{})}
-		m.speaker = newRecordedSpeaker(m.tokens)
+		m.encoder = newRecordedEncoder(m.tokens)
 		m.listener = listener{t: t, held: make(map[place]struct{})}
 		t.Repeat(map[string]func(*rapid.T){
 			"store": func(t *rapid.T) {
@@ -323,7 +323,7 @@ func TestSpeakerModel(t *testing.T) {
 			"remove":  func(*rapid.T) { m.remove(m.anyBlock(), m.anyTier()) },
 			"tokens":  func(*rapid.T) { m.arrive(m.anyBlock()) },
 			"forget":  func(*rapid.T) { delete(m.tokens, m.anyBlock()) },
-			"retry":   func(*rapid.T) { m.speaker.retry(time.Now()); m.heard() },
+			"retry":   func(*rapid.T) { m.encoder.retry(time.Now()); m.heard() },
 			"settle":  func(*rapid.T) { m.settled() },
 			"restate": func(*rapid.T) { m.restate() },
 			"clear": func(*rapid.T) {

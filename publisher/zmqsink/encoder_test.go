@@ -52,17 +52,17 @@ func removedFrom(t kv.Tier, hashes ...kv.SequenceHash) kvevent.RouterEvent {
 	return kvevent.RouterEvent{Kind: kvevent.Removed, Tier: t, Removed: hashes}
 }
 
-// recordedSpeaker is a speaker whose batches end up in payloads, all of one time.
-type recordedSpeaker struct {
-	speaker
+// recordedEncoder is a encoder whose batches end up in payloads, all of one time.
+type recordedEncoder struct {
+	encoder
 	counters counters
 	payloads [][]byte
 }
 
-func newRecordedSpeaker(tokens Tokens) *recordedSpeaker {
-	s := &recordedSpeaker{}
-	s.speaker = speaker{
-		rank: 3, blockSize: 4, tokens: tokens, count: &s.counters, told: make(map[kv.SequenceHash]blockState),
+func newRecordedEncoder(tokens Tokens) *recordedEncoder {
+	s := &recordedEncoder{}
+	s.encoder = encoder{
+		rank: 3, blockSize: 4, tokens: tokens, count: &s.counters, states: make(map[kv.SequenceHash]blockState),
 		send: func(b *engineevent.Batch) {
 			b.Timestamp = 1700000000.5
 			s.payloads = append(s.payloads, engineevent.AppendBatch(nil, b))
@@ -71,7 +71,7 @@ func newRecordedSpeaker(tokens Tokens) *recordedSpeaker {
 	return s
 }
 
-func (s *recordedSpeaker) say(events ...kvevent.RouterEvent) {
+func (s *recordedEncoder) say(events ...kvevent.RouterEvent) {
 	for i := range events {
 		s.apply(&events[i])
 	}
@@ -130,9 +130,9 @@ func TestBatchesAreByteForByteWhatVLLMWouldSend(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s := newRecordedSpeaker(tokens)
+			s := newRecordedEncoder(tokens)
 			if c.events[0].Kind != kvevent.Stored {
-				s.told[hash1], s.told[hash2] = blockState{said: 0b11}, blockState{said: 0b1}
+				s.states[hash1], s.states[hash2] = blockState{announced: 0b11}, blockState{announced: 0b1}
 			}
 			s.say(c.events...)
 			want := strings.Join(strings.Fields(c.want), "")
@@ -154,7 +154,7 @@ func decode(t *testing.T, payload []byte) []engineevent.Event {
 }
 
 func TestBlockWithoutTokensIsLeftOutWithWhatFollowsIt(t *testing.T) {
-	s := newRecordedSpeaker(knownTokens{1: block(1, 1, 1, 1), 3: block(3, 3, 3, 3), 4: block(4, 4, 4, 4)})
+	s := newRecordedEncoder(knownTokens{1: block(1, 1, 1, 1), 3: block(3, 3, 3, 3), 4: block(4, 4, 4, 4)})
 	s.say(storedIn(kv.TierDevice, 0, 1, 2, 3), storedIn(kv.TierHost, 3, 4), removedFrom(kv.TierDevice, 3, 1), removedFrom(kv.TierHost, 4))
 	events := decode(t, s.payloads[0])
 	if len(events) != 2 || !slices.Equal(events[0].BlockHashes, []kv.EngineHash{1}) || !slices.Equal(events[1].BlockHashes, []kv.EngineHash{1}) {
@@ -164,8 +164,8 @@ func TestBlockWithoutTokensIsLeftOutWithWhatFollowsIt(t *testing.T) {
 		t.Errorf("counted %d unknown, %d orphans, %d removals", s.counters.unknownTokens.Load(), s.counters.orphans.Load(), s.counters.ignoredRemoves.Load())
 	}
 	s.say(removedFrom(kv.TierDevice, 2))
-	if len(s.told) != 0 || s.known != 0 {
-		t.Errorf("%d blocks are left, %d of them known", len(s.told), s.known)
+	if len(s.states) != 0 || s.known != 0 {
+		t.Errorf("%d blocks are left, %d of them known", len(s.states), s.known)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestBlockWithoutTokensIsLeftOutWithWhatFollowsIt(t *testing.T) {
 // engine that loads one tells them.
 func TestBlockThatWasLeftOutIsSaidWhenItsTokensAreKnown(t *testing.T) {
 	tokens := knownTokens{}
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	s.say(storedIn(kv.TierDisk, 0, 1, 2), storedIn(kv.TierHost, 0, 1), storedIn(kv.TierExternal, 0, 1), removedFrom(kv.TierExternal, 1))
 	if len(s.payloads) != 0 {
 		t.Fatal("a block was said without its tokens")
@@ -190,7 +190,7 @@ func TestBlockThatWasLeftOutIsSaidWhenItsTokensAreKnown(t *testing.T) {
 }
 
 func TestBlockThatIsNoWholeBlockIsLeftOut(t *testing.T) {
-	s := newRecordedSpeaker(knownTokens{1: block(1, 1, 1), 2: {Tokens: []uint32{1, 2}, BlockSize: 2}})
+	s := newRecordedEncoder(knownTokens{1: block(1, 1, 1), 2: {Tokens: []uint32{1, 2}, BlockSize: 2}})
 	s.say(storedIn(kv.TierDevice, 0, 1), storedIn(kv.TierDevice, 0, 2))
 	if len(s.payloads) != 0 || s.counters.unknownTokens.Load() != 2 {
 		t.Errorf("%d batches, %d left out", len(s.payloads), s.counters.unknownTokens.Load())
@@ -198,7 +198,7 @@ func TestBlockThatIsNoWholeBlockIsLeftOut(t *testing.T) {
 }
 
 func TestBlockThatWasSaidIsNotSaidAgain(t *testing.T) {
-	s := newRecordedSpeaker(knownTokens{1: block(1, 1, 1, 1)})
+	s := newRecordedEncoder(knownTokens{1: block(1, 1, 1, 1)})
 	s.say(storedIn(kv.TierDevice, 0, 1))
 	s.say(storedIn(kv.TierDevice, 0, 1))
 	s.say(storedIn(kv.TierHost, 0, 1))
@@ -211,7 +211,7 @@ func TestOverlappingPairsOfARunAreSaidOnce(t *testing.T) {
 	pairs := func(tokens ...uint32) engineevent.Event {
 		return engineevent.Event{Tokens: tokens, BlockSize: 4, Eagle: true}
 	}
-	s := newRecordedSpeaker(knownTokens{1: pairs(1, 2, 3, 4, 5), 2: pairs(5, 6, 7, 8, 9)})
+	s := newRecordedEncoder(knownTokens{1: pairs(1, 2, 3, 4, 5), 2: pairs(5, 6, 7, 8, 9)})
 	s.say(storedIn(kv.TierDevice, 0, 1, 2))
 	e := decode(t, s.payloads[0])[0]
 	if !e.Eagle || !slices.Equal(e.Tokens, []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
@@ -220,7 +220,7 @@ func TestOverlappingPairsOfARunAreSaidOnce(t *testing.T) {
 }
 
 func TestRunsEndWhereAdapterOrSaltOrParentChange(t *testing.T) {
-	s := newRecordedSpeaker(knownTokens{
+	s := newRecordedEncoder(knownTokens{
 		1: block(1, 1, 1, 1), 2: named(block(2, 2, 2, 2), "a", ""), 3: named(block(3, 3, 3, 3), "a", "s"), 4: named(block(4, 4, 4, 4), "a", "s"),
 	})
 	s.say(storedIn(kv.TierDevice, 0, 1, 2, 3), storedIn(kv.TierDevice, 2, 4))
@@ -240,7 +240,7 @@ func TestBatchesStayWithinTheirLimits(t *testing.T) {
 			events = append(events, storedIn(kv.TierDevice, i, i+1))
 		}
 	}
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	s.say(events...)
 	blocks := 0
 	for _, p := range s.payloads {
@@ -259,14 +259,14 @@ func TestBatchesStayWithinTheirLimits(t *testing.T) {
 	}
 }
 
-func TestSpeakerAllocatesNothingPerBlock(t *testing.T) {
+func TestEncoderAllocatesNothingPerBlock(t *testing.T) {
 	tokens := make(knownTokens)
 	var hashes []kv.SequenceHash
 	for i := range kv.SequenceHash(512) {
 		tokens[i+1] = block(1, 2, 3, uint32(i))
 		hashes = append(hashes, i+1)
 	}
-	s := newRecordedSpeaker(tokens)
+	s := newRecordedEncoder(tokens)
 	s.send = func(*engineevent.Batch) {}
 	stored, removed := storedIn(kv.TierDevice, 0, hashes...), removedFrom(kv.TierDevice, hashes...)
 	turn := func() {

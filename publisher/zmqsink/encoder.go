@@ -1,0 +1,292 @@
+package zmqsink
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Tokens knows the tokens of blocks; see consolidator/tokens.Table.
+type Tokens interface {
+	// Describe fills e with the stored event of block h alone, without hash, parent and
+	// medium. It uses e's own memory as far as that reaches. It returns false when the
+	// tokens are unknown. The sink's goroutine calls it.
+	Describe(h kv.SequenceHash, e *engineevent.Event) bool
+}
+
+// maxBatchBytes bounds one batch, besides the bounds of kvevent. The bytes are an
+// estimate of the payload.
+const maxBatchBytes = 256 << 10
+
+// blockState is what the subscribers know of a block: the tiers in which it was
+// announced, and the tiers in which it is pending. at is its index in pendingBlocks plus
+// one, 0 for none. root says that the block is the first of its sequence; it is set only
+// with at.
+type blockState struct {
+	announced, pending kv.TierMask
+	root               bool
+	at                 uint32
+}
+
+// encoder turns router events into batches in vLLM's format. It keeps what was announced,
+// so that subscribers get no block without its parent and no removal of a block that was
+// not announced.
+type encoder struct {
+	rank      kv.DPRank
+	blockSize uint32
+	tokens    Tokens
+	count     *counters
+	// send takes a batch and does not keep it.
+	send func(*engineevent.Batch)
+
+	states map[kv.SequenceHash]blockState
+	known  int // blocks that are announced in some tier
+	queue  pendingBlocks
+	batch  engineevent.Batch
+	// blocks and bytes are the size of batch.
+	blocks, bytes int
+	// block is scratch space: the block that describe filled in.
+	block engineevent.Event
+}
+
+// apply turns one event into events of the batch.
+func (enc *encoder) apply(e *kvevent.RouterEvent) {
+	switch e.Kind {
+	case kvevent.Stored:
+		enc.stored(e)
+	case kvevent.Removed:
+		enc.removed(e)
+	case kvevent.Cleared:
+		enc.clear()
+	}
+	enc.countHeld()
+}
+
+func (enc *encoder) countHeld() {
+	enc.count.said.Store(uint64(enc.known))
+	enc.count.left.Store(uint64(len(enc.queue.blocks)))
+}
+
+// clear announces that no block is left.
+func (enc *encoder) clear() {
+	clear(enc.states)
+	enc.queue.clear()
+	enc.known = 0
+	enc.addEvent(kvevent.Cleared, "")
+}
+
+func (enc *encoder) stored(e *kvevent.RouterEvent) {
+	parent, hasParent, ok := e.Parent, e.HasParent, true
+	for _, b := range e.Blocks {
+		ok = enc.store(e.Tier, parent, hasParent, b.Hash)
+		parent, hasParent = b.Hash, true
+	}
+	if !ok {
+		enc.hasten(parent)
+	}
+}
+
+// store announces one block; false when the block is pending instead.
+func (enc *encoder) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) bool {
+	in := enc.states[h]
+	switch {
+	case in.announced.Has(t):
+	case hasParent && enc.states[parent].announced == 0:
+		enc.count.orphans.Add(1)
+		enc.postpone(t, parent, hasParent, h, in)
+		return false
+	case !enc.describe(h):
+		enc.count.unknownTokens.Add(1)
+		enc.postpone(t, parent, hasParent, h, in)
+		return false
+	default:
+		in.pending = in.pending.With(t)
+		enc.emitIn(in, parent, hasParent, h)
+	}
+	return true
+}
+
+// emitIn adds the scratch block, which is h, to the batch for every tier in which h is
+// pending.
+func (enc *encoder) emitIn(in blockState, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
+	if in.announced == 0 {
+		enc.known++
+	}
+	for _, t := range kv.Tiers {
+		if in.pending.Has(t) {
+			enc.emit(t, parent, hasParent, h)
+		}
+	}
+	enc.unlist(in.at)
+	enc.states[h] = blockState{announced: in.announced | in.pending}
+}
+
+// emit adds the scratch block, which is h, to the batch for tier t.
+func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
+	e := enc.runFor(t, parent, hasParent)
+	if enc.block.Multimodal != nil || e.Multimodal != nil {
+		enc.addObjects(e)
+	}
+	tokens := enc.block.Tokens
+	if e.Eagle && len(e.BlockHashes) > 0 {
+		tokens = tokens[1:] // the last token of the block before
+	}
+	e.BlockHashes = append(e.BlockHashes, kv.EngineHash(h))
+	e.Tokens = append(e.Tokens, tokens...)
+	enc.grew(1, 9+5*len(tokens))
+}
+
+// describe makes h the scratch block; false when its tokens are unknown, or are not those
+// of a whole block of this worker.
+func (enc *encoder) describe(h kv.SequenceHash) bool {
+	return enc.tokens.Describe(h, &enc.block) && enc.isWhole()
+}
+
+func (enc *encoder) isWhole() bool {
+	n := int64(enc.block.BlockSize)
+	if enc.block.Eagle {
+		n++
+	}
+	return enc.block.BlockSize == enc.blockSize && int64(len(enc.block.Tokens)) == n
+}
+
+// runFor returns the stored event for the scratch block: the last event of the batch if
+// the block continues it, else a new one.
+func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *engineevent.Event {
+	enc.makeRoom()
+	medium, b := mediumOf(t), &enc.block
+	if n := len(enc.batch.Events); n > 0 && hasParent {
+		e := &enc.batch.Events[n-1]
+		if e.Kind == kvevent.Stored && e.Medium == medium && e.BlockHashes[len(e.BlockHashes)-1] == kv.EngineHash(parent) &&
+			e.LoRAName == b.LoRAName && e.Salt == b.Salt && e.Eagle == b.Eagle {
+			return e
+		}
+	}
+	e := enc.addEvent(kvevent.Stored, medium)
+	e.Parent, e.HasParent = kv.EngineHash(parent), hasParent
+	e.BlockSize, e.Eagle, e.LoRAName, e.Salt = b.BlockSize, b.Eagle, b.LoRAName, b.Salt
+	return e
+}
+
+// addObjects appends the scratch block's multimodal objects to e, which has the blocks
+// before it.
+func (enc *encoder) addObjects(e *engineevent.Event) {
+	for len(e.Multimodal) < len(e.BlockHashes) {
+		e.Multimodal = append(e.Multimodal, nil)
+	}
+	var objects []uint64
+	if enc.block.Multimodal != nil {
+		objects = enc.block.Multimodal[0]
+	}
+	e.Multimodal = append(e.Multimodal, objects)
+	enc.grew(0, 32*len(objects))
+}
+
+func (enc *encoder) removed(e *kvevent.RouterEvent) {
+	medium := mediumOf(e.Tier)
+	for _, h := range e.Removed {
+		if !enc.forget(e.Tier, h) {
+			enc.count.ignoredRemoves.Add(1)
+			continue
+		}
+		enc.makeRoom()
+		out := enc.lastEvent(kvevent.Removed, medium)
+		if out == nil {
+			out = enc.addEvent(kvevent.Removed, medium)
+		}
+		out.BlockHashes = append(out.BlockHashes, kv.EngineHash(h))
+		enc.grew(1, 9)
+	}
+}
+
+// forget notes that h left tier t. It reports whether h had been announced there.
+func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (said bool) {
+	in := enc.states[h]
+	said = in.announced.Has(t)
+	in.announced, in.pending = in.announced.Without(t), in.pending.Without(t)
+	if said && in.announced == 0 {
+		enc.known--
+	}
+	if in.pending == 0 {
+		enc.unlist(in.at)
+		in.at, in.root = 0, false
+	}
+	if in == (blockState{}) {
+		delete(enc.states, h)
+	} else {
+		enc.states[h] = in
+	}
+	return said
+}
+
+// lastEvent returns the batch's last event if it has that kind and medium, else nil.
+func (enc *encoder) lastEvent(k kvevent.Kind, medium string) *engineevent.Event {
+	n := len(enc.batch.Events)
+	if n == 0 || enc.batch.Events[n-1].Kind != k || enc.batch.Events[n-1].Medium != medium {
+		return nil
+	}
+	return &enc.batch.Events[n-1]
+}
+
+// addEvent appends an empty event to the batch. Its slices reuse the memory of an earlier
+// event.
+func (enc *encoder) addEvent(k kvevent.Kind, medium string) *engineevent.Event {
+	if len(enc.batch.Events) == kvevent.MaxEventsPerMessage {
+		enc.flush()
+	}
+	events := enc.batch.Events
+	if len(events) < cap(events) {
+		events = events[:len(events)+1]
+	} else {
+		events = append(events, engineevent.Event{})
+	}
+	enc.batch.Events = events
+	e := &events[len(events)-1]
+	*e = engineevent.Event{
+		Kind: k, Medium: medium, Group: engineevent.NoGroup,
+		BlockHashes: e.BlockHashes[:0], Tokens: e.Tokens[:0],
+	}
+	return e
+}
+
+// makeRoom sends the batch when it has no room for another block.
+func (enc *encoder) makeRoom() {
+	if enc.blocks >= kvevent.MaxBlocksPerMessage || enc.bytes >= maxBatchBytes {
+		enc.flush()
+	}
+}
+
+func (enc *encoder) grew(blocks, bytes int) {
+	enc.blocks += blocks
+	enc.bytes += bytes
+}
+
+// flush sends the batch unless it is empty.
+func (enc *encoder) flush() {
+	if len(enc.batch.Events) == 0 {
+		return
+	}
+	enc.batch.Timestamp = float64(time.Now().UnixMicro()) / 1e6
+	enc.batch.Rank, enc.batch.HasRank = enc.rank, true
+	enc.send(&enc.batch)
+	enc.count.events.Add(uint64(len(enc.batch.Events)))
+	enc.count.blocks.Add(uint64(enc.blocks))
+	enc.batch.Events = enc.batch.Events[:0]
+	enc.blocks, enc.bytes = 0, 0
+}
+
+// mediumOf returns a tier's name in events. Host memory and disk have the names of KVBM's
+// consolidator.
+func mediumOf(t kv.Tier) string {
+	switch t {
+	case kv.TierDevice:
+		return "GPU"
+	case kv.TierHost:
+		return "CPU_TIER1"
+	case kv.TierDisk:
+		return "CPU_TIER2"
+	}
+	return "EXTERNAL"
+}

@@ -1,0 +1,182 @@
+package zmqsink
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Bounds of the retries of pending blocks.
+const (
+	// retryEvery is the least time between two turns of retries.
+	retryEvery = 250 * time.Millisecond
+	// maxPending bounds the pending blocks, and maxHastened those of them that come first
+	// in the next turn.
+	maxPending  = 2 << 20
+	maxHastened = 64 << 10
+	// A turn sweeps over turnSweep pending blocks, and visits turnSteps blocks at most,
+	// ancestors included.
+	turnSweep = 8 << 10
+	turnSteps = 64 << 10
+)
+
+// pendingBlock is a block that could not be announced in some tier that has it.
+type pendingBlock struct{ hash, parent kv.SequenceHash }
+
+// pendingBlocks are the blocks to announce once their tokens and their parents are
+// known. A restarted agent knows no tokens. Requests bring them, but an engine that has
+// the first blocks of a prompt does not store them again.
+type pendingBlocks struct {
+	blocks []pendingBlock // a block is at blockState.at-1
+	cursor int            // where the sweep goes on
+	// hastened blocks were stored behind a pending one. A request just brought the tokens
+	// of their ancestors, most of the time.
+	hastened []kv.SequenceHash
+	last     time.Time // end of the last turn
+	// path and blocked are scratch space of a turn: the ancestors of one block, and the
+	// blocks that cannot be announced in this turn.
+	path    []kv.SequenceHash
+	blocked map[kv.SequenceHash]struct{}
+}
+
+// add keeps a block and returns its blockState.at; 0 without room.
+func (l *pendingBlocks) add(h, parent kv.SequenceHash) (at uint32) {
+	if len(l.blocks) >= maxPending {
+		return 0
+	}
+	l.blocks = append(l.blocks, pendingBlock{h, parent})
+	return uint32(len(l.blocks))
+}
+
+// clear forgets all pending blocks.
+func (l *pendingBlocks) clear() { l.blocks, l.hastened, l.cursor = l.blocks[:0], l.hastened[:0], 0 }
+
+// due returns the time of the next turn; zero when no block is pending.
+func (l *pendingBlocks) due() time.Time {
+	if len(l.blocks) == 0 {
+		return time.Time{}
+	}
+	return l.last.Add(retryEvery)
+}
+
+// postpone makes block h pending in tier t.
+func (enc *encoder) postpone(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash, in blockState) {
+	in.pending, in.root = in.pending.With(t), !hasParent
+	if in.at == 0 {
+		if in.at = enc.queue.add(h, parent); in.at == 0 {
+			enc.count.unkept.Add(1)
+		}
+	}
+	enc.states[h] = in
+}
+
+// unlist removes the block with blockState.at from the pending blocks; 0 is none.
+func (enc *encoder) unlist(at uint32) {
+	if at == 0 {
+		return
+	}
+	blocks := enc.queue.blocks
+	last := blocks[len(blocks)-1]
+	moved := enc.states[last.hash]
+	moved.at = at
+	enc.states[last.hash] = moved
+	blocks[at-1] = last
+	enc.queue.blocks = blocks[:len(blocks)-1]
+}
+
+// hasten makes pending block h come first in the next turn.
+func (enc *encoder) hasten(h kv.SequenceHash) {
+	if enc.states[h].at == 0 {
+		return
+	}
+	if len(enc.queue.hastened) >= maxHastened {
+		enc.count.unwanted.Add(1) // the sweep reaches h later
+		return
+	}
+	enc.queue.hastened = append(enc.queue.hastened, h)
+}
+
+// stateAnnounced notes that the blocks stored until now came from a snapshot. Nobody
+// uses them for that reason, and their tokens were just asked for.
+func (enc *encoder) stateAnnounced(now time.Time) {
+	enc.queue.hastened, enc.queue.last = enc.queue.hastened[:0], now
+}
+
+// retry takes a turn: it announces the pending blocks whose tokens are known now.
+func (enc *encoder) retry(now time.Time) {
+	enc.queue.last = now
+	budget := turnSteps
+	done := 0
+	for ; done < len(enc.queue.hastened) && budget > 0; done++ {
+		enc.announceChain(enc.queue.hastened[done], &budget)
+	}
+	enc.queue.hastened = append(enc.queue.hastened[:0], enc.queue.hastened[done:]...)
+	enc.sweep(&budget)
+	clear(enc.queue.blocked)
+	enc.countHeld()
+	enc.flush()
+}
+
+// sweep announces the chains of the next pending blocks, in their order.
+func (enc *encoder) sweep(budget *int) {
+	l := &enc.queue
+	for n := min(turnSweep, len(l.blocks)); n > 0 && *budget > 0 && len(l.blocks) > 0; n-- {
+		if l.cursor >= len(l.blocks) {
+			l.cursor = 0
+		}
+		h := l.blocks[l.cursor].hash
+		enc.announceChain(h, budget)
+		if l.cursor < len(l.blocks) && l.blocks[l.cursor].hash == h {
+			l.cursor++ // an announced block has left its index to another one
+		}
+	}
+}
+
+// announceChain announces h after its pending ancestors. Each visited block costs one of
+// the budget. A block that cannot be announced is visited once a turn.
+func (enc *encoder) announceChain(h kv.SequenceHash, budget *int) {
+	l := &enc.queue
+	l.path = l.path[:0]
+	for top := false; !top; {
+		in := enc.states[h]
+		_, blocked := l.blocked[h]
+		if in.at == 0 || blocked || *budget == 0 {
+			enc.markBlocked(l.path)
+			return
+		}
+		*budget--
+		l.path = append(l.path, h)
+		parent := l.blocks[in.at-1].parent
+		top = in.root || enc.states[parent].announced != 0
+		h = parent
+	}
+	for n := len(l.path); n > 0; n-- {
+		if !enc.announcePending(l.path[n-1]) {
+			enc.markBlocked(l.path[:n])
+			return
+		}
+	}
+}
+
+// markBlocked notes that the blocks of path cannot be announced in this turn.
+func (enc *encoder) markBlocked(path []kv.SequenceHash) {
+	if enc.queue.blocked == nil {
+		enc.queue.blocked = make(map[kv.SequenceHash]struct{})
+	}
+	for _, h := range path {
+		enc.queue.blocked[h] = struct{}{}
+	}
+}
+
+// announcePending announces a pending block in every tier that has it; false when its
+// tokens are unknown. Its parent has been announced.
+func (enc *encoder) announcePending(h kv.SequenceHash) bool {
+	enc.count.retries.Add(1)
+	if !enc.describe(h) {
+		return false
+	}
+	enc.count.recovered.Add(1)
+	in := enc.states[h]
+	enc.emitIn(in, enc.queue.blocks[in.at-1].parent, !in.root, h)
+	return true
+}
