@@ -159,7 +159,7 @@ func TestCloseDoesNotWaitForTheAnnouncement(t *testing.T) {
 func TestSealingFollowsTheProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
 	newTestPool(t, Config{HostBytes: hostBytes(4)})
-	waitFor(t, func() bool { return goroutinesIn(".(*Pool).sealLoop(") == 3 })
+	waitFor(t, func() bool { return goroutinesIn(".(*Mover).RunSealer(") == 3 })
 }
 
 // goroutinesIn is how many goroutines are in a function.

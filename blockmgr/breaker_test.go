@@ -48,7 +48,7 @@ func TestBlocksThatWaitForAFailingDiskCanBeEvictedAndAreWrittenWhenItIsBack(t *t
 
 func TestBlocksStoredWhileTheDiskIsLeftAloneDoNotWaitForIt(t *testing.T) {
 	p := diskPool(t, nil)
-	tripBreaker(t, &p.broker.breaker)
+	tripBreaker(t, &p.broker.health.All)
 	p.leaveDiskAlone()
 	blocks := chain(1, 3)
 	p.store(blocks)
@@ -69,13 +69,13 @@ func TestGrantDoesNotCountOnADiskThatIsLeftAloneAndTakesNoTry(t *testing.T) {
 	p.store(blocks)
 	p.quiesce()
 	p.evictHost(blocks)
-	tripBreaker(t, &p.broker.breaker)
+	tripBreaker(t, &p.broker.health.All)
 	p.retryDisk()
 	res, err := p.Grant(p.sid, blocks, 0)
 	if err != nil || len(res.Grants) != 2 {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if got := p.broker.breaker.UntilTry(); got != 0 {
+	if got := p.broker.health.All.UntilTry(); got != 0 {
 		t.Errorf("a grant took the try: %v until the next one", got)
 	}
 	if err := p.Abort(p.sid, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}); err != nil {
@@ -97,7 +97,7 @@ func TestIdleWriteBehindTriesAFailingDiskAgain(t *testing.T) {
 		p.quiesce()
 		synctest.Wait() // nobody has anything to write
 		for range diskio.BreakerFailures {
-			p.broker.breaker.Failed(storage.ErrForeign)
+			p.broker.health.All.Failed(storage.ErrForeign)
 		}
 		p.store(chain(5, 2))
 		time.Sleep(2 * diskio.BreakerPause)

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
@@ -33,11 +32,9 @@ type broker struct {
 	disk atomic.Pointer[storage.DiskArena]
 	// diskAnswered is the manager's: without disk when it is closed there is none.
 	diskAnswered <-chan struct{}
-	// breaker is the disk's, writes that of writes to it.
-	breaker, writes diskio.Breaker
-	// scrub paces the scrubbers of all pools.
-	scrub diskio.Pacer
-	pools func() []*Pool
+	// health says whether the disk may be used.
+	health diskio.Health
+	pools  func() []*Pool
 	// closing is closed when the manager closes: nobody waits for room any more.
 	closing chan struct{}
 	// turns counts the moments at which somebody may have become able to give: it
@@ -120,10 +117,6 @@ func (b *broker) removed() (n uint64) {
 	}
 	return n
 }
-
-// blamable reports whether the disk itself is to blame for an error: that there is
-// no room, or no further file can be opened, is not its fault.
-func blamable(err error) bool { return errors.Is(err, unix.EIO) }
 
 // reclaim makes some other pool give one extent up and reports whether one did;
 // first says that p wants its first in the tier. A pool that turns out to have
@@ -230,10 +223,10 @@ func (p *Pool) yield(lv registry.Level) bool {
 	if lv == registry.Disk {
 		// Records that are being written must not come after those of whoever gets the
 		// extent's place in the table.
-		if !p.writes.flushing.TryLock() {
+		if !p.mover.TryLockRecords() {
 			return false
 		}
-		defer p.writes.flushing.Unlock()
+		defer p.mover.UnlockRecords()
 	}
 	for range yieldTries {
 		coldest := p.coldest(lv)
@@ -293,11 +286,10 @@ func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 // emptyLocked evicts the blocks of an extent and takes it out.
 func (p *Pool) emptyLocked(t *tier.Tier, gone *tier.Extent) {
 	p.slots.TakeOut(t, gone)
+	p.mover.ForgetExtent(t.Level, gone.Number)
 	if t.Level == registry.Disk {
-		p.writes.faults.forget(gone.Number)
 		return
 	}
-	p.writes.deferred.Forget(gone.Number)
 	for _, sess := range p.members.sessions {
 		sess.pins.forget(gone.Number)
 	}

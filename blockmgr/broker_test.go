@@ -251,19 +251,17 @@ func TestExtentThatIsUsedAgainBeforeItIsTakenStays(t *testing.T) {
 
 func TestYieldForgetsBlocksThatWaitToBeOfferedToTheDisk(t *testing.T) {
 	p := diskPool(t, nil)
-	p.mu.Lock()
-	p.writes.deferred.Push(0)
-	p.writes.deferred.Push(2)
-	p.mu.Unlock()
+	tripBreaker(t, &p.broker.health.Writes)
+	p.leaveDiskAlone()
+	p.store(chain(1, 2))
+	p.quiesce()
+	waiting := p.queues().Deferred
 	p.EndSession(1, nil)
 	if !p.yield(registry.Host) {
 		t.Error("nothing was yielded")
 	}
-	p.mu.Lock()
-	left := p.writes.deferred.Len()
-	p.mu.Unlock()
-	if left != 0 || p.Stats().Host.Capacity != 0 {
-		t.Errorf("%d slots that are gone wait for the disk", left)
+	if left := p.queues().Deferred; waiting != 2 || left != 0 || p.Stats().Host.Capacity != 0 {
+		t.Errorf("%d slots waited for the disk, %d that are gone still wait", waiting, left)
 	}
 	p.check()
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -129,12 +130,8 @@ type Config struct {
 	Log *zap.Logger `json:"-"`
 }
 
-// OffloadFilter chooses the blocks that are worth a place on disk. It is asked
-// when a block is stored and each time that a lookup finds it in host memory
-// only, from several goroutines at once, and must not wait for anything.
-type OffloadFilter interface {
-	ShouldOffload(h kv.SequenceHash) bool
-}
+// OffloadFilter chooses the blocks that are worth a place on disk; see diskio.Filter.
+type OffloadFilter = diskio.Filter
 
 // Validate checks every field's range; the error names the first bad one.
 func (c *Config) Validate() error {

@@ -177,13 +177,14 @@ func census(t *testing.T, p *testPool) (used, uint64) {
 	st := p.Stats()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, queues := p.mover.Snapshot()
 	entries := 0
 	for range p.slots.Registry.All {
 		entries++
 	}
 	return used{
-		len(files), runtime.NumGoroutine(), entries, st.Sessions, st.Pins, len(p.reads.flights),
-		p.seals.queue.Len() + p.writes.queue.Len() + p.reads.queue.Len() + p.writes.deferred.Len(), st.Host.Free,
+		len(files), runtime.NumGoroutine(), entries, st.Sessions, st.Pins, queues.Read,
+		queues.Seal + queues.Write + queues.Deferred, st.Host.Free,
 	}, mem.HeapAlloc
 }
 

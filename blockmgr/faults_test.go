@@ -91,7 +91,7 @@ func TestDiskThatRefusesWritesKeepsItsBlocksAndSlots(t *testing.T) {
 				if st.Disk.Quarantined >= triedSlots {
 					t.Errorf("%d good slots in quarantine, want fewer than %d", st.Disk.Quarantined, triedSlots)
 				}
-				full := isFull(c.err)
+				full := diskio.IsFull(c.err)
 				if st.DiskOpen == full || st.DiskReadOnly == full || st.ReadErrors != 0 || st.CorruptReads != 0 {
 					t.Errorf("%+v", st)
 				}
@@ -137,10 +137,10 @@ func slotThatFails(t *testing.T) {
 			t.Errorf("slot %d is %s", ref, s.State)
 		}
 	})
-	if len(p.writes.faults.writes) != 0 {
-		t.Errorf("%d slots are still suspect", len(p.writes.faults.writes))
-	}
 	p.mu.Unlock()
+	if n := p.queues().WriteFaults; n != 0 {
+		t.Errorf("%d slots are still suspect", n)
+	}
 	p.check()
 }
 
@@ -272,21 +272,29 @@ func TestTransientReadErrorDropsNoBlock(t *testing.T) {
 	if got := p.tiersOf(bad); got != "-" {
 		t.Errorf("resident %q after %d failed lookups", got, badReads+1)
 	}
-	if st := p.Stats(); st.Disk.Quarantined != 1 || len(p.writes.faults.reads) != 0 {
-		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, len(p.writes.faults.reads))
+	if st, n := p.Stats(), p.queues().ReadFaults; st.Disk.Quarantined != 1 || n != 0 {
+		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, n)
 	}
 }
 
 // A block that cannot be read from disk is taken into host memory again.
 func TestBlockThatCannotBeReadMayBeStoredAgain(t *testing.T) {
-	p := diskPool(t, nil)
+	var armed atomic.Bool
+	p := diskPool(t, func(cfg *Config) {
+		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
+			if op == storagetest.OpRead && armed.Load() {
+				return storagetest.FaultEIO
+			}
+			return storagetest.FaultNone
+		}, isExtent)
+	})
 	blocks := chain(1, 2)
 	p.store(blocks)
 	p.quiesce()
 	p.resetHost(blocks)
-	p.mu.Lock()
-	p.readFaultLocked(p.slots.Registry.At(p.slots.Registry.Find(&blocks[1].Key)).Slots[registry.Disk])
-	p.mu.Unlock()
+	armed.Store(true)
+	p.find(blocks[1:])
+	p.quiesce()
 	if n := p.store(blocks); n != 1 {
 		t.Errorf("%d blocks granted, want the one that could not be read", n)
 	}
@@ -306,15 +314,11 @@ func TestExtentWithAQuarantinedSlotIsYielded(t *testing.T) {
 	for _, part := range p.slots.Disk.Extents {
 		ref := registry.MakeRef(part.Number, slots-1)
 		p.slots.Drop(p.slots.Disk, ref, storage.StateQuarantined)
-		p.writes.faults.writes[ref] = &writeFault{failed: 1, suspect: true}
 	}
 	p.mu.Unlock()
 	other := p.openOther("other")
 	if other.Stats().Disk.Extents != 1 || p.Stats().Disk.Extents != 3 {
 		t.Errorf("the other namespace has %d disk extents, the first one %d", other.Stats().Disk.Extents, p.Stats().Disk.Extents)
-	}
-	if n := len(p.writes.faults.writes); n != 3 {
-		t.Errorf("%d suspect slots, want those of the extents that are left", n)
 	}
 	p.check()
 	other.check()

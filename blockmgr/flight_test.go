@@ -175,7 +175,7 @@ func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T)
 	}
 	found := l.found
 	for _, c := range found {
-		<-c.flight.done
+		<-c.flight.Done
 	}
 	p.mu.Lock() // as the write-behind does when it cannot read the memory
 	p.slots.DropDamaged(found[0].ref, extent.ErrMemory)

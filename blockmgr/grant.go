@@ -80,7 +80,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 		p.slots.Prefer(p.slots.Disk, disk, priority)
 		if host == registry.NoRef {
 			// A block that could not be read is worth another copy.
-			return !p.broker.breaker.IsOpen() && !p.readFailedBeforeLocked(disk), registry.NoRef
+			return !p.broker.health.All.IsOpen() && !p.mover.ReadFailed(disk), registry.NoRef
 		}
 	}
 	switch {
@@ -123,7 +123,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 // fillLocked makes the block of a granted slot visible and queues its checksum.
 func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
 	p.slots.Fill(ref, r)
-	p.sealLocked(ref)
+	p.mover.Seal(ref)
 }
 
 // Abort says that granted slots will not be filled; nobody writes into them any

@@ -2,10 +2,12 @@ package blockmgr
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -27,10 +29,10 @@ type growth struct {
 	wakeup chan struct{}
 	// maxHostExtents is the most host extents that the pool may have.
 	maxHostExtents int
-	// diskJoining: the disk has yet to hand out extents of an earlier agent, and no block
-	// is offered to it before. makingFirst: the first disk extent is being made.
-	// growingDisk: a disk extent is being made.
-	diskJoining, makingFirst, growingDisk bool
+	// makingFirst: the first disk extent is being made. growingDisk: a disk extent is
+	// being made; diskGrown wakes those that wait for it.
+	makingFirst, growingDisk bool
+	diskGrown                *sync.Cond
 	// watchers are told of each new host extent.
 	watchers map[chan ExtentInfo]struct{}
 }
@@ -318,7 +320,7 @@ func (p *Pool) growDisk(want int) {
 		if !ok {
 			return
 		}
-		watch := time.AfterFunc(p.cfg.IODeadline, p.writeStalled)
+		watch := time.AfterFunc(p.cfg.IODeadline, p.mover.WriteStalled)
 		made, err := p.broker.growDisk(p, plan.first, plan.maxSlots)
 		watch.Stop()
 		if added := p.addDiskExtent(plan, made, err); !added {
@@ -337,7 +339,7 @@ func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.growth.growingDisk {
-		p.writes.work.Wait()
+		p.growth.diskGrown.Wait()
 	}
 	t := p.slots.Disk
 	if t.Free() >= want || p.growthFailedLocked(t) || t.AtBound() {
@@ -353,16 +355,16 @@ func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskPart, err error) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.growth.growingDisk = false
-	p.writes.work.Broadcast()
+	p.growth.diskGrown.Broadcast()
 	t := p.slots.Disk
 	if err != nil {
-		if blamable(err) {
-			p.broker.writeFailed(err)
+		if diskio.IsDeviceError(err) {
+			p.broker.health.WriteFailed(err)
 		}
 		p.growFailedLocked(t, plan.turn, err)
 		return false
 	}
-	p.broker.breaker.Succeeded() // not for writes: blocks may still fail
+	p.broker.health.All.Succeeded() // not for writes: blocks may still fail
 	if !t.Fits(made.Slots.Slots()) {
 		return false
 	}

@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"os"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric"
@@ -100,9 +101,16 @@ type Stats struct {
 	Counters
 }
 
+// SlotCounters are the Counters of a pool's slots.
+type SlotCounters = tier.Counters
+
+// DiskCounters are the Counters of the traffic between host memory and disk.
+type DiskCounters = diskio.Counters
+
 // Counters are what only grows in a pool's Stats.
 type Counters struct {
-	tier.Counters
+	SlotCounters
+	DiskCounters
 	HostHits  uint64 `json:"host_hits"`
 	DiskHits  uint64 `json:"disk_hits"`
 	Misses    uint64 `json:"misses"`
@@ -116,64 +124,22 @@ type Counters struct {
 	// GrantsSuperseded counts granted slots that were not filled for 5 s, and whose block
 	// another slot was granted for.
 	GrantsSuperseded uint64 `json:"grants_superseded"`
-	// Deduplicated counts blocks that were registered through a handle when host
-	// memory had them already.
+	// Deduplicated counts committed and registered blocks that host memory had already.
 	Deduplicated uint64 `json:"deduplicated"`
-	// Promotions are blocks read from disk into the host tier; a lookup that
-	// joins a read under way adds to PromotionsShared instead.
-	Promotions       uint64 `json:"promotions"`
-	PromotionsShared uint64 `json:"promotions_shared"`
-	// Prefetched counts reads that Prefetch started, PrefetchRefused those that it
-	// did not: too many were under way, or no host slot could be had.
+	// Prefetched counts the reads that Prefetch started. PrefetchRefused counts the reads
+	// that it did not start: too many were under way, or no host slot could be had.
 	Prefetched      uint64 `json:"prefetched"`
 	PrefetchRefused uint64 `json:"prefetch_refused"`
-	// WriteBehind counts blocks written to disk; WriteBehindDropped offers that
-	// found the queue full or the disk failing (they are made again), WriteBehindRefused blocks
-	// that found no disk slot.
-	WriteBehind        uint64 `json:"write_behind"`
-	WriteBehindDropped uint64 `json:"write_behind_dropped"`
-	WriteBehindRefused uint64 `json:"write_behind_refused"`
-	BytesRead          uint64 `json:"bytes_read"`
-	BytesWritten       uint64 `json:"bytes_written"`
-	// ReadMicros is the time in µs during which at least one block was being read from
-	// disk and checked.
-	ReadMicros uint64 `json:"read_micros"`
-	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
-	// writes that are tried again, WritesStalled writes that took longer than the
-	// deadline.
-	WriteBehindFiltered uint64 `json:"write_behind_filtered"`
-	WriteRetries        uint64 `json:"write_retries"`
-	WritesStalled       uint64 `json:"writes_stalled"`
-	// ReadRetries counts second reads of a block, ReadsAbandoned reads that did not
-	// end in time, ReadsCancelled those that had not begun and that nobody wanted
-	// any more or that waited behind such a one.
-	ReadRetries    uint64 `json:"read_retries"`
-	ReadsAbandoned uint64 `json:"reads_abandoned"`
-	ReadsCancelled uint64 `json:"reads_cancelled"`
-	// CorruptReads counts blocks whose bytes or record did not match when read
-	// back; they were dropped, not served.
-	CorruptReads uint64 `json:"corrupt_reads"`
-	// ReadErrors, WriteErrors and TableErrors count failed disk operations.
-	ReadErrors  uint64 `json:"read_errors"`
-	WriteErrors uint64 `json:"write_errors"`
-	TableErrors uint64 `json:"table_errors"`
-	// GrowErrors counts extents that could not be made, GrowRefused those for
-	// which there was no room and nobody gave any, ExtentsYielded those that this
-	// pool gave to others while nobody used it.
+	// GrowErrors counts extents that could not be made. GrowRefused counts extents for
+	// which there was no room, and no pool gave any. ExtentsYielded counts extents that
+	// this pool gave to others.
 	GrowErrors     uint64 `json:"grow_errors"`
 	GrowRefused    uint64 `json:"grow_refused"`
 	ExtentsYielded uint64 `json:"extents_yielded"`
 	// WatchDropped counts extents that a slow watcher was not told of.
 	WatchDropped uint64 `json:"watch_dropped"`
-	// Verified counts blocks found in host memory when the pool was opened whose bytes
-	// were compared with their checksums since. CorruptHost counts blocks in host memory
-	// that did not match and were dropped.
-	Verified    uint64 `json:"verified"`
-	CorruptHost uint64 `json:"corrupt_host"`
-	// Scrubbed counts blocks that the scrubber compared with their checksums.
-	Scrubbed uint64 `json:"scrubbed"`
-	// Resumed counts slots that sessions took over from their former selves,
-	// ResumeRefused those that they named and did not get.
+	// Resumed counts slots that sessions took over from the sessions that they resume.
+	// ResumeRefused counts slots that they named and did not get.
 	Resumed       uint64 `json:"resumed"`
 	ResumeRefused uint64 `json:"resume_refused"`
 }

@@ -21,7 +21,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 	if !p.cfg.hasDisk() {
 		return nil
 	}
-	p.growth.diskJoining = true
+	p.mover.Joining = true
 	// While one extent's records are looked through, the next one's are read.
 	parts, resting := make(chan storage.DiskPart), make(chan struct{})
 	p.life.transfers.Go(func() { p.readDisk(parts, resting) })
@@ -32,7 +32,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 		case found, ok := <-parts:
 			if !ok {
 				p.mu.Lock()
-				p.growth.diskJoining = false
+				p.mover.Joining = false
 				p.mu.Unlock()
 				return nil
 			}
@@ -54,7 +54,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 // tries again now and then.
 func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) {
 	defer close(parts)
-	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.breaker.Stalled)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
 	defer watch.Stop()
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -65,7 +65,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 			close(resting)
 			resting = nil
 		}
-		if !p.restFromDisk(again, max(pauses.NextBackOff(), p.broker.breaker.UntilTry())) {
+		if !p.restFromDisk(again, max(pauses.NextBackOff(), p.broker.health.All.UntilTry())) {
 			return
 		}
 		watch.Reset(p.cfg.IODeadline)
@@ -81,7 +81,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 		}
 		watch.Reset(p.cfg.IODeadline)
 	}
-	p.broker.breaker.Succeeded()
+	p.broker.health.All.Succeeded()
 }
 
 // restFromDisk waits; false means that the pool stops, or that there will be no disk
@@ -89,7 +89,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	select {
 	case <-p.broker.diskAnswered:
-		return p.broker.disk.Load() != nil && p.rest(timer, d)
+		return p.broker.disk.Load() != nil && p.mover.Rest(timer, d)
 	default:
 	}
 	timer.Reset(d)
@@ -107,7 +107,7 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 // alone.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
-	if arena == nil || !p.broker.breaker.Allow() {
+	if arena == nil || !p.broker.health.All.Allow() {
 		return false
 	}
 	// What waits for the disk, or for somebody who does, comes before the mutex.
@@ -119,8 +119,8 @@ func (p *Pool) enterDisk() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		if blamable(err) {
-			p.broker.breaker.Failed(err)
+		if diskio.IsDeviceError(err) {
+			p.broker.health.All.Failed(err)
 		}
 		p.count.GrowErrors++
 		p.log.Warn("pool is without a disk tier for now", zap.Error(err))
@@ -156,7 +156,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	}
 	p.mu.Lock()
 	lost := p.slots.Disk == nil
-	p.growth.diskJoining = !lost
+	p.mover.Joining = !lost
 	p.mu.Unlock()
 	if lost {
 		p.log.Warn("the pool goes on without a disk tier until the next start")
@@ -164,13 +164,15 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	}
 	p.trim(registry.Disk)
 	p.mu.Lock()
-	p.growth.diskJoining = false
+	p.mover.Joining = false
 	p.mu.Unlock()
 	p.log.Info("the disk tier has joined the pool")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	p.makeDiskRoom(ctx)
-	p.offerAll()
+	p.mu.Lock()
+	p.mover.OfferAll()
+	p.mu.Unlock()
 }
 
 // settleJoinedLocked does for one extent what settleRecovered does for all of them. It
@@ -179,17 +181,6 @@ func (p *Pool) settleJoinedLocked(added *tier.Extent) []registry.Ref {
 	t := p.slots.Disk
 	t.SetTurnover(p.sizeLocked(t))
 	return p.slots.SettleJoined(t, added)
-}
-
-// offerAll offers the blocks that were sealed while there was no disk tier.
-func (p *Pool) offerAll() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.slots.Host.Each(func(ref registry.Ref, s *tier.Slot) {
-		if s.State == storage.StateSealed && !s.Unverified {
-			p.offerLocked(ref, s)
-		}
-	})
 }
 
 // awaitDiskRoom has makeDiskRoom done in the background and waits for it for as
@@ -218,14 +209,14 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 // lacksDiskLocked reports whether the disk tier is there but has no extent, and
 // nobody is making one.
 func (p *Pool) lacksDiskLocked() bool {
-	return p.slots.Disk != nil && !p.growth.diskJoining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
+	return p.slots.Disk != nil && !p.mover.Joining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
 // makeDiskRoom sees to it that the disk tier has an extent, unless the disk is
 // left alone.
 func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.mu.Lock()
-	if !p.lacksDiskLocked() || !p.broker.breaker.Allow() {
+	if !p.lacksDiskLocked() || !p.broker.health.All.Allow() {
 		p.mu.Unlock()
 		return
 	}

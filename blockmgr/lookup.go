@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -15,7 +16,7 @@ type candidate struct {
 	ref registry.Ref
 	// flight is the read or the check that the slot waits for; nil when the block
 	// is in host memory and good.
-	flight *flight
+	flight *diskio.Flight
 	// reserved: counted in session.reserved.
 	reserved bool
 }
@@ -49,7 +50,7 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 			continue
 		}
 		select {
-		case <-c.flight.done:
+		case <-c.flight.Done:
 			continue
 		case <-ctx.Done():
 		case <-p.life.stop:
@@ -178,17 +179,17 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 		return p.matchDiskLocked(disk)
 	}
 	s := p.slots.Host.Slot(host)
-	f := p.reads.flights[host]
+	f := p.mover.Flight(host)
 	switch {
 	case f != nil:
-		p.count.PromotionsShared++ // a read, or a check after a restart
+		p.mover.Counters.PromotionsShared++ // a read, or a check after a restart
 	case !s.Resident():
 		return candidate{}, false
 	case s.Unverified:
-		f = p.startVerifyLocked(host, s)
+		f = p.mover.Verify(host, s)
 	}
 	if f != nil {
-		f.waiters++
+		f.Waiters++
 	}
 	s.Holds++
 	if s.Resident() {
@@ -196,7 +197,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 		p.slots.Settle(p.slots.Host, host, s)
 		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
 			s.WriteAttempts = 0 // what is in demand is worth another try
-			p.offerLocked(host, s)
+			p.mover.Offer(host, s)
 		}
 	}
 	return candidate{ref: host, flight: f}, true
@@ -208,21 +209,12 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 		return candidate{}, false
 	}
 	s := p.slots.Disk.Slot(disk)
-	if !s.Resident() || !p.diskReadableLocked() {
+	if !s.Resident() || !p.mover.Readable() {
 		return candidate{}, false
 	}
 	p.slots.Touch(p.slots.Disk, disk, s)
 	p.slots.Hold(p.slots.Disk, disk)
 	return candidate{ref: registry.NoRef}, true
-}
-
-// release gives back what the candidates have reserved.
-func (s *session) release(found []candidate) {
-	for i := range found {
-		if found[i].reserved {
-			s.reserved--
-		}
-	}
 }
 
 // promoteLocked gives every candidate without a host slot one and starts to
@@ -236,21 +228,21 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 		if ref := p.slots.HostSlot(&blocks[i].Key); ref != registry.NoRef {
 			// The block was given twice: both wait for the same read.
 			p.slots.Release(p.slots.Disk, p.slots.Registry.At(p.slots.Host.Slot(ref).Entry).Slots[registry.Disk])
-			found[i].ref, found[i].flight = ref, p.reads.flights[ref]
-			found[i].flight.waiters++
+			found[i].ref, found[i].flight = ref, p.mover.Flight(ref)
+			found[i].flight.Waiters++
 			p.slots.Host.Slot(ref).Holds++
 			continue
 		}
 		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
-			sess.release(found[i:])
+			sess.unreserve(found[i:])
 			p.abandonLocked(blocks, found, i)
 			found = found[:i]
 			break
 		}
 		promoted = true
-		found[i].ref, found[i].flight = ref, p.startReadLocked(&blocks[i].Key, ref)
-		found[i].flight.waiters++
+		found[i].ref, found[i].flight = ref, p.mover.Read(&blocks[i].Key, ref)
+		found[i].flight.Waiters++
 		p.slots.Host.Slot(ref).Holds++
 	}
 	if promoted || len(found) < wanted {
@@ -264,7 +256,7 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	for ; i < len(found); i++ {
 		if ref := found[i].ref; ref != registry.NoRef {
 			if f := found[i].flight; f != nil {
-				f.waiters--
+				f.Waiters--
 			}
 			p.slots.Release(p.slots.Host, ref)
 			continue
@@ -283,33 +275,33 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 		return LookupResult{}, p.closedLocked()
 	}
 	sess, found := l.sess, l.found
-	sess.release(found)
+	sess.unreserve(found)
 	alive := p.members.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
 	ready, broken := alive, false
 	for _, c := range found {
-		if c.flight != nil && c.flight.finished && !c.flight.ok {
+		if c.flight != nil && c.flight.Finished && !c.flight.OK {
 			// The failed read has let go of the slot already.
 			p.count.Misses++
 			ready, broken = false, true
 			continue
 		}
 		sl := p.slots.Host.Slot(c.ref)
-		if (c.flight == nil || c.flight.finished) && !sl.Resident() {
+		if (c.flight == nil || c.flight.Finished) && !sl.Resident() {
 			// Its memory turned out to be damaged meanwhile.
 			p.count.Misses++
 			ready, broken = false, true
 		}
-		if c.flight != nil && !c.flight.finished {
+		if c.flight != nil && !c.flight.Finished {
 			ready = false
 			if !broken {
 				res.Coming++
-				c.flight.wanted = c.flight.wanted || alive
+				c.flight.Wanted = c.flight.Wanted || alive
 			}
 		}
 		sl.Holds--
 		if c.flight != nil {
-			c.flight.waiters--
+			c.flight.Waiters--
 		}
 		if !ready {
 			p.slots.LetGo(p.slots.Host, c.ref, sl)
@@ -333,8 +325,8 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 // sourceLocked is the tier that a block was found in, and counts the hit. A
 // block that an earlier lookup had promoted still says disk the first time
 // that it is reported.
-func (p *Pool) sourceLocked(sl *tier.Slot, f *flight) kv.Tier {
-	if f != nil && f.disk != registry.NoRef || sl.FromDisk {
+func (p *Pool) sourceLocked(sl *tier.Slot, f *diskio.Flight) kv.Tier {
+	if f != nil && f.Disk != registry.NoRef || sl.FromDisk {
 		sl.FromDisk = false
 		p.count.DiskHits++
 		return kv.TierDisk

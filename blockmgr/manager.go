@@ -71,8 +71,7 @@ func Open(cfg Config) (*Manager, error) {
 		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{}, going: map[*Pool]struct{}{},
 	}
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
-	m.broker.breaker.Log, m.broker.breaker.Uses = m.cfg.Log, "reads and writes"
-	m.broker.writes.Log, m.broker.writes.Uses = m.cfg.Log, "writes"
+	m.broker.health.SetLog(m.cfg.Log)
 	if m.cfg.enabled() {
 		if err := m.openArenas(); err != nil {
 			return nil, err
@@ -132,7 +131,7 @@ func (m *Manager) openDiskArena() error {
 	case err := <-opened:
 		return err
 	case <-late.C:
-		m.broker.breaker.Stalled()
+		m.broker.health.All.Stalled()
 		m.cfg.Log.Warn("opening without the disk tier, which joins when the disk answers", zap.String("dir", cfg.Dir))
 		go func() { // ends when the disk answers
 			if err := <-opened; err != nil {
@@ -155,7 +154,7 @@ func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 	if closed {
 		return errors.Join(ErrClosed, arena.Close(nil))
 	}
-	m.broker.breaker.Succeeded()
+	m.broker.health.All.Succeeded()
 	return nil
 }
 

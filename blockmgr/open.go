@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -58,13 +59,14 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p.pending.waiting = map[chan struct{}]struct{}{}
 	p.growth.wakeup, p.growth.watchers = make(chan struct{}, 1), map[chan ExtentInfo]struct{}{}
 	p.growth.maxHostExtents, p.growth.host.leastSlots = 1, 1
-	p.seals.work = sync.NewCond(&p.mu)
-	p.reads.work, p.reads.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
-	p.reads.flights = map[registry.Ref]*flight{}
-	p.writes.work, p.writes.limit = sync.NewCond(&p.mu), make(chan struct{}, m.cfg.Transfers)
-	p.writes.faults = newDiskFaults()
+	p.growth.diskGrown = sync.NewCond(&p.mu)
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
 	p.slots = tier.NewSet(p.id, p.blockBytes, m.cfg.Sink, p.log)
+	p.mover = diskio.NewMover(diskio.Options{
+		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
+		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter,
+		Log: p.log, Health: &m.broker.health, Stop: p.life.stop,
+	}, operations{p}, &p.mu, p.slots)
 	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
 		f.Expect(m.cfg.blocksOf(p.slotBytes))
 	}
@@ -139,8 +141,8 @@ func (p *Pool) settleRecovered() {
 // touch stay.
 func (p *Pool) trim(lv registry.Level) {
 	if lv == registry.Disk { // see yield
-		p.writes.flushing.Lock()
-		defer p.writes.flushing.Unlock()
+		p.mover.LockRecords()
+		defer p.mover.UnlockRecords()
 	}
 	p.mu.Lock()
 	t := p.slots.Tier(lv)
@@ -226,20 +228,20 @@ func (p *Pool) start() {
 	}
 	p.life.workers.Go(p.growLoop)
 	for range runtime.GOMAXPROCS(0) {
-		p.life.workers.Go(p.sealLoop)
+		p.life.workers.Go(p.mover.RunSealer)
 	}
 	p.startAnnouncing()
 	if p.cfg.ScrubBytesPerSecond > 0 {
-		p.life.transfers.Go(p.scrubLoop)
+		p.life.transfers.Go(p.mover.RunScrubber)
 	}
 	if !p.cfg.hasDisk() {
 		return
 	}
-	for range min(writeLoops, p.cfg.Transfers) {
-		p.life.transfers.Go(p.writeLoop)
+	for range p.mover.WriteLoops() {
+		p.life.transfers.Go(p.mover.RunWriter)
 	}
-	for range p.cfg.readLoops() {
-		p.life.transfers.Go(p.readLoop)
+	for range p.mover.ReadLoops() {
+		p.life.transfers.Go(p.mover.RunReader)
 	}
 }
 
@@ -280,16 +282,17 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 	returned := endsBefore(ctx, func() {
 		p.life.transfers.Wait()
 		if flush {
-			flushed = p.lastFlush(ages)
+			flushed = p.mover.FlushAll(ages)
 		}
 	})
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.life.closed = true
+	p.mover.Close()
 	p.wakeQuietLocked()
 	if !returned {
-		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.reads.stuck)
+		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.mover.Stuck())
 	}
 	for _, t := range p.slots.Tiers() {
 		for _, part := range t.Extents {
@@ -310,28 +313,8 @@ func (p *Pool) stopWorkers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.life.stop)
-	p.seals.work.Broadcast()
-	p.writes.work.Broadcast()
-	p.reads.work.Broadcast()
-}
-
-// lastFlush writes the records of the disk tier that changed, and then the ages of
-// its blocks until the given moment, of which the copies in host memory know the latest.
-func (p *Pool) lastFlush(until time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.slots.Disk == nil {
-		return nil
-	}
-	p.slots.Host.Each(func(_ registry.Ref, s *tier.Slot) {
-		if s.Resident() {
-			p.slots.AgeDiskCopy(s)
-		}
-	})
-	if err := p.flushDiskLocked(); err != nil {
-		return err
-	}
-	return p.flushAgesLocked(until)
+	p.mover.Wake()
+	p.growth.diskGrown.Broadcast()
 }
 
 // endsBefore runs what the disk may hold up and reports whether it ended before

@@ -19,14 +19,15 @@ import (
 type Pool struct {
 	identity
 
-	// resets is held by the one reset that is under way. It is taken before
-	// writes.flushing.
+	// resets is held by the one reset that is under way. It is taken before mu.
 	resets sync.Mutex
 
 	// mu guards everything below.
 	mu sync.Mutex
 	// slots are the slots of the pool's tiers, and where its blocks are.
 	slots *tier.Set
+	// mover moves blocks between the tiers and computes checksums.
+	mover *diskio.Mover
 	// announcing: a goroutine tells the sink of the recovered blocks.
 	announcing bool
 	// heldBuf is room for Grant.
@@ -35,10 +36,6 @@ type Pool struct {
 	life    lifecycle
 	members members
 	keeper  keeper
-	reads   reads
-	writes  writes
-	seals   seals
-	scrub   scrub
 	growth  growth
 	pending pending
 	count   Counters
@@ -96,58 +93,6 @@ type members struct {
 	tornHolders map[SessionID]struct{}
 }
 
-// reads are the blocks on their way from disk to host memory, and the checks of
-// blocks that were found in host memory.
-type reads struct {
-	// flights are the reads and checks, by the host slot.
-	flights map[registry.Ref]*flight
-	// queue are the reads that have not begun; work wakes a reader.
-	queue diskio.RefQueue
-	work  *sync.Cond
-	// limit has room for each block that may be read at a time. It needs no lock.
-	limit chan struct{}
-	// time is how long blocks were being read.
-	time diskio.BusyTime
-	// stuck counts the reads that were given up and have not returned, prefetching those
-	// that Prefetch began.
-	stuck, prefetching int
-}
-
-// writes are the blocks on their way from host memory to disk.
-type writes struct {
-	// queue are the host slots that wait for the disk, each of them held.
-	queue diskio.WriteQueue
-	// deferred are host slots that found the queue full or the disk failing. They are
-	// not held: what is evicted meanwhile is not offered again.
-	deferred diskio.RefQueue
-	// work wakes a writer.
-	work *sync.Cond
-	// limit has room for each block that may be written at a time. It needs no lock.
-	limit chan struct{}
-	// flushWanted has a writer write the disk tier's records; it is counted in pending.
-	flushWanted bool
-	// faults are the disk slots that failed.
-	faults diskFaults
-	// flushing is held while records are written to disk. It is taken before the pool's
-	// lock.
-	flushing sync.Mutex
-}
-
-// seals are the host slots whose checksums are to be computed or compared.
-type seals struct {
-	queue diskio.RefQueue
-	// work wakes a sealer.
-	work *sync.Cond
-}
-
-// scrub is what the scrubber does now.
-type scrub struct {
-	// check is closed when the check that is under way ends; nil when there is none.
-	check chan struct{}
-	// paused: no check begins while it is not 0.
-	paused int
-}
-
 // Namespace is what the pool's blocks have in common.
 func (p *Pool) Namespace() kv.Namespace { return p.ns }
 
@@ -179,8 +124,8 @@ func (p *Pool) Enabled() bool {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Counters: p.countersLocked(), Unverified: p.slots.Unverified, Unannounced: p.slots.Unannounced()}
-	st.ReadMicros = p.reads.time.Micros(time.Now())
+	counters, queues := p.countersLocked()
+	st := Stats{Counters: counters, Unverified: p.slots.Unverified, Unannounced: p.slots.Unannounced()}
 	st.Host, st.Disk = p.slots.Host.Stats(), p.slots.Disk.Stats()
 	st.Sessions, st.FormerSessions = len(p.members.sessions), len(p.members.previous)
 	st.Blocks = p.slots.Registry.Blocks()
@@ -194,11 +139,9 @@ func (p *Pool) Stats() Stats {
 	if p.slots.Host != nil {
 		st.PinnedSlots = p.slots.Host.Pinned
 	}
-	st.DiskOpen, st.DiskTrips = p.broker.breaker.State()
-	writes, trips := p.broker.writes.State()
-	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = st.DiskOpen || writes, writes && !st.DiskOpen, st.DiskTrips+trips
-	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.growth.diskJoining, p.broker.leaving(), p.broker.removed()
-	st.SealQueue, st.WriteQueue, st.PromoteQueue = p.seals.queue.Len(), p.writes.queue.Len(), len(p.reads.flights)
+	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = p.broker.health.State()
+	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.mover.Joining, p.broker.leaving(), p.broker.removed()
+	st.SealQueue, st.WriteQueue, st.PromoteQueue = queues.Seal, queues.Write, queues.Read
 	return st
 }
 
@@ -265,12 +208,27 @@ func (p *Pool) wakeQuietLocked() {
 	clear(p.pending.waiting)
 }
 
-// countersLocked are the pool's counters, with those of its slots.
-func (p *Pool) countersLocked() Counters {
+// countersLocked are the pool's counters, with those of its parts, and the lengths of
+// its queues.
+func (p *Pool) countersLocked() (Counters, diskio.Queues) {
 	c := p.count
-	c.Counters = p.slots.Counters
-	return c
+	c.SlotCounters = p.slots.Counters
+	var queues diskio.Queues
+	c.DiskCounters, queues = p.mover.Snapshot()
+	return c, queues
 }
+
+// operations lets the mover count what it does in the pool; see diskio.Pool.
+type operations struct{ pool *Pool }
+
+// Begin implements diskio.Pool.
+func (o operations) Begin() { o.pool.pending.operations++ }
+
+// Done implements diskio.Pool.
+func (o operations) Done(n int) { o.pool.doneLocked(n) }
+
+// GrowDisk implements diskio.Pool.
+func (o operations) GrowDisk(n int) { o.pool.growDisk(n) }
 
 // closedLocked is what a call of a pool that is closing is refused with.
 func (p *Pool) closedLocked() error {

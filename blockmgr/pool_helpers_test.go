@@ -247,7 +247,7 @@ func (p *testPool) leaveDiskAlone() {
 }
 
 func (p *testPool) breakers() []*diskio.Breaker {
-	return []*diskio.Breaker{&p.broker.breaker, &p.broker.writes}
+	return []*diskio.Breaker{&p.broker.health.All, &p.broker.health.Writes}
 }
 
 // retryDisk has a disk that the breaker keeps away from tried at once.
@@ -255,7 +255,7 @@ func (p *testPool) retryDisk() {
 	for _, b := range p.breakers() {
 		b.TryAt(time.Now())
 	}
-	p.wakeWriter()
+	p.mover.WakeWriter()
 }
 
 // tiersOf is where each of the blocks is resident.
@@ -313,4 +313,21 @@ func tripBreaker(t *testing.T, b *diskio.Breaker) {
 	if !b.IsOpen() {
 		t.Fatal("the breaker did not open")
 	}
+}
+
+// Constants of package diskio.
+const (
+	writeAttempts = 3
+	badReads      = 3
+	triedSlots    = 16
+	suspectTime   = 30 * time.Second
+	flushPages    = 64
+)
+
+// queues are the lengths of the mover's queues.
+func (p *testPool) queues() diskio.Queues {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, queues := p.mover.Snapshot()
+	return queues
 }

@@ -41,16 +41,14 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 // prefetchOneLocked starts to read a block whose disk slot is held, and reports
 // whether it could. After one that could not the others cannot either.
 func (p *Pool) prefetchOneLocked(b *Block) bool {
-	if p.reads.prefetching >= max(p.slots.Host.Capacity/prefetchShare, 1) {
+	if p.mover.Prefetching() >= max(p.slots.Host.Capacity/prefetchShare, 1) {
 		return false
 	}
 	ref := p.allocLocked(p.slots.Host)
 	if ref == registry.NoRef {
 		return false
 	}
-	f := p.startReadLocked(&b.Key, ref)
-	f.wanted, f.prefetch = true, true
-	p.reads.prefetching++
+	p.mover.Prefetch(&b.Key, ref)
 	return true
 }
 
@@ -66,19 +64,19 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 		e := p.slots.Registry.At(id)
 		host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
 		if host != registry.NoRef {
-			s, f := p.slots.Host.Slot(host), p.reads.flights[host]
+			s, f := p.slots.Host.Slot(host), p.mover.Flight(host)
 			if f == nil && !s.Resident() {
 				break
 			}
 			if f != nil {
-				f.wanted = true
+				f.Wanted = true
 			}
 			p.slots.Touch(p.slots.Host, host, s)
 			p.slots.Hold(p.slots.Host, host)
 			here = append(here, host)
 			continue
 		}
-		if disk == registry.NoRef || !p.slots.Disk.Slot(disk).Resident() || !p.diskReadableLocked() {
+		if disk == registry.NoRef || !p.slots.Disk.Slot(disk).Resident() || !p.mover.Readable() {
 			break
 		}
 		p.slots.Touch(p.slots.Disk, disk, p.slots.Disk.Slot(disk))

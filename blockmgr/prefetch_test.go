@@ -36,7 +36,7 @@ func TestPrefetchBringsThePrefixIntoHostMemoryAndPinsNothing(t *testing.T) {
 		t.Errorf("resident %q", got)
 	}
 	st := p.Stats()
-	if st.Pins != 0 || st.Host.Active != 0 || st.Prefetched != 2 || st.PrefetchRefused != 0 || p.reads.prefetching != 0 {
+	if st.Pins != 0 || st.Host.Active != 0 || st.Prefetched != 2 || st.PrefetchRefused != 0 || p.mover.Prefetching() != 0 {
 		t.Errorf("%+v", st)
 	}
 	// Nothing of it was a hit; the first lookup still says where they came from.
@@ -138,7 +138,7 @@ func TestPrefetchThatFailsGivesItsSlotsBack(t *testing.T) {
 	armed.Store(true)
 	p.Prefetch(blocks)
 	p.quiesce()
-	if st := p.Stats(); st.Host.Free != 8 || p.tiersOf(blocks) != "DD" || p.reads.prefetching != 0 {
+	if st := p.Stats(); st.Host.Free != 8 || p.tiersOf(blocks) != "DD" || p.mover.Prefetching() != 0 {
 		t.Errorf("%+v", st)
 	}
 }

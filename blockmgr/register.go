@@ -30,7 +30,7 @@ func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock,
 	}
 	for _, c := range awaited {
 		select {
-		case <-c.flight.done:
+		case <-c.flight.Done:
 		case <-p.life.stop:
 		}
 	}
@@ -55,12 +55,12 @@ func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []can
 			continue
 		}
 		sl := p.slots.Host.Slot(ref)
-		f := p.reads.flights[ref]
+		f := p.mover.Flight(ref)
 		if f == nil && sl.Unverified {
-			f = p.startVerifyLocked(ref, sl)
+			f = p.mover.Verify(ref, sl)
 		}
 		if f != nil {
-			f.waiters++
+			f.Waiters++
 			p.slots.Hold(p.slots.Host, ref)
 			awaited = append(awaited, candidate{ref: ref, flight: f})
 		}
@@ -102,8 +102,8 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 // has let go of its slot already.
 func (p *Pool) stopWaitingLocked(awaited []candidate) {
 	for _, c := range awaited {
-		if !c.flight.finished || c.flight.ok {
-			c.flight.waiters--
+		if !c.flight.Finished || c.flight.OK {
+			c.flight.Waiters--
 			p.slots.Release(p.slots.Host, c.ref)
 		}
 	}
@@ -160,7 +160,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	s := p.slots.Host.Slot(primary)
 	if s.State == storage.StateSealed && s.Pins+s.Holds == 0 {
 		// Nobody used it until now, which a lookup would tell the disk too.
-		p.offerLocked(primary, s)
+		p.mover.Offer(primary, s)
 	}
 	p.slots.Prefer(p.slots.Host, primary, b.priority)
 	p.slots.DropGrant(ref, storage.StateFree)

@@ -140,10 +140,8 @@ func TestRegisterWaitsForTheReadOfTheSameBlock(t *testing.T) {
 	waitFor(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, f := range p.reads.flights {
-			return f.waiters == 1
-		}
-		return false
+		f := p.mover.Flight(p.slots.HostSlot(&blocks[0].Key))
+		return f != nil && f.Waiters == 1
 	})
 	gate.Open()
 	handles := <-registered

@@ -105,8 +105,8 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier.Tier, error) {
 func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	p.resets.Lock()
 	defer p.resets.Unlock()
-	p.pauseScrub()
-	defer p.resumeScrub()
+	p.mover.PauseScrub()
+	defer p.mover.ResumeScrub()
 	r, tiers, err := p.beginReset(which)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
 // idleTiersLocked refuses tiers of which a slot is in use.
 func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	for _, t := range tiers {
-		if t.Level == registry.Disk && p.growth.diskJoining {
+		if t.Level == registry.Disk && p.mover.Joining {
 			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.Kind, p.id, ErrActive)
 		}
 		if active := t.InUse(); active > 0 {
@@ -167,10 +167,8 @@ func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 // flushResetLocked has the records of a tier written where that does not happen
 // by itself.
 func (p *Pool) flushResetLocked(t *tier.Tier) {
-	if t.Level == registry.Disk && !p.writes.flushWanted {
-		p.writes.flushWanted = true
-		p.pending.operations++
-		p.writes.work.Signal()
+	if t.Level == registry.Disk {
+		p.mover.RequestFlush()
 	}
 }
 
@@ -179,8 +177,8 @@ func (p *Pool) flushResetLocked(t *tier.Tier) {
 // does. Blocks that come after one that goes stay, to be found again once it is
 // back. Each call looks at every slot of the tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
-	p.pauseScrub()
-	defer p.resumeScrub()
+	p.mover.PauseScrub()
+	defer p.mover.ResumeScrub()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, err := p.resettableLocked(kind)

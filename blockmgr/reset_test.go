@@ -182,11 +182,7 @@ func TestResetWaitsForTheScrubber(t *testing.T) {
 	waitFor(t, func() bool { return gate.Waiting() == 1 })
 	reset := make(chan error)
 	go func() { reset <- p.ResetAll() }()
-	waitFor(t, func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.scrub.paused == 1
-	})
+	waitFor(t, func() bool { return goroutinesIn(".(*Mover).PauseScrub(") == 1 })
 	gate.Open()
 	if err := <-reset; err != nil {
 		t.Error(err)

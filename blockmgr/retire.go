@@ -52,7 +52,7 @@ func (p *Pool) Unused() (since uint64, empty, ok bool) {
 }
 
 func (p *Pool) retirableLocked() bool {
-	return p.unusedLocked() && p.members.exiting == 0 && p.reads.stuck == 0 && p.slots.Kept() == 0
+	return p.unusedLocked() && p.members.exiting == 0 && p.mover.Stuck() == 0 && p.slots.Kept() == 0
 }
 
 // Draining reports whether the pool has no session and something is under way in
@@ -211,6 +211,7 @@ func (p *Pool) takeAll() (extents []*tier.Extent) {
 		}
 	}
 	p.life.closed = true
+	p.mover.Close()
 	p.wakeQuietLocked()
 	return extents
 }

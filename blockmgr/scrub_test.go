@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -24,7 +25,7 @@ func (p *testPool) scrubSlot(lv registry.Level, s Slot) bool {
 	if !ok {
 		p.t.Fatalf("no slot %+v", s)
 	}
-	return p.scrubOne(ref, lv, buf)
+	return p.mover.ScrubSlot(lv, ref, buf)
 }
 
 // A bit that flips where nobody looks is found before the block is asked for.
@@ -95,7 +96,7 @@ func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
 	if st := p.Stats(); st.Scrubbed != 2 || st.CorruptHost+st.CorruptReads != 0 {
 		t.Errorf("%+v", st)
 	}
-	if p.scrubOne(registry.MakeRef(9, 0), registry.Host, nil) {
+	if p.mover.ScrubSlot(registry.Host, registry.MakeRef(9, 0), nil) {
 		t.Error("a slot of an extent that is not there was scrubbed")
 	}
 }
@@ -144,7 +145,7 @@ func TestScrubberClosesTheBreakerOfADiskThatIsBack(t *testing.T) {
 	p.store(blocks)
 	p.quiesce()
 	slot := p.diskLocation(blocks[0].Key).Slot
-	tripBreaker(t, &p.broker.breaker)
+	tripBreaker(t, &p.broker.health.All)
 	p.leaveDiskAlone()
 	if p.scrubSlot(registry.Disk, slot) {
 		t.Error("a disk that is left alone was read")
@@ -161,7 +162,7 @@ func TestScrubberKeepsToItsRate(t *testing.T) {
 		p := newTestPool(t, Config{HostBytes: hostBytes(8), DiskBytes: 16 * testSlotBytes, ScrubBytesPerSecond: 23040})
 		p.store(chain(1, 6))
 		p.quiesce()
-		time.Sleep(scrubIdle) // it had found nothing to do and rests
+		time.Sleep(diskio.ScrubIdle) // it had found nothing to do and rests
 		before := p.Stats().Scrubbed
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -182,7 +183,7 @@ func TestScrubRateIsThatOfAllPoolsTogether(t *testing.T) {
 				t.Fatalf("%d blocks granted", n)
 			}
 		}
-		time.Sleep(scrubIdle) // all scrubbers have found something
+		time.Sleep(diskio.ScrubIdle) // all scrubbers have found something
 		before := uint64(0)
 		for _, pool := range pools {
 			before += pool.Stats().Scrubbed

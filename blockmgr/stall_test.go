@@ -262,7 +262,7 @@ func TestCloseUnderAStuckReadSaysSoAndUnmapsNothing(t *testing.T) {
 	waitFor(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.reads.stuck == 0
+		return p.mover.Stuck() == 0
 	})
 }
 
@@ -295,7 +295,7 @@ func TestTryOfAFailingDiskIsNotSpentOnALookupThatCannotRead(t *testing.T) {
 	p.quiesce()
 	p.evictHost(blocks)
 	p.grant(p.sid, chain(200, 4)) // there is no host slot to read into
-	b := &p.broker.breaker
+	b := &p.broker.health.All
 	for range diskio.BreakerFailures {
 		b.Failed(storage.ErrForeign)
 	}

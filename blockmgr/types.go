@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"errors"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -59,5 +60,5 @@ var (
 	// generation, or not granted or pinned to its session.
 	ErrBadSlot = errors.New("slot is not held by this session")
 	// ErrCorrupt: stored bytes do not match their checksum or identity.
-	ErrCorrupt = errors.New("stored block is corrupt")
+	ErrCorrupt = diskio.ErrCorrupt
 )

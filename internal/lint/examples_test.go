@@ -160,6 +160,10 @@ func ruleExamples() map[string][]example {
 			bad("a/a_test.go", importing("a", "time")+"func f() { time.Sleep(1) }\n"),
 			bad("a/a_test.go", "package a\n\nimport clock \"time\"\n\nvar nap = clock.Sleep\n"),
 		},
+		lockedRule.name: {
+			good("a/a.go", "package a\n\nfunc (p *P) f() { p.mu.Lock(); p.gLocked(); p.mu.Unlock() }\n\nfunc (p *P) gLocked() { p.n++ }\n"),
+			bad("a/a.go", "package a\n\nfunc (p *P) gLocked() { p.mu.Unlock(); p.work(); p.mu.Lock() }\n"),
+		},
 		initRule.name: {
 			good("a/a.go", "package a\n\ntype t struct{}\n\nfunc (t) init() {}\n"),
 			bad("a/a.go", "package a\n\nfunc init() {}\n"),

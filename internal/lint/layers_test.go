@@ -57,7 +57,7 @@ func layers() []layer {
 		{"blockmgr/registry", []string{"internal"}},
 		{"blockmgr/policy", []string{"blockmgr/registry", "internal"}},
 		{"blockmgr/tier", []string{"blockmgr/storage", "blockmgr/policy", "blockmgr/registry", "internal"}},
-		{"blockmgr/diskio", []string{"blockmgr/storage", "blockmgr/registry", "internal"}},
+		{"blockmgr/diskio", []string{"blockmgr/tier", "blockmgr/storage", "blockmgr/registry", "internal"}},
 		{"blockmgr/config", []string{"layout", "internal"}},
 		{"blockmgr/kvbm", []string{"blockmgr", "layout", "internal"}},
 		{"blockmgr/storage", []string{"internal"}},

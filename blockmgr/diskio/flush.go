@@ -1,0 +1,142 @@
+package diskio
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+)
+
+const (
+	// flushPages is about how many pages of records are copied and written at a time,
+	// agedPages how many for their ages alone.
+	flushPages = 64
+	agedPages  = 1024
+)
+
+// LockRecords keeps everybody from writing records to disk until UnlockRecords. The
+// caller does not have the pool's lock.
+func (m *Mover) LockRecords() { m.writes.flushing.Lock() }
+
+// TryLockRecords is LockRecords if nobody writes records now.
+func (m *Mover) TryLockRecords() bool { return m.writes.flushing.TryLock() }
+
+// UnlockRecords ends LockRecords.
+func (m *Mover) UnlockRecords() { m.writes.flushing.Unlock() }
+
+// flushCursor is how far a flush has come.
+type flushCursor struct {
+	extent int
+	page   uint32
+}
+
+// flush writes the changed pages of the disk tier's records, flushPages at a time. It
+// takes the locks itself. When it returns, everything is written that had changed when
+// it was called, by whomever: two flushes at a time could write an older page over a
+// newer one. Pages that fail stay changed, and so does the rest once the disk is left
+// alone.
+func (m *Mover) flush() error {
+	m.writes.flushing.Lock()
+	defer m.writes.flushing.Unlock()
+	var cursor flushCursor
+	var pages []storage.Page
+	var failed error
+	for {
+		if pages = m.takeDirty(&cursor, pages[:0]); len(pages) == 0 {
+			return failed
+		}
+		watch := time.AfterFunc(m.Deadline, m.WriteStalled)
+		err := storage.WritePages(pages)
+		watch.Stop()
+		if err == nil {
+			continue
+		}
+		m.redirty(pages, err)
+		failed = errors.Join(failed, errTable, err)
+		if m.Health.UntilWrite() > 0 {
+			return failed
+		}
+	}
+}
+
+// takeDirty appends copies of up to about flushPages changed pages, from the cursor on.
+func (m *Mover) takeDirty(c *flushCursor, pages []storage.Page) []storage.Page {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for ; c.extent < len(m.slots.Disk.Extents); c.extent, c.page = c.extent+1, 0 {
+		e := m.slots.Disk.Extents[c.extent]
+		if e == nil {
+			continue
+		}
+		var more bool
+		if pages, c.page, more = e.Records.TakeSomeDirty(pages, c.page, flushPages); more {
+			return pages
+		}
+	}
+	return pages
+}
+
+// redirty marks pages that could not be written as changed again.
+func (m *Mover) redirty(pages []storage.Page, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Counters.TableErrors++
+	m.Health.WriteFailed(err)
+	storage.Redirty(pages)
+	m.Log.Warn("slot table of the disk tier", zap.Error(err))
+}
+
+// FlushAll writes the records of the disk tier that changed. After that it writes the
+// ages of the blocks until a moment; an age that is not written costs order in the next
+// agent's eviction and nothing else. It takes the locks itself.
+func (m *Mover) FlushAll(until time.Time) error {
+	if !m.ageDiskCopies() {
+		return nil
+	}
+	if err := m.flush(); err != nil {
+		return err
+	}
+	for m.agesChanged() {
+		if err := m.flush(); err != nil {
+			return err
+		}
+		if time.Now().After(until) {
+			m.Log.Warn("closing before the ages of all blocks are on disk: the next agent evicts by older ones")
+			return nil
+		}
+	}
+	return nil
+}
+
+// ageDiskCopies makes disk blocks as recently used as their copies in host memory. It
+// reports whether there is a disk tier.
+func (m *Mover) ageDiskCopies() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.slots.Disk == nil {
+		return false
+	}
+	m.slots.Host.Each(func(_ registry.Ref, s *tier.Slot) {
+		if s.Resident() {
+			m.slots.AgeDiskCopy(s)
+		}
+	})
+	return true
+}
+
+// agesChanged reports whether there are pages in which nothing but ages changed, and
+// marks up to agedPages of them as changed.
+func (m *Mover) agesChanged() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.slots.Disk.Extents {
+		if e != nil && e.Records.DirtyAged(agedPages) > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+package diskio
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Pool is what a Mover needs of its pool.
+type Pool interface {
+	// Begin counts one operation that Done will end. The caller has the pool's lock.
+	Begin()
+	// Done ends n operations. The caller has the pool's lock.
+	Done(n int)
+	// GrowDisk makes disk extents until n slots are free or the tier is at its size. The
+	// caller does not have the pool's lock.
+	GrowDisk(n int)
+}
+
+// Filter chooses the blocks that are worth a place on disk. It is asked when a block
+// is stored and each time that a lookup finds it in host memory only, from several
+// goroutines at once, and must not wait for anything.
+type Filter interface {
+	ShouldOffload(h kv.SequenceHash) bool
+}
+
+// Options say how a Mover works. All fields but Filter are needed.
+type Options struct {
+	// BlockBytes is the size of a block, SlotBytes that of its slot.
+	BlockBytes, SlotBytes uint64
+	// Transfers is how many blocks are read at once, and how many are written. Batch is
+	// how many blocks share the two writes of their records.
+	Transfers, Batch int
+	// Deadline is how long one operation may take before the disk counts as stalled.
+	Deadline time.Duration
+	// ScrubBytesPerSecond is the rate of all scrubbers that share a Health.
+	ScrubBytesPerSecond int64
+	// Filter chooses the blocks that are written; nil for all.
+	Filter Filter
+	Log    *zap.Logger
+	// Health is shared by all pools on the disk.
+	Health *Health
+	// Stop ends all Run methods when it is closed, after Wake.
+	Stop <-chan struct{}
+}
+
+// Mover moves the blocks of one pool between host memory and disk, and computes and
+// compares their checksums. NewMover makes one.
+//
+// Methods without another word in their comment need the pool's lock. The Run methods
+// take it themselves: they take work under the lock, do it without, and take the lock
+// again to finish it. They compare the slot's state then, because others had the lock.
+type Mover struct {
+	Options
+
+	// Joining: extents of an earlier agent may still come from the disk, and no block is
+	// offered to it before they have.
+	Joining bool
+	// Counters are the mover's own, but for ReadMicros, which Stats fills in.
+	Counters Counters
+
+	pool  Pool
+	mu    *sync.Mutex
+	slots *tier.Set
+	// closed: the memory is gone; late operations change nothing.
+	closed bool
+
+	reads  reads
+	writes writes
+	seals  seals
+	scrub  scrub
+	faults faults
+}
+
+// Counters are what only grows in a Mover.
+type Counters struct {
+	// Promotions are blocks read from disk into the host tier; a lookup that
+	// joins a read under way adds to PromotionsShared instead.
+	Promotions       uint64 `json:"promotions"`
+	PromotionsShared uint64 `json:"promotions_shared"`
+	// WriteBehind counts blocks written to disk; WriteBehindDropped offers that
+	// found the queue full or the disk failing (they are made again), WriteBehindRefused blocks
+	// that found no disk slot.
+	WriteBehind        uint64 `json:"write_behind"`
+	WriteBehindDropped uint64 `json:"write_behind_dropped"`
+	WriteBehindRefused uint64 `json:"write_behind_refused"`
+	BytesRead          uint64 `json:"bytes_read"`
+	BytesWritten       uint64 `json:"bytes_written"`
+	// ReadMicros is the time in µs during which at least one block was being read from
+	// disk and checked.
+	ReadMicros uint64 `json:"read_micros"`
+	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
+	// writes that are tried again, WritesStalled writes that took longer than the
+	// deadline.
+	WriteBehindFiltered uint64 `json:"write_behind_filtered"`
+	WriteRetries        uint64 `json:"write_retries"`
+	WritesStalled       uint64 `json:"writes_stalled"`
+	// ReadRetries counts second reads of a block, ReadsAbandoned reads that did not
+	// end in time, ReadsCancelled those that had not begun and that nobody wanted
+	// any more or that waited behind such a one.
+	ReadRetries    uint64 `json:"read_retries"`
+	ReadsAbandoned uint64 `json:"reads_abandoned"`
+	ReadsCancelled uint64 `json:"reads_cancelled"`
+	// CorruptReads counts blocks whose bytes or record did not match when read
+	// back; they were dropped, not served.
+	CorruptReads uint64 `json:"corrupt_reads"`
+	// ReadErrors, WriteErrors and TableErrors count failed disk operations.
+	ReadErrors  uint64 `json:"read_errors"`
+	WriteErrors uint64 `json:"write_errors"`
+	TableErrors uint64 `json:"table_errors"`
+	// Verified counts blocks found in host memory when the pool was opened whose bytes
+	// were compared with their checksums since. CorruptHost counts blocks in host memory
+	// that did not match and were dropped.
+	Verified    uint64 `json:"verified"`
+	CorruptHost uint64 `json:"corrupt_host"`
+	// Scrubbed counts blocks that the scrubber compared with their checksums.
+	Scrubbed uint64 `json:"scrubbed"`
+}
+
+// Queues are gauges of a Mover.
+type Queues struct {
+	// Seal, Write and Read are the blocks that wait or are in work. Deferred are the
+	// blocks that are offered to the disk again later.
+	Seal, Write, Read, Deferred int
+	// ReadFaults and WriteFaults are the disk slots that could not be read or written the
+	// last time.
+	ReadFaults, WriteFaults int
+}
+
+// NewMover makes a Mover for the slots of a pool, which mu guards.
+func NewMover(o Options, pool Pool, mu *sync.Mutex, slots *tier.Set) *Mover {
+	m := &Mover{Options: o, pool: pool, mu: mu, slots: slots}
+	m.reads = reads{flights: map[registry.Ref]*Flight{}, work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers)}
+	m.writes = writes{work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers)}
+	m.seals.work = sync.NewCond(mu)
+	m.faults = faults{writes: map[registry.Ref]*writeFault{}, reads: map[registry.Ref]*readFault{}}
+	return m
+}
+
+// ReadLoops and WriteLoops are how many goroutines should be in RunReader and
+// RunWriter. Transfers of the readers are in the disk at a time: the others check what
+// they have read, and the disk does not wait for them. While one writer waits for its
+// records the other keeps the disk busy.
+func (o *Options) ReadLoops() int { return o.Transfers + o.Transfers/2 }
+
+// WriteLoops is described with ReadLoops.
+func (o *Options) WriteLoops() int { return min(2, o.Transfers) }
+
+// Wake wakes all Run methods, to see that Stop is closed or that there is work.
+func (m *Mover) Wake() {
+	m.seals.work.Broadcast()
+	m.writes.work.Broadcast()
+	m.reads.work.Broadcast()
+}
+
+// Close makes operations that end late change nothing.
+func (m *Mover) Close() { m.closed = true }
+
+// Snapshot returns the counters and the lengths of the queues.
+func (m *Mover) Snapshot() (Counters, Queues) {
+	c := m.Counters
+	c.ReadMicros = m.reads.time.Micros(time.Now())
+	return c, Queues{
+		Seal: m.seals.queue.Len(), Write: m.writes.queue.Len(), Read: len(m.reads.flights), Deferred: m.writes.deferred.Len(),
+		ReadFaults: len(m.faults.reads), WriteFaults: len(m.faults.writes),
+	}
+}
+
+// Stuck counts the reads that were given up and have not returned.
+func (m *Mover) Stuck() int { return m.reads.stuck }
+
+// ForgetExtent drops what is known of the slots of an extent that goes.
+func (m *Mover) ForgetExtent(lv registry.Level, extent uint32) {
+	if lv == registry.Disk {
+		m.faults.forget(extent)
+	} else {
+		m.writes.deferred.Forget(extent)
+	}
+}
+
+// stopped reports whether the Run methods must end.
+func (m *Mover) stopped() bool {
+	select {
+	case <-m.Stop:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,286 @@
+package diskio
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// ErrCorrupt: stored bytes do not match their checksum or identity.
+var ErrCorrupt = errors.New("stored block is corrupt")
+
+// readAttempts is how often a block is read from disk before it is given up.
+const readAttempts = 2
+
+// Flight is the one read that fills a host slot from disk, or the one check of a block
+// in host memory, whoever waits for it. The pool's lock guards its fields.
+type Flight struct {
+	// Disk is the disk slot that is read; NoRef for a check.
+	Disk registry.Ref
+	// Done is closed after Finished is set.
+	Done chan struct{}
+	// Waiters are the lookups that hold the host slot for the flight. Wanted: somebody
+	// counts on the block although nobody waits.
+	Waiters uint32
+	Wanted  bool
+	// Prefetch: counted in Mover.Prefetching.
+	Prefetch bool
+	// Finished: the flight has ended. OK: the block is in host memory and good.
+	Finished, OK bool
+
+	key kv.StoredKey
+}
+
+// reads are the blocks on their way from disk to host memory, and the checks of blocks
+// that were found in host memory.
+type reads struct {
+	// flights are the reads and checks, by the host slot.
+	flights map[registry.Ref]*Flight
+	// queue are the reads that have not begun; work wakes a reader.
+	queue RefQueue
+	work  *sync.Cond
+	// limit has room for each block that may be read at a time. It needs no lock.
+	limit chan struct{}
+	// time is how long blocks were being read.
+	time BusyTime
+	// stuck counts the reads that were given up and have not returned, prefetching those
+	// with Flight.Prefetch.
+	stuck, prefetching int
+}
+
+// Flight is the read or the check that host slot ref waits for; nil when there is none.
+func (m *Mover) Flight(ref registry.Ref) *Flight { return m.reads.flights[ref] }
+
+// Readable reports whether it makes sense to queue reads now.
+func (m *Mover) Readable() bool {
+	return m.reads.stuck < m.Transfers && m.Health.All.Ready()
+}
+
+// Read begins to fill the free host slot ref with a block whose disk slot is held. The
+// end of the flight releases the disk slot.
+func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
+	disk := m.slots.DiskSlot(key)
+	r := m.slots.Disk.Record(disk)
+	block := tier.BlockOf(&r)
+	m.slots.Occupy(m.slots.Host, ref, &block, storage.StateStaging, 0, r)
+	f := &Flight{key: r.Key, Disk: disk, Done: make(chan struct{})}
+	m.reads.flights[ref] = f
+	m.reads.queue.Push(ref)
+	m.pool.Begin()
+	m.reads.work.Signal()
+	return f
+}
+
+// Prefetch is Read for a block that nobody waits for.
+func (m *Mover) Prefetch(key *kv.StoredKey, ref registry.Ref) {
+	f := m.Read(key, ref)
+	f.Wanted, f.Prefetch = true, true
+	m.reads.prefetching++
+}
+
+// Prefetching is how many reads are under way that Prefetch began.
+func (m *Mover) Prefetching() int { return m.reads.prefetching }
+
+// endFlight ends a flight; the caller closes Done.
+func (m *Mover) endFlight(ref registry.Ref, f *Flight, ok bool) {
+	delete(m.reads.flights, ref)
+	f.Finished, f.OK = true, ok
+	if f.Prefetch {
+		m.reads.prefetching--
+	}
+}
+
+// read is one block that a reader works on.
+type read struct {
+	flight *Flight
+	// ref is the host slot. record is that of the disk slot and vouches for the bytes.
+	ref    registry.Ref
+	record storage.Record
+	from   *extent.Disk
+	to     *extent.Host
+}
+
+// RunReader reads blocks until Stop is closed. What is queued then stays unread; nobody
+// waits for it any more. A read that takes longer than the deadline is given up
+// meanwhile. RunReader takes the pool's lock itself.
+func (m *Mover) RunReader() {
+	for {
+		r, ok := m.takeRead()
+		if !ok {
+			return
+		}
+		timer := time.AfterFunc(m.Deadline, func() { m.abandonRead(r) })
+		sum, retries, err := m.readBlock(r)
+		timer.Stop()
+		m.finishRead(r, sum, retries, err)
+	}
+}
+
+// takeRead waits for a block to read. It cancels reads that nobody wants, or that the
+// disk is not used for. ok is false when the reader must end.
+func (m *Mover) takeRead() (r *read, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		for m.reads.queue.Len() == 0 && !m.stopped() {
+			m.reads.work.Wait()
+		}
+		if m.stopped() {
+			return nil, false
+		}
+		ref := m.reads.queue.Pop()
+		f := m.reads.flights[ref]
+		if f.Waiters == 0 && !f.Wanted || !m.Health.All.Allow() {
+			m.cancelRead(ref, f)
+			continue
+		}
+		from, _ := m.slots.Disk.At(f.Disk)
+		to, _ := m.slots.Host.At(ref)
+		m.reads.time.Begin(time.Now())
+		return &read{flight: f, ref: ref, record: m.slots.Disk.Record(f.Disk), from: from.Disk, to: to.Host}, true
+	}
+}
+
+// cancelRead ends a read that has not begun.
+func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
+	m.Counters.ReadsCancelled++
+	m.endFlight(ref, f, false)
+	m.slots.Host.Slot(ref).Holds -= f.Waiters
+	m.slots.Drop(m.slots.Host, ref, storage.StateFree)
+	m.slots.Release(m.slots.Disk, f.Disk)
+	close(f.Done)
+	m.pool.Done(1)
+}
+
+// readBlock fills the host slot from the disk slot and verifies it, in a few attempts:
+// what the device or the way to it spoiled once may come whole the next time. It needs
+// no lock.
+func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
+	for ; ; retries++ {
+		m.reads.limit <- struct{}{}
+		err = r.from.ReadSlot(r.flight.Disk.Slot(), r.to.Slot(r.ref.Slot()))
+		<-m.reads.limit
+		if err == nil {
+			sum, err = m.compare(r.to, r.ref.Slot(), &r.record, r.flight.key)
+		}
+		if err == nil || errors.Is(err, extent.ErrMemory) || retries+1 == readAttempts {
+			return sum, retries, err
+		}
+	}
+}
+
+// compare compares a host slot's bytes with the record that vouches for them, and
+// returns their content sum. It needs no lock.
+func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
+	if r.Key != want || uint64(r.Length) != m.BlockBytes {
+		return 0, fmt.Errorf("record of %s, want %s: %w", r.Key, want, ErrCorrupt)
+	}
+	sum, err := host.ContentSum(i, want, m.BlockBytes)
+	if err != nil {
+		return 0, err
+	}
+	if got := storage.Bind(sum, want, r.Generation); got != r.Checksum {
+		return 0, fmt.Errorf("block %s: checksum %016x, stored %016x: %w", want, got, r.Checksum, ErrCorrupt)
+	}
+	return sum, nil
+}
+
+// finishRead makes a block that was read visible, or ends the try.
+func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.pool.Done(1)
+	m.Counters.ReadRetries += uint64(retries)
+	f := r.flight
+	if f.Finished { // abandoned
+		m.finishAbandoned(r, err)
+		return
+	}
+	m.reads.time.End(time.Now())
+	m.endFlight(r.ref, f, err == nil)
+	m.slots.Release(m.slots.Disk, f.Disk)
+	if err == nil {
+		m.readWorked(f.Disk)
+		m.Counters.Promotions++
+		m.Counters.BytesRead += m.SlotBytes
+		s := m.slots.Host.Slot(r.ref)
+		s.FromDisk = true
+		record := r.record
+		record.Checksum = storage.Bind(sum, record.Key, s.Generation)
+		m.slots.Store(m.slots.Host, r.ref, record)
+	} else {
+		m.finishFailed(r, err)
+	}
+	close(f.Done)
+}
+
+// finishFailed ends a read that gave no block. When the host memory is to blame, the
+// host slot goes out of use and the block stays on disk. The block also stays when the
+// device gave an error, until it has given enough of them. Otherwise the block is lost.
+func (m *Mover) finishFailed(r *read, err error) {
+	f := r.flight
+	m.slots.Host.Slot(r.ref).Holds -= f.Waiters
+	if errors.Is(err, extent.ErrMemory) {
+		m.slots.DropDamaged(r.ref, err)
+		return
+	}
+	m.slots.Drop(m.slots.Host, r.ref, storage.StateFree)
+	if errors.Is(err, ErrCorrupt) {
+		m.Counters.CorruptReads++
+	} else {
+		m.Counters.ReadErrors++
+		m.Health.All.Failed(err)
+		if !m.readFailed(f.Disk) {
+			m.Log.Warn("block on disk cannot be read for now", zap.Stringer("key", f.key), zap.Error(err))
+			return
+		}
+	}
+	m.Log.Warn("block on disk is lost", zap.Stringer("key", f.key), zap.Error(err))
+	m.loseDiskBlock(f.Disk)
+}
+
+// abandonRead gives up a read that does not end: those who wait for it have a miss. The
+// kernel may still write into the host slot, which is out of use until the read
+// returns. Reads that have not begun are given up with it.
+func (m *Mover) abandonRead(r *read) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := r.flight
+	if f.Finished || m.closed {
+		return
+	}
+	m.Health.All.Stalled()
+	m.Counters.ReadsAbandoned++
+	m.Log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", m.Deadline))
+	m.reads.time.End(time.Now())
+	m.endFlight(r.ref, f, false)
+	s := m.slots.Host.Slot(r.ref)
+	s.Holds -= f.Waiters
+	m.slots.Drop(m.slots.Host, r.ref, storage.StateQuarantined)
+	s.Holds++ // the read's; it also keeps the extent
+	m.reads.stuck++
+	close(f.Done)
+	for m.reads.queue.Len() > 0 {
+		queued := m.reads.queue.Pop()
+		m.cancelRead(queued, m.reads.flights[queued])
+	}
+}
+
+// finishAbandoned ends an abandoned read. Nobody writes into the host slot now.
+func (m *Mover) finishAbandoned(r *read, err error) {
+	m.reads.stuck--
+	m.slots.Free(m.slots.Host, r.ref)
+	m.slots.Release(m.slots.Disk, r.flight.Disk)
+	if err == nil {
+		m.Health.All.Succeeded()
+	}
+}

@@ -1,0 +1,243 @@
+package diskio
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+)
+
+const (
+	// ScrubIdle is how long the scrubber rests when it found nothing to do.
+	ScrubIdle = 5 * time.Second
+	// scrubScan is how many slots are looked at under one lock.
+	scrubScan = 8192
+)
+
+// scrub is what the scrubber does now.
+type scrub struct {
+	// checking is closed when the check that is under way ends; nil when there is none.
+	checking chan struct{}
+	// paused: no check begins while it is not 0.
+	paused int
+}
+
+// RunScrubber compares what the pool stores with its checksums, slot by slot and round
+// after round, host first, until Stop is closed. All pools that share a Health are
+// together no faster than ScrubBytesPerSecond. So a bit that flips is found before
+// somebody asks for the block, and recovered blocks are verified when the first lookup
+// comes. RunScrubber takes the pool's lock itself.
+func (m *Mover) RunScrubber() {
+	buf, free, err := extent.NewBuffer(m.SlotBytes)
+	if err != nil {
+		m.Log.Warn("no scrubber", zap.Error(err))
+		return
+	}
+	defer free()
+	perBlock := time.Duration(float64(m.BlockBytes) / float64(m.ScrubBytesPerSecond) * float64(time.Second))
+	pause := time.NewTimer(ScrubIdle)
+	defer pause.Stop()
+	for {
+		checked := false
+		for _, lv := range []registry.Level{registry.Host, registry.Disk} {
+			for ref, ok := m.nextSealed(lv, 0); ok; ref, ok = m.nextSealed(lv, ref+1) {
+				if !m.ScrubSlot(lv, ref, buf) {
+					continue
+				}
+				checked = true
+				if !m.Rest(pause, m.Health.Scrub.Take(perBlock)) {
+					return
+				}
+			}
+		}
+		if !checked && !m.Rest(pause, ScrubIdle) {
+			return
+		}
+	}
+}
+
+// Rest waits for d on a timer that the caller owns. It returns false when Stop is
+// closed. It needs no lock.
+func (m *Mover) Rest(timer *time.Timer, d time.Duration) bool {
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+		return true
+	case <-m.Stop:
+		return false
+	}
+}
+
+// nextSealed is the first slot of a tier from one on that holds a block, or a later one
+// that the search got to. ok is false behind the last slot.
+func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.Ref, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.slots.Tier(lv)
+	if t == nil {
+		return registry.NoRef, false
+	}
+	scanned := uint32(0)
+	slot := from.Slot()
+	for n := int(from.Part()); n < len(t.Extents); n, slot = n+1, 0 {
+		e := t.Extents[n]
+		if e == nil || e.Empty() {
+			continue
+		}
+		for ; slot < uint32(len(e.Slots)); slot++ {
+			if e.Slots[slot].State == storage.StateSealed || scanned == scrubScan {
+				return registry.MakeRef(e.Number, slot), true
+			}
+			scanned++
+		}
+	}
+	return registry.NoRef, false
+}
+
+// ScrubSlot checks one slot and reports whether there was something to check. A slot
+// that is being read, written or filled is left for the next round. buf has room for a
+// slot. ScrubSlot takes the pool's lock itself.
+func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool {
+	if lv == registry.Host {
+		s, ok := m.takeHostCheck(ref)
+		if !ok {
+			return false
+		}
+		_, err := m.compare(s.host, ref.Slot(), &s.record, s.record.Key)
+		m.finishHostCheck(s, err)
+		return true
+	}
+	c, ok := m.takeDiskCheck(ref)
+	if !ok {
+		return false
+	}
+	watch := time.AfterFunc(m.Deadline, m.Health.All.Stalled)
+	err := c.from.ReadSlot(ref.Slot(), buf)
+	var bad bool
+	if err == nil {
+		content := extent.ContentSum(c.record.Key, buf[:m.BlockBytes])
+		bad = storage.Bind(content, c.record.Key, c.record.Generation) != c.record.Checksum
+	}
+	watch.Stop()
+	m.finishDiskCheck(c, bad, err)
+	return true
+}
+
+// beginCheck begins the check of a sealed slot that nobody holds, if there is one.
+func (m *Mover) beginCheck(lv registry.Level, ref registry.Ref) bool {
+	t := m.slots.Tier(lv)
+	if t == nil || !t.Has(ref) { // its extent has gone
+		return false
+	}
+	s := t.Slot(ref)
+	if m.scrub.paused > 0 || s.State != storage.StateSealed || s.Holds > 0 {
+		return false
+	}
+	if lv == registry.Disk && !m.Health.All.Allow() {
+		return false
+	}
+	m.scrub.checking = make(chan struct{})
+	m.slots.Hold(t, ref)
+	return true
+}
+
+// endCheck ends what beginCheck began. The slot is still held.
+func (m *Mover) endCheck() {
+	close(m.scrub.checking)
+	m.scrub.checking = nil
+	m.Counters.Scrubbed++
+}
+
+// takeHostCheck begins the check of a host slot.
+func (m *Mover) takeHostCheck(ref registry.Ref) (*sum, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.beginCheck(registry.Host, ref) {
+		return nil, false
+	}
+	return m.sumOf(ref), true
+}
+
+// finishHostCheck ends the check of a host block. A lookup that found a recovered block
+// meanwhile checks it for itself, and may have dropped it already.
+func (m *Mover) finishHostCheck(s *sum, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.endCheck()
+	m.compared(s.ref, err)
+	slot := m.slots.Host.Slot(s.ref)
+	slot.Holds--
+	if err != nil && m.reads.flights[s.ref] == nil && slot.State == storage.StateSealed {
+		m.loseHostBlock(s.ref, err)
+		return
+	}
+	m.slots.LetGo(m.slots.Host, s.ref, slot)
+}
+
+// diskCheck is the check of one disk slot.
+type diskCheck struct {
+	ref    registry.Ref
+	record storage.Record
+	from   *extent.Disk
+}
+
+// takeDiskCheck begins the check of a disk slot.
+func (m *Mover) takeDiskCheck(ref registry.Ref) (*diskCheck, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.beginCheck(registry.Disk, ref) {
+		return nil, false
+	}
+	e, _ := m.slots.Disk.At(ref)
+	return &diskCheck{ref: ref, record: m.slots.Disk.Record(ref), from: e.Disk}, true
+}
+
+// finishDiskCheck ends the check of a disk slot. bad means that its bytes do not match
+// their checksum.
+func (m *Mover) finishDiskCheck(c *diskCheck, bad bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.endCheck()
+	m.slots.Release(m.slots.Disk, c.ref)
+	s := m.slots.Disk.Slot(c.ref)
+	switch {
+	case err != nil:
+		// The block may still be good: a lookup that wants it tries again.
+		m.Counters.ReadErrors++
+		m.Health.All.Failed(err)
+	case !bad:
+		m.readWorked(c.ref)
+	case s.Holds == 0 && s.State == storage.StateSealed && s.Generation == c.record.Generation:
+		m.Counters.CorruptReads++
+		m.Log.Warn("block on disk is lost", zap.Stringer("key", c.record.Key), zap.String("cause", "its bytes do not match their checksum"))
+		m.loseDiskBlock(c.ref)
+	}
+}
+
+// PauseScrub keeps the scrubber from holding slots until ResumeScrub. It waits for the
+// check that is under way, which may take as long as any other operation. It takes the
+// pool's lock itself.
+func (m *Mover) PauseScrub() {
+	m.mu.Lock()
+	m.scrub.paused++
+	checking := m.scrub.checking
+	m.mu.Unlock()
+	if checking == nil {
+		return
+	}
+	select {
+	case <-checking:
+	case <-time.After(m.Deadline):
+	case <-m.Stop:
+	}
+}
+
+// ResumeScrub ends PauseScrub. It takes the pool's lock itself.
+func (m *Mover) ResumeScrub() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.scrub.paused--
+}

@@ -1,0 +1,148 @@
+package diskio
+
+import (
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+)
+
+// seals are the host slots whose checksums are to be computed or compared.
+type seals struct {
+	queue RefQueue
+	// work wakes a sealer.
+	work *sync.Cond
+}
+
+// Seal queues the checksum of a filled host slot, which is held for it.
+func (m *Mover) Seal(ref registry.Ref) {
+	m.seals.queue.Push(ref)
+	m.pool.Begin()
+	m.seals.work.Signal()
+}
+
+// Verify queues the check of a recovered host block. The flight holds the slot.
+func (m *Mover) Verify(ref registry.Ref, s *tier.Slot) *Flight {
+	f := &Flight{key: m.slots.Registry.At(s.Entry).Key, Disk: registry.NoRef, Done: make(chan struct{})}
+	m.reads.flights[ref] = f
+	m.slots.Hold(m.slots.Host, ref)
+	m.Seal(ref)
+	return f
+}
+
+// sum is one host slot whose checksum a sealer or the scrubber computes. The slot is
+// held.
+type sum struct {
+	ref    registry.Ref
+	record storage.Record
+	host   *extent.Host
+	// flight is the check of a recovered block; nil for a block that is to be sealed.
+	flight *Flight
+}
+
+// sumOf describes the checksum of a host slot.
+func (m *Mover) sumOf(ref registry.Ref) *sum {
+	e, _ := m.slots.Host.At(ref)
+	return &sum{ref: ref, record: m.slots.Host.Record(ref), host: e.Host}
+}
+
+// RunSealer computes the checksums of committed blocks, and compares those of
+// recovered ones, until Stop is closed. What is not sealed then is lost, as in a
+// restart. RunSealer takes the pool's lock itself.
+func (m *Mover) RunSealer() {
+	for {
+		s, ok := m.takeSeal()
+		switch {
+		case !ok:
+			return
+		case s.flight != nil:
+			_, err := m.compare(s.host, s.ref.Slot(), &s.record, s.record.Key)
+			m.finishVerify(s, err)
+		default:
+			content, err := s.host.ContentSum(s.ref.Slot(), s.record.Key, m.BlockBytes)
+			m.finishSeal(s, content, err)
+		}
+	}
+}
+
+// takeSeal waits for a slot whose checksum is wanted. ok is false when the sealer must
+// end.
+func (m *Mover) takeSeal() (s *sum, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.seals.queue.Len() == 0 && !m.stopped() {
+		m.seals.work.Wait()
+	}
+	if m.stopped() {
+		return nil, false
+	}
+	s = m.sumOf(m.seals.queue.Pop())
+	s.flight = m.reads.flights[s.ref]
+	return s, true
+}
+
+// finishSeal seals a filled slot, or drops its block when its memory is damaged.
+func (m *Mover) finishSeal(s *sum, content uint64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.pool.Done(1)
+	t := m.slots.Host
+	slot := t.Slot(s.ref)
+	slot.Holds--
+	if err != nil {
+		e, _ := t.At(s.ref)
+		m.slots.MemoryError(e, err)
+		m.slots.Drop(t, s.ref, storage.StateQuarantined)
+		return
+	}
+	s.record.Checksum = storage.Bind(content, s.record.Key, slot.Generation)
+	m.slots.Seal(t, s.ref, s.record)
+	m.Offer(s.ref, slot)
+	m.slots.Settle(t, s.ref, slot)
+}
+
+// finishVerify ends the check of a recovered host block.
+func (m *Mover) finishVerify(s *sum, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.compared(s.ref, err)
+	slot, f := m.slots.Host.Slot(s.ref), s.flight
+	there := slot.State == storage.StateSealed // it may have been dropped meanwhile
+	m.endFlight(s.ref, f, there && err == nil)
+	slot.Holds--
+	if !f.OK {
+		slot.Holds -= f.Waiters
+	}
+	if there && err != nil {
+		m.loseHostBlock(s.ref, err)
+	} else {
+		m.slots.LetGo(m.slots.Host, s.ref, slot)
+	}
+	close(f.Done)
+	m.pool.Done(1)
+}
+
+// compared notes that a host block's bytes were compared with its checksum. A recovered
+// block that is good is verified.
+func (m *Mover) compared(ref registry.Ref, err error) {
+	s := m.slots.Host.Slot(ref)
+	if err != nil || !s.Unverified || s.State != storage.StateSealed {
+		return
+	}
+	s.Unverified = false
+	m.slots.Unverified--
+	m.Counters.Verified++
+	m.Offer(ref, s)
+}
+
+// loseHostBlock forgets a host block whose bytes are wrong.
+func (m *Mover) loseHostBlock(ref registry.Ref, err error) {
+	m.Counters.CorruptHost++
+	key := m.slots.Registry.At(m.slots.Host.Slot(ref).Entry).Key
+	m.Log.Warn("block in host memory is lost", zap.Stringer("key", key), zap.Error(err))
+	m.slots.DropDamaged(ref, err)
+}
