@@ -22,8 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write the files of frozen text in tes
 func TestKVBMMetricsAreTheFrozenText(t *testing.T) {
 	stats := Stats{
 		Pools: []PoolStats{
-			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 10, WriteBehind: 4}}},
-			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 1, WriteBehind: 2}}},
+			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 10, DiskCounters: blockmgr.DiskCounters{WriteBehind: 4}}}},
+			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 1, DiskCounters: blockmgr.DiskCounters{WriteBehind: 2}}}},
 		},
 		Cache: engine.CacheStats{MatchedTokens: 640, OnboardedHost: 30, OnboardedDisk: 10, HostHitRate: 0.5, DiskHitRate: 0.25},
 	}
