@@ -13,18 +13,20 @@ type coverage struct {
 	view    *view
 	reading Reading
 
-	// The run at hand holds the blocks from..upTo-1 of the prompt. goesOn is set
-	// when somebody has its first block. moved and pending say that a look at its
-	// entries led further, and that one of them may lead further still.
+	// The current run holds the blocks from..upTo-1 of the prompt. goesOn is true
+	// when an owner has the run's first block. moved says that the last pass over
+	// the entries extended an owner's device blocks. pending says that an entry may
+	// extend them in another pass.
 	from, upTo             int
 	goesOn, moved, pending bool
 
-	// owners is indexed by ownerID; what has another stamp is not of this prompt.
+	// owners is indexed by ownerID. An entry with another stamp belongs to an
+	// earlier prompt.
 	owners  []ownerCoverage
 	stamp   uint32
 	touched []ownerID
 	spans   []span
-	// members is a set of member numbers, between words lowest and highest.
+	// members is a set of member numbers, in words lowest to highest.
 	members         []uint64
 	lowest, highest int
 }
@@ -32,14 +34,14 @@ type coverage struct {
 // ownerCoverage is what one owner has of the prompt.
 type ownerCoverage struct {
 	stamp uint32
-	// device is how many leading blocks its device has.
+	// device is the number of leading blocks on the owner's device.
 	device uint32
-	// spans is the number of the first span of each tier after they were sorted;
-	// before, that of the latest one plus one.
+	// spans is the number of the first span of each tier once spans are sorted.
+	// Before, spans is the number of the latest span plus one.
 	spans [kv.NumTiers]int32
 }
 
-// span is the blocks lo..hi-1 of the prompt, held by one owner in one tier.
+// span is the blocks lo..hi-1 of the prompt that one owner holds in one tier.
 type span struct {
 	owner  ownerID
 	tier   kv.Tier
@@ -58,7 +60,7 @@ func (c *coverage) begin(v *view, r Reading) {
 	c.touched, c.spans = c.touched[:0], c.spans[:0]
 }
 
-// add takes one entry of the run at hand into account.
+// add adds one entry of the current run.
 func (c *coverage) add(e entry) {
 	lo, hi := c.from+e.lo(), min(c.from+e.hi(), c.upTo)
 	id := e.owner()
@@ -67,7 +69,7 @@ func (c *coverage) add(e entry) {
 	}
 	kind := c.view.owners[id].kind
 	t := e.tier()
-	// A pool has no device; its word on that tier would be wrong.
+	// A pool has no device. An entry for a pool's device would be wrong.
 	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
 		return
 	}
@@ -120,7 +122,7 @@ func (c *coverage) hits(dst []Hit) []Hit {
 	return dst
 }
 
-// deviceHits is hits when nothing but devices was touched.
+// deviceHits is hits for a prompt that only devices hold.
 func (c *coverage) deviceHits(dst []Hit) []Hit {
 	for w := c.lowest; w <= c.highest; w++ {
 		for left := c.members[w]; left != 0; left &= left - 1 {
@@ -135,7 +137,7 @@ func (c *coverage) deviceHits(dst []Hit) []Hit {
 	return dst
 }
 
-// gather makes members the set of those for whom a touched owner counts.
+// gather makes members the set of members for whom a touched owner counts.
 func (c *coverage) gather() {
 	if n := (len(c.view.sources)+63)/64 - len(c.members); n > 0 {
 		c.members = append(c.members, make([]uint64, n)...)
@@ -198,7 +200,7 @@ func (c *coverage) memberHits(s source) Hits {
 	return h
 }
 
-// of is the spans of an owner in a tier.
+// of returns the spans of an owner in a tier.
 func (c *coverage) of(id ownerID, t kv.Tier) []span {
 	if id == noOwner || c.owners[id].stamp != c.stamp {
 		return nil
@@ -211,8 +213,8 @@ func (c *coverage) of(id ownerID, t kv.Tier) []span {
 	return c.spans[first:last]
 }
 
-// reach follows spans from block at as far as they go without a hole, and
-// returns those not used up.
+// reach follows spans from block at until a hole, and returns the end and the
+// unused spans.
 func reach(spans []span, at uint32) ([]span, uint32) {
 	for len(spans) > 0 && spans[0].lo <= at {
 		at = max(at, spans[0].hi)

@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// maxDumpBlocks is how many blocks one event of a dump has at most.
+// maxDumpBlocks is the most blocks in one event of a dump.
 const maxDumpBlocks = 4096
 
 // Dump visits what every owner holds, ordered by owner, as DumpOwner does. Two
@@ -30,11 +30,10 @@ func (x *Index) Dump(visit func(e *kvevent.RouterEvent) bool) {
 }
 
 // DumpOwner visits what one owner held at one moment, as stored events with ids
-// from 1: tier by tier, parents before children, siblings in the order of their
-// hashes, and no more events than branches need. What it shows depends on
-// what is held alone, so that a dump applied to an empty index gives the same
-// dump. The event is the visitor's until it returns; it may use the index, and
-// ends the dump by returning false.
+// from 1. The order is tier by tier, parents before children, siblings by hash,
+// with as few events as branches allow. The events depend only on what is held, so
+// a dump applied to an empty index gives the same dump. The event is valid until
+// visit returns. visit may use the index, and ends the dump by returning false.
 func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) {
 	x.dumpOwner(who, visit)
 }
@@ -55,8 +54,8 @@ func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 type strip struct {
 	first  runs.Place
 	blocks []kvevent.StoredBlock
-	// parent is the block before the first; of a stand-in or the root only the
-	// hash says which.
+	// parent is the block before the first one. For a stand-in or the root only
+	// parentHash identifies it.
 	parent     runs.Place
 	parentHash kv.SequenceHash
 	hasParent  bool
@@ -112,8 +111,8 @@ func (x *Index) strip(r runs.ID, lo, hi int) strip {
 	return s
 }
 
-// forest is what an owner holds in one tier, as trees of pieces: strips, cut
-// where something branches off.
+// forest is what an owner holds in one tier, as trees of pieces. A piece is a strip
+// that ends where another piece branches off.
 type forest struct {
 	pieces []piece
 	roots  []int
@@ -126,7 +125,7 @@ type piece struct {
 
 func newForest(strips []strip) *forest {
 	f := &forest{}
-	// cuts are the blocks that the first block of a strip follows.
+	// cuts are the blocks that a strip follows.
 	cuts := make(map[runs.Place]bool)
 	for i := range strips {
 		cuts[strips[i].parent] = true
@@ -171,7 +170,7 @@ func (f *forest) order(list []int) {
 	})
 }
 
-// walk visits the forest, each chain without branches as one event.
+// walk visits the forest, with one event for each chain without branches.
 func (f *forest) walk(e *kvevent.RouterEvent, visit func(e *kvevent.RouterEvent) bool) bool {
 	stack := f.roots
 	var blocks []kvevent.StoredBlock
@@ -197,22 +196,25 @@ func (f *forest) walk(e *kvevent.RouterEvent, visit func(e *kvevent.RouterEvent)
 	return true
 }
 
+// walkRuns and walkRows bound what Walk copies under one lock. One run may have
+// more rows. walkScan bounds the runs that Walk looks at under one lock.
 const (
-	// walkRuns and walkRows bound what Walk copies under the lock at a time; one run
-	// may have more rows. walkScan bounds the runs that Walk looks at meanwhile.
+	// walkRuns and walkRows bound what Walk copies under one lock. One run may
+	// exceed walkRows. walkScan bounds the runs that Walk looks at under one lock.
 	walkRuns = 64
 	walkRows = 4096
 	walkScan = 4096
 )
 
-// Walk visits what owners hold as stored events with ids from 0: one for each
-// unbroken row of blocks that an owner holds in one tier of a run, parents before
-// children. The event is the visitor's until it returns; the visitor may use the
+// Walk visits what owners hold as stored events with ids from 0, parents before
+// children. There is one event for each unbroken row of blocks that an owner holds
+// in one tier of a run. The event is valid until visit returns. visit may use the
 // index, and ends the walk by returning false.
 //
-// Walk copies a few runs at a time and lets the lock go between, so that no
-// writer waits for it and it takes little memory. What changes meanwhile may be
-// missing. The events of an index at rest, applied to an empty one, make it equal.
+// Walk copies a few runs at a time and releases the lock in between, so that
+// writers do not wait and the copy stays small. Changes during the walk may be
+// missing. The events of an index at rest, applied to an empty index, make an equal
+// index.
 func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 	w := walker{x: x, event: kvevent.RouterEvent{Kind: kvevent.Stored}}
 	for w.copySome() {
@@ -225,15 +227,15 @@ func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 	}
 }
 
-// walker is one Walk. It is for one goroutine.
+// walker is one Walk, for one goroutine.
 type walker struct {
 	x *Index
-	// next is the run to look at next, and pending has runs that come before it,
-	// the last of them first. begun has a bit for each run that is or was pending.
+	// next is the run to look at next. pending has runs that come before next, the
+	// last one first. begun has a bit for each run that is or was pending.
 	next    runs.ID
 	pending []runs.ID
 	begun   []uint64
-	// runs and rows are what was copied last.
+	// runs and rows are the latest copy.
 	runs  []walkedRun
 	rows  []walkedRow
 	event kvevent.RouterEvent
@@ -242,7 +244,7 @@ type walker struct {
 // walkedRun is a copy of the blocks of a run.
 type walkedRun struct {
 	blocks []kvevent.StoredBlock
-	// parent is the block before the first; of a stand-in the hash says which.
+	// parent is the block before the first one.
 	parent    kv.SequenceHash
 	hasParent bool
 }
@@ -255,7 +257,7 @@ type walkedRow struct {
 	tier   kv.Tier
 }
 
-// copySome copies the runs that come next; false when there are none left.
+// copySome copies the next runs. It returns false when none are left.
 func (w *walker) copySome() bool {
 	w.runs, w.rows = w.runs[:0], w.rows[:0]
 	x := w.x
@@ -278,7 +280,7 @@ func (w *walker) copySome() bool {
 	return true
 }
 
-// begin makes a run pending, and then those before it in the tree.
+// begin makes a run and its unvisited ancestors pending.
 func (w *walker) begin(r runs.ID) {
 	x := w.x
 	for r > runs.Root && x.runs.Side(r).Live && !x.runs.Side(r).StandIn {
@@ -298,13 +300,13 @@ func (w *walker) begin(r runs.ID) {
 func (w *walker) copyRun(r runs.ID) {
 	x := w.x
 	if s := x.runs.Side(r); !s.Live || s.StandIn {
-		return // It was freed while the lock was let go.
+		return // The run was freed while the lock was released.
 	}
 	h := x.runs.Head(r)
 	st := h.Storage()
 	locals, hashes := x.arena.Locals(st), x.arena.Hashes(st)
 	at := len(w.runs)
-	w.runs = slices.Grow(w.runs, 1)[:at+1] // what an earlier slice left has room for blocks
+	w.runs = slices.Grow(w.runs, 1)[:at+1] // the memory of an earlier copy is used again
 	run := &w.runs[at]
 	*run = walkedRun{blocks: slices.Grow(run.blocks[:0], st.Blocks())}
 	for i := range st.Blocks() {
@@ -326,7 +328,7 @@ func (w *walker) copyRun(r runs.ID) {
 	slices.SortFunc(w.rows[first:], func(a, b walkedRow) int { return a.lo - b.lo })
 }
 
-// show is a row as an event.
+// show returns a row as an event.
 func (w *walker) show(r *walkedRow) *kvevent.RouterEvent {
 	run, e := &w.runs[r.run], &w.event
 	e.Owner, e.Tier, e.Blocks = r.who, r.tier, run.blocks[r.lo:r.hi]

@@ -7,19 +7,18 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// An entry says that an owner holds the blocks lo..hi-1 of a run in one tier:
-// owner, tier, lo and hi in one word, so that growing and shrinking is one
-// store. An owner has several entries in a run when it has several tiers or
-// holes. Zero is a free slot.
+// An entry says that an owner holds the blocks lo..hi-1 of a run in one tier. The
+// entry is one word, so that one atomic store changes it. An owner with several
+// tiers or holes in a run has several entries. Zero is a free slot.
 //
-// Readers look at the slots of a run once, from first to last. What is held all
-// the time must be seen by all of them, so blocks only ever pass from an entry
-// to one in a later slot.
+// A reader looks at the slots of a run once, from first to last. The reader must
+// see every block that is held all the time. So a block only moves to an entry in a
+// later slot.
 type entry uint64
 
 func newEntry(o ownerID, t kv.Tier, lo, hi int) entry { return key(o, t) | entry(lo)<<8 | entry(hi) }
 
-// key is the owner and the tier of an entry.
+// key returns the owner and the tier of an entry as an entry without blocks.
 func key(o ownerID, t kv.Tier) entry { return entry(o)<<32 | entry(t)<<16 }
 
 func (e entry) key() entry      { return e &^ 0xffff }
@@ -29,18 +28,20 @@ func (e entry) lo() int         { return int(e >> 8 & 0xff) }
 func (e entry) hi() int         { return int(e & 0xff) }
 func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
-// survey is what one owner has of a run in one tier, and where.
+// survey is what one owner holds of a run in one tier, and where.
 type survey struct {
 	have runs.Mask
-	// left and right are the entries that end and begin where a span begins and
-	// ends, free is a slot without entry; nil when there is none. leftAt and
-	// rightAt are their places in the walk.
+	// left is the entry that ends where a span begins, right the entry that begins
+	// where the span ends. free is a free slot. Each may be nil. leftAt and rightAt
+	// are the positions of the entries in the walk.
 	left, right, free *atomic.Uint64
 	leftAt, rightAt   int
-	// any is set when the owner has an entry in this run, in whatever tier.
+	// any is true when the owner has an entry in this run in any tier.
 	any bool
 }
 
+// survey looks at the entries of a run for the owner and tier of k, beside the span
+// lo..hi-1.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
@@ -69,8 +70,8 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover lets o hold the blocks lo..hi-1 of a run that are there, and returns how
-// many of them it held already.
+// cover lets an owner hold the existing blocks lo..hi-1 of a run, and returns how
+// many of them the owner held already.
 func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
@@ -107,24 +108,25 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 			more := x.runs.AddSlots(r)
 			s.free = more.Next()
 		}
-		x.enter(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
+		x.addEntry(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
 		x.runs.Compact(r)
 	}
 	return 0
 }
 
-// enter puts an entry into a free slot. first says that it is the owner's only
-// one in this run.
-func (x *Index) enter(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
+// addEntry puts an entry into a free slot. first says that the entry is the owner's
+// only one in this run.
+func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
 	x.runs.Side(r).Held++
 	o.entries++
 	if first {
-		x.remember(o, r)
+		x.noteRun(o, r)
 	}
 }
 
-// uncover takes the blocks of a set from o and returns those it held.
+// uncover takes a set of blocks from an owner and returns the blocks that the owner
+// held.
 func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()
@@ -157,9 +159,9 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 	return gone
 }
 
-// cut leaves an entry with the blocks of a set, all of which it has. What does
-// not fit into one entry goes to slots behind, found with the rest of the walk,
-// before it leaves this one.
+// cut reduces an entry to the blocks of left, which is a part of the entry. A
+// second span goes to a later slot before it leaves this entry. rest is the walk
+// behind slot.
 func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
@@ -178,19 +180,20 @@ func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e
 			rest = x.runs.AddSlots(r)
 			behind = rest.Next()
 		}
-		x.enter(o, r, behind, newEntry(o.id, e.tier(), a, b), false)
+		x.addEntry(o, r, behind, newEntry(o.id, e.tier(), a, b), false)
 	}
 	slot.Store(uint64(newEntry(o.id, e.tier(), lo, hi)))
 }
 
-// digest is the sum of kv.Digest over the blocks lo..hi-1 of a run.
+// digest returns the sum of kv.Digest over the blocks lo..hi-1 of a run.
 func (x *Index) digest(r runs.ID, t kv.Tier, lo, hi int) uint64 {
 	return digest(x.arena.Hashes(x.runs.Head(r).Storage())[lo:hi], t)
 }
 
-// digest is the sum of kv.Digest over hashes.
+// digest returns the sum of kv.Digest over hashes.
 func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
-	// Four at a time, the multiplications of one block do not wait for another's.
+	// Four at a time, because the multiplications of one block need not wait for
+	// those of another.
 	for ; len(hashes) >= 4; hashes = hashes[4:] {
 		h := (*[4]runs.Word)(hashes)
 		a, b := kv.Digest(kv.SequenceHash(h[0]), t), kv.Digest(kv.SequenceHash(h[1]), t)
@@ -202,7 +205,7 @@ func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
 	return sum
 }
 
-// clearEntries takes all entries of an owner out of a run and returns how many.
+// clearEntries removes all entries of an owner from a run and returns their number.
 func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 	n := 0
 	for walk := x.runs.Slots(r); ; {

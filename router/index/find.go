@@ -5,15 +5,15 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// spill puts the place that a hint gave up into the directory: whoever comes
-// back to it will not find it next to anything.
+// spill enters the block that a hint gave up into the directory. Without that the
+// block would be next to no hint when an event names it again.
 func (x *Index) spill(h hint) {
 	if x.runs.Holds(h.Place, h.hash) {
 		x.mark(h.Place, h.hash)
 	}
 }
 
-// find is the block with hash h, most likely one of o's.
+// find returns the block with hash h, most likely one of o's.
 func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	if x.runs.Holds(o.stored.Place, h) {
 		return o.stored.Place, true
@@ -24,11 +24,11 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	p, ok := x.directory.Lookup(x.runs, h)
 	switch {
 	case x.dense && (ok || x.listing == runs.None):
-		x.spared(o, p, ok)
+		x.countSavedSearch(o, p, ok)
 	case !ok:
 		if x.dense {
-			x.hurry()
-			// A search leaves out what has just been entered.
+			x.listShare()
+			// A scan leaves out the blocks that listShare has just entered.
 			if p, ok = x.directory.Lookup(x.runs, h); ok {
 				return p, true
 			}
@@ -40,17 +40,16 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return p, ok
 }
 
-// hurry enters a share of all runs into a directory that is becoming dense, so
-// that one change with many unknown hashes makes a bounded number of searches.
-func (x *Index) hurry() {
+// listShare enters a share of all runs into a directory that becomes dense, so that
+// one change with many unknown hashes makes a bounded number of scans.
+func (x *Index) listShare() {
 	const share = 32
 	for range 1 + int(x.runs.Unused)/share/listRuns {
 		x.list()
 	}
 }
 
-// scan looks for h in the runs of o, and then in all. What it costs is weighed
-// against what has been applied.
+// scan looks for h in the runs of o, then in all runs.
 func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
@@ -74,12 +73,12 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	}
 	x.counts.ScannedBlocks += uint64(scanned)
 	if !x.dense {
-		x.weigh(scanned)
+		x.countSearch(scanned)
 	}
 	return found, found.Run != runs.None
 }
 
-// position is where h is among the hashes, or -1.
+// position returns the index of h in hashes, or -1.
 func position(hashes []runs.Word, h runs.Word) int {
 	i := 0
 	for ; i+8 <= len(hashes); i += 8 {
@@ -96,23 +95,24 @@ func position(hashes []runs.Word, h runs.Word) int {
 	return -1
 }
 
-// A scan costs a fraction of a nanosecond per block, an entry in a dense
-// directory some ten times as much, and each block pays for that twice.
+// A scan costs a fraction of a nanosecond per block. An entry in a dense directory
+// costs about ten times as much, and each block pays for it twice.
 const (
 	scanRatio  = 8
 	scanSlack  = 4 << 20
 	scanWindow = 1 << 24
 )
 
-// searchCost is what decides between the sparse and the dense directory.
+// searchCost decides between the sparse and the dense directory.
 type searchCost struct {
-	// scanned counts the blocks looked at, or those that would have been without
-	// the dense directory, and applied what Index.applied was when counting began.
+	// scanned counts the blocks that scans compared, or would have compared without
+	// the dense directory. applied is Index.applied when the count began.
 	scanned, applied int
 }
 
-// weigh makes the directory dense when scans cost more than it would.
-func (x *Index) weigh(scanned int) {
+// countSearch counts a scan, and makes the directory dense when scans cost more
+// than a dense directory would.
+func (x *Index) countSearch(scanned int) {
 	c := &x.search
 	c.scanned += scanned
 	applied := x.applied - c.applied
@@ -124,9 +124,9 @@ func (x *Index) weigh(scanned int) {
 	}
 }
 
-// spared notes what a search in the dense directory would have cost without it,
-// and gives the directory up when it is not worth its price.
-func (x *Index) spared(o *owner, p runs.Place, found bool) {
+// countSavedSearch counts a scan that the dense directory has saved. The directory
+// becomes sparse again when it saves less than it costs.
+func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	c := &x.search
 	if !found {
 		c.scanned += x.resident
@@ -144,8 +144,8 @@ func (x *Index) spared(o *owner, p runs.Place, found bool) {
 	*c = searchCost{applied: x.applied}
 }
 
-// makeDense has every block entered into the directory, from now on when it comes
-// and those that are there bit by bit.
+// makeDense lets the directory hold every block: new blocks from now on, existing
+// ones bit by bit.
 func (x *Index) makeDense() {
 	x.counts.DenseSwitches++
 	x.search = searchCost{applied: x.applied}
@@ -154,11 +154,11 @@ func (x *Index) makeDense() {
 	x.fit(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
 }
 
-// listRuns is how many runs each change enters into a directory that is becoming
-// dense.
+// listRuns is the number of runs that each change enters into a directory that
+// becomes dense.
 const listRuns = 256
 
-// list enters the next runs into a directory that is becoming dense.
+// list enters the next runs into a directory that becomes dense.
 func (x *Index) list() {
 	if x.listing == runs.None {
 		return
@@ -181,7 +181,7 @@ func (x *Index) list() {
 	}
 }
 
-// makeSparse leaves in the directory what a sparse one would have.
+// makeSparse leaves in the directory what a sparse directory holds.
 func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
 	x.dense, x.listing = false, runs.None
@@ -200,8 +200,8 @@ func (x *Index) makeSparse() {
 	})
 }
 
-// mark enters a block that must be found again although its neighbours do not
-// lead to it.
+// mark enters a block that must be found again although its neighbours do not lead
+// to it.
 func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	s := x.runs.Side(p.Run)
 	if s.Marks.Has(p.Pos) {
@@ -214,8 +214,8 @@ func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	}
 }
 
-// enlist enters the blocks of a run from position lo on into the directory, if the
-// others are there.
+// enlist enters the blocks of a run from position lo on, if the directory has the
+// earlier ones.
 func (x *Index) enlist(r runs.ID, lo int) {
 	if !x.runs.Side(r).Listed {
 		return
@@ -230,7 +230,7 @@ func (x *Index) enlist(r runs.ID, lo int) {
 	}
 }
 
-// unmark forgets the blocks of a run from position lo on.
+// unmark removes the blocks of a run from position lo on from the directory.
 func (x *Index) unmark(r runs.ID, lo int) {
 	s := x.runs.Side(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())

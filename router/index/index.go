@@ -15,52 +15,54 @@ import (
 type Index struct {
 	options Options
 
-	// What readers use: all of it is read and written with atomic operations, or
-	// is immutable once it can be reached.
+	// Readers use the fields down to arena. Each is atomic, or immutable once
+	// readers can reach it.
 	readers readers
 	view    atomic.Pointer[view]
 	runs    *runs.Tree
 	arena   *runs.Arena // of runs
 
-	// mu is the writer's. Readers never take it.
+	// mu serializes changes. Readers never take it.
 	mu        sync.Mutex
 	directory *runs.Directory
-	// dense is set while every block is to be in the directory; listing is the next
-	// run whose blocks are to be entered, noRun when all are.
+	// dense is true while the directory is to hold every block. listing is the next
+	// run whose blocks are to be entered, None when all are.
 	dense   bool
 	listing runs.ID
 	search  searchCost
 	orphans orphans
 	limbo   limbo
 
-	// owners is indexed by ownerID; the first stands for nobody.
+	// owners is indexed by ownerID. The first owner stands for nobody.
 	owners     []*owner
 	freeOwners []ownerID
 	ids        map[kv.Owner]ownerID
 	latest     *owner
 	members    []member
-	// sweeping are the ids given up whose entries are still there; no reader
-	// looks at them any more. shrinking are the runs to look at for unused blocks.
+	// sweeping are retired owner ids that still have entries. Readers ignore those
+	// entries. shrinking are runs to check for unused blocks.
 	sweeping  []ownerID
 	shrinking []runs.ID
-	// hand is the clock's, and pinned the run that it must leave alone.
-	hand, pinned runs.ID
+	// clockHand is the run that eviction looked at last. Eviction spares the run
+	// protected.
+	clockHand, protected runs.ID
 	// batch is memory of removeScattered.
 	batch []scattered
-	// tired is set while waiting for readers has been in vain.
-	tired bool
-	// replacing is set while a dump is applied, whose blocks may come in any
-	// order.
+	// readersStalled is true after a wait for readers has timed out, until the
+	// readers have left.
+	readersStalled bool
+	// replacing is true while a dump is applied. The blocks of a dump may come in
+	// any order.
 	replacing bool
 
-	// applied counts blocks stored and removed, resident the blocks in runs, pairs
-	// and lost the (block, tier) pairs of all owners.
+	// applied counts blocks stored and removed. resident counts the blocks in runs.
+	// pairs and lost count (block, tier) pairs of all owners.
 	applied, resident, pairs, lost int
-	OverflowBytes, listBytes       int64
+	listBytes                      int64
 	counts                         Counts
 }
 
-// New returns an empty index.
+// New returns an empty index. The error names the option that is out of range.
 func New(o Options) (*Index, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -82,12 +84,11 @@ func New(o Options) (*Index, error) {
 	return x, nil
 }
 
-// Apply makes one event part of the index. The event is borrowed. Blocks stored
-// twice and blocks removed that were not there are counted and change nothing.
-// Over the budget blocks that were not asked for lately leave; what the owner
-// was told to hold is still in its digest. The error is ErrFull when there are
-// too many owners, or says which field of the event is not valid; then the event
-// has no effect.
+// Apply applies one event, which is borrowed. Duplicate stores and unknown removals
+// are counted and change nothing. Over the budget Apply evicts blocks that no
+// prompt has touched lately. Evicted blocks stay in their owner's digest. The error
+// is ErrFull when there are too many owners, or names the invalid field. After an
+// error the event has no effect.
 func (x *Index) Apply(e *kvevent.RouterEvent) error {
 	if err := check(e); err != nil {
 		return err
@@ -119,8 +120,8 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 	return nil
 }
 
-// limboBatch is how many unlinked things are gathered before the writer looks
-// whether readers are gone.
+// limboBatch is the number of retired things that are gathered before the writer
+// checks for readers.
 const limboBatch = 16
 
 // tidy does a bounded part of the work that changes leave behind.
@@ -131,7 +132,7 @@ func (x *Index) tidy() {
 		x.sweep(sweepRuns)
 	}
 	if x.limbo.len() >= limboBatch {
-		x.settle()
+		x.freeRetired()
 	}
 	x.evict()
 }
@@ -150,8 +151,8 @@ func check(e *kvevent.RouterEvent) error {
 	return fmt.Errorf("event %d kind: %d is not stored, removed or cleared", e.ID, e.Kind)
 }
 
-// hashAt is the sequence hash of a block that is there; of the stand-in for an
-// unknown parent it is that parent's. The root has none.
+// hashAt returns the sequence hash of an existing block. The hash of a stand-in is
+// that of the unknown parent. The root's is 0.
 func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 	if s := x.runs.Side(p.Run); s.StandIn {
 		return x.orphans.hashOf[p.Run]
@@ -211,14 +212,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ErrFull is returned when there are already Options.MaxOwners owners. What it
-// refused is counted in Stats.Refused.
+// ErrFull says that there are already Options.MaxOwners owners. Stats.Refused
+// counts the refusals.
 var ErrFull = errors.New("index is full")
 
-// Replace makes events, all of them stores of owner, everything that owner
-// holds. They may come in any order. Readers see the old blocks or, from one
-// moment on, the new ones. The error is ErrFull or names what is not valid, and
-// then nothing has changed.
+// Replace makes events everything that an owner holds. All events are stores of
+// that owner, in any order. Readers see the old blocks until one moment and the new
+// blocks from then on. The error is ErrFull or names the invalid field, and then
+// nothing has changed.
 func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	for i := range events {
 		if err := check(&events[i]); err != nil {
@@ -244,7 +245,7 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	x.replacing = false
 	x.dropParked()
 	fresh.publishHeld()
-	x.supplant(old, fresh)
+	x.replaceOwner(old, fresh)
 	x.tidy()
 	return nil
 }
@@ -285,7 +286,7 @@ type Counts struct {
 	DenseSwitches uint64 `metric:"index_dense_switches" help:"Changes between finding every block by its hash and only some."`
 }
 
-// Stats is a snapshot. Blocks is counted while the index may change.
+// Stats returns a snapshot. Changes during the call may affect Blocks.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	s := Stats{
@@ -303,7 +304,7 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// countBlocks counts the blocks that somebody holds, as a reader.
+// countBlocks counts the blocks with an owner. It works as a reader.
 func (x *Index) countBlocks(gone []bool) int {
 	count := x.readers.enter(x.readers.shard())
 	defer count.Add(-1)
@@ -333,9 +334,9 @@ func (x *Index) countBlocks(gone []bool) int {
 	return n
 }
 
-// Lost is how many (block, tier) pairs an owner was told to hold and no longer
-// has, or never had, a place here: evicted, refused, or named otherwise than they
-// are known. While it is not 0, answers may leave out what the owner holds.
+// Lost returns the number of (block, tier) pairs that an owner was told to hold and
+// that have no place here: evicted, refused, or in conflict with another block.
+// While Lost is not 0, Match may report less than the owner holds.
 func (x *Index) Lost(who kv.Owner) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -345,8 +346,8 @@ func (x *Index) Lost(who kv.Owner) uint64 {
 	return 0
 }
 
-// Digest is the sum of kv.Digest over everything that owner was told to hold,
-// what had no room included, and the number of (block, tier) pairs in that sum.
+// Digest returns the sum of kv.Digest over everything that an owner was told to
+// hold, and the number of (block, tier) pairs in the sum. Lost pairs are included.
 // Both are 0 for an unknown owner.
 func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	x.mu.Lock()
@@ -358,10 +359,10 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	return 0, 0
 }
 
-// Held is how many (block, tier) pairs the member at a place of m, a list of members of
-// this index or of another one, was told to hold itself, what had no room included. It
-// is 0 for a worker that is not known. It never waits, and costs little while lists are
-// alike.
+// Held returns the number of (block, tier) pairs that a member was told to hold
+// itself, lost ones included. m may be a list of this index or of another index,
+// and at is the member's number in m. Held returns 0 for an unknown worker. Held
+// takes no lock.
 func (x *Index) Held(m *Members, at int) uint64 {
 	v, w := x.view.Load(), m.List[at].Worker
 	if at >= len(v.holders) || v.members.List[at].Worker != w {

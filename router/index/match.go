@@ -7,10 +7,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// Hits counts the blocks of a prompt that one worker can reach, by tier.
+// Hits is the number of blocks of a prompt that one worker can reach, by tier.
 type Hits [kv.NumTiers]uint32
 
-// Total is the number of blocks over all tiers.
+// Total returns the number of blocks in all tiers.
 func (h *Hits) Total() uint32 { return h[0] + h[1] + h[2] + h[3] }
 
 // Hit is what one member has of a prompt: at least one block.
@@ -20,36 +20,36 @@ type Hit struct {
 	Hits   Hits
 }
 
-// Reading is how the blocks of a prompt are counted.
+// Reading says how the blocks of a prompt are counted.
 type Reading uint8
 
 const (
-	// Continuation counts the consecutive blocks on the worker's own device; from
-	// where that ended, those in host memory; then those on disk; then external
-	// ones. Hits of a lower tier are extensions: the walk never returns to a faster
-	// tier.
+	// Continuation counts the consecutive blocks on the worker's own device, then
+	// from their end the blocks in host memory, then on disk, then external. The
+	// count never returns to a faster tier.
 	Continuation Reading = iota
-	// Union counts each of the leading blocks that the worker can reach in any
-	// tier once, in the fastest tier that has it.
+	// Union counts each leading block that the worker can reach in any tier, once,
+	// in the fastest tier that has the block.
 	Union
 )
 
-// Matches is the answer to Match and the memory that it needs; reused, it
-// allocates nothing. It is for one goroutine at a time. The zero value is ready.
+// Matches is the answer of Match with its memory. A Matches that is reused makes
+// Match allocate nothing. A Matches is for one goroutine at a time. The zero value
+// is ready.
 type Matches struct {
 	// Members is the list that Hits refers to.
 	Members *Members
-	// Hits has an entry for each member with a hit, ordered by Member. It is valid
-	// until the next call.
+	// Hits has an entry for each member with a hit, ordered by Member. Hits is
+	// valid until the next call.
 	Hits []Hit
 
 	shard    uint32
 	coverage coverage
 }
 
-// Match fills dst with what each member has of the prompt whose blocks are
-// locals. Below the device the blocks of a member's pool count as its own. The
-// answer for a member is made of what it held at some moments of the call.
+// Match fills dst with what each member has of the prompt whose blocks are locals.
+// Below the device tier the blocks of a member's pool count as the member's own.
+// The answer for a member is made of what the member held at moments of the call.
 // Match never waits.
 func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	if dst.shard == 0 {
@@ -59,14 +59,15 @@ func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	v := x.view.Load()
 	c := &dst.coverage
 	for c.begin(v, r); !x.walk(c, locals); c.begin(v, r) {
-		// A run has changed under the walk, which is rare: once more.
+		// A run has changed during the walk. This is rare, and the walk starts
+		// again.
 	}
 	dst.Members = v.members
 	dst.Hits = c.hits(dst.Hits[:0])
 	count.Add(-1)
 }
 
-// visit is a run on the way of a walk, as it was when the walk first looked.
+// visit is a run on the way of a walk, as the walk first saw it.
 type visit struct {
 	run    runs.ID
 	head   *runs.Head
@@ -75,7 +76,7 @@ type visit struct {
 	locals []runs.Word
 }
 
-// to makes v a visit to run r.
+// to makes v a visit of run r.
 func (v *visit) to(x *Index, r runs.ID) {
 	chunk, i := x.runs.Chunk(r)
 	v.run, v.head, v.more = r, &chunk.Heads[i], &chunk.Over[i]
@@ -83,16 +84,16 @@ func (v *visit) to(x *Index, r runs.ID) {
 	v.locals = x.arena.Locals(v.store)
 }
 
-// changed reports whether blocks were cut off the run since the walk came by.
+// changed reports whether blocks were cut off the run since the visit began.
 func (v *visit) changed() bool { return v.head.Storage().Version() != v.store.Version() }
 
-// follows reports whether the run follows block p with that first local hash.
+// follows reports whether the run follows block p and begins with local.
 func (v *visit) follows(p runs.Place, local kv.LocalHash) bool {
 	return v.head.Place.Load() == p.Pack() && len(v.locals) > 0 && v.locals[0] == local
 }
 
-// walk follows the prompt from run to run and notes who covers it. It returns
-// false when blocks of a run may have been replaced by others on the way.
+// walk follows the prompt from run to run and adds the entries of each run to c.
+// walk returns false when other blocks may have replaced those of a run meanwhile.
 func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
@@ -138,8 +139,8 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	}
 }
 
-// lookAhead visits the run that most likely comes next, and has what the walk
-// needs of it and of the one after it brought near while it is still comparing.
+// lookAhead visits the run that most likely comes next. It loads that run and the
+// head after it into the cache while the walk still compares.
 func (x *Index) lookAhead(at, next *visit) {
 	guess := runs.ID(at.head.Next.Load())
 	if guess == runs.None {
@@ -152,12 +153,12 @@ func (x *Index) lookAhead(at, next *visit) {
 	}
 }
 
-// lookAheadBlocks is how far ahead a prompt is brought near: far enough for
-// memory, near enough to lose little when the walk ends.
+// lookAheadBlocks is how far ahead a prompt is loaded into the cache: far enough
+// for the latency of memory, near enough to lose little when the walk ends.
 const lookAheadBlocks = 5 * runs.MaxBlocks
 
-// ahead has the part of the prompt brought near that comes before lookAheadBlocks
-// from base on; it is near up to the given block already.
+// ahead loads the next lookAheadBlocks of the prompt after base into the cache. The
+// blocks before near are loaded already.
 func ahead(prompt []runs.Word, base, near int) int {
 	upTo := min(base+lookAheadBlocks, len(prompt))
 	from := max(near, base+runs.MaxBlocks)
@@ -167,7 +168,7 @@ func ahead(prompt []runs.Word, base, near int) int {
 	return upTo
 }
 
-// common is the length of the common prefix of a and b.
+// common returns the length of the common prefix of a and b.
 func common(a, b []runs.Word) int {
 	n := min(len(a), len(b))
 	i := 0
@@ -187,7 +188,7 @@ func common(a, b []runs.Word) int {
 	return n
 }
 
-// note takes the entries of a run into account.
+// note adds the entries of a run.
 func (c *coverage) note(h *runs.Head, more *atomic.Pointer[runs.Overflow]) {
 	for {
 		c.moved, c.pending = false, false

@@ -9,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// ownerID is a small number that stands for an owner in the entries of runs. An
-// owner that is cleared or replaced gets another. noOwner stands for none.
+// ownerID is a small number that stands for an owner in entries. A cleared or
+// replaced owner gets another id. noOwner stands for none.
 type ownerID uint32
 
 const noOwner ownerID = 0
@@ -19,33 +19,34 @@ const noOwner ownerID = 0
 type owner struct {
 	id  ownerID
 	who kv.Owner
-	// known is set while a worker is a member, members counts those of a pool.
+	// known is true while a worker is a member. members counts the members of a
+	// pool.
 	known   bool
 	members int
-	// digest is the sum of kv.Digest over the pairs (block, tier) held, and pairs
-	// their number; the lost ones were told to the index but had no room.
+	// digest is the sum of kv.Digest over the held (block, tier) pairs, and pairs
+	// is their number. The lost pairs are those that the index had no room for.
 	digest, pairs         uint64
 	lostDigest, lostPairs uint64
-	// held is pairs and lostPairs for readers, as they were after the last change.
+	// held is pairs plus lostPairs after the last change, for readers.
 	held atomic.Uint64
-	// runs has every run in which the owner has an entry, and some in which it no
-	// longer has; entries counts those it has.
+	// runs has every run in which the owner has an entry, and some former ones.
+	// entries is the number of the owner's entries.
 	runs    []runs.ID
 	entries int
-	// gone is set when another stands for who.
+	// gone is true when another id stands for the owner.
 	gone bool
-	// stored is the block that the last stored event ended with, and removed the
-	// one before the last removed: where the next event most likely goes on.
+	// stored is the last block of the last stored event. removed is the block
+	// before the last removed one. The next event most likely continues there.
 	stored, removed hint
 }
 
-// hint is a block and its hash, by which to tell whether it is still there.
+// hint is a block and its hash. The hash tells whether the block is still there.
 type hint struct {
 	runs.Place
 	hash kv.SequenceHash
 }
 
-// publishHeld lets readers know how much is held.
+// publishHeld lets readers see how much the owner holds.
 func (o *owner) publishHeld() {
 	if n := o.pairs + o.lostPairs; o.held.Load() != n {
 		o.held.Store(n)
@@ -54,7 +55,7 @@ func (o *owner) publishHeld() {
 
 func (o *owner) empty() bool { return o.pairs == 0 && o.lostPairs == 0 }
 
-// open is the owner that stands for who, made when there is none.
+// open returns the owner for who, a new one if there is none.
 func (x *Index) open(who kv.Owner) (*owner, error) {
 	if x.latest != nil && x.latest.who == who {
 		return x.latest, nil
@@ -72,7 +73,7 @@ func (x *Index) open(who kv.Owner) (*owner, error) {
 	return o, nil
 }
 
-// newOwner makes an id for who that ids does not know yet.
+// newOwner returns a new owner for who, which ids does not know yet.
 func (x *Index) newOwner(who kv.Owner) *owner {
 	id := ownerID(len(x.owners))
 	if n := len(x.freeOwners); n > 0 {
@@ -86,18 +87,18 @@ func (x *Index) newOwner(who kv.Owner) *owner {
 	return o
 }
 
-// release forgets an owner that holds nothing and that nobody names.
+// release forgets an owner that holds nothing and that nothing refers to.
 func (x *Index) release(o *owner) {
 	if !o.empty() || o.known || o.members > 0 {
 		return
 	}
 	delete(x.ids, o.who)
-	x.abandon(o)
+	x.retireOwner(o)
 }
 
-// abandon gives up an id that ids no longer knows. Its entries are swept when
-// no reader can take them for somebody's.
-func (x *Index) abandon(o *owner) {
+// retireOwner gives up an id that ids no longer has. The sweep removes the entries
+// of the id once no reader can look at them.
+func (x *Index) retireOwner(o *owner) {
 	if x.latest == o {
 		x.latest = nil
 	}
@@ -107,21 +108,20 @@ func (x *Index) abandon(o *owner) {
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
-// supplant lets a fresh id stand for an owner, and gives up the old one.
-func (x *Index) supplant(old, fresh *owner) {
+// replaceOwner lets a fresh id stand for an owner and retires the old id.
+func (x *Index) replaceOwner(old, fresh *owner) {
 	fresh.known, fresh.members = old.known, old.members
 	old.known, old.members = false, 0
 	x.ids[old.who] = fresh.id
 	if fresh.known || fresh.members > 0 {
-		x.rename(old, fresh)
+		x.renameInView(old, fresh)
 	}
-	x.abandon(old)
+	x.retireOwner(old)
 	x.release(fresh)
 }
 
-// RemoveOwner drops everything that an owner holds, and answers no longer count
-// it. A worker that is a member stays one, now without blocks. The memory is
-// freed bit by bit, by the changes to come and by Sweep.
+// RemoveOwner drops everything that an owner holds. A worker that is a member stays
+// a member without blocks. Later changes and Sweep free the memory.
 func (x *Index) RemoveOwner(who kv.Owner) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -130,13 +130,13 @@ func (x *Index) RemoveOwner(who kv.Owner) {
 
 func (x *Index) clear(who kv.Owner) {
 	if id, ok := x.ids[who]; ok && !x.owners[id].empty() {
-		x.supplant(x.owners[id], x.newOwner(who))
+		x.replaceOwner(x.owners[id], x.newOwner(who))
 	}
 }
 
-// remember notes that o has an entry in r. When most of what is noted is of no
-// use any more, it is put in order.
-func (x *Index) remember(o *owner, r runs.ID) {
+// noteRun records that an owner has an entry in a run. When most of the list is
+// stale, the list is cleaned.
+func (x *Index) noteRun(o *owner, r runs.ID) {
 	if len(o.runs) == cap(o.runs) && len(o.runs) > 2*o.entries+16 {
 		o.runs = slices.DeleteFunc(o.runs, func(r runs.ID) bool { return !x.hasEntry(o.id, r) })
 		if len(o.runs) > 2*o.entries {
@@ -168,34 +168,33 @@ func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
 	}
 }
 
-// Member is a known worker, and the pool whose blocks count for it besides its
-// own; 0 is none. Its place in Members.List is its number.
+// Member is a known worker and the pool whose blocks count for the worker too. Pool
+// 0 is none. The worker's position in Members.List is its number.
 type Member struct {
 	Worker kv.Worker
 	Pool   uint64
 }
 
 // Members is an immutable snapshot of the known workers, ordered by worker. Each
-// change makes a new one, so that two are the same when their pointers are.
+// change makes a new one, so that equal snapshots have equal pointers.
 type Members struct{ List []Member }
 
-// Find is the number of w; false when w is not known.
+// Find returns the number of w. ok is false when w is unknown.
 func (m *Members) Find(w kv.Worker) (int, bool) {
 	return slices.BinarySearchFunc(m.List, w, func(m Member, w kv.Worker) int { return m.Worker.Compare(w) })
 }
 
-// Members is the current snapshot.
+// Members returns the current snapshot.
 func (x *Index) Members() *Members { return x.view.Load().members }
 
-// view is what readers know of owners: whose entries count for which members. It
-// is immutable.
+// view says whose entries count for which members. It is immutable and for readers.
 type view struct {
 	members *Members
-	// sources is, per member, its own id and that of its pool, and holders what its
-	// own id stands for, of which readers use held alone.
+	// sources has, for each member, the id of the worker and of its pool. holders
+	// has the workers' owners, of which readers use held only.
 	sources []source
 	holders []*owner
-	// owners is indexed by ownerID. Ids beyond its end count for nobody.
+	// owners is indexed by ownerID. Ids beyond the end count for no member.
 	owners []ownerView
 	// pools are the members of each pool.
 	pools [][]int32
@@ -203,8 +202,8 @@ type view struct {
 
 type source struct{ own, pool ownerID }
 
-// ownerView is for whom the entries of an owner count: a member, by its number,
-// or those of a pool, by its place in view.pools.
+// ownerView says for whom the entries of an owner count: a member by number, or the
+// members of a pool by position in view.pools.
 type ownerView struct {
 	kind viewKind
 	at   int32
@@ -218,17 +217,16 @@ const (
 	viewPool
 )
 
-// member is a known worker, as the writer keeps it: with the ids that stand for
-// it and its pool now.
+// member is a known worker with the current ids of the worker and its pool, for the
+// writer.
 type member struct {
 	Member
 	source
 }
 
-// SetMember says whether a worker is to be reported by Match, and the blocks of
-// which pool count for it besides its own; pool 0 is none. The own blocks of a
-// worker that is no longer known stay in the index until they are removed. The
-// error is ErrFull.
+// SetMember says whether Match reports a worker, and which pool's blocks count for
+// the worker too. Pool 0 is none. The own blocks of a worker that is no longer
+// known stay until they are removed. The error is ErrFull.
 func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -272,9 +270,9 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	return nil
 }
 
-// rename lets readers know the members by the id that stands for an owner now.
-// Nothing else changes, so most of the view is shared with the one before.
-func (x *Index) rename(old, fresh *owner) {
+// renameInView publishes that another id stands for an owner. The rest of the view
+// is shared with the previous view.
+func (x *Index) renameInView(old, fresh *owner) {
 	v := *x.view.Load()
 	v.sources = slices.Clone(v.sources)
 	owners := make([]ownerView, max(len(v.owners), int(fresh.id)+1))
@@ -296,7 +294,7 @@ func (x *Index) rename(old, fresh *owner) {
 	x.view.Store(&v)
 }
 
-// publishView lets readers know the members as they are now.
+// publishView publishes the members.
 func (x *Index) publishView() {
 	v := &view{
 		members: &Members{List: make([]Member, len(x.members))},

@@ -6,17 +6,17 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// sweepRuns is how many runs of owners that are gone each change frees.
+// sweepRuns is the number of runs of retired owners that each change sweeps.
 const sweepRuns = 4
 
-// Sweep frees what removed owners left, looking at no more than the given
-// number of runs, and reports whether there is more.
+// Sweep frees what removed owners left. It looks at the given number of runs at
+// most, and reports whether there is more.
 func (x *Index) Sweep(runs int) (more bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.settle()
+	x.freeRetired()
 	x.sweep(runs)
-	x.settle()
+	x.freeRetired()
 	return len(x.sweeping) > 0 || x.limbo.len() > 0
 }
 
@@ -40,12 +40,11 @@ func (x *Index) sweep(runs int) {
 	}
 }
 
-// prune frees a run that nobody holds and nothing follows, and then perhaps the
-// one before it.
+// prune frees a run without owners and children, and then possibly its parent.
 func (x *Index) prune(r runs.ID) {
 	for r != runs.Root {
 		s := x.runs.Side(r)
-		if s.Held > 0 || s.FirstChild != runs.None || r == x.pinned {
+		if s.Held > 0 || s.FirstChild != runs.None || r == x.protected {
 			return
 		}
 		if s.StandIn {
@@ -56,8 +55,7 @@ func (x *Index) prune(r runs.ID) {
 	}
 }
 
-// freeRun takes a run without children out of the index and returns the one
-// before it.
+// freeRun removes a run without children and returns its parent.
 func (x *Index) freeRun(r runs.ID) runs.ID {
 	p := x.runs.Detach(r)
 	x.unmark(r, 0)
@@ -65,30 +63,30 @@ func (x *Index) freeRun(r runs.ID) runs.ID {
 	return p.Run
 }
 
-// discard retires a run that is linked to nothing and not in the directory.
+// discard retires a run that is detached and not in the directory.
 func (x *Index) discard(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
 	x.resident -= st.Blocks()
 	h.Store.Store(0)
-	h.Place.Store(0) // or who guesses at its next life would find it here
+	h.Place.Store(0) // or a guess would find the run here in its next use
 	x.retire(retiredPiece, st.Unit(), st.Class())
 	x.runs.DropOverflow(r)
 	x.giveRun(r)
 }
 
-// giveRun retires a run that nothing names any more.
+// giveRun retires a run that nothing refers to.
 func (x *Index) giveRun(r runs.ID) {
 	x.runs.Drop(r)
 	x.retire(retiredRun, uint32(r), 0)
 }
 
-// maxShrinking is how many runs wait to be looked at for blocks that nobody
-// holds. Most of them are gone before their turn comes.
+// maxShrinking is the number of runs that wait to be checked for unused blocks.
+// Most of them are freed before their turn.
 const maxShrinking = 512
 
-// suspect queues a run that may have blocks at its end that nobody holds.
-func (x *Index) suspect(r runs.ID) {
+// queueShrink queues a run that may have unused blocks at its end.
+func (x *Index) queueShrink(r runs.ID) {
 	s := x.runs.Side(r)
 	if s.Queued {
 		return
@@ -97,7 +95,7 @@ func (x *Index) suspect(r runs.ID) {
 	x.shrinking = append(x.shrinking, r)
 }
 
-// shrinkSome looks at the runs that have waited longest.
+// shrinkSome checks the runs that have waited longest.
 func (x *Index) shrinkSome() {
 	if len(x.shrinking) < maxShrinking {
 		return
@@ -113,8 +111,8 @@ func (x *Index) shrinkSome() {
 	x.shrinking = append(x.shrinking[:0], x.shrinking[half:]...)
 }
 
-// shrink cuts off the blocks at the end of a run that nobody holds and nothing
-// follows, if that frees memory.
+// shrink cuts the unused blocks off the end of a run if that frees memory. An
+// unused block has no owner and no child.
 func (x *Index) shrink(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
@@ -136,8 +134,8 @@ func (x *Index) shrink(r runs.ID) {
 	x.move(r, class, used, st.Version()+1)
 }
 
-// move copies the first n blocks of a run into a piece of another class. The
-// old one stays as it is for those who are reading it.
+// move copies the first n blocks of a run into a piece of another class. The old
+// piece stays as it is for its readers.
 func (x *Index) move(r runs.ID, class, n, version int) bool {
 	unit, ok := x.arena.Take(class, x.mayGrow)
 	if ok {
@@ -160,11 +158,10 @@ func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	x.retire(retiredPiece, st.Unit(), st.Class())
 }
 
-// readers counts who is reading, so that the writer knows when nobody can still
-// reach what it has unlinked. A reader adds itself to the counter of the current
-// side and takes itself off the same counter; it never waits. What was unlinked
-// is free after both sides have been seen empty, the current one having been
-// left in between.
+// readers counts the readers, so that the writer knows when no reader can reach
+// what was unlinked. A reader increments the counter of the current side and
+// decrements the same counter at its end. Unlinked memory is free once both sides
+// have been seen empty, and the writer has switched sides in between.
 type readers struct {
 	side   atomic.Uint32
 	count  [readerShards]readerCount
@@ -180,10 +177,10 @@ type readerCount struct {
 	_ [112]byte
 }
 
-// shard is a counter for a new reader.
+// shard returns a counter for a new reader.
 func (r *readers) shard() uint32 { return r.shards.Add(1) % readerShards }
 
-// enter registers a reader. The reader takes one off the result when it is done.
+// enter registers a reader. The reader subtracts one from the result at its end.
 func (r *readers) enter(shard uint32) *atomic.Int64 {
 	c := &r.count[shard%readerShards].n[r.side.Load()&1]
 	c.Add(1)
@@ -199,10 +196,10 @@ func (r *readers) empty(side uint32) bool {
 	return true
 }
 
-// retired is something that readers may still reach.
+// retired is something unlinked that readers may still reach.
 type retired struct {
 	what retiredKind
-	// class is that of a piece.
+	// class is the class of a piece.
 	class uint8
 	// id is the first unit of a piece, a run, or an owner.
 	id uint32
@@ -219,15 +216,15 @@ const (
 // limbo keeps what was unlinked until no reader can reach it.
 type limbo struct {
 	young, waiting []retired
-	// left is set when the side that waiting waits for has been left.
-	left bool
-	// units are those of the pieces in limbo, and runs the runs.
+	// sideLeft is true once the writer has left the side that waiting waits for.
+	sideLeft bool
+	// units counts the units of the retired pieces, runs the retired runs.
 	units, runs int
 }
 
 func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
 
-// retire puts something into limbo. It must be unlinked already.
+// retire puts something unlinked into limbo.
 func (x *Index) retire(what retiredKind, id uint32, class int) {
 	x.limbo.young = append(x.limbo.young, retired{what, uint8(class), id})
 	x.limbo.units += class
@@ -236,20 +233,20 @@ func (x *Index) retire(what retiredKind, id uint32, class int) {
 	}
 }
 
-// settle frees what no reader can reach any more.
-func (x *Index) settle() {
+// freeRetired frees what no reader can reach.
+func (x *Index) freeRetired() {
 	l := &x.limbo
 	for l.len() > 0 {
 		if len(l.waiting) == 0 {
-			l.waiting, l.young, l.left = l.young, l.waiting[:0], false
+			l.waiting, l.young, l.sideLeft = l.young, l.waiting[:0], false
 		}
 		side := x.readers.side.Load()
 		if !x.readers.empty(side + 1) {
 			return
 		}
-		if !l.left {
+		if !l.sideLeft {
 			x.readers.side.Store(side + 1)
-			l.left = true
+			l.sideLeft = true
 			continue
 		}
 		for _, r := range l.waiting {

@@ -6,12 +6,12 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// shortRow is the length of a row of blocks below which an event is taken for
-// one that names its blocks in no order.
+// shortRow is the length of a row of blocks below which an event counts as
+// unordered.
 const shortRow = 4
 
-// remove takes blocks from o in one tier. They usually come child before parent,
-// so each is looked for just before the one that went before it.
+// remove takes blocks from o in one tier. Events usually name children before
+// parents, so each block is looked for just before the previous one.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	at := o.removed
 	for len(hashes) > 0 {
@@ -33,7 +33,7 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 		lo := p.Pos + 1 - n
 		x.takeFrom(o, t, p.Run, runs.Span(lo, p.Pos+1))
 		at = x.before(runs.At(p.Run, lo))
-		x.tend(p.Run)
+		x.checkRun(p.Run)
 		hashes = hashes[n:]
 	}
 	o.removed = at
@@ -48,14 +48,14 @@ func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 	}
 }
 
-// tend frees a run that is of no use any more, or has it looked at later.
-func (x *Index) tend(r runs.ID) {
+// checkRun frees a run that is no longer used, or queues the run for a check.
+func (x *Index) checkRun(r runs.ID) {
 	if s := x.runs.Side(r); !s.Live {
 		return
 	} else if s.Held == 0 && s.FirstChild == runs.None {
 		x.prune(r)
 	} else {
-		x.suspect(r)
+		x.queueShrink(r)
 	}
 }
 
@@ -65,13 +65,13 @@ type scattered struct {
 	set runs.Mask
 }
 
-// maxStrays is how many blocks in a row may not lie beside one another before
-// removeScattered stops looking there, if the directory has them all.
-const maxStrays = 8
+// maxScattered is the number of blocks in a row without a neighbour after which
+// removeScattered stops looking at neighbours, if the directory is dense.
+const maxScattered = 8
 
-// removeScattered removes blocks that come in no order: it finds them all, and
-// then changes each run once. p is the first. The result is where the next event
-// may go on.
+// removeScattered removes blocks that an event names in no order. It finds all
+// blocks first, and then changes each run once. p is the first block. The result is
+// where the next event may continue.
 func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
 	batch := x.batch[:0]
 	if x.dense {
@@ -79,12 +79,12 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			x.directory.Prefetch(h)
 		}
 	}
-	strays := 0 // how many of the last blocks were not beside one another
+	strays := 0 // how many of the last blocks were not neighbours
 	for i, h := range hashes {
 		if i > 0 {
 			var next runs.Place
 			ok := false
-			if strays < maxStrays || !x.dense {
+			if strays < maxScattered || !x.dense {
 				next, ok = x.beside(p, h)
 			}
 			if strays++; ok {
@@ -112,13 +112,13 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 		at = x.before(runs.At(b.run, b.set.First()))
 	}
 	for _, b := range batch {
-		x.tend(b.run)
+		x.checkRun(b.run)
 	}
 	x.batch = batch
 	return at
 }
 
-// beside is the block before or after p, if it has hash h.
+// beside returns the block before or after p if that block has hash h.
 func (x *Index) beside(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	before := runs.At(p.Run, p.Pos-1)
 	if p.Pos == 0 {
@@ -131,8 +131,8 @@ func (x *Index) beside(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	return after, x.runs.Holds(after, h)
 }
 
-// backwards is how many of the hashes are the blocks of a run from p towards its
-// first block.
+// backwards returns how many of the hashes are the blocks of a run from p towards
+// the first block.
 func (x *Index) backwards(p runs.Place, hashes []kv.SequenceHash) int {
 	run := x.arena.Hashes(x.runs.Head(p.Run).Storage())[:p.Pos+1]
 	if len(hashes) > len(run) {
@@ -147,8 +147,8 @@ func (x *Index) backwards(p runs.Place, hashes []kv.SequenceHash) int {
 	return len(hashes)
 }
 
-// before is the block before p with its hash; the zero hint when p is the first
-// of its sequence, or follows a stand-in.
+// before returns the block before p with its hash. The hint is zero when p is the
+// first block of its sequence or follows a stand-in.
 func (x *Index) before(p runs.Place) hint {
 	if p.Pos > 0 {
 		p.Pos--
@@ -158,7 +158,8 @@ func (x *Index) before(p runs.Place) hint {
 	return hint{p, x.hashAt(p)}
 }
 
-// missing takes a block that is not there from what o lost, or counts it.
+// missing counts the removal of an unknown block: as one of the blocks that o lost,
+// or as an unknown removal.
 func (x *Index) missing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	if o.lostPairs == 0 {
 		x.counts.UnknownRemovals++
@@ -169,12 +170,11 @@ func (x *Index) missing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	x.lost--
 }
 
-// uproot settles a conflict: the block at a place, which follows p, has the local
-// hash of b and another sequence hash. One of the two is wrong. Blocks are not
-// checked when they come, because that would cost more than storing them; so it
-// is done now. When it is the block that was there, it leaves with all that
-// follows it, from all who hold it, and uproot returns true: its place is free.
-func (x *Index) uproot(p, at runs.Place, b kvevent.StoredBlock) bool {
+// resolveConflict decides between the block at a place, which follows p, and block
+// b with the same local and another sequence hash. Blocks are verified only here,
+// because verifying every block would cost more than storing it. If the existing
+// block is wrong, it leaves with its descendants, and resolveConflict returns true.
+func (x *Index) resolveConflict(p, at runs.Place, b kvevent.StoredBlock) bool {
 	x.counts.Conflicts++
 	right := kv.SequenceHash(b.Local)
 	if p.Run != runs.Root {
@@ -183,21 +183,21 @@ func (x *Index) uproot(p, at runs.Place, b kvevent.StoredBlock) bool {
 	if b.Hash != right {
 		return false
 	}
-	x.pinned = p.Run
+	x.protected = p.Run
 	r := at.Run
 	for c := x.childFrom(r, at.Pos); c != runs.None; c = x.childFrom(r, at.Pos) {
 		x.evictTree(c)
 	}
 	if at.Pos == 0 {
-		if x.runs.Side(r).Live { // it went with what followed it if nobody held it
+		if x.runs.Side(r).Live { // evicted with its last child if no owner held it
 			x.evictRun(r)
 		}
 		return true
 	}
-	return x.cutOff(r, at.Pos)
+	return x.truncate(r, at.Pos)
 }
 
-// childFrom is a run that follows a block of r at position pos or later.
+// childFrom returns a run that follows a block of r at position pos or later.
 func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	c := x.runs.Side(r).FirstChild
 	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Place.Load()).Pos < pos {
@@ -206,8 +206,7 @@ func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	return c
 }
 
-// evictTree takes a run and all that follows it from all who hold them, leaves
-// first.
+// evictTree evicts a run and its descendants, leaves first.
 func (x *Index) evictTree(r runs.ID) {
 	for x.runs.Side(r).Live {
 		leaf := r
@@ -218,10 +217,10 @@ func (x *Index) evictTree(r runs.ID) {
 	}
 }
 
-// cutOff takes the blocks of a run from position pos on, which nothing follows,
-// from all who hold them, and removes them. It returns false when there is no
-// memory for what is left.
-func (x *Index) cutOff(r runs.ID, pos int) bool {
+// truncate evicts the blocks of a run from position pos on and removes them. No run
+// follows these blocks. truncate returns false when there is no memory for the
+// remaining blocks.
+func (x *Index) truncate(r runs.ID, pos int) bool {
 	for walk := x.runs.Slots(r); ; {
 		slot := walk.Next()
 		if slot == nil {
@@ -233,7 +232,7 @@ func (x *Index) cutOff(r runs.ID, pos int) bool {
 		}
 		o := x.owners[e.owner()]
 		if !o.gone {
-			x.forfeit(o, r, e.tier(), max(e.lo(), pos), e.hi())
+			x.evictEntry(o, r, e.tier(), max(e.lo(), pos), e.hi())
 		}
 		x.cut(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
 	}

@@ -17,7 +17,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		var ok bool
 		if p, ok = x.parent(o, e.Parent); !ok {
 			x.counts.ParkedDropped += uint64(len(blocks))
-			x.lose(o, e.Tier, blocks)
+			x.countLost(o, e.Tier, blocks)
 			return
 		}
 	} else {
@@ -27,18 +27,18 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		var n int
 		p, n = x.step(o, e.Tier, p, blocks)
 		if n == 0 {
-			x.lose(o, e.Tier, blocks)
+			x.countLost(o, e.Tier, blocks)
 			break
 		}
 		o.stored = hint{p, blocks[n-1].Hash}
 		blocks = blocks[n:]
 	}
-	x.pinned = runs.None
+	x.protected = runs.None
 	x.prune(p.Run)
 }
 
-// parent is the block with hash h, or its stand-in when it is not known; false
-// when there is no room for one.
+// parent returns the block with hash h, or its stand-in when the block is unknown.
+// ok is false when there is no room for a stand-in.
 func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	if o.stored.hash == h && x.runs.Holds(o.stored.Place, h) {
 		return o.stored.Place, true
@@ -55,10 +55,10 @@ func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return x.standIn(h)
 }
 
-// step puts some of the blocks, whose parent is p, where they belong, and
-// returns the last one's place and how many they were; 0 when there is no room,
-// or when the place is taken by a block with the same local and another sequence
-// hash that cannot be shown to be wrong.
+// step stores the leading blocks that belong into one run, behind block p. It
+// returns the place of the last block and the number of blocks. The number is 0
+// when there is no room, or when another block has the place and is not provably
+// wrong.
 func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	s := x.runs.Head(p.Run).Storage()
 	next := runs.At(p.Run, p.Pos+1)
@@ -74,7 +74,7 @@ func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredB
 	}
 	n := same(x.arena.Locals(s)[next.Pos:], x.arena.Hashes(s)[next.Pos:], blocks)
 	if n == 0 {
-		if x.uproot(p, next, blocks[0]) {
+		if x.resolveConflict(p, next, blocks[0]) {
 			return x.extend(o, t, p, x.runs.Head(p.Run).Storage(), blocks)
 		}
 		return p, 0
@@ -84,7 +84,7 @@ func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredB
 	return runs.At(next.Run, next.Pos+n-1), n
 }
 
-// same is how many of the blocks are those of a run, one after the other.
+// same returns the number of leading blocks that equal those of a run.
 func same(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	n := min(len(locals), len(blocks))
 	locals, hashes, blocks = locals[:n], hashes[:n], blocks[:n]
@@ -96,9 +96,9 @@ func same(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	return n
 }
 
-// extend puts new blocks behind p: into its run if it ends with p and the event
-// fits, else into a run of their own, which keeps the events that follow aligned
-// with runs.
+// extend stores new blocks behind p. They join the run of p if the run ends with p
+// and the event fits. Otherwise they get a run of their own, so that later events
+// stay aligned with runs.
 func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	n := min(len(blocks), runs.MaxBlocks)
 	if len(x.orphans.byHash) > 0 {
@@ -113,7 +113,7 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 		x.adopt(p, blocks[n-1].Hash)
 		return p, n
 	}
-	x.pinned = p.Run
+	x.protected = p.Run
 	unit, class := x.piece(runs.ClassFor(n))
 	if class == 0 {
 		return p, 0
@@ -139,14 +139,14 @@ func (x *Index) room(r runs.ID, s runs.Storage, n int) bool {
 		return true
 	}
 	if n < runs.UnitBlocks {
-		// Blocks that come one by one must not have the run copied for each few.
+		// Blocks that come one by one must not copy the run for each few blocks.
 		want = min(runs.MaxBlocks, want+want/4)
 	}
 	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
 }
 
-// write appends blocks to a run that has room for them; s is its storage. Readers
-// see them when all are there.
+// write appends blocks to a run that has room for them. s is the run's storage.
+// Readers see the blocks once all are written.
 func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 	old := s.Blocks()
 	grown := s + runs.Storage(len(blocks))
@@ -165,9 +165,9 @@ func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 	x.enlist(r, old)
 }
 
-// lose counts blocks as held although there is no place for them, so that the
-// digest stays that of what the owner was told to hold.
-func (x *Index) lose(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
+// countLost counts blocks without a place as held, so that the digest covers
+// everything that the owner was told to hold.
+func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	for i := range blocks {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)
 	}
@@ -177,23 +177,23 @@ func (x *Index) lose(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 }
 
 // orphans are the unknown parents that blocks wait for. Each has a run without
-// blocks as its stand-in: what follows it is not reachable from the root until
+// blocks as its stand-in. Readers cannot reach the blocks behind a stand-in until
 // the parent comes.
 type orphans struct {
 	byHash map[kv.SequenceHash]runs.ID
 	hashOf map[runs.ID]kv.SequenceHash
-	// filter has a bit for each parent, so that new blocks are looked up in
-	// byHash only when they may be one.
+	// filter has a bit for each parent, so that most new blocks need no lookup in
+	// byHash.
 	filter [1 << 10]uint64
-	// filtered counts the parents that were ever entered into filter as it is.
+	// filtered counts the parents entered into filter since filter was made.
 	filtered int
 }
 
-// dumpParked is how many unknown parents more there may be while a dump is
-// applied.
+// dumpParked is the number of further unknown parents that a dump may have while it
+// is applied.
 const dumpParked = 1 << 20
 
-// orphanBytes is about what an unknown parent takes besides its run.
+// orphanBytes is about the memory of an unknown parent without its run.
 const orphanBytes = 96
 
 func newOrphans() orphans {
@@ -205,7 +205,7 @@ func (o *orphans) bit(h kv.SequenceHash) (*uint64, uint64) {
 	return &o.filter[v>>6], 1 << (v & 63)
 }
 
-// awaited is the stand-in for a block that somebody waits for.
+// awaited returns the stand-in of block h, or None.
 func (o *orphans) awaited(h kv.SequenceHash) runs.ID {
 	if w, bit := o.bit(h); *w&bit == 0 {
 		return runs.None
@@ -213,13 +213,13 @@ func (o *orphans) awaited(h kv.SequenceHash) runs.ID {
 	return o.byHash[h]
 }
 
-// standIn is the place that children of the unknown block h are put behind;
-// false when there are too many such blocks.
+// standIn returns the stand-in of the unknown block h. ok is false when there are
+// too many unknown parents or no room.
 func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 	if r := x.orphans.awaited(h); r != runs.None {
 		return runs.At(r, 0), true
 	}
-	// The blocks of a dump come in any order: many may wait until it is over.
+	// The blocks of a dump come in any order, so many may wait until its end.
 	most := x.options.MaxParked
 	if x.replacing {
 		most += dumpParked
@@ -237,8 +237,8 @@ func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 	return runs.At(r, 0), true
 }
 
-// note enters a parent into the filter, which is made anew when most of those in
-// it are gone.
+// note enters a parent into filter. When most parents of the filter are gone, the
+// filter is made anew.
 func (o *orphans) note(h kv.SequenceHash) {
 	w, bit := o.bit(h)
 	*w |= bit
@@ -253,7 +253,7 @@ func (o *orphans) note(h kv.SequenceHash) {
 	}
 }
 
-// dropStandIn forgets a stand-in that nothing follows.
+// dropStandIn forgets a stand-in without children.
 func (x *Index) dropStandIn(r runs.ID) {
 	delete(x.orphans.byHash, x.orphans.hashOf[r])
 	delete(x.orphans.hashOf, r)
@@ -264,8 +264,8 @@ func (x *Index) dropStandIn(r runs.ID) {
 	x.giveRun(r)
 }
 
-// untilAwaited is how many of the blocks, all of them new, come before and with
-// the first that others wait for.
+// untilAwaited returns how many of n new blocks come before and with the first
+// block that others wait for.
 func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
 	if len(x.orphans.byHash) == 0 {
 		return n
@@ -278,14 +278,14 @@ func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
 	return n
 }
 
-// adopt puts what waited for block p, which is new, behind it.
+// adopt attaches the runs that waited for the new block p.
 func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 	if len(x.orphans.byHash) == 0 {
 		return
 	}
 	standIn := x.orphans.awaited(h)
 	if standIn == runs.None || x.top(p.Run) == standIn {
-		return // a block that follows itself is nobody's parent
+		return // a block that follows itself is not a parent
 	}
 	for c := x.runs.Side(standIn).FirstChild; c != runs.None; c = x.runs.Side(standIn).FirstChild {
 		x.runs.Detach(c)
@@ -297,14 +297,14 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 	x.dropStandIn(standIn)
 }
 
-// absorbBlocks is how many blocks are moved at most when their parent comes. Whole
-// runs would be moved over and over by blocks that come backwards.
+// absorbBlocks is the most blocks that are moved when their parent comes. Whole
+// runs would be moved again and again by blocks that come backwards.
 const absorbBlocks = 32
 
-// absorb makes the blocks of run c, which was detached and which no reader could
-// ever reach, part of the run that ends with block p, so that blocks which came
-// one by one and backwards end up in runs all the same. It returns false when
-// they are too many or do not fit.
+// absorb moves the blocks of run c to the end of the run that ends with block p.
+// Run c is detached, and no reader could ever reach it. So blocks that come one by
+// one and backwards end up in long runs. absorb returns false when the blocks are
+// too many or do not fit.
 func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	from := x.runs.Head(c).Storage()
 	s := x.runs.Head(p.Run).Storage()
@@ -312,14 +312,14 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	if from.Blocks() > absorbBlocks || p.Pos != old-1 || old+from.Blocks() > runs.MaxBlocks || !x.room(p.Run, s, from.Blocks()) {
 		return false
 	}
-	// room may have given the run another piece.
+	// room may have moved the run.
 	s = x.runs.Head(p.Run).Storage() + runs.Storage(from.Blocks())
 	copy(x.arena.Locals(s)[old:], x.arena.Locals(from))
 	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
 	x.runs.Head(p.Run).Store.Store(uint64(s))
 	x.resident += from.Blocks()
 	marks := x.runs.Side(c).Marks
-	marks.Set(from.Blocks() - 1) // owners may remember it as where they were
+	marks.Set(from.Blocks() - 1) // owners may have a hint to this block
 	x.unmark(c, 0)
 	x.enlist(p.Run, old)
 	for !marks.Empty() {
@@ -332,7 +332,7 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 			break
 		}
 		if e := entry(slot.Load()); e != 0 {
-			x.passOn(e, c, p.Run, old)
+			x.transferEntry(e, c, p.Run, old)
 			slot.Store(0)
 		}
 	}
@@ -344,9 +344,9 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	return true
 }
 
-// passOn lets the owner of an entry of run c hold the same blocks in run r, where
-// they begin at position by.
-func (x *Index) passOn(e entry, c, r runs.ID, by int) {
+// transferEntry lets the owner of an entry of run c hold the same blocks in run r,
+// where they begin at position by.
+func (x *Index) transferEntry(e entry, c, r runs.ID, by int) {
 	x.runs.Side(c).Held--
 	o := x.owners[e.owner()]
 	if o.gone {
@@ -360,8 +360,8 @@ func (x *Index) passOn(e entry, c, r runs.ID, by int) {
 	x.cover(o, r, e.tier(), by+e.lo(), by+e.hi())
 }
 
-// dropParked evicts what waits for unknown parents until there are no more of them
-// than there may be.
+// dropParked evicts blocks that wait for unknown parents, until there are at most
+// Options.MaxParked such parents.
 func (x *Index) dropParked() {
 	for r := range x.orphans.hashOf {
 		if len(x.orphans.byHash) <= x.options.MaxParked {
@@ -373,7 +373,7 @@ func (x *Index) dropParked() {
 	}
 }
 
-// top is the root or stand-in from which run r hangs.
+// top returns the root or the stand-in above run r.
 func (x *Index) top(r runs.ID) runs.ID {
 	for r != runs.Root && !x.runs.Side(r).StandIn {
 		r = runs.UnpackPlace(x.runs.Head(r).Place.Load()).Run

@@ -17,7 +17,7 @@ func TestLimboWaitsForThoseWhoWereReading(t *testing.T) {
 	}
 	waits := func(want bool) {
 		t.Helper()
-		x.settle()
+		x.freeRetired()
 		if got := x.limbo.len() > 0; got != want {
 			t.Fatalf("something waits: %t, want %t", got, want)
 		}
@@ -38,7 +38,7 @@ func TestLimboWaitsForThoseWhoWereReading(t *testing.T) {
 		next := x.readers.enter(3)
 		late.Add(-1)
 		late = next
-		x.settle()
+		x.freeRetired()
 	}
 	late.Add(-1)
 	waits(false)
