@@ -13,27 +13,27 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// ErrClosed is returned by an Index that was closed.
+// ErrClosed says that the index was closed.
 var ErrClosed = errors.New("index is closed")
 
-// tick is what expiries are rounded up to.
+// tick is the unit of expiries.
 const tick = 100 * time.Millisecond
 
-// maxRouted is how many blocks the queue can tell apart.
+// maxRouted is the most blocks that the queue can number.
 const maxRouted = math.MaxUint32 - 1
 
 // Options bound an Index.
 type Options struct {
-	// TTL is how long a worker is expected to keep what was routed to it; 0 makes
-	// every decision expire at once.
+	// TTL is how long a worker is expected to keep a block. With 0 every prediction
+	// expires at once.
 	TTL time.Duration
-	// MaxBlocks is how many pairs of worker and block are kept; 0 is as many as the
-	// TTL lets live. When there are more, those that expire soonest go until
-	// PruneRatio times MaxBlocks, 0 to 1, are left: what is above MaxBlocks at once,
-	// and the others by and by, with each decision and each Tick.
+	// MaxBlocks is the most pairs of worker and block; 0 bounds them by the TTL
+	// only. Above MaxBlocks the pairs that expire soonest are pruned, until
+	// PruneRatio (0 to 1) times MaxBlocks are left. Record prunes what exceeds
+	// MaxBlocks at once, and Record and Tick prune the rest bit by bit.
 	MaxBlocks  int
 	PruneRatio float64
-	// Index bounds the index behind it.
+	// Index bounds the index behind the predictions.
 	Index index.Options
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -52,7 +52,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Stats is a snapshot of an Index. The metric names follow "blockyard_router_".
+// Stats are the counters and gauges of an Index.
 type Stats struct {
 	Blocks   int    `metric:"guessed_blocks" help:"Pairs of worker and block that routing decisions predict."`
 	Workers  int    `metric:"-"`
@@ -65,15 +65,7 @@ type Stats struct {
 	Index index.Stats `metric:"-"`
 }
 
-// Index guesses what workers have from where requests were sent: each prompt
-// block is taken to be on the worker's device until the TTL is over, and again
-// as long when it is routed there again. It serves where workers tell nothing,
-// and beside an Index for the time until their events come (see MergeMax); events
-// do not enter it, and so nothing that an event told ever expires. Expiries are
-// rounded up to tenths of a second. Of a prompt the last blocks expire first, so
-// that what is left is always a prefix.
-//
-// It is safe for concurrent use. Match waits for nobody.
+// Index predicts what workers hold. Make one with New.
 type Index struct {
 	x           *index.Index
 	ttl         time.Duration
@@ -84,19 +76,19 @@ type Index struct {
 	nextDue atomic.Int64
 	closed  atomic.Bool
 
-	// mu is taken before the index's own locks.
+	// mu is taken before the locks of x.
 	mu      sync.Mutex
 	queue   routedQueue
 	lastDue int64
-	// pruning is set from when there are more than limit until keep are left.
+	// pruning is true from when there are more than limit blocks until keep blocks
+	// are left.
 	pruning bool
 	stats   Stats
 	stored  kvevent.RouterEvent // reused
 	removed kvevent.RouterEvent // reused
 }
 
-// New returns an empty Index. The error names the option that is out of
-// range.
+// New returns an empty index. The error names the option that is out of range.
 func New(o Options) (*Index, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -118,7 +110,7 @@ func New(o Options) (*Index, error) {
 	return a, nil
 }
 
-// SetMember is Index.SetMember.
+// SetMember says whether Match reports a worker: see index.Index.SetMember.
 func (a *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	if a.closed.Load() {
 		return ErrClosed
@@ -126,13 +118,13 @@ func (a *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	return a.x.SetMember(w, pool, known)
 }
 
-// Members is Index.Members.
+// Members returns the known workers: see index.Index.Members.
 func (a *Index) Members() *index.Members { return a.x.Members() }
 
-// Record takes in that a prompt was sent to a worker. locals and seq name its
-// blocks from the root on and are only borrowed. The error is ErrClosed, ErrFull
-// for a worker too many, or says that their lengths differ; then nothing has
-// changed.
+// Record notes that a prompt was sent to a worker. locals and seq name the blocks
+// of the prompt from its start, and are borrowed. The error is ErrClosed,
+// index.ErrFull for too many workers, or says that the lengths differ. After an
+// error nothing has changed.
 func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash) error {
 	if len(locals) != len(seq) {
 		return fmt.Errorf("routing decision for worker %s: %d local hashes and %d sequence hashes, want as many", w, len(locals), len(seq))
@@ -158,18 +150,18 @@ func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash
 		return err
 	}
 	a.stats.Recorded++
-	// A clock that was set back must not spoil the queue's order.
+	// A clock that was set back must not break the order of the queue.
 	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+tick-1)/tick))
 	a.queue.push(w, seq, a.lastDue)
 	a.pruning = a.pruning || a.queue.size > a.limit
-	// More than came, so that pruning ends, and not much more, as a decision waits.
+	// The number exceeds what came, so that pruning ends. It is bounded, because a
+	// decision waits.
 	a.pruneLocked(len(seq) + inPassing)
 	a.scheduleLocked()
 	return nil
 }
 
-// pruneLocked drops at most most blocks while there are too many, and returns their
-// number.
+// pruneLocked prunes at most most blocks and returns their number.
 func (a *Index) pruneLocked(most int) int {
 	if !a.pruning {
 		return 0
@@ -184,13 +176,14 @@ func (a *Index) pruneLocked(most int) int {
 	return n
 }
 
-// Match is Index.Match: device hits alone. When much is due at once, some of it may
-// still be a hit until the next Tick. The error is ErrClosed; dst is then as it was.
+// Match fills dst with the device blocks that workers are expected to have: see
+// index.Index.Match. When many blocks expire at once, some of them still count
+// until the next Tick. The error is ErrClosed, and then dst is unchanged.
 func (a *Index) Match(dst *index.Matches, locals []kv.LocalHash) error {
 	if a.closed.Load() {
 		return ErrClosed
 	}
-	// Who holds the lock expires what is due.
+	// The holder of the lock expires blocks itself.
 	if elapsed := a.elapsed(); a.dueAt(elapsed) && a.mu.TryLock() {
 		a.expireLocked(elapsed, inPassing)
 		a.mu.Unlock()
@@ -199,8 +192,7 @@ func (a *Index) Match(dst *index.Matches, locals []kv.LocalHash) error {
 	return nil
 }
 
-// Tick expires what is due, goes on pruning, and returns the number of blocks that
-// expired.
+// Tick expires blocks, continues pruning, and returns the number of expired blocks.
 func (a *Index) Tick() int {
 	elapsed := a.elapsed()
 	a.x.Sweep(sweepRuns)
@@ -221,16 +213,16 @@ func (a *Index) Tick() int {
 }
 
 const (
-	// inPassing is how many blocks a decision expires at most, portion how
-	// many a tick does between two moments at which others get the lock.
+	// inPassing is the most blocks that a decision expires. portion is the most
+	// blocks that Tick handles under one lock.
 	inPassing = 256
 	portion   = 4096
 )
 
-// sweepRuns is how much a tick frees of what removed workers left.
+// sweepRuns is how many runs of removed workers Tick frees.
 const sweepRuns = 256
 
-// RemoveWorker forgets a worker with everything that was routed to it.
+// RemoveWorker forgets a worker and its predictions.
 func (a *Index) RemoveWorker(w kv.Worker) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,7 +235,8 @@ func (a *Index) RemoveWorker(w kv.Worker) error {
 	return a.x.SetMember(w, 0, false)
 }
 
-// Close makes all further calls fail with ErrClosed. It may be called again.
+// Close forgets everything. Further calls return ErrClosed. Close may be called
+// again.
 func (a *Index) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -252,10 +245,11 @@ func (a *Index) Close() {
 	a.scheduleLocked()
 }
 
-// Walk is Index.Walk: the events that would have told what is guessed now.
+// Walk visits events that make an empty index equal to the predictions: see
+// index.Index.Walk.
 func (a *Index) Walk(visit func(e *kvevent.RouterEvent) bool) { a.x.Walk(visit) }
 
-// Stats is a snapshot of the counters.
+// Stats returns a snapshot.
 func (a *Index) Stats() Stats {
 	a.mu.Lock()
 	s := a.stats
@@ -265,13 +259,13 @@ func (a *Index) Stats() Stats {
 	return s
 }
 
-// Held is how many blocks the member at a place of m is expected to hold: see
-// index.Index.Held.
+// Held returns how many blocks a member is expected to hold. m may be a list of
+// this index or of another one: see index.Index.Held.
 func (a *Index) Held(m *index.Members, at int) uint64 { return a.x.Held(m, at) }
 
 func (a *Index) elapsed() time.Duration { return a.now().Sub(a.start) }
 
-// dueAt reports whether anything expires at or before a time.
+// dueAt reports whether any block expires at or before a time.
 func (a *Index) dueAt(elapsed time.Duration) bool {
 	return int64(elapsed/tick) >= a.nextDue.Load()
 }
@@ -284,7 +278,7 @@ func (a *Index) scheduleLocked() {
 	a.nextDue.Store(next)
 }
 
-// expireLocked removes at most most blocks that are due, and returns their number.
+// expireLocked removes at most most expired blocks and returns their number.
 func (a *Index) expireLocked(elapsed time.Duration, most int) int {
 	tick, left := int64(elapsed/tick), most
 	n := a.dropLocked(func(b *routedBlock) bool {
@@ -296,8 +290,8 @@ func (a *Index) expireLocked(elapsed time.Duration, most int) int {
 	return n
 }
 
-// dropLocked removes blocks from the front of the queue while which says so, and
-// returns their number.
+// dropLocked removes blocks from the front of the queue while which returns true,
+// and returns their number.
 func (a *Index) dropLocked(which func(*routedBlock) bool) int {
 	e := &a.removed
 	n := 0
@@ -318,7 +312,7 @@ func (a *Index) dropLocked(which func(*routedBlock) bool) int {
 	return n
 }
 
-// flushLocked takes the collected blocks out of the index.
+// flushLocked removes the collected blocks from the index.
 func (a *Index) flushLocked() {
 	e := &a.removed
 	if len(e.Removed) == 0 {

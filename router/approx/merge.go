@@ -7,11 +7,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// MergeMax raises the device hits of dst to those of other, worker by worker. What is
-// raised is taken off the hits of the lower tiers, from the host on: they go on from what
-// events told of the device, so that those blocks are theirs, and none is to count
-// twice. Workers that dst.Members does not list are left out.
-// other is not changed.
+// MergeMax raises the device hits of dst to those of other, worker by worker.
+// Raised hits are subtracted from the lower tiers, from host on, because those hits
+// begin where the events' device blocks end, and no block may count twice. Workers
+// that dst.Members does not list are ignored. other is not changed.
 func MergeMax(dst, other *index.Matches) {
 	added := 0
 	for i := range other.Hits {
@@ -43,8 +42,8 @@ func raise(h *index.Hits, n uint32) {
 	}
 }
 
-// mergeNew puts the added workers that only other has hits for in their places,
-// from the end on, so that no hit is overwritten before it has moved.
+// mergeNew inserts the added workers that only other has hits for. It works from
+// the end, so that no hit is overwritten before it has moved.
 func mergeNew(dst, other *index.Matches, added int) {
 	have := len(dst.Hits)
 	dst.Hits = slices.Grow(dst.Hits, added)[:have+added]
@@ -66,15 +65,15 @@ func mergeNew(dst, other *index.Matches, added int) {
 	}
 }
 
-// locate is the place in m of the worker of other's hit i, -1 for none, and its
-// device hits.
+// locate returns the number in m of the worker of other's hit i, -1 for none, and
+// the worker's device hits.
 func locate(m *index.Members, other *index.Matches, i int) (member int32, hits uint32) {
 	h := &other.Hits[i]
 	if m == other.Members {
 		return h.Member, h.Hits[kv.TierDevice]
 	}
 	w := other.Members.List[h.Member].Worker
-	// The two lists mostly agree.
+	// The two lists are mostly equal.
 	if at := int(h.Member); at < len(m.List) && m.List[at].Worker == w {
 		return h.Member, h.Hits[kv.TierDevice]
 	}

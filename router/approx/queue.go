@@ -2,29 +2,29 @@ package approx
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// routedBlock is a block that a worker is expected to have because of a routing
-// decision, and its place in the queue.
+// routedBlock is a block that a worker is expected to hold, and its place in the
+// queue.
 type routedBlock struct {
 	worker kv.Worker
 	hash   kv.SequenceHash
-	// due is the tick at which it expires.
+	// due is the tick at which the block expires.
 	due        int64
 	prev, next uint32
 }
 
-// noRouted ends a queue and the free list.
+// noRouted ends the queue and the free list.
 const noRouted uint32 = 0
 
-// routedQueue orders routed blocks by when they expire. All live equally long, so
-// that what is put at the end expires last, and a block that is routed again
-// moves there. It knows nothing of the index and is for one goroutine.
+// routedQueue orders routed blocks by expiry. All blocks live equally long, so a
+// new block expires last, and a block that is routed again moves to the end. A
+// queue is for one goroutine.
 type routedQueue struct {
-	// blocks[noRouted] is the ring's anchor: its next is the block that expires
-	// first, its prev the one that expires last.
+	// blocks[noRouted] is the ring's anchor. Its next is the block that expires
+	// first, its prev the block that expires last.
 	blocks []routedBlock
 	free   uint32
 	size   int
-	// held finds a worker's blocks. Workers without any are not in it.
+	// held finds the blocks of a worker. Workers without blocks are not in it.
 	held map[kv.Worker]map[kv.SequenceHash]uint32
 }
 
@@ -32,11 +32,11 @@ func newRoutedQueue() routedQueue {
 	return routedQueue{blocks: make([]routedBlock, 1), held: make(map[kv.Worker]map[kv.SequenceHash]uint32)}
 }
 
-// first is the block that expires first; noRouted for none.
+// first returns the block that expires first, or noRouted.
 func (q *routedQueue) first() uint32 { return q.blocks[noRouted].next }
 
-// push puts blocks of a worker at the end, the last of them first, so that none
-// expires before those that follow it in a prompt.
+// push puts blocks of a worker at the end, the last block first, so that no block
+// expires before its descendants.
 func (q *routedQueue) push(w kv.Worker, seq []kv.SequenceHash, due int64) {
 	held := q.held[w]
 	if held == nil {

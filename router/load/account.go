@@ -10,8 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Account keeps the active requests of all workers. It has no lock: its calls
-// must not overlap. Make one with New.
+// Account keeps the active requests of all workers. Calls must not overlap. Make
+// one with New.
 type Account struct {
 	expiry, provisional    time.Duration
 	maxRequests, maxBlocks int
@@ -20,35 +20,36 @@ type Account struct {
 	start                  time.Time
 
 	requests map[string]*request
-	// silent has the requests that are not provisional, unheard those that are.
+	// silent has the requests that are not provisional, unheard the provisional
+	// ones.
 	silent, unheard list
 	workers         map[kv.Worker]*workload
-	// slots has the worker of each slot that the trie knows, nil for a free one.
+	// slots has the worker of each slot in the trie, nil for a free slot.
 	slots     []*workload
 	freeSlots []int32
 	prompts   trie
 
 	members *index.Members
 	columns Columns
-	// places is memory for Align.
+	// places is memory of Align.
 	places []int32
 	// decaying are the workers whose prefill changes with time.
 	decaying []*workload
 	stats    Stats
 }
 
-// workload is what runs on one worker that has something to do.
+// workload is what one worker has to do.
 type workload struct {
 	worker kv.Worker
 	slot   int32
-	// member is the worker's place in the aligned list, notMember without one.
+	// member is the worker's number in the aligned list, or notMember.
 	member int32
-	// decaying is the place in Account.decaying, notDecaying without one.
+	// decaying is the position in Account.decaying, or notDecaying.
 	decaying int32
 	running  list
 	prefill  prefill
-	// blocks is the sum of the weights of the distinct prompt blocks and of the
-	// output blocks.
+	// blocks is the sum of the weights of the distinct prompt blocks and the output
+	// blocks.
 	blocks int64
 	surplus
 }
@@ -78,12 +79,12 @@ func New(o Options) (*Account, error) {
 	}, nil
 }
 
-// clock is the time since the account was made.
+// clock returns the time since the account was made.
 func (a *Account) clock() time.Duration { return a.now().Sub(a.start) }
 
-// Add puts a request on its worker's account. The error is ErrDuplicateRequest
-// or ErrTooManyRequests, or names the field that is out of range; then nothing
-// has changed.
+// Add books a request on its worker. The error is ErrDuplicateRequest or
+// ErrTooManyRequests, or names the field that is out of range. After an error
+// nothing has changed.
 func (a *Account) Add(r *Request) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -124,11 +125,11 @@ func (a *Account) Add(r *Request) error {
 	return nil
 }
 
-// LastBooking is the number of the request that was added last. No other booking has
-// it, also not a later one of the same id.
+// LastBooking returns the number of the latest booking. No other booking has that
+// number, not even a later one of the same id.
 func (a *Account) LastBooking() uint64 { return a.stats.Added }
 
-// open returns what runs on a worker, making it when there is nothing yet.
+// open returns the workload of a worker, a new one if there is none.
 func (a *Account) open(worker kv.Worker) *workload {
 	if w := a.workers[worker]; w != nil {
 		return w
@@ -148,7 +149,7 @@ func (a *Account) open(worker kv.Worker) *workload {
 	return w
 }
 
-// silence is the list that a request is in by its silence.
+// silence returns the list that orders a request by its silence.
 func (a *Account) silence(r *request) *list {
 	if r.provisional {
 		return &a.unheard
@@ -156,7 +157,7 @@ func (a *Account) silence(r *request) *list {
 	return &a.silent
 }
 
-// heard returns an active request after noting that it is alive.
+// heard returns an active request and notes that the request is alive.
 func (a *Account) heard(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
 	if r == nil {
@@ -176,8 +177,8 @@ func (a *Account) Touch(id string) error {
 	return err
 }
 
-// MarkPrefillCompleted takes the request's tokens off its worker's prefill load.
-// Said again it only shows that the request is alive. The error is
+// MarkPrefillCompleted removes the request's tokens from its worker's prefill load.
+// A second call only notes that the request is alive. The error is
 // ErrUnknownRequest.
 func (a *Account) MarkPrefillCompleted(id string) error {
 	r, now, err := a.heard(id)
@@ -189,11 +190,11 @@ func (a *Account) MarkPrefillCompleted(id string) error {
 	return nil
 }
 
-// AddOutputBlock counts one more generated block. With a decay the request's
-// output blocks and the end of its prompt that no other request of the worker
-// shares weigh that much from now on. Nil is what is left of the expected output,
-// 1 at first and 0 at its end, and changes no weight where none is expected. The
-// error is ErrUnknownRequest or says that decay is not in 0..1.
+// AddOutputBlock counts another generated block. decay, 0 to 1, is the new weight
+// of the request's output blocks and of the prompt blocks that only this request
+// uses. With nil the weight is the expected output that is left, from 1 at first to
+// 0 at the end. Without expected output nil changes no weight. The error is
+// ErrUnknownRequest or says that decay is not in 0..1.
 func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return fmt.Errorf("request %q decay fraction: %v is not in 0..1", id, *decay)
@@ -223,8 +224,8 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	return nil
 }
 
-// Free ends a request, its prefill included. It reports the worker it was on;
-// ok is false when no such request is active, which is no error.
+// Free ends a request with its prefill and returns the request's worker. ok is
+// false when no such request is active, which is no error.
 func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
 	r := a.requests[id]
 	if r == nil {
@@ -235,8 +236,8 @@ func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
 	return r.on.worker, true
 }
 
-// Worker is the worker that an active request is on; ok is false when no such
-// request is active.
+// Worker returns the worker of an active request. ok is false when no such request
+// is active.
 func (a *Account) Worker(id string) (worker kv.Worker, ok bool) {
 	r := a.requests[id]
 	if r == nil {
@@ -245,8 +246,8 @@ func (a *Account) Worker(id string) (worker kv.Worker, ok bool) {
 	return r.on.worker, true
 }
 
-// FreeBooking ends the request with that LastBooking. ok is false when it is over, though
-// another one of its id may be active.
+// FreeBooking ends the request with that LastBooking. ok is false when the booking
+// has ended, even if another booking of the id is active.
 func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bool) {
 	if r := a.requests[id]; r == nil || r.number != number {
 		return kv.Worker{}, false
@@ -269,8 +270,8 @@ func (a *Account) RemoveWorker(worker kv.Worker) int {
 	return n
 }
 
-// Expire ends every request that was not heard of for longer than the expiry
-// and returns their number.
+// Expire ends every request that was silent for longer than the expiry, and returns
+// their number.
 func (a *Account) Expire() int {
 	now := a.clock()
 	unheard := a.expire(&a.unheard, now, a.provisional)
@@ -290,7 +291,7 @@ func (a *Account) expire(l *list, now, most time.Duration) (n int) {
 	return n
 }
 
-// end takes a request off the account.
+// end removes a request from the account.
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.on
 	delete(a.requests, r.id)

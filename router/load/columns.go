@@ -8,21 +8,21 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Columns are the loads of the members of a list, each slice indexed by a
-// member's place.
+// Columns are the loads of the members of a list. Each slice is indexed by member
+// number.
 type Columns struct {
-	// PrefillTokens are prompt tokens still to be computed.
+	// PrefillTokens are the prompt tokens that still have to be computed.
 	PrefillTokens []int64
 	// ActiveBlocks are the distinct prompt blocks and the output blocks of the
-	// running requests, by weight and rounded.
+	// active requests, weighted and rounded.
 	ActiveBlocks []int32
-	// Requests is the number of running requests.
+	// Requests is the number of active requests.
 	Requests []int32
 }
 
-// Align makes the columns follow m from now on. It costs nothing when m is what
-// they follow already; else it is linear in the members. The load of a worker
-// that is not a member is kept and shows when it becomes one.
+// Align makes the columns follow m. Align costs nothing if they follow m already,
+// and otherwise time linear in the members. The load of a worker outside the list
+// is kept until the worker becomes a member.
 func (a *Account) Align(m *index.Members) {
 	if m == a.members {
 		return
@@ -42,8 +42,8 @@ func (a *Account) Align(m *index.Members) {
 	}
 }
 
-// movePlaces gives each worker its place in m. Both lists are ordered, so those
-// that were members before are found in one pass over them.
+// movePlaces gives each worker its number in m. Both lists are ordered, so one pass
+// finds the workers of both.
 func (a *Account) movePlaces(m *index.Members) {
 	a.places = zeros(a.places, len(a.members.List))
 	at := 0
@@ -70,7 +70,7 @@ func (a *Account) movePlaces(m *index.Members) {
 	}
 }
 
-// zeros is a slice of n zeros, in the memory of s if that is long enough.
+// zeros returns a slice of n zeros, in the memory of s if s is long enough.
 func zeros[T int32 | int64](s []T, n int) []T {
 	if n > cap(s) {
 		return make([]T, n)
@@ -80,7 +80,7 @@ func zeros[T int32 | int64](s []T, n int) []T {
 	return s
 }
 
-// settle makes the columns show a worker's load.
+// settle updates the columns of a worker.
 func (a *Account) settle(w *workload, now time.Duration) {
 	if decays := w.prefill.decays(); decays != (w.decaying != notDecaying) {
 		a.setDecaying(w, decays)
@@ -108,15 +108,14 @@ func (a *Account) setDecaying(w *workload, decays bool) {
 	w.decaying = notDecaying
 }
 
-// rounded is the number of whole blocks in a sum of weights, halves upwards. A
-// decimal fraction such as 0.1 is not a whole number of parts of one; a
-// millionth of a block makes sure that ten halves of it are still a half.
+// rounded returns the whole blocks in a sum of weights, halves rounded up. A
+// millionth of a block is added first, so that ten halves of 0.1 still round up.
 func rounded(weight int64) int32 {
 	return int32(min((weight+one/2+one>>20)/one, math.MaxInt32))
 }
 
-// Columns returns the loads of the aligned members. They are valid, and must
-// not be changed, until the next call of the account.
+// Columns returns the loads of the aligned members. The columns are read-only and
+// valid until the next call of the account.
 func (a *Account) Columns() *Columns {
 	if len(a.decaying) > 0 {
 		now := a.clock()
@@ -129,15 +128,15 @@ func (a *Account) Columns() *Columns {
 	return &a.columns
 }
 
-// Shared is how many leading blocks of a sequence are active on a member, at
-// least one.
+// Shared is the number of leading blocks of a sequence that are active on a member,
+// at least one.
 type Shared struct {
 	Member int32
 	Blocks int32
 }
 
-// Shared appends to dst the aligned members that share active blocks with
-// sequence, each once and in no order. It looks at no other worker.
+// Shared appends to dst the aligned members that share active blocks with sequence,
+// each once, in no order. Its cost is that of its answer.
 func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
 	at, depth := &a.prompts.root, 0
 	for depth < len(sequence) {

@@ -1,28 +1,25 @@
-// Package load keeps account of the requests that run on each worker.
+// Package load keeps account of the active requests of each worker.
 //
-// A request counts on its worker in three ways. Its uncached prompt tokens
-// count as prefill until the prefill is marked complete; with a modelled
-// duration they run down by themselves. Its prompt blocks count as active until
-// it is freed; a block that several requests of a worker share counts once. The
-// blocks it generates count too, each with the weight that the caller gives.
+//	a, err := load.New(load.Options{})
+//	a.Align(members)                   // the columns follow this list
+//	err = a.Add(&load.Request{ID: "r1", Worker: w, Sequence: blocks, PrefillTokens: 900})
+//	loads := a.Columns()               // prefill tokens, active blocks, requests
+//	err = a.MarkPrefillCompleted("r1") // at the first token
+//	_, _ = a.Free("r1")                // at the end
 //
-// Prompts live in one compressed trie for all workers. A node is a run of
-// blocks with the number of requests per worker that go through it, so booking
-// a prompt of hundreds of blocks touches as many nodes as it has branches, and
-// what every worker shares with a prompt (Shared) is found by one walk, whose
-// cost is that of its answer. Blocks count by prefix: the same block after
-// another beginning is another block.
+// A request loads its worker in three ways. Uncached prompt tokens count as prefill
+// until the prefill is marked complete. With an expected duration they run down by
+// themselves. Prompt blocks count as active until the request is freed, and a block
+// that several requests of a worker share counts once. Generated blocks count with
+// a weight that may decay.
 //
-// What the client forgets to free expires when nothing was heard of it for
-// Options.Expiry; long requests that show signs of life stay. Memory is bounded
-// by Options.MaxRequests and Options.MaxBlocks: 20 bytes for the hash and the
-// count of a booked block, and some hundreds for each request and each run,
-// which has one block at least.
+// Prompts live in one compressed trie for all workers. A node is a run of blocks,
+// so that a prompt of hundreds of blocks touches as many nodes as it has branches.
+// A block counts by its prefix: another beginning makes another block.
 //
-// Columns gives the loads as arrays that follow a list of members. They are
-// kept up to date by each change, so reading them costs nothing but the workers
-// whose prefill is modelled.
+// A request expires when nothing was heard of it for Options.Expiry, however long
+// it has run. Options.MaxRequests and Options.MaxBlocks bound the memory.
 //
-// An Account has no lock: whoever has one serializes its calls. It does no I/O,
-// starts no goroutine and asks nothing but Options.Now for the time.
+// An Account has no lock: its calls must not overlap. It does no I/O and starts no
+// goroutine.
 package load

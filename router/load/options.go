@@ -8,35 +8,34 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrDuplicateRequest: a request of that id is active.
+	// ErrDuplicateRequest says that a request of that id is active.
 	ErrDuplicateRequest = errors.New("request is active already")
-	// ErrUnknownRequest: no request of that id is active.
+	// ErrUnknownRequest says that no request of that id is active.
 	ErrUnknownRequest = errors.New("request is not active")
-	// ErrTooManyRequests: a bound of the account is reached.
+	// ErrTooManyRequests says that a bound of the account is reached.
 	ErrTooManyRequests = errors.New("too many active requests")
 )
 
 // Options bound an Account. The zero value is ready for use.
 type Options struct {
-	// Expiry is how long a request stays when nothing is heard of it; 0 means
-	// 300 s.
+	// Expiry is how long a silent request stays; 0 means 300 s.
 	Expiry time.Duration
-	// Provisional is the same for a provisional request until something is heard of
-	// it; 0 means 30 s, and it is never longer than Expiry.
+	// Provisional is the expiry of a provisional request until something is heard
+	// of it; 0 means 30 s. It is at most Expiry.
 	Provisional time.Duration
-	// MaxRequests bounds the active requests, of some 300 bytes each beside their
+	// MaxRequests bounds the active requests, each of about 300 bytes without its
 	// blocks; 0 means 1<<20. MaxBlocks bounds the sum of their tracked prompt
 	// blocks; 0 means 1<<24.
 	MaxRequests, MaxBlocks int
-	// Ended is told of each request that Expire or RemoveWorker has ended, or Reconcile
-	// has found to be a phantom, with its id; nil tells nobody. It must not use the
-	// account.
+	// Ended is called with the id of each request that Expire or RemoveWorker ends,
+	// or that Reconcile finds to be a phantom. Ended must not use the account. It
+	// may be nil.
 	Ended func(id string)
-	// Now tells the time, which must be monotonic; nil means time.Now.
+	// Now is the monotonic clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// maxBlocks keeps the sums of weights within 63 bits.
+// maxBlocks keeps sums of weights below 2^63.
 const maxBlocks = 1 << 31
 
 // Validate reports the first option that is out of range.

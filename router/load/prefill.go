@@ -7,22 +7,23 @@ import (
 
 // prefill is the prompt work that one worker still has to do.
 //
-// The oldest request with work is the anchor: the worker is taken to have been
-// at it since it became the anchor. When every request with work is modelled,
-// the time since then runs down the whole backlog at the anchor's rate, so a
-// request that takes longer than expected does not hold up the account. When
-// some are not, only the anchor's own tokens run down.
+// The oldest request with work is the anchor. The worker is assumed to work on the
+// anchor since the request became the anchor. If every request with work has an
+// expected duration, the time since then reduces the whole backlog at the anchor's
+// rate. So a request that takes longer than expected does not block the account.
+// Otherwise only the anchor's own tokens run down.
 type prefill struct {
-	// requests have something to compute, and tokens is the sum of what each had to
-	// compute at first.
+	// requests counts the requests with work. tokens is the sum of their initial
+	// tokens.
 	requests int
 	tokens   int64
 	// unmodelled is the number of requests without an expected duration.
 	unmodelled int
 	anchor     *request
 	since      time.Duration
-	// full and lasts are the anchor's tokens and expected duration: many workers
-	// are read at once, and the requests lie elsewhere.
+	// full and lasts are the anchor's tokens and expected duration. They are
+	// copies, because many workers are read at once and the requests lie elsewhere
+	// in memory.
 	full  int64
 	lasts time.Duration
 }
@@ -41,7 +42,7 @@ func (p *prefill) add(r *request, now time.Duration) {
 	}
 }
 
-// anchorAt makes r, which may be nil, the anchor.
+// anchorAt makes r the anchor. r may be nil.
 func (p *prefill) anchorAt(r *request, now time.Duration) {
 	p.anchor, p.since, p.full, p.lasts = r, now, 0, 0
 	if r != nil {
@@ -49,8 +50,7 @@ func (p *prefill) anchorAt(r *request, now time.Duration) {
 	}
 }
 
-// remove takes off a request that is still in its worker's list of running
-// ones.
+// remove removes a request that is still in its worker's list of active requests.
 func (p *prefill) remove(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -63,7 +63,7 @@ func (p *prefill) remove(r *request, now time.Duration) {
 		}
 		p.anchorAt(next, now)
 	case p.unmodelled == 0:
-		// The worker did that one meanwhile and was not at the anchor.
+		// The worker computed that request meanwhile, and not the anchor.
 		p.since = min(now, p.since+r.duration)
 	}
 	p.requests--
@@ -77,7 +77,7 @@ func (p *prefill) remove(r *request, now time.Duration) {
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.lasts > 0 }
 
-// remaining are the tokens still to be computed.
+// remaining returns the tokens that still have to be computed.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.since {
 		return p.tokens

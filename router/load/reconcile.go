@@ -7,21 +7,21 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// phantomAfter is how long the account has more requests of a worker than its engine
-// before it believes the engine: a request is on its way for a while, and so is the
-// news of its end.
+// phantomAfter is how long the account must have more requests of a worker than its
+// engine before the account believes the engine. Requests and the news of their end
+// travel for a while.
 const phantomAfter = 5 * time.Second
 
-// surplus is how many requests an account has beyond those of an engine.
+// surplus is the number of requests that an account has beyond those of an engine.
 type surplus struct {
-	// least is the smallest number since then, 0 for none.
+	// least is the smallest surplus since then, 0 for none.
 	least int
 	since time.Duration
-	// phantoms are the requests that were found not to be there.
+	// phantoms are the requests that the engine does not have.
 	phantoms int
 }
 
-// acquit takes back that r is a phantom.
+// acquit says that r is no phantom after all.
 func (s *surplus) acquit(r *request) {
 	if r.phantom {
 		r.phantom = false
@@ -29,13 +29,13 @@ func (s *surplus) acquit(r *request) {
 	}
 }
 
-// Reconcile takes in how many requests the engine of a worker says that it has. When
-// the account had more of them for a while, their clients have vanished: of as many,
-// the oldest whose prefills were not marked complete and of which nothing was heard
-// for that while, it takes the prefill off. They stay active otherwise. It returns
-// their number. Requests that wait in the engine are not computed yet, so that as
-// many of those not marked are there, even if others have vanished after their
-// prefill.
+// Reconcile compares the account with the number of requests that a worker's engine
+// reports, and returns the number of phantoms. A phantom is a request whose client
+// has vanished: the account has had more requests than the engine for a while, the
+// prefill was never marked complete, and nothing was heard of the request for that
+// while. The oldest such requests lose their prefill load and stay active
+// otherwise. Requests that wait in the engine are not computed yet, so as many
+// unmarked requests are real.
 func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms int) {
 	w := a.workers[worker]
 	if w == nil {

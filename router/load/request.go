@@ -8,29 +8,29 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Request is a request to be put on the account of a worker.
+// Request is a request to book on a worker.
 type Request struct {
-	// ID names the request in later calls. It is not empty.
+	// ID names the request in later calls. ID is not empty.
 	ID     string
 	Worker kv.Worker
-	// Sequence are the prompt's blocks that count as active; nil tracks none. It
-	// is copied.
+	// Sequence are the prompt blocks that count as active; nil tracks none.
+	// Sequence is copied.
 	Sequence []kv.SequenceHash
-	// PrefillTokens are prompt tokens still to be computed; 0 when prefill is not
-	// tracked. PrefillDuration is how long that is expected to take; with 0 the
-	// tokens stay until the prefill is marked complete.
+	// PrefillTokens are the prompt tokens to compute; 0 tracks no prefill.
+	// PrefillDuration is the expected time for that. With 0 the tokens stay until
+	// the prefill is marked complete.
 	PrefillTokens   int
 	PrefillDuration time.Duration
-	// ExpectedOutput is the expected number of tokens to be generated, 0 when
-	// unknown, and BlockSize the tokens of an output block. With both, each output
-	// block lets what the request alone keeps fade: see AddOutputBlock.
+	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
+	// BlockSize is the number of tokens in an output block. With both, each output
+	// block reduces the weights: see AddOutputBlock.
 	ExpectedOutput, BlockSize int
-	// Provisional says that it is not certain that the request was sent to the
-	// worker: until something is heard of it, it expires sooner.
+	// Provisional says that the request may not have been sent to the worker. It
+	// expires sooner until something is heard of it.
 	Provisional bool
 }
 
-// maxNameBytes bounds the memory that a request's strings take.
+// maxNameBytes bounds the id.
 const maxNameBytes = 4096
 
 func (r *Request) validate() error {
@@ -59,30 +59,30 @@ func (r *Request) validate() error {
 type request struct {
 	id string
 	on *workload
-	// end is where the tracked blocks end in the trie, nil without any.
+	// end is the node where the tracked blocks end, nil without any.
 	end *node
 
 	tracked, expected  int32
 	outputs, blockSize int32
-	// number tells this booking from another one of the same id.
+	// number distinguishes this booking from others of the same id.
 	number uint64
 	// outputWeight is the sum of the weights of the output blocks.
 	outputWeight int64
-	// prefill is 0 from the completion of the prefill on.
+	// prefill is 0 once the prefill is complete.
 	prefill  int64
 	duration time.Duration
 
 	heard time.Duration
-	// provisional is set until something is heard of a provisional request.
+	// provisional is true until something is heard of a provisional request.
 	provisional bool
-	// phantom is set when the engine turned out not to have the request, until
-	// something is heard of it.
+	// phantom is true when the engine does not have the request, until something is
+	// heard of it.
 	phantom bool
 	in      [numOrders]link
 }
 
-// remainingOutput is the part of the expected output that is not generated yet; nil
-// when none is expected.
+// remainingOutput returns the fraction of the expected output that is not generated
+// yet, nil when none is expected.
 func (r *request) remainingOutput() *float64 {
 	if r.expected == 0 || r.blockSize == 0 {
 		return nil
@@ -91,21 +91,21 @@ func (r *request) remainingOutput() *float64 {
 	return new(max(0, 1-generated/float64(r.expected)))
 }
 
-// order is one of the lists that a request is in.
+// order names one of the lists that a request is in.
 type order uint8
 
 const (
-	// byArrival: the requests of one worker, the oldest first.
+	// byArrival orders the requests of one worker, oldest first.
 	byArrival order = iota
-	// bySilence: all requests that are provisional, or all others, the one not heard
-	// of for longest first.
+	// bySilence orders all provisional requests, or all others, by silence, longest
+	// first.
 	bySilence
 	numOrders
 )
 
 type link struct{ prev, next *request }
 
-// list is a list of requests that needs no memory of its own.
+// list is a linked list of requests that allocates nothing.
 type list struct {
 	first, last *request
 	n           int

@@ -7,8 +7,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// one is the weight of a whole block. Weights are whole numbers, so that what
-// was added is taken off again to the last bit.
+// one is the weight of a whole block. Weights are integers, so that additions are
+// undone exactly.
 const one = 1 << 30
 
 // trie holds the prompts of the active requests of all workers.
@@ -17,22 +17,23 @@ type trie struct {
 	nodes, blocks int
 }
 
-// node is a run of blocks without a branch, after the runs of its parents.
+// node is a run of blocks without a branch, behind the runs of its ancestors.
 type node struct {
 	parent   *node
 	hashes   []kv.SequenceHash
 	children map[kv.SequenceHash]*node // by the first hash of the child
-	// held are the workers with a request that goes through the run, by slot. A
-	// worker of a node is one of its parent too.
+	// held are the workers with a request through this node, by slot. A worker of a
+	// node is one of the parent too.
 	held []holding
-	// ends is the number of requests whose blocks end with the run.
+	// ends is the number of requests whose blocks end with the node.
 	ends int32
 }
 
 // holding is what one worker has in a node.
 type holding struct {
 	slot int32
-	// requests go through the node; weight is that of each of its blocks.
+	// requests is the number of requests through the node, weight the weight of
+	// each block.
 	requests, weight int32
 }
 
@@ -40,7 +41,7 @@ func (n *node) find(slot int32) (int, bool) {
 	return slices.BinarySearchFunc(n.held, slot, func(h holding, slot int32) int { return cmp.Compare(h.slot, slot) })
 }
 
-// common is the length of the longest common prefix.
+// common returns the length of the longest common prefix.
 func common(a, b []kv.SequenceHash) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -51,9 +52,8 @@ func common(a, b []kv.SequenceHash) int {
 	return n
 }
 
-// add counts a request of the worker at slot along sequence, which is not empty.
-// It returns where that ends and the weight of the blocks that are new to the
-// worker.
+// add counts a request of a worker along sequence, which is not empty. It returns
+// the last node and the weight of the blocks that are new to the worker.
 func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int64) {
 	end = t.open(sequence)
 	end.ends++
@@ -69,7 +69,7 @@ func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int
 	return end, added
 }
 
-// open returns the node with which sequence ends, after making what is missing.
+// open returns the node with which sequence ends, and adds missing nodes.
 func (t *trie) open(sequence []kv.SequenceHash) *node {
 	at := &t.root
 	for len(sequence) > 0 {
@@ -98,8 +98,9 @@ func (n *node) adopt(child *node) {
 	child.parent = n
 }
 
-// split puts the first at blocks of lower into a node of their own, which it
-// returns. Each part gets an array of its own: one would keep the other's alive.
+// split puts the first at blocks of lower into a node of their own and returns that
+// node. Each part gets an array of its own, because one array would keep the other
+// alive.
 func (t *trie) split(lower *node, at int) *node {
 	upper := &node{hashes: slices.Clone(lower.hashes[:at]), held: slices.Clone(lower.held)}
 	lower.parent.adopt(upper)
@@ -109,8 +110,8 @@ func (t *trie) split(lower *node, at int) *node {
 	return upper
 }
 
-// free takes off a request of the worker at slot that ends at end. It returns
-// the weight of the blocks that the worker no longer has.
+// free removes a request of a worker that ends at end. It returns the weight of the
+// blocks that the worker no longer has.
 func (t *trie) free(end *node, slot int32) (removed int64) {
 	end.ends--
 	for n := end; n != &t.root; {
@@ -141,8 +142,8 @@ func (n *node) release(i int) {
 	}
 }
 
-// merge puts n and its only child into one node if nothing tells them apart. It
-// returns the node that has the blocks of n from now on.
+// merge joins n and its only child if both have the same holdings. It returns the
+// node that has the blocks of n afterwards.
 func (t *trie) merge(n *node) *node {
 	if n.ends > 0 || len(n.children) != 1 {
 		return n
@@ -159,8 +160,8 @@ func (t *trie) merge(n *node) *node {
 	return n
 }
 
-// weigh gives weight to the blocks that only one request has, which ends at end
-// and is of the worker at slot. It returns by how much that changes their sum.
+// weigh gives a weight to the blocks that only one request of the worker uses. The
+// request ends at end. weigh returns the change of the sum of weights.
 func (t *trie) weigh(end *node, slot, weight int32) (change int64) {
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)
