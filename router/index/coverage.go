@@ -18,7 +18,7 @@ type coverage struct {
 	// the entries extended an owner's device blocks. pending says that an entry may
 	// extend them in another pass.
 	from, upTo             int
-	goesOn, moved, pending bool
+	firstHeld, moved, pending bool
 
 	// owners is indexed by ownerID. An entry with another stamp belongs to an
 	// earlier prompt.
@@ -73,7 +73,7 @@ func (c *coverage) add(e entry) {
 	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
 		return
 	}
-	c.goesOn = c.goesOn || lo == c.from
+	c.firstHeld = c.firstHeld || lo == c.from
 	o := &c.owners[id]
 	if o.stamp != c.stamp {
 		*o = ownerCoverage{stamp: c.stamp}
@@ -191,8 +191,8 @@ func (c *coverage) memberHits(s source) Hits {
 		start := at
 		for moved := true; moved; {
 			before := at
-			own, at = reach(own, at)
-			pool, at = reach(pool, at)
+			own, at = extendTo(own, at)
+			pool, at = extendTo(pool, at)
 			moved = at > before
 		}
 		h[t] = at - start
@@ -215,7 +215,7 @@ func (c *coverage) of(id ownerID, t kv.Tier) []span {
 
 // reach follows spans from block at until a hole, and returns the end and the
 // unused spans.
-func reach(spans []span, at uint32) ([]span, uint32) {
+func extendTo(spans []span, at uint32) ([]span, uint32) {
 	for len(spans) > 0 && spans[0].lo <= at {
 		at = max(at, spans[0].hi)
 		spans = spans[1:]

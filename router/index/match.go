@@ -115,12 +115,12 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		if n == 0 {
 			return true
 		}
-		c.from, c.upTo, c.goesOn = base, base+n, false
+		c.from, c.upTo, c.firstHeld = base, base+n, false
 		c.note(at.head, at.more)
 		if at.head.Flags.Load()&runs.FlagSeen == 0 {
 			at.head.Flags.Or(runs.FlagSeen)
 		}
-		if base += n; !c.goesOn || base == len(prompt) {
+		if base += n; !c.firstHeld || base == len(prompt) {
 			return !at.changed()
 		}
 		p := runs.At(at.run, n-1)

@@ -29,7 +29,7 @@ type owner struct {
 	lostDigest, lostPairs uint64
 	// held is pairs plus lostPairs after the last change, for readers.
 	held atomic.Uint64
-	// runs has every run in which the owner has an entry, and some former ones.
+	// runs has every run in which the owner has an entry, and some old ones.
 	// entries is the number of the owner's entries.
 	runs    []runs.ID
 	entries int
@@ -243,10 +243,10 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 		shared.members++
 	}
 	at, found := slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.Worker.Compare(w) })
-	var former *owner
+	var old *owner
 	if found && x.members[at].pool != noOwner {
-		former = x.owners[x.members[at].pool]
-		former.members--
+		old = x.owners[x.members[at].pool]
+		old.members--
 	}
 	m := member{Member{w, pool}, source{own: own.id}}
 	if shared != nil {
@@ -263,8 +263,8 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	own.known = known
 	x.publishView()
 	x.release(own)
-	if former != nil {
-		x.release(former)
+	if old != nil {
+		x.release(old)
 	}
 	x.tidy()
 	return nil

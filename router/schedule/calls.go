@@ -8,9 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Add books a request that somebody else sent to worker w, where cachedTokens of
-// its prompt need no computing. The error is one of package load, or names the
-// field that is out of range.
+// Add books a request that the caller sent to worker w itself. cachedTokens of the
+// prompt need no computing. The error is one of package load, or names the field
+// that is out of range.
 func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	if err := s.validate(r); err != nil {
 		return err
@@ -25,9 +25,8 @@ func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	return s.book(r, w, cachedTokens)
 }
 
-// MarkPrefillCompleted says that a request's prompt is computed, which can be
-// said again to keep a long request from expiring. The error is
-// load.ErrUnknownRequest.
+// MarkPrefillCompleted says that a request's prompt is computed. Further calls keep
+// a long request from expiring. The error is load.ErrUnknownRequest.
 func (s *Scheduler) MarkPrefillCompleted(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,8 +39,7 @@ func (s *Scheduler) MarkPrefillCompleted(id string) error {
 	return nil
 }
 
-// AddOutputBlock counts one more block that a request has generated: see
-// load.Account.
+// AddOutputBlock counts another generated block: see load.Account.
 func (s *Scheduler) AddOutputBlock(id string, decay *float64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,8 +53,8 @@ func (s *Scheduler) Touch(id string) error {
 	return s.account.Touch(id)
 }
 
-// Free ends a request, its prefill included. It reports whether the request was
-// active; to free one that is not is no error.
+// Free ends a request with its prefill, and reports whether the request was active.
+// An unknown id is no error.
 func (s *Scheduler) Free(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +65,7 @@ func (s *Scheduler) Free(id string) bool {
 	return ok
 }
 
-// FreeBooking is Free for one booking: another one of the same id, such as that of a
+// FreeBooking is Free for one booking. Another booking of the id, such as that of a
 // retry, stays.
 func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	s.mu.Lock()
@@ -79,7 +77,7 @@ func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	return ok
 }
 
-// released lets those try that wait for a worker with less to do now.
+// released lets requests try that wait for a worker whose load has dropped.
 func (s *Scheduler) released(w kv.Worker) {
 	if s.queue.Len() == 0 {
 		return
@@ -90,7 +88,7 @@ func (s *Scheduler) released(w kv.Worker) {
 	}
 }
 
-// RemoveWorker ends every request of a worker that is gone and returns their
+// RemoveWorker ends every request of a worker that has gone, and returns their
 // number.
 func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	s.mu.Lock()
@@ -102,8 +100,8 @@ func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	return n
 }
 
-// WorkersChanged asks for the members and their descriptions anew, and lets
-// waiting requests try.
+// WorkersChanged reads the members and their descriptions again, and lets waiting
+// requests try.
 func (s *Scheduler) WorkersChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +109,8 @@ func (s *Scheduler) WorkersChanged() {
 	s.drain()
 }
 
-// SetBusy replaces the busy thresholds. The error names the one that is out of
-// range; then nothing has changed.
+// SetBusy replaces the busy thresholds. The error names the threshold that is out
+// of range, and then nothing has changed.
 func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	if err := b.Validate(); err != nil {
 		return err
@@ -125,14 +123,15 @@ func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	return nil
 }
 
-// Busy is the busy thresholds.
+// Busy returns the busy thresholds.
 func (s *Scheduler) Busy() BusyThresholds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.busy.thresholds
 }
 
-// ReportUsedBlocks notes how many blocks of its device a worker says are in use.
+// ReportUsedBlocks notes how many blocks of its device a worker reports to be in
+// use.
 func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,9 +140,9 @@ func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	}
 }
 
-// ReportRequests notes how many requests a worker's engine says that it has, running
-// and waiting. The prefill of requests that it has not, because their clients have
-// vanished, is taken off: see load.Account.Reconcile.
+// ReportRequests notes how many requests a worker's engine has, running and
+// waiting. Requests that the engine does not have lose their prefill load: see
+// load.Account.Reconcile.
 func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,9 +151,9 @@ func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	}
 }
 
-// Tick does what is due with time: it ends requests that nothing was heard of
-// and lets waiting ones try. Call it every second or so, and ten times as often
-// while PrefillDuration is set and requests may wait.
+// Tick ends requests that have been silent for too long and lets waiting requests
+// try. Call it about once a second, and ten times as often if PrefillDuration is
+// set and requests may wait.
 func (s *Scheduler) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,28 +165,28 @@ func (s *Scheduler) Tick() {
 	s.drain()
 }
 
-// expire ends requests that nothing was heard of for too long.
+// expire ends requests that have been silent for too long.
 func (s *Scheduler) expire() {
 	if s.account.Expire() > 0 {
 		s.queue.WakeAll()
 	}
 }
 
-// PendingCount is the number of requests that wait for a worker.
+// PendingCount returns the number of requests that wait for a worker.
 func (s *Scheduler) PendingCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queue.Len()
 }
 
-// PendingTokens is the sum of the lengths of their prompts.
+// PendingTokens returns the sum of the lengths of the prompts that wait.
 func (s *Scheduler) PendingTokens() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queue.Tokens()
 }
 
-// Stats is a snapshot of the counters.
+// Stats returns a snapshot.
 func (s *Scheduler) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +198,7 @@ func (s *Scheduler) Stats() Stats {
 	return out
 }
 
-// PotentialLoads appends to dst the load of each member if it were given r.
+// PotentialLoads appends to dst the load of each member with r added.
 func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
 	if err := s.validate(r); err != nil {
 		return dst, err
@@ -225,8 +224,8 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	return dst, nil
 }
 
-// follow aligns everything with the list of members that counts, and returns r
-// in terms of it. It is r itself unless that came with another list.
+// follow aligns everything with the current list of members, and returns r in terms
+// of that list.
 func (s *Scheduler) follow(r *Request) *Request {
 	if m := s.latest(r.Members); m != s.members {
 		s.align(m)
@@ -234,7 +233,7 @@ func (s *Scheduler) follow(r *Request) *Request {
 	return r.in(s.members)
 }
 
-// latest is the list that counts when somebody comes with m.
+// latest returns the current list of members, given the list m of a request.
 func (s *Scheduler) latest(m *index.Members) *index.Members {
 	if s.options.Members != nil {
 		m = s.options.Members()
@@ -245,7 +244,7 @@ func (s *Scheduler) latest(m *index.Members) *index.Members {
 	return m
 }
 
-// in is r in terms of m: r itself unless that came with another list.
+// in returns r in terms of m: r itself unless r came with another list.
 func (r *Request) in(m *index.Members) *Request {
 	if r.Members == m || r.Members == nil {
 		return r
@@ -263,7 +262,7 @@ func (s *Scheduler) align(m *index.Members) {
 	s.queue.WakeAll()
 }
 
-// describe asks for what the workers are like.
+// describe reads the workers' descriptions.
 func (s *Scheduler) describe() {
 	s.workers = slices.Grow(s.workers[:0], len(s.members.List))
 	for _, m := range s.members.List {
@@ -271,8 +270,8 @@ func (s *Scheduler) describe() {
 	}
 }
 
-// onto is a copy of r that refers to another list of members. What it has of
-// workers that are not in it is left out.
+// onto returns a copy of r in terms of another list of members, without what r has
+// of workers outside that list.
 func (r *Request) onto(to *index.Members) *Request {
 	moved, from := *r, r.Members
 	moved.Members, moved.Hits, moved.Overlaps = to, nil, nil

@@ -11,22 +11,23 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
-// Formula is how a CostSelector weighs workers.
+// Formula says how a CostSelector computes costs.
 type Formula uint8
 
 const (
-	// FormulaCredit takes credit for what is cached off the prefill:
+	// FormulaCredit subtracts a credit for cached blocks from the prefill:
 	//
 	//	scale*max(0, prefill blocks - credit) + decode blocks + weight*requests
 	FormulaCredit Formula = iota
-	// FormulaOverlapWeight is the older one, where cached tokens are not computed
-	// and that is all. Of equal workers the one that holds the fewest blocks wins.
+	// FormulaOverlapWeight is the older formula. Cached tokens are not computed and
+	// give no other credit. Of equal workers the one that holds the fewest blocks
+	// wins.
 	//
 	//	overlap weight*uncached prefill blocks + decode blocks
 	FormulaOverlapWeight
 )
 
-// String is "credit" or "overlap_weight".
+// String returns "credit" or "overlap_weight".
 func (f Formula) String() string {
 	switch f {
 	case FormulaCredit:
@@ -37,20 +38,20 @@ func (f Formula) String() string {
 	return fmt.Sprintf("formula(%d)", uint8(f))
 }
 
-// Tie is which one of equally good workers is taken at temperature 0.
+// Tie says which of equally good workers is taken at temperature 0.
 type Tie uint8
 
 const (
-	// TieRandom draws one, each with the same chance.
+	// TieRandom draws one uniformly.
 	TieRandom Tie = iota
-	// TieFirst takes the first by worker id and rank.
+	// TieFirst takes the first one by worker id and rank.
 	TieFirst
 	// TieSmallestTree takes the one that holds the fewest blocks, and draws among
-	// those that hold equally few.
+	// equals.
 	TieSmallestTree
 )
 
-// String is "random", "first" or "smallest_tree".
+// String returns "random", "first" or "smallest_tree".
 func (t Tie) String() string {
 	switch t {
 	case TieRandom:
@@ -63,57 +64,56 @@ func (t Tie) String() string {
 	return fmt.Sprintf("tie(%d)", uint8(t))
 }
 
-// Config says how workers are weighed and chosen. Zero is a meaningful weight in
-// every field, so start from DefaultConfig.
+// Config says how costs are computed and workers are chosen. Zero is a meaningful
+// weight in every field, so start from DefaultConfig.
 type Config struct {
-	// Formula weighs workers, and also when Cost finds a measure missing.
+	// Formula computes the costs, also when Cost misses a measure.
 	Formula Formula
-	// OverlapCredit multiplies the credit for device blocks, 0..MaxWeight; 1 is
-	// the default. Above 1, a cached prefix also makes up for prefill that is
-	// pending.
+	// OverlapCredit multiplies the credit for device blocks, 0..MaxWeight; 1 is the
+	// default. Above 1 a cached prefix also offsets pending prefill.
 	OverlapCredit float64
-	// CreditDecay fades the device credit of workers that have more prefill
-	// pending than the least loaded one, 0..MaxWeight; 0, the default, does not.
+	// CreditDecay reduces the device credit of workers with more pending prefill
+	// than the least loaded worker, 0..MaxWeight; 0, the default, does not.
 	CreditDecay float64
 	// PrefillLoadScale weighs blocks to compute against blocks that decode,
 	// 0..MaxWeight; 1 is the default.
 	PrefillLoadScale float64
-	// ActiveRequestWeight is what one running request costs besides its blocks,
-	// in blocks, 0..MaxWeight; 0 is the default.
+	// ActiveRequestWeight is the cost of one active request besides its blocks, in
+	// blocks, 0..MaxWeight; 0 is the default.
 	ActiveRequestWeight float64
-	// HostWeight and DiskWeight are what a block in host memory, and one on disk,
-	// is worth next to one on the device, 0..1; 0.75 and 0.25 are the defaults. A
-	// tier of weight 0 is not looked at.
+	// HostWeight and DiskWeight are the worth of a block in host memory and on disk
+	// relative to a device block, 0..1; 0.75 and 0.25 are the defaults. A tier of
+	// weight 0 is ignored.
 	HostWeight, DiskWeight float64
-	// ExternalWeight is the same for a block off the node; nil, the default,
-	// means DiskWeight.
+	// ExternalWeight is the same for an external block; nil, the default, means
+	// DiskWeight.
 	ExternalWeight *float64
-	// SharedMultiplier is the credit for a block of the shared cache that lies
-	// beyond the worker's device prefix, 0..1; 0 is the default.
+	// SharedMultiplier is the credit for a block of the shared cache beyond the
+	// worker's device prefix, 0..1; 0 is the default.
 	SharedMultiplier float64
 	// OverlapWeight is the weight of FormulaOverlapWeight, 0..MaxWeight; 1 is the
-	// default. No other formula reads it.
+	// default. No other formula uses it.
 	OverlapWeight float64
-	// DecodeWorkers says that the workers only decode. They are then chosen by
-	// decode load less credit, when a request's prefill is not tracked.
+	// DecodeWorkers says that the workers only decode. A request without tracked
+	// prefill then goes by decode load less credit.
 	DecodeWorkers bool
-	// Temperature, 0..MaxWeight, above 0 samples workers by a softmax over costs
-	// that are scaled to 0..1 first; 0, the default, takes the lowest.
+	// Temperature, 0..MaxWeight, samples workers by a softmax over costs scaled to
+	// 0..1. 0, the default, takes the lowest cost.
 	Temperature float64
-	// Seed makes the draws repeatable; 0 takes a random one.
+	// Seed makes the draws repeatable; 0 takes a random seed.
 	Seed uint64
-	// Tie decides among equals; FormulaOverlapWeight reads TieRandom as
+	// Tie decides between equals. FormulaOverlapWeight takes TieRandom for
 	// TieSmallestTree.
 	Tie Tie
-	// Cost chooses by expected milliseconds to the first token instead, when
-	// Options has an Estimator that can tell them for every candidate.
+	// Cost chooses by expected milliseconds to the first token, if
+	// Options.Estimator can tell them for every candidate.
 	Cost bool
 }
 
-// MaxWeight bounds weights and the temperature, which keeps every cost finite.
+// MaxWeight bounds weights and the temperature, so that every cost is finite.
 const MaxWeight = 1e6
 
-// DefaultConfig are the weights that the router starts with.
+// DefaultConfig returns the weights that the router starts with.
 func DefaultConfig() Config {
 	return Config{
 		OverlapCredit: 1, PrefillLoadScale: 1, OverlapWeight: 1,
@@ -166,25 +166,26 @@ func (c *Config) external() float64 {
 	return c.DiskWeight
 }
 
-// below is the weighted number of hits below the device.
+// below returns the weighted number of hits below the device.
 func (c *Config) below(h *index.Hits) float64 {
 	return c.HostWeight*float64(h[kv.TierHost]) +
 		c.DiskWeight*float64(h[kv.TierDisk]) +
 		c.external()*float64(h[kv.TierExternal])
 }
 
-// Effective is the overlap of a prompt with a worker's cache in blocks: device
-// blocks whole, lower tiers by their weight.
+// Effective returns the overlap of a prompt with a worker's cache in blocks. Device
+// blocks count whole, lower tiers by their weight.
 func (c *Config) Effective(h index.Hits) float64 {
 	return float64(h[kv.TierDevice]) + c.below(&h)
 }
 
-// CachedTokens is an effective overlap in tokens.
+// CachedTokens returns an effective overlap in tokens.
 func CachedTokens(effective float64, blockSize int) int {
 	return int(max(0, math.Round(effective*float64(blockSize))))
 }
 
-// Override replaces fields of a Config for one request; nil keeps the field.
+// Override replaces fields of a Config for one request. A nil field keeps the
+// configured value.
 type Override struct {
 	OverlapCredit, PrefillLoadScale, Temperature, SharedMultiplier, OverlapWeight *float64
 }
@@ -196,7 +197,7 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
-// check reports the first field that has no effect under c: milliseconds have no
+// check reports the first field that has no effect under c. Cost mode has no
 // weights.
 func (o *Override) check(c *Config) error {
 	if o == nil || !c.Cost {
@@ -217,7 +218,7 @@ func (o *Override) check(c *Config) error {
 	return nil
 }
 
-// apply writes what is not nil into c. A nil Override changes nothing.
+// apply writes the fields that are not nil into c. A nil Override changes nothing.
 func (o *Override) apply(c *Config) {
 	if o == nil {
 		return
@@ -238,37 +239,34 @@ func (o *Override) apply(c *Config) {
 	}
 }
 
-// Options configure a Scheduler. Its functions are called with the scheduler's
-// lock held and must not call the scheduler.
+// Options configure a Scheduler. Its functions are called under the scheduler's
+// lock and must not call the scheduler.
 type Options struct {
-	// Config says how to weigh and choose; start from DefaultConfig.
+	// Config says how workers are chosen; start from DefaultConfig.
 	Config Config
-	// Selector chooses; nil means a CostSelector. It belongs to the scheduler from
-	// now on.
+	// Selector chooses; nil means a CostSelector. The scheduler owns the selector.
 	Selector Selector
-	// Load bounds the account. Its clock is also that of everything else here. Its
-	// Ended is told of requests that end in silence or lose their worker.
+	// Load bounds the account. Load.Now is the clock of the scheduler too.
 	Load load.Options
-	// Busy are the thresholds from which on a worker gets no requests.
+	// Busy are the thresholds beyond which a worker gets no requests.
 	Busy BusyThresholds
-	// Queue says when requests wait for a worker; the zero value lets none wait.
+	// Queue says when requests wait. With the zero value no request waits.
 	Queue QueueOptions
 	// Estimator and Held are for the CostSelector: see CostOptions.
 	Estimator Estimator
 	Held      func(m *index.Members, member int) uint64
-	// Members is the current list of workers, which a decision then uses even when
-	// its request came with an older one; nil uses the request's. It is cheap: it
-	// is called for each decision.
+	// Members returns the current list of workers, which a decision uses instead of
+	// the request's older list. It is called for each decision. Nil uses the
+	// request's list.
 	Members func() *index.Members
-	// Worker describes a worker. It is asked when the list of members changes and
-	// at WorkersChanged; nil knows nothing of any worker.
+	// Worker describes a worker. It is called when the list of members changes and
+	// at WorkersChanged. Nil describes no worker.
 	Worker func(kv.Worker) WorkerConfig
-	// PrefillDuration models how long a worker takes to compute tokens of a prompt
-	// of which cached are there already; nil does not model it.
+	// PrefillDuration predicts how long a worker takes to compute tokens of a
+	// prompt behind cached ones. Nil predicts nothing.
 	PrefillDuration func(w kv.Worker, tokens, cached int) time.Duration
-	// Refresh looks up anew what the workers have of a request that has waited for
-	// RefreshAfter, by setting its Members and Hits; nil does not. RefreshAfter 0
-	// means 10 s.
+	// Refresh sets Members and Hits of a request that has waited for RefreshAfter
+	// to what the workers have now. Nil does not. RefreshAfter 0 means 10 s.
 	Refresh      func(*Request)
 	RefreshAfter time.Duration
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// CostSelector chooses by cost; Config says by which one and how.
+// CostSelector chooses by cost. Config says which cost and how ties are broken.
 type CostSelector struct {
 	estimator Estimator
 	held      func(m *index.Members, member int) uint64
 	random    *rand.Rand
 	costs     []float64
-	// active has the blocks of Selection.Active by member, and is all 0 between
+	// active has the blocks of Selection.Active by member. It is all 0 between
 	// decisions.
 	active []int32
 	stats  CostStats
@@ -30,20 +30,19 @@ type CostStats struct {
 	FellBack  uint64 `metric:"decisions_fallen_back" help:"Decisions by weights because a measure was missing."`
 }
 
-// CostOptions are what a CostSelector needs besides its Config.
+// CostOptions are the parts of a CostSelector besides its Config.
 type CostOptions struct {
-	// Seed makes the draws repeatable; 0 takes a random one.
+	// Seed makes the draws repeatable; 0 takes a random seed.
 	Seed uint64
-	// Estimator is asked when Config.Cost is set; nil counts as one that has no
-	// measures.
+	// Estimator is asked when Config.Cost is set. Nil has no measures.
 	Estimator Estimator
-	// Held is how many blocks a member holds, for TieSmallestTree; nil makes all
-	// equal. It is called with the scheduler's lock held, for equally good
+	// Held returns how many blocks a member holds, for TieSmallestTree. Nil makes
+	// all equal. Held is called under the scheduler's lock, for equally good
 	// workers only.
 	Held func(m *index.Members, member int) uint64
 }
 
-// NewCostSelector returns a selector. It takes weights from each Selection's
+// NewCostSelector returns a selector. The weights come from each Selection's
 // Config.
 func NewCostSelector(o CostOptions) *CostSelector {
 	seed := o.Seed
@@ -53,10 +52,10 @@ func NewCostSelector(o CostOptions) *CostSelector {
 	return &CostSelector{estimator: o.Estimator, held: o.Held, random: rand.New(rand.NewPCG(seed, 0))}
 }
 
-// Stats is a snapshot of the counters. It must not run beside Select.
+// Stats returns the counters. Stats must not run beside Select.
 func (s *CostSelector) Stats() CostStats { return s.stats }
 
-// Select weighs the candidates and picks by that.
+// Select computes the cost of each candidate and picks one.
 func (s *CostSelector) Select(in *Selection) (int, error) {
 	s.begin(in)
 	defer s.end(in)
@@ -89,7 +88,7 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 	return in.At(k), nil
 }
 
-// begin sizes the scratch memory.
+// begin prepares the memory of a decision.
 func (s *CostSelector) begin(in *Selection) {
 	if n := in.Len(); cap(s.costs) < n {
 		s.costs = make([]float64, n, n+n/4)
@@ -110,8 +109,8 @@ func (s *CostSelector) end(in *Selection) {
 	}
 }
 
-// weigh fills in the costs by weights. On a large cluster most of the time of a
-// decision goes here and into weighRest, so both keep what they need at hand.
+// weigh computes the costs by weights. On a large cluster a decision spends most of
+// its time here and in weighRest, so both keep their parameters in local variables.
 func (s *CostSelector) weigh(w *weighing) {
 	in, loads, v, from := w.in, w.in.Loads, *w, 0
 	for i := range in.Request.Hits {
@@ -126,12 +125,12 @@ func (s *CostSelector) weigh(w *weighing) {
 		if from < k {
 			s.weighRest(w, from, k)
 		}
-		r := v.reachOf(&h.Hits)
+		r := v.holdingOf(&h.Hits)
 		t := terms{own: v.tokens, credit: v.device*r.whole + r.lower}
 		if !v.plain || r.effective*v.blockSize > float64(v.tokens) {
 			t = w.termsOf(m, r)
 		}
-		s.costs[k] = v.price(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.sequence-s.active[m], loads.Requests[m]).cost
+		s.costs[k] = v.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.sequence-s.active[m], loads.Requests[m]).total
 		from = k + 1
 	}
 	if len(in.Request.Hits) == 0 {
@@ -140,8 +139,8 @@ func (s *CostSelector) weigh(w *weighing) {
 	s.weighRest(w, from, len(s.costs))
 }
 
-// weighOverlaps is weigh for the members that the request has an overlap with,
-// and those before the last of them. It returns the place after that.
+// weighOverlaps computes the costs of the candidates up to the last one that
+// Request.Overlaps names, and returns the next candidate.
 func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 	for _, o := range w.in.Request.Overlaps {
 		k, ok := w.in.Find(o.Member)
@@ -149,26 +148,26 @@ func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 			continue
 		}
 		s.weighRest(w, from, k)
-		s.costs[k] = s.priceOf(w, int(o.Member), w.termsOf(int(o.Member), overlapReach(o.Blocks))).cost
+		s.costs[k] = s.costOf(w, int(o.Member), w.termsOf(int(o.Member), holdingFromOverlap(o.Blocks))).total
 		from = k + 1
 	}
 	return from
 }
 
-// priceOf is what member m comes to.
-func (s *CostSelector) priceOf(w *weighing, m int, t terms) price {
+// costOf returns the cost of member m.
+func (s *CostSelector) costOf(w *weighing, m int, t terms) costParts {
 	loads := w.in.Loads
-	return w.price(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
+	return w.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
 }
 
-// weighRest fills in the costs of the places from..to-1, whose workers have
-// nothing of the prompt. It is where the time of a decision goes.
+// weighRest computes the costs of the candidates from..to-1, whose workers have
+// nothing of the prompt.
 func (s *CostSelector) weighRest(w *weighing, from, to int) {
-	t, v := w.termsOf(0, reach{}), *w
+	t, v := w.termsOf(0, holding{}), *w
 	loads := w.in.Loads
 	if w.in.Candidates != nil {
 		for k := from; k < to; k++ {
-			s.costs[k] = s.priceOf(w, int(w.in.Candidates[k]), t).cost
+			s.costs[k] = s.costOf(w, int(w.in.Candidates[k]), t).total
 		}
 		return
 	}
@@ -176,11 +175,11 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	prefill, blocks, requests := loads.PrefillTokens[from:to], loads.ActiveBlocks[from:to], loads.Requests[from:to]
 	active, prefill, blocks, requests = active[:len(costs)], prefill[:len(costs)], blocks[:len(costs)], requests[:len(costs)]
 	for k := range costs {
-		costs[k] = v.price(t, prefill[k], blocks[k]+v.sequence-active[k], requests[k]).cost
+		costs[k] = v.cost(t, prefill[k], blocks[k]+v.sequence-active[k], requests[k]).total
 	}
 }
 
-// expect fills in expected milliseconds, or says what is missing for that.
+// expect computes expected milliseconds, or returns which measure is missing.
 func (s *CostSelector) expect(in *Selection) (why string, ok bool) {
 	defer func() {
 		if !ok {
@@ -211,8 +210,8 @@ func (s *CostSelector) prefer(in *Selection) {
 	}
 }
 
-// taintFactor is what the cost of member m is multiplied by: below 1 for one
-// that is preferred.
+// taintFactor returns the factor on the cost of member m, below 1 for a preferred
+// member.
 func taintFactor(in *Selection, m int) float64 {
 	sum := 0.0
 	for _, p := range in.Request.PreferredTaints {
@@ -226,7 +225,7 @@ func taintFactor(in *Selection, m int) float64 {
 	return math.Exp(-math.Tanh(sum))
 }
 
-// pick is the place of the chosen cost.
+// pick returns the chosen candidate.
 func (s *CostSelector) pick(in *Selection) int {
 	c := in.Config
 	if c.Temperature > 0 {
@@ -246,8 +245,8 @@ func (s *CostSelector) pick(in *Selection) int {
 	return drawLowest(s.costs, s.random)
 }
 
-// pickSmallest is the place of a lowest cost whose worker holds the fewest
-// blocks; of several, one drawn uniformly.
+// pickSmallest returns a candidate of lowest cost whose worker holds the fewest
+// blocks, drawn uniformly from several.
 func (s *CostSelector) pickSmallest(in *Selection) int {
 	best := drawLowest(s.costs, nil)
 	lowest, fewest, equals := s.costs[best], uint64(math.MaxUint64), 0
@@ -262,8 +261,8 @@ func (s *CostSelector) pickSmallest(in *Selection) int {
 		if held < fewest {
 			fewest, equals = held, 0
 		}
-		// The n-th of n equals takes the place with chance 1/n, which leaves each
-		// with the same chance.
+		// The n-th of n equals is taken with chance 1/n, which gives each of them
+		// the same chance.
 		if equals++; s.random.IntN(equals) == 0 {
 			best = k
 		}
@@ -271,25 +270,25 @@ func (s *CostSelector) pickSmallest(in *Selection) int {
 	return best
 }
 
-// candidate is place k in full.
+// candidate returns candidate k with all parts of its cost.
 func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	in := w.in
 	m := in.At(k)
 	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
-	r := w.reachOfMember(int32(m))
+	r := w.memberHolding(int32(m))
 	c.Effective, c.CachedTokens, c.Cost = r.effective, CachedTokens(r.effective, in.Request.BlockSize), s.costs[k]
 	if in.Request.Pinned == nil {
 		c.TaintFactor = taintFactor(in, m)
 	}
 	if c.Mode != ModeCost {
 		t := w.termsOf(m, r)
-		p := s.priceOf(w, m, t)
+		p := s.costOf(w, m, t)
 		c.Weight, c.Prefill, c.Decode = w.weight, p.prefill, p.decode
 	}
 	return c
 }
 
-// Formula says how the cost came about, in one line.
+// Formula returns one line that shows how the cost came about.
 func (c *Candidate) Formula() string {
 	name := fmt.Sprintf("worker_%d", c.Worker.ID)
 	if c.Worker.Rank != 0 {
@@ -314,18 +313,18 @@ func (c *Candidate) Formula() string {
 // Range is the half-open range of block positions [First, End).
 type Range struct{ First, End uint32 }
 
-// SharedHits are the blocks of one prompt that a shared cache holds. It does
-// not change; the zero value is none.
+// SharedHits are the blocks of one prompt that a shared cache holds. SharedHits do
+// not change. The zero value has no blocks.
 type SharedHits struct {
-	// ranges are sorted, not empty and do not touch.
+	// ranges are sorted, not empty, and do not touch.
 	ranges []Range
 	// before[i] is the number of blocks in ranges[:i].
 	before []int
 	total  int
 }
 
-// FromRanges makes SharedHits of ranges in any order. Empty ranges are left out,
-// those that overlap count once. ranges is not kept.
+// FromRanges returns the SharedHits of ranges in any order. Empty ranges are
+// ignored, and overlapping ranges count once. ranges is not kept.
 func FromRanges(ranges []Range) SharedHits {
 	sorted := slices.DeleteFunc(slices.Clone(ranges), func(r Range) bool { return r.First >= r.End })
 	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
@@ -344,10 +343,10 @@ func FromRanges(ranges []Range) SharedHits {
 	return h
 }
 
-// TotalHits is the number of blocks.
+// TotalHits returns the number of blocks.
 func (h *SharedHits) TotalHits() int { return h.total }
 
-// Beyond is the number of blocks at position d and after it.
+// Beyond returns the number of blocks at position d and after it.
 func (h *SharedHits) Beyond(d int) int {
 	at, _ := slices.BinarySearchFunc(h.ranges, d, func(r Range, d int) int {
 		if int(r.End) <= d {

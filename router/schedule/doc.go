@@ -1,35 +1,32 @@
-// Package schedule picks the worker for a request and keeps account of the
-// requests that were sent out.
+// Package schedule chooses the worker for a request, books the request on the
+// worker, and lets requests wait while every worker is busy.
 //
-// A Scheduler is given what each worker has of a prompt (index.Match), adds
-// what it knows of each worker's load, lets a Selector choose, and books the
-// request on the chosen worker. Looking at the loads, choosing and booking
-// happen under one lock, so that of two requests that arrive together the
-// second sees the first.
+//	s, err := schedule.New(schedule.Options{Config: schedule.DefaultConfig()})
+//	result, err := s.Schedule(ctx, &schedule.Request{
+//		ID: "r1", Book: true, Tokens: 900, BlockSize: 16, TrackPrefill: true,
+//		Members: matches.Members, Hits: matches.Hits,
+//	})
+//	err = s.MarkPrefillCompleted("r1") // at the first token
+//	s.Free("r1")                       // at the end
 //
-// CostSelector takes the worker with the lowest cost, which is one of three
-// things: today's formula (blocks left to compute, less credit for what is
-// cached, plus blocks that decode), the older one with one overlap weight, or
-// the expected milliseconds to the first token, for which an Estimator knows
-// what each tier and each worker was measured to do. RoundRobin takes the
-// workers in turn. Anything else can implement Selector.
+// One lock covers eligibility, loads, choice and booking, so that of two requests
+// that arrive together the second sees the first.
 //
-// Who may be chosen: a request may be pinned to a worker, limited to some, and
-// demand taints; workers that are beyond the busy thresholds are passed over.
-// Each reason for there being nobody has its own error. With a queue a request
-// waits while every worker that it may go to has too much prefill pending, and
-// is looked at again whenever a prefill or a request ends, a worker or the
-// configuration changes, and at each Tick. Waiting costs the caller a blocked
-// call and nothing else: the goroutine that frees capacity chooses for those
-// that wait.
+// Choice: CostSelector takes the worker with the lowest cost. The cost is a formula
+// in blocks, or the expected milliseconds to the first token from an Estimator.
+// RoundRobin takes the workers in turn. Other strategies implement Selector.
 //
-// Accounting is package load's: a request counts on its worker with its
-// uncached prompt tokens until its prefill is marked complete, and with its
-// prompt blocks until it is freed. Beyond the bounds of the account a request
-// is routed but not booked, and counted as such.
+// Eligibility: a request may be pinned to a worker, limited to some workers, and
+// require taints. Workers beyond the busy thresholds get no requests. Each reason
+// for an empty choice has its own error.
 //
-// Concurrency: a Scheduler is safe for concurrent use; a Selector and an
-// Estimator are called under its lock, by one goroutine at a time. Nothing here
-// does I/O or starts a goroutine. A decision that need not wait allocates
-// nothing, and takes time in proportion to the number of workers.
+// Waiting: with a queue a request waits while every worker that it may go to has
+// too much prefill pending. The goroutine that frees capacity decides for the
+// waiting requests. A waiting caller costs a blocked call and no goroutine.
+//
+// A request beyond the bounds of the account is routed, not booked, and counted.
+//
+// Every method may be called from any goroutine. A Selector and an Estimator are
+// called under the lock. Nothing here does I/O. A decision that need not wait
+// allocates nothing and takes time linear in the number of workers.
 package schedule

@@ -22,7 +22,7 @@ func hasTaints(w *WorkerConfig, taints []string) bool {
 	return true
 }
 
-// filter is what a request demands of its worker.
+// filter is what a request requires of its worker.
 type filter struct {
 	pinned  *kv.Worker
 	allowed map[kv.WorkerID]struct{}
@@ -40,8 +40,8 @@ type cluster struct {
 	overload []bool
 }
 
-// eligible is the members that pass the filter, ascending, in the memory of dst,
-// which is empty; nil means all of them. The error says why there is none.
+// eligible appends to dst, which is empty, the members that pass the filter,
+// ascending. Nil means all members. The error says why there is none.
 func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	if len(c.members.List) == 0 {
 		return nil, ErrNoEndpoints
@@ -95,22 +95,22 @@ func (f *filter) allows(id kv.WorkerID) bool {
 	return ok
 }
 
-// BusyThresholds say from when on a worker gets no requests. What is nil is not
-// looked at; with all nil no worker is ever overloaded.
+// BusyThresholds say when a worker gets no requests. A nil threshold is ignored.
+// With all nil no worker is overloaded.
 type BusyThresholds struct {
-	// DecodeBlocks is a part, 0..1, of the worker's blocks: the worker becomes
-	// overloaded when its running requests keep more, or it has reported that more
-	// are in use, and ceases to be when both are below. It has no effect on a
-	// worker whose capacity is not known.
+	// DecodeBlocks is a fraction, 0..1, of the worker's blocks. A worker becomes
+	// overloaded when its active requests keep more blocks, or the worker reports
+	// more in use. It stays overloaded until both are below. The threshold has no
+	// effect on a worker of unknown capacity.
 	DecodeBlocks *float64
 	// PrefillTokens bounds the prompt tokens that a worker has still to compute.
 	PrefillTokens *int64
-	// PrefillFraction bounds them as a multiple, at least 0, of what the worker
+	// PrefillFraction bounds the same as a multiple, at least 0, of what the worker
 	// computes in a step.
 	PrefillFraction *float64
 }
 
-// unknownBatch stands for the tokens of a step when a worker does not say.
+// unknownBatch stands for the tokens of a step of a worker that does not say.
 const unknownBatch = 10_000_000
 
 // Validate reports the first threshold that is out of range.
@@ -134,8 +134,8 @@ func (b *BusyThresholds) never() bool {
 	return b.DecodeBlocks == nil && b.PrefillTokens == nil && b.PrefillFraction == nil
 }
 
-// prefillLimit is how many pending prompt tokens are not too many for a worker,
-// given a bound in tokens and one as a multiple of a step. Nil bounds nothing.
+// prefillLimit returns how many pending prompt tokens a worker may have, given a
+// bound in tokens and a bound as a multiple of a step. A nil bound is ignored.
 func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	limit := int64(math.MaxInt64)
 	if tokens != nil {
@@ -161,15 +161,16 @@ type overloads struct {
 	members    *index.Members
 	workers    []WorkerConfig
 	now        func() time.Time
-	// used is what a member has reported to use, and heard when; latched whether its decode
-	// threshold was passed; over whether its worker is overloaded.
+	// used is the number of blocks that a member has reported, heard the time of
+	// the report, latched whether the member is beyond its decode threshold, over
+	// whether its worker is overloaded.
 	used    []uint64
 	heard   []time.Time
 	latched []bool
 	over    []bool
 }
 
-// usedTimeout is how long it counts what a worker has reported to use: it may have
+// usedTimeout is how long a report of used blocks counts. The worker may have
 // fallen silent.
 const usedTimeout = time.Minute
 
@@ -177,20 +178,20 @@ func newOverloads(t BusyThresholds, now func() time.Time) *overloads {
 	return &overloads{thresholds: t, members: &index.Members{}, now: now}
 }
 
-// align follows m; what is known of its workers stays known.
+// align follows m. What is known of its workers stays known.
 func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
-	former, used, heard, latched := o.members, o.used, o.heard, o.latched
+	old, used, heard, latched := o.members, o.used, o.heard, o.latched
 	o.members, o.workers = m, workers
 	o.used, o.heard = make([]uint64, len(m.List)), make([]time.Time, len(m.List))
 	o.latched, o.over = make([]bool, len(m.List)), make([]bool, len(m.List))
-	for i, w := range former.List {
+	for i, w := range old.List {
 		if at, ok := m.Find(w.Worker); ok {
 			o.used[at], o.heard[at], o.latched[at] = used[i], heard[i], latched[i]
 		}
 	}
 }
 
-// report notes how many blocks a worker uses. It reports whether the worker is a
+// report notes how many blocks a worker uses, and reports whether the worker is a
 // member.
 func (o *overloads) report(w kv.Worker, used uint64) bool {
 	at, ok := o.members.Find(w)
@@ -200,8 +201,8 @@ func (o *overloads) report(w kv.Worker, used uint64) bool {
 	return ok
 }
 
-// current says for each member whether its worker is overloaded, which is so
-// when all its ranks are. It is nil when none is.
+// current returns for each member whether its worker is overloaded. A worker is
+// overloaded when all its ranks are. current returns nil when no worker is.
 func (o *overloads) current(loads *load.Columns) []bool {
 	if o.thresholds.never() {
 		return nil
@@ -211,7 +212,7 @@ func (o *overloads) current(loads *load.Columns) []bool {
 	for first := 0; first < len(list); {
 		end, all := first, true
 		for ; end < len(list) && list[end].Worker.ID == list[first].Worker.ID; end++ {
-			// Every rank is looked at, because looking moves its latch.
+			// Every rank is checked, because the check updates its latch.
 			all = o.rank(end, loads, now) && all
 		}
 		for m := first; m < end; m++ {

@@ -9,15 +9,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// lane is the requests that may go to the same workers.
+// lane is the waiting requests that may go to the same workers.
 type lane struct {
 	key laneKey
 	// waiting is never empty.
 	waiting ranking[*Item]
-	// at is the place in Queue.awake, noPlace while the lane sleeps.
+	// at is the position in Queue.awake, noPlace while the lane sleeps.
 	at int
-	// may are the members that may serve the lane, as of the alignment with that
-	// number. They are the scheduler's.
+	// may are the members that may serve the lane, as of alignment number aligned.
+	// The scheduler maintains both.
 	may     bits
 	aligned uint64
 }
@@ -29,14 +29,14 @@ func (l *lane) before(m *lane) bool { return l.waiting[0].before(m.waiting[0]) }
 type laneKey struct {
 	pinned   kv.Worker
 	isPinned bool
-	// allowed are the ids of the allowed workers and taints the required ones, each
-	// sorted and written so that no two sets look the same.
+	// allowed are the ids of the allowed workers, taints the required taints. Both
+	// are sorted and encoded so that different sets differ.
 	limited         bool
 	allowed, taints string
 }
 
-// prepare works out which lane the item belongs to, which takes its time with a large
-// set. It holds until the item leaves a queue.
+// prepare computes the item's lane key, which takes time with a large set. The key
+// is kept until the item leaves a queue.
 func (i *Item) prepare() { i.key, i.keyed = i.laneKey(), true }
 
 func (i *Item) laneKey() laneKey {
@@ -65,7 +65,7 @@ func (i *Item) laneKey() laneKey {
 	return k
 }
 
-// laneFor returns the lane of an item, which it opens if there is none.
+// laneFor returns the lane of an item, a new one if there is none.
 func (q *Queue) laneFor(i *Item) *lane {
 	k := i.laneKey()
 	l := q.lanes[k]
@@ -90,16 +90,15 @@ func (q *Queue) laneFor(i *Item) *lane {
 	return l
 }
 
-// rank puts a lane at its place among the awake ones after its requests have
-// changed. One that sleeps goes on: it has no worker for a new first request
-// either.
+// rank restores the order of awake after a lane's requests have changed. A sleeping
+// lane sleeps on: it has no worker for a new first request either.
 func (q *Queue) rank(l *lane) {
 	if l.at != noPlace {
 		heap.Fix(&q.awake, l.at)
 	}
 }
 
-// drop forgets a lane that is empty.
+// drop forgets an empty lane.
 func (q *Queue) drop(l *lane) {
 	if l.at != noPlace {
 		heap.Remove(&q.awake, l.at)
@@ -116,8 +115,8 @@ func (q *Queue) drop(l *lane) {
 	}
 }
 
-// Released says that a worker may have become free: it is not busy any more, or
-// is new. The taints are the worker's. The lanes that it is in wake.
+// Released says that a worker may have become free. taints are the worker's. The
+// lanes of the worker wake.
 func (q *Queue) Released(w kv.Worker, taints []string) {
 	if q.stats.Pending == 0 {
 		return
@@ -135,7 +134,7 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 	}
 }
 
-// satisfiedBy reports whether the taints are all that the lane requires.
+// satisfiedBy reports whether taints contain all that the lane requires.
 func (l *lane) satisfiedBy(taints []string) bool {
 	for _, t := range l.waiting[0].RequiredTaints {
 		if !slices.Contains(taints, t) {
@@ -145,8 +144,8 @@ func (l *lane) satisfiedBy(taints []string) bool {
 	return true
 }
 
-// WakeAll says that any worker may have become free: the workers have changed,
-// or the thresholds, or time has passed and their prefills are modelled.
+// WakeAll wakes all lanes: the workers or the thresholds have changed, or time has
+// passed and prefills run down.
 func (q *Queue) WakeAll() {
 	for _, l := range q.lanes {
 		q.wake(l)

@@ -9,27 +9,23 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Queue keeps the requests that wait for a worker that is not busy. It has no
-// lock and no clock: its calls must not overlap, and the caller says what
-// happened.
+// Queue keeps the requests that wait for a worker that is not busy. It has no lock
+// and no clock: its calls must not overlap, and the caller reports what happens.
 //
-// Requests that may go to the same workers form a lane: those pinned to one
-// worker, those limited to the same set, those that demand the same taints, and
-// the rest. Within a lane the order is strict; a request never waits for one of
-// another lane. Next gives the first by key among the heads of the lanes that
-// have a worker, so a request that can run is passed over only for one that
-// comes before it.
+// Requests that may go to the same workers form a lane. The order within a lane is
+// strict, and a request never waits for one of another lane. Next returns the first
+// request, by order, among the heads of the lanes that have a worker.
 //
-// A lane that was found without a worker sleeps until one of its workers is
-// Released or all are woken. Until then it costs nothing: the release of a
-// worker touches the lanes that it is in, not the requests that wait.
+// A lane without a worker sleeps until one of its workers is Released or all lanes
+// are woken. A sleeping lane costs nothing: the release of a worker touches that
+// worker's lanes only.
 type Queue struct {
 	o     QueueOptions
 	lanes map[laneKey]*lane
-	// awake are the lanes that may have a worker, by their heads.
+	// awake are the lanes that may have a worker, ordered by their heads.
 	awake ranking[*lane]
-	// limited has the lanes of each worker that a set names, open those that name
-	// no worker.
+	// limited has the lanes of each worker that a set of allowed workers names.
+	// open has the lanes that name no worker.
 	limited map[kv.WorkerID]map[*lane]struct{}
 	open    map[*lane]struct{}
 	// named is the sum of the sizes of the sets in limited.
@@ -39,27 +35,27 @@ type Queue struct {
 	stats   QueueStats
 }
 
-// Item is a request that may have to wait. What it refers to must not change
-// while it is in a queue.
+// Item is a request that may have to wait. What the item refers to must not change
+// while the item waits.
 type Item struct {
-	// StrictPriority orders requests, higher first. Among equals the one that
-	// arrived first goes first; PriorityJump, in seconds and not below 0, makes it
-	// count as having arrived earlier.
+	// StrictPriority orders requests, higher first. Among equals the earlier
+	// arrival goes first. PriorityJump, in seconds and at least 0, makes an item
+	// count as an earlier arrival.
 	StrictPriority uint32
 	PriorityJump   float64
-	// Arrival is in seconds, by any clock that all items share.
+	// Arrival is in seconds by any clock that all items share.
 	Arrival float64
-	// Tokens is the length of the prompt. CachedTokens of these are cached by the
-	// worker that has the most of them.
+	// Tokens is the length of the prompt. CachedTokens of them are cached by the
+	// worker that has the most.
 	Tokens, CachedTokens int
-	// Untracked is a request whose prompt is no prefill load: it never waits.
+	// Untracked says that the prompt is no prefill load. Such an item never waits.
 	Untracked bool
-	// Pinned is the only worker that will do. Without it Allowed limits the
-	// workers, nil to none, and RequiredTaints must all be a worker's.
+	// Pinned is the only worker that may serve the item. Without it Allowed limits
+	// the workers, nil to none, and the worker must have all RequiredTaints.
 	Pinned         *kv.Worker
 	Allowed        map[kv.WorkerID]struct{}
 	RequiredTaints []string
-	// Value is the caller's.
+	// Value is for the caller.
 	Value any
 
 	key      laneKey
@@ -72,7 +68,7 @@ type Item struct {
 
 func (i *Item) place() *int { return &i.at }
 
-// before is the order of waiting: strict priority, score, and who came first.
+// before orders items: strict priority, then score, then sequence.
 func (i *Item) before(j *Item) bool {
 	if i.StrictPriority != j.StrictPriority {
 		return i.StrictPriority > j.StrictPriority
@@ -99,8 +95,7 @@ type QueueStats struct {
 	RejectedAllowed      uint64 `metric:"-"`
 }
 
-// NewQueue returns an empty queue. The error names the option that is out of
-// range.
+// NewQueue returns an empty queue. The error names the option that is out of range.
 func NewQueue(o QueueOptions) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
@@ -113,14 +108,14 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	}, nil
 }
 
-// Options are the queue's.
+// Options returns the queue's options.
 func (q *Queue) Options() *QueueOptions { return &q.o }
 
-// SetWorkers tells the number of workers, which the limits are multiplied by.
+// SetWorkers sets the number of workers, by which the limits are multiplied.
 func (q *Queue) SetWorkers(n int) { q.workers = n }
 
-// Waits reports whether a request that arrives has to wait: when others wait in
-// its lane, or else when busy says that all its workers are busy.
+// Waits reports whether an arriving request has to wait: when other requests of its
+// lane wait, or when busy reports that all its workers are busy.
 func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	if !q.o.Enabled() || i.Untracked {
 		return false
@@ -132,7 +127,8 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 }
 
 // Push makes a request wait. The error is a *QueueRejection when a limit is
-// reached. An item is in one queue at most, and may be used again after it left.
+// reached. An item is in one queue at most, and may be used again after it has
+// left.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		return r
@@ -155,7 +151,8 @@ func (q *Queue) Push(i *Item) error {
 	return nil
 }
 
-// rejection is the limit that keeps a request out, if any, and counts it.
+// rejection returns the limit that refuses a request and counts the refusal, or
+// returns nil.
 func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
@@ -188,7 +185,7 @@ func (q *Queue) rejection(i *Item) *QueueRejection {
 	return nil
 }
 
-// times is the product of a positive number and a count, at most MaxInt.
+// times returns the product of a positive number and a count, at most MaxInt.
 func times(n, count int) int {
 	if count > math.MaxInt/n {
 		return math.MaxInt
@@ -202,9 +199,9 @@ func (q *Queue) count(i *Item, sign int) {
 	q.stats.CachedTokens += sign * i.CachedTokens
 }
 
-// Next takes out the request that is to go to a worker now; nil when there is
-// none. busy tells whether all workers of an item are busy; it is asked once per
-// lane that may have become free. An item that no worker may serve is not busy:
+// Next removes and returns the request that goes to a worker now, or nil. busy
+// reports whether all workers of an item are busy. Next asks once for each lane
+// that may have become free. An item that no worker may serve is not busy, because
 // it has to get its error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
 	for len(q.awake) > 0 {
@@ -221,8 +218,8 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 	return nil
 }
 
-// Remove takes out a request that is not to wait any longer, and reports whether
-// it did wait.
+// Remove removes a request that no longer waits, and reports whether it was
+// waiting.
 func (q *Queue) Remove(i *Item) bool {
 	if i.lane == nil {
 		return false
@@ -244,10 +241,10 @@ func (q *Queue) take(i *Item) {
 	q.rank(l)
 }
 
-// Len is the number of requests that wait.
+// Len returns the number of requests that wait.
 func (q *Queue) Len() int { return q.stats.Pending }
 
-// Tokens is the sum of the lengths of the prompts that wait.
+// Tokens returns the sum of the lengths of the prompts that wait.
 func (q *Queue) Tokens() int { return q.stats.Tokens }
 
 // Stats returns the gauges and counters.
@@ -257,31 +254,32 @@ func (q *Queue) Stats() QueueStats {
 	return s
 }
 
-// QueueOptions say when requests wait and how many may. The zero value lets none
-// wait.
+// QueueOptions say when requests wait and how many may. With the zero value no
+// request waits.
 type QueueOptions struct {
 	// Threshold makes a worker busy while its pending prefill tokens exceed this
-	// fraction of what it computes in a step; it is above 0, nil sets none.
-	// ThresholdTokens makes it busy while they exceed that number. With both,
-	// either is enough; with neither no request waits.
+	// fraction of what the worker computes in a step. The fraction is above 0; nil
+	// sets none. ThresholdTokens makes a worker busy while they exceed that number.
+	// Either is enough. With neither no request waits.
 	Threshold       *float64
 	ThresholdTokens *int64
-	// MaxPending bounds the waiting requests, and MaxTokens the sum of their prompts:
-	// nothing is added once it is reached. 0 means 16,384, and 1<<28.
+	// MaxPending bounds the waiting requests; 0 means 16,384. MaxTokens bounds the
+	// sum of their prompts; 0 means 1<<28. A request is refused once a bound is
+	// reached.
 	MaxPending, MaxTokens int
-	// MaxAllowed bounds the sum of the sizes of the sets that requests are limited to,
-	// where requests of the same set count once; 0 means 1<<20.
+	// MaxAllowed bounds the sum of the sizes of the sets of allowed workers; 0
+	// means 1<<20. Requests with one set count once.
 	MaxAllowed int
-	// Limits turn requests away earlier.
+	// Limits refuse requests earlier.
 	Limits QueueLimits
 }
 
-// QueueLimits are per worker: what waits is held against them times the number
-// of workers. Nothing is added once a limit is reached; the request that crosses
-// it was the last. 0 sets no limit.
+// QueueLimits are per worker: each is multiplied by the number of workers. A
+// request is refused once a limit is reached, so the request that crosses the limit
+// is the last one. 0 sets no limit.
 type QueueLimits struct {
-	// Requests, and the sums of their prompt tokens and of the tokens of these that
-	// some worker has cached.
+	// Requests bounds the waiting requests, Tokens their prompt tokens,
+	// CachedTokens the tokens that some worker has cached.
 	Requests, Tokens, CachedTokens int
 }
 
@@ -324,12 +322,12 @@ func (o QueueOptions) withDefaults() QueueOptions {
 	return o
 }
 
-// Enabled reports whether requests may wait at all.
+// Enabled reports whether requests may wait.
 func (o *QueueOptions) Enabled() bool { return o.Threshold != nil || o.ThresholdTokens != nil }
 
-// Busy reports whether a worker with that many prefill tokens pending is busy.
-// maxBatchedTokens is what it computes in a step, 0 when unknown; then it is in
-// effect never busy by the fraction.
+// Busy reports whether a worker with that many pending prefill tokens is busy.
+// maxBatchedTokens is what the worker computes in a step, 0 when unknown. A worker
+// of unknown step is practically never busy by Threshold.
 func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	if o.ThresholdTokens != nil && prefillTokens > *o.ThresholdTokens {
 		return true
@@ -340,11 +338,11 @@ func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	return o.Threshold != nil && float64(prefillTokens) > *o.Threshold*float64(maxBatchedTokens)
 }
 
-// ErrQueueRejected: the request would have to wait, and too many wait already.
-// The error that wraps it is a *QueueRejection.
+// ErrQueueRejected says that a request would have to wait and too many wait
+// already. The error that wraps it is a *QueueRejection.
 var ErrQueueRejected = errors.New("queue is full")
 
-// QueueLimit is what a queue has too much of.
+// QueueLimit names a limit of the queue.
 type QueueLimit string
 
 // Queue limits, as clients see them.
@@ -355,18 +353,18 @@ const (
 	LimitAllowed      QueueLimit = "allowed_worker_ids"
 )
 
-// QueueRejection says which limit turned a request away.
+// QueueRejection says which limit refused a request.
 type QueueRejection struct {
 	Kind QueueLimit `json:"limit_kind"`
-	// Current is how much waits, Limit how much may.
+	// Current is the amount that waits, Limit the amount that may.
 	Current int `json:"current"`
 	Limit   int `json:"limit"`
 }
 
-// Error names the limit, what waits and what may.
+// Error names the limit, the amount that waits and the amount that may.
 func (r *QueueRejection) Error() string {
 	return fmt.Sprintf("%v: %s: %d wait, the limit is %d", ErrQueueRejected, r.Kind, r.Current, r.Limit)
 }
 
-// Unwrap is ErrQueueRejected.
+// Unwrap returns ErrQueueRejected.
 func (r *QueueRejection) Unwrap() error { return ErrQueueRejected }

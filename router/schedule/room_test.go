@@ -161,7 +161,7 @@ func BenchmarkTickOverLanes(b *testing.B) {
 		for k := range each {
 			allowed[members.List[(i+k)%workers].Worker.ID] = struct{}{}
 		}
-		w, _, err := s.enter(&Request{ID: fmt.Sprint(i), Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: members, Allowed: allowed})
+		w, _, err := s.decideOrQueue(&Request{ID: fmt.Sprint(i), Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: members, Allowed: allowed})
 		if err != nil || w == nil {
 			b.Fatalf("%v, %v", w, err)
 		}

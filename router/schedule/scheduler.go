@@ -12,36 +12,38 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
-// Scheduler chooses workers and keeps account of what they were given.
+// Scheduler chooses workers and keeps the account of their requests. Make one with
+// New.
 type Scheduler struct {
 	options  Options
 	config   Config
 	selector Selector
-	cost     *CostSelector // selector, when it is one
+	cost     *CostSelector // selector, if it is a CostSelector
 	now      func() time.Time
 
 	mu      sync.Mutex
 	account *load.Account
 	busy    *overloads
 	queue   *Queue
-	// members is what all the others follow.
+	// members is the list that account, busy, queue and workers follow.
 	members *index.Members
 	workers []WorkerConfig
-	// alignments counts the changes of these two.
+	// alignments counts the changes of members and workers.
 	alignments uint64
 	room       room
 	stats      Stats
 	started    time.Time
 
-	// The memory of one decision.
+	// Memory of one decision.
 	selection  Selection
 	override   Config
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
-	// waited is set while a request gets its worker that has waited for it.
+	// waited is true while a request that has waited gets its worker.
 	waited bool
-	// probe and probed are for asking the queue; allBusy is a method of s.
+	// probe and probed are memory for questions to the queue. allBusy is the method
+	// itemBusy.
 	probe   Item
 	probed  []int32
 	allBusy func(*Item) bool
@@ -89,8 +91,8 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// ReadsShared reports whether a decision looks at the SharedHits of a request with that
-// pin and override; both may be nil.
+// ReadsShared reports whether a decision uses the SharedHits of a request with that
+// pin and override. Both may be nil.
 func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	if _, alternates := s.selector.(*RoundRobin); alternates || pinned != nil {
 		return false
@@ -137,13 +139,13 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// eligible appends to dst the members that pass a filter now; nil means all.
+// eligible appends to dst the members that pass a filter now. Nil means all.
 func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 	c := cluster{s.members, s.workers, s.busy.current(s.account.Columns())}
 	return c.eligible(dst, f)
 }
 
-// decide chooses a worker for r, which is in terms of s.members, and books it.
+// decide chooses a worker for r and books r. The members of r are s.members.
 func (s *Scheduler) decide(r *Request) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
@@ -167,8 +169,8 @@ func (s *Scheduler) countRefusal(err error) {
 	}
 }
 
-// choose lets the selector pick among candidates and books the request. r is in
-// terms of s.members.
+// choose lets the selector pick among candidates and books the request. The members
+// of r are s.members.
 func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	s.active = s.active[:0]
 	if len(r.Sequence) > 0 {
@@ -219,7 +221,7 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 	return out
 }
 
-// effective is the effective overlap of member m with r.
+// effective returns the effective overlap of member m with r.
 func (s *Scheduler) effective(r *Request, m int32) float64 {
 	if len(r.Hits) == 0 {
 		return r.overlapOf(m)
@@ -227,14 +229,14 @@ func (s *Scheduler) effective(r *Request, m int32) float64 {
 	return s.config.Effective(r.hitsOf(m))
 }
 
-// potentialBlocks are the blocks that decode on a worker when it is given r,
-// where active do already and shared of these are r's. Blocks of r that are not
-// in its Sequence, such as a partial one, are nobody else's and count in full.
+// potentialBlocks returns the blocks that decode on a worker with r, of which
+// active decode already and shared are r's too. Blocks of r outside its Sequence,
+// such as a partial one, are never shared and count in full.
 func potentialBlocks(r *Request, active, shared int32) int {
 	return int(active) + r.Blocks() - int(shared)
 }
 
-// sharedOf is how many blocks member m shares.
+// sharedOf returns how many blocks member m shares.
 func sharedOf(active []load.Shared, m int32) int32 {
 	for _, a := range active {
 		if a.Member == m {
@@ -244,7 +246,7 @@ func sharedOf(active []load.Shared, m int32) int32 {
 	return 0
 }
 
-// book puts r on the account of w.
+// book books r on w.
 func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence,

@@ -12,8 +12,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// waiter is a request that waits. All but settled is guarded by the scheduler's
-// lock; once settled is closed, result and err do not change.
+// waiter is a request that waits. The scheduler's lock guards all but settled.
+// result and err do not change once settled is closed.
 type waiter struct {
 	item    Item
 	request *Request
@@ -23,11 +23,11 @@ type waiter struct {
 	settled chan struct{}
 }
 
-// Schedule chooses a worker for r, books the request if asked to, and returns
-// the choice. While every worker that r may go to is busy it waits; the end of
-// ctx ends the wait and is the error. Other errors are those of this package, of
-// package load and of the selector, and those that name a field of r that is out
-// of range. When there is no room to book the request it is routed all the same.
+// Schedule chooses a worker for r, books the request if r.Book is set, and returns
+// the choice. Schedule waits while every worker that r may go to is busy. The end
+// of ctx ends the wait and is the error. Other errors come from this package,
+// package load or the selector, or name the field of r that is out of range. A
+// request for which the account has no room is routed and not booked.
 func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
@@ -35,7 +35,7 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if err := s.validate(r); err != nil {
 		return Result{}, err
 	}
-	w, result, err := s.enter(r)
+	w, result, err := s.decideOrQueue(r)
 	if w == nil {
 		return result, err
 	}
@@ -51,8 +51,8 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	return Result{}, fmt.Errorf("request %q waited %v for a worker: %w", r.ID, s.now().Sub(w.arrived), context.Cause(ctx))
 }
 
-// enter decides at once, or makes a waiter.
-func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
+// decideOrQueue decides at once, or returns a waiter.
+func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	item := Item{
 		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
 		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
@@ -83,15 +83,14 @@ func (s *Scheduler) enter(r *Request) (*waiter, Result, error) {
 	return w, Result{}, nil
 }
 
-// overloaded reports whether all workers that an item may go to are overloaded. Then
-// it is refused, though others wait.
+// overloaded reports whether all workers that an item may go to are overloaded.
+// Such a request is refused and does not wait.
 func (s *Scheduler) overloaded(i *Item) bool {
 	_, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
 
-// itemBusy reports whether there are workers that an item may go to and all of
-// them are busy.
+// itemBusy reports whether an item has workers to go to, and all of them are busy.
 func (s *Scheduler) itemBusy(i *Item) bool {
 	if i.lane != nil {
 		return s.laneBusy(i)
@@ -118,8 +117,8 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	return true
 }
 
-// bestCached is how many tokens of r's prompt are cached by the worker that has
-// the most of them and may serve it.
+// bestCached returns the most tokens of r's prompt that any worker has cached that
+// may serve r.
 func (s *Scheduler) bestCached(r *Request) int {
 	f, best := r.filter(), 0.0
 	look := func(m int32, effective float64) {
@@ -139,7 +138,7 @@ func (s *Scheduler) bestCached(r *Request) int {
 	return min(CachedTokens(best, r.BlockSize), r.Tokens)
 }
 
-// drain gives workers to the waiting requests that can have one.
+// drain gives workers to waiting requests as far as there are any.
 func (s *Scheduler) drain() {
 	if s.queue.Len() == 0 {
 		return
@@ -163,8 +162,8 @@ func (s *Scheduler) drain() {
 	}
 }
 
-// retract ends the wait of a request whose caller is gone. If it was given a
-// worker meanwhile that is undone.
+// retract ends the wait of a request whose caller has left. A worker that the
+// request got meanwhile is given back.
 func (s *Scheduler) retract(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +182,8 @@ func (s *Scheduler) retract(w *waiter) {
 // bits is a set of members.
 type bits []uint64
 
-// cleared is an empty set for n members, in the memory of b if that is large enough.
+// cleared returns an empty set for n members, in the memory of b if it is large
+// enough.
 func (b bits) cleared(n int) bits {
 	words := (n + 63) / 64
 	b = slices.Grow(b[:0], words)[:words]
@@ -194,15 +194,15 @@ func (b bits) cleared(n int) bits {
 func (b bits) add(m int)      { b[m/64] |= 1 << (m % 64) }
 func (b bits) has(m int) bool { return b[m/64]&(1<<(m%64)) != 0 }
 
-// room says who has room for requests that wait: free are the members that are neither
-// overloaded nor busy. It is made once for as many lanes as ask, until a load changes.
+// room caches which members can take a waiting request: those that are neither
+// overloaded nor busy. The cache is valid until a load changes.
 type room struct {
 	known bool
 	free  bits
 }
 
-// survey makes s.room say how things are now.
-func (s *Scheduler) survey() {
+// refreshRoom computes s.room if it is not known.
+func (s *Scheduler) refreshRoom() {
 	if s.room.known {
 		return
 	}
@@ -217,11 +217,11 @@ func (s *Scheduler) survey() {
 	}
 }
 
-// laneBusy is itemBusy for an item that waits: what it may go to is known by its lane.
-// An overloaded worker is busy for it. Overload refuses who arrives, and may be over
-// at the next report.
+// laneBusy is itemBusy for an item that waits. Its lane knows which members may
+// serve it. An overloaded worker counts as busy here: overload refuses new
+// requests, and may end with the next report.
 func (s *Scheduler) laneBusy(i *Item) bool {
-	s.survey()
+	s.refreshRoom()
 	if i.Pinned != nil {
 		c := cluster{s.members, s.workers, nil}
 		found, err := c.eligiblePin(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
@@ -237,7 +237,8 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 	return some != 0
 }
 
-// mayServe are the members that may serve an item that waits, overloaded ones too.
+// mayServe returns the members that may serve an item that waits, overloaded ones
+// included.
 func (s *Scheduler) mayServe(i *Item) bits {
 	l := i.lane
 	if l.aligned == s.alignments {
@@ -262,8 +263,8 @@ func (s *Scheduler) mayServe(i *Item) bits {
 	return l.may
 }
 
-// allowed appends to dst the members whose workers are allowed, ascending. It looks at
-// the smaller of what is allowed and what there is.
+// allowed appends to dst the members whose workers are allowed, ascending. It
+// iterates over the smaller of the two sets.
 func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	list := c.members.List
 	if len(f.allowed) >= len(list)/16 {
@@ -285,5 +286,6 @@ func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	return dst
 }
 
-// compareID orders a member before an id when all ranks of that come behind it.
+// compareID orders a member before an id when all ranks of the id come behind the
+// member.
 func compareID(m index.Member, id kv.WorkerID) int { return cmp.Compare(m.Worker.ID, id) }

@@ -45,7 +45,7 @@ func TestAWorkerGivenToACallerThatLeftIsTakenBack(t *testing.T) {
 		l.expect("a@1")
 		// What Schedule does, step by step, so that the caller leaves after the
 		// worker was given.
-		w, _, err := s.enter(l.request("gone", nil))
+		w, _, err := s.decideOrQueue(l.request("gone", nil))
 		if err != nil || w == nil {
 			t.Fatalf("%v, %v", w, err)
 		}
@@ -84,7 +84,7 @@ func TestAnErrorForACallerThatLeftIsNotRolledBack(t *testing.T) {
 	inLine(t, 1, func(o *Options) { o.Members = func() *index.Members { return current } }, func(t *testing.T, l *line) {
 		l.send(t.Context(), "a", nil)
 		l.expect("a@1")
-		w, _, err := l.scheduler.enter(l.request("gone", nil))
+		w, _, err := l.scheduler.decideOrQueue(l.request("gone", nil))
 		if err != nil {
 			t.Fatal(err)
 		}

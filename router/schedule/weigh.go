@@ -12,8 +12,7 @@ import (
 //
 //	weight*max(0, raw/blockSize - credit) + max(0, decode - decodeCredit) + perRequest*requests
 //
-// with raw the tokens to compute, and the formulas differ in what they take for
-// these.
+// where raw is the tokens to compute. The formulas differ in their parameters.
 type weighing struct {
 	in         *Selection
 	weight     float64
@@ -24,22 +23,24 @@ type weighing struct {
 	// sequence is the number of blocks that the request keeps active.
 	sequence int32
 	track    bool
-	// overlapOnly is FormulaOverlapWeight, decodeOnly the variant of decode workers.
+	// overlapOnly is true for FormulaOverlapWeight, decodeOnly for decode workers
+	// without tracked prefill.
 	overlapOnly, decodeOnly bool
-	// device and tier are what a hit is worth in credit.
+	// device and tier are the credit of a hit.
 	device float64
 	tier   [kv.NumTiers]float64
 	// least is the smallest prefill load of all candidates, for the decay.
 	least  int64
 	shared *SharedHits
-	// decays says that what a hit is worth depends on the worker's load, and plain
-	// that its credit is its weight and nothing else.
+	// decays is true when the credit of a hit depends on the worker's load. plain
+	// is true when the credit of a hit is its weight only.
 	decays, plain bool
 }
 
-// reach is what one worker has of the prompt. whole are blocks in the device,
-// which an old caller may give as a fraction.
-type reach struct{ whole, lower, effective float64 }
+// holding is what one worker holds of the prompt. whole are blocks on the device,
+// possibly a fraction from Request.Overlaps. lower are weighted blocks of the lower
+// tiers.
+type holding struct{ whole, lower, effective float64 }
 
 func newWeighing(in *Selection) weighing {
 	c, r := in.Config, in.Request
@@ -86,31 +87,31 @@ func (w *weighing) leastPrefill() int64 {
 	return least
 }
 
-// reachOf reads a hit.
-func (w *weighing) reachOf(h *index.Hits) reach {
+// holdingOf returns the holding of a hit.
+func (w *weighing) holdingOf(h *index.Hits) holding {
 	lower := w.tier[kv.TierHost]*float64(h[kv.TierHost]) +
 		w.tier[kv.TierDisk]*float64(h[kv.TierDisk]) +
 		w.tier[kv.TierExternal]*float64(h[kv.TierExternal])
 	whole := float64(h[kv.TierDevice])
-	return reach{whole, lower, whole + lower}
+	return holding{whole, lower, whole + lower}
 }
 
-// overlapReach reads what a caller gives who knows of no tiers.
-func overlapReach(blocks float64) reach {
-	return reach{blocks, 0, blocks}
+// holdingFromOverlap returns the holding of an effective overlap.
+func holdingFromOverlap(blocks float64) holding {
+	return holding{blocks, 0, blocks}
 }
 
-// reachOfMember is what member m has.
-func (w *weighing) reachOfMember(m int32) reach {
+// memberHolding returns the holding of member m.
+func (w *weighing) memberHolding(m int32) holding {
 	if len(w.in.Request.Hits) == 0 {
-		return overlapReach(w.in.Request.overlapOf(m))
+		return holdingFromOverlap(w.in.Request.overlapOf(m))
 	}
 	h := w.in.Request.hitsOf(m)
-	return w.reachOf(&h)
+	return w.holdingOf(&h)
 }
 
-// credit is what the formula takes off the prefill of member m.
-func (w *weighing) credit(m int, r reach) float64 {
+// credit returns what the formula subtracts from the prefill of member m.
+func (w *weighing) credit(m int, r holding) float64 {
 	beyond := 0.0
 	if w.shared != nil {
 		beyond = w.in.Config.SharedMultiplier * float64(w.shared.Beyond(int(r.whole)))
@@ -126,14 +127,14 @@ func (w *weighing) credit(m int, r reach) float64 {
 	return w.device*decay*r.whole + r.lower + beyond
 }
 
-// terms are the parts of the formula that depend on the request and its hits but
-// not on the load: the tokens that it adds, and what is taken off.
+// terms are the parts of the formula that depend on the request and its hits and
+// not on the load: the tokens that the request adds, and the credits.
 type terms struct {
 	own                  int64
 	credit, decodeCredit float64
 }
 
-func (w *weighing) termsOf(m int, r reach) terms {
+func (w *weighing) termsOf(m int, r holding) terms {
 	t := terms{own: w.own(r), credit: w.credit(m, r)}
 	if w.decodeOnly {
 		t.credit, t.decodeCredit = 0, t.credit
@@ -144,7 +145,7 @@ func (w *weighing) termsOf(m int, r reach) terms {
 // own is how many tokens the request adds to a worker's prefill. Cached tokens
 // are added back where the credit takes off what they are worth, which need not
 // be one block per block.
-func (w *weighing) own(r reach) int64 {
+func (w *weighing) own(r holding) int64 {
 	switch {
 	case !w.track:
 		return 0
@@ -156,14 +157,15 @@ func (w *weighing) own(r reach) int64 {
 	return w.cached(r)
 }
 
-func (w *weighing) cached(r reach) int64 {
+func (w *weighing) cached(r holding) int64 {
 	return int64(CachedTokens(r.effective, w.in.Request.BlockSize))
 }
 
-// price is what a worker comes to that has prefill tokens pending, and keeps
-// blocks active with this request and requests without it.
-func (w *weighing) price(t terms, prefill int64, blocks, requests int32) price {
-	var p price
+// cost returns the cost of sending the request to a worker with pending prefill
+// tokens, with the active blocks including the request's, and with requests besides
+// this one. Unit: blocks.
+func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costParts {
+	var p costParts
 	if p.prefill = float64(prefill+t.own)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
 		p.prefill = 0
 	}
@@ -171,15 +173,15 @@ func (w *weighing) price(t terms, prefill int64, blocks, requests int32) price {
 		p.decode = 0
 	}
 	p.decode += w.perRequest * float64(requests)
-	p.cost = w.weight*p.prefill + p.decode
+	p.total = w.weight*p.prefill + p.decode
 	return p
 }
 
-// price is a cost and its parts, in blocks.
-type price struct{ cost, prefill, decode float64 }
+// costParts is a cost and its parts, in blocks.
+type costParts struct{ total, prefill, decode float64 }
 
-// drawLowest is the place of a lowest cost: of several, one drawn uniformly, or
-// the first when random is nil.
+// drawLowest returns the position of a lowest cost: a random one of several, or the
+// first when random is nil.
 func drawLowest(costs []float64, random *rand.Rand) int {
 	best, equals := 0, 1
 	for i := 1; i < len(costs); i++ {
@@ -197,8 +199,8 @@ func drawLowest(costs []float64, random *rand.Rand) int {
 	return nthEqual(costs, best, random.IntN(equals))
 }
 
-// nthEqual is the place of the n-th cost, from 0, that equals the one at first,
-// before which there is none.
+// nthEqual returns the position of the n-th cost, from 0, that equals the one at
+// first. No cost before first equals it.
 func nthEqual(costs []float64, first, n int) int {
 	for i := first; ; i++ {
 		if costs[i] != costs[first] {
@@ -210,11 +212,11 @@ func nthEqual(costs []float64, first, n int) int {
 	}
 }
 
-// softmax is a distribution over costs: the one of place i has a probability
+// softmax is a distribution over costs. The probability of position i is
 // proportional to exp(-(costs[i]-min)/((max-min)*temperature)).
 type softmax struct {
-	costs             []float64
-	low, span, warmth float64
+	costs                  []float64
+	low, span, temperature float64
 }
 
 // newSoftmax scales costs to 0..1. It works with halves, so that the span of two
@@ -231,21 +233,22 @@ func newSoftmax(costs []float64, temperature float64) softmax {
 	return softmax{costs, low / 2, high/2 - low/2, temperature}
 }
 
-// weight is the probability of place i next to that of a lowest cost, 0..1.
+// weight returns the probability of position i relative to that of a lowest cost,
+// 0..1.
 func (s *softmax) weight(i int) float64 {
-	return math.Exp(-(s.costs[i]/2 - s.low) / s.span / s.warmth)
+	return math.Exp(-(s.costs[i]/2 - s.low) / s.span / s.temperature)
 }
 
-// maxRejections is how often draw tries places before it adds up all weights.
+// maxRejections is how often draw tries positions before it adds up all weights.
 const maxRejections = 24
 
-// draw is a place drawn by its probability; with equal costs all are the same.
+// draw returns a random position by its probability.
 //
-// It takes any place with the same chance and keeps it with the chance of its
-// weight, until one is kept: what is kept is distributed as the weights are. At
-// temperatures that are not small a few tries do, where adding up means an
-// exponential for each worker. Tries that fail say nothing about what comes
-// after them, so adding up after maxRejections does not change the distribution.
+// draw takes a uniformly random position and keeps it with the chance of its
+// weight, until one is kept. The kept positions are distributed as the weights are.
+// At usual temperatures a few tries are enough, and the sum over all weights would
+// cost an exponential per worker. Failed tries are independent of later ones, so
+// the sum after maxRejections tries does not change the distribution.
 func (s *softmax) draw(random *rand.Rand) int {
 	if s.span == 0 {
 		return random.IntN(len(s.costs))
@@ -271,35 +274,35 @@ func (s *softmax) drawByTotal(random *rand.Rand) int {
 			return i
 		}
 	}
-	// Rounding can leave a rest behind the last weight.
+	// Rounding can leave a rest after the last weight.
 	return len(s.costs) - 1
 }
 
-// Estimator tells how long workers would take to the first token of a request.
-// It is called once per decision with the scheduler's lock held: it must be
-// quick, must not block and must not call the scheduler.
+// Estimator predicts how long workers take to the first token of a request. It is
+// called once per decision under the scheduler's lock: it must be quick, must not
+// block and must not call the scheduler.
 type Estimator interface {
-	// FirstTokens sets ms[k] to the expected time in milliseconds of candidate k,
-	// finite and not negative; there are in.Len() of them. With ok false a measure
-	// is missing, ms means nothing, and why says which one, such as "no prefill rate
-	// of worker 7/0 yet"; the whole decision then falls back to weights. Both are the
-	// scheduler's and only valid during the call.
+	// FirstTokens sets ms[k] to the expected milliseconds of candidate k, finite
+	// and not negative, for all in.Len() candidates. If a measure is missing, ok is
+	// false, why names the measure, such as "no prefill rate of worker 7/0 yet",
+	// and the decision falls back to weights. in and ms are valid during the call
+	// only.
 	//
-	// While an Estimator is asked, in.Loads counts of each request that was booked
-	// what LocalTokens leaves of its prompt.
+	// While an Estimator is in use, in.Loads counts, of each booked request, the
+	// tokens that LocalTokens leaves of its prompt.
 	FirstTokens(in *Selection, ms []float64) (why string, ok bool)
 }
 
-// LocalTokens is how many tokens of a prompt a worker need not compute: those of
-// its hits in every tier, but for the external one. How long blocks from there take
-// nobody measures, so that they count like tokens to be computed.
+// LocalTokens returns how many tokens of a prompt a worker need not compute: those
+// of its hits in every tier but the external one. Nothing measures how long
+// external blocks take, so they count as tokens to compute.
 func LocalTokens(h index.Hits, blockSize int) int {
 	return (int(h[kv.TierDevice]) + int(h[kv.TierHost]) + int(h[kv.TierDisk])) * blockSize
 }
 
-// bookedCached is how many tokens of r's prompt are booked as cached. By cost a
-// block in a lower tier is waited for and not computed, so that the queue behind r is
-// what nobody has; by weights it counts for what its tier is worth.
+// bookedCached returns how many tokens of r's prompt are booked as cached. In cost
+// mode blocks of lower tiers are loaded and not computed, so all local hits count.
+// By weights a hit counts by the weight of its tier.
 func (s *Scheduler) bookedCached(r *Request, chosen *Result) int {
 	if !s.config.Cost || s.options.Estimator == nil || len(r.Hits) == 0 {
 		return chosen.CachedTokens
