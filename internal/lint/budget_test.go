@@ -37,7 +37,6 @@ func exceptions() []exception {
 		{"blockmgr/config", 17, 1700, beingCut},
 
 		{"router/index", 12, 3200, "one state under one lock with lock-free readers: package runs took what it could be cut from"},
-
 	}
 }
 

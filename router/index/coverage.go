@@ -17,7 +17,7 @@ type coverage struct {
 	// when an owner has the run's first block. moved says that the last pass over
 	// the entries extended an owner's device blocks. pending says that an entry may
 	// extend them in another pass.
-	from, upTo             int
+	from, upTo                int
 	firstHeld, moved, pending bool
 
 	// owners is indexed by ownerID. An entry with another stamp belongs to an
