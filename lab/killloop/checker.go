@@ -10,13 +10,12 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// patience is how long a block may be on its way from disk before it counts as
-// lost.
+// patience bounds the way of a block from disk. A block that takes longer is lost.
 const patience = 30 * time.Second
 
-// check looks for the blocks that are wanted, one document after the other, and
-// reads those that are found. It ends early, without an error, when the agent
-// dies: what was not looked for then is not reported.
+// check looks up the wanted blocks, document by document, and reads those that it
+// finds. When the agent dies it ends without an error; blocks that were not looked up
+// are not noted.
 func check(ctx context.Context, o orders, out io.Writer) error {
 	for space := range spaces {
 		c := checker{space: space, notes: newNoteWriter(out, space)}
@@ -51,7 +50,7 @@ type checker struct {
 	request uint64
 }
 
-// document looks for the wanted blocks of one document.
+// document looks up the wanted blocks of one document.
 func (c *checker) document(ctx context.Context, w wanted) error {
 	c.request++
 	id := proto.RequestID{ID: c.request}
@@ -66,7 +65,7 @@ func (c *checker) document(ctx context.Context, w wanted) error {
 	return c.gone(c.sched.CloseRequest(id))
 }
 
-// gone returns ErrDisconnected when err came from a connection that ends.
+// gone wraps an error of a connection that ended in ErrDisconnected.
 func (c *checker) gone(err error) error {
 	if err == nil {
 		return nil
@@ -78,7 +77,7 @@ func (c *checker) gone(err error) error {
 	return fmt.Errorf("%w: %w", proto.ErrDisconnected, err)
 }
 
-// blockRun is a number of blocks that follow one another.
+// blockRun is a range of blocks.
 type blockRun struct{ first, count int }
 
 // runs groups blocks in ascending order.
@@ -94,8 +93,8 @@ func runs(blocks []uint32) []blockRun {
 	return all
 }
 
-// run looks for the blocks of a run. A block that is not there is lost; the
-// search goes on behind it.
+// run looks up the blocks of a range. A block that is not there is lost; the search
+// goes on after it.
 func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
 	for r.count > 0 {
 		slots, err := c.lookup(ctx, id, r)
@@ -114,8 +113,8 @@ func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r bloc
 	return nil
 }
 
-// lookup pins the run's first blocks that are ready. It waits for what is on its
-// way.
+// lookup pins the first ready blocks of the range. It waits for blocks that are being
+// read from disk.
 func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([]proto.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -127,7 +126,7 @@ func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([
 	}
 }
 
-// read compares every byte of pinned blocks, which begin with block first.
+// read compares every byte of pinned blocks. The first slot has block first.
 func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, first int, slots []proto.Slot) error {
 	ns := namespaceOf(c.space)
 	keys := doc.keys(ns.ID())

@@ -16,7 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// role is what a child is.
+// role is the part that a child plays.
 type role string
 
 const (
@@ -29,15 +29,15 @@ const (
 type orders struct {
 	Role   role   `json:"role"`
 	Socket string `json:"socket"`
-	// Worker is the engine's id; the checker's in the first namespace, and those
-	// after it in the others.
+	// Worker is the worker id of an engine, or of a checker in the first namespace. A
+	// checker uses the next ids in the other namespaces.
 	Worker uint64 `json:"worker"`
 	// Space is the engine's namespace.
 	Space int `json:"space"`
 	// Life counts how often the engine was started before.
 	Life uint32 `json:"life"`
 	Seed uint64 `json:"seed"`
-	// Wanted is what a checker looks for.
+	// Wanted are the blocks that a checker looks up.
 	Wanted []wanted `json:"wanted,omitempty"`
 }
 
@@ -51,14 +51,15 @@ type wanted struct {
 // redial is the pause between two tries to reach the agent, answerTime bounds
 // the wait for its answers: what normally ends one is the connection.
 const (
+	// redial is the pause between two tries to connect. answerTime bounds the wait for
+	// an answer; a dead agent ends the connection earlier.
 	redial     = 5 * time.Millisecond
 	answerTime = 20 * time.Second
 )
 
-// Serve returns an engine, its worker or a checker, as the first line of in orders. It writes
-// what it sees to out and ends with in or ctx; a checker, when it has looked for
-// everything. Nobody but Run
-// and Serve itself start the process that calls it.
+// Serve is the main function of an engine, its mover or a checker; the first line of in
+// says which. It writes notes to out. It ends with in or ctx, and a checker when it has
+// looked up everything.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := json.NewDecoder(in)
 	var o orders
@@ -83,16 +84,16 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return fmt.Errorf("role %q: want %s, %s or %s", o.Role, roleEngine, roleChecker, roleMover)
 }
 
-// link is one session with one agent: the scheduler's connection, the worker's
-// and the mappings, which copies may outlive the agent in.
+// link is a session with one agent: the scheduler's connection, the worker's
+// connection, and the mappings, in which copies may outlive the agent.
 type link struct {
 	sched   *proto.SchedulerClient
 	worker  *proto.WorkerClient
 	welcome proto.Welcome
 }
 
-// dial connects both, over and over until ctx ends: the agent may be dead, and
-// it may not have noticed yet that the engine's earlier process is.
+// dial connects both connections. It tries until ctx ends, because the agent may be
+// dead, or may not have noticed yet that the engine's earlier process is.
 func dial(ctx context.Context, o *orders, space int, worker uint64) (link, error) {
 	for {
 		l, err := dialOnce(ctx, o, space, worker)
@@ -129,8 +130,7 @@ func clientOptions(o *orders, space int, worker, session uint64) proto.ClientOpt
 	}}
 }
 
-// close unmaps the extents: no copy may be in flight. Before that it says BYE if
-// the connection stands.
+// close disconnects and unmaps the extents. No copy may be in flight.
 func (l *link) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -139,7 +139,7 @@ func (l *link) close() {
 	_ = l.sched.Close()
 }
 
-// devices returns the device blocks that a load of n blocks names.
+// devices returns the device blocks for a load of n blocks.
 func devices(n int) []uint32 {
 	d := make([]uint32, n)
 	for i := range d {
@@ -148,7 +148,7 @@ func devices(n int) []uint32 {
 	return d
 }
 
-// pause waits, and is false when ctx ends first.
+// pause waits for d. It reports false when ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -160,9 +160,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// mover is an engine's second process: a worker that some copies are left to. It
-// outlives an engine that is killed by the copies that it is at, as workers do,
-// and the engine's slots are out of use until it has ended.
+// mover is the second process of an engine: a worker that makes some of its copies. It
+// outlives a killed engine by the copy that it makes, and the engine's slots stay in
+// use until then.
 type mover struct {
 	cmd   *exec.Cmd
 	jobs  *json.Encoder // to its standard input
@@ -181,13 +181,13 @@ type moverJob struct {
 	Slots   []proto.Slot `json:"slots"`
 }
 
-// moverAnswer says that the slots are filled, or that none was touched.
+// moverAnswer says whether the slots are filled. If not, none was touched.
 type moverAnswer struct {
 	Filled bool `json:"filled"`
 }
 
-// answerFile is the mover's descriptor for its answers. Its notes go to the
-// harness, by the engine's standard output.
+// answerFile is the mover's descriptor for answers. Its notes go to the engine's
+// standard output.
 const answerFile = 3
 
 // startMover starts this program once more.
@@ -214,8 +214,8 @@ func startMover(o orders) (*mover, error) {
 	return m, m.jobs.Encode(o)
 }
 
-// copy leaves copies of a document's blocks to the mover and waits for it. With false nothing
-// was touched. The caller holds mu.
+// copy has the mover copy a document's blocks and waits for it. After false nothing was
+// touched. The caller holds mu.
 func (m *mover) copy(session uint64, doc docID, copies []*slotCopy) bool {
 	j := moverJob{Session: session, Doc: doc}
 	for _, c := range copies {
@@ -225,13 +225,13 @@ func (m *mover) copy(session uint64, doc docID, copies []*slotCopy) bool {
 	return m.jobs.Encode(j) == nil && m.done.Decode(&a) == nil && a.Filled
 }
 
-// close waits for the mover to end.
+// close waits until the mover has ended.
 func (m *mover) close() error {
 	return errors.Join(m.stdin.Close(), m.cmd.Wait(), m.pipe.Close())
 }
 
-// serveMover returns the mover's process. It ends when the engine has, after the copies
-// that it is at.
+// serveMover is the main function of the mover. It ends with the engine, after the
+// copies that it makes.
 func serveMover(o orders, in *json.Decoder, out io.Writer) error {
 	answers := os.NewFile(answerFile, "answers")
 	defer answers.Close()
@@ -251,7 +251,7 @@ func serveMover(o orders, in *json.Decoder, out io.Writer) error {
 	}
 }
 
-// worker is what the mover's process knows.
+// worker is the state of a mover.
 type worker struct {
 	orders
 	notes *noteWriter
@@ -259,8 +259,8 @@ type worker struct {
 	stamp uint64
 }
 
-// fill joins the session and fills the slots. Once it has begun nothing stops it:
-// not the end of the engine and not that of the agent.
+// fill joins the session and fills the slots. Once it began, neither the end of the
+// engine nor that of the agent stops it.
 func (w *worker) fill(j *moverJob) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
@@ -286,8 +286,8 @@ func (w *worker) fill(j *moverJob) bool {
 	return true
 }
 
-// copies finds the memory of the slots, as soon as their extents are mapped;
-// false when the connection ends before that.
+// copies waits for the slots' extents and returns the copies. It reports false when the
+// connection ends first.
 func (w *worker) copies(c *proto.WorkerClient, j *moverJob) (copies []*slotCopy, ok bool) {
 	keys := j.Doc.keys(w.space)
 	for i, slot := range j.Slots {

@@ -12,9 +12,8 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// end lets the engines come back and looks for all sealed blocks once more. Then
-// it ends the engines, one of them by a kill, and sees that nothing is held any
-// more.
+// end waits until the engines are connected and all sealed blocks were looked up. It
+// then ends the engines, one of them by a kill, and checks that nothing is held.
 func (l *loop) end(ctx context.Context) error {
 	err := l.until(ctx, func() (bool, error) {
 		stats, err := l.stats(ctx)
@@ -45,7 +44,7 @@ func (l *loop) end(ctx context.Context) error {
 	return l.wait(ctx, l.agent.Process, stopTime, "the agent's end")
 }
 
-// stopEngines kills one and asks the others to end.
+// stopEngines kills one engine and asks the others to end.
 func (l *loop) stopEngines(ctx context.Context) error {
 	l.kill(l.engines[0])
 	l.awaitKilled()
@@ -67,7 +66,8 @@ func (l *loop) stopEngines(ctx context.Context) error {
 	return nil
 }
 
-// checkLeaks waits until the agent has noticed that everybody is gone.
+// checkLeaks waits until the agent has released everything, and counts what it still
+// holds as faults.
 func (l *loop) checkLeaks(ctx context.Context) error {
 	var held []string
 	err := l.until(ctx, func() (bool, error) {
@@ -94,13 +94,13 @@ func (l *loop) stats(ctx context.Context) (s cluster.AgentStats, err error) {
 	return s, l.agent.Get(ctx, "/v1/stats", &s)
 }
 
-// settled reports whether nothing is going on any more.
+// settled reports whether the agent has no session and no work.
 func settled(s *cluster.AgentStats) bool {
 	return s.Quiet && s.Sessions == 0 && s.Engines.AwaitingExit == 0 && s.Engines.Former == 0
 }
 
-// leaks returns what is held although nobody is left, and tiers whose states do not
-// add up.
+// leaks describes what an agent without engines still holds, and tiers whose states do
+// not add up.
 func leaks(s *cluster.AgentStats) (found []string) {
 	if !settled(s) {
 		found = append(found, fmt.Sprintf("quiet %t, %d sessions, %d that await an exit, %d former ones",
@@ -125,24 +125,25 @@ func leaks(s *cluster.AgentStats) (found []string) {
 	return found
 }
 
-// Report is what a run has seen.
+// Report has the figures of a run.
 type Report struct {
 	Seed uint64
-	// Kills of the agent, EngineKills of engines, Wipes of the host tier with all
+	// Kills of the agent, kills of engines, and losses of the host tier with all
 	// processes.
 	Kills, EngineKills, Wipes int
 	// Sealed is the number of sealed blocks in the files, summed over the kills.
 	Sealed int
-	// MidCopy is the number of copies into slots that a kill of the agent met, over
-	// all kills. ResumedGrants and ResumedPins are the slots that RESUMED kept,
-	// NotKept the grants that it did not.
+	// MidCopy is the number of copies into slots that kills interrupted. ResumedGrants
+	// and ResumedPins are the slots that RESUMED kept, NotKept the grants that it did
+	// not keep.
 	MidCopy                             int
 	ResumedGrants, ResumedPins, NotKept uint64
-	// Stored is the number of grants, Loaded that of blocks that engines loaded and
-	// compared, Found that of sealed blocks that the checker found and compared.
+	// Stored is the number of grants, Loaded the number of blocks that engines loaded
+	// and compared, Found the number of sealed blocks that the checker found and
+	// compared.
 	Stored, Loaded, Found uint64
-	// Torn is the number of damaged records, Garbled that of lines of children that
-	// could not be read.
+	// Torn is the number of damaged records, Garbled the number of unreadable lines of
+	// children.
 	Torn    int
 	Garbled uint64
 	// Ready are the times from the start of each agent to its ready line.
@@ -153,7 +154,7 @@ type Report struct {
 	texts  []string
 }
 
-// take takes over what the ledger says.
+// take copies the figures of the ledger.
 func (r *Report) take(l *ledger) {
 	r.MidCopy = l.inFlight()
 	l.mu.Lock()
@@ -164,7 +165,7 @@ func (r *Report) take(l *ledger) {
 	r.faults, r.texts = l.counts, l.texts
 }
 
-// verdict returns what is wrong with the run: faults, or that it proves nothing.
+// verdict returns an error for a run with faults, and for a run that proves nothing.
 func (r *Report) verdict() error {
 	var wrong []string
 	for _, f := range faults() {

@@ -16,55 +16,55 @@ import (
 )
 
 const (
-	// storers and loaders are how many documents an engine stores and loads at a
-	// time.
+	// storers and loaders are the numbers of documents that an engine stores and loads
+	// at a time.
 	storers = 3
 	loaders = 2
-	// maxLate is how long an engine may take to come back after its agent died, so
-	// that others go on meanwhile.
+	// maxLate bounds the pause of an engine after its agent died. Other engines come
+	// back earlier.
 	maxLate = 100 * time.Millisecond
 )
 
-// engine is an engine's process: it stores and loads documents, and goes on with
-// whatever agent there is.
+// engine is the process of an engine. It stores and loads documents with whichever
+// agent runs.
 type engine struct {
 	orders
 	notes    *noteWriter
 	space    kv.NamespaceID
-	stamp    uint64 // no other process ever has it
+	stamp    uint64 // unique to this process
 	requests atomic.Uint64
-	stored   atomic.Uint32 // documents of this life, begun
+	stored   atomic.Uint32 // documents that this life has begun to store
 	closing  sync.WaitGroup
 	mover    *mover
 
 	mu sync.Mutex
-	// current is the session that new work begins on, nil while there is none;
-	// connected is closed when there is one.
+	// current is the session for new work, nil without an agent. connected is closed
+	// when there is one.
 	current   *session
 	connected chan struct{}
 }
 
-// session is a link with what the engine holds by it.
+// session is a link and everything that the engine holds through it.
 type session struct {
 	link
-	copies sync.WaitGroup // that use its mappings
+	copies sync.WaitGroup // copies that use its mappings
 
-	// moved is closed when what was held has moved to the next session.
+	// moved is closed when the next session has taken over.
 	moved chan struct{}
 
 	jobMu   sync.Mutex
 	lastJob uint64
-	jobs    map[uint64]chan proto.LoadJob // claimed, no LOAD came yet
+	jobs    map[uint64]chan proto.LoadJob // claimed, LOAD not received
 
 	// The rest is guarded by engine.mu.
 
-	lost bool // the agent is dead: nothing begins any more
-	// unsure: a RESUME named what is held here, and its answer never came.
+	lost bool // the agent is dead: no work begins here
+	// unsure is true when a RESUME named slots of this session and got no answer.
 	unsure bool
 	stores map[*store]struct{}
 	loads  map[*load]struct{}
-	// pins are what RESUMED gave back: how RELEASE names each, and how many loads
-	// use it.
+	// pins are the pins that RESUMED gave back, with the number for RELEASE and the
+	// count of loads that use them.
 	pins map[proto.Slot]*resumedPin
 }
 
@@ -78,8 +78,7 @@ func newEngine(o orders, out io.Writer) *engine {
 	}
 }
 
-// run stores and loads until ctx ends. Then it gives up the copies that are under
-// way and says goodbye.
+// run stores and loads until ctx ends. It then stops its copies and disconnects.
 func (e *engine) run(ctx context.Context) (err error) {
 	if e.mover, err = startMover(e.orders); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (e *engine) run(ctx context.Context) (err error) {
 
 // connect keeps the engine connected until ctx ends.
 func (e *engine) connect(ctx context.Context) {
-	var left *session // with the agent that died
+	var left *session // the session with the agent that died
 	for {
 		l, err := dial(ctx, &e.orders, e.Space, e.Worker)
 		if err != nil {
@@ -137,7 +136,7 @@ func (e *engine) connect(ctx context.Context) {
 	}
 }
 
-// begin makes s the session that work begins on.
+// begin makes s the session for new work.
 func (e *engine) begin(s *session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,7 +144,7 @@ func (e *engine) begin(s *session) {
 	close(e.connected)
 }
 
-// lose says that the agent of s is dead. Copies go on.
+// lose records that the agent of s is dead. Copies go on.
 func (e *engine) lose(s *session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,7 +152,7 @@ func (e *engine) lose(s *session) {
 	e.current, e.connected = nil, make(chan struct{})
 }
 
-// session waits for one; nil when ctx ends first.
+// session waits for a session and returns it. It returns nil when ctx ends first.
 func (e *engine) session(ctx context.Context) *session {
 	for {
 		e.mu.Lock()
@@ -173,8 +172,8 @@ func (e *engine) session(ctx context.Context) *session {
 // request returns an id that the engine has not used.
 func (e *engine) request() proto.RequestID { return proto.RequestID{ID: e.requests.Add(1)} }
 
-// resume moves what is held by left to s. It is false when the new agent died
-// before it answered: the next one is asked again then.
+// resume moves the slots of session left to session s. It reports false when the new
+// agent died before its answer; the caller then asks the next agent.
 func (e *engine) resume(ctx context.Context, left, s *session) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -201,7 +200,7 @@ func (e *engine) resume(ctx context.Context, left, s *session) bool {
 	return true
 }
 
-// held returns what copies of a session use or have filled.
+// held returns the slots of a session that copies use or have filled.
 func (e *engine) held(s *session) (h proto.Held) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,9 +221,8 @@ func (e *engine) held(s *session) (h proto.Held) {
 	return h
 }
 
-// move hands what RESUMED kept over to session s, and takes away what it did
-// not: gone are the granted slots of that. It also returns the numbers of kept
-// pins that no load uses any more.
+// move gives session s the slots that RESUMED kept and drops the others. gone are the
+// dropped granted slots, unused the numbers of kept pins that no load uses.
 func (e *engine) move(left, s *session, kept proto.Held, asked int64) (gone []proto.Slot, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,10 +260,9 @@ func (e *engine) move(left, s *session, kept proto.Held, asked int64) (gone []pr
 	return gone, unused
 }
 
-// moveStoreLocked keeps those slots of a store that were kept, and returns the
-// others. A slot may be lost for good reason: its COMMIT or ABORT had been sent, or
-// the answer to an earlier RESUME was never seen. That another engine stored the
-// block meanwhile is none.
+// moveStoreLocked drops the slots of a store that were not kept, and returns them. A
+// drop is in order when COMMIT or ABORT had been sent, or when an earlier RESUME got no
+// answer. It is a fault otherwise, also when another engine stored the block meanwhile.
 func (e *engine) moveStoreLocked(st *store, left, s *session, kept map[proto.Slot]struct{}, asked int64) (gone []proto.Slot) {
 	st.copies = slices.DeleteFunc(st.copies, func(c *slotCopy) bool {
 		if _, ok := kept[c.slot]; ok {
@@ -286,7 +283,7 @@ func (e *engine) moveStoreLocked(st *store, left, s *session, kept map[proto.Slo
 	return gone
 }
 
-// deliver hands out the LOADs of a session until its worker connection ends.
+// deliver passes each LOAD to its claim until the worker connection ends.
 func (s *session) deliver() {
 	for j := range s.worker.Loads() {
 		s.jobMu.Lock()
@@ -299,7 +296,7 @@ func (s *session) deliver() {
 	}
 }
 
-// expect numbers a load; its LOAD will be in the channel.
+// expect returns the number of a new load and the channel that receives its LOAD.
 func (s *session) expect() (uint64, <-chan proto.LoadJob) {
 	s.jobMu.Lock()
 	defer s.jobMu.Unlock()

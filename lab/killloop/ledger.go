@@ -14,30 +14,31 @@ import (
 // maxTexts bounds the descriptions of faults that a ledger keeps.
 const maxTexts = 20
 
-// ledger keeps what the children note and what the files said at each kill.
+// ledger collects the children's notes and the slot tables that dead agents left.
 type ledger struct {
 	ids [spaces]kv.NamespaceID
 
 	mu     sync.Mutex
-	docs   map[docKey]struct{} // that slots were granted for
+	docs   map[docKey]struct{} // documents with granted slots
 	places map[kv.StoredKey]place
 	holds  map[proto.Slot]*hold
-	copies []span  // copies into slots, those that were cut short too
-	kills  []int64 // when agents were killed
-	// must are the blocks that were sealed when an agent was killed: LOOKUP has to
-	// find them.
+	copies []span  // copies into slots, interrupted copies included
+	kills  []int64 // times of the kills of agents
+	// must are the blocks that were sealed when an agent was killed. LOOKUP must find
+	// them.
 	must   map[kv.StoredKey]*duty
 	counts map[fault]uint64
 	texts  []string
-	// What engines loaded, the checker found, and RESUMED kept or did not keep.
+	// Blocks that engines loaded and the checker found; slots that RESUMED kept, and
+	// grants that RESUMED did not keep.
 	loaded, found, resumedGrants, resumedPins, notKept uint64
 }
 
-// hold is the time in which a slot, at one generation, was an engine's.
+// hold is the time in which one engine owned a slot at one generation.
 type hold struct {
 	holder string
 	span
-	begun int64 // of the copy that goes on, 0 for none
+	begun int64 // start of the copy that is under way, 0 for none
 }
 
 // span is an interval of time; end is 0 while it lasts.
@@ -48,14 +49,14 @@ type docKey struct {
 	doc   docID
 }
 
-// place says which block a key names.
+// place is the block that a key stands for.
 type place struct {
 	docKey
 	block uint32
 }
 
-// duty is a block that has to be there: whether it was found in this life of the
-// agent, and whether it was in any.
+// duty is a block that must be there. found: the checker found it in this life of the
+// agent. proven: the checker found it in some life.
 type duty struct{ found, proven bool }
 
 func newLedger() *ledger {
@@ -70,7 +71,7 @@ func newLedger() *ledger {
 	return l
 }
 
-// fault counts what must not happen.
+// fault counts a fault.
 func (l *ledger) fault(f fault, count uint64, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +85,7 @@ func (l *ledger) faultLocked(f fault, count uint64, format string, args ...any) 
 	}
 }
 
-// add enters a note of the process named from.
+// add enters a note of the process from.
 func (l *ledger) add(from string, n *note) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,8 +149,8 @@ func (l *ledger) copyLocked(from string, slot proto.Slot, n *note) {
 	}
 }
 
-// checkedLocked enters what a checker found or did not find. Each lost block is
-// counted once.
+// checkedLocked enters a checker's note about blocks that it found or lost. Each lost
+// block counts once.
 func (l *ledger) checkedLocked(n *note) {
 	if n.Space < 0 || n.Space >= spaces {
 		return
@@ -170,8 +171,8 @@ func (l *ledger) checkedLocked(n *note) {
 	}
 }
 
-// engineEnded says that a process was killed, or has ended, at a time: what it
-// held it held until then. All its notes must be in.
+// engineEnded ends every hold of a process at the time at which the process ended or
+// was killed. All notes of the process must be in.
 func (l *ledger) engineEnded(name string, at int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,8 +197,8 @@ func (l *ledger) granted() int {
 	return len(l.holds)
 }
 
-// agentKilled enters what the files of a dead agent say. With wiped, the host
-// tier was lost with it.
+// agentKilled enters the slot tables of an agent that was killed at a time, and returns
+// the number of sealed blocks. With wiped the host tier is lost too.
 func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,10 +227,10 @@ func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed
 	return len(seen)
 }
 
-// wanted returns the blocks that must be there and were not found yet in this life
-// of the agent, those first that were found in none, and apart from that in the
-// order of rank; at most limit documents, or all if limit is 0. unknown is the
-// number of sealed blocks that no engine ever spoke of.
+// wanted returns the blocks that must be there and were not found yet in this life of
+// the agent. Documents with blocks that no checker ever found come first, then the
+// order is that of rank. limit bounds the documents; 0 is no limit. unknown counts the
+// sealed blocks without a grant in the notes.
 func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unknown int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,8 +272,8 @@ func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unkn
 	return list, unknown
 }
 
-// audit looks for slots that were granted while somebody held them. It is for
-// the end, when all notes are in.
+// audit counts slots that were granted while another engine held them. Call it when all
+// notes are in.
 func (l *ledger) audit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,7 +294,7 @@ func (l *ledger) audit() {
 	}
 }
 
-// inFlight counts, over all kills, the copies that were going on.
+// inFlight returns the number of copies that kills interrupted, summed over all kills.
 func (l *ledger) inFlight() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,19 +11,19 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// lookupWait is how long the agent may wait for its disk.
+// lookupWait is how long a lookup may wait for the agent's disk.
 const lookupWait = 50 * time.Millisecond
 
-// load is a document's pinned slots that are being read.
+// load is the pinned slots of a document that an engine is reading.
 type load struct {
-	origin *session // whose mappings the copies use
+	origin *session // the copies use its mappings
 
 	// Guarded by engine.mu.
 
-	owner   *session // by which the pins are held now
+	owner   *session // holds the pins now
 	slots   []proto.Slot
-	resumed bool                // they came back with RESUMED
-	dropped map[proto.Slot]bool // or did not
+	resumed bool                // RESUMED gave the pins back
+	dropped map[proto.Slot]bool // pins that RESUMED did not give back
 }
 
 // loadAll loads documents, one after the other.
@@ -40,8 +40,8 @@ func (e *engine) loadAll(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// choose picks a document that may be stored: of this life, of an earlier one, or
-// one that all engines store.
+// choose picks a document that may be stored: of this life, of an earlier life, or
+// shared by all engines.
 func (e *engine) choose(rng *rand.Rand) docID {
 	switch rng.IntN(3) {
 	case 0:
@@ -55,7 +55,7 @@ func (e *engine) choose(rng *rand.Rand) docID {
 	return makeDoc(e.Worker, e.Life, 1+rng.Uint32N(max(e.stored.Load(), 1)))
 }
 
-// loadDoc loads what there is of a document.
+// loadDoc loads the stored blocks of a document.
 func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 	id := e.request()
 	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
@@ -68,11 +68,11 @@ func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 		err = e.claim(ctx, answer, s, id, doc, hit.Ready)
 	}
 	e.refusal(err)
-	_ = s.sched.CloseRequest(id) // without a connection there is no request
+	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// claim loads pinned blocks. When the agent dies before the LOAD has come, there
-// is nothing to load.
+// claim loads pinned blocks. It loads nothing when the agent dies before the LOAD has
+// come.
 func (e *engine) claim(ctx, answer context.Context, s *session, id proto.RequestID, doc docID, n int) error {
 	job, came := s.expect()
 	if _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
@@ -103,8 +103,8 @@ func (e *engine) claim(ctx, answer context.Context, s *session, id proto.Request
 	return nil
 }
 
-// beginLoad notes what is being read; nil when the agent is dead and the next one
-// will not be told of it.
+// beginLoad records a load. It returns nil when the agent is dead: the next agent will
+// not hear of these pins.
 func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,16 +117,16 @@ func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
 	return l
 }
 
-// endLoad releases the pins if RESUMED gave them back; the others go with their
-// request, or were dropped with the agent.
+// endLoad releases pins that RESUMED gave back. Other pins end with their request or
+// ended with the agent.
 func (e *engine) endLoad(l *load) {
 	defer l.origin.copies.Done()
 	owner, unused := e.dropPins(l)
 	owner.releaseResumed(unused)
 }
 
-// dropPins forgets a load, and returns the numbers of the resumed pins that no
-// other load uses.
+// dropPins removes a load and returns the numbers of the resumed pins that no other
+// load uses.
 func (e *engine) dropPins(l *load) (owner *session, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,18 +144,19 @@ func (e *engine) dropPins(l *load) (owner *session, unused []int) {
 	return l.owner, unused
 }
 
-// releaseResumed gives pins back. If the agent is dead, it has nothing to give
-// back to: the next one is not told of them.
+// releaseResumed releases pins. A dead agent needs no release, and the next agent does
+// not hear of these pins.
 func (s *session) releaseResumed(pins []int) {
 	for _, i := range pins {
 		_ = s.sched.Release(proto.RequestID{ID: proto.ResumedRequest}, i, 1)
 	}
 }
 
-// errMoved: the slot's generation is another one.
+// errMoved says that a slot changed its generation.
 var errMoved = errors.New("generation has changed")
 
-// loadSlot copies one block and compares it; false when it could not be loaded.
+// loadSlot copies one block and compares it. It reports false when it could not load
+// the block.
 func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.BlockKey) bool {
 	block, err := readSlot(ctx, &l.origin.link, slot, piecePause)
 	switch {
@@ -172,8 +173,8 @@ func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.
 	return wrong == 0
 }
 
-// readSlot copies a slot in pieces with a gap after each, between two looks at
-// its generation.
+// readSlot copies a slot in pieces, with a gap after each, and compares the generation
+// before and after.
 func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) ([]byte, error) {
 	mem, err := mappedSlot(ctx, l, slot)
 	if err != nil {
@@ -192,9 +193,8 @@ func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) 
 	return block, checkGeneration(l, slot)
 }
 
-// mappedSlot returns the memory of a slot as the worker maps it. The scheduler may be
-// told of a slot before the worker's own connection has brought the extent, which
-// comes before the LOAD.
+// mappedSlot returns the memory of a slot as the worker maps it. The scheduler may hear
+// of a slot before the worker's connection has brought the extent.
 func mappedSlot(ctx context.Context, l *link, slot proto.Slot) ([]byte, error) {
 	deadline := time.Now().Add(answerTime)
 	for {
@@ -218,8 +218,8 @@ func checkGeneration(l *link, slot proto.Slot) error {
 	return err
 }
 
-// stillPinned reports whether the pin is ours for certain. When the agent is dead
-// the next one has to say so.
+// stillPinned reports whether the pin still holds. After the death of an agent the next
+// agent's RESUMED decides.
 func (e *engine) stillPinned(ctx context.Context, l *load, slot proto.Slot) bool {
 	for {
 		e.mu.Lock()

@@ -10,13 +10,13 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// kind says what a note is about.
+// kind is the kind of a note.
 type kind string
 
 // What engines and checkers tell the harness.
 const (
-	// noteGrant: the slots are the engine's to write, for blocks of the document.
-	// It is written before the first byte is.
+	// noteGrant: the engine may write the slots, for blocks of the document. It comes
+	// before the first byte.
 	noteGrant kind = "grant"
 	// noteSettle: the engine has written the last byte into the slots.
 	noteSettle kind = "settle"
@@ -25,17 +25,17 @@ const (
 	noteEnd   kind = "end"
 	// noteLoaded: Count blocks were loaded and compared.
 	noteLoaded kind = "loaded"
-	// noteResumed: RESUMED kept Count granted and Other pinned slots, and not those
-	// in Slots, most likely because they had been committed.
+	// noteResumed: RESUMED kept Count granted and Other pinned slots. It did not keep
+	// the grants in Slots, most of them committed already.
 	noteResumed kind = "resumed"
 	// noteFound and noteLost are a checker's, about Blocks of the document.
 	noteFound kind = "found"
 	noteLost  kind = "lost"
-	// noteFault: something happened that must not, Count times.
+	// noteFault: a fault happened, Count times.
 	noteFault kind = "fault"
 )
 
-// fault is what must not happen.
+// fault is the name of something that must not happen.
 type fault string
 
 const (
@@ -49,7 +49,7 @@ const (
 	faultLeak    fault = "leaks"          // what is held when nobody is left; found at the end
 )
 
-// faults returns all of them, in the order of the report.
+// faults returns all faults in the order of the report.
 func faults() []fault {
 	return []fault{faultSealed, faultWrong, faultForeign, faultDouble, faultDropped, faultPin, faultRefused, faultLeak}
 }
@@ -83,7 +83,7 @@ func newNoteWriter(w io.Writer, space int) *noteWriter {
 	return &noteWriter{space: space, out: json.NewEncoder(w)}
 }
 
-// put writes a note, with the present time unless it has one.
+// put writes a note. It sets the time unless the note has one.
 func (w *noteWriter) put(n note) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,14 +96,14 @@ func (w *noteWriter) put(n note) {
 	}
 }
 
-// fault notes what must not happen.
+// fault notes a fault unless count is 0.
 func (w *noteWriter) fault(f fault, count int, format string, args ...any) {
 	if count > 0 {
 		w.put(note{Kind: noteFault, Fault: f, Count: uint64(count), Text: fmt.Sprintf(format, args...)})
 	}
 }
 
-// failed returns the first error of writing: the harness is gone.
+// failed returns the first error of writing, which means that the scenario is gone.
 func (w *noteWriter) failed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,23 +9,22 @@ import (
 )
 
 const (
-	// DefaultKills is Options.Kills when it is zero, DefaultHostDir Options.HostDir
-	// when it is empty.
+	// Defaults of Options.Kills and Options.HostDir.
 	DefaultKills   = 50
 	DefaultHostDir = "/dev/shm"
 	maxKills       = 1000
 )
 
-// Options say how long a run is and where it takes place.
+// Options of a run.
 type Options struct {
-	// Kills is how often the agent is killed, default DefaultKills.
+	// Kills is the number of kills of the agent, default DefaultKills.
 	Kills int
-	// Seed chooses the instants and the victims; processes add randomness of their
-	// own, so that the same seed gives a similar run and not the same one.
+	// Seed chooses the instants and the victims. Processes add randomness of their own:
+	// one seed gives similar runs, not equal ones.
 	Seed uint64
-	// Dir is where the disk tier, the socket and the logs go, in a directory of the
-	// run's own; empty is the temporary directory. HostDir is where the host tier
-	// goes, likewise; it should be on tmpfs. Default DefaultHostDir.
+	// Dir is the parent of the directory with disk tier, socket and logs; empty is the
+	// temporary directory. HostDir is the parent of the host tier's directory, on
+	// tmpfs; default DefaultHostDir.
 	Dir, HostDir string
 	// Programs run the agent. Child is the command whose process calls Serve.
 	cluster.Programs
@@ -57,29 +56,30 @@ func (o Options) withDefaults() Options {
 }
 
 const (
-	// The agent is killed at a random instant this long after it was ready.
+	// The agent is killed this long after it was ready, at random.
 	minLife, maxLife = 20 * time.Millisecond, 400 * time.Millisecond
-	// An engine that is killed alone dies this much before the agent, at most.
+	// maxLead bounds the time from the kill of one engine to the kill of the agent.
 	maxLead = 100 * time.Millisecond
-	// Of so many kills of the agent, one goes with an engine at the same instant,
-	// and one with an engine shortly before.
+	// One in engineKillOdds kills of the agent takes an engine along, and one follows
+	// the kill of an engine.
 	engineKillOdds = 5
-	// Every sweepEvery-th life lasts until everything was looked for, every
+	// Every sweepEvery-th life lasts until all sealed blocks were looked up. Every
 	// wipeEvery-th kill takes all engines and the host tier along.
 	sweepEvery, wipeEvery = 10, 12
-	// checkedDocs bounds what is looked for in a life that ends at random.
+	// checkedDocs bounds the documents that the checker looks up in a life that ends at
+	// random.
 	checkedDocs = 200
 
-	// Tiers are larger than what a run stores: a kill leaves time for about
+	// Tiers are larger than the stored blocks of a run. A life leaves time for about
 	// storedPerKill bytes.
 	extentBytes   = 4 << 20
 	storedPerKill = 8 << 20
 	minTierBytes  = 256 << 20
-	// fullShare is how much of a tier may be used before the run fails, in percent.
+	// fullShare is the used share of a tier, in percent, at which the run fails.
 	fullShare = 90
 
-	// Backstops: a sweep, the end of the last sessions, an
-	// orderly stop.
+	// Limits of waiting: for a sweep, for the last sessions to end, for an orderly
+	// stop.
 	sweepTime  = 2 * time.Minute
 	settleTime = 30 * time.Second
 	stopTime   = 20 * time.Second

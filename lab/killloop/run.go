@@ -24,27 +24,26 @@ type loop struct {
 	ledger  *ledger
 	report  Report
 	began   time.Time
-	garbled atomic.Uint64 // lines of children that could not be read
+	garbled atomic.Uint64 // unreadable lines of children
 
 	agent   *cluster.Agent
-	lives   int // agents started
+	lives   int // agents started so far
 	engines []*engineProcess
-	checker *cluster.Process // of this life, nil for none
+	checker *cluster.Process // of this life of the agent, or nil
 }
 
-// engineProcess is an engine in one of its lives.
+// engineProcess is one life of an engine.
 type engineProcess struct {
 	*cluster.Process
 	worker uint64
 	space  int
 	life   uint32
-	killed int64 // when, 0 while it lives
+	killed int64 // time of its kill, 0 while it lives
 }
 
-// Run kills and checks until it is done or ctx ends. It writes the figures to
-// o.Out and returns them; the error says what was wrong, or that the run proved
-// nothing. No process and no file is left, but for the logs of a run that failed,
-// which the error names.
+// Run kills and checks until it is done or ctx ends. It writes the figures to o.Out and
+// returns them. The error names faults, or says that the run proved nothing. No process
+// and no file is left but the logs of a failure, which the error names.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Validate(); err != nil {
 		return Report{}, err
@@ -107,8 +106,7 @@ func (l *loop) play(ctx context.Context) error {
 	return l.end(ctx)
 }
 
-// live lets the agent serve for a random time, and looks for what was sealed
-// meanwhile.
+// live lets the agent serve for a random time while a checker looks up sealed blocks.
 func (l *loop) live(ctx context.Context, kill int) error {
 	sweep := kill%sweepEvery == 0
 	if err := l.startChecker(sweep); err != nil {
@@ -123,7 +121,7 @@ func (l *loop) live(ctx context.Context, kill int) error {
 	return l.unlessSomebodyDies(ctx, life)
 }
 
-// unlessSomebodyDies waits for d. That a child ends by itself is an error.
+// unlessSomebodyDies waits for d. A child that ends by itself is an error.
 func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
 	if !pause(ctx, d) {
 		return context.Cause(ctx)
@@ -139,7 +137,8 @@ func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
 	return l.checkerResult()
 }
 
-// checkerResult reports a checker that failed; one that was cut short has not.
+// checkerResult returns the error of a checker that ended. A checker that was killed
+// has none.
 func (l *loop) checkerResult() error {
 	if l.checker == nil || !l.checker.Exited() {
 		return nil
@@ -150,13 +149,13 @@ func (l *loop) checkerResult() error {
 	return nil
 }
 
-// result returns how a process that has exited has ended.
+// result returns how an exited process ended.
 func result(p *cluster.Process) error {
 	_, err := p.Result()
 	return err
 }
 
-// wait waits for the end of a child.
+// wait waits until a child has ended.
 func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration, what string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s takes longer than %s", what, limit))
 	defer cancel()
@@ -168,7 +167,8 @@ func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration
 	}
 }
 
-// die kills the agent and whoever goes with it, and starts everybody again.
+// die kills the agent, perhaps with engines, reads its slot tables and starts
+// everything again.
 func (l *loop) die(ctx context.Context, kill int) error {
 	wipe := kill%wipeEvery == 0
 	var victims []*engineProcess
@@ -194,7 +194,7 @@ func (l *loop) die(ctx context.Context, kill int) error {
 	<-l.agent.Done()
 	l.report.Kills++
 	if wipe {
-		l.awaitKilled() // who would go on in the memory of a tier that is gone
+		l.awaitKilled() // an engine must not go on in the memory of a tier that is gone
 	}
 	if err := l.inspect(at, wipe); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (l *loop) die(ctx context.Context, kill int) error {
 	return l.startEngines()
 }
 
-// kill kills engines. Their workers may go on for a while.
+// kill kills engines. Their movers may go on for a while.
 func (l *loop) kill(engines ...*engineProcess) {
 	for _, e := range engines {
 		e.killed = cluster.Now()
@@ -219,7 +219,7 @@ func (l *loop) kill(engines ...*engineProcess) {
 	}
 }
 
-// awaitKilled waits until the killed engines and their workers have ended.
+// awaitKilled waits until killed engines and their movers have ended.
 func (l *loop) awaitKilled() {
 	for _, e := range l.engines {
 		if e.killed != 0 {
@@ -229,8 +229,8 @@ func (l *loop) awaitKilled() {
 	}
 }
 
-// killChecker ends the checker with its agent: it would end by itself as soon as
-// it notices, and its notes must not be taken for those of the next life.
+// killChecker ends the checker with its agent, so that its notes do not count for the
+// next life.
 func (l *loop) killChecker() {
 	if l.checker != nil {
 		l.checker.Kill()
@@ -238,8 +238,7 @@ func (l *loop) killChecker() {
 	}
 }
 
-// inspect reads what a dead agent has left, and takes the host tier away if it is
-// to be lost.
+// inspect reads the slot tables of a dead agent. With wipe it removes the host tier.
 func (l *loop) inspect(at int64, wipe bool) error {
 	host, err := readTier(l.hostDir(), true)
 	if err != nil {
@@ -263,7 +262,7 @@ func (l *loop) inspect(at int64, wipe bool) error {
 	return os.RemoveAll(l.hostDir())
 }
 
-// tierBytes returns the size of each tier: more than the run stores.
+// tierBytes returns the size of each tier, more than a run stores.
 func (l *loop) tierBytes() uint64 {
 	return max(minTierBytes, uint64(l.Kills)*storedPerKill)
 }
@@ -290,7 +289,7 @@ func (l *loop) startAgent(ctx context.Context) error {
 	return nil
 }
 
-// startEngines starts the engines that were killed, when their workers have ended.
+// startEngines starts the killed engines again when their movers have ended.
 func (l *loop) startEngines() error {
 	l.awaitKilled()
 	for _, e := range l.engines {
@@ -303,7 +302,7 @@ func (l *loop) startEngines() error {
 	return nil
 }
 
-// startEngine begins the next life of an engine.
+// startEngine starts the next life of an engine.
 func (l *loop) startEngine(e *engineProcess) (err error) {
 	if e.killed != 0 {
 		e.life, e.killed = e.life+1, 0
@@ -314,11 +313,11 @@ func (l *loop) startEngine(e *engineProcess) (err error) {
 	return err
 }
 
-// checkerWorker is the worker id of the checker, above those of engines.
+// checkerWorker is the checker's worker id, above those of engines.
 const checkerWorker = 1000
 
-// startChecker starts the search for sealed blocks: all of them, or some of which
-// nobody knows yet whether they came back.
+// startChecker starts a checker for all sealed blocks, or for some, unproven blocks
+// first.
 func (l *loop) startChecker(all bool) (err error) {
 	limit := checkedDocs
 	if all {
@@ -351,5 +350,5 @@ func (l *loop) startChild(name string, o *orders) (*cluster.Process, error) {
 	return p, nil
 }
 
-// anyOrder is for who wants any order.
+// anyOrder ranks all documents alike.
 func anyOrder(docID) uint64 { return 0 }

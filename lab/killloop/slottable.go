@@ -12,10 +12,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// tierFiles is what the files of a tier say while no agent has them open.
+// tierFiles is the content of a tier's files while no agent has them open.
 type tierFiles struct {
-	// Sealed are the blocks whose records are sealed and, in host memory, at the
-	// generation of their word.
+	// Sealed are the blocks with a sealed record. In host memory the record's
+	// generation must also be the slot's.
 	Sealed map[kv.StoredKey]struct{}
 	// Used is the number of slots that are not free, of Slots.
 	Used, Slots int

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// docBlocks is the number of blocks of a document, blockTokens that of tokens
-	// in a block of blockBytes bytes.
+	// docBlocks is the number of blocks of a document, blockTokens the number of tokens
+	// of a block, blockBytes its size.
 	docBlocks   = 8
 	blockTokens = 16
 	blockBytes  = 16 << 10
@@ -35,9 +35,9 @@ func namespaceOf(space int) kv.Namespace {
 	}
 }
 
-// docID names a document, a sequence of tokens: who stores it (0 for one that all
-// engines of a namespace store), in which of its lives, and its number there.
-// The same id in two namespaces is two documents with equal tokens.
+// docID names a document, a sequence of tokens. It has the worker that stores the
+// document (0 for all engines of a namespace), the life of that worker, and a number.
+// One id in two namespaces is two documents with equal tokens.
 type docID uint64
 
 const (
@@ -49,7 +49,8 @@ func makeDoc(worker uint64, life, number uint32) docID {
 	return docID(worker<<docWorkerShift | uint64(life)<<docLifeShift | uint64(number)&(1<<docLifeShift-1))
 }
 
-// tokens begin with the document's id, so that no two documents share a block.
+// tokens returns the document's tokens. They begin with the id, so that no two
+// documents share a block.
 func (d docID) tokens() []uint32 {
 	t := make([]uint32, docBlocks*blockTokens)
 	for i := range t {
@@ -59,7 +60,7 @@ func (d docID) tokens() []uint32 {
 	return t
 }
 
-// keys returns those of the document's blocks in a namespace.
+// keys returns the keys of the document's blocks in a namespace.
 func (d docID) keys(ns kv.NamespaceID) [docBlocks]kv.BlockKey {
 	var keys [docBlocks]kv.BlockKey
 	k, tokens := kv.NewKeyer(), d.tokens()
@@ -71,24 +72,24 @@ func (d docID) keys(ns kv.NamespaceID) [docBlocks]kv.BlockKey {
 	return keys
 }
 
-// pattern is an endless sequence of bytes that is as good as random; it makes
-// what a block holds and what a writer marks a slot with.
+// pattern is an endless pseudo-random sequence of bytes: the content of a block, or the
+// stamp of a writer.
 type pattern struct{ lo, hi uint64 }
 
-// contentOf returns what the block with this key holds.
+// contentOf returns the content of the block with this key.
 func contentOf(key kv.BlockKey) pattern {
 	return pattern{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
 }
 
-// fill writes the bytes from offset on, a multiple of 8, into b, whose length is
-// one too.
+// fill writes the bytes of the pattern from offset on into b. offset and the length of
+// b are multiples of 8.
 func (p pattern) fill(b []byte, offset int) {
 	for i := 0; i < len(b); i += 8 {
 		binary.LittleEndian.PutUint64(b[i:], p.word(offset+i))
 	}
 }
 
-// wrong counts the bytes of b that fill would not have written.
+// wrong returns the number of bytes of b that differ from the pattern.
 func (p pattern) wrong(b []byte, offset int) int {
 	n := 0
 	for i := 0; i < len(b); i += 8 {
@@ -119,39 +120,39 @@ func mix(x uint64) uint64 {
 }
 
 const (
-	// A copy goes in pieces of pieceBytes with a pause after each.
+	// A copy goes in pieces of pieceBytes, with a pause after each.
 	pieceBytes = 2 << 10
 	piecePause = 400 * time.Microsecond
-	// commonPeriod is how long all engines of a namespace offer the same document.
+	// commonPeriod is how long all engines of a namespace store the same document.
 	commonPeriod = 300 * time.Millisecond
 )
 
-// store is a document's granted slots on their way to COMMIT or ABORT.
+// store is a document's granted slots, from GRANT to COMMIT or ABORT.
 type store struct {
 	doc    docID
-	origin *session // whose mappings the copies use
+	origin *session // the copies use its mappings
 
 	// Guarded by engine.mu.
 
-	owner   *session // by which the grants are held now
+	owner   *session // holds the grants now
 	id      proto.RequestID
-	copies  []*slotCopy // that are ours
-	offered bool        // their COMMIT was sent, and nobody knows what became of it
+	copies  []*slotCopy // into slots that are still granted
+	offered bool        // the COMMIT was sent and its answer is not known
 }
 
-// slotCopy is the copy of one block into its slot. At any moment the slot holds
-// written bytes of the content and then the stamp, as far as it got.
+// slotCopy is the copy of one block into its slot. The first written bytes of the slot
+// are the block's content; after them the slot has the stamp, as far as the copy got.
 type slotCopy struct {
 	block            uint32
 	slot             proto.Slot
 	mem              []byte
 	stamp, content   pattern
 	stamped, written int
-	dropped          atomic.Bool // the slot is not ours any more
+	dropped          atomic.Bool // the slot is not granted any more
 }
 
-// newSlotCopy returns a copy that has not begun. No other process has the number
-// stamp, so that nobody else writes the same bytes into the slot.
+// newSlotCopy returns a copy that has not begun. stamp belongs to this process alone,
+// so that no other writes the same bytes.
 func newSlotCopy(block uint32, slot proto.Slot, mem []byte, stamp uint64, key kv.BlockKey) *slotCopy {
 	return &slotCopy{
 		block: block, slot: slot, mem: mem, content: contentOf(key),
@@ -177,7 +178,7 @@ func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// storeDoc stores one document, or gives it up in the middle now and then.
+// storeDoc stores one document. Now and then it aborts in the middle.
 func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.Rand) {
 	id := e.request()
 	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
@@ -194,11 +195,11 @@ func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.
 		whole := e.copyAll(ctx, st, rng)
 		e.settle(ctx, st, !whole)
 	}
-	_ = s.sched.CloseRequest(id) // without a connection there is no request
+	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// beginStore notes what was granted; nil when that is nothing, or the agent is
-// dead and the next one will not be told of it.
+// beginStore records granted slots. It returns nil without slots, and when the agent is
+// dead: the next agent will not hear of these grants.
 func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []proto.GrantedSlot, at int64) *store {
 	st := &store{doc: doc, origin: s, owner: s, id: id}
 	keys := doc.keys(e.space)
@@ -223,11 +224,11 @@ func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []
 	return st
 }
 
-// copyAll copies every block of a store, itself or by the engine's worker. It
-// gives up now and then, and when ctx ends; false then.
+// copyAll copies every block of a store, itself or through the mover. It reports false
+// when it gave up, which happens now and then, and when ctx ended.
 func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole bool) {
 	e.mu.Lock()
-	copies := slices.Clone(st.copies) // a RESUME may take some away meanwhile
+	copies := slices.Clone(st.copies) // a RESUME may drop some meanwhile
 	e.mu.Unlock()
 	if rng.IntN(2) == 0 && e.mover.mu.TryLock() {
 		defer e.mover.mu.Unlock()
@@ -246,8 +247,8 @@ func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole 
 	return e.notes.copyAll(ctx, copies, pieces)
 }
 
-// copyAll copies blocks one after the other, and notes that. It stops after a
-// number of pieces, unless that is negative, and when ctx ends; false then.
+// copyAll copies blocks one after the other and notes each. It stops after a number of
+// pieces, unless that is negative, and when ctx ends; it then reports false.
 func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int) (whole bool) {
 	for _, c := range copies {
 		if c.dropped.Load() {
@@ -269,8 +270,8 @@ func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int
 	return true
 }
 
-// step copies one piece: first the stamp over the whole slot, then the block.
-// It returns the number of bytes that it found and had not written.
+// step copies one piece: first the stamp over the whole slot, then the content. It
+// returns the number of bytes that another writer changed.
 func (c *slotCopy) step() (foreign int) {
 	if c.stamped < len(c.mem) {
 		c.stamp.fill(c.mem[c.stamped:c.stamped+pieceBytes], c.stamped)
@@ -284,13 +285,13 @@ func (c *slotCopy) step() (foreign int) {
 	return foreign
 }
 
-// foreign counts the bytes of the slot that are not what the copy has written.
+// foreign returns the number of bytes of the slot that the copy did not write.
 func (c *slotCopy) foreign() int {
 	return c.content.wrong(c.mem[:c.written], 0) + c.stamp.wrong(c.mem[c.written:c.stamped], c.written)
 }
 
-// settle looks at every byte of what is still held and gives it back: to this
-// agent or, when it is dead, to the next one that says that it is still held.
+// settle checks every byte of the slots that are still granted and gives the slots
+// back, to this agent or to the next one that keeps them.
 func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 	defer st.origin.copies.Done()
 	for {
@@ -304,7 +305,7 @@ func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 		case <-owner.moved:
 			continue
 		case <-ctx.Done():
-			return // the process ends, and with it what it holds
+			return // the process ends and its grants with it
 		}
 	}
 	e.mu.Lock()
@@ -312,7 +313,7 @@ func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 	delete(st.owner.stores, st)
 }
 
-// giveBack commits or aborts; false when the agent is dead.
+// giveBack commits or aborts. It reports false when the agent is dead.
 func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies []*slotCopy, abort bool) bool {
 	slots := make([]proto.Slot, len(copies))
 	for i, c := range copies {
@@ -328,14 +329,14 @@ func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies 
 	if abort {
 		return owner.sched.Abort(id, slots) == nil
 	}
-	// Not the engine's context: a commit that was begun is finished.
+	// Not the engine's context: a commit that began is finished.
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	return !e.disconnected(owner.sched.Commit(ctx, id, slots))
 }
 
-// offer notes that the store's slots are about to be given to owner, whose answer
-// may never come; false when they have moved on meanwhile.
+// offer records that COMMIT or ABORT is about to be sent to owner, whose answer may
+// never come. It reports false when the slots belong to the next session already.
 func (e *engine) offer(st *store, owner *session) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -343,13 +344,13 @@ func (e *engine) offer(st *store, owner *session) bool {
 	return st.offered
 }
 
-// disconnected reports whether err says that the agent is dead. A refusal is
-// noted: everything that an engine asks for here is in order.
+// disconnected reports whether err means that the agent is dead. A refusal is a fault:
+// every frame of this engine is correct.
 func (e *engine) disconnected(err error) bool {
 	return err != nil && !e.refusal(err)
 }
 
-// refusal notes err if it is one.
+// refusal reports whether err is a refusal, and notes it.
 func (e *engine) refusal(err error) bool {
 	var refused *proto.RefusedError
 	if !errors.As(err, &refused) && !errors.Is(err, context.DeadlineExceeded) {
