@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// apply does one operation. Its error ends the run.
+// apply does one operation. An error ends the run.
 func (w *world) apply(o *operation) error {
 	w.at++
 	w.total.Ops++
@@ -88,7 +88,7 @@ func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
 	case opRest:
 		err = w.rest(pool)
 	}
-	// A pool may have found no place for a disk tier, and somebody may use it.
+	// A pool may lack room for a disk tier, and a block may be in use.
 	if errors.Is(err, blockmgr.ErrActive) || w.v.faulty() && errors.Is(err, blockmgr.ErrNoTier) {
 		return nil
 	}
@@ -98,10 +98,10 @@ func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
 	return w.audit()
 }
 
-// restTime is a little longer than a failing disk is first left alone.
+// restTime is a little longer than the first pause of the disk breaker.
 const restTime = 1050 * time.Millisecond
 
-// rest waits until a disk that failed may be tried again.
+// rest waits until the breaker lets a failed disk be tried again.
 func (w *world) rest(pool *blockmgr.Pool) error {
 	if !pool.Stats().DiskOpen {
 		return nil
@@ -110,8 +110,7 @@ func (w *world) rest(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// grant asks for slots and fills them, as an engine whose copies have all ended
-// but whose commit is still to come.
+// grant asks for slots and fills them. The commit is a later operation.
 func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	run = run[:min(len(run), w.held-len(c.grants))]
@@ -138,8 +137,8 @@ func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 	return nil
 }
 
-// commit commits the client's oldest grants. Until then nobody else may have
-// touched them. What was spoiled under the client is given up instead.
+// commit commits the client's oldest grants. No other process may have touched their
+// slots before. A grant whose bytes the harness flipped is aborted instead.
 func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
 	n := min(o.n, len(c.grants))
 	var good, bad []grant
@@ -164,7 +163,7 @@ func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
 	return w.ledger.committed(w.spaces[c.space].id, good)
 }
 
-// lookup looks a run up, checks what it gets, and keeps some of it pinned.
+// lookup looks up a run of blocks, checks the bytes, and keeps some blocks pinned.
 func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	res, err := look(pool, c.session, run, o.kind == opGlance)
@@ -177,7 +176,7 @@ func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
 	return w.unpin(c, pool, max(len(c.pins)-w.held, 0))
 }
 
-// look looks a run up; a glance does not wait.
+// look looks up a run of blocks. A glance does not wait for the disk.
 func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glance bool) (blockmgr.LookupResult, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
 	defer cancel()
@@ -191,7 +190,7 @@ func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glanc
 	return res, err
 }
 
-// keepPins checks the blocks of a lookup and takes note of their pins.
+// keepPins checks the blocks of a lookup and records their pins.
 func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, res blockmgr.LookupResult) error {
 	for i, slot := range res.Slots {
 		nonce, err := w.served(c.space, pool, &run[i], slot)
@@ -206,7 +205,7 @@ func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, r
 	return nil
 }
 
-// storm looks up overlapping runs at the same time: reads of a block are shared.
+// storm looks up overlapping runs at the same time, so that they share reads.
 func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	const lookups = 4
 	chain := w.spaces[c.space].chains[o.chain]
@@ -230,7 +229,7 @@ func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	return pool.Unpin(c.session, slotsOf(mine, pinSlot))
 }
 
-// unpin gives the client's oldest pins back. Until then their bytes stay.
+// unpin releases the client's oldest pins and checks that their bytes did not change.
 func (w *world) unpin(c *client, pool *blockmgr.Pool, n int) error {
 	n = min(n, len(c.pins))
 	for _, p := range c.pins[:n] {
@@ -253,7 +252,7 @@ func (w *world) end(c *client, pool *blockmgr.Pool) error {
 	return nil
 }
 
-// die ends a session whose workers still write into what it was granted.
+// die ends a session whose processes still write into its granted slots.
 func (w *world) die(c *client, pool *blockmgr.Pool) error {
 	g := &ghost{space: c.space, session: c.session, grants: c.grants, gone: make(chan struct{})}
 	pool.EndSession(c.session, g.gone)
@@ -262,16 +261,16 @@ func (w *world) die(c *client, pool *blockmgr.Pool) error {
 		return nil
 	}
 	w.ghosts = append(w.ghosts, g)
-	return w.haunt(g)
+	return w.writeAfterDeath(g)
 }
 
-// gone ends the processes of the session that ended first.
+// gone ends the processes of the oldest dead session.
 func (w *world) gone() error {
 	if len(w.ghosts) == 0 {
 		return nil
 	}
 	g := w.ghosts[0]
-	if err := w.haunt(g); err != nil {
+	if err := w.writeAfterDeath(g); err != nil {
 		return err
 	}
 	w.ghosts = w.ghosts[1:]
@@ -279,14 +278,14 @@ func (w *world) gone() error {
 	return nil
 }
 
-// forget ends the processes of a session of an earlier agent. Up to then its slots
-// are its own: what it loads from has the bytes that it had.
+// forget ends the processes of a session of an earlier agent. Until then its pinned
+// slots keep their bytes.
 func (w *world) forget() error {
-	if len(w.formers) == 0 {
+	if len(w.orphans) == 0 {
 		return nil
 	}
-	g := w.formers[0]
-	if err := w.haunt(g); err != nil {
+	g := w.orphans[0]
+	if err := w.writeAfterDeath(g); err != nil {
 		return err
 	}
 	for _, p := range g.pins {
@@ -294,13 +293,13 @@ func (w *world) forget() error {
 			return err
 		}
 	}
-	w.formers = w.formers[1:]
+	w.orphans = w.orphans[1:]
 	w.m.Forget(g.session)
 	return nil
 }
 
-// haunt writes into the granted slots of a session that has ended.
-func (w *world) haunt(g *ghost) error {
+// writeAfterDeath writes into the granted slots of a session that has ended.
+func (w *world) writeAfterDeath(g *ghost) error {
 	data := w.buffer(g.space)
 	rng := (&operation{draw: uint64(w.at)}).rng()
 	for _, held := range g.grants {

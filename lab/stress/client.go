@@ -8,18 +8,18 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
-// grant is a slot that its session fills or has filled.
+// grant is a slot that a session fills or has filled.
 type grant struct {
 	block *blockmgr.Block
 	slot  blockmgr.Slot
-	// nonce is that of the bytes written; 0 when they are spoiled and nobody knows.
+	// nonce is the commit whose bytes the slot has; 0 after a flip.
 	nonce uint64
-	// resumed: granted by an earlier agent. Somebody else may have stored the block
-	// meanwhile; then the commit makes no copy.
+	// resumed: an earlier agent granted the slot. When another session has stored the
+	// block meanwhile, the commit makes no copy.
 	resumed bool
 }
 
-// pin is a slot that its session loads from.
+// pin is a slot that a session loads from.
 type pin struct {
 	block *blockmgr.Block
 	slot  blockmgr.Slot
@@ -30,21 +30,21 @@ type pin struct {
 // client is one engine.
 type client struct {
 	space int
-	// session is 0 while there is none. former is the one that an earlier agent
-	// knew, which the client resumes when it comes back to the pool.
-	session, former blockmgr.SessionID
-	grants          []grant
-	pins            []pin
+	// session is 0 without a session. earlier is the session that an earlier agent
+	// knew; the client resumes it when it opens the pool again.
+	session, earlier blockmgr.SessionID
+	grants           []grant
+	pins             []pin
 }
 
-// ghost is a session that has ended while processes of it still touch its slots.
+// ghost is a session that has ended while its processes still touch its slots.
 type ghost struct {
 	space   int
 	session blockmgr.SessionID
 	grants  []grant
 	pins    []pin
-	// gone says to the agent that knew the session that the processes are gone; nil
-	// for a session of an earlier agent.
+	// gone is closed when the processes have exited, for the agent that knew the
+	// session; nil for a session of an earlier agent.
 	gone chan struct{}
 }
 
@@ -59,21 +59,21 @@ func slotsOf[T any](held []T, slot func(*T) blockmgr.Slot) []blockmgr.Slot {
 func grantSlot(g *grant) blockmgr.Slot { return g.slot }
 func pinSlot(p *pin) blockmgr.Slot     { return p.slot }
 
-// holders calls do with everything that somebody may be touching.
+// holders calls do with every grant and pin that a process may be touching.
 func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []pin)) {
 	for _, c := range w.clients {
-		do(max(c.session, c.former), c.grants, c.pins)
+		do(max(c.session, c.earlier), c.grants, c.pins)
 	}
 	for _, g := range w.ghosts {
 		do(g.session, g.grants, g.pins)
 	}
-	for _, g := range w.formers {
+	for _, g := range w.orphans {
 		do(g.session, g.grants, g.pins)
 	}
 }
 
-// exclusive checks that nobody touches a slot that was just granted, and that its
-// generation is a new one.
+// exclusive checks that no process touches a slot that was just granted, and that its
+// generation is new.
 func (w *world) exclusive(slot blockmgr.Slot) (err error) {
 	name := [2]uint32{slot.Extent, slot.Index}
 	if last := w.generations[name]; slot.Generation <= last {
@@ -91,8 +91,8 @@ func (w *world) exclusive(slot blockmgr.Slot) (err error) {
 	return err
 }
 
-// enter gives the client a session in its pool. One that an earlier agent knew is
-// resumed: what the manager returns of it stays the client's.
+// enter gives the client a session in its pool. It resumes a session of an earlier
+// agent; grants and pins that the manager kept stay the client's.
 func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 	pool, err := w.pool(c.space)
 	if err != nil || c.session != 0 {
@@ -104,11 +104,11 @@ func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 		return nil, err
 	}
 	c.session = s
-	if c.former == 0 {
+	if c.earlier == 0 {
 		return pool, nil
 	}
-	granted, pinned, err := pool.Resume(s, c.former, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
-	c.former = 0
+	granted, pinned, err := pool.Resume(s, c.earlier, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
+	c.earlier = 0
 	if err != nil {
 		return nil, err
 	}
@@ -121,13 +121,14 @@ func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 	return pool, nil
 }
 
-// wrongByte says which block was served with bytes that it should not have.
+// wrongByte is the error about a block that was served with bytes of another commit, or
+// of none.
 type wrongByte struct {
 	block   *blockmgr.Block
 	slot    blockmgr.Slot
 	got     uint64
 	allowed []uint64
-	// torn: the bytes begin like those of got and go on otherwise.
+	// torn: the bytes begin like those of got and then differ.
 	torn bool
 	when string
 }
@@ -142,8 +143,8 @@ func (e *wrongByte) Error() string {
 	return text + fmt.Sprintf(", want %v", e.allowed)
 }
 
-// served checks the bytes of a block that a lookup has pinned and returns the
-// content that they are; 0 when they are wrong and the run goes on.
+// served checks the bytes of a pinned block and returns their commit. It returns 0 for
+// wrong bytes after which the run goes on.
 func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) (nonce uint64, err error) {
 	data := w.buffer(space)
 	if err := w.memory.read(pool, slot, data); err != nil {
@@ -161,7 +162,7 @@ func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot b
 	return 0, w.wrong(&wrongByte{block: b, slot: slot, got: nonce, allowed: allowed, torn: ok, when: "looked up"})
 }
 
-// still checks that a slot that somebody holds has the bytes that it had.
+// still checks that a held slot has the bytes that it had.
 func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot, nonce uint64, when string) error {
 	if nonce == 0 {
 		return nil
@@ -197,7 +198,7 @@ func (w *world) proveCheck(space int, pool *blockmgr.Pool, b *blockmgr.Block, sl
 	return errors.Join(err, w.memory.flip(pool, slot, bit))
 }
 
-// wrong counts a wrong byte, which ends the run unless this is the negative control.
+// wrong counts a wrong byte. It ends the run unless this is the negative control.
 func (w *world) wrong(e *wrongByte) error {
 	w.total.WrongBytes++
 	if w.control {
@@ -211,12 +212,11 @@ func (w *world) buffer(space int) []byte {
 	return w.buf[:w.spaces[space].desc.BlockBytes()]
 }
 
-// maxHandles is how many blocks a registration stores at most.
+// maxHandles bounds the blocks of one registration.
 const maxHandles = 2
 
-// register stores blocks through handles, as a program that embeds the manager
-// does, and checks what the handles show. Blocks that are there already keep their
-// bytes.
+// register stores blocks through handles, as a program that embeds the manager does,
+// and checks the handles. Blocks that are resident already keep their bytes.
 func (w *world) register(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	run = run[:min(len(run), maxHandles)]

@@ -22,38 +22,37 @@ func (p place) in(t kv.Tier) place {
 	return p
 }
 
-// content is what a copy may hold: one of these commits. There are several only
-// after a restart, until the copy is first served. Copies made from one another
-// share their content.
+// content is the commits that a copy may hold. After a restart there may be several,
+// until the copy is served once. Copies made from one another share their content.
 type content struct{ nonces []uint64 }
 
-// ledger knows from the manager's events which copies there are, and from the
-// clients' commits what each of them must hold; doc.go has the rules. It is safe
-// for concurrent use.
+// ledger knows from the manager's events which copies exist, and from the clients'
+// commits what each of them may hold. docs/reliability.md has the rules. It is safe for
+// concurrent use.
 type ledger struct {
 	mu sync.Mutex
-	// life numbers the managers: events of one that has ended are nobody's.
+	// life numbers the managers. Events of an ended manager are dropped.
 	life   int
 	events uint64
-	// opened are the namespaces whose pool is open in this life.
+	// opened are the namespaces with an open pool in this life.
 	opened map[kv.NamespaceID]bool
-	// joining are those whose pool was open before its disk tier was all there.
+	// joining are the namespaces whose disk tier is still being recovered.
 	joining  map[kv.NamespaceID]bool
 	resident map[place]*content
-	// filling are the commits under way, by the host copies that they make; offered
-	// those of handles and of resumed grants, which make none where there is one
-	// already or one is read.
+	// filling are commits under way, by the host copies that they make. offered are
+	// those of handles and resumed grants, which make no copy where one exists or is
+	// being read.
 	filling, offered map[place]uint64
-	// lastHost is the last content of a host copy that is gone: a copy on disk may
-	// still be made of it.
+	// lastHost is the last content of a host copy that is gone. A disk copy may still
+	// be written from it.
 	lastHost map[place]*content
-	// comeback is what a copy holds if the next pool finds it; exact says that it
-	// must find all of them.
+	// comeback is what a copy holds if the next pool finds it. With exact the pool must
+	// find all of them.
 	comeback map[place]*content
 	exact    map[kv.NamespaceID]bool
-	// past are all the commits that a copy on disk ever held.
+	// past are all commits that a disk copy ever held.
 	past map[place][]uint64
-	// broken is the first event that could not be.
+	// broken is the first event that contradicts the ledger.
 	broken error
 }
 
@@ -64,7 +63,7 @@ func newLedger() *ledger {
 	}
 }
 
-// sink is the ledger as the blockmgr.EventSink of one life.
+// sink is the blockmgr.EventSink of one life.
 type sink struct {
 	*ledger
 	life int
@@ -98,8 +97,8 @@ func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	}
 }
 
-// madeLocked returns what a new copy holds, nil if there is nothing that it could
-// have been made of.
+// madeLocked returns the content of a new copy, nil if nothing exists that it could
+// have been made from.
 func (l *ledger) madeLocked(at place) *content {
 	host, disk := at.in(kv.TierHost), at.in(kv.TierDisk)
 	source := l.resident[host]
@@ -109,7 +108,7 @@ func (l *ledger) madeLocked(at place) *content {
 	found := l.comeback[at]
 	if found != nil && (!l.opened[at.ns] || at.tier == kv.TierDisk && l.joining[at.ns]) {
 		if at.tier == kv.TierDisk && source != nil {
-			// Found by the pool, or written by it already: there is no telling.
+			// The pool found the copy, or has written it already: both are possible.
 			return &content{slices.Concat(found.nonces, source.nonces)}
 		}
 		return found
@@ -165,8 +164,8 @@ func (l *ledger) begin() blockmgr.EventSink {
 	return sink{l, l.life}
 }
 
-// open says that the namespace's pool is open. Where nothing could have been lost
-// it must have found every copy; with joining, those on disk may still come.
+// open records an open pool. Where nothing can have been lost, the pool must have found
+// every copy. With joining, disk copies may still come.
 func (l *ledger) open(ns kv.NamespaceID, joining bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,7 +182,7 @@ func (l *ledger) open(ns kv.NamespaceID, joining bool) error {
 	return l.broken
 }
 
-// joined says that the disk tier of a pool is all there: no more copies come back.
+// joined records that the disk tier of a pool is complete: no more copies come back.
 func (l *ledger) joined(ns kv.NamespaceID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,14 +195,14 @@ func (l *ledger) joined(ns kv.NamespaceID) {
 
 // ending is how a life ends.
 type ending struct {
-	// flushed: everything on disk is as the last manager knew it. lossless: every
-	// copy must be found again. reverted: what is on disk may be older than the last
-	// agent. dark: host memory is gone.
+	// flushed: the disk is as the manager knew it. lossless: every copy must be found
+	// again. reverted: the disk may be older than the last agent. dark: host memory is
+	// gone.
 	flushed, lossless, reverted, dark bool
 }
 
-// end ends a life. What the pools that were open had may come back in the next;
-// pools that were not opened still have what they had.
+// end ends a life. Copies of open pools may come back in the next life. Pools that were
+// not open keep what they had.
 func (l *ledger) end(how ending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +239,7 @@ func (l *ledger) end(how ending) {
 	clear(l.lastHost)
 }
 
-// commit announces which contents the next host copies will hold.
+// commit announces the contents of the next host copies.
 func (l *ledger) commit(ns kv.NamespaceID, grants []grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,9 +252,8 @@ func (l *ledger) commit(ns kv.NamespaceID, grants []grant) {
 	}
 }
 
-// committed says that the commit has ended. Each content that had to must have become
-// a copy, unless host memory has the block already: of two slots that were granted for
-// one block, as after a RESUME, the first to be committed stores it.
+// committed ends a commit. Each content must have become a copy, unless host memory had
+// the block already: of two slots for one block the first commit stores it.
 func (l *ledger) committed(ns kv.NamespaceID, grants []grant) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,7 +268,7 @@ func (l *ledger) committed(ns kv.NamespaceID, grants []grant) error {
 	return l.broken
 }
 
-// offer announces what host copies may come of a registration.
+// offer announces the host copies that a registration may make.
 func (l *ledger) offer(ns kv.NamespaceID, blocks []blockmgr.Block, nonce uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -279,15 +277,15 @@ func (l *ledger) offer(ns kv.NamespaceID, blocks []blockmgr.Block, nonce uint64)
 	}
 }
 
-// offerEnds says that the registration has ended.
+// offerEnds ends the registration.
 func (l *ledger) offerEnds() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.offered)
 }
 
-// serve reports whether a host copy may hold that commit. Where it might have
-// held several it is known from now on.
+// serve reports whether a host copy may hold a commit. From then on the copy holds that
+// commit only.
 func (l *ledger) serve(ns kv.NamespaceID, key kv.StoredKey, nonce uint64) (allowed []uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,8 +300,8 @@ func (l *ledger) serve(ns kv.NamespaceID, key kv.StoredKey, nonce uint64) (allow
 	return nil, true
 }
 
-// compare checks that a pool's dump is what the events said. Events go on while
-// it is taken; then it is taken again.
+// compare checks that a pool's dump equals the events. Events go on meanwhile; it then
+// takes another dump.
 func (l *ledger) compare(pool *blockmgr.Pool) error {
 	const tries = 1000
 	for range tries {

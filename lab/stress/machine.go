@@ -12,48 +12,46 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
-// errCut is what a dead agent's operations give.
+// errCut is the result of a dead agent's disk operations.
 var errCut = errors.New("the agent is dead")
 
-// machine is the disk of the node as its agents see it, one after the other: with
-// faults, and with a power that can fail. What an agent writes goes through the
-// faults and then through the record of what is not on stable storage yet.
+// machine is the disk of the node under successive agents, with faults and with losses
+// of power. A write passes the faults and then the record of what is not durable yet.
 type machine struct {
 	seed  uint64
 	rates storagetest.FaultRates
 	power *storagetest.PowerLoss
 
-	// wire is the present agent's connection to the disk, nil without one.
+	// wire is the present agent's access to the disk, nil without an agent.
 	wire *wire
 
 	mu sync.Mutex
-	// wrapped counts files: each has faults of its own.
+	// wrapped counts files: each has its own faults.
 	wrapped uint64
 	files   []*storagetest.Faulty
-	// injected are the faults that files of earlier agents had.
+	// injected are the faults that earlier agents met.
 	injected faultCounts
 }
 
-// faultCounts are how many operations each fault hit.
+// faultCounts is the number of operations that each fault hit.
 type faultCounts map[storagetest.Fault]int
 
 func newMachine(seed uint64, rates storagetest.FaultRates) *machine {
 	return &machine{seed: seed, rates: rates, power: storagetest.NewPowerLoss(), injected: faultCounts{}}
 }
 
-// wire is what an agent's operations on the disk pass. Once it is cut nothing of
-// that agent reaches the disk any more, as after kill -9.
+// wire is the access of one agent to the disk. After the cut no operation of that agent
+// reaches the disk, as after kill -9.
 type wire struct {
 	gate *storagetest.Gate
-	// mu is held for reading by each operation.
+	// mu is held for reading during each operation.
 	mu    sync.RWMutex
 	dead  bool
 	stop  chan struct{}
 	ended chan struct{}
 }
 
-// connect starts the life of an agent on the machine. What it returns is that
-// agent's blockmgr.Config.WrapDisk.
+// connect starts the life of an agent and returns its blockmgr.Config.WrapDisk.
 func (m *machine) connect() (wrap func(path string, f extent.File) extent.File) {
 	w := &wire{gate: &storagetest.Gate{}, stop: make(chan struct{}), ended: make(chan struct{})}
 	go w.unstall()
@@ -63,7 +61,7 @@ func (m *machine) connect() (wrap func(path string, f extent.File) extent.File) 
 	}
 }
 
-// unstall lets stalled operations go on now and then.
+// unstall releases stalled operations now and then.
 func (w *wire) unstall() {
 	defer close(w.ended)
 	tick := time.NewTicker(stallTime)
@@ -81,8 +79,8 @@ func (w *wire) unstall() {
 // calm ends the stalls of this life.
 func (m *machine) calm() { m.wire.gate.Open() }
 
-// cut ends the agent's access to the disk after the operations under way, and
-// counts the faults that it met. Without an agent it does nothing.
+// cut ends the agent's access to the disk after the operations under way, and counts
+// the faults that the agent met. Without an agent it does nothing.
 func (m *machine) cut() {
 	w := m.wire
 	if w == nil {
@@ -107,14 +105,14 @@ func (m *machine) cut() {
 	m.files = nil
 }
 
-// faultKinds returns all faults that there are.
+// faultKinds returns all faults.
 func faultKinds() []storagetest.Fault {
 	return []storagetest.Fault{
 		storagetest.FaultEIO, storagetest.FaultENOSPC, storagetest.FaultShort, storagetest.FaultTorn, storagetest.FaultStall, storagetest.FaultFlip, storagetest.FaultLost,
 	}
 }
 
-// wrap puts the faults around a file, and the record for a loss of power.
+// wrap puts the faults and the power-loss record around a file.
 func (m *machine) wrap(path string, f extent.File, gate *storagetest.Gate) extent.File {
 	f = m.power.Wrap(path, f)
 	if len(m.rates) == 0 {
@@ -173,8 +171,7 @@ func (f *wiredFile) Allocate(size int64) error {
 
 func (f *wiredFile) Sync() error { return f.do(f.File.Sync) }
 
-// emptyDir removes what is in a directory, such as what a machine without power
-// had in memory.
+// emptyDir removes the files in a directory, such as host memory after a loss of power.
 func emptyDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

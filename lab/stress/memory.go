@@ -9,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
-// memory is the host extents as the engines have them mapped: their own open
-// files, which outlive the agent.
+// memory is the host extents as the engines map them, through files that outlive the
+// agent.
 type memory struct {
 	extents map[uint32]mapped
 }
@@ -21,14 +21,14 @@ type mapped struct {
 	file *os.File
 }
 
-// maxMapped bounds the open files; more are forgotten and opened again.
+// maxMapped bounds the open files. Others are closed and opened again.
 const maxMapped = 256
 
-// errUnmapped: the slot's extent is not to be had, because it has gone.
+// errUnmapped says that the extent of a slot is gone.
 var errUnmapped = errors.New("extent is not mapped")
 
-// find returns where a slot lies. Pool may be nil: then only what is mapped already is
-// found.
+// find returns the file and offset of a slot. Without a pool it finds only extents that
+// are open already.
 func (m *memory) find(pool *blockmgr.Pool, slot blockmgr.Slot) (file *os.File, offset int64, err error) {
 	e, ok := m.extents[slot.Extent]
 	if !ok && pool != nil {
@@ -55,7 +55,7 @@ func (m *memory) mapAll(pool *blockmgr.Pool) error {
 		}
 		f, err := os.OpenFile(info.Path, os.O_RDWR, 0)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // it has just gone to another namespace
+			continue // the extent has just gone to another namespace
 		}
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func (m *memory) mapAll(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// forget unmaps everything.
+// forget closes all files.
 func (m *memory) forget() error {
 	var errs []error
 	for _, e := range m.extents {
@@ -94,11 +94,10 @@ func (m *memory) flip(pool *blockmgr.Pool, slot blockmgr.Slot, bit int) error {
 	return flipBit(f, off+int64(bit/8), bit%8)
 }
 
-// errChanged: the slot's generation word is not the one that its holder knows.
+// errChanged says that the generation word of a held slot has changed.
 var errChanged = errors.New("a slot that is held has changed its generation")
 
-// read fills data from a slot. The slot's generation word must be its own before
-// and after.
+// read fills data from a slot. It compares the generation word before and after.
 func (m *memory) read(pool *blockmgr.Pool, slot blockmgr.Slot, data []byte) error {
 	f, off, err := m.find(pool, slot)
 	if err != nil {

@@ -9,16 +9,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// namespace is one of the namespaces of a run with the blocks that its clients
-// know of.
+// namespace is a namespace with the blocks that its clients use.
 type namespace struct {
 	desc   kv.Namespace
 	id     kv.NamespaceID
 	chains [chains][]blockmgr.Block
 }
 
-// makeNamespaces describes n namespaces. Their blocks do not fill their slots,
-// every second one's slots are two pages long, and no key is in two of them.
+// makeNamespaces returns n namespaces without a common key. Their blocks do not fill
+// their slots. The slots of every second namespace are two pages long.
 func makeNamespaces(n int) []*namespace {
 	made := make([]*namespace, n)
 	for i := range made {
@@ -39,7 +38,8 @@ func makeNamespaces(n int) []*namespace {
 	return made
 }
 
-// makeChain returns one sequence. Chains 2i and 2i+1 share their first blocks.
+// makeChain returns one sequence of blocks. Chains 2i and 2i+1 share their first
+// blocks.
 func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 	keyer := kv.NewKeyer()
 	parent, seq := keyer.Root(ns, "", ""), kv.SequenceHash(0)
@@ -63,14 +63,14 @@ func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 	return blocks
 }
 
-// run returns the blocks that an operation is about.
+// run returns the blocks of an operation.
 func (ns *namespace) run(o *operation) []blockmgr.Block {
 	return ns.chains[o.chain][o.first:o.end]
 }
 
-// fill writes the content of the commit with the given nonce: the nonce, and then
-// words of which each depends on key and nonce, so that no part of it can be taken
-// for a part of anything else. The length of data is a multiple of 8.
+// fill writes the content of a commit: the nonce, then words that each depend on key
+// and nonce. No part of it equals a part of another content. The length of data is a
+// multiple of 8.
 func fill(data []byte, key kv.StoredKey, nonce uint64) {
 	binary.LittleEndian.PutUint64(data, nonce)
 	words := rand.NewPCG(binary.LittleEndian.Uint64(key[:]), nonce)
@@ -79,10 +79,10 @@ func fill(data []byte, key kv.StoredKey, nonce uint64) {
 	}
 }
 
-// nonceOf returns the nonce that content claims to have.
+// nonceOf returns the nonce that content claims.
 func nonceOf(data []byte) uint64 { return binary.LittleEndian.Uint64(data) }
 
-// holds reports whether data is, to the last bit, the content of a commit.
+// holds reports whether data is the whole content of a commit.
 func holds(data []byte, key kv.StoredKey, nonce uint64) bool {
 	if nonceOf(data) != nonce {
 		return false
@@ -96,7 +96,7 @@ func holds(data []byte, key kv.StoredKey, nonce uint64) bool {
 	return true
 }
 
-// scribble fills data with what no commit ever has: nonces are never 0.
+// scribble fills data with bytes of no commit: nonces are never 0.
 func scribble(data []byte, rng *rand.Rand) {
 	clear(data[:8])
 	for i := 8; i < len(data); i += 8 {

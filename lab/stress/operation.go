@@ -2,7 +2,7 @@ package stress
 
 import "math/rand/v2"
 
-// opKind is what an operation does.
+// opKind is the kind of an operation.
 type opKind uint8
 
 const (
@@ -48,7 +48,7 @@ const (
 	numOpKinds = iota
 )
 
-// opWeights say how often each operation comes, in proportion to the others.
+// opWeights returns how often each operation comes, relative to the others.
 func opWeights() [numOpKinds]int {
 	return [numOpKinds]int{
 		opGrant: 185, opCommit: 162, opAbort: 25, opRegister: 40,
@@ -67,29 +67,29 @@ const (
 	chains      = 20
 	chainLen    = 8
 	chainShared = 4
-	// maxClients is the most engines that there are.
+	// maxClients is the largest number of engines.
 	maxClients = 6
 )
 
-// operation is one step of a stream. It is drawn before anything runs, so that
-// the stream is the same under every configuration; what it does, such as how
-// many pins there are to give back, depends on what came of the earlier ones.
+// operation is one step of a stream. It is drawn before anything runs, so that a stream
+// is equal under every configuration. Its effect depends on earlier operations, such as
+// the number of pins that exist.
 type operation struct {
 	kind opKind
-	// client is the engine, modulo the number of them.
+	// client is the engine, modulo the number of engines.
 	client int
 	// chain, first and end name a run of blocks.
 	chain, first, end int
-	// n is how many of something.
+	// n is a count; its meaning depends on the kind.
 	n int
-	// draw seeds whatever else the operation chooses at random.
+	// draw seeds the other random choices of the operation.
 	draw uint64
 }
 
-// rng makes the operation's own random choices.
+// rng returns the generator of the operation's own random choices.
 func (o *operation) rng() *rand.Rand { return rand.New(rand.NewPCG(o.draw, 0)) }
 
-// stream draws the operations of a round.
+// stream draws the operations of one stream.
 func stream(seed uint64, n int) []operation {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	weights := opWeights()
@@ -105,8 +105,8 @@ func stream(seed uint64, n int) []operation {
 			kind++
 		}
 		o := operation{kind: kind, client: rng.IntN(maxClients), n: 1 + rng.IntN(6), draw: rng.Uint64()}
-		o.chain = min(rng.IntN(chains), rng.IntN(chains)) // some prompts are asked for more often
-		// Most runs begin at the beginning, as prompts do.
+		o.chain = min(rng.IntN(chains), rng.IntN(chains)) // some prompts are more frequent
+		// Most runs begin at block 0, as prompts do.
 		if rng.IntN(4) == 0 {
 			o.first = rng.IntN(chainLen)
 		}

@@ -24,44 +24,42 @@ const (
 	DefaultDuration = 30 * time.Second
 	// DefaultOps is Options.Ops when it is zero.
 	DefaultOps = 1000
-	// DefaultHostDir is Options.HostDir when it is empty and there is such a
-	// directory.
+	// DefaultHostDir is Options.HostDir when it is empty and the directory exists.
 	DefaultHostDir = "/dev/shm"
 
 	maxDuration = 24 * time.Hour
 	maxOps      = 1 << 20
 )
 
-// Options say what to run and where. The zero value of a field is the default
-// that it names.
+// Options of a run. The zero value of a field is its default.
 type Options struct {
-	// Duration is how long streams are started for, default DefaultDuration. Each
-	// configuration gets one whole stream in any case.
+	// Duration is how long streams are started, default DefaultDuration. Each
+	// configuration gets at least one whole stream.
 	Duration time.Duration
-	// Seed makes the first stream, and its successors the next ones; 0 is a random
-	// one.
+	// Seed draws the first stream, and following numbers the next ones; 0 is a random
+	// seed.
 	Seed uint64
-	// Config names the one configuration to run; empty for all. A run of one does
-	// without the negative control, and need not see everything.
+	// Config names the one configuration to run; empty for all. A run of one
+	// configuration has no negative control.
 	Config string
 	// Ops is the number of operations in a stream, default DefaultOps.
 	Ops int
-	// Parallel is how many streams run at the same time, default 4.
+	// Parallel is the number of streams that run at a time, default 4.
 	Parallel int
-	// Dir is where the disk tiers go, default the temporary directory.
+	// Dir is the directory for disk tiers, default the temporary directory.
 	Dir string
-	// HostDir is where the host tiers go, default DefaultHostDir, or Dir where there
-	// is no such directory.
+	// HostDir is the directory for host tiers, default DefaultHostDir, or Dir where
+	// that does not exist.
 	HostDir string
-	// Out is where the report goes; it must be set.
+	// Out gets the report; it must be set.
 	Out io.Writer
-	// Live shows progress on Out, on one line that is written again and again.
+	// Live shows progress on Out, on one line that is overwritten.
 	Live bool
-	// Log is where the managers' warnings go; nil for nowhere.
+	// Log gets the managers' warnings; nil drops them.
 	Log *zap.Logger
 }
 
-// Validate checks every field's range; the error names the first bad one.
+// Validate checks every field. The error names the first bad one.
 func (o *Options) Validate() error {
 	if o.Duration < 0 || o.Duration > maxDuration {
 		return fmt.Errorf("duration %s: want 0s (default %s) to %s", o.Duration, DefaultDuration, maxDuration)
@@ -114,36 +112,36 @@ func (o *Options) chosen() []variant {
 	return slices.DeleteFunc(variants(), func(v variant) bool { return o.Config != "" && v.name != o.Config })
 }
 
-// variant is one configuration that every stream is run under. Sizes are in
-// pages, which is what a block of the first namespace takes.
+// variant is one configuration. Sizes are in pages; a block of the first namespace
+// takes one page.
 type variant struct {
 	name       string
 	namespaces int
 	host, disk uint64
 	extent     uint64
-	// hostBlocks and diskBlocks are blockmgr.Config's, instead of host and disk.
+	// hostBlocks and diskBlocks set blockmgr.Config's fields instead of host and disk.
 	hostBlocks, diskBlocks uint64
 	transfers, batch       int
 	filter                 bool
-	// discard is blockmgr.Config.DiscardHost.
+	// discard sets blockmgr.Config.DiscardHost.
 	discard bool
 	weights map[string]uint64
 	direct  bool
-	// scrub lets the scrubber run as fast as it can.
+	// scrub removes the scrubber's rate limit.
 	scrub bool
 	// spoil flips bits in files while no agent runs.
 	spoil bool
 	rates storagetest.FaultRates
-	// deadline is blockmgr.Config.IODeadline. Stalled operations go on after
+	// deadline sets blockmgr.Config.IODeadline. Stalled operations go on after
 	// stallTime, which is longer.
 	deadline time.Duration
 }
 
-// stallTime is how long a stalled operation waits at most.
+// stallTime is the longest wait of a stalled operation.
 const stallTime = 350 * time.Millisecond
 
-// variants returns all configurations. Tiers from roomy to so small that everything is
-// evicted at once; each way to use the disk; each kind of fault.
+// variants returns all configurations: tiers from roomy to tiny, each way to use the
+// disk, each kind of fault.
 func variants() []variant {
 	return []variant{
 		{name: "host", namespaces: 1, host: 24, extent: 8},
@@ -163,7 +161,7 @@ func variants() []variant {
 	}
 }
 
-// faultRates returns all faults at once, with the given rate of stalls.
+// faultRates returns the rates of all faults, with the given rate of stalls.
 func faultRates(stall float64) storagetest.FaultRates {
 	return storagetest.FaultRates{
 		storagetest.OpRead: {
@@ -178,15 +176,15 @@ func faultRates(stall float64) storagetest.FaultRates {
 	}
 }
 
-// faulty reports whether the disk of the variant fails on its own.
+// faulty reports whether the disk of the variant has faults.
 func (v *variant) faulty() bool { return len(v.rates) > 0 }
 
 // hasDisk reports whether the variant has a disk tier.
 func (v *variant) hasDisk() bool { return v.disk+v.diskBlocks > 0 }
 
-// engines returns how many engines there are, and held how many slots each of them has
-// been granted at most, and has pinned between operations: all of them together
-// leave some of the host tier to be evicted.
+// engines returns the number of engines, and the most slots that each of them holds
+// granted or pinned between operations. All together leave a part of the host tier
+// evictable.
 func (v *variant) engines() (n, held int) {
 	slots := int(v.host)
 	if v.hostBlocks > 0 {
@@ -199,14 +197,14 @@ func (v *variant) engines() (n, held int) {
 	return n, max(slots/(3*n), 1)
 }
 
-// stagingSlots is about what the host tier is that blocks only pass through.
+// stagingSlots is the approximate size of a host tier that blocks only pass through.
 const stagingSlots = 64
 
-// canWrong reports whether something under the variant depends on checksums: bytes
-// that a fault changed.
+// canWrong reports whether faults of the variant change bytes, so that checksums
+// matter.
 func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 
-// config returns the manager's configuration, but for what belongs to one life.
+// config returns the manager's configuration, less the parts of one life.
 func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	cfg := blockmgr.Config{
 		HostDir: filepath.Join(hostDir, v.name), DiskDir: filepath.Join(diskDir, v.name),
@@ -223,8 +221,7 @@ func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	return cfg
 }
 
-// newFilter returns the variant's offload filter, nil for none. A life of the agent
-// has its own.
+// newFilter returns the offload filter of one life, nil for none.
 func (v *variant) newFilter() (blockmgr.OffloadFilter, error) {
 	if !v.filter {
 		return nil, nil
@@ -232,7 +229,7 @@ func (v *variant) newFilter() (blockmgr.OffloadFilter, error) {
 	return policy.NewFrequencyFilter(policy.FrequencyOptions{})
 }
 
-// variantNames lists what Options.Config may be.
+// variantNames lists the values of Options.Config.
 func variantNames() string {
 	var names []string
 	for _, v := range variants() {

@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// hangTime is how long one operation may take before the run is given up.
+// hangTime bounds one operation. A longer one ends the run.
 const hangTime = 60 * time.Second
 
-// ErrHung: an operation did not end. The stacks of all goroutines are in the
-// report.
+// ErrHung says that an operation did not end. The report has the stacks of all
+// goroutines.
 var ErrHung = errors.New("an operation does not end")
 
-// Result is what Run saw.
+// Result has the figures of a run.
 type Result struct {
-	// Seed is that of the first stream.
+	// Seed is the seed of the first stream.
 	Seed uint64
 	// Totals are those of the run itself, by its configurations' names in Configs.
 	Totals
@@ -41,18 +41,17 @@ type runner struct {
 	hostDir string
 	diskDir string
 	board   *board
-	// control: the negative control is under way.
+	// control is true during the negative control.
 	control bool
-	// ops counts the operations of streams under way too, for the progress.
+	// ops counts operations, unfinished streams included, for the progress.
 	ops  atomic.Int64
 	hung chan struct{}
 }
 
-// Run runs streams of random operations under all configurations and writes a
-// report to Options.Out, whose last line is that of make stress. A negative control
-// comes first: one stream under each configuration in which bits of verified blocks
-// are flipped, each of which the check must see. The error of a run that failed
-// names the seed and the configuration that fail again.
+// Run runs streams of random operations under all configurations and writes a report to
+// Options.Out. The last line is for scripts. A negative control comes first: it flips
+// bits of verified blocks, and the check must see each flip. The error of a failed run
+// names the seed and the configuration to repeat.
 func Run(ctx context.Context, o Options) (res Result, err error) {
 	if err := o.Validate(); err != nil {
 		return Result{}, err
@@ -93,7 +92,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	return res, o.judge(&res)
 }
 
-// judge says what a run did not see that it should have.
+// judge returns an error for a run that did not see everything it is for.
 func (o *Options) judge(res *Result) error {
 	switch {
 	case res.WrongBytes > 0:
@@ -121,8 +120,8 @@ func (r *runner) runControl(ctx context.Context) (Totals, error) {
 	return all.sum(), nil
 }
 
-// streams runs stream after stream, each under all configurations, at least one
-// and until d is over.
+// streams runs stream after stream under each configuration until d is over, and at
+// least one.
 func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*board, error) {
 	r.board = newBoard(vs)
 	end := time.Now().Add(d)
@@ -137,7 +136,7 @@ func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*b
 			}
 			seed := r.o.Seed + uint64(round)
 			g.Go(func() error {
-				// Streams of one configuration that overlap need directories of their own.
+				// Overlapping streams of one configuration have their own directories.
 				name := filepath.Join(fmt.Sprint(round), v.name)
 				return r.one(running, v, seed, filepath.Join(r.hostDir, name), filepath.Join(r.diskDir, name))
 			})
@@ -149,10 +148,10 @@ func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*b
 	return r.board, ctx.Err()
 }
 
-// wait waits for the streams, unless one hangs.
+// wait waits for the streams. It returns early when one hangs.
 func (r *runner) wait(g *errgroup.Group) error {
 	ended := make(chan error, 1)
-	go func() { ended <- g.Wait() }() // stays behind when a stream hangs, as the stream does
+	go func() { ended <- g.Wait() }() // outlives this call when a stream hangs
 	select {
 	case err := <-ended:
 		return err
@@ -212,10 +211,10 @@ func (r *runner) drive(ctx context.Context, w *world, ops []operation, watch *ti
 	return w.audit()
 }
 
-// progressInterval is how often progress is shown.
+// progressInterval is the time between two updates of the progress.
 const progressInterval = time.Second
 
-// progress shows how far the run is until stop is called.
+// progress shows the progress of the run until stop is called.
 func (r *runner) progress(d time.Duration) (stop func()) {
 	if !r.o.Live {
 		return func() {}
@@ -247,37 +246,38 @@ func (r *runner) progress(d time.Duration) (stop func()) {
 	}
 }
 
-// Totals are what a run has done and seen.
+// Totals are the figures of operations and checks.
 type Totals struct {
-	// Ops are operations, Verified blocks whose bytes were compared and right.
+	// Ops is the number of operations, Verified the number of served blocks with the
+	// right bytes.
 	Ops, Verified int
-	// Restarts are agents that took over what another one had left, PowerLosses
-	// those of them that did so after a loss of power.
+	// Restarts is the number of agents that took over, PowerLosses the number of those
+	// after a loss of power.
 	Restarts, PowerLosses int
-	// Torn are blocks that were refused because their bytes or records had been
+	// Torn is the number of blocks that were refused because bytes or records were
 	// torn, dropped or flipped.
 	Torn int
-	// Retired are pools that were closed while their agent lived.
+	// Retired is the number of pools that were closed while their agent lived.
 	Retired int
-	// Evicted are blocks that left a tier to make room.
+	// Evicted is the number of evicted blocks.
 	Evicted int
-	// WrongBytes are blocks that were served with other bytes than they should
-	// have.
+	// WrongBytes is the number of blocks that were served with wrong bytes.
 	WrongBytes int
-	// Flipped are verified blocks of which the negative control flipped a bit, Seen
-	// those that the check then found wrong.
+	// Flipped is the number of verified blocks of which the negative control flipped a
+	// bit, Seen the number of those that the check found wrong.
 	Flipped, Seen int
-	// Resumed are slots that sessions took over from their former selves, Checked
-	// grants of which nobody else had touched a byte when their copy ended.
+	// Resumed is the number of slots that sessions took over from an earlier session,
+	// Checked the number of grants of which no other process had touched a byte when
+	// their copy ended.
 	Resumed, Checked int
-	// Trips count how often a disk was left alone because it failed, Abandoned reads
-	// that were given up because they did not end.
+	// Trips is the number of times that the disk breaker opened, Abandoned the number
+	// of reads that were given up.
 	Trips, Abandoned int
-	// LockedOut are streams that ended early, because an agent ended while the disk
-	// did not answer, and cannot give up its locks within this process.
+	// LockedOut is the number of streams that ended early: their agent ended while the
+	// disk hung, and its locks last as long as this process.
 	LockedOut int
-	// Faults is how often each fault was injected, by name, bit flips in files of
-	// dead agents as "spoiled" among them.
+	// Faults is the number of injected faults by name. Flips in files of dead agents
+	// are "spoiled".
 	Faults map[string]int
 }
 
@@ -332,8 +332,7 @@ func (t *Totals) line() string {
 		t.Ops, t.Verified, t.Restarts, t.PowerLosses, t.Torn, t.Evicted, t.WrongBytes)
 }
 
-// board collects the totals of streams that run at the same time. It is safe for
-// concurrent use.
+// board collects the totals of concurrent streams. It is safe for concurrent use.
 type board struct {
 	mu    sync.Mutex
 	names []string
@@ -379,7 +378,7 @@ func (b *board) copies() map[string]Totals {
 	return all
 }
 
-// table shows the totals of each configuration.
+// table returns the totals of each configuration as lines.
 func (b *board) table() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// spoilChance is one in how many: the deaths at which bits of a tier's blocks, or
-// of its records, are flipped.
+// One in spoilChance deaths of an agent flips bits in the blocks of a tier, or in its
+// records.
 const spoilChance = 2
 
-// target is a block that a bit can be flipped in.
+// target is a block for a bit flip.
 type target struct {
 	tier   kv.Tier
 	path   string
@@ -27,7 +27,7 @@ type target struct {
 	slot   blockmgr.Slot
 }
 
-// targets returns the blocks that are resident now.
+// targets returns the resident blocks.
 func (w *world) targets() []target {
 	if !w.v.spoil {
 		return nil
@@ -46,8 +46,7 @@ func (w *world) targets() []target {
 	return all
 }
 
-// spoil flips bits while no agent runs: in blocks, and in records of the slot
-// tables.
+// spoil flips bits in blocks and in slot records while no agent runs.
 func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 	for _, t := range targets {
 		if rng.IntN(4*spoilChance) != 0 || how == deathPower && t.tier == kv.TierHost {
@@ -89,8 +88,8 @@ func (w *world) count(flipped bool) {
 	}
 }
 
-// forgetBytes takes note of it that whoever holds a slot need not find there what
-// it knows: the bit was flipped under it.
+// forgetBytes records that the bytes of a held slot are not known any more, because a
+// bit was flipped.
 func (w *world) forgetBytes(slot blockmgr.Slot) {
 	w.holders(func(_ blockmgr.SessionID, grants []grant, pins []pin) {
 		for i := range grants {
@@ -106,8 +105,8 @@ func (w *world) forgetBytes(slot blockmgr.Slot) {
 	})
 }
 
-// flip inverts one bit of the byte at off. It reports false where the file, or
-// that part of it, is not there any more.
+// flip inverts one bit of the byte at off. It reports false where the file does not
+// have that byte any more.
 func flip(path string, off int64, rng *rand.Rand) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -135,11 +134,11 @@ func flipBit(f *os.File, off int64, bit int) error {
 	return err
 }
 
-// sectionMagic begins a section of a slot table; its records follow on the next
-// page, and their number is 16 bytes behind it.
+// sectionMagic begins a section of a slot table. The records follow on the next page;
+// their number is 16 bytes after the magic.
 const sectionMagic = "BYARDSC1"
 
-// usedRecords returns the places of the records of a slot table that are not zero.
+// usedRecords returns the offsets of the records of a slot table that are not zero.
 func usedRecords(path string) ([]int64, error) {
 	table, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -18,34 +18,34 @@ import (
 const (
 	// waitTime bounds every wait for the manager.
 	waitTime = 10 * time.Second
-	// openTries is how often an agent is started on a disk that fails.
+	// openTries bounds the starts of an agent on a failing disk.
 	openTries = 100
 	// maxBlockBytes is the size of the largest block of makeNamespaces.
 	maxBlockBytes = 2 * 16 * 100 * 2
 )
 
-// world is one stream under one configuration: the machine with its disk, the
-// agent, and the engines. One goroutine drives it.
+// world is one stream under one configuration: the machine with its disk, the agent,
+// and the engines. One goroutine drives it.
 type world struct {
 	v   variant
 	cfg blockmgr.Config
-	// control: this is the negative control; see proveCheck.
+	// control is true during the negative control; see proveCheck.
 	control bool
 	spaces  []*namespace
 
 	machine *machine
 	ledger  *ledger
 	memory  memory
-	// m is the present agent, pools those of its pools that are open, by namespace.
+	// m is the present agent, pools its open pools by namespace.
 	m     *blockmgr.Manager
 	pools []*blockmgr.Pool
 
 	clients     []*client
 	held        int
 	ghosts      []*ghost
-	formers     []*ghost
+	orphans     []*ghost
 	lastSession blockmgr.SessionID
-	// generations are the last ones that slots were granted at, by extent and index.
+	// generations are the last generations of granted slots, by extent and index.
 	generations map[[2]uint32]uint64
 	// at is the number of the operation under way, from 1.
 	at    int
@@ -53,8 +53,8 @@ type world struct {
 	buf   []byte
 }
 
-// newWorld makes the machine in empty directories and starts the first agent. With
-// an error too the world must be closed.
+// newWorld makes the machine in empty directories and starts the first agent. The
+// caller must close the world, also after an error.
 func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log *zap.Logger) (*world, error) {
 	w := &world{
 		v: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
@@ -70,7 +70,7 @@ func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log
 	return w, w.boot()
 }
 
-// boot starts an agent. On a disk that fails that may take several tries.
+// boot starts an agent. A failing disk may need several tries.
 func (w *world) boot() (err error) {
 	w.cfg.WrapDisk = w.machine.connect()
 	w.pools = make([]*blockmgr.Pool, len(w.spaces))
@@ -87,7 +87,7 @@ func (w *world) boot() (err error) {
 			break
 		}
 		if errors.Is(err, storage.ErrForeign) {
-			// A header with a flipped bit is refused. Somebody has to clean up.
+			// A header with a flipped bit is refused until the directory is empty.
 			if err := emptyDir(w.cfg.DiskDir); err != nil {
 				return err
 			}
@@ -96,9 +96,9 @@ func (w *world) boot() (err error) {
 	return fmt.Errorf("start of an agent: %w", err)
 }
 
-// sortOut tells a new agent which former sessions nobody is left of: those whose
-// end its predecessor was told of and did not live to record. All others it must
-// know.
+// sortOut tells a new agent which earlier sessions have no process left: its
+// predecessor heard of their end and died before it recorded that. The agent must know
+// all other sessions.
 func (w *world) sortOut() error {
 	known := map[blockmgr.SessionID]bool{}
 	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
@@ -115,7 +115,7 @@ func (w *world) sortOut() error {
 	return nil
 }
 
-// pool returns the pool of a namespace, opened when it is not.
+// pool returns the pool of a namespace and opens it if necessary.
 func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	if w.pools[space] != nil {
 		return w.pools[space], nil
@@ -126,7 +126,7 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 		if err == nil {
 			w.pools[space] = p
 			for p.Stats().Unannounced > 0 {
-				time.Sleep(time.Millisecond) // the ledger learns from events what was found
+				time.Sleep(time.Millisecond) // events tell the ledger which copies were found
 			}
 			return p, w.ledger.open(ns.id, p.Stats().DiskJoining)
 		}
@@ -136,13 +136,13 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	}
 }
 
-// opened returns the pools that are open.
+// opened returns the open pools.
 func (w *world) opened() []*blockmgr.Pool {
 	return slices.DeleteFunc(slices.Clone(w.pools), func(p *blockmgr.Pool) bool { return p == nil })
 }
 
-// audit checks that in every tier the states of the slots add up, and that what
-// the events said is what is there.
+// audit checks that the states of the slots of every tier add up and that dumps equal
+// the events.
 func (w *world) audit() error {
 	for _, p := range w.opened() {
 		st := p.Stats()
@@ -168,7 +168,7 @@ func (w *world) settle(p *blockmgr.Pool) error {
 	return p.Quiesce(ctx)
 }
 
-// death is how an agent ends.
+// death is the way in which an agent ends.
 type death uint8
 
 const (
@@ -177,9 +177,9 @@ const (
 	deathPower
 )
 
-// errLockedOut ends a stream whose agent ended while an operation on the disk took
-// longer than the deadline: its memory stays mapped, and so its arenas stay locked,
-// until its process ends, which is this one.
+// errLockedOut ends a stream whose agent ended while a disk operation exceeded the
+// deadline. The agent's memory stays mapped and its arenas stay locked until this
+// process ends.
 var errLockedOut = errors.New("the arenas stay locked")
 
 // restart ends the agent and starts the next one.
@@ -252,9 +252,9 @@ func (w *world) kill(how death, rng *rand.Rand) error {
 	return emptyDir(w.cfg.HostDir)
 }
 
-// darken ends everything that touches host memory: it is gone.
+// darken ends everything that uses host memory, which is gone.
 func (w *world) darken() error {
-	w.ghosts, w.formers = nil, nil
+	w.ghosts, w.orphans = nil, nil
 	for _, c := range w.clients {
 		*c = client{space: c.space}
 	}
@@ -262,12 +262,11 @@ func (w *world) darken() error {
 	return w.memory.forget()
 }
 
-// part decides who of the engines outlives the agent. They may come back, and
-// resume their sessions, or die without another word. Their workers go on as if
-// nothing had happened.
+// part decides for each engine whether it outlives the agent and resumes, or dies.
+// Processes of dead engines go on writing.
 func (w *world) part(how death, rng *rand.Rand) {
 	for _, g := range w.ghosts {
-		w.formers = append(w.formers, &ghost{space: g.space, session: g.session, grants: g.grants})
+		w.orphans = append(w.orphans, &ghost{space: g.space, session: g.session, grants: g.grants})
 	}
 	w.ghosts = nil
 	for _, c := range w.clients {
@@ -275,16 +274,16 @@ func (w *world) part(how death, rng *rand.Rand) {
 			*c = client{space: c.space} // the agent ended the session, as the engine knows
 		}
 		if c.session != 0 {
-			c.former, c.session = c.session, 0
+			c.earlier, c.session = c.session, 0
 		}
-		if c.former != 0 && rng.IntN(4) == 0 {
-			w.formers = append(w.formers, &ghost{space: c.space, session: c.former, grants: c.grants, pins: c.pins})
+		if c.earlier != 0 && rng.IntN(4) == 0 {
+			w.orphans = append(w.orphans, &ghost{space: c.space, session: c.earlier, grants: c.grants, pins: c.pins})
 			*c = client{space: c.space}
 		}
 	}
 }
 
-// close ends the run. The counters of the last agent are in w.total then.
+// close ends the run. w.total then has the counters of the last agent.
 func (w *world) close() error {
 	var errs []error
 	if w.m != nil {
@@ -302,9 +301,9 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// retire closes the pool of a namespace whose engines have all said goodbye, unless
-// the workers of one that died go on. Nothing that it had may come back; but extents
-// that it could not read, or had not yet, are still on the disk.
+// retire closes the pool of a namespace after all engines have left, unless processes
+// of a dead engine go on. Its copies must not come back, but for disk extents that the
+// pool could not read.
 func (w *world) retire(o *operation) error {
 	space := o.n % len(w.spaces)
 	pool := w.pools[space]
@@ -318,7 +317,7 @@ func (w *world) retire(o *operation) error {
 			}
 		}
 	}
-	// Stuck operations on the disk may keep it busy; then it is left alone.
+	// Stuck disk operations may keep the breaker open.
 	if err := w.settle(pool); err != nil && !w.v.faulty() {
 		return err
 	}
@@ -343,8 +342,8 @@ func (w *world) retire(o *operation) error {
 	return w.audit()
 }
 
-// retired says that the pool of a namespace was closed with all that it had. With
-// left there may be something on the disk that it did not have.
+// retired records that the pool of a namespace was closed with everything it had. With
+// left the disk may have copies that the pool did not have.
 func (l *ledger) retired(ns kv.NamespaceID, left bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
