@@ -153,7 +153,7 @@ func (b *Budget) Reserve(n int) error {
 		return err
 	}
 	if b.streams+n > b.share() || open+n+spareDescriptors/2 > b.limit {
-		return refusal.Retry(proto.CodeLimit, "HELLO events_endpoint: its streams take %d file descriptors, %d of %d for streams are reserved, %d are open: raise the limit of %d (RLIMIT_NOFILE)",
+		return refusal.Retry(proto.CodeLimit, "HELLO events_endpoint: its streams need %d file descriptors; %d of %d for streams are reserved, %d of the process are open: raise its limit of %d (RLIMIT_NOFILE)",
 			n, b.streams, b.share(), open, b.limit)
 	}
 	b.streams += n

@@ -29,7 +29,7 @@ func (s *session) heldAs(id uint64, generation uint32) *request {
 // forgotten, or was one of this agent's own life.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if s.held != nil {
-		return refusal.New(proto.CodeState, "RESUME may come once in a session")
+		return refusal.New(proto.CodeState, "RESUME came twice in a session")
 	}
 	granted, err := resumedSlots("granted", m.Granted)
 	if err != nil {
@@ -73,7 +73,7 @@ func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 	seen := make(map[blockmgr.Slot]struct{}, len(slots))
 	for _, slot := range slots {
 		if _, twice := seen[slot]; twice {
-			return nil, refusal.New(proto.CodeRange, "RESUME %s: slot %d of extent %d generation %d comes twice, want each once",
+			return nil, refusal.New(proto.CodeRange, "RESUME %s: slot %d of extent %d generation %d comes twice",
 				field, slot.Index, slot.Extent, slot.Generation)
 		}
 		seen[slot] = struct{}{}
@@ -88,7 +88,7 @@ func (s *session) mayResume(f *blockmgr.Former) error {
 	case f.Namespace != s.namespace:
 		return refusal.New(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", f.Session, f.Namespace, s.namespace)
 	case f.Foreign || !process.Identified(id) || !slices.Contains(f.Processes, id):
-		return refusal.New(proto.CodeState, "RESUME session: %s, started at %d, is not known to be one of session %d", process.Name(id.PID), id.Start, f.Session)
+		return refusal.New(proto.CodeState, "RESUME session: %s, started at %d, is not on record for session %d", process.Name(id.PID), id.Start, f.Session)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (s *session) enlist(procs ...*process.Process) error {
 		}
 	}
 	if n := len(s.enlisted) + len(fresh); n > storage.MaxSessionProcesses {
-		return refusal.New(proto.CodeLimit, "session %d: %d processes, those that have exited included: want at most %d", s.id, n, storage.MaxSessionProcesses)
+		return refusal.New(proto.CodeLimit, "session %d: %d processes, exited ones included, limit %d", s.id, n, storage.MaxSessionProcesses)
 	}
 	maps.Copy(s.enlisted, fresh)
 	return nil
@@ -235,13 +235,13 @@ func (f *formerSessions) watch() {
 func (f *formerSessions) find(former blockmgr.Former) (procs []*process.Process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(former.Session)))
 	if former.Foreign {
-		log.Warn("a former session's processes are in another pid namespace: what it holds stays out of use until the host tier is discarded or the machine restarts")
+		log.Warn("a former session's processes are in another pid namespace: its slots stay out of use until the host tier is discarded or the machine restarts")
 		return nil, false
 	}
 	for _, id := range former.Processes {
 		p, gone, err := f.processes.Find(id)
 		if err != nil {
-			log.Warn("a former session's process cannot be watched: what it holds stays out of use until the host tier is discarded or the machine restarts", zap.Error(err))
+			log.Warn("a former session's process cannot be watched: its slots stay out of use until the host tier is discarded or the machine restarts", zap.Error(err))
 			process.ReleaseAll(procs)
 			return nil, false
 		}

@@ -142,7 +142,7 @@ func (s *Server) tryReserve(sess *session) (old *session, err error) {
 		return nil, refusal.Retry(proto.CodeState, "the agent is stopping")
 	}
 	if n := s.waiting[sess.engine.Key]; n >= maxAwaitingExit {
-		return nil, refusal.Retry(proto.CodeLimit, "this process ended %d sessions without BYE while it was granted slots, the most it may: the slots wait for it to exit", n)
+		return nil, refusal.Retry(proto.CodeLimit, "this process ended %d sessions without BYE and with granted slots, limit %d: the slots wait for it to exit", n, maxAwaitingExit)
 	}
 	if old = s.byOwner[sess.worker]; old == nil {
 		s.byOwner[sess.worker] = sess
@@ -338,7 +338,7 @@ func (s *Server) Drain(patience time.Duration) {
 			s.mu.Lock()
 			left := len(s.byOwner)
 			s.mu.Unlock()
-			s.log.Warn("engines were not done in time: what they were granted waits for their processes or for RESUME",
+			s.log.Warn("engines did not say BYE in time: their granted slots wait for their processes or for RESUME",
 				zap.Int("sessions", left), zap.Duration("drain_timeout", patience))
 			return
 		}

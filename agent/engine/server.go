@@ -151,7 +151,7 @@ func (s *Server) accept(c *proto.Conn) {
 		s.sessions.denied.Add(1)
 		if !s.closed {
 			s.sampled.Warn("connection refused: too many", zap.Int("connections", len(s.conns)), zap.Int("files_limit", s.files.Limit()))
-			_ = sendError(c, 0, 0, refusalOf(refusal.Retry(proto.CodeLimit, "the agent has %d connections, the most it may have with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.Limit())))
+			_ = sendError(c, 0, 0, refusalOf(refusal.Retry(proto.CodeLimit, "the agent has %d connections, the limit with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.Limit())))
 		}
 		c.Close()
 		return
@@ -223,7 +223,7 @@ func (s *Server) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
 	switch {
 	case err == nil:
 	case hello != nil && hello.Role == string(proto.RoleWorker) && errors.As(err, &r) && r.Retryable:
-		s.log.Debug("worker is to try again", zap.Int32("pid", peer.PID), zap.Error(err))
+		s.log.Debug("worker retries", zap.Int32("pid", peer.PID), zap.Error(err))
 	default:
 		s.sampled.Info("connection ended", zap.Int32("pid", peer.PID), zap.Error(err))
 	}
@@ -337,7 +337,7 @@ func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error
 		return nil, fmt.Errorf("socket path %s: %w", path, err)
 	}
 	if info, err := os.Stat(dir); others && err == nil && info.Mode().Perm()&0o001 == 0 {
-		log.Warn("other users are allowed to connect, and the mode of the socket's directory keeps them out",
+		log.Warn("other users may connect, but the mode of the socket's directory keeps them out",
 			zap.String("dir", dir), zap.Stringer("mode", info.Mode()))
 	}
 	return control.ListenUnix(proto.Network, path, mode)

@@ -123,7 +123,7 @@ func (s *session) holder(id uint64, generation uint32) (*request, error) {
 
 func (s *session) open(m *proto.Open) error {
 	if m.Request == proto.ResumedRequest {
-		return refusal.New(proto.CodeRange, "OPEN req: %d stands for what RESUMED gave back, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
+		return refusal.New(proto.CodeRange, "OPEN req: %d names the slots that RESUME kept, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
 	}
 	if s.superseded[requestName{m.Request, m.Generation}] != nil {
 		return refusal.New(proto.CodeState, "request %d generation %d: was open before and still holds grants", m.Request, m.Generation)
@@ -137,7 +137,7 @@ func (s *session) open(m *proto.Open) error {
 		}
 	}
 	if len(s.requests) >= s.cfg.MaxRequests {
-		return refusal.New(proto.CodeLimit, "request %d: the session has %d open requests, the most it may have", m.Request, len(s.requests))
+		return refusal.New(proto.CodeLimit, "request %d: the session has %d open requests, limit %d", m.Request, len(s.requests), s.cfg.MaxRequests)
 	}
 	r := s.chain.open(m)
 	s.mu.Lock()
@@ -289,7 +289,7 @@ func (s *session) join(l *workerLink) error {
 	case s.ended:
 		return errEnded
 	case len(s.workers) >= proto.MaxWorkers:
-		return refusal.New(proto.CodeLimit, "session %d has %d workers, the most it may have", s.id, len(s.workers))
+		return refusal.New(proto.CodeLimit, "session %d has %d workers, limit %d", s.id, len(s.workers), proto.MaxWorkers)
 	}
 	s.workers[l] = struct{}{}
 	s.links.Add(1)

@@ -116,22 +116,22 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 		slots[i] = p.slot
 	}
 	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packSlots(slots), Blocks: m.Blocks}, slots}
-	told := 0
+	sent := 0
 	for _, w := range workers {
 		if w.offer(load) {
-			told++
+			sent++
 		}
 	}
-	s.count.loads.Add(uint64(told))
-	if n := len(workers) - told; n > 0 {
+	s.count.loads.Add(uint64(sent))
+	if n := len(workers) - sent; n > 0 {
 		s.count.loadsDropped.Add(uint64(n))
 		s.log.Warn("workers do not read: their connections are closed", zap.Int("workers", n), zap.Int("queued_loads", maxQueuedLoads))
 	}
-	if told == 0 {
-		return refusal.New(proto.CodeState, "job %d: no worker could be told", m.Job)
+	if sent == 0 {
+		return refusal.New(proto.CodeState, "job %d: every worker's queue of LOADs is full", m.Job)
 	}
 	s.cache.onboarded(pins)
-	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(told)}, nil)
+	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(sent)}, nil)
 }
 
 // claimable returns the pins and the workers of a CLAIM.
@@ -141,7 +141,7 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	switch {
 	case s.workerLost:
 		s.workerLost = false
-		return nil, nil, refusal.New(proto.CodeState, "job %d: a worker's connection has ended, %d are left", m.Job, len(s.workers))
+		return nil, nil, refusal.New(proto.CodeState, "job %d: a worker's connection has ended, %d workers are left", m.Job, len(s.workers))
 	case len(s.workers) == 0:
 		return nil, nil, refusal.New(proto.CodeState, "job %d: no worker is registered", m.Job)
 	}
@@ -149,7 +149,7 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	for i := range pins {
 		p, ok := r.pins[m.First+uint32(i)]
 		if !ok {
-			return nil, nil, refusal.New(proto.CodeState, "%s block %d is not pinned: only what LOOKUP reported can be claimed", r, m.First+uint32(i))
+			return nil, nil, refusal.New(proto.CodeState, "%s block %d is not pinned: a CLAIM takes blocks that LOOKUP reported", r, m.First+uint32(i))
 		}
 		pins[i] = p
 	}
@@ -294,7 +294,7 @@ func (s *session) reset(corr uint32) error {
 		return err
 	case alone:
 		s.count.resets.Add(1)
-		s.log.Info("the engine had its namespace emptied", zap.Stringer("namespace", s.namespace))
+		s.log.Info("a RESET emptied the namespace's pool", zap.Stringer("namespace", s.namespace))
 	}
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
@@ -316,7 +316,7 @@ func (s *session) holdsNothing() error {
 		pins = len(s.held.pins)
 	}
 	if n := len(s.requests); n > 0 || s.grants > 0 || pins > 0 {
-		return refusal.New(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d pins of RESUMED, want none of each", n, s.grants, pins)
+		return refusal.New(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d resumed pins, want none", n, s.grants, pins)
 	}
 	return nil
 }

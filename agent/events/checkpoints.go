@@ -28,7 +28,7 @@ type checkpoints struct {
 	log *zap.Logger
 	// failed counts the ranks without a file because the directory cannot be used.
 	failed atomic.Uint64
-	told   sync.Once // has warned that ranks have no files
+	warned sync.Once // has warned that ranks have no files
 	slow   sync.Once // has warned that the directory is on a disk
 
 	mu   sync.Mutex
@@ -63,15 +63,15 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		s.failed.Add(1)
-		s.told.Do(func() {
-			s.log.Warn("what engines hold is not kept for the next agent", zap.String("dir", s.dir), zap.Error(err))
+		s.warned.Do(func() {
+			s.log.Warn("checkpoints cannot be written: the next agent does not know what engines have cached", zap.String("dir", s.dir), zap.Error(err))
 		})
 		return nil
 	}
 	var at unix.Statfs_t
 	if err := unix.Statfs(s.dir, &at); err == nil && at.Type != unix.TMPFS_MAGIC {
 		s.slow.Do(func() {
-			s.log.Warn("what engines hold is kept on a disk, which a file for each rank twice a second wears: have the socket on a tmpfs, or no checkpoints",
+			s.log.Warn("checkpoints are on a disk, and each rank writes a file twice a second: put the socket on a tmpfs, or turn checkpoints off",
 				zap.String("dir", s.dir))
 		})
 	}
@@ -182,7 +182,7 @@ func (c *checkpoint) removeLocked() {
 	close(c.left)
 	delete(s.last, c.path)
 	if err := os.Remove(c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("the checkpoint of an engine that is gone stays", zap.String("file", c.path), zap.Error(err))
+		s.log.Warn("a checkpoint cannot be removed", zap.String("file", c.path), zap.Error(err))
 	}
 }
 

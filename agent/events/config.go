@@ -90,10 +90,10 @@ type Options struct {
 func (o *Options) validate(nats bool) error {
 	modes := []string{"", proto.ConsolidatorTiered, proto.ConsolidatorDedup, proto.ConsolidatorPassthrough}
 	if !slices.Contains(modes, o.ZMQMode) {
-		return fmt.Errorf("mode of the events in the engines' format %q: want one of %q", o.ZMQMode, modes[1:])
+		return fmt.Errorf("mode of the a ZMQ stream of a rank is open %q: want one of %q", o.ZMQMode, modes[1:])
 	}
 	if strings.ContainsAny(o.ZMQHost, ":/ ") && net.ParseIP(o.ZMQHost) == nil {
-		return fmt.Errorf("host of the events in the engines' format %q: want an address, a name, an interface or *", o.ZMQHost)
+		return fmt.Errorf("host of the a ZMQ stream of a rank is open %q: want an address, a name, an interface or *", o.ZMQHost)
 	}
 	if o.TokenMemory < 0 {
 		return fmt.Errorf("memory for tokens %d: want 0 (default) or more", o.TokenMemory)

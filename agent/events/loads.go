@@ -72,7 +72,7 @@ func lookAtLoads(meters loadMeters, sources []loadSource, now time.Time, report 
 			meters[s.owner] = m
 		}
 		r := kvevent.LoadReport{PublisherID: s.publisher, Owner: s.owner}
-		said := true
+		known := true
 		if s.pool != nil {
 			st := s.pool()
 			m.pool.sample(&st, now)
@@ -80,9 +80,9 @@ func lookAtLoads(meters loadMeters, sources []loadSource, now time.Time, report 
 				r.Pool = m.pool.report(&st, s, now)
 			}
 		} else if report {
-			r.Worker, said = m.copies.report(s)
+			r.Worker, known = m.copies.report(s)
 		}
-		if report && said {
+		if report && known {
 			send(&r)
 		}
 	}
@@ -116,10 +116,10 @@ type copyMeter struct {
 
 // report returns the load of an engine, false when nothing is known.
 func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
-	g, said := s.gauges()
+	g, known := s.gauges()
 	l := kvevent.WorkerLoad{DeviceBlocksTotal: g.DeviceBlocks, DeviceBlocksUsed: g.DeviceUsed, Running: g.Running, Waiting: g.Waiting}
 	if s.copies == nil {
-		return l, said
+		return l, known
 	}
 	now := s.copies()
 	// A smaller sum has begun anew: the next difference counts from it. The workers copy at
@@ -130,7 +130,7 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 		}
 	}
 	m.last, m.seen = now, true
-	return l, said || l.CopyMicros > 0
+	return l, known || l.CopyMicros > 0
 }
 
 // poolMeter turns samples of a pool's counters into rates.

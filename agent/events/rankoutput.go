@@ -58,8 +58,8 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 	if err != nil {
 		r.close()
 		o.dynamoFailed.Add(1)
-		o.log.Error("Dynamo's routers are not told of a rank", zap.Stringer("worker", w), zap.Error(err))
-		return nil, fmt.Errorf("Dynamo's routers are not told of worker %s: %w", w, err)
+		o.log.Error("a rank is not published to Dynamo's routers", zap.Stringer("worker", w), zap.Error(err))
+		return nil, fmt.Errorf("worker %s is not published to Dynamo's routers: %w", w, err)
 	}
 	return r, nil
 }
@@ -81,14 +81,14 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 	if err != nil {
 		o.zmqFailed.Add(1)
 		if other, ok := holder(bind); ok {
-			err = fmt.Errorf("%s of this agent has the port or that of the replays, and who subscribes there is told of its blocks instead: "+
+			err = fmt.Errorf("%s of this agent has the port or that of the replays, and subscribers there get its blocks instead: "+
 				"give each engine of a node a DYN_KVBM_LEADER_ZMQ_PUB_PORT of its own (%w)", other, err)
 		}
-		err = fmt.Errorf("no consolidated events of worker %s at %q: %w", w, bind, err)
-		o.log.Error("no events in the engines' format", zap.Stringer("worker", w), zap.Error(err))
+		err = fmt.Errorf("no ZMQ stream of worker %s at %q: %w", w, bind, err)
+		o.log.Error("a ZMQ stream of a rank cannot be opened", zap.Stringer("worker", w), zap.Error(err))
 		return nil, err
 	}
-	o.log.Info("events in the engines' format", zap.Stringer("worker", w), zap.String("mode", mode),
+	o.log.Info("a ZMQ stream of a rank is open", zap.Stringer("worker", w), zap.String("mode", mode),
 		zap.String("endpoint", r.Sink.Endpoint()), zap.String("replay", r.Sink.ReplayEndpoint()))
 	return r, nil
 }
@@ -159,7 +159,7 @@ func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
 	}
 	if err := r.FollowPool(pool); err != nil {
 		o.withoutPool.Add(1)
-		o.log.Warn("a rank is told without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
+		o.log.Warn("a rank is published without its pool's blocks", zap.Stringer("owner", own.Owner()), zap.Error(err))
 	}
 	return nil
 }

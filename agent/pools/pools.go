@@ -86,28 +86,28 @@ type entry struct {
 func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *residency.Stream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
 	defer cancel()
-	for placed := false; ; {
-		e, pool, err := s.try(ctx, ns, begin)
+	for retired := false; ; {
+		e, pool, err := s.tryOpen(ctx, ns, begin)
 		// Namespaces of a former agent's sessions take rows of the slot tables too. A pool
 		// whose row cannot be freed is the last that Open retires.
 		full := errors.Is(err, blockmgr.ErrNamespaces)
 		switch {
 		case err == nil:
 			return pool, e.stream.Stream(), nil
-		case full && placed:
+		case full && retired:
 			return nil, nil, refusal.Retry(proto.CodeLimit, "HELLO namespace: %w", err)
 		case !full && !errors.Is(err, errNoRoom):
 			return nil, nil, err
 		}
-		placed = placed || full
+		retired = retired || full
 		if err := s.retireIdle(ctx, ns.ID()); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// try tries once to open the pool. It retires another pool only if there is no free entry.
-func (s *Set) try(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Pool) error) (e *entry, pool *blockmgr.Pool, err error) {
+// tryOpen tries once to open the pool. It retires another pool only if there is no free entry.
+func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Pool) error) (e *entry, pool *blockmgr.Pool, err error) {
 	e, made, err := s.takeEntry(ctx, ns.ID())
 	if err != nil {
 		return nil, nil, err

@@ -21,26 +21,22 @@ func (s *Set) retireIdle(ctx context.Context, ns kv.NamespaceID) error {
 		s.mu.Unlock()
 		return awaitRoom(ctx, other)
 	}
-	made := make(chan struct{})
-	s.retiring[ns] = made
+	done := make(chan struct{})
+	s.retiring[ns] = done
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.retiring, ns)
-		close(made)
+		close(done)
 	}()
 	for {
 		idle, going := s.idlePools()
-		gone := s.retireOne(idle)
-		if gone == nil {
-			gone = going
-		}
-		if gone != nil {
+		if gone := cmp.Or(s.retireOne(idle), going); gone != nil {
 			return awaitRoom(ctx, gone)
 		}
 		if !awaitQuiet(ctx, idle) {
-			return refusal.Retry(proto.CodeLimit, "HELLO namespace: the agent has pools of %d namespaces, of %d that it can have, and all are in use", s.count(), MaxPools)
+			return refusal.Retry(proto.CodeLimit, "HELLO namespace: all %d pools of the agent are in use, limit %d", s.count(), MaxPools)
 		}
 	}
 }
@@ -69,7 +65,7 @@ func awaitRoom(ctx context.Context, gone <-chan struct{}) error {
 	case <-gone:
 		return nil
 	case <-ctx.Done():
-		return refusal.Retry(proto.CodeLimit, "HELLO namespace: the pool that makes room for another namespace takes more than %v", retireTimeout)
+		return refusal.Retry(proto.CodeLimit, "HELLO namespace: a pool is being retired to make room, which takes more than %v", retireTimeout)
 	}
 }
 

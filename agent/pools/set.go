@@ -38,7 +38,7 @@ type Set struct {
 // their directories. Changes of the pools go to hub. Close must be called.
 func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
 	if !cfg.hostOn() && !cfg.diskOn() {
-		log.Warn("NO TIER IS ON: nothing is stored and nothing is found; set the size of a host tier, of a disk tier or of both")
+		log.Warn("NO TIER IS ON: nothing is stored and nothing is found; set the size of a host tier or of a disk tier")
 	}
 	r := newAdmission(&cfg, log)
 	if err := r.checkStart(); err != nil {

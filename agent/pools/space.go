@@ -100,7 +100,7 @@ func (a *admission) lookAtNode() (n node, err error) {
 		return n, fmt.Errorf("disk directory: %w", err)
 	}
 	if n.limits, err = resource.Read("/"); err != nil {
-		a.log.Warn("the node's limits cannot be read: neither sizes nor the heap are checked against them", zap.Error(err))
+		a.log.Warn("the node's limits cannot be read: sizes and the heap are not checked against them", zap.Error(err))
 	}
 	return n, nil
 }
