@@ -29,8 +29,8 @@ func TestFormerSessionsThatHoldNothingDoNotPileUp(t *testing.T) {
 		t.Errorf("%d former sessions before the pool is open, want the last one", n)
 	}
 	a.Scheduler(t, 1)
-	if s := a.Stats(); s.Engines.Former != 0 || s.Pools[0].FormerSessions != 0 {
-		t.Errorf("%d former sessions are left, %d in the pool", s.Engines.Former, s.Pools[0].FormerSessions)
+	if s := a.Stats(); s.Engines.Former != 0 || s.Pools[0].PreviousSessions != 0 {
+		t.Errorf("%d former sessions are left, %d in the pool", s.Engines.Former, s.Pools[0].PreviousSessions)
 	}
 }
 
@@ -38,8 +38,8 @@ func TestFormerSessionThatHoldsSomethingStays(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
 	a.Scheduler(t, 2)
-	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].FormerSessions != 1 {
-		t.Errorf("%d former sessions, %d in the pool, want 1", s.Engines.Former, s.Pools[0].FormerSessions)
+	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].PreviousSessions != 1 {
+		t.Errorf("%d former sessions, %d in the pool, want 1", s.Engines.Former, s.Pools[0].PreviousSessions)
 	}
 }
 

@@ -73,12 +73,12 @@ func TestCensusCountsAPoolOnceWhileItIsRetired(t *testing.T) {
 		defer close(between)
 		check("while it goes", 0, 0)
 	}()
-	waitFor(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.going) == 1 && len(m.places) == 1 })
+	waitFor(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.retiring) == 1 && len(m.entries) == 1 })
 	close(sink.gate)
 	<-between
 	<-gone
 	check("after", 0, 1)
-	if n := fmt.Sprint(len(m.going), len(m.places)); n != "0 0" {
+	if n := fmt.Sprint(len(m.retiring), len(m.entries)); n != "0 0" {
 		t.Errorf("pools on their way and places: %s", n)
 	}
 }

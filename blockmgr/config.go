@@ -40,9 +40,9 @@ const (
 	// MaxExtents bounds the extents of a tier: each is an open file. One namespace
 	// uses all of them but one, in no more than maxParts.
 	MaxExtents = 1 << 14
-	maxParts   = registry.MaxParts
+	maxParts   = registry.MaxExtents
 	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: what slots can be named.
-	MaxBlocks = maxParts * registry.MaxPartSlots
+	MaxBlocks = maxParts * registry.MaxExtentSlots
 	// fewExtents is how many extents a namespace with a number of blocks has, while
 	// they can be made larger instead.
 	fewExtents = 4096

@@ -70,12 +70,12 @@ func TestSlotsOfAFormerSessionWaitUntilItIsForgotten(t *testing.T) {
 	d := die(t)
 	p := openTestPool(t, d.cfg)
 	defer p.finish()
-	formers := p.m.Former()
+	formers := p.m.Previous()
 	if len(formers) != 1 || formers[0].Session != d.session || formers[0].Namespace != p.NamespaceID() {
 		t.Fatalf("former sessions %+v", formers)
 	}
 	st := p.Stats()
-	if st.FormerSessions != 1 || st.Host.Quarantined != 2 || st.Host.Active != 2 || st.Host.Inactive != 1 {
+	if st.PreviousSessions != 1 || st.Host.Quarantined != 2 || st.Host.Active != 2 || st.Host.Inactive != 1 {
 		t.Errorf("%+v", st)
 	}
 	if got := sources(p.find(d.blocks)); got != "HHH" {
@@ -85,7 +85,7 @@ func TestSlotsOfAFormerSessionWaitUntilItIsForgotten(t *testing.T) {
 	p.m.Forget(d.session)
 	p.m.Forget(d.session)
 	st = p.Stats()
-	if st.FormerSessions != 0 || st.Host.Quarantined != 0 || st.Host.Active != 0 || len(p.m.Former()) != 0 {
+	if st.PreviousSessions != 0 || st.Host.Quarantined != 0 || st.Host.Active != 0 || len(p.m.Previous()) != 0 {
 		t.Errorf("after forget: %+v", st)
 	}
 	p.spares(11, 8, nil)
@@ -105,7 +105,7 @@ func TestFormerSessionsNameTheirProcesses(t *testing.T) {
 	first.m.Abandon()
 	p := openTestManager(t, cfg)
 	defer p.m.Close()
-	if f := p.m.Former(); len(f) != 1 || !slices.Equal(f[0].Processes, procs) || f[0].Foreign {
+	if f := p.m.Previous(); len(f) != 1 || !slices.Equal(f[0].Processes, procs) || f[0].Foreign {
 		t.Errorf("%+v", f)
 	}
 }
@@ -121,7 +121,7 @@ func TestSessionThatEndsInOrderLeavesNothing(t *testing.T) {
 	first.m.Abandon()
 	p := openTestPool(t, cfg)
 	defer p.finish()
-	if st := p.Stats(); st.FormerSessions != 0 || st.Host.Inactive != 2 || st.Host.Free != 6 {
+	if st := p.Stats(); st.PreviousSessions != 0 || st.Host.Inactive != 2 || st.Host.Free != 6 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -222,7 +222,7 @@ func TestFormerSessionsOutliveTheNextAgentToo(t *testing.T) {
 			more := between(t, d.cfg)
 			p := openTestPool(t, d.cfg)
 			defer p.finish()
-			if n := len(p.m.Former()); n != 1+len(more) {
+			if n := len(p.m.Previous()); n != 1+len(more) {
 				t.Errorf("%d former sessions", n)
 			}
 			p.spares(10, 4, slices.Concat(d.granted, d.pinned))

@@ -9,13 +9,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Grant reserves host slots for the blocks that are not stored yet. Blocks that are
-// resident in a tier, or that somebody is filling, count as present; one whose slot was
-// granted and not filled for grantTimeout does not. A full tier evicts
-// its coldest blocks, but never an ancestor of the new block. A host tier that can still
-// grow evicts nothing. Blocks without a slot are refused.
+// Grant reserves host slots for the blocks that are not stored yet. Resident blocks and
+// blocks that somebody is filling count as present. A block whose slot was granted and
+// not filled for grantTimeout does not. A full tier evicts its coldest blocks, but never
+// an ancestor of the new block. A host tier that can still grow evicts nothing. Blocks
+// without a slot are refused.
 //
-// Priority is that of the blocks, of those that are present too if theirs is lower. The
+// priority is given to the new blocks, and to present blocks whose priority is lower. The
 // slots are the session's until Commit, Abort or EndSession, and their records say so
 // before Grant returns.
 func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult, error) {
@@ -32,8 +32,8 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 		return GrantResult{Refused: len(blocks)}, nil
 	}
 	res := GrantResult{Grants: make([]Grant, 0, len(blocks))}
-	// What the call finds present stays until it ends: making room for a block by
-	// evicting its parent would be for nothing.
+	// Present blocks are held until the call ends, so that none of them is evicted for a
+	// later block of the call.
 	held := p.heldBuf[:0]
 	for i := range blocks {
 		b := &blocks[i]
@@ -93,9 +93,9 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 	return true, host
 }
 
-// Commit says that granted slots are filled. Either all of them are the
-// session's or nothing happens (ErrBadSlot). The blocks are visible at once;
-// checksums and the copies to disk follow in the background.
+// Commit makes the blocks of granted slots visible. The caller has filled the slots.
+// Checksums and the copies to disk follow in the background. ErrBadSlot: one of the slots
+// is not granted to the session, and nothing has happened.
 func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,8 +126,8 @@ func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
 	p.mover.Seal(ref)
 }
 
-// Abort says that granted slots will not be filled; nobody writes into them any
-// more. Either all of them are the session's or nothing happens (ErrBadSlot).
+// Abort gives granted slots back. Nobody writes into them any more. ErrBadSlot: one of
+// the slots is not granted to the session, and nothing has happened.
 func (p *Pool) Abort(s SessionID, slots []Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

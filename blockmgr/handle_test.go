@@ -234,7 +234,7 @@ func TestSlotsOfHandlesOutliveTheAgentUntilTheirProcessesAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := p.Stats(); st.Host.Quarantined != 1 || st.FormerSessions != 1 {
+	if st := p.Stats(); st.Host.Quarantined != 1 || st.PreviousSessions != 1 {
 		t.Errorf("%+v", st.Host)
 	}
 	if err := p.BeginSession(2); err != nil {

@@ -24,7 +24,7 @@ func TestFormerSessionThatHoldsNothingIsForgottenAndNoOther(t *testing.T) {
 	if got := again.m.ForgetIdle(again.Pool); len(got) != 0 {
 		t.Errorf("forgotten twice: %v", got)
 	}
-	for _, f := range again.m.Former() {
+	for _, f := range again.m.Previous() {
 		if f.Session != granted && f.Session != pinned {
 			t.Errorf("session %d is still waited for", f.Session)
 		}

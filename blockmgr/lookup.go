@@ -14,20 +14,21 @@ import (
 // candidate is one block of a running lookup. Its host slot is held.
 type candidate struct {
 	ref registry.Ref
-	// flight is the read or the check that the slot waits for; nil when the block
+	// flight is the read or the check that the slot waits for. It is nil when the block
 	// is in host memory and good.
 	flight *diskio.Flight
 	// reserved: counted in session.reserved.
 	reserved bool
 }
 
-// Lookup finds the longest prefix of blocks that is resident in any tier. What
-// is in host memory is pinned; what is on disk only is read into host memory,
-// and Lookup waits for that, and for a host tier that grows for it, until ctx is done. The result covers the blocks
-// that are ready without a hole, each pinned once for the session until Unpin
-// or EndSession; the pins are on record before Lookup returns. A block that
-// cannot be read, or whose bytes are not what was stored, is a miss. Neither
-// that nor a context that is done is an error.
+// Lookup finds the longest prefix of blocks that is resident in any tier, and pins it in
+// host memory. Blocks that are on disk only are read into host memory. Lookup waits for
+// the reads, and for a host tier that grows for them, until ctx is done.
+//
+// The result has the blocks that are ready, up to the first that is not. Each is pinned
+// once for the session until Unpin or EndSession, and the pins are on record before
+// Lookup returns. A block that cannot be read, or whose bytes are not what was stored, is
+// a miss. Neither a miss nor the end of ctx is an error.
 func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupResult, error) {
 	l := lookup{session: s, blocks: blocks}
 	if err := p.beginLookup(&l); err != nil {
@@ -65,16 +66,16 @@ type lookup struct {
 	session SessionID
 	sess    *session
 	blocks  []Block
-	// found are the first of blocks, as far as they are resident and have a host slot.
+	// found are the first of blocks, up to one that is not resident or has no host slot.
 	found []candidate
 	// short counts the blocks after found that are on disk and have no host slot because
-	// the host tier grows. grown is then closed when its next extent is there or could not
-	// be made; otherwise nil.
+	// the host tier grows. grown is closed when the try to make an extent ends; it is nil
+	// when short is 0.
 	short int
 	grown <-chan struct{}
 }
 
-// beginLookup holds the host slots of the prefix and starts what reads it needs.
+// beginLookup holds the host slots of the prefix and starts the reads that it needs.
 func (p *Pool) beginLookup(l *lookup) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +88,7 @@ func (p *Pool) beginLookup(l *lookup) (err error) {
 	return nil
 }
 
-// extendLookup goes on with a lookup after the host tier has grown, or could not.
+// extendLookup continues a lookup after the host tier has grown, or could not.
 func (p *Pool) extendLookup(l *lookup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +101,7 @@ func (p *Pool) extendLookup(l *lookup) {
 	p.count.Misses -= uint64(len(l.found) - before)
 }
 
-// matchMoreLocked appends to what a lookup has found.
+// matchMoreLocked appends to the blocks that a lookup has found.
 func (p *Pool) matchMoreLocked(l *lookup) {
 	if p.slots.Host == nil {
 		return
@@ -122,7 +123,7 @@ func (p *Pool) matchMoreLocked(l *lookup) {
 	l.sess.pinned += len(more)
 }
 
-// awaitGrowth waits for the end of a try to grow, and reports whether it ended
+// awaitGrowth waits for the end of a try to grow. It reports whether the try ended
 // before ctx.
 func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
 	select {
@@ -138,9 +139,9 @@ func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
 // memory overlap.
 const matchGroup = 64
 
-// matchLocked finds the longest prefix over both tiers and holds it: the host
-// slot where there is one, the disk slot (a candidate without ref) where not.
-// All is held before anything is promoted, because promotion evicts.
+// matchLocked finds the longest prefix over both tiers and holds it: the host slot of a
+// block that has one, otherwise the disk slot (a candidate without ref). All slots are
+// held before anything is promoted, because promotion evicts.
 func (p *Pool) matchLocked(blocks []Block) []candidate {
 	var keys [matchGroup]kv.StoredKey
 	var ids [matchGroup]registry.ID
@@ -166,9 +167,9 @@ func (p *Pool) matchLocked(blocks []Block) []candidate {
 	return found
 }
 
-// matchOneLocked holds one block of a prefix. The disk copy of a block that is in
-// host memory too is not touched: it takes its age over when it is needed (see
-// victimLocked), which saves a lookup a memory access for each block.
+// matchOneLocked holds one block of a prefix. It does not touch the disk copy of a block
+// that is in host memory too, which saves a memory access for each block: the disk copy
+// takes over the age of the host copy when it is about to be evicted.
 func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 	if id == registry.None {
 		return candidate{}, false
@@ -196,7 +197,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 		p.slots.Touch(p.slots.Host, host, s)
 		p.slots.Settle(p.slots.Host, host, s)
 		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
-			s.WriteAttempts = 0 // what is in demand is worth another try
+			s.WriteAttempts = 0 // a block in demand is worth another try
 			p.mover.Offer(host, s)
 		}
 	}
@@ -217,8 +218,8 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 	return candidate{ref: registry.NoRef}, true
 }
 
-// promoteLocked gives every candidate without a host slot one and starts to
-// read its block. When no slot can be had the prefix ends there.
+// promoteLocked gives every candidate without a host slot one and starts to read its
+// block. The prefix ends at the first candidate that gets no slot.
 func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	promoted, wanted := false, len(found)
 	for i := range found {
@@ -226,7 +227,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 			continue
 		}
 		if ref := p.slots.HostSlot(&blocks[i].Key); ref != registry.NoRef {
-			// The block was given twice: both wait for the same read.
+			// The caller named the block twice: both candidates wait for the same read.
 			p.slots.Release(p.slots.Disk, p.slots.Registry.At(p.slots.Host.Slot(ref).Entry).Slots[registry.Disk])
 			found[i].ref, found[i].flight = ref, p.mover.Flight(ref)
 			found[i].flight.Waiters++
@@ -266,8 +267,8 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	}
 }
 
-// finishLookup turns the holds of the ready prefix into pins of sess and drops
-// the others. When the session has ended meanwhile it drops them all.
+// finishLookup turns the holds of the ready prefix into pins of the session and drops
+// the other holds. It drops all of them when the session has ended meanwhile.
 func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +282,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	ready, broken := alive, false
 	for _, c := range found {
 		if c.flight != nil && c.flight.Finished && !c.flight.OK {
-			// The failed read has let go of the slot already.
+			// The failed read has released the slot already.
 			p.count.Misses++
 			ready, broken = false, true
 			continue
@@ -307,7 +308,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 			p.slots.LetGo(p.slots.Host, c.ref, sl)
 			continue
 		}
-		// The pin takes the hold's place: nothing else changes about the slot.
+		// The pin replaces the hold, so that the slot need not be settled.
 		p.pinLocked(sess, c.ref, sl)
 		res.Slots = append(res.Slots, p.slots.Host.Name(c.ref))
 		res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight))
@@ -322,9 +323,8 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	return res, nil
 }
 
-// sourceLocked is the tier that a block was found in, and counts the hit. A
-// block that an earlier lookup had promoted still says disk the first time
-// that it is reported.
+// sourceLocked is the tier that a block was found in, and counts the hit. A block that
+// was promoted is a hit of the disk the first time that a lookup reports it.
 func (p *Pool) sourceLocked(sl *tier.Slot, f *diskio.Flight) kv.Tier {
 	if f != nil && f.Disk != registry.NoRef || sl.FromDisk {
 		sl.FromDisk = false

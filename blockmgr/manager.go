@@ -24,51 +24,48 @@ const drainTime = 2 * time.Second
 type Manager struct {
 	cfg    Config
 	broker *broker
-	// opening counts calls of Pool that Close waits for, and resets is the goroutine
-	// that serves Config.Reset.
-	opening, resets sync.WaitGroup
-	once            sync.Once
-	resetsRefused   atomic.Uint64
-	// retiring is waited for by Close: the pools in going.
-	retiring sync.WaitGroup
+	// opening counts the calls of Pool that Close waits for. resets is the goroutine that
+	// serves Config.Reset. retireDone counts the pools in retiring.
+	opening, resets, retireDone sync.WaitGroup
+	once                        sync.Once
+	resetsRefused               atomic.Uint64
 	// diskAnswered is closed when the disk tier was opened, or could not be.
 	diskAnswered chan struct{}
 
 	// mu is never held during I/O.
-	mu     sync.Mutex
-	closed bool
-	places map[kv.NamespaceID]*place
-	// formers are the sessions of earlier agents that are not done with yet.
-	formers map[SessionID]*storage.SessionRecord
-	// going are the pools that are being closed by Retire, and retired counts those
-	// that are: each pool is in places, in going or in retired.
-	going   map[*Pool]struct{}
-	retired Retired
+	mu      sync.Mutex
+	closed  bool
+	entries map[kv.NamespaceID]*poolEntry
+	// previous are the sessions of earlier agents that were neither forgotten nor resumed.
+	previous map[SessionID]*storage.SessionRecord
+	// Each pool is in entries until Retire closes it, in retiring until it is closed, and
+	// then counted in retired.
+	retiring map[*Pool]struct{}
+	retired  Retired
 }
 
-// place is where a namespace's pool is, or is being made.
-type place struct {
-	// making is held by the one call of Pool that makes the pool or its extents, and
-	// while the pool is retired.
-	making sync.Mutex
-	// pool is nil until it is open, callers how many calls of Pool and Retire use the
-	// place. Manager.mu guards both.
+// poolEntry is the entry of a namespace in Manager.entries.
+type poolEntry struct {
+	// transition is held while the pool is opened, is given its first extents, or is
+	// retired.
+	transition sync.Mutex
+	// pool is nil until it is open. callers counts the calls of Pool and Retire that use
+	// the entry. Manager.mu guards both.
 	pool    *Pool
 	callers int
 }
 
-// Open takes the directories into use and finds what an earlier agent left on
-// disk. It fails when a field of cfg is out of range, a directory cannot be
-// used, or another agent uses it. A disk that does not answer within
-// Config.IODeadline is left for later: the pools join it to what they have when it
-// does.
+// Open takes the directories into use and finds what an earlier agent left in them. It
+// fails when a field of cfg is out of range, when a directory cannot be used, and when
+// another agent uses it. It does not wait longer than Config.IODeadline for the disk: a
+// disk that answers later joins the pools then.
 func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	m := &Manager{
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
-		places: map[kv.NamespaceID]*place{}, formers: map[SessionID]*storage.SessionRecord{}, going: map[*Pool]struct{}{},
+		entries: map[kv.NamespaceID]*poolEntry{}, previous: map[SessionID]*storage.SessionRecord{}, retiring: map[*Pool]struct{}{},
 	}
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
 	m.broker.health.SetLog(m.cfg.Log)
@@ -77,7 +74,7 @@ func Open(cfg Config) (*Manager, error) {
 			return nil, err
 		}
 		for _, r := range m.broker.host.Sessions().All() {
-			m.formers[SessionID(r.Session)] = &r
+			m.previous[SessionID(r.Session)] = &r
 		}
 	}
 	if m.cfg.Reset != nil {
@@ -103,8 +100,8 @@ func (m *Manager) openArenas() (err error) {
 	return nil
 }
 
-// openDiskArena waits for the disk for as long as an operation there may take. One
-// that does not answer is taken in when it does.
+// openDiskArena opens the disk tier. It waits for the disk for Config.IODeadline; a disk
+// that answers later is taken into use then.
 func (m *Manager) openDiskArena() error {
 	cfg := storage.ArenaConfig{
 		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
@@ -142,7 +139,7 @@ func (m *Manager) openDiskArena() error {
 	}
 }
 
-// takeDisk takes the disk's arena into use, unless the manager has closed
+// takeDisk takes the disk's arena into use, or closes it when the manager has closed
 // meanwhile.
 func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 	m.mu.Lock()
@@ -161,8 +158,8 @@ func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 // Warm reports whether host extents of an earlier agent were found.
 func (m *Manager) Warm() bool { return m.broker.host != nil && m.broker.host.Warm() }
 
-// HostExtents is how many host extents there are, those included that an earlier
-// agent made and nobody has asked for yet.
+// HostExtents is how many host extents there are, with the extents of an earlier agent
+// that no pool has claimed yet.
 func (m *Manager) HostExtents() int {
 	if m.broker.host == nil {
 		return 0
@@ -170,31 +167,32 @@ func (m *Manager) HostExtents() int {
 	return m.broker.host.Extents()
 }
 
-// Pool returns the namespace's pool, which it opens when there is none yet:
-// with its first extent of each tier, the host's populated. A disk that does not
-// answer holds it up for no longer than Config.IODeadline: then the pool opens
-// without its disk tier, or with a part of it, and the rest joins when the disk
-// answers (see Stats.DiskJoining). Where a tier's size
-// is used up, a pool without sessions gives an extent up; when none can, the
-// pool opens with that tier empty (see Enabled and Stats.GrowRefused), and the
-// next call tries again. The blocks that an earlier agent left are announced to the
-// sink in the background, a few at a time, and Quiesce waits for that; the sink must
-// know the namespace when Pool is called. ErrNamespace means that no agent could serve it.
+// Pool returns the namespace's pool and opens it when there is none yet. A new pool has
+// an extent of each tier, and its host extent is populated.
+//
+// A tier whose size is used up takes an extent from another pool. When no pool can give
+// one the tier stays empty (see Enabled and Stats.GrowRefused), and the next call tries
+// again. Pool waits for the disk for Config.IODeadline at most. A disk that answers later
+// joins the pool then (see Stats.DiskJoining).
+//
+// The blocks that an earlier agent left are announced to the sink in the background, and
+// Quiesce waits for that. The sink must know the namespace when Pool is called.
+// ErrNamespace means that no agent could serve the namespace.
 func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	l, err := blockLayout(&ns)
 	if err != nil {
 		return nil, err
 	}
 	id := ns.ID()
-	here, err := m.enter(id)
+	entry, err := m.enterEntry(id)
 	if err != nil {
 		return nil, err
 	}
-	defer m.leave(id, here)
-	here.making.Lock()
-	defer here.making.Unlock()
+	defer m.leaveEntry(id, entry)
+	entry.transition.Lock()
+	defer entry.transition.Unlock()
 	m.mu.Lock()
-	p := here.pool
+	p := entry.pool
 	m.mu.Unlock()
 	if p != nil {
 		p.findRoom()
@@ -205,38 +203,38 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	here.pool = p
+	entry.pool = p
 	return p, nil
 }
 
-// enter finds the namespace's place and keeps it until leave.
-func (m *Manager) enter(id kv.NamespaceID) (*place, error) {
+// enterEntry finds or makes the namespace's entry and keeps it until leaveEntry.
+func (m *Manager) enterEntry(id kv.NamespaceID) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, ErrClosed
 	}
-	here, ok := m.places[id]
+	entry, ok := m.entries[id]
 	if !ok {
-		here = &place{}
-		m.places[id] = here
+		entry = &poolEntry{}
+		m.entries[id] = entry
 	}
-	here.callers++
+	entry.callers++
 	m.opening.Add(1)
-	return here, nil
+	return entry, nil
 }
 
-// leave forgets a place that nobody else waits for and that got no pool.
-func (m *Manager) leave(id kv.NamespaceID, here *place) {
+// leaveEntry forgets an entry without a pool that nobody else uses.
+func (m *Manager) leaveEntry(id kv.NamespaceID, entry *poolEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leaveLocked(id, here)
+	m.leaveEntryLocked(id, entry)
 	m.opening.Done()
 }
 
-func (m *Manager) leaveLocked(id kv.NamespaceID, here *place) {
-	if here.callers--; here.callers == 0 && here.pool == nil {
-		delete(m.places, id)
+func (m *Manager) leaveEntryLocked(id kv.NamespaceID, entry *poolEntry) {
+	if entry.callers--; entry.callers == 0 && entry.pool == nil {
+		delete(m.entries, id)
 	}
 }
 
@@ -248,24 +246,23 @@ func (m *Manager) Pools() []*Pool {
 }
 
 func (m *Manager) poolsLocked() []*Pool {
-	pools := make([]*Pool, 0, len(m.places))
-	for _, here := range m.places {
-		if here.pool != nil {
-			pools = append(pools, here.pool)
+	pools := make([]*Pool, 0, len(m.entries))
+	for _, entry := range m.entries {
+		if entry.pool != nil {
+			pools = append(pools, entry.pool)
 		}
 	}
 	slices.SortFunc(pools, func(a, b *Pool) int { return slices.Compare(a.id[:], b.id[:]) })
 	return pools
 }
 
-// Close refuses new work, waits for pools that are being opened, up to two seconds
-// for blocks that are on their way to disk and up to Config.IODeadline for
-// operations there, ends the sessions that are
-// left, whose callers must not touch a slot any more, and the pools. Both tiers
-// stay for the next Open; with Config.DiscardHost the host files go.
-// When an operation on the disk does not end, the error says so, and the arenas
-// stay locked until the process ends. Calling it again waits for the first call
-// and does nothing.
+// Close refuses new work, ends the sessions that are left, and closes the pools. The
+// callers of the sessions must not touch a slot any more. Close waits up to two seconds
+// for blocks on their way to disk, and up to Config.IODeadline for operations tentry.
+//
+// Both tiers stay for the next Open. Config.DiscardHost deletes the host files. When an
+// operation on the disk does not end, the error says so, and the arenas stay locked
+// until the process ends. A second call waits for the first one and does nothing.
 func (m *Manager) Close() error {
 	var err error
 	m.once.Do(func() { err = m.close() })
@@ -313,8 +310,8 @@ func (m *Manager) diskEnded() bool {
 	}
 }
 
-// finishClose closes all pools at once, for which each of them has as long as an
-// operation on the disk may take, and returns their extents.
+// finishClose closes all pools at once, within Config.IODeadline, and returns their
+// extents.
 func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
 	defer cancel()
@@ -332,12 +329,11 @@ func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostPar
 	return host, disk, err
 }
 
-// awaitRetiring waits for the pools that are giving their room back, for as long
-// as an operation on the disk may take.
+// awaitRetiring waits for the pools that Retire closes, up to Config.IODeadline.
 func (m *Manager) awaitRetiring() error {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
 	defer cancel()
-	if !endsBefore(ctx, m.retiring.Wait) {
+	if !endsBefore(ctx, m.retireDone.Wait) {
 		return fmt.Errorf("a pool that was closed before: %w", errStuck)
 	}
 	return nil
@@ -364,7 +360,7 @@ func (m *Manager) beginClose() []*Pool {
 func (m *Manager) Abandon() {
 	m.once.Do(func() {
 		host, disk, _ := m.finishClose(m.beginClose(), false) // flushes nothing, so that nothing fails
-		m.retiring.Wait()
+		m.retireDone.Wait()
 		if arena := m.broker.disk.Load(); arena != nil {
 			arena.Abandon(disk)
 		}

@@ -120,7 +120,7 @@ func TestErrorsNameFieldAndValue(t *testing.T) {
 	if _, err := m.Pool(sparse); !errors.Is(err, ErrNamespace) || !strings.Contains(err.Error(), `layout "layer_separate": want "fully_contiguous"`) {
 		t.Errorf("another layout: %v", err)
 	}
-	if n := len(m.Pools()) + len(m.places); n != 0 {
+	if n := len(m.Pools()) + len(m.entries); n != 0 {
 		t.Errorf("refused namespaces left %d pools and places", n)
 	}
 }
@@ -205,7 +205,7 @@ func TestManagerDoesNotWaitForAPoolThatIsBeingMade(t *testing.T) {
 	waitFor(t, func() bool {
 		p.m.mu.Lock()
 		defer p.m.mu.Unlock()
-		return p.m.places[ns.ID()].callers == 2
+		return p.m.entries[ns.ID()].callers == 2
 	})
 	closed := make(chan error)
 	go func() { closed <- p.m.Close() }()

@@ -104,7 +104,7 @@ func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
 		part, i := p.slots.Host.At(ref)
 		s := p.slots.Host.Slot(ref)
 		if pinned {
-			p.members.previous[99] = &previousSession{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
+			p.members.previous[99] = &previousHolds{bit: 1 << 63, pinned: map[registry.Ref]struct{}{}}
 			part.Records.SetPins(i, 1<<63)
 		}
 		r := storage.Record{State: storage.StateQuarantined, Generation: s.Generation}

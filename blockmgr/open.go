@@ -53,7 +53,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	}
 	p.life.stop = make(chan struct{})
 	p.members = members{
-		sessions: map[SessionID]*session{}, previous: m.formersOf(p.id), forget: m.Forget,
+		sessions: map[SessionID]*session{}, previous: m.previousOf(p.id), forget: m.Forget,
 		tornHolders: map[SessionID]struct{}{},
 	}
 	p.pending.waiting = map[chan struct{}]struct{}{}

@@ -84,7 +84,7 @@ type members struct {
 	exiting int
 	// previous are the sessions of the previous agent that still hold slots here. forget
 	// is Manager.Forget.
-	previous map[SessionID]*previousSession
+	previous map[SessionID]*previousHolds
 	forget   func(SessionID)
 	// torn are slots whose records were damaged by the death of the previous agent: any
 	// of its sessions may use one. They are free when there are neither previous
@@ -127,7 +127,7 @@ func (p *Pool) Stats() Stats {
 	counters, queues := p.countersLocked()
 	st := Stats{Counters: counters, Unverified: p.slots.Unverified, Unannounced: p.slots.Unannounced()}
 	st.Host, st.Disk = p.slots.Host.Stats(), p.slots.Disk.Stats()
-	st.Sessions, st.FormerSessions = len(p.members.sessions), len(p.members.previous)
+	st.Sessions, st.PreviousSessions = len(p.members.sessions), len(p.members.previous)
 	st.Blocks = p.slots.Registry.Blocks()
 	now := time.Now()
 	for _, s := range p.members.sessions {

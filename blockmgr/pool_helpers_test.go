@@ -87,7 +87,7 @@ func openTestManager(t fataler, cfg Config) *testPool {
 		t.Fatalf("open: %v", err)
 	}
 	p := &testPool{t: t, m: m, sink: sink, ids: &atomic.Uint64{}}
-	for _, f := range m.Former() {
+	for _, f := range m.Previous() {
 		p.ids.Store(max(p.ids.Load(), uint64(f.Session)))
 	}
 	return p

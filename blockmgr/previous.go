@@ -12,44 +12,44 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Former is a session of an earlier agent of this node. What it was granted and
+// PreviousSession is a session of an earlier agent of this node. What it was granted and
 // had pinned stays out of use until Forget or Pool.Resume, because its processes may
 // still be copying.
-type Former struct {
+type PreviousSession struct {
 	Session   SessionID
 	Namespace kv.NamespaceID
 	Processes []Process
 	// Foreign: the processes were recorded in another pid namespace, so that
-	// their pids mean nothing here.
+	// their pids mean nothing entry.
 	Foreign bool
 }
 
-// former is what a former session holds in a pool.
-type previousSession struct {
+// previousHolds is what a previous session holds in a pool.
+type previousHolds struct {
 	bit uint64
-	// granted slots are quarantined, their records say for whom; pinned ones carry
+	// granted slots are quarantined, and their records say for whom. pinned slots have
 	// one hold each.
 	granted map[registry.Ref]struct{}
 	pinned  map[registry.Ref]struct{}
 }
 
-// Former lists the sessions of earlier agents that were neither forgotten nor
-// resumed yet.
-func (m *Manager) Former() []Former {
+// Previous lists the sessions of earlier agents that were neither forgotten nor resumed
+// yet, in order of their ids.
+func (m *Manager) Previous() []PreviousSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]Former, 0, len(m.formers))
-	for _, r := range m.formers {
-		list = append(list, Former{SessionID(r.Session), r.Namespace, slices.Clone(r.Processes), r.Foreign})
+	list := make([]PreviousSession, 0, len(m.previous))
+	for _, r := range m.previous {
+		list = append(list, PreviousSession{SessionID(r.Session), r.Namespace, slices.Clone(r.Processes), r.Foreign})
 	}
-	slices.SortFunc(list, func(a, b Former) int { return cmp.Compare(a.Session, b.Session) })
+	slices.SortFunc(list, func(a, b PreviousSession) int { return cmp.Compare(a.Session, b.Session) })
 	return list
 }
 
-// Forget says that all processes of a former session are gone: what it held is
-// free. One that is not known is ignored.
+// Forget frees what a previous session holds. The caller knows that all of its processes
+// are gone. A session that is not known is ignored.
 func (m *Manager) Forget(s SessionID) {
-	r, pool := m.takeFormer(s)
+	r, pool := m.takePrevious(s)
 	if r == nil {
 		return
 	}
@@ -59,19 +59,18 @@ func (m *Manager) Forget(s SessionID) {
 	m.broker.host.Sessions().End(uint64(s))
 }
 
-// ForgetIdle forgets the former sessions of the pool's namespace that hold nothing
-// in it, and returns them: no process of theirs can touch a slot. As long as there
-// are slots that may be any former session's, because their records were damaged,
-// it forgets none.
+// ForgetIdle forgets the previous sessions of the pool's namespace that hold nothing in
+// it, and returns them: none of their processes can touch a slot. It forgets none while
+// the pool has torn slots, which may belong to any previous session.
 func (m *Manager) ForgetIdle(p *Pool) []SessionID {
-	idle := p.idleFormers()
+	idle := p.idlePrevious()
 	for _, s := range idle {
 		m.Forget(s)
 	}
 	return idle
 }
 
-func (p *Pool) idleFormers() (idle []SessionID) {
+func (p *Pool) idlePrevious() (idle []SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.members.torn) > 0 {
@@ -85,38 +84,38 @@ func (p *Pool) idleFormers() (idle []SessionID) {
 	return idle
 }
 
-// takeFormer takes a former session off the list; pool is that of its namespace,
-// nil when it is not open.
-func (m *Manager) takeFormer(s SessionID) (r *storage.SessionRecord, pool *Pool) {
+// takePrevious takes a previous session off the list. pool is that of its namespace, nil
+// when it is not open.
+func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Pool) {
 	m.mu.Lock()
-	r = m.formers[s]
-	delete(m.formers, s)
-	var here *place
+	r = m.previous[s]
+	delete(m.previous, s)
+	var entry *poolEntry
 	if r != nil {
-		here = m.places[r.Namespace]
+		entry = m.entries[r.Namespace]
 	}
 	m.mu.Unlock()
-	if here == nil {
+	if entry == nil {
 		return r, nil
 	}
-	// A pool that is being opened reads the list of formers.
-	here.making.Lock()
-	defer here.making.Unlock()
+	// A pool that is being opened reads the list of previous sessions.
+	entry.transition.Lock()
+	defer entry.transition.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return r, here.pool
+	return r, entry.pool
 }
 
-// formersOf are the former sessions of a namespace.
-func (m *Manager) formersOf(ns kv.NamespaceID) map[SessionID]*previousSession {
+// previousOf are the previous sessions of a namespace.
+func (m *Manager) previousOf(ns kv.NamespaceID) map[SessionID]*previousHolds {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	found := map[SessionID]*previousSession{}
-	for id, r := range m.formers {
+	found := map[SessionID]*previousHolds{}
+	for id, r := range m.previous {
 		if r.Namespace != ns {
 			continue
 		}
-		f := &previousSession{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
+		f := &previousHolds{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
 		if r.PinBit != storage.NoPinBit {
 			f.bit = 1 << r.PinBit
 		}
@@ -125,7 +124,7 @@ func (m *Manager) formersOf(ns kv.NamespaceID) map[SessionID]*previousSession {
 	return found
 }
 
-// forget frees what a former session still holds in the pool.
+// forget frees what a previous session still holds in the pool.
 func (p *Pool) forget(s SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,12 +146,12 @@ func (p *Pool) forgetLocked(s SessionID) {
 		p.clearPinLocked(ref, f.bit)
 		p.slots.Release(p.slots.Host, ref)
 	}
-	p.freeOrphansLocked()
+	p.freeTornLocked()
 	p.releasedLocked()
 }
 
-// freeOrphansLocked frees the orphans once nobody is left who may touch one.
-func (p *Pool) freeOrphansLocked() {
+// freeTornLocked frees the torn slots once no session is left that may touch one.
+func (p *Pool) freeTornLocked() {
 	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
 	}
@@ -162,37 +161,35 @@ func (p *Pool) freeOrphansLocked() {
 	p.members.torn = nil
 }
 
-// Resume gives session s what it still holds of its former self: of the granted
-// and pinned slots that it names, those that are returned are its own again, as
-// if it had just been granted them or had looked them up, its cap of pins
-// notwithstanding.
+// Resume gives session s the slots that a previous session of the same engine held. Of
+// the granted and pinned slots that the caller names, the returned ones are granted to s
+// and pinned by s. The cap of pins does not apply.
 //
-// The caller must name every slot that a copy of it may still touch, and nothing
-// that it names is freed by the call. What cannot be returned stays out of use
-// until the end of s: a slot named as granted that was pinned or the other way
-// round, a pinned one whose block did not outlive the agent; and a slot whose
-// record was torn until all sessions of that time have ended, where s stands for
-// its former self. All else that the former session held is free.
+// The caller must name every slot that a copy may still touch. The call frees none of
+// them. A slot that cannot be returned stays out of use until s ends: a slot named as
+// granted that was pinned, or the other way round, and a pinned slot whose block did not
+// outlive the agent. A torn slot stays out of use until all sessions of that time have
+// ended, and s counts as one of them. All else that the previous session held is freed.
 //
-// ErrNoSession: there is no such former session in the pool, or s is not one.
-func (p *Pool) Resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
-	if g, pn, err = p.resume(s, formerID, granted, pinned); err != nil {
+// ErrNoSession: the pool has no such previous session, or no session s.
+func (p *Pool) Resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
+	if g, pn, err = p.resume(s, previous, granted, pinned); err != nil {
 		return nil, nil, err
 	}
-	p.members.forget(formerID)
+	p.members.forget(previous)
 	return g, pn, nil
 }
 
-func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
+func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sess, err := p.checkLocked(s)
 	if err != nil {
 		return nil, nil, err
 	}
-	f := p.members.previous[formerID]
+	f := p.members.previous[previous]
 	if f == nil {
-		return nil, nil, fmt.Errorf("former session %d: %w", formerID, ErrNoSession)
+		return nil, nil, fmt.Errorf("previous session %d: %w", previous, ErrNoSession)
 	}
 	p.tickLocked()
 	if len(p.members.torn) > 0 {
@@ -208,7 +205,7 @@ func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Sl
 			pn = append(pn, name)
 		}
 	}
-	// What is named on the wrong list is the session's too, only that it is not told.
+	// A slot that is named on the wrong list is the session's too, but not returned.
 	for _, name := range granted {
 		if ref, ok := p.findLocked(name); ok && sess.pins.of(ref) == 0 {
 			p.repinLocked(sess, f, ref)
@@ -224,11 +221,11 @@ func (p *Pool) resume(s, formerID SessionID, granted, pinned []Slot) (g, pn []Sl
 	return g, pn, nil
 }
 
-// regrantLocked turns a slot that a former session was granted back into a
-// granted one, and reports whether it was one. When somebody else has brought the
-// block in meanwhile it is late: the copy into it goes on, and Commit frees it.
-// So is one whose record names no block.
-func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousSession, ref registry.Ref) bool {
+// regrantLocked grants session s a slot that the previous session f was granted, and
+// reports whether it was. When somebody else has stored the block meanwhile the slot is
+// superseded: the copy into it goes on, and Commit frees it. A slot whose record names no
+// block is superseded too.
+func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousHolds, ref registry.Ref) bool {
 	if _, held := f.granted[ref]; !held {
 		return false
 	}
@@ -247,11 +244,11 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousSession, ref
 	return true
 }
 
-// repinLocked pins a slot for a session whose former self had it pinned, and
-// reports whether the block is there to be read. The former's own hold stays
-// until it is forgotten, so that its mark goes after that of the session is
-// there. One pin of a slot is beyond the cap: without it the slot would be freed.
-func (p *Pool) repinLocked(sess *session, f *previousSession, ref registry.Ref) bool {
+// repinLocked pins a slot for session sess that the previous session f had pinned, and
+// reports whether the block can be read. The hold of f stays until f is forgotten, so
+// that its mark in the pin word goes after the mark of sess is there. One pin of a slot
+// is beyond the cap: without it the slot would be freed.
+func (p *Pool) repinLocked(sess *session, f *previousHolds, ref registry.Ref) bool {
 	if _, held := f.pinned[ref]; !held {
 		return false
 	}

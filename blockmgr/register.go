@@ -8,8 +8,74 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
+
+// Allocate gives session s n empty blocks, for which the coldest blocks leave where
+// slots are short and the host tier cannot grow. Either all n can be had or
+// nothing happens (ErrNotEnoughBlocks), for one because the tier has yet to grow. The slots are on record as the
+// session's before Allocate returns.
+//
+// A call that needs more slots than there are free ones and blocks without
+// children looks at every slot of the host tier.
+func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("number of blocks %d: want 0 or more", n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sess, err := p.checkLocked(s)
+	if err != nil {
+		return nil, err
+	}
+	p.tickLocked()
+	if p.slots.Host != nil {
+		defer p.wakeGrowerLocked()
+	}
+	if can := p.obtainableLocked(n); can < n {
+		return nil, notEnough(n, can)
+	}
+	blocks := make([]*MutableBlock, 0, n)
+	for range n {
+		ref := p.allocLocked(p.slots.Host)
+		if ref == registry.NoRef {
+			// A slot that was to be freed had damaged memory.
+			for _, b := range blocks {
+				ref, _ := b.heldLocked()
+				delete(sess.granted, ref)
+				p.slots.Free(p.slots.Host, ref)
+			}
+			return nil, notEnough(n, len(blocks))
+		}
+		p.grantBlankLocked(s, sess, ref)
+		blocks = append(blocks, &MutableBlock{pool: p, session: s, sess: sess, slot: p.slots.Host.Name(ref)})
+	}
+	p.count.Granted += uint64(n)
+	return blocks, nil
+}
+
+func notEnough(requested, available int) error {
+	return fmt.Errorf("%d blocks requested, %d available: %w", requested, available, ErrNotEnoughBlocks)
+}
+
+// grantBlankLocked grants a free slot without saying for which block.
+func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
+	p.slots.Grant(ref, s, storage.Record{})
+	sess.grant(ref, time.Now())
+}
+
+// obtainableLocked is how many host slots can be had. A tier that can grow evicts
+// nothing, so that only its free slots count. It is exact where it is less than want.
+func (p *Pool) obtainableLocked(want int) int {
+	t := p.slots.Host
+	if t == nil {
+		return 0
+	}
+	if free := t.Free(); free < want && p.hostGrowsLocked() {
+		p.growth.refused += want - free
+		return free
+	}
+	return p.slots.Obtainable(t, want)
+}
 
 // Register makes complete blocks of session s, whose bytes are in place, visible
 // and returns a handle to each, in the order given. Checksums and copies to disk
@@ -191,33 +257,4 @@ func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*Immut
 		handles = append(handles, p.handleLocked(s, sess, ref))
 	}
 	return handles, nil
-}
-
-// Touch makes blocks the most recently used ones of their tiers, up to the first
-// that is in none, and returns how many there are before it.
-func (p *Pool) Touch(keys []kv.StoredKey) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.life.closing {
-		return 0
-	}
-	p.tickLocked()
-	for i := range keys {
-		id := p.slots.Find(&keys[i])
-		if id == registry.None {
-			return i
-		}
-		found := false
-		for _, t := range p.slots.Tiers() {
-			ref := p.slots.Registry.At(id).Slots[t.Level]
-			if ref != registry.NoRef && t.Slot(ref).Resident() {
-				p.slots.Touch(t, ref, t.Slot(ref))
-				found = true
-			}
-		}
-		if !found {
-			return i
-		}
-	}
-	return len(keys)
 }

@@ -73,7 +73,7 @@ func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
 // checkRecovered compares what a new agent found with what there was.
 func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
 	var formers []SessionID
-	for _, f := range m.m.Former() {
+	for _, f := range m.m.Previous() {
 		formers = append(formers, f.Session)
 	}
 	if want := slices.Sorted(maps.Keys(m.formers)); !slices.Equal(formers, want) {

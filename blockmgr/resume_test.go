@@ -21,7 +21,7 @@ func TestResumeGivesBackWhatIsNamedAndHeldAndFreesTheRest(t *testing.T) {
 	}
 	p.check()
 	st := p.Stats()
-	if st.Resumed != 2 || st.ResumeRefused != 4 || st.FormerSessions != 0 || len(p.m.Former()) != 0 {
+	if st.Resumed != 2 || st.ResumeRefused != 4 || st.PreviousSessions != 0 || len(p.m.Previous()) != 0 {
 		t.Errorf("%+v", st)
 	}
 	if st.Pins != 1 || st.Host.Granted != 1 || st.Host.Quarantined != 0 {
@@ -113,7 +113,7 @@ func TestResumeOfWhatIsNotThereChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if st := p.Stats(); st.FormerSessions != 1 || st.Resumed != 0 || st.Host.Quarantined != 2 || len(p.m.Former()) != 1 {
+	if st := p.Stats(); st.PreviousSessions != 1 || st.Resumed != 0 || st.Host.Quarantined != 2 || len(p.m.Previous()) != 1 {
 		t.Errorf("%+v", st)
 	}
 	if err := p.BeginSession(d.session); err == nil {

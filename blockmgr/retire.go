@@ -16,22 +16,21 @@ import (
 // ErrNamespaces: the tiers have as many namespaces as their slot tables hold.
 var ErrNamespaces = storage.ErrNamespaces
 
-// Retired is what the pools that Retire has closed, or begun to close, leave behind
-// in numbers.
+// Retired is the sum of the numbers of the pools that Retire has closed or begun to
+// close.
 type Retired struct {
 	// Pools is how many are closed.
 	Pools uint64 `json:"pools"`
-	// Counters are the sums of what Stats says of them.
+	// Counters are the sums of the pools' Stats.
 	Counters
 }
 
-// Census lists the open pools and counts the others as of one moment, so that
-// what the pools on the list have counted and what retired has never add up to less
-// than before, whatever is retired meanwhile.
+// Census lists the open pools and counts the others as of one moment. The sum of both
+// never falls, whatever is retired meanwhile.
 func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	m.mu.Lock()
 	pools, retired = m.poolsLocked(), m.retired
-	going := slices.Collect(maps.Keys(m.going))
+	going := slices.Collect(maps.Keys(m.retiring))
 	m.mu.Unlock()
 	for _, p := range going {
 		st := p.Stats()
@@ -40,11 +39,12 @@ func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	return pools, retired
 }
 
-// Unused reports whether Retire would close the pool now, since when nobody has used
-// it (a pool with a smaller number has been unused for longer), and whether it has
-// no block, so that nothing would be lost. A pool is in use as long as it has a
-// session, one that has ended and whose processes may still copy, a former one,
-// somebody who watches its extents, a block that is kept, or something under way.
+// Unused reports whether Retire would close the pool now (ok). A pool with a smaller
+// since has been unused for longer. A pool that is empty has no block to lose.
+//
+// A pool is in use as long as it has a session, an ended session whose processes may
+// still copy, a session of an earlier agent, a watcher of its extents, a block that is
+// kept, or an operation under way.
 func (p *Pool) Unused() (since uint64, empty, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,19 +55,18 @@ func (p *Pool) retirableLocked() bool {
 	return p.unusedLocked() && p.members.exiting == 0 && p.mover.Stuck() == 0 && p.slots.Kept() == 0
 }
 
-// Draining reports whether the pool has no session and something is under way in
-// it, for which Quiesce waits.
+// Draining reports whether the pool has no session and still does something that
+// Quiesce waits for.
 func (p *Pool) Draining() bool { return p.draining() }
 
-// Retire closes a pool that nobody uses and gives all that it has back: its
-// extents of both tiers with the blocks in them, and its namespace's place in the
-// slot tables. The removal of each block is reported. gone is closed when that is
-// done, which a disk that does not answer delays; Manager.Pool of the namespace
-// waits for it, and opens a new pool. Extents of an earlier agent that could not be
-// read stay on the disk until somebody needs their room.
+// Retire closes a pool that nobody uses. It gives back the extents of both tiers with
+// their blocks, and the namespace's row in the slot tables. The removal of each block is
+// reported. gone is closed when all of that is done; a disk that does not answer delays
+// it. Manager.Pool of the namespace waits for gone and opens a new pool. Extents of an
+// earlier agent that could not be read stay on the disk until somebody needs their room.
 //
 // ErrActive: the pool is in use, or somebody asks for it; nothing has happened.
-// ErrRetired: it is closed, or about to be. ErrClosed: the manager is.
+// ErrRetired: the pool is closed or closing. ErrClosed: the manager is closed.
 func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	if gone, err = p.retire(p); err != nil {
 		return nil, fmt.Errorf("retire pool %s: %w", p.id, err)
@@ -77,56 +76,56 @@ func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 
 // retire is Pool.Retire of one of the manager's pools.
 func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
-	here, err := m.occupy(p)
+	entry, err := m.enterOpenPool(p)
 	if err != nil {
 		return nil, err
 	}
-	if !here.making.TryLock() {
-		m.vacate(p.id, here)
+	if !entry.transition.TryLock() {
+		m.leaveRetired(p.id, entry)
 		return nil, ErrActive
 	}
-	if err := m.beginRetire(here, p); err != nil {
-		here.making.Unlock()
-		m.vacate(p.id, here)
+	if err := m.beginRetire(entry, p); err != nil {
+		entry.transition.Unlock()
+		m.leaveRetired(p.id, entry)
 		return nil, err
 	}
 	gone := make(chan struct{})
 	go func() { // ends with the pool's last operation; Close waits for it
-		defer m.retiring.Done()
+		defer m.retireDone.Done()
 		defer close(gone)
-		defer m.vacate(p.id, here)
-		defer here.making.Unlock()
+		defer m.leaveRetired(p.id, entry)
+		defer entry.transition.Unlock()
 		p.giveBack()
 		m.countRetired(p)
 	}()
 	return gone, nil
 }
 
-// occupy keeps the place of an open pool until vacate.
-func (m *Manager) occupy(p *Pool) (*place, error) {
+// enterOpenPool keeps the entry of an open pool until leaveRetired.
+func (m *Manager) enterOpenPool(p *Pool) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	here := m.places[p.id]
+	entry := m.entries[p.id]
 	if m.closed {
 		return nil, ErrClosed
 	}
-	if here == nil || here.pool != p {
+	if entry == nil || entry.pool != p {
 		return nil, ErrRetired
 	}
-	here.callers++
-	return here, nil
+	entry.callers++
+	return entry, nil
 }
 
-// vacate forgets a place that nobody else waits for and that has no pool any more.
-func (m *Manager) vacate(id kv.NamespaceID, here *place) {
+// leaveRetired forgets an entry without a pool that nobody else uses.
+func (m *Manager) leaveRetired(id kv.NamespaceID, entry *poolEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leaveLocked(id, here)
+	m.leaveEntryLocked(id, entry)
 }
 
 // beginRetire takes the pool out of the manager, if nobody uses it. The caller has
-// the place's making.
-func (m *Manager) beginRetire(here *place, p *Pool) error {
+// entry.transition.
+func (m *Manager) beginRetire(entry *poolEntry, p *Pool) error {
 	if !p.beginRetire() {
 		return ErrActive
 	}
@@ -135,23 +134,23 @@ func (m *Manager) beginRetire(here *place, p *Pool) error {
 	if m.closed {
 		return ErrClosed // Close goes on with the pool
 	}
-	here.pool = nil
-	m.going[p] = struct{}{}
-	m.retiring.Add(1)
+	entry.pool = nil
+	m.retiring[p] = struct{}{}
+	m.retireDone.Add(1)
 	return nil
 }
 
-// countRetired keeps what a pool that is closed has counted.
+// countRetired adds the counters of a closed pool to m.retired.
 func (m *Manager) countRetired(p *Pool) {
 	st := p.Stats()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.going, p)
+	delete(m.retiring, p)
 	m.retired.Pools++
 	m.retired.Add(&st.Counters)
 }
 
-// beginRetire refuses callers from now on, if nobody uses the pool.
+// beginRetire makes the pool refuse callers, if nobody uses it.
 func (p *Pool) beginRetire() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,15 +161,15 @@ func (p *Pool) beginRetire() bool {
 	return true
 }
 
-// giveBack ends the pool's goroutines and gives its extents and its place in the
-// slot tables back.
+// giveBack ends the pool's goroutines and gives back its extents and its row in the slot
+// tables.
 func (p *Pool) giveBack() {
 	p.stopWorkers()
 	p.life.workers.Wait()
 	p.life.transfers.Wait()
 	extents := p.takeAll()
-	for _, part := range extents {
-		p.broker.drop(part)
+	for _, e := range extents {
+		p.broker.drop(e)
 	}
 	if p.slots.Host != nil {
 		p.broker.host.Forget(p.slots.Host.Namespace)
@@ -185,9 +184,8 @@ func (p *Pool) giveBack() {
 // removeChunk is how many removals are reported under one lock.
 const removeChunk = 4096
 
-// takeAll reports the removal of every block, children before parents, and takes
-// the extents of a pool whose goroutines have ended. Nobody else changes anything
-// any more; the mutex is for those who look.
+// takeAll reports the removal of every block, children before parents, and returns the
+// extents. The pool's goroutines have ended: the lock is for callers that only read.
 func (p *Pool) takeAll() (extents []*tier.Extent) {
 	for _, t := range p.slots.Tiers() {
 		if p.cfg.Sink == nil {
@@ -204,9 +202,9 @@ func (p *Pool) takeAll() (extents []*tier.Extent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.slots.Tiers() {
-		for _, part := range t.Extents {
-			if part != nil {
-				extents = append(extents, part)
+		for _, e := range t.Extents {
+			if e != nil {
+				extents = append(extents, e)
 			}
 		}
 	}
@@ -223,11 +221,11 @@ func (p *Pool) reportRemoved(t *tier.Tier, refs []registry.Ref) {
 	p.slots.AnnounceRemoved(t, refs)
 }
 
-// ResetAlone is ResetAll for session s if no other session has the pool open;
-// otherwise it leaves the pool alone. One that has ended and whose processes may
-// still copy counts, and one of an earlier agent too. It reports whether s was
-// alone. ErrActive: it was, but blocks are in use, and nothing has happened.
-// What is being sealed or written is in use: Quiesce comes first.
+// ResetAlone is ResetAll for session s, if s is the pool's only session: alone says so.
+// Otherwise nothing happens. Ended sessions whose processes may still copy count, and so
+// do sessions of an earlier agent. ErrActive: s is alone, but blocks are in use, and
+// nothing has happened. A block that is being sealed or written is in use: call Quiesce
+// first.
 func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
 	err = p.reset(func() ([]*tier.Tier, error) {
 		if _, err := p.checkLocked(s); err != nil {

@@ -176,8 +176,8 @@ func TestNamespacesMayComeAndGoForEver(t *testing.T) {
 	}
 	p.quiesce()
 	st := p.Stats()
-	if n := len(extentNames(t, cfg.HostDir, cfg.DiskDir)); n != st.Host.Extents+st.Disk.Extents || len(p.m.places) != 1 {
-		t.Errorf("%d extents and %d places are left, want %d and 1", n, len(p.m.places), st.Host.Extents+st.Disk.Extents)
+	if n := len(extentNames(t, cfg.HostDir, cfg.DiskDir)); n != st.Host.Extents+st.Disk.Extents || len(p.m.entries) != 1 {
+		t.Errorf("%d extents and %d places are left, want %d and 1", n, len(p.m.entries), st.Host.Extents+st.Disk.Extents)
 	}
 	if got := p.tiersOf(blocks); got != "BB" {
 		t.Errorf("the namespace that stayed has %q", got)
@@ -239,8 +239,8 @@ func TestPoolIsOpenedAndRetiredAtOnce(t *testing.T) {
 	last := p.openOther("shared")
 	last.check()
 	last.retires()
-	if len(p.m.places) != 0 {
-		t.Errorf("%d places are left", len(p.m.places))
+	if len(p.m.entries) != 0 {
+		t.Errorf("%d places are left", len(p.m.entries))
 	}
 }
 

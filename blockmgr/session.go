@@ -3,10 +3,12 @@ package blockmgr
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // ErrNoSession: the session is not known to the pool, or has ended.
@@ -74,11 +76,10 @@ func (s *session) unreserve(found []candidate) {
 	}
 }
 
-// BeginSession makes the session known to the pool; without that it can
-// neither pin nor be granted anything. The session and its processes are on
-// record before it returns, so that the next agent waits for them. Session ids
-// must be unique over the lives of all agents of the node. ErrSessions means
-// that the node has too many sessions.
+// BeginSession makes the session known to the pool, so that it can pin slots and be
+// granted some. The session and its processes are on record before BeginSession returns,
+// so that the next agent waits for them. Session ids must be unique over the lives of all
+// agents of the node. ErrSessions means that the node has too many sessions.
 func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,10 +128,10 @@ func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 	return nil
 }
 
-// EndSession drops the session's pins at once. Its granted slots are freed at
-// once when gone is nil; otherwise they are out of use until gone is closed,
-// because a dying worker may still be copying into them. It reports whether
-// anything waits for that. Ending a session that is not known does nothing.
+// EndSession drops the session's pins. It frees the granted slots when gone is nil.
+// Otherwise they are out of use until gone is closed, because a dying worker may still be
+// copying into them, and waits reports whether there are any. A session that is not known
+// is ignored.
 func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,8 +162,8 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 			continue
 		}
 		p.slots.DropGrant(ref, storage.StateQuarantined)
-		// Nobody else's hold is on a granted slot. This one keeps its extent, whose
-		// memory the writer has mapped.
+		// A granted slot has no other hold. This one keeps the extent, whose memory the
+		// writer has mapped.
 		p.slots.Host.Slot(ref).Holds++
 		waiting = append(waiting, ref)
 	}
@@ -170,7 +171,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		return false, nil
 	}
 	p.broker.host.Sessions().ReleasePins(uint64(s))
-	if _, heir := p.members.tornHolders[s]; gone == nil || len(waiting) == 0 && !heir {
+	if _, tornHolder := p.members.tornHolders[s]; gone == nil || len(waiting) == 0 && !tornHolder {
 		p.goneLocked(s)
 		return false, nil
 	}
@@ -181,15 +182,14 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	return true, nil
 }
 
-// goneLocked takes note of it that no process of a session that has ended can
-// touch a slot any more.
+// goneLocked notes that no process of an ended session can touch a slot any more.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
-	p.freeOrphansLocked()
+	p.freeTornLocked()
 	p.broker.host.Sessions().End(uint64(s))
 }
 
-// endSessions ends all sessions, as their last call would.
+// endSessions ends all sessions.
 func (p *Pool) endSessions() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,9 +198,8 @@ func (p *Pool) endSessions() {
 	}
 }
 
-// freeWhenGone frees quarantined slots when nobody can write into them any
-// more. A pool that closes first leaves them to the next agent, whose session
-// table still names the processes.
+// freeWhenGone frees quarantined slots when gone is closed. A pool that closes first
+// leaves the slots to the next agent: the session table still names the processes.
 func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct{}) {
 	select {
 	case <-gone:
@@ -258,9 +257,9 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 		ref, ok := p.findLocked(name)
 		if ok {
 			_, ok = sess.granted[ref]
-			// A slot without a block is a MutableBlock's, or late.
-			_, late := sess.superseded[ref]
-			ok = ok && (late || p.slots.Host.Slot(ref).Entry != registry.None)
+			// A granted slot without a block is a MutableBlock's, or superseded.
+			_, superseded := sess.superseded[ref]
+			ok = ok && (superseded || p.slots.Host.Slot(ref).Entry != registry.None)
 		}
 		_, twice := seen[ref]
 		if !ok || twice {
@@ -270,4 +269,126 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 		refs = append(refs, ref)
 	}
 	return refs, nil
+}
+
+// pinCounts counts the pins of one session, for each host slot. It takes four bytes for
+// every slot of an extent in which the session ever pinned one.
+type pinCounts struct{ extents [][]uint32 }
+
+// add counts one pin and returns how many there were. slots is the number of slots of
+// the extent.
+func (c *pinCounts) add(ref registry.Ref, slots int) (before uint32) {
+	n := int(ref.Extent())
+	for len(c.extents) <= n {
+		c.extents = append(c.extents, nil)
+	}
+	if c.extents[n] == nil {
+		c.extents[n] = make([]uint32, slots)
+	}
+	before = c.extents[n][ref.Slot()]
+	c.extents[n][ref.Slot()]++
+	return before
+}
+
+// of is the number of pins of a slot.
+func (c *pinCounts) of(ref registry.Ref) uint32 {
+	n := ref.Extent()
+	if int(n) >= len(c.extents) || c.extents[n] == nil {
+		return 0
+	}
+	return c.extents[n][ref.Slot()]
+}
+
+// sub takes one pin off a slot that has some, and returns how many are left.
+func (c *pinCounts) sub(ref registry.Ref) (left uint32) {
+	at := &c.extents[ref.Extent()][ref.Slot()]
+	*at--
+	return *at
+}
+
+// each calls do for every slot that has pins.
+func (c *pinCounts) each(do func(ref registry.Ref, n uint32)) {
+	for extent, counts := range c.extents {
+		for i, n := range counts {
+			if n > 0 {
+				do(registry.MakeRef(uint32(extent), uint32(i)), n)
+			}
+		}
+	}
+}
+
+// forget drops an extent that goes. None of its slots is pinned.
+func (c *pinCounts) forget(extent uint32) {
+	if int(extent) < len(c.extents) {
+		c.extents[extent] = nil
+	}
+}
+
+// pinLocked pins a slot once more for a session. The first pin is marked in the
+// slot's pin word, where the next agent finds it.
+func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
+	if s.Pins++; s.Pins == 1 {
+		p.slots.Host.Pinned++
+	}
+	e, i := p.slots.Host.At(ref)
+	if sess.pins.add(ref, len(e.Slots)) == 0 {
+		sess.slots++
+		e.Records.SetPins(i, e.Records.Pins(i)|sess.bit)
+	}
+}
+
+// unpinLocked takes one pin of a session off a slot that it has pinned.
+func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
+	if sess.pins.sub(ref) == 0 {
+		sess.slots--
+		p.clearPinLocked(ref, sess.bit)
+	}
+	p.dropPinsLocked(s, 1)
+	p.slots.LetGo(p.slots.Host, ref, s)
+}
+
+// dropPinsLocked takes n pins off a slot.
+func (p *Pool) dropPinsLocked(s *tier.Slot, n uint32) {
+	if s.Pins -= n; s.Pins == 0 {
+		p.slots.Host.Pinned--
+	}
+}
+
+// pinRoomLocked returns how many more slots a session may pin. With Config.SharePins a
+// session may pin three quarters of the slots that no other session has pinned, counted
+// for the host tier at its full size. A hung session then leaves room for the others.
+func (p *Pool) pinRoomLocked(sess *session) int {
+	if !p.cfg.SharePins {
+		return math.MaxInt
+	}
+	size := p.sizeLocked(p.slots.Host)
+	spare := max(size-(p.slots.Host.Pinned-sess.slots), 0)
+	return max(spare-spare/4-sess.slots-sess.reserved, 0)
+}
+
+// reserveLocked returns the candidates of a lookup up to the first that the session may
+// not pin, and reserves those of them that the session has not pinned yet.
+func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) []candidate {
+	room := p.pinRoomLocked(sess)
+	for i := range found {
+		c := &found[i]
+		if c.ref != registry.NoRef && sess.pins.of(c.ref) > 0 {
+			continue
+		}
+		if room == 0 {
+			p.count.PinsRefused++
+			p.abandonLocked(blocks, found, i)
+			return found[:i]
+		}
+		room--
+		c.reserved = true
+		sess.reserved++
+	}
+	return found
+}
+
+// clearPinLocked takes the mark of a session out of a slot's pin word.
+func (p *Pool) clearPinLocked(ref registry.Ref, bit uint64) {
+	e, i := p.slots.Host.At(ref)
+	e.Records.SetPins(i, e.Records.Pins(i)&^bit)
 }

@@ -82,7 +82,7 @@ func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 }
 
 // mayResume refuses a RESUME by another process or for another namespace.
-func (s *session) mayResume(f *blockmgr.Former) error {
+func (s *session) mayResume(f *blockmgr.PreviousSession) error {
 	id := s.engine.ID
 	switch {
 	case f.Namespace != s.namespace:
@@ -96,7 +96,7 @@ func (s *session) mayResume(f *blockmgr.Former) error {
 // inherit makes the living processes of the former session this session's: its workers may
 // still be copying, and have not connected yet. It takes all of them or, when there are too
 // many, none.
-func (s *session) inherit(f *blockmgr.Former) error {
+func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	var alive []*process.Process
 	for _, id := range f.Processes {
 		p, gone, err := s.formers.processes.Find(id)
@@ -209,7 +209,7 @@ func newFormerSessions(m *blockmgr.Manager, t *process.Table, nonce uint64, stop
 
 // watch waits in the background for the processes of every former session.
 func (f *formerSessions) watch() {
-	for _, former := range f.manager.Former() {
+	for _, former := range f.manager.Previous() {
 		procs, ok := f.find(former)
 		if !ok {
 			f.mu.Lock()
@@ -232,7 +232,7 @@ func (f *formerSessions) watch() {
 
 // find watches the living processes of a former session. It returns false, and watches none,
 // when one process cannot be told alive from gone.
-func (f *formerSessions) find(former blockmgr.Former) (procs []*process.Process, ok bool) {
+func (f *formerSessions) find(former blockmgr.PreviousSession) (procs []*process.Process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(former.Session)))
 	if former.Foreign {
 		log.Warn("a former session's processes are in another pid namespace: its slots stay out of use until the host tier is discarded or the machine restarts")
@@ -260,18 +260,18 @@ func (f *formerSessions) settle(p *blockmgr.Pool) {
 }
 
 // lookup returns a former session that has not been forgotten.
-func (f *formerSessions) lookup(id blockmgr.SessionID) (blockmgr.Former, bool) {
-	for _, former := range f.manager.Former() {
+func (f *formerSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSession, bool) {
+	for _, former := range f.manager.Previous() {
 		if former.Session == id {
 			return former, true
 		}
 	}
-	return blockmgr.Former{}, false
+	return blockmgr.PreviousSession{}, false
 }
 
 // stats counts the former sessions, and the stuck ones among them.
 func (f *formerSessions) stats() (waiting, stuck int) {
-	left := f.manager.Former()
+	left := f.manager.Previous()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, former := range left {

@@ -30,13 +30,13 @@ func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
 	}
 	before := len(s.procs)
 	var refused *refusal.Error
-	if err := s.inherit(&blockmgr.Former{Processes: alive}); !errors.As(err, &refused) || refused.Code != proto.CodeLimit {
+	if err := s.inherit(&blockmgr.PreviousSession{Processes: alive}); !errors.As(err, &refused) || refused.Code != proto.CodeLimit {
 		t.Errorf("got error %v, want %s", err, proto.CodeLimit)
 	}
 	if n := a.watches(); len(s.procs) != before || len(s.enlisted) != storage.MaxSessionProcesses-1 || n != 1 {
 		t.Errorf("%d processes after %d, %d enlisted, %d watched", len(s.procs), before, len(s.enlisted), n)
 	}
-	if err := s.inherit(&blockmgr.Former{Processes: alive[:1]}); err != nil {
+	if err := s.inherit(&blockmgr.PreviousSession{Processes: alive[:1]}); err != nil {
 		t.Errorf("one more, which there is room for: %v", err)
 	}
 }
@@ -45,7 +45,7 @@ func TestFormerSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
 	table := process.NewTable()
 	f := newFormerSessions(nil, table, 1, nil, zap.NewNop())
 	self := table.Identify(int32(os.Getpid()))
-	for name, s := range map[string]blockmgr.Former{
+	for name, s := range map[string]blockmgr.PreviousSession{
 		"of another pid namespace":  {Foreign: true},
 		"with one that had no pid":  {Processes: []blockmgr.Process{self, table.Identify(0)}},
 		"without its starting time": {Processes: []blockmgr.Process{{PID: self.PID}}},

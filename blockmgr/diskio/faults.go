@@ -56,12 +56,12 @@ type readFault struct {
 // forget drops what is known of the slots of an extent that goes.
 func (f *faults) forget(extent uint32) {
 	for ref := range f.writes {
-		if ref.Part() == extent {
+		if ref.Extent() == extent {
 			delete(f.writes, ref)
 		}
 	}
 	for ref := range f.reads {
-		if ref.Part() == extent {
+		if ref.Extent() == extent {
 			delete(f.reads, ref)
 		}
 	}

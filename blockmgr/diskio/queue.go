@@ -27,7 +27,7 @@ func (q *RefQueue) Push(ref registry.Ref) {
 
 // Forget removes the slots of one part.
 func (q *RefQueue) Forget(part uint32) {
-	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r registry.Ref) bool { return r.Part() == part })
+	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r registry.Ref) bool { return r.Extent() == part })
 	q.head = 0
 }
 

@@ -82,7 +82,7 @@ func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.R
 	}
 	scanned := uint32(0)
 	slot := from.Slot()
-	for n := int(from.Part()); n < len(t.Extents); n, slot = n+1, 0 {
+	for n := int(from.Extent()); n < len(t.Extents); n, slot = n+1, 0 {
 		e := t.Extents[n]
 		if e == nil || e.Empty() {
 			continue

@@ -25,7 +25,7 @@ func (m *Manager) Begin(processes ...blockmgr.Process) (blockmgr.SessionID, erro
 // forgetGone frees what sessions of earlier managers hold whose processes are all
 // gone. The earlier manager's own process is: the directory was locked by it.
 func (m *Manager) forgetGone() {
-	for _, f := range m.core.Former() {
+	for _, f := range m.core.Previous() {
 		if !f.Foreign && !slices.ContainsFunc(f.Processes, mayRun) {
 			m.core.Forget(f.Session)
 		}

@@ -21,7 +21,7 @@ func benchLRU(b *testing.B) *LeafLRU {
 	l, ticks := NewLeafLRU(), rand.New(rand.NewPCG(1, 2))
 	for i := range uint32(benchLeaves) {
 		if i&(1<<registry.RefSlotBits-1) == 0 {
-			l.AddPart(i>>registry.RefSlotBits, 1<<registry.RefSlotBits)
+			l.AddExtent(i>>registry.RefSlotBits, 1<<registry.RefSlotBits)
 		}
 		l.Place(benchRef(i), 0, ticks.Uint64N(benchLeaves))
 	}

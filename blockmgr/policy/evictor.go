@@ -9,10 +9,10 @@ import "github.com/blockyard-ai/blockyard/blockmgr/registry"
 type Evictor interface {
 	// AddPart makes room for slots 0 to slots-1 of a part that is not there yet.
 	// It comes before any of them is placed.
-	AddPart(part, slots uint32)
+	AddExtent(part, slots uint32)
 	// RemovePart forgets a part, none of whose slots is in the order. Its number
 	// may be added again.
-	RemovePart(part uint32)
+	RemoveExtent(part uint32)
 	// SetLevel says how many ticks a level of priority is worth in every Place from now
 	// on; 0 before. No priority is worth more than 2^62 ticks.
 	SetLevel(ticks uint64)

@@ -17,8 +17,8 @@ import (
 // are elements 4k to 4k+3: they share a cache line and a chunk.
 type LeafLRU struct {
 	// parts by their number; a part that is not there has no positions.
-	parts []lruPart
-	heap  chunked[leaf]
+	extents []lruExtent
+	heap    chunked[leaf]
 	// end is the element after the heap's last one.
 	end uint32
 	// level is what a level of priority adds to a rank.
@@ -26,7 +26,7 @@ type LeafLRU struct {
 }
 
 // lruPart says where in the heap the slots of one part are.
-type lruPart struct {
+type lruExtent struct {
 	// position by slot; 0 for one that is not in the heap.
 	position []uint32
 	// placed is the number of those that are.
@@ -46,11 +46,11 @@ const heapRoot = 3
 func NewLeafLRU() *LeafLRU { return &LeafLRU{end: heapRoot} }
 
 // AddPart implements Evictor.
-func (l *LeafLRU) AddPart(part, slots uint32) {
-	for uint32(len(l.parts)) <= part {
-		l.parts = append(l.parts, lruPart{})
+func (l *LeafLRU) AddExtent(part, slots uint32) {
+	for uint32(len(l.extents)) <= part {
+		l.extents = append(l.extents, lruExtent{})
 	}
-	p := &l.parts[part]
+	p := &l.extents[part]
 	if p.position != nil {
 		panic(fmt.Sprintf("BUG: policy: part %d is added twice", part))
 	}
@@ -59,14 +59,14 @@ func (l *LeafLRU) AddPart(part, slots uint32) {
 
 // RemovePart implements Evictor. Memory that the remaining slots cannot need is
 // let go.
-func (l *LeafLRU) RemovePart(part uint32) {
-	if p := &l.parts[part]; p.placed != 0 {
+func (l *LeafLRU) RemoveExtent(part uint32) {
+	if p := &l.extents[part]; p.placed != 0 {
 		panic(fmt.Sprintf("BUG: policy: part %d is removed with %d slots in the order", part, p.placed))
 	}
-	l.parts[part] = lruPart{}
+	l.extents[part] = lruExtent{}
 	left := uint32(heapRoot)
-	for i := range l.parts {
-		left += uint32(len(l.parts[i].position))
+	for i := range l.extents {
+		left += uint32(len(l.extents[i].position))
 	}
 	l.heap.trim(left)
 }
@@ -90,10 +90,10 @@ func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
 // Place implements Evictor.
 func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
-		panic(fmt.Sprintf("BUG: policy: slot %d of part %d is placed, which was not added", ref.Slot(), ref.Part()))
+		panic(fmt.Sprintf("BUG: policy: slot %d of part %d is placed, which was not added", ref.Slot(), ref.Extent()))
 	}
 	n := leaf{rank: l.rank(priority, tick), ref: ref}
-	p := &l.parts[ref.Part()]
+	p := &l.extents[ref.Extent()]
 	i := p.position[ref.Slot()]
 	if i == 0 {
 		p.placed++
@@ -109,7 +109,7 @@ func (l *LeafLRU) Remove(ref registry.Ref) {
 	if !l.knows(ref) {
 		return
 	}
-	p := &l.parts[ref.Part()]
+	p := &l.extents[ref.Extent()]
 	i := p.position[ref.Slot()]
 	if i == 0 {
 		return
@@ -135,7 +135,7 @@ func (l *LeafLRU) Len() int { return int(l.end - heapRoot) }
 
 // knows reports whether ref is a slot of a part that was added.
 func (l *LeafLRU) knows(ref registry.Ref) bool {
-	return ref.Part() < uint32(len(l.parts)) && ref.Slot() < uint32(len(l.parts[ref.Part()].position))
+	return ref.Extent() < uint32(len(l.extents)) && ref.Slot() < uint32(len(l.extents[ref.Extent()].position))
 }
 
 // settle puts n where it belongs, given that element i is free for it and that
@@ -181,7 +181,7 @@ func (l *LeafLRU) down(i uint32, n leaf) {
 // put makes n element i.
 func (l *LeafLRU) put(i uint32, n leaf) {
 	*l.heap.at(i) = n
-	l.parts[n.ref.Part()].position[n.ref.Slot()] = i
+	l.extents[n.ref.Extent()].position[n.ref.Slot()] = i
 }
 
 func (n *leaf) before(m *leaf) bool {

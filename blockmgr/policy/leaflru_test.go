@@ -50,7 +50,7 @@ func checkHeap(t rapid.TB, l *LeafLRU) {
 	t.Helper()
 	for i := uint32(heapRoot); i < l.end; i++ {
 		n := l.heap.at(i)
-		if at := l.parts[n.ref.Part()].position[n.ref.Slot()]; at != i {
+		if at := l.extents[n.ref.Extent()].position[n.ref.Slot()]; at != i {
 			t.Fatalf("element %d: position of its slot is %d", i, at)
 		}
 		if i > heapRoot && n.before(l.heap.at(parentOf(i))) {
@@ -102,14 +102,14 @@ func (m *lruModel) togglePart(t *rapid.T) {
 	slots, there := m.parts[part]
 	if !there {
 		m.parts[part] = rapid.Uint32Range(1, 40).Draw(t, "slots")
-		m.lru.AddPart(part, m.parts[part])
+		m.lru.AddExtent(part, m.parts[part])
 		return
 	}
 	for slot := range slots {
 		m.lru.Remove(registry.MakeRef(part, slot))
 		delete(m.twin.leaves, registry.MakeRef(part, slot))
 	}
-	m.lru.RemovePart(part)
+	m.lru.RemoveExtent(part)
 	delete(m.parts, part)
 	m.lru.Remove(registry.MakeRef(part, 0))
 }
@@ -148,7 +148,7 @@ func TestLeafLRUOrdersAcrossChunks(t *testing.T) {
 	const parts, slots = 3, 2*chunkLen + 7
 	l, ticks := NewLeafLRU(), rand.New(rand.NewPCG(1, 2)).Perm(parts*slots)
 	for part := range uint32(parts) {
-		l.AddPart(part, slots)
+		l.AddExtent(part, slots)
 		for slot := range uint32(slots) {
 			l.Place(registry.MakeRef(part, slot), 0, uint64(ticks[part*slots+slot]))
 		}
@@ -156,8 +156,8 @@ func TestLeafLRUOrdersAcrossChunks(t *testing.T) {
 	checkHeap(t, l)
 	for want := range uint64(parts * slots) {
 		ref, ok := l.Victim()
-		if !ok || uint64(ticks[ref.Part()*slots+ref.Slot()]) != want {
-			t.Fatalf("victim %d is slot %d of part %d", want, ref.Slot(), ref.Part())
+		if !ok || uint64(ticks[ref.Extent()*slots+ref.Slot()]) != want {
+			t.Fatalf("victim %d is slot %d of part %d", want, ref.Slot(), ref.Extent())
 		}
 		l.Remove(ref)
 	}
@@ -166,14 +166,14 @@ func TestLeafLRUOrdersAcrossChunks(t *testing.T) {
 func TestLeafLRULetsMemoryGoWithItsParts(t *testing.T) {
 	l := NewLeafLRU()
 	for part := range uint32(4) {
-		l.AddPart(part, chunkLen)
+		l.AddExtent(part, chunkLen)
 		for slot := range uint32(chunkLen) {
 			l.Place(registry.MakeRef(part, slot), 0, uint64(slot))
 		}
 	}
 	drain(l)
 	for part := range uint32(3) {
-		l.RemovePart(part)
+		l.RemoveExtent(part)
 	}
 	if n := len(l.heap.chunks); n > 2 {
 		t.Errorf("%d chunks for %d slots", n, chunkLen)
@@ -198,7 +198,7 @@ type tierBlock struct {
 
 func newTier(slots uint32) *tier {
 	t := &tier{order: NewLeafLRU()}
-	t.order.AddPart(0, slots)
+	t.order.AddExtent(0, slots)
 	t.order.SetLevel(uint64(slots))
 	return t
 }
@@ -315,13 +315,13 @@ func TestLeafLRUMistakesOfTheCallerPanic(t *testing.T) {
 		name, want string
 		mistake    func(*LeafLRU)
 	}{
-		{"part added twice", "added twice", func(l *LeafLRU) { l.AddPart(1, 4) }},
+		{"part added twice", "added twice", func(l *LeafLRU) { l.AddExtent(1, 4) }},
 		{"slot of no part", "was not added", func(l *LeafLRU) { l.Place(registry.MakeRef(0, 0), 0, 0) }},
 		{"slot beyond its part", "was not added", func(l *LeafLRU) { l.Place(registry.MakeRef(1, 4), 0, 0) }},
 		{"no slot at all", "was not added", func(l *LeafLRU) { l.Place(registry.NoRef, 0, 0) }},
 		{"part with placed slots removed", "with 1 slots in the order", func(l *LeafLRU) {
 			l.Place(registry.MakeRef(1, 3), 0, 0)
-			l.RemovePart(1)
+			l.RemoveExtent(1)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestLeafLRUMistakesOfTheCallerPanic(t *testing.T) {
 				}
 			}()
 			l := NewLeafLRU()
-			l.AddPart(1, 4)
+			l.AddExtent(1, 4)
 			tc.mistake(l)
 		})
 	}
@@ -340,7 +340,7 @@ func TestLeafLRUMistakesOfTheCallerPanic(t *testing.T) {
 func TestLeafLRUDoesNotAllocateOnceItHasItsSize(t *testing.T) {
 	const slots = 3 * chunkLen
 	l := NewLeafLRU()
-	l.AddPart(0, slots)
+	l.AddExtent(0, slots)
 	for slot := range uint32(slots) {
 		l.Place(registry.MakeRef(0, slot), 0, uint64(slot))
 	}

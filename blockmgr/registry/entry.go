@@ -11,9 +11,9 @@ const (
 	RefSlotBits = 18
 	// MaxParts is how many parts can be named; the last number is kept out, so
 	// that no slot is NoRef.
-	MaxParts = 1<<(32-RefSlotBits) - 1
+	MaxExtents = 1<<(32-RefSlotBits) - 1
 	// MaxPartSlots is how many slots of a part can be named.
-	MaxPartSlots = 1 << RefSlotBits
+	MaxExtentSlots = 1 << RefSlotBits
 	// NoRef is no slot.
 	NoRef = ^Ref(0)
 )
@@ -21,14 +21,14 @@ const (
 // MakeRef names a slot of a part. It panics unless part < MaxParts and slot <
 // 1<<RefSlotBits: the name would be that of another slot.
 func MakeRef(part, slot uint32) Ref {
-	if part >= MaxParts || slot >= 1<<RefSlotBits {
+	if part >= MaxExtents || slot >= 1<<RefSlotBits {
 		panic("BUG: part or slot is out of the range of a Ref")
 	}
 	return Ref(part<<RefSlotBits | slot)
 }
 
 // Part is the number of the part.
-func (r Ref) Part() uint32 { return uint32(r) >> RefSlotBits }
+func (r Ref) Extent() uint32 { return uint32(r) >> RefSlotBits }
 
 // Slot is the index in the part.
 func (r Ref) Slot() uint32 { return uint32(r) & (1<<RefSlotBits - 1) }

@@ -177,7 +177,7 @@ func TestMisuseThatLosesASlotPanics(t *testing.T) {
 		"is given no slot":                func(r *Registry, _ ID) { r.Occupy(spread(0), false, kv.StoredKey{}, Disk, NoRef) },
 		"has no slot in this tier":        func(r *Registry, id ID) { r.Vacate(id, Disk) },
 		"out of the range of a Ref":       func(*Registry, ID) { MakeRef(0, 1<<RefSlotBits) },
-		"or slot is out of the range":     func(*Registry, ID) { MakeRef(MaxParts, 0) },
+		"or slot is out of the range":     func(*Registry, ID) { MakeRef(MaxExtents, 0) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			r := New()
@@ -196,10 +196,10 @@ func TestMisuseThatLosesASlotPanics(t *testing.T) {
 }
 
 func TestRefNamesPartAndSlot(t *testing.T) {
-	for _, want := range [][2]uint32{{0, 0}, {0, 1<<RefSlotBits - 1}, {1, 0}, {7, 12345}, {MaxParts - 1, 1<<RefSlotBits - 1}} {
+	for _, want := range [][2]uint32{{0, 0}, {0, 1<<RefSlotBits - 1}, {1, 0}, {7, 12345}, {MaxExtents - 1, 1<<RefSlotBits - 1}} {
 		r := MakeRef(want[0], want[1])
-		if r == NoRef || r.Part() != want[0] || r.Slot() != want[1] {
-			t.Errorf("part %d slot %d: ref %x names part %d slot %d", want[0], want[1], uint32(r), r.Part(), r.Slot())
+		if r == NoRef || r.Extent() != want[0] || r.Slot() != want[1] {
+			t.Errorf("part %d slot %d: ref %x names part %d slot %d", want[0], want[1], uint32(r), r.Extent(), r.Slot())
 		}
 	}
 }

@@ -31,7 +31,7 @@ type announcement struct {
 
 // forget drops the slots of an extent that goes.
 func (a *announcement) forget(lv registry.Level, extent uint32) {
-	a.later[lv] = slices.DeleteFunc(a.later[lv], func(r registry.Ref) bool { return r.Part() == extent })
+	a.later[lv] = slices.DeleteFunc(a.later[lv], func(r registry.Ref) bool { return r.Extent() == extent })
 }
 
 // Unannounced counts the resident blocks that the sink does not know.

@@ -83,7 +83,7 @@ func (t *Tier) install(e *Extent) {
 	t.byID[e.ID] = e
 	t.Live++
 	t.Capacity += int(n)
-	t.order.AddPart(e.Number, n)
+	t.order.AddExtent(e.Number, n)
 }
 
 // remove takes an extent without blocks out.
@@ -95,7 +95,7 @@ func (t *Tier) remove(e *Extent) {
 		}
 		t.counts[s.State]--
 	}
-	t.order.RemovePart(e.Number)
+	t.order.RemoveExtent(e.Number)
 	t.Extents[e.Number] = nil
 	t.Live--
 	t.Capacity -= len(e.Slots)
@@ -103,14 +103,14 @@ func (t *Tier) remove(e *Extent) {
 }
 
 // Slot is the state of slot ref.
-func (t *Tier) Slot(ref registry.Ref) *Slot { return &t.Extents[ref.Part()].Slots[ref.Slot()] }
+func (t *Tier) Slot(ref registry.Ref) *Slot { return &t.Extents[ref.Extent()].Slots[ref.Slot()] }
 
 // At returns the extent of a slot and the slot's index in it.
-func (t *Tier) At(ref registry.Ref) (*Extent, uint32) { return t.Extents[ref.Part()], ref.Slot() }
+func (t *Tier) At(ref registry.Ref) (*Extent, uint32) { return t.Extents[ref.Extent()], ref.Slot() }
 
 // Has reports whether the tier has a slot ref: its extent may have gone.
 func (t *Tier) Has(ref registry.Ref) bool {
-	return int(ref.Part()) < len(t.Extents) && t.Extents[ref.Part()] != nil && ref.Slot() < uint32(len(t.Extents[ref.Part()].Slots))
+	return int(ref.Extent()) < len(t.Extents) && t.Extents[ref.Extent()] != nil && ref.Slot() < uint32(len(t.Extents[ref.Extent()].Slots))
 }
 
 // Each calls do for every slot.
@@ -233,12 +233,12 @@ func (t *Tier) useLast(ref registry.Ref) {
 // AtBound reports whether the tier has as many slots or extents as one namespace may
 // have.
 func (t *Tier) AtBound() bool {
-	return t.MaxSlots != 0 && uint64(t.Capacity) >= t.MaxSlots || t.Live >= registry.MaxParts
+	return t.MaxSlots != 0 && uint64(t.Capacity) >= t.MaxSlots || t.Live >= registry.MaxExtents
 }
 
 // Fits reports whether the tier may have another extent of n slots.
 func (t *Tier) Fits(n uint32) bool {
-	return t.Live < registry.MaxParts && (t.MaxSlots == 0 || uint64(t.Capacity)+uint64(n) <= t.MaxSlots)
+	return t.Live < registry.MaxExtents && (t.MaxSlots == 0 || uint64(t.Capacity)+uint64(n) <= t.MaxSlots)
 }
 
 // Room is how many more slots the namespace may have; 0 is no bound.

@@ -102,7 +102,7 @@ func (w *world) boot() (err error) {
 func (w *world) sortOut() error {
 	known := map[blockmgr.SessionID]bool{}
 	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
-	for _, f := range w.m.Former() {
+	for _, f := range w.m.Previous() {
 		if !known[f.Session] {
 			w.m.Forget(f.Session)
 		}

@@ -1,12 +1,75 @@
 package blockmgr
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
+
+// BlockState is how far a MutableBlock has come:
+//
+//	Reset ─InitSequence─► Partial ─Commit─► Complete ─Register─► Registered
+//	  │                                        ▲
+//	  └───────────ApplyTokenBlock──────────────┘
+//
+// Reset leads back from Partial and Complete.
+type BlockState uint8
+
+const (
+	// BlockReset: the block has a slot and no identity.
+	BlockReset BlockState = iota
+	// BlockPartial: the block belongs to a sequence and collects its tokens.
+	BlockPartial
+	// BlockComplete: the block's tokens are complete and its identity is known.
+	BlockComplete
+	// BlockRegistered: the block is in the pool; its ImmutableBlock has its slot.
+	BlockRegistered
+
+	numBlockStates = iota
+)
+
+// String is the state's name in errors.
+func (s BlockState) String() string {
+	names := [numBlockStates]string{"reset", "partial", "complete", "registered"}
+	if s >= numBlockStates {
+		return fmt.Sprintf("block state %d", uint8(s))
+	}
+	return names[s]
+}
+
+// Errors of the block lifecycle that callers tell apart with errors.Is.
+var (
+	// ErrBlockState: the operation does not go with the block's state; the text
+	// names the state that it is in and those that it should be in.
+	ErrBlockState = errors.New("block is in the wrong state")
+	// ErrTokens: there are more or fewer tokens than the operation takes; the text
+	// says how many.
+	ErrTokens = errors.New("wrong number of tokens")
+	// ErrNotEnoughBlocks: fewer slots can be had than were asked for; the text says
+	// how many.
+	ErrNotEnoughBlocks = errors.New("not enough blocks")
+	// ErrNoBlocks: a call that needs at least one block was given none.
+	ErrNoBlocks = errors.New("no blocks given")
+	// ErrFilling: somebody else is about to bring in a block of the same key, by
+	// Grant or from disk. Once that is done, was aborted, or has taken a granted slot for
+	// longer than 5 s, another try succeeds.
+	ErrFilling = errors.New("block is being filled by somebody else")
+	// ErrPins: the session would have more pins than Config.MaxPinsPerSession.
+	ErrPins = errors.New("too many pins")
+)
+
+// TokenBlock is a block whose identity is known already. That the identity is
+// that of the tokens is the caller's to vouch for; see Identifier.
+type TokenBlock struct {
+	Block Block
+	// Tokens are as many as the namespace's block size.
+	Tokens []uint32
+}
 
 // MutableBlock is a host slot that belongs to one session and becomes a block:
 // its holder fills Data, gives it an identity and registers it. Until then
@@ -202,4 +265,79 @@ func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 func (p *Pool) dataLocked(ref registry.Ref) []byte {
 	part, i := p.slots.Host.At(ref)
 	return part.Host.Slot(i)[:p.blockBytes:p.blockBytes]
+}
+
+// ImmutableBlock is a block in host memory that stays there while the handle is
+// held: one pin of its session. Several handles may have the same block. It is
+// safe for concurrent use.
+type ImmutableBlock struct {
+	pool    *Pool
+	session SessionID
+	sess    *session
+	slot    Slot
+	block   Block
+	// released is guarded by pool.mu.
+	released bool
+}
+
+// Key is the block's key.
+func (b *ImmutableBlock) Key() kv.StoredKey { return b.block.Key }
+
+// Block is the block's identity, to name it to Lookup or to put another block
+// after it.
+func (b *ImmutableBlock) Block() Block { return b.block }
+
+// Slot names the slot that the block is in.
+func (b *ImmutableBlock) Slot() Slot { return b.slot }
+
+// Data are the block's bytes, in the slot, which nobody may change. It is nil
+// once the handle is not Valid. The slice must not be touched after Release, the
+// end of the session or Manager.Close.
+func (b *ImmutableBlock) Data() []byte {
+	b.pool.mu.Lock()
+	defer b.pool.mu.Unlock()
+	ref, ok := b.pinnedLocked()
+	if !ok || !b.pool.slots.Host.Slot(ref).Resident() {
+		return nil
+	}
+	return b.pool.dataLocked(ref)
+}
+
+// Valid reports whether the handle still has its block: it is not released, its
+// session has not ended, and the slot is of the generation that it was and its
+// memory undamaged.
+func (b *ImmutableBlock) Valid() bool {
+	b.pool.mu.Lock()
+	defer b.pool.mu.Unlock()
+	ref, ok := b.pinnedLocked()
+	return ok && b.pool.slots.Host.Slot(ref).Resident()
+}
+
+// Release gives the handle's pin back; the block may be evicted once it has no
+// other. A second one does nothing.
+func (b *ImmutableBlock) Release() {
+	p := b.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ref, ok := b.pinnedLocked(); ok {
+		b.sess.pinned--
+		p.unpinLocked(b.sess, ref, p.slots.Host.Slot(ref))
+	}
+	b.released = true
+}
+
+// pinnedLocked is the block's slot while the handle has its pin.
+func (b *ImmutableBlock) pinnedLocked() (registry.Ref, bool) {
+	p := b.pool
+	if b.released || p.life.closed || p.members.sessions[b.session] != b.sess {
+		return registry.NoRef, false
+	}
+	ref, ok := p.findLocked(b.slot)
+	return ref, ok && b.sess.pins.of(ref) > 0
+}
+
+// handleLocked makes a handle of a pin that the session has.
+func (p *Pool) handleLocked(s SessionID, sess *session, ref registry.Ref) *ImmutableBlock {
+	r := p.slots.Host.Record(ref)
+	return &ImmutableBlock{pool: p, session: s, sess: sess, slot: p.slots.Host.Name(ref), block: tier.BlockOf(&r)}
 }
