@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxItem is the largest item of a response: a frame may have 32 MiB.
+	// maxItem is the largest item of a response in bytes: a frame may have 32 MiB.
 	maxItem = 32<<20 - twoPartHeader
-	// dumpedBlock and dumpedEvent are nearly what a block and an event take in a dump.
+	// dumpedBlock and dumpedEvent are about the bytes of a block and of an event in a dump.
 	dumpedBlock = 57
 	dumpedEvent = 150
-	// sayAllEvery is the least time between two repairs because of large dumps.
-	sayAllEvery = 10 * time.Second
+	// restateEvery is the least time between two restatements because of large dumps.
+	restateEvery = 10 * time.Second
 )
 
-// answer is the response item for a query.
+// answer returns the response item for a query.
 func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	s.count.queries.Add(1)
 	refuse := func(format string, args ...any) []byte {
@@ -34,19 +34,18 @@ func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	case q.HasStart && q.HasEnd && q.EndID < q.StartID:
 		return kvevent.AppendDynamoReply(nil, q, &kvevent.QueryReply{Kind: kvevent.QueryInvalidRange})
 	case q.HasStart:
-		if r, ok := s.missed(q.StartID); ok {
+		if r, ok := s.answerFrom(q.StartID); ok {
 			return kvevent.AppendDynamoReply(nil, q, &r)
 		}
 	}
 	return s.dumpItem(q)
 }
 
-// missed is the answer to who has everything before an event; false when that
-// takes a dump.
-func (s *Source) missed(start uint64) (kvevent.QueryReply, bool) {
+// answerFrom returns the sent events from start on; false when that takes a dump.
+func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	first, next := s.ring.Held()
+	first, next := s.sent.Held()
 	r := kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: next - 1}
 	switch {
 	case first == next:
@@ -55,23 +54,24 @@ func (s *Source) missed(start uint64) (kvevent.QueryReply, bool) {
 		r.Kind = kvevent.QueryTooNew
 		return r, true
 	}
-	events, ok := s.ring.Range(start, next-1)
+	events, ok := s.sent.Range(start, next-1)
 	r.Events = publisher.FromLastCleared(events)
 	return r, ok
 }
 
-// dumpItem is the response item of a dump. Who asks while one is made shares it.
+// dumpItem returns the response item of a dump. Queries that come while a dump is made
+// share it.
 func (s *Source) dumpItem(q *kvevent.DynamoQuery) []byte {
 	made, _, _ := s.dumps.Do("", func() (any, error) {
 		s.count.dumps.Add(1)
 		return s.makeDump(), nil
 	})
-	d := made.(dumped)
+	d := made.(sharedDump)
 	if d.item != nil {
 		return d.item
 	}
 	s.count.largeDumps.Add(1)
-	s.sayAllInstead()
+	s.restateInstead()
 	r := kvevent.QueryReply{
 		Kind: kvevent.QueryDumpFailed, LastEventID: d.last,
 		Message: fmt.Sprintf("%d blocks do not fit an answer; everything is published again", d.blocks),
@@ -82,16 +82,16 @@ func (s *Source) dumpItem(q *kvevent.DynamoQuery) []byte {
 	return kvevent.AppendDynamoReply(nil, q, &r)
 }
 
-// dumped is a dump for everybody who asked; item is nil when it is too large.
-type dumped struct {
+// sharedDump is a dump for all queries that share it; item is nil when it is too large.
+type sharedDump struct {
 	item   []byte
 	blocks int
 	last   uint64
 }
 
-func (s *Source) makeDump() dumped {
+func (s *Source) makeDump() sharedDump {
 	events, last := s.dump()
-	d := dumped{last: last}
+	d := sharedDump{last: last}
 	for i := range events {
 		d.blocks += len(events[i].Blocks)
 	}
@@ -107,14 +107,14 @@ func (s *Source) makeDump() dumped {
 	return d
 }
 
-// sayAllInstead has everything published, unless that happened a moment ago.
-func (s *Source) sayAllInstead() {
+// restateInstead makes the source state everything again, unless it just did.
+func (s *Source) restateInstead() {
 	s.turn.Lock()
 	now := time.Now()
-	recent := now.Sub(s.saidAll) < sayAllEvery && !s.saidAll.IsZero()
+	recent := now.Sub(s.restatedAt) < restateEvery && !s.restatedAt.IsZero()
 	if !recent {
-		s.saidAll = now
-		s.broken = true
+		s.restatedAt = now
+		s.mustRestate = true
 	}
 	s.turn.Unlock()
 	s.in.Wake()

@@ -95,11 +95,11 @@ func TestQueriesGetWhatTheyAskFor(t *testing.T) {
 		if r := ask(from(1, 0)); r.Kind != kvevent.QueryTreeDump || r.LastEventID != 0 || len(r.Events) != 0 {
 			t.Errorf("before the first event: %+v", r)
 		}
-		for i := range ringEvents + 100 {
+		for i := range sentEvents + 100 {
 			f.store(kv.TierDevice, kv.SequenceHash(i))
 		}
 		synctest.Wait()
-		const last = ringEvents + 100
+		const last = sentEvents + 100
 		other := from(1, 0)
 		other.Worker.Rank++
 		status := from(1, 0)
@@ -112,7 +112,7 @@ func TestQueriesGetWhatTheyAskFor(t *testing.T) {
 			events int
 			last   uint64
 		}{
-			"the oldest that is kept":   {from(101, 0), kvevent.QueryEvents, ringEvents, last},
+			"the oldest that is kept":   {from(101, 0), kvevent.QueryEvents, sentEvents, last},
 			"one before that":           {from(100, 0), kvevent.QueryTreeDump, last, last},
 			"the last, to an end":       {from(last, last), kvevent.QueryEvents, 1, last},
 			"one that has not happened": {from(last+1, 0), kvevent.QueryTooNew, 0, last},

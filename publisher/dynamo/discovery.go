@@ -18,28 +18,28 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// touchEvery is how often a record is touched. Its readers delete it when nobody
-// did for ten seconds.
+// touchEvery is how often a record is touched. Readers delete a record that was not
+// touched for ten seconds.
 const touchEvery = 3 * time.Second
 
-// directory is this process's part of a discovery directory.
+// directory has this process's records in a discovery directory.
 type directory struct {
 	root string
 	log  *zap.Logger
 
-	// errors are touches and removals that failed, restored the records that had
-	// been deleted by others.
+	// errors counts touches and removals that failed, restored the records that others had
+	// deleted.
 	errors, restored atomic.Uint64
 
 	mu      sync.Mutex
 	records map[string]*heldRecord // by file
 }
 
-// heldRecord is a record that we stand for.
+// heldRecord is a record that this process keeps alive.
 type heldRecord struct {
 	content []byte
-	// deleted is called, if not nil, without locks, after the record was found gone
-	// and written anew.
+	// deleted is called without locks, if not nil, after the record was found deleted and
+	// written again.
 	deleted func()
 }
 
@@ -47,8 +47,7 @@ func newDirectory(root string, log *zap.Logger) *directory {
 	return &directory{root: root, log: log, records: make(map[string]*heldRecord)}
 }
 
-// put writes a record, which is held from then on. A record that exists already is
-// replaced.
+// put writes a record and keeps it alive. An existing record is replaced.
 func (d *directory) put(file string, record any, deleted func()) error {
 	content, err := json.Marshal(record)
 	if err != nil {
@@ -63,8 +62,8 @@ func (d *directory) put(file string, record any, deleted func()) error {
 	return nil
 }
 
-// write makes a file appear with its whole content. The temporary name lies in the
-// root, where nobody looks for records.
+// write makes a file appear with its whole content. The temporary file is in the root,
+// where no reader looks for records.
 func (d *directory) write(file string, content []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -86,7 +85,7 @@ func (d *directory) write(file string, content []byte) (err error) {
 	return os.Rename(tmp.Name(), file)
 }
 
-// remove deletes a record; one that is gone already is no error.
+// remove deletes a record. A record that is gone already is no error.
 func (d *directory) remove(file string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,14 +112,14 @@ func (d *directory) removeAll() {
 	}
 }
 
-// touch says that the records are still held, and writes those anew that are gone.
+// touch touches the records, and writes deleted ones again.
 func (d *directory) touch() {
 	for _, deleted := range d.touchRecords() {
 		deleted()
 	}
 }
 
-// touchRecords returns whom to tell that their record had gone.
+// touchRecords does so and returns the callbacks of the deleted records.
 func (d *directory) touchRecords() (tell []func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,7 +144,7 @@ func (d *directory) touchRecords() (tell []func()) {
 	return tell
 }
 
-// holds reports whether a file is a record of ours.
+// holds reports whether a file is a record of this process.
 func (d *directory) holds(file string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,7 +152,7 @@ func (d *directory) holds(file string) bool {
 	return ok
 }
 
-// bucketSources is the part of the discovery directory that has publishers of events.
+// bucketSources is the subdirectory for publishers of events.
 const bucketSources = "event_sources"
 
 // endpointName is an endpoint in a record.
@@ -175,7 +174,7 @@ type workerName struct {
 	Rank     uint32 `json:"dp_rank"`
 }
 
-// sourceRecord says that a publisher speaks for a worker rank.
+// sourceRecord says that a publisher has the events of a worker rank.
 type sourceRecord struct {
 	Type        string         `json:"type"`
 	Scope       scope          `json:"scope"`
@@ -206,7 +205,7 @@ type transport struct {
 	TCP string `json:"tcp"`
 }
 
-// recordPath is the file of the record with a key.
+// recordPath returns the file of the record with a key.
 func (o *Options) recordPath(bucket, key string) string {
 	return filepath.Join(o.FileKV, "v1", bucket, escape(key, alphanumeric))
 }
@@ -220,7 +219,7 @@ func (o *Options) endpoint() endpointName {
 	return endpointName{Namespace: o.Namespace, Component: o.Component, Name: o.Endpoint}
 }
 
-// sourceRecord describes a publisher; target is nil for a live-only one.
+// sourceRecord returns the record of a publisher; target is nil for a live-only one.
 func (o *Options) sourceRecord(publisher uint64, w kv.Worker, target *instanceRecord) sourceRecord {
 	return sourceRecord{
 		Type:        "EventSource",
@@ -236,17 +235,18 @@ func (o *Options) sourceRecord(publisher uint64, w kv.Worker, target *instanceRe
 	}
 }
 
-// queryEndpoint is the name of the endpoint that answers for a publisher.
+// queryEndpoint returns the name of the endpoint that answers for a publisher.
 func queryEndpoint(publisher uint64) string {
 	return fmt.Sprintf("worker_kv_query_source_%x", publisher)
 }
 
-// queryPath is what a request for a publisher names.
+// queryPath returns the path that a request for a publisher names.
 func (o *Options) queryPath(instance, publisher uint64) string {
 	return fmt.Sprintf("%x/%s/%s/%s", instance, o.Namespace, o.Component, queryEndpoint(publisher))
 }
 
-// recoveryTarget is where a publisher's recovery queries are answered.
+// recoveryTarget returns the record of the endpoint that answers a publisher's recovery
+// queries.
 func (o *Options) recoveryTarget(address string, instance, publisher uint64) *instanceRecord {
 	return &instanceRecord{
 		Component:  o.Component,
@@ -259,16 +259,16 @@ func (o *Options) recoveryTarget(address string, instance, publisher uint64) *in
 }
 
 const (
-	// recordLife is how long a record counts after it was touched.
+	// recordLife is how long readers believe a record after it was touched.
 	recordLife = 10 * time.Second
-	// maxRecords and maxRecord bound what is read of others' records: their number,
-	// and the bytes of each.
+	// maxRecords bounds how many records of others are read, and maxRecord the bytes of
+	// each.
 	maxRecords = 1024
 	maxRecord  = 64 << 10
 )
 
-// watchRivals counts the sources of others for the ranks of ours, and says when
-// there is another number of them: routers ignore a rank that two sources speak for.
+// watchRivals counts the rivals: sources of other processes for our ranks. It logs when
+// their number changes, because routers ignore a rank with two sources.
 func (p *Plane) watchRivals() {
 	found := p.rivals()
 	if before := p.rivalSources.Swap(uint64(len(found))); before == uint64(len(found)) {
@@ -280,7 +280,7 @@ func (p *Plane) watchRivals() {
 	}
 }
 
-// rivals are the records of others that speak for a rank of ours, by file name.
+// rivals returns the records of other processes for our ranks, by file name.
 func (p *Plane) rivals() map[string]kv.Worker {
 	ours := make(map[kv.Worker]bool)
 	p.mu.Lock()
@@ -316,7 +316,8 @@ func (p *Plane) rivals() map[string]kv.Worker {
 	return found
 }
 
-// readSourceRecord reads another's record; false when it is old or is none.
+// readSourceRecord reads a record of another process; false when it is too old or cannot
+// be read.
 func readSourceRecord(file string) (r sourceRecord, ok bool) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	maxLoads = 4096
 )
 
-// loads publishes the load of each rank when it changed. Each rank has its own
-// last value: two that change at the same time are both told.
+// loads publishes the load of each rank when it changed. Each rank has its own last value,
+// so two ranks that change together are both published.
 type loads struct {
 	conn      Conn
 	subject   string
@@ -33,16 +33,16 @@ type loads struct {
 	mu    sync.Mutex
 	ranks map[kv.Worker]*rankLoad
 
-	// What follows belongs to the goroutine of run.
-	sequence uint64
-	buf      []byte
-	away     bool
+	// The fields below belong to the goroutine of run.
+	sequence     uint64
+	buf          []byte
+	disconnected bool
 }
 
-// rankLoad is the load of one rank: what it is, and what was said of it.
+// rankLoad is the load of one rank: the current one and the last one sent.
 type rankLoad struct {
-	now, said kvevent.ActiveLoad
-	told      bool // said has a meaning
+	current, sent kvevent.ActiveLoad
+	isSent        bool // sent is set
 }
 
 func newLoads(conn Conn, subject string, log *zap.Logger) *loads {
@@ -65,8 +65,8 @@ func (l *loads) set(a kvevent.ActiveLoad) {
 		r = &rankLoad{}
 		l.ranks[a.Worker] = r
 	}
-	r.now = a
-	if !r.told || r.said != a {
+	r.current = a
+	if !r.isSent || r.sent != a {
 		l.wake.Raise()
 	}
 }
@@ -103,11 +103,11 @@ func (l *loads) run(stop <-chan struct{}) {
 	}
 }
 
-// publish says every load that changed; all of them when the connection is back,
-// because nobody knows what was lost.
+// publish sends every load that changed. After a lost connection it sends all loads,
+// because any of them may be lost.
 func (l *loads) publish() {
 	if !l.conn.Connected() {
-		l.away = true
+		l.disconnected = true
 		return
 	}
 	for _, a := range l.changed() {
@@ -119,30 +119,30 @@ func (l *loads) publish() {
 			continue
 		}
 		l.sentCount.Add(1)
-		l.told(a)
+		l.markSent(a)
 	}
 }
 
-// changed are the loads to say.
+// changed returns the loads to send.
 func (l *loads) changed() []kvevent.ActiveLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []kvevent.ActiveLoad
 	for _, r := range l.ranks {
-		r.told = r.told && !l.away
-		if !r.told || r.said != r.now {
-			all = append(all, r.now)
+		r.isSent = r.isSent && !l.disconnected
+		if !r.isSent || r.sent != r.current {
+			all = append(all, r.current)
 		}
 	}
-	l.away = false
+	l.disconnected = false
 	return all
 }
 
-// told notes what was said of a rank.
-func (l *loads) told(a kvevent.ActiveLoad) {
+// markSent notes that a load was sent.
+func (l *loads) markSent(a kvevent.ActiveLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.ranks[a.Worker]; r != nil {
-		r.said, r.told = a, true
+		r.sent, r.isSent = a, true
 	}
 }

@@ -12,39 +12,37 @@ import (
 	"go.uber.org/zap"
 )
 
-// Conn is a connection to NATS, such as publisher.NATS.
+// Conn is a connection to NATS, such as nats.Conn of publisher/nats.
 type Conn interface {
-	// Publish sends data, which it does not keep, to a subject.
+	// Publish sends data to a subject and does not keep data.
 	Publish(subject string, data []byte) error
 	// Connected reports whether a server is connected now.
 	Connected() bool
-	// MaxPayload is how many bytes a message may have.
+	// MaxPayload returns how many bytes a message may have.
 	MaxPayload() int64
 }
 
-// Options say which Dynamo endpoint to speak for, and how.
+// Options say which Dynamo endpoint to publish for, and how.
 type Options struct {
 	// Namespace, Component and Endpoint name the endpoint that the routers watch, for
 	// example dynamo, backend and generate.
 	Namespace, Component, Endpoint string
-	// FileKV is the directory of the file discovery backend, which the routers get as
-	// DYN_FILE_KV.
+	// FileKV is the directory of the file discovery backend: DYN_FILE_KV of the routers.
 	FileKV string
-	// Recovery is the host:port on which recovery queries are answered; port 0 is any
-	// free one. Empty: sources are live-only.
+	// Recovery is the host:port for recovery queries; port 0 is any free one. Empty: sources
+	// are live-only.
 	Recovery string
-	// Advertise is the host:port at which routers reach Recovery. Empty: the address
-	// that is listened on, which must not be a wildcard then.
+	// Advertise is the host:port at which routers reach Recovery. Empty: the address of
+	// Recovery, which must not be a wildcard then.
 	Advertise string
-	// AnyDialBack lets a request have its answer sent to another host than the one it
-	// came from.
+	// AnyDialBack allows a request to name another host than its sender's for the answer.
 	AnyDialBack bool
-	// Log receives what goes wrong; nil: none.
+	// Log receives warnings; nil: none.
 	Log *zap.Logger
 }
 
-// maxName bounds a part of an endpoint's name. A record's file name holds the parts
-// and may have 255 bytes.
+// maxName bounds a part of an endpoint's name in bytes. A record's file name has all parts
+// and at most 255 bytes.
 const maxName = 64
 
 // Validate checks the fields; the error names the first bad one.
@@ -79,7 +77,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// checkName refuses what would change the structure of a key or a path.
+// checkName refuses a name that would change the structure of a key or a path.
 func checkName(s string) error {
 	if s == "" || len(s) > maxName {
 		return fmt.Errorf("%q: want 1 to %d bytes", s, maxName)
@@ -90,7 +88,7 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkAddress checks a host:port, of which the port is at least least; "" passes.
+// checkAddress checks a host:port whose port is at least least; "" passes.
 func checkAddress(s string, least int) error {
 	if s == "" {
 		return nil
@@ -114,7 +112,7 @@ func isWildcard(host string) bool {
 	return err == nil && a.IsUnspecified()
 }
 
-// subject is where messages of a topic are published.
+// subject returns the NATS subject of a topic.
 func (o *Options) subject(topic string) string {
 	return "namespace." + escape(o.Namespace, subjectByte) + ".component." + escape(o.Component, subjectByte) +
 		".endpoint." + escape(o.Endpoint, subjectByte) + "." + escape(topic, subjectByte)
@@ -127,7 +125,7 @@ func alphanumeric(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
 }
 
-// escape writes every byte of s that is not plain as % and two hexadecimal digits.
+// escape returns s with every byte that is not plain as % and two hexadecimal digits.
 func escape(s string, plain func(byte) bool) string {
 	var b strings.Builder
 	for i := range len(s) {

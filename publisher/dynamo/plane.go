@@ -30,13 +30,13 @@ type Plane struct {
 	opt           Options
 	log           *zap.Logger
 	conn          Conn
-	instance      uint64 // our id as a process
+	instance      uint64 // id of this process
 	eventsSubject string
-	maxItem       int // of a recovery answer, in bytes
+	maxItem       int // largest recovery answer in bytes
 	directory     *directory
 	loads         *loads
 	recovery      *recovery // nil: live-only
-	address       string    // of recovery, for others
+	address       string    // where routers reach recovery
 	stop          chan struct{}
 	running       sync.WaitGroup
 	rivalSources  atomic.Uint64
@@ -46,10 +46,9 @@ type Plane struct {
 	closed  bool
 }
 
-// Open starts a plane. If recovery queries are to be answered but nothing answers
-// at the address that would be told to others, the plane is live-only, and says so
-// in its log. The error is that of an option, of the directory or of the address to
-// listen on. The connection remains the caller's.
+// Open starts a plane. When the recovery server cannot be reached at the address for
+// routers, the plane is live-only and logs a warning. Open returns an error for a bad
+// option, directory or address to listen on. The caller keeps the connection.
 func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -78,8 +77,8 @@ func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	return p, nil
 }
 
-// startRecovery starts the recovery server, and gives it up when it cannot be
-// reached: routers wait long for one that does not answer.
+// startRecovery starts the recovery server, and closes it when it cannot be reached:
+// routers wait long for a server that does not answer.
 func (p *Plane) startRecovery(ctx context.Context) error {
 	r, err := listenRecovery(ctx, &p.opt)
 	if err != nil {
@@ -89,7 +88,7 @@ func (p *Plane) startRecovery(ctx context.Context) error {
 	if p.address == "" {
 		p.address = r.listener.Addr().String()
 	}
-	err = checkAnswers(ctx, p.address, fmt.Sprintf("%x/check", kv.RandomID()))
+	err = checkReachable(ctx, p.address, fmt.Sprintf("%x/check", kv.RandomID()))
 	if ctx.Err() != nil {
 		return errors.Join(fmt.Errorf("dynamo recovery address: %w", ctx.Err()), r.close())
 	}
@@ -98,13 +97,14 @@ func (p *Plane) startRecovery(ctx context.Context) error {
 			zap.String("address", p.address), zap.Error(err))
 		return r.close()
 	}
-	r.forgetCheck()
+	r.uncountCheck()
 	p.recovery = r
 	return nil
 }
 
-// checkAnswers asks for a path that nobody serves and wants to hear that.
-func checkAnswers(ctx context.Context, address, path string) error {
+// checkReachable asks the server at address for a path that no source has, and expects
+// the refusal.
+func checkReachable(ctx context.Context, address, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var d net.Dialer
@@ -126,7 +126,7 @@ func checkAnswers(ctx context.Context, address, path string) error {
 	}
 	answer, err := in.Peek(n)
 	if err != nil {
-		return inside(err)
+		return insideFrame(err)
 	}
 	if !strings.HasSuffix(string(answer), path) {
 		return fmt.Errorf("somebody else answers: %s", hex.EncodeToString(answer[:min(n, 64)]))
@@ -149,9 +149,9 @@ func (p *Plane) keepRecords() {
 	}
 }
 
-// NewSource makes a source of w, which says what src holds, and writes its record.
-// Its events are to be given to Publish from now on; what src held and gave to
-// nobody is said or served too.
+// NewSource returns a source for worker rank w, which publishes what src holds, and writes
+// its record. The caller gives src's events to Publish from now on. Blocks that src holds
+// already are published or served too.
 func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 	if err := checkOwner(src, w); err != nil {
 		return nil, err
@@ -166,10 +166,10 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 		wake:        publisher.NewAlarm(),
 		stop:        make(chan struct{}),
 		done:        make(chan struct{}),
-		ring:        publisher.NewJournal(ringEvents, math.MaxInt, (*kvevent.RouterEvent).NumBlocks),
+		sent:        publisher.NewJournal(sentEvents, math.MaxInt, (*kvevent.RouterEvent).NumBlocks),
 	}
 	s.in = publisher.NewInbox(inboxEvents, s.wake.Raise)
-	s.ring.Skip() // ids begin at 1
+	s.sent.Skip() // ids begin at 1
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -197,11 +197,10 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 	return s, nil
 }
 
-// PublishLoad says how busy a rank is, when that changed, a moment later. It never
-// blocks.
+// PublishLoad publishes the load of a rank a moment later, if it changed. It never blocks.
 func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
 
-// forget takes a source's record away and ends its recovery.
+// forget removes a source's record and ends its recovery.
 func (p *Plane) forget(s *Source) {
 	p.directory.remove(s.record)
 	if p.recovery != nil {

@@ -20,20 +20,20 @@ import (
 
 // Bounds of the recovery server.
 const (
-	// maxConnections are open at a time, maxPeerConnections of them from one address; a
-	// router keeps one or two.
+	// maxConnections bounds the open connections, and maxPeerConnections those from one
+	// address. A router keeps one or two.
 	maxConnections     = 64
 	maxPeerConnections = 32
-	// maxReplies are made and sent at a time, each of at most 32 MiB.
+	// maxReplies bounds the replies under way, each of at most 32 MiB.
 	maxReplies = 8
-	// idleTimeout ends a connection without requests, frameTimeout one whose request
-	// does not come to its end, and ackTimeout one that does not read.
+	// idleTimeout ends a connection without requests, frameTimeout one with an unfinished
+	// request, and ackTimeout one that does not read.
 	idleTimeout  = 2 * time.Minute
 	frameTimeout = 10 * time.Second
 	ackTimeout   = 5 * time.Second
 )
 
-// recovery answers the recovery queries of all sources of a plane.
+// recovery is the server that answers the recovery queries of all sources of a plane.
 type recovery struct {
 	listener    net.Listener
 	anyDialBack bool
@@ -70,7 +70,7 @@ func listenRecovery(ctx context.Context, o *Options) (*recovery, error) {
 	return r, nil
 }
 
-// close ends the server and waits for everything that it does.
+// close ends the server and waits for its goroutines.
 func (r *recovery) close() error {
 	r.cancel()
 	err := r.listener.Close()
@@ -107,8 +107,8 @@ func (r *recovery) accept() {
 			if r.ctx.Err() != nil {
 				return
 			}
-			// Out of descriptors, or the peer was gone already. Those that are open must
-			// end before it gets better.
+			// The process is out of descriptors, or the peer has left. Only ending
+			// connections free descriptors, so wait.
 			r.log.Warn("recovery connection", zap.Error(err))
 			select {
 			case <-r.ctx.Done():
@@ -173,14 +173,14 @@ func (r *recovery) leave(peer netip.Addr) {
 	}
 }
 
-// forgetCheck takes back what the plane's own check of the server counted. Nobody
-// else can have been there: no record names the address yet.
-func (r *recovery) forgetCheck() {
+// uncountCheck takes the plane's own check off the counters. No router was counted: no
+// record names the address yet.
+func (r *recovery) uncountCheck() {
 	r.connections.Store(0)
 	r.unknownPaths.Store(0)
 }
 
-// begin starts a reply, or says why there will be none.
+// begin starts a reply, or returns why it refuses.
 func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
 	s := r.find(f.path)
 	if s == nil {
@@ -217,11 +217,11 @@ func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
 
 const (
 	dialTimeout = 5 * time.Second
-	// replyTimeout bounds the sending of an answer, lingerTimeout the wait for its
-	// reader to close.
+	// replyTimeout bounds the sending of a reply, lingerTimeout the wait for its reader to
+	// close.
 	replyTimeout  = time.Minute
 	lingerTimeout = 5 * time.Second
-	// maxLinger bounds what a reader may send back; it is not looked at.
+	// maxLinger bounds the bytes that a reader may send back. They are discarded.
 	maxLinger = 1 << 20
 )
 
@@ -263,8 +263,8 @@ func (r *recovery) reply(s *Source, q *request) error {
 	return nil
 }
 
-// linger waits for the reader to close, so that what it has sent does not reset the
-// connection before it has read everything.
+// linger waits for the reader to close. Bytes from the reader that nobody reads would
+// reset the connection before the reader has everything.
 func linger(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTimeout))

@@ -14,15 +14,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Bounds of a request, which says little more than two ids and an address.
+// Bounds of a request in bytes. A request has little more than two ids and an address.
 const (
 	maxPath    = 1 << 10
 	maxHeaders = 16 << 10
 	maxPayload = 64 << 10
 )
 
-// errMalformed is wrapped by errors about what a request contains, after which the
-// rest of its connection cannot be understood.
+// errMalformed is wrapped by errors about the content of a request. The rest of its
+// connection cannot be understood after that.
 var errMalformed = errors.New("malformed request")
 
 // frame is a message of the request plane.
@@ -35,8 +35,8 @@ type frame struct {
 //
 //	u16 length | path | u16 length | JSON headers | u32 length | payload
 //
-// with big-endian lengths. The headers are for tracing and are skipped. io.EOF
-// says that the stream ended between two frames.
+// with big-endian lengths. It skips the headers, which are for tracing. It returns io.EOF
+// when the stream ended between two frames.
 func readFrame(r *bufio.Reader) (frame, error) {
 	var f frame
 	n, err := readLength(r, 2, maxPath)
@@ -45,21 +45,21 @@ func readFrame(r *bufio.Reader) (frame, error) {
 	}
 	path := make([]byte, n)
 	if _, err := io.ReadFull(r, path); err != nil {
-		return f, inside(err)
+		return f, insideFrame(err)
 	}
 	f.path = string(path)
 	if n, err = readLength(r, 2, maxHeaders); err != nil {
-		return f, inside(err)
+		return f, insideFrame(err)
 	}
 	if _, err := r.Discard(n); err != nil {
-		return f, inside(err)
+		return f, insideFrame(err)
 	}
 	if n, err = readLength(r, 4, maxPayload); err != nil {
-		return f, inside(err)
+		return f, insideFrame(err)
 	}
 	f.payload = make([]byte, n)
 	_, err = io.ReadFull(r, f.payload)
-	return f, inside(err)
+	return f, insideFrame(err)
 }
 
 // readLength reads a length of size bytes.
@@ -75,15 +75,15 @@ func readLength(r io.Reader, size, limit int) (int, error) {
 	return int(n), nil
 }
 
-// inside makes the end of the stream an error, because it came inside of a frame.
-func inside(err error) error {
+// insideFrame turns io.EOF into io.ErrUnexpectedEOF.
+func insideFrame(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// request is a decoded recovery query, and where its answer goes.
+// request is a decoded recovery query, with the address and subject for its answer.
 type request struct {
 	query   kvevent.DynamoQuery
 	address string
@@ -168,9 +168,9 @@ func appendAck(dst []byte, refusal string) []byte {
 	return append(dst, refusal...)
 }
 
-// checkDialBack refuses an address of another host than the requester's. A router
-// on this machine may come by the loopback and name another address of the machine;
-// local says which addresses those are.
+// checkDialBack refuses an answer to another host than the requester's. A router on this
+// machine may come from the loopback and name another address of the machine. local
+// reports whether an address is the machine's.
 func checkDialBack(address string, requester netip.Addr, local func(netip.Addr) bool) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -198,7 +198,7 @@ func isLocal(a netip.Addr) bool {
 	})
 }
 
-// remoteAddr is the address at the other end of a TCP connection.
+// remoteAddr returns the address at the other end of a TCP connection.
 func remoteAddr(c net.Conn) netip.Addr {
 	a, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	return a.Addr()

@@ -9,13 +9,12 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// maxEventBlocks is how many blocks an event may have on the wire: 512 are about
-// 29 KiB, which fits any message.
+// maxEventBlocks is how many blocks an event may have on the wire. 512 take about 29 KiB,
+// which fits any message.
 const maxEventBlocks = 512
 
-// pauseRestating counts the message that was sent and waits, if the message is part of
-// everything that is said again and that goes too fast. A source that closes does not
-// wait.
+// pauseRestating waits after a message of a restatement, as long as the pace asks for. A
+// source that closes does not wait.
 func (s *Source) pauseRestating() {
 	if s.pace == nil {
 		return
@@ -38,23 +37,23 @@ func (s *Source) newBudget() publisher.Budget {
 	return publisher.NewBudget(int(s.plane.conn.MaxPayload()))
 }
 
-// emit numbers events and sends them. If the connection does not take them, the
-// source is broken, and the rest is numbered only. The events are not changed.
+// emit numbers events and sends them. Once the connection refuses a message, it sets
+// mustRestate and only numbers the rest. The events are not changed.
 func (s *Source) emit(events []kvevent.RouterEvent) {
 	left := s.newBudget()
 	for i := range events {
 		for rest := events[i]; ; {
 			var piece kvevent.RouterEvent
 			var more bool
-			piece, rest, more = cut(rest)
-			s.dress(&piece)
+			piece, rest, more = split(rest)
+			s.toWire(&piece)
 			if !left.Take(&piece) {
 				s.flush()
 				left = s.newBudget()
 				left.Take(&piece)
 			}
 			piece.ID = s.nextID()
-			s.ring.Append(piece.ID, piece)
+			s.sent.Append(piece.ID, piece)
 			s.pieces = append(s.pieces, piece)
 			if !more {
 				break
@@ -67,9 +66,9 @@ func (s *Source) emit(events []kvevent.RouterEvent) {
 	}
 }
 
-// cut takes the first piece that is not too long off an event; more says that rest
-// is another event.
-func cut(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
+// split splits the first maxEventBlocks blocks off an event. more is false when no rest is
+// left.
+func split(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
 	piece, rest = e, e
 	switch {
 	case len(e.Blocks) > maxEventBlocks:
@@ -95,17 +94,17 @@ func (s *Source) flush() {
 		s.count.bytes.Add(uint64(len(s.buf)))
 		s.pauseRestating()
 	} else {
-		s.broken = true
+		s.mustRestate = true
 		s.count.unsent.Add(n)
 	}
 	clear(s.pieces)
 	s.pieces = s.pieces[:0]
 }
 
-// publish reports whether the connection took the message. After the first one
-// that it did not take, the others of a turn are not tried.
+// publish reports whether the connection took the message. After a refused message the
+// others of the turn are not tried.
 func (s *Source) publish() bool {
-	if s.broken || !s.plane.conn.Connected() {
+	if s.mustRestate || !s.plane.conn.Connected() {
 		return false
 	}
 	s.buf = kvevent.AppendDynamoEnvelope(s.buf[:0], &kvevent.Envelope{

@@ -18,29 +18,29 @@ import (
 const (
 	// tickEvery is how often a source looks at its connection and its clocks.
 	tickEvery = 250 * time.Millisecond
-	// An empty event is sent firstProbe after the last event, by which the loss of that
-	// one is noticed, then after twice as long, and so on up to lastProbe: it may be
-	// lost as well.
+	// A probe is an empty event: it shows routers when the last event was lost. Probes
+	// follow the last event after firstProbe, twice as long, and so on up to lastProbe,
+	// because a probe may be lost too.
 	firstProbe = time.Second
 	lastProbe  = time.Minute
-	// A live-only source says everything again after firstRefresh, twice as long
-	// after that, and so on up to lastRefresh; later when it holds more than
-	// refreshRate blocks for each second of that.
+	// A live-only source states everything again after firstRefresh, twice as long, and so
+	// on up to lastRefresh. The last pause is longer when the source holds more than
+	// refreshRate blocks for each of its seconds.
 	firstRefresh = time.Second
 	lastRefresh  = time.Minute
 	refreshRate  = 10_000
-	// A repair that failed is tried again after firstRetry, twice as long after that,
-	// and so on up to lastRetry.
+	// A repair that failed is tried again after firstRetry, twice as long, and so on up to
+	// lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 8 * time.Second
-	// inboxEvents bounds the events of the stream that wait, ringEvents the events of
-	// the wire that a recovery query can get one by one.
+	// inboxEvents bounds the stream's events that wait, and sentEvents the sent events that
+	// a recovery query can get one by one.
 	inboxEvents = 4096
-	ringEvents  = 1024
+	sentEvents  = 1024
 )
 
-// Source is one worker rank on a Plane. It is the sink of the stream that it was
-// made for.
+// Source publishes one worker rank on a Plane. It is a sink of the rank's merged stream,
+// and numbers its own events from 1.
 type Source struct {
 	plane  *Plane
 	src    publisher.Source
@@ -49,7 +49,7 @@ type Source struct {
 	record string
 	log    *zap.Logger
 	count  sourceCounters
-	path   string // of its recovery queries
+	path   string // names the source in recovery queries
 
 	wake publisher.Alarm // there is something to send
 	stop chan struct{}
@@ -62,52 +62,48 @@ type Source struct {
 	// recoverable does not change after NewSource.
 	recoverable bool
 
-	// turn is held by who numbers and sends; what follows belongs to its holder.
+	// turn is held while events are numbered and sent. It guards the fields below.
 	turn     sync.Mutex
-	ring     *publisher.Journal[kvevent.RouterEvent] // the last events of the wire
+	sent     *publisher.Journal[kvevent.RouterEvent] // the last sent events, with their ids on the wire
 	sequence uint64
 	batch    []kvevent.RouterEvent // taken from the inbox
-	pieces   []kvevent.RouterEvent // numbered, of one message
+	pieces   []kvevent.RouterEvent // numbered; the events of the next message
 	buf      []byte
-	// broken says that events were numbered which the connection did not get, or
-	// that everything must be said again for another reason.
-	broken  bool
-	away    bool      // no server was connected when we looked last
-	saidAll time.Time // when a dump was too large and everything was published instead
-	// pace slows what is said again; nil while nothing is.
+	// mustRestate: numbered events did not leave, or everything must be stated again for
+	// another reason.
+	mustRestate  bool
+	disconnected bool      // no server was connected in the last turn
+	restatedAt   time.Time // when a dump was too large and everything was stated instead
+	// pace slows a restatement; nil at other times.
 	pace *publisher.Pace
-	// An empty event is due at probeAt. A live-only source says everything again at
-	// refreshAt. A repair is not tried before retryAt.
+	// A probe is due at probeAt. A live-only source states everything again at refreshAt.
+	// A repair is not tried before retryAt.
 	probes, refreshes, retries  backoff.Pauses
 	probeAt, refreshAt, retryAt time.Time
 }
 
-// PublisherID is the id that the source has on the wire, from 1 to 2^53-1.
+// PublisherID returns the id that the source has on the wire, from 1 to 2^53-1.
 func (s *Source) PublisherID() uint64 { return s.id }
 
-// Recoverable reports whether the routers can ask this source for what they lost.
+// Recoverable reports whether routers can ask this source for lost events.
 func (s *Source) Recoverable() bool { return s.recoverable }
 
-// Publish takes events of the stream, in order and with contiguous ids, and copies
-// them. It never blocks and may be called under the stream's lock.
-func (s *Source) Publish(events []kvevent.RouterEvent) {
-	s.in.Add(events)
-}
+// Publish takes copies of the stream's events, in order and with contiguous ids. It never
+// blocks and may be called under the stream's lock.
+func (s *Source) Publish(events []kvevent.RouterEvent) { s.in.Add(events) }
 
-// HealthChanged takes note of the stream's health, which Dynamo has no word for: a
-// stream that lost something for good clears itself.
+// HealthChanged notes the stream's health for Stats. Dynamo has no word for it: a stream
+// that lost events for good clears itself.
 func (s *Source) HealthChanged(h kvevent.Health) {
 	s.count.degraded.Store(h == kvevent.HealthDegraded)
 }
 
-// StateJoined takes note that the stream's state has become larger without events:
-// everything is said again. It never blocks.
-func (s *Source) StateJoined() {
-	s.in.MarkDirty()
-}
+// StateJoined notes that the stream's state grew without events: everything is stated
+// again. It never blocks.
+func (s *Source) StateJoined() { s.in.MarkDirty() }
 
-// Close ends the source: the routers forget what it held when its record is gone.
-// It is idempotent and waits for the source's goroutine.
+// Close ends the source. Routers forget its blocks when its record is gone. Close is
+// idempotent and waits for the source's goroutine.
 func (s *Source) Close() {
 	s.end.Do(func() {
 		s.plane.forget(s)
@@ -134,8 +130,8 @@ func (s *Source) run() {
 	}
 }
 
-// begin makes the stream's state at this moment what event 0 stands for. A router
-// that can ask gets it by asking, the others are told.
+// begin makes event 0 stand for the stream's present state. A recoverable source gives the
+// state to routers that ask; a live-only source states it in its first turn.
 func (s *Source) begin() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -144,13 +140,13 @@ func (s *Source) begin() {
 	s.retries = backoff.Doubling(firstRetry, lastRetry)
 	s.beginProbes(now)
 	if !s.recoverable {
-		s.broken = true
+		s.mustRestate = true
 		return
 	}
-	s.broken = !s.in.Resync(s.src.Status().LastEventID)
+	s.mustRestate = !s.in.Resync(s.src.Status().LastEventID)
 }
 
-// beginProbes makes the next empty event due firstProbe from now.
+// beginProbes makes the next probe due firstProbe from now.
 func (s *Source) beginProbes(now time.Time) {
 	s.probes = backoff.Doubling(firstProbe, lastProbe)
 	s.probeAt = now.Add(s.probes.NextBackOff())
@@ -162,27 +158,27 @@ func (s *Source) beginRefreshes(now time.Time) {
 	s.refreshAt = now.Add(s.refreshes.NextBackOff())
 }
 
-// takeTurn sends what waits, repairs what is broken and does what is due.
+// takeTurn repairs lost events or sends the waiting ones, and then does what is due.
 func (s *Source) takeTurn() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	now := time.Now()
-	s.broken = s.in.Begin() || s.broken
+	s.mustRestate = s.in.Begin() || s.mustRestate
 	if !s.plane.conn.Connected() {
-		s.away = true
+		s.disconnected = true
 		return
 	}
-	if s.away {
-		s.away = false
-		s.back()
+	if s.disconnected {
+		s.disconnected = false
+		s.reconnected()
 	}
-	if s.broken || s.in.Lost() {
+	if s.mustRestate || s.in.Lost() {
 		s.repair(now)
 		return
 	}
 	s.forwardEvents(math.MaxUint64)
 	switch {
-	case s.broken:
+	case s.mustRestate:
 	case !s.recoverable && !now.Before(s.refreshAt):
 		s.restate(false)
 		s.refreshes.MaxInterval = s.longestRefresh()
@@ -190,32 +186,33 @@ func (s *Source) takeTurn() {
 	case !now.Before(s.probeAt):
 		pauses := s.probes
 		s.probe()
-		s.probes = pauses // probe is an event, and begins them anew
+		s.probes = pauses // a probe is an event and has begun the pauses anew
 		s.probeAt = now.Add(s.probes.NextBackOff())
 	}
 }
 
-// back is called when the connection is there again. What was on its way may be
-// lost, which only a router that can ask finds out without harm.
-func (s *Source) back() {
+// reconnected handles a new connection: messages under way may be lost. After a probe a
+// router can ask for them. A live-only source states everything again, because its
+// routers would empty the rank.
+func (s *Source) reconnected() {
 	switch {
-	case s.broken:
+	case s.mustRestate:
 	case s.recoverable:
 		s.probe()
 	default:
-		s.broken = true
+		s.mustRestate = true
 	}
 }
 
-// repair says everything again, behind a cleared event.
+// repair states everything again, behind a cleared event.
 func (s *Source) repair(now time.Time) {
 	if now.Before(s.retryAt) {
 		return
 	}
-	s.broken = false
+	s.mustRestate = false
 	s.restate(true)
-	if s.broken || s.in.Lost() {
-		s.broken = true
+	if s.mustRestate || s.in.Lost() {
+		s.mustRestate = true
 		s.retryAt = now.Add(s.retries.NextBackOff())
 		return
 	}
@@ -229,8 +226,9 @@ func (s *Source) longestRefresh() time.Duration {
 	return max(lastRefresh, time.Duration(blocks/refreshRate)*time.Second)
 }
 
-// restate says everything that the stream holds. Behind a cleared event, it stands
-// for the events before it that wait; else they are sent before it.
+// restate sends everything that the stream holds. With clearFirst a cleared event comes
+// before it, and it replaces the waiting events that it includes. Otherwise these are sent
+// first.
 func (s *Source) restate(clearFirst bool) {
 	events, last, _ := s.src.Snapshot()
 	if clearFirst {
@@ -250,7 +248,7 @@ func (s *Source) restate(clearFirst bool) {
 	s.pace = nil
 }
 
-// probe sends an event that changes nothing but the last id.
+// probe sends an empty event.
 func (s *Source) probe() {
 	s.count.probes.Add(1)
 	s.emit([]kvevent.RouterEvent{{Kind: kvevent.Stored}})
@@ -263,8 +261,8 @@ func (s *Source) forwardEvents(last uint64) {
 	clear(s.batch)
 }
 
-// dump is everything the stream holds and the id of the last event of the wire
-// that it includes, exactly.
+// dump returns everything that the stream holds, and the id of the last sent event that it
+// includes.
 func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -273,26 +271,26 @@ func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 		// The dropped events have no ids: without a hole the other routers would not
 		// miss them.
 		s.in.Resync(upTo)
-		s.ring.Skip()
-		s.broken = true
+		s.sent.Skip()
+		s.mustRestate = true
 	} else {
 		s.forwardEvents(upTo)
 	}
 	for i := range events {
-		s.dress(&events[i])
+		s.toWire(&events[i])
 		events[i].ID = uint64(i) + 1
 	}
 	return events, s.nextID() - 1
 }
 
-// dress makes an event of the stream one of the wire.
-func (s *Source) dress(e *kvevent.RouterEvent) {
+// toWire gives an event of the stream the fields that it has on the wire.
+func (s *Source) toWire(e *kvevent.RouterEvent) {
 	e.Owner = kv.WorkerOwner(s.worker)
 	e.StartPosition, e.HasStart = 0, false
 }
 
-// recordDeleted is called when the source's record was gone for a while: routers
-// have forgotten the rank. Those that can ask will.
+// recordDeleted handles that the source's record was deleted and written again: routers
+// have forgotten the rank. They ask a recoverable source themselves.
 func (s *Source) recordDeleted() {
 	if !s.recoverable {
 		s.in.MarkDirty()
@@ -301,11 +299,11 @@ func (s *Source) recordDeleted() {
 
 // nextID returns the id of the next event on the wire, from 1.
 func (s *Source) nextID() uint64 {
-	_, next := s.ring.Held()
+	_, next := s.sent.Held()
 	return next
 }
 
-// checkOwner refuses a stream of somebody else.
+// checkOwner refuses a stream whose owner is not w.
 func checkOwner(src publisher.Source, w kv.Worker) error {
 	if src.Owner() != kv.WorkerOwner(w) {
 		return fmt.Errorf("dynamo source of worker %s: the stream is of %s", w, src.Owner())

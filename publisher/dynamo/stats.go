@@ -8,22 +8,21 @@ import (
 
 // SourceStats are a source's counters since it was made.
 type SourceStats struct {
-	// Events, Messages and Bytes are what was handed to the connection.
+	// Events, Messages and Bytes were given to the connection.
 	Events   uint64 `json:"events"`
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
-	// Waiting events are in the inbox now; Dropped are those that left it before they
-	// were numbered, Unsent those that were numbered and not sent, AfterClose those
-	// that came too late. All of them but the last are made good by a repair.
+	// Waiting events are in the inbox now. Dropped events left it before they were
+	// numbered. Unsent events were numbered and not sent. A repair stands for all of these.
+	// AfterClose events came too late.
 	Waiting    uint64 `json:"waiting" metric:",gauge"`
 	Dropped    uint64 `json:"dropped"`
 	Unsent     uint64 `json:"unsent"`
 	AfterClose uint64 `json:"after_close"`
 	// PublishErrors are messages that the connection refused.
 	PublishErrors uint64 `json:"publish_errors"`
-	// Repairs are cleared events with everything behind them, Refreshes the times
-	// that everything was said again without need, Restated the events of both, and
-	// RestatePauses the pauses that spared their readers.
+	// Repairs stated everything again behind a cleared event, Refreshes without one.
+	// Restated are the events of both, RestatePauses the pauses that spared readers.
 	Repairs   uint64 `json:"repairs"`
 	Refreshes uint64 `json:"refreshes"`
 	Restated  uint64 `json:"restated"`
@@ -31,12 +30,12 @@ type SourceStats struct {
 	RestatePauses uint64 `json:"restate_pauses"`
 	// Probes are empty events.
 	Probes uint64 `json:"probes"`
-	// Queries are recovery queries answered, Dumps those among them that took a dump,
-	// LargeDumps the dumps that did not fit an answer.
+	// Queries are answered recovery queries. Dumps were made for them, and LargeDumps did
+	// not fit an answer.
 	Queries    uint64 `json:"queries"`
 	Dumps      uint64 `json:"dumps"`
 	LargeDumps uint64 `json:"large_dumps"`
-	// Degraded says that the stream lost something that it could not repair yet.
+	// Degraded: the stream lost events and could not repair that yet.
 	Degraded bool `json:"degraded"`
 }
 
@@ -66,29 +65,26 @@ func (s *Source) Stats() SourceStats {
 // Add adds the numbers of o to s.
 func (s *SourceStats) Add(o SourceStats) { metric.Add(s, &o) }
 
-// PlaneStats are a plane's counters since it was opened; those of its sources are
-// their own.
+// PlaneStats are a plane's counters since it was opened, without those of its sources.
 type PlaneStats struct {
-	// Sources are those that live now, Records the files held in the discovery
-	// directory. RecordErrors are failures to touch or remove one, RecordsRestored
-	// those that others had deleted.
+	// Sources live now. Records are their files in the discovery directory. RecordErrors
+	// are failures to touch or remove a record, RecordsRestored were deleted by others.
 	Sources         uint64 `json:"sources" metric:",gauge"`
 	Records         uint64 `json:"records" metric:",gauge"`
 	RecordErrors    uint64 `json:"record_errors"`
 	RecordsRestored uint64 `json:"records_restored"`
-	// RivalSources are records of others that speak for ranks of ours now: the routers
-	// ignore these ranks. It is 0 in a deployment that works.
+	// RivalSources are sources of other processes for our ranks now. Routers ignore these
+	// ranks. It is 0 in a deployment that works.
 	RivalSources uint64 `json:"rival_sources" metric:",gauge"`
-	// Loads are load messages sent, LoadErrors those that the connection refused (they
-	// are tried again), LoadsDropped reports of more ranks than a plane follows.
+	// Loads were sent. LoadErrors were refused by the connection and are tried again.
+	// LoadsDropped are reports of more ranks than a plane follows.
 	Loads        uint64 `json:"loads"`
 	LoadErrors   uint64 `json:"load_errors"`
 	LoadsDropped uint64 `json:"loads_dropped"`
-	// Connections came to the recovery server, ConnectionsRefused were too
-	// many, altogether or from one address.
-	// BadRequests could not be read, UnknownPaths named nobody here, Overloads came
-	// while too many were under way, DialBacksRefused named another host's address,
-	// ReplyErrors could not be answered to the end.
+	// Connections came to the recovery server. ConnectionsRefused were too many, altogether
+	// or from one address. BadRequests could not be read, UnknownPaths named no source,
+	// Overloads came while too many replies were under way, DialBacksRefused named another
+	// host's address, ReplyErrors were not sent to the end.
 	Connections        uint64 `json:"connections"`
 	ConnectionsRefused uint64 `json:"connections_refused"`
 	BadRequests        uint64 `json:"bad_requests"`
