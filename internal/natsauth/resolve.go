@@ -18,25 +18,25 @@ const (
 	envInsecure = "NATS_TLS_INSECURE"
 )
 
-// defaultUser is the user and the password that Dynamo logs in with when it is
-// told nothing.
+// defaultUser is Dynamo's default user and its password.
 const defaultUser = "user"
 
-// Resolve is the server to connect to and how. url and s are what Blockyard's
-// own flags and variables say; get returns a variable of the environment, empty
-// when it is not set.
+// Resolve returns the server to connect to and the settings to log in with. url and s come
+// from Blockyard's own flags and variables. get returns an environment variable, empty
+// when it is not set. The error names a variable with a wrong value.
 //
-// A url that is empty is taken from NATS_SERVER; when that is empty too, none of the
-// other variables means anything. The way to log in is the first
-// of: that of s; what the URL has; NATS_AUTH_USERNAME with NATS_AUTH_PASSWORD;
-// NATS_AUTH_TOKEN; NATS_AUTH_NKEY, a seed; NATS_AUTH_CREDENTIALS_FILE. When there
-// is none, the user "user" with the password "user" log in, as Dynamo's do, but
-// only to a server that NATS_SERVER named: a server that Blockyard's own setting
-// names is told no name that nobody gave. Without a CA and without Insecure in s,
-// NATS_TLS_CA_CERT_PATH and NATS_TLS_INSECURE hold for servers with tls://; where the
-// URL says nats://, they do not turn encryption on.
+// An empty url is taken from NATS_SERVER. Without either, the other variables mean
+// nothing. The login is the first of:
 //
-// The error names a variable whose value is wrong.
+//   - the login of s, or the credentials in url
+//   - NATS_AUTH_USERNAME with NATS_AUTH_PASSWORD
+//   - NATS_AUTH_TOKEN
+//   - NATS_AUTH_NKEY, a seed
+//   - NATS_AUTH_CREDENTIALS_FILE
+//   - "user" with the password "user", as in Dynamo, for a server that NATS_SERVER names
+//
+// A tls:// server without CA and Insecure in s gets NATS_TLS_CA_CERT_PATH or
+// NATS_TLS_INSECURE. These variables do not encrypt the connection to a nats:// server.
 func Resolve(url string, s Settings, get func(name string) string) (string, Settings, error) {
 	dynamo := url == "" && get(envServer) != ""
 	if dynamo {
@@ -78,7 +78,7 @@ func asksTLS(urls string) bool {
 	})
 }
 
-// truth reads a variable that is a yes or a no.
+// truth returns the value of a boolean variable.
 func truth(name, value string) (bool, error) {
 	v := strings.ToLower(strings.TrimSpace(value))
 	switch {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Secret is text that is not to be shown.
+// Secret is text that must not be shown.
 type Secret string
 
-// String is what is shown instead.
+// String returns the text to show instead.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -21,17 +21,17 @@ func (s Secret) String() string {
 	return "…"
 }
 
-// GoString is what is shown instead.
+// GoString returns the text to show instead.
 func (s Secret) GoString() string { return `"` + s.String() + `"` }
 
-// MarshalText is what is shown instead.
+// MarshalText returns the text to show instead.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Settings are how to log in and whom to trust. The zero value logs in with what
-// the URL has, if anything, and trusts the system's certificate authorities.
+// Settings say how to log in and which certificates to trust. The zero value logs in with
+// the URL's credentials, if any, and trusts the system's certificate authorities.
 type Settings struct {
-	// User and Password, Token, Seed or SeedFile, and Creds are four ways to log
-	// in; at most one of them is given.
+	// User and Password, Token, Seed or SeedFile, and Creds are four ways to log in. At
+	// most one is given.
 	User     string
 	Password Secret
 	Token    Secret
@@ -41,12 +41,12 @@ type Settings struct {
 	// Creds is a file with a user's JWT and seed, as nsc writes it.
 	Creds string
 
-	// CA is a file of PEM certificates that the server's must descend from.
+	// CA is a PEM file of the authorities for the server's certificate.
 	CA string
 	// Cert and Key are PEM files that the client shows; both or none.
 	Cert, Key string
-	// Insecure takes any server certificate. What travels is then encrypted and
-	// may be read by whoever sits in between.
+	// Insecure accepts any server certificate. The connection is then encrypted, but
+	// anybody in between can read it.
 	Insecure bool
 }
 
@@ -75,12 +75,12 @@ func (s *Settings) logsIn() bool {
 	return false
 }
 
-// TLS reports whether the settings ask for an encrypted connection, whatever the
-// scheme of the URL.
+// TLS reports whether the settings ask for an encrypted connection. Then the scheme of the
+// URL does not matter.
 func (s *Settings) TLS() bool { return s.CA != "" || s.Cert != "" || s.Insecure }
 
-// Validate reports what is missing or given twice, with the name of the field.
-// urls are the servers that the settings are for. No file is read.
+// Validate returns an error that names a setting that is missing or given twice. urls are
+// the servers of the settings. Validate reads no file.
 func (s *Settings) Validate(urls string) error {
 	used := ""
 	for _, m := range s.methods() {
@@ -116,10 +116,10 @@ func hasCredentials(urls string) bool { return strings.Contains(urls, "@") }
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,255}$`)
 
-// CheckServers checks a list of NATS servers, with commas between them, such as
-// nats://user:password@host:4222 or tls://host. What passes is understood by the
-// NATS client, whose own errors show what they do not understand. The error of
-// CheckServers shows nothing of a URL, since any part of it may be a password.
+// CheckServers checks a list of NATS servers with commas between them, such as
+// nats://user:password@host:4222 or tls://host. The error shows nothing of a URL, because
+// any part of it may be a password. The errors of the NATS library show the URL; it accepts
+// every list that passes here.
 func CheckServers(urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if why := badServer(strings.TrimSpace(s)); why != "" {
@@ -129,7 +129,7 @@ func CheckServers(urls string) error {
 	return nil
 }
 
-// badServer says what is wrong with a server's URL, empty for nothing.
+// badServer returns what is wrong with a server's URL, empty for nothing.
 func badServer(s string) string {
 	const form = "want nats:// or tls://, and then [user:password@]host[:port]"
 	u, err := url.Parse(s)

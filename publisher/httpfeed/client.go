@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take nothing before it is cut off, and
+	// writeTimeout is how long a client may read nothing before it is cut off, and
 	// endTimeout the same once the hub closes.
 	writeTimeout = 5 * time.Second
 	endTimeout   = 500 * time.Millisecond
 )
 
-// client is one stream that is served. Its handler takes frames out of the queue.
+// client is one stream. Its handler takes frames out of the queue.
 type client struct {
 	limit   int
 	control *http.ResponseController
-	// noEvents is set for a client that wants announcements and loads alone.
+	// noEvents: the client wants announcements and loads alone.
 	noEvents bool
 	wake     publisher.Alarm // the queue has something
 	dropped  atomic.Uint64
@@ -36,8 +36,7 @@ func newClient(limit int, w http.ResponseWriter) *client {
 	return &client{limit: limit, control: http.NewResponseController(w), wake: publisher.NewAlarm()}
 }
 
-// offer queues a frame, which is shared with other clients; false when there is no
-// room.
+// offer queues a frame, which other clients share; false without room.
 func (c *client) offer(frame []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,8 +50,8 @@ func (c *client) offer(frame []byte) bool {
 	return true
 }
 
-// take empties the queue into dst. The room is free before the frames are written:
-// a client has at most twice the limit under way.
+// take empties the queue into dst. The queue has room before the frames are written, so a
+// client has at most twice the limit under way.
 func (c *client) take(dst [][]byte) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,11 +61,11 @@ func (c *client) take(dst [][]byte) [][]byte {
 	return dst
 }
 
-// hurry bounds what is left of a write under way. Not every kind of writer has
-// deadlines; then the server's own hold.
-func (c *client) hurry() { _ = c.control.SetWriteDeadline(time.Now().Add(endTimeout)) }
+// endWrite bounds a write under way by endTimeout. A writer without deadlines keeps those
+// of the server.
+func (c *client) endWrite() { _ = c.control.SetWriteDeadline(time.Now().Add(endTimeout)) }
 
-// heartbeat is a frame for this client alone.
+// heartbeat returns the frame that says how many frames this client lost.
 func (c *client) heartbeat() []byte {
 	frame := kvevent.BeginStreamFrame(nil, kvevent.StreamHeartbeat)
 	frame = binary.LittleEndian.AppendUint64(frame, c.dropped.Load())

@@ -188,7 +188,7 @@ func (f *Feed) reply(w http.ResponseWriter, r kvevent.QueryReply, events []kveve
 		if f.Stopped() {
 			timeout = endTimeout
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(min(timeout, time.Until(end)))) // see client.hurry
+		_ = control.SetWriteDeadline(time.Now().Add(min(timeout, time.Until(end)))) // see client.endWrite
 		if _, err := w.Write(kvevent.EndStreamFrame(buf, 0)); err != nil || f.Stopped() && !r.Final {
 			f.Count(func(s *FeedStats) { s.VoidAnswers++ })
 			return

@@ -17,27 +17,26 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// ContentType is that of a stream and of an answer: frames as
+// ContentType is the content type of streams and answers: frames as
 // kvevent.ReadStreamFrame reads them.
 const ContentType = "application/x-blockyard-frames"
 
 const (
-	// maxCursors bounds the cursors that one request gives.
+	// maxCursors bounds the cursors of one request.
 	maxCursors = 1024
 	// maxQueryBody bounds a query in bytes.
 	maxQueryBody = 4096
 )
 
-// Register adds the handlers to mux: GET /v1/events is the stream, GET
-// /v1/events/feeds lists the publishers in it, and POST /v1/events/query asks one of
-// them. docs/events-http.md describes them.
+// Register adds the handlers to mux. GET /v1/events is the stream, GET /v1/events/feeds
+// lists its publishers, and POST /v1/events/query asks one of them.
 func (h *Hub) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/events", h.serveEvents)
 	mux.HandleFunc("GET /v1/events/feeds", h.serveFeeds)
 	mux.HandleFunc("POST /v1/events/query", h.serveQuery)
 }
 
-// cursor is where a client stands in the stream of one publisher.
+// cursor is the last event that a client has of one publisher.
 type cursor struct {
 	publisher, last uint64
 }
@@ -61,7 +60,7 @@ func parseCursors(values []string) ([]cursor, error) {
 	return all, nil
 }
 
-// serveEvents serves one client until it goes or the hub closes.
+// serveEvents serves one client until the client leaves or the hub closes.
 func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	cursors, err := parseCursors(r.URL.Query()["cursor"])
 	if err != nil {
@@ -77,8 +76,8 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("events %.60q: want all or none", events))
 		return
 	}
-	// The server's deadline for reading a request would end the stream. A writer
-	// that has none needs none lifted.
+	// The server's deadline for reading a request would end the stream. A writer without
+	// deadlines returns an error that does not matter.
 	_ = c.control.SetReadDeadline(time.Time{})
 	if err := h.join(c); err != nil {
 		refuse(w, http.StatusServiceUnavailable, err)
@@ -123,8 +122,8 @@ func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error 
 	return nil
 }
 
-// stream writes what comes into the client's queue. The error says why it ended,
-// nil that the hub has closed.
+// stream writes the frames of the client's queue. It returns nil when the hub has closed,
+// else why the stream ended.
 func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 	beat := time.NewTicker(h.opt.AnnounceEvery)
 	defer beat.Stop()
@@ -149,16 +148,16 @@ func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 	return nil
 }
 
-// write writes frames and has them sent at once.
+// write writes frames and flushes them.
 func (h *Hub) write(w http.ResponseWriter, c *client, frames [][]byte) error {
 	for _, frame := range frames {
-		timeout := h.patience
+		timeout := h.readTimeout
 		select {
 		case <-h.ended:
 			timeout = endTimeout
 		default:
 		}
-		_ = c.control.SetWriteDeadline(time.Now().Add(timeout)) // see hurry
+		_ = c.control.SetWriteDeadline(time.Now().Add(timeout)) // see endWrite
 		if _, err := w.Write(frame); err != nil {
 			return err
 		}
@@ -180,7 +179,7 @@ type feedJSON struct {
 	Digest      string         `json:"digest"`
 	Blocks      uint64         `json:"blocks"`
 	Health      kvevent.Health `json:"health"`
-	// The journal keeps the events KeptFrom to KeptTo; both are 0 when it has none.
+	// The journal has the events KeptFrom to KeptTo; both are 0 when it has none.
 	KeptFrom uint64    `json:"kept_from"`
 	KeptTo   uint64    `json:"kept_to"`
 	Counters FeedStats `json:"counters"`
@@ -218,7 +217,7 @@ func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // the client has gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(out) // an error means that the client has left
 }
 
 // serveQuery answers POST /v1/events/query?publisher=P.
@@ -260,9 +259,9 @@ func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 	f.answer(r.Context(), w, &q)
 }
 
-// refuse answers with a status that is not 200.
+// refuse answers with an error status.
 func refuse(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // the client has gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // an error means that the client has left
 }

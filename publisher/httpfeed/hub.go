@@ -24,8 +24,8 @@ type Options struct {
 	AnnounceEvery time.Duration
 	// MaxClients bounds the streams that are served at a time; 0 means 64.
 	MaxClients int
-	// ClientBytes bounds the frames that wait for one client, in bytes; 0 means
-	// 8 MiB. One frame always has room.
+	// ClientBytes bounds the bytes of the frames that wait for one client; 0 means 8 MiB.
+	// One frame always has room.
 	ClientBytes int
 	// Log may be nil.
 	Log *zap.Logger
@@ -69,10 +69,10 @@ type Hub struct {
 	opt   Options
 	log   *zap.Logger
 	count hubCounters
-	// patience is how long a client may take nothing before it is cut off.
-	patience time.Duration
-	// ended is closed when the last frames are in the clients' queues, closed when
-	// Close is done.
+	// readTimeout is how long a client may read nothing before it is cut off.
+	readTimeout time.Duration
+	// ended is closed when the last frames are in the clients' queues. closed is closed
+	// when Close is done.
 	ended, closed chan struct{}
 	serving       sync.WaitGroup // handlers
 
@@ -95,15 +95,15 @@ func New(o Options) (*Hub, error) {
 	}
 	o = o.withDefaults()
 	return &Hub{
-		opt: o, log: o.Log, patience: writeTimeout, ended: make(chan struct{}), closed: make(chan struct{}),
+		opt: o, log: o.Log, readTimeout: writeTimeout, ended: make(chan struct{}), closed: make(chan struct{}),
 		feeds: make(map[uint64]*Feed), clients: make(map[*client]struct{}),
 	}, nil
 }
 
-// NewFeed makes a publisher for owner. id is its publisher id, from 1 to 2^53-1 and
-// used by no other feed; one that publishes the same stream elsewhere, such as a
-// publisher.Feed, should have the same id, so that a consumer of both sees one
-// stream. 0 stands for a new random id. Nothing is sent before Attach.
+// NewFeed makes a publisher for owner. id is its publisher id, from 1 to 2^53-1 and used by
+// no other feed of the hub; 0 stands for a new random id. A feed of publisher/nats for the
+// same stream should have the same id, so that a consumer of both sees one publisher.
+// Nothing is sent before Attach.
 func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta) (*Feed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,17 +124,17 @@ func (h *Hub) NewFeed(id uint64, owner kv.Owner, meta publisher.Meta) (*Feed, er
 	return f, nil
 }
 
-// PublishLoad sends a load report to the clients there are. It never blocks.
+// PublishLoad sends a load report to all clients. It never blocks.
 func (h *Hub) PublishLoad(r *kvevent.LoadReport) {
-	if !h.listened() {
+	if !h.hasClients() {
 		return
 	}
 	frame := kvevent.AppendLoadReport(kvevent.BeginStreamFrame(nil, kvevent.StreamLoad), r)
 	h.broadcast(kvevent.EndStreamFrame(frame, 0))
 }
 
-// Close says goodbye for every feed, ends the clients' streams and waits for all of
-// it. It is idempotent.
+// Close closes every feed, which announces that its owner is gone, then ends the clients'
+// streams and waits for the handlers. It is idempotent.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	first := !h.closing
@@ -151,7 +151,7 @@ func (h *Hub) Close() error {
 	close(h.ended)
 	h.mu.Lock()
 	for c := range h.clients {
-		c.hurry()
+		c.endWrite()
 	}
 	h.mu.Unlock()
 	h.serving.Wait()
@@ -159,7 +159,7 @@ func (h *Hub) Close() error {
 	return nil
 }
 
-// join makes a client part of the hub; the error is for the client.
+// join adds a client to the hub. The error is an answer to the client.
 func (h *Hub) join(c *client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +185,8 @@ func (h *Hub) leave(c *client) {
 	h.serving.Done()
 }
 
-// listened reports whether there is anybody to send something to.
-func (h *Hub) listened() bool {
+// hasClients reports whether the hub has any client.
+func (h *Hub) hasClients() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.clients) > 0
@@ -223,7 +223,7 @@ func (w wire) SendEvents(e *kvevent.Envelope) bool {
 }
 
 func (w wire) SendAnnouncement(a *kvevent.Announcement) bool {
-	if !w.hub.listened() {
+	if !w.hub.hasClients() {
 		return false
 	}
 	frame := kvevent.AppendAnnouncement(kvevent.BeginStreamFrame(nil, kvevent.StreamAnnouncement), a)
@@ -231,14 +231,13 @@ func (w wire) SendAnnouncement(a *kvevent.Announcement) bool {
 	return true
 }
 
-// eventFrame is an envelope as a frame.
+// eventFrame returns the frame of an envelope.
 func eventFrame(e *kvevent.Envelope) []byte {
 	frame := kvevent.AppendEnvelope(kvevent.BeginStreamFrame(nil, kvevent.StreamEvents), e)
 	return kvevent.EndStreamFrame(frame, 0)
 }
 
-// broadcast puts a frame into every client's queue. The frame is not changed from then
-// on.
+// broadcast puts a frame into every client's queue. The clients share the frame.
 func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
 
 func (h *Hub) offer(frame []byte, wanted func(*client) bool) {
@@ -251,7 +250,7 @@ func (h *Hub) offer(frame []byte, wanted func(*client) bool) {
 	}
 }
 
-// feed is the feed with a publisher id, or nil.
+// feed returns the feed with a publisher id, or nil.
 func (h *Hub) feed(id uint64) *Feed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,7 +264,7 @@ func (h *Hub) forget(f *Feed) {
 	h.gone.Add(f.Stats())
 }
 
-// feedsLocked are the feeds, ordered by owner.
+// feedsLocked returns the feeds, ordered by owner.
 func (h *Hub) feedsLocked() []*Feed {
 	feeds := make([]*Feed, 0, len(h.feeds))
 	for _, f := range h.feeds {
@@ -279,16 +278,15 @@ func (h *Hub) feedsLocked() []*Feed {
 type Stats struct {
 	// Clients is the number of streams that are served now.
 	Clients int `json:"clients" metric:"-"`
-	// Frames and Bytes were written to clients; Dropped are frames that a client's
-	// queue had no room for.
+	// Frames and Bytes were written to clients. Dropped frames found no room in a client's
+	// queue.
 	Frames  uint64 `json:"frames"`
 	Bytes   uint64 `json:"bytes"`
 	Dropped uint64 `json:"dropped"`
-	// Refused are clients beyond the bound, Cut those that took nothing for too
-	// long.
+	// Refused clients were beyond the bound. Cut clients read nothing for too long.
 	Refused uint64 `json:"refused" metric:"clients_refused"`
 	Cut     uint64 `json:"cut" metric:"clients_cut"`
-	// Totals are the counters of all feeds, those that have ended included.
+	// Totals are the counters of all feeds, ended feeds included.
 	Totals FeedStats `json:"totals"`
 }
 

@@ -232,7 +232,7 @@ func TestClientsAreBounded(t *testing.T) {
 // place; the feed goes on as if it were not there.
 func TestClientThatTakesNothingIsCutOff(t *testing.T) {
 	s := serve(t, Options{MaxClients: 1, AnnounceEvery: 5 * time.Millisecond})
-	s.hub.patience = 50 * time.Millisecond
+	s.hub.readTimeout = 50 * time.Millisecond
 	conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

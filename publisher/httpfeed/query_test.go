@@ -56,9 +56,9 @@ func TestWaitingAskersShareASnapshot(t *testing.T) {
 	for range maxDumps {
 		s.feed.dumps <- struct{}{}
 	}
-	const askers = 5
+	const waiters = 5
 	var asking sync.WaitGroup
-	for range askers {
+	for range waiters {
 		asking.Go(func() {
 			r, _, err := s.ask(s.feed.PublisherID(), kvevent.QueryRequest{})
 			if err != nil || r.Kind != kvevent.QueryTreeDump || r.LastEventID != 2 || len(r.Events) != 1 || len(r.Events[0].Blocks) != 3 {
@@ -69,13 +69,13 @@ func TestWaitingAskersShareASnapshot(t *testing.T) {
 	eventually(t, "all wait", func() bool {
 		s.feed.mu.Lock()
 		defer s.feed.mu.Unlock()
-		return s.feed.next != nil && s.feed.next.users == askers
+		return s.feed.next != nil && s.feed.next.users == waiters
 	})
 	s.source.store(10, 2)
 	<-s.feed.dumps
 	asking.Wait()
-	if got := s.feed.Stats(); got.Dumps != askers || got.Snapshots != 1 {
-		t.Errorf("stats %+v, want %d dumps of one snapshot", got, askers)
+	if got := s.feed.Stats(); got.Dumps != waiters || got.Snapshots != 1 {
+		t.Errorf("stats %+v, want %d dumps of one snapshot", got, waiters)
 	}
 	eventually(t, "its place is free", func() bool { return len(s.feed.dumps) == maxDumps-1 })
 }

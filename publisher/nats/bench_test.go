@@ -105,15 +105,15 @@ func (s *stillSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
 // BenchmarkDumpOfAMillionBlocks: so many routers ask at once for everything and
 // read all of it.
 func BenchmarkDumpOfAMillionBlocks(b *testing.B) {
-	for _, askers := range []int{1, 8} {
-		b.Run(fmt.Sprintf("askers=%d", askers), func(b *testing.B) {
+	for _, waiters := range []int{1, 8} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
 			f, conn := benchFeed(b, newStillSource(1_000_000))
 			subject := kvevent.QuerySubject("default", f.PublisherID())
 			b.ReportAllocs()
 			for b.Loop() {
 				ch := make(chan *nats.Msg, 10000)
 				var subs []*nats.Subscription
-				for range askers {
+				for range waiters {
 					inbox := conn.NewRespInbox()
 					sub, err := conn.ChanSubscribe(inbox, ch)
 					if err != nil {
@@ -124,7 +124,7 @@ func BenchmarkDumpOfAMillionBlocks(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				for left := askers; left > 0; {
+				for left := waiters; left > 0; {
 					// The flag lies in the head of a chunk, and false is the byte 0xc2.
 					if m := <-ch; isFinal(b, m.Data) {
 						left--

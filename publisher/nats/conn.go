@@ -17,7 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 )
 
-// Conn is a connection that feeds share.
+// Conn is a connection to NATS that feeds share.
 type Conn struct {
 	opt    Options
 	log    *zap.Logger
@@ -26,7 +26,7 @@ type Conn struct {
 	// keeper keeps the JetStream stream; nil without one.
 	keeper      *streamKeeper
 	connections atomic.Uint64
-	// nameClaims counts others that wanted this connection's Node.
+	// nameClaims counts agents that were refused Options.Node.
 	nameClaims atomic.Uint64
 
 	mu      sync.Mutex
@@ -34,12 +34,13 @@ type Conn struct {
 	closing bool
 }
 
-// Connect connects to a server. If none answers within the connect timeout,
-// it returns a Conn that goes on trying for ever; feeds work, and what they have
-// to say waits in their journals. It returns an error when an option is bad,
-// when client and server refuse one another, when another agent has the node's
-// name, when the server takes too small messages or has no JetStream that was asked for, and when ctx is cancelled
-// (which does not shorten the connect timeout).
+// Connect connects to a server. If none answers within the connect timeout, it returns a
+// Conn that tries for ever; feeds work, and their events wait in the journals.
+//
+// It returns an error when an option is bad, when client and server refuse one another,
+// when another agent has the node's name, when the server takes only small messages, when
+// it lacks the JetStream that was asked for, and when ctx is cancelled. Cancelling ctx does
+// not shorten the connect timeout.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -74,12 +75,11 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	return n, nil
 }
 
-// serverName is the server's host and port. The client's own "redacted" form of
-// a URL shows a token, which stands where a user name would.
+// serverName returns the server's host and port. The client library's "redacted" URL would
+// show a token, because it takes the token for a user name.
 func serverName(c *nats.Conn) string { return c.ConnectedAddr() }
 
-// checkServer looks at what the connected server told of itself, and makes the
-// stream there.
+// checkServer checks the connected server's limits and makes the stream there.
 func (n *Conn) checkServer(ctx context.Context) error {
 	if limit := n.conn.MaxPayload(); limit < minPayload {
 		return fmt.Errorf("nats server %s: max_payload %d is below %d", serverName(n.conn), limit, minPayload)
@@ -140,7 +140,7 @@ func (n *Conn) Close() error {
 	return err
 }
 
-// stopFeeds refuses further feeds and returns those there are.
+// stopFeeds refuses new feeds and returns the existing ones.
 func (n *Conn) stopFeeds() []*Feed {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,10 +171,9 @@ func (n *Conn) announceAll() {
 	}
 }
 
-// Publish sends data to a subject, or puts it into the buffer that waits for a
-// lost connection to return. data is not kept. The error says that the message
-// is lost: the buffer is full, the connection is closed, or data is longer than
-// MaxPayload.
+// Publish sends data to a subject. While the connection is lost it puts data into the
+// buffer of Options.ReconnectBuffer. data is not kept. An error means that the message is
+// lost: the buffer is full, the connection is closed, or data is longer than MaxPayload.
 func (n *Conn) Publish(subject string, data []byte) error {
 	if err := n.conn.Publish(subject, data); err != nil {
 		return fmt.Errorf("nats publish to %s: %w", subject, err)
@@ -182,8 +181,8 @@ func (n *Conn) Publish(subject string, data []byte) error {
 	return nil
 }
 
-// MaxPayload is the longest message in bytes that the server takes; before the
-// first connection it is what servers take unless they are told otherwise.
+// MaxPayload returns the longest message in bytes that the server takes. Before the first
+// connection it returns the default limit of servers.
 func (n *Conn) MaxPayload() int64 { return int64(n.maxMessage()) }
 
 // Stats are a connection's gauges and counters.
@@ -191,10 +190,10 @@ type Stats struct {
 	Connected bool `json:"connected"`
 	// Reconnects counts connections after the first.
 	Reconnects uint64 `json:"reconnects"`
-	// StreamReady says that the JetStream stream was there when it was last looked
-	// for, StreamErrors counts tries to make it that failed.
+	// StreamReady: the JetStream stream existed at the last check. StreamErrors counts
+	// failed tries to make it.
 	StreamReady bool `json:"stream_ready"`
-	// NameClaims counts agents that were refused because they had this node's name.
+	// NameClaims counts agents that were refused this node's name.
 	NameClaims   uint64 `json:"name_claims"`
 	StreamErrors uint64 `json:"stream_errors"`
 }
@@ -208,7 +207,7 @@ func (n *Conn) Stats() Stats {
 	return s
 }
 
-// maxMessage is how many bytes one message may have.
+// maxMessage returns how many bytes one message may have.
 func (n *Conn) maxMessage() int {
 	if limit := n.conn.MaxPayload(); limit > 0 {
 		return int(limit)
@@ -216,13 +215,13 @@ func (n *Conn) maxMessage() int {
 	return defaultPayload
 }
 
-// nameTimeout is how long an agent waits for another one of the same node name. One
-// whose process or host is gone does not answer.
+// nameTimeout is how long an agent waits for an answer from another agent of its node
+// name. An agent whose process or host is gone does not answer.
 const nameTimeout = time.Second
 
-// claimName refuses a node name that another agent of the cluster answers for, and
-// answers for it from now on. Two agents that start at the same moment both get it;
-// so do those that cannot reach each other. Routers report what comes of that.
+// claimName returns an error when another agent of the cluster answers for the node name,
+// and answers for it from now on. Two agents get the same name when they start at the same
+// moment or cannot reach each other. Routers report such pools as ambiguous.
 func (n *Conn) claimName(ctx context.Context) error {
 	if n.opt.Node == "" {
 		return nil
@@ -250,8 +249,8 @@ func (n *Conn) claimName(ctx context.Context) error {
 		return fmt.Errorf("nats subscribe to %s: %w", subject, err)
 	}
 	if n.Connected() {
-		// After the flush the next agent that asks is answered. A slow server takes the
-		// subscription later, which is no reason not to start.
+		// After the flush the next agent that asks gets an answer. A slow server takes the
+		// subscription later; that must not keep this agent from starting.
 		if err := n.conn.FlushTimeout(nameTimeout); err != nil {
 			n.log.Info("the server has not taken the claim of this node's name yet", zap.String("node", n.opt.Node), zap.Error(err))
 		}
@@ -259,7 +258,7 @@ func (n *Conn) claimName(ctx context.Context) error {
 	return nil
 }
 
-// askForName asks whether another agent has the name. No answer is none.
+// askForName returns an error when another agent answers for the name.
 func (n *Conn) askForName(ctx context.Context, subject string, self kvevent.NodeClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()

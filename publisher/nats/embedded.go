@@ -25,14 +25,12 @@ type EmbeddedOptions struct {
 	Token string
 	// MaxPayload is the largest message in bytes; default 1 MiB.
 	MaxPayload int32
-	// MaxConnections is how many clients may be connected; 0: as many as the server takes
-	// by default, 65,536.
+	// MaxConnections is how many clients may be connected; 0 means 65,536.
 	MaxConnections int
-	// StoreDir turns JetStream on and is where it keeps its streams; a server that is
-	// started with the directory of an earlier one has its streams. Empty: no
-	// JetStream.
+	// StoreDir is the directory for JetStream's streams. A server that starts with the
+	// directory of an earlier one has its streams. Empty: no JetStream.
 	StoreDir string
-	// MaxStore is what JetStream stores at most, in bytes; default 8 GiB.
+	// MaxStore bounds the bytes that JetStream stores; default 8 GiB.
 	MaxStore int64
 	// Log receives the server's warnings and errors; nil: none.
 	Log *zap.Logger
@@ -41,8 +39,8 @@ type EmbeddedOptions struct {
 // startTimeout bounds the wait for the embedded server.
 const startTimeout = 10 * time.Second
 
-// defaultMaxStore is EmbeddedOptions.MaxStore. Streams lie in files; in memory
-// JetStream keeps only consumers, within maxStreamMemory.
+// defaultMaxStore is the default of EmbeddedOptions.MaxStore. Streams are in files;
+// JetStream keeps only consumers in memory, within maxStreamMemory.
 const (
 	defaultMaxStore = 8 << 30
 	maxStreamMemory = 256 << 20
@@ -108,7 +106,7 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	return &Embedded{srv: srv, url: u.String()}, nil
 }
 
-// URL is where clients connect; it contains the token.
+// URL returns the URL for clients, with the token.
 func (e *Embedded) URL() string { return e.url }
 
 // Close stops the server and waits for it. It is idempotent.
@@ -119,8 +117,8 @@ func (e *Embedded) Close() {
 	})
 }
 
-// checkPort listens once where the server shall, because the server's own
-// failure to do so cannot be told from a slow start.
+// checkPort listens once on the server's address. The server itself does not report that
+// it could not listen, and looks as if it started slowly.
 func checkPort(host string, port int) error {
 	if port == server.RANDOM_PORT {
 		port = 0
@@ -140,8 +138,7 @@ func newToken() (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// serverLog writes what a NATS server has to say to a zap logger; its notices
-// are details to us.
+// serverLog writes a NATS server's log to a zap logger, notices as details.
 type serverLog struct{ log *zap.SugaredLogger }
 
 func (l serverLog) Noticef(format string, v ...any) { l.log.Debugf(format, v...) }

@@ -18,12 +18,12 @@ import (
 type Feed struct {
 	*publisher.Feed
 	wire wire
-	// The counters of queries are those that the embedded feed does not have.
+	// Counters that publisher.FeedStats does not have.
 	sharedDumps, dumpPauses atomic.Uint64
 
 	mu       sync.Mutex
 	requests *nats.Subscription // nil before Attach, and after Close
-	dropped  uint64             // by the subscription that has ended
+	dropped  uint64             // requests that an ended subscription dropped
 
 	closing  sync.Once
 	closeErr error

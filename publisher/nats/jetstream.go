@@ -18,21 +18,21 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// JetStream says how a stream of the server keeps events and announcements, so
-// that a router can read on where it stopped. The zero value is ready for use.
-// The stream takes what is published to the subjects of the cluster, whoever
-// publishes it: to make it is all that a publisher does. It waits for no
-// acknowledgement, since consumers find what the stream lost as they find what
-// anybody lost, by ids.
+// JetStream says how a stream of the server keeps events and announcements, so that a
+// router can read on where it stopped. The zero value is ready for use.
+//
+// The stream takes every message on the cluster's subjects. So a publisher only makes the
+// stream. It waits for no acknowledgement: a message that the stream lost is a gap in the
+// ids like any other.
 type JetStream struct {
-	// Stream is its name; default kvevent.StreamName of the cluster.
+	// Stream is the stream's name; default kvevent.StreamName of the cluster.
 	Stream string
 	// MaxAge is how long a message is kept, at least 1 s; default 1 h.
 	MaxAge time.Duration
-	// MaxBytes is what is kept at most, at least 1 MiB; the oldest messages go
-	// first. Default 1 GiB.
+	// MaxBytes bounds the kept bytes, at least 1 MiB; default 1 GiB. The oldest messages go
+	// first.
 	MaxBytes int64
-	// Replicas is on how many servers, 1..5; default 1.
+	// Replicas is how many servers keep the stream, 1..5; default 1.
 	Replicas int
 }
 
@@ -41,8 +41,8 @@ const (
 	defaultStreamBytes = 1 << 30
 	minStreamBytes     = 1 << 20
 	maxStreamReplicas  = 5
-	// streamTimeout bounds one try to make the stream, streamRetry the time
-	// between two.
+	// streamTimeout bounds one try to make the stream. The pauses between tries double from
+	// firstRetry up to lastRetry.
 	streamTimeout = 5 * time.Second
 	firstRetry    = time.Second
 	lastRetry     = 30 * time.Second
@@ -65,8 +65,8 @@ func (j *JetStream) Validate() error {
 	return nil
 }
 
-// streamKeeper makes the stream, at each connection anew: the server may have
-// lost it, or be another one.
+// streamKeeper makes the stream again at each connection: the server may have lost it, or
+// may be another one.
 type streamKeeper struct {
 	config   jetstream.StreamConfig
 	log      *zap.Logger
@@ -89,7 +89,7 @@ func newStreamKeeper(cluster string, j JetStream, log *zap.Logger) *streamKeeper
 		MaxAge:      j.MaxAge,
 		MaxBytes:    j.MaxBytes,
 		Replicas:    max(1, j.Replicas),
-		// Nobody waits for acknowledgements, and ids tell duplicates.
+		// No publisher waits for acknowledgements, and event ids show duplicates.
 		NoAck: true,
 	}
 	if c.Name == "" {
@@ -118,7 +118,7 @@ func (k *streamKeeper) close() {
 	k.running.Wait()
 }
 
-// run tries at each connection, and after a failure again and again.
+// run makes the stream at each connection, and tries again after a failure.
 func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 	pauses := backoff.Doubling(firstRetry, lastRetry)
 	retry := time.NewTimer(firstRetry)
@@ -141,7 +141,7 @@ func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 	}
 }
 
-// ensure makes the stream, or gives one that is there its limits.
+// ensure makes the stream, or gives an existing one the configured limits.
 func (k *streamKeeper) ensure(ctx context.Context, conn *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()

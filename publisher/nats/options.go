@@ -13,33 +13,30 @@ import (
 // Options say how to reach a NATS server. The zero value is a server on this
 // machine.
 type Options struct {
-	// URL names the server, or several separated by commas; user and password, or
-	// a token, may be part of it. See natsauth.CheckServers. Default
-	// nats://127.0.0.1:4222.
+	// URL names the server, or several separated by commas. User and password, or a token,
+	// may be part of it: see natsauth.CheckServers. Default nats://127.0.0.1:4222.
 	URL string
 	// Auth says how to log in and whom to trust.
 	Auth natsauth.Settings
-	// JetStream has a stream keep what is published; nil: nothing is kept.
+	// JetStream makes a stream keep the published messages; nil: none are kept.
 	JetStream *JetStream
 	// Cluster keeps deployments that share a server apart; default "default".
 	Cluster string
-	// Node is a name that no other connection of the cluster may have; empty: none.
-	// Connect refuses one that somebody answers for.
+	// Node is a name that no other agent of the cluster may have; empty: none. Connect
+	// refuses a name that another agent answers for.
 	Node string
 	// Name is the connection's name in the server's monitoring; default "blockyard".
 	Name string
-	// ConnectTimeout is how long Connect waits for the first connection before
-	// it leaves connecting to the background; default 2 s.
+	// ConnectTimeout is how long Connect waits for the first connection before it connects
+	// in the background; default 2 s.
 	ConnectTimeout time.Duration
 	// ReconnectWait is the pause between attempts to connect; default 250 ms.
 	ReconnectWait time.Duration
-	// ReconnectBuffer bounds the bytes that wait for a lost connection to return;
-	// default 1 MiB.
+	// ReconnectBuffer bounds the bytes that wait while the connection is lost; default 1 MiB.
 	ReconnectBuffer int
 	// AnnounceEvery is the period of announcements; default 1 s.
 	AnnounceEvery time.Duration
-	// Log receives connections coming and going; nil: none. Credentials are never
-	// logged.
+	// Log receives new and lost connections; nil: none. Credentials are never logged.
 	Log *zap.Logger
 }
 
@@ -48,9 +45,9 @@ const (
 	defaultReconnectWait   = 250 * time.Millisecond
 	defaultReconnectBuffer = 1 << 20
 	defaultAnnounceEvery   = time.Second
-	// minPayload is the least message limit of a server that one event fits.
+	// minPayload is the smallest message limit of a server that one event fits into.
 	minPayload = 64 << 10
-	// defaultPayload is assumed until a server has told its limit.
+	// defaultPayload is assumed before the first connection.
 	defaultPayload = 1 << 20
 	// closeTimeout bounds each wait for the server while closing.
 	closeTimeout = time.Second

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// queryQueue bounds the requests of one feed that wait, and maxAskers those of
+	// queryQueue bounds the requests of one feed that wait, and maxWaiters those of
 	// them that wait for a dump. A request beyond the bounds is dropped, and its sender
 	// asks again.
 	queryQueue = 64
-	maxAskers  = 64
+	maxWaiters = 64
 	// The connection is flushed after every flushEvery chunks of an answer, so that a
 	// long answer does not fill the server's buffers faster than it forwards.
 	flushEvery   = 16
@@ -33,7 +33,7 @@ type answerer struct {
 	feed     *Feed
 	src      publisher.Source
 	requests <-chan *nats.Msg
-	askers   []asker // wait for a dump
+	waiters  []waiter // wait for a dump
 	// dump is the last one, with held set, until idle fires.
 	dump publisher.Dump
 	held bool
@@ -45,9 +45,9 @@ type answerer struct {
 	buf       []byte
 }
 
-// asker waits for a dump: its reply subject, and how many chunks it takes now; 0 is
+// waiter waits for a dump: its reply subject, and how many chunks it takes now; 0 is
 // all of them.
-type asker struct {
+type waiter struct {
 	reply     string
 	maxChunks uint32
 }
@@ -66,7 +66,7 @@ func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 		case <-a.idle.C:
 			a.dump, a.held = publisher.Dump{}, false
 		}
-		for len(a.askers) > 0 && !f.Stopped() {
+		for len(a.waiters) > 0 && !f.Stopped() {
 			a.sendDump()
 			a.idle.Reset(keepDump)
 		}
@@ -108,15 +108,16 @@ func (a *answerer) take(m *nats.Msg) {
 	case q.DumpID == 0 && q.HasStart && a.answerRange(m.Reply, &q):
 		return
 	}
-	if len(a.askers) == maxAskers {
+	if len(a.waiters) == maxWaiters {
 		f.Count(func(s *publisher.FeedStats) { s.DroppedQueries++ })
 		return
 	}
-	a.askers = append(a.askers, asker{m.Reply, q.MaxChunks})
+	a.waiters = append(a.waiters, waiter{m.Reply, q.MaxChunks})
 }
 
-// answerRange answers from the journal; false when only a dump can answer. A feed
-// without any event in its journal cannot tell which events are too new.
+// answerRange answers from the journal; false when only a dump can answer. With an empty
+// journal a dump answers even an event that has not happened: the reader may follow an
+// earlier publisher.
 func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 	r, events, ok := a.feed.AnswerRange(a.src, q)
 	if first, next := a.feed.Held(); r.Kind == kvevent.QueryTooNew && first == next || !ok {
@@ -144,16 +145,16 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 
 // sendDump answers all who wait for a dump now. A reader of parts gets the first one.
 func (a *answerer) sendDump() {
-	askers := a.askers
-	a.askers = nil
-	shared := len(askers)
+	waiters := a.waiters
+	a.waiters = nil
+	shared := len(waiters)
 	if a.refresh(time.Now()) {
 		shared--
 	}
-	a.feed.Count(func(s *publisher.FeedStats) { s.Dumps += uint64(len(askers)) })
+	a.feed.Count(func(s *publisher.FeedStats) { s.Dumps += uint64(len(waiters)) })
 	a.feed.sharedDumps.Add(uint64(shared))
 	var whole []string
-	for _, to := range askers {
+	for _, to := range waiters {
 		if to.maxChunks == 0 {
 			whole = append(whole, to.reply)
 		} else {
