@@ -10,23 +10,23 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Match is the worker that a request should go to.
+// Match is the worker for a request.
 type Match struct {
 	schedule.Result
-	// Shared says what the shared cache had; nil when none was asked or it failed.
+	// Shared says what the shared cache has, nil when none was asked or it failed.
 	Shared *SharedUse
 }
 
-// OverlapBlocks is the effective overlap, rounded.
+// OverlapBlocks returns the effective overlap, rounded.
 func (m *Match) OverlapBlocks() uint32 { return uint32(math.Round(m.Effective)) }
 
-// SharedUse is what a shared cache had of a prompt: Hits blocks, Beyond of them
+// SharedUse is what a shared cache has of a prompt: Hits blocks, Beyond of them
 // behind what the chosen worker has.
 type SharedUse struct{ Hits, Beyond int }
 
-// FindBestMatchDetails chooses the worker for a request. It waits where the scheduler
-// queues, until ctx ends. The error is ErrNoContextID, ErrNoWorkers, that of ctx, one
-// of package schedule or load, or a *QueryError.
+// FindBestMatchDetails chooses the worker for a request. It waits in the
+// scheduler's queue until ctx ends. The error is ErrNoContextID, ErrNoWorkers, that
+// of ctx, one of packages schedule or load, or a *QueryError.
 func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, error) {
 	if q.UpdateStates && q.ID == "" {
 		return Match{}, ErrNoContextID
@@ -61,7 +61,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 		m.Shared = &SharedUse{Hits: hits.TotalHits(), Beyond: hits.Beyond(int(m.OverlapBlocks()))}
 	}
 	if q.UpdateStates {
-		r.remember(w, result.Worker)
+		r.predict(w, result.Worker)
 	}
 	end := time.Now()
 	t.BlockHashing, t.SequenceHashing = hashed.Sub(begin), tracked.Sub(hashed)
@@ -71,7 +71,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	return m, nil
 }
 
-// check returns the size of blocks.
+// check returns the block size, or the error of a query.
 func (r *Router) check(q *Query) (blockSize int, err error) {
 	if blockSize = r.blockSize(); blockSize <= 0 {
 		return 0, ErrNoWorkers
@@ -82,7 +82,8 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 	return blockSize, nil
 }
 
-// track is the sequence that counts as active while a request runs; nil tracks none.
+// track returns the sequence that counts as active while the request runs, nil for
+// none.
 func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	sequence, ok := r.config.SequenceHashesForTracking(q.Tokens, blockSize, q.Override, q.LoRA, q.Salt, w.blocks.locals)
 	if !ok {
@@ -92,7 +93,7 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 }
 
 // find fills w.matches and asks the shared cache meanwhile. The result is nil when
-// there is none, it failed, or the choice does not look at its answer.
+// there is no shared cache, when it fails, or when the choice ignores its answer.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
 	if r.shared == nil || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
@@ -109,7 +110,7 @@ func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *
 func (r *Router) match(w *work) time.Duration {
 	begin := time.Now()
 	r.index.Match(&w.matches, w.blocks.locals, r.reading)
-	r.guessInto(w)
+	r.addPredictions(w)
 	return time.Since(begin)
 }
 
@@ -127,9 +128,8 @@ func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.Sequenc
 	}
 }
 
-// Refresh looks up anew what workers have of a request that has waited for long. Give
-// it to the scheduler as its Refresh. What it sets is memory of its own, because the
-// caller that waits keeps its own.
+// Refresh sets Members and Hits of a request that has waited to what workers have
+// now, in new memory. It is meant for schedule.Options.Refresh.
 func (r *Router) Refresh(request *schedule.Request) {
 	var w work
 	w.blocks.locals = request.Locals

@@ -1,25 +1,25 @@
-// Package decide is the decision of the router from end to end: a prompt becomes
-// block hashes, the index and a shared cache say who has which of them, the
-// scheduler chooses a worker and books the request on it, and where workers tell
-// nothing the choice itself is remembered.
+// Package decide is the router's decision from end to end: hash the prompt, match
+// the index, ask the shared cache, choose a worker, book the request.
 //
-// Router is that decision and nothing else: it opens no connection, follows no
-// publisher and reads no environment. What it knows of workers comes from the index
-// that it is given, which somebody else keeps up to date.
+//	r, err := decide.New(decide.Options{Index: x, Scheduler: s, BlockSize: blockSize})
+//	m, err := r.FindBestMatchDetails(ctx, &decide.Query{ID: "r1", Tokens: tokens, UpdateStates: true})
+//	err = r.MarkPrefillCompleted("r1") // at the first token
+//	r.Free("r1")                       // at the end
 //
-// The index and the shared cache are asked at the same time; a shared cache that
-// fails costs its credit and nothing more. A request waits only where the scheduler
-// queues it, and until the context of the call ends.
+// A Router opens no connection, follows no publisher and reads no environment. The
+// caller keeps the index up to date.
 //
-// Approximate mode: without events (use_kv_events off) each booked decision is taken
-// to leave the prompt on the chosen worker's device for a while (router_ttl_secs).
-// With router_predicted_ttl_secs the same happens beside the events, for the time
-// until they arrive.
+// The index and the shared cache are asked at the same time. A shared cache that
+// fails costs its credit only. A request waits only in the scheduler's queue, until
+// its context ends.
 //
-// Ownership: a Query is borrowed until the call returns. The index, the scheduler and
-// the shared cache belong to the caller and outlive the Router. Close forgets the
-// remembered decisions.
+// Without events (use_kv_events off) each booked decision is a prediction: the
+// prompt is on the chosen worker's device for router_ttl_secs. With
+// router_predicted_ttl_secs predictions bridge the time until events arrive.
 //
-// Concurrency: a Router is safe for concurrent use. It has no goroutine besides the
-// one that asks the shared cache, which each decision waits for.
+// Ownership: a Query is borrowed until the call returns. Index, scheduler and shared
+// cache belong to the caller and outlive the Router. Close forgets the predictions.
+//
+// Every method may be called from any goroutine. The only goroutine asks the shared
+// cache, and each decision waits for it or for the timeout.
 package decide

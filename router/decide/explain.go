@@ -7,14 +7,14 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// explanation is what the log is told of a decision, at debug level: the blocks of the
-// prompt, and how each worker was weighed.
+// explanation logs a decision at debug level: the blocks of the prompt, and the
+// cost of each worker.
 type explanation struct {
 	candidates []schedule.Candidate
 	on         bool
 }
 
-// input logs what is asked for.
+// input logs the query.
 func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []kv.LocalHash) {
 	if e.on = log.Core().Enabled(zap.DebugLevel); !e.on {
 		return
@@ -27,7 +27,7 @@ func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []k
 		zap.Int("block_size", blockSize), zap.Int("num_blocks", len(locals)), zap.Uint64s("local_hashes", hashes))
 }
 
-// attach has the scheduler explain a request, when that is going to be logged.
+// attach lets the scheduler explain a request that is going to be logged.
 func (e *explanation) attach(request *schedule.Request) {
 	e.candidates = e.candidates[:0]
 	if e.on {

@@ -15,22 +15,20 @@ import (
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// Errors that callers tell apart with errors.Is; those of packages schedule and load
-// come through too.
+// Errors for errors.Is. Errors of packages schedule and load are returned too.
 var (
-	// ErrNoWorkers: no worker is known to send a request to.
+	// ErrNoWorkers says that no worker is known.
 	ErrNoWorkers = schedule.ErrNoEndpoints
-	// ErrNoContextID: a request that is to be booked has no id.
+	// ErrNoContextID says that a request to book has no id.
 	ErrNoContextID = errors.New("context_id must be provided when update_states is true")
-	// ErrNotRecorded: decisions are not remembered, because events tell what
-	// workers have.
+	// ErrNotRecorded says that decisions are not recorded, because events tell what
+	// workers hold.
 	ErrNotRecorded = errors.New("routing decisions are recorded only without use_kv_events or with router_predicted_ttl_secs")
-	// ErrUnknownWorker: a decision for a worker that is not known, or has gone, is not
-	// remembered.
+	// ErrUnknownWorker says that a decision names an unknown worker.
 	ErrUnknownWorker = errors.New("worker is not known")
 )
 
-// Index is what a Router needs of index.Index.
+// Index is the part of index.Index that a Router needs.
 type Index interface {
 	Match(dst *index.Matches, locals []kv.LocalHash, r index.Reading)
 	Members() *index.Members
@@ -38,40 +36,40 @@ type Index interface {
 	Walk(visit func(e *kvevent.RouterEvent) bool)
 }
 
-// PrefillLoadEstimator predicts how long a prefill takes, so that its load can fade
-// while it runs.
+// PrefillLoadEstimator predicts how long a prefill takes, so that its load can run
+// down.
 type PrefillLoadEstimator interface {
-	// PredictPrefillDuration is the time that a batch of so many prompts takes, each
-	// with effectiveISL tokens to compute behind prefix cached ones. An error is
-	// logged, and then the load stays until the prefill is marked complete.
+	// PredictPrefillDuration returns the time for a batch of prompts, each with
+	// effectiveISL tokens to compute behind prefix cached ones. An error is logged,
+	// and then the load stays until the prefill is marked complete.
 	PredictPrefillDuration(batch, effectiveISL, prefix int) (time.Duration, error)
 }
 
-// Timings are how long the parts of one decision took. FindMatches and SharedCache
-// overlap.
+// Timings are the durations of the parts of one decision. FindMatches and
+// SharedCache overlap.
 type Timings struct {
 	BlockHashing, SequenceHashing, FindMatches, Scheduling, Total time.Duration
 	// SharedCache is 0 when no shared cache was asked.
 	SharedCache time.Duration
 }
 
-// Observer is told of decisions and of how requests go on. Its methods are called by
-// the goroutines that decide, must not block and keep nothing that they are given.
+// Observer is told of decisions and of the life of requests. The deciding
+// goroutines call its methods, which must not block and must keep no argument.
 type Observer interface {
-	// Decided is called after each decision. m.Booked says that the request is on
-	// the worker's account.
+	// Decided is called after each decision. m.Booked says that the request is
+	// booked.
 	Decided(d *Decision)
 	// SharedCacheFailed is called when a shared cache did not answer.
 	SharedCacheFailed()
-	// PrefillCompleted and Freed are called for requests that are on the account.
+	// PrefillCompleted and Freed are called for booked requests.
 	PrefillCompleted(id string)
 	Freed(id string)
-	// Added is called after AddRequest has booked a request that somebody else sent to
-	// a worker; of its blocks, each of blockSize tokens, cached need no computing.
+	// Added is called after AddRequest has booked a request. Of its blocks of
+	// blockSize tokens, cached need no computing.
 	Added(q *Query, worker kv.Worker, blockSize, cached int)
 }
 
-// Decision is what an Observer is told of one decision.
+// Decision describes one decision to an Observer.
 type Decision struct {
 	Query *Query
 	Match *Match
@@ -82,24 +80,25 @@ type Decision struct {
 
 // Options configure a Router. Index, Scheduler and BlockSize are required.
 type Options struct {
-	// Config is what the decision depends on; nil means config.Default. It is copied.
+	// Config is copied; nil means config.Default.
 	Config    *config.Config
 	Index     Index
 	Scheduler *schedule.Scheduler
-	// BlockSize is the number of tokens in a block, 0 while no worker is known.
+	// BlockSize returns the number of tokens in a block, 0 while no worker is
+	// known.
 	BlockSize func() int
-	// IsEagle reports whether the engines hash pairs of tokens; see kv.BlockTokens. It is
-	// asked for each request; nil is never.
+	// IsEagle reports whether the engines hash pairs of tokens: see kv.BlockTokens.
+	// It is called for each request; nil means never.
 	IsEagle func() bool
-	// SharedCache, PrefillLoadEstimator and Observer may be nil.
+	// SharedCache, PrefillLoadEstimator, Observer and Log may be nil.
 	SharedCache sharedcache.Cache
-	// SharedCacheTimeout bounds one question to SharedCache, which the request waits
-	// for; 0 means 250 ms. A cache that bounds it itself should do so below that.
+	// SharedCacheTimeout bounds one question to SharedCache, for which the request
+	// waits; 0 means 250 ms. A cache with a timeout of its own should use a shorter
+	// one.
 	SharedCacheTimeout   time.Duration
 	PrefillLoadEstimator PrefillLoadEstimator
 	Observer             Observer
-	// Log may be nil.
-	Log *zap.Logger
+	Log                  *zap.Logger
 }
 
 // Validate reports the first option that is missing or out of range.

@@ -8,33 +8,31 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Query is a prompt to find a worker for, or to ask about.
+// Query is a prompt that needs a worker, or a question about one.
 type Query struct {
-	// ID is the request's context id: it names the request in later calls. It may be
-	// empty unless UpdateStates.
+	// ID is the request's context id, which names the request in later calls. ID
+	// may be empty without UpdateStates.
 	ID string
-	// Model names the model, for a caller that keeps a Router for each of several
-	// models. A Router does not look at it.
+	// Model names the model, for callers with several Routers. A Router ignores it.
 	Model  string
 	Tokens []uint32
 	// BlockMMInfos are the multimodal objects of each block, nil for a block of
-	// text; blocks beyond the end of the list are text.
+	// text. Blocks beyond the end of the list are text.
 	BlockMMInfos []*BlockExtraInfo
-	// Override replaces parts of the configuration; nil replaces nothing.
+	// Override replaces parts of the configuration. It may be nil.
 	Override *config.Override
 	// UpdateStates books the request on the chosen worker until Free.
 	UpdateStates bool
-	// LoRA and Salt are the adapter's name and the cache namespace; both change what
-	// is a hit.
+	// LoRA is the adapter's name and Salt the cache namespace. Both change which
+	// blocks are hits.
 	LoRA, Salt string
-	// PriorityJump, in seconds, and StrictPriority order requests that wait.
+	// PriorityJump, in seconds, and StrictPriority order waiting requests.
 	PriorityJump   float64
 	StrictPriority uint32
-	// ExpectedOutput is the expected number of tokens to be generated, 0 when
-	// unknown.
+	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
 	ExpectedOutput int
-	// Pinned is the only worker that will do, and Allowed limits the choice; nil is
-	// no limit.
+	// Pinned is the only worker that may serve the request. Allowed limits the
+	// choice; nil allows all.
 	Pinned  *kv.Worker
 	Allowed map[kv.WorkerID]struct{}
 	// RequiredTaints and PreferredTaints are as in schedule.Request.
@@ -45,33 +43,34 @@ type Query struct {
 	Waits       func()
 }
 
-// BlockExtraInfo is what besides its tokens makes up a block.
+// BlockExtraInfo is what makes up a block besides its tokens.
 type BlockExtraInfo struct {
 	MMObjects []MMObject `json:"mm_objects"`
 }
 
-// MMObject is an image, audio or video object that touches a block.
+// MMObject is an image, audio or video object in a block.
 type MMObject struct {
-	// Hash names the object. It becomes part of the block's identity.
+	// Hash names the object and is part of the block's identity.
 	Hash uint64 `json:"mm_hash"`
-	// Offsets are the half-open ranges of its tokens in the block. They do not
-	// change the identity.
+	// Offsets are the half-open ranges of the object's tokens in the block. They
+	// are not part of the identity.
 	Offsets [][2]uint64 `json:"offsets"`
 }
 
-// QueryError says what is not right about a Query.
+// QueryError says which field of a Query is wrong.
 type QueryError struct{ Err error }
 
 // Error names the field, its value and what is allowed.
 func (e *QueryError) Error() string { return e.Err.Error() }
 
-// Unwrap is what was wrong.
+// Unwrap returns the cause.
 func (e *QueryError) Unwrap() error { return e.Err }
 
 // maxMMObjects bounds the objects of one block.
 const maxMMObjects = 4096
 
-// Validate reports what is not right about a query whose blocks have so many tokens.
+// Validate reports the first wrong field of a query, given the number of tokens in
+// a block.
 func (q *Query) Validate(blockSize int) error {
 	if most := (len(q.Tokens) + blockSize - 1) / blockSize; len(q.BlockMMInfos) > most {
 		return fmt.Errorf("block_mm_infos: %d entries for %d blocks", len(q.BlockMMInfos), most)
@@ -97,7 +96,7 @@ func (q *Query) hasObjects() bool {
 	return false
 }
 
-// blocks hashes prompts. It keeps its memory from one to the next.
+// blocks hashes prompts and reuses its memory.
 type blocks struct {
 	hasher kv.Hasher
 	mm     []uint64
@@ -107,7 +106,7 @@ type blocks struct {
 // hash fills b.locals with the blocks of a query.
 func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 	if b.locals == nil {
-		// Nil would be no answer.
+		// A nil list would mean no answer.
 		b.locals = make([]kv.LocalHash, 0, 64)
 	}
 	b.locals = b.locals[:0]
@@ -118,7 +117,7 @@ func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 	}
 	full := len(q.Tokens) / blockSize
 	if pairs {
-		// The last token of the last pair is the first of the next block.
+		// The last pair ends with the first token of the next block.
 		full = max(0, len(q.Tokens)-1) / blockSize
 	}
 	for i := range full {

@@ -12,11 +12,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// AddRequest keeps account of a request that somebody else sent to a worker, where
-// cachedTokens of its prompt need no computing. A failure is a warning: the request
-// runs all the same, and its load is not seen. The error says what was wrong to who
-// wants to know; it is ErrNoContextID, ErrNoWorkers, one of package load, or a
-// *QueryError.
+// AddRequest books a request that the caller sent to a worker itself, where
+// cachedTokens of the prompt need no computing. A failure is logged and counted:
+// the request runs, and its load is not seen. The error is ErrNoContextID,
+// ErrNoWorkers, one of package load, or a *QueryError.
 func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error {
 	err := r.add(q, worker, cachedTokens)
 	if err != nil {
@@ -26,7 +25,7 @@ func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error 
 	return err
 }
 
-// Unbooked counts the requests that AddRequest could not book.
+// Unbooked returns the number of requests that AddRequest could not book.
 func (r *Router) Unbooked() uint64 { return r.unbooked.Load() }
 
 func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
@@ -49,9 +48,10 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	return nil
 }
 
-// PrefillDuration is how long the estimator expects a prefill of so many tokens
-// behind prefix cached ones to take; 0 when there is nothing to compute, no estimator,
-// or it fails, which is logged. Give it to the scheduler as its PrefillDuration.
+// PrefillDuration returns how long the estimator expects a prefill of effectiveISL
+// tokens behind prefix cached ones to take. It returns 0 when there is nothing to
+// compute, no estimator, or an error, which is logged. It is meant for
+// schedule.Options.PrefillDuration.
 func (r *Router) PrefillDuration(effectiveISL, prefix int) time.Duration {
 	if r.estimator == nil || effectiveISL <= 0 {
 		return 0
@@ -65,8 +65,9 @@ func (r *Router) PrefillDuration(effectiveISL, prefix int) time.Duration {
 	return d
 }
 
-// MarkPrefillCompleted takes a request's prompt off its worker's prefill load. Said
-// again it keeps a long request from expiring. The error is load.ErrUnknownRequest.
+// MarkPrefillCompleted removes a request's prompt from its worker's prefill load.
+// Further calls keep a long request from expiring. The error is
+// load.ErrUnknownRequest.
 func (r *Router) MarkPrefillCompleted(id string) error {
 	err := r.scheduler.MarkPrefillCompleted(id)
 	if err == nil {
@@ -75,10 +76,11 @@ func (r *Router) MarkPrefillCompleted(id string) error {
 	return err
 }
 
-// AddOutputBlock says that a request has filled another block of output. decay, 0 to
-// 1, is what the blocks are worth that this request alone keeps, from now on; nil
-// changes nothing of that. Without router_track_output_blocks it is a sign of life and
-// no more. The error is load.ErrUnknownRequest, or says that decay is out of range.
+// AddOutputBlock says that a request has filled another block of output. decay, 0
+// to 1, is the new weight of the blocks that only this request uses; nil keeps
+// their weight. Without router_track_output_blocks the call only shows that the
+// request is alive. The error is load.ErrUnknownRequest, or says that decay is out
+// of range.
 func (r *Router) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return &QueryError{fmt.Errorf("decay fraction: %v is not in 0..1", *decay)}
@@ -89,8 +91,7 @@ func (r *Router) AddOutputBlock(id string, decay *float64) error {
 	return r.scheduler.AddOutputBlock(id, decay)
 }
 
-// Free ends a request and reports whether it was active. To free one that is not is
-// no error.
+// Free ends a request and reports whether it was active. An unknown id is no error.
 func (r *Router) Free(id string) bool {
 	active := r.scheduler.Free(id)
 	if active {
@@ -99,8 +100,8 @@ func (r *Router) Free(id string) bool {
 	return active
 }
 
-// FreeBooking is Free for one booking, and leaves alone another one of the same id,
-// such as that of a retry.
+// FreeBooking is Free for one booking. Another booking of the id, such as that of a
+// retry, stays.
 func (r *Router) FreeBooking(id string, number uint64) bool {
 	active := r.scheduler.FreeBooking(id, number)
 	if active {
@@ -109,8 +110,8 @@ func (r *Router) FreeBooking(id string, number uint64) bool {
 	return active
 }
 
-// Overlap is what one worker has of a prompt: blocks by tier, their weighted number,
-// and the same in tokens.
+// Overlap is what one worker has of a prompt: blocks by tier, their weighted
+// number, and the same in tokens.
 type Overlap struct {
 	Worker       kv.Worker
 	Hits         index.Hits
@@ -118,8 +119,8 @@ type Overlap struct {
 	CachedTokens int
 }
 
-// Overlaps is what each worker has of a prompt, those without a block included,
-// ordered by worker. Errors are those of GetCacheHitEstimate.
+// Overlaps returns what each worker has of a prompt, ordered by worker, workers
+// without a block included. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 	w, blockSize, err := r.matched(q)
 	if err != nil {
@@ -143,7 +144,8 @@ func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overl
 	return Overlap{Worker: worker, Hits: hits, Effective: effective, CachedTokens: schedule.CachedTokens(effective, blockSize)}
 }
 
-// matched finds what workers have of a prompt. The caller puts the work back.
+// matched finds what workers have of a prompt. The caller returns the work to
+// r.work.
 func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 	if blockSize, err = r.check(q); err != nil {
 		return nil, 0, err
@@ -154,8 +156,8 @@ func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 	return w, blockSize, nil
 }
 
-// GetPotentialLoads is what each worker would have to do if it were given the request.
-// The error is ErrNoWorkers or a *QueryError.
+// GetPotentialLoads returns the load of each worker with the request added. The
+// error is ErrNoWorkers or a *QueryError.
 func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
 	w, blockSize, err := r.matched(q)
 	if err != nil {
@@ -166,8 +168,8 @@ func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
 	return r.scheduler.PotentialLoads(nil, &request)
 }
 
-// ranks is the place of a worker's first rank in the list of members, -1 when it has
-// none, and the number of its ranks.
+// ranks returns the member number of a worker's first rank, -1 without ranks, and
+// the number of ranks.
 func (r *Router) ranks(id kv.WorkerID) (first, n int) {
 	list := r.index.Members().List
 	first, _ = slices.BinarySearchFunc(list, id, func(m index.Member, id kv.WorkerID) int {

@@ -16,7 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Router decides which worker a request should go to. Make one with New.
+// Router decides which worker a request goes to. Make one with New.
 type Router struct {
 	config    config.Config
 	weights   schedule.Config
@@ -30,35 +30,38 @@ type Router struct {
 	observer  Observer
 	log       *zap.Logger
 
-	// guess remembers decisions; nil where events tell enough. guessed are the
-	// members that it was last told of, under guessing.
-	guess    *approx.Index
-	guessing sync.Mutex
-	guessed  atomic.Pointer[index.Members]
+	// predictions predicts from decisions what workers hold, nil without
+	// predictions. predictedMembers are the members that predictions knows, under
+	// predictionsMu.
+	predictions      *approx.Index
+	predictionsMu    sync.Mutex
+	predictedMembers atomic.Pointer[index.Members]
 
 	// warned is when a failure of the shared cache was last logged, in nanoseconds
 	// since start.
-	start  time.Time
+	start time.Time
+	// warned is the time of the last warning about the shared cache, in nanoseconds
+	// since start.
 	warned atomic.Int64
 	// unbooked counts requests that AddRequest could not book.
 	unbooked atomic.Uint64
-	// unremembered counts decisions that are not in guess.
-	unremembered atomic.Uint64
+	// notRecorded counts decisions that could not be recorded in predictions.
+	notRecorded atomic.Uint64
 
-	// work holds *work values, so that deciding allocates little.
+	// work holds *work values, so that a decision allocates little.
 	work sync.Pool
 }
 
 // work is the memory of one decision.
 type work struct {
-	blocks   blocks
-	matches  index.Matches
-	guess    index.Matches
-	sequence []kv.SequenceHash
-	explain  explanation
+	blocks    blocks
+	matches   index.Matches
+	predicted index.Matches
+	sequence  []kv.SequenceHash
+	explain   explanation
 }
 
-// New returns a router over an index and a scheduler.
+// New returns a Router. The error names the option that is missing or out of range.
 func New(o Options) (*Router, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("decide: %w", err)
@@ -83,26 +86,27 @@ func New(o Options) (*Router, error) {
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
 	r.warned.Store(-int64(warnInterval))
 	r.work.New = func() any { return new(work) }
-	return r, r.openGuess()
+	return r, r.openPredictions()
 }
 
-// Close forgets the remembered decisions. The router goes on without them.
+// Close forgets the predictions. The Router goes on without them.
 func (r *Router) Close() error {
-	if r.guess != nil {
-		r.guess.Close()
+	if r.predictions != nil {
+		r.predictions.Close()
 	}
 	return nil
 }
 
-// PendingCount is the number of requests that wait for a worker.
+// PendingCount returns the number of requests that wait for a worker.
 func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
 
-// PendingTokens is the sum of the lengths of their prompts.
+// PendingTokens returns the sum of the lengths of their prompts.
 func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
 
-// RegisterWorkers makes workers known that nobody announced, each with rank 0 and no
-// pool. One that is known already stays as it is. As nobody says the size of their
-// blocks, BlockSize has to know it before a request can go to them. The error is index.ErrFull.
+// RegisterWorkers makes workers known that no publisher announced, each with rank 0
+// and no pool. A worker that is known already stays as it is. No publisher tells
+// their block size, so BlockSize must know it before a request can go to them. The
+// error is index.ErrFull.
 func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	for id := range ids {
 		if first, _ := r.ranks(id); first >= 0 {
@@ -115,7 +119,7 @@ func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	return nil
 }
 
-// UniqueDPRankForWorker is the rank of a worker that has exactly one.
+// UniqueDPRankForWorker returns the rank of a worker that has exactly one.
 func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 	first, n := r.ranks(id)
 	if n != 1 {
@@ -124,19 +128,19 @@ func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 	return r.index.Members().List[first].Worker.Rank, true
 }
 
-// DumpEvents visits events that, applied to an empty index, make it equal to the one
-// that decisions go by, until visit returns false: what events told, or without
-// use_kv_events the remembered decisions. Those that router_predicted_ttl_secs adds
-// beside events are not among them. An event is valid until visit returns.
+// DumpEvents visits events that make an empty index equal to the one behind
+// decisions, until visit returns false. They are what events told, or the
+// predictions without use_kv_events. Predictions beside events are not included. An
+// event is valid until visit returns.
 func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
-	if r.guess != nil && !r.config.UseKVEvents {
-		r.guess.Walk(visit)
+	if r.predictions != nil && !r.config.UseKVEvents {
+		r.predictions.Walk(visit)
 		return
 	}
 	r.index.Walk(visit)
 }
 
-// Workers is the number of workers that are known; ranks of one count once.
+// Workers returns the number of known workers. The ranks of one worker count once.
 func (r *Router) Workers() int { return distinct(r.index.Members()) }
 
 func distinct(m *index.Members) int {

@@ -14,57 +14,56 @@ import (
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// warnInterval is the least time between two warnings of the same kind.
+// warnInterval is the least time between two warnings of one kind.
 const warnInterval = 10 * time.Second
 
-// sharedAnswer is what a shared cache said.
+// sharedAnswer is the answer of a shared cache.
 type sharedAnswer struct {
 	hits schedule.SharedHits
 	err  error
 	took time.Duration
 }
 
-// maxAsking bounds the questions to a shared cache that have no answer.
-const maxAsking = 1024
+// maxPending bounds the unanswered questions to a shared cache.
+const maxPending = 1024
 
 var (
-	errAsking = fmt.Errorf("%d questions to the shared cache have no answer yet", maxAsking)
-	errLate   = errors.New("the shared cache does not answer in time")
+	errPending = fmt.Errorf("%d questions to the shared cache have no answer yet", maxPending)
+	errLate    = errors.New("the shared cache does not answer in time")
 )
 
-// asker asks a shared cache, of which it expects nothing: neither that it answers nor
-// that it looks at its context.
+// asker asks a shared cache that may never answer and may ignore its context.
 type asker struct {
 	cache   sharedcache.Cache
 	timeout time.Duration
-	// asking holds a token for each question without an answer.
-	asking chan struct{}
+	// pending holds a token for each unanswered question.
+	pending chan struct{}
 }
 
-// newAsker is nil when there is no cache to ask.
+// newAsker returns nil without a cache.
 func newAsker(o *Options) *asker {
 	if o.SharedCache == nil {
 		return nil
 	}
-	return &asker{o.SharedCache, cmp.Or(o.SharedCacheTimeout, 250*time.Millisecond), make(chan struct{}, maxAsking)}
+	return &asker{o.SharedCache, cmp.Or(o.SharedCacheTimeout, 250*time.Millisecond), make(chan struct{}, maxPending)}
 }
 
-// ask begins to ask the cache; the result waits for the answer and must be called. An
-// adapter or a multimodal object changes a block, and the cache is asked by tokens and
-// namespace alone: such requests are not for it.
+// ask begins to ask the cache. The result waits for the answer, and must be called.
+// The cache is asked by tokens and namespace only, so prompts with an adapter or a
+// multimodal object are not for it.
 func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedAnswer {
 	select {
-	case s.asking <- struct{}{}:
+	case s.pending <- struct{}{}:
 	default:
-		return func() sharedAnswer { return sharedAnswer{err: errAsking} }
+		return func() sharedAnswer { return sharedAnswer{err: errPending} }
 	}
 	begin := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errLate)
 	answer := make(chan sharedAnswer, 1)
-	// The caller may have its tokens back while the cache still looks at them.
+	// The cache may still read the tokens after the caller has them back.
 	tokens, namespace := slices.Clone(q.Tokens), q.Salt
 	go func() {
-		defer func() { <-s.asking }()
+		defer func() { <-s.pending }()
 		var a sharedAnswer
 		a.hits, a.err = s.cache.CheckBlocks(ctx, tokens, blockSize, namespace)
 		a.took = time.Since(begin)
@@ -81,8 +80,8 @@ func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedA
 	}
 }
 
-// sharedHits are the hits of an answer; nil when it failed, which is counted and now
-// and then logged.
+// sharedHits returns the hits of an answer, or nil for a failure. Failures are
+// counted and sometimes logged.
 func (r *Router) sharedHits(a *sharedAnswer) *schedule.SharedHits {
 	if a.err == nil {
 		return &a.hits

@@ -163,7 +163,7 @@ func TestHungSharedCacheDoesNotHangRouting(t *testing.T) {
 		}
 		q.Tokens[0]++ // the caller's again
 		var running sync.WaitGroup
-		for range maxAsking + 10 {
+		for range maxPending + 10 {
 			running.Go(func() {
 				if _, err := s.router.FindBestMatchDetails(t.Context(), &Query{Tokens: tokens(1, 16)}); err != nil {
 					t.Error(err)
@@ -173,10 +173,10 @@ func TestHungSharedCacheDoesNotHangRouting(t *testing.T) {
 		running.Wait()
 		begin = time.Now()
 		if s.best(q); time.Since(begin) != 0 {
-			t.Errorf("with %d questions open another one takes %v", maxAsking, time.Since(begin))
+			t.Errorf("with %d questions open another one takes %v", maxPending, time.Since(begin))
 		}
-		if n := cache.asked.Load(); n != maxAsking || s.seen.failures != maxAsking+12 {
-			t.Errorf("%d questions and %d failures, want %d and %d", n, s.seen.failures, maxAsking, maxAsking+12)
+		if n := cache.asked.Load(); n != maxPending || s.seen.failures != maxPending+12 {
+			t.Errorf("%d questions and %d failures, want %d and %d", n, s.seen.failures, maxPending, maxPending+12)
 		}
 		close(cache.letGo)
 		synctest.Wait()

@@ -7,23 +7,24 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// column is what a decision has to know of one worker, side by side with those of the
-// other members: a decision looks at all of them, and they lie apart otherwise. It is
-// made anew whenever something of the worker changes. Times are since Estimator.start.
+// column is what a decision needs of one worker. The columns of all members lie
+// side by side, because a decision reads all of them. A column is made again
+// whenever something of its worker changes. Times count from Estimator.start.
 type column struct {
-	worker *worker // nil for one that is not known
-	// perSecond is the worker's own prefill rate and each what every request costs
-	// besides its tokens, in seconds; they hold until then.
+	worker *worker // nil for an unknown worker
+	// perSecond is the worker's own prefill rate, each the fixed cost of a request
+	// in seconds. Both hold until until.
 	perSecond, each float64
 	until           time.Duration
-	// tokens are to be computed for the pending requests whose blocks are there, and
-	// requests is their number; next is when the blocks of another one will be.
+	// tokens are to be computed for the pending requests whose blocks have arrived,
+	// and requests is the number of those requests. next is when the blocks of
+	// another request arrive.
 	tokens, requests float64
 	next             time.Duration
-	// first are the tokens of the one that is being computed, since computing.
+	// first are the tokens of the request that has been computed since computing.
 	first     float64
 	computing time.Duration
-	// others are requests of others, until then.
+	// others are requests that this router did not send. The number holds until othersUntil.
 	others      float64
 	othersUntil time.Duration
 	// followed is what the pending requests have on the scheduler's account.
@@ -31,18 +32,19 @@ type column struct {
 }
 
 const (
-	never    time.Duration = math.MaxInt64
-	longAgo  time.Duration = math.MinInt64
-	notThere               = -1 // the place of a worker that is no member
+	never     time.Duration = math.MaxInt64
+	longAgo   time.Duration = math.MinInt64
+	notMember               = -1 // the number of a worker that is no member
 )
 
-// align makes the columns follow a list of members. It costs nothing when they do.
+// align makes the columns follow a list of members. It costs nothing if they do
+// already.
 func (e *Estimator) align(m *index.Members, now time.Time) {
 	if m == e.aligned {
 		return
 	}
 	for _, w := range e.workers {
-		w.member = notThere
+		w.member = notMember
 	}
 	if n := len(m.List); n > cap(e.columns) {
 		e.columns = make([]column, n)
@@ -62,9 +64,9 @@ func (e *Estimator) align(m *index.Members, now time.Time) {
 	e.aligned = m
 }
 
-// settle makes a worker's column show what is known of it.
+// settle updates the column of a worker.
 func (e *Estimator) settle(w *worker, now time.Time) {
-	if w.member != notThere {
+	if w.member != notMember {
 		e.columns[w.member] = e.columnOf(w, now)
 	}
 }
@@ -93,7 +95,7 @@ func (e *Estimator) columnOf(w *worker, now time.Time) column {
 	return c
 }
 
-// later is d after t, or never.
+// later returns d after t, or never.
 func later(t, d time.Duration) time.Duration {
 	if d > never-max(t, 0) {
 		return never

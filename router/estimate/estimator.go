@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Estimator knows what workers were measured to do. Make one with New.
+// Estimator predicts times to the first token. Make one with New.
 type Estimator struct {
 	opts Options
 
@@ -17,28 +17,28 @@ type Estimator struct {
 	workers map[kv.Worker]*worker
 	pools   map[uint64]*pool
 	models  map[string]*model
-	// requests are the prefills that are followed, by id.
+	// requests are the followed prefills by id.
 	requests map[string]*pending
-	// aligned is the list of members that columns has the workers of, by their place;
-	// nil for none.
+	// aligned is the list of members that columns follow, nil for none.
 	aligned *index.Members
 	columns []column
-	start   time.Time // what the times in columns count from
-	swept   time.Time // when the requests of all workers were last looked at
+	start   time.Time // times in columns count from here
+	swept   time.Time // when all workers' requests were last checked for expiry
 	stats   Stats
 }
 
 // worker is what is known of one worker.
 type worker struct {
 	id     kv.Worker
-	member int   // its place in Estimator.columns, or notThere
+	member int   // its number in Estimator.columns, or notMember
 	pool   *pool // nil for none
 	model  *model
-	// prefill follows its requests, copies is how fast blocks come to its device.
+	// prefill follows the worker's requests and learns its prefill rate. copies is
+	// the rate at which blocks reach the device.
 	prefill prefills
 	copies  rate
-	// waiting is how many requests of others its engine had waiting when it reported
-	// last.
+	// waiting is how many requests that this router did not send waited in the engine at the
+	// last report.
 	waiting  int
 	reported time.Time
 }
@@ -49,8 +49,8 @@ type pool struct {
 	members    int
 	blockBytes float64
 	disk       rate
-	// queue is how many blocks waited to be read at the time since; heard is when they
-	// were last reported.
+	// queue is how many blocks waited to be read at time since. heard is the time
+	// of the last report.
 	queue        float64
 	since, heard time.Time
 }
@@ -72,7 +72,8 @@ type Stats struct {
 	Missing        uint64 `metric:"missing" help:"Decisions without an estimate because a measure was missing."`
 }
 
-// New returns an Estimator that knows nobody yet.
+// New returns an Estimator without workers. The error names the option that is out
+// of range.
 func New(o Options) (*Estimator, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -85,9 +86,9 @@ func New(o Options) (*Estimator, error) {
 	}, nil
 }
 
-// SetWorker makes a worker known: which pool's blocks count for it, 0 for none, and
-// which model it serves. What was measured before stays when only these change; a
-// worker beyond MaxWorkers is counted, and no estimate is made for it.
+// SetWorker makes a worker known, with its pool (0 for none) and its model. Earlier
+// measures stay when these change. A worker beyond MaxWorkers is counted and gets
+// no estimate.
 func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,9 +98,9 @@ func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
 			e.stats.RefusedWorkers++
 			return
 		}
-		k = &worker{id: w, member: notThere, copies: rate{reported: true}}
+		k = &worker{id: w, member: notMember, copies: rate{reported: true}}
 		e.workers[w] = k
-		e.aligned = nil // it may be a member
+		e.aligned = nil // the worker may be a member
 	}
 	if k.model == nil || k.model.name != modelName {
 		e.leaveModel(k)
@@ -119,8 +120,8 @@ func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
 	k.pool.members++
 }
 
-// RemoveWorker forgets a worker and what was learned of it, and its pool with its
-// last member. Its pending requests are not followed any more.
+// RemoveWorker forgets a worker with its measures and pending requests, and a pool
+// with its last member.
 func (e *Estimator) RemoveWorker(w kv.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,7 +136,7 @@ func (e *Estimator) RemoveWorker(w kv.Worker) {
 	e.leavePool(k)
 	e.leaveModel(k)
 	delete(e.workers, w)
-	e.aligned = nil // the columns name it
+	e.aligned = nil // the columns refer to the worker
 }
 
 func (e *Estimator) leavePool(k *worker) {
@@ -148,7 +149,7 @@ func (e *Estimator) leavePool(k *worker) {
 	k.pool = nil
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (e *Estimator) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 
 var _ schedule.Estimator = (*Estimator)(nil)
 
-// FirstTokens implements schedule.Estimator. It does not allocate unless the members
-// have changed or something is missing.
+// FirstTokens implements schedule.Estimator. It allocates only when the members
+// have changed or a measure is missing.
 func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -28,7 +28,7 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 		}
 		perSecond, each := c.perSecond, c.each
 		if at > c.until {
-			if perSecond, each, why = e.standIns(c.worker, in.Members.List[m].Worker, now); why != "" {
+			if perSecond, each, why = e.medianRates(c.worker, in.Members.List[m].Worker, now); why != "" {
 				return e.missing(why)
 			}
 		}
@@ -41,7 +41,7 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 			if load, why = e.load(c.worker, hits[0].Hits, now); why != "" {
 				return e.missing(why)
 			}
-			if p := &c.worker.prefill; load > 0 { // those whose blocks are under way come before
+			if p := &c.worker.prefill; load > 0 { // requests that wait for their blocks come first
 				ahead, requests = float64(p.tokens), float64(len(p.pending))
 			}
 		}
@@ -57,9 +57,9 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 	return "", true
 }
 
-// computes is how many tokens a worker has to compute. A block of the shared cache that
-// the worker lacks counts as cached for the multiplier's part: nobody measures how long
-// it takes to fetch.
+// computes returns how many tokens a worker has to compute. A block of the shared
+// cache that the worker lacks counts as cached by the multiplier, because nothing
+// measures how long the fetch takes.
 func computes(in *schedule.Selection, hits index.Hits) float64 {
 	r := in.Request
 	tokens := float64(toCompute(r.Tokens, r.BlockSize, hits))
@@ -75,9 +75,9 @@ func (e *Estimator) missing(why string) (string, bool) {
 	return why, false
 }
 
-// standIns is what stands in for the prefill rate of a worker and for what each of its
-// requests costs besides, or what is not known. w is nil for a worker that is not known.
-func (e *Estimator) standIns(w *worker, id kv.Worker, now time.Time) (perSecond, each float64, missing string) {
+// medianRates returns the medians that replace the prefill rate and the fixed cost
+// of a worker, or what is missing. w is nil for an unknown worker.
+func (e *Estimator) medianRates(w *worker, id kv.Worker, now time.Time) (perSecond, each float64, missing string) {
 	if w == nil {
 		return 0, 0, "worker " + id.String() + " is not known"
 	}
@@ -88,9 +88,8 @@ func (e *Estimator) standIns(w *worker, id kv.Worker, now time.Time) (perSecond,
 	return w.model.prefill.value, w.model.each.value, ""
 }
 
-// load is how many seconds it takes to bring blocks to a worker's device, or what is
-// not known of that. Blocks of the external tier are not brought: see
-// schedule.LocalTokens.
+// load returns how many seconds it takes to load blocks onto a worker's device, or
+// what is missing. External blocks are not loaded: see schedule.LocalTokens.
 func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds float64, missing string) {
 	host, disk := float64(hits[kv.TierHost]), float64(hits[kv.TierDisk])
 	if host+disk == 0 {
@@ -115,7 +114,7 @@ func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds flo
 	return seconds + (disk+w.pool.waiting(reads, now))*block/reads, ""
 }
 
-// diskRate is that of a worker's pool; 0 without a pool.
+// diskRate returns the disk rate of a worker's pool, 0 without a pool.
 func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	if w.pool == nil {
 		return 0
@@ -123,7 +122,7 @@ func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	return e.rateOf(&w.pool.disk, w.model, func(m *model) standIn { return m.disk }, now)
 }
 
-// rateOf is a rate that holds, or what stands in for it; 0 when there is neither.
+// rateOf returns a rate that holds, or the median that replaces it, or 0.
 func (e *Estimator) rateOf(r *rate, m *model, of func(*model) standIn, now time.Time) float64 {
 	if r.holds(&e.opts, now) {
 		return r.value

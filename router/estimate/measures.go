@@ -11,50 +11,50 @@ import (
 type Source string
 
 const (
-	// SourceMeasured: from the worker or pool itself.
+	// SourceMeasured is the worker or pool itself.
 	SourceMeasured Source = "measured"
-	// SourceModel: the median of the others that serve the same model.
+	// SourceModel is the median of the others that serve the model.
 	SourceModel Source = "model"
-	// SourceNone: there is none.
+	// SourceNone says that there is no measure.
 	SourceNone Source = "none"
 )
 
 // Measure is a learned rate.
 type Measure struct {
-	// PerSecond is of busy time; 0 with SourceNone.
+	// PerSecond is per second of busy time, 0 with SourceNone.
 	PerSecond float64 `json:"per_second"`
 	Source    Source  `json:"source"`
-	// Samples is how many the worker's or pool's own rate is made of, and AgeSeconds
-	// the age of the last one; both are 0 without any.
+	// Samples is the number of samples of the worker's or pool's own rate,
+	// AgeSeconds the age of the last one. Both are 0 without samples.
 	Samples    int     `json:"samples"`
 	AgeSeconds float64 `json:"age_seconds"`
-	// From is of how many workers or pools the median is, with SourceModel.
+	// From is the number of workers or pools behind the median, with SourceModel.
 	From int `json:"from,omitempty"`
 }
 
-// WorkerMeasures are what is known of one worker.
+// WorkerMeasures are the measures of one worker.
 type WorkerMeasures struct {
 	Worker kv.Worker `json:"-"`
 	Pool   uint64    `json:"-"`
 	Model  string    `json:"-"`
-	// PrefillTokens, CopyBytes and DiskBytes are the rates; DiskBytes is the pool's.
+	// PrefillTokens, CopyBytes and DiskBytes are rates. DiskBytes is the pool's.
 	PrefillTokens Measure `json:"prefill_tokens"`
 	CopyBytes     Measure `json:"copy_bytes"`
 	DiskBytes     Measure `json:"disk_bytes"`
-	// RequestSeconds is what every request costs besides its tokens, 0 when unknown.
+	// RequestSeconds is the fixed cost of a request, 0 when unknown.
 	RequestSeconds float64 `json:"request_seconds"`
-	// BlockBytes is the size of a block of its pool, 0 when unknown.
+	// BlockBytes is the size of a block of the pool, 0 when unknown.
 	BlockBytes uint64 `json:"block_bytes"`
-	// Pending are requests whose first token has not come, PendingTokens what they
-	// have to compute. WaitingElsewhere are requests of others, and DiskQueue blocks
-	// that should be waiting at the pool's disk.
+	// Pending are the requests without a first token, PendingTokens the tokens that
+	// they have to compute. WaitingElsewhere are requests that this router did not send.
+	// DiskQueue is the predicted number of blocks that wait at the pool's disk.
 	Pending          int     `json:"pending"`
 	PendingTokens    int     `json:"pending_tokens"`
 	WaitingElsewhere int     `json:"waiting_elsewhere"`
 	DiskQueue        float64 `json:"disk_queue"`
 }
 
-// Measures are those of every known worker, in the order of kv.Worker.
+// Measures returns the measures of every known worker, ordered by worker.
 func (e *Estimator) Measures() []WorkerMeasures {
 	now := e.opts.Now()
 	e.mu.Lock()

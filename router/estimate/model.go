@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// refresh is how often the medians of a model are taken anew, of one with more than a
-// thousand workers once in as many ms as there are.
+// refresh is the interval at which the medians of a model are computed. A model
+// with more than a thousand workers waits one millisecond per worker.
 const refresh = time.Second
 
-// model is the workers that serve one model. Its medians stand in for what was not
-// measured on one of them.
+// model is the workers that serve one model. Its medians replace missing measures.
 type model struct {
 	name    string
 	workers map[*worker]struct{}
 
-	taken time.Time // when the medians were; zero for never
-	// each is what every request costs besides its tokens, in seconds.
+	taken time.Time // when the medians were computed, zero for never
+	// each is the fixed cost of a request, in seconds.
 	prefill, each, copies, disk, blockBytes standIn
 }
 
-// standIn is the median of what a number of workers or pools have, 0 when none has.
+// standIn is a median and the number of workers or pools behind it. It is 0 when
+// none has a value.
 type standIn struct {
 	value float64
 	from  int
@@ -47,7 +47,7 @@ func (e *Estimator) leaveModel(k *worker) {
 	k.model = nil
 }
 
-// medians takes them anew if it is time to.
+// medians computes the medians if they are old.
 func (m *model) medians(o *Options, now time.Time) {
 	if !m.taken.IsZero() && now.Sub(m.taken) < max(refresh, time.Duration(len(m.workers))*time.Millisecond) {
 		return

@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// Options of an Estimator. The zero value is ready for use.
+// Options bound an Estimator. The zero value is ready for use.
 type Options struct {
 	// MinSamples is how many samples make a rate, 1..16; 0 means 3.
 	MinSamples int
 	// MaxAge is how long a rate holds after its last sample; 0 means 10 minutes.
 	MaxAge time.Duration
-	// MinTokens is how many tokens a sample of a prefill rate should have for each of
-	// its requests, so that it tells of computing and not of what every request costs;
-	// 0 means 256.
+	// MinTokens is how many tokens per request a sample of a prefill rate needs, so
+	// that computing outweighs the fixed cost; 0 means 256.
 	MinTokens int
-	// MaxWorkers bounds the workers that are known; 0 means 1<<16.
+	// MaxWorkers bounds the known workers; 0 means 1<<16.
 	MaxWorkers int
-	// MaxRequests bounds the prefills that are followed; 0 means 1<<17.
+	// MaxRequests bounds the followed prefills; 0 means 1<<17.
 	MaxRequests int
-	// Now is the clock, monotonic; nil means time.Now.
+	// Now is the monotonic clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -29,7 +28,7 @@ func (o *Options) Validate() error {
 		name   string
 		v, max int
 	}{
-		{"min samples", o.MinSamples, window},
+		{"min samples", o.MinSamples, maxSamples},
 		{"min tokens", o.MinTokens, 1 << 20},
 		{"max workers", o.MaxWorkers, 1 << 20},
 		{"max requests", o.MaxRequests, 1 << 24},
@@ -44,7 +43,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// withDefaults is o with every 0 replaced by what it means.
+// withDefaults returns o with defaults in place of zeros.
 func (o Options) withDefaults() Options {
 	for _, f := range []struct {
 		v  *int

@@ -7,22 +7,23 @@ import (
 )
 
 const (
-	// window is how many samples a rate is made of.
-	window = 16
-	// outlier is by what factor a sample may be off the median and still count.
+	// maxSamples is the number of samples of a rate.
+	maxSamples = 16
+	// outlier is the factor by which a sample may differ from the median and still
+	// count.
 	outlier = 4
-	// fading is what a sample counts for next to the one after it: half after eight.
-	fading = 0.917
-	// share is the part of all samples that one may make up, about: 1/share.
-	share = 4
+	// decay is the weight of a sample relative to the next one: half after eight.
+	decay = 0.917
+	// 1/reportShare is about the largest share of one report in its rate.
+	reportShare = 4
 )
 
-// sample is an amount that took a time in seconds, both above 0.
+// sample is an amount and its time in seconds. Both are above 0.
 type sample struct{ amount, seconds float64 }
 
 func (s sample) rate() float64 { return s.amount / s.seconds }
 
-// atMost is s, or a part of it that has the same rate.
+// atMost returns s, or a smaller sample of the same rate.
 func (s sample) atMost(amount float64) sample {
 	if s.amount <= amount {
 		return s
@@ -32,52 +33,52 @@ func (s sample) atMost(amount float64) sample {
 
 // rate is an amount per second of busy time, learned from samples.
 type rate struct {
-	// reported says that the samples are what others say. None of them then counts for
-	// more than about a quarter of all, so that one report without sense is outvoted.
+	// reported says that the samples come from load reports. Then no sample counts
+	// for more than about a quarter, so that one nonsensical report is outvoted.
 	reported bool
 
-	ring  [window]sample
+	ring  [maxSamples]sample
 	count int // samples so far
 	value float64
 	last  time.Time // of the last sample
 }
 
-// add takes a sample into account. It reports whether it is so far off the others
-// that it does not count for now; if those that follow agree with it, it will.
+// add adds a sample, and reports whether the sample is so far off the median that
+// it does not count now. It will count if later samples agree.
 func (r *rate) add(s sample, now time.Time) (off bool) {
-	r.ring[r.count%window] = s
+	r.ring[r.count%maxSamples] = s
 	r.count++
 	r.last = now
-	var room [window]sample
+	var room [maxSamples]sample
 	samples := r.counted(room[:0])
 	middle := median(samples)
 	var sum sample
 	weight := 1.0
 	for i := range samples {
-		s := samples[(r.count-1-i)%window]
+		s := samples[(r.count-1-i)%maxSamples]
 		if within(s.rate(), middle) {
 			sum.amount += weight * s.amount
 			sum.seconds += weight * s.seconds
 		}
-		weight *= fading
+		weight *= decay
 	}
 	r.value = sum.rate()
 	return !within(s.rate(), middle)
 }
 
-// counted appends the samples, each with the amount that it counts for.
+// counted appends the samples, each with the amount that counts.
 func (r *rate) counted(samples []sample) []sample {
 	samples = append(samples, r.ring[:r.len()]...)
 	if !r.reported {
 		return samples
 	}
-	var room [window]float64
+	var room [maxSamples]float64
 	amounts := room[:0]
 	for _, s := range samples {
 		amounts = append(amounts, s.amount)
 	}
 	slices.Sort(amounts)
-	limit := amounts[(len(amounts)-1)/2] * max(1, float64(len(samples))/share)
+	limit := amounts[(len(amounts)-1)/2] * max(1, float64(len(samples))/reportShare)
 	for i := range samples {
 		samples[i] = samples[i].atMost(limit)
 	}
@@ -86,17 +87,17 @@ func (r *rate) counted(samples []sample) []sample {
 
 func within(v, middle float64) bool { return v*outlier >= middle && v <= middle*outlier }
 
-func (r *rate) len() int { return min(r.count, window) }
+func (r *rate) len() int { return min(r.count, maxSamples) }
 
-// holds reports whether there are samples enough and the last is recent.
+// holds reports whether there are enough samples and the last one is recent.
 func (r *rate) holds(o *Options, now time.Time) bool {
 	return r.count >= o.MinSamples && now.Sub(r.last) <= o.MaxAge
 }
 
-// median is the rate that half of the whole amount was faster than: a small sample
+// median returns the rate that half of the whole amount exceeded. A small sample
 // tells less than a large one.
 func median(samples []sample) float64 {
-	var room [window]sample
+	var room [maxSamples]sample
 	sorted := append(room[:0], samples...)
 	slices.SortFunc(sorted, func(a, b sample) int { return cmp.Compare(a.rate(), b.rate()) })
 	whole := 0.0

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// waitingHolds is how long a report of waiting requests is believed; one comes
-	// each second.
+	// waitingHolds is how long a report of waiting requests holds. One comes each
+	// second.
 	waitingHolds = 3 * time.Second
-	// queueHolds is how long a report of waiting blocks is, less what was read since.
+	// queueHolds is how long a report of waiting blocks holds, less what was read
+	// since.
 	queueHolds = time.Minute
-	// maxBytesPerSecond is beyond any memory and any disk, maxBusy beyond what a report
-	// that covers a second can have of a copy that began long before. Who exceeds them
-	// has miscounted.
+	// maxBytesPerSecond exceeds every memory and disk. maxBusy exceeds the busy
+	// time that a report of one second can have, for a copy that began long before.
+	// A report beyond either is wrong.
 	maxBytesPerSecond = 1e13
 	maxBusy           = time.Minute
 )
 
-// Report takes a load report that has just come. It is borrowed.
+// Report reads a load report that has just come. The report is borrowed.
 func (e *Estimator) Report(r *kvevent.LoadReport) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -40,7 +41,7 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
 	e.learnReported(&w.copies, l.CopyBytes, l.CopyMicros, now)
-	// Those that wait and were not sent by this router came from somewhere else.
+	// Waiting requests that this router did not send came from elsewhere.
 	ours := uint64(len(w.prefill.pending))
 	w.waiting, w.reported = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
 	e.settle(w, now)
@@ -55,8 +56,8 @@ func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
 	p.queue, p.since, p.heard = float64(l.ReadQueue), now, now
 }
 
-// learnReported takes what an owner says that it has brought in a time, unless it
-// cannot have. 0 of either says nothing.
+// learnReported adds what an owner reports to have moved in a time, unless that is
+// impossible. 0 of either is no sample.
 func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) {
 	if bytes == 0 || micros == 0 {
 		return
@@ -69,18 +70,18 @@ func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) 
 	e.learn(r, s, now)
 }
 
-// enqueue adds blocks to those that wait at the disk, which reads bytesPerSecond; 0
-// where that is not known.
+// enqueue adds blocks to the disk's queue. The disk reads bytesPerSecond, 0 when
+// unknown.
 func (p *pool) enqueue(bytesPerSecond, blocks float64, now time.Time) {
 	p.queue, p.since = p.waiting(bytesPerSecond, now)+blocks, now
 	if now.Sub(p.heard) > queueHolds {
-		p.heard = now // nothing is left of the report, and what is sent from now on has its time
+		p.heard = now // the report is stale, and the blocks added from now on have their own time
 	}
 }
 
-// waiting is how many blocks should wait at the disk now: those of the last report and
-// those that were sent for since, less what it has read meanwhile. Of a pool that has
-// not reported for long nothing is known.
+// waiting returns the predicted number of blocks in the disk's queue: those of the
+// last report and those requested since, less what was read meanwhile. It is 0 when
+// the pool has not reported for long.
 func (p *pool) waiting(bytesPerSecond float64, now time.Time) float64 {
 	if now.Sub(p.heard) > queueHolds {
 		return 0

@@ -9,8 +9,8 @@ import (
 )
 
 // Booked says that a request was sent to a worker just now. PrefillDone or Dropped
-// must follow. A second one of the same id is not followed, nor is one for a worker
-// that is not known.
+// must follow. A second request of an id is not followed, nor is one for an unknown
+// worker.
 func (e *Estimator) Booked(b *Booking) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -32,7 +32,7 @@ func (e *Estimator) Booked(b *Booking) {
 	tokens := toCompute(b.Tokens, b.BlockSize, b.Hits)
 	r := &pending{
 		id: b.ID, worker: w, tokens: tokens,
-		booked: now, ready: now, vague: b.Hits[kv.TierExternal] > 0,
+		booked: now, ready: now, external: b.Hits[kv.TierExternal] > 0,
 	}
 	if !b.Untracked {
 		r.account = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
@@ -48,8 +48,8 @@ func (e *Estimator) Booked(b *Booking) {
 	e.requests[b.ID] = r
 }
 
-// PrefillDone says that the first token of a request has come. Of a request that is
-// not followed it says nothing.
+// PrefillDone says that the first token of a request has come. An unknown id
+// changes nothing.
 func (e *Estimator) PrefillDone(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -63,8 +63,8 @@ func (e *Estimator) PrefillDone(id string) {
 	e.settle(r.worker, now)
 }
 
-// Dropped says that a request has ended. One whose first token has come is not
-// followed any more, and nothing happens; call it whenever a request ends.
+// Dropped says that a request has ended. Call it whenever a request ends: it does
+// nothing after PrefillDone.
 func (e *Estimator) Dropped(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -78,7 +78,7 @@ func (e *Estimator) Dropped(id string) {
 	e.stats.Abandoned++
 }
 
-// expire ends the requests of a worker of which nothing was heard for too long.
+// expire ends the requests of a worker that were silent for too long.
 func (e *Estimator) expire(w *worker, now time.Time) {
 	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxPrefill {
 		r := w.prefill.pending[0]
@@ -100,8 +100,8 @@ func (e *Estimator) learn(r *rate, s sample, now time.Time) {
 	}
 }
 
-// toCompute is how many tokens of a prompt a worker has to compute, or to fetch from
-// where nobody measures how long that takes. An engine computes the last one in any case.
+// toCompute returns how many tokens of a prompt a worker has to compute or to fetch
+// from the external tier. An engine always computes the last token.
 func toCompute(tokens, blockSize int, hits index.Hits) int {
 	return max(1, tokens-schedule.LocalTokens(hits, blockSize))
 }

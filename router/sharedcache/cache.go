@@ -10,10 +10,12 @@ import (
 // Cache knows which blocks of a prompt a shared cache holds.
 type Cache interface {
 	// CheckBlocks returns the positions of the full blocks of blockSize tokens that
-	// the cache holds in namespace, the cache salt, empty for none. It should
-	// return soon after the end of ctx; tokens are borrowed until it does.
+	// the cache holds in namespace. namespace is the cache salt, possibly empty.
+	// CheckBlocks should return soon after the end of ctx, and borrows tokens until
+	// then.
 	CheckBlocks(ctx context.Context, tokens []uint32, blockSize int, namespace string) (schedule.SharedHits, error)
 }
 
-// ErrLeftAlone: the service failed too often just now and was not asked.
-var ErrLeftAlone = errors.New("the shared cache failed and is left alone for a while")
+// ErrPaused says that the service was not asked because it has just failed several
+// times.
+var ErrPaused = errors.New("the shared cache failed and is paused")

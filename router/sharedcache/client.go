@@ -20,12 +20,12 @@ import (
 
 // Options configure a Client.
 type Options struct {
-	// URL of the service, http or https; "/check_blocks" is added to its path.
+	// URL is the service's, http or https. "/check_blocks" is added to its path.
 	URL string
-	// Timeout bounds one question, which the request that is routed waits for; 0
-	// means 100 ms.
+	// Timeout bounds one question; 0 means 100 ms. The routed request waits for the
+	// answer.
 	Timeout time.Duration
-	// Pairs says that engines hash pairs of tokens (Eagle); see kv.BlockTokens.
+	// Pairs says that engines hash pairs of tokens (Eagle): see kv.BlockTokens.
 	Pairs bool
 	// Transport sends the questions; nil means a transport of the client's own,
 	// without a proxy.
@@ -60,12 +60,13 @@ type Client struct {
 
 var _ Cache = (*Client)(nil)
 
-// NewClient returns a client of the service that o names. It asks nothing yet.
+// NewClient returns a client of a service. The error names the option that is out
+// of range. NewClient does not connect.
 func NewClient(o Options) (*Client, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	// Validate has parsed it.
+	// Validate has parsed the URL.
 	u, _ := url.Parse(o.URL)
 	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: func() bool { return o.Pairs }, breaker: new(breaker)}
 	if c.timeout == 0 {
@@ -78,33 +79,34 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Over returns a Client of the same service, for engines that hash pairs of tokens while
-// pairs reports true. Both share connections and failures; closing either is enough.
+// Over returns a client of the same service for engines that hash pairs of tokens
+// while pairs returns true. Both clients share connections and failures. Closing
+// either closes both.
 func (c *Client) Over(pairs func() bool) *Client {
 	over := *c
 	over.pairs = pairs
 	return &over
 }
 
-// Close ends idle connections. Questions may still be asked.
+// Close closes idle connections. The client may still be used.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// CheckBlocks implements Cache. The error is ErrLeftAlone, or says what was wrong.
+// CheckBlocks implements Cache. The error is ErrPaused or describes the failure.
 func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int, namespace string) (schedule.SharedHits, error) {
 	hashes := c.hashes(tokens, blockSize, namespace)
 	if len(hashes) == 0 {
 		return schedule.SharedHits{}, nil
 	}
 	if !c.breaker.allows(time.Now()) {
-		return schedule.SharedHits{}, ErrLeftAlone
+		return schedule.SharedHits{}, ErrPaused
 	}
 	asking, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	hits, err := c.ask(asking, hashes)
-	// A caller that went away says nothing of the service.
+	// A caller that has left says nothing about the service.
 	if err == nil || ctx.Err() == nil {
 		c.breaker.ended(err == nil, time.Now())
 	}
@@ -139,8 +141,8 @@ func (c *Client) ask(ctx context.Context, hashes []kv.SequenceHash) (schedule.Sh
 		return none, err
 	}
 	defer res.Body.Close()
-	// Two numbers of up to ten digits and some punctuation for each block, and room
-	// for what a service says besides.
+	// Each block takes two numbers of up to ten digits and punctuation. The rest is
+	// for further keys.
 	limit := int64(len(hashes))*64 + 4096
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	switch {
@@ -165,7 +167,7 @@ func appendQuestion(b []byte, hashes []kv.SequenceHash) []byte {
 	return append(b, "]}"...)
 }
 
-// decodeRanges reads the ranges of an answer about so many blocks.
+// decodeRanges returns the ranges of an answer about a number of blocks.
 func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
 	var answer struct {
@@ -199,8 +201,8 @@ const (
 	restTime    = time.Second
 )
 
-// breaker keeps questions from a service that fails: after maxFailures in a row it is
-// asked once in restTime, until it answers.
+// breaker keeps questions from a failing service. After maxFailures failures in a
+// row it lets one question pass per restTime, until one succeeds.
 type breaker struct {
 	mu       sync.Mutex
 	failures int
@@ -216,7 +218,7 @@ func (b *breaker) allows(now time.Time) bool {
 	if now.Before(b.until) {
 		return false
 	}
-	// Who comes first asks; the others wait for what becomes of it.
+	// The first caller asks. The others do without.
 	b.until = now.Add(restTime)
 	return true
 }

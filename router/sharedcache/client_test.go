@@ -157,7 +157,7 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 			t.Errorf("asked %d times in %v", service.asked, waited)
 		}
 		_, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, "")
-		if !errors.Is(err, ErrLeftAlone) {
+		if !errors.Is(err, ErrPaused) {
 			t.Errorf("error %v", err)
 		}
 		<-time.After(restTime)
@@ -193,7 +193,7 @@ func TestOneRequestTriesAServiceThatRested(t *testing.T) {
 		var calls sync.WaitGroup
 		for range callers {
 			calls.Go(func() {
-				if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); errors.Is(err, ErrLeftAlone) {
+				if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); errors.Is(err, ErrPaused) {
 					alone.Add(1)
 				}
 			})

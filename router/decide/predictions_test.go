@@ -172,7 +172,7 @@ func TestDecisionForAWorkerThatHasGoneIsNotRemembered(t *testing.T) {
 	}
 	var w work
 	w.blocks.hash(q, s.blockSize, false)
-	s.router.remember(&w, worker(2))
+	s.router.predict(&w, worker(2))
 	s.member(2, 0)
 	if n := s.overlap(q, 2); n != 0 || s.router.Unremembered() != 1 {
 		t.Errorf("%d blocks of a worker that came back empty, %d decisions not remembered; want 0, 1", n, s.router.Unremembered())
