@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -29,14 +30,14 @@ const (
 )
 
 func runAgentChild() int {
-	var cfg Config
+	var cfg agent.Config
 	err := json.Unmarshal([]byte(os.Getenv(agentVariable)), &cfg)
 	if n, convErr := strconv.ParseUint(os.Getenv(filesVariable), 10, 32); err == nil && convErr == nil {
 		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
 	}
 	if err == nil {
-		var a *Agent
-		if a, err = New(context.Background(), cfg, nil); err == nil {
+		var a *agent.Agent
+		if a, err = agent.New(context.Background(), cfg, nil); err == nil {
 			fmt.Println(a.AdminAddr())
 			err = a.Run(context.Background())
 		}
@@ -107,7 +108,7 @@ type agentChild struct {
 	client testAgent // to connect to it; it has no Agent
 }
 
-func startAgentChild(t *testing.T, cfg Config) *agentChild {
+func startAgentChild(t *testing.T, cfg agent.Config) *agentChild {
 	t.Helper()
 	value, err := json.Marshal(cfg)
 	if err != nil {

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"slices"
@@ -24,7 +24,7 @@ func TestBlocksThatLeaveATierAreToldToWhoAsked(t *testing.T) {
 	agenttest.Eventually(t, "blocks are sealed", func() bool { return a.Stats().Quiet })
 	var want []kv.SequenceHash
 	ns := agenttest.Namespace()
-	all := a.pools.Manager().Pools()
+	all := a.Manager().Pools()
 	pool := all[slices.IndexFunc(all, func(p *blockmgr.Pool) bool { return p.NamespaceID() == ns.ID() })]
 	for _, b := range pool.Dump() {
 		want = append(want, b.Block.Seq)
@@ -51,7 +51,7 @@ func TestEvictionsRightAfterWelcomeAreQueued(t *testing.T) {
 	agenttest.StorePrompt(t, a.Scheduler(t, 2), proto.RequestID{ID: 1}, 1, 3)
 	agenttest.Eventually(t, "blocks are sealed", func() bool { return a.Stats().Quiet })
 	_, got := a.Listener(t, agenttest.Hello(1))
-	if err := a.pools.Manager().Pools()[0].Reset(kv.TierHost); err != nil {
+	if err := a.Manager().Pools()[0].Reset(kv.TierHost); err != nil {
 		t.Fatal(err)
 	}
 	agenttest.Eventually(t, "all three are told", func() bool { return len(got.Of(kv.TierHost)) == 3 })

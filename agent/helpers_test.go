@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 )
@@ -27,16 +28,16 @@ func TestMain(m *testing.M) {
 
 // testAgent is a running agent and where it lives.
 type testAgent struct {
-	*Agent
+	*agent.Agent
 	agenttest.Socket
-	cfg  Config
+	cfg  agent.Config
 	stop func() // stops it and waits; further calls do nothing
 }
 
-func testConfig(t *testing.T) Config {
+func testConfig(t *testing.T) agent.Config {
 	t.Helper()
 	dir := t.TempDir()
-	return Config{
+	return agent.Config{
 		Node: "test-node", Socket: filepath.Join(dir, "agent.sock"),
 		Tiers: blockmgr.Config{
 			HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
@@ -46,14 +47,14 @@ func testConfig(t *testing.T) Config {
 	}
 }
 
-func startAgent(t *testing.T, cfg Config) *testAgent {
+func startAgent(t *testing.T, cfg agent.Config) *testAgent {
 	t.Helper()
 	return startLoggedAgent(t, cfg, nil)
 }
 
-func startLoggedAgent(t *testing.T, cfg Config, log *zap.Logger) *testAgent {
+func startLoggedAgent(t *testing.T, cfg agent.Config, log *zap.Logger) *testAgent {
 	t.Helper()
-	a, err := New(t.Context(), cfg, log)
+	a, err := agent.New(t.Context(), cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"net/http"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
@@ -14,7 +15,7 @@ import (
 
 // A scrape has each name with each label once, or Prometheus gets nothing at all.
 func TestScrapeOfAllOutputs(t *testing.T) {
-	s := Stats{Outputs: events.OutputStats{
+	s := agent.Stats{Outputs: events.OutputStats{
 		Dynamo: &dynamo.PlaneStats{RivalSources: 3}, Tokens: &tokens.Stats{Misses: 4}, Capped: 5,
 		Ranks: []events.RankOutputStats{
 			{Owner: "worker 7/0", Blocks: 6, ZMQ: &zmqsink.Stats{}},
@@ -23,7 +24,7 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 	}}
 	s.Totals.Ranks.Parked = 8
 	answer := httptest.NewRecorder()
-	metricsHandler(func() Stats { return s }).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	agent.MetricsHandler(func() agent.Stats { return s }).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if answer.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", answer.Code, answer.Body)
 	}

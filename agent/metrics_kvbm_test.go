@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"flag"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -20,8 +21,8 @@ var rewrite = flag.Bool("rewrite", false, "write the files of frozen text in tes
 
 // The text is what dashboards for KVBM read: names, types, no labels.
 func TestKVBMMetricsAreTheFrozenText(t *testing.T) {
-	stats := Stats{
-		Pools: []PoolStats{
+	stats := agent.Stats{
+		Pools: []agent.PoolStats{
 			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 10, DiskCounters: blockmgr.DiskCounters{WriteBehind: 4}}}},
 			{Stats: blockmgr.Stats{Counters: blockmgr.Counters{Committed: 1, DiskCounters: blockmgr.DiskCounters{WriteBehind: 2}}}},
 		},
@@ -29,7 +30,7 @@ func TestKVBMMetricsAreTheFrozenText(t *testing.T) {
 	}
 	for file, bypass := range map[string]bool{"testdata/kvbm.txt": false, "testdata/kvbm-bypass.txt": true} {
 		w := httptest.NewRecorder()
-		kvbmHandler(func() Stats { return stats }, bypass).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		agent.KVBMHandler(func() agent.Stats { return stats }, bypass).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		if *rewrite {
 			if err := os.WriteFile(file, w.Body.Bytes(), 0o644); err != nil {
 				t.Fatal(err)
@@ -68,7 +69,7 @@ func TestKVBMMetricsAreServedOnTheirOwnAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	agenttest.Eventually(t, "the request has ended", func() bool { return a.Stats().Cache.Requests == 1 })
-	status, body := getFrom(t, a.kvbm.Addr(), "/metrics")
+	status, body := getFrom(t, a.KVBMAddr(), "/metrics")
 	for _, want := range []string{
 		"\nkvbm_offload_blocks_d2h 3\n", "\nkvbm_onboard_blocks_h2d 3\n", "\nkvbm_matched_tokens 48\n", "\nkvbm_host_cache_hit_rate 0.75\n",
 	} {

@@ -1,10 +1,12 @@
-package agent
+package agent_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -12,7 +14,7 @@ import (
 // former is an engine, this process, that had a session with an agent that was
 // killed: it had stored blocks, pinned them, and was copying into granted slots.
 type former struct {
-	cfg     Config
+	cfg     agent.Config
 	client  *proto.SchedulerClient // of the killed agent; its mappings live
 	welcome proto.Welcome
 	held    proto.Held
@@ -30,7 +32,7 @@ func killedAgent(t *testing.T) *former {
 }
 
 // killedAgentOf makes a former session of an agent with a configuration.
-func killedAgentOf(t *testing.T, cfg Config) *former {
+func killedAgentOf(t *testing.T, cfg agent.Config) *former {
 	t.Helper()
 	a := startAgentChild(t, cfg)
 	c := a.client.Scheduler(t, 1)
@@ -309,4 +311,99 @@ func TestStoppedAgentLeavesItsHostTierToTheNext(t *testing.T) {
 	b := startAgent(t, cfg)
 	again := b.Scheduler(t, 1)
 	b.WantFound(t, again, 1, 3)
+}
+
+// Another engine may store the same blocks before the first one resumes. Its
+// copies into the slots that it names go on all the same.
+func TestResumedSlotsWhoseBlocksSomebodyStoredMeanwhileAreGivenToNobody(t *testing.T) {
+	f := killedAgent(t)
+	a := startAgent(t, f.cfg)
+	other := a.Scheduler(t, 2)
+	agenttest.StorePrompt(t, other, proto.RequestID{ID: 1}, 2, grantedBlocks)
+	c := a.Scheduler(t, 1)
+	kept, err := c.Resume(t.Context(), f.welcome, f.held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.finish(t) // the copies end
+	r := proto.RequestID{ID: 9}
+	if err := other.Open(r, "", "", "", agenttest.Prompt(3, 80)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := other.Store(t.Context(), r, 0, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range got.Grants {
+		for _, s := range f.held.Granted {
+			if g.Extent == s.Extent && g.Index == s.Index {
+				t.Errorf("slot %d, into which an engine copies, was granted to another", s.Index)
+			}
+		}
+	}
+	id := proto.RequestID{ID: proto.ResumedRequest}
+	if err := c.Commit(t.Context(), id, kept.Granted); err != nil {
+		t.Errorf("commit of blocks that are there already: %v", err)
+	}
+	if slices.ContainsFunc(kept.Granted, func(s proto.Slot) bool { return !slices.Contains(f.held.Granted, s) }) {
+		t.Errorf("kept %+v of %+v", kept.Granted, f.held.Granted)
+	}
+	if err := c.Bye(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	a.WantFound(t, a.Scheduler(t, 1), 2, grantedBlocks)
+}
+
+// TestResumeAtTheGrantLimitRefusesStores: what RESUMED gives back counts as granted. A
+// session that is past its limit because of it is refused more, and granted more when
+// it has settled what it holds.
+func TestResumeAtTheGrantLimitRefusesStores(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Tiers.HostBytes, cfg.Tiers.ExtentBytes, cfg.Tiers.DiskDir, cfg.Tiers.DiskBytes = 80<<20, 16<<20, "", 0
+	f := killedAgentOf(t, cfg)
+	a := startAgent(t, f.cfg)
+	c := a.Scheduler(t, 1)
+	var last proto.RequestID
+	var lastSlots []proto.Slot
+	total := 0
+	for seed := 10; total < maxGrants; seed++ {
+		last = proto.RequestID{ID: uint64(seed)}
+		if err := c.Open(last, "", "", "", agenttest.Prompt(seed, 256)); err != nil {
+			t.Fatal(err)
+		}
+		for first := 0; first < 256 && total < maxGrants; {
+			got, err := c.Store(t.Context(), last, first, 256-first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lastSlots = lastSlots[:0]
+			for _, g := range got.Grants {
+				lastSlots = append(lastSlots, g.Slot)
+			}
+			total += len(got.Grants)
+			first += len(got.Grants) // what is refused waits for the tier to grow
+		}
+	}
+	kept, err := c.Resume(t.Context(), f.welcome, f.held)
+	if err != nil || len(kept.Granted) != grantedBlocks {
+		t.Fatalf("got %+v, error %v", kept, err)
+	}
+	r := proto.RequestID{ID: 1 << 40}
+	if err := c.Open(r, "", "", "", agenttest.Prompt(9, 2)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Store(t.Context(), r, 0, 2)
+	if err != nil || len(got.Grants) != 0 || got.Refused != 2 {
+		t.Errorf("past the limit: %+v, error %v; want 2 refused", got, err)
+	}
+	if err := c.Commit(t.Context(), last, lastSlots); err != nil {
+		t.Fatal(err)
+	}
+	got, err = c.Store(t.Context(), r, 0, 2)
+	if err != nil || len(got.Grants) != 2 {
+		t.Errorf("below the limit again: %+v, error %v; want 2 grants", got, err)
+	}
+	if n := a.Stats().Engines.Panics; n != 0 {
+		t.Errorf("%d panics", n)
+	}
 }

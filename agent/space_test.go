@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -17,7 +18,7 @@ func TestTierThatCannotFitIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Tiers.ExtentBytes, cfg.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
 	cfg.Tiers.HostBytes = 200_000 << 30 // below the bound of extents, above any node
-	_, err := New(t.Context(), cfg, nil)
+	_, err := agent.New(t.Context(), cfg, nil)
 	if err == nil || !strings.Contains(err.Error(), "host size 200000GiB (BLOCKYARD_HOST_SIZE)") {
 		t.Errorf("got error %v, want the size and its setting", err)
 	}
@@ -34,11 +35,11 @@ func logged(level zapcore.Level) (*zap.Logger, *observer.ObservedLogs) {
 
 // A number of blocks says how much memory they take only with the size of one.
 func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"host": func(c *Config) {
+	for name, change := range map[string]func(*agent.Config){
+		"host": func(c *agent.Config) {
 			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
 		},
-		"disk": func(c *Config) {
+		"disk": func(c *agent.Config) {
 			c.Tiers.DiskBytes, c.Tiers.DiskBlocks, c.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
 		},
 	} {
@@ -68,10 +69,10 @@ func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 }
 
 func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"host size 1048576 (HOST)": func(c *Config) { c.HostSetting = "HOST" },
-		"disk size 1048576 (DISK)": func(c *Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes, c.DiskSetting = 4<<20, 1<<20, "DISK" },
-		"disk size 1048576":        func(c *Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 1<<20 },
+	for name, change := range map[string]func(*agent.Config){
+		"host size 1048576 (HOST)": func(c *agent.Config) { c.HostSetting = "HOST" },
+		"disk size 1048576 (DISK)": func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes, c.DiskSetting = 4<<20, 1<<20, "DISK" },
+		"disk size 1048576":        func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 1<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
@@ -96,12 +97,12 @@ func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 }
 
 func TestSpaceIsShownForEveryKindOfTier(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"sizes": func(*Config) {},
-		"blocks": func(c *Config) {
+	for name, change := range map[string]func(*agent.Config){
+		"sizes": func(*agent.Config) {},
+		"blocks": func(c *agent.Config) {
 			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.DiskBytes, c.Tiers.DiskBlocks = 0, 10, 0, 10
 		},
-		"bypass": func(c *Config) { c.Tiers.HostBytes = 0 },
+		"bypass": func(c *agent.Config) { c.Tiers.HostBytes = 0 },
 	} {
 		cfg := testConfig(t)
 		change(&cfg)
@@ -125,7 +126,7 @@ func TestAgentWithoutTiersSaysSoLoudly(t *testing.T) {
 
 // Engines are processes of their own: one that hangs must not keep the tier pinned.
 func TestPinsOfASessionAreBoundedByShare(t *testing.T) {
-	if cfg := testConfig(t); !cfg.tiers().SharePins {
+	if cfg := testConfig(t); !cfg.BlockManager().SharePins {
 		t.Error("one session may pin the whole host tier")
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -28,7 +29,7 @@ func TestSecondAgentOnASocketIsRefused(t *testing.T) {
 	a := startAgent(t, cfg)
 	other := testConfig(t)
 	other.Socket = cfg.Socket
-	if _, err := New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another process is serving on it") {
+	if _, err := agent.New(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "another process is serving on it") {
 		t.Errorf("got error %v", err)
 	}
 	a.Scheduler(t, 1) // the first one goes on
@@ -87,33 +88,35 @@ func TestBadConfigIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		early  bool // before anything is started
-		change func(*Config)
+		change func(*agent.Config)
 		want   []string
 	}{
-		{"no node", true, func(c *Config) { c.Node = "" }, []string{"node name", `""`}},
-		{"relative socket", true, func(c *Config) { c.Socket = "a.sock" }, []string{"socket path", "a.sock"}},
-		{"long socket", true, func(c *Config) { c.Socket = "/" + strings.Repeat("x", 200) }, []string{"socket path", "201 bytes", "1..107"}},
-		{"socket is a file", false, func(c *Config) { c.Socket = file }, []string{"socket path", file, "not a socket"}},
-		{"admin without port", true, func(c *Config) { c.Admin = "localhost" }, []string{"admin address", "localhost"}},
-		{"admin port in use", false, func(c *Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
-		{"cluster", true, func(c *Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
-		{"NATS URL", true, func(c *Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
-		{"host directory", false, func(c *Config) { c.Tiers.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
-		{"disk directory", false, func(c *Config) { c.Tiers.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
-		{"host size", true, func(c *Config) { c.Tiers.HostBytes = 1 }, []string{"host size", "1"}},
-		{"disk size", true, func(c *Config) { c.Tiers.DiskBytes = 5 }, []string{"disk size", "5"}},
-		{"no disk directory", true, func(c *Config) { c.Tiers.DiskDir = "" }, []string{"disk directory"}},
-		{"NATS scheme", true, func(c *Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
-		{"admin port", true, func(c *Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
-		{"disk of too many extents", true, func(c *Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size" }, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
-		{"too many blocks", true, func(c *Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
-		{"disk of more than can be", true, func(c *Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
-		{"I/O deadline", true, func(c *Config) { c.Tiers.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
-		{"extent size", true, func(c *Config) { c.Tiers.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
+		{"no node", true, func(c *agent.Config) { c.Node = "" }, []string{"node name", `""`}},
+		{"relative socket", true, func(c *agent.Config) { c.Socket = "a.sock" }, []string{"socket path", "a.sock"}},
+		{"long socket", true, func(c *agent.Config) { c.Socket = "/" + strings.Repeat("x", 200) }, []string{"socket path", "201 bytes", "1..107"}},
+		{"socket is a file", false, func(c *agent.Config) { c.Socket = file }, []string{"socket path", file, "not a socket"}},
+		{"admin without port", true, func(c *agent.Config) { c.Admin = "localhost" }, []string{"admin address", "localhost"}},
+		{"admin port in use", false, func(c *agent.Config) { c.Admin = busy.Addr().String() }, []string{"admin address", busy.Addr().String(), "in use"}},
+		{"cluster", true, func(c *agent.Config) { c.Cluster = "a b" }, []string{"cluster", "a b"}},
+		{"NATS URL", true, func(c *agent.Config) { c.NATSURL = "nats://" }, []string{"nats url"}},
+		{"host directory", false, func(c *agent.Config) { c.Tiers.HostDir = filepath.Join(file, "x") }, []string{"host", file}},
+		{"disk directory", false, func(c *agent.Config) { c.Tiers.DiskDir = filepath.Join(file, "x") }, []string{"disk", file}},
+		{"host size", true, func(c *agent.Config) { c.Tiers.HostBytes = 1 }, []string{"host size", "1"}},
+		{"disk size", true, func(c *agent.Config) { c.Tiers.DiskBytes = 5 }, []string{"disk size", "5"}},
+		{"no disk directory", true, func(c *agent.Config) { c.Tiers.DiskDir = "" }, []string{"disk directory"}},
+		{"NATS scheme", true, func(c *agent.Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
+		{"admin port", true, func(c *agent.Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
+		{"disk of too many extents", true, func(c *agent.Config) {
+			c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size"
+		}, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
+		{"too many blocks", true, func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
+		{"disk of more than can be", true, func(c *agent.Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
+		{"I/O deadline", true, func(c *agent.Config) { c.Tiers.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
+		{"extent size", true, func(c *agent.Config) { c.Tiers.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
 	} {
 		cfg := testConfig(t)
 		c.change(&cfg)
-		_, err := New(t.Context(), cfg, nil)
+		_, err := agent.New(t.Context(), cfg, nil)
 		if err == nil {
 			t.Errorf("%s: the agent started", c.name)
 			continue
@@ -154,10 +157,10 @@ func TestStartIsBrokenOffWhenItsContextEnds(t *testing.T) {
 	defer l.Close()
 	cfg := testConfig(t)
 	cfg.NATSURL = "nats://" + l.Addr().String()
-	if _, err := New(ctx, cfg, nil); !errors.Is(err, context.Canceled) {
+	if _, err := agent.New(ctx, cfg, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
-	if _, err := New(ctx, testConfig(t), nil); !errors.Is(err, context.Canceled) {
+	if _, err := agent.New(ctx, testConfig(t), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("without NATS: got error %v, want %v", err, context.Canceled)
 	}
 	if agenttest.Exists(cfg.Tiers.HostDir) || agenttest.Exists(cfg.Socket) {
@@ -178,7 +181,7 @@ func TestGPUsAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 		{one, broken, []string{"GPU", "not every GPU is listed"}},
 	} {
 		core, logged := observer.New(zap.InfoLevel)
-		logGPUs(zap.New(core), func() ([]gpu.Device, error) { return c.devices, c.err })
+		agent.LogGPUs(zap.New(core), func() ([]gpu.Device, error) { return c.devices, c.err })
 		var got []string
 		for _, e := range logged.All() {
 			got = append(got, e.Message)
