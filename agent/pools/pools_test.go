@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/agent/events"
@@ -28,6 +29,11 @@ func (fakePools) closed(kv.NamespaceID)                                  {}
 // NATS, if there is a URL.
 func newTestSet(t *testing.T, url string) *Set {
 	t.Helper()
+	return newSet("node", newTestHub(t, url), nil, zap.NewNop())
+}
+
+func newTestHub(t *testing.T, url string) *events.Hub {
+	t.Helper()
 	hub, err := events.Open(t.Context(), events.Config{NATSURL: url, Cluster: "test"}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,24 @@ func newTestSet(t *testing.T, url string) *Set {
 			t.Error(err)
 		}
 	})
-	return newSet("node", hub, nil, zap.NewNop())
+	return hub
+}
+
+func TestStartSaysThatTheHostIsBypassed(t *testing.T) {
+	for _, hostBytes := range []uint64{0, 1 << 20} {
+		logs, seen := observer.New(zap.InfoLevel)
+		tiers := blockmgr.Config{HostDir: t.TempDir(), HostBytes: hostBytes, DiskDir: t.TempDir(), DiskBytes: 1 << 20}
+		s, err := Open(Config{Node: "node", Tiers: tiers}, newTestHub(t, ""), zap.New(logs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := seen.FilterMessageSnippet("host tier is bypassed").Len(); (n == 1) != (hostBytes == 0) {
+			t.Errorf("host of %d bytes: said %d times", hostBytes, n)
+		}
+	}
 }
 
 // streams is the number of streams that s publishes.

@@ -56,6 +56,9 @@ func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
 	log.Info("tiers",
 		zap.String("host_dir", tiers.HostDir), zap.Uint64("host_bytes", tiers.HostBytes), zap.Uint64("host_blocks", tiers.HostBlocks),
 		zap.String("disk_dir", tiers.DiskDir), zap.Uint64("disk_bytes", tiers.DiskBytes), zap.Uint64("disk_blocks", tiers.DiskBlocks))
+	if tiers.BypassesHost() {
+		log.Info("the host tier is bypassed: blocks pass through a staging extent on their way to and from disk", zap.String("host_dir", tiers.HostDir))
+	}
 	if err := s.logTakeover(); err != nil {
 		return nil, errors.Join(err, manager.Close())
 	}

@@ -74,6 +74,9 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 		return nil, errors.Join(err, m.closeConsolidator(), t.close())
 	}
 	m.warn(&cfg, &place)
+	if cfg.HostLayout == nil && cfg.DiskLayout != nil {
+		m.log.Info("the host tier is bypassed: blocks pass through a staging extent on their way to and from disk", zap.String("host_dir", t.host.dir))
+	}
 	m.start(ctx, &cfg)
 	return m, nil
 }

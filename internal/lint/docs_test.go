@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"go/ast"
 	"os"
 	"reflect"
 	"regexp"
@@ -194,6 +195,31 @@ func TestEventsDocumentHasTheRightHashesAndDigests(t *testing.T) {
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the document does not say %q", want)
+		}
+	}
+}
+
+// The table of what the source documents ask for names a test for what works.
+func TestSeedsDocumentNamesTestsThatExist(t *testing.T) {
+	names := make(map[string]bool)
+	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(readDocument(t, "seeds.md"), -1) {
+		names[m[1]] = false
+	}
+	if len(names) < 20 {
+		t.Errorf("the document names %d tests, want at least 20", len(names))
+	}
+	for s := range loadRepository(t).goFiles {
+		for _, d := range s.syntax.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				if _, named := names[f.Name.Name]; named {
+					names[f.Name.Name] = true
+				}
+			}
+		}
+	}
+	for name, exists := range names {
+		if !exists {
+			t.Errorf("docs/seeds.md names %s, which is not there", name)
 		}
 	}
 }
