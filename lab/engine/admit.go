@@ -1,13 +1,12 @@
 package engine
 
-// maxLookups is how often one attempt asks the agent when blocks that it had
-// on the device are evicted while it waits.
+// maxLookups bounds the lookups of one attempt. A second one is needed when the device
+// evicts blocks of the request while it waits.
 const maxLookups = 2
 
-// admit moves waiting requests on, in their order, and returns what is left of
-// the step's budget. Requests that wait for the agent are passed by others;
-// one that finds no room for its blocks is not, except by those that hold blocks
-// already.
+// admit moves waiting requests on in order and returns the rest of the step's budget.
+// Others pass a request that waits for the agent. No request passes one that lacks
+// blocks, except requests that hold blocks already.
 func (c *core) admit(budget int) int {
 	active := c.active()
 	full := false
@@ -40,7 +39,7 @@ func (c *core) admit(budget int) int {
 	return budget
 }
 
-// active returns the number of requests that are past the queue.
+// active returns the number of requests that have left the queue.
 func (c *core) active() int {
 	n := len(c.running)
 	for _, r := range c.waiting {
@@ -51,8 +50,8 @@ func (c *core) active() int {
 	return n
 }
 
-// ask begins an attempt: it finds what the device holds of r and asks the
-// agent for the rest.
+// ask begins an attempt. It looks for blocks on the device and asks the agent for the
+// others.
 func (c *core) ask(r *request) {
 	c.scratch = c.pool.match(c.scratch[:0], r.hittable())
 	first := len(c.scratch)
@@ -74,7 +73,7 @@ func (c *core) ask(r *request) {
 	}
 }
 
-// converse opens r's conversation with the agent, if there is one.
+// converse opens r's conversation with the agent, if there is an agent.
 func (c *core) converse(r *request) {
 	r.talk = c.remote.open(attempt{
 		request:    r.number,
@@ -88,9 +87,9 @@ func (c *core) converse(r *request) {
 	}
 }
 
-// place gives r its first blocks. If some of them are to be loaded, it starts
-// that and schedules nothing; otherwise it returns the tokens that r computes in
-// this step. room is false when the pool cannot hold them now.
+// place gives r its first blocks. If some must be loaded it starts the load and
+// schedules nothing. Otherwise it returns the tokens that r computes in this step. room
+// is false when too few blocks are free.
 func (c *core) place(r *request, budget int) (n int, room bool) {
 	local := c.pool.match(c.scratch[:0], r.hittable())
 	c.scratch = local
@@ -115,8 +114,8 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 	return n, true
 }
 
-// occupy references local and takes n blocks more for r; false when there are
-// not enough.
+// occupy references local and takes n more blocks for r. It reports false when too few
+// are free.
 func (c *core) occupy(r *request, local []int32, n int) bool {
 	if !c.pool.fits(n, local) {
 		return false
@@ -128,8 +127,8 @@ func (c *core) occupy(r *request, local []int32, n int) bool {
 	return true
 }
 
-// startLoad loads what the agent holds beyond local; false when there is no
-// room for it.
+// startLoad loads the blocks that the agent holds after local. It reports false without
+// room for them.
 func (c *core) startLoad(r *request, local []int32) bool {
 	sources := r.hit.beyond(len(local))
 	first := len(local)
@@ -149,8 +148,7 @@ func (c *core) startLoad(r *request, local []int32) bool {
 	return true
 }
 
-// loadDone takes over the first good blocks of a load. The others stay r's and
-// are computed.
+// loadDone takes over the first good blocks of a load. The other blocks are computed.
 func (c *core) loadDone(r *request, good int) {
 	if good > 0 {
 		c.cacheBlocks(r, r.cached+good)
@@ -162,9 +160,9 @@ func (c *core) loadDone(r *request, good int) {
 	}
 }
 
-// resume schedules r, whose loads are done; 0 when there is no room for its
-// next block. If nothing runs that could make room, another request that only
-// holds loaded blocks has to give way.
+// resume schedules r, whose loads are done, and returns its tokens. It returns 0
+// without room for its next block. If no running request can make room, another request
+// that only holds loaded blocks loses them.
 func (c *core) resume(r *request, budget int) int {
 	n := min(r.left(), budget)
 	for !c.grow(r, n) {
@@ -175,8 +173,8 @@ func (c *core) resume(r *request, budget int) int {
 	return n
 }
 
-// evictLoaded takes the blocks from the last request that holds loaded ones,
-// other than r.
+// evictLoaded takes the blocks of the last request, other than r, that holds loaded
+// blocks.
 func (c *core) evictLoaded(r *request) bool {
 	for i := len(c.waiting) - 1; i >= 0; i-- {
 		if v := c.waiting[i]; v != r && v.phase == loaded {

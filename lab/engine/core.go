@@ -20,30 +20,30 @@ const (
 	// inboxSize is how many posted functions may wait for the core; a poster
 	// waits when there are more.
 	inboxSize = 256
-	// drainTime is how long a stopping engine goes on with what it has.
+	// drainTime is how long a stopping engine goes on with accepted requests.
 	drainTime = 2 * time.Second
 )
 
-// core is the scheduler: one goroutine, run, that owns everything in it.
-// Others call post.
+// core is the scheduler. Its goroutine, run, owns everything in it. Other goroutines
+// call post.
 type core struct {
 	opts    Options
 	pool    *pool
 	device  device
 	remote  remote
 	publish func(payload []byte)
-	giveUp  func() // ends the agent session, so that what waits for it fails
+	giveUp  func() // ends the agent session, so that waiting calls fail
 	ctr     *counters
 
 	inbox chan func()
 	ended chan struct{}
 
-	waiting []*request // in order of arrival, preempted ones first
+	waiting []*request // in order of arrival; preempted requests first
 	running []*request // in order of admission
-	talks   int        // conversations that are not over
+	talks   int        // conversations that have not ended
 	numbers uint64     // requests so far
 	scratch []int32
-	due     time.Time // when the last step had to end; zero after an idle moment
+	due     time.Time // when the last step was due to end; zero after an idle moment
 
 	stopping bool
 	deadline *time.Timer // of the drain
@@ -63,8 +63,8 @@ func newCore(o Options, d device, r remote, publish func([]byte), giveUp func(),
 	}
 }
 
-// post has run call f. It waits for room in the inbox, and drops f once run
-// has returned.
+// post has run call f. It waits for room in the inbox. After run has returned it drops
+// f.
 func (c *core) post(f func()) {
 	select {
 	case c.inbox <- f:
@@ -72,10 +72,9 @@ func (c *core) post(f func()) {
 	}
 }
 
-// run steps while there is something to compute and waits for the inbox
-// otherwise. When ctx ends it takes no more requests, goes on with those it has
-// for at most drainTime, fails the rest, and returns when nothing is held any
-// more.
+// run steps while there is something to compute, and otherwise waits for the inbox.
+// When ctx ends it accepts no more requests, goes on with the accepted ones for at most
+// drainTime and fails the rest. It returns when nothing is held any more.
 func (c *core) run(ctx context.Context) {
 	defer close(c.ended)
 	defer context.AfterFunc(ctx, func() { c.post(c.drain) })()
@@ -89,7 +88,7 @@ func (c *core) run(ctx context.Context) {
 	c.deadline.Stop()
 }
 
-// drain begins the end.
+// drain begins the end of run.
 func (c *core) drain() {
 	c.stopping = true
 	c.deadline = time.AfterFunc(drainTime, func() { c.post(c.failAll) })
@@ -106,8 +105,8 @@ func (c *core) drainInbox() {
 	}
 }
 
-// quiet reports whether nothing is under way: no request, no conversation, no
-// event that has not been handed to the publisher.
+// quiet reports whether nothing is under way: no request, no conversation, no event
+// that the publisher lacks.
 func (c *core) quiet() bool {
 	return len(c.waiting) == 0 && len(c.running) == 0 && c.talks == 0 && len(c.pool.events) == 0
 }
@@ -129,8 +128,8 @@ func (c *core) submit(r *request) error {
 	return nil
 }
 
-// abort ends a request early, because its client has gone or the engine stops.
-// Blocks that a load is writing stay taken until it reports.
+// abort ends a request early, for a client that has gone or an engine that stops.
+// Blocks that a load writes stay taken until the load reports.
 func (c *core) abort(r *request) {
 	if r.phase == ended {
 		return
@@ -142,8 +141,7 @@ func (c *core) abort(r *request) {
 	}
 }
 
-// end takes r out of the scheduler, gives back what it holds and tells its
-// client.
+// end removes r from the scheduler, releases its blocks and sends its last update.
 func (c *core) end(r *request, u update) {
 	drop := func(o *request) bool { return o == r }
 	c.running = slices.DeleteFunc(c.running, drop)
@@ -174,7 +172,7 @@ func (c *core) failAll() {
 	}
 }
 
-// reset drops the prefix cache; false when a block is in use.
+// reset drops the prefix cache. It reports false while a block is in use.
 func (c *core) reset() bool {
 	if !c.pool.reset() {
 		c.ctr.add(&c.ctr.ResetsRefused, 1)
@@ -184,8 +182,7 @@ func (c *core) reset() bool {
 	return true
 }
 
-// publishEvents hands what happened to the pool to the publisher: one batch,
-// or nothing when nothing happened.
+// publishEvents passes the events of the pool to the publisher as one batch.
 func (c *core) publishEvents() {
 	events := c.pool.takeEvents()
 	if len(events) == 0 {
@@ -199,8 +196,7 @@ func (c *core) publishEvents() {
 	}))
 }
 
-// snapshot returns the engine's state for people and for comparison with what
-// others believe of it.
+// snapshot returns the state that GET /v1/state shows, counters included.
 func (c *core) snapshot() State {
 	s := State{
 		WorkerID: uint64(c.opts.Worker.ID),
@@ -213,7 +209,7 @@ func (c *core) snapshot() State {
 	return s
 }
 
-// snapshotStats returns what was counted, and all gauges but DeviceResident.
+// snapshotStats returns the counters, and all gauges but DeviceResident.
 func (c *core) snapshotStats() Stats {
 	s := c.ctr.snapshot()
 	s.DeviceBlocks = len(c.pool.blocks)
@@ -223,10 +219,10 @@ func (c *core) snapshotStats() Stats {
 	return s
 }
 
-// step is one scheduler step: it decides what to compute, computes it in the
-// time that it would take, and publishes what happened to the cache. It returns
-// false when there was nothing to compute and nothing to tell. A cache that was
-// reset while the engine was idle is told by an empty step.
+// step is one scheduler step. It chooses tokens, computes them in simulated time, and
+// publishes the changes of the cache. It returns false when there was nothing to
+// compute and nothing to publish. A reset of an idle engine is published by an empty
+// step.
 func (c *core) step() bool {
 	start := c.stepStart(time.Now())
 	tokens := c.schedule()
@@ -248,13 +244,12 @@ func (c *core) step() bool {
 	return true
 }
 
-// maxLag is how much lateness steps make up for.
+// maxLag bounds the lateness that steps catch up with.
 const maxLag = 10 * time.Millisecond
 
-// stepStart returns when a step that begins now should have begun: when the last
-// one was due to end, unless the engine was idle in between. Timers are late by
-// up to a millisecond, which is longer than a step that is sped up; this way the
-// lateness does not add up.
+// stepStart returns the start of a step that begins now: the time when the last step
+// was due to end, unless the engine was idle. Timers are late by up to a millisecond,
+// which is longer than a step that is sped up. Otherwise the lateness would add up.
 func (c *core) stepStart(now time.Time) time.Time {
 	if now.Sub(c.due) < maxLag {
 		return c.due
@@ -262,8 +257,8 @@ func (c *core) stepStart(now time.Time) time.Time {
 	return now
 }
 
-// schedule gives out the step's token budget, to running requests first, and
-// returns how much of it was used.
+// schedule spends the step's token budget, on running requests first, and returns the
+// tokens that it spent.
 func (c *core) schedule() int {
 	budget := c.opts.MaxBatchedTokens
 	preempted := false
@@ -285,8 +280,7 @@ func (c *core) schedule() int {
 	return c.opts.MaxBatchedTokens - budget
 }
 
-// grow gives r the blocks that n more tokens need; false when there are not
-// enough.
+// grow gives r the blocks for n more tokens. It reports false when too few are free.
 func (c *core) grow(r *request, n int) bool {
 	need := c.blocksFor(r.computed+n) - len(r.blocks)
 	if need <= 0 {
@@ -302,9 +296,8 @@ func (c *core) grow(r *request, n int) bool {
 // blocksFor returns how many blocks n tokens take.
 func (c *core) blocksFor(n int) int { return (n + c.pool.blockSize - 1) / c.pool.blockSize }
 
-// preemptLast takes everything from the request that was admitted last and
-// queues it in front of all others. It has not been scheduled in this step:
-// only those before it have.
+// preemptLast takes all blocks of the request that was admitted last and queues it
+// before all others. That request is not scheduled in this step yet.
 func (c *core) preemptLast() *request {
 	r := c.running[len(c.running)-1]
 	c.running = c.running[:len(c.running)-1]
@@ -313,7 +306,7 @@ func (c *core) preemptLast() *request {
 	return r
 }
 
-// requeue makes r start over in a new generation. It keeps its output so far.
+// requeue makes r start over in a new generation. r keeps its output.
 func (c *core) requeue(r *request) {
 	c.ctr.add(&c.ctr.Preempted, 1)
 	c.vacate(r)
@@ -321,8 +314,7 @@ func (c *core) requeue(r *request) {
 	r.phase = queued
 }
 
-// compute leaves in device memory what the step's forward pass would leave
-// there: the bytes of every block that becomes full.
+// compute writes the bytes of every block that this step fills.
 func (c *core) compute() {
 	for _, r := range c.running {
 		full := (r.computed + r.scheduled) / c.pool.blockSize
@@ -332,8 +324,8 @@ func (c *core) compute() {
 	}
 }
 
-// finishStep makes what was computed findable, offers it to the agent, and
-// samples one token for each request that has caught up with its tokens.
+// finishStep makes computed blocks findable, offers them to the agent, and samples one
+// token for each request without tokens left to compute.
 func (c *core) finishStep() {
 	for _, r := range slices.Clone(c.running) {
 		if r.scheduled == 0 {
@@ -358,9 +350,8 @@ func (c *core) cacheBlocks(r *request, end int) {
 	r.cached = end
 }
 
-// offer has the agent store what it has not been offered in this attempt. Blocks
-// found on the device are offered too: the agent may have lost them, or be a new
-// one.
+// offer offers the agent every block that this attempt has not offered. That includes
+// blocks found on the device, because the agent may have lost them or be a new one.
 func (c *core) offer(r *request) {
 	if r.talk == nil || r.offered == r.cached {
 		return
@@ -377,7 +368,7 @@ func (c *core) offer(r *request) {
 	r.offered = r.cached
 }
 
-// sample makes the next output token, and ends the request with its last one.
+// sample makes the next output token. It ends the request with its last token.
 func (c *core) sample(r *request) {
 	i := len(r.seq.tokens) - r.prompt
 	if i == 0 {

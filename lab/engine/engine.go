@@ -19,7 +19,7 @@ import (
 // been served or failed.
 const httpCloseTime = 250 * time.Millisecond
 
-// Endpoints is where a running engine can be reached.
+// Endpoints are the addresses of a running engine.
 type Endpoints struct {
 	// HTTP is the address of the HTTP interface, host:port.
 	HTTP string
@@ -36,8 +36,8 @@ type Engine struct {
 	device device
 }
 
-// New checks the options and makes an engine that does nothing yet. A nil log
-// logs nothing.
+// New checks the options and returns an engine that does not run yet. A nil log logs
+// nothing.
 func New(o Options, log *zap.Logger) (*Engine, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("sim-engine: %w", err)
@@ -52,9 +52,9 @@ func New(o Options, log *zap.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// Run serves until ctx ends; then it drains for at most two seconds, takes
-// leave of the agent and closes its sockets. ready is called once, when requests
-// are served. An error means that the engine could not serve.
+// Run serves until ctx ends. It then drains for at most two seconds, leaves the agent
+// and closes its sockets. ready is called once, when requests are served. An error
+// means that the engine could not serve.
 func (e *Engine) Run(ctx context.Context, ready func(Endpoints)) error {
 	pub, err := zmqpub.New(zmqpub.Options{
 		Topic:       e.opts.EventsTopic,
@@ -90,10 +90,10 @@ func (e *Engine) Run(ctx context.Context, ready func(Endpoints)) error {
 	return closeServer(server, failed)
 }
 
-// start runs the scheduler until ctx ends, and the agent session until the
-// scheduler needs it no more. wait returns when both have ended.
+// start runs the scheduler until ctx ends, and the agent session until the scheduler
+// has ended. wait returns when both have ended.
 func (e *Engine) start(ctx context.Context, pub *zmqpub.Publisher) (c *core, wait func()) {
-	// The session outlives ctx: what is being drained still stores.
+	// The session outlives ctx: requests that drain still store.
 	sessionCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	var agent remote = absent{}
@@ -116,7 +116,7 @@ func (e *Engine) start(ctx context.Context, pub *zmqpub.Publisher) (c *core, wai
 	return c, group.Wait
 }
 
-// closeServer ends the server, whose requests have all been answered by now.
+// closeServer ends the HTTP server. All requests have been answered by now.
 func closeServer(s *http.Server, failed <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), httpCloseTime)
 	defer cancel()
@@ -134,8 +134,7 @@ func closeServer(s *http.Server, failed <-chan error) error {
 type Options struct {
 	// Worker is the worker that this engine is; its ID must not be 0.
 	Worker kv.Worker
-	// Namespace is what the engine serves; its BlockSize and geometry are those of
-	// the device blocks.
+	// Namespace is the namespace of the blocks. It has block size and geometry.
 	Namespace kv.Namespace
 	// AgentSocket is the path of the agent's socket; empty for an engine without
 	// an agent.
@@ -158,15 +157,15 @@ type Options struct {
 	MaxBatchedTokens int
 	// MaxWaiting bounds the requests that wait to run. Default 1024.
 	MaxWaiting int
-	// LookupWait is how long the agent may keep a lookup for blocks to come from
-	// disk. Default 50 ms; negative for no wait.
+	// LookupWait is how long a lookup may wait for the agent's disk. Default 50 ms;
+	// negative does not wait.
 	LookupWait time.Duration
 	// EventsTopic is the topic of event frames; vLLM's default is empty.
 	EventsTopic string
 	// BufferSteps is how many sent batches can be replayed. Default 10000.
 	BufferSteps int
-	// DropFrames is how many event frames are deliberately not sent live; they can
-	// still be replayed.
+	// DropFrames is the number of event frames that are not sent live. They can still
+	// be replayed.
 	DropFrames int
 	// Seed chooses the dropped frames.
 	Seed uint64

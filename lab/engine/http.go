@@ -19,12 +19,12 @@ type GenerateRequest struct {
 	RequestID string `json:"request_id"`
 	// Tokens is the prompt; it must not be empty.
 	Tokens []uint32 `json:"tokens"`
-	// OutputTokens is how many tokens to make, at least 1.
+	// OutputTokens is the number of tokens to generate, at least 1.
 	OutputTokens int `json:"output_tokens"`
 }
 
-// GenerateEvent is one line of the answer to POST /v1/generate: "first_token"
-// with Served, then "done" with Output; or "error" with Message at any point.
+// GenerateEvent is one line of the answer to POST /v1/generate: "first_token" with
+// Served, then "done" with Output. "error" with Message may come at any point.
 type GenerateEvent struct {
 	Event   string   `json:"event"`
 	Served  *Served  `json:"served,omitempty"`
@@ -39,8 +39,8 @@ type State struct {
 	// Blocks are the sequence hashes of all blocks that are findable on the
 	// device, each once, as 16 hexadecimal digits.
 	Blocks []string `json:"blocks"`
-	// Idle: no request is in the engine, nothing is being loaded or stored, and
-	// every event has been sent.
+	// Idle: no request is in the engine, nothing is loaded or stored, and every event
+	// has been sent.
 	Idle  bool  `json:"idle"`
 	Stats Stats `json:"stats"`
 }
@@ -113,7 +113,7 @@ func (a *api) newRequest(g *GenerateRequest) (*request, error) {
 	}, nil
 }
 
-// submit hands r to the scheduler.
+// submit queues r at the scheduler.
 func (a *api) submit(r *request) error {
 	result := make(chan error, 1)
 	a.core.post(func() { result <- a.core.submit(r) })
@@ -125,14 +125,13 @@ func (a *api) submit(r *request) error {
 	}
 }
 
-// state reports what the engine holds and has done.
+// state answers with the engine's State.
 func (a *api) state(w http.ResponseWriter, _ *http.Request) {
 	result := make(chan State, 1)
 	a.core.post(func() { result <- a.core.snapshot() })
 	select {
 	case s := <-result:
-		// Events are handed over before the core calls itself quiet, so this order
-		// cannot miss any.
+		// The core hands events over before it is quiet, so this order misses none.
 		s.Idle = s.Idle && a.pub.Idle()
 		s.Stats.Stats = a.pub.Stats()
 		answer(w, http.StatusOK, s)

@@ -14,44 +14,43 @@ import (
 
 // remote is the node's agent as the scheduler sees it.
 type remote interface {
-	// open starts a conversation about one attempt at a request. It returns nil
-	// when no agent is connected, when it has no tier to offer, or when it can keep
-	// no further conversation.
+	// open starts a conversation about one attempt at a request. It returns nil without
+	// a connected agent, without a tier, and when the agent can keep no further
+	// conversation.
 	open(a attempt) conversation
 }
 
-// attempt is what a conversation begins with.
+// attempt is the start of a conversation.
 type attempt struct {
 	request    uint64
 	generation uint32
 	tokens     []uint32        // of all full blocks
-	after      <-chan struct{} // closed when the request's last conversation is over; nil: it has none
-	ended      func()          // called once, when this conversation is over
+	after      <-chan struct{} // closed when the request's earlier conversation has ended; nil without one
+	ended      func()          // called once, when this conversation has ended
 }
 
-// conversation is one attempt at one request with the agent. Calls never block
-// and are carried out in order. Callbacks are called exactly once, from another
-// goroutine; when the agent is lost they report failure.
+// conversation is one attempt at one request with the agent. Calls never block and are
+// carried out in order. Each callback is called exactly once, from another goroutine.
+// When the agent is lost it reports failure.
 type conversation interface {
-	// lookup asks which of the count blocks from first on the agent holds.
+	// lookup asks which of count blocks, from first on, the agent holds.
 	lookup(first, count int, done func(lookupHit))
-	// load copies the blocks of the request from first on, which lookup found, into
-	// device blocks. good is how many of the first ones arrived and are right.
+	// load copies blocks that lookup found, from first on, into device blocks. good is
+	// the number of leading blocks that arrived with the right bytes.
 	load(first int, blocks []int32, ids []identity, done func(good int))
-	// release gives up what lookup pinned.
+	// release releases pins of lookup.
 	release(first, count int)
-	// store offers the blocks from first on, whose bytes lie in device blocks that
-	// the caller keeps until done. It returns false, and calls nothing, when too
-	// much waits to be stored already.
+	// store offers the blocks from first on. The caller keeps their device blocks until
+	// done. It returns false without calling done when too many stores wait already.
 	store(first int, blocks []int32, tokens []uint32, done func()) bool
-	// close ends the conversation once everything asked for has been done.
+	// close ends the conversation after all earlier calls.
 	close()
-	// over is closed when it has ended.
+	// over is closed when the conversation has ended.
 	over() <-chan struct{}
 }
 
-// lookupHit is what the agent holds: the len(sources) blocks from first on,
-// pinned, and the tier that each was found in.
+// lookupHit is the answer of lookup: len(sources) pinned blocks from first on, with the
+// tier of each.
 type lookupHit struct {
 	first   int
 	sources []kv.Tier
@@ -62,16 +61,16 @@ func (h lookupHit) beyond(n int) []kv.Tier {
 	return h.sources[min(max(n-h.first, 0), len(h.sources)):]
 }
 
-// absent is the agent of an engine that has none.
+// absent is the remote of an engine without an agent.
 type absent struct{}
 
 func (absent) open(attempt) conversation { return nil }
 
 const (
-	// answerTime bounds every wait for the agent, a lookup's own wait aside. It is
-	// a backstop: what normally ends a wait is the connection.
+	// answerTime bounds every wait for the agent, beside a lookup's own wait. A dead
+	// agent ends the connection earlier.
 	answerTime = 10 * time.Second
-	// byeTime bounds the goodbye of a session.
+	// byeTime bounds the BYE of a session.
 	byeTime = 300 * time.Millisecond
 )
 
@@ -103,40 +102,39 @@ type workerConn interface {
 	Close() error
 }
 
-// link is one session with the agent: the scheduler's connection, the
-// worker's, and the copies that are under way. Conversations may outlive it;
-// whatever they ask of it then fails. Copies may outlive the connections: they
-// end before the mappings go.
+// link is one session with the agent: both connections and the copies under way.
+// Conversations may outlive a link; their calls then fail. Copies may outlive the
+// connections and end before the extents are unmapped.
 type link struct {
 	sched  schedulerConn
 	worker workerConn
 	device device
-	wait   time.Duration // how long the agent may keep a lookup
+	wait   time.Duration // longest wait of a lookup at the agent
 	ctr    *counters
 
 	ctx    context.Context // ends when the session does
 	cancel context.CancelFunc
 	copier chan struct{} // closed when the copier has ended
 
-	copies  sync.WaitGroup // that use mapped memory; none begins once the link is lost
+	copies  sync.WaitGroup // copies that use mapped memory; none begins once the link is lost
 	closing atomic.Bool    // copies give up at their next block
 
 	mu         sync.Mutex
-	lost       bool                // nothing begins any more
-	granted    map[proto.Slot]bool // granted and not settled; whether the block is in it
-	loading    map[proto.Slot]int  // pinned and being read, by how many loads
-	jobs       map[uint64]*loadJob // claimed, but no LOAD has come yet; nil when none will come
+	lost       bool                // no work begins any more
+	granted    map[proto.Slot]bool // granted and not settled; true when the slot has its block
+	loading    map[proto.Slot]int  // pinned slots that are read, with the number of loads
+	jobs       map[uint64]*loadJob // claimed and without LOAD; nil when no LOAD will come
 	lastJob    uint64
-	settledAll chan struct{} // nil unless drain waits for what is granted and read
+	settledAll chan struct{} // nil unless drain waits for granted and loading
 }
 
 // loadJob is the engine's side of one LOAD.
 type loadJob struct {
 	number uint64       // set by expect
-	slots  []proto.Slot // as lookups reported them; LOAD names the same
+	slots  []proto.Slot // as lookups reported them; LOAD names the same slots
 	blocks []int32
 	ids    []identity
-	good   chan int // gets the number of leading blocks that are right; room for it
+	good   chan int // receives the number of leading blocks that are right; never blocks
 }
 
 // newLink starts the session's copier. The caller calls close.
@@ -151,8 +149,8 @@ func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duratio
 	return l
 }
 
-// serve returns when either connection or ctx has ended or, with how long the
-// agent waits, when the agent is about to stop.
+// serve returns when a connection or ctx has ended. When the agent is about to stop it
+// returns how long the agent waits.
 func (l *link) serve(ctx context.Context) (patience time.Duration) {
 	select {
 	case <-l.sched.Done():
@@ -164,23 +162,23 @@ func (l *link) serve(ctx context.Context) (patience time.Duration) {
 	return 0
 }
 
-// close ends the session: it waits for copies under way, says goodbye if the
-// connection still stands, and unmaps the extents.
+// close ends the session. It waits for copies under way, sends BYE if the connection
+// stands, and unmaps the extents.
 func (l *link) close() {
 	l.lose()
 	l.closing.Store(true)
 	l.copies.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), byeTime)
 	defer cancel()
-	// A session that has ended already needs no goodbye.
+	// A session that has ended needs no BYE.
 	_ = l.sched.Bye(ctx, "engine stops")
 	_ = l.worker.Close()
 	<-l.copier
 	_ = l.sched.Close()
 }
 
-// runCopier carries out LOADs until the worker's connection ends; then it fails
-// those that have not come.
+// runCopier carries out LOADs until the worker's connection ends. Then it fails the
+// loads whose LOAD has not come.
 func (l *link) runCopier() {
 	defer close(l.copier)
 	for j := range l.worker.Loads() {
@@ -194,8 +192,7 @@ func (l *link) runCopier() {
 	l.jobs = nil
 }
 
-// expect numbers and announces a load, so that its LOAD finds it; false when
-// no LOAD will ever come.
+// expect numbers a load and announces it. It reports false when no LOAD will ever come.
 func (l *link) expect(j *loadJob) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,8 +205,8 @@ func (l *link) expect(j *loadJob) bool {
 	return true
 }
 
-// takeJob takes an announced load; nil when it is not expected (any more).
-// Whoever takes it reports its end.
+// takeJob takes an announced load, nil when there is none of that number. The caller
+// reports its end.
 func (l *link) takeJob(number uint64) *loadJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,8 +215,8 @@ func (l *link) takeJob(number uint64) *loadJob {
 	return j
 }
 
-// abandon ends a load whose LOAD has not come. One that is being copied goes on
-// and reports itself.
+// abandon ends a load whose LOAD has not come. A load that is being copied goes on and
+// reports itself.
 func (l *link) abandon(j *loadJob) {
 	if l.takeJob(j.number) != nil {
 		j.good <- 0
@@ -251,8 +248,8 @@ func (l *link) copyJob(load proto.LoadJob) {
 	j.good <- good
 }
 
-// loadBlock copies a slot into device block b and compares every byte. A slot
-// that was granted again in the meantime shows in its generation word.
+// loadBlock copies a slot into device block b and compares every byte. The generation
+// word shows a slot that was granted again meanwhile.
 func (l *link) loadBlock(s proto.Slot, b int32, key kv.BlockKey) error {
 	if l.closing.Load() {
 		return proto.ErrDisconnected

@@ -18,18 +18,17 @@ const (
 	eventSpecKind = "full_attention"
 )
 
-// pool is the bookkeeping of device blocks, as vLLM's block pool does it. A
-// block is either referenced or in the free list. A free block keeps its
-// identity, and can be revived by a prefix hit, until it is taken for something
-// else; then its removal is announced. Two requests that compute the same
-// content at the same time make two blocks with one hash; each is announced
-// once and removed once. A pool belongs to one goroutine.
+// pool keeps the account of device blocks as vLLM's block pool does. A block is
+// referenced or in the free list. A free block keeps its identity, and a prefix hit
+// revives it, until the block is taken for other content; then its removal is
+// announced. Two requests that compute the same content at the same time make two
+// blocks with one hash. Each is announced once and removed once. A pool belongs to one
+// goroutine.
 type pool struct {
 	blockSize int
 	blocks    []deviceBlock
 	free      freeList
-	// cached leads from a hash to one block that has it; the others follow by
-	// deviceBlock.same.
+	// cached is one block of each hash. deviceBlock.same links the others.
 	cached map[kv.EngineHash]int32
 	events []engineevent.Event
 }
@@ -89,8 +88,8 @@ func (p *pool) touch(blocks []int32) {
 	}
 }
 
-// take appends n blocks with one reference each to dst; the oldest free ones,
-// which lose what they held. The caller has asked fits.
+// take appends n blocks to dst, the oldest free ones, with one reference each. They
+// lose their content. The caller has asked fits.
 func (p *pool) take(dst []int32, n int) []int32 {
 	for range n {
 		b := p.free.popFront()
@@ -153,7 +152,7 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 	p.events = append(p.events, e)
 }
 
-// forget drops what b holds, if anything, and announces its removal.
+// forget drops the content of b, if any, and announces the removal.
 func (p *pool) forget(b int32) {
 	d := &p.blocks[b]
 	if !d.cached {
@@ -225,9 +224,9 @@ func (p *pool) resident() []kv.SequenceHash {
 // none is the index of no block.
 const none int32 = -1
 
-// freeList is a queue of block indices, oldest first, from which any one can be
-// taken out in constant time. It holds no pointers: prev and next are arrays
-// over all blocks, and the last place is the list's head and tail.
+// freeList is a queue of block indices, oldest first, from which any index can be
+// removed in constant time. It has no pointers: prev and next are arrays over all
+// blocks, and their last element is head and tail.
 type freeList struct {
 	prev, next []int32
 	n          int
@@ -272,9 +271,8 @@ func (l *freeList) popFront() int32 {
 	return b
 }
 
-// device is the engine's device memory: blocks of equal size, side by side.
-// Whoever holds a reference on a block may read it; only its first holder
-// writes it, before the block becomes findable.
+// device is the engine's device memory: equal blocks side by side. A block's first
+// holder writes it before it becomes findable. Every holder of a reference may read it.
 type device struct {
 	mem        []byte
 	blockBytes int

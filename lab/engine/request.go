@@ -7,8 +7,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Served says where the KV of a prompt's tokens came from. The four add up to
-// the length of the prompt.
+// Served counts the prompt's tokens by the place where their KV came from. The four add
+// up to the length of the prompt.
 type Served struct {
 	Device     int `json:"device"`
 	Host       int `json:"host"`
@@ -16,52 +16,52 @@ type Served struct {
 	Recomputed int `json:"recomputed"`
 }
 
-// update is one thing that a request's client hears. A request gets at most
-// two: its first token, and its end, which is an output or an error.
+// update is a message to the client of a request. A request gets at most two: its first
+// token, and its end with the output or an error.
 type update struct {
 	served *Served
 	output []uint32
 	err    error
 }
 
-// maxUpdates is how many updates a request gets.
+// maxUpdates bounds the updates of a request.
 const maxUpdates = 2
 
-// phase is where a request stands in the scheduler.
+// phase is the state of a request in the scheduler.
 type phase uint8
 
 const (
-	queued   phase = iota // waiting for its turn; holds nothing
-	asking                // waiting for the agent's answer to a lookup
-	answered              // knows what can be loaded; waiting for device blocks
+	queued   phase = iota // waits for its turn; holds nothing
+	asking                // waits for the answer to a lookup
+	answered              // has the answer; waits for device blocks
 	loading               // holds device blocks that are being loaded
-	loaded                // holds loaded blocks; waiting to run
+	loaded                // holds loaded blocks; waits to run
 	running               // computed in steps
-	ended                 // its client has been told
+	ended                 // its client has the last update
 )
 
 // request is one request in the engine. The core owns it.
 type request struct {
-	number  uint64 // the agent knows it by this
+	number  uint64 // its id at the agent
 	seq     *sequence
 	prompt  int             // tokens of seq that are the prompt
-	want    int             // output tokens to make
-	seed    kv.SequenceHash // what the output depends on
-	updates chan update     // room for all it gets
+	want    int             // output tokens to generate
+	seed    kv.SequenceHash // selects the output
+	updates chan update     // has room for every update
 
 	phase      phase
-	aborted    bool   // its client has gone, but a load is still writing its blocks
+	aborted    bool   // its client has gone while a load writes its blocks
 	generation uint32 // how often it was preempted
 
-	// blocks are its device blocks, a reference held on each; the first cached of
-	// them hold full blocks and are announced, the first computed tokens are done,
-	// and the first offered blocks have been offered to the agent.
+	// blocks are its device blocks, each with a reference. The first cached of them are
+	// full and announced. The first computed tokens are done. The first offered blocks
+	// have been offered to the agent.
 	blocks                    []int32
 	computed, cached, offered int
-	scheduled                 int // tokens of the step that is under way
+	scheduled                 int // tokens of the step under way
 
 	talk    conversation    // nil without an agent
-	after   <-chan struct{} // closed when the conversation of its last attempt is over
+	after   <-chan struct{} // closed when the conversation of its last attempt has ended
 	hit     lookupHit
 	lookups int // asked in this attempt
 
@@ -69,8 +69,8 @@ type request struct {
 	servedKnown bool
 }
 
-// hittable returns the blocks that need not be computed if their KV is somewhere:
-// all full ones, but never the last token, whose logits are needed.
+// hittable returns the blocks that a hit can spare: all full blocks, but never the last
+// token, whose logits are needed.
 func (r *request) hittable() []identity {
 	return r.seq.ids[:(len(r.seq.tokens)-1)/r.seq.naming.blockSize]
 }
@@ -92,8 +92,8 @@ func (r *request) blockTokens(first, end int) []uint32 {
 	return r.seq.tokens[first*size : end*size]
 }
 
-// countServed records what the request's first admission spared it: device
-// blocks found, and one source for each block loaded.
+// countServed records where the KV of the first admission came from: device blocks, and
+// one source for each loaded block.
 func (r *request) countServed(device int, sources []kv.Tier) {
 	if r.servedKnown {
 		return
@@ -111,7 +111,7 @@ func (r *request) countServed(device int, sources []kv.Tier) {
 	r.served.Recomputed = r.prompt - r.served.Device - r.served.Host - r.served.Disk
 }
 
-// tell sends the client an update. There is room for every update of a request.
+// tell sends the client an update. It never blocks.
 func (r *request) tell(u update) {
 	select {
 	case r.updates <- u:
@@ -125,26 +125,26 @@ const vocabulary = 32000
 
 // identity is the names of one full block.
 type identity struct {
-	// engine is this process's own name, used in its events.
+	// engine is this process's own name, for its events.
 	engine kv.EngineHash
-	// seq is the name that every engine and the router agree on.
+	// seq is the name that every engine and the router compute alike.
 	seq kv.SequenceHash
-	// key says what bytes the block holds.
+	// key names the bytes of the block.
 	key kv.BlockKey
 }
 
-// naming is what the names of blocks depend on besides tokens.
+// naming is the input of block names besides tokens.
 type naming struct {
-	// secret starts the chain of engine hashes; random for each process, so that
-	// nobody can take two engines' hashes for one another.
+	// secret starts the chain of engine hashes. It is random for each process, so that
+	// two engines' hashes never match.
 	secret    [sha256.Size]byte
 	namespace kv.NamespaceID
 	blockSize int
 }
 
-// sequence is the tokens of one request, prompt and output, and the identities
-// of its full blocks. One goroutine at a time may use it. Tokens are only ever
-// appended: a slice of them taken earlier stays true.
+// sequence is the tokens of one request, prompt and output, and the identities of its
+// full blocks. One goroutine at a time may use it. Tokens are only appended: an earlier
+// slice of them stays valid.
 type sequence struct {
 	naming naming
 	tokens []uint32
@@ -156,7 +156,7 @@ type sequence struct {
 	buf    []byte
 }
 
-// newSequence names the full blocks of prompt. It keeps prompt.
+// newSequence names the full blocks of prompt and keeps prompt.
 func newSequence(n naming, prompt []uint32) *sequence {
 	s := &sequence{naming: n, tokens: prompt, digest: n.secret, keyer: kv.NewKeyer()}
 	s.ids = make([]identity, 0, len(prompt)/n.blockSize+1)
@@ -183,7 +183,7 @@ func (s *sequence) prefixHash() kv.SequenceHash {
 	return kv.Chain(s.ids[len(s.ids)-1].seq, tail)
 }
 
-// nameFull gives every full block that has none its identity.
+// nameFull names the full blocks that have no identity yet.
 func (s *sequence) nameFull() {
 	size := s.naming.blockSize
 	for n := len(s.ids); (n+1)*size <= len(s.tokens); n++ {

@@ -24,29 +24,29 @@ const (
 	dialTime  = 5 * time.Second
 )
 
-// session keeps the engine connected to its agent: one link at a time, a new
-// one when it ends. It is the remote of the scheduler.
+// session keeps the engine connected to its agent, one link after the other. It is the
+// remote of the scheduler.
 type session struct {
 	client proto.ClientOptions
 	dev    device
 	blocks int // device blocks
 	wait   time.Duration
-	talks  atomic.Int64 // conversations that are not over
+	talks  atomic.Int64 // conversations that have not ended
 	limit  int64
 	log    *zap.Logger
 	ctr    *counters
 
 	engine  atomic.Pointer[core] // nil while the engine starts
 	current atomic.Pointer[liveLink]
-	tried   chan struct{} // closed after the first dial, whatever came of it
+	tried   chan struct{} // closed after the first dial, successful or not
 }
 
-// liveLink is a link with what the agent said about it.
+// liveLink is a link with the agent's limits.
 type liveLink struct {
 	*link
 	welcome proto.Welcome
 	limit   int64 // open requests
-	enabled bool  // it has a tier to store into
+	enabled bool  // the agent has a tier to store into
 }
 
 var _ remote = (*session)(nil)
@@ -70,7 +70,7 @@ func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *c
 func (s *session) open(a attempt) conversation {
 	l := s.current.Load()
 	if l != nil && !l.enabled {
-		return nil // nothing to find there, and nowhere to store
+		return nil // no tier: nothing to find or store
 	}
 	if l == nil || s.talks.Load() >= min(s.limit, l.limit) {
 		s.ctr.add(&s.ctr.Unconnected, 1)
@@ -85,13 +85,13 @@ func (s *session) open(a attempt) conversation {
 	return newTalk(l.link, a)
 }
 
-// run dials, serves, and dials again, until ctx ends.
+// run dials and serves links until ctx ends.
 func (s *session) run(ctx context.Context) {
 	pauses := backoff.Doubling(minRedial, maxRedial)
 	redial := pauses.NextBackOff()
 	tried := sync.OnceFunc(func() { close(s.tried) })
 	defer tried()
-	var left *liveLink // of an agent that has died, with what it had granted and pinned
+	var left *liveLink // of the agent that died, with its grants and pins
 	defer func() {
 		if left != nil {
 			left.close()
@@ -123,8 +123,8 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// serve keeps l until it or ctx ends. It returns l when the agent is gone: what l
-// holds is then the next agent's to give back.
+// serve keeps l until l or ctx ends. It returns l when the agent is gone: the next
+// agent takes over its slots.
 func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	s.ctr.add(&s.ctr.Sessions, 1)
 	s.log.Info("connected to the agent", zap.String("socket", s.client.Socket))
@@ -137,7 +137,7 @@ func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	s.current.Store(nil)
 	hangUp := hangUpTime
 	if patience > 0 {
-		l.drain(ctx, patience-patience/4) // the rest is for BYE
+		l.drain(ctx, patience-patience/4) // leaves time for BYE
 		hangUp = 0
 	}
 	s.log.Info("session with the agent has ended", zap.String("socket", s.client.Socket), zap.Bool("drained", patience > 0))
@@ -178,7 +178,7 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	}, nil
 }
 
-// check compares what the agent made of our namespace with what we know.
+// check compares the agent's answer with the engine's geometry.
 func (s *session) check(w *proto.Welcome) error {
 	ns := s.client.Hello.Namespace
 	if id := ns.ID(); !bytes.Equal(w.NamespaceID, id[:]) {
@@ -190,7 +190,7 @@ func (s *session) check(w *proto.Welcome) error {
 	return nil
 }
 
-// hello returns what an engine says about itself.
+// hello returns the HELLO of the engine.
 func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	return proto.Hello{
 		Engine:         "blockyard sim-engine",
@@ -207,12 +207,11 @@ func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	}
 }
 
-// hangUpTime is how long the scheduler's connection may outlast the worker's when
-// an agent dies. Beyond it the worker alone has lost its connection.
+// hangUpTime bounds the time between the ends of both connections when an agent dies.
+// After it only the worker has lost its connection.
 const hangUpTime = 100 * time.Millisecond
 
-// agentGone reports whether it is the agent that ended the link, of which it may
-// take the time wait to learn.
+// agentGone reports whether the agent ended the link. It waits for at most wait.
 func (l *link) agentGone(wait time.Duration) bool {
 	select {
 	case <-l.sched.Done():
@@ -229,8 +228,8 @@ func (l *link) agentGone(wait time.Duration) bool {
 	}
 }
 
-// lose ends what waits for the agent. No copy begins any more; those under way go
-// on, because the next agent is told of their slots.
+// lose fails the calls that wait for the agent. No copy begins any more. Copies under
+// way go on, because the next agent hears of their slots.
 func (l *link) lose() {
 	l.cancel()
 	l.mu.Lock()
@@ -238,8 +237,8 @@ func (l *link) lose() {
 	l.lost = true
 }
 
-// drain lets no copy begin any more and waits, no longer than patience, until
-// those under way have ended and the agent has what they filled.
+// drain begins no further copy and waits, no longer than patience, until copies under
+// way have ended and the agent has their blocks.
 func (l *link) drain(ctx context.Context, patience time.Duration) {
 	l.mu.Lock()
 	l.lost = true
@@ -265,8 +264,8 @@ func (l *link) tellSettledLocked() {
 	}
 }
 
-// beginStore notes slots that were granted and will be written; endStore follows.
-// It is false when the link is lost: the next agent is not told of these slots.
+// beginStore records granted slots that will be written; endStore follows. It reports
+// false when the link is lost: the next agent does not hear of these slots.
 func (l *link) beginStore(slots []proto.Slot) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,7 +279,7 @@ func (l *link) beginStore(slots []proto.Slot) bool {
 	return true
 }
 
-// endStore says that the slots are not written any more. They stay granted until
+// endStore records that the slots are not written any more. They stay granted until
 // settled.
 func (l *link) endStore(slots []proto.Slot, whole bool) {
 	l.mu.Lock()
@@ -291,7 +290,7 @@ func (l *link) endStore(slots []proto.Slot, whole bool) {
 	l.copies.Done()
 }
 
-// settled forgets slots that were committed or aborted.
+// settled removes slots that were committed or aborted.
 func (l *link) settled(slots []proto.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,8 +300,8 @@ func (l *link) settled(slots []proto.Slot) {
 	l.tellSettledLocked()
 }
 
-// beginLoad notes slots that are pinned and will be read; endLoad follows. It is
-// false when the link is lost.
+// beginLoad records pinned slots that will be read; endLoad follows. It reports false
+// when the link is lost.
 func (l *link) beginLoad(slots []proto.Slot) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,8 +327,8 @@ func (l *link) endLoad(slots []proto.Slot) {
 	l.tellSettledLocked()
 }
 
-// held returns what copies of a lost link use, and what they have filled. When that is
-// more than can be named, it waits for the copies and then leaves some out.
+// held returns the slots of a lost link that copies use or have filled. When RESUME
+// cannot name all of them it waits for the copies and leaves some out.
 func (l *link) held() proto.Held {
 	if h := l.heldNow(); len(h.Granted)+len(h.Pinned) <= proto.MaxResumeSlots {
 		return h
@@ -346,7 +345,7 @@ func (l *link) heldNow() proto.Held {
 	return proto.Held{Granted: slices.Collect(maps.Keys(l.granted)), Pinned: slices.Collect(maps.Keys(l.loading))}
 }
 
-// sort tells slots that hold their block from those whose copy failed.
+// sort separates slots that have their block from slots whose copy failed.
 func (l *link) sort(slots []proto.Slot) (filled, spoilt []proto.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -360,10 +359,9 @@ func (l *link) sort(slots []proto.Slot) (filled, spoilt []proto.Slot) {
 	return filled, spoilt
 }
 
-// resume tells the agent of l what the copies of left, a link with an agent that
-// died, still use. When they have ended it gives everything back: what was filled
-// is stored after all. It returns left with the error when the new agent went
-// away too, so that the next one is told.
+// resume tells the agent of l about the slots that copies of left, a link with a dead
+// agent, still use. When the copies have ended it commits or releases every slot. It
+// returns left with the error when the new agent died too.
 func (s *session) resume(ctx context.Context, left, l *liveLink) (*liveLink, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -382,7 +380,7 @@ func (s *session) resume(ctx context.Context, left, l *liveLink) (*liveLink, err
 	return nil, nil
 }
 
-// settle gives back what was kept of a lost link, whose copies have ended.
+// settle commits or releases the kept slots of a lost link, whose copies have ended.
 func (s *session) settle(ctx context.Context, left, l *liveLink, kept proto.Held) {
 	filled, spoilt := left.sort(kept.Granted)
 	id := proto.RequestID{ID: proto.ResumedRequest}

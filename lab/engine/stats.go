@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
 )
 
-// Stats counts what an engine has done since its start.
+// Stats counts the work of an engine since its start.
 type Stats struct {
 	// Requests that were accepted, refused (queue full, too long, shutting down),
 	// finished, given up by their client, and preempted (counted each time).
@@ -46,9 +46,8 @@ type Stats struct {
 	// Sessions with an agent that were opened and dials that failed; requests that
 	// were served without an agent's help although one is configured.
 	Sessions uint64 `json:"sessions"`
-	// Sessions that went on where one with an agent that died had ended, and blocks
-	// that were stored by them although that agent had granted their slots; those
-	// count as failed stores too.
+	// Sessions that resumed one of a dead agent, and blocks that were stored in slots
+	// of that agent. Those blocks count as failed stores too.
 	Resumes       uint64 `json:"resumes"`
 	BlocksResumed uint64 `json:"blocks_resumed"`
 	DialsFailed   uint64 `json:"dials_failed"`
@@ -85,12 +84,12 @@ func (c *counters) snapshot() Stats {
 	return c.Stats
 }
 
-// statsInterval is how often an engine tells its agent how it stands.
+// statsInterval is the time between two STATS.
 const statsInterval = time.Second
 
 var errStarting = errors.New("the engine's pool is not there yet")
 
-// inCore runs f in the core's goroutine and returns what it did.
+// inCore runs f in the core's goroutine and returns its result.
 func inCore[T any](ctx context.Context, c *core, f func() T) (result T, err error) {
 	done := make(chan T, 1)
 	c.post(func() { done <- f() })
@@ -104,11 +103,11 @@ func inCore[T any](ctx context.Context, c *core, f func() T) (result T, err erro
 	}
 }
 
-// attend lets the session answer for c.
+// attend gives the session the core that it reports on.
 func (s *session) attend(c *core) { s.engine.Store(c) }
 
-// cached lists what the pool holds, as of one moment between two steps: what its
-// events have told by then and those that are about to be sent.
+// cached returns the engine hashes of the pool between two steps. Events about all of
+// them have been or are about to be sent.
 func (s *session) cached(ctx context.Context) ([]kv.EngineHash, error) {
 	c := s.engine.Load()
 	if c == nil {
@@ -117,8 +116,8 @@ func (s *session) cached(ctx context.Context) ([]kv.EngineHash, error) {
 	return inCore(ctx, c, func() []kv.EngineHash { return c.pool.list() })
 }
 
-// report sends STATS over a link until ctx ends: how the engine stands, and what it
-// has counted since the link began.
+// report sends STATS over a link until ctx ends: gauges, and counters since the link
+// began.
 func (s *session) report(ctx context.Context, l *liveLink) {
 	began := s.ctr.snapshot()
 	tick := time.NewTicker(statsInterval)
@@ -140,7 +139,7 @@ func (s *session) report(ctx context.Context, l *liveLink) {
 	}
 }
 
-// statsSince returns STATS for what was counted since began.
+// statsSince returns the counters since began as STATS.
 func statsSince(began, now *Stats) proto.Stats {
 	return proto.Stats{
 		Lookups:           now.Lookups - began.Lookups,

@@ -17,23 +17,23 @@ const (
 	talkReserve = 16
 )
 
-// talk is the conversation with a real agent: a goroutine that carries out one
-// request's calls in order.
+// talk is the conversation with a real agent. Its goroutine carries out the calls in
+// order.
 type talk struct {
 	link  *link
 	id    proto.RequestID
 	tasks chan func()
 	done  chan struct{}
 
-	sent int // tokens that the agent has; run's
+	sent int // run's: tokens that the agent has
 	// pinned are the slots that lookups reported, by block; run's.
 	pinned map[int]proto.Slot
-	err    error // why the agent does not know the request; run's
+	err    error // run's: why the agent does not know the request
 }
 
 var _ conversation = (*talk)(nil)
 
-// newTalk starts a conversation over l. ended is called when it is over.
+// newTalk starts a conversation over l. ended is called when it has ended.
 func newTalk(l *link, a attempt) *talk {
 	t := &talk{
 		link:   l,
@@ -66,7 +66,7 @@ func (t *talk) run(a attempt) {
 	}
 }
 
-// do queues a task for which there is always room.
+// do queues a task. There is always room.
 func (t *talk) do(task func()) {
 	select {
 	case t.tasks <- task:
@@ -127,8 +127,7 @@ func (t *talk) load(first int, blocks []int32, ids []identity, done func(good in
 	})
 }
 
-// loadAll claims the blocks in as many frames as it takes and waits for the
-// copier to be done with each of them.
+// loadAll claims the blocks, in several frames if necessary, and waits for the copier.
 func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	var jobs []*loadJob
 	for len(blocks) > 0 {
@@ -154,8 +153,8 @@ func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	return good
 }
 
-// claim has the agent send one LOAD. The job reports in any case: by the
-// copier, or here when the LOAD will not come; claim returns false then.
+// claim has the agent send one LOAD. The job always reports: by the copier, or here
+// when no LOAD will come; claim then returns false.
 func (t *talk) claim(j *loadJob, first int) bool {
 	if t.err != nil || !t.link.expect(j) {
 		j.good <- 0
@@ -175,8 +174,8 @@ func (t *talk) claim(j *loadJob, first int) bool {
 	return true
 }
 
-// await waits for a job's report. A LOAD that does not come although the
-// connection stands is given up after answerTime.
+// await waits for the report of a job. It gives up after answerTime a LOAD that does
+// not come over a standing connection.
 func (t *talk) await(j *loadJob) int {
 	timer := time.NewTimer(answerTime)
 	defer timer.Stop()
@@ -202,8 +201,7 @@ func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bo
 	return true
 }
 
-// storeAll tells the agent the tokens it lacks and offers the blocks frame by
-// frame.
+// storeAll sends the tokens that the agent lacks and offers the blocks, frame by frame.
 func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	if t.err != nil {
 		return t.err
@@ -224,9 +222,9 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	return nil
 }
 
-// storeSome offers blocks, copies those that are granted a slot, and commits
-// them, or aborts all of them when that fails. Of a GRANT that does not come in
-// time nothing is copied, so that CLOSE may abort it.
+// storeSome offers blocks, copies those with a granted slot and commits them. When a
+// copy fails it aborts all. It copies nothing for a GRANT that is late, so that CLOSE
+// may abort it.
 func (t *talk) storeSome(first int, blocks []int32) error {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
 	defer cancel()
@@ -256,8 +254,8 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	return nil
 }
 
-// fill copies blocks, of which the first is the request's block first, into the
-// slots that were granted for them.
+// fill copies blocks into their granted slots. The first block has index first in the
+// request.
 func (t *talk) fill(grants []proto.GrantedSlot, first int, blocks []int32) error {
 	for _, g := range grants {
 		i := int(g.Block) - first
