@@ -14,7 +14,7 @@ import (
 // output: that of a mid-sized model on one large GPU.
 const stepBase = 20 * time.Millisecond
 
-// clusterSpec says what to start.
+// clusterSpec says which processes to start.
 type clusterSpec struct {
 	cluster.Options
 	nodes, engines          int
@@ -24,10 +24,9 @@ type clusterSpec struct {
 	seed                    uint64
 	speedUp                 float64
 	prefillRate             int
-	// lookupWait is how long an engine waits for blocks to come from disk, in real
-	// time.
+	// lookupWait is how long a lookup waits for the disk, in real time.
 	lookupWait time.Duration
-	// mode is how the router chooses; empty starts no router.
+	// mode is the router's --mode; empty starts no router.
 	mode string
 }
 
@@ -39,7 +38,7 @@ type demoCluster struct {
 	router  *cluster.Router // nil without one
 }
 
-// parts returns the processes that are looked at when the traffic has ended.
+// parts returns the processes that are compared at the end.
 func (c *demoCluster) parts() cluster.Parts {
 	p := cluster.Parts{Agents: c.agents, Router: c.router, Repaired: true}
 	for _, e := range c.engines {
@@ -48,8 +47,8 @@ func (c *demoCluster) parts() cluster.Parts {
 	return p
 }
 
-// start starts agents, engines and router, each when the processes that it needs
-// are ready.
+// start starts agents, engines and router in this order, each when the processes before
+// it are ready.
 func (c *demoCluster) start(ctx context.Context, spec clusterSpec) (err error) {
 	for i := range spec.nodes {
 		a, err := c.StartAgent(ctx, cluster.AgentOptions{
@@ -109,10 +108,10 @@ func (c *demoCluster) awaitWorkers(ctx context.Context) error {
 	return nil
 }
 
-// settled is how a cluster came to rest.
+// settled is a cluster at rest.
 type settled struct{ *cluster.Picture }
 
-// settle waits until the cluster has come to rest, and gives up after limit.
+// settle waits until the cluster is at rest, for the limit at most.
 func (c *demoCluster) settle(ctx context.Context, l limits) (settled, error) {
 	p, err := c.parts().Settle(ctx, l.settle)
 	if err != nil {
@@ -139,7 +138,7 @@ func (s settled) fillReport(r *RunReport) {
 	r.Diverged, r.Compared, r.divergence = s.Diff.Diverged(), s.Diff.Compared, s.Diff.First
 }
 
-// wrongBytes adds up what the engines found wrong.
+// wrongBytes returns the wrong bytes that the engines counted.
 func (s settled) wrongBytes() (n uint64) {
 	for i := range s.Engines {
 		n += s.Engines[i].Stats.WrongBytes
@@ -147,7 +146,7 @@ func (s settled) wrongBytes() (n uint64) {
 	return n
 }
 
-// corruptReads adds up the blocks that the agents read from disk and refused.
+// corruptReads returns the blocks that the agents read from disk and refused.
 func (s settled) corruptReads() (n uint64) {
 	for i := range s.Agents {
 		for _, p := range s.Agents[i].Pools {
@@ -157,7 +156,7 @@ func (s settled) corruptReads() (n uint64) {
 	return n
 }
 
-// byHash finds the pools' blocks by their SequenceHash.
+// byHash returns the pools' blocks by SequenceHash.
 func (s settled) byHash() map[string]cluster.Block {
 	m := make(map[string]cluster.Block)
 	for _, p := range s.Pools {

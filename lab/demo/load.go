@@ -15,15 +15,15 @@ import (
 // interruptTimeout bounds a mark_free after the run was cancelled.
 const interruptTimeout = 500 * time.Millisecond
 
-// engine is where the load generator sends requests for one worker.
+// engine is a simulated engine with a gate before it.
 type engine struct {
 	*cluster.Engine
 	gate gate
 }
 
-// player sends a workload: each request to the router, then to the engine that
-// the router chose, in an open loop. A request is sent when it is due, however
-// many are still under way, up to concurrency.
+// player sends a workload: each request to the router, then to the engine that the
+// router chose, in an open loop. A request is sent when it is due, however many are
+// under way, up to concurrency.
 type player struct {
 	calls       *caller
 	router      cluster.Endpoint
@@ -31,12 +31,11 @@ type player struct {
 	speedUp     float64
 	concurrency int
 	rec         *recorder
-	// midway, if set, is called in a goroutine of its own when half of the
-	// requests have ended.
+	// midway, if set, runs in its own goroutine when half of the requests have ended.
 	midway func(context.Context)
 }
 
-// due is a request whose time is known.
+// due is a request with its sending time.
 type due struct {
 	at      time.Duration // real time since the start
 	index   int
@@ -60,14 +59,14 @@ func (q *dueQueue) Pop() any {
 	return x
 }
 
-// ended is the news that a request has been answered, or not.
+// ended is the end of a request, answered or not.
 type ended struct {
 	index   int
 	history []uint32
 }
 
-// play sends every request and returns when the last one has ended, or with
-// ctx's cause when that ends first; no request is then under way any more.
+// play sends every request and returns when the last one has ended. It returns the
+// cause of ctx when ctx ends first. No request is under way when it returns.
 func (p *player) play(ctx context.Context, requests []workload.Request) error {
 	next, first := linkTurns(requests)
 	var queue dueQueue
@@ -128,8 +127,8 @@ func (p *player) real(simulated time.Duration) time.Duration {
 	return time.Duration(float64(simulated) / p.speedUp)
 }
 
-// linkTurns finds, for each request, the one that follows in its session (-1 for
-// none), and the requests that open a session.
+// linkTurns returns, for each request, the next one of its session (-1 for none), and
+// the requests that open a session.
 func linkTurns(requests []workload.Request) (next, first []int) {
 	next = make([]int, len(requests))
 	last := make(map[int]int)
@@ -151,7 +150,7 @@ func (p *player) serve(ctx context.Context, r *workload.Request, history []uint3
 	tokens := r.Prompt(history)
 	got, err := p.answer(ctx, r, tokens, due)
 	if err != nil && ctx.Err() != nil {
-		return nil // the run is being stopped; that is not the request's failure
+		return nil // the run is being stopped: no failure of the request
 	}
 	if err != nil {
 		p.rec.fail(r.ID, err)
@@ -161,7 +160,7 @@ func (p *player) serve(ctx context.Context, r *workload.Request, history []uint3
 	return append(tokens, got.output...)
 }
 
-// answer is what came back for a request.
+// answer is the result of a request.
 type answer struct {
 	engine *engine
 	served Served
@@ -185,7 +184,7 @@ func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint3
 	if got.engine == nil {
 		return got, fmt.Errorf("%s: chose worker %d, which is not one of ours", p.router.Name, route.WorkerID)
 	}
-	// A wait at the gate is the demo's own doing and no time of the engine's.
+	// The demo made the request wait at the gate, not the engine.
 	due = due.Add(got.engine.gate.wait(ctx))
 	var markErr error
 	got.output, err = p.calls.generate(ctx, got.engine.Endpoint, r.ID, tokens, r.OutputTokens, func(s Served) {
@@ -199,8 +198,8 @@ func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint3
 	return got, err
 }
 
-// free tells the router that a request has ended, whatever happened to it
-// before; also when ctx has been cancelled.
+// free tells the router that a request has ended, however it ended, also after ctx was
+// cancelled.
 func (p *player) free(ctx context.Context, id string) error {
 	patience := p.calls.limits.call
 	if ctx.Err() != nil {
@@ -214,8 +213,8 @@ func (p *player) free(ctx context.Context, id string) error {
 // resetRetry is the time between two attempts to reset a busy engine.
 const resetRetry = 10 * time.Millisecond
 
-// resetCache drops an engine's prefix cache. The engine refuses while a request
-// uses a block, so new requests are held back and the rest awaited, for at most
+// resetCache drops an engine's prefix cache. The engine refuses while a request uses a
+// block. New requests therefore wait at the gate while the others end, for at most
 // patience.
 func (e *engine) resetCache(ctx context.Context, calls *caller, patience time.Duration) error {
 	e.gate.shut()
@@ -259,7 +258,7 @@ func (g *gate) shut() {
 	}
 }
 
-// open lets everybody pass.
+// open lets all waiting requests pass.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -269,7 +268,7 @@ func (g *gate) open() {
 	}
 }
 
-// wait returns when the gate is open or ctx ends, and how long that took.
+// wait returns when the gate is open or ctx ends. It returns the time that it waited.
 func (g *gate) wait(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	opened := g.opened

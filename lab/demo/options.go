@@ -14,18 +14,18 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
-// Options says what to run. Start from Defaults: a zero is a value here, and
-// mostly a bad one.
+// Options of a run. Start from Defaults: a zero is a value here, and mostly a bad one.
 type Options struct {
-	// Programs are what the demo starts, NATSURL is the server that they meet at.
+	// Programs are the binaries of all processes. NATSURL is the server of their
+	// events.
 	cluster.Programs
 	NATSURL string
 
-	// Nodes is the number of agents, 1..16, and Engines that of engines over all
+	// Nodes is the number of agents, 1..16. Engines is the number of engines on all
 	// nodes, Nodes..64.
 	Nodes, Engines int
-	// Requests is the length of the workload, and of a trace the number of lines
-	// that are taken; 1..1,000,000.
+	// Requests is the length of the workload, or the number of lines of the trace,
+	// 1..1,000,000.
 	Requests int
 	// Seed selects workload and dropped frames.
 	Seed uint64
@@ -47,38 +47,35 @@ type Options struct {
 	// Concurrency bounds the requests in flight, 1..4,096.
 	Concurrency int
 
-	// Report is a file that is given the figures as JSON; empty for none.
+	// Report is a file for the figures as JSON; empty for none.
 	Report string
-	// OnlyOurs leaves out the two runs to compare with.
+	// OnlyOurs leaves out the two runs for comparison.
 	OnlyOurs bool
 	// KeepLogs keeps the children's logs even if all went well.
 	KeepLogs bool
-	// Dir is where logs and disk tiers go, in a directory of their own; empty for
-	// the system's temporary directory.
+	// Dir is the parent of the directory for logs and disk tiers; empty for the
+	// temporary directory.
 	Dir string
 
 	// Out gets progress and report, Err the reasons of a failure.
 	Out, Err io.Writer
-	// Terminal says that Out can rewrite its current line, and Color that it
-	// understands colour codes.
+	// Terminal: Out can rewrite its current line. Color: Out understands colour codes.
 	Terminal, Color bool
 
-	// limits replace those of limitsFor where they are not zero.
+	// limits replace the values of limitsFor where they are not zero.
 	limits limits
 }
 
-// extentBytes is the unit in which the agents take host memory and disk: small,
-// because the demo's tiers are.
+// extentBytes is the size by which tiers grow. It is small, as the demo's tiers are.
 const extentBytes = 1 << 20
 
-// usualRequests is the length of the built-in workload, and what the tiers of
-// its defaults are made for.
+// usualRequests is the length of the built-in workload. The default tiers fit it.
 const usualRequests = 400
 
-// Defaults returns the options of a run that shows every tier at work in less than
-// a minute; with a trace those that fit its longer prompts. requests is the length
-// of the workload, 0 for the usual one: a shorter one gets smaller tiers, or it
-// would never fill them. Programs, NATSURL, Out and Err are left to the caller.
+// Defaults returns options that show every tier at work in less than a minute, or
+// options for the longer prompts of a trace. requests is the length of the workload, 0
+// for the usual one. A shorter workload gets smaller tiers, which it would not fill
+// otherwise. Programs, NATSURL, Out and Err are left to the caller.
 func Defaults(trace string, requests int) Options {
 	o := Options{
 		Nodes: 2, Engines: 4, Requests: usualRequests, Seed: 1, SpeedUp: 2.5, PrefillRate: 5_000,
@@ -102,8 +99,7 @@ func Defaults(trace string, requests int) Options {
 	return o
 }
 
-// Validate checks the numbers, which are known before anything runs; the error
-// names the flag, its value and its range.
+// Validate checks the numbers. The error names the flag, its value and its range.
 func (o *Options) Validate() error {
 	for _, c := range []struct {
 		flag     string
@@ -148,8 +144,7 @@ func (o *Options) check() error {
 	return o.checkWritable()
 }
 
-// checkWritable finds out now, not after a minute of work, that a result could
-// not be written.
+// checkWritable reports a result that cannot be written before a minute of work.
 func (o *Options) checkWritable() error {
 	if o.Report != "" {
 		_, missing := os.Stat(o.Report)
@@ -186,25 +181,24 @@ func innerDim(blockSize int) int {
 	return max(1, target/(modelLayers*modelOuterDim*modelDTypeBytes*blockSize))
 }
 
-// limits bound what the demo waits for, in real time.
+// limits bound the demo's waits in real time.
 type limits struct {
-	// call bounds an answer of router or engine, generate an engine's answer to a
-	// prompt, from the request to the last token.
+	// call bounds an answer of router or engine. generate bounds an engine's answer to
+	// a prompt, up to the last token.
 	call, generate time.Duration
-	// settle bounds the wait for everything to come to rest after the last answer.
+	// settle bounds the time to rest after the last answer.
 	settle time.Duration
 	// whole bounds the demo from its first process to its last figure.
 	whole time.Duration
 }
 
-// maxWorkloadTime bounds what a workload may add to the limits.
+// maxWorkloadTime bounds the share of the workload in the limits.
 const maxWorkloadTime = 30 * 24 * time.Hour
 
-// limitsFor returns the limits of a demo with these requests at o's speed. An engine
-// may need a minute for one answer, and besides as long as if it had to compute
-// every prompt of the workload first, alone and without a cache. The whole may
-// need a quarter of an hour, and besides three times as long as the arrivals and
-// one such engine take in every run. Limits that o sets itself win.
+// limitsFor returns the limits of a demo with these requests at o's speed. An answer
+// may take a minute, plus the time in which one engine without a cache computes every
+// prompt. The whole may take a quarter of an hour, plus three times the arrivals and
+// that time in every run. Limits in o win.
 func limitsFor(o *Options, requests []workload.Request) limits {
 	compute := float64(workload.InputTokens(requests)) / float64(o.PrefillRate)
 	arrivals, output := 0.0, 0
@@ -227,7 +221,7 @@ func watch(ctx context.Context, limit time.Duration) (context.Context, context.C
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("demo: not done within %s: something hangs", limit))
 }
 
-// realTime returns how long so many simulated seconds take, at most maxWorkloadTime.
+// realTime returns the real time of simulated seconds, at most maxWorkloadTime.
 func (o *Options) realTime(simulated float64) time.Duration {
 	s := min(simulated/o.SpeedUp, maxWorkloadTime.Seconds())
 	return time.Duration(s * float64(time.Second))

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// recorder collects what the load generator sees. Safe for concurrent use.
+// recorder collects the figures of the load generator. It is safe for concurrent use.
 type recorder struct {
 	mu       sync.Mutex
 	total    int
 	finished int
 	failed   int
-	// firstErrors are the first few failures and wrong sums, to be shown.
+	// firstErrors are the first failures and wrong sums.
 	firstErrors []string
-	// inputTokens are counted as they were sent, served as the engines say;
-	// misserved is the number of requests for which the two differ.
+	// inputTokens are the tokens that were sent, served the tokens by the engines'
+	// account. misserved is the number of requests for which the two differ.
 	inputTokens uint64
 	served      Served
 	misserved   int
@@ -29,7 +29,7 @@ type recorder struct {
 
 const maxFirstErrors = 3
 
-// routed records how long the router took to answer.
+// routed records the time of a router's answer.
 func (r *recorder) routed(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *recorder) firstToken(d time.Duration) {
 	r.ttft = append(r.ttft, d)
 }
 
-// succeeded records that e answered a prompt of so many tokens in full, and where
-// it says their KV came from.
+// succeeded records that e answered a prompt of so many tokens in full, with its
+// account of their KV.
 func (r *recorder) succeeded(id string, e *engine, tokens int, s Served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +105,8 @@ func (r *recorder) fillReport(out *RunReport) {
 	out.Routing = Routing{P50: micros(percentile(r.routing, 50)), P99: micros(percentile(r.routing, 99))}
 }
 
-// percentile returns the smallest of the sorted values that at least p percent of
-// them do not exceed; 0 without values.
+// percentile returns the smallest sorted value that at least p percent of the values do
+// not exceed; 0 without values.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -16,8 +16,7 @@ type TTFT struct {
 	P99  float64 `json:"p99"`
 }
 
-// Routing is how long the router took to answer, in real microseconds as its
-// client saw it.
+// Routing is the time of a router's answer at its client, in real microseconds.
 type Routing struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
@@ -36,35 +35,35 @@ func (e *EventCounts) add(o EventCounts) {
 
 // RunReport holds the figures of one run.
 type RunReport struct {
-	// Requests were sent, and Failed of them not answered in full.
+	// Requests is the number of requests that were sent, Failed the number of those
+	// without a full answer.
 	Requests int `json:"requests"`
 	Failed   int `json:"failed"`
 	// ElapsedS is the time the workload took, in real seconds.
 	ElapsedS float64 `json:"elapsed_s"`
-	// InputTokens are those of the prompts that were sent and answered, counted
-	// where they were sent; Served is where the engines say that their KV came
-	// from, and must add up to them.
+	// InputTokens are the tokens of answered prompts, counted at the sender. Served is
+	// the engines' account of them and must add up to InputTokens.
 	InputTokens uint64 `json:"input_tokens"`
 	Served      Served `json:"served_tokens"`
 	// ByEngine is the number of requests that each worker has answered.
 	ByEngine map[uint64]int `json:"requests_by_worker"`
-	// BlocksVerified blocks were compared byte by byte after a load, and
-	// WrongBytes bytes were not what they had to be. LoadsFailed blocks were
-	// recomputed because they could not be loaded.
+	// BlocksVerified is the number of loaded blocks that were compared, WrongBytes the
+	// number of bytes that differed, LoadsFailed the number of blocks that were
+	// recomputed after a failed load.
 	BlocksVerified uint64 `json:"blocks_verified"`
 	WrongBytes     uint64 `json:"wrong_bytes"`
 	LoadsFailed    uint64 `json:"loads_failed"`
-	// Events are counted by the agents; FramesDropped engine frames were left out
-	// on purpose, and Resets times an engine's cache was reset.
+	// Events are the agents' counters. FramesDropped is the number of frames that
+	// engines left out, Resets the number of cache resets.
 	Events        EventCounts `json:"events"`
 	FramesDropped uint64      `json:"frames_dropped"`
 	Resets        uint64      `json:"resets"`
-	// Diverged counts (owner, block, tier) triples that only one of router and
-	// owner knows, after everything had come to rest; Compared are all of them.
+	// Compared is the number of (owner, block, tier) triples that router or owner knows
+	// at rest. Diverged is the number of those that only one of them knows.
 	Diverged int `json:"diverged"`
 	Compared int `json:"compared"`
-	// SettleMS is how long that took after the last answer, and Settled false if
-	// it did not happen.
+	// SettleMS is the time to rest after the last answer. Settled is false when the
+	// cluster did not come to rest.
 	SettleMS float64 `json:"settle_ms"`
 	Settled  bool    `json:"settled"`
 
@@ -74,12 +73,12 @@ type RunReport struct {
 	Routing Routing `json:"routing_us"`
 	TTFT    TTFT    `json:"ttft_ms"`
 
-	// Unclean lists children that did not end well when stopped, and files that
-	// they left in shared memory.
+	// Unclean lists processes that did not stop well, and files that they left in
+	// shared memory.
 	Unclean []string `json:"unclean,omitempty"`
 
-	// misserved requests have Served counts that do not add up to their prompts.
-	// firstErrors, divergence and unsettled explain it, Failed, Diverged and
+	// misserved is the number of requests whose Served counts do not add up to their
+	// prompts. firstErrors, divergence and unsettled explain Failed, Diverged and
 	// Settled.
 	misserved   int
 	firstErrors []string
@@ -87,8 +86,8 @@ type RunReport struct {
 	unsettled   string
 }
 
-// Report is what Run found, and what it writes as JSON. The figures at the top
-// level are those of the run "ours".
+// Report is the result of Run, and its JSON. The figures at the top level are those of
+// the run "ours".
 type Report struct {
 	RunReport
 	// RoundRobin and NoOffload are absent if only ours was run.
@@ -107,15 +106,15 @@ type Report struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// SelftestReport is what Selftest found, and what it writes as JSON.
+// SelftestReport is the result of Selftest, and its JSON.
 type SelftestReport struct {
-	// HostFlipped bytes were flipped in host memory, each in a block of its own,
-	// and WrongBytes bytes found wrong by the engine: as many.
+	// HostFlipped is the number of bytes flipped in host memory, each in its own block.
+	// WrongBytes is the number of wrong bytes that the engine found; it must be equal.
 	HostFlipped int    `json:"host_flipped"`
 	WrongBytes  uint64 `json:"wrong_bytes"`
-	// DiskFlipped bytes were flipped on disk, each in a block of its own;
-	// DiskWrongBytes of them reached the engine: none. Misses blocks were computed
-	// again instead: as many as were flipped.
+	// DiskFlipped is the number of bytes flipped on disk, each in its own block.
+	// DiskWrongBytes is the number of them that the engine got; it must be 0. Misses is
+	// the number of blocks computed again; it must equal DiskFlipped.
 	DiskFlipped    int    `json:"disk_flipped"`
 	DiskWrongBytes uint64 `json:"disk_wrong_bytes"`
 	Misses         uint64 `json:"misses"`

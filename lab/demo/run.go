@@ -11,8 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
-// ErrFailed is what Run and Selftest return when a check did not pass; the
-// reasons have been written to Options.Err.
+// ErrFailed says that a check did not pass. Options.Err has the reasons.
 var ErrFailed = errors.New("checks did not pass")
 
 // How long the children have to stop: after a run, and after a cancellation,
@@ -234,7 +233,7 @@ func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spe
 		return nil, err
 	}
 	if resetErr != nil {
-		// The engine was never free under load; now it is.
+		// Under load the engine was never free; now it is.
 		if err := victim.resetCache(ctx, calls, resetPatience); err != nil {
 			return nil, err
 		}

@@ -23,23 +23,22 @@ const (
 	selftestHostBytes    = 4 << 20
 	selftestDiskBytes    = 64 << 20
 	selftestSpeedUp      = 20
-	// selftestFlips is how many bytes are flipped in each tier, one per prompt,
-	// and selftestControls how many prompts are left whole.
+	// selftestFlips is the number of flipped bytes in each tier, one a prompt,
+	// selftestControls the number of prompts left whole.
 	selftestFlips    = 4
 	selftestControls = 2
-	// promptBlocks are the full blocks of a prompt that is checked; fillerBlocks
-	// those of one that only takes space, and maxFillers bounds their number.
+	// promptBlocks is the number of full blocks of a checked prompt, fillerBlocks that
+	// of a prompt that only takes space. maxFillers bounds the fillers.
 	promptBlocks = 8
 	fillerBlocks = 200
 	maxFillers   = 40
-	// selftestLookupWait is real time: no read may be late on a busy machine.
+	// selftestLookupWait is real time: no read may come after it on a busy machine.
 	selftestLookupWait = 5 * time.Second
 )
 
-// Selftest shows on one agent and one engine that the byte check is not blind:
-// bytes flipped in host memory must be found by the engine's comparison, each of
-// them, and bytes flipped on disk must never reach the engine. Of o it uses Programs,
-// NATSURL, Dir, Report, KeepLogs and the output fields.
+// Selftest shows with one agent and one engine that the byte check is not blind. The
+// engine must find every byte flipped in host memory. No byte flipped on disk may reach
+// the engine. Of o it uses Programs, NATSURL, Dir, Report, KeepLogs and the outputs.
 func Selftest(ctx context.Context, o Options) error {
 	own := Defaults("", 0)
 	own.Programs, own.NATSURL, own.Dir, own.Report, own.KeepLogs = o.Programs, o.NATSURL, o.Dir, o.Report, o.KeepLogs
@@ -59,7 +58,7 @@ func Selftest(ctx context.Context, o Options) error {
 	return finish(ctx, &own, out, d, selftestIn(watched, &own, d, out))
 }
 
-// selftestIn runs the self-test in fresh processes and tells its result.
+// selftestIn runs the self-test in fresh processes and prints its result.
 func selftestIn(ctx context.Context, o *Options, d *cluster.Dirs, out *display) error {
 	rd, err := d.Sub("selftest")
 	if err != nil {
@@ -116,8 +115,8 @@ func (t *selftest) conclude(o *Options, out *display) error {
 	return fmt.Errorf("self-test: %w (%d of %d)", ErrFailed, len(t.report.Reasons), len(t.checks))
 }
 
-// explain returns why ctx ended, if it did, or err: a child that died explains the
-// failed call better than the call does.
+// explain returns the cause for which ctx ended, else err. The death of a process
+// explains more than the call that failed by it.
 func explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -144,7 +143,7 @@ func (c check) want() string {
 	return fmt.Sprintf("%d to %d", c.min, c.max)
 }
 
-// selftest is one under way.
+// selftest is a self-test under way.
 type selftest struct {
 	c     *demoCluster
 	calls *caller
@@ -162,9 +161,8 @@ func (t *selftest) atLeast(what string, got, want uint64) {
 	t.checks = append(t.checks, check{what, got, want, math.MaxUint64})
 }
 
-// hostPart flips bytes in the host tier, which is trusted by design, and counts
-// that the engine's comparison finds every one: were it blind, a run's zero wrong
-// bytes would mean nothing.
+// hostPart flips bytes in the host tier, which agents trust by design. The engine's
+// comparison must find each one; otherwise a run's zero wrong bytes would mean nothing.
 func (t *selftest) hostPart(ctx context.Context) error {
 	prompts := makePrompts("host", selftestFlips+selftestControls, promptBlocks)
 	if err := t.send(ctx, prompts, nil); err != nil {
@@ -210,8 +208,8 @@ func (t *selftest) hostPart(ctx context.Context) error {
 	return nil
 }
 
-// diskPart flips bytes in blocks that are on disk alone, and counts that each is
-// refused by the agent and none reaches the engine.
+// diskPart flips bytes of blocks that are only on disk. The agent must refuse each
+// block.
 func (t *selftest) diskPart(ctx context.Context) error {
 	prompts := makePrompts("disk", selftestFlips+selftestControls, promptBlocks)
 	if err := t.send(ctx, prompts, nil); err != nil {
@@ -253,8 +251,8 @@ func (t *selftest) diskPart(ctx context.Context) error {
 	return nil
 }
 
-// send has the engine answer prompts one after another and adds up where their
-// tokens came from.
+// send has the engine answer prompts one after the other and adds up their Served
+// counts.
 func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) error {
 	for _, p := range prompts {
 		t.sent++
@@ -271,7 +269,7 @@ func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) er
 	return nil
 }
 
-// pushOut sends other prompts until the blocks of prompts are on disk alone.
+// pushOut sends other prompts until the blocks of prompts are on disk only.
 func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (settled, error) {
 	if _, err := t.rest(ctx); err != nil {
 		return settled{}, err
@@ -303,7 +301,7 @@ func onDiskAlone(blocks map[string]cluster.Block, prompts []prompt) bool {
 	return true
 }
 
-// rest waits until nothing moves.
+// rest waits until the cluster is at rest.
 func (t *selftest) rest(ctx context.Context) (settled, error) {
 	s, err := t.c.settle(ctx, t.calls.limits)
 	if err != nil {
@@ -318,8 +316,8 @@ func (t *selftest) rest(ctx context.Context) (settled, error) {
 	return s, nil
 }
 
-// prompt is a prompt of full blocks and one token more, which is the one that an
-// engine always computes; hashes name its blocks.
+// prompt is a prompt of full blocks and one more token, which an engine always
+// computes. hashes name its blocks.
 type prompt struct {
 	tokens []uint32
 	hashes []string
@@ -327,7 +325,7 @@ type prompt struct {
 
 func (p *prompt) last() string { return p.hashes[len(p.hashes)-1] }
 
-// makePrompts makes n prompts that share no block with those of another name.
+// makePrompts returns n prompts that share no block with prompts of another name.
 func makePrompts(name string, n, blocks int) []prompt {
 	var h kv.Hasher
 	prompts := make([]prompt, n)
@@ -343,8 +341,8 @@ func makePrompts(name string, n, blocks int) []prompt {
 	return prompts
 }
 
-// flipByte inverts one bit of the nth of some blocks, each time at another place
-// in it, and has the change written through to the device.
+// flipByte inverts one bit of the nth block, at another place for each n, and syncs the
+// file.
 func flipByte(at cluster.Location, nth int) (err error) {
 	f, err := os.OpenFile(at.Path, os.O_RDWR, 0)
 	if err != nil {

@@ -90,7 +90,7 @@ func renderChecks(checks []check, color bool) string {
 	return t.b.String()
 }
 
-// row is one figure of every run; style, when not empty, is the colour of its label.
+// row is one figure of every run. style is the colour of its label, empty for none.
 type row struct {
 	label string
 	value func(*RunReport) string

@@ -2,22 +2,20 @@ package demo
 
 import "fmt"
 
-// minFramesDropped is how many frames must really have been left out for the
-// repair to count as shown.
+// minFramesDropped is the least number of dropped frames that shows repair.
 const minFramesDropped = 3
 
-// expectation is what a run must be able to show.
+// expectation is what one run must show.
 type expectation struct {
-	// name is the run's, for the reasons.
+	// name is the name of the run.
 	name string
-	// offload says that host and disk tiers are on, and everyTier that each of
-	// them must have served something. traced says that the requests are not the
-	// demo's own: a tier that they never needed is then a note.
+	// offload: host and disk tiers are on. everyTier: each of them must have served
+	// tokens. traced: the requests are a trace, and an unused tier is only a note.
 	offload, everyTier, traced bool
-	// inTurn says that the router gives requests to the engines in turn.
+	// inTurn: the router gives requests to the engines in turn.
 	inTurn bool
-	// engines is their number, blockSize that of tokens in a block, and dropped
-	// that of event frames that were to be left out.
+	// engines is the number of engines, blockSize the tokens of a block, dropped the
+	// number of frames to leave out.
 	engines, blockSize, dropped int
 }
 
@@ -28,9 +26,8 @@ func (v variant) expectation(o *Options) expectation {
 	}
 }
 
-// verdict lists what is wrong with a run, one line each; nothing if all is well.
-// A figure that is zero because nothing was looked at is wrong as well. Notes are
-// what a reader should know and no check is about.
+// verdict returns the reasons why a run fails, one line each, and notes for the reader.
+// A check that looked at nothing fails.
 func verdict(e expectation, r *RunReport) (reasons, notes []string) {
 	j := judge{name: e.name}
 	j.requests(r)
@@ -77,8 +74,7 @@ func (j *judge) requests(r *RunReport) {
 	}
 }
 
-// tiers checks that the run used the tiers that it is about, and that every
-// block that was loaded has been compared.
+// tiers checks that the run used its tiers and that every loaded block was compared.
 func (j *judge) tiers(e *expectation, r *RunReport) {
 	if r.WrongBytes > 0 {
 		j.fail("%d wrong bytes in %d verified blocks", r.WrongBytes, r.BlocksVerified)
@@ -106,10 +102,9 @@ func (j *judge) tiers(e *expectation, r *RunReport) {
 	}
 }
 
-// spread checks that requests that were given out in turn reached every engine
-// equally often. That holds in whatever order they arrived: the router takes one
-// at a time. A request that failed may have had a turn without having been
-// counted, so that there is nothing to check then.
+// spread checks that requests given out in turn reached every engine equally often. The
+// router takes one request at a time, so the order of arrival does not matter. A failed
+// request may have had a turn without a count; then there is nothing to check.
 func (j *judge) spread(e *expectation, r *RunReport) {
 	if !e.inTurn || r.Failed > 0 {
 		return
@@ -126,8 +121,8 @@ func (j *judge) spread(e *expectation, r *RunReport) {
 	}
 }
 
-// events checks that there were any, and that the frames left out were missed and
-// made good. Frames that are left out side by side make one gap.
+// events checks that there were events, and that the gaps of dropped frames were found
+// and repaired. Neighbouring dropped frames make one gap.
 func (j *judge) events(e *expectation, r *RunReport) {
 	if r.Events.In == 0 || r.Events.Out == 0 {
 		j.fail("the agents took in %d events and published %d", r.Events.In, r.Events.Out)
@@ -149,7 +144,7 @@ func (j *judge) events(e *expectation, r *RunReport) {
 	}
 }
 
-// end checks how the run came to rest and what it left.
+// end checks the rest at the end and the files that are left.
 func (j *judge) end(r *RunReport) {
 	if !r.Settled {
 		j.fail("did not come to rest: %s", r.unsettled)

@@ -19,15 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// depth is how many operations are under way at once, on either side: what a
-// pool does by default.
+// depth is the number of operations in flight on either side, the default of a pool.
 const depth = 4
 
 // job is a file that is read or written from its start to its end.
 type job struct {
 	path  string
 	write bool
-	// block is the size of an operation, count how many there are.
+	// block is the size of an operation, count the number of operations.
 	block uint64
 	count int
 }
@@ -36,15 +35,15 @@ func (j job) bytes() uint64 { return j.block * uint64(j.count) }
 
 func (j job) sample(elapsed time.Duration) sample { return sample{j.count, j.bytes(), elapsed} }
 
-// ceiling is something that does a job as fast as the machine can.
+// ceiling does a job as fast as the machine can.
 type ceiling interface {
 	name() string
 	run(ctx context.Context, j job) (sample, error)
 }
 
-// ceilings returns those that count as what: fio with each of its fast I/O engines,
-// and buffers in small and in huge pages, where fio is installed and wanted; a
-// plain loop elsewhere.
+// ceilings returns the candidates and their name: fio with each of its fast I/O
+// engines, with buffers in small and in huge pages, or a plain loop where fio is
+// missing or unwanted.
 func ceilings(noFio bool) (what string, all []ceiling) {
 	if path, err := exec.LookPath("fio"); err == nil && !noFio {
 		for _, engine := range []string{"libaio", "io_uring", psync} {
@@ -56,14 +55,14 @@ func ceilings(noFio bool) (what string, all []ceiling) {
 }
 
 const (
-	// finalists is how many ceilings get more than one try.
+	// finalists is the number of ceilings with more than one try.
 	finalists = 3
-	// tries is how often each of them runs in all. Their medians are compared: one
-	// lucky run makes no ceiling.
+	// tries is the number of runs of each finalist. Medians are compared: one lucky run
+	// is no ceiling.
 	tries = 3
 )
 
-// trial is a ceiling with what its runs took, in seconds.
+// trial is a ceiling with the seconds of its runs.
 type trial struct {
 	ceiling ceiling
 	took    []float64
@@ -71,8 +70,8 @@ type trial struct {
 
 func (t *trial) median() float64 { return summarize(t.took).Median }
 
-// fastest finds the ceiling that does the job in the shortest time. Those that
-// do not work here, such as an engine that fio was built without, are left out.
+// fastest returns the ceiling with the shortest time. Ceilings that do not work here,
+// such as an engine that fio was built without, are left out.
 func fastest(ctx context.Context, j job, all []ceiling) (ceiling, error) {
 	var field []trial
 	var errs []error
@@ -113,11 +112,10 @@ func (t *trial) run(ctx context.Context, j job) error {
 	return nil
 }
 
-// rawLoop is pread and pwrite with O_DIRECT on as many threads as depth.
+// rawLoop is pread and pwrite with O_DIRECT on depth threads.
 type rawLoop struct {
-	// spread gives every block memory of its own, as a pool has it. Like fio, the
-	// loop otherwise moves all blocks through a few buffers, which stay in the
-	// processor's caches where the disk's bytes are copied by a processor.
+	// spread gives every block its own memory, as a pool does. Otherwise the loop, like
+	// fio, moves all blocks through a few buffers that stay in the processor's caches.
 	spread bool
 }
 
@@ -174,8 +172,8 @@ func (l rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
 	return j.sample(time.Since(start)), nil
 }
 
-// makeFile makes the ceiling's file of j, allocated and written once, as the
-// manager's files are before they are measured.
+// makeFile makes the ceiling's file, allocated and written once, as the manager's files
+// are before a round.
 func makeFile(ctx context.Context, j job) (err error) {
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -196,12 +194,12 @@ func makeFile(ctx context.Context, j job) (err error) {
 // fio is the flexible I/O tester with one of its I/O engines.
 type fio struct {
 	path, engine string
-	// huge asks for buffers in huge pages: the device is told of fewer and longer
-	// pieces of memory, which makes virtual ones several times as fast.
+	// huge asks for buffers in huge pages. The device then gets fewer and longer pieces
+	// of memory, which makes virtual devices several times as fast.
 	huge bool
 }
 
-// psync is the engine that waits for each operation.
+// psync is the I/O engine that waits for each operation.
 const psync = "psync"
 
 func (f fio) name() string {
@@ -211,8 +209,8 @@ func (f fio) name() string {
 	return "fio " + f.engine
 }
 
-// args returns the command line for j. An engine that waits for each operation gets
-// its depth from threads, each with a part of the file to itself.
+// args returns the command line for j. An engine that waits for each operation gets its
+// depth from threads, each with its own part of the file.
 func (f fio) args(j job) []string {
 	rw := "read"
 	if j.write {

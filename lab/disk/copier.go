@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyRequest asks a copier for a round of copies. It answers with a copyReply
-// when it is ready, waits for one more byte of JSON (any value) and answers
-// again after every block.
+// copyRequest asks a copier for a round of copies. The copier answers with a copyReply
+// when it is ready, waits for one more JSON value, and answers again after every block.
 type copyRequest struct {
-	// Block is the size of a block, Count how many there are.
+	// Block is the size of a block, Count the number of blocks.
 	Block uint64 `json:"block"`
 	Count int    `json:"count"`
-	// Targets are where the blocks go; with none they go to memory of the copier's
-	// own.
+	// Targets are the destinations of the blocks. Without targets they go to the
+	// copier's own memory.
 	Targets []copyTarget `json:"targets,omitempty"`
 }
 
@@ -30,21 +29,21 @@ type copyTarget struct {
 	Offset uint64 `json:"offset"`
 }
 
-// copyReply says how many blocks are copied, and how long that took the copier.
+// copyReply has the number of copied blocks and the time on the copier's clock.
 type copyReply struct {
 	Done    int           `json:"done"`
 	Elapsed time.Duration `json:"elapsed"`
 }
 
-// copier is what stands for an engine: it has a buffer of its own and copies
-// from there to wherever it is told.
+// copier stands for an engine: it copies from its own buffer to the targets of
+// requests.
 type copier struct {
 	source, private []byte
 	files           map[string][]byte
 }
 
-// ServeCopies does what the requests on r ask for, until r ends. Nobody but Run
-// starts the process that calls it.
+// ServeCopies serves the requests on r until r ends. It is the main function of
+// Options.Copier.
 func ServeCopies(r io.Reader, w io.Writer) (err error) {
 	c := &copier{files: map[string][]byte{}}
 	defer func() { err = errors.Join(err, c.close()) }()
@@ -74,7 +73,7 @@ func ServeCopies(r io.Reader, w io.Writer) (err error) {
 	}
 }
 
-// prepare finds the memory of every block, all of it in place.
+// prepare returns the memory of every block, with all pages in place.
 func (c *copier) prepare(req *copyRequest) ([][]byte, error) {
 	total := req.Block * uint64(req.Count)
 	if req.Count < 1 || req.Block < 8 || total > maxRoundBytes {
@@ -109,7 +108,7 @@ func (c *copier) prepare(req *copyRequest) ([][]byte, error) {
 	return targets, nil
 }
 
-// file maps a file once.
+// file maps a file and keeps the mapping.
 func (c *copier) file(path string) ([]byte, error) {
 	if mem, ok := c.files[path]; ok {
 		return mem, nil
@@ -166,7 +165,7 @@ func (c *copier) close() error {
 	return errors.Join(errs...)
 }
 
-// mapping is a pool's host extents as an engine sees them.
+// mapping is a pool's host extents as an engine maps them.
 type mapping struct {
 	extents map[uint32]mappedExtent
 }
@@ -193,8 +192,8 @@ func (e *mappedExtent) offset(index uint32) uint64 {
 	return e.info.DataOffset + uint64(index)*e.info.SlotBytes
 }
 
-// slot returns the first n bytes of a slot, or an error when its extent came after
-// the mapping was made.
+// slot returns the first n bytes of a slot. The error is that the extent is younger
+// than the mapping.
 func (m *mapping) slot(s blockmgr.Slot, n uint64) ([]byte, error) {
 	e, ok := m.extents[s.Extent]
 	if !ok {
@@ -229,8 +228,8 @@ func mapFile(path string) ([]byte, error) {
 	return mem, nil
 }
 
-// mapMemory returns private memory of random bytes, aligned to pages, and in huge ones
-// where the system has them. The caller unmaps it.
+// mapMemory returns private memory of random bytes, aligned to pages, in huge pages
+// where possible. The caller unmaps it.
 func mapMemory(size uint64) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

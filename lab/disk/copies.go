@@ -22,7 +22,7 @@ type copierProcess struct {
 	out *json.Decoder
 }
 
-// startCopier starts a process that ends with ctx at the latest.
+// startCopier starts a copier that ends with ctx at the latest.
 func startCopier(ctx context.Context, command []string) (*copierProcess, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -40,7 +40,7 @@ func startCopier(ctx context.Context, command []string) (*copierProcess, error) 
 	return &copierProcess{cmd, in, json.NewEncoder(in), json.NewDecoder(out)}, nil
 }
 
-// stop lets the process end and waits for it.
+// stop ends the process and waits for it.
 func (c *copierProcess) stop() error {
 	err := c.in.Close()
 	if err := c.cmd.Wait(); err != nil {
@@ -65,8 +65,8 @@ func (c *copierProcess) receive() (copyReply, error) {
 	return r, nil
 }
 
-// do has a round of copies done and calls each after every block. It returns
-// when the copier was told to start and how long the copying took by its own clock.
+// do makes a round of copies and calls each after every block. It returns when the
+// copier was told to start, and the copying time on the copier's clock.
 func (c *copierProcess) do(req copyRequest, each func(i int) error) (start time.Time, elapsed time.Duration, err error) {
 	if err := c.send(req); err != nil {
 		return start, 0, err
@@ -137,8 +137,8 @@ func (b *copyBench) close() error {
 	return errors.Join(err, b.manager.Close())
 }
 
-// store has a prompt copied into granted slots; each block is committed as soon
-// as it is there. The round ends when the last one is sealed.
+// store has a prompt copied into granted slots and commits each block when it is there.
+// The round ends when the last block is sealed.
 func (b *copyBench) store(ctx context.Context) (sample, error) {
 	b.prompt++
 	slots, err := grantAll(b.pool, appendPrompt(nil, b.prompt, 0, b.n))

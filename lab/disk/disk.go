@@ -11,32 +11,32 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// sessionID is the one session of every pool here.
+// sessionID is the only session of every pool here.
 const sessionID blockmgr.SessionID = 1
 
-// keepPrompt is the prompt that disk rounds read; the ones that they write have
-// the numbers after it.
+// keepPrompt is the prompt that read rounds look up. Write rounds use the numbers after
+// it.
 const keepPrompt = 1
 
-// noScrub turns the scrubber off: a block that it looks at cannot leave, nor can
-// those before it, but a round takes the place of all of the last one.
+// noScrub turns the scrubber off. A block that it verifies cannot be evicted, nor can
+// its ancestors, but a round replaces all blocks of the last one.
 const noScrub = -1
 
-// diskBench is a pool whose disk path is measured; see the package comment for
-// how a round makes sure that it really reads or writes.
+// diskBench is a pool whose disk path is measured. doc.go says how a round makes sure
+// that it uses the disk.
 type diskBench struct {
 	manager *blockmgr.Manager
 	pool    *blockmgr.Pool
 	mapped  *mapping
-	// n is how many blocks a round moves.
+	// n is the number of blocks of a round.
 	n int
-	// base is what blocks are made of, prompt the last one that was written.
+	// base is the common bytes of all blocks, prompt the prompt that was written last.
 	base   []byte
 	prompt uint64
 }
 
-// openDiskBench opens a pool of blocks of size bytes and writes the prompt that
-// is read later.
+// openDiskBench opens a pool of blocks of size bytes and writes the prompt for read
+// rounds.
 func openDiskBench(ctx context.Context, o *Options, dir *workspace, size uint64) (*diskBench, error) {
 	n := o.roundBlocks(size)
 	round := uint64(n) * size
@@ -84,7 +84,7 @@ func (d *diskBench) write(ctx context.Context) (sample, error) {
 	return d.store(ctx)
 }
 
-// store fills slots with d.prompt and measures from their commit until all are
+// store fills slots with d.prompt and measures from their commit until all blocks are
 // on disk.
 func (d *diskBench) store(ctx context.Context) (sample, error) {
 	blocks := appendPrompt(nil, d.prompt, 0, d.n)

@@ -13,32 +13,32 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// minLookups is how often a prefix is looked up at least.
+// minLookups is the least number of lookups.
 const minLookups = 200
 
-// Lookups are the microseconds that look-ups of a prefix of 1,000 blocks in
-// host memory took, keys given, and then to give its pins back.
+// Lookups has the times of looking up a prefix of 1,000 blocks in host memory, and of
+// releasing its pins, in microseconds.
 type Lookups struct {
-	// N is how many there were.
+	// N is the number of lookups.
 	N int
-	// P50 and P99 are of Lookup, Unpin is the median of Unpin.
+	// P50 and P99 are quantiles of Lookup, Unpin is the median of Unpin.
 	P50, P99, Unpin float64
 }
 
-// looker looks prompts up, one after the other.
+// looker looks up prompts, one after the other.
 type looker struct {
 	pool          *fullPool
 	next          int
 	blocks        []blockmgr.Block
 	lookup, unpin latencies
-	// fromDisk counts the look-ups that are not in the figures, because something
-	// had pushed a block out of host memory.
+	// fromDisk counts lookups without a figure, because a block had been evicted from
+	// host memory.
 	fromDisk int
 }
 
 func newLooker(c *fullPool) *looker { return &looker{pool: c} }
 
-// one looks the next prompt up and gives it back.
+// one looks up the next prompt and releases it.
 func (l *looker) one(ctx context.Context) error {
 	prompt := l.next % l.pool.prompts
 	l.next++
@@ -86,7 +86,7 @@ func (c *fullPool) warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// measureLookups looks prompts up for so long, with nothing else going on.
+// measureLookups looks up prompts for d without other load.
 func (c *fullPool) measureLookups(ctx context.Context, d time.Duration) (Lookups, error) {
 	l := newLooker(c)
 	for start := time.Now(); time.Since(start) < d || len(l.lookup) < minLookups; {
@@ -104,36 +104,33 @@ func (c *fullPool) measureLookups(ctx context.Context, d time.Duration) (Lookups
 }
 
 const (
-	// collectEvery is how often the collector is made to run, besides when it
-	// runs by itself.
+	// collectEvery is the time between two forced collections.
 	collectEvery = 20 * time.Millisecond
-	// lookupEvery, storeEvery and storeBlocks are the load that goes on meanwhile: a
-	// million blocks looked up a second, and 6,400 stored. Processors that are busy
-	// all the time would make the collector wait for the system's scheduler.
+	// lookupEvery, storeEvery and storeBlocks are the load meanwhile: a million blocks
+	// looked up a second, and 6,400 stored. On busy processors the collector would wait
+	// for the system's scheduler.
 	lookupEvery = time.Millisecond
 	storeEvery  = 10 * time.Millisecond
 	storeBlocks = 64
-	// firstStored is the number of the first prompt that is stored meanwhile,
-	// above those that are registered.
+	// firstStored is the number of the first stored prompt, above the registered ones.
 	firstStored = 1 << 32
-	// minCycles is how often the collector runs at least.
+	// minCycles is the least number of collections.
 	minCycles = 20
 )
 
-// Pauses are the collector's stop-the-world pauses in a process with many
-// blocks, while they are looked up, and others stored.
+// Pauses has the stop-the-world pauses of a process with many blocks under lookups and
+// stores.
 type Pauses struct {
-	// Cycles is how often the collector ran, N how often it stopped the world.
+	// Cycles is the number of collections, N the number of pauses.
 	Cycles, N uint64
 	// P50, P99 and Max are upper bounds in milliseconds.
 	P50, P99, Max float64
-	// Lookups are those that went on meanwhile, Stored the blocks.
+	// Lookups are the lookups meanwhile, Stored is the number of stored blocks.
 	Lookups Lookups
 	Stored  int
 }
 
-// measurePauses uses the pool for so long while the collector runs again and
-// again.
+// measurePauses uses the pool for d while the collector runs again and again.
 func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, error) {
 	before := readCollector()
 	done, stop := context.WithCancel(ctx)
@@ -168,7 +165,7 @@ func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, 
 	}, nil
 }
 
-// collect makes the collector run for so long.
+// collect forces collections for d.
 func collect(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
@@ -184,8 +181,8 @@ func collect(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// storeUntil stores new blocks at a steady rate until done is, and says how
-// many.
+// storeUntil stores new blocks at a steady rate until done ends, and returns their
+// number.
 func (c *fullPool) storeUntil(done context.Context) (int, error) {
 	tick := time.NewTicker(storeEvery)
 	defer tick.Stop()
@@ -212,7 +209,7 @@ func (c *fullPool) storeUntil(done context.Context) (int, error) {
 	}
 }
 
-// collector is what the runtime says about the collector.
+// collector is the runtime's account of the collector.
 type collector struct {
 	pauses *metrics.Float64Histogram
 	cycles uint64

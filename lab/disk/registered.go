@@ -17,53 +17,52 @@ import (
 )
 
 const (
-	// promptBlocks is how many blocks a prompt has that is looked up.
+	// promptBlocks is the number of blocks of a prompt that is looked up.
 	promptBlocks = 1000
-	// tinyBlock is the size of registered blocks: it is not their bytes that cost.
+	// tinyBlock is the size of registered blocks. Their number costs, not their bytes.
 	tinyBlock = 16
-	// tinySlot is what such a block takes.
+	// tinySlot is the slot of such a block.
 	tinySlot = storage.PageSize
 	// tinyExtent is the largest extent, so that there are few files.
 	tinyExtent = storage.MaxExtentBytes
-	// maxHotPrompts are the prompts in host memory that look-ups go round: enough
-	// that what the registry knows of them is not in the caches from the last time.
+	// maxHotPrompts bounds the prompts in host memory that lookups cycle through:
+	// enough that the registry's entries leave the processor's caches between two
+	// lookups.
 	maxHotPrompts = 128
-	// storeRoom is how many host slots there are for blocks stored meanwhile.
+	// storeRoom is the number of host slots for blocks stored meanwhile.
 	storeRoom = 8192
-	// tinyScrub is as many blocks a second as the scrubber gets through by default
-	// when they have two megabytes.
+	// tinyScrub is the default scrub rate in blocks, for blocks of two megabytes.
 	tinyScrub = 8 * tinyBlock
-	// openings is how often the pool is opened to see how long that takes.
+	// openings is the number of times that the pool is opened.
 	openings = 3
 )
 
-// hotPrompts returns how many prompts of a pool of so many blocks are kept in host
-// memory.
+// hotPrompts returns the number of prompts in host memory of a pool of so many blocks.
 func hotPrompts(blocks int) int { return min(maxHotPrompts, blocks/promptBlocks/2) }
 
-// hotHostBytes returns the size of the host tier for them.
+// hotHostBytes returns the size of the host tier for the hot prompts.
 func hotHostBytes(blocks int) uint64 {
 	return uint64(hotPrompts(blocks)*promptBlocks+storeRoom) * tinySlot
 }
 
-// tinyExtents returns how many disk extents so many blocks lie in, and one more that
-// stored blocks can go to.
+// tinyExtents returns the number of disk extents for so many blocks, plus one for
+// stored blocks.
 func tinyExtents(blocks int) uint64 {
 	const perExtent = tinyExtent / tinySlot
 	return (uint64(blocks)+perExtent-1)/perExtent + 1
 }
 
-// holes makes files without reserving space for them.
+// holes makes files without reserving space.
 type holes struct {
 	extent.File
 	path string
 }
 
-// Allocate leaves one hole of the size that is asked for.
+// Allocate makes one hole of size bytes.
 func (h holes) Allocate(size int64) error { return os.Truncate(h.path, size) }
 
-// makeRegistered makes a disk arena as an agent would leave it behind that stored
-// so many blocks, prompt after prompt.
+// makeRegistered makes the disk arena that an agent leaves after storing so many
+// blocks, prompt after prompt.
 func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks int) (err error) {
 	arena, err := storage.OpenDiskArena(storage.ArenaConfig{
 		Dir: dir, Bytes: tinyExtents(blocks) * tinyExtent, ExtentBytes: tinyExtent, Log: zap.NewNop(),
@@ -119,12 +118,12 @@ func sealedRecord(ns uint32, n int) *storage.Record {
 type fullPool struct {
 	manager *blockmgr.Manager
 	pool    *blockmgr.Pool
-	// prompts are those that are in host memory.
+	// prompts is the number of prompts in host memory.
 	prompts int
 }
 
-// openFullPool makes the blocks and opens the pool on them; the summary is of the
-// seconds that took.
+// openFullPool makes the blocks and opens the pool. The summary has the seconds of
+// opening.
 func openFullPool(ctx context.Context, o *Options, dir *workspace) (*fullPool, Summary, error) {
 	ns := namespaceOf("registered", tinyBlock)
 	cfg := blockmgr.Config{
@@ -147,7 +146,7 @@ func openFullPool(ctx context.Context, o *Options, dir *workspace) (*fullPool, S
 			return nil, Summary{}, err
 		}
 	}
-	// To populate host memory takes its time, which is not that of the blocks.
+	// Populating host memory takes time that does not belong to the blocks.
 	cfg.HostBytes = hotHostBytes(o.Blocks)
 	c, err := openPool(cfg, ns)
 	if err != nil {
@@ -169,7 +168,7 @@ func openPool(cfg blockmgr.Config, ns kv.Namespace) (*fullPool, error) {
 	return &fullPool{manager: m, pool: p}, nil
 }
 
-// check fails when not every block was found again.
+// check fails unless every block was found again.
 func (c *fullPool) check(ctx context.Context, blocks int) error {
 	if st := c.pool.Stats(); st.Recovered != uint64(blocks) || st.Blocks != blocks {
 		return fmt.Errorf("%d of %d blocks were found again, %d are registered", st.Recovered, blocks, st.Blocks)

@@ -19,10 +19,10 @@ type sample struct {
 	elapsed time.Duration
 }
 
-// rate is in bytes per second.
+// rate returns bytes a second.
 func (s sample) rate() float64 { return float64(s.bytes) / s.elapsed.Seconds() }
 
-// Comparison is what alternating rounds of one operation at one block size gave.
+// Comparison is the result of alternating rounds of one operation at one block size.
 type Comparison struct {
 	// What is the operation: "disk write", "disk read" or "copy".
 	What string
@@ -30,11 +30,10 @@ type Comparison struct {
 	Against string
 	// BlockBytes is the size of a block.
 	BlockBytes uint64
-	// Ours and Ceiling are bytes per second, Ratio is ours to the ceiling's of the
-	// same round.
+	// Ours and Ceiling are bytes a second. Ratio is ours to the ceiling of the same
+	// round.
 	Ours, Ceiling, Ratio Summary
-	// Ops and Bytes are what our side moved in all rounds together, and the
-	// ceiling's as well.
+	// Ops and Bytes are the totals of each side.
 	Ops   int
 	Bytes uint64
 }
@@ -44,8 +43,7 @@ const (
 	maxRounds = 1000
 )
 
-// side is one of the two that are compared; it performs a round and times what
-// counts of it.
+// side performs and times one round of one of the two sides.
 type side func(ctx context.Context) (sample, error)
 
 // pair is one comparison under way.
@@ -59,7 +57,7 @@ type pair struct {
 	bytes                 uint64
 }
 
-// round performs both sides, the ceiling first if so wanted.
+// round performs both sides, the ceiling first if ceilingFirst.
 func (p *pair) round(ctx context.Context, ceilingFirst bool) error {
 	var ours, limit sample
 	steps := []func() error{
@@ -96,8 +94,8 @@ func (p *pair) result() Comparison {
 	}
 }
 
-// alternate goes round the pairs for so long, at least minRounds times, after
-// one round that does not count: it allocates, and wakes whatever sleeps.
+// alternate performs rounds of the pairs in turn for d, at least minRounds. One more
+// round before them does not count: it allocates.
 func alternate(ctx context.Context, d time.Duration, pairs ...*pair) ([]Comparison, error) {
 	for _, p := range pairs {
 		warm := *p
@@ -138,18 +136,18 @@ func (c *Comparison) print(w io.Writer) {
 type Summary struct {
 	// Median is the second quartile, Low and High are the first and the third.
 	Median, Low, High float64
-	// N is how many figures there were.
+	// N is the number of figures.
 	N int
 }
 
-// summarize sorts a copy of values. Of none it makes NaNs.
+// summarize sorts a copy of values. Without values it returns NaNs.
 func summarize(values []float64) Summary {
 	sorted := slices.Sorted(slices.Values(values))
 	return Summary{quantile(sorted, 0.5), quantile(sorted, 0.25), quantile(sorted, 0.75), len(sorted)}
 }
 
-// quantile returns the q-quantile of ascending values, interpolated between the two
-// that are nearest; NaN when there are none.
+// quantile returns the q-quantile of ascending values, interpolated; NaN without
+// values.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -162,7 +160,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// geometricMean returns NaN for no values.
+// geometricMean returns the geometric mean of values, NaN without values.
 func geometricMean(values []float64) float64 {
 	sum := 0.0
 	for _, v := range values {
@@ -171,7 +169,7 @@ func geometricMean(values []float64) float64 {
 	return math.Exp(sum / float64(len(values)))
 }
 
-// counted returns what two readings of a histogram differ by, and its sum.
+// counted returns the difference of two readings of a histogram, and its sum.
 func counted(before, after *metrics.Float64Histogram) (counts []uint64, n uint64) {
 	counts = slices.Clone(after.Counts)
 	for i := range counts {
@@ -181,9 +179,9 @@ func counted(before, after *metrics.Float64Histogram) (counts []uint64, n uint64
 	return counts, n
 }
 
-// histogramQuantile returns the upper bound of the bucket that the q-quantile lies
-// in, or the lower one where the upper is infinite; NaN when nothing was
-// counted. Bucket i is between bounds i and i+1.
+// histogramQuantile returns the upper bound of the bucket of the q-quantile, or the
+// lower bound where the upper is infinite; NaN without counts. Bucket i is between
+// bounds i and i+1.
 func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
 	var n, sum uint64
 	for _, c := range counts {

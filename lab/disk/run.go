@@ -21,55 +21,53 @@ const (
 	DefaultDuration = 20 * time.Second
 	// DefaultBlocks is Options.Blocks when it is zero.
 	DefaultBlocks = 10_000_000
-	// DefaultRoundBytes is Options.RoundBytes when it is zero: many times the
-	// caches, yet little enough to get through many rounds.
+	// DefaultRoundBytes is Options.RoundBytes when it is zero: many times the caches,
+	// and little enough for many rounds.
 	DefaultRoundBytes = 512 << 20
 	// DefaultHostDir is Options.HostDir when it is empty.
 	DefaultHostDir = "/dev/shm"
 
-	// maxRoundBytes leaves room for the generation words of the one extent that
-	// a round lies in.
+	// maxRoundBytes leaves room for the generation words in the one extent of a round.
 	maxRoundBytes = storage.MaxExtentBytes - 1<<20
-	// minBlocks are the prompts that look-ups go round.
+	// minBlocks holds the prompts that lookups cycle through.
 	minBlocks, maxBlocks = 2 * promptBlocks, 30_000_000
 	maxBlockBytes        = 64 << 20
 	maxDuration          = time.Hour
 )
 
-// Options say what to measure and where. The zero value of a field is the
-// default that it names.
+// Options of a run. The zero value of a field is its default.
 type Options struct {
-	// Dir is where disk files go, on the device that is to be measured; default
-	// the temporary directory. Something in memory is refused.
+	// Dir is the parent of the disk files, on the device to measure; default the
+	// temporary directory. A directory in memory is refused.
 	Dir string
-	// HostDir is where host extents go, default DefaultHostDir.
+	// HostDir is the parent of the host extents, default DefaultHostDir.
 	HostDir string
-	// Duration is how long the disk rounds of one block size go on, default
-	// DefaultDuration. Copies and look-ups get parts of it.
+	// Duration is the time for the disk rounds of one block size, default
+	// DefaultDuration. Copies and lookups get parts of it.
 	Duration time.Duration
 	// Sizes are the block sizes, whole pages each, default DefaultSizes.
 	Sizes []uint64
-	// RoundBytes is how much one round moves at most, default DefaultRoundBytes.
+	// RoundBytes bounds the bytes of one round, default DefaultRoundBytes.
 	RoundBytes uint64
-	// Blocks is how many blocks are registered for look-ups and pauses, default
+	// Blocks is the number of registered blocks for lookups and pauses, default
 	// DefaultBlocks.
 	Blocks int
-	// Copier is the command line of a process that calls ServeCopies on its
-	// standard input and output. It must be set.
+	// Copier is the command of a process that calls ServeCopies on its standard input
+	// and output. It must be set.
 	Copier []string
-	// Out is where the tables go as they come to be; it must be set.
+	// Out gets the tables; it must be set.
 	Out io.Writer
-	// Log is where the manager's warnings go; nil for nowhere.
+	// Log gets the manager's warnings; nil drops them.
 	Log *zap.Logger
 
-	// noFio measures against the plain loop although fio may be there.
+	// noFio compares with the plain loop even where fio is installed.
 	noFio bool
 }
 
 // DefaultSizes returns the block sizes that a run compares by default, in bytes.
 func DefaultSizes() []uint64 { return []uint64{1 << 20, 2 << 20, 5 << 20, 8 << 20} }
 
-// Validate checks every field's range; the error names the first bad one.
+// Validate checks every field. The error names the first bad one.
 func (o *Options) Validate() error {
 	d := o.withDefaults()
 	if d.Duration < 0 || d.Duration > maxDuration {
@@ -124,27 +122,26 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// roundBlocks returns how many blocks of the size a round moves: as many as fit, the
-// same number for each of the operations under way.
+// roundBlocks returns the number of blocks of a round, a multiple of depth.
 func (o *Options) roundBlocks(size uint64) int { return int(o.RoundBytes / size / depth * depth) }
 
-// Result is what a run found.
+// Result has the figures of a run.
 type Result struct {
-	// Ceiling is what disk throughput was compared with: "fio" or "raw".
+	// Ceiling is the ceiling of disk throughput: "fio" or "raw".
 	Ceiling string
-	// Comparisons are in the order in which they were made.
+	// Comparisons are in the order of their measurement.
 	Comparisons []Comparison
 	// Blocks is how many blocks were registered for what follows.
 	Blocks int
-	// Open is how many seconds it took to open the pool on them.
+	// Open has the seconds of opening the pool on them.
 	Open Summary
 	// Lookups are those with nothing else going on.
 	Lookups Lookups
 	Pauses  Pauses
 }
 
-// Run measures everything, prints tables as they come to be, and cleans up. It
-// fails when there is not enough room, a block is lost or wrong, or ctx ends.
+// Run measures everything, prints the tables and cleans up. It fails without enough
+// room, when a block is lost or wrong, and when ctx ends.
 func Run(ctx context.Context, o Options) (r *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -156,7 +153,7 @@ func Run(ctx context.Context, o Options) (r *Result, err error) {
 	}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			// What the interruption broke is of no interest.
+			// Errors that the interruption caused do not matter.
 			err = fmt.Errorf("interrupted: %w", ctx.Err())
 		}
 		err = errors.Join(err, w.remove())
@@ -237,13 +234,13 @@ const (
 	readName  = "disk read"
 	writeName = "disk write"
 	copyName  = "copy"
-	// The same against a loop over as much memory: they tell what of a difference
-	// comes from fio's few buffers, and are not in the last line.
+	// The same beside a loop over as much memory. It shows how much of a difference
+	// comes from fio's few buffers, and is not in the last line.
 	spreadRead  = "  spread read"
 	spreadWrite = "  spread write"
 )
 
-// medians returns those of an operation's ratios, one for each block size.
+// medians returns the median ratios of an operation, one for each block size.
 func (r *Result) medians(what string) []float64 {
 	var m []float64
 	for i := range r.Comparisons {
@@ -254,8 +251,8 @@ func (r *Result) medians(what string) []float64 {
 	return m
 }
 
-// Least returns the smallest median ratio that an operation ("disk read", "disk
-// write" or "copy") has over the block sizes.
+// Least returns the smallest median ratio of an operation ("disk read", "disk write" or
+// "copy") over the block sizes.
 func (r *Result) Least(what string) float64 {
 	least := math.Inf(1)
 	for _, m := range r.medians(what) {
@@ -270,8 +267,8 @@ func (r *Result) Geometric(what string) float64 { return geometricMean(r.medians
 // OpenSeconds returns the median time to open, for ten million blocks.
 func (r *Result) OpenSeconds() float64 { return r.Open.Median / float64(r.Blocks) * 10e6 }
 
-// Lines returns the last two lines of a report. Ratios are rounded down, times up:
-// no target is met by rounding.
+// Lines returns the last two lines of a report. Ratios are rounded down and times up,
+// so that no target is met by rounding.
 func (r *Result) Lines() string {
 	down := func(v float64) float64 { return math.Floor(v*100) / 100 }
 	return fmt.Sprintf("bench-disk: open_s_per_10M=%.2f\n", math.Ceil(r.OpenSeconds()*100)/100) +

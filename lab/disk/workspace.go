@@ -18,7 +18,8 @@ import (
 // workspace is the pair of directories that a run works in.
 type workspace struct{ disk, host string }
 
-// makeWorkspace makes them, unless there is less room than the run needs.
+// makeWorkspace makes the directories. It fails when the run needs more room than there
+// is.
 func makeWorkspace(o *Options) (*workspace, error) {
 	if err := checkRoom(o); err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func makeWorkspace(o *Options) (*workspace, error) {
 	return w, nil
 }
 
-// checkRoom refuses a run that would not get far.
+// checkRoom fails when a run would lack room.
 func checkRoom(o *Options) error {
 	disk, err := resource.SpaceOf(o.Dir)
 	if err != nil {
@@ -67,7 +68,7 @@ func (w *workspace) sub(name string) (*workspace, error) {
 	return s, nil
 }
 
-// remove takes both away with everything in them.
+// remove removes both directories.
 func (w *workspace) remove() error {
 	var errs []error
 	for _, dir := range []string{w.disk, w.host} {
@@ -78,27 +79,26 @@ func (w *workspace) remove() error {
 	return errors.Join(errs...)
 }
 
-// slack is what tables, directories and rounding may take besides.
+// slack is room for tables, directories and rounding.
 const slack = 64 << 20
 
-// diskNeed returns the room that a run takes on disk: two rounds of each side, or the
-// slot table of many blocks.
+// diskNeed returns the room of a run on disk: two rounds of each side, or the slot
+// table of many blocks.
 func diskNeed(o *Options) uint64 {
 	return max(4*o.RoundBytes, uint64(o.Blocks)*storage.RecordSize) + slack
 }
 
-// hostNeed returns the room that a run takes in host extents: one round, or the
-// prompts that look-ups go round.
+// hostNeed returns the room of a run in host extents: one round, or the hot prompts.
 func hostNeed(o *Options) uint64 { return max(o.RoundBytes, hotHostBytes(o.Blocks)) + slack }
 
-// memoryNeed returns what a run allocates: the copiers' buffers on top of a round, or
-// what a pool with many blocks keeps about each.
+// memoryNeed returns the memory that a run allocates: the copiers' buffers and a round,
+// or the registry of many blocks.
 func memoryNeed(o *Options) uint64 {
 	const perBlock = 2*storage.RecordSize + 192
 	return hostNeed(o) + max(3*o.RoundBytes, uint64(o.Blocks)*perBlock) + slack
 }
 
-// checkFree refuses a directory without so much room. flag chooses another one.
+// checkFree fails for a directory without enough room. flag names another one.
 func checkFree(what string, space resource.Space, flag string, need uint64) error {
 	// Total is 0 for a tmpfs without a size of its own; then memory is the limit.
 	if space.Total != 0 && space.Free < need {
@@ -108,8 +108,8 @@ func checkFree(what string, space resource.Space, flag string, need uint64) erro
 	return nil
 }
 
-// checkMemory refuses a run that needs more than the node, or a control group
-// that we are in, has left.
+// checkMemory fails for a run that needs more memory than the node or the control group
+// has left.
 func checkMemory(l *resource.Limits, need uint64) error {
 	left, of := l.MemAvailable, "the node"
 	for _, g := range l.Groups {
@@ -136,9 +136,9 @@ func namespaceOf(model string, blockBytes uint64) kv.Namespace {
 	}
 }
 
-// appendPrompt appends blocks from to from+n of a prompt. Its number is all that
-// is needed to make the same ones again: keys are as good as random to the
-// manager, and hashing tokens is not what is measured.
+// appendPrompt appends blocks from to from+n of a prompt. The number of the prompt
+// determines them: the manager takes keys as random, and hashing tokens is not
+// measured.
 func appendPrompt(to []blockmgr.Block, prompt uint64, from, n int) []blockmgr.Block {
 	for i := from; i < from+n; i++ {
 		b := blockmgr.Block{
@@ -161,7 +161,7 @@ func promptKey(prompt uint64, i int) kv.BlockKey {
 	return k
 }
 
-// mix returns a random number of its own for all its arguments.
+// mix returns a random number that depends on all its arguments.
 func mix(prompt uint64, i int, what uint64) uint64 {
 	// The finalizer of SplitMix64, a bijection of 64 bits.
 	x := prompt<<24 ^ uint64(i+1)<<2 ^ what
@@ -171,8 +171,8 @@ func mix(prompt uint64, i int, what uint64) uint64 {
 	return x ^ x>>31
 }
 
-// fillRandom fills b, but for less than eight bytes at its end, with what no
-// device compresses.
+// fillRandom fills b with bytes that no device compresses. Up to seven bytes at the end
+// stay.
 func fillRandom(b []byte, seed uint64) {
 	rng := rand.NewPCG(seed, 1)
 	for ; len(b) >= 8; b = b[8:] {
@@ -187,7 +187,7 @@ func stamp(data []byte, b *blockmgr.Block) {
 	}
 }
 
-// stamped reports whether data is what stamp left there.
+// stamped reports whether data has the stamp of the block.
 func stamped(data []byte, b *blockmgr.Block) bool {
 	for page := 0; page < len(data); page += storage.PageSize {
 		if binary.LittleEndian.Uint64(data[page:]) != uint64(b.Seq)+uint64(page) {

@@ -21,36 +21,36 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// order is what Consume is told on standard input, one line each: to follow an
-// endpoint until so many blocks have been named by events, counted from the start
-// of the process.
+// order is one line on Consume's standard input: follow an endpoint until events have
+// named so many blocks, counted from the start of the process.
 type order struct {
 	Endpoint string `json:"endpoint"`
-	// Decode only: no consolidator, no output.
+	// Plain only receives and decodes, without consolidator and output.
 	Plain bool   `json:"plain"`
 	Until uint64 `json:"until"`
 }
 
 // usage is Consume's answer to an order.
 type usage struct {
-	// CPU is the processor time of the process, in seconds, since the last answer, or
-	// the start of the first batch.
+	// CPU is the processor time of the process, in seconds, since the last answer or
+	// the first batch.
 	CPU float64 `json:"cpu"`
 	// Mallocs are heap allocations in that time.
 	Mallocs uint64 `json:"mallocs"`
 	// Heap and RSS are bytes now, after a collection.
 	Heap uint64 `json:"heap"`
 	RSS  uint64 `json:"rss"`
-	// Bytes are those of the envelopes so far, Lost the blocks that were not applied.
+	// Bytes is the size of the envelopes so far, Lost the number of blocks that were
+	// not applied.
 	Bytes uint64 `json:"bytes"`
 	Lost  uint64 `json:"lost"`
 }
 
-// worker is what an order can be for.
+// worker carries out an order.
 type worker interface {
 	// start begins to follow an endpoint.
 	start(endpoint string) error
-	// named is how many blocks events have named so far.
+	// named returns the number of blocks that events have named so far.
 	named() uint64
 	// report completes an answer.
 	report(u *usage)
@@ -58,14 +58,14 @@ type worker interface {
 }
 
 const (
-	// watchEvery is the time between two looks at how far the worker is.
+	// watchEvery is the time between two looks at the worker's progress.
 	watchEvery = 2 * time.Millisecond
-	// idlePatience is how long nothing may come before the run is given up.
+	// idlePatience bounds the time without a batch.
 	idlePatience = 20 * time.Second
 )
 
-// Consume serves orders until in ends: the process of the wire-to-wire figures. It
-// runs Go code on one processor at a time.
+// Consume serves orders until in ends. It is the main function of Options.Consumer. Its
+// Go code runs on one processor at a time.
 func Consume(ctx context.Context, in io.Reader, out io.Writer) error {
 	runtime.GOMAXPROCS(1)
 	var w worker
@@ -110,7 +110,7 @@ func newWorker(plain bool) worker {
 	return new(rankWorker)
 }
 
-// watch returns when the worker is as far as it shall be.
+// watch returns when the worker has seen until blocks.
 func watch(ctx context.Context, w worker, until uint64) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func readUsage() usage {
 	return usage{CPU: seconds(r.Utime) + seconds(r.Stime), Mallocs: m.Mallocs}
 }
 
-// weigh collects garbage and reads what is left.
+// weigh collects garbage and reads the memory that is left.
 func weigh(u *usage) error {
 	runtime.GC()
 	runtime.GC() // the second one frees what finalizers held
@@ -196,7 +196,7 @@ func (w *rankWorker) start(endpoint string) (err error) {
 func (w *rankWorker) named() uint64 { return w.rank.Stats().Blocks }
 
 func (w *rankWorker) report(u *usage) {
-	w.stream.Flush() // so that the sink is at rest, and its figures are those of now
+	w.stream.Flush() // so that the figures are those of now
 	s := w.rank.Stats()
 	u.Bytes, u.Lost = w.out.bytes, s.Lost+s.Gaps
 	for _, n := range s.Dropped {
@@ -211,8 +211,7 @@ func (w *rankWorker) stop() {
 	}
 }
 
-// envelopes is a sink that encodes events as a publisher does, and sends them
-// nowhere.
+// envelopes is a sink that encodes events as a publisher does and drops the bytes.
 type envelopes struct {
 	buf             []byte
 	sequence, bytes uint64

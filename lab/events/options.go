@@ -18,24 +18,23 @@ const (
 	maxRate     = 10_000_000
 	maxDuration = 10 * time.Minute
 
-	// wireRounds is how often wire to wire is measured, odd.
+	// wireRounds is the number of measurements of wire to wire, odd.
 	wireRounds = 3
 
 	blockSize = 16
-	// A batch has so many chains of so many blocks: prompts of 512 tokens that one
-	// step has computed.
+	// A batch has chains of chainBlocks blocks: prompts of 512 tokens that one step has
+	// computed.
 	chains, chainBlocks = 4, 32
 	batchBlocks         = chains * chainBlocks
 )
 
-// Options say what is measured and with what. The zero value of a field that has a
-// default is that.
+// Options of a run. The zero value of a field with a default is that default.
 type Options struct {
-	// Blocks is how many blocks are tracked, 128..8388608, default DefaultBlocks.
+	// Blocks is the number of tracked blocks, 128..8388608, default DefaultBlocks.
 	Blocks int
-	// Rate is how many blocks a second the engine stores while the age of events is
-	// measured, and removes besides; 128..10000000, default DefaultRate. Duration is
-	// how long that goes on, default DefaultDuration.
+	// Rate is the number of blocks that the engine stores a second, and removes a
+	// second, while the age of events is measured; 128..10000000, default DefaultRate.
+	// Duration is the time of that measurement, default DefaultDuration.
 	Rate     int
 	Duration time.Duration
 	// Programs must be set. Consumer is the command whose process calls Consume,
@@ -43,7 +42,7 @@ type Options struct {
 	cluster.Programs
 	Consumer   []string
 	NATSServer string
-	// Dir and HostDir: see cluster.Options.
+	// Dir and HostDir are the parents of cluster.MakeDirs.
 	Dir, HostDir string
 	// Out gets the figures.
 	Out io.Writer

@@ -12,8 +12,8 @@ import (
 // subscribeTime bounds the wait for a subscriber.
 const subscribeTime = 20 * time.Second
 
-// socket is an engine's PUB socket, which loses nothing however slow its
-// subscriber: it queues without bound, and what is queued is bounded by the run.
+// socket is an engine's PUB socket that drops nothing for a slow subscriber. Its queue
+// has no bound but the size of the run.
 type socket struct {
 	ctx      *zmq4.Context
 	pub      *zmq4.Socket
@@ -42,8 +42,8 @@ func openSocket() (s *socket, err error) {
 	return s, nil
 }
 
-// awaitSubscriber returns when there is a subscriber: nothing that is sent from
-// then on passes it by.
+// awaitSubscriber returns when there is a subscriber. The subscriber gets every batch
+// that is sent from then on.
 func (s *socket) awaitSubscriber() error {
 	if _, err := s.pub.RecvBytes(0); err != nil {
 		return fmt.Errorf("no subscriber within %s: %w", subscribeTime, err)
@@ -62,7 +62,7 @@ func (s *socket) send(payload []byte) error {
 	return nil
 }
 
-// close can be called at any stage; what was not sent is dropped.
+// close closes the socket at any stage and drops unsent batches.
 func (s *socket) close() {
 	if s.pub != nil {
 		_ = s.pub.Close()

@@ -13,8 +13,8 @@ import (
 // wire, as real ones do.
 const vocabulary = 150_000
 
-// source makes an engine's batches, byte for byte as vLLM sends them. Its blocks
-// leave in the order in which they came, once there are more than capacity.
+// source makes an engine's batches, byte for byte as vLLM sends them. Beyond capacity
+// each new block removes the oldest one.
 type source struct {
 	capacity int
 	rng      *rand.Rand
@@ -34,10 +34,9 @@ func newSource(capacity int, seed uint64) *source {
 	}
 }
 
-// next encodes a batch that stores batchBlocks blocks and removes as many of the
-// oldest as have no room any more. With probe tokens, it also stores one block of
-// these. The bytes are valid until the next call. named is how many blocks the
-// events name.
+// next encodes a batch that stores batchBlocks blocks and removes the oldest blocks
+// beyond capacity. With probe tokens it also stores one block of them. The bytes are
+// valid until the next call. named is the number of blocks that the events name.
 func (s *source) next(probe []uint32) (payload []byte, named int) {
 	s.batch.Timestamp = float64(time.Now().UnixMicro()) / 1e6
 	s.batch.Events = s.batch.Events[:0]
@@ -54,8 +53,8 @@ func (s *source) next(probe []uint32) (payload []byte, named int) {
 	return s.buf, named
 }
 
-// store adds a chain of blocks to the batch, and before it the removal of those
-// whose place they take.
+// store adds a chain of blocks to the batch, after the removal of the blocks that they
+// replace.
 func (s *source) store(tokens []uint32, named *int) {
 	n := len(tokens) / blockSize
 	stored := engineevent.Event{

@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// deviceBlocks is what the engine of this figure holds.
+	// deviceBlocks is the number of blocks of the engine.
 	deviceBlocks = 200_000
-	// probeEvery is the least time between two probes: one is on its way at a time.
+	// probeEvery is the least time between two probes. One probe is under way at a
+	// time.
 	probeEvery = 20 * time.Millisecond
 	// askEvery is the pause between an answer of the router and the next question.
 	askEvery = 200 * time.Microsecond
-	// probePatience is how long a probe may take before the run fails.
+	// probePatience bounds a probe.
 	probePatience = 5 * time.Second
-	// warmUp is how long the rate is kept before probes count.
+	// warmUp is the time at the rate before probes count.
 	warmUp = time.Second
-	// settleTime bounds the wait for the router to know all at the end.
+	// settleTime bounds the wait for the router to know all blocks at the end.
 	settleTime = 10 * time.Second
 )
 
@@ -34,9 +35,9 @@ type visibleFigures struct {
 	// ages are ascending; asks is the mean time between two questions.
 	ages []time.Duration
 	asks time.Duration
-	// rate is blocks stored a second, as it was.
+	// rate is the measured number of blocks stored a second.
 	rate float64
-	// gaps is how often the router missed something and had to ask.
+	// gaps is the number of gaps that the router had to repair.
 	gaps uint64
 }
 
@@ -47,14 +48,14 @@ func (f *visibleFigures) quantile(q float64) time.Duration {
 	return f.ages[min(len(f.ages)-1, int(q*float64(len(f.ages))))]
 }
 
-// probe is a block on its way: its tokens, and when its batch was sent.
+// probe is a block under way: its tokens, and the time at which its batch was sent.
 type probe struct {
 	tokens []uint32
 	sent   chan time.Time
 }
 
-// measureVisible runs an engine at the rate and measures how long the router takes
-// to know of what it stores.
+// measureVisible runs an engine at the rate and measures the age of its events at the
+// router.
 func measureVisible(ctx context.Context, r *cluster.Cluster, o *Options) (visibleFigures, error) {
 	var f visibleFigures
 	if _, err := r.StartNATS(ctx); err != nil {
@@ -114,7 +115,7 @@ func measureVisible(ctx context.Context, r *cluster.Cluster, o *Options) (visibl
 	return f, err
 }
 
-// awaitReady waits until the router can route: it has heard of the worker then.
+// awaitReady waits until the router has heard of the worker.
 func awaitReady(ctx context.Context, router *cluster.Router) error {
 	var last error
 	err := cluster.Until(ctx, settleTime, probeEvery, func() (bool, error) {
@@ -128,7 +129,7 @@ func awaitReady(ctx context.Context, router *cluster.Router) error {
 	return nil
 }
 
-// hello returns what the engine says about itself.
+// hello returns the HELLO of the engine.
 func hello(endpoint string) proto.Hello {
 	return proto.Hello{
 		Engine: "blockyard bench events", Incarnation: kv.RandomID(), WorkerID: 1, EventsEndpoint: endpoint,
@@ -139,8 +140,8 @@ func hello(endpoint string) proto.Hello {
 	}
 }
 
-// feed fills the device and then sends batches at the rate until ctx ends, with a
-// probe in those for which one waits. It returns how many blocks it has stored.
+// feed fills the device and then sends batches at the rate until ctx ends. A batch
+// carries a probe when one waits. It returns the number of stored blocks.
 func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-chan probe) (stored uint64, err error) {
 	step := time.Duration(float64(time.Second) * batchBlocks / float64(rate))
 	due := time.Now()
@@ -171,7 +172,7 @@ func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-cha
 	}
 }
 
-// watch sends probes and asks the router for them, for d after a while to warm up.
+// watch sends probes and asks the router for them, for d after warmUp.
 func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, probes chan<- probe, d time.Duration) error {
 	began := time.Now()
 	var asked time.Duration
@@ -181,7 +182,7 @@ func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, pro
 		select {
 		case probes <- p:
 		case <-ctx.Done():
-			return nil // the feed has failed, and says why
+			return nil // the feed has failed and returns why
 		}
 		sent := <-p.sent
 		age, count, err := await(ctx, router, p.tokens, sent)
@@ -223,8 +224,8 @@ type loadsAnswer struct {
 	} `json:"loads"`
 }
 
-// await asks until the router knows the block of tokens, and returns how long after
-// sent that was, and how many questions it took.
+// await asks until the router knows the block of tokens. It returns the age of the
+// block since sent, and the number of questions.
 func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent time.Time) (age time.Duration, asked int, err error) {
 	// One token more than the block: a router recomputes the last one in any case.
 	question := loadsQuestion{Method: "potential_loads", Tokens: append(slices.Clone(tokens), 0)}
@@ -247,8 +248,7 @@ func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent t
 	}
 }
 
-// complete checks that nothing was lost on the way: agent and router hold what the
-// engine holds.
+// complete checks that nothing was lost: the router holds every block of the engine.
 func complete(ctx context.Context, agent *cluster.Agent, router *cluster.Router, held int) error {
 	var e cluster.EventCounts
 	known := 0

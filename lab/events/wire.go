@@ -12,10 +12,10 @@ import (
 
 // wireFigures are the figures of one way from wire to wire.
 type wireFigures struct {
-	// fill is while blocks come and stay, churn while each pushes an old one out:
-	// nanoseconds of processor time for one block that an event names.
+	// fill is measured while blocks come and stay, churn while each pushes an old one
+	// out. Unit: nanoseconds of processor time for one named block.
 	fill, churn float64
-	// allocs is heap allocations for one such block while blocks churn.
+	// allocs is the number of heap allocations for one named block during churn.
 	allocs float64
 	// heap and rss are bytes for one tracked block.
 	heap, rss float64
@@ -38,7 +38,7 @@ func measureWire(ctx context.Context, r *cluster.Cluster, o *Options, plain bool
 	defer p.Kill()
 	engine := newSource(o.Blocks, 1)
 	c := consumer{p: p, socket: s, engine: engine, plain: plain}
-	start, err := c.take(ctx, batchBlocks) // so that everything is there before anything is measured
+	start, err := c.take(ctx, batchBlocks) // sets up everything before the measurement
 	if err != nil {
 		return f, err
 	}
@@ -63,7 +63,7 @@ func measureWire(ctx context.Context, r *cluster.Cluster, o *Options, plain bool
 	return f, nil
 }
 
-// consumer is the process that is measured, and what it is sent.
+// consumer is the measured process and its input.
 type consumer struct {
 	p      *cluster.Process
 	socket *socket
@@ -72,8 +72,8 @@ type consumer struct {
 	sent   uint64 // blocks named
 }
 
-// take sends batches until they have named n more blocks, at least, and returns
-// what the consumer used for them.
+// take sends batches until they have named at least n more blocks, and returns the
+// consumer's usage for them.
 func (c *consumer) take(ctx context.Context, n int) (usage, error) {
 	var batches [][]byte
 	first := c.sent == 0

@@ -11,10 +11,10 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
-// fault breaks something, and mends it before it returns.
+// fault breaks something and mends it before it returns.
 type fault func(w *world, ctx context.Context) error
 
-// faults returns all there are. Each is taken once before one is taken again.
+// faults returns all faults. Each is taken once before one is taken again.
 func faults() []fault {
 	return []fault{
 		(*world).restartBroker, (*world).restartAgent, (*world).restartEngine, (*world).restartRouter,
@@ -65,7 +65,7 @@ func (w *world) restartEngine(ctx context.Context) error {
 	return w.startEngine(ctx, i)
 }
 
-// restartRouter kills the router; the next one joins late.
+// restartRouter kills the router. The next one joins while events flow.
 func (w *world) restartRouter(ctx context.Context) error {
 	w.router.Kill()
 	var err error
@@ -74,7 +74,7 @@ func (w *world) restartRouter(ctx context.Context) error {
 	return err
 }
 
-// stopRouter has the router take nothing for a while.
+// stopRouter pauses the router for a while.
 func (w *world) stopRouter(ctx context.Context) error {
 	w.router.Pause()
 	err := cluster.Wait(ctx, w.upTo(maxRouterStopped))
@@ -83,8 +83,7 @@ func (w *world) stopRouter(ctx context.Context) error {
 	return err
 }
 
-// resetEngine empties the prefix cache of an engine that nobody uses; one that is
-// still busy refuses.
+// resetEngine resets the prefix cache of an engine. A busy engine refuses.
 func (w *world) resetEngine(ctx context.Context) error {
 	return w.endpoint(w.rng.IntN(engines)).Post(ctx, "/v1/reset_prefix_cache", struct{}{}, nil)
 }
@@ -92,9 +91,9 @@ func (w *world) resetEngine(ctx context.Context) error {
 // upTo returns a random time below d.
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
-// calmRestart kills an agent while nothing moves, starts the next one at once, and
-// compares the router's picture of its engines' devices with the truth as soon as
-// the router follows the new agent.
+// calmRestart kills an agent at rest and starts the next one at once. As soon as the
+// router follows the new agent, it compares the router's index with the devices of the
+// agent's engines.
 func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture) error {
 	old := make(map[uint64]string)
 	for i := n; i < engines; i += nodes {
@@ -131,7 +130,7 @@ func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture)
 	return nil
 }
 
-// known returns the share of held that the router believes in, the best within atOnce.
+// known returns the share of held that the router knows, the best within atOnce.
 func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (share float64, err error) {
 	if len(held) == 0 {
 		return 1, nil
@@ -152,8 +151,8 @@ func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (sha
 	}
 }
 
-// returned waits until the router has caught up with new publishers of all
-// workers of old, which are given with the publishers that they had.
+// returned waits until the router has caught up with new publishers of all workers in
+// old, which has their earlier publishers.
 func (w *world) returned(ctx context.Context, old map[uint64]string) (p *cluster.Picture, err error) {
 	reason := ""
 	err = cluster.Until(ctx, returnTime, lookEvery, func() (bool, error) {
@@ -169,7 +168,7 @@ func (w *world) returned(ctx context.Context, old map[uint64]string) (p *cluster
 	return p, err
 }
 
-// missing says whose new publisher the router has not caught up with.
+// missing names a worker whose new publisher the router has not caught up with.
 func missing(p *cluster.Picture, old map[uint64]string) string {
 	for worker, publisher := range old {
 		st, ok := p.Stream(worker, 0)

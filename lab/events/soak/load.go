@@ -12,15 +12,15 @@ import (
 
 const (
 	clientsPerEngine = 3
-	// Prompts begin like one of so many documents, of up to so many blocks, cut at
-	// random.
+	// Prompts begin like one of documents documents, cut at random, of up to
+	// documentBlocks blocks.
 	documents, documentBlocks = 48, 40
 	vocabulary                = 32000
 	maxTail                   = 3 * blockSize
 	maxOutput                 = 2 * blockSize
 )
 
-// load is clients that send prompts to engines, and stop at the caller's will.
+// load is clients that send prompts to engines until stop.
 type load struct {
 	documents [][]uint32
 	answered  atomic.Uint64
@@ -42,15 +42,15 @@ func newLoad(seed uint64) *load {
 	return l
 }
 
-// start begins to send; at tells a client where, as engines come and go.
+// start starts the clients. at returns the present endpoint of an engine.
 func (l *load) start(ctx context.Context, seed uint64, at func(i int) cluster.Endpoint) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	for c := range engines * clientsPerEngine {
 		rng := rand.New(rand.NewPCG(seed, uint64(c)+2))
 		l.clients.Go(func() {
 			for ctx.Err() == nil {
-				// An engine that was killed, or that hears no more of us because the load
-				// ends, fails its requests.
+				// Requests to a killed engine fail, and so do requests under way when
+				// the load ends.
 				if err := at(c%engines).Post(ctx, "/v1/generate", l.prompt(rng), nil); err != nil {
 					l.failed.Add(1)
 					continue
@@ -61,7 +61,7 @@ func (l *load) start(ctx context.Context, seed uint64, at func(i int) cluster.En
 	}
 }
 
-// stop ends the load and waits for its clients. Requests under way are given up.
+// stop ends the load and waits for its clients. It gives up requests under way.
 func (l *load) stop() {
 	l.cancel()
 	l.clients.Wait()

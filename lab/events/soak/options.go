@@ -15,28 +15,27 @@ const (
 	maxRounds       = 1 << 20
 )
 
-// Options say how long a run is and where it takes place. The zero value of a
-// field that has a default is that.
+// Options of a run. The zero value of a field with a default is that default.
 type Options struct {
-	// Duration is how long rounds are begun for, default DefaultDuration.
+	// Duration is how long rounds are started, default DefaultDuration.
 	Duration time.Duration
-	// Rounds, if not 0, is how many rounds there are, whatever the time they take.
+	// Rounds, if not 0, is the number of rounds, however long they take.
 	Rounds int
-	// Seed chooses faults, instants and prompts; processes add randomness of their
-	// own, so that the same seed gives a similar run and not the same one.
+	// Seed chooses faults, instants and prompts. Processes add randomness of their own:
+	// one seed gives similar runs, not equal ones.
 	Seed uint64
-	// NoRepair runs with the router's questions refused for the whole run and
-	// without the short one before; it ends with a divergence, which is an error.
+	// NoRepair refuses the router's questions for the whole run, without the short run
+	// before. The run ends with a divergence, which is an error.
 	NoRepair bool
 	// Programs must be set, and so must NATSServer, a nats-server program.
 	cluster.Programs
 	NATSServer string
-	// Dir and HostDir: see cluster.Options.
+	// Dir and HostDir are the parents of cluster.MakeDirs.
 	Dir, HostDir string
 	// Out gets progress and figures.
 	Out io.Writer
 
-	// calm leaves out the faults: what a run without repair needs none of.
+	// calm leaves out the faults, which a run without repair does not need.
 	calm bool
 }
 
@@ -66,13 +65,13 @@ const (
 	engines = 3
 
 	blockSize = 16
-	// The documents that prompts begin like stay on the device all the time, so that
-	// an engine's replay, which does not reach back to them, cannot tell of them.
+	// The documents stay on the device all the time. After the first seconds an
+	// engine's replay does not reach back to them.
 	deviceBlocks = 2560
 	// speedUp makes an engine's step last a millisecond.
 	speedUp = 5
-	// bufferSteps is how far an engine's replay reaches back: more than happens while
-	// an agent is away, less than an engine's life.
+	// bufferSteps is the length of an engine's replay: longer than an agent is away,
+	// shorter than an engine lives.
 	bufferSteps = 1024
 	// dropFrames of the first eight times as many frames are left out.
 	dropFrames = 4096

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// report prints a run that came to its end, and says what was wrong with it. err
-// is why it did not come to its end, or nil.
+// report prints the figures of a run and returns its verdict. err is the error that
+// ended the run early, or nil.
 func (o *Options) report(t *tally, err error) error {
 	if err != nil {
 		return fmt.Errorf("soak-events: %w (seed %d)", err, o.Seed)
@@ -27,7 +27,8 @@ func (o *Options) report(t *tally, err error) error {
 	return errors.Join(err, t.verdict(o))
 }
 
-// verdict returns what is wrong with a run: differences, or that it proves nothing.
+// verdict returns an error for a run with differences, and for a run that proves
+// nothing.
 func (t *tally) verdict(o *Options) error {
 	var wrong []string
 	note := func(bad bool, format string, args ...any) {

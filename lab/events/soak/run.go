@@ -15,10 +15,9 @@ import (
 // resetOdds is one in how many rounds a prefix cache is reset.
 const resetOdds = 3
 
-// Run breaks, mends and compares until the time is up or ctx ends. It writes
-// progress and figures to o.Out; the error says what was wrong, or that the run
-// proved nothing. Before the run itself goes a short one without repair, unless
-// that is what was asked for.
+// Run breaks, mends and compares until the time is over or ctx ends. It writes progress
+// and figures to o.Out. The error says what was wrong, or that the run proved nothing.
+// A short run without repair goes first, unless o.NoRepair.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -42,7 +41,7 @@ func Run(ctx context.Context, o Options) error {
 	return o.report(t, err)
 }
 
-// blind returns what is wrong with a run without repair that did not diverge.
+// blind returns an error for a run without repair that did not diverge.
 func blind(t *tally, err error) error {
 	if err == nil && t.diverged == 0 {
 		return errors.New("nothing diverged without repair: the comparison is blind")
@@ -101,8 +100,8 @@ func (o *Options) over(rounds uint64, began time.Time) bool {
 	return time.Since(began) >= o.Duration
 }
 
-// round loads the engines, breaks things meanwhile, and compares. Without repair
-// it ends with a router that joins late: it can learn nothing of what was before.
+// round loads the engines, breaks things meanwhile, and compares. Without repair it
+// ends with a new router, which can learn nothing of earlier events.
 func (w *world) round(ctx context.Context, bag *[]fault, faults int, noRepair bool, out io.Writer) error {
 	w.tally.rounds++
 	began := time.Now()
@@ -154,7 +153,7 @@ func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error
 	return cluster.Wait(ctx, minLoad/faultsPerRound)
 }
 
-// draw takes a fault out of the bag, which is filled again when it is empty.
+// draw takes a fault out of the bag and refills an empty bag.
 func draw(rng *rand.Rand, bag *[]fault) fault {
 	if len(*bag) == 0 {
 		*bag = faults()
@@ -165,7 +164,7 @@ func draw(rng *rand.Rand, bag *[]fault) fault {
 	return f
 }
 
-// rest waits until everything has settled and counts what was compared.
+// rest waits until the cluster is at rest and counts the comparison.
 func (w *world) rest(ctx context.Context, when string) (*cluster.Picture, error) {
 	p, err := w.parts().Settle(ctx, w.wanted)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
-// world is the processes of a run and what they have counted in earlier lives.
+// world is the processes of a run and the counters of their earlier lives.
 type world struct {
 	*cluster.Cluster
 	rng    *rand.Rand
@@ -24,14 +24,15 @@ type world struct {
 	router  *cluster.Router
 	lives   uint64 // of engines
 	tally   tally
-	// wanted is how long everything may take to come to rest.
+	// wanted bounds the time to rest.
 	wanted time.Duration
 }
 
-// tally is what a run has seen.
+// tally has the figures of a run.
 type tally struct {
-	// events is what agents published; compared counts (owner, block, tier) triples,
-	// of which the router lacks lost, and diverged are on one side only.
+	// events is the number of events that agents published. compared counts (owner,
+	// block, tier) triples, lost those that the router lacks, diverged those on one
+	// side only.
 	events, compared, lost, diverged uint64
 	dropped, resets                  uint64 // of engines
 	brokerRestarts, agentRestarts    uint64
@@ -95,7 +96,7 @@ func (w *world) startEngine(ctx context.Context, i int) error {
 // endpoint returns where engine i answers now.
 func (w *world) endpoint(i int) cluster.Endpoint { return w.engines[i].Load().Endpoint }
 
-// parts returns the processes that are looked at now.
+// parts returns the processes that run now.
 func (w *world) parts() cluster.Parts {
 	p := cluster.Parts{Agents: w.agents, Router: w.router}
 	for i := range w.engines {
@@ -121,8 +122,8 @@ func (w *world) alive() error {
 	return nil
 }
 
-// countAgent adds what an agent has counted, before it is killed or at the end.
-// One that does not answer any more has nothing to say.
+// countAgent adds the counters of an agent before its kill or at the end. A process
+// that does not answer adds nothing.
 func (w *world) countAgent(ctx context.Context, a *cluster.Agent) {
 	var s cluster.AgentStats
 	if a.Get(ctx, "/v1/stats", &s) == nil {
