@@ -149,7 +149,7 @@ func (l *loop) advance() {
 			l.seq.ReplayFailed(now)
 		}
 	}
-	if !l.seq.Asking() {
+	if !l.seq.Replaying() {
 		l.socks.hangUp()
 	}
 }
@@ -178,7 +178,7 @@ func (l *loop) receiveLive() {
 // receiveReplay takes what has arrived on the DEALER socket, up to the end mark.
 func (l *loop) receiveReplay() {
 	for range framesPerTurn {
-		if !l.seq.Asking() {
+		if !l.seq.Replaying() {
 			return
 		}
 		parts, ok := l.socks.receive(l.socks.dealer)

@@ -244,7 +244,7 @@ func (r *truthRank) serve() {
 		if start, due := r.seq.Request(r.now); due && r.down {
 			r.seq.ReplayFailed(r.now)
 		} else if due {
-			for n := max(start, uint64(max(0, len(r.e.history)-r.buffer))); n < uint64(len(r.e.history)) && r.seq.Asking(); n++ {
+			for n := max(start, uint64(max(0, len(r.e.history)-r.buffer))); n < uint64(len(r.e.history)) && r.seq.Replaying(); n++ {
 				r.seq.Replayed(r.now, n, r.e.history[n])
 			}
 			r.seq.ReplayEnd(r.now)

@@ -2,20 +2,20 @@ package sequence
 
 import "github.com/zeebo/xxh3"
 
-// applied is what is remembered of a batch that was applied.
+// Applied is the memory of an applied batch.
 type Applied struct {
-	// after is the sequence number plus one, 0 for an empty entry; sum is the
-	// checksum of the payload.
+	// After is the batch's number plus one, 0 for an empty entry. Sum is the checksum of
+	// its payload.
 	After, Sum uint64
-	// request is the number of the replay that brought it, 0 for a live frame.
+	// request is the number of the replay that brought the batch, 0 for a live frame.
 	request uint64
 }
 
-// is reports whether payload is what was applied.
+// is reports whether payload has the bytes of the batch.
 func (a *Applied) is(payload []byte) bool { return a.Sum == xxh3.Hash(payload) }
 
-// recent remembers the last applied batches, so that a frame with an old number
-// can be recognised as a duplicate, or as another engine's.
+// recent remembers the last applied batches. It tells a duplicate with an old number
+// from a frame of another incarnation.
 type recent struct {
 	entries []Applied // indexed by sequence number modulo its length
 }
@@ -26,7 +26,7 @@ func (r *recent) add(seq uint64, payload []byte, request uint64) {
 	r.entries[seq%uint64(len(r.entries))] = Applied{seq + 1, xxh3.Hash(payload), request}
 }
 
-// find returns batch seq; false when it is not remembered.
+// find returns batch seq. False means that the batch is forgotten.
 func (r *recent) find(seq uint64) (Applied, bool) {
 	e := r.entries[seq%uint64(len(r.entries))]
 	return e, e.After == seq+1
@@ -34,20 +34,19 @@ func (r *recent) find(seq uint64) (Applied, bool) {
 
 func (r *recent) reset() { clear(r.entries) }
 
-// heldFrames are the live frames that wait for a replay, bounded in number and
-// bytes. What does not fit is counted, and remembered as a hole behind the
-// frames that are held.
+// heldFrames are the live frames that wait for a replay, bounded in number and bytes.
+// Frames without room are remembered as a hole behind the held ones.
 type heldFrames struct {
 	maxFrames, maxBytes int
 
 	frames []frame
 	bytes  int
-	// overflowAt is the number of the first frame that could not be held.
+	// overflowAt is the number of the first frame without room.
 	overflowAt uint64
 	overflowed bool
 }
 
-// push appends f; false when there is no room. One frame always fits.
+// push appends f. It returns false when there is no room. One frame always fits.
 func (h *heldFrames) push(f frame) bool {
 	full := len(h.frames) >= h.maxFrames || h.bytes+len(f.payload) > h.maxBytes
 	if full && len(h.frames) > 0 {
@@ -61,7 +60,7 @@ func (h *heldFrames) push(f frame) bool {
 	return true
 }
 
-// first is the oldest frame held.
+// first returns the oldest held frame.
 func (h *heldFrames) first() (f frame, ok bool) {
 	if len(h.frames) == 0 {
 		return frame{}, false
@@ -79,7 +78,7 @@ func (h *heldFrames) pop() {
 	}
 }
 
-// takeOverflow returns the first frame that was not held, once.
+// takeOverflow returns the number of the first frame without room, once.
 func (h *heldFrames) takeOverflow() (seq uint64, ok bool) {
 	ok = h.overflowed
 	h.overflowed = false

@@ -6,28 +6,28 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
-// ask makes a replay due, not sooner than the cooldown after the last one.
-func (s *Sequencer) ask(now time.Time) {
-	s.phase = waiting
+// scheduleReplay makes a replay due: now, or after the cooldown that separates two
+// replays for one gap.
+func (s *Sequencer) scheduleReplay(now time.Time) {
+	s.phase = replayDue
 	s.retryAt = now
 	if earliest := s.lastRequest.Add(replayCooldown); s.gap && earliest.After(now) {
 		s.retryAt = earliest
 	}
 }
 
-// request returns the first batch of the replay to start now, if one is due. The
-// owner then sends it, and reports what comes with replayed, replayEnd or
-// replayFailed.
+// Request returns the first batch of the replay to start now, if one is due. The owner
+// sends the request, and reports the answers with Replayed, ReplayEnd or ReplayFailed.
 func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
-	if s.phase != waiting || now.Before(s.retryAt) {
+	if s.phase != replayDue || now.Before(s.retryAt) {
 		return 0, false
 	}
 	s.count.Replays.Add(1)
 	s.requests++
-	s.phase = asking
+	s.phase = replaying
 	s.lastRequest, s.deadline = now, now.Add(s.cfg.Timeout)
-	s.answered, s.counted, s.progress = false, s.gap, false
-	// Nothing is there to compare before the first batch and after a loss.
+	s.answered, s.gapCounted, s.progress = false, s.gap, false
+	// There is nothing to compare before the first batch and after a loss.
 	s.verified = true
 	if s.next > 0 {
 		if _, remembered := s.recent.find(s.next - 1); remembered {
@@ -38,43 +38,35 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	return s.next, true
 }
 
-// replayed takes one batch of the replay under way; payload is lent.
+// Replayed takes one batch of the replay under way. The payload is lent.
 func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
-	if s.phase != asking {
+	if s.phase != replaying {
 		return
 	}
 	s.deadline = now.Add(s.cfg.Timeout)
-	s.served, s.answered = true, true
+	s.keepsHistory, s.answered = true, true
 	if !s.verified && seq+1 == s.next {
-		if batch, _ := s.recent.find(seq); !batch.is(payload) {
-			s.restart()
-			s.ask(now)
-			return
-		}
-		s.verified = true
-		s.out.Continued()
+		s.verifyLast(now, seq, payload)
 		return
 	}
 	if seq < s.next {
-		// Older than asked for: no use, and no harm.
-		return
+		return // older than requested
 	}
 	s.verified = true
 	if seq > s.next && s.progress {
-		// A ROUTER drops what its peer does not take fast enough. Only a request
-		// that begins with the hole proves that the engine does not have it.
-		s.ask(now)
+		// A ROUTER drops what its peer does not take fast enough. Only a request that
+		// begins with the hole proves that the engine does not have it.
+		s.scheduleReplay(now)
 		return
 	}
 	if seq > s.next {
 		s.lose(seq)
 	}
-	if !s.counted {
-		// The tail was missing: nothing live had shown it.
+	if !s.gapCounted {
 		s.foundTail(seq)
 	}
 	if !s.apply(payload, s.requests) {
-		// The engine itself keeps it like this; it will not get better.
+		// The engine's history holds the batch like this; asking again is no use.
 		s.lose(seq + 1)
 		return
 	}
@@ -82,54 +74,73 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	s.progress = true
 }
 
-// replayEnd is the end mark of the replay under way.
+// verifyLast compares the engine's last applied batch with the replayed one. Other
+// bytes are another incarnation's.
+func (s *Sequencer) verifyLast(now time.Time, seq uint64, payload []byte) {
+	if batch, _ := s.recent.find(seq); !batch.is(payload) {
+		s.restart()
+		s.scheduleReplay(now)
+		return
+	}
+	s.verified = true
+	s.out.Continued()
+}
+
+// ReplayEnd takes the end mark of the replay under way.
 func (s *Sequencer) ReplayEnd(now time.Time) {
-	if s.phase != asking {
+	if s.phase != replaying {
 		return
 	}
 	s.phase = following
-	if !s.verified && s.served && !s.gap {
+	if !s.verified && s.keepsHistory && !s.gap {
 		// An engine with a history that lacks our last batch has not made it yet.
 		s.restart()
-		s.ask(now)
+		s.scheduleReplay(now)
 		return
 	}
-	s.suspect = false
-	if !s.closeGap(now) {
-		s.retryOrLose(now)
-	}
-	s.drainIfFollowing(now)
+	s.maybeReplaced = false
+	s.replayOver(now, s.closeGap(now))
 }
 
-// replayFailed gives up the replay under way: no answer in time, or the socket
-// failed.
+// ReplayFailed gives up the replay under way: no answer in time, or the socket failed.
 func (s *Sequencer) ReplayFailed(now time.Time) {
-	if s.phase != asking {
+	if s.phase != replaying {
 		return
 	}
 	s.count.ReplayFailures.Add(1)
 	s.phase = following
+	closed := s.closeGap(now)
 	switch {
-	case !s.closeGap(now):
-		s.retryOrLose(now)
-	case s.suspect && len(s.held.frames) > 0:
-		// Frames come, and nobody can tell whether the engine is the same: go by the
-		// numbers.
-		s.suspect = false
+	case !closed:
+	case s.maybeReplaced && len(s.held.frames) > 0:
+		// Frames come, and nobody can tell whether the engine is the same. Their numbers
+		// decide.
+		s.maybeReplaced = false
 	default:
-		s.suspect = s.suspect || s.served
+		s.maybeReplaced = s.maybeReplaced || s.keepsHistory
 	}
-	s.drainIfFollowing(now)
+	s.replayOver(now, closed)
 }
 
-// foundTail notes that last batches were missing, of which seq is one.
+// replayOver continues after a replay: with the next attempt at a gap that is still
+// open, or with the held frames.
+func (s *Sequencer) replayOver(now time.Time, gapClosed bool) {
+	if !gapClosed {
+		s.retryOrLose(now)
+	}
+	if s.phase == following {
+		s.applyHeld(now)
+	}
+}
+
+// foundTail opens a gap that no live frame has shown: batch seq is missing at the end.
 func (s *Sequencer) foundTail(seq uint64) {
 	s.count.Gaps.Add(1)
 	s.setGap(true)
-	s.gapEnd, s.attempt, s.counted = seq, 0, true
+	s.gapEnd, s.attempt, s.gapCounted = seq, 0, true
 }
 
-// closeGap closes the present gap if it is filled. False means that one is left.
+// closeGap closes the present gap if it is filled. It returns false when a gap is left.
 func (s *Sequencer) closeGap(now time.Time) bool {
 	if !s.gap {
 		return true
@@ -139,18 +150,12 @@ func (s *Sequencer) closeGap(now time.Time) bool {
 	}
 	s.count.Repaired.Add(1)
 	s.setGap(false)
-	s.activity(now)
+	s.restartProbes(now)
 	return true
 }
 
-func (s *Sequencer) drainIfFollowing(now time.Time) {
-	if s.phase == following {
-		s.drain(now)
-	}
-}
-
-// retryOrLose makes the next attempt at the present gap due, or gives it up. As
-// long as every attempt brings something, they may be many.
+// retryOrLose schedules the next attempt at the present gap, or gives the gap up after
+// too many attempts in a row that brought nothing.
 func (s *Sequencer) retryOrLose(now time.Time) {
 	if s.progress {
 		s.attempt = 0
@@ -160,6 +165,6 @@ func (s *Sequencer) retryOrLose(now time.Time) {
 		s.lose(max(s.gapEnd, s.next))
 		return
 	}
-	s.ask(now)
+	s.scheduleReplay(now)
 	s.retryAt = now.Add(backoff.Nth(backoff.Doubling(2*replayCooldown, maxReplayPause), s.attempt))
 }

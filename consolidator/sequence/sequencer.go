@@ -6,20 +6,20 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
-// Config bounds how a sequencer repairs.
+// Config bounds what a Sequencer remembers and how it repairs.
 type Config struct {
-	// replay: there is an endpoint to ask.
+	// Replay is true when there is an endpoint to ask for a replay.
 	Replay bool
-	// idle is how long after the last frame the first tail probe is sent.
+	// Idle is the silence after the last frame before the first tail probe.
 	Idle time.Duration
-	// timeout is how long to wait for the next reply of a replay.
+	// Timeout is how long to wait for the next reply of a replay.
 	Timeout time.Duration
-	// attempts is how often in a row one gap is asked for without any progress
-	// before it is lost.
+	// Attempts is how many replays in a row may bring nothing before a gap is lost.
 	Attempts int
-	// heldFrames and heldBytes bound the live frames that wait for a replay.
+	// HeldFrames and HeldBytes bound the live frames that wait for a replay.
 	HeldFrames, HeldBytes int
-	// recent is how many applied batches are remembered; a frame of another is told apart by its number alone.
+	// Remembered is how many applied batches are recognised by their bytes. Frames of
+	// older batches are recognised by their number alone.
 	Remembered int
 }
 
@@ -34,18 +34,18 @@ const (
 	maxProbePause   = 5 * time.Second
 )
 
-// Target is what a sequencer drives.
+// Target receives the decisions of a Sequencer.
 type Target interface {
-	// apply applies the next batch of the sequence. False means that it cannot be
-	// read and that nothing was applied. readable tells the same beforehand.
+	// Apply applies the next batch of the sequence. It returns false when the batch
+	// cannot be read; then nothing was applied.
 	Apply(payload []byte) bool
+	// Readable reports whether Apply could read the batch.
 	Readable(payload []byte) bool
-	// restarted: batches from here on are another incarnation's, from its first.
+	// Restarted says that later batches are another incarnation's, from its first one.
 	Restarted()
-	// lost: batches are missing before the next one applied.
+	// Lost says that batches are missing before the next one.
 	Lost()
-	// continued: the engine has shown that its last batch is the one that was applied
-	// last.
+	// Continued says that a replay has shown the last applied batch to be the engine's.
 	Continued()
 }
 
@@ -54,56 +54,57 @@ type phase uint8
 const (
 	// following: live frames are applied as they come.
 	following phase = iota
-	// waiting: a replay is due at a certain time; live frames are held.
-	waiting
-	// asking: a replay is under way; live frames are held.
-	asking
+	// replayDue: a replay starts at retryAt; live frames are held.
+	replayDue
+	// replaying: a replay is under way; live frames are held.
+	replaying
 )
 
 // frame is a live message.
 type frame struct {
 	seq     uint64
 	payload []byte
-	// request is how many replays had been asked for when it came.
+	// request is the number of replays requested before the frame came.
 	request uint64
 }
 
-// sequencer puts the batches of one engine into order: each exactly once, or
-// else the loss is told. It does no I/O and knows no clock: its owner passes in
-// what arrives and when, asks it for the replay to start (request), and gives
-// up a replay when the sequencer has left the phase asking.
+// Sequencer decides which batches of one engine are applied, replayed or lost. Its
+// owner passes in frames and the time. It asks Request for the replay to start, and
+// gives a replay up when Replaying turns false.
 type Sequencer struct {
 	cfg   Config
 	out   Target
 	count *Counters
 
-	// next is the number of the next batch to apply; recent knows those before.
+	// next is the number of the next batch to apply; recent holds the batches before.
 	next   uint64
 	recent recent
-	// lastLive is the highest number seen live in this incarnation.
+	// lastLive is the highest number of a live frame of this incarnation.
 	lastLive uint64
 	hasLive  bool
-	// requests counts the replays asked for.
+	// requests counts the replays requested.
 	requests uint64
-	// served: this incarnation has answered a replay, so it keeps a history.
-	// suspect: it has then failed to answer, so it may have been replaced.
-	served, suspect bool
+	// keepsHistory: this incarnation has answered a replay.
+	keepsHistory bool
+	// maybeReplaced: an engine that keeps a history has not answered a replay, so
+	// another incarnation may be there.
+	maybeReplaced bool
 
 	phase phase
-	// gap: batches before gapEnd are known to be missing.
+	// gap: batches before gapEnd are missing.
 	gap    bool
 	gapEnd uint64
-	// attempt counts requests in vain for the present gap. retryAt is when the next
-	// request is due (waiting), deadline when to give it up (asking).
+	// attempt counts the replays for the present gap that brought nothing.
 	attempt     int
-	retryAt     time.Time
-	deadline    time.Time
+	retryAt     time.Time // of the next replay, in phase replayDue
+	deadline    time.Time // of the replay under way
 	lastRequest time.Time
-	// A request starts with the last applied batch, to compare it. verified: it
-	// was the same, or cannot be had. answered: a batch came. progress:
-	// one was applied. counted: what the replay brings belongs to a gap that was
-	// counted already.
-	verified, answered, progress, counted bool
+
+	// The replay under way. It starts with the last applied batch, to compare its
+	// bytes. verified: they were the same, or there is nothing to compare. answered: a
+	// batch came. progress: a batch was applied. gapCounted: the batches that come belong
+	// to a gap that is counted.
+	verified, answered, progress, gapCounted bool
 
 	held heldFrames
 
@@ -111,23 +112,28 @@ type Sequencer struct {
 	probes  backoff.Pauses
 }
 
-// New returns a Sequencer that waits for batch 0 and drives out.
+// New returns a Sequencer that expects batch 0 and drives out.
 func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
-	s := &Sequencer{cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered),
-		probes: backoff.Doubling(firstProbePause, maxProbePause)}
-	s.held.maxFrames, s.held.maxBytes = cfg.HeldFrames, cfg.HeldBytes
-	s.activity(now)
+	s := &Sequencer{
+		cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered),
+		held:   heldFrames{maxFrames: cfg.HeldFrames, maxBytes: cfg.HeldBytes},
+		probes: backoff.Doubling(firstProbePause, maxProbePause),
+	}
+	s.restartProbes(now)
 	return s
 }
 
-// State is what a sequencer has to remember to go on later.
+// State is what a Sequencer needs to continue where another one was.
 type State struct {
+	// Next is the number of the next batch. LastLive is the highest number of a live
+	// frame, if HasLive.
 	Next, LastLive uint64
 	HasLive        bool
-	Remembered     []Applied // in any order
+	// Remembered are the last applied batches, in any order.
+	Remembered []Applied
 }
 
-// state returns what restore needs.
+// State returns the state for Restore.
 func (s *Sequencer) State() State {
 	st := State{Next: s.next, LastLive: s.lastLive, HasLive: s.hasLive}
 	for _, e := range s.recent.entries {
@@ -138,28 +144,27 @@ func (s *Sequencer) State() State {
 	return st
 }
 
-// restore goes on where another sequencer was. Whether the engine is still the
-// same is unknown: the history is asked at once, and live frames wait for it.
+// Restore continues where another Sequencer was. The engine may have been replaced
+// since. So a replay is due at once, and live frames wait for it.
 func (s *Sequencer) Restore(now time.Time, st State) {
 	s.next, s.lastLive, s.hasLive = st.Next, st.LastLive, st.HasLive
 	for _, e := range st.Remembered {
 		s.recent.entries[(e.After-1)%uint64(len(s.recent.entries))] = Applied{After: e.After, Sum: e.Sum}
 	}
 	if s.cfg.Replay {
-		// An engine that answers without our last batch is another one, even if
-		// there was no occasion to see that the old one kept a history.
-		s.served, s.suspect = true, true
-		s.ask(now)
+		// An engine that answers without our last batch is another incarnation, even if
+		// the old engine was never seen to keep a history.
+		s.keepsHistory, s.maybeReplaced = true, true
+		s.scheduleReplay(now)
 	}
 }
 
-// live takes a frame from the live stream and owns its payload from then on.
+// Live takes a frame of the live stream. The Sequencer owns the payload from then on.
 func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	if seq >= s.next {
-		s.activity(now)
-		if s.phase != following && !s.gap && !s.suspect && !s.answered {
-			// A frame tells what the probe was to find out, and sooner. One with an
-			// old number tells nothing.
+		s.restartProbes(now)
+		if s.phase != following && !s.gap && !s.maybeReplaced && !s.answered {
+			// The frame tells what the tail probe was to find out, and sooner.
 			s.phase = following
 		}
 	}
@@ -172,21 +177,21 @@ func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	}
 }
 
-// Asking reports that a replay is under way. Its owner gives it up when this turns false.
-func (s *Sequencer) Asking() bool { return s.phase == asking }
+// Replaying reports whether a replay is under way.
+func (s *Sequencer) Replaying() bool { return s.phase == replaying }
 
-// Following reports that no replay is under way or due.
+// Following reports whether no replay is under way or due.
 func (s *Sequencer) Following() bool { return s.phase == following }
 
-// CaughtUp reports that every frame that has come is applied.
+// CaughtUp reports whether every frame that came is applied.
 func (s *Sequencer) CaughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
 
-// wake is when tick must be called next.
+// Wake returns when Tick must be called next; zero: never.
 func (s *Sequencer) Wake() time.Time {
 	switch s.phase {
-	case waiting:
+	case replayDue:
 		return s.retryAt
-	case asking:
+	case replaying:
 		return s.deadline
 	}
 	if !s.cfg.Replay {
@@ -195,25 +200,25 @@ func (s *Sequencer) Wake() time.Time {
 	return s.probeAt
 }
 
-// tick does what is due: gives up a replay, or starts a probe.
+// Tick gives up a replay that is too slow, or makes a tail probe due.
 func (s *Sequencer) Tick(now time.Time) {
 	switch {
-	case s.phase == asking && !now.Before(s.deadline):
+	case s.phase == replaying && !now.Before(s.deadline):
 		s.ReplayFailed(now)
 	case s.phase == following && s.cfg.Replay && !now.Before(s.probeAt):
 		s.probeAt = now.Add(s.probes.NextBackOff())
-		s.ask(now)
+		s.scheduleReplay(now)
 	}
 }
 
-// activity restarts the wait for silence.
-func (s *Sequencer) activity(now time.Time) {
+// restartProbes makes the next tail probe due after a silence.
+func (s *Sequencer) restartProbes(now time.Time) {
 	s.probeAt = now.Add(s.cfg.Idle)
 	s.probes.Reset()
 }
 
-// drain applies held frames until one shows a gap.
-func (s *Sequencer) drain(now time.Time) {
+// applyHeld applies held frames until one of them has to wait.
+func (s *Sequencer) applyHeld(now time.Time) {
 	for {
 		f, ok := s.held.first()
 		if !ok {
@@ -229,9 +234,9 @@ func (s *Sequencer) drain(now time.Time) {
 	}
 }
 
-// take applies one live frame; false means that it has to wait for a repair. A
-// frame that cannot be read counts as not received, so that nobody can move the
-// sequence with garbage; if it was the engine's, the next one shows the gap.
+// take applies one live frame. It returns false when the frame has to wait for a
+// repair. An unreadable frame counts as not received, so that garbage never moves the
+// sequence. If the frame was the engine's, the next one shows the gap.
 func (s *Sequencer) take(now time.Time, f frame) bool {
 	if f.seq != s.next && !s.out.Readable(f.payload) {
 		return true
@@ -239,7 +244,7 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 	if f.seq < s.next {
 		r := s.recognise(f)
 		switch {
-		case r == isDuplicate, r == isForgotten && !s.suspect:
+		case r == isDuplicate, r == isForgotten && !s.maybeReplaced:
 			s.count.Duplicates.Add(1)
 			s.lastLive, s.hasLive = max(f.seq, s.lastLive), true
 			return true
@@ -250,8 +255,8 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 			s.restart()
 		}
 	}
-	if s.suspect && s.cfg.Replay {
-		s.ask(now)
+	if s.maybeReplaced && s.cfg.Replay {
+		s.scheduleReplay(now)
 		return false
 	}
 	if f.seq > s.next {
@@ -266,28 +271,31 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 	return true
 }
 
-// recognition is what a frame with an old number is.
+// recognition says what a frame with an old number is.
 type recognition uint8
 
 const (
 	// isDuplicate: the batch was applied before.
 	isDuplicate recognition = iota
-	// isForgotten: it was, as far as its number tells.
+	// isForgotten: the number says that the batch was applied before.
 	isForgotten
-	// isOutdated: it is of an engine that has gone.
+	// isOutdated: the frame is an earlier incarnation's.
 	isOutdated
-	// isNew: it is of an engine that counts anew.
+	// isNew: the frame is a new incarnation's.
 	isNew
 )
 
-// recognise tells what a frame with an old number is. When the batch of that
-// number is remembered, its bytes decide; if they differ, the later of the two
-// is the present engine's, and a replay that was asked for after the frame came
-// is later than the frame. When it is not remembered, a frame newer than all
-// live ones, or the first live one, was replayed before and its batch forgotten
-// since. That can hide a new engine until the next tail probe; but to take a
-// replayed frame for a new engine's would bring it by replay again, for ever. A
-// frame older than a live one cannot come twice.
+// recognise says what a frame with an old number is.
+//
+// If the batch of that number is remembered, its bytes decide. When they differ, the
+// later of the two is the present engine's. A replay that was requested after the
+// frame came is later than the frame.
+//
+// If the batch is forgotten, the number decides. A frame newer than all live ones, or
+// the first live one, was replayed before. This can hide a new engine until the next
+// tail probe. The opposite error would be worse: a replayed frame that is taken for a
+// new engine's would be replayed again, for ever. A frame older than a live one cannot
+// come twice.
 func (s *Sequencer) recognise(f frame) recognition {
 	batch, remembered := s.recent.find(f.seq)
 	switch {
@@ -301,8 +309,8 @@ func (s *Sequencer) recognise(f frame) recognition {
 	return isNew
 }
 
-// foundGap notes that the batches before end are missing. Without replay that
-// is a loss at once.
+// foundGap opens a gap: the batches before end are missing. Without replay they are
+// lost at once.
 func (s *Sequencer) foundGap(now time.Time, end uint64) {
 	s.count.Gaps.Add(1)
 	s.setGap(true)
@@ -311,10 +319,10 @@ func (s *Sequencer) foundGap(now time.Time, end uint64) {
 		s.lose(end)
 		return
 	}
-	s.ask(now)
+	s.scheduleReplay(now)
 }
 
-// lose gives up everything before batch seq.
+// lose gives up every batch before seq.
 func (s *Sequencer) lose(seq uint64) {
 	if !s.gap {
 		s.count.Gaps.Add(1)
@@ -322,20 +330,21 @@ func (s *Sequencer) lose(seq uint64) {
 	s.count.Lost.Add(1)
 	s.setGap(false)
 	s.recent.reset()
-	s.next, s.counted = seq, true
+	s.next, s.gapCounted = seq, true
 	s.out.Lost()
 }
 
-// restart begins with batch 0 of another incarnation.
+// restart expects batch 0 of another incarnation.
 func (s *Sequencer) restart() {
 	s.count.Restarts.Add(1)
 	s.recent.reset()
 	s.next, s.lastLive, s.hasLive = 0, 0, false
-	s.served, s.suspect = false, false
+	s.keepsHistory, s.maybeReplaced = false, false
 	s.out.Restarted()
 }
 
-// apply applies batch next, if it can be read; request is as in type applied.
+// apply applies batch next. It returns false when the batch cannot be read. Request is
+// the number of the replay that brought the batch, 0 for a live frame.
 func (s *Sequencer) apply(payload []byte, request uint64) bool {
 	if !s.out.Apply(payload) {
 		return false

@@ -221,7 +221,7 @@ func (e *modelEngine) publish(bad bool) {
 func (e *modelEngine) serve() {
 	seq := e.w.seq
 	for range 100 {
-		if seq.phase != asking {
+		if !seq.Replaying() {
 			return
 		}
 		start := int(seq.next)
@@ -232,7 +232,7 @@ func (e *modelEngine) serve() {
 		if rapid.IntRange(0, 3).Draw(e.rt, "cut") == 0 {
 			until = min(until, start+2)
 		}
-		for n := start; n < until && seq.phase == asking; n++ {
+		for n := start; n < until && seq.Replaying(); n++ {
 			seq.Replayed(e.w.now, uint64(n), e.payloads[n])
 		}
 		if until == len(e.payloads) {
