@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,24 +17,24 @@ import (
 // RankConfig says where one worker rank publishes its KV events, and how to
 // follow it. Fields that have a default take it when zero.
 type RankConfig struct {
-	// Worker is whose events these are. A batch that names another rank is
-	// refused.
+	// Worker is the worker rank that publishes the events. Batches that name another
+	// rank are dropped.
 	Worker kv.Worker
 	// BlockSize is the engine's KV block size in tokens, 1..4096.
 	BlockSize int
 	// EventsEndpoint is the ZMQ endpoint of the engine's PUB socket, such as
-	// tcp://127.0.0.1:5557. A wildcard host means this machine.
+	// tcp://127.0.0.1:5557. A wildcard host is this machine.
 	EventsEndpoint string
-	// ReplayEndpoint is the engine's ROUTER socket for replay. Empty: none, and
-	// every gap is a loss.
+	// ReplayEndpoint is the engine's ROUTER socket for replay. Without one every gap is
+	// a loss.
 	ReplayEndpoint string
-	// Topic is the prefix of the topics to receive; empty for all.
+	// Topic is the prefix of the topics to receive. Empty means all.
 	Topic string
 	// Bind makes the SUB socket bind EventsEndpoint, for engines that connect
 	// (vLLM does when its endpoint names a concrete address).
 	Bind bool
 	// FullReports says that requests of this engine ask for full cache reports
-	// (vLLM's kv_cache_report_mode=full); see the package comment.
+	// (vLLM's kv_cache_report_mode=full). See mirror.Config.
 	FullReports bool
 	// MaxBlocks bounds the rank's table of engine blocks (25 bytes each, and 38 in the
 	// stream); default 8 Mi.
@@ -47,34 +48,31 @@ type RankConfig struct {
 	ReplayTimeout time.Duration
 	// ListTimeout is how long Cached may take; default 6 s.
 	ListTimeout time.Duration
-	// Checkpoint is a file in which the rank keeps what it knows, on a tmpfs
-	// best: it is written anew, at most every CheckpointEvery (default 500 ms), when
-	// something has changed, and when Run ends; it costs as much again as the rank's
-	// tables while it is written. Run begins with what it finds there and asks the
-	// engine for what has happened since; until the engine has shown that it is the
-	// same, the stream is degraded. It is removed when the engine restarts. Empty:
-	// none.
+	// Checkpoint is the path of the file that keeps the rank's state, best on a tmpfs.
+	// Empty means no file. The file is written after changes, at most every
+	// CheckpointEvery (default 500 ms), and when Run ends. Writing needs as much memory
+	// again as the rank's tables. Run begins with the file's state and asks the engine
+	// for later events. The stream is degraded until the engine has shown that it is the
+	// same. A restart of the engine removes the file.
 	Checkpoint      string
 	CheckpointEvery time.Duration
-	// Identity tells one incarnation of the engine from another, such as a hash of
-	// what it calls itself; 0 if nothing does. A checkpoint with another one is
-	// rejected.
+	// Identity tells incarnations of the engine apart, such as a hash of the engine's
+	// own id. 0 means unknown. A checkpoint with another identity is rejected.
 	Identity uint64
-	// Cached asks for the hashes of all blocks that the engine has in its device
-	// cache now. It is called in Run's goroutine, which stands still meanwhile: after
-	// a loss that replay could not repair, after events that could not be decoded, and
-	// for a checkpoint that no replay can continue. Its context ends after ListTimeout.
-	// An error, or more than MaxBlocks hashes, is a failure; it is then asked again,
-	// after a pause that grows from 2 s to 30 s. Nil: nobody knows.
+	// Cached returns the hashes of all blocks that the engine has in its device cache
+	// now. Nil means that the engine has no such list. Run's goroutine calls it, and waits:
+	// after a loss that replay could not repair, after events that could not be decoded,
+	// and for a checkpoint that no replay can continue. The context ends after
+	// ListTimeout. An error, or more than MaxBlocks hashes, is a failure. Cached is then
+	// called again after a pause that grows from 2 s to 30 s.
 	Cached func(ctx context.Context) ([]kv.EngineHash, error)
-	// Tokens is told the tokens of each block that the rank learns of from an event,
-	// under the stream's lock; nil: nobody wants them. Blocks from a checkpoint have
-	// none.
+	// Tokens receives the tokens of each block that an event stores, under the stream's
+	// lock. Nil means that nobody wants them. Blocks from a checkpoint have no tokens.
 	Tokens tokens.Sink
-	// Raw gets the payload of each batch of this rank that is applied, lent, in order
-	// and in Run's goroutine; nil: nobody wants them.
+	// Raw receives the payload of each applied batch of this rank, in order, in Run's
+	// goroutine. The payload is lent. Nil means that nobody wants them.
 	Raw func(payload []byte)
-	// Log receives one line a second at most about what goes wrong; nil: none.
+	// Log receives at most one warning a second. Nil means no log.
 	Log *zap.Logger
 }
 
@@ -86,17 +84,17 @@ const (
 	defaultTimeout         = 2 * time.Second
 	defaultListTime        = 6 * time.Second
 	defaultCheckpointEvery = 500 * time.Millisecond
-	// replayAttempts is how often in vain one gap is asked for before it is lost.
+	// replayAttempts is how many replays may bring nothing before a gap is lost.
 	replayAttempts = 4
-	// maxHeldFrames and maxHeldBytes bound what waits for a replay.
+	// maxHeldFrames and maxHeldBytes bound the live frames that wait for a replay.
 	maxHeldFrames = 4096
 	maxHeldBytes  = 64 << 20
-	// rememberedBatches is how many applied batches a rank recognises by their bytes. A
-	// frame replayed longer ago is told apart by its number alone.
+	// rememberedBatches is how many applied batches a rank recognises by their bytes.
 	rememberedBatches = 1024
 )
 
-// Validate checks the fields; the error names the first bad one.
+// Validate checks the fields. The error names the first bad field, its value and its
+// range.
 func (c *RankConfig) Validate() error {
 	if c.Worker.ID == 0 {
 		return errors.New("rank worker: id 0 is not a worker")
@@ -129,25 +127,11 @@ func (c *RankConfig) Validate() error {
 }
 
 func (c *RankConfig) setDefaults() {
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = defaultMaxBlocks
-	}
-	if c.ReceiveHWM == 0 {
-		c.ReceiveHWM = defaultHWM
-	}
-	if c.IdleProbe == 0 {
-		c.IdleProbe = defaultIdleProbe
-	}
-	if c.ReplayTimeout == 0 {
-		c.ReplayTimeout = defaultTimeout
-	}
-	if c.ListTimeout == 0 {
-		c.ListTimeout = defaultListTime
-	}
-	if c.CheckpointEvery == 0 {
-		c.CheckpointEvery = defaultCheckpointEvery
-	}
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, defaultMaxBlocks)
+	c.ReceiveHWM = cmp.Or(c.ReceiveHWM, defaultHWM)
+	c.IdleProbe = cmp.Or(c.IdleProbe, defaultIdleProbe)
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, defaultTimeout)
+	c.ListTimeout = cmp.Or(c.ListTimeout, defaultListTime)
+	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, defaultCheckpointEvery)
+	c.Log = cmp.Or(c.Log, zap.NewNop())
 }

@@ -29,7 +29,7 @@ func (l *loop) Lost() {
 	l.cache.Lost()
 }
 
-// listDue is when listAgain must be called next; zero when no list is wanted.
+// listDue returns when listAgain must be called next; zero when no list is wanted.
 func (l *loop) listDue() time.Time {
 	if !l.cache.WantsList() {
 		return time.Time{}
@@ -37,7 +37,7 @@ func (l *loop) listDue() time.Time {
 	return l.lists.next
 }
 
-// listAgain asks for the list if one is wanted and it is time.
+// listAgain gets and applies the list, if one is wanted and its time has come.
 func (l *loop) listAgain(now time.Time) {
 	if !l.cache.WantsList() || now.Before(l.lists.next) {
 		return
@@ -48,7 +48,7 @@ func (l *loop) listAgain(now time.Time) {
 	}
 }
 
-// list gets the engine's list of cached blocks; false when there is none.
+// list returns the engine's list of cached blocks. False means that there is none now.
 func (l *loop) list() ([]kv.EngineHash, bool) {
 	if l.cfg.Cached == nil || time.Now().Before(l.lists.failedUntil) {
 		return nil, false
@@ -81,8 +81,8 @@ const (
 
 // listTimes say when a rank may ask its engine for the list.
 type listTimes struct {
-	// failedUntil is when it may be asked after a failure, next when it may be asked
-	// for what is not urgent.
+	// failedUntil ends the pause after a failure. next is the earliest time for a list
+	// that is not urgent.
 	failedUntil, next time.Time
 	failures          int // since the last list
 }

@@ -60,10 +60,10 @@ func NewRank(cfg RankConfig, s *residency.Stream) (*Rank, error) {
 // Stats returns the counters.
 func (r *Rank) Stats() RankStats { return r.count.snapshot() }
 
-// Run follows the engine until ctx ends, and then returns nil. It returns an error
-// when its sockets cannot be made or fail as a whole. The stream is then empty and
-// degraded. An engine that is not there, or goes and comes back, is no error; until
-// the engine has been heard of once, the stream is degraded. Run may be called once.
+// Run follows the engine until ctx ends, and then returns nil. It returns an error when
+// its sockets cannot be opened or fail. The stream is then empty and degraded. An absent
+// engine is no error: the stream is degraded until the engine has been reached once.
+// Run may be called once.
 func (r *Rank) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -126,7 +126,7 @@ func (l *loop) run() error {
 	}
 }
 
-// wake is when the rank must do something even if nothing arrives; zero: never.
+// wake returns when the rank must act even if nothing arrives; zero: never.
 func (l *loop) wake() time.Time {
 	wake := l.seq.Wake()
 	for _, at := range []time.Time{l.file.Due(l.cache.Version()), l.cache.Wake(), l.listDue()} {
@@ -137,7 +137,7 @@ func (l *loop) wake() time.Time {
 	return wake
 }
 
-// advance does what is due now.
+// advance acts on what the time has made due: timeouts, lists and replay requests.
 func (l *loop) advance() {
 	now := time.Now()
 	l.seq.Tick(now)
@@ -154,7 +154,7 @@ func (l *loop) advance() {
 	}
 }
 
-// receiveLive takes what has arrived on the SUB socket.
+// receiveLive takes the messages of the SUB socket.
 func (l *loop) receiveLive() {
 	for range framesPerTurn {
 		parts, ok := l.socks.receive(l.socks.sub)
@@ -175,7 +175,7 @@ func (l *loop) receiveLive() {
 	}
 }
 
-// receiveReplay takes what has arrived on the DEALER socket, up to the end mark.
+// receiveReplay takes the messages of the DEALER socket, up to the end mark.
 func (l *loop) receiveReplay() {
 	for range framesPerTurn {
 		if !l.seq.Replaying() {
@@ -243,7 +243,7 @@ func (l *loop) Restarted() {
 // Continued implements sequence.Target.
 func (l *loop) Continued() { l.cache.Confirmed() }
 
-// checkpointID is what this rank's checkpoint is about.
+// checkpointID identifies this rank's checkpoint.
 func (r *Rank) checkpointID() checkpoint.ID {
 	return checkpoint.ID{Worker: r.cfg.Worker, BlockSize: r.cfg.BlockSize, Engine: r.cfg.Identity}
 }
@@ -253,7 +253,7 @@ func (l *loop) checkpoint(dst []byte) []byte {
 	return l.cache.AppendCheckpoint(dst, l.checkpointID(), l.seq.State())
 }
 
-// restore begins with what the checkpoint says, if there is one.
+// restore takes over the state of the checkpoint, if there is one.
 func (l *loop) restore() {
 	if l.cfg.Checkpoint == "" {
 		return
@@ -273,7 +273,7 @@ func (l *loop) restore() {
 	}
 	l.count.restored.Add(uint64(l.cache.Restore(saved)))
 	if l.cfg.ReplayEndpoint == "" || saved.Degraded {
-		// No replay can tell whether this is still so, or it was not certain before.
+		// No replay can confirm the state, or the state was not certain when it was saved.
 		l.cache.WantList()
 	}
 	l.seq.Restore(time.Now(), saved.Sequence)
@@ -282,8 +282,8 @@ func (l *loop) restore() {
 // logPause is the least time between two lines of a limitedLog.
 const logPause = time.Second
 
-// limitedLog writes at most one warning a second and says how many it kept
-// back. It belongs to one goroutine.
+// limitedLog writes at most one warning a second, with the number of suppressed ones.
+// It belongs to one goroutine.
 type limitedLog struct {
 	log        *zap.Logger
 	last       time.Time

@@ -22,9 +22,9 @@ const (
 	monitorEndpoint = "inproc://monitor"
 )
 
-// sockets are the ZMQ sockets of one rank, in a context of their own. They
-// belong to one goroutine, but for wakeSend, which belongs to the function that
-// runs when the rank's context ends.
+// sockets are the ZMQ sockets of one rank, in a ZMQ context of their own. They belong
+// to one goroutine. Only wakeSend belongs to the function that runs when the rank's
+// context ends.
 type sockets struct {
 	ctx      *zmq4.Context
 	sub      *zmq4.Socket
@@ -39,8 +39,8 @@ type sockets struct {
 
 	replayEndpoint string
 	receiveHWM     int
-	// stopWake detaches wakeSend from the context; false when it was used, and
-	// then woken is closed when it is free.
+	// stopWake detaches wakeSend from the rank's context. False means that wakeSend is in
+	// use; woken is closed when it is free.
 	stopWake func() bool
 	woken    chan struct{}
 }
@@ -121,11 +121,12 @@ func (s *sockets) wakeWhenDone(ctx context.Context) {
 	})
 }
 
-// ready is what wait found.
+// ready says what wait found: the end of the rank's context, messages, or a first
+// handshake with the engine.
 type ready struct{ done, live, replay, connected bool }
 
-// wait blocks until something arrives, the rank's context ends, or until comes;
-// a zero until is never.
+// wait blocks until something arrives or the rank's context ends, at most until the
+// given time. A zero time is never.
 func (s *sockets) wait(until time.Time) (ready, error) {
 	timeout := time.Duration(-1)
 	if !until.IsZero() {
@@ -155,7 +156,7 @@ func (s *sockets) wait(until time.Time) (ready, error) {
 	return r, nil
 }
 
-// receive takes one message, if there is one.
+// receive takes one message. False means that none is there.
 func (s *sockets) receive(from *zmq4.Socket) (parts [][]byte, ok bool) {
 	parts, err := from.RecvMessageBytes(zmq4.DONTWAIT)
 	return parts, err == nil
@@ -189,7 +190,7 @@ func (s *sockets) hangUp() {
 	s.repoll()
 }
 
-// repoll makes the poller anew after a change of sockets.
+// repoll makes a new poller after a change of sockets.
 func (s *sockets) repoll() {
 	s.poller = zmq4.NewPoller()
 	for _, k := range []*zmq4.Socket{s.wakeRecv, s.sub, s.monitor, s.dealer} {
@@ -208,8 +209,8 @@ func (s *sockets) close() {
 			closeSocket(k)
 		}
 	}
-	// All sockets are closed without linger, so that this does not wait. Its
-	// error would leave nothing to do.
+	// All sockets are closed without linger, so Term does not wait. Nothing could be
+	// done about an error.
 	_ = s.ctx.Term()
 }
 
@@ -229,8 +230,8 @@ func dialable(endpoint string) string {
 	return endpoint
 }
 
-// parseLive reads the parts of a live message: topic, u64 big-endian sequence
-// number, payload.
+// parseLive reads the parts of a live message: topic, sequence number (u64
+// big-endian), payload.
 func parseLive(parts [][]byte) (seq uint64, payload []byte, err error) {
 	if len(parts) != 3 {
 		return 0, nil, fmt.Errorf("live message: %d parts, want 3", len(parts))
@@ -249,8 +250,8 @@ type reply struct {
 }
 
 // parseReply reads the parts of a replay message as a DEALER gets them: an empty
-// delimiter, the topic (vLLM since 2026-07, not SGLang), u64 big-endian sequence
-// number, payload. The end mark has the number -1 and no payload.
+// delimiter, the topic (vLLM since 2026-07, not SGLang), sequence number (u64
+// big-endian), payload. The end mark has the number -1 and no payload.
 func parseReply(parts [][]byte) (reply, error) {
 	n := len(parts)
 	if n != 3 && n != 4 {
@@ -267,7 +268,7 @@ func parseReply(parts [][]byte) (reply, error) {
 	return r, nil
 }
 
-// replayRequest is the message that asks for the batches from start on.
+// replayRequest returns the message that requests the batches from start on.
 func replayRequest(start uint64) [2][]byte {
 	return [2][]byte{{}, binary.BigEndian.AppendUint64(nil, start)}
 }

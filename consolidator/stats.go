@@ -16,98 +16,95 @@ import (
 
 // RankStats are a rank's counters since it was made.
 type RankStats struct {
-	// Frames are the live messages received, Bytes their payload; BadFrames are
-	// messages, live or replayed, that could not be read at all.
+	// Frames are the live messages received, Bytes their payload. BadFrames are messages,
+	// live or replayed, that could not be read at all.
 	Frames    uint64 `json:"frames"`
 	Bytes     uint64 `json:"bytes"`
 	BadFrames uint64 `json:"bad_frames" metric:"-"`
-	// Batches, Events and Blocks are what was decoded and handed to conversion;
-	// BadEvents are events of a batch that could not be decoded. UnknownKeys are extra
-	// keys of a kind that is not known; their blocks have names that nobody asks for.
+	// Batches, Events and Blocks were decoded. BadEvents are events that could not be
+	// decoded. UnknownKeys are extra keys of an unknown kind. Their blocks have hashes
+	// that no request asks for.
 	Batches     uint64 `json:"batches"`
 	Events      uint64 `json:"events" metric:"-"`
 	Blocks      uint64 `json:"blocks"`
 	BadEvents   uint64 `json:"bad_events" metric:"-"`
 	UnknownKeys uint64 `json:"unknown_keys"`
-	// Gaps are holes in the engine's sequence, lost last frames included. Each is
-	// in the end Repaired by replay or Lost.
+	// Gaps are holes in the engine's sequence, lost last frames included. In the end a
+	// gap is Repaired by replay or Lost.
 	Gaps     uint64 `json:"gaps" metric:"-"`
 	Repaired uint64 `json:"repaired" metric:"-"`
 	Lost     uint64 `json:"lost" metric:"-"`
-	// Replayed are the batches that were applied from replay, Replays the
-	// requests for it, ReplayFailures those that were not answered in time.
+	// Replayed are batches applied from replay, Replays the requests, ReplayFailures the
+	// requests without an answer in time.
 	Replayed       uint64 `json:"replayed"`
 	Replays        uint64 `json:"replays"`
 	ReplayFailures uint64 `json:"replay_failures"`
-	// Duplicates are frames that had been applied already, Outdated those of an
-	// engine that a replay has shown to be gone, and Restarts the times that the
-	// engine began to count anew.
+	// Duplicates are frames that were applied before. Outdated are frames of an engine
+	// that a replay has shown to be gone. Restarts are new incarnations of the engine.
 	Duplicates uint64 `json:"duplicates"`
 	Outdated   uint64 `json:"outdated"`
 	Restarts   uint64 `json:"restarts" metric:"-"`
-	// Overflows are live frames thrown away during a replay that took too long;
-	// they become a gap of their own.
+	// Overflows are live frames without room during a replay. They become a gap of their
+	// own.
 	Overflows uint64 `json:"overflows"`
 	// Reannounced are stores of resident blocks that were not counted again.
 	Reannounced uint64 `json:"reannounced"`
-	// Parked are blocks that had to wait for their parent, Spliced those of them
-	// whose parent came, and ParkOverflow those that had to go for others; they are
-	// also in Dropped. ParkedBytes is what waits now.
+	// Parked are blocks that waited for their parent, Spliced those whose parent came.
+	// ParkOverflow are parked blocks that made room for others; they are also in Dropped.
+	// ParkedBytes is the size of what is parked now.
 	Parked       uint64 `json:"parked"`
 	Spliced      uint64 `json:"spliced"`
 	ParkOverflow uint64 `json:"park_overflow"`
 	ParkedBytes  uint64 `json:"parked_bytes" metric:",gauge"`
-	// Listed are the lists of cached blocks that the engine gave, ListFailures the
-	// attempts to get one that failed. Unlisted is how many listed blocks are still
-	// unknown now.
+	// Listed are the engine's lists of cached blocks that were used, ListFailures the
+	// failed attempts to get one. Unlisted is the number of listed blocks of which no
+	// event has told yet.
 	Listed       uint64 `json:"listed"`
 	ListFailures uint64 `json:"list_failures"`
 	Unlisted     uint64 `json:"unlisted" metric:",gauge"`
-	// Checkpoints are the files written, CheckpointFailures those that could not be.
-	// CheckpointsRejected are files that were damaged, of another version or about
-	// another engine or rank, and Restored the engine blocks taken from a good one.
+	// Checkpoints are files written, CheckpointFailures failed writes.
+	// CheckpointsRejected are files that were damaged, of another version, or about
+	// another engine or rank. Restored are the engine blocks of an accepted file.
 	Checkpoints         uint64 `json:"checkpoints"`
 	CheckpointFailures  uint64 `json:"checkpoint_failures"`
 	CheckpointsRejected uint64 `json:"checkpoints_rejected"`
 	Restored            uint64 `json:"restored"`
-	// RecentBad are the last events that could not be decoded, at most 16, the
-	// oldest first.
+	// RecentBad are the last events that could not be decoded, at most 16, oldest first.
 	RecentBad []BadEvent `json:"recent_bad,omitempty"`
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
 	// foreign_rank, table_full, unnamed_lora, names_full, too_many_copies. A reason that
-	// did not occur is absent. The map is the caller's.
+	// did not occur is absent. The caller owns the map.
 	Dropped map[string]uint64 `json:"dropped"`
-	// Known is the number of engine blocks in the rank's table now, and Repairing
-	// says that a gap is being repaired right now. Both are zero when Run has
-	// returned.
+	// Known is the number of engine blocks in the rank's table now. Repairing is true
+	// while a gap is open. Both are zero after Run.
 	Known     uint64 `json:"known" metric:",gauge"`
 	Repairing bool   `json:"repairing"`
 }
 
-// Add adds o to s: counters and gauges are summed, Dropped by reason, and
-// Repairing holds if it does for either. Nothing of o is kept.
+// Add adds o to s. Counters and gauges are summed, Dropped by reason. Repairing is true
+// if either is. Nothing of o is kept.
 func (s *RankStats) Add(o RankStats) {
 	s.RecentBad = lastBad(append(slices.Clip(s.RecentBad), o.RecentBad...))
 	metric.Add(s, &o)
 }
 
-// maxRecentBad is how many undecodable events are remembered.
+// maxRecentBad is how many events that could not be decoded are remembered.
 const maxRecentBad = 16
 
 // BadEvent is an engine event that could not be decoded.
 type BadEvent struct {
-	// Reason is why, with the event's number in its batch; Prefix is how the event
-	// begins, in hexadecimal.
+	// Reason is the error, with the event's number in its batch. Prefix is the event's
+	// first bytes in hexadecimal.
 	Reason string `json:"reason"`
 	Prefix string `json:"prefix"`
 }
 
-// lastBad is the last maxRecentBad of events.
+// lastBad returns the last maxRecentBad of events.
 func lastBad(events []BadEvent) []BadEvent { return events[max(0, len(events)-maxRecentBad):] }
 
-// counters are RankStats while they count; written by the rank's goroutine.
+// counters count for RankStats. The rank's goroutine writes them.
 type counters struct {
 	frames, bytes, badFrames, badEvents atomic.Uint64
 	sequence                            sequence.Counters
@@ -142,7 +139,7 @@ func (c *counters) snapshot() RankStats {
 	return s
 }
 
-// ended zeroes what is about the present only.
+// ended zeroes the gauges.
 func (c *counters) ended() {
 	c.mirror.Ended()
 	c.sequence.Repairing.Store(false)
