@@ -5,8 +5,8 @@ import "github.com/blockyard-ai/blockyard/internal/kv"
 // maxPosition is the last position in a sequence that a table can hold.
 const maxPosition = 1<<31 - 1
 
-// Block is a block of a stream's table, whose key is its SequenceHash. A block that
-// is in a table has at least one reference.
+// Block is an entry of a stream's table. Its key is the block's SequenceHash. A block in
+// the table has at least one reference.
 type Block struct {
 	Parent kv.SequenceHash
 	Local  kv.LocalHash
@@ -23,15 +23,15 @@ func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.
 	return b
 }
 
-// Position is the block's position in its sequence.
+// Position returns the block's position in its sequence, counted in blocks.
 func (b *Block) Position() uint32 { return b.Packed >> 1 }
 
 // HasParent reports whether Parent means anything.
 func (b *Block) HasParent() bool { return b.Packed&1 != 0 }
 
-// Refs are counts of references per tier, packed: up to 4095 in the device
-// tier, where requests that compute the same content at once each have a copy,
-// 255 in the host tier, 63 in the others.
+// Refs are packed counts of references per tier: up to 4095 in the device tier, 255 in
+// the host tier, 63 in the others. On the device each request that computes the same
+// content at once has a copy.
 type Refs uint32
 
 var (
@@ -39,13 +39,13 @@ var (
 	refLimits = [kv.NumTiers]Refs{4095, 255, 63, 63}
 )
 
-// RefLimit is the highest count in tier t.
+// RefLimit returns the highest count in tier t.
 func RefLimit(t kv.Tier) uint32 { return uint32(refLimits[t]) }
 
 // Of returns the number of references in tier t.
 func (r Refs) Of(t kv.Tier) uint32 { return uint32(r >> refShifts[t] & refLimits[t]) }
 
-// Add counts one more; false when the count is at its limit and stays.
+// Add adds one. False means that the count is at its limit, and stays.
 func (r *Refs) Add(t kv.Tier) bool {
 	if *r>>refShifts[t]&refLimits[t] == refLimits[t] {
 		return false
@@ -54,17 +54,17 @@ func (r *Refs) Add(t kv.Tier) bool {
 	return true
 }
 
-// Drop counts one less; there must be one.
+// Drop takes one away. The count must not be 0.
 func (r *Refs) Drop(t kv.Tier) { *r -= 1 << refShifts[t] }
 
-// Set makes the count n, which must not exceed the limit of its tier.
+// Set makes the count n, at most RefLimit.
 func (r *Refs) Set(t kv.Tier, n uint32) {
 	*r = *r&^(refLimits[t]<<refShifts[t]) | Refs(n)<<refShifts[t]
 }
 
-// manyRefs holds the references beyond the limits of Refs, by the block's slot
-// and tier. An engine whose hashes look ahead has a hash for each continuation of a
-// block, and each of them is a reference.
+// manyRefs holds the references beyond the limits of Refs, by slot and tier. An engine
+// whose hashes look ahead has a hash for each continuation of a block, and each hash is a
+// reference.
 type manyRefs map[refKey]uint64
 
 type refKey struct {
@@ -72,7 +72,7 @@ type refKey struct {
 	tier kv.Tier
 }
 
-// drop counts one less; false when there is none.
+// drop takes one away. False means that there is none.
 func (m manyRefs) drop(k refKey) bool {
 	n := m[k]
 	switch n {

@@ -9,26 +9,25 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// maxFollowItems bounds the events, and the blocks in them, that wait for a follower.
-// Followers of one stream share them: they are about 6 MiB at most.
+// maxFollowItems bounds the events, and the blocks in them, that wait for a follower:
+// about 6 MiB. Followers of one stream share them.
 const maxFollowItems = 1 << 18
 
-// eventBatch is what a stream published at once. Nobody changes it.
+// eventBatch is a copy of what a stream published at once. It never changes.
 type eventBatch struct {
 	events []kvevent.RouterEvent
 	items  int
 }
 
-// follower brings a Merged everything that its pool's stream holds, and then every
-// event, in a goroutine of its own. The stream never waits for it: under the stream's
-// lock the follower copies one chunk of the table, or looks up as many blocks.
+// follower brings a Merged the blocks of its pool's stream, and then every event, in a
+// goroutine of its own. The stream never waits for it: under the stream's lock the
+// follower copies one chunk of the table, or looks up as many blocks.
 //
-// It begins with an adoption: chunk after chunk of the stream's table, each behind the
-// events that precede the copy, goes into the Merged. Changes of what was copied before
-// come as events, and so do blocks that are stored meanwhile. A follower whose queue is
-// full loses it. It then sweeps, which takes from the Merged what the stream does not
-// hold any more, and adopts once more. Until then the Merged is degraded, because it may
-// hold what has gone.
+// A follower begins with an adoption. It copies the stream's table into the Merged,
+// chunk after chunk, each behind the events that precede the copy. Later changes come
+// as events. A follower whose queue is full loses the queue. It then sweeps: it removes
+// from the Merged the blocks that the stream holds no more. Then it adopts once more.
+// Until the end of that adoption the Merged is degraded.
 type follower struct {
 	merged *Merged
 	stream *Stream
@@ -41,9 +40,9 @@ type follower struct {
 	mu    sync.Mutex
 	queue []*eventBatch
 	items int
-	lost  bool // the queue was full, and what has been published since is missing
+	lost  bool // the queue was full; later events are missing
 
-	// What follows belongs to the goroutine.
+	// The goroutine's state.
 	phase   followPhase
 	at, end uint32 // slots: of the Merged's table in a sweep, of the stream's in an adoption
 	grown   bool   // the adoption added blocks
@@ -80,7 +79,7 @@ func (s *Stream) follow(m *Merged) (*follower, error) {
 	return f, nil
 }
 
-// leave ends the follower and waits for its goroutine.
+// leave ends the follower, and waits for its goroutine.
 func (f *follower) leave() {
 	f.stream.Update(func(tx *Tx) {
 		tx.followers = slices.DeleteFunc(tx.followers, func(other *follower) bool { return other == f })
@@ -89,8 +88,7 @@ func (f *follower) leave() {
 	<-f.ended
 }
 
-// tellFollowers queues the events that were just made, which it copies once, for
-// all followers.
+// tellFollowers queues one copy of the events that were just made, for all followers.
 func (tx *Tx) tellFollowers() {
 	if len(tx.followers) == 0 {
 		return
@@ -112,7 +110,7 @@ func (tx *Tx) tellFollowers() {
 	}
 }
 
-// offer queues a batch. False: the queue was full, and is lost.
+// offer queues a batch. False means that the queue was full, and is lost.
 func (f *follower) offer(b *eventBatch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +131,7 @@ func (f *follower) offer(b *eventBatch) bool {
 	return !full
 }
 
-// take empties the queue. lost: there were batches that are missing.
+// take empties the queue. lost means that batches are missing.
 func (f *follower) take() (batches []*eventBatch, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,7 +159,7 @@ func (f *follower) run() {
 	}
 }
 
-// step does a bounded piece of work; false: there is none.
+// step does a bounded piece of work. False means that there is none.
 func (f *follower) step() bool {
 	switch f.phase {
 	case phaseSweep:
@@ -176,7 +174,7 @@ func (f *follower) step() bool {
 	}
 }
 
-// apply brings the Merged batches. False: others are missing, and a sweep begins.
+// apply brings the Merged batches. False means that others are missing; a sweep begins.
 func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	for _, b := range batches {
 		f.merged.pool.Publish(b.events)
@@ -188,8 +186,8 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	return false
 }
 
-// adopt copies a chunk of the stream's table. What was published before the copy goes
-// into the Merged first.
+// adopt copies a chunk of the stream's table into the Merged. Events published before
+// the copy go first.
 func (f *follower) adopt() {
 	var some, lost bool
 	var batches []*eventBatch
@@ -207,7 +205,7 @@ func (f *follower) adopt() {
 	}
 }
 
-// adopted ends an adoption: the Merged holds what the stream held at one moment.
+// adopted ends an adoption. The Merged then holds what the stream held at one moment.
 func (f *follower) adopted() {
 	f.phase = phaseLive
 	f.merged.setStale(false)
@@ -222,8 +220,7 @@ func (f *follower) adopted() {
 	}
 }
 
-// sweep takes from the Merged what it has of the stream, in some slots, and the stream
-// has not.
+// sweep removes from a chunk of the Merged the blocks that the stream holds no more.
 func (f *follower) sweep() {
 	next := min(f.at+dense.ChunkSize, f.end)
 	f.blocks = f.merged.appendPooled(f.blocks[:0], f.at, next)

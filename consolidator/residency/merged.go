@@ -7,15 +7,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// MergeMode is how a Merged shows the tiers of its blocks.
+// MergeMode says in which tiers a Merged shows its blocks.
 type MergeMode uint8
 
 const (
-	// MergeTiered: a block is in the tiers in which the worker or the pool has it.
+	// MergeTiered shows a block in the tiers in which the worker or the pool has it.
 	MergeTiered MergeMode = iota
-	// MergeDedup: a block that the worker or the pool has in any tier is on the
-	// device, and in no other tier. That is what KVBM's consolidator says in its mode
-	// "dedup", for consumers that know no tiers.
+	// MergeDedup shows a block of any tier on the device, and in no other tier, as
+	// KVBM's consolidator does in its mode "dedup". It is for consumers that know no tiers.
 	MergeDedup
 )
 
@@ -27,27 +26,24 @@ const (
 	poolSource
 )
 
-// Merged is what one worker rank can reach: its own blocks and those of its pool,
-// as one stream under the worker's name. It is for consumers that know no pools.
+// Merged is what one worker rank can reach: its own blocks and those of its pool, as
+// one stream under the worker's name. It is for consumers that know no pools.
 //
-// A block is stored in a tier when the first of the two has it there, and removed
-// when the last one has it there no more; in mode MergeDedup the same holds for all
-// tiers together. Each (source, tier) counts by itself, so that a block that leaves
-// the host while it is on disk stays, and a clear of one source takes only what that
-// source alone had. Which block is which, their hashes say: adapter and salt are in
-// them.
+// A block is stored in a tier when the first of the two sources has it there, and
+// removed when neither has it there. In mode MergeDedup the same holds for all tiers
+// together. Each (source, tier) counts by itself. So a block that leaves the host
+// while it is on disk stays, and a clear of one source takes only what that source
+// alone had.
 //
-// The events are as a Stream's, but without Cleared ones: the sources' clears leave
-// as removals. What the pool holds already when the worker joins it is not stored by
-// events, which would be as many as the pool has blocks, for each of its workers: it
-// is state, to be had by Snapshot. A sink that cannot ask for it may implement
-// StateObserver. Such a block is told of when either source stores it the next time,
-// so that this is the one case in which a sink that knows the state is told twice.
+// The events are those of a Stream, but without Cleared: clears of the sources leave
+// as removals. Blocks that the pool holds when the worker joins come in without
+// events, because there would be one for each block and worker. Snapshot has them. A
+// sink that needs to be told may implement StateObserver. When a source stores such a
+// block again, an event stores it. Only then may a sink see a block stored twice.
 //
-// The table holds what the two sources hold, and is bounded by them. Concurrency: as
-// a Stream's. The own stream's lock is taken before the Merged's, and that before its
-// sinks'. The pool's stream never waits for a Merged: see follower. A Snapshot is
-// consistent with the digest and the event id it comes with.
+// The table holds what the two sources hold, and is bounded by them. Concurrency is
+// that of a Stream. The own stream's lock is taken before the Merged's, and that before
+// its sinks'. The pool's stream never waits for a Merged: see follower.
 type Merged struct {
 	// out holds the table. Its references are bits: see Merged.bit.
 	out    *Stream
@@ -57,20 +53,20 @@ type Merged struct {
 	pool   mergeInput
 	// follower brings the pool's blocks; nil: there is no pool.
 	follower *follower
-	// out.mu guards what follows. ownHealth is the own stream's; stale: blocks may be
-	// here that the pool has no more.
+	// The lock of out guards ownHealth, the own stream's health, and stale: the Merged may
+	// hold blocks that the pool has no more.
 	ownHealth kvevent.Health
 	stale     bool
 }
 
-// mergeInput is one source's way into a Merged; a pointer to it is the source's sink.
+// mergeInput is the sink through which one source enters a Merged.
 type mergeInput struct {
 	merged *Merged
 	source mergeSource
 }
 
-// StateObserver is what a sink may implement to be told that the stream's state has
-// become larger without events. The rules of Sink hold for it.
+// StateObserver is implemented by sinks that want to know when the stream's state has
+// grown without events. The rules of Sink hold for it.
 type StateObserver interface {
 	StateJoined()
 }
@@ -83,26 +79,26 @@ func NewMerged(w kv.Worker, mode MergeMode, sink Sink) *Merged {
 	return m
 }
 
-// KeepTokens makes t retain the tokens of each block for as long as the merged
-// stream has it, which ends with Close. It must be called before the first event.
+// KeepTokens makes t retain the tokens of each block while the merged stream holds the
+// block, until Close. It must be called before the first event.
 func (m *Merged) KeepTokens(t *tokens.Table) { m.tokens = t }
 
-// Own is the sink for the worker's own stream, to be added before that holds anything.
-// It is a HealthObserver: the merged stream's health is the own stream's, and degraded
-// while the merged stream may hold blocks that the pool holds no more.
+// Own returns the sink for the worker's own stream. It must be added before that stream
+// holds anything. The merged stream's health is the own stream's, and degraded while the
+// merged stream may hold blocks that the pool has no more.
 func (m *Merged) Own() Sink { return &m.own }
 
-// FollowPool begins to take in what the pool of a stream holds and every later event of
-// it, in the background. What the pool holds already comes in without events: see
-// StateObserver. It may be called once. The error says that
-// the stream has MaxSinks already.
+// FollowPool begins to take in the pool's blocks and every later event, in the
+// background. The blocks that the pool holds now come in without events: see
+// StateObserver. It may be called once. The error says that the pool's stream has
+// MaxSinks already.
 func (m *Merged) FollowPool(pool *Stream) (err error) {
 	m.follower, err = pool.follow(m)
 	return err
 }
 
-// Joined is closed when everything is in that the pool held when FollowPool was called.
-// Without FollowPool it is nil.
+// Joined returns a channel that is closed once the blocks of the pool at the time of
+// FollowPool are in. Without FollowPool it returns nil.
 func (m *Merged) Joined() <-chan struct{} {
 	if m.follower == nil {
 		return nil
@@ -110,14 +106,14 @@ func (m *Merged) Joined() <-chan struct{} {
 	return m.follower.joined
 }
 
-// AddSink is as Stream's.
+// AddSink is Stream.AddSink.
 func (m *Merged) AddSink(sink Sink) error { return m.out.AddSink(sink) }
 
-// RemoveSink is as Stream's.
+// RemoveSink is Stream.RemoveSink.
 func (m *Merged) RemoveSink(sink Sink) { m.out.RemoveSink(sink) }
 
-// Detach ends FollowPool: no sink hears of the pool any more once it has returned. What
-// the pool held stays. Without FollowPool it does nothing.
+// Detach ends FollowPool. Once it has returned, no sink hears of the pool. The pool's
+// blocks stay. Without FollowPool it does nothing.
 func (m *Merged) Detach() {
 	if m.follower != nil {
 		m.follower.leave()
@@ -125,8 +121,8 @@ func (m *Merged) Detach() {
 	}
 }
 
-// Close forgets everything, without events, gives the tokens back and ends FollowPool.
-// The own stream must have let go of its sink before; further calls do nothing.
+// Close forgets everything without events, releases the tokens and ends FollowPool. The
+// own stream must have removed its sink before. Further calls do nothing.
 func (m *Merged) Close() {
 	m.Detach()
 	m.out.Update(func(tx *Tx) {
@@ -140,19 +136,19 @@ func (m *Merged) Close() {
 	})
 }
 
-// Owner is the worker.
+// Owner returns the worker.
 func (m *Merged) Owner() kv.Owner { return m.out.Owner() }
 
-// Status is as Stream's.
+// Status is Stream.Status.
 func (m *Merged) Status() Status { return m.out.Status() }
 
-// Snapshot is as Stream's.
+// Snapshot is Stream.Snapshot.
 func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) {
 	return m.out.Snapshot()
 }
 
-// Stats returns the counters: UnknownRemoves are removals of what the source did not
-// hold, or of what had not been taken over yet.
+// Stats returns the counters. UnknownRemoves are removals of blocks that the source did
+// not hold, or that had not come in yet.
 func (m *Merged) Stats() Stats { return m.out.Stats() }
 
 // Publish implements Sink.
@@ -176,7 +172,7 @@ func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 	})
 }
 
-// HealthChanged implements HealthObserver. A pool is always sure of what it holds.
+// HealthChanged implements HealthObserver. A pool always knows its blocks.
 func (in *mergeInput) HealthChanged(h kvevent.Health) {
 	if in.source != ownSource {
 		return
@@ -187,8 +183,8 @@ func (in *mergeInput) HealthChanged(h kvevent.Health) {
 	})
 }
 
-// setStale says whether blocks may be here that the pool has no more. It returns how
-// many slots the table has.
+// setStale says whether the Merged may hold blocks that the pool has no more. It returns
+// the number of the table's slots.
 func (m *Merged) setStale(stale bool) (slots uint32) {
 	m.out.Update(func(tx *Tx) {
 		m.stale = stale
@@ -206,8 +202,8 @@ func (m *Merged) settleHealth(tx *Tx) {
 	tx.SetHealth(h)
 }
 
-// adopt takes in a chunk of the pool's table, without events, and reports whether any
-// of it is new.
+// adopt takes in a chunk of the pool's table, without events. It reports whether any
+// block is new.
 func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
 	m.out.Update(func(tx *Tx) {
 		before := tx.pairs
@@ -251,8 +247,7 @@ func (m *Merged) grown() {
 	})
 }
 
-// appendPooled appends what the pool has, by its own tiers, of the blocks in slots
-// first to end-1.
+// appendPooled appends the pool's blocks in slots first to end-1, by the pool's tiers.
 func (m *Merged) appendPooled(dst []pair, first, end uint32) []pair {
 	m.out.Update(func(tx *Tx) {
 		for slot := first; slot < min(end, tx.table.Slots()); slot++ {
@@ -266,7 +261,7 @@ func (m *Merged) appendPooled(dst []pair, first, end uint32) []pair {
 	return dst
 }
 
-// shown is the tier under which the stream shows a source's tier t.
+// shown returns the tier under which the stream shows a source's tier t.
 func (m *Merged) shown(t kv.Tier) kv.Tier {
 	if m.mode == MergeDedup {
 		return kv.TierDevice
@@ -274,9 +269,8 @@ func (m *Merged) shown(t kv.Tier) kv.Tier {
 	return t
 }
 
-// bit is the share of a source's tier t in a block's references. In mode tiered
-// each tier has one bit for each source, in mode dedup the device has those of all
-// tiers.
+// bit returns the bit of a source's tier t among a block's references. In mode tiered
+// each tier has one bit per source. In mode dedup the device has the bits of all tiers.
 func (m *Merged) bit(s mergeSource, t kv.Tier) uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (uint(s)*kv.NumTiers + uint(t))
@@ -284,8 +278,8 @@ func (m *Merged) bit(s mergeSource, t kv.Tier) uint32 {
 	return 1 << s
 }
 
-// unannounced marks, among the bits under one tier that the stream shows, a block
-// that no event has stored.
+// unannounced returns the bit that marks a block that no event has stored, among the
+// bits of a shown tier.
 func (m *Merged) unannounced() uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (2 * kv.NumTiers)
@@ -293,7 +287,7 @@ func (m *Merged) unannounced() uint32 {
 	return 1 << 2
 }
 
-// bits are the source's bits under one tier that the stream shows.
+// bits returns the source's bits of a shown tier.
 func (m *Merged) bits(s mergeSource) uint32 {
 	if m.mode == MergeDedup {
 		return (1<<kv.NumTiers - 1) << (uint(s) * kv.NumTiers)
@@ -316,7 +310,7 @@ func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	}
 }
 
-// add adds block h without references. False: the table is full.
+// add adds block h without references. False means that the table is full.
 func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
 	if slot, ok = tx.table.Insert(uint64(h)); !ok {
 		tx.stats.TableFull++
@@ -329,8 +323,8 @@ func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// hold notes that source s has the block in a slot in its tier t. With announce, an
-// event stores a block that no event has stored yet.
+// hold records that source s has the block in a slot in its tier. With announce, an
+// event stores the block unless one has done so.
 func (m *Merged) hold(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, announce bool) {
 	t := m.shown(tier)
 	tx.table.Own(slot)
@@ -352,7 +346,7 @@ func (m *Merged) hold(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, announce
 	}
 }
 
-// remove takes back that source s has h in its tier t.
+// remove records that source s has block h in its tier t no more.
 func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
 	slot, held := tx.Find(h)
 	if !held || tx.Block(slot).Refs.Of(m.shown(t))&m.bit(s, t) == 0 {
@@ -362,7 +356,7 @@ func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
 	m.reduce(tx, slot, m.shown(t), m.bit(s, t))
 }
 
-// forget takes back everything that source s has.
+// forget records that source s has nothing.
 func (m *Merged) forget(tx *Tx, s mergeSource) {
 	for slot := range tx.table.Slots() {
 		for _, t := range kv.Tiers {
@@ -373,8 +367,8 @@ func (m *Merged) forget(tx *Tx, s mergeSource) {
 	}
 }
 
-// reduce takes bits, of which the block in a slot has some, from its references in
-// the shown tier t.
+// reduce takes bits from the references of the block in a slot, in the shown tier t.
+// The block has some of them.
 func (m *Merged) reduce(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
 	h := tx.Hash(slot)
 	tx.table.Own(slot)

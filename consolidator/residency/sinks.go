@@ -10,24 +10,23 @@ import (
 // MaxSinks is how many sinks and followers one stream can have together.
 const MaxSinks = 64
 
-// Sink receives a stream's events: in order, with contiguous ids, under the
-// stream's lock. It must not block and must not call the stream. The events and
-// everything they point to are lent until Publish returns. Sinks are compared
-// with ==, so that they must be comparable; pointers are.
+// Sink receives a stream's events in order, with contiguous ids, under the stream's
+// lock. It must not block and must not call the stream. The events and everything they
+// point to are lent until Publish returns. Sinks are compared with ==, so use pointers.
 type Sink interface {
 	Publish(events []kvevent.RouterEvent)
 }
 
-// HealthObserver is what a Sink may implement besides, to be told at once when
-// the stream's health changes. The rules of Publish hold for it too.
+// HealthObserver is implemented by sinks that want to know at once when the stream's
+// health changes. The rules of Sink hold for it.
 type HealthObserver interface {
 	HealthChanged(h kvevent.Health)
 }
 
-// AddSink gives the stream one sink more, the last in order. The sink sees every later
-// event; what the stream holds already is for Snapshot, and for Merged.FollowPool. A
-// HealthObserver is told the stream's health if that is not exact. The error, which is
-// also counted in SinksRefused, says that there are MaxSinks already.
+// AddSink adds a sink behind the others. The sink sees every later event. The blocks
+// that the stream holds already are for Snapshot and Merged.FollowPool. A HealthObserver
+// is told the stream's health unless it is exact. The error says that the stream has
+// MaxSinks already; SinksRefused counts it.
 func (s *Stream) AddSink(sink Sink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +45,7 @@ func (tx *Tx) addSink(sink Sink) error {
 	return nil
 }
 
-// sinkRoom is an error when the stream has MaxSinks sinks and followers.
+// sinkRoom returns an error when the stream has MaxSinks sinks and followers.
 func (tx *Tx) sinkRoom() error {
 	n := len(tx.sinks) + len(tx.followers)
 	if n < MaxSinks {
@@ -56,9 +55,8 @@ func (tx *Tx) sinkRoom() error {
 	return fmt.Errorf("stream of %s: %d sinks, want at most %d", tx.owner, n+1, MaxSinks)
 }
 
-// RemoveSink takes sink away; it is not called any more once RemoveSink has
-// returned. Pending changes are flushed to it first. One that the stream does not
-// have is no error.
+// RemoveSink flushes pending changes and removes sink. Once it has returned, the stream
+// does not call the sink. An unknown sink is no error.
 func (s *Stream) RemoveSink(sink Sink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Snapshot flushes, and returns everything the owner holds as stored events
-// with ids from 1, together with the id of the last event it includes and the
-// digest after it. Across all tiers a parent stands before its children. The
-// events are the caller's. The lock is held while pointers to the table's chunks are
-// copied. Until the events are made, a change of the stream copies the chunk that it
-// changes, 18 KiB, once.
+// Snapshot flushes, and returns everything the owner holds as stored events with ids
+// from 1. last is the id of the last event that they include, digest the stream's
+// digest after it. Across all tiers a parent precedes its children. The caller owns the
+// events. The lock is held while pointers to the table's chunks are copied. Until
+// Snapshot returns, a change of the stream copies the chunk that it changes, 18 KiB,
+// once.
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
 	s.tx.Flush()
@@ -36,8 +36,8 @@ type chainHead struct {
 	position, slot uint32
 }
 
-// chains are the events of a snapshot in the making: heads, and for each block
-// in a tier the slot of the one that follows it in its event plus one, 0 for none.
+// chains are the events of a snapshot before they are written. next has, for each block
+// in a tier, the slot plus one of the block that follows in its event; 0 is none.
 type chains struct {
 	table *dense.View[Block]
 	index dense.Index[Block]
@@ -46,11 +46,11 @@ type chains struct {
 	pairs int
 }
 
-// snapshotEvents builds events of everything in table. Each block but the head of
-// an event follows its parent. A block is a head when its parent is not in its
-// tier, when a sibling with a lower hash follows the parent, or when an event is
-// full. Heads come in order of position, so that every parent, which lies one
-// position lower, was emitted with an earlier head.
+// snapshotEvents returns stored events of every block in table. In an event each block
+// but the head follows its parent. A block is a head when its parent is not in its
+// tier, when a sibling with a lower hash follows the parent, or when the event is full.
+// Heads are sorted by position. A parent lies one position lower than its child, so it
+// precedes its child.
 func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEvent {
 	c := chains{table: table, index: dense.NewIndex(table)}
 	for slot := range table.Slots() {
@@ -85,7 +85,8 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 	return events
 }
 
-// add gives the block in a slot its place in each of its tiers.
+// add makes the block in a slot a head, or the follower of its parent, in each of its
+// tiers.
 func (c *chains) add(slot uint32) {
 	r := c.table.At(slot)
 	parent, follows := uint32(0), r.HasParent() && r.Position()%maxEventBlocks != 0
@@ -122,7 +123,7 @@ func (c *chains) addHead(t kv.Tier, slot uint32) {
 	c.heads = append(c.heads, chainHead{pair{t, h}, c.table.At(slot).Position(), slot})
 }
 
-// follower is the slot of the block after that in slot, plus one; 0: none.
+// follower returns the slot plus one of the block that follows in the event; 0: none.
 func (c *chains) follower(t kv.Tier, slot uint32) uint32 {
 	if c.next[t] == nil {
 		return 0

@@ -39,7 +39,7 @@ func NewStream(owner kv.Owner, sink Sink) *Stream {
 	return s
 }
 
-// Owner is whose blocks the stream is about.
+// Owner returns whose blocks the stream is about.
 func (s *Stream) Owner() kv.Owner { return s.owner }
 
 // Update calls change with the stream's state, under the stream's lock. No observer
@@ -51,12 +51,11 @@ func (s *Stream) Update(change func(tx *Tx)) {
 	change(&s.tx)
 }
 
-// Store adds one reference in tier t to each of blocks, which are consecutive:
-// blocks[0] is the child of parent (or starts its sequence, without hasParent)
-// and lies at position start, counted in blocks. A block that had no reference
-// in t becomes resident there. A block that is resident in any tier keeps the
-// parent, position and LocalHash it was first stored with: its hash covers the
-// whole prefix, so that a second opinion can only be wrong.
+// Store adds one reference in tier t to each of blocks. The blocks are consecutive:
+// blocks[0] is the child of parent, or starts a sequence without hasParent. It lies at
+// position start, counted in blocks. A block without a reference in t becomes resident
+// there. A resident block keeps its parent, position and LocalHash: its hash covers the
+// whole prefix, so another opinion would be wrong.
 func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +63,8 @@ func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 }
 
 // Remove takes back one reference in tier t of each of hashes. A block without
-// references left in t is no longer resident there. Hashes that are not
-// resident in t are counted and otherwise ignored.
+// references in t is no longer resident there. Hashes that are not resident in t are
+// counted in UnknownRemoves.
 func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *Stream) Clear() { s.Update(func(tx *Tx) { tx.Clear() }) }
 // Flush gives the pending changes their ids and hands them to the sinks.
 func (s *Stream) Flush() { s.Update((*Tx).Flush) }
 
-// Status flushes, and then tells where the stream is.
+// Status flushes, and returns the stream's status.
 func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +99,7 @@ func (s *Stream) Stats() Stats {
 	return s.tx.stats
 }
 
-// View returns the blocks as they are now; it must be closed. Pending changes are in
+// View returns the blocks as they are now, pending changes included. The caller closes
 // it. The lock is held while pointers to the table's chunks are copied.
 func (s *Stream) View() *dense.View[Block] {
 	s.mu.Lock()

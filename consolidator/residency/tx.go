@@ -9,11 +9,10 @@ import (
 )
 
 const (
-	// maxEventBlocks caps one event, so that an event fits any sensible message
-	// limit (512 stored blocks are about 30 KiB on the wire).
+	// maxEventBlocks bounds one event to about 30 KiB on the wire.
 	maxEventBlocks = 512
-	// maxPendingEvents and maxPendingBlocks bound what waits for Flush; a change
-	// beyond them flushes first.
+	// maxPendingEvents and maxPendingBlocks bound the pending changes. A change beyond
+	// them flushes first.
 	maxPendingEvents = kvevent.MaxEventsPerMessage
 	maxPendingBlocks = kvevent.MaxBlocksPerMessage
 )
@@ -44,8 +43,8 @@ type Tx struct {
 	events  []kvevent.RouterEvent
 }
 
-// change is a pending event. Its blocks are n elements from index from on, of
-// the pending stored blocks or of the pending removed hashes.
+// change is a pending event. Its blocks are n elements of Tx.stored or Tx.removed, from
+// index from on.
 type change struct {
 	kind      kvevent.Kind
 	tier      kv.Tier
@@ -171,8 +170,8 @@ func (tx *Tx) hide(t kv.Tier, slot uint32) (forgotten bool) {
 	return forgotten
 }
 
-// pendStored appends a newly resident block to the pending changes. It joins the
-// last change when that stores the block's parent as its last block.
+// pendStored makes a stored block pending. The block joins the last change if that ends
+// with the block's parent.
 func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
 	tx.boundPending()
 	if c := tx.lastPending(kvevent.Stored, t); c != nil && b.HasParent() && tx.stored[len(tx.stored)-1].Hash == b.Parent {
@@ -187,8 +186,8 @@ func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
 	tx.stored = append(tx.stored, kvevent.StoredBlock{Hash: h, Local: b.Local})
 }
 
-// pendRemoved appends a removal to the pending changes. It joins the last change
-// when that is a removal from the same tier.
+// pendRemoved makes a removal pending. It joins the last change if that is a removal
+// from the same tier.
 func (tx *Tx) pendRemoved(t kv.Tier, h kv.SequenceHash) {
 	tx.boundPending()
 	if c := tx.lastPending(kvevent.Removed, t); c != nil {
@@ -199,8 +198,8 @@ func (tx *Tx) pendRemoved(t kv.Tier, h kv.SequenceHash) {
 	tx.removed = append(tx.removed, h)
 }
 
-// lastPending returns the last pending change if it is of that kind and tier and
-// has room for a block more, else nil.
+// lastPending returns the last pending change if it has that kind and tier and room for
+// one more block, else nil.
 func (tx *Tx) lastPending(k kvevent.Kind, t kv.Tier) *change {
 	if len(tx.pending) == 0 {
 		return nil
@@ -212,7 +211,7 @@ func (tx *Tx) lastPending(k kvevent.Kind, t kv.Tier) *change {
 	return c
 }
 
-// boundPending makes room for one more pending change of one block.
+// boundPending makes room for one more pending block.
 func (tx *Tx) boundPending() {
 	if len(tx.pending) < maxPendingEvents && len(tx.stored)+len(tx.removed) < maxPendingBlocks {
 		return
