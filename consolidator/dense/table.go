@@ -8,55 +8,48 @@ import (
 )
 
 const (
-	// shards divides an index, so that growing one part of it takes little
-	// time however large the table is.
+	// shards divides the index, so that growing takes little time in a large table.
 	shards = 256
-	// An index word holds how far an entry lies from its home, 6 bits, and its slot
-	// plus one; 0 is an empty word.
+	// An index word holds an entry's distance from its home, 6 bits, and its slot plus
+	// one; 0 is an empty word.
 	slotBits    = 26
 	slotMask    = 1<<slotBits - 1
 	maxDistance = 1<<(32-slotBits) - 1
-	// MaxEntries is how many entries a table can hold.
+	// MaxEntries is the capacity of a table.
 	MaxEntries = slotMask
-	// ChunkSize is how many entries are allocated at once.
+	// ChunkSize is the number of entries that are allocated at once.
 	ChunkSize      = 512
 	minWords       = 24
 	maxLoadPercent = 90
 )
 
-// seed makes it impossible to choose keys that collide.
+// seed keeps clients from choosing keys that collide.
 var seed = rand.Uint64()
 
-// Entry is a key, in halves so that it needs no more than 4-byte alignment,
-// and its value. In a free slot lo is the next free slot plus one.
+// Entry is a key and its value. The key is in halves, for 4-byte alignment. In a free
+// slot lo is the next free slot plus one.
 type Entry[V any] struct {
 	lo, hi uint32
 	Value  V
 }
 
-// Chunk is a chunk of entries.
+// Chunk is ChunkSize entries.
 type Chunk[V any] [ChunkSize]Entry[V]
 
-// dense is a hash table from 64-bit keys to values without pointers, which costs
-// the garbage collector nothing and 5 to 7 bytes per entry besides key and
-// value. An entry keeps its slot as long as it lives, so that slots can stand for
-// keys elsewhere. The value of a free slot is zero.
+// Table is a hash table from 64-bit keys to values without pointers. The zero value is
+// an empty table. An entry keeps its slot until Remove. The value of a free slot is zero.
 //
-// The entries lie in chunks that never move. The index is open addressing by
-// distance from home (Robin Hood): it is searched, filled and emptied without a
-// look at entries that have another home, and deletion shifts back what follows
-// and leaves no mark. Only growing reads all entries, of one shard of 256.
-//
-// A view is a copy of the entries that costs a copy of the chunk pointers. While views
-// are open, whoever changes an entry copies the entry's chunk first, once for each view.
+// The index is open addressing by distance from home (Robin Hood). Search, insertion
+// and deletion read no entry with another home. Deletion shifts the following words
+// back and leaves no mark.
 type Table[V any] struct {
 	shards [shards]shard
 	chunks []*Chunk[V]
 	used   uint32 // slots ever taken
 	free   uint32 // first free slot below used plus one; 0: none
 	n      int
-	// views counts the open views; nil: there are none. shared says which chunks one of
-	// them may have; it means nothing without views.
+	// views counts the open views; nil: none. shared says which chunks a view may have; it
+	// means nothing without views.
 	views  *atomic.Int32
 	shared []bool
 }
@@ -73,7 +66,7 @@ func mixKey(key uint64) uint64 {
 	return h ^ h>>32
 }
 
-// homeOf is the home of hash h among n words of its shard.
+// homeOf returns the home of hash h among the n words of its shard.
 func homeOf(h uint64, n int) int {
 	hi, _ := bits.Mul64(h<<8, uint64(n))
 	return int(hi)
@@ -89,11 +82,11 @@ func (t *Table[V]) entry(slot uint32) *Entry[V] {
 	return &t.chunks[slot/ChunkSize][slot%ChunkSize]
 }
 
-// at is the value in a slot, valid until the entry is removed or own is called. It may be
-// changed after insert or own.
+// At returns the value in a slot, valid until Remove or Own. It may be changed after
+// Insert or Own.
 func (t *Table[V]) At(slot uint32) *V { return &t.entry(slot).Value }
 
-// own makes the entry in a slot the table's alone, so that no view sees it change.
+// Own makes the entry in a slot the table's alone: no view sees its changes.
 func (t *Table[V]) Own(slot uint32) {
 	if t.views != nil {
 		t.unshare(slot / ChunkSize)
@@ -105,7 +98,7 @@ func (t *Table[V]) Key(slot uint32) uint64 {
 	return t.entry(slot).Key()
 }
 
-// find returns the slot of a key.
+// Find returns the slot of a key. False means that the key is not there.
 func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	h := mixKey(key)
 	words := t.shards[h>>56].words
@@ -131,8 +124,8 @@ func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	}
 }
 
-// insert adds a key, which must not be there, with the zero value. False means
-// that the table is full.
+// Insert adds a key with the zero value. The key must not be there. False means that
+// the table is full.
 func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
@@ -154,7 +147,7 @@ func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// remove deletes the entry in a slot.
+// Remove deletes the entry in a slot.
 func (t *Table[V]) Remove(slot uint32) {
 	h := mixKey(t.Key(slot))
 	s := &t.shards[h>>56]
@@ -180,7 +173,7 @@ func (t *Table[V]) Remove(slot uint32) {
 	t.free = slot + 1
 }
 
-// clear removes every entry and gives the memory back.
+// Clear removes every entry and frees the memory.
 func (t *Table[V]) Clear() { *t = Table[V]{} }
 
 func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
@@ -199,19 +192,17 @@ func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 	return t.used - 1, true
 }
 
-// grow makes the index of a shard larger, and adds the entry with slot plus one
-// extra to it, if extra is not 0.
+// grow enlarges the index of a shard, and adds extra, a slot plus one, unless extra is 0.
 func (t *Table[V]) grow(shard uint64, extra uint32) {
 	s := &t.shards[shard]
 	old := s.words
-	// Shards begin with different sizes, so that they do not all grow, and are not all
-	// at their emptiest, at the same time.
+	// Shards begin with different sizes, so that they do not all grow at the same time.
 	n := minWords * (4*shards + int(shard)) / (4 * shards)
 	for {
 		if len(old) > 0 {
 			n = max(n, len(old)) * 5 / 4
 		}
-		// The allocator rounds up; what it gives is used.
+		// The allocator rounds up. All of its words are used.
 		words := slices.Grow([]uint32(nil), n)
 		words = words[:cap(words)]
 		if t.fill(words, old, extra) {
@@ -221,8 +212,8 @@ func (t *Table[V]) grow(shard uint64, extra uint32) {
 	}
 }
 
-// fill puts the entries of old, and extra, into words. False means that some
-// would lie too far from home.
+// fill puts the entries of old, and extra, into words. False means that an entry would
+// lie too far from home.
 func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 	put := func(w uint32) bool {
 		if w == 0 {
@@ -239,8 +230,8 @@ func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 	return put(extra)
 }
 
-// putWord adds w, a slot plus one, whose key has hash h. False means that left,
-// which is w or was there, has no place: it would lie too far from home.
+// putWord adds w, a slot plus one, whose key has hash h. False means that one word is
+// left, w or a displaced one: it would lie too far from home.
 func putWord(words []uint32, h uint64, w uint32) (left uint32, ok bool) {
 	i := homeOf(h, len(words))
 	for distance := uint32(0); distance <= maxDistance; distance++ {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// View is what a table held when the view was taken. It may be read by one
-// goroutine while others change the table, until close.
+// View is the entries of a table at one moment. One goroutine may read it while others
+// change the table, until Close.
 type View[V any] struct {
 	chunks []*Chunk[V]
 	used   uint32
@@ -15,8 +15,8 @@ type View[V any] struct {
 	open   *atomic.Int32
 }
 
-// view returns the table's entries as they are now. close must be called, so that the
-// table stops copying what it changes.
+// View returns the table's entries as they are now. The caller must call Close: until
+// then the table copies chunks before it changes them.
 func (t *Table[V]) View() *View[V] {
 	if t.views == nil {
 		t.views = new(atomic.Int32)
@@ -39,8 +39,8 @@ func (t *Table[V]) unshare(chunk uint32) {
 	}
 }
 
-// copyChunk copies the entries of the chunk that slot, a multiple of ChunkSize, begins.
-// False: there are none.
+// CopyChunk copies the chunk that begins at slot, a multiple of ChunkSize. False means
+// that there is none.
 func (t *Table[V]) CopyChunk(to *Chunk[V], slot uint32) bool {
 	if slot >= t.used {
 		return false
@@ -49,7 +49,7 @@ func (t *Table[V]) CopyChunk(to *Chunk[V], slot uint32) bool {
 	return true
 }
 
-// close ends the view. It may be called once, by any goroutine.
+// Close ends the view. It may be called once, by any goroutine.
 func (v *View[V]) Close() { v.open.Add(-1) }
 
 // Len returns the number of entries.
@@ -94,7 +94,7 @@ func (x *Index[V]) after(i int) int {
 	return i
 }
 
-// add adds the entry in a slot, which must not be free.
+// Add adds the entry in a slot. The slot must not be free.
 func (x *Index[V]) Add(slot uint32) {
 	i := x.home(x.view.Key(slot))
 	for x.words[i] != 0 {
@@ -103,7 +103,7 @@ func (x *Index[V]) Add(slot uint32) {
 	x.words[i] = slot + 1
 }
 
-// find returns the slot of a key.
+// Find returns the slot of a key. False means that the key was not added.
 func (x *Index[V]) Find(key uint64) (slot uint32, ok bool) {
 	for i := x.home(key); x.words[i] != 0; i = x.after(i) {
 		if slot = x.words[i] - 1; x.view.Key(slot) == key {

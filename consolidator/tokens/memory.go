@@ -2,11 +2,11 @@ package tokens
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// slabChunk is how many elements a slab gets at a time.
+// slabChunk is the number of elements that a slab allocates at once.
 const slabChunk = 4096
 
-// slab hands out numbered elements of one kind and takes them back. Elements do
-// not move. Memory that was used once is kept.
+// slab hands out numbered elements and takes them back. Elements do not move. Memory is
+// never given back.
 type slab[T any] struct {
 	chunks [][]T
 	free   []uint32
@@ -34,7 +34,7 @@ func (s *slab[T]) give(i uint32) {
 	s.free = append(s.free, i)
 }
 
-// name is what many blocks have in common.
+// name is the adapter, salt and block size that many blocks share.
 type name struct {
 	lora, salt string
 	blockSize  uint32
@@ -42,7 +42,7 @@ type name struct {
 
 func (n *name) bytes() int { return nameBytes + len(n.lora) + len(n.salt) }
 
-// nameTable holds each name once, for as long as blocks have it.
+// nameTable holds each name once, while blocks have it.
 type nameTable struct {
 	index map[name]uint32
 	slab[namedBlocks]
@@ -53,7 +53,7 @@ type namedBlocks struct {
 	blocks uint32
 }
 
-// hold counts one block more with name n; grown is how many bytes that took.
+// hold counts one more block with name n. It returns the bytes that this took.
 func (t *nameTable) hold(n name) (i uint32, grown int) {
 	i, known := t.index[n]
 	if !known {
@@ -65,7 +65,7 @@ func (t *nameTable) hold(n name) (i uint32, grown int) {
 	return i, grown
 }
 
-// leave counts one block less; freed is how many bytes came back.
+// leave counts one block less. It returns the bytes that this freed.
 func (t *nameTable) leave(i uint32) (freed int) {
 	n := t.at(i)
 	if n.blocks--; n.blocks > 0 {
@@ -77,11 +77,11 @@ func (t *nameTable) leave(i uint32) (freed int) {
 	return freed
 }
 
-// cellsFor is how many cells hold that many words.
+// cellsFor returns the number of cells for that many words.
 func cellsFor(words int) int { return (words + cellWords - 1) / cellWords }
 
-// shrinkLocked lets the oldest blocks that nobody retains go until that many bytes
-// are free. False: the rest is retained.
+// shrinkLocked evicts blocks without references, oldest first, until need bytes are free.
+// False means that only retained blocks are left.
 func (t *Table) shrinkLocked(need int) bool {
 	for t.bytes+need > t.maxBytes {
 		if t.oldest == none {
@@ -104,7 +104,7 @@ func (t *Table) addEntryLocked(h kv.SequenceHash) uint32 {
 	return i
 }
 
-// fillLocked gives an entry without tokens its words and its name.
+// fillLocked adds tokens, objects and name to an entry without them.
 func (t *Table) fillLocked(e *entry, name uint32, tokens []uint32, objects []uint64) {
 	t.bare--
 	t.bytes += entryBytes
@@ -140,7 +140,7 @@ func (w *cellWriter) write(v uint32) {
 	w.at++
 }
 
-// wordsLocked appends an entry's tokens and objects to dst.
+// wordsLocked appends an entry's tokens and objects to dst, as words.
 func (t *Table) wordsLocked(dst []uint32, e *entry) []uint32 {
 	left := int(e.tokens) + 2*int(e.objects)
 	for c := e.first; left > 0; {
@@ -153,7 +153,7 @@ func (t *Table) wordsLocked(dst []uint32, e *entry) []uint32 {
 	return dst
 }
 
-// joinWords makes numbers of pairs of words, the high one first.
+// joinWords makes a number of each pair of words, high word first.
 func joinWords(words []uint32) []uint64 {
 	numbers := make([]uint64, len(words)/2)
 	for i := range numbers {
@@ -162,7 +162,7 @@ func joinWords(words []uint32) []uint64 {
 	return numbers
 }
 
-// dropLocked forgets an entry, which is in no list.
+// dropLocked forgets an entry. The entry must not be in the list.
 func (t *Table) dropLocked(i uint32) {
 	e := t.entries.at(i)
 	for c := e.first; c != none; {
@@ -180,7 +180,7 @@ func (t *Table) dropLocked(i uint32) {
 	t.entries.give(i)
 }
 
-// usedLocked makes an entry that nobody retains the youngest.
+// usedLocked makes an entry without references the youngest.
 func (t *Table) usedLocked(i uint32) {
 	if t.entries.at(i).refs == 0 {
 		t.unlinkLocked(i)
@@ -188,7 +188,7 @@ func (t *Table) usedLocked(i uint32) {
 	}
 }
 
-// linkLocked makes an entry the youngest of those that nobody retains.
+// linkLocked adds an entry without references to the list, as the youngest.
 func (t *Table) linkLocked(i uint32) {
 	e := t.entries.at(i)
 	e.older, e.younger = t.youngest, none

@@ -8,51 +8,49 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Identity is what a block's hash covers besides its own tokens and its
-// prefix, and what a format that carries tokens has to say too.
+// Identity is what a block's hash covers besides its tokens and its prefix. A format that
+// carries tokens carries it too.
 type Identity struct {
 	LoRAName, Salt string
-	// BlockSize is the engine's, in tokens. A block of an engine that caches
-	// overlapping pairs has one token more than that.
+	// BlockSize is the engine's block size in tokens. A block of an engine that caches
+	// overlapping pairs has one token more.
 	BlockSize uint32
-	// Objects are the hashes of the multimodal objects in the block, lent; nil for
-	// text.
+	// Objects are the hashes of the multimodal objects in the block, lent. Nil for text.
 	Objects []uint64
 }
 
-// Sink is told the tokens of blocks. Its method must not block; it is called
-// before the event that stores the block, under the lock of whoever makes that.
+// Sink receives the tokens of blocks. BlockTokens is called before the event that stores
+// the block, under the lock of the stream or session that makes the event. It must not
+// block.
 type Sink interface {
-	// BlockTokens says that block h consists of tokens, which are lent.
+	// BlockTokens says that block h consists of tokens. They are lent.
 	BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity)
 }
 
 const (
-	// defaultTokenBytes is what a Table may use when nobody says.
+	// defaultTokenBytes is the limit of a Table without one.
 	defaultTokenBytes = 256 << 20
 	// maxBlockWords bounds the tokens and objects of one block.
 	maxBlockWords = 1 << 16
-	// cellWords is how many tokens one cell holds, the usual block size.
+	// cellWords is the number of tokens in one cell: the usual block size.
 	cellWords = 16
-	// cellBytes and entryBytes are what a cell and a block cost, with their share of
-	// the table of hashes; nameBytes what a name costs besides its text.
+	// cellBytes and entryBytes are the costs of a cell and a block, with their share of
+	// the index. nameBytes is the cost of a name besides its text.
 	cellBytes  = 4 * (cellWords + 1)
 	entryBytes = 40 + 24
 	nameBytes  = 128
-	// maxBareBlocks is how many blocks may be retained without tokens.
+	// maxBareBlocks bounds the blocks that are retained without tokens.
 	maxBareBlocks = 4 << 20
 	// none is the index of nothing.
 	none = math.MaxUint32
 )
 
-// Table remembers the tokens of blocks for a format that carries them, which
-// router events do not. A block that somebody retains stays; of the others, the
-// one that has not been retained for the longest time goes first when there is no
-// room. Blocks that are retained while their tokens are not known take nothing of
-// that; there is a bound of its own for how many they may be.
+// Table remembers the tokens of blocks. A retained block stays. Without room the block
+// that was released longest ago goes first. Blocks that are retained before their tokens
+// come take no room from others; they have a bound of their own.
 //
-// It is safe for concurrent use. Its lock is a leaf: nothing is called under it.
-// Every method takes constant time but for the tokens of a block.
+// It is safe for concurrent use. Its lock is a leaf: nothing is called under it. Every
+// method takes constant time, plus the tokens of one block.
 type Table struct {
 	maxBytes int
 
@@ -61,10 +59,10 @@ type Table struct {
 	entries slab[entry]
 	cells   slab[cell]
 	names   nameTable
-	// bytes is what the blocks whose tokens are known cost; bare counts the others, and
-	// ignored the retains that were one too many for them.
+	// bytes is the cost of the blocks with tokens. bare counts the blocks without, ignored
+	// the retains beyond maxBare.
 	bytes, bare, maxBare, ignored int
-	// oldest and youngest are the ends of the list of blocks that nobody retains.
+	// oldest and youngest are the ends of the list of blocks without references.
 	oldest, youngest uint32
 	stats            Stats
 }
@@ -72,43 +70,41 @@ type Table struct {
 // entry is a block of the table, without pointers.
 type entry struct {
 	hash kv.SequenceHash
-	// first is the first of the cells with its tokens and then its objects, each of
-	// them two words, high word first; none while they are not known.
+	// first is the number of the first cell with the block's words: its tokens, then its
+	// objects, each as two words, high word first. It is none without tokens.
 	first           uint32
 	tokens, objects uint16
 	name            uint32
 	refs            uint32
-	// older and younger are its neighbours in the list; they mean nothing while refs
-	// is not 0.
+	// older and younger are the neighbours in the list of blocks without references.
 	older, younger uint32
 }
 
-// cell holds a part of a block's words.
+// cell holds some of a block's words.
 type cell struct {
 	words [cellWords]uint32
 	next  uint32
 }
 
-// Stats are a Table's counters since it was made, and what it holds.
+// Stats are a Table's counters since it was made, and its present contents.
 type Stats struct {
-	// Stored are the blocks whose tokens came in, Evicted those that made room.
+	// Stored are blocks whose tokens came in. Evicted are blocks that made room.
 	Stored  uint64 `json:"stored"`
 	Evicted uint64 `json:"evicted"`
-	// Refused are blocks whose tokens were not kept: everything else is retained, or
-	// the block is too large; and retains of blocks without tokens beyond 4 Mi, whose
-	// tokens may go early.
+	// Refused are blocks whose tokens were not kept, because all others are retained or
+	// the block is too large. Retains of blocks without tokens beyond 4 Mi count too:
+	// tokens of such blocks may go early.
 	Refused uint64 `json:"refused"`
-	// Misses are questions for blocks whose tokens are not known.
+	// Misses are calls of Describe for blocks without tokens.
 	Misses uint64 `json:"misses"`
-	// Blocks and Retained are how many blocks are known, or only retained, and how
-	// many are retained; Bytes is what those cost whose tokens are known.
+	// Blocks is the number of blocks, Retained those with references. Bytes is the cost of
+	// the blocks with tokens.
 	Blocks   uint64 `json:"blocks" metric:",gauge"`
 	Retained uint64 `json:"retained" metric:",gauge"`
 	Bytes    uint64 `json:"bytes" metric:",gauge"`
 }
 
-// New returns an empty table for at most maxBytes; 0 or less means
-// 256 MiB.
+// New returns an empty table for at most maxBytes. 0 or less means 256 MiB.
 func New(maxBytes int) *Table {
 	if maxBytes <= 0 {
 		maxBytes = defaultTokenBytes
@@ -119,8 +115,7 @@ func New(maxBytes int) *Table {
 	}
 }
 
-// BlockTokens implements Sink. What is known of h already stays: its hash
-// covers its tokens.
+// BlockTokens implements Sink. Tokens that are known already stay: the hash covers them.
 func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,7 +129,7 @@ func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 		t.stats.Refused++
 		return
 	}
-	// The name is held before room is made: its last block may be what has to go.
+	// Hold the name before making room: the name's last block may be evicted.
 	name, grown := t.names.hold(name{id.LoRAName, id.Salt, id.BlockSize})
 	t.bytes += grown
 	if !t.shrinkLocked(entryBytes + cellsFor(words)*cellBytes) {
@@ -150,8 +145,8 @@ func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 	t.stats.Stored++
 }
 
-// Retain keeps the tokens of h, or those that come in for it later, until as many
-// calls of Release.
+// Retain keeps the tokens of h, whether they are known or come later, until as many calls
+// of Release.
 func (t *Table) Retain(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +169,7 @@ func (t *Table) Retain(h kv.SequenceHash) {
 	e.refs++
 }
 
-// Release takes one Retain of h back.
+// Release takes back one Retain of h.
 func (t *Table) Release(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,10 +194,9 @@ func (t *Table) Release(h kv.SequenceHash) {
 	t.shrinkLocked(0)
 }
 
-// Describe makes e the stored event of block h alone, but for its hash, parent and
-// medium: tokens, block size, adapter, salt and multimodal objects, in e's own
-// memory as far as that reaches. False: the tokens are not known, and e is as it
-// was.
+// Describe sets the tokens, block size, adapter, salt and multimodal objects of e to
+// those of block h. It reuses the memory of e.Tokens. False means that the tokens are
+// unknown; then e is unchanged.
 func (t *Table) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
