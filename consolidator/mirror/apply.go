@@ -161,18 +161,17 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	}
 	switch {
 	case r.parked != nil && r.parked.isGone(i):
+		// The engine removed the block while it was parked.
 	case known && was.refs.Of(r.tier) > 0:
 		c.countCopy(slot, r)
 	case known:
 		c.known.At(slot).refs.Add(r.tier)
 		tx.Store(r.tier, seq, residency.NewBlock(r.parent, r.hasParent, position, local))
-	case !c.add(tx, h, seq, residency.NewBlock(r.parent, r.hasParent, position, local), r):
-		return dropTableFull, false
-	case c.cfg.Tokens != nil:
-		id := &c.names.list[r.name]
-		c.cfg.Tokens.BlockTokens(seq, words, tokens.Identity{
-			LoRAName: id.lora, Salt: id.salt, BlockSize: uint32(c.cfg.BlockSize), Objects: blockObjects(r.event, i),
-		})
+	default:
+		if !c.add(tx, h, seq, residency.NewBlock(r.parent, r.hasParent, position, local), r) {
+			return dropTableFull, false
+		}
+		c.sendTokens(seq, words, r, i)
 	}
 	r.parent, r.position, r.hasParent, r.root = seq, position+1, true, false
 	if c.park.waitsFor(h) {
@@ -181,7 +180,18 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	return 0, true
 }
 
-// countCopy counts one more copy of the known block in a slot, which the engine has in
+// sendTokens passes the tokens of block i of a run on.
+func (c *Cache) sendTokens(seq kv.SequenceHash, words []uint32, r *run, i int) {
+	if c.cfg.Tokens == nil {
+		return
+	}
+	n := &c.names.list[r.name]
+	c.cfg.Tokens.BlockTokens(seq, words, tokens.Identity{
+		LoRAName: n.lora, Salt: n.salt, BlockSize: uint32(c.cfg.BlockSize), Objects: blockObjects(r.event, i),
+	})
+}
+
+// countCopy counts one more copy of the known block in a slot. The engine has the block in
 // that tier already.
 func (c *Cache) countCopy(slot uint32, r *run) {
 	switch {
@@ -212,7 +222,7 @@ func (c *Cache) add(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, at r
 	return true
 }
 
-// learn makes h known as b. False means that the table is full.
+// learn adds an engine block to the table. False means that the table is full.
 func (c *Cache) learn(h kv.EngineHash, b engineBlock) bool {
 	slot, ok := c.known.Insert(uint64(h))
 	if !ok {
@@ -252,8 +262,8 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 	}
 }
 
-// release takes back n of the references in tier t of the known block in a slot:
-// all of them when it has no more. The block is forgotten with the last of any tier.
+// release takes back n of the references in tier t of the known block in a slot, or all
+// if there are fewer. The block is forgotten with its last reference in any tier.
 func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
 	left := b.refs.Of(t) - min(n, b.refs.Of(t))

@@ -173,5 +173,5 @@ func (c *Cache) updateHealth(tx *residency.Tx) {
 // drop counts n blocks that are not applied.
 func (c *Cache) drop(r dropReason, n int) {
 	c.count.dropped[r].Add(uint64(n))
-	c.degraded = c.degraded || r.losesState()
+	c.degraded = c.degraded || dropReasons[r].losesState
 }

@@ -25,7 +25,7 @@ func (c *Counters) Dropped() map[string]uint64 {
 	dropped := make(map[string]uint64)
 	for r := range numDropReasons {
 		if n := c.dropped[r].Load(); n > 0 {
-			dropped[r.String()] = n
+			dropped[dropReasons[r].name] = n
 		}
 	}
 	return dropped

@@ -12,12 +12,11 @@ import (
 )
 
 const (
-	// defaultParkBytes bounds what waits for parents.
+	// defaultParkBytes bounds the events that wait for parents.
 	defaultParkBytes = 16 << 20
-	// parkPatience is how long a run may wait before the stream is not exact any
-	// more.
+	// parkPatience is how long a run may wait before the stream is degraded.
 	parkPatience = time.Second
-	// runBytes and runBlockBytes are what a parked run and each block of it cost
+	// runBytes and runBlockBytes are the costs of a parked run and of each of its blocks,
 	// besides hashes and tokens.
 	runBytes, runBlockBytes = 320, 96
 )
@@ -32,8 +31,7 @@ type parkedBlock struct {
 type parkedRun struct {
 	event engineevent.Event // a copy
 	tier  kv.Tier
-	// gone marks the blocks that were removed since; nil: none. left is how many were
-	// not.
+	// gone marks the blocks that were removed since; nil: none. left counts the others.
 	gone  []bool
 	left  int
 	since time.Time
@@ -59,18 +57,17 @@ func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
 // isGone reports whether block i was removed.
 func (r *parkedRun) isGone(i int) bool { return r.gone != nil && r.gone[i] }
 
-// park holds the stored events whose parents are not known, bounded in bytes. It
-// is meant to be empty, and its lookups cost nothing then.
+// park holds the stored events whose parents are unknown, bounded in bytes. Usually it
+// is empty, and its lookups cost nothing then.
 type park struct {
 	limit, bytes int
 	runs         int
 	byParent     map[kv.EngineHash][]*parkedRun
 	byBlock      map[parkedBlock][]*parkedRun
-	// hollow has, by each of their blocks, the runs of which nothing is left, kept
-	// for what hangs on them.
-	hollow map[kv.EngineHash][]*parkedRun
-	// order has the runs from the oldest on; those that wait no more are passed
-	// over.
+	// emptied has the runs without blocks left, by each of their former blocks. They stay
+	// while other runs have them as parents.
+	emptied map[kv.EngineHash][]*parkedRun
+	// order has the runs, oldest first. Runs that wait no more are passed over.
 	order []*parkedRun
 }
 
@@ -84,7 +81,7 @@ func (p *park) reset() {
 	p.bytes, p.runs, p.order = 0, 0, nil
 	p.byParent = make(map[kv.EngineHash][]*parkedRun)
 	p.byBlock = make(map[parkedBlock][]*parkedRun)
-	p.hollow = make(map[kv.EngineHash][]*parkedRun)
+	p.emptied = make(map[kv.EngineHash][]*parkedRun)
 }
 
 func (p *park) empty() bool { return p.runs == 0 }
@@ -92,7 +89,7 @@ func (p *park) empty() bool { return p.runs == 0 }
 // waitsFor reports whether a run has h as its parent.
 func (p *park) waitsFor(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
 
-// add parks r. The runs it returns, r itself perhaps, had to go for it.
+// add parks r. It returns the runs that made room; r itself if r is too large.
 func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	if r.bytes > p.limit {
 		return []*parkedRun{r}
@@ -116,7 +113,7 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	return dropped
 }
 
-// oldest is the run that has waited longest; nil when there is none.
+// oldest returns the run that has waited longest; nil when there is none.
 func (p *park) oldest() *parkedRun {
 	for len(p.order) > 0 && p.order[0].out {
 		p.order[0] = nil
@@ -129,15 +126,14 @@ func (p *park) oldest() *parkedRun {
 	return p.order[0]
 }
 
-// discard takes r out, and runs of which nothing is left when nothing hangs on them
-// any more.
+// discard takes r out, and with it emptied runs that no other run has as a parent.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
 		if gone[0].out {
 			continue
 		}
 		p.takeOut(gone[0])
-		for _, above := range p.hollow[gone[0].event.Parent] {
+		for _, above := range p.emptied[gone[0].event.Parent] {
 			if !p.hasChildren(above) {
 				gone = append(gone, above)
 			}
@@ -155,8 +151,8 @@ func (p *park) takeOut(r *parkedRun) {
 	}
 	for i, h := range r.event.BlockHashes {
 		if r.left == 0 {
-			if p.hollow[h] = without(p.hollow[h], r); len(p.hollow[h]) == 0 {
-				delete(p.hollow, h)
+			if p.emptied[h] = without(p.emptied[h], r); len(p.emptied[h]) == 0 {
+				delete(p.emptied, h)
 			}
 		}
 		if r.isGone(i) {
@@ -169,7 +165,7 @@ func (p *park) takeOut(r *parkedRun) {
 	}
 }
 
-// without removes one r from runs.
+// without returns runs without one r.
 func without(runs []*parkedRun, r *parkedRun) []*parkedRun {
 	if i := slices.Index(runs, r); i >= 0 {
 		return slices.Delete(runs, i, i+1)
@@ -177,7 +173,7 @@ func without(runs []*parkedRun, r *parkedRun) []*parkedRun {
 	return runs
 }
 
-// takeChildren takes out the runs whose parent is h.
+// takeChildren takes out, and returns, the runs whose parent is h.
 func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	runs := slices.Clone(p.byParent[h])
 	for _, r := range runs {
@@ -186,9 +182,9 @@ func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	return runs
 }
 
-// remove takes back one announcement of h in tier t; false when none is parked.
-// A run of which nothing is left goes, unless others hang on it: its tokens say
-// where they belong.
+// remove takes back one announcement of h in tier t. False means that none is parked. A
+// run without blocks left goes, unless other runs have it as their parent: they need its
+// tokens.
 func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	if p.empty() {
 		return false
@@ -215,7 +211,7 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 		return true
 	}
 	for _, h := range r.event.BlockHashes {
-		p.hollow[h] = append(p.hollow[h], r)
+		p.emptied[h] = append(p.emptied[h], r)
 	}
 	if !p.hasChildren(r) {
 		p.discard(r)
@@ -223,7 +219,8 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	return true
 }
 
-// keepListed takes back every announcement but one of each device block in list.
+// keepListed leaves each device block in list one announcement, and all other blocks
+// none.
 func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 	if p.empty() {
 		return
@@ -237,7 +234,7 @@ func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 	}
 }
 
-// reduce takes back all announcements of k but keep.
+// reduce leaves k at most keep announcements.
 func (p *park) reduce(k parkedBlock, keep int) {
 	for len(p.byBlock[k]) > keep {
 		p.remove(k.hash, k.tier)
@@ -257,8 +254,7 @@ func (p *park) clearTier(t kv.Tier) {
 	}
 }
 
-// overdueAt is when the oldest run will have waited too long; zero when nothing
-// waits.
+// overdueAt returns when the oldest run has waited too long; zero when nothing waits.
 func (p *park) overdueAt() time.Time {
 	if r := p.oldest(); r != nil {
 		return r.since.Add(parkPatience)
@@ -288,7 +284,7 @@ func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
 	}
 }
 
-// parkOnce leaves k one announcement, here or in the stream.
+// parkOnce leaves k at most one announcement, parked or in the stream.
 func (c *Cache) parkOnce(k parkedBlock) {
 	keep := 1
 	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.Of(k.tier) > 0 {
@@ -297,7 +293,7 @@ func (c *Cache) parkOnce(k parkedBlock) {
 	c.park.reduce(k, keep)
 }
 
-// storeParked stores the parked runs whose parents are known by now.
+// storeParked stores the parked runs whose parents have become known.
 func (c *Cache) storeParked(tx *residency.Tx) {
 	for len(c.parents) > 0 {
 		p := c.parents[len(c.parents)-1]
@@ -312,7 +308,7 @@ func (c *Cache) storeParked(tx *residency.Tx) {
 	}
 }
 
-// appendBatch appends what is parked as the engine batch that would park it.
+// appendBatch appends the engine batch that would park the same runs again.
 func (p *park) appendBatch(dst []byte) []byte {
 	if p.empty() {
 		return dst

@@ -24,56 +24,29 @@ const (
 	numDropReasons
 )
 
-// String is the reason's name in RankStats.Dropped.
-func (r dropReason) String() string {
-	switch r {
-	case dropUnknownParent:
-		return "unknown_parent"
-	case dropUnknownBlock:
-		return "unknown_block"
-	case dropHashConflict:
-		return "hash_conflict"
-	case dropBlockSize:
-		return "block_size"
-	case dropTokenCount:
-		return "token_count"
-	case dropPlaceholder:
-		return "placeholder"
-	case dropUnknownMedium:
-		return "unknown_medium"
-	case dropRemote:
-		return "remote"
-	case dropUnknownLocality:
-		return "unknown_locality"
-	case dropOwnership:
-		return "ownership"
-	case dropGroup:
-		return "group"
-	case dropSaltConflict:
-		return "salt_conflict"
-	case dropForeignRank:
-		return "foreign_rank"
-	case dropTableFull:
-		return "table_full"
-	case dropUnnamedLoRA:
-		return "unnamed_lora"
-	case dropNamesFull:
-		return "names_full"
-	case dropTooManyCopies:
-		return "too_many_copies"
-	}
-	return "unknown"
-}
-
-// losesState reports whether blocks dropped for this reason are blocks that the
-// engine holds and that we should know: the stream is then no longer exact. The
-// other reasons are blocks that no request can be served from, or removals of
-// what we never held.
-func (r dropReason) losesState() bool {
-	switch r {
-	case dropUnknownParent, dropHashConflict, dropTokenCount, dropSaltConflict, dropForeignRank,
-		dropTableFull, dropUnnamedLoRA, dropNamesFull, dropTooManyCopies:
-		return true
-	}
-	return false
+// dropReasons has for each reason its name in Counters.Dropped, and whether the engine
+// holds the dropped blocks in a form that requests can hit: then the stream is not exact
+// any more. The other reasons are about blocks that no request can be served from, or
+// about removals of unknown blocks.
+var dropReasons = [numDropReasons]struct {
+	name       string
+	losesState bool
+}{
+	dropUnknownParent:   {"unknown_parent", true},
+	dropUnknownBlock:    {"unknown_block", false},
+	dropHashConflict:    {"hash_conflict", true},
+	dropBlockSize:       {"block_size", false},
+	dropTokenCount:      {"token_count", true},
+	dropPlaceholder:     {"placeholder", false},
+	dropUnknownMedium:   {"unknown_medium", false},
+	dropRemote:          {"remote", false},
+	dropUnknownLocality: {"unknown_locality", false},
+	dropOwnership:       {"ownership", false},
+	dropGroup:           {"group", false},
+	dropSaltConflict:    {"salt_conflict", true},
+	dropForeignRank:     {"foreign_rank", true},
+	dropTableFull:       {"table_full", true},
+	dropUnnamedLoRA:     {"unnamed_lora", true},
+	dropNamesFull:       {"names_full", true},
+	dropTooManyCopies:   {"too_many_copies", true},
 }
