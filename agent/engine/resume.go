@@ -16,19 +16,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// heldAs returns the request that holds what RESUME kept, if the frame names it; else nil.
-func (s *session) heldAs(id uint64, generation uint32) *request {
-	if s.held == nil || s.held.requestName != (requestName{id, generation}) {
+// resumedAs returns the request that holds what RESUME kept, if the frame names it; else nil.
+func (s *session) resumedAs(id uint64, generation uint32) *request {
+	if s.resumed == nil || s.resumed.requestName != (requestName{id, generation}) {
 		return nil
 	}
-	return s.held
+	return s.resumed
 }
 
 // resume answers RESUME. Slots of the former session that the engine names become this
 // session's, the others are freed. The answer names no slot when the former session was
 // forgotten, or was one of this agent's own life.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
-	if s.held != nil {
+	if s.resumed != nil {
 		return refusal.New(proto.CodeState, "RESUME came twice in a session")
 	}
 	granted, err := resumedSlots("granted", m.Granted)
@@ -39,29 +39,36 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if err != nil {
 		return err
 	}
-	held := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{})}
-	former, ok := s.formers.lookup(blockmgr.SessionID(m.Session))
-	if ok && m.AgentNonce != s.formers.nonce {
-		if err := s.mayResume(&former); err != nil {
-			return err
-		}
-		if err := s.inherit(&former); err != nil {
-			return err
-		}
-		granted, pinned, err = s.pool.Resume(s.id, former.Session, granted, pinned)
-		if errors.Is(err, blockmgr.ErrNoSession) {
-			granted, pinned, err = nil, nil, nil // the session was forgotten just now
-		}
-		if err != nil {
-			return err
-		}
-		s.formers.took(s, granted, pinned)
-	} else {
-		granted, pinned = nil, nil
+	if granted, pinned, err = s.takeFormer(m, granted, pinned); err != nil {
+		return err
 	}
-	s.hold(held, granted, pinned)
+	s.keep(granted, pinned)
 	answer := proto.Resumed{Granted: packSlots(granted), Pinned: packSlots(pinned)}
 	return s.sched.send(proto.TypeResumed, corr, &answer, slices.Concat(granted, pinned))
+}
+
+// takeFormer makes slots of the former session of m this session's, and returns those that it
+// got.
+func (s *session) takeFormer(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
+	former, ok := s.formers.lookup(blockmgr.SessionID(m.Session))
+	if !ok || m.AgentNonce == s.formers.nonce {
+		return nil, nil, nil
+	}
+	if err := s.mayResume(&former); err != nil {
+		return nil, nil, err
+	}
+	if err := s.inherit(&former); err != nil {
+		return nil, nil, err
+	}
+	gotGranted, gotPinned, err = s.pool.Resume(s.id, former.Session, granted, pinned)
+	switch {
+	case errors.Is(err, blockmgr.ErrNoSession): // the session was forgotten just now
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	s.formers.took(s, gotGranted, gotPinned)
+	return gotGranted, gotPinned, nil
 }
 
 // resumedSlots decodes a list of RESUME, in which every slot comes once.
@@ -121,18 +128,19 @@ func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// hold records the slots that RESUME kept.
-func (s *session) hold(held *request, granted, pinned []blockmgr.Slot) {
-	s.held = held
+// keep records the slots that RESUME kept.
+func (s *session) keep(granted, pinned []blockmgr.Slot) {
+	r := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, slot := range granted {
-		held.grants[slot] = struct{}{}
+		r.grants[slot] = struct{}{}
 	}
 	s.grants += len(granted)
 	for i, slot := range pinned {
-		held.pins[uint32(i)] = pin{slot: slot}
+		r.pins[uint32(i)] = pin{slot: slot}
 	}
+	s.resumed = r
 }
 
 // took counts a resumed session.

@@ -61,8 +61,8 @@ type session struct {
 	chain          *chain
 	tokens, blocks int // of all open requests
 	tokenBuf       []uint32
-	// held has the slots that RESUME kept, which belong to no request; nil before RESUME.
-	held *request
+	// resumed has the slots that RESUME kept, which belong to no request; nil before RESUME.
+	resumed *request
 	// superseded are requests whose id was opened again while they held grants. They stay
 	// until the grants are settled, so that maxGrants bounds them.
 	superseded map[requestName]*request
@@ -110,9 +110,9 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 }
 
 // holder returns the request whose grants a frame names: an open request, an earlier
-// generation that still holds grants, or held.
+// generation that still holds grants, or resumed.
 func (s *session) holder(id uint64, generation uint32) (*request, error) {
-	if r := s.heldAs(id, generation); r != nil {
+	if r := s.resumedAs(id, generation); r != nil {
 		return r, nil
 	}
 	if r := s.superseded[requestName{id, generation}]; r != nil {
@@ -189,7 +189,7 @@ func (s *session) addTokens(r *request, packed []byte) error {
 }
 
 func (s *session) release(m *proto.Range) error {
-	r := s.heldAs(m.Request, m.Generation)
+	r := s.resumedAs(m.Request, m.Generation)
 	if r == nil {
 		var err error
 		if r, err = s.find(m.Request, m.Generation); err != nil {
@@ -211,9 +211,9 @@ func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
 	return r.dropPinsLocked(first, end)
 }
 
-// close closes a request, an earlier generation that still holds grants, or held.
+// close closes a request, an earlier generation that still holds grants, or resumed.
 func (s *session) close(m *proto.Close) error {
-	if r := s.heldAs(m.Request, m.Generation); r != nil {
+	if r := s.resumedAs(m.Request, m.Generation); r != nil {
 		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
 	}
 	if r := s.superseded[requestName{m.Request, m.Generation}]; r != nil {

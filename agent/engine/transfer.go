@@ -312,8 +312,8 @@ func (s *session) holdsNothing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pins := 0
-	if s.held != nil {
-		pins = len(s.held.pins)
+	if s.resumed != nil {
+		pins = len(s.resumed.pins)
 	}
 	if n := len(s.requests); n > 0 || s.grants > 0 || pins > 0 {
 		return refusal.New(proto.CodeState, "RESET: the session has %d open requests, %d grants and %d resumed pins, want none", n, s.grants, pins)
