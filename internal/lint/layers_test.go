@@ -72,6 +72,7 @@ func layers() []layer {
 		{"publisher/dynamo", []string{"publisher", "internal"}},
 		{"publisher/httpfeed", []string{"publisher", "internal"}},
 		{"publisher/nats", []string{"publisher", "internal"}},
+		{"publisher/publishertest", []string{"publisher", "internal"}},
 		{"publisher/zmqsink", []string{"publisher", "internal"}},
 		{"layout", nil},
 		{"internal/backoff", nil},
@@ -146,7 +147,7 @@ func covers(dir, to string) bool {
 // doubles lists the packages of the lab, and those of test doubles, that every test may
 // import.
 func doubles() []string {
-	return []string{"lab/engine", "lab/cluster", "lab/workload", "lab/golden", "router/source/sourcetest", "router/routertest"}
+	return []string{"lab/engine", "lab/cluster", "lab/workload", "lab/golden", "router/source/sourcetest", "router/routertest", "publisher/publishertest"}
 }
 
 // testsWhole reports whether the tests of a layer run the whole that the layer is a part

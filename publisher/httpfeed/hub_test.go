@@ -15,7 +15,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // TestAnnouncementsFollowTheEventsTheyName: the rule by which a consumer tells a loss
@@ -27,7 +27,7 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 	var storing sync.WaitGroup
 	storing.Go(func() {
 		for i := range total {
-			s.source.store(i*3+1, 3)
+			s.source.Store(i*3+1, 3)
 		}
 	})
 	defer storing.Wait()
@@ -70,7 +70,7 @@ func TestAClientMayLeaveEventsOut(t *testing.T) {
 	for _, c := range []*follower{all, none} {
 		c.announcement(anyAnnouncement)
 	}
-	s.source.store(1, 3)
+	s.source.Store(1, 3)
 	for _, e, _ := all.next(); e == nil; _, e, _ = all.next() {
 	}
 	for announced := 0; announced < 100; {
@@ -97,14 +97,14 @@ func TestAClientMayLeaveEventsOut(t *testing.T) {
 func TestNoEventsAreSentWhereNobodyWantsThem(t *testing.T) {
 	s := serve(t, Options{AnnounceEvery: time.Millisecond})
 	none := s.follow("?events=none")
-	s.source.store(1, 3)
+	s.source.Store(1, 3)
 	none.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == 1 })
 	if got := s.feed.Stats(); got.Events != 0 {
 		t.Errorf("%d events were sent", got.Events)
 	}
 	all := s.follow("")
 	all.announcement(anyAnnouncement)
-	s.source.store(4, 3)
+	s.source.Store(4, 3)
 	for _, e, _ := all.next(); e == nil; _, e, _ = all.next() {
 	}
 }
@@ -114,14 +114,14 @@ func TestGoodbyeIsTheLastWord(t *testing.T) {
 	s := serve(t, Options{})
 	c := s.follow("")
 	c.announcement(anyAnnouncement)
-	s.source.store(1, 1)
+	s.source.Store(1, 1)
 	s.feed.Close()
 	s.feed.Close()
 	gone := c.announcement(func(a *kvevent.Announcement) bool { return a.Health == kvevent.HealthGone })
 	if gone.LastEventID != 1 {
 		t.Errorf("the last announcement names event %d", gone.LastEventID)
 	}
-	s.source.store(2, 1)
+	s.source.Store(2, 1)
 	if got := s.feed.Stats(); got.AfterClose != 1 {
 		t.Errorf("stats %+v, want one event after the close", got)
 	}
@@ -137,7 +137,7 @@ func TestGoodbyeIsTheLastWord(t *testing.T) {
 	if _, err := s.hub.NewFeed(0, testOwner, testMeta); !errors.Is(err, ErrClosed) {
 		t.Errorf("a feed of a closed hub: %v", err)
 	}
-	if err := second.Attach(&fakeSource{}); err == nil {
+	if err := second.Attach(publishertest.NewSource()); err == nil {
 		t.Error("attached after the close")
 	}
 }
@@ -147,10 +147,10 @@ func TestGoodbyeIsTheLastWord(t *testing.T) {
 func TestCursorGivesWhatWasMissed(t *testing.T) {
 	s := serve(t, Options{})
 	for i := range 500 {
-		s.source.store(i+1, 1)
+		s.source.Store(i+1, 1)
 	}
 	c := s.follow(fmt.Sprintf("?cursor=%016x:100&cursor=00000000000000ff:3", s.feed.PublisherID()))
-	go s.source.store(1000, 1)
+	go s.source.Store(1000, 1)
 	cursor := uint64(100)
 	for cursor < 501 {
 		if _, e, _ := c.next(); e != nil {
@@ -182,9 +182,9 @@ func TestSlowClientLosesFramesAndIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 200 {
-		s.source.store(i*40+1, 40)
+		s.source.Store(i*40+1, 40)
 	}
-	eventually(t, "dropped", func() bool { return s.hub.Stats().Dropped > 0 })
+	publishertest.Eventually(t, "dropped", func() bool { return s.hub.Stats().Dropped > 0 })
 	frames := slow.take(nil)
 	bytes := 0
 	for _, f := range frames[1:] {
@@ -221,7 +221,7 @@ func TestClientsAreBounded(t *testing.T) {
 		t.Errorf("%d %s", resp.StatusCode, text)
 	}
 	c.body.Close()
-	eventually(t, "the place is free", func() bool { return s.hub.Stats().Clients == 0 })
+	publishertest.Eventually(t, "the place is free", func() bool { return s.hub.Stats().Clients == 0 })
 	s.follow("").announcement(anyAnnouncement)
 	if got := s.hub.Stats(); got.Refused != 1 {
 		t.Errorf("stats %+v", got)
@@ -241,16 +241,16 @@ func TestClientThatTakesNothingIsCutOff(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "served", func() bool { return s.hub.Stats().Clients == 1 })
+	publishertest.Eventually(t, "served", func() bool { return s.hub.Stats().Clients == 1 })
 	n := 0
-	eventually(t, "cut off", func() bool {
+	publishertest.Eventually(t, "cut off", func() bool {
 		for range 50 {
-			s.source.store(n*400+1, 400)
+			s.source.Store(n*400+1, 400)
 			n++
 		}
 		return s.hub.Stats().Cut == 1
 	})
-	eventually(t, "its place is free", func() bool { return s.hub.Stats().Clients == 0 })
+	publishertest.Eventually(t, "its place is free", func() bool { return s.hub.Stats().Clients == 0 })
 	s.follow("").announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == uint64(n) })
 }
 
@@ -258,7 +258,7 @@ func TestClientThatTakesNothingIsCutOff(t *testing.T) {
 func TestQueriesAreAnsweredAsOverNATS(t *testing.T) {
 	s := serve(t, Options{})
 	for i := range 5000 { // more than the ring keeps
-		s.source.store(i+1, 1)
+		s.source.Store(i+1, 1)
 	}
 	id := s.feed.PublisherID()
 	for _, c := range []struct {
@@ -304,7 +304,7 @@ func TestQueriesAreAnsweredAsOverNATS(t *testing.T) {
 
 func TestFeedsAreListed(t *testing.T) {
 	s := serve(t, Options{})
-	s.source.store(1, 2)
+	s.source.Store(1, 2)
 	resp, err := http.Get(s.server.URL + "/v1/events/feeds")
 	if err != nil {
 		t.Fatal(err)
@@ -361,15 +361,4 @@ func TestBadOptionsAndFeedsAreRefused(t *testing.T) {
 	if _, err := s.hub.NewFeed(s.feed.PublisherID(), testOwner, testMeta); err == nil {
 		t.Error("an id was given twice")
 	}
-	if err := s.feed.Attach(s.source); err == nil {
-		t.Error("attached twice")
-	}
-	other, err := s.hub.NewFeed(0, kv.PoolOwner(1), publisher.Meta{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Attach(s.source); err == nil {
-		t.Error("a source of another owner was accepted")
-	}
-	other.Close()
 }

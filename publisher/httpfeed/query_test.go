@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // askSlowly asks for a dump and reads nothing of it.
@@ -31,10 +32,10 @@ func (s *served) askSlowly() {
 func TestSlowAskerKeepsNobodyWaiting(t *testing.T) {
 	s := serve(t, Options{})
 	for i := range 400 { // more than sockets keep
-		s.source.store(i*1000+1, 1000)
+		s.source.Store(i*1000+1, 1000)
 	}
 	s.askSlowly()
-	eventually(t, "the slow one is being answered", func() bool { return s.feed.Stats().Dumps == 1 })
+	publishertest.Eventually(t, "the slow one is being answered", func() bool { return s.feed.Stats().Dumps == 1 })
 	r, _, err := s.ask(s.feed.PublisherID(), kvevent.QueryRequest{StartID: 400, HasStart: true})
 	if err != nil || r.Kind != kvevent.QueryEvents || len(r.Events) != 1 {
 		t.Errorf("a range: %s of %d events, %v", r.Kind, len(r.Events), err)
@@ -52,7 +53,7 @@ func TestSlowAskerKeepsNobodyWaiting(t *testing.T) {
 // one get what the owner holds when it is taken.
 func TestWaitingAskersShareASnapshot(t *testing.T) {
 	s := serve(t, Options{})
-	s.source.store(1, 1)
+	s.source.Store(1, 1)
 	for range maxDumps {
 		s.feed.dumps <- struct{}{}
 	}
@@ -66,18 +67,18 @@ func TestWaitingAskersShareASnapshot(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool {
+	publishertest.Eventually(t, "all wait", func() bool {
 		s.feed.mu.Lock()
 		defer s.feed.mu.Unlock()
 		return s.feed.next != nil && s.feed.next.users == waiters
 	})
-	s.source.store(10, 2)
+	s.source.Store(10, 2)
 	<-s.feed.dumps
 	asking.Wait()
 	if got := s.feed.Stats(); got.Dumps != waiters || got.Snapshots != 1 {
 		t.Errorf("stats %+v, want %d dumps of one snapshot", got, waiters)
 	}
-	eventually(t, "its place is free", func() bool { return len(s.feed.dumps) == maxDumps-1 })
+	publishertest.Eventually(t, "its place is free", func() bool { return len(s.feed.dumps) == maxDumps-1 })
 }
 
 // TestCloseEndsWhoWaitsForASnapshot: a feed that closes keeps nobody waiting.
@@ -92,7 +93,7 @@ func TestCloseEndsWhoWaitsForASnapshot(t *testing.T) {
 			t.Errorf("%s, %v", r.Kind, err)
 		}
 	})
-	eventually(t, "it waits", func() bool {
+	publishertest.Eventually(t, "it waits", func() bool {
 		s.feed.mu.Lock()
 		defer s.feed.mu.Unlock()
 		return s.feed.next != nil

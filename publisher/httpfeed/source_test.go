@@ -7,84 +7,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 var (
-	testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
+	testOwner = publishertest.Owner
 	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16, Card: testCard}
 	testCard  = kvevent.ModelCard{Endpoint: "http://node-7:8000", Ranks: 2}
 )
-
-// fakeSource is a stream as the consolidator makes it: it calls the feed under its
-// own lock.
-type fakeSource struct {
-	mu     sync.Mutex
-	feed   *Feed
-	last   uint64
-	blocks map[kv.SequenceHash]struct{}
-	health kvevent.Health
-}
-
-func (s *fakeSource) Owner() kv.Owner { return testOwner }
-
-func (s *fakeSource) Status() publisher.Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return publisher.Status{LastEventID: s.last, Digest: digest(s.blocks), Blocks: uint64(len(s.blocks)), Health: s.health}
-}
-
-func (s *fakeSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var events []kvevent.RouterEvent
-	for part := range slices.Chunk(slices.Sorted(maps.Keys(s.blocks)), 512) {
-		e := kvevent.RouterEvent{Owner: testOwner, ID: uint64(len(events)) + 1, Kind: kvevent.Stored}
-		for _, h := range part {
-			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
-		}
-		events = append(events, e)
-	}
-	return events, s.last, digest(s.blocks)
-}
-
-// store makes one event of the blocks first to first+n-1.
-func (s *fakeSource) store(first, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last++
-	e := kvevent.RouterEvent{Owner: testOwner, ID: s.last, Kind: kvevent.Stored}
-	for i := range n {
-		h := kv.SequenceHash(first + i)
-		s.blocks[h] = struct{}{}
-		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
-	}
-	s.feed.Publish([]kvevent.RouterEvent{e})
-}
-
-func digest(blocks map[kv.SequenceHash]struct{}) (sum uint64) {
-	for h := range blocks {
-		sum += kv.Digest(h, kv.TierDevice)
-	}
-	return sum
-}
 
 // served is a hub on a real server.
 type served struct {
 	t      *testing.T
 	hub    *Hub
 	feed   *Feed
-	source *fakeSource
+	source *publishertest.Source
 	server *httptest.Server
 }
 
@@ -111,13 +56,14 @@ func serve(t *testing.T, o Options) *served {
 	return s
 }
 
-func (s *served) newFeed(id uint64) (*Feed, *fakeSource) {
+func (s *served) newFeed(id uint64) (*Feed, *publishertest.Source) {
 	s.t.Helper()
 	f, err := s.hub.NewFeed(id, testOwner, testMeta)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	src := &fakeSource{feed: f, blocks: make(map[kv.SequenceHash]struct{}), health: kvevent.HealthExact}
+	src := publishertest.NewSource()
+	src.Sink = f
 	if err := f.Attach(src); err != nil {
 		s.t.Fatal(err)
 	}
@@ -229,21 +175,6 @@ func (s *served) ask(publisher uint64, q kvevent.QueryRequest) (kvevent.QueryRep
 		whole.Events = events
 		if r.Final {
 			return whole, int(chunk) + 1, nil
-		}
-	}
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	pause := time.NewTicker(2 * time.Millisecond)
-	defer pause.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("after 20 s: not %s", what)
-		case <-pause.C:
 		}
 	}
 }

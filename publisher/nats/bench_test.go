@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // benchFeed is a feed on a server of its own whose source is already a snapshot,
@@ -48,7 +49,7 @@ func benchFeed(b *testing.B, src publisher.Source) (*Feed, *nats.Conn) {
 // BenchmarkFeed: events to NATS messages, 16 blocks an event.
 func BenchmarkFeed(b *testing.B) {
 	const blocks = 16
-	f, _ := benchFeed(b, newFakeSource())
+	f, _ := benchFeed(b, publishertest.NewSource())
 	e := storedEvent(0, blocks)
 	id := uint64(0)
 	b.ReportAllocs()
@@ -62,7 +63,7 @@ func BenchmarkFeed(b *testing.B) {
 		}
 	}
 	b.StopTimer()
-	waitFor(b, "the last event", func() bool { return f.Stats().Unsent == 0 })
+	publishertest.Eventually(b, "the last event", func() bool { return f.Stats().Unsent == 0 })
 	if s := f.Stats(); s.Events != id || s.Skipped != 0 {
 		b.Fatalf("stats %+v", s)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -120,14 +119,4 @@ func (c *consumer) query(publisher uint64, request []byte) (kvevent.QueryReply, 
 func (c *consumer) ask(publisher uint64, q kvevent.QueryRequest) (kvevent.QueryReply, int) {
 	c.t.Helper()
 	return c.query(publisher, kvevent.AppendQueryRequest(nil, &q))
-}
-
-func blocksOf(events []kvevent.RouterEvent) map[kv.SequenceHash]struct{} {
-	set := make(map[kv.SequenceHash]struct{})
-	for i := range events {
-		for _, b := range events[i].Blocks {
-			set[b.Hash] = struct{}{}
-		}
-	}
-	return set
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // gatedSource waits in Snapshot until it is let go, and counts.
 type gatedSource struct {
-	*fakeSource
+	*publishertest.Source
 	gate chan struct{}
 	once sync.Once
 	in   chan struct{} // closed when the first snapshot is asked for
@@ -21,7 +22,7 @@ type gatedSource struct {
 func (g *gatedSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
 	g.once.Do(func() { close(g.in) })
 	<-g.gate
-	return g.fakeSource.Snapshot()
+	return g.Source.Snapshot()
 }
 
 // startGated attaches a feed of a source of n blocks whose first snapshot waits
@@ -39,10 +40,10 @@ func startGated(t *testing.T, blocks int) (*consumer, *Feed, *gatedSource) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &gatedSource{fakeSource: newFakeSource(), gate: make(chan struct{}), in: make(chan struct{})}
-	src.feed = f
+	src := &gatedSource{Source: publishertest.NewSource(), gate: make(chan struct{}), in: make(chan struct{})}
+	src.Sink = f
 	for i := range blocks / 500 {
-		src.store(i*500+1, 500)
+		src.Store(i*500+1, 500)
 	}
 	if err := f.Attach(src); err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func TestAskersShareOneSnapshot(t *testing.T) {
 		read(ch)
 	}
 	for _, inbox := range inboxes {
-		if got := digest(blocksOf(answers[inbox])); got != want {
+		if got := publishertest.Digest(publishertest.Blocks(answers[inbox])); got != want {
 			t.Errorf("%s: digest %x, want %x", inbox, got, want)
 		}
 	}
@@ -122,12 +123,12 @@ func TestDumpIsBroughtUpToDate(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
 	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
-	src.store(1, 1000)
+	src.Store(1, 1000)
 	check := func(when string, snapshots uint64) {
 		t.Helper()
 		reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{})
 		st := src.Status()
-		if got := digest(blocksOf(reply.Events)); got != st.Digest || reply.LastEventID != st.LastEventID {
+		if got := publishertest.Digest(publishertest.Blocks(reply.Events)); got != st.Digest || reply.LastEventID != st.LastEventID {
 			t.Errorf("%s: digest %x up to %d, want %x up to %d", when, got, reply.LastEventID, st.Digest, st.LastEventID)
 		}
 		if s := f.Stats(); s.Snapshots != snapshots {
@@ -138,17 +139,17 @@ func TestDumpIsBroughtUpToDate(t *testing.T) {
 	check("the first", 1)
 	check("nothing new", 1)
 	for i := range 512 { // the removal is one more
-		src.store(2000+i, 1)
+		src.Store(2000+i, 1)
 	}
-	src.remove(1, 700)
+	src.Remove(1, 700)
 	check("after too many events", 2)
 	for i := range 100 {
-		src.store(1+i*2, 1)
+		src.Store(1+i*2, 1)
 	}
-	src.remove(701, 50)
+	src.Remove(701, 50)
 	check("after some events", 2)
-	src.clear()
-	src.store(5000, 10)
+	src.Clear()
+	src.Store(5000, 10)
 	check("after a clear", 3)
 	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 2, HasStart: true})
 	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != 2 || reply.Events[0].Kind != kvevent.Cleared {
@@ -173,7 +174,7 @@ func TestRangesAreAnsweredBetweenChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(src.gate)
-	waitFor(t, "the range", func() bool { return f.Stats().Queries == 2 })
+	publishertest.Eventually(t, "the range", func() bool { return f.Stats().Queries == 2 })
 	if s := f.Stats(); s.Dumps != 1 {
 		t.Errorf("stats %+v", s)
 	}

@@ -3,108 +3,21 @@ package nats
 import (
 	"errors"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 var (
-	testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
+	testOwner = publishertest.Owner
 	testMeta  = publisher.Meta{Pool: 9, Namespace: kv.NamespaceID{1, 2}, Model: "m", BlockSize: 16}
 )
-
-// fakeSource is a stream as the consolidator makes it: it calls the feed under
-// its own lock.
-type fakeSource struct {
-	mu     sync.Mutex
-	feed   *Feed
-	last   uint64
-	blocks map[kv.SequenceHash]struct{}
-	health kvevent.Health
-}
-
-func newFakeSource() *fakeSource {
-	return &fakeSource{blocks: make(map[kv.SequenceHash]struct{}), health: kvevent.HealthExact}
-}
-
-func (s *fakeSource) Owner() kv.Owner { return testOwner }
-
-func (s *fakeSource) Status() publisher.Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return publisher.Status{LastEventID: s.last, Digest: digest(s.blocks), Blocks: uint64(len(s.blocks)), Health: s.health}
-}
-
-func (s *fakeSource) Snapshot() ([]kvevent.RouterEvent, uint64, uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var events []kvevent.RouterEvent
-	for part := range slices.Chunk(slices.Sorted(maps.Keys(s.blocks)), 512) {
-		e := kvevent.RouterEvent{Owner: testOwner, ID: uint64(len(events)) + 1, Kind: kvevent.Stored}
-		for _, h := range part {
-			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
-		}
-		events = append(events, e)
-	}
-	return events, s.last, digest(s.blocks)
-}
-
-// store makes one event of the blocks first to first+n-1.
-func (s *fakeSource) store(first, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last++
-	e := kvevent.RouterEvent{Owner: testOwner, ID: s.last, Kind: kvevent.Stored}
-	for i := range n {
-		h := kv.SequenceHash(first + i)
-		s.blocks[h] = struct{}{}
-		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
-	}
-	s.feed.Publish([]kvevent.RouterEvent{e})
-}
-
-// remove makes one event that takes the blocks first to first+n-1 away.
-func (s *fakeSource) remove(first, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last++
-	e := kvevent.RouterEvent{Owner: testOwner, ID: s.last, Kind: kvevent.Removed}
-	for i := range n {
-		h := kv.SequenceHash(first + i)
-		delete(s.blocks, h)
-		e.Removed = append(e.Removed, h)
-	}
-	s.feed.Publish([]kvevent.RouterEvent{e})
-}
-
-func (s *fakeSource) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last++
-	clear(s.blocks)
-	s.feed.Publish([]kvevent.RouterEvent{{Owner: testOwner, ID: s.last, Kind: kvevent.Cleared}})
-}
-
-func (s *fakeSource) setHealth(h kvevent.Health) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.health = h
-	s.feed.HealthChanged(h)
-}
-
-func digest(blocks map[kv.SequenceHash]struct{}) (sum uint64) {
-	for h := range blocks {
-		sum += kv.Digest(h, kv.TierDevice)
-	}
-	return sum
-}
 
 func startServer(t *testing.T, o EmbeddedOptions) *Embedded {
 	t.Helper()
@@ -117,7 +30,7 @@ func startServer(t *testing.T, o EmbeddedOptions) *Embedded {
 }
 
 // startFeed attaches a feed of a new source.
-func startFeed(t *testing.T, o Options) (*Conn, *Feed, *fakeSource) {
+func startFeed(t *testing.T, o Options) (*Conn, *Feed, *publishertest.Source) {
 	t.Helper()
 	n, err := Connect(t.Context(), o)
 	if err != nil {
@@ -132,8 +45,8 @@ func startFeed(t *testing.T, o Options) (*Conn, *Feed, *fakeSource) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := newFakeSource()
-	src.feed = f
+	src := publishertest.NewSource()
+	src.Sink = f
 	if err := f.Attach(src); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +63,7 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 	const total = 2000
 	go func() {
 		for i := range total {
-			src.store(i*3+1, 3)
+			src.Store(i*3+1, 3)
 		}
 	}()
 	var cursor, sequence uint64
@@ -161,7 +74,7 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 			if a.LastEventID > cursor {
 				t.Fatalf("announcement of event %d after event %d", a.LastEventID, cursor)
 			}
-			if a.LastEventID == cursor && a.Digest != digest(seen) {
+			if a.LastEventID == cursor && a.Digest != publishertest.Digest(seen) {
 				t.Fatalf("digest at event %d differs", cursor)
 			}
 			continue
@@ -176,13 +89,13 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 			}
 			cursor++
 		}
-		maps.Copy(seen, blocksOf(e.Events))
+		maps.Copy(seen, publishertest.Blocks(e.Events))
 	}
 	a := c.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == total })
-	waitFor(t, "the last message to be counted", func() bool { return f.Stats().Events == total })
+	publishertest.Eventually(t, "the last message to be counted", func() bool { return f.Stats().Events == total })
 	want := kvevent.Announcement{
 		PublisherID: f.PublisherID(), Owner: testOwner, Pool: 9, Namespace: testMeta.Namespace, Model: "m", BlockSize: 16,
-		LastEventID: total, Digest: digest(seen), Blocks: 3 * total, Health: kvevent.HealthExact,
+		LastEventID: total, Digest: publishertest.Digest(seen), Blocks: 3 * total, Health: kvevent.HealthExact,
 	}
 	if *a != want {
 		t.Errorf("announcement %+v, want %+v", *a, want)
@@ -192,21 +105,12 @@ func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
 	}
 }
 
-func TestHealthChangeIsAnnouncedAtOnce(t *testing.T) {
-	srv := startServer(t, EmbeddedOptions{})
-	c := newConsumer(t, srv.URL())
-	_, _, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
-	c.announcement(func(a *kvevent.Announcement) bool { return a.Health == kvevent.HealthExact })
-	src.setHealth(kvevent.HealthDegraded)
-	c.announcement(func(a *kvevent.Announcement) bool { return a.Health == kvevent.HealthDegraded })
-}
-
 func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{})
 	c := newConsumer(t, srv.URL())
 	n, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	for i := range 500 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
 	if err := errors.Join(f.Close(), f.Close(), n.Close(), n.Close()); err != nil {
 		t.Fatal(err)
@@ -224,7 +128,7 @@ func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 	if cursor != 500 {
 		t.Errorf("%d events before the owner was gone, want 500", cursor)
 	}
-	src.store(1000, 1)
+	src.Store(1000, 1)
 	if err := f.Attach(src); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("attach after close: %v", err)
 	}
@@ -233,45 +137,20 @@ func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {
 	}
 }
 
-func TestAttachRefusesAnotherOwnerAndASecondSource(t *testing.T) {
-	srv := startServer(t, EmbeddedOptions{})
-	n, f, src := startFeed(t, Options{URL: srv.URL()})
-	if err := f.Attach(src); err == nil {
-		t.Error("attached twice")
-	}
-	other, err := n.NewFeed(kv.PoolOwner(3), testMeta)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Attach(src); err == nil || !strings.Contains(err.Error(), "pool 3") {
-		t.Errorf("foreign source: %v", err)
-	}
-}
-
-func TestPublishNeverBlocksWithoutAServer(t *testing.T) {
-	_, f, src := startFeed(t, Options{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond})
-	for i := range publisher.JournalEvents + 100 {
-		src.store(i+1, 1)
-	}
-	if s := f.Stats(); s.Unsent != publisher.JournalEvents || s.Messages != 0 {
-		t.Errorf("stats %+v", s)
-	}
-}
-
 func TestFeedContinuesAfterTheServerWasAway(t *testing.T) {
 	srv := startServer(t, EmbeddedOptions{Token: "secret"})
 	n, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour, ReconnectWait: 20 * time.Millisecond})
-	src.store(1, 1)
-	waitFor(t, "the first event", func() bool { return f.Stats().Events == 1 })
+	src.Store(1, 1)
+	publishertest.Eventually(t, "the first event", func() bool { return f.Stats().Events == 1 })
 	port := serverPort(t, srv)
 	srv.Close()
-	waitFor(t, "the connection to end", func() bool { return !n.Connected() })
+	publishertest.Eventually(t, "the connection to end", func() bool { return !n.Connected() })
 	for i := range publisher.JournalEvents + 10 {
-		src.store(i+2, 1)
+		src.Store(i+2, 1)
 	}
 	again := startServer(t, EmbeddedOptions{Token: "secret", Port: port})
-	waitFor(t, "the connection to return", n.Connected)
-	waitFor(t, "the journal to be sent", func() bool {
+	publishertest.Eventually(t, "the connection to return", n.Connected)
+	publishertest.Eventually(t, "the journal to be sent", func() bool {
 		s := f.Stats()
 		return s.Unsent == 0 && s.Events+s.Skipped == publisher.JournalEvents+11
 	})
@@ -279,13 +158,13 @@ func TestFeedContinuesAfterTheServerWasAway(t *testing.T) {
 		t.Errorf("stats %+v", s)
 	}
 	// The announcement on return lets a consumer see that it lost something.
-	waitFor(t, "an announcement", func() bool { return f.Stats().Announcements >= 2 })
+	publishertest.Eventually(t, "an announcement", func() bool { return f.Stats().Announcements >= 2 })
 	late := newConsumer(t, again.URL())
 	f.HealthChanged(kvevent.HealthExact)
 	late.announcement(func(*kvevent.Announcement) bool { return true })
 	reply, _ := late.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 2, HasStart: true})
-	if reply.Kind != kvevent.QueryTreeDump || digest(blocksOf(reply.Events)) != src.Status().Digest {
-		t.Errorf("answer %s with %d blocks", reply.Kind, len(blocksOf(reply.Events)))
+	if reply.Kind != kvevent.QueryTreeDump || publishertest.Digest(publishertest.Blocks(reply.Events)) != src.Status().Digest {
+		t.Errorf("answer %s with %d blocks", reply.Kind, len(publishertest.Blocks(reply.Events)))
 	}
 	if err := n.Close(); err != nil {
 		t.Error(err)
@@ -303,22 +182,6 @@ func serverPort(t *testing.T, e *Embedded) int {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// waitFor polls until cond holds, and fails the test if it does not in time.
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 func storedEvent(id uint64, blocks int) kvevent.RouterEvent {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // streamState asks a server for the state of a cluster's stream.
@@ -42,24 +43,24 @@ func TestStreamKeepsWhatIsPublished(t *testing.T) {
 		t.Fatal("the stream is not there after the connection was made")
 	}
 	for i := range 300 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
-	waitFor(t, "the events", func() bool { return f.Stats().Events == 300 })
+	publishertest.Eventually(t, "the events", func() bool { return f.Stats().Events == 300 })
 	messages := f.Stats().Messages
-	waitFor(t, "the stream to have them", func() bool { return streamState(t, srv.URL()).State.Msgs == messages })
+	publishertest.Eventually(t, "the stream to have them", func() bool { return streamState(t, srv.URL()).State.Msgs == messages })
 	info := streamState(t, srv.URL())
 	if c := info.Config; c.MaxAge != time.Minute || c.MaxBytes != 4<<20 || c.Storage != jetstream.FileStorage || len(c.Subjects) != 2 {
 		t.Errorf("stream %+v", c)
 	}
 	srv.Close()
-	waitFor(t, "the connection to end", func() bool { return !n.Connected() })
+	publishertest.Eventually(t, "the connection to end", func() bool { return !n.Connected() })
 	again := startServer(t, EmbeddedOptions{StoreDir: dir, Token: "secret", Port: serverPort(t, srv)})
-	waitFor(t, "the connection to return", n.Connected)
+	publishertest.Eventually(t, "the connection to return", n.Connected)
 	if got := streamState(t, again.URL()).State; got.Msgs < messages {
 		t.Errorf("%d messages after the restart, want at least %d", got.Msgs, messages)
 	}
 	// Waited for, so that the server does not go while the stream is looked for.
-	waitFor(t, "the stream again", func() bool { return n.Stats().StreamReady && n.Stats().Reconnects == 1 })
+	publishertest.Eventually(t, "the stream again", func() bool { return n.Stats().StreamReady && n.Stats().Reconnects == 1 })
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -76,7 +77,7 @@ func TestStreamIsMadeWhenTheServerComes(t *testing.T) {
 		t.Error("a stream is said to be there without a server")
 	}
 	srv := startServer(t, EmbeddedOptions{StoreDir: t.TempDir(), Token: "secret", Port: port})
-	waitFor(t, "the stream", func() bool { return n.Stats().StreamReady })
+	publishertest.Eventually(t, "the stream", func() bool { return n.Stats().StreamReady })
 	if got := streamState(t, srv.URL()).Config; got.MaxAge != time.Hour || got.MaxBytes != 1<<30 || got.Replicas != 1 {
 		t.Errorf("stream %+v", got)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // part asks for a part of an answer and reads it until it has n chunks, or the last one.
@@ -47,7 +48,7 @@ func TestADumpIsReadInParts(t *testing.T) {
 	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 100 {
-		src.store(i*300+1, 300)
+		src.Store(i*300+1, 300)
 	}
 	whole := src.Status().Digest
 	read := c.part(f.PublisherID(), kvevent.QueryRequest{MaxChunks: 2}, 2)
@@ -60,7 +61,7 @@ func TestADumpIsReadInParts(t *testing.T) {
 		if last.Final {
 			break
 		}
-		src.store(100_000+int(i)*10, 3)
+		src.Store(100_000+int(i)*10, 3)
 		if i == 1 {
 			// The journal has what happened since: another reader may have the same dump.
 			if other := c.part(f.PublisherID(), kvevent.QueryRequest{MaxChunks: 1}, 1)[0]; other.DumpID != first.DumpID {
@@ -76,7 +77,7 @@ func TestADumpIsReadInParts(t *testing.T) {
 		}
 		events = append(events, r.Events...)
 	}
-	if got := digest(blocksOf(events)); got != whole {
+	if got := publishertest.Digest(publishertest.Blocks(events)); got != whole {
 		t.Errorf("digest of the parts %x, want %x", got, whole)
 	}
 	if s := f.Stats(); s.Snapshots != 1 || s.Dumps != 2 || s.VoidAnswers != 0 {
@@ -92,11 +93,11 @@ func TestAnUnknownDumpBeginsAnew(t *testing.T) {
 	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 100 {
-		src.store(i*300+1, 300)
+		src.Store(i*300+1, 300)
 	}
 	first := c.part(f.PublisherID(), kvevent.QueryRequest{MaxChunks: 1}, 1)[0]
 	for i := range publisher.JournalEvents + 1 {
-		src.store(100_000+i, 1) // The journal cannot bring a reader of that dump up to date.
+		src.Store(100_000+i, 1) // The journal cannot bring a reader of that dump up to date.
 	}
 	if _, chunks := c.ask(f.PublisherID(), kvevent.QueryRequest{}); chunks < 2 {
 		t.Fatalf("a whole dump of %d chunks", chunks)
@@ -114,7 +115,7 @@ func TestARangeIsCutToAWindow(t *testing.T) {
 	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range 3*kvevent.MaxEventsPerMessage + 5 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
 	for start, want := range map[uint64]uint64{1: 2 * kvevent.MaxEventsPerMessage, 200: 389, 389: 389} {
 		r := c.part(f.PublisherID(), kvevent.QueryRequest{StartID: start, HasStart: true, MaxChunks: 2}, 2)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 func TestLateConsumerConvergesByADump(t *testing.T) {
@@ -15,7 +16,7 @@ func TestLateConsumerConvergesByADump(t *testing.T) {
 			srv := startServer(t, EmbeddedOptions{MaxPayload: payload})
 			_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: 5 * time.Millisecond})
 			for i := range 100 {
-				src.store(i*300+1, 300)
+				src.Store(i*300+1, 300)
 			}
 			c := newConsumer(t, srv.URL())
 			a := c.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == 100 })
@@ -23,7 +24,7 @@ func TestLateConsumerConvergesByADump(t *testing.T) {
 			if reply.Kind != kvevent.QueryTreeDump || reply.LastEventID != 100 {
 				t.Fatalf("answer %s up to event %d", reply.Kind, reply.LastEventID)
 			}
-			if got := digest(blocksOf(reply.Events)); got != a.Digest {
+			if got := publishertest.Digest(publishertest.Blocks(reply.Events)); got != a.Digest {
 				t.Errorf("digest %x, announced %x", got, a.Digest)
 			}
 			if chunks < 30000/kvevent.MaxBlocksPerMessage+1 {
@@ -46,7 +47,7 @@ func TestQueryAnswers(t *testing.T) {
 		t.Errorf("dump of nothing: %+v", reply)
 	}
 	for i := range 300 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
 	for _, tc := range []struct {
 		name        string
@@ -89,7 +90,7 @@ func TestQueryAnswers(t *testing.T) {
 	if err := c.conn.Publish(kvevent.QuerySubject("default", f.PublisherID()), nil); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the request without reply subject", func() bool { return f.Stats().BadQueries == 2 })
+	publishertest.Eventually(t, "the request without reply subject", func() bool { return f.Stats().BadQueries == 2 })
 }
 
 func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
@@ -98,10 +99,10 @@ func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
 	_, f, src := startFeed(t, Options{URL: srv.URL()})
 	c.announcement(func(*kvevent.Announcement) bool { return true })
 	for i := range publisher.JournalEvents + 50 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
 	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 50, HasStart: true})
-	if reply.Kind != kvevent.QueryTreeDump || digest(blocksOf(reply.Events)) != src.Status().Digest {
+	if reply.Kind != kvevent.QueryTreeDump || publishertest.Digest(publishertest.Blocks(reply.Events)) != src.Status().Digest {
 		t.Errorf("event 50: %s", reply.Kind)
 	}
 	reply, _ = c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 51, HasStart: true})

@@ -3,6 +3,8 @@ package nats
 import (
 	"testing"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
 // TestNothingIsDroppedUncounted: what a feed without a server was told, and what
@@ -10,16 +12,16 @@ import (
 func TestNothingIsDroppedUncounted(t *testing.T) {
 	_, f, src := startFeed(t, Options{URL: "nats://127.0.0.1:1", ConnectTimeout: time.Millisecond, AnnounceEvery: time.Millisecond})
 	for i := range 10 {
-		src.store(i+1, 1)
+		src.Store(i+1, 1)
 	}
-	waitFor(t, "an announcement that cannot be sent", func() bool { return f.Stats().SilentAnnouncements > 0 })
+	publishertest.Eventually(t, "an announcement that cannot be sent", func() bool { return f.Stats().SilentAnnouncements > 0 })
 	if s := f.Stats(); s.Unsent != 10 || s.Skipped != 0 {
 		t.Errorf("before the end: %+v", s)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	src.store(11, 1)
+	src.Store(11, 1)
 	if s := f.Stats(); s.Unsent != 0 || s.Skipped != 10 || s.AfterClose != 1 || s.Events != 0 {
 		t.Errorf("after the end: %+v", s)
 	}
