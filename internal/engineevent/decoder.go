@@ -10,18 +10,17 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// ErrUnknownTag is wrapped by the entries of Batch.Bad that stand for
-// events of a type that is not known.
+// ErrUnknownTag is wrapped by the entries of Batch.Bad for events of an unknown
+// type.
 var ErrUnknownTag = errors.New("unknown event type")
 
-// maxBadPrefix is how much of a bad event is kept.
+// maxBadPrefix is how many bytes of a bad event are kept.
 const maxBadPrefix = 48
 
-// BadEvent is what an entry of Batch.Bad is: an event that could not be
-// decoded. It wraps why.
+// BadEvent is an event that could not be decoded. It wraps the reason.
 type BadEvent struct {
-	// Index is the event's number in its batch; Prefix are its first bytes, at most
-	// 48, its own copy.
+	// Index is the event's number in its batch. Prefix is a copy of its first
+	// bytes, at most 48.
 	Index  int
 	Prefix []byte
 	Reason error
@@ -30,11 +29,11 @@ type BadEvent struct {
 // Error names the event and the reason.
 func (b *BadEvent) Error() string { return fmt.Sprintf("event %d: %v", b.Index, b.Reason) }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (b *BadEvent) Unwrap() error { return b.Reason }
 
-// maxBadEvents is how many events of one batch may be bad before the whole
-// batch counts as garbage.
+// maxBadEvents is how many events of one batch may be bad before the whole batch
+// counts as garbage.
 const maxBadEvents = 1024
 
 // Tags of engine events.
@@ -45,9 +44,8 @@ const (
 	tagIgnored = "Ignored"
 )
 
-// Decoder decodes the payloads of engine streams: vLLM, SGLang and TensorRT-LLM
-// in every encoding they have had. The zero value is ready. A Decoder is for
-// one goroutine; it keeps only a bounded table of strings.
+// Decoder decodes the payloads of engine streams. The zero value is ready. A
+// Decoder is for one goroutine.
 type Decoder struct {
 	strings interner
 	// reader is in use during Decode only. On Decode's stack it would escape, at the
@@ -55,10 +53,9 @@ type Decoder struct {
 	reader msgpack.Reader
 }
 
-// Decode replaces the contents of b with the batch in payload, which is not
-// retained. Events that cannot be decoded, or whose type is not known, are
-// listed in b.Bad, and the rest of the batch stands. An error means that the
-// batch as a whole is damaged; b then holds no events.
+// Decode replaces the contents of b with the batch in payload. payload is not
+// retained. Events that cannot be decoded are listed in b.Bad. An error means that
+// the batch as a whole is damaged, and b then holds no events.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.reset()
 	d.reader.Reset(payload)
@@ -71,8 +68,8 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	return nil
 }
 
-// batch reads [ts, events, rank] or {ts, events, data_parallel_rank}. Elements
-// and keys beyond these are skipped: engines append new ones.
+// batch reads [ts, events, rank] or {ts, events, data_parallel_rank}. Further
+// elements and keys are skipped, because engines append new ones.
 func (d *Decoder) batch(c *msgpack.Reader, b *Batch) error {
 	if c.Peek() == msgpack.Map {
 		return d.batchMap(c, b)
@@ -155,8 +152,8 @@ func (d *Decoder) events(c *msgpack.Reader, b *Batch) error {
 	return c.Err
 }
 
-// event reads one event into b.Events or b.Bad. The error it returns is one
-// after which the next event cannot be found.
+// event reads one event into b.Events or b.Bad. After an error the next event
+// cannot be found.
 func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
 	start := c.Offset()
 	ev, known, err := d.decodeEvent(c, b)
@@ -180,8 +177,7 @@ func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
 	return nil
 }
 
-// decodeEvent reads one event. known is false for an event that asks to be
-// ignored.
+// decodeEvent reads one event. known is false for an event of type Ignored.
 func (d *Decoder) decodeEvent(c *msgpack.Reader, b *Batch) (ev Event, known bool, err error) {
 	f := eventFields{decoder: d, c: c, mem: &b.mem, ev: Event{Group: NoGroup}}
 	if c.Peek() == msgpack.Map {
@@ -202,9 +198,9 @@ func (d *Decoder) decodeEvent(c *msgpack.Reader, b *Batch) (ev Event, known bool
 	return f.ev, true, nil
 }
 
-// batchMemory is the memory behind the slices of a batch's events. One array
-// per element type serves all events, so what a batch retains is bounded by the
-// largest message it has held.
+// batchMemory is the memory behind the slices of a batch's events. All events share
+// one array per element type, so that the largest message bounds what a batch
+// retains.
 type batchMemory struct {
 	hashes  []kv.EngineHash
 	tokens  []uint32
@@ -213,7 +209,7 @@ type batchMemory struct {
 }
 
 func (b *Batch) reset() {
-	clear(b.Bad) // errors are garbage to collect
+	clear(b.Bad) // lets the errors be collected
 	m := &b.mem
 	*b = Batch{
 		Events: b.Events[:0], Bad: b.Bad[:0],
@@ -221,15 +217,14 @@ func (b *Batch) reset() {
 	}
 }
 
-// A stream of events repeats a few strings: media, adapters, salts, topics.
-// Their number is bounded for the sake of salts, of which a client may invent
-// any number.
+// A stream of events repeats a few strings: media, adapters, salts. The table is
+// bounded, because a client may invent any number of salts.
 const (
 	maxInterned       = 512
 	maxInternedLength = 256
 )
 
-// interner turns bytes into strings and allocates only for those it has not
+// interner turns bytes into strings. It allocates only for strings that it has not
 // seen lately. The zero value is ready.
 type interner struct {
 	seen map[string]string
@@ -252,8 +247,7 @@ func (t *interner) get(b []byte) string {
 	return s
 }
 
-// name returns the text of a LoRA name or cache salt; a long one is replaced by
-// kv.BoundedName.
+// name returns a LoRA name or cache salt. A long one is replaced by kv.BoundedName.
 func (d *Decoder) name(b []byte) string {
 	if len(b) > kv.MaxNameBytes {
 		return kv.BoundedName(string(b))

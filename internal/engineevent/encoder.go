@@ -7,11 +7,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// AppendBatch appends b in the form of vLLM 0.26 and later: an array of
-// timestamp, events and rank (nil without one), in which events are maps and
-// hashes integers. Keys that an event does not need are left out, so that a
-// batch without salts and multimodal objects is byte for byte what vLLM sends.
-// b.Bad is not encoded. Every event must have a Kind.
+// AppendBatch appends b in the form of vLLM 0.26 and later: an array of timestamp,
+// events and rank (nil without one), where events are maps and hashes integers.
+// Keys that an event does not need are left out, so that a batch without salts and
+// multimodal objects has the bytes that vLLM sends. b.Bad is not encoded. Every
+// event must have a Kind.
 func AppendBatch(dst []byte, b *Batch) []byte {
 	dst = msgp.AppendArrayHeader(dst, 3)
 	dst = msgp.AppendFloat64(dst, b.Timestamp)
@@ -107,7 +107,7 @@ func appendHashes(dst []byte, hashes []kv.EngineHash) []byte {
 	return dst
 }
 
-// appendTokens appends the tokens, in overlapping pairs when they came so.
+// appendTokens appends the tokens, in overlapping pairs for Eagle.
 func appendTokens(dst []byte, e *Event) []byte {
 	dst = msgp.AppendString(dst, "token_ids")
 	if !e.Eagle || len(e.Tokens) < 2 {
@@ -148,7 +148,7 @@ func appendMMInfos(dst []byte, blocks [][]uint64) []byte {
 	return dst
 }
 
-// groupKeys is the number of keys that appendGroup writes.
+// groupKeys returns the number of keys that appendGroup writes.
 func (e *Event) groupKeys() int {
 	n := 0
 	if e.Group != NoGroup {
@@ -176,7 +176,7 @@ func (e *Event) appendGroup(dst []byte) []byte {
 	return dst
 }
 
-// placeKeys is the number of keys that appendPlace writes.
+// placeKeys returns the number of keys that appendPlace writes.
 func (e *Event) placeKeys() int {
 	n := 0
 	if e.Locality != "" {

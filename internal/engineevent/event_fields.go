@@ -9,16 +9,16 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// eventFields collects the fields of one engine event, which may come in any
-// order. extra keys and multimodal infos are only located at first, because
-// what they mean depends on other fields.
+// eventFields collects the fields of one engine event, which may come in any order.
+// Extra keys and multimodal infos are only located at first, because their meaning
+// depends on other fields.
 type eventFields struct {
 	decoder *Decoder
 	c       *msgpack.Reader
 	mem     *batchMemory
 	ev      Event
 	ignored bool
-	// unknownKeys counts extra keys of a kind that is not known.
+	// unknownKeys counts extra keys of an unknown kind.
 	unknownKeys int
 	// extraKeys and mmInfos are the encoded values, nil when absent.
 	extraKeys, mmInfos []byte
@@ -70,7 +70,7 @@ func (f *eventFields) readMap() error {
 	return f.c.Err
 }
 
-// field reads the value of a map key. Keys that are not known are skipped.
+// field reads the value of a map key. Unknown keys are skipped.
 func (f *eventFields) field(key []byte) {
 	switch string(key) {
 	case "block_hashes":
@@ -114,9 +114,8 @@ func (f *eventFields) field(key []byte) {
 //	BlockRemoved      hashes, medium, suffix
 //	AllBlocksCleared  ownership
 //
-// Engines have appended fields over time; an event may end after any of them,
-// but a stored one not before its block size and a removed one not before its
-// hashes.
+// Engines have appended fields over time. A stored event may end after any field
+// from the block size on, a removed one after any field from the hashes on.
 func (f *eventFields) readArray() error {
 	n := f.c.Array()
 	if f.c.Err != nil {
@@ -154,7 +153,8 @@ func (f *eventFields) readArray() error {
 	return f.c.Err
 }
 
-// leastFields is how many fields a positional event has after its tag.
+// leastFields returns how many fields a positional event has at least after its
+// tag.
 func leastFields(k kvevent.Kind) int {
 	switch k {
 	case kvevent.Stored:
@@ -165,8 +165,8 @@ func leastFields(k kvevent.Kind) int {
 	return 0
 }
 
-// storedField reads field i of n after the tag; it says whether the rest has
-// been read as well.
+// storedField reads field i of n after the tag, and reports whether it has read all
+// the rest.
 func (f *eventFields) storedField(i, n int) bool {
 	switch i {
 	case 0:
@@ -233,8 +233,8 @@ func (f *eventFields) parent() {
 	}
 }
 
-// tokens reads a list of tokens, or of the overlapping pairs (a,b) (b,c) … that
-// engines with an Eagle draft model cache, which stand for a b c ….
+// tokens reads a list of tokens, or of overlapping pairs (a,b) (b,c) …, which stand
+// for a b c …. Engines with an Eagle draft model cache pairs.
 func (f *eventFields) tokens() {
 	n := f.c.Array()
 	f.ev.Eagle = n > 0 && f.c.Peek() == msgpack.Array
@@ -267,7 +267,7 @@ func (f *eventFields) pair() (first, second uint32) {
 	return f.c.Uint32(), f.c.Uint32()
 }
 
-// loraID reads the LoRA's number. Anything else than an integer is none.
+// loraID reads the LoRA's number. Any other value than an integer is none.
 func (f *eventFields) loraID() {
 	f.ev.LoRAID = 0
 	if f.c.Peek() != msgpack.Int {
@@ -307,7 +307,7 @@ func (f *eventFields) optionalName() string {
 	return f.decoder.name(f.c.Text())
 }
 
-// located passes over a value and returns its encoding, nil for nil.
+// located skips a value and returns its encoding, nil for nil.
 func (f *eventFields) located() []byte {
 	if f.c.Null() {
 		return nil
@@ -317,8 +317,8 @@ func (f *eventFields) located() []byte {
 	return f.c.Since(start)
 }
 
-// finish checks that the event is whole, reads what depends on several fields,
-// and drops fields that mean nothing for its kind.
+// finish checks that the event is complete, reads what depends on several fields,
+// and drops fields without meaning for the kind.
 func (f *eventFields) finish() error {
 	ev := &f.ev
 	switch ev.Kind {
@@ -340,7 +340,7 @@ func (f *eventFields) finish() error {
 	return nil
 }
 
-// fieldError names the field of err, if there is one.
+// fieldError adds the field to err, which may be nil.
 func fieldError(field string, err error) error {
 	if err == nil {
 		return nil
@@ -348,8 +348,8 @@ func fieldError(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// readEngineHash reads a block hash: an integer of either sign, bit for bit, or
-// bytes, of which the last eight count.
+// readEngineHash reads a block hash: an integer of either sign, bit for bit, or the
+// last eight of some bytes.
 func readEngineHash(c *msgpack.Reader) uint64 {
 	switch c.Peek() {
 	case msgpack.Int:

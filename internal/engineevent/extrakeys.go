@@ -12,14 +12,13 @@ import (
 // saltPrefix marks a cache salt among the extra keys of an event.
 const saltPrefix = "dynamo-cache-salt:"
 
-// readExtraKeys reads the engine's other inputs of its block hashes: one entry per
-// block, nil or a list of keys. vLLM lists the adapter's name, an identifier with
-// its offset for each multimodal object, the cache salt in the first block of a
+// readExtraKeys reads the engine's other inputs to its block hashes: for each block
+// nil or a list of keys. vLLM lists the adapter's name, an identifier with its
+// offset for each multimodal object, the cache salt in the first block of a
 // sequence, and the digest of prompt embeddings.
 //
-// Every key ends up in the block's name: as the adapter, as the salt, or as one of
-// the block's objects. A key that were left out would give different contents one
-// name.
+// Every key becomes part of the block's name: as the adapter, the salt, or an
+// object. A key that were ignored would give different contents one name.
 func (f *eventFields) readExtraKeys() error {
 	if f.extraKeys == nil {
 		return nil
@@ -59,9 +58,9 @@ func (f *eventFields) readExtraKeys() error {
 	return c.Err
 }
 
-// isSalt reports whether a text among the extra keys is the cache salt, and takes
-// it. The salt has a prefix or stands in the first block of a sequence. A sequence
-// has one salt; another text is an object.
+// isSalt reports whether a text among the extra keys is the cache salt, and stores
+// the salt. The salt has a prefix or is in the first block of a sequence. A
+// sequence has one salt, and another text is an object.
 func (f *eventFields) isSalt(text []byte, block int) bool {
 	salt, prefixed := bytes.CutPrefix(text, []byte(saltPrefix))
 	if !prefixed && (block > 0 || f.ev.HasParent) {
@@ -74,11 +73,11 @@ func (f *eventFields) isSalt(text []byte, block int) bool {
 	return f.ev.Salt == name
 }
 
-// objectKey appends the object that an extra key other than a text stands for.
+// objectKey appends the object of an extra key that is no text.
 func (f *eventFields) objectKey(c *msgpack.Reader) {
 	start := c.Offset()
 	if id, offset, ok := identifier(c); ok {
-		// vLLM's hashes may look ahead: such an object begins behind the block.
+		// vLLM's hashes may look ahead. Such an object begins after the block.
 		if offset < int64(f.ev.BlockSize) || f.ev.BlockSize == 0 {
 			f.mem.objects = append(f.mem.objects, ObjectHash(f.withoutAdapter(id)))
 		}
@@ -95,7 +94,7 @@ func (f *eventFields) objectKey(c *msgpack.Reader) {
 }
 
 // identifier reads a pair of an object's identifier and its offset, in tokens from
-// the start of the block; older engines send no offset.
+// the start of the block. Older engines send no offset.
 func identifier(c *msgpack.Reader) (id []byte, offset int64, ok bool) {
 	if c.Peek() != msgpack.Array {
 		return nil, 0, false
@@ -115,9 +114,9 @@ func identifier(c *msgpack.Reader) (id []byte, offset int64, ok bool) {
 	return id, offset, c.Err == nil
 }
 
-// withoutAdapter returns an identifier without the adapter's name, which vLLM puts
-// before it when the adapter changes the object's embeddings. The adapter is in
-// every block's name already.
+// withoutAdapter returns an identifier without the adapter's name. vLLM puts the
+// name in front when the adapter changes the object's embeddings. The adapter is
+// part of every block's name already.
 func (f *eventFields) withoutAdapter(id []byte) []byte {
 	n := len(f.ev.LoRAName)
 	if n > 0 && len(id) > n && string(id[:n]) == f.ev.LoRAName && id[n] == ':' {
@@ -158,8 +157,8 @@ func hexDigit(b byte) (uint64, bool) {
 	return 0, false
 }
 
-// readMMInfos reads a list with one entry per block: nil, or a map whose
-// mm_objects are maps with an mm_hash each.
+// readMMInfos reads a list with one entry per block: nil, or a map whose mm_objects
+// are maps with an mm_hash each.
 func (f *eventFields) readMMInfos() error {
 	if f.mmInfos == nil {
 		return nil
@@ -197,8 +196,8 @@ func (f *eventFields) readMMObject(c *msgpack.Reader) {
 	}
 }
 
-// addObjects makes what was appended to the objects since start those of one
-// block of the event. A block that the event does not name has none.
+// addObjects makes the objects since start those of one block of the event. A block
+// that the event does not name has none.
 func (f *eventFields) addObjects(block, start int) {
 	objects := f.mem.objects[start:len(f.mem.objects):len(f.mem.objects)]
 	if len(objects) == 0 || block >= len(f.ev.BlockHashes) {

@@ -2,16 +2,15 @@ package engineevent
 
 import "github.com/blockyard-ai/blockyard/internal/msgpack"
 
-// maxSuffix is how many fields a positional event can have after its fixed
-// ones; whatever follows is skipped.
+// maxSuffix is how many fields a positional event can have after its fixed ones.
+// Further fields are skipped.
 const maxSuffix = 5
 
 // suffix reads the last n fields of a positional event. Engines of different
-// versions put different fields there, so types decide. Group, spec kind,
-// sliding window, locality and, last, ownership are taken in that order where
-// at least the first four are there; otherwise the first integer is the group,
-// the second the sliding window, the first string the spec kind and the first
-// array the multimodal infos.
+// versions have different fields there, so the types decide. A list of at least the
+// first four of group, spec kind, sliding window, locality and ownership is read in
+// that order. Otherwise the first integer is the group, the second the sliding
+// window, the first string the spec kind, and the first array the multimodal infos.
 func (f *eventFields) suffix(n int) {
 	var kinds [maxSuffix]msgpack.Kind
 	known := min(n, maxSuffix)
@@ -40,8 +39,8 @@ func (f *eventFields) suffix(n int) {
 	}
 }
 
-// fullSuffix reports whether the kinds are those of the full list of fields,
-// each of which may be nil.
+// fullSuffix reports whether the kinds are those of the full list of fields. Each
+// field may be nil.
 func fullSuffix(kinds []msgpack.Kind) bool {
 	want := [maxSuffix]msgpack.Kind{msgpack.Int, msgpack.Text, msgpack.Int, msgpack.Text, msgpack.Text}
 	for i, k := range kinds {

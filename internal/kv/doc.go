@@ -1,5 +1,5 @@
-// Package kv holds the words of the house: tiers, owners, and the identities
-// of a KV block. Every other package uses these and defines none of its own.
+// Package kv defines the words that every package uses: tiers, owners, and the identities
+// of a KV block. No other package defines names of its own for them.
 //
 // A block is the KV of page_size consecutive tokens. It has four names, and
 // confusing two of them serves wrong bytes or loses hits:

@@ -9,25 +9,26 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// LocalHash is the hash of one block's tokens, LoRA and salt: content only.
+// LocalHash is the hash of one block's tokens, LoRA and salt. It covers the content
+// only.
 type LocalHash uint64
 
 // SequenceHash is the hash of a block with its whole prefix.
 type SequenceHash uint64
 
-// EngineHash is an engine's own name for a block, opaque to us. Byte-string
-// hashes are projected to their last eight bytes, big-endian, which is what
-// vLLM itself does in integer mode.
+// EngineHash is an engine's own name for a block, opaque to us. Of a hash that is a
+// byte string the last eight bytes count, big-endian. vLLM does the same in integer
+// mode.
 type EngineHash uint64
 
-// HashSeed is the XXH3 seed of tokens and of the chain (Dynamo's XXH3_SEED and
-// CHAIN_XXH3_SEED).
+// HashSeed is the XXH3 seed of tokens and of the chain: Dynamo's XXH3_SEED and
+// CHAIN_XXH3_SEED.
 const HashSeed uint64 = 1337
 
-// MaxNameBytes is the longest LoRA name or cache salt that is kept as it is.
+// MaxNameBytes is the longest LoRA name or cache salt that is kept unchanged.
 const MaxNameBytes = 1024
 
-// BoundedName returns name, or "sha256:" and its SHA-256 in hexadecimal when it is
+// BoundedName returns name, or "sha256:" and its SHA-256 in hexadecimal if name is
 // longer than MaxNameBytes. Clients choose salts of any length. The connector sends
 // long names in the same form.
 func BoundedName(name string) string {
@@ -38,9 +39,9 @@ func BoundedName(name string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// LocalSeed is the XXH3 seed of a request's blocks: HashSeed, plus the LoRA
-// name's hash (seed 0), plus the cache salt's hash (seed 1), wrapping. An
-// empty string counts as absent, and a long one as its BoundedName.
+// LocalSeed returns the XXH3 seed of a request's blocks: HashSeed, plus the LoRA
+// name's hash (seed 0), plus the cache salt's hash (seed 1), wrapping. An empty
+// string counts as absent, and a long one as its BoundedName.
 func LocalSeed(lora, salt string) uint64 {
 	seed := HashSeed
 	if lora != "" {
@@ -52,17 +53,16 @@ func LocalSeed(lora, salt string) uint64 {
 	return seed
 }
 
-// Hasher computes LocalHashes without allocating per block. It is not safe for
-// concurrent use; make one per goroutine. The zero value is ready.
+// Hasher computes LocalHashes without an allocation per block. A Hasher is for one
+// goroutine. The zero value is ready.
 type Hasher struct {
 	buf    []byte
 	sorted []uint64
 }
 
-// Local hashes the tokens of one block under seed (see LocalSeed). mm holds
-// the hashes of the multimodal objects that touch the block, in any order; nil
-// for text. Their order does not matter: they are hashed sorted, as Dynamo's
-// router does.
+// Local returns the hash of one block's tokens under seed (see LocalSeed). mm holds
+// the hashes of the multimodal objects in the block, nil for text. They are hashed
+// sorted, as in Dynamo's router, so their order does not matter.
 func (h *Hasher) Local(tokens []uint32, seed uint64, mm []uint64) LocalHash {
 	h.buf = h.buf[:0]
 	for _, t := range tokens {
@@ -78,8 +78,8 @@ func (h *Hasher) Local(tokens []uint32, seed uint64, mm []uint64) LocalHash {
 	return LocalHash(xxh3.HashSeed(h.buf, seed))
 }
 
-// AppendLocals appends the LocalHash of each full block of tokens to dst; a
-// tail shorter than blockSize is ignored. A blockSize of zero yields nothing.
+// AppendLocals appends the LocalHash of each full block of tokens to dst. A tail
+// shorter than blockSize is ignored. A blockSize of 0 yields nothing.
 func (h *Hasher) AppendLocals(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
 	if blockSize <= 0 {
 		return dst
@@ -90,9 +90,9 @@ func (h *Hasher) AppendLocals(dst []LocalHash, tokens []uint32, blockSize int, s
 	return dst
 }
 
-// BlockTokens is the part of a sequence's tokens that block i is hashed over:
-// blockSize tokens, and with pairs, for engines that cache token pairs (Eagle,
-// bigram), the first token of the next block too. All of them must be there.
+// BlockTokens returns the tokens that block i is hashed over: blockSize tokens.
+// With pairs, for engines that cache token pairs (Eagle, bigram), the first token
+// of the next block is added. All of the tokens must exist.
 func BlockTokens(tokens []uint32, i, blockSize int, pairs bool) []uint32 {
 	first, last := i*blockSize, (i+1)*blockSize
 	if pairs {
@@ -101,8 +101,8 @@ func BlockTokens(tokens []uint32, i, blockSize int, pairs bool) []uint32 {
 	return tokens[first:last]
 }
 
-// Chain is the SequenceHash of a block with the given LocalHash whose parent
-// has SequenceHash parent. A block without parent has SequenceHash(local).
+// Chain returns the SequenceHash of a block with a LocalHash and a parent. A block
+// without parent has SequenceHash(local).
 func Chain(parent SequenceHash, local LocalHash) SequenceHash {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:8], uint64(parent))
@@ -110,8 +110,8 @@ func Chain(parent SequenceHash, local LocalHash) SequenceHash {
 	return SequenceHash(xxh3.HashSeed(b[:], HashSeed))
 }
 
-// AppendSequence appends the SequenceHash of each block of a sequence that
-// starts at its root to dst.
+// AppendSequence appends the SequenceHash of each block of a sequence to dst. The
+// sequence starts at its root.
 func AppendSequence(dst []SequenceHash, locals []LocalHash) []SequenceHash {
 	var parent SequenceHash
 	for i, l := range locals {
@@ -125,8 +125,8 @@ func AppendSequence(dst []SequenceHash, locals []LocalHash) []SequenceHash {
 	return dst
 }
 
-// Digest is the term that a block adds to the digest of its owner: a mix of
-// hash and tier whose 64-bit sum over all blocks does not depend on order.
+// Digest returns the term that a block adds to the digest of its owner. The term
+// mixes hash and tier. The 64-bit sum of the terms does not depend on their order.
 func Digest(h SequenceHash, t Tier) uint64 {
 	x := uint64(h) + 0x9e3779b97f4a7c15*(uint64(t)+1)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

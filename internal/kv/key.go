@@ -8,23 +8,23 @@ import (
 	"hash"
 )
 
-// BlockKey is the 128-bit identity of stored bytes. It is a SHA-256 chain cut
-// to 16 bytes:
+// BlockKey is the 128-bit identity of stored bytes. It is a SHA-256 chain cut to 16
+// bytes:
 //
 //	key_0 = SHA-256(namespace[16] ‖ u32(len lora) ‖ lora ‖ u32(len salt) ‖ salt)[:16]
 //	key_i = SHA-256(key_{i-1}[16] ‖ token_0 … token_{n-1} ‖ extra_0 … extra_{m-1})[:16]
 //
-// key_0 is the root of a request and names no block; key_1 is its first block.
-// Integers and tokens are u32 little-endian. lora is the LoRA fingerprint, salt
-// the cache salt, both empty when absent. n is the namespace's block size, so
-// that the end of the tokens needs no mark. An extra (see Extra) is
-// u8(kind) ‖ u32(offset) ‖ u32(len data) ‖ data.
+// key_0 is the root of a request and names no block. key_1 is the first block.
+// Integers and tokens are u32 little-endian. lora is the LoRA fingerprint and salt
+// the cache salt, both empty when absent. n is the namespace's block size, so the
+// end of the tokens needs no mark. An extra (see Extra) is u8(kind) ‖ u32(offset) ‖
+// u32(len data) ‖ data.
 type BlockKey [16]byte
 
-// String is the key in hexadecimal.
+// String returns the key in hexadecimal.
 func (k BlockKey) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseBlockKey reads what String writes.
+// ParseBlockKey reads what String returns.
 func ParseBlockKey(s string) (BlockKey, error) {
 	var k BlockKey
 	if len(s) != 2*len(k) {
@@ -36,12 +36,12 @@ func ParseBlockKey(s string) (BlockKey, error) {
 	return k, nil
 }
 
-// StoredKey is the key of stored bytes: a BlockKey with the KV cache group as
-// a suffix (u32 big-endian). Hybrid models store one block once per group;
-// every other model has group 0 alone.
+// StoredKey is the key of stored bytes: a BlockKey with the KV cache group as a
+// suffix (u32 big-endian). Hybrid models store one block once per group. Every
+// other model has only group 0.
 type StoredKey [20]byte
 
-// InGroup is the key under which the bytes of KV cache group g are stored.
+// InGroup returns the key under which the bytes of KV cache group g are stored.
 func (k BlockKey) InGroup(g uint32) StoredKey {
 	var s StoredKey
 	copy(s[:], k[:])
@@ -49,13 +49,13 @@ func (k BlockKey) InGroup(g uint32) StoredKey {
 	return s
 }
 
-// Block is the key without its group.
+// Block returns the key without its group.
 func (s StoredKey) Block() BlockKey { return BlockKey(s[:16]) }
 
-// Group is the KV cache group.
+// Group returns the KV cache group.
 func (s StoredKey) Group() uint32 { return binary.BigEndian.Uint32(s[16:]) }
 
-// String is the block key, a colon and the group in decimal.
+// String returns the block key, a colon and the group in decimal.
 func (s StoredKey) String() string { return fmt.Sprintf("%s:%d", s.Block(), s.Group()) }
 
 // ExtraKind says what an Extra identifies. The numbers are part of the key
@@ -77,8 +77,8 @@ type Extra struct {
 	Data   []byte
 }
 
-// Keyer computes BlockKeys without allocating per block. It is not safe for
-// concurrent use; make one per goroutine with NewKeyer.
+// Keyer computes BlockKeys without an allocation per block. A Keyer is for one
+// goroutine. Make one with NewKeyer.
 type Keyer struct {
 	sum hash.Hash
 	buf []byte
@@ -88,7 +88,7 @@ type Keyer struct {
 // NewKeyer returns a ready Keyer.
 func NewKeyer() *Keyer { return &Keyer{sum: sha256.New()} }
 
-// Root is key_0 of a request in namespace ns.
+// Root returns key_0 of a request in namespace ns.
 func (k *Keyer) Root(ns NamespaceID, lora, salt string) BlockKey {
 	k.buf = append(k.buf[:0], ns[:]...)
 	k.buf = appendLengthPrefixed(k.buf, lora)
@@ -96,8 +96,8 @@ func (k *Keyer) Root(ns NamespaceID, lora, salt string) BlockKey {
 	return k.finish()
 }
 
-// Next is the key of the block of tokens and extras whose parent has the key
-// parent. len(tokens) must be the namespace's block size.
+// Next returns the key of the block of tokens and extras behind parent. len(tokens)
+// must be the namespace's block size.
 func (k *Keyer) Next(parent BlockKey, tokens []uint32, extras []Extra) BlockKey {
 	k.buf = append(k.buf[:0], parent[:]...)
 	for _, t := range tokens {

@@ -13,10 +13,10 @@ import (
 // NamespaceID is the 128-bit fingerprint of a Namespace.
 type NamespaceID [16]byte
 
-// String is the id in hexadecimal.
+// String returns the id in hexadecimal.
 func (n NamespaceID) String() string { return hex.EncodeToString(n[:]) }
 
-// ParseNamespaceID reads what String writes.
+// ParseNamespaceID reads what String returns.
 func ParseNamespaceID(s string) (NamespaceID, error) {
 	k, err := ParseBlockKey(s)
 	if err != nil {
@@ -54,9 +54,9 @@ type Namespace struct {
 	KVFormat string `json:"kv_format" msg:"kv_format"`
 }
 
-// ID is the first 16 bytes of the SHA-256 of "blockyard.namespace.v1" and of
-// every field, name and decimal or string value, in declaration order, each
-// string length-prefixed with u32 little-endian.
+// ID returns the first 16 bytes of the SHA-256 of "blockyard.namespace.v1" and of
+// every field, in declaration order. A field is its name and its value as decimal
+// or string. Each string has a length prefix, u32 little-endian.
 func (n *Namespace) ID() NamespaceID {
 	b := appendLengthPrefixed(nil, "blockyard.namespace.v1")
 	for _, f := range n.fields() {
@@ -67,7 +67,7 @@ func (n *Namespace) ID() NamespaceID {
 	return NamespaceID(sum[:16])
 }
 
-// BlockBytes is the size of one block's bytes, all layers and local ranks.
+// BlockBytes returns the size of one block's bytes in all layers and local ranks.
 func (n *Namespace) BlockBytes() uint64 {
 	return uint64(n.Layers) * uint64(n.OuterDim) * uint64(n.BlockSize) * uint64(n.InnerDim) * uint64(n.DTypeBytes)
 }

@@ -5,16 +5,16 @@ import (
 	"encoding/binary"
 )
 
-// randomIDBits is the size of a random id: JSON readers that keep numbers as
-// IEEE doubles, JavaScript's and jq's among them, hold integers exactly up to
-// 2^53 and would silently change a larger one. Among a million live ids of 53
-// bits two are equal with a chance of one in 18,000.
+// randomIDBits is the size of a random id. JSON readers that keep numbers as IEEE
+// doubles, such as JavaScript and jq, hold integers exactly up to 2^53 and silently
+// change larger ones. Among a million live ids of 53 bits two are equal with a
+// chance of one in 18,000.
 const randomIDBits = 53
 
-// RandomID is a random id from 1 to 2^53-1, for what must not be mistaken for
-// anything of another process or an earlier start: sessions, agents, engines,
-// publishers. It comes from the system's secure random numbers, so that it
-// cannot be guessed, and is never 0, which says "none" everywhere.
+// RandomID returns a random id from 1 to 2^53-1, for sessions, agents, engines and
+// publishers. The id differs from those of other processes and earlier starts. It
+// cannot be guessed, because it comes from the system's secure random numbers. 0
+// stands for no id everywhere.
 func RandomID() uint64 { return randomID(rand.Read) }
 
 // randomID draws from read, which never fails: crypto/rand ends the process

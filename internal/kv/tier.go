@@ -2,8 +2,8 @@ package kv
 
 import "fmt"
 
-// Tier is where the bytes of a block lie. The order is from fast to slow, and
-// the numbers are stored in slot tables and dumps: they never change.
+// Tier is where the bytes of a block lie. Tiers are ordered from fast to slow. Slot
+// tables and dumps store the numbers, so the numbers never change.
 type Tier uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 // Tiers lists every tier from fast to slow.
 var Tiers = [NumTiers]Tier{TierDevice, TierHost, TierDisk, TierExternal}
 
-// String is the tier's name on the wire: Dynamo's storage_tier spelling.
+// String returns the tier's name on the wire, in Dynamo's spelling of storage_tier.
 func (t Tier) String() string {
 	switch t {
 	case TierDevice:
@@ -48,9 +48,9 @@ func ParseTier[T string | []byte](name T) (Tier, error) {
 	return 0, fmt.Errorf("tier %.64q: want device, host_pinned, disk or external", name)
 }
 
-// TierFromMedium maps the medium field of an engine event to a tier. An empty
-// or absent medium is the device. The second result is false for a medium that
-// is not known, whose events must not be indexed.
+// TierFromMedium returns the tier of an engine event's medium. An empty or absent
+// medium is the device. ok is false for an unknown medium. Events with an unknown
+// medium must not be indexed.
 func TierFromMedium(medium string) (Tier, bool) {
 	switch medium {
 	case "", "GPU", "DEVICE":
@@ -71,8 +71,8 @@ type TierMask uint8
 // Has reports whether t is in the set.
 func (m TierMask) Has(t Tier) bool { return m&(1<<t) != 0 }
 
-// With is the set with t added.
+// With returns the set with t added.
 func (m TierMask) With(t Tier) TierMask { return m | 1<<t }
 
-// Without is the set with t taken out.
+// Without returns the set without t.
 func (m TierMask) Without(t Tier) TierMask { return m &^ (1 << t) }

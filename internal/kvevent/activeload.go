@@ -10,11 +10,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// LoadTopic is the topic of the envelopes that carry an ActiveLoad.
+// LoadTopic is the topic of envelopes with an ActiveLoad.
 const LoadTopic = "kv_metrics"
 
-// ActiveLoad is how busy a worker rank is, in the form of Dynamo's event plane.
-// A number without its Has is not known. Values are comparable with ==.
+// ActiveLoad is how busy a worker rank is, in the form of Dynamo's event plane. A
+// number without its Has is unknown. Values are comparable with ==.
 type ActiveLoad struct {
 	Worker kv.Worker
 	// ActiveDecodeBlocks are the KV blocks of running requests.
@@ -23,14 +23,14 @@ type ActiveLoad struct {
 	// ActivePrefillTokens are the tokens that wait for prefill.
 	ActivePrefillTokens    uint64
 	HasActivePrefillTokens bool
-	// KVUsedBlocks are the KV blocks in use on the device, the cached ones that
-	// nobody uses left out.
+	// KVUsedBlocks are the KV blocks in use on the device. Cached blocks without a
+	// user do not count.
 	KVUsedBlocks    uint64
 	HasKVUsedBlocks bool
 }
 
 // AppendActiveLoad appends l as a map of worker_id, dp_rank, active_decode_blocks,
-// active_prefill_tokens and kv_used_blocks, the last three nil when not known.
+// active_prefill_tokens and kv_used_blocks. The last three are nil when unknown.
 func AppendActiveLoad(dst []byte, l *ActiveLoad) []byte {
 	dst = msgp.AppendMapHeader(dst, 5)
 	dst = appendUint(dst, "worker_id", uint64(l.Worker.ID))
@@ -41,14 +41,14 @@ func AppendActiveLoad(dst []byte, l *ActiveLoad) []byte {
 }
 
 // AppendLoadEnvelope appends the message that carries l, with topic LoadTopic.
-// publisher, sequence and publishedAt are those of Envelope.
+// publisher, sequence and publishedAt are as in Envelope.
 func AppendLoadEnvelope(dst []byte, publisher, sequence, publishedAt uint64, l *ActiveLoad) []byte {
 	dst = appendEnvelopeHead(dst, publisher, sequence, publishedAt, LoadTopic)
 	return appendAsBin(dst, func(dst []byte) []byte { return AppendActiveLoad(dst, l) })
 }
 
-// DecodeActiveLoad decodes what AppendActiveLoad writes. An absent key is nil, an
-// absent rank 0; keys that are not known are skipped.
+// DecodeActiveLoad decodes an ActiveLoad. An absent key is nil, an absent rank 0.
+// Unknown keys are skipped.
 func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 	var l ActiveLoad
 	var seen msgpack.Keys
@@ -82,8 +82,8 @@ func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 	return l, nil
 }
 
-// DecodeLoadEnvelope decodes what AppendLoadEnvelope writes, whoever wrote it. An
-// envelope of another topic is an error.
+// DecodeLoadEnvelope decodes a message with an ActiveLoad. An envelope of another
+// topic is an error.
 func DecodeLoadEnvelope(b []byte) (ActiveLoad, error) {
 	var topic string
 	var payload []byte

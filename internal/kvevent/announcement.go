@@ -53,10 +53,9 @@ func appendUint(dst []byte, key string, v uint64) []byte {
 	return msgp.AppendUint64(dst, v)
 }
 
-// DecodeAnnouncement decodes what AppendAnnouncement writes. Keys that are not
-// known are skipped; an owner kind or a health that is not known is an error, and
-// so are a string that is too long or has control characters, and the lack of
-// publisher_id, owner_kind, owner_id or health.
+// DecodeAnnouncement decodes an announcement. Unknown keys are skipped. Errors are:
+// an unknown owner kind or health, a string that is too long or has control
+// characters, and the lack of publisher_id, owner_kind, owner_id or health.
 func DecodeAnnouncement(b []byte) (Announcement, error) {
 	var a Announcement
 	var seen msgpack.Keys
@@ -91,7 +90,7 @@ func DecodeAnnouncement(b []byte) (Announcement, error) {
 	return a, nil
 }
 
-// field reads the value of a key that need not be there.
+// field reads the value of an optional key.
 func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "dp_rank":

@@ -1,24 +1,24 @@
-// Package kvevent is the event model and its codecs: what engines say about
-// their KV caches, and what Blockyard says about all tiers.
+// Package kvevent holds what publishers and routers tell one another: changes of
+// residency, announcements, queries and loads, with their codecs and subjects.
 //
-// There are two directions and two models:
+//	b := kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: id, Events: events})
+//	var d kvevent.EnvelopeDecoder
+//	err := d.Decode(b, &envelope)
 //
-//   - In: EngineBatch and EngineEvent, decoded from the ZMQ streams of vLLM,
-//     SGLang and TensorRT-LLM by Decoder. Hashes there are the engine's own.
-//   - Out: RouterEvent, one change of residency of one owner in one tier, with
-//     SequenceHashes only. It travels in an Envelope, whose bytes are those of
-//     NVIDIA Dynamo's event plane (payload as an array of events, Dynamo 1.4 and
-//     later) with one key more for pools. Announcement, QueryRequest and
-//     QueryReply are the frames with which a consumer finds publishers, checks
-//     that it has lost nothing, and asks for what it lost.
+// A RouterEvent is one change of residency of one owner in one tier, with
+// SequenceHashes only. Events travel in an Envelope. The bytes of an Envelope are
+// those of NVIDIA Dynamo's event plane with one more key for pools. With
+// Announcement, QueryRequest and QueryReply a consumer finds publishers, checks that
+// it has lost nothing, and asks for what it lost. docs/events.md has every message.
 //
-// Guarantees: decoders never panic and never read past their input, whatever
-// the bytes; they allocate nothing per block once their buffers have grown; one
-// bad event does not lose the rest of its batch, and is kept as a BadEvent, with
-// the reason and its first bytes. Encoders write the shortest
-// msgpack form of every integer, so that equal values are equal bytes.
+// dynamo.go and activeload.go hold the messages of Dynamo's routers and workers that
+// no native publisher sends. The engines' own events are in package engineevent.
 //
-// Ownership: decoded values borrow from the destination they were decoded into
-// and from nothing else; the input may be reused after Decode returns. A
-// Decoder is for one goroutine.
+// Guarantees: decoders never panic and never read past their input. They allocate
+// nothing per block once their buffers have grown. A bad event does not lose the
+// rest of an Envelope, but makes a QueryReply void. Encoders write the shortest
+// form of every integer, so that equal values are equal bytes.
+//
+// Ownership: a decoded value borrows from the destination of Decode only. The input
+// may be reused after Decode. A decoder is for one goroutine.
 package kvevent

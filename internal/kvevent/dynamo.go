@@ -11,21 +11,21 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// ClearReach says what a cleared event of Dynamo's form takes along.
+// ClearReach says what a cleared event in Dynamo's form drops.
 type ClearReach uint8
 
 const (
-	// ClearAll: everything the worker rank holds, at once, whatever else the reader
-	// waits for. It is written by leaving the residency domain out.
+	// ClearAll drops everything that the worker rank holds at once, whatever else
+	// the reader waits for. It is encoded by leaving the residency domain out.
 	ClearAll ClearReach = iota
-	// ClearWorker: what the worker itself holds, in the order of event ids. It is what
-	// Dynamo's own workers write.
+	// ClearWorker drops what the worker itself holds, in the order of event ids.
+	// Dynamo's own workers write it.
 	ClearWorker
 )
 
 // AppendDynamoEnvelope appends e as Dynamo 1.6 writes it: as AppendEnvelope does,
-// with a residency domain in every event, except in cleared ones that reach
-// everything. All events must be of workers.
+// with a residency domain in every event except cleared ones with ClearAll. All
+// events must be of workers.
 func AppendDynamoEnvelope(dst []byte, e *Envelope, reach ClearReach) []byte {
 	topic := e.Topic
 	if topic == "" {
@@ -46,8 +46,9 @@ func appendEnvelopeHead(dst []byte, publisher, sequence, publishedAt uint64, top
 	return msgp.AppendString(dst, "payload")
 }
 
-// appendAsBin appends what body appends as one value of bytes. Their length comes
-// first and its own size depends on it, so it is put in front afterwards.
+// appendAsBin appends what body appends as one value of bytes. The length precedes
+// the bytes and its size depends on the length, so the length is inserted
+// afterwards.
 func appendAsBin(dst []byte, body func([]byte) []byte) []byte {
 	mark := len(dst)
 	dst = body(dst)
@@ -86,18 +87,18 @@ func appendDynamoEvent(dst []byte, e *RouterEvent, reach ClearReach) []byte {
 	return appendUint(dst, "dp_rank", uint64(e.Owner.Rank))
 }
 
-// QueryDumpFailed is Dynamo's answer that a dump cannot be served now: the asker
-// keeps what it has and tries again. It is no part of the native stream.
+// QueryDumpFailed is Dynamo's answer that a dump cannot be served now. The asker
+// keeps what it has and tries again. The native stream does not have it.
 const QueryDumpFailed QueryKind = "tree_dump_failed"
 
-// DynamoQuery is what a Dynamo router asks of a source of KV events.
+// DynamoQuery is the question of a Dynamo router to a source of KV events.
 type DynamoQuery struct {
 	QueryRequest
 	Worker kv.Worker
 	// KnowsDumpFailed says that the asker understands QueryDumpFailed.
 	KnowsDumpFailed bool
-	// Kind is what is asked for; empty for "recovery", and "?" for a request of
-	// another shape, which is never answered with events.
+	// Kind is the kind of question. Empty means "recovery". "?" stands for a
+	// request of another shape, which is never answered with events.
 	Kind string
 }
 
@@ -105,8 +106,8 @@ type DynamoQuery struct {
 const DynamoRecovery = "recovery"
 
 // DecodeDynamoQuery decodes a request: a map of worker_id, dp_rank, start_event_id,
-// end_event_id, supports_tree_dump_failed and kind. Keys that are not known are
-// skipped, and all but worker_id may be absent.
+// end_event_id, supports_tree_dump_failed and kind. Unknown keys are skipped. All
+// keys but worker_id may be absent.
 func DecodeDynamoQuery(b []byte) (DynamoQuery, error) {
 	q := DynamoQuery{Kind: DynamoRecovery}
 	var seen msgpack.Keys
@@ -154,8 +155,8 @@ func readDynamoQueryKind(c *msgpack.Reader) string {
 }
 
 // AppendDynamoReply appends the answer r to q as one item of a response stream:
-// {"data": {variant: fields}, "complete_final": false}. Cleared events among the
-// answer's reach everything.
+// {"data": {variant: fields}, "complete_final": false}. Cleared events in the
+// answer are ClearAll.
 func AppendDynamoReply(dst []byte, q *DynamoQuery, r *QueryReply) []byte {
 	dst = msgp.AppendMapHeader(dst, 2)
 	dst = msgp.AppendString(dst, "data")
@@ -209,9 +210,9 @@ func AppendDynamoFinal(dst []byte) []byte {
 	return msgp.AppendBool(dst, true)
 }
 
-// AppendDynamoQuery appends q as Dynamo 1.6 writes it: a map of worker_id,
-// dp_rank, start_event_id, end_event_id, supports_tree_dump_failed and kind, for
-// which an empty Kind stands for DynamoRecovery.
+// AppendDynamoQuery appends q as Dynamo 1.6 writes it: a map of worker_id, dp_rank,
+// start_event_id, end_event_id, supports_tree_dump_failed and kind. An empty Kind
+// means DynamoRecovery.
 func AppendDynamoQuery(dst []byte, q *DynamoQuery) []byte {
 	kind := q.Kind
 	if kind == "" {
@@ -231,19 +232,18 @@ func AppendDynamoQuery(dst []byte, q *DynamoQuery) []byte {
 // DynamoItem is one item of the response stream to a DynamoQuery.
 type DynamoItem struct {
 	// Reply is the answer, nil in an item without one. Its LastEventID is the
-	// newest event that the source had made, 0 when the answer does not say.
+	// newest event of the source, 0 when the answer does not say.
 	Reply *QueryReply
-	// Skipped counts events left out of the answer because they speak of an owner
-	// or a residency domain that is not modelled.
+	// Skipped counts skipped events of an owner or residency domain that is not
+	// modelled.
 	Skipped int
 	// Final marks the last item.
 	Final bool
 }
 
-// DecodeDynamoItem decodes an item as AppendDynamoReply and AppendDynamoFinal
-// write it; the result owns its memory. Keys that are not known are skipped. An
-// event that cannot be decoded is an error of the whole, because an answer with
-// a hole in it is void.
+// DecodeDynamoItem decodes an item of a response stream. The result owns its
+// memory. Unknown keys are skipped. An event that cannot be decoded is an error of
+// the whole item, because an answer with a hole is void.
 func DecodeDynamoItem(b []byte) (DynamoItem, error) {
 	var item DynamoItem
 	c := msgpack.NewReader(b)

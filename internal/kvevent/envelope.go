@@ -10,10 +10,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// AppendEnvelope appends e as a map of publisher_id, sequence, published_at,
-// topic and payload, where payload is the encoded array of events as bytes. An
-// empty Topic stands for the constant Topic. Every event must have a Kind; the
-// limits of a message are the caller's.
+// AppendEnvelope appends e as a map of publisher_id, sequence, published_at, topic
+// and payload. payload is the encoded array of events as bytes. An empty Topic
+// means the constant Topic. Every event must have a Kind. The caller keeps to the
+// limits of a message.
 func AppendEnvelope(dst []byte, e *Envelope) []byte {
 	topic := e.Topic
 	if topic == "" {
@@ -29,28 +29,26 @@ func AppendEnvelope(dst []byte, e *Envelope) []byte {
 	dst = msgp.AppendString(dst, "topic")
 	dst = msgp.AppendString(dst, topic)
 	dst = msgp.AppendString(dst, "payload")
-	// The length comes before the bytes and its own size depends on it, so it is
-	// put in front of them afterwards.
+	// The length precedes the bytes and its size depends on the length, so the
+	// length is inserted afterwards.
 	mark := len(dst)
 	dst = appendRouterEvents(dst, e.Events)
 	var head [5]byte
 	return slices.Insert(dst, mark, msgp.AppendBytesHeader(head[:0], uint32(len(dst)-mark))...)
 }
 
-// EnvelopeDecoder decodes envelopes of Blockyard and of Dynamo since 1.0. The
-// zero value is ready. It is for one goroutine.
+// EnvelopeDecoder decodes envelopes of Blockyard and of Dynamo since 1.0. The zero
+// value is ready. A decoder is for one goroutine.
 type EnvelopeDecoder struct {
-	// Skipped counts events left out because they speak of an owner kind or a
-	// residency domain that is not modelled; Bad counts events left out because
-	// they could not be decoded. Both leave a hole in the event ids, by which a
-	// consumer notices.
+	// Skipped counts skipped events of an owner kind or residency domain that is
+	// not modelled. Bad counts events that could not be decoded. Both leave a hole
+	// in the event ids, by which a consumer notices the loss.
 	Skipped, Bad uint64
 }
 
-// Decode replaces the contents of e with the envelope in b, which is not
-// retained. Its payload is an array of events or, as Dynamo before 1.4 sent it,
-// a single one. An envelope of another topic than Topic is an error; e holds no
-// events after an error.
+// Decode replaces the contents of e with the envelope in b. b is not retained. The
+// payload is an array of events or, as Dynamo before 1.4 sent it, a single event.
+// Another topic than Topic is an error. After an error e holds no events.
 func (d *EnvelopeDecoder) Decode(b []byte, e *Envelope) error {
 	e.reset()
 	payload, err := d.header(b, e)
@@ -119,8 +117,8 @@ func (d *EnvelopeDecoder) payload(b []byte, e *Envelope) error {
 	return nil
 }
 
-// event reads one event into e.Events or counts why not. The error it returns
-// is one after which the next event cannot be found.
+// event reads one event into e.Events, or counts why not. After an error the next
+// event cannot be found.
 func (d *EnvelopeDecoder) event(c *msgpack.Reader, e *Envelope) error {
 	start := c.Offset()
 	ev, err := decodeRouterEvent(c, &e.mem)

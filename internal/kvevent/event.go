@@ -2,7 +2,7 @@ package kvevent
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// Kind is what happened to some blocks.
+// Kind says what happened to some blocks.
 type Kind uint8
 
 const (
@@ -10,12 +10,12 @@ const (
 	Stored Kind = 1
 	// Removed: blocks are no longer resident.
 	Removed Kind = 2
-	// Cleared: from an engine, its whole device cache was dropped; in a
-	// RouterEvent, everything that the owner holds, in every tier.
+	// Cleared: from an engine, its whole device cache was dropped. In a
+	// RouterEvent, everything that the owner holds in any tier was dropped.
 	Cleared Kind = 3
 )
 
-// String is the kind's name in logs and metrics.
+// String returns the kind's name in logs and metrics.
 func (k Kind) String() string {
 	switch k {
 	case Stored:
@@ -34,28 +34,27 @@ type StoredBlock struct {
 	Local kv.LocalHash
 }
 
-// RouterEvent is one change of residency: some blocks of one owner, in one
-// tier. IDs run from 1 without holes per publisher; a publisher speaks for one
-// owner.
+// RouterEvent is one change of residency: some blocks of one owner in one tier. IDs
+// run from 1 without holes per publisher. A publisher speaks for one owner.
 type RouterEvent struct {
 	Owner kv.Owner
 	Tier  kv.Tier
 	ID    uint64
 	Kind  Kind
-	// Parent is the block before Blocks[0]; meaningless without HasParent.
+	// Parent is the block before Blocks[0]. It is valid with HasParent.
 	Parent    kv.SequenceHash
 	HasParent bool
-	// StartPosition is the position of Blocks[0] in its sequence, counted in
-	// blocks; meaningless without HasStart.
+	// StartPosition is the position of Blocks[0] in its sequence, in blocks. It is
+	// valid with HasStart.
 	StartPosition uint32
 	HasStart      bool
-	// Blocks are the stored blocks, each the child of the one before.
+	// Blocks are the stored blocks. Each is the child of the previous one.
 	Blocks []StoredBlock
 	// Removed are the removed blocks, in any order.
 	Removed []kv.SequenceHash
 }
 
-// NumBlocks is the number of blocks that the event names.
+// NumBlocks returns the number of blocks that the event names.
 func (e *RouterEvent) NumBlocks() int { return len(e.Blocks) + len(e.Removed) }
 
 // Topic is the topic of every Envelope of KV events.
@@ -69,12 +68,12 @@ const (
 
 // Envelope is one message of a publisher.
 type Envelope struct {
-	// PublisherID is random, below 2^53, and new at every start of a publisher:
-	// it is the epoch of the event ids.
+	// PublisherID is random, below 2^53, and new at every start of a publisher. It
+	// is the epoch of the event ids.
 	PublisherID uint64
 	// Sequence counts the publisher's messages from 0.
 	Sequence uint64
-	// PublishedAt is in Unix milliseconds on the publisher's clock; for display.
+	// PublishedAt is in Unix milliseconds on the publisher's clock, for display.
 	PublishedAt uint64
 	Topic       string
 	Events      []RouterEvent
@@ -88,73 +87,74 @@ type Health string
 const (
 	// HealthExact: the stream equals the truth up to LastEventID.
 	HealthExact Health = "exact"
-	// HealthDegraded: something was lost upstream and could not be repaired yet.
+	// HealthDegraded: something was lost upstream and is not repaired yet.
 	HealthDegraded Health = "degraded"
-	// HealthGone: the owner has ended; forget everything it held.
+	// HealthGone: the owner has ended. Consumers forget everything that it held.
 	HealthGone Health = "gone"
 )
 
-// Announcement is a publisher's heartbeat. Each publisher sends one when it
-// starts, when anything but the counters changes, and once a second.
+// Announcement is a publisher's heartbeat. A publisher sends one when it starts,
+// when anything but the counters changes, and once a second.
 type Announcement struct {
 	PublisherID uint64
 	Owner       kv.Owner
-	// Pool is the id of the pool whose blocks count for this worker too; 0 for a
-	// pool itself and for a worker without one.
+	// Pool is the id of the pool whose blocks count for this worker too. It is 0
+	// for a pool and for a worker without one.
 	Pool uint64
-	// Namespace, Model and BlockSize (tokens) say what the hashes are about.
+	// Namespace, Model and BlockSize (in tokens) say what the hashes are about.
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
-	// LastEventID is the id of the last event made, published or not. Digest is
-	// the sum of kv.Digest over everything the owner holds after that event, and
-	// Blocks the number of (block, tier) pairs in that sum.
+	// LastEventID is the id of the last event made, published or not. Digest is the
+	// sum of kv.Digest over everything that the owner holds after that event.
+	// Blocks is the number of (block, tier) pairs in the sum.
 	LastEventID uint64
 	Digest      uint64
 	Blocks      uint64
 	Health      Health
-	// Card describes who serves; its zero value says nothing.
+	// Card describes the server. The zero value says nothing.
 	Card ModelCard
 }
 
-// QueryRequest asks a publisher for events from StartID on, or, without
-// HasStart, for a dump of everything its owner holds.
+// QueryRequest asks a publisher for the events from StartID on. Without HasStart it
+// asks for a dump of everything that the owner holds.
 type QueryRequest struct {
 	StartID  uint64
 	HasStart bool
 	EndID    uint64
 	HasEnd   bool
-	// MaxChunks is how many chunks the asker takes now; 0 is the whole answer at
-	// once. The rest of a dump is asked for by further requests, with the DumpID of
-	// the first chunks and the FirstChunk wanted.
+	// MaxChunks is how many chunks the asker takes now; 0 is the whole answer.
+	// Further requests ask for the rest of a dump, with the DumpID of the first
+	// chunks and the FirstChunk wanted.
 	MaxChunks  uint32
 	DumpID     uint64
 	FirstChunk uint32
 }
 
-// QueryKind is the answer to a QueryRequest.
+// QueryKind is the kind of answer to a QueryRequest.
 type QueryKind string
 
 const (
 	// QueryEvents: the events asked for, with their own ids.
 	QueryEvents QueryKind = "events"
-	// QueryTreeDump: everything the owner holds after LastEventID, as stored
-	// events with synthetic ids, parents before children; it replaces what the
-	// asker had.
+	// QueryTreeDump: everything that the owner holds after LastEventID, as stored
+	// events with synthetic ids, parents before children. The dump replaces what
+	// the asker had.
 	QueryTreeDump QueryKind = "tree_dump"
 	// QueryTooNew: StartID has not happened yet.
 	QueryTooNew QueryKind = "too_new"
 	// QueryInvalidRange: EndID lies before StartID.
 	QueryInvalidRange QueryKind = "invalid_range"
-	// QueryError: the request could not be served; Message says why.
+	// QueryError: the request could not be served. Message says why.
 	QueryError QueryKind = "error"
 )
 
-// QueryReply is one chunk of an answer. Chunks are numbered from 0 and the
-// last one is marked Final; a missing chunk makes the whole answer void.
+// QueryReply is one chunk of an answer. Chunks are numbered from 0, and the last
+// one is Final. A missing chunk makes the whole answer void.
 type QueryReply struct {
 	PublisherID uint64
-	// DumpID names a dump that is sent in parts, from 1; 0 in any other answer.
+	// DumpID names a dump that is sent in parts, from 1. It is 0 in any other
+	// answer.
 	DumpID      uint64
 	Kind        QueryKind
 	LastEventID uint64

@@ -11,13 +11,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// LoadReport says how busy an owner is at the moment. A publisher sends one a
-// second; each replaces the one before, so that a lost one costs nothing.
+// LoadReport says how busy an owner is. A publisher sends one a second. Each
+// replaces the previous one, so a lost report costs nothing.
 type LoadReport struct {
 	// PublisherID is that of the owner's announcements.
 	PublisherID uint64
 	Owner       kv.Owner
-	// Worker has a meaning for a worker, Pool for a pool.
+	// Worker is valid for a worker, Pool for a pool.
 	Worker WorkerLoad
 	Pool   PoolLoad
 }
@@ -27,39 +27,39 @@ type WorkerLoad struct {
 	DeviceBlocksTotal, DeviceBlocksUsed uint64
 	// Running and Waiting are requests.
 	Running, Waiting uint64
-	// CopyBytes went between host memory and the device since the report before, in
-	// either direction, and CopyMicros is the time in µs during which its workers
-	// copied: together how fast the way is, not how much it is used. 0 and 0 when
-	// nothing was copied.
+	// CopyBytes moved between host memory and the device since the last report, in
+	// either direction. CopyMicros is the time in µs during which the workers
+	// copied. Together they tell the speed of the path. Both are 0 when nothing was
+	// copied.
 	CopyBytes, CopyMicros uint64
 }
 
 // PoolLoad is the load of a pool, as its agent measures it.
 type PoolLoad struct {
-	// Bytes of the slots of a tier, and of those that hold something.
+	// Bytes of the slots of a tier, and of the slots in use.
 	HostBytesTotal, HostBytesUsed uint64
 	DiskBytesTotal, DiskBytesUsed uint64
-	// Bytes per second from and to the disk since the report before.
+	// Bytes per second from and to the disk since the last report.
 	ReadBytesPerSecond, WriteBytesPerSecond uint64
 	// Blocks that wait to be read from the disk and to be written to it.
 	ReadQueue, WriteQueue uint64
-	// PromoteMicros is the mean time in µs that a block was under way from the disk
-	// to host memory since the report before; 0 when none was.
+	// PromoteMicros is the mean time in µs from disk to host memory of a block
+	// since the last report, 0 without any.
 	PromoteMicros uint64
-	// BlockBytes is the size of a block, 0 where it is not said.
+	// BlockBytes is the size of a block, 0 when unknown.
 	BlockBytes uint64
-	// DiskReadBytes were read from the disk since the report before, and DiskReadMicros
-	// is the time in µs during which at least one block was being read: together how
-	// fast the disk is. 0 and 0 when nothing was read.
+	// DiskReadBytes were read from the disk since the last report. DiskReadMicros
+	// is the time in µs during which at least one block was being read. Together
+	// they tell the speed of the disk. Both are 0 when nothing was read.
 	DiskReadBytes, DiskReadMicros uint64
 }
 
-// LoadSubject is where publisher p reports its owner's load.
+// LoadSubject returns where publisher p reports its owner's load.
 func LoadSubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.load.%016x", cluster, p)
 }
 
-// AllLoadSubject matches every publisher's LoadSubject.
+// AllLoadSubject returns a wildcard for every publisher's LoadSubject.
 func AllLoadSubject(cluster string) string { return "blockyard." + cluster + ".load.*" }
 
 // loadField is one unsigned number of a LoadReport and its key.
@@ -68,6 +68,7 @@ type loadField struct {
 	v   *uint64
 }
 
+// fields returns the numbers with their keys.
 func (w *WorkerLoad) fields() []loadField {
 	return []loadField{
 		{"device_blocks_total", &w.DeviceBlocksTotal}, {"device_blocks_used", &w.DeviceBlocksUsed},
@@ -86,7 +87,7 @@ func (p *PoolLoad) fields() []loadField {
 	}
 }
 
-// fields are those that belong to the report's owner.
+// fields returns the numbers of the report's owner.
 func (r *LoadReport) fields() []loadField {
 	if r.Owner.Kind == kv.OwnerPool {
 		return r.Pool.fields()
@@ -94,8 +95,7 @@ func (r *LoadReport) fields() []loadField {
 	return r.Worker.fields()
 }
 
-// Numbers yields the numbers that belong to the report's owner, each with its key on
-// the wire.
+// Numbers yields the numbers of the report's owner, each with its key on the wire.
 func (r *LoadReport) Numbers() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, f := range r.fields() {
@@ -130,10 +130,10 @@ func AppendLoadReport(dst []byte, r *LoadReport) []byte {
 	return dst
 }
 
-// DecodeLoadReport decodes what AppendLoadReport writes. Keys that are not known
-// are skipped and absent numbers are 0; the lack of publisher_id, owner_kind or
-// owner_id is an error, and so is a value of a wrong kind. What a worker's report
-// says of a pool, or a pool's of a worker, is left out.
+// DecodeLoadReport decodes a load report. Unknown keys are skipped, and absent
+// numbers are 0. Errors are the lack of publisher_id, owner_kind or owner_id, and a
+// value of a wrong kind. A worker's report has no pool numbers, and a pool's no
+// worker numbers.
 func DecodeLoadReport(b []byte) (LoadReport, error) {
 	var r LoadReport
 	var seen msgpack.Keys

@@ -26,27 +26,27 @@ import (
 //	silent                  boolean
 //	source                  string
 type ModelCard struct {
-	// Endpoint is where the worker's engine takes requests, as a URL of at most
+	// Endpoint is the URL where the worker's engine takes requests, at most
 	// MaxEndpoint bytes.
 	Endpoint string
-	// Ranks is how many data-parallel ranks the worker's engine has.
+	// Ranks is the number of data-parallel ranks of the worker's engine.
 	Ranks uint32
-	// DeviceBlocks is the capacity of a worker's device in blocks, HostBytes and
-	// DiskBytes those of a pool's tiers.
+	// DeviceBlocks is the capacity of a worker's device in blocks. HostBytes and
+	// DiskBytes are the capacities of a pool's tiers.
 	DeviceBlocks, HostBytes, DiskBytes uint64
-	// MaxBatchedTokens is how many tokens a worker computes in a step at most.
+	// MaxBatchedTokens is the most tokens that a worker computes in a step.
 	MaxBatchedTokens uint64
 	// Taints are the worker's labels.
 	Taints Taints
-	// Incarnation is random, and new at every start of the worker's engine. A restart of
-	// the agent does not change it; see docs/protocol.md, HELLO.
+	// Incarnation is random and new at every start of the worker's engine. A
+	// restart of the agent does not change it: see HELLO in docs/protocol.md.
 	Incarnation uint64
-	// Eagle says that the engine hashes pairs of tokens; see kv.BlockTokens.
+	// Eagle says that the engine hashes pairs of tokens: see kv.BlockTokens.
 	Eagle bool
-	// Silent says that the owner publishes no events: what it holds is not known,
-	// and that it holds nothing is no knowledge.
+	// Silent says that the owner publishes no events. What the owner holds is
+	// unknown.
 	Silent bool
-	// Source says who vouches for the owner when that is not its agent: "file",
+	// Source says who vouches for the owner if the owner's agent does not: "file",
 	// "http" or "dynamo".
 	Source string
 }
@@ -57,7 +57,7 @@ const MaxEndpoint = 2048
 // MaxModel bounds the length of a model's name in bytes.
 const MaxModel = 1024
 
-// keys is the number of pairs that append writes.
+// keys returns the number of pairs that append writes.
 func (m *ModelCard) keys() uint32 {
 	var n uint32
 	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.MaxBatchedTokens != 0,
@@ -109,7 +109,7 @@ func appendTextPair(dst []byte, key, v string) []byte {
 	return msgp.AppendString(dst, v)
 }
 
-// field reads the value of a key; one that is not known is skipped.
+// field reads the value of a key. An unknown key is skipped.
 func (m *ModelCard) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "endpoint":
@@ -139,9 +139,9 @@ func (m *ModelCard) field(c *msgpack.Reader, key []byte) {
 	}
 }
 
-// Taints are the labels of a worker, for requests that require or prefer some:
-// in order, each once, with commas between. Two of the same labels are equal. Empty
-// is none. Make them with NewTaints.
+// Taints are the labels of a worker, for requests that require or prefer some: in
+// order, each once, separated by commas. Equal labels are equal Taints. Make Taints
+// with NewTaints.
 type Taints string
 
 const (
@@ -150,9 +150,9 @@ const (
 	MaxTaint  = 128
 )
 
-// NewTaints puts labels together. The error names the one that is empty, longer
-// than MaxTaint, not of printable ASCII, or has a comma or a space, or says that there are more
-// than MaxTaints.
+// NewTaints returns the Taints of labels. The error names the label that is empty,
+// longer than MaxTaint, not printable ASCII, or has a comma or a space, or says
+// that there are more than MaxTaints.
 func NewTaints(labels []string) (Taints, error) {
 	if len(labels) > MaxTaints {
 		return "", fmt.Errorf("taints: %d are more than %d", len(labels), MaxTaints)
@@ -169,7 +169,7 @@ func NewTaints(labels []string) (Taints, error) {
 	return Taints(strings.Join(sorted, ",")), nil
 }
 
-// List are the labels, in order; nil for none. The caller owns it.
+// List returns the labels in order, nil for none. The caller owns the list.
 func (t Taints) List() []string {
 	if t == "" {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
-// AppendQueryRequest appends q as a map of start_event_id and end_event_id,
-// each unsigned or nil; with MaxChunks also of max_chunks, dump_id and first_chunk,
-// each unsigned.
+// AppendQueryRequest appends q as a map of start_event_id and end_event_id, each
+// unsigned or nil. With MaxChunks the map also has max_chunks, dump_id and
+// first_chunk, each unsigned.
 func AppendQueryRequest(dst []byte, q *QueryRequest) []byte {
 	if q.MaxChunks == 0 {
 		dst = msgp.AppendMapHeader(dst, 2)
@@ -24,9 +24,8 @@ func AppendQueryRequest(dst []byte, q *QueryRequest) []byte {
 	return appendUint64OrNil(dst, "end_event_id", q.EndID, q.HasEnd)
 }
 
-// DecodeQueryRequest decodes what AppendQueryRequest writes. An absent key is
-// nil; keys that are not known are skipped, and those of a part of an answer are
-// where max_chunks is 0.
+// DecodeQueryRequest decodes a query request. An absent key is nil. Unknown keys
+// are skipped. dump_id and first_chunk are ignored where max_chunks is 0.
 func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 	var q QueryRequest
 	c := msgpack.NewReader(b)
@@ -90,9 +89,9 @@ func AppendQueryReply(dst []byte, r *QueryReply) []byte {
 	return appendRouterEvents(dst, r.Events)
 }
 
-// DecodeQueryReply decodes what AppendQueryReply writes; the result owns its
-// memory. Keys that are not known are skipped. Any event that cannot be decoded
-// is an error of the whole, because an answer with a hole in it is void.
+// DecodeQueryReply decodes a query reply. The result owns its memory. Unknown keys
+// are skipped. An event that cannot be decoded is an error of the whole reply,
+// because an answer with a hole is void.
 func DecodeQueryReply(b []byte) (QueryReply, error) {
 	var r QueryReply
 	var mem routerMemory

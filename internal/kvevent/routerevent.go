@@ -14,18 +14,17 @@ import (
 // poolOwner is the value of owner_kind in the events of pools.
 const poolOwner = "pool"
 
-// errForeign marks an event that is well formed but speaks of a kind of owner
-// or residency that this version does not model.
+// errForeign marks a well-formed event of an owner kind or residency domain that
+// this version does not model.
 var errForeign = errors.New("owner kind or residency domain is not known")
 
 // appendRouterEvent appends
 //
 //	{worker_id, storage_tier, event: {event_id, data, dp_rank}, owner_kind}
 //
-// where data is {"stored": {parent_hash, start_position, blocks}},
-// {"removed": {block_hashes}} or "cleared". For a pool, worker_id is the pool's
-// id; owner_kind is there for pools alone, so that a worker's event is byte for
-// byte what Dynamo writes.
+// where data is {"stored": {parent_hash, start_position, blocks}}, {"removed":
+// {block_hashes}} or "cleared". For a pool, worker_id is the pool's id. Only pools
+// have owner_kind, so that a worker's event has the bytes that Dynamo writes.
 func appendRouterEvent(dst []byte, e *RouterEvent) []byte {
 	pool := e.Owner.Kind == kv.OwnerPool
 	keys, rank := uint32(3), e.Owner.Rank
@@ -116,8 +115,8 @@ type routerMemory struct {
 
 func (m *routerMemory) reset() { m.blocks, m.removed = m.blocks[:0], m.removed[:0] }
 
-// decodeRouterEvent reads one router event. The error is errForeign for an
-// event that must be left out although nothing is wrong with it.
+// decodeRouterEvent reads one router event. The error is errForeign for an event
+// that must be skipped although nothing is wrong with it.
 func decodeRouterEvent(c *msgpack.Reader, mem *routerMemory) (RouterEvent, error) {
 	var e RouterEvent
 	var seen msgpack.Keys
@@ -194,8 +193,8 @@ func decodeChange(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	seen.Require(c, "event_id", "data")
 }
 
-// decodeData reads a change: a map with its kind as the only key, or the bare
-// kind when there is nothing more to say.
+// decodeData reads a change: a map with the kind as its only key, or the kind
+// alone.
 func decodeData(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	*e = RouterEvent{Owner: e.Owner, Tier: e.Tier, ID: e.ID}
 	if c.Peek() == msgpack.Text {
@@ -282,8 +281,8 @@ func decodeRemoved(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	e.Removed = mem.removed[start:len(mem.removed):len(mem.removed)]
 }
 
-// StoredJSON is a stored event in the JSON of Dynamo's dump_events. A pool's
-// event has the pool's id as worker_id and, in addition, owner_kind "pool".
+// StoredJSON is a stored event in the JSON of Dynamo's dump_events. A pool's event
+// has the pool's id as worker_id, and owner_kind "pool" in addition.
 type StoredJSON struct {
 	WorkerID  uint64          `json:"worker_id"`
 	Tier      string          `json:"storage_tier"`
@@ -303,7 +302,7 @@ type storedEventJSON struct {
 	Rank uint32 `json:"dp_rank"`
 }
 
-// BlockJSON is one block of a StoredJSON. Its hashes are the SequenceHash and the
+// BlockJSON is one block of a StoredJSON. Hash is the SequenceHash and Tokens the
 // LocalHash.
 type BlockJSON struct {
 	Hash   uint64    `json:"block_hash"`
@@ -311,7 +310,7 @@ type BlockJSON struct {
 	Extra  *struct{} `json:"mm_extra_info"`
 }
 
-// Set makes j show the stored event e, from which it borrows nothing.
+// Set makes j show the stored event e. It borrows nothing from e.
 func (j *StoredJSON) Set(e *RouterEvent) {
 	j.WorkerID, j.Tier, j.OwnerKind = e.Owner.ID, e.Tier.String(), ""
 	j.Event.ID, j.Event.Rank = e.ID, uint32(e.Owner.Rank)
@@ -332,7 +331,7 @@ func (j *StoredJSON) Set(e *RouterEvent) {
 	}
 }
 
-// Owner is the worker or pool that holds the blocks.
+// Owner returns the worker or pool that holds the blocks.
 func (j *StoredJSON) Owner() kv.Owner {
 	if j.OwnerKind == poolOwner {
 		return kv.PoolOwner(j.WorkerID)
@@ -340,5 +339,5 @@ func (j *StoredJSON) Owner() kv.Owner {
 	return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(j.WorkerID), Rank: kv.DPRank(j.Event.Rank)})
 }
 
-// Blocks are the blocks in the order of the prompt.
+// Blocks returns the blocks in the order of the prompt.
 func (j *StoredJSON) Blocks() []BlockJSON { return j.Event.Data.Stored.Blocks }

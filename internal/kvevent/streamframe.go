@@ -28,15 +28,15 @@ const (
 // MaxStreamFrame bounds the body of a frame of a byte stream.
 const MaxStreamFrame = 16 << 20
 
-// streamHeader is the bytes in front of a body: its length as u32 little-endian,
-// and its kind.
+// streamHeader is the size of a frame's header: the length of the body as u32
+// little-endian, and the kind.
 const streamHeader = 5
 
-// ErrStreamFrame is wrapped by errors of ReadStreamFrame about what was read.
+// ErrStreamFrame is wrapped by errors of ReadStreamFrame about the bytes read.
 var ErrStreamFrame = errors.New("bad frame")
 
-// BeginStreamFrame appends a frame's header; the body is to be appended to the
-// result and EndStreamFrame called then, with the length that dst had.
+// BeginStreamFrame appends a frame's header. Append the body to the result, and
+// then call EndStreamFrame with the length that dst had.
 func BeginStreamFrame(dst []byte, kind StreamKind) []byte {
 	return append(dst, 0, 0, 0, 0, byte(kind))
 }
@@ -47,9 +47,9 @@ func EndStreamFrame(b []byte, start int) []byte {
 	return b
 }
 
-// ReadStreamFrame reads a frame into buf, which it grows if it must, and returns
-// its body, which lies in buf's memory. It reads no more than one frame. io.EOF
-// says that the stream ended between two frames.
+// ReadStreamFrame reads one frame into buf, which it grows if necessary, and
+// returns the body, which lies in buf's memory. io.EOF says that the stream ended
+// between two frames.
 func ReadStreamFrame(r io.Reader, buf []byte) (kind StreamKind, body []byte, err error) {
 	var head [streamHeader]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -59,7 +59,8 @@ func ReadStreamFrame(r io.Reader, buf []byte) (kind StreamKind, body []byte, err
 	if n > MaxStreamFrame {
 		return 0, buf, fmt.Errorf("%w: %d bytes, want at most %d", ErrStreamFrame, n, MaxStreamFrame)
 	}
-	// What was announced need not come: a large body gets its memory as it comes.
+	// The announced bytes need not come, so a large body gets its memory bit by
+	// bit.
 	const step = 1 << 20
 	body = buf[:0]
 	for left := int(n); left > 0; {

@@ -29,49 +29,48 @@ func CheckCluster(name string) error {
 	return nil
 }
 
-// EventsSubject is where publisher p publishes its envelopes.
+// EventsSubject returns where publisher p publishes its envelopes.
 func EventsSubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.kv-events.%016x", cluster, p)
 }
 
-// AllEventsSubject matches every publisher's EventsSubject.
+// AllEventsSubject returns a wildcard for every publisher's EventsSubject.
 func AllEventsSubject(cluster string) string { return "blockyard." + cluster + ".kv-events.*" }
 
-// AnnounceSubject is where publisher p announces itself.
+// AnnounceSubject returns where publisher p announces itself.
 func AnnounceSubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.announce.%016x", cluster, p)
 }
 
-// AllAnnounceSubject matches every publisher's AnnounceSubject.
+// AllAnnounceSubject returns a wildcard for every publisher's AnnounceSubject.
 func AllAnnounceSubject(cluster string) string { return "blockyard." + cluster + ".announce.*" }
 
-// QuerySubject is where publisher p answers queries.
+// QuerySubject returns where publisher p answers queries.
 func QuerySubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.kv-query.%016x", cluster, p)
 }
 
-// NodeSubject is where the agent of a node answers for the node's name.
+// NodeSubject returns where the agent of a node answers for the node's name.
 func NodeSubject(cluster, node string) string {
 	sum := sha256.Sum256([]byte(node))
 	return fmt.Sprintf("blockyard.%s.node.%x", cluster, sum[:8])
 }
 
-// StreamName is the JetStream stream that keeps a cluster's events and
-// announcements, where one does.
+// StreamName returns the JetStream stream of a cluster's events and announcements.
 func StreamName(cluster string) string { return "blockyard-" + cluster }
 
-// StreamSubjects are what that stream takes in. Events and announcements lie in
-// one stream, so that their order is kept.
+// StreamSubjects returns the subjects of that stream. Events and announcements
+// share one stream, so that their order is kept.
 func StreamSubjects(cluster string) []string {
 	return []string{AllEventsSubject(cluster), AllAnnounceSubject(cluster)}
 }
 
-// SnapshotBucket is the JetStream object store of the snapshots of a cluster's
-// routers.
+// SnapshotBucket returns the JetStream object store of a cluster's router
+// snapshots.
 func SnapshotBucket(cluster string) string { return "blockyard-" + cluster + "-router" }
 
-// NodeClaim is sent to a NodeSubject by an agent that wants the name, and is the
-// answer of the agent that has it.
+// NodeClaim is sent to a NodeSubject by an agent that wants the name. The agent
+// that has the name answers with its own NodeClaim.
 type NodeClaim struct {
 	Node, Host string
 	PID        uint64
@@ -90,8 +89,8 @@ func AppendNodeClaim(dst []byte, c *NodeClaim) []byte {
 	return appendUint(dst, "pid", c.PID)
 }
 
-// DecodeNodeClaim decodes what AppendNodeClaim writes. Keys that are not known are
-// skipped; texts of more than 256 bytes are errors.
+// DecodeNodeClaim decodes a node claim. Unknown keys are skipped. A text of more
+// than 256 bytes is an error.
 func DecodeNodeClaim(b []byte) (NodeClaim, error) {
 	var claim NodeClaim
 	c := msgpack.NewReader(b)

@@ -1,3 +1,6 @@
-// Package recorded reads what real engines and routers sent: recordings, and golden
-// vectors laid out by hand. It is for tests only.
+// Package recorded reads what real engines and routers sent, for tests only.
+//
+// Golden vectors are short messages in testdata, laid out by hand. Recordings are
+// too large for the repository: Dir returns the directory that BLOCKYARD_SHARED
+// names, or skips the test.
 package recorded

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -135,18 +134,4 @@ func (r *Router) Refresh(request *schedule.Request) {
 	w.blocks.locals = request.Locals
 	r.match(&w)
 	request.Members, request.Hits = w.matches.Members, w.matches.Hits
-}
-
-// hitsOf is what a worker has according to matches.
-func hitsOf(m *index.Matches, worker kv.Worker) index.Hits {
-	member, ok := m.Members.Find(worker)
-	if !ok {
-		return index.Hits{}
-	}
-	for i := range m.Hits {
-		if m.Hits[i].Member == int32(member) {
-			return m.Hits[i].Hits
-		}
-	}
-	return index.Hits{}
 }
