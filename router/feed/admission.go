@@ -13,34 +13,34 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Two publishers of one owner cannot both be right, and nothing in their messages
-// says who is: the later one may be a restarted process or one that was cut off for
-// a while. The router follows the one that it heard of last. The former one is
-// fenced: its events are dropped. While the fenced one goes on to announce, the
-// owner is ambiguous: it is degraded, and reported with the names of both. The fence
-// falls when the followed one has ended, or is silent while the fenced one is not.
+// Two publishers of one owner cannot both be right, and their messages do not tell which
+// one is: the later one may be a restarted process, or one that was cut off for a while.
+// The router follows the later one and fences the other: it drops the events of the fenced
+// publisher. While the fenced publisher still announces itself, the owner is ambiguous, its
+// feed is degraded, and the log names both. The fence falls when the followed publisher
+// ends, or falls silent while the fenced one does not.
 
 const (
-	// maxFenced bounds the publishers that are fenced.
+	// maxFenced bounds the fenced publishers.
 	maxFenced = 1 << 14
-	// keepFenced is how long a publisher that is silent is remembered.
+	// keepFenced is how long a silent fenced publisher is remembered.
 	keepFenced = time.Hour
-	// minContest is the time after which a fenced publisher that announces is alive:
-	// earlier it may be a message that was overtaken.
+	// minContest is how long a publisher must be fenced before its announcements count as
+	// signs of life. Earlier ones may have been overtaken.
 	minContest = 2 * time.Second
 )
 
-// fence is a publisher that was followed and is no more.
+// fence is a publisher that the router follows no more.
 type fence struct {
 	owner kv.Owner
-	// since is when it was fenced, seen when it was heard of last.
+	// since is when the publisher was fenced, seen when it last announced itself.
 	since, seen time.Time
-	// gone is set when the publisher has said goodbye: what comes later is old.
+	// gone is true after the publisher's goodbye: later messages are old.
 	gone bool
 }
 
-// fenceLocked stops listening to a publisher. An arbitrary one is forgotten when
-// there are too many.
+// fenceLocked stops following a publisher. It forgets an arbitrary fenced publisher
+// when there are too many.
 func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	if len(s.fenced) >= maxFenced {
 		for id := range s.fenced {
@@ -52,8 +52,8 @@ func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	s.fenced[a.PublisherID] = fence{owner: a.Owner, since: now, seen: now, gone: gone}
 }
 
-// fencedLocked takes in an announcement of a fenced publisher; false for one that is
-// not fenced, or no longer.
+// fencedLocked applies an announcement of a fenced publisher. It returns false when the
+// publisher is not fenced, or no longer.
 func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
 	p, ok := s.fenced[a.PublisherID]
 	if !ok {
@@ -78,9 +78,8 @@ func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) boo
 	return true
 }
 
-// passesLocked reports whether a fenced publisher that has announced is to be followed
-// instead of the one that is: nil, a registration, or one that is silent though the
-// fenced one has announced before.
+// passesLocked reports whether a fenced publisher takes over: the owner has no feed, only
+// a registration, or a followed publisher that fell silent while the fenced one did not.
 func (s *Set) passesLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
@@ -88,7 +87,7 @@ func (s *Set) passesLocked(followed *feed, p *fence, now time.Time) bool {
 	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3
 }
 
-// contestLocked notes that a fenced publisher of a feed's owner is alive.
+// contestLocked notes that a fenced publisher of the feed's owner is alive.
 func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	if f.rival == 0 {
 		s.counters.Contests++
@@ -101,7 +100,7 @@ func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	s.recountLocked(f)
 }
 
-// agreeLocked notes that one publisher speaks for a feed's owner.
+// agreeLocked notes that only one publisher of the feed's owner is left.
 func (s *Set) agreeLocked(f *feed) {
 	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
 		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
@@ -109,8 +108,8 @@ func (s *Set) agreeLocked(f *feed) {
 	s.recountLocked(f)
 }
 
-// sweepFencedLocked ends the contests of publishers that fell silent and forgets those
-// that have been silent for long.
+// sweepFencedLocked ends the contests whose fenced publisher fell silent, and forgets
+// publishers that have been silent for long.
 func (s *Set) sweepFencedLocked(now time.Time) {
 	for _, f := range s.feeds {
 		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.timeout {
@@ -123,8 +122,8 @@ func (s *Set) sweepFencedLocked(now time.Time) {
 	})
 }
 
-// maxRefused bounds the refused publishers that are remembered; the others are
-// counted at each announcement and not logged.
+// maxRefused bounds the refused publishers that are remembered. Others are counted at
+// each announcement and not logged.
 const maxRefused = 1024
 
 type refusal struct {
@@ -132,8 +131,8 @@ type refusal struct {
 	reason string
 }
 
-// objectionLocked says why an announcement is not accepted; f is its feed, nil
-// for a new publisher. An empty text is no objection.
+// objectionLocked returns why an announcement is refused; empty when it is accepted. f is
+// the publisher's feed, nil for a new publisher.
 func (s *Set) objectionLocked(f *feed, a *kvevent.Announcement) string {
 	if f != nil && f.owner() != a.Owner {
 		return fmt.Sprintf("it announced %s before", f.owner())

@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// nextQuery is the query to send now, if there is one, and its number.
+// nextQuery returns the query to send now and its number; due is false without one.
 func (f *feed) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
 	if !f.due(now) {
 		return q, 0, false
@@ -24,8 +24,8 @@ func (f *feed) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, 
 	case !f.dump:
 		q.StartID, q.HasStart = f.cursor+1, true
 	case f.overflowed:
-		// A dump that is asked for now includes these events. Their room is for the events
-		// that come while the dump is read.
+		// The dump will include these events. Events that come while the dump is read need
+		// their room.
 		f.waiting, f.waitingBlocks, f.overflowed = nil, 0, false
 	}
 	return q, f.query, true
@@ -36,13 +36,12 @@ func (f *feed) due(now time.Time) bool {
 	return f.recovering && f.query == 0 && !now.Before(f.retryAt)
 }
 
-// errVoid is wrapped by errors of answers that arrived and were of no use, so
-// that asking the same again would be of no use either.
+// errVoid is wrapped by errors of answers that arrived and were unusable. The next
+// query asks for a dump.
 var errVoid = errors.New("answer is void")
 
-// answered takes in the answer to query number, or the error that came instead.
-// The result is the error, or why the answer was of no use; nil for an answer
-// that nobody waits for any more.
+// answered takes in the answer to query number, or its error. It returns that error,
+// or why the answer was unusable. It ignores answers to earlier queries.
 func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Time) error {
 	if number != f.query || !f.recovering {
 		return nil
@@ -69,7 +68,7 @@ func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Tim
 	}
 	f.synced = true
 	if a.Kind == kvevent.QueryEvents && before < f.cursor && f.cursor < f.known() {
-		f.failures = 0 // The answer was a part of what is missing.
+		f.failures = 0 // The answer closed a part of the gap.
 		return nil
 	}
 	f.recovered(now)
@@ -77,8 +76,7 @@ func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Tim
 	return nil
 }
 
-// cutShort keeps the beginning of an answer for the next query, which asks for the
-// rest of it.
+// cutShort keeps the beginning of a dump. The next query asks for the rest.
 func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
 	f.failures = 0
@@ -89,8 +87,7 @@ func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
 	}
 }
 
-// known is the id of the last event that is known to be missing, up to the first one
-// that waits.
+// known returns the id of the last missing event before the first one that waits.
 func (f *feed) known() uint64 {
 	last := f.announcement.LastEventID
 	if len(f.waiting) > 0 {
@@ -99,15 +96,15 @@ func (f *feed) known() uint64 {
 	return last
 }
 
-// Bounds of the time between two tries to get back what the index did not keep of an
-// owner. What contradicts other owners' blocks is lost again each time.
+// Bounds of the pause between two tries to get lost pairs back. Pairs that contradict
+// the blocks of other owners are lost again each time.
 const (
 	firstRefill = 10 * time.Second
 	lastRefill  = time.Hour
 )
 
-// refillLocked asks a publisher for everything when the index has lost some of it and
-// has room for that now. One feed at a time: the room of several would be the same.
+// refillLocked asks for a dump when the index lost pairs of the owner and has room for
+// them now. Only one feed refills at a time: the others would count the same room.
 func (s *Set) refillLocked(f *feed, now time.Time) {
 	switch {
 	case f.lost == 0:

@@ -11,123 +11,121 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// residency is what a feed keeps up to date; *index.Index is one.
+// residency is the index of a feed's blocks; *index.Index implements it.
 type residency interface {
 	Apply(e *kvevent.RouterEvent) error
 	Replace(o kv.Owner, events []kvevent.RouterEvent) error
 	Digest(o kv.Owner) (sum, pairs uint64)
-	// Lost is how many (block, tier) pairs the owner was told to hold and are not
-	// kept, for lack of room or because others contradict them.
+	// Lost returns how many (block, tier) pairs of the owner the index does not hold:
+	// there was no room for them, or they contradict the blocks of other owners.
 	Lost(o kv.Owner) uint64
-	// HasRoom reports whether so many pairs fit besides what there is.
+	// HasRoom reports whether the index has room for that many more pairs.
 	HasRoom(pairs uint64) bool
 }
 
-// Bounds of the events that wait while a feed recovers. What does not fit is
-// asked for again afterwards.
+// Bounds of the events that wait while a feed recovers. The feed asks for events
+// beyond them once more, after the recovery.
 const (
 	maxWaitingEvents = 4096
 	maxWaitingBlocks = 1 << 18
 )
 
-// Bounds of the time between two tries to recover a feed.
+// Bounds of the pause between two tries to recover a feed.
 const (
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 5 * time.Second
-	// lastRepair bounds the time between two repairs of a feed whose digest
-	// stays wrong after each.
+	// lastRepair bounds the pause between two repairs whose digest still differs.
 	lastRepair = time.Minute
-	// A cursor is wrong when so many announcements in a row, over so long, end
-	// before it: those that waited behind events come in one go.
+	// A cursor is wrong after maxBehind announcements in a row that end before it,
+	// over at least minBehind. Announcements that waited behind events come at once.
 	maxBehind = 3
 	minBehind = time.Second
 )
 
-// feedState follows the stream of one publisher and keeps the blocks of its
-// owner true. It is told what arrives and when, and says what to ask; it does
-// no I/O, knows no clock and is for one goroutine.
+// feed follows the stream of one publisher and keeps the blocks of the owner equal
+// to what the publisher holds. Callers pass in messages and the time, and send the
+// queries that nextQuery returns. A feed does no I/O and reads no clock. It is for
+// one goroutine.
 //
-// Events are applied in the order of their ids without holes: an id at or below
-// the cursor is dropped, cursor+1 is applied, and anything above it is a gap.
-// In a gap, events wait and the publisher is asked for what is missing; its
-// answer is either those events or a dump of everything, which replaces what
-// the owner had. An announcement finds a gap at the end of a stream, and, when
-// nothing is missing, a difference between what the publisher holds and what is
-// held here.
+// A feed applies events in the order of their ids, without holes. An event at or
+// below the cursor is dropped, cursor+1 is applied, and an event above that shows a
+// gap. In a gap events wait while the feed asks the publisher for the missing ones.
+// The answer is those events or a dump, which replaces the owner's blocks. An
+// announcement shows a gap at the end of the stream. When no event is missing, the
+// announced digest shows whether the blocks differ.
 type feed struct {
 	announcement kvevent.Announcement
-	seen         time.Time // when the last announcement was sent, as far as that is known
-	source       int       // where from; see Frame.Source
-	// rival is the last fenced publisher that speaks for the same owner, and rivalSeen
-	// when it did; 0 is none.
+	seen         time.Time // when the last announcement was sent, as far as known
+	source       int       // the source of the last announcement; see source.Frame
+	// rival is the last fenced publisher of the same owner that announced itself, 0 for
+	// none. rivalSeen is when it did.
 	rival     uint64
 	rivalSeen time.Time
-	// replayed is set when the last announcement came from a stream while its source was
-	// away, so that seen holds all the same.
+	// replayed is true when the last announcement was read from a stream while its
+	// source was disconnected. A reconnection does not renew seen then.
 	replayed bool
 	blocks   residency
-	// model is the owner's; blocks is its index.
+	// model is the owner's model. Its index is blocks.
 	model *modelFeeds
-	// engine is the incarnation that was announced last of the owner's engine, by this
-	// publisher or a former one; 0 is none.
+	// engine is the last announced incarnation of the owner's engine, by this publisher
+	// or the previous one; 0 for none.
 	engine uint64
 
-	// cursor is the id of the last event that the blocks contain.
+	// cursor is the id of the last applied event.
 	cursor uint64
-	// synced is set once the blocks have been complete.
+	// synced is true once the blocks have been complete.
 	synced bool
-	// diverged is set while the blocks are known to differ from the publisher's,
-	// with nothing missing to explain it.
+	// diverged is true while the blocks differ from the publisher's and no event is
+	// missing.
 	diverged bool
-	// lost is how much of what the publisher told is not kept, when it was last
-	// looked. Nobody is asked for it while there is no more room for it: what it takes
-	// the place of would be missing instead.
+	// lost is how many pairs the index does not hold, as of the last message. The feed
+	// asks for them only when the index has room: they would evict others.
 	lost uint64
-	// refills counts tries to get back what was lost since nothing was; none starts
+	// refills counts tries to get lost pairs back since lost was 0. The next try is not
 	// before refillAt.
 	refills  int
 	refillAt time.Time
-	// repairs counts repairs since the digests last agreed; none starts before
+	// repairs counts repairs since the digests last agreed. The next one is not before
 	// repairAt.
 	repairs  int
 	repairAt time.Time
-	// behind counts announcements in a row that end before the cursor, the first of
-	// which came at behindAt.
+	// behind counts announcements in a row that end before the cursor. The first came
+	// at behindAt.
 	behind   int
 	behindAt time.Time
 
 	recovery
-	// refused is set while the feed waits for room in the queryGate of its set.
+	// refused is true while the feed waits for room in the queryGate.
 	refused  bool
 	counters Counters
-	// standing is what the feed counts for in its set's tally.
+	// standing is what the tally of the model counts for this feed.
 	standing standing
 }
 
-// recovery is the part of a feedState that has a meaning while it recovers.
+// recovery is the state of a feed that recovers.
 type recovery struct {
 	recovering bool
 	cause      cause
-	// dump asks for everything instead of what is missing.
+	// dump is true when the feed asks for everything, not only for missing events.
 	dump bool
-	// query is the number of the query in flight, 0 without one; queries counts
-	// them, so that a late answer is told from the one waited for.
+	// query is the number of the query in flight, 0 for none. queries counts queries, so
+	// that the answer to an earlier query is recognized.
 	query, queries uint64
 	failures       int
 	retryAt        time.Time
-	// partial is the beginning of a dump that was cut in the answer to query
-	// partialOf, and partialAt when that was; nil is none.
+	// partial is the beginning of a dump whose answer broke off at partialAt, in answer
+	// to query partialOf; nil for none.
 	partial   *source.Answer
 	partialOf uint64
 	partialAt time.Time
-	// waiting are the live events that came meanwhile, waitingBlocks their size.
-	// overflowed: later ones had no room.
+	// waiting are the live events of this recovery, waitingBlocks their blocks.
+	// overflowed is true when an event found no room.
 	waiting       []kvevent.RouterEvent
 	waitingBlocks int
 	overflowed    bool
 }
 
-// cause is why a feed recovers.
+// cause is the reason of a recovery.
 type cause uint8
 
 const (
@@ -139,27 +137,26 @@ const (
 
 func (f *feed) owner() kv.Owner { return f.announcement.Owner }
 
-// exact reports whether the blocks of the owner equal the truth, as far as
-// anybody can know.
+// exact reports whether the feed is complete and its publisher exact.
 func (f *feed) exact() bool {
 	return f.complete() && f.announcement.Health == kvevent.HealthExact
 }
 
-// complete reports whether the blocks are all that the publisher has told.
+// complete reports whether the index holds all that the publisher told.
 func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged && f.lost == 0 }
 
-// weigh looks how much is not kept. Others' blocks take the place of these at any
-// time, so that it is done when anything is heard of the publisher.
+// weigh updates lost. Blocks of other owners may evict these at any time, so each
+// message of the publisher calls weigh.
 func (f *feed) weigh() { f.lost = f.blocks.Lost(f.owner()) }
 
-// announced takes in an announcement of this publisher.
+// announced takes in an announcement of the feed's publisher.
 func (f *feed) announced(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seen = now
 	f.weigh()
 	switch {
 	case f.recovering:
-		// Not comparable yet.
+		// The digest covers other events than the blocks.
 	case a.LastEventID < f.cursor:
 		f.ended(now)
 		return
@@ -174,8 +171,8 @@ func (f *feed) announced(a *kvevent.Announcement, now time.Time) {
 	f.behind = 0
 }
 
-// ended takes in that an announcement ends before the cursor. It may be older than
-// what has arrived since; when that goes on, the cursor is that of something else.
+// ended counts an announcement that ends before the cursor. One such announcement
+// may be older than the last event. Several in a row mean that the cursor is wrong.
 func (f *feed) ended(now time.Time) {
 	if f.behind == 0 {
 		f.behindAt = now
@@ -188,7 +185,7 @@ func (f *feed) ended(now time.Time) {
 	f.repair(now)
 }
 
-// repair asks for everything, with growing pauses.
+// repair asks for a dump, with growing pauses.
 func (f *feed) repair(now time.Time) {
 	if now.Before(f.repairAt) {
 		return
@@ -198,9 +195,8 @@ func (f *feed) repair(now time.Time) {
 	f.recover(causeDivergence, now)
 }
 
-// compare checks the digest of an announcement that is as old as the blocks. While
-// something is lost, digests prove nothing: what became of it may have been counted
-// twice, or not at all.
+// compare checks the digest of an announcement that ends at the cursor. Digests
+// prove nothing while pairs are lost: they may be counted twice or not at all.
 func (f *feed) compare(a *kvevent.Announcement, now time.Time) {
 	sum, pairs := f.blocks.Digest(a.Owner)
 	f.diverged = f.lost == 0 && (sum != a.Digest || pairs != a.Blocks)
@@ -211,7 +207,7 @@ func (f *feed) compare(a *kvevent.Announcement, now time.Time) {
 	f.repair(now)
 }
 
-// event takes in a live event, which is only borrowed.
+// event takes in a live event. The feed only borrows e.
 func (f *feed) event(e *kvevent.RouterEvent, now time.Time) {
 	switch {
 	case e.Owner != f.owner():
@@ -230,7 +226,7 @@ func (f *feed) event(e *kvevent.RouterEvent, now time.Time) {
 	}
 }
 
-// cleared applies an event before which nothing matters, gap or not.
+// cleared applies an event that empties the owner. It needs no earlier event.
 func (f *feed) cleared(e *kvevent.RouterEvent, now time.Time) {
 	if e.ID != f.cursor+1 && !f.recovering {
 		f.recover(causeGap, now)
@@ -246,7 +242,7 @@ func (f *feed) cleared(e *kvevent.RouterEvent, now time.Time) {
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
 	if err := f.blocks.Apply(e); err != nil {
-		// The blocks are short of something; the next digest says so too.
+		// The blocks lack something; the next digest shows it as well.
 		f.counters.Unstored++
 		f.diverged = true
 		return
@@ -267,10 +263,10 @@ func (f *feed) wait(e *kvevent.RouterEvent) {
 	f.waitingBlocks += e.NumBlocks()
 }
 
-// recover begins a recovery: the next nextQuery asks for what is missing, or
-// for everything when that is not a matter of ids.
+// recover begins a recovery. Only a gap can be closed with events; other causes need
+// a dump.
 func (f *feed) recover(c cause, now time.Time) {
-	// Who begins with a snapshot lacks only what came after it.
+	// A feed from a snapshot lacks only the events after it.
 	dump := c == causeDivergence || c == causeLost || c == causeFirst && f.cursor == 0
 	f.recovery = recovery{recovering: true, cause: c, dump: dump, queries: f.queries, retryAt: now}
 	switch c {
@@ -281,7 +277,7 @@ func (f *feed) recover(c cause, now time.Time) {
 	}
 }
 
-// takeIn makes the blocks what the answer says they are.
+// takeIn applies the events or the dump of an answer.
 func (f *feed) takeIn(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
@@ -313,7 +309,7 @@ func (f *feed) takeIn(a *source.Answer) error {
 	return fmt.Errorf("%w: %s: %s", errVoid, a.Kind, a.Message)
 }
 
-// recovered ends a recovery and takes in the events that waited for it.
+// recovered ends a recovery and applies the events that waited.
 func (f *feed) recovered(now time.Time) {
 	switch f.cause {
 	case causeGap:

@@ -7,45 +7,44 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of the answers that are on their way, by what announcements promise. A
-// NATS server ends the router's connection when more than 64 MiB wait for it.
+// Bounds of the answers in flight, estimated from announcements. A NATS server ends
+// a connection for which more than 64 MiB wait.
 const (
-	// promisedBlock is how many bytes one (block, tier) pair takes in an answer, and
-	// promisedEvent how many a missed event is expected to take, rounded up.
+	// promisedBlock is the size of one (block, tier) pair in an answer, promisedEvent the
+	// size of one missed event, both in bytes and rounded up.
 	promisedBlock = 64
 	promisedEvent = 64 << 10
-	// promisedRange bounds an answer with events: those of one window.
+	// promisedRange bounds an answer with events: one window of chunks.
 	promisedRange = 4 << 20
-	// maxSmallBytes bounds the sum of the small answers. Larger ones than largeBytes
-	// are not part of the sum, as a window bounds what is on its way of each; there
-	// are maxLarge of them.
+	// maxSmallBytes bounds the sum of small answers. An answer above largeBytes is not in
+	// the sum, because its window bounds it. At most maxLarge of them are in flight.
 	maxSmallBytes = 16 << 20
 	largeBytes    = 8 << 20
 	maxLarge      = 2
-	// keepPartial is how long the beginning of an answer that was cut is kept. Its
-	// publisher keeps the rest for ten seconds.
+	// keepPartial is how long the beginning of a broken answer is kept. The publisher
+	// keeps the rest for ten seconds.
 	keepPartial = 15 * time.Second
 )
 
-// ticket names the answer to one query of a feed.
+// ticket identifies the answer to one query of a feed.
 type ticket struct {
 	feed   *feed
 	number uint64
 }
 
-// queryGate decides which queries may be sent now, so that their answers fit into
-// the memory of whoever carries them. It is for one goroutine.
+// queryGate admits queries so that their answers fit into the memory of the
+// connection. It is for one goroutine.
 type queryGate struct {
-	// inFlight is how many queries are on their way, at most slots.
+	// inFlight is the number of queries in flight, at most slots.
 	inFlight, slots int
 	held            map[ticket]*room
 	small           int // bytes of the small answers in held
-	large           int // how many large ones there are
-	// waiting are feeds that were refused, in order. Each is there once.
+	large           int // number of large answers in held
+	// waiting are the feeds without room, in order. Each feed is in it once.
 	waiting []*feed
 }
 
-// room is what an answer may take. The answer is on its way, or was cut and its feed
+// room is reserved for one answer. cut is true when the answer broke off and its feed
 // keeps the beginning.
 type room struct {
 	bytes int
@@ -56,8 +55,8 @@ func newQueryGate(slots int) queryGate {
 	return queryGate{slots: slots, held: make(map[ticket]*room)}
 }
 
-// admit makes room for an answer; false when there is none. A small answer is
-// always admitted alone.
+// admit reserves room for an answer; false when there is none. A small answer alone
+// always has room.
 func (g *queryGate) admit(t ticket, bytes int) bool {
 	switch {
 	case bytes > largeBytes && g.large == maxLarge,
@@ -73,7 +72,7 @@ func (g *queryGate) admit(t ticket, bytes int) bool {
 	return true
 }
 
-// resume keeps the room of an answer that was cut for its rest.
+// resume moves the room of a broken answer to the query for its rest.
 func (g *queryGate) resume(from, to ticket) {
 	if r := g.held[from]; r != nil {
 		delete(g.held, from)
@@ -82,8 +81,7 @@ func (g *queryGate) resume(from, to ticket) {
 	}
 }
 
-// settle gives back the room of an answer that has come, unless the feed keeps the
-// beginning of it.
+// settle releases the room of an answer that came, unless the feed keeps a part of it.
 func (g *queryGate) settle(t ticket) {
 	r := g.held[t]
 	if r == nil {
@@ -107,8 +105,8 @@ func (g *queryGate) count(bytes, n int) {
 	}
 }
 
-// sweep forgets the beginnings of answers whose rest nobody asked for in time, and
-// gives back the room of those that feeds have let go.
+// sweep drops the beginnings of answers whose rest nobody asked for in time, and
+// releases the room of answers that feeds dropped.
 func (g *queryGate) sweep(now time.Time) {
 	for t, r := range g.held {
 		if !r.cut {
@@ -130,7 +128,7 @@ func (g *queryGate) sweep(now time.Time) {
 // kept reports whether the feed keeps the beginning of the answer.
 func (t ticket) kept() bool { return t.feed.partial != nil && t.feed.partialOf == t.number }
 
-// next is the feed that was refused first; nil when none waits.
+// next returns the feed that has waited longest for room; nil when none waits.
 func (g *queryGate) next() *feed {
 	if len(g.waiting) == 0 {
 		return nil
@@ -142,8 +140,7 @@ func (g *queryGate) next() *feed {
 	return f
 }
 
-// promised is how many bytes the answer to the feed's next query has, at most, by
-// the publisher's last announcement.
+// promised returns the size of the answer to the feed's next query, in bytes, at most.
 func (f *feed) promised() int {
 	if f.dump {
 		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * promisedBlock
@@ -152,15 +149,15 @@ func (f *feed) promised() int {
 	return int(min(missed, promisedRange/promisedEvent)) * promisedEvent
 }
 
-// askLocked appends what a feed wants to know now: nothing while it wants nothing, while
-// there is no room for the answer, or without a feed.
+// askLocked appends the feed's next query to due, if there is one and the gate has
+// room for its answer. f may be nil.
 func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 	if f == nil || s.gate.inFlight == s.gate.slots || !f.due(now) {
 		return due
 	}
 	next := ticket{f, f.queries + 1}
 	if f.partial != nil {
-		// The room is that of the answer that was cut.
+		// The room is the one of the broken answer.
 		s.gate.resume(ticket{f, f.partialOf}, next)
 	} else if !s.gate.admit(next, f.promised()) {
 		return due

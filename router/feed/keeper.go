@@ -13,23 +13,23 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of the time for one snapshot. Loading holds up the start, and the last
-// one is saved while the router stops.
+// Time limits of one snapshot. Loading delays the start, and saving the last snapshot
+// delays the end.
 const (
 	snapshotLoadTimeout = 15 * time.Second
 	snapshotLastTimeout = 5 * time.Second
 )
 
-// snapshotKeeper saves a snapshot of the feeds from time to time, and brings them
-// back. Its methods, but for stats, are for one goroutine.
+// Keeper saves snapshots of a Set and restores the stored one. Its methods, except Stats,
+// are for one goroutine.
 type Keeper struct {
-	store     source.SnapshotStore // nil: nothing is saved
+	store     source.SnapshotStore // nil saves nothing
 	threshold uint64
 	reset     bool
 	feeds     *Set
 	log       *zap.Logger
 
-	// savedAt is how many events had come when the last snapshot was begun.
+	// savedAt is the Set's count of events when the last snapshot began.
 	savedAt uint64
 	running sync.WaitGroup
 	busy    atomic.Bool
@@ -39,25 +39,24 @@ type Keeper struct {
 	loads   atomic.Uint64
 }
 
-// KeeperOptions configure a snapshotKeeper.
+// KeeperOptions configure a Keeper.
 type KeeperOptions struct {
 	// Store keeps the snapshots; nil keeps nothing.
 	Store source.SnapshotStore
-	// Threshold is how many events there are between two snapshots; 0 saves none.
+	// Threshold is how many events lie between two snapshots; 0 saves none.
 	Threshold uint64
 	// Reset discards the stored snapshot at the start.
 	Reset bool
 	Log   *zap.Logger
 }
 
-// NewKeeper returns a keeper of the snapshots of feeds.
+// NewKeeper returns a Keeper of the snapshots of feeds.
 func NewKeeper(o KeeperOptions, feeds *Set) *Keeper {
 	return &Keeper{store: o.Store, threshold: o.Threshold, reset: o.Reset, feeds: feeds, log: o.Log}
 }
 
-// Start brings the feeds back and returns the position to go on from, 0 without a
-// snapshot. Without one the router asks every publisher for everything, so that
-// no failure here matters but for the time that it takes.
+// Start restores the feeds and returns the position to read from, 0 without a snapshot.
+// A failure costs only time: without a snapshot the feeds ask every publisher for a dump.
 func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	if k.store == nil {
 		return 0
@@ -84,7 +83,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 		k.log.Info("no snapshot is stored")
 		return 0
 	case err != nil:
-		// What the store finds wrong at the very end was taken in by then.
+		// The store checks the whole snapshot last, when it was already restored.
 		k.feeds.forgetRestored()
 		k.failed.Add(1)
 		k.log.Warn("the stored snapshot cannot be used", zap.Error(err))
@@ -95,7 +94,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// Keep begins to save a snapshot when enough has happened since the last one.
+// Keep begins to save a snapshot when enough events came since the last one.
 func (k *Keeper) Keep(ctx context.Context) {
 	if k.store == nil || k.threshold == 0 {
 		return
@@ -111,7 +110,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 	})
 }
 
-// Finish waits for the snapshot that is being saved, and saves the last one.
+// Finish waits for the snapshot in progress and saves the last one.
 func (k *Keeper) Finish() {
 	k.running.Wait()
 	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt && !k.unsaved.Load() {
@@ -135,13 +134,13 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	k.log.Debug("snapshot is saved", zap.Duration("took", time.Since(began)))
 }
 
-// SnapshotStats are counters of a router's snapshots.
+// SnapshotStats are the counters of a Keeper.
 type SnapshotStats struct {
-	// Saved and Loaded are those that were, Failed tries that ended in an error.
+	// Saved and Loaded count snapshots, Failed the tries that ended in an error.
 	Saved, Loaded, Failed uint64
 }
 
-// Stats is a snapshot of the counters.
+// Stats returns the counters.
 func (k *Keeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
 }

@@ -10,37 +10,37 @@ import (
 )
 
 const (
-	// maxLoads bounds the owners whose load is kept.
+	// maxLoads bounds the owners whose report is kept.
 	maxLoads = 1 << 15
-	// loadTimeout is how long a report is shown after it came.
+	// loadTimeout is how long a report is shown.
 	loadTimeout = time.Minute
 )
 
 // Load is the last load report of an owner.
 type Load struct {
 	kvevent.LoadReport
-	// At is when it came, by this machine's clock.
+	// At is when the report came, by the local clock.
 	At time.Time
 }
 
-// loadTable keeps the last report of each owner. It may be used from any goroutine.
+// loadTable keeps the last load report of each owner. It is safe for concurrent use.
 type loadTable struct {
 	mu   sync.Mutex
 	last map[kv.Owner]Load
-	// taken counts reports, undecodable those of unknown form, refused those that
-	// there was no room for.
+	// taken counts kept reports, undecodable reports of unknown form, refused reports
+	// without room.
 	taken, undecodable, refused uint64
 }
 
 func newLoadTable() *loadTable { return &loadTable{last: make(map[kv.Owner]Load)} }
 
-// take keeps a report that came now; false when it is not kept.
+// take decodes and keeps a report; false when it is not kept.
 func (t *loadTable) take(data []byte, now time.Time) (kvevent.LoadReport, bool) {
 	r, err := kvevent.DecodeLoadReport(data)
 	return r, t.keep(&r, err, now)
 }
 
-// keep keeps what was decoded, and counts it.
+// keep counts a decoded report and keeps it if there is room.
 func (t *loadTable) keep(r *kvevent.LoadReport, err error, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *loadTable) expireLocked(now time.Time) {
 	maps.DeleteFunc(t.last, func(_ kv.Owner, l Load) bool { return now.Sub(l.At) > loadTimeout })
 }
 
-// all returns what is not too old.
+// all returns the reports that are not too old.
 func (t *loadTable) all(now time.Time) map[kv.Owner]Load {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,8 +72,8 @@ func (t *loadTable) all(now time.Time) map[kv.Owner]Load {
 	return maps.Clone(t.last)
 }
 
-// LoadStats count load reports: Taken were kept, Undecodable are of unknown form,
-// and Refused found too many other owners.
+// LoadStats count load reports: Taken were kept, Undecodable are of unknown form, and
+// Refused found no room.
 type LoadStats struct {
 	Taken, Undecodable, Refused uint64
 }
@@ -84,9 +84,8 @@ func (t *loadTable) stats() LoadStats {
 	return LoadStats{t.taken, t.undecodable, t.refused}
 }
 
-// Loads are the last load reports of workers and pools; those that are older than a
-// minute are left out.
+// Loads returns the last load reports of workers and pools, of at most a minute ago.
 func (s *Set) Loads(now time.Time) map[kv.Owner]Load { return s.loads.all(now) }
 
-// LoadStats is a snapshot of the counters of load reports.
+// LoadStats returns the counters of load reports.
 func (s *Set) LoadStats() LoadStats { return s.loads.stats() }

@@ -13,7 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// ModelKey tells models apart. A block of one key is never a hit for another key.
+// ModelKey identifies a model. A block of one key is never a hit for another key.
 type ModelKey struct {
 	// Name is the model's name in announcements, registrations and requests.
 	Name string
@@ -21,71 +21,70 @@ type ModelKey struct {
 	BlockSize uint32
 }
 
-// String is the key as errors and logs show it.
+// String returns the key as errors and logs show it.
 func (k ModelKey) String() string { return fmt.Sprintf("%q with block size %d", k.Name, k.BlockSize) }
 
 func keyOf(a *kvevent.Announcement) ModelKey { return ModelKey{a.Model, a.BlockSize} }
 
-// maxModels bounds the models of a router. Pools and registrations open a new model only
-// while fewer than half of them are open, so that they keep no agent's worker out.
+// MaxModels bounds the models of a router. Pools and registrations open new models only
+// up to half of it, so that workers of agents always find room.
 const MaxModels = 256
 
-// errTooManyModels is the error of ModelDirectory.Open for a model more than there may be.
+// ErrTooManyModels is the error of Models.Open beyond its limit.
 var ErrTooManyModels = fmt.Errorf("there are %d models already", MaxModels)
 
-// ModelDirectory has the models that feeds are of.
+// Models opens and retires the models that feeds belong to.
 type Models interface {
-	// Open makes the model of a key, unless there are most models.
+	// Open makes the model of a key. It fails when there are most models already.
 	Open(key ModelKey, most int) (Model, error)
-	// Retire forgets a model that nothing needs any more.
+	// Retire forgets a model without feeds, workers and requests.
 	Retire(m Model) error
-	// Changed is told that the workers of a model have changed.
+	// Changed is called when the number of workers of a model has changed.
 	Changed()
 }
 
-// FollowedModel is what the feeds keep up to date of one model. Its methods are called
-// with the lock of the feeds held, but for HeardLoad.
+// Model is what a Set needs of one model. The Set calls the methods with its lock held,
+// except HeardLoad.
 type Model interface {
-	// Index is where the blocks of the model's owners are.
+	// Index holds the blocks of the model's owners.
 	Index() *index.Index
-	// SetView publishes what a decision needs to know of the workers.
+	// SetView publishes the view for decisions.
 	SetView(v View)
-	// Described takes in a worker's card before the worker is a member.
+	// Described sets a worker's card, before the worker becomes a member of the index.
 	Described(w kv.Worker, a *kvevent.Announcement)
-	// Left takes in that a worker is no candidate any more. Its requests and measures stay.
+	// Left removes a worker's card. Requests and measures of the worker stay.
 	Left(w kv.Worker)
-	// Forget drops the requests of a worker and what was learned of it.
+	// Forget drops the requests and measures of a worker.
 	Forget(w kv.Worker)
-	// HeardLoad takes in a load report of one of the model's workers or pools.
+	// HeardLoad applies a load report of one of the model's workers or pools.
 	HeardLoad(l *kvevent.LoadReport)
-	// Idle reports whether no worker and no request is left.
+	// Idle reports whether the model has neither workers nor requests.
 	Idle() bool
 }
 
-// modelFeeds are the feeds of one model.
+// modelFeeds is the state that a Set keeps of one model.
 type modelFeeds struct {
 	Model
 	key ModelKey
 	// feeds counts the feeds of the model, restored ones included.
 	feeds int
-	// kept is true for a model that the embedding program asked for. Its workers may
-	// be ones that no feed speaks for, so the model is never retired.
+	// kept is true for a model that Keep opened. Its workers may have no feed, so the
+	// model is never retired.
 	kept  bool
 	tally tally
 	// absent are workers that left lately and whose engine may still run.
 	absent absentWorkers
-	// view is the one that was published last.
+	// view is the last published one.
 	view View
 }
 
-// newFeed returns the feed of a publisher, whose blocks are in the index of m.
+// newFeed returns the feed of a publisher of a model.
 func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 	m.feeds++
 	return &feed{announcement: *a, blocks: m.Index(), model: m}
 }
 
-// openModel returns the model that an announcement names. The error says why there is
-// none.
+// openModel returns the model that an announcement names, and opens it if necessary.
 func (s *Set) openModel(a *kvevent.Announcement) (*modelFeeds, error) {
 	most := MaxModels
 	if a.Owner.Kind != kv.OwnerWorker || source.IsRegistered(a) {
@@ -121,8 +120,8 @@ func (s *Set) Keep(key ModelKey) error {
 	return nil
 }
 
-// retireModelsLocked ends the absence of workers that are not coming back, and the
-// models that nothing needs any more.
+// retireModelsLocked forgets workers that have been absent for too long, and retires
+// the models that nothing needs any more.
 func (s *Set) retireModelsLocked(now time.Time) {
 	for _, m := range s.models {
 		for _, w := range m.absent.expire(now) {
@@ -138,8 +137,8 @@ func (s *Set) retireModelsLocked(now time.Time) {
 	}
 }
 
-// heardLoad hands a load report to the model of its owner. A report of an owner that is
-// not known yet is only kept.
+// heardLoad passes a load report to the model of its owner. Reports of unknown owners
+// are only kept.
 func (s *Set) heardLoad(l *kvevent.LoadReport) {
 	s.mu.Lock()
 	f := s.byOwner[l.Owner]
@@ -149,7 +148,7 @@ func (s *Set) heardLoad(l *kvevent.LoadReport) {
 	}
 }
 
-// forgetElsewhereLocked forgets a worker that left other models than m: its engine
+// forgetElsewhereLocked forgets a worker that left another model than m: its engine
 // serves m now.
 func (s *Set) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
 	for _, o := range s.models {
@@ -159,7 +158,7 @@ func (s *Set) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
 	}
 }
 
-// left takes in that a worker of an engine is no candidate any more.
+// left removes a worker and keeps it among the absent ones, if there is room.
 func (m *modelFeeds) left(w kv.Worker, engine uint64) {
 	m.Left(w)
 	if !m.absent.add(w, engine) {
@@ -167,8 +166,8 @@ func (m *modelFeeds) left(w kv.Worker, engine uint64) {
 	}
 }
 
-// silence makes an announcement one of a worker that publishes no events; ok is false
-// for a pool, of which nothing is left then.
+// silence removes what an announcement says of blocks, for routers without events. It
+// returns false for a pool, which has nothing else to say.
 func silence(a *kvevent.Announcement) (ok bool) {
 	if a.Owner.Kind != kv.OwnerWorker {
 		return false
@@ -180,7 +179,7 @@ func silence(a *kvevent.Announcement) (ok bool) {
 	return true
 }
 
-// joinLocked makes a worker a candidate, or takes in that its pool or card changed.
+// joinLocked makes a worker a candidate, or applies its new pool or card.
 func (s *Set) joinLocked(f *feed) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return
@@ -193,7 +192,7 @@ func (s *Set) joinLocked(f *feed) {
 	if !sameEngine(f.engine, f.announcement.Card.Incarnation) {
 		f.model.Forget(w)
 	}
-	// The scheduler asks what a worker is like when it sees it among the members.
+	// The scheduler asks for the card as soon as the worker is a member.
 	f.model.Described(w, &f.announcement)
 	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
 	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
@@ -201,7 +200,7 @@ func (s *Set) joinLocked(f *feed) {
 	}
 }
 
-// endLocked forgets a feed and everything its owner held.
+// endLocked forgets a feed and everything that its owner held.
 func (s *Set) endLocked(f *feed, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
@@ -218,18 +217,18 @@ func (s *Set) endLocked(f *feed, reason string) {
 		zap.String("publisher", source.PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
-// dropLocked lets go of a feed that is in no table any more, and of its blocks.
+// dropLocked forgets the blocks of a feed that is in no table any more.
 func (s *Set) dropLocked(f *feed) {
 	s.counters.add(&f.counters)
-	// An answer that is still on its way finds nobody waiting.
+	// An answer in flight finds no recovery.
 	f.recovery = recovery{queries: f.queries}
 	f.model.Index().RemoveOwner(f.owner())
 	f.model.feeds--
 }
 
-// An engine outlives the publisher that speaks for it: its agent may be restarted. So a
-// worker that leaves is no candidate any more, and its requests and measures stay until
-// it is back, or for as long as a silent request stays on the account.
+// An engine outlives its publisher, because its agent may restart. A worker that leaves
+// is no candidate. Its requests and measures stay until the worker is back, or for as
+// long as the account keeps a silent request.
 
 // maxAbsent bounds the absent workers of a model.
 const maxAbsent = 4096
@@ -241,9 +240,9 @@ type absentWorkers struct {
 	left map[kv.Worker]absence
 }
 
-// absence is how a worker left.
+// absence describes a worker that left.
 type absence struct {
-	// engine is the incarnation of its engine, 0 when it was not announced.
+	// engine is the incarnation of its engine, 0 when unknown.
 	engine uint64
 	// since is zero until the next expire.
 	since time.Time
@@ -264,14 +263,14 @@ func (a *absentWorkers) add(w kv.Worker, engine uint64) bool {
 	return true
 }
 
-// take returns how a worker left, and forgets it.
+// take returns the absence of a worker and forgets it.
 func (a *absentWorkers) take(w kv.Worker) (absence, bool) {
 	was, ok := a.left[w]
 	delete(a.left, w)
 	return was, ok
 }
 
-// expire returns the workers that were absent for too long, and forgets them.
+// expire returns the workers that have been absent for too long, and forgets them.
 func (a *absentWorkers) expire(now time.Time) (over []kv.Worker) {
 	for w, was := range a.left {
 		switch {
@@ -286,7 +285,7 @@ func (a *absentWorkers) expire(now time.Time) (over []kv.Worker) {
 	return over
 }
 
-// sameEngine reports whether two incarnations may be those of one engine. Where one of
-// them was not announced they may: requests of a dead engine are freed by their callers,
-// and those of a living one must not be lost.
+// sameEngine reports whether two incarnations may be the same engine. An unknown
+// incarnation, 0, may be any. Callers free the requests of a dead engine; the requests
+// of a living one must not be lost.
 func sameEngine(a, b uint64) bool { return a == 0 || b == 0 || a == b }

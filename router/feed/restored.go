@@ -13,20 +13,18 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Feeds that came from a snapshot lie apart until their publishers are heard of:
-// their blocks are in the index and their events are applied, but nobody is sent
-// to their owners. The first announcement of a publisher makes its feed one like
-// any other, which then asks for what it missed, or finds that it missed nothing.
-// Who is not heard of in time is forgotten.
+// Feeds of a snapshot are kept apart until their publishers announce themselves. Their
+// blocks are in the index and their events are applied, but their workers get no
+// requests. The first announcement of the publisher adopts the feed, which then asks only
+// for the events it missed. A feed whose publisher stays silent is forgotten.
 
-// restoreOne takes in a feed of a snapshot, and reports whether there was a place
-// for it.
+// restoreOne adds a feed of a snapshot. It returns false when the feed does not fit.
 func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &f.announcement
 	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit || !utf8.ValidString(a.Model) {
-		return false, nil // an earlier version took names that are no text
+		return false, nil // an earlier version accepted names that are not text
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
 		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, source.PublisherName(a.PublisherID))
@@ -47,8 +45,8 @@ func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// restore takes in a snapshot, all of it or, after an error, nothing. The result
-// is its position and how many feeds were taken in.
+// restore adds the feeds of a snapshot, or none after an error. It returns the position
+// of the snapshot and the number of feeds.
 func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, err error) {
 	snapshot, err := newSnapshotReader(r)
 	for err == nil {
@@ -68,8 +66,8 @@ func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, e
 	return snapshot.position, feeds, nil
 }
 
-// adoptLocked makes a restored feed whose publisher is heard of one like any
-// other; nil when there is none.
+// adoptLocked returns the restored feed of a publisher that announced itself, as a feed
+// like any other; nil when there is none.
 func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	f := s.restored[a.PublisherID]
 	if f == nil {
@@ -89,7 +87,7 @@ func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	return f
 }
 
-// forgetRestoredLocked drops a restored feed with its blocks; nil is none.
+// forgetRestoredLocked drops a restored feed and its blocks. f may be nil.
 func (s *Set) forgetRestoredLocked(f *feed) {
 	if f == nil {
 		return
@@ -99,8 +97,8 @@ func (s *Set) forgetRestoredLocked(f *feed) {
 	s.dropLocked(f)
 }
 
-// save writes a snapshot. Feeds with something missing are left out. The position
-// is that of before, so that every feed is at it or ahead.
+// save writes a snapshot of the complete feeds. Its position is taken first, so that
+// every feed is at the position or ahead.
 func (s *Set) save(w io.Writer) error {
 	s.mu.Lock()
 	position := s.position
@@ -125,10 +123,9 @@ func (s *Set) save(w io.Writer) error {
 	return out.finish()
 }
 
-// imageOf takes a feed's image; false when there is none to take. Events go on
-// being taken in meanwhile, because large owners take long: the blocks are those
-// at the image's cursor or at a later one. Who takes in the events after the cursor
-// again comes to the same blocks, as the last event of a block decides about it.
+// imageOf fills f with a feed; false when the feed is not complete. Events go on while a
+// large owner is dumped, so the blocks may be newer than the image's cursor. Applying the
+// events after the cursor again gives the same blocks: the last event of a block decides.
 func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	feed, dumps := s.beginImage(publisher, f)
 	if feed == nil {
@@ -141,9 +138,8 @@ func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	return s.confirmImage(feed, dumps)
 }
 
-// beginImage starts an image with what a feed is like now. The results, for
-// confirmImage, are the feed, nil when it has something missing, and how often its
-// blocks were replaced.
+// beginImage starts an image with the feed's cursor. confirmImage takes the results: the
+// feed, nil when it is not complete, and the number of dumps so far.
 func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +152,8 @@ func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint
 	return feed, feed.counters.Dumps
 }
 
-// confirmImage reports whether a feed was complete all the while, and its blocks
-// changed by events alone.
+// confirmImage reports whether the feed stayed complete and only events changed its
+// blocks.
 func (s *Set) confirmImage(feed *feed, dumps uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

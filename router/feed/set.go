@@ -14,9 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// feedSet is every publisher that the router listens to. Announcements bring
-// owners in, silence and HealthGone take them out. One goroutine changes it;
-// others take snapshots.
+// Set is the feeds of all publishers. Announcements add owners; silence and HealthGone
+// remove them. All methods may be called from any goroutine.
 type Set struct {
 	directory  Models
 	log        *zap.Logger
@@ -29,59 +28,56 @@ type Set struct {
 	feeds   map[uint64]*feed // by publisher id
 	byOwner map[kv.Owner]*feed
 	models  map[ModelKey]*modelFeeds
-	// restored are feeds of a snapshot whose publishers were not heard of yet, by
-	// publisher id, and restoredOf the same by owner.
+	// restored are feeds of a snapshot whose publishers were not heard yet, by publisher
+	// id. restoredOf has the same feeds by owner.
 	restored   map[uint64]*feed
 	restoredOf map[kv.Owner]*feed
 	gate       queryGate
-	// refilling is the last feed that was asked for what the index had lost.
+	// refilling is the last feed that asked for lost pairs.
 	refilling *feed
-	// position is that of the last frame taken in, of a transport that has such;
-	// events counts the events in frames and in answers.
+	// position is the position of the last frame, for transports that keep messages.
+	// events counts the events in frames and answers.
 	position uint64
 	events   atomic.Uint64
-	// fenced are publishers that are not followed any more, by id.
+	// fenced are publishers that the router follows no more, by id.
 	fenced map[uint64]fence
-	// refused are publishers that cannot be taken in, with the reason logged.
+	// refused are publishers that the router does not accept, by id.
 	refused map[uint64]refusal
-	// offline are the sources that are disconnected. stored is that whose
-	// publishers the restored feeds are.
+	// offline are the disconnected sources. stored is the source of the restored feeds.
 	offline map[int]bool
 	stored  int
 	attention
-	// deaf is set when what workers hold is not wanted: they join and leave, and that
-	// is all.
+	// deaf is Options.WithoutEvents.
 	deaf bool
-	// blockSize is the only one that is taken in; 0 takes in every one.
+	// blockSize is Options.BlockSize.
 	blockSize uint32
-	// heard, unless it is nil, is told what became of each announcement of a
-	// source. It is called with mu held.
+	// heard is the Joiner's; nil for none. It is called with mu held.
 	heard    func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
-	// counters holds what belongs to no live feed, those that ended included.
+	// counters are those of no live feed. Feeds that ended are included.
 	counters Stats
 }
 
-// FeedOptions configure a feedSet.
+// Options configure a Set.
 type Options struct {
 	Models Models
 	Log    *zap.Logger
-	// Timeout is the silence after which an owner is forgotten, KeepAbsent how long a
-	// worker's requests and measures stay after that.
+	// Timeout is the silence after which an owner is forgotten. KeepAbsent is how long
+	// the requests and measures of a worker stay after that.
 	Timeout, KeepAbsent time.Duration
 	// MaxFeeds bounds the feeds, MaxQueries the queries in flight.
 	MaxFeeds, MaxQueries int
-	// WithoutEvents is set when what workers hold is not wanted: they join and leave, and
-	// that is all.
+	// WithoutEvents is true when the router does not use events. Workers then join and
+	// leave, and pools are ignored.
 	WithoutEvents bool
-	// BlockSize is the only one that is taken in; 0 takes in every one.
+	// BlockSize is the only accepted block size, in tokens; 0 accepts every one.
 	BlockSize uint32
-	// Joiner is told what became of announcements; nil for none.
+	// Joiner is told which announcements were accepted; nil for none.
 	Joiner source.Joiner
 }
 
-// New returns a set without feeds.
+// New returns a Set without feeds.
 func New(o Options) *Set {
 	s := &Set{
 		directory:  o.Models,
@@ -108,7 +104,7 @@ func New(o Options) *Set {
 	return s
 }
 
-// Frame takes in one message. The result are the queries to send now.
+// Frame applies one message and returns the queries to send now.
 func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	if fr.Kind == source.FrameLoad {
 		if l, ok := s.loads.take(fr.Data, now); ok {
@@ -121,7 +117,7 @@ func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	return s.askLocked(nil, s.frameLocked(fr, now), now)
 }
 
-// frameLocked takes in one message. The result is the feed that it concerned, if any.
+// frameLocked applies one message. It returns the feed of the message, or nil.
 func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 	s.listenLocked(now)
 	if fr.Position > 0 {
@@ -138,8 +134,8 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 			return nil
 		}
 		if fr.Age > s.timeout && a.Health != kvevent.HealthGone {
-			// It proves nothing about now: what the publisher was is in a snapshot, or is
-			// asked for when it is heard of.
+			// An old announcement proves nothing about now. The snapshot, or a query, tells
+			// what the publisher was.
 			s.counters.Outdated++
 			return nil
 		}
@@ -163,7 +159,7 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 	return nil
 }
 
-// connectedLocked takes in that a source is there again or away.
+// connectedLocked notes that a source is connected (there) or disconnected.
 func (s *Set) connectedLocked(source int, there bool, now time.Time) {
 	if there {
 		delete(s.offline, source)
@@ -176,7 +172,7 @@ func (s *Set) connectedLocked(source int, there bool, now time.Time) {
 				continue
 			}
 			if there && !f.replayed {
-				f.seen = now // The silence was ours.
+				f.seen = now // The source was away, not the publisher.
 			}
 			f.replayed = false
 			if f.standing.counts {
@@ -200,7 +196,7 @@ func (s *Set) eventsLocked(now time.Time) *feed {
 		f = s.restored[s.envelope.PublisherID]
 	}
 	if f == nil {
-		// Its announcement is still to come and says how much was missed.
+		// The announcement is still to come. Its ids show how much was missed.
 		s.counters.Unannounced++
 		return nil
 	}
@@ -212,8 +208,8 @@ func (s *Set) eventsLocked(now time.Time) *feed {
 	return f
 }
 
-// announcementLocked takes in an announcement. The result is the feed that it
-// concerned; nil when it is over, or not listened to.
+// announcementLocked applies an announcement. It returns the feed; nil when the feed
+// ended or the publisher is not followed.
 func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.Time) *feed {
 	if s.fencedLocked(a, source, now) {
 		return nil
@@ -250,7 +246,7 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
 	f.source = source
 	if s.offline[source] {
-		// What is old is no sign of a cursor that is wrong.
+		// An old announcement does not show that the cursor is wrong.
 		f.behind = 0
 	}
 	f.announced(a, now)
@@ -264,9 +260,8 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 	return f
 }
 
-// beginLocked makes a feed for a new publisher. One that has the same owner is
-// over: event ids start anew and the owner with them. The error says why there is no
-// model for it.
+// beginLocked makes a feed for a new publisher. It ends and fences the previous
+// publisher of the owner: event ids begin anew. The error says why there is no model.
 func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error) {
 	m, err := s.openModel(a)
 	if err != nil {
@@ -289,8 +284,8 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 	return f, nil
 }
 
-// Tick ends the feeds that were silent for too long and forgets publishers that
-// are no longer heard of. The result are the queries that are due.
+// Tick ends the feeds that have been silent for too long and forgets old publishers.
+// It returns the queries to send now.
 func (s *Set) Tick(now time.Time) []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +315,7 @@ func (s *Set) Tick(now time.Time) []Query {
 	return due
 }
 
-// FeedQuery is a question to a publisher.
+// Query is a question to a publisher. Answered takes its answer.
 type Query struct {
 	Publisher uint64
 	Request   kvevent.QueryRequest
@@ -328,11 +323,11 @@ type Query struct {
 	number    uint64
 }
 
-// maxAsked is how many of the feeds that wait for room are asked when an answer has come.
+// maxAsked is how many of the feeds that wait for room may ask after one answer.
 const maxAsked = 4
 
-// Answered takes in the answer to a query, or the error that came instead. The result
-// are the queries to send now.
+// Answered applies the answer to a query, or its error, and returns the queries to
+// send now.
 func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,37 +342,35 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	s.gate.settle(ticket{q.feed, q.number})
 	s.recountLocked(q.feed)
 	due := s.askLocked(nil, q.feed, now)
-	// The answers that wait for room may be smaller than the one that has come.
+	// Waiting answers may be smaller than the one that came.
 	for range maxAsked {
 		due = s.askLocked(due, s.gate.next(), now)
 	}
 	return due
 }
 
-// Silence of a publisher says that it has ended only while the router listens. Its own
-// pauses are not counted: a process that stood still, a disconnected source. While
-// messages are dropped for lack of room in the transport's queue, announcements may be
-// among them, and a publisher has more time.
+// A silent publisher has ended only if the router was listening. Pauses of the process
+// and of a disconnected source do not count. While the transport drops messages,
+// announcements may be among them, so the timeout is longer.
 const (
-	// stallLimit is how long the router may take in nothing before that is a pause. It
-	// looks around ten times a second.
+	// stallLimit is the pause of the router that no longer counts as silence of the
+	// publishers. The router looks ten times a second.
 	stallLimit = time.Second
-	// lossyFactor multiplies the feed timeout while messages are dropped.
+	// lossyFactor multiplies the timeout while messages are dropped.
 	lossyFactor = 4
 )
 
-// attention is what a feedSet knows of its own attention.
+// attention is how well the router has been listening.
 type attention struct {
-	// listened is when something was taken in last.
+	// listened is when the router last took in a message or a tick.
 	listened time.Time
-	// dropped is how many messages were dropped, and droppedAt when that was noticed
-	// last.
+	// dropped is the transport's count of dropped messages, droppedAt when it last grew.
 	dropped   uint64
 	droppedAt time.Time
 }
 
-// listenLocked notes that the router takes something in, and forgives the publishers
-// the time in which it did not.
+// listenLocked notes that the router is listening. It adds a pause of the router to
+// the time that publishers have.
 func (s *Set) listenLocked(now time.Time) {
 	pause := now.Sub(s.listened)
 	before := s.listened
@@ -396,7 +389,7 @@ func (s *Set) listenLocked(now time.Time) {
 	}
 }
 
-// HeardOfDrops takes in how many messages the transport has dropped so far.
+// HeardOfDrops notes how many messages the transport has dropped so far.
 func (s *Set) HeardOfDrops(dropped uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -406,8 +399,8 @@ func (s *Set) HeardOfDrops(dropped uint64, now time.Time) {
 	s.dropped = dropped
 }
 
-// silentLocked reports whether a feed is silent for so long that it is over. Where
-// its source is away, silence says nothing.
+// silentLocked reports whether a feed has been silent for too long. Silence does not
+// count while the source is disconnected.
 func (s *Set) silentLocked(f *feed, now time.Time) bool {
 	limit := s.timeout
 	if now.Sub(s.droppedAt) < s.timeout {

@@ -14,7 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// A snapshot is what a router knew of its feeds, little-endian:
+// A snapshot is the feeds of a router, little-endian:
 //
 //	"BYRS", version u16, 0 u16, position u64, CRC-32C u32 of these
 //	for each feed: 1 u8, length u32, announcement, cursor u64,
@@ -24,10 +24,10 @@ import (
 //	    0 u16, CRC-32C u32 of all this
 //	0 u8, feeds u64, CRC-32C u32 of these
 //
-// Position is that of the last message which the feeds had taken in, in the
-// stream that they read; a feed may be ahead of it, and its blocks ahead of its
-// cursor: taking in the events since leads to the same. Version 1 had hashes without
-// their places, from which no index can be made: it counts as no snapshot.
+// Position is the stream position of the last message that all feeds had applied. A feed
+// may be ahead of the position, and its blocks ahead of its cursor. Applying the events
+// since then again gives the same blocks. Version 1 had hashes without parents, from
+// which no index can be made: it counts as no snapshot.
 const (
 	snapshotMagic   = "BYRS"
 	snapshotVersion = 2
@@ -40,14 +40,14 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errOldSnapshot is wrapped by errors of snapshots that an earlier version wrote.
+// errOldSnapshot is wrapped by the errors of snapshots of an earlier version.
 var errOldSnapshot = fmt.Errorf("%w", source.ErrNoSnapshot)
 
-// feedImage is a feed in a snapshot.
+// feedImage is one feed of a snapshot.
 type feedImage struct {
 	announcement kvevent.Announcement
 	cursor       uint64
-	// events store what the owner holds, parents before children in each tier.
+	// events store the owner's blocks, parents before children in each tier.
 	events []kvevent.RouterEvent
 	blocks []kvevent.StoredBlock // the memory behind the events
 }
@@ -55,7 +55,7 @@ type feedImage struct {
 // reset empties the image and keeps its memory.
 func (f *feedImage) reset() { *f = feedImage{events: f.events[:0], blocks: f.blocks[:0]} }
 
-// store adds a stored event, which is only borrowed.
+// store adds a stored event. The image only borrows e.
 func (f *feedImage) store(e *kvevent.RouterEvent) {
 	start := len(f.blocks)
 	f.blocks = append(f.blocks, e.Blocks...)
@@ -125,8 +125,8 @@ func (s *snapshotWriter) finish() error {
 	return err
 }
 
-// snapshotReader reads a snapshot. It trusts nothing in it, and takes no more
-// memory than what it has read needs.
+// snapshotReader reads a snapshot. It checks every length, and allocates no more than
+// what it has read needs.
 type snapshotReader struct {
 	r        *bufio.Reader
 	sum      uint32
@@ -157,7 +157,7 @@ func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	return s, nil
 }
 
-// take reads n bytes, at most 16, which are lent until the next call.
+// take reads n bytes, at most 16. They are valid until the next call.
 func (s *snapshotReader) take(n int) ([]byte, error) {
 	b := s.scratch[:n]
 	if _, err := io.ReadFull(s.r, b); err != nil {
@@ -167,7 +167,7 @@ func (s *snapshotReader) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// cut makes an end in the middle of something an error of its own.
+// cut turns an end inside a record into an error.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -175,7 +175,7 @@ func cut(err error) error {
 	return err
 }
 
-// next reads a feed; io.EOF after the last one.
+// next reads a feed. It returns io.EOF after the last one.
 func (s *snapshotReader) next() (*feedImage, error) {
 	s.sum = 0
 	tag, err := s.take(1)
@@ -260,8 +260,7 @@ func (s *snapshotReader) feed() (*feedImage, error) {
 // maxRun bounds the blocks of a run in a snapshot.
 const maxRun = kvevent.MaxBlocksPerMessage
 
-// The third byte of a run: its tier, and whether it has a parent and hashes of its
-// own.
+// Flags in the third byte of a run. The low bits are the tier.
 const (
 	runTier   = 0x0f
 	runParent = 0x10
@@ -291,8 +290,7 @@ func appendRun(dst []byte, e *kvevent.RouterEvent) []byte {
 	return dst
 }
 
-// isChain reports whether the hashes follow from the parent and the LocalHashes,
-// as they do unless a publisher names blocks otherwise.
+// isChain reports whether the hashes follow from the parent and the LocalHashes.
 func isChain(e *kvevent.RouterEvent) bool {
 	above, inside := e.Parent, e.HasParent
 	for _, b := range e.Blocks {
@@ -304,7 +302,7 @@ func isChain(e *kvevent.RouterEvent) bool {
 	return true
 }
 
-// chain is the hash of a block below another one, or at the root.
+// chain returns the hash of a block below a parent, or of a first block.
 func chain(above kv.SequenceHash, inside bool, local kv.LocalHash) kv.SequenceHash {
 	if inside {
 		return kv.Chain(above, local)

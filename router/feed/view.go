@@ -8,30 +8,30 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Quality says how good a decision's knowledge is.
+// Quality says how much a decision knew.
 type Quality string
 
 const (
-	// QualityExact: the index equals what every candidate holds.
+	// Exact: the index equals what every candidate holds.
 	Exact Quality = "exact"
-	// QualityDegraded: something is missing for at least one candidate. It is being
-	// repaired, unless it is the index that has no room for it.
+	// Degraded: the index lacks something of at least one candidate. The router repairs
+	// it, unless the index has no room.
 	Degraded Quality = "degraded"
-	// QualityFallback: the decision used no knowledge of what lies where.
+	// Fallback: the decision knew nothing of what workers hold.
 	Fallback Quality = "fallback"
 )
 
-// ClusterView is what a decision needs to know of a model's workers.
+// View is what a decision needs to know of a model's workers.
 type View struct {
-	// Published are those of the workers that a publisher speaks for.
+	// Workers counts the workers, Published the ones with a publisher.
 	Workers, Published int
-	// Pairs is set while most workers hash pairs of tokens, Kept for a model that is
-	// never retired.
+	// Pairs is true while most workers hash pairs of tokens. Kept is true for a model
+	// that is never retired.
 	Pairs, Kept bool
 	Quality     Quality
 }
 
-// workerExactLocked reports whether all that counts for a worker is exact.
+// workerExactLocked reports whether the worker and its pool are exact.
 func (s *Set) workerExactLocked(f *feed) bool {
 	if !s.exactLocked(f) {
 		return false
@@ -43,27 +43,27 @@ func (s *Set) workerExactLocked(f *feed) bool {
 	return pool != nil && pool.model == f.model && s.exactLocked(pool)
 }
 
-// exactLocked reports whether a feed is exact, its source there, and its publisher the
-// only one of the owner.
+// exactLocked reports whether a feed is exact, its source is connected, and its owner is
+// not ambiguous.
 func (s *Set) exactLocked(f *feed) bool {
 	return f.exact() && !s.offline[f.source] && f.rival == 0
 }
 
-// WorkerInfo describes a worker that requests may be sent to.
+// Worker describes a worker that may get requests.
 type Worker struct {
 	Worker kv.Worker
-	// Pool is the id of the pool whose blocks count for the worker, 0 for none.
+	// Pool is the id of the worker's pool, 0 for none.
 	Pool      uint64
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
-	// Card is what is known of the worker besides; its Source says where from.
+	// Card is what the worker's announcement says besides. Card.Source says who announced it.
 	Card kvevent.ModelCard
-	// Quality is QualityExact or QualityDegraded.
+	// Quality is Exact or Degraded.
 	Quality Quality
 }
 
-// Workers are the workers that requests may be sent to, in order.
+// Workers returns the workers that may get requests, in order.
 func (s *Set) Workers() []Worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,28 +84,26 @@ func (s *Set) Workers() []Worker {
 	return out
 }
 
-// FeedInfo describes the stream of one publisher.
+// State describes the feed of one publisher.
 type State struct {
 	PublisherID uint64
 	Owner       kv.Owner
 	Pool        uint64
-	// Cursor is the id of the last event applied, Announced that of the last one
-	// made, as of the last announcement.
+	// Cursor is the id of the last applied event, Announced the id of the publisher's
+	// last event in its last announcement.
 	Cursor, Announced uint64
-	// Health is the publisher's, or HealthDegraded while something is missing
-	// here.
+	// Health is the publisher's, or HealthDegraded while the feed lacks something.
 	Health kvevent.Health
-	// DigestOK is false while the blocks are known to differ from the publisher's.
+	// DigestOK is false while the blocks differ from the publisher's.
 	DigestOK bool
-	// Lost is how many (block, tier) pairs the publisher told of that the index does
-	// not keep.
+	// Lost is how many (block, tier) pairs of the publisher the index does not hold.
 	Lost uint64
-	// Rival is another publisher that speaks for the same owner now, 0 without one.
+	// Rival is another publisher that announces the same owner now, 0 for none.
 	Rival    uint64
 	Counters Counters
 }
 
-// States are the feeds, ordered by owner.
+// States returns the feeds, ordered by owner.
 func (s *Set) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,23 +123,23 @@ func (s *Set) States() []State {
 	return out
 }
 
-// FeedCounters count what happened to the stream of a publisher.
+// Counters count the events and queries of a publisher's feed.
 type Counters struct {
-	// Applied counts events that became part of the index, Stale events that it
-	// had already, Unstored events that it had no room for, Foreign events of
-	// another owner than their publisher's, and Overflowed events that did not
-	// fit the queue of a recovering feed and were asked for later.
+	// Applied counts events that the index took in and Stale events at or below the
+	// cursor. Unstored counts events that the index had no room for, Foreign events of
+	// another owner. Overflowed counts events without room during a recovery; the feed
+	// asks for them later.
 	Applied, Stale, Unstored, Foreign, Overflowed uint64
-	// Gaps counts holes found in the ids, GapsRepaired those closed.
+	// Gaps counts holes in the ids, GapsRepaired the closed ones.
 	Gaps, GapsRepaired uint64
-	// Divergences counts digests that differed with nothing missing, and
-	// DivergencesRepaired those answered by a dump.
+	// Divergences counts digests that differed with no event missing,
+	// DivergencesRepaired the ones that a dump repaired.
 	Divergences, DivergencesRepaired uint64
-	// Queries counts questions to the publisher, QueryFailures those without a
-	// usable answer, Dumps those answered by everything the owner held, and CutDumps
-	// those of the failures that brought a part of it.
+	// Queries counts questions to the publisher, QueryFailures the ones without a usable
+	// answer. Dumps counts answers with everything the owner held. CutDumps counts
+	// failures that brought a part of a dump.
 	Queries, QueryFailures, Dumps, CutDumps uint64
-	// Refills counts dumps that were asked for because the index had room again.
+	// Refills counts dumps that brought lost pairs back.
 	Refills uint64
 }
 
@@ -162,30 +160,30 @@ func (c *Counters) add(o *Counters) {
 	c.Refills += o.Refills
 }
 
-// FeedStats are gauges and counters over all feeds, those that have ended
-// included.
+// Stats are gauges and counters over all feeds. Feeds that ended are included in the
+// counters.
 type Stats struct {
-	// Feeds and ExactFeeds are the publishers listened to and those of them
-	// whose blocks are exact, Ambiguous owners that two publishers speak for now.
+	// Feeds counts the feeds and ExactFeeds the exact ones. Ambiguous counts owners with
+	// two publishers now.
 	Feeds, ExactFeeds, Ambiguous int
 	Counters
-	// Undecodable and Unannounced count messages: of unknown form, and events
-	// that came before their publisher's announcement.
+	// Undecodable counts messages of unknown form, Unannounced messages with events that
+	// came before their publisher's announcement.
 	Undecodable, Unannounced uint64
-	// Outdated counts announcements of a stream that were older than the feed timeout,
-	// Stalls how often the router stood still for longer than stallLimit.
+	// Outdated counts announcements that were older than the timeout, Stalls pauses of
+	// the router that were longer than a second.
 	Outdated, Stalls uint64
-	// Contests counts owners that became ambiguous, Unfenced fenced publishers that
-	// were forgotten for lack of room.
+	// Contests counts owners that became ambiguous, Unfenced fenced publishers that were
+	// forgotten for lack of room.
 	Contests, Unfenced uint64
-	// Refused counts publishers that do not fit in, Fenced announcements of
-	// publishers that were over, Expired and Gone owners that fell silent and
-	// that said goodbye, Resumed owners of a snapshot that were heard of again, and
-	// Displaced registered workers that did not fit to a publisher.
+	// Refused counts publishers that were not accepted, Fenced announcements of fenced
+	// publishers. Expired counts owners that fell silent, Gone owners that said goodbye.
+	// Resumed counts owners of a snapshot whose publisher came back. Displaced counts
+	// registered workers that contradicted a publisher.
 	Refused, Fenced, Expired, Gone, Resumed, Displaced uint64
 }
 
-// Stats is a snapshot of the counters.
+// Stats returns the gauges and counters.
 func (s *Set) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,36 +201,34 @@ func (s *Set) Stats() Stats {
 	return out
 }
 
-// standing is what a feed counts for in a tally; the zero value counts for nothing.
+// standing is what a tally counts for one feed. The zero value counts nothing.
 type standing struct {
 	counts bool
 	worker bool
-	// pool is a pool's own id, or the id of that whose blocks count for a worker;
-	// 0 is none.
+	// pool is a pool's own id, or the id of a worker's pool; 0 for none.
 	pool uint64
-	// exact is set while nothing is missing, told once the blocks have been
-	// complete, of a publisher that tells of blocks at all.
+	// exact is true while nothing is missing. told is true once the blocks have been
+	// complete, for publishers that tell of blocks.
 	exact, told bool
-	// registered is set for a worker that no publisher speaks for, pairs for one whose
+	// registered is true for a worker without a publisher, pairs for a worker whose
 	// engine hashes pairs of tokens.
 	registered, pairs bool
 }
 
-// tally sums up the standings of a model's feeds, so that a change of one feed is known
-// of the whole model at once, however many workers there are.
+// tally sums up the feeds of a model. One feed's change updates the sum in constant
+// time, however many workers there are.
 type tally struct {
-	// workers are those known, short those of them to whose own blocks or pool's
-	// something is missing; told counts workers and pools in use that have told
-	// what they hold.
+	// workers counts the workers, short the ones of whose blocks, or pool's blocks,
+	// something is missing. told counts workers and used pools that have been complete.
 	workers, short, told int
-	// published are the workers that a publisher speaks for, pairs those whose engine
-	// hashes pairs of tokens.
+	// published counts workers with a publisher, pairs workers whose engine hashes pairs
+	// of tokens.
 	published, pairs int
 	pools            map[uint64]poolTally
 }
 
-// poolTally is a pool and its workers; exactMembers are those that lack nothing of
-// their own.
+// poolTally is a pool and its workers. exactMembers counts the workers whose own blocks
+// are complete.
 type poolTally struct {
 	members, exactMembers int
 	exact, told           bool
@@ -245,7 +241,7 @@ func (p *poolTally) short() int {
 	return p.members
 }
 
-// inUse is 1 for a pool that has told what it holds and counts for a worker.
+// inUse returns 1 for a pool that has been complete and has workers.
 func (p *poolTally) inUse() int {
 	if p.told && p.members > 0 {
 		return 1
@@ -255,7 +251,7 @@ func (p *poolTally) inUse() int {
 
 func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
-// add counts a standing n times; -1 takes back what was counted before.
+// add counts a feed n times; -1 takes it out again.
 func (t *tally) add(s standing, n int) {
 	if !s.counts {
 		return
@@ -302,7 +298,7 @@ func (t *tally) addToPool(s standing, n int) {
 	}
 }
 
-// view is what a decision needs to know of the feeds.
+// view returns the view of the model.
 func (t *tally) view() View {
 	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: Exact}
 	switch {
@@ -314,7 +310,7 @@ func (t *tally) view() View {
 	return v
 }
 
-// countLocked lets a feed, which is among s.feeds, count for what it is now.
+// countLocked updates what the tally counts for a feed of s.feeds.
 func (s *Set) countLocked(f *feed) {
 	a := &f.announcement
 	now := standing{
@@ -332,8 +328,8 @@ func (s *Set) countLocked(f *feed) {
 	f.standing = now
 }
 
-// recountLocked does so after a change, and publishes what changed. A feed that is
-// over, or not heard of yet, counts for nothing.
+// recountLocked updates the tally and publishes a new view. Feeds that ended, or wait
+// for their publisher, do not count.
 func (s *Set) recountLocked(f *feed) {
 	if f.standing.counts {
 		s.countLocked(f)
@@ -341,20 +337,20 @@ func (s *Set) recountLocked(f *feed) {
 	}
 }
 
-// dismissLocked lets a feed count for nothing.
+// dismissLocked takes a feed out of the tally.
 func (s *Set) dismissLocked(f *feed) {
 	f.model.tally.add(f.standing, -1)
 	f.standing = standing{}
 }
 
-// refreshLocked publishes the views that differ from the last ones.
+// refreshLocked publishes the views that have changed.
 func (s *Set) refreshLocked() {
 	for _, m := range s.models {
 		s.refreshModelLocked(m)
 	}
 }
 
-// refreshModelLocked does so for one model.
+// refreshModelLocked publishes the view of one model if it has changed.
 func (s *Set) refreshModelLocked(m *modelFeeds) {
 	v, before := m.tally.view(), m.view
 	v.Kept = m.kept
