@@ -160,7 +160,7 @@ func (m *Model) tick() {
 func (m *Model) close() error { return m.decide.Close() }
 
 // Described implements FollowedModel.
-func (m *Model) Described(w kv.Worker, a *kvevent.Announcement) {
+func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
 	// A new worker changes the list of members, which the scheduler notices itself.
 	if m.cards.set(w, &a.Card) {
 		m.scheduler.WorkersChanged()
@@ -171,7 +171,7 @@ func (m *Model) Described(w kv.Worker, a *kvevent.Announcement) {
 }
 
 // Left implements FollowedModel.
-func (m *Model) Left(w kv.Worker) { m.cards.remove(w) }
+func (m *Model) RemoveCard(w kv.Worker) { m.cards.remove(w) }
 
 // Forget implements FollowedModel.
 func (m *Model) Forget(w kv.Worker) {
@@ -182,8 +182,8 @@ func (m *Model) Forget(w kv.Worker) {
 	}
 }
 
-// HeardLoad implements FollowedModel.
-func (m *Model) HeardLoad(l *kvevent.LoadReport) {
+// ApplyLoad implements FollowedModel.
+func (m *Model) ApplyLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
 		m.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
 		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)

@@ -58,7 +58,7 @@ func TestQueueGoesByTheRegisteredStep(t *testing.T) {
 	})
 }
 
-// Labels that a worker announces select it where they are required, and weigh where they
+// Labels that a worker announces select it where they are required, and updateLost where they
 // are preferred; a worker that announces others is another one for that.
 func TestAnnouncedTaintsSelect(t *testing.T) {
 	routertest.OnBench(t, router.Options{Config: routertest.FirstOfEqual()}, func(b *routertest.Bench) {

@@ -144,7 +144,7 @@ func (m *Model) claim() int {
 	return 0
 }
 
-// outweighs reports whether requests of the models' common name go to m. The larger
+// outupdateLosts reports whether requests of the models' common name go to m. The larger
 // block size wins between equals.
 func (m *Model) outweighs(o *Model) bool {
 	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().Workers, o.current.Load().Workers),

@@ -21,7 +21,7 @@ const NoSnapshots = -1
 
 // Options configure a Router. The zero value is ready for use.
 type Options struct {
-	// Config is how workers are weighed and chosen, when requests wait, and what is
+	// Config is how workers are updateLosted and chosen, when requests wait, and what is
 	// remembered; nil means config.Default. Who made it shows its notices. Of the
 	// snapshots the fields below decide.
 	Config *config.Config

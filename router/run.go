@@ -61,7 +61,7 @@ func (r *Router) Run(ctx context.Context) error {
 			}
 			r.models.balance(now)
 			r.snapshots.Keep(ctx)
-			r.feeds.HeardOfDrops(r.transport.Stats().Dropped, now)
+			r.feeds.NoteDrops(r.transport.Stats().Dropped, now)
 			ask(r.feeds.Tick(now))
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) boo
 		return false
 	}
 	followed := s.byOwner[p.owner]
-	if a.Owner == p.owner && !p.gone && a.Health != kvevent.HealthGone && s.passesLocked(followed, &p, now) {
+	if a.Owner == p.owner && !p.gone && a.Health != kvevent.HealthGone && s.takesOverLocked(followed, &p, now) {
 		delete(s.fenced, a.PublisherID)
 		return false
 	}
@@ -71,16 +71,16 @@ func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) boo
 	switch {
 	case followed == nil || s.offline[from] || source.IsRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
-		s.agreeLocked(followed)
+		s.endContestLocked(followed)
 	case !p.gone && now.Sub(p.since) >= minContest:
 		s.contestLocked(followed, a.PublisherID, now)
 	}
 	return true
 }
 
-// passesLocked reports whether a fenced publisher takes over: the owner has no feed, only
+// takesOverLocked reports whether a fenced publisher takes over: the owner has no feed, only
 // a registration, or a followed publisher that fell silent while the fenced one did not.
-func (s *Set) passesLocked(followed *feed, p *fence, now time.Time) bool {
+func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
@@ -100,8 +100,8 @@ func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	s.recountLocked(f)
 }
 
-// agreeLocked notes that only one publisher of the feed's owner is left.
-func (s *Set) agreeLocked(f *feed) {
+// endContestLocked notes that only one publisher of the feed's owner is left.
+func (s *Set) endContestLocked(f *feed) {
 	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
 		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
 	f.rival = 0
@@ -113,7 +113,7 @@ func (s *Set) agreeLocked(f *feed) {
 func (s *Set) sweepFencedLocked(now time.Time) {
 	for _, f := range s.feeds {
 		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.timeout {
-			s.agreeLocked(f)
+			s.endContestLocked(f)
 		}
 	}
 	maps.DeleteFunc(s.fenced, func(_ uint64, p fence) bool {
@@ -131,9 +131,9 @@ type refusal struct {
 	reason string
 }
 
-// objectionLocked returns why an announcement is refused; empty when it is accepted. f is
+// refusalReasonLocked returns why an announcement is refused; empty when it is accepted. f is
 // the publisher's feed, nil for a new publisher.
-func (s *Set) objectionLocked(f *feed, a *kvevent.Announcement) string {
+func (s *Set) refusalReasonLocked(f *feed, a *kvevent.Announcement) string {
 	if f != nil && f.owner() != a.Owner {
 		return fmt.Sprintf("it announced %s before", f.owner())
 	}
@@ -146,11 +146,11 @@ func (s *Set) objectionLocked(f *feed, a *kvevent.Announcement) string {
 	if s.blockSize != 0 && a.BlockSize != s.blockSize {
 		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
 	}
-	former := s.byOwner[a.Owner]
-	if former != nil && former != f && source.IsRegistered(a) && !source.IsRegistered(&former.announcement) {
+	previous := s.byOwner[a.Owner]
+	if previous != nil && previous != f && source.IsRegistered(a) && !source.IsRegistered(&previous.announcement) {
 		return "a publisher speaks for its owner"
 	}
-	if f == nil && former == nil && len(s.feeds) >= s.limit {
+	if f == nil && previous == nil && len(s.feeds) >= s.limit {
 		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
 	}
 	return ""

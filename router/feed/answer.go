@@ -36,9 +36,9 @@ func (f *feed) due(now time.Time) bool {
 	return f.recovering && f.query == 0 && !now.Before(f.retryAt)
 }
 
-// errVoid is wrapped by errors of answers that arrived and were unusable. The next
+// errUnusable is wrapped by errors of answers that arrived and were unusable. The next
 // query asks for a dump.
-var errVoid = errors.New("answer is void")
+var errUnusable = errors.New("answer is unusable")
 
 // answered takes in the answer to query number, or its error. It returns that error,
 // or why the answer was unusable. It ignores answers to earlier queries.
@@ -55,7 +55,7 @@ func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Tim
 	switch {
 	case err == nil:
 		f.partial = nil
-		err = f.takeIn(a)
+		err = f.applyAnswer(a)
 	case a != nil:
 		f.cutShort(number, a, now)
 	}
@@ -63,16 +63,16 @@ func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Tim
 		f.failures++
 		f.counters.QueryFailures++
 		f.retryAt = now.Add(backoff.Nth(backoff.Jittered(firstRetry, lastRetry), f.failures))
-		f.dump = f.dump || errors.Is(err, errVoid)
+		f.dump = f.dump || errors.Is(err, errUnusable)
 		return err
 	}
 	f.synced = true
-	if a.Kind == kvevent.QueryEvents && before < f.cursor && f.cursor < f.known() {
+	if a.Kind == kvevent.QueryEvents && before < f.cursor && f.cursor < f.lastMissing() {
 		f.failures = 0 // The answer closed a part of the gap.
 		return nil
 	}
 	f.recovered(now)
-	f.weigh()
+	f.updateLost()
 	return nil
 }
 
@@ -87,8 +87,8 @@ func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
 	}
 }
 
-// known returns the id of the last missing event before the first one that waits.
-func (f *feed) known() uint64 {
+// lastMissing returns the id of the last missing event before the first one that waits.
+func (f *feed) lastMissing() uint64 {
 	last := f.announcement.LastEventID
 	if len(f.waiting) > 0 {
 		last = min(last, f.waiting[0].ID-1)

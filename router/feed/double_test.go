@@ -40,13 +40,13 @@ func (d *testModels) Retire(m Model) error {
 
 func (*testModels) Changed() {}
 
-func (m *testModel) Index() *index.Index                      { return m.index }
-func (m *testModel) SetView(v View)                           { m.view = v }
-func (*testModel) Described(kv.Worker, *kvevent.Announcement) {}
-func (*testModel) Left(kv.Worker)                             {}
-func (*testModel) Forget(kv.Worker)                           {}
-func (*testModel) HeardLoad(*kvevent.LoadReport)              {}
-func (m *testModel) Idle() bool                               { return len(m.index.Members().List) == 0 }
+func (m *testModel) Index() *index.Index                    { return m.index }
+func (m *testModel) SetView(v View)                         { m.view = v }
+func (*testModel) SetCard(kv.Worker, *kvevent.Announcement) {}
+func (*testModel) RemoveCard(kv.Worker)                     {}
+func (*testModel) Forget(kv.Worker)                         {}
+func (*testModel) ApplyLoad(*kvevent.LoadReport)            {}
+func (m *testModel) Idle() bool                             { return len(m.index.Members().List) == 0 }
 
 // freshFeeds are feeds without a router.
 func freshFeeds(testing.TB) *Set {

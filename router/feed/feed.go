@@ -98,8 +98,8 @@ type feed struct {
 	// refused is true while the feed waits for room in the queryGate.
 	refused  bool
 	counters Counters
-	// standing is what the tally of the model counts for this feed.
-	standing standing
+	// contribution is what the tally of the model counts for this feed.
+	contribution contribution
 }
 
 // recovery is the state of a feed that recovers.
@@ -145,20 +145,20 @@ func (f *feed) exact() bool {
 // complete reports whether the index holds all that the publisher told.
 func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged && f.lost == 0 }
 
-// weigh updates lost. Blocks of other owners may evict these at any time, so each
-// message of the publisher calls weigh.
-func (f *feed) weigh() { f.lost = f.blocks.Lost(f.owner()) }
+// updateLost updates lost. Blocks of other owners may evict these at any time, so each
+// message of the publisher calls updateLost.
+func (f *feed) updateLost() { f.lost = f.blocks.Lost(f.owner()) }
 
 // announced takes in an announcement of the feed's publisher.
 func (f *feed) announced(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seen = now
-	f.weigh()
+	f.updateLost()
 	switch {
 	case f.recovering:
 		// The digest covers other events than the blocks.
 	case a.LastEventID < f.cursor:
-		f.ended(now)
+		f.endsBehind(now)
 		return
 	case a.LastEventID > f.cursor && !f.synced:
 		f.recover(causeFirst, now)
@@ -171,9 +171,9 @@ func (f *feed) announced(a *kvevent.Announcement, now time.Time) {
 	f.behind = 0
 }
 
-// ended counts an announcement that ends before the cursor. One such announcement
+// endsBehind counts an announcement that ends before the cursor. One such announcement
 // may be older than the last event. Several in a row mean that the cursor is wrong.
-func (f *feed) ended(now time.Time) {
+func (f *feed) endsBehind(now time.Time) {
 	if f.behind == 0 {
 		f.behindAt = now
 	}
@@ -217,12 +217,12 @@ func (f *feed) event(e *kvevent.RouterEvent, now time.Time) {
 	case e.Kind == kvevent.Cleared:
 		f.cleared(e, now)
 	case f.recovering:
-		f.wait(e)
+		f.park(e)
 	case e.ID == f.cursor+1:
 		f.apply(e)
 	default:
 		f.recover(causeGap, now)
-		f.wait(e)
+		f.park(e)
 	}
 }
 
@@ -250,7 +250,7 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.counters.Applied++
 }
 
-func (f *feed) wait(e *kvevent.RouterEvent) {
+func (f *feed) park(e *kvevent.RouterEvent) {
 	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
 		f.counters.Overflowed++
 		f.overflowed = true
@@ -277,12 +277,12 @@ func (f *feed) recover(c cause, now time.Time) {
 	}
 }
 
-// takeIn applies the events or the dump of an answer.
-func (f *feed) takeIn(a *source.Answer) error {
+// applyAnswer applies the events or the dump of an answer.
+func (f *feed) applyAnswer(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
 		if err := f.blocks.Replace(f.owner(), a.Events); err != nil {
-			return fmt.Errorf("%w: %w", errVoid, err)
+			return fmt.Errorf("%w: %w", errUnusable, err)
 		}
 		f.cursor = a.LastEventID
 		f.diverged = false
@@ -292,21 +292,21 @@ func (f *feed) takeIn(a *source.Answer) error {
 		for i := range a.Events {
 			e := &a.Events[i]
 			if e.Owner != f.owner() {
-				return fmt.Errorf("%w: event %d is of %s", errVoid, e.ID, e.Owner)
+				return fmt.Errorf("%w: event %d is of %s", errUnusable, e.ID, e.Owner)
 			}
 			if e.ID > f.cursor+1 && e.Kind != kvevent.Cleared {
-				return fmt.Errorf("%w: event %d follows event %d", errVoid, e.ID, f.cursor)
+				return fmt.Errorf("%w: event %d follows event %d", errUnusable, e.ID, f.cursor)
 			}
 			if e.ID > f.cursor {
 				f.apply(e)
 			}
 		}
 		if f.cursor < a.LastEventID {
-			return fmt.Errorf("%w: it ends with event %d of %d", errVoid, f.cursor, a.LastEventID)
+			return fmt.Errorf("%w: it ends with event %d of %d", errUnusable, f.cursor, a.LastEventID)
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: %s: %s", errVoid, a.Kind, a.Message)
+	return fmt.Errorf("%w: %s: %s", errUnusable, a.Kind, a.Message)
 }
 
 // recovered ends a recovery and applies the events that waited.

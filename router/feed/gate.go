@@ -10,12 +10,12 @@ import (
 // Bounds of the answers in flight, estimated from announcements. A NATS server ends
 // a connection for which more than 64 MiB wait.
 const (
-	// promisedBlock is the size of one (block, tier) pair in an answer, promisedEvent the
+	// bytesPerBlock is the size of one (block, tier) pair in an answer, bytesPerEvent the
 	// size of one missed event, both in bytes and rounded up.
-	promisedBlock = 64
-	promisedEvent = 64 << 10
-	// promisedRange bounds an answer with events: one window of chunks.
-	promisedRange = 4 << 20
+	bytesPerBlock = 64
+	bytesPerEvent = 64 << 10
+	// maxRangeBytes bounds an answer with events: one window of chunks.
+	maxRangeBytes = 4 << 20
 	// maxSmallBytes bounds the sum of small answers. An answer above largeBytes is not in
 	// the sum, because its window bounds it. At most maxLarge of them are in flight.
 	maxSmallBytes = 16 << 20
@@ -140,13 +140,13 @@ func (g *queryGate) next() *feed {
 	return f
 }
 
-// promised returns the size of the answer to the feed's next query, in bytes, at most.
-func (f *feed) promised() int {
+// answerBytes returns the size of the answer to the feed's next query, in bytes, at most.
+func (f *feed) answerBytes() int {
 	if f.dump {
-		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * promisedBlock
+		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * bytesPerBlock
 	}
 	missed := max(f.announcement.LastEventID, f.cursor) - f.cursor
-	return int(min(missed, promisedRange/promisedEvent)) * promisedEvent
+	return int(min(missed, maxRangeBytes/bytesPerEvent)) * bytesPerEvent
 }
 
 // askLocked appends the feed's next query to due, if there is one and the gate has
@@ -159,7 +159,7 @@ func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 	if f.partial != nil {
 		// The room is the one of the broken answer.
 		s.gate.resume(ticket{f, f.partialOf}, next)
-	} else if !s.gate.admit(next, f.promised()) {
+	} else if !s.gate.admit(next, f.answerBytes()) {
 		return due
 	}
 	s.gate.inFlight++

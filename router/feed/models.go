@@ -44,20 +44,20 @@ type Models interface {
 }
 
 // Model is what a Set needs of one model. The Set calls the methods with its lock held,
-// except HeardLoad.
+// except ApplyLoad.
 type Model interface {
 	// Index holds the blocks of the model's owners.
 	Index() *index.Index
 	// SetView publishes the view for decisions.
 	SetView(v View)
-	// Described sets a worker's card, before the worker becomes a member of the index.
-	Described(w kv.Worker, a *kvevent.Announcement)
-	// Left removes a worker's card. Requests and measures of the worker stay.
-	Left(w kv.Worker)
+	// SetCard sets a worker's card, before the worker becomes a member of the index.
+	SetCard(w kv.Worker, a *kvevent.Announcement)
+	// RemoveCard removes a worker's card. Requests and measures of the worker stay.
+	RemoveCard(w kv.Worker)
 	// Forget drops the requests and measures of a worker.
 	Forget(w kv.Worker)
-	// HeardLoad applies a load report of one of the model's workers or pools.
-	HeardLoad(l *kvevent.LoadReport)
+	// ApplyLoad applies a load report of one of the model's workers or pools.
+	ApplyLoad(l *kvevent.LoadReport)
 	// Idle reports whether the model has neither workers nor requests.
 	Idle() bool
 }
@@ -137,14 +137,14 @@ func (s *Set) retireModelsLocked(now time.Time) {
 	}
 }
 
-// heardLoad passes a load report to the model of its owner. Reports of unknown owners
+// applyLoad passes a load report to the model of its owner. Reports of unknown owners
 // are only kept.
-func (s *Set) heardLoad(l *kvevent.LoadReport) {
+func (s *Set) applyLoad(l *kvevent.LoadReport) {
 	s.mu.Lock()
 	f := s.byOwner[l.Owner]
 	s.mu.Unlock()
 	if f != nil {
-		f.model.HeardLoad(l)
+		f.model.ApplyLoad(l)
 	}
 }
 
@@ -158,17 +158,17 @@ func (s *Set) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
 	}
 }
 
-// left removes a worker and keeps it among the absent ones, if there is room.
-func (m *modelFeeds) left(w kv.Worker, engine uint64) {
-	m.Left(w)
+// leave removes a worker and keeps it among the absent ones, if there is room.
+func (m *modelFeeds) leave(w kv.Worker, engine uint64) {
+	m.RemoveCard(w)
 	if !m.absent.add(w, engine) {
 		m.Forget(w)
 	}
 }
 
-// silence removes what an announcement says of blocks, for routers without events. It
+// withoutBlocks removes what an announcement says of blocks, for routers without events. It
 // returns false for a pool, which has nothing else to say.
-func silence(a *kvevent.Announcement) (ok bool) {
+func withoutBlocks(a *kvevent.Announcement) (ok bool) {
 	if a.Owner.Kind != kv.OwnerWorker {
 		return false
 	}
@@ -193,7 +193,7 @@ func (s *Set) joinLocked(f *feed) {
 		f.model.Forget(w)
 	}
 	// The scheduler asks for the card as soon as the worker is a member.
-	f.model.Described(w, &f.announcement)
+	f.model.SetCard(w, &f.announcement)
 	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
 	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
 		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
@@ -204,13 +204,13 @@ func (s *Set) joinLocked(f *feed) {
 func (s *Set) endLocked(f *feed, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
-	s.dismissLocked(f)
+	s.uncountLocked(f)
 	if f.owner().Kind == kv.OwnerWorker {
 		w := f.owner().Worker()
 		if err := f.model.Index().SetMember(w, 0, false); err != nil {
 			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
 		}
-		f.model.left(w, f.engine)
+		f.model.leave(w, f.engine)
 	}
 	s.dropLocked(f)
 	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),

@@ -157,7 +157,7 @@ func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint
 func (s *Set) confirmImage(feed *feed, dumps uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	feed.weigh()
+	feed.updateLost()
 	s.recountLocked(feed)
 	return s.feeds[feed.announcement.PublisherID] == feed && feed.complete() && feed.counters.Dumps == dumps
 }

@@ -46,13 +46,13 @@ type Set struct {
 	// offline are the disconnected sources. stored is the source of the restored feeds.
 	offline map[int]bool
 	stored  int
-	attention
-	// deaf is Options.WithoutEvents.
-	deaf bool
+	listening
+	// withoutEvents is Options.WithoutEvents.
+	withoutEvents bool
 	// blockSize is Options.BlockSize.
 	blockSize uint32
-	// heard is the Joiner's; nil for none. It is called with mu held.
-	heard    func(source int, a *kvevent.Announcement, taken bool)
+	// notify is the Joiner's; nil for none. It is called with mu held.
+	notify   func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
 	// counters are those of no live feed. Feeds that ended are included.
@@ -80,26 +80,26 @@ type Options struct {
 // New returns a Set without feeds.
 func New(o Options) *Set {
 	s := &Set{
-		directory:  o.Models,
-		log:        o.Log,
-		timeout:    o.Timeout,
-		keepAbsent: o.KeepAbsent,
-		limit:      o.MaxFeeds,
-		loads:      newLoadTable(),
-		feeds:      make(map[uint64]*feed),
-		byOwner:    make(map[kv.Owner]*feed),
-		models:     make(map[ModelKey]*modelFeeds),
-		restored:   make(map[uint64]*feed),
-		restoredOf: make(map[kv.Owner]*feed),
-		gate:       newQueryGate(o.MaxQueries),
-		fenced:     make(map[uint64]fence),
-		refused:    make(map[uint64]refusal),
-		offline:    make(map[int]bool),
-		deaf:       o.WithoutEvents,
-		blockSize:  o.BlockSize,
+		directory:     o.Models,
+		log:           o.Log,
+		timeout:       o.Timeout,
+		keepAbsent:    o.KeepAbsent,
+		limit:         o.MaxFeeds,
+		loads:         newLoadTable(),
+		feeds:         make(map[uint64]*feed),
+		byOwner:       make(map[kv.Owner]*feed),
+		models:        make(map[ModelKey]*modelFeeds),
+		restored:      make(map[uint64]*feed),
+		restoredOf:    make(map[kv.Owner]*feed),
+		gate:          newQueryGate(o.MaxQueries),
+		fenced:        make(map[uint64]fence),
+		refused:       make(map[uint64]refusal),
+		offline:       make(map[int]bool),
+		withoutEvents: o.WithoutEvents,
+		blockSize:     o.BlockSize,
 	}
 	if o.Joiner != nil {
-		s.heard, s.stored = o.Joiner.Heard, o.Joiner.Stored()
+		s.notify, s.stored = o.Joiner.Announced, o.Joiner.SnapshotSource()
 	}
 	return s
 }
@@ -108,7 +108,7 @@ func New(o Options) *Set {
 func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	if fr.Kind == source.FrameLoad {
 		if l, ok := s.loads.take(fr.Data, now); ok {
-			s.heardLoad(&l)
+			s.applyLoad(&l)
 		}
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 
 // frameLocked applies one message. It returns the feed of the message, or nil.
 func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
-	s.listenLocked(now)
+	s.noteInputLocked(now)
 	if fr.Position > 0 {
 		s.position = fr.Position
 	}
@@ -130,7 +130,7 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 			s.undecodableLocked(err)
 			return nil
 		}
-		if s.deaf && !silence(&a) {
+		if s.withoutEvents && !withoutBlocks(&a) {
 			return nil
 		}
 		if fr.Age > s.timeout && a.Health != kvevent.HealthGone {
@@ -140,12 +140,12 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 			return nil
 		}
 		f := s.announcementLocked(&a, fr.Source, now.Add(-fr.Age))
-		if s.heard != nil {
-			s.heard(fr.Source, &a, f != nil)
+		if s.notify != nil {
+			s.notify(fr.Source, &a, f != nil)
 		}
 		return f
 	case source.FrameEvents:
-		if s.deaf {
+		if s.withoutEvents {
 			return nil
 		}
 		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
@@ -175,7 +175,7 @@ func (s *Set) connectedLocked(source int, there bool, now time.Time) {
 				f.seen = now // The source was away, not the publisher.
 			}
 			f.replayed = false
-			if f.standing.counts {
+			if f.contribution.counted {
 				s.countLocked(f)
 			}
 		}
@@ -203,7 +203,7 @@ func (s *Set) eventsLocked(now time.Time) *feed {
 	for i := range s.envelope.Events {
 		f.event(&s.envelope.Events[i], now)
 	}
-	f.weigh()
+	f.updateLost()
 	s.recountLocked(f)
 	return f
 }
@@ -225,7 +225,7 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 		s.forgetRestoredLocked(s.restored[a.PublisherID])
 		return nil
 	}
-	if reason := s.objectionLocked(f, a); reason != "" {
+	if reason := s.refusalReasonLocked(f, a); reason != "" {
 		s.refuseLocked(a, now, reason)
 		return nil
 	}
@@ -267,12 +267,12 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 	if err != nil {
 		return nil, err
 	}
-	if former := s.byOwner[a.Owner]; former != nil {
-		if source.IsRegistered(&former.announcement) && former.model != m {
+	if previous := s.byOwner[a.Owner]; previous != nil {
+		if source.IsRegistered(&previous.announcement) && previous.model != m {
 			s.counters.Displaced++
 		}
-		s.endLocked(former, "another publisher speaks for it")
-		s.fenceLocked(&former.announcement, now, false)
+		s.endLocked(previous, "another publisher speaks for it")
+		s.fenceLocked(&previous.announcement, now, false)
 	}
 	s.forgetRestoredLocked(s.restoredOf[a.Owner])
 	delete(s.refused, a.PublisherID)
@@ -289,7 +289,7 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 func (s *Set) Tick(now time.Time) []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listenLocked(now)
+	s.noteInputLocked(now)
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
@@ -360,22 +360,22 @@ const (
 	lossyFactor = 4
 )
 
-// attention is how well the router has been listening.
-type attention struct {
-	// listened is when the router last took in a message or a tick.
-	listened time.Time
+// listening is how well the router has been listening.
+type listening struct {
+	// lastInput is when the router last took in a message or a tick.
+	lastInput time.Time
 	// dropped is the transport's count of dropped messages, droppedAt when it last grew.
 	dropped   uint64
 	droppedAt time.Time
 }
 
-// listenLocked notes that the router is listening. It adds a pause of the router to
+// noteInputLocked notes that the router is listening. It adds a pause of the router to
 // the time that publishers have.
-func (s *Set) listenLocked(now time.Time) {
-	pause := now.Sub(s.listened)
-	before := s.listened
+func (s *Set) noteInputLocked(now time.Time) {
+	pause := now.Sub(s.lastInput)
+	before := s.lastInput
 	if pause > 0 {
-		s.listened = now
+		s.lastInput = now
 	}
 	if before.IsZero() || pause < stallLimit {
 		return
@@ -389,8 +389,8 @@ func (s *Set) listenLocked(now time.Time) {
 	}
 }
 
-// HeardOfDrops notes how many messages the transport has dropped so far.
-func (s *Set) HeardOfDrops(dropped uint64, now time.Time) {
+// NoteDrops notes how many messages the transport has dropped so far.
+func (s *Set) NoteDrops(dropped uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if dropped > s.dropped {

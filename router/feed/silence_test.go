@@ -63,13 +63,13 @@ func TestDroppedAnnouncementsAreNoSilence(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s, _ := newSilentSet(t, 1, now)
 	for i := range uint64(50) {
-		s.HeardOfDrops(i, now)
+		s.NoteDrops(i, now)
 		now, _ = s.runFor(time.Second, now)
 	}
 	if got := s.Stats(); got.Expired != 0 {
 		t.Fatalf("%d expired while messages are dropped", got.Expired)
 	}
-	s.HeardOfDrops(49, now)
+	s.NoteDrops(49, now)
 	s.runFor(16*time.Second, now)
 	if got := s.Stats(); got.Expired != 1 {
 		t.Errorf("%d expired, want the silent one", got.Expired)

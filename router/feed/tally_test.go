@@ -110,7 +110,7 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 		set.runFor(time.Minute, now)
 		check()
 		for _, m := range set.models {
-			if s := &m.tally; s.workers != 0 || s.published != 0 || s.pairs != 0 || s.short != 0 || s.told != 0 || len(s.pools) != 0 || m.feeds != 0 {
+			if s := &m.tally; s.workers != 0 || s.published != 0 || s.pairs != 0 || s.incomplete != 0 || s.reported != 0 || len(s.pools) != 0 || m.feeds != 0 {
 				t.Fatalf("%s: %d feeds, left of those that are gone: %+v", m.key, m.feeds, *s)
 			}
 		}

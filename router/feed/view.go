@@ -201,15 +201,15 @@ func (s *Set) Stats() Stats {
 	return out
 }
 
-// standing is what a tally counts for one feed. The zero value counts nothing.
-type standing struct {
-	counts bool
-	worker bool
+// contribution is what a tally counts for one feed. The zero value counts nothing.
+type contribution struct {
+	counted bool
+	worker  bool
 	// pool is a pool's own id, or the id of a worker's pool; 0 for none.
 	pool uint64
-	// exact is true while nothing is missing. told is true once the blocks have been
+	// exact is true while nothing is missing. reported is true once the blocks have been
 	// complete, for publishers that tell of blocks.
-	exact, told bool
+	exact, reported bool
 	// registered is true for a worker without a publisher, pairs for a worker whose
 	// engine hashes pairs of tokens.
 	registered, pairs bool
@@ -218,9 +218,9 @@ type standing struct {
 // tally sums up the feeds of a model. One feed's change updates the sum in constant
 // time, however many workers there are.
 type tally struct {
-	// workers counts the workers, short the ones of whose blocks, or pool's blocks,
-	// something is missing. told counts workers and used pools that have been complete.
-	workers, short, told int
+	// workers counts the workers, incomplete the ones of whose blocks, or pool's blocks,
+	// something is missing. reported counts workers and used pools that have been complete.
+	workers, incomplete, reported int
 	// published counts workers with a publisher, pairs workers whose engine hashes pairs
 	// of tokens.
 	published, pairs int
@@ -231,10 +231,10 @@ type tally struct {
 // are complete.
 type poolTally struct {
 	members, exactMembers int
-	exact, told           bool
+	exact, reported       bool
 }
 
-func (p *poolTally) short() int {
+func (p *poolTally) incomplete() int {
 	if p.exact {
 		return p.members - p.exactMembers
 	}
@@ -243,7 +243,7 @@ func (p *poolTally) short() int {
 
 // inUse returns 1 for a pool that has been complete and has workers.
 func (p *poolTally) inUse() int {
-	if p.told && p.members > 0 {
+	if p.reported && p.members > 0 {
 		return 1
 	}
 	return 0
@@ -252,8 +252,8 @@ func (p *poolTally) inUse() int {
 func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
 // add counts a feed n times; -1 takes it out again.
-func (t *tally) add(s standing, n int) {
-	if !s.counts {
+func (t *tally) add(s contribution, n int) {
+	if !s.counted {
 		return
 	}
 	if s.worker {
@@ -264,12 +264,12 @@ func (t *tally) add(s standing, n int) {
 		if s.pairs {
 			t.pairs += n
 		}
-		if s.told {
-			t.told += n
+		if s.reported {
+			t.reported += n
 		}
 		if s.pool == 0 {
 			if !s.exact {
-				t.short += n
+				t.incomplete += n
 			}
 			return
 		}
@@ -277,20 +277,20 @@ func (t *tally) add(s standing, n int) {
 	t.addToPool(s, n)
 }
 
-func (t *tally) addToPool(s standing, n int) {
+func (t *tally) addToPool(s contribution, n int) {
 	p := t.pools[s.pool]
-	t.short -= p.short()
-	t.told -= p.inUse()
+	t.incomplete -= p.incomplete()
+	t.reported -= p.inUse()
 	if s.worker {
 		p.members += n
 		if s.exact {
 			p.exactMembers += n
 		}
 	} else {
-		p.exact, p.told = n > 0 && s.exact, n > 0 && s.told
+		p.exact, p.reported = n > 0 && s.exact, n > 0 && s.reported
 	}
-	t.short += p.short()
-	t.told += p.inUse()
+	t.incomplete += p.incomplete()
+	t.reported += p.inUse()
 	if p == (poolTally{}) {
 		delete(t.pools, s.pool)
 	} else {
@@ -302,9 +302,9 @@ func (t *tally) addToPool(s standing, n int) {
 func (t *tally) view() View {
 	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: Exact}
 	switch {
-	case t.told == 0:
+	case t.reported == 0:
 		v.Quality = Fallback
-	case t.short > 0:
+	case t.incomplete > 0:
 		v.Quality = Degraded
 	}
 	return v
@@ -313,34 +313,34 @@ func (t *tally) view() View {
 // countLocked updates what the tally counts for a feed of s.feeds.
 func (s *Set) countLocked(f *feed) {
 	a := &f.announcement
-	now := standing{
-		counts: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
-		told: f.synced && !a.Card.Silent, registered: source.IsRegistered(a), pairs: a.Card.Eagle,
+	now := contribution{
+		counted: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
+		reported: f.synced && !a.Card.Silent, registered: source.IsRegistered(a), pairs: a.Card.Eagle,
 	}
 	if !now.worker {
 		now.pool = a.Owner.ID
 	}
-	if now == f.standing {
+	if now == f.contribution {
 		return
 	}
-	f.model.tally.add(f.standing, -1)
+	f.model.tally.add(f.contribution, -1)
 	f.model.tally.add(now, 1)
-	f.standing = now
+	f.contribution = now
 }
 
 // recountLocked updates the tally and publishes a new view. Feeds that ended, or wait
 // for their publisher, do not count.
 func (s *Set) recountLocked(f *feed) {
-	if f.standing.counts {
+	if f.contribution.counted {
 		s.countLocked(f)
 		s.refreshModelLocked(f.model)
 	}
 }
 
-// dismissLocked takes a feed out of the tally.
-func (s *Set) dismissLocked(f *feed) {
-	f.model.tally.add(f.standing, -1)
-	f.standing = standing{}
+// uncountLocked takes a feed out of the tally.
+func (s *Set) uncountLocked(f *feed) {
+	f.model.tally.add(f.contribution, -1)
+	f.contribution = contribution{}
 }
 
 // refreshLocked publishes the views that have changed.

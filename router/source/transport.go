@@ -112,11 +112,11 @@ func IsRegistered(a *kvevent.Announcement) bool {
 
 // Joiner is what a Transport implements besides that joins others.
 type Joiner interface {
-	// Heard is told whether the router has taken in an announcement of a source. It
+	// Announced is told whether the router has taken in an announcement of a source. It
 	// must not wait for the router.
-	Heard(source int, a *kvevent.Announcement, taken bool)
-	// Stored is the source whose position the router resumes at; 0 without one.
-	Stored() int
+	Announced(source int, a *kvevent.Announcement, taken bool)
+	// SnapshotSource is the source whose position the router resumes at; 0 without one.
+	SnapshotSource() int
 }
 
 // SourceStats are what a transport counts that is not in TransportStats, under

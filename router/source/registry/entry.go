@@ -146,7 +146,7 @@ func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expir
 	e.Registration, e.source, e.expires, e.gone = *g, source, expires, false
 }
 
-// objectionLocked says why a worker cannot be registered; source is where it comes from.
+// refusalReasonLocked says why a worker cannot be registered; source is where it comes from.
 func (r *Source) objectionLocked(g *Registration, source string) error {
 	more := len(r.entries)
 	for w, e := range r.entries {

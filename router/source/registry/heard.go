@@ -30,8 +30,8 @@ func (r *Source) connection(source int, up bool) {
 	}
 }
 
-// Stored is the source whose position the router resumes at; 0 without one.
-func (r *Source) Stored() int {
+// SnapshotSource is the source whose position the router resumes at; 0 without one.
+func (r *Source) SnapshotSource() int {
 	for i, t := range r.inner {
 		if _, ok := t.(source.Resumer); ok {
 			return i + 1
@@ -40,9 +40,9 @@ func (r *Source) Stored() int {
 	return 0
 }
 
-// Heard notes whether the router has taken in an announcement, and so who speaks
+// Announced notes whether the router has taken in an announcement, and so who speaks
 // for whom. It must not wait for the router.
-func (r *Source) Heard(source int, a *kvevent.Announcement, taken bool) {
+func (r *Source) Announced(source int, a *kvevent.Announcement, taken bool) {
 	if source == 0 {
 		return // said here
 	}
