@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// MaxAgents bounds the agents that are listened to.
+// MaxAgents bounds the agents of a router.
 const MaxAgents = 4096
 
-// CheckAgents checks a list of base URLs of agents; the error names the first bad
-// one, and shows it unless it may have a password.
+// CheckAgents checks the base URLs of agents. The error names the first bad one, and
+// shows it unless it may contain a password.
 func CheckAgents(urls []string) error {
 	if len(urls) > MaxAgents {
 		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), MaxAgents)
@@ -25,7 +25,7 @@ func CheckAgents(urls []string) error {
 	return nil
 }
 
-// ShownURL is a URL as an error may show it.
+// ShownURL returns a URL as errors may show it.
 func ShownURL(s string) string {
 	if strings.Contains(s, "@") {
 		return "a URL with credentials"
@@ -33,14 +33,14 @@ func ShownURL(s string) string {
 	return fmt.Sprintf("%.200q", s)
 }
 
-// AgentInfo describes the stream of one agent.
+// Agent describes the stream of one agent.
 type Agent struct {
 	URL       string `json:"url"`
 	Connected bool   `json:"connected"`
-	// Publishers is how many have been announced and not said goodbye.
+	// Publishers is how many publishers the agent has announced.
 	Publishers int `json:"publishers"`
-	// Dropped are frames that the agent dropped because this side was slow.
+	// Dropped counts frames that the agent dropped because the router was slow.
 	Dropped uint64 `json:"dropped"`
-	// Error is why the last stream ended or could not be had; empty while connected.
+	// Error is why there is no stream; empty while connected.
 	Error string `json:"error,omitempty"`
 }

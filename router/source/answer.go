@@ -6,19 +6,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Answer is a publisher's whole answer to a query, or the chunks of it from
-// FirstChunk to before NextChunk; see kvevent.QueryReply.
+// Answer is a publisher's answer to a query, or the chunks FirstChunk to NextChunk-1 of
+// the answer; see kvevent.QueryReply.
 type Answer struct {
 	Kind        kvevent.QueryKind
 	LastEventID uint64
 	Message     string
 	Events      []kvevent.RouterEvent
-	// DumpID names a dump whose other chunks can be asked for; 0 for any other answer.
+	// DumpID identifies a dump whose other chunks can be asked for; 0 for other answers.
 	DumpID                uint64
 	FirstChunk, NextChunk uint32
 }
 
-// Extend appends the rest of a dump, or becomes next when that is another answer.
+// Extend appends the rest of a dump. A next of another answer replaces a.
 func (a *Answer) Extend(next *Answer) {
 	if a.DumpID == 0 || next.DumpID != a.DumpID || next.FirstChunk != a.NextChunk {
 		*a = *next
@@ -31,8 +31,7 @@ func (a *Answer) Extend(next *Answer) {
 // MaxAnswerBlocks bounds the memory of one answer; see Answer.Size.
 const MaxAnswerBlocks = 1 << 26
 
-// Size is how many blocks and events there are: an event without blocks takes
-// memory too.
+// Size returns the number of blocks and events. An event without blocks takes memory too.
 func (a *Answer) Size() int { return answerSize(a.Events) }
 
 func answerSize(events []kvevent.RouterEvent) int {
@@ -43,10 +42,10 @@ func answerSize(events []kvevent.RouterEvent) int {
 	return size
 }
 
-// Assembly puts the chunks of an answer together.
+// Assembly collects the chunks of one answer.
 type Assembly struct {
 	publisher uint64
-	// resume is the dump whose rest is wanted, from chunk first on; 0 for none.
+	// resume is the dump whose rest, from chunk first, is wanted; 0 for none.
 	resume uint64
 	first  uint32
 
@@ -55,17 +54,17 @@ type Assembly struct {
 	size   int
 }
 
-// NewAssembly returns an assembly of a publisher's answer to q.
+// NewAssembly returns an Assembly of a publisher's answer to q.
 func NewAssembly(publisher uint64, q *kvevent.QueryRequest) *Assembly {
 	return &Assembly{publisher: publisher, resume: q.DumpID, first: q.FirstChunk}
 }
 
-// Answer is what came so far.
+// Answer returns the chunks so far.
 func (a *Assembly) Answer() *Answer { return &a.answer }
 
-// Add takes in the next chunk and reports whether it was the last one. A chunk
-// out of order, or not of this answer, is an error; the answer holds what came
-// before it. Instead of the rest of a dump another answer may come.
+// Add appends the next chunk and reports whether it was the last one. A chunk out of
+// order, or of another answer, is an error. The rest of a dump may be replaced by a whole
+// new answer.
 func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	if a.chunks == 0 {
 		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
@@ -93,7 +92,8 @@ func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	return r.Final, nil
 }
 
-// Partial is what came of an answer that was cut, if the rest can be asked for.
+// Partial returns the chunks of an answer that broke off, if the rest can be asked for;
+// nil otherwise.
 func (a *Assembly) Partial() *Answer {
 	if a.chunks == 0 || a.answer.DumpID == 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// FrameKind says what a Frame is.
+// FrameKind is the kind of a Frame.
 type FrameKind uint8
 
 const (
@@ -18,10 +18,9 @@ const (
 	FrameEvents FrameKind = iota + 1
 	// FrameAnnouncement carries an encoded kvevent.Announcement.
 	FrameAnnouncement
-	// FrameDisconnected says that from now on nothing may arrive from the frame's
-	// source, or only what is old, for reasons that have nothing to do with the
-	// publishers; FrameConnected that it is over. What was sent in between may be
-	// lost.
+	// FrameDisconnected: from now on the frame's source brings nothing, or only old
+	// messages, for reasons other than its publishers. FrameConnected: the outage is over.
+	// Messages sent in between may be lost.
 	FrameDisconnected
 	FrameConnected
 )
@@ -33,55 +32,53 @@ const FrameLoad FrameKind = 16
 type Frame struct {
 	Kind FrameKind
 	Data []byte
-	// Position is where the message lies among those that a durable transport
-	// keeps, from 1; 0 when none does.
+	// Position is the position of the message in a stream that keeps messages, from 1; 0
+	// without such a stream.
 	Position uint64
-	// Age is how long a durable transport had kept the message; 0 when none does.
+	// Age is how long the stream had kept the message; 0 without one.
 	Age time.Duration
-	// Source tells the transports that a Registry joins apart, from 1; 0 is a
-	// transport used alone, and what a registry itself says.
+	// Source numbers the transports that a registry joins, from 1. 0 is a transport used
+	// alone, and an announcement of the registry itself.
 	Source int
 }
 
-// Transport brings the messages of all publishers to a Router and its
-// questions to them.
+// Transport brings the messages of all publishers and takes questions to them.
 type Transport interface {
-	// Frames delivers what arrives; the messages of one publisher stay in order,
-	// events and announcements together. Frames that the receiver was too slow
-	// for are missing. The channel is never closed.
+	// Frames delivers messages. The messages of one publisher keep their order, events
+	// and announcements together. Frames that the receiver was too slow for are dropped.
+	// The channel is never closed.
 	Frames() <-chan Frame
-	// Query asks a publisher and waits for the whole answer. It may be called
-	// from several goroutines. An answer that comes with an error is the beginning
-	// of a dump that was cut; a query with its DumpID gets the rest.
+	// Query asks a publisher and waits for the whole answer. It is safe for concurrent
+	// use. An answer beside an error is the beginning of a dump that broke off; a query
+	// with its DumpID gets the rest.
 	Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error)
-	// Stats is a snapshot of the counters.
+	// Stats returns the gauges and counters.
 	Stats() Stats
 }
 
-// Resumer is what a Transport implements besides that keeps messages.
+// Resumer is a Transport that reads a stream of kept messages.
 type Resumer interface {
-	// Resume lets messages come, those after a position: that of a frame of an
-	// earlier connection. After position 0 come those that are sent from now on.
-	// Nothing arrives before it is called, and it is called once.
+	// Resume begins to deliver the messages after a position of an earlier connection.
+	// After position 0 come the messages that are sent from now on. Resume is called
+	// once; nothing is delivered before.
 	Resume(position uint64)
 }
 
-// ErrNoSnapshot: nothing was saved, or it was forgotten.
+// ErrNoSnapshot: no snapshot is stored.
 var ErrNoSnapshot = errors.New("there is no snapshot")
 
-// SnapshotSaveTimeout bounds the time for saving one snapshot.
+// SnapshotSaveTimeout bounds the time to save one snapshot.
 const SnapshotSaveTimeout = 2 * time.Minute
 
-// SnapshotStore keeps the last snapshot of what routers know.
+// SnapshotStore keeps the last snapshot of a cluster's routers.
 type SnapshotStore interface {
-	// SaveSnapshot makes what write writes the snapshot, when write returns nil:
-	// until then, and after an error, there is the former one, if any. It returns
-	// soon after the end of ctx.
+	// SaveSnapshot stores what write writes, once write returns nil. Until then, and
+	// after an error, the previous snapshot stays. It returns soon after the end of ctx.
 	SaveSnapshot(ctx context.Context, write func(io.Writer) error) error
-	// LoadSnapshot has read read the snapshot. The error is ErrNoSnapshot, that of
-	// read, or says that what was read is not what was saved.
+	// LoadSnapshot passes the snapshot to read. The error is ErrNoSnapshot, the one of
+	// read, or says that the snapshot is damaged.
 	LoadSnapshot(ctx context.Context, read func(io.Reader) error) error
-	// ForgetSnapshot deletes the snapshot; there may be none.
+	// ForgetSnapshot deletes the snapshot, if there is one.
 	ForgetSnapshot(ctx context.Context) error
 }
 
@@ -95,32 +92,33 @@ type Stats struct {
 	SnapshotBytes uint64 `metric:"-"`
 }
 
-// PublisherName is a publisher's id as errors, logs and JSON show it.
+// PublisherName returns a publisher's id as errors, logs and JSON show it.
 func PublisherName(id uint64) string { return fmt.Sprintf("%016x", id) }
 
-// Where a worker is known from that no publisher speaks for.
+// Sources of workers without a publisher, in kvevent.ModelCard.Source.
 const (
 	FromFile = "file"
 	FromHTTP = "http"
 )
 
-// IsRegistered reports whether an announcement is of a worker that no publisher
-// speaks for, of a file or of a registration. Without events every worker is silent.
+// IsRegistered reports whether an announcement is of a registered worker: one of a file
+// or a registration, without a publisher.
 func IsRegistered(a *kvevent.Announcement) bool {
 	return a.Card.Silent && (a.Card.Source == FromFile || a.Card.Source == FromHTTP)
 }
 
-// Joiner is what a Transport implements besides that joins others.
+// Joiner is a Transport that joins others.
 type Joiner interface {
-	// Announced is told whether the router has taken in an announcement of a source. It
-	// must not wait for the router.
+	// Announced tells whether the router accepted an announcement of a source. It must
+	// not wait for the router.
 	Announced(source int, a *kvevent.Announcement, taken bool)
-	// SnapshotSource is the source whose position the router resumes at; 0 without one.
+	// SnapshotSource returns the source whose stream positions snapshots have; 0 without
+	// one.
 	SnapshotSource() int
 }
 
-// SourceStats are what a transport counts that is not in TransportStats, under
-// names in snake case.
+// Metrics are the counters and gauges of a transport beyond Stats, under names in snake
+// case.
 type Metrics struct {
 	// Name is the transport's, such as "dynamo".
 	Name     string            `json:"name"`
@@ -128,8 +126,7 @@ type Metrics struct {
 	Gauges   map[string]uint64 `json:"gauges"`
 }
 
-// SourceCounter is what a Transport implements besides that has SourceStats. Each
-// name is there once.
+// Measured is a Transport with Metrics. Each name is in them once.
 type Measured interface {
 	Metrics() []Metrics
 }

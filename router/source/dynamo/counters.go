@@ -4,46 +4,42 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// sourceName is what the router calls the workers and the counters of a Transport.
+// sourceName is the name of a Source in cards and metrics.
 const sourceName = "dynamo"
 
-// Counters count what happened to the events of an endpoint's workers.
+// Counters count the events of an endpoint's workers.
 type Counters struct {
-	// Applied counts events that became part of a table, Stale those that it had
-	// already.
+	// Applied counts events that changed a table, Stale events that came before.
 	Applied, Stale uint64
-	// Orphans counts blocks left out because their parent is not known, Refused
-	// those left out for want of room, Renamed names that an engine gave to
-	// another block, UnknownRemovals removals of blocks that were not there.
+	// Orphans counts blocks with an unknown parent, Refused blocks without room. Renamed
+	// counts names that an engine gave to another block, UnknownRemovals removals of
+	// unknown blocks.
 	Orphans, Refused, Renamed, UnknownRemovals uint64
-	// Gaps counts holes in the event ids, Queries questions to recovery targets,
-	// QueryFailures those without a usable answer, Recovered recoveries that
-	// succeeded and GivenUp those that did not, Dumps answers with everything.
+	// Gaps counts holes in the event ids. Queries counts questions to recovery targets,
+	// QueryFailures the ones without a usable answer, Dumps answers with everything.
+	// Recovered counts recoveries that succeeded, GivenUp the ones that did not.
 	Gaps, Queries, QueryFailures, Recovered, GivenUp, Dumps uint64
-	// Overflowed counts events that did not fit the queue of a recovering rank;
-	// they are asked for afterwards.
+	// Overflowed counts events without room in the queue of a recovering rank. They are
+	// asked for afterwards.
 	Overflowed uint64
-	// Foreign counts messages dropped because an event is not of the rank that
-	// their publisher speaks for, Unclaimed those of publishers that no record
-	// names, Undecodable those of unknown form. Skipped counts events of owners
-	// or residency domains that are not modelled.
+	// Foreign counts messages with an event of another rank than their publisher's.
+	// Unclaimed counts messages of publishers without a record, Undecodable messages of
+	// unknown form, Skipped events of other owners or residency domains.
 	Foreign, Unclaimed, Undecodable, Skipped uint64
-	// Ambiguous counts how often a rank was found to have several sources,
-	// BadRecords discovery records that could not be read.
+	// Ambiguous counts ranks that were found to have several sources, BadRecords
+	// unreadable discovery records.
 	Ambiguous, BadRecords uint64
-	// Loads counts reports of used blocks, UnknownLoads those of ranks that are not
-	// known.
+	// Loads counts reports of used blocks, UnknownLoads reports of unknown ranks.
 	Loads, UnknownLoads uint64
-	// Dropped counts messages lost because this side was too slow.
+	// Dropped counts messages that this side was too slow for.
 	Dropped uint64
-	// Ranks is how many ranks are known now, ExactRanks how many of them are
-	// complete.
+	// Ranks is the number of ranks now, ExactRanks of complete ranks.
 	Ranks, ExactRanks int
 }
 
 var _ source.Measured = (*Source)(nil)
 
-// SourceStats is the router.SourceCounter's: the counters, for its metrics.
+// Metrics implements source.Measured.
 func (t *Source) Metrics() []source.Metrics {
 	c := t.Counters()
 	return []source.Metrics{{

@@ -21,17 +21,17 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// maxLinkPublishers bounds the publishers that one agent may have.
+// maxLinkPublishers bounds the publishers of one agent.
 const maxLinkPublishers = 4096
 
 // maxReconnectWait bounds the pause between two tries to reach an agent.
 const maxReconnectWait = 5 * time.Second
 
-// answerSilence is how long an answer may bring nothing. A dump is made before its
-// first chunk is sent.
+// answerSilence is how long an answer may bring nothing. An agent makes a dump before it
+// sends the first chunk.
 const answerSilence = 10 * time.Second
 
-// agentLink follows one agent. Its goroutine owns announced; HTTP.mu guards the rest.
+// agentLink follows one agent. Its goroutine owns announced; Source.mu guards the rest.
 type agentLink struct {
 	h      *Source
 	url    string
@@ -43,7 +43,8 @@ type agentLink struct {
 
 	connected   bool
 	connections uint64
-	// droppedNow is what the agent dropped on this stream, dropped on those before.
+	// droppedNow counts frames that the agent dropped on this stream, dropped on earlier
+	// streams.
 	dropped, droppedNow uint64
 	publishers          int
 	err                 error
@@ -87,8 +88,8 @@ func (l *agentLink) run() {
 	l.leave()
 }
 
-// follow reads one stream to its end. The error says why it ended; connected, that
-// there was one.
+// follow reads one stream to its end. connected reports whether there was a stream, err
+// why it ended.
 func (l *agentLink) follow() (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
@@ -122,7 +123,7 @@ func (l *agentLink) follow() (connected bool, err error) {
 		if err != nil {
 			return true, cmp.Or(context.Cause(ctx), err)
 		}
-		// The time that the router takes is not the agent's silence.
+		// The router's time is not the agent's silence.
 		watch.Stop()
 		if !l.frame(kind, body) {
 			return true, l.ctx.Err()
@@ -131,7 +132,7 @@ func (l *agentLink) follow() (connected bool, err error) {
 	}
 }
 
-// checkAnswer refuses what is no answer of an agent that serves its events.
+// checkAnswer returns an error unless resp comes from an agent that serves its events.
 func checkAnswer(resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(io.LimitReader(resp.Body, 512))
@@ -143,7 +144,7 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// frame hands on what came; false when the link ends.
+// frame passes a frame on; false when the link ends.
 func (l *agentLink) frame(kind kvevent.StreamKind, body []byte) bool {
 	switch kind {
 	case kvevent.StreamEvents:
@@ -163,8 +164,8 @@ func (l *agentLink) frame(kind kvevent.StreamKind, body []byte) bool {
 	return l.ctx.Err() == nil
 }
 
-// note remembers where a publisher is. One that cannot be decoded is for the router
-// to count.
+// note remembers which agent has a publisher. The router counts announcements that
+// cannot be decoded.
 func (l *agentLink) note(body []byte) {
 	a, err := kvevent.DecodeAnnouncement(body)
 	if err != nil {
@@ -190,8 +191,8 @@ func (l *agentLink) disownLocked(publisher uint64) {
 	}
 }
 
-// arrived begins a new stream. Which publishers the agent has is said anew in it: one
-// that has restarted has others.
+// arrived begins a new stream. A restarted agent has other publishers, and announces all
+// of them on the new stream.
 func (l *agentLink) arrived() {
 	l.h.mu.Lock()
 	for id := range l.announced {
@@ -207,8 +208,7 @@ func (l *agentLink) arrived() {
 	l.h.tell()
 }
 
-// lost says in the name of the agent's publishers that their streams cannot be
-// trusted now.
+// lost ends a stream and announces the agent's publishers as degraded.
 func (l *agentLink) lost(connected bool, err error) {
 	if l.ctx.Err() != nil {
 		return
@@ -239,8 +239,8 @@ func (l *agentLink) sayAll(health kvevent.Health) {
 	}
 }
 
-// leave ends a link whose agent is listened to no more. Its publishers fall silent;
-// whether they are gone is not known, and they may be heard of in another way.
+// leave ends the link of an agent that left the list. Its publishers become silent; they
+// may be heard over another link.
 func (l *agentLink) leave() {
 	l.sayAll(kvevent.HealthDegraded)
 	l.h.mu.Lock()

@@ -16,18 +16,18 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// HTTPOptions say which agents to listen to over HTTP, without NATS.
+// Options configure a Source.
 type Options struct {
-	// Agents are the base URLs of the agents' admin servers, such as
-	// http://node-7:9400. There may be none at first; see SetAgents.
+	// Agents are the base URLs of agents' admin servers, such as http://node-7:9400. The
+	// list may be empty; see SetAgents.
 	Agents []string
-	// ReconnectWait is the pause after the first failed try to reach an agent; 0
-	// means 250 ms. It doubles with each further failure, up to 5 s.
+	// ReconnectWait is the pause after the first failed try to reach an agent; 0 means
+	// 250 ms. It doubles with each failure, up to 5 s.
 	ReconnectWait time.Duration
-	// Silence is how long a stream may bring nothing, not even a heartbeat, before it
-	// is given up and made anew; 0 means 5 s.
+	// Silence is how long a stream may bring nothing, heartbeats included, before it is
+	// made anew; 0 means 5 s.
 	Silence time.Duration
-	// NoEvents asks the agents for announcements and loads alone.
+	// NoEvents asks the agents only for announcements and loads.
 	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger
@@ -54,15 +54,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// HTTP is the Transport over the HTTP streams of a list of agents, for routers
-// without NATS.
+// Source is a Transport over the HTTP streams of a list of agents.
 //
-// An agent that cannot be reached is no outage of the transport: its publishers are
-// announced as degraded here, in their own name, and fall silent, so that the router
-// forgets them after its timeout as it does over NATS; nobody can tell an agent that
-// has ended from one that is cut off. Only while no agent at all can be reached, the
-// transport counts as disconnected and nobody is forgotten: the fault is then as
-// likely here, and requests that go on as before are better served than none.
+// An agent that cannot be reached does not disconnect the Source. The Source announces
+// the agent's publishers as degraded, and they fall silent: the router forgets them after
+// its timeout, because a dead agent looks like one that is cut off. When no agent at all
+// can be reached, the Source is disconnected and the router forgets nobody: the fault is
+// then as likely at the router.
 type Source struct {
 	opt    Options
 	log    *zap.Logger
@@ -73,8 +71,8 @@ type Source struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// telling is held while frames about the whole transport are sent, so that they
-	// keep their order. offline says that FrameDisconnected was the last of them.
+	// telling is held while a FrameDisconnected or FrameConnected is sent, so that they
+	// keep their order. offline is true after FrameDisconnected.
 	telling sync.Mutex
 	offline bool
 
@@ -82,14 +80,14 @@ type Source struct {
 	links      map[string]*agentLink
 	publishers map[uint64]*agentLink
 	closed     bool
-	// What links that are gone have counted.
+	// dropped and reconnects are the counts of links that ended.
 	dropped, reconnects uint64
 }
 
 var _ source.Transport = (*Source)(nil)
 
-// ConnectHTTP begins to listen. It does not wait for any agent; the error is a bad
-// option. Close must be called.
+// Connect follows the agents. It waits for none of them; the error is a bad option. Close
+// must be called.
 func Connect(o Options) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -116,9 +114,8 @@ func Connect(o Options) (*Source, error) {
 	return h, nil
 }
 
-// SetAgents changes the list of agents. Those that are new are listened to; those that
-// are missing are not any more, and their publishers fall silent. The error names the
-// URL that is bad; nothing is changed then.
+// SetAgents replaces the list of agents. The Source follows new ones; the publishers of
+// removed ones fall silent. The error names the bad URL, and nothing changes then.
 func (h *Source) SetAgents(urls []string) error {
 	if err := source.CheckAgents(urls); err != nil {
 		return err
@@ -165,11 +162,11 @@ func (h *Source) Close() error {
 	return nil
 }
 
-// Frames is the Transport's.
+// Frames implements source.Transport.
 func (h *Source) Frames() <-chan source.Frame { return h.frames }
 
-// Stats is the Transport's: connected means that at least one agent is, or that
-// there is none to connect to; dropped are the frames that agents say they dropped.
+// Stats implements source.Transport. The Source is connected when at least one agent is,
+// or when the list is empty. Dropped counts frames that agents report as dropped.
 func (h *Source) Stats() source.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,7 +194,7 @@ func (h *Source) awayLocked() bool {
 	return len(h.links) > 0
 }
 
-// tell sends word of the whole transport's state, if that has changed.
+// tell sends FrameDisconnected or FrameConnected if the state has changed.
 func (h *Source) tell() {
 	h.telling.Lock()
 	defer h.telling.Unlock()
@@ -216,8 +213,8 @@ func (h *Source) tell() {
 	}
 }
 
-// send hands a frame to the router; false when the transport closes first. It
-// waits: a slow router makes the agents' queues overflow, and they say so.
+// send passes a frame to the router; false when the Source closes first. While send
+// waits for a slow router, the agents' queues overflow, which agents report.
 func (h *Source) send(f source.Frame) bool {
 	select {
 	case h.frames <- f:
@@ -227,7 +224,7 @@ func (h *Source) send(f source.Frame) bool {
 	}
 }
 
-// Query is the Transport's.
+// Query implements source.Transport.
 func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	h.mu.Lock()
 	l := h.publishers[publisher]
@@ -249,7 +246,7 @@ type watched struct {
 	limit time.Duration
 }
 
-// Read reads on and grants the answer another while.
+// Read implements io.Reader. It restarts the timer when bytes come.
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.Reader.Read(b)
 	if n > 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// LoadFeed is a Transport that brings the load reports of a NATS and nothing else; it
-// is to be joined with that by a Registry. Reports that the router was too slow for
-// are missing: each replaces the one before.
+// Loads is a Transport that brings only the load reports of a cluster. A registry joins
+// Loads with the events. Reports that the router was too slow for are dropped; each one
+// replaces the one before.
 type Loads struct {
 	frames  chan source.Frame
 	stop    func()
@@ -23,8 +23,8 @@ type Loads struct {
 
 var _ source.Transport = (*Loads)(nil)
 
-// FollowLoads subscribes to the load reports of n's cluster. Close must be called,
-// before n is closed.
+// FollowLoads subscribes to the load reports of n's cluster. Close must be called before
+// n is closed.
 func FollowLoads(n *Source) (*Loads, error) {
 	messages := make(chan []byte, 256)
 	stop, dropped, err := n.Subscribe(kvevent.AllLoadSubject(n.cluster), messages)
@@ -59,15 +59,15 @@ func (f *Loads) Close() error {
 	return nil
 }
 
-// Frames is the Transport's.
+// Frames implements source.Transport.
 func (f *Loads) Frames() <-chan source.Frame { return f.frames }
 
-// Query is the Transport's; there is nobody to ask.
+// Query implements source.Transport. It always fails.
 func (f *Loads) Query(context.Context, uint64, kvevent.QueryRequest) (*source.Answer, error) {
 	return nil, errors.New("load reports have nobody to ask")
 }
 
-// Stats is the Transport's. The NATS itself says whether it is connected.
+// Stats implements source.Transport.
 func (f *Loads) Stats() source.Stats {
 	return source.Stats{Connected: true, Dropped: f.dropped()}
 }

@@ -13,24 +13,23 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of one answer's chunks that wait to be read, and of the silence
-// between two of them.
+// Bounds of the chunks that wait to be read, and of the pause between two chunks.
 const (
 	maxPendingChunks = 1 << 16
 	maxPendingBytes  = 1 << 29
 	chunkTimeout     = 5 * time.Second
 )
 
-// windowChunks is how many chunks of an answer are asked for and have not come, at
-// most. The NATS server keeps them for the router's connection, and ends it when
-// they are more than 64 MiB with all else that waits; see queryGate for the sum.
+// windowChunks is how many chunks of an answer may be in flight. The NATS server keeps
+// them for the connection, which ends when more than 64 MiB wait. Package feed bounds the
+// sum over all answers.
 const windowChunks = 8
 
-// errDisconnected ends the queries of a connection that was lost.
+// errDisconnected ends the queries of a lost connection.
 var errDisconnected = errors.New("the nats connection was lost")
 
-// Query implements Transport. A publisher that knows no windows sends its whole
-// answer at once.
+// Query implements source.Transport. A publisher without windows sends its whole answer
+// at once.
 func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -68,7 +67,7 @@ func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return a.Answer(), nil
 }
 
-// window asks for the chunks of one answer as they are taken in.
+// window asks for the chunks of one answer as they are read.
 type window struct {
 	conn           *nats.Conn
 	subject, inbox string
@@ -82,7 +81,7 @@ func (w *window) open(q kvevent.QueryRequest) error {
 	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
 }
 
-// advance asks for more once half of what was asked for has come.
+// advance asks for more chunks once half of the window has come.
 func (w *window) advance(a *source.Answer) error {
 	if a.DumpID == 0 {
 		return nil

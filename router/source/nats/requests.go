@@ -10,16 +10,16 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// NATSRequest is a message of a client that waits for a reply.
+// Request is a message of a client that waits for a reply.
 type Request struct{ message *nats.Msg }
 
-// Body is what the client sent. The receiver owns it.
+// Body returns the message. The receiver owns it.
 func (r *Request) Body() []byte { return r.message.Data }
 
-// Header is the value of a header, empty when there is none.
+// Header returns the value of a header, or an empty string.
 func (r *Request) Header(name string) string { return r.message.Header.Get(name) }
 
-// Reply answers the request. An error means that no connection took the reply.
+// Reply answers the request. An error means that there is no connection.
 func (r *Request) Reply(headers map[string]string, body []byte) error {
 	out := nats.NewMsg(r.message.Reply)
 	out.Data = body
@@ -29,22 +29,22 @@ func (r *Request) Reply(headers map[string]string, body []byte) error {
 	return r.message.RespondMsg(out)
 }
 
-// NATSRequests are the requests that clients send to some subjects, in the order in which
-// they came. They are for one goroutine.
+// Requests are the requests of clients on some subjects, in order. They are for one
+// goroutine.
 type Requests struct {
 	messages chan *nats.Msg
 	subs     []*nats.Subscription
-	counted  []int // per subscription, those dropped that are counted already
+	counted  []int // dropped requests already counted, per subscription
 	dropped  *atomic.Uint64
 	look     *time.Ticker
 }
 
-// lookInterval is how often the dropped requests are counted.
+// lookInterval is how often dropped requests are counted.
 const lookInterval = time.Second
 
 // Listen subscribes to subjects as a member of a queue group: each request goes to one
-// member. room is how many requests may wait for Next; those without room are added to
-// dropped. While there is no connection no requests come. Stop must be called.
+// member. At most room requests wait for Next; further ones are counted in dropped.
+// Without a connection no requests come. Stop must be called.
 func (n *Source) Listen(group string, room int, dropped *atomic.Uint64, subjects ...string) (*Requests, error) {
 	r := &Requests{messages: make(chan *nats.Msg, room), dropped: dropped, look: time.NewTicker(lookInterval)}
 	for _, subject := range subjects {
@@ -64,7 +64,7 @@ func (n *Source) Listen(group string, room int, dropped *atomic.Uint64, subjects
 	return r, nil
 }
 
-// Next waits for a request until ctx ends; then ok is false.
+// Next waits for a request. ok is false when ctx ends.
 func (r *Requests) Next(ctx context.Context) (q *Request, ok bool) {
 	for {
 		select {
@@ -78,7 +78,7 @@ func (r *Requests) Next(ctx context.Context) (q *Request, ok bool) {
 	}
 }
 
-// Rest returns a request that came before Stop; ok is false when there is none left.
+// Rest returns a request that came before Stop; ok is false when none is left.
 func (r *Requests) Rest() (q *Request, ok bool) {
 	select {
 	case m := <-r.messages:
@@ -88,7 +88,7 @@ func (r *Requests) Rest() (q *Request, ok bool) {
 	}
 }
 
-// Stop stops requests from coming. A connection that is closed has done so.
+// Stop ends the subscriptions.
 func (r *Requests) Stop() (err error) {
 	r.look.Stop()
 	r.countDropped()
@@ -100,10 +100,10 @@ func (r *Requests) Stop() (err error) {
 	return err
 }
 
-// countDropped counts what nats.go found no room for since it was last called.
+// countDropped adds the requests that were dropped since the last call.
 func (r *Requests) countDropped() {
 	for i, sub := range r.subs {
-		// The error says that the subscription is closed; then nothing is dropped.
+		// An error means that the subscription is closed, which drops nothing.
 		if n, err := sub.Dropped(); err == nil {
 			r.dropped.Add(uint64(n - r.counted[i]))
 			r.counted[i] = n
@@ -111,5 +111,5 @@ func (r *Requests) countDropped() {
 	}
 }
 
-// Cluster is the name of the cluster that the router listens to.
+// Cluster returns the name of the cluster.
 func (n *Source) Cluster() string { return n.cluster }

@@ -15,19 +15,17 @@ import (
 )
 
 const (
-	// maxSnapshotBytes bounds one snapshot; the bucket has room for the old and the
-	// new one.
+	// maxSnapshotBytes bounds one snapshot. The bucket has room for two.
 	maxSnapshotBytes = 512 << 20
-	// snapshotAge is how long a snapshot is kept. It also clears away what an
-	// interrupted router left.
+	// snapshotAge is how long a snapshot is kept, and the remains of an interrupted save.
 	snapshotAge    = 24 * time.Hour
 	snapshotObject = "index"
-	// snapshotBuffer is what is read and written at a time.
+	// snapshotBuffer is the size of one read or write.
 	snapshotBuffer = 128 << 10
 	connectPoll    = 50 * time.Millisecond
-	// purgeTimeout bounds taking back a snapshot that was not saved to its end.
+	// purgeTimeout bounds the removal of an unfinished snapshot.
 	purgeTimeout = time.Second
-	// remainsAge is more than one save takes, with room for clocks that differ.
+	// remainsAge is longer than any save, with room for clocks that differ.
 	remainsAge = source.SnapshotSaveTimeout + 10*time.Minute
 )
 
@@ -35,9 +33,8 @@ var errNoJetStream = errors.New("snapshots need JetStream")
 
 var _ source.SnapshotStore = (*Source)(nil)
 
-// SaveSnapshot is the SnapshotStore's. It returns at most purgeTimeout after the
-// end of ctx. The former snapshot stays until the new one is whole: routers share
-// the bucket.
+// SaveSnapshot implements source.SnapshotStore. It returns at most purgeTimeout after the
+// end of ctx. The previous snapshot stays until the new one is complete.
 func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
 	bucket, err := n.bucket(ctx, true)
 	if err != nil {
@@ -47,8 +44,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 		return fmt.Errorf("save snapshot: clear away remains: %w", err)
 	}
 	reader, writer := io.Pipe()
-	// What ends ctx ends the writing, and leaves Put some time to take back what it
-	// has sent.
+	// The end of ctx ends the writing. Put then gets some time to remove what it has sent.
 	putting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
@@ -70,7 +66,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	return nil
 }
 
-// writeSnapshot has write fill the pipe and closes it.
+// writeSnapshot calls write with the pipe and closes the pipe.
 func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: maxSnapshotBytes}, snapshotBuffer)
 	err := write(buffered)
@@ -81,9 +77,8 @@ func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	return err
 }
 
-// sweep purges the parts of snapshots that never became whole: those that are not
-// of the present one and that nobody has added to for an age, so that nobody can be
-// saving them.
+// sweep purges the parts of unfinished snapshots: parts that do not belong to the stored
+// snapshot and to which nobody has added for an age.
 func (n *Source) sweep(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
@@ -125,8 +120,7 @@ func (n *Source) sweep(ctx context.Context, bucket jetstream.ObjectStore, age ti
 	return nil
 }
 
-// LoadSnapshot is the SnapshotStore's. It waits for a connection as long as ctx
-// lets it.
+// LoadSnapshot implements source.SnapshotStore. It waits for a connection until ctx ends.
 func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
@@ -146,14 +140,14 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	if err := read(object); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	// The sum over everything is compared when the end is read.
+	// The store compares the checksum at the end of the object.
 	if _, err := io.Copy(io.Discard, object); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
 	return nil
 }
 
-// ForgetSnapshot is the SnapshotStore's.
+// ForgetSnapshot implements source.SnapshotStore.
 func (n *Source) ForgetSnapshot(ctx context.Context) error {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("forget snapshot: %w", err)
@@ -177,8 +171,8 @@ func (n *Source) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(n.conn)
 }
 
-// bucket is where snapshots lie. The error is ErrNoSnapshot when there is no
-// bucket and none is to be made.
+// bucket returns the bucket of snapshots. The error is ErrNoSnapshot when there is no
+// bucket and create is false.
 func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore, error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
@@ -216,7 +210,7 @@ func (n *Source) waitConnected(ctx context.Context) error {
 	return nil
 }
 
-// limitedWriter fails when more is written than it has left.
+// limitedWriter fails when more than left bytes are written.
 type limitedWriter struct {
 	w    io.Writer
 	left int

@@ -19,28 +19,27 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// NATSOptions say which NATS and which cluster on it to listen to.
+// Options say which NATS and which cluster on it to follow.
 type Options struct {
-	// URL of the NATS server, or several with commas between them; see
+	// URL is the NATS server, or several separated by commas; see
 	// natsauth.CheckServers.
 	URL string
-	// Cluster keeps deployments on one NATS apart; empty means "default".
+	// Cluster separates deployments on one NATS; empty means "default".
 	Cluster string
-	// Auth says how to log in and whom to trust.
+	// Auth is the login and what to trust.
 	Auth natsauth.Settings
-	// JetStream reads events and announcements from a stream that keeps them, made
-	// with default limits when it is not there, instead of the subjects themselves;
-	// and makes the NATS a SnapshotStore. Stream is the stream's name; empty means
-	// kvevent.StreamName of the cluster.
+	// JetStream reads events and announcements from a stream, and makes the Source a
+	// SnapshotStore. The stream is made with default limits when there is none. Stream is
+	// its name; empty means kvevent.StreamName of the cluster.
 	JetStream bool
 	Stream    string
-	// NoEvents subscribes to announcements alone. JetStream has to be off.
+	// NoEvents subscribes only to announcements. JetStream must be off.
 	NoEvents bool
-	// Queue is how many messages wait for the router before some are dropped; 0
-	// means 2048. A message is at most a few hundred KiB.
+	// Queue is how many messages may wait for the router; 0 means 2048. Further messages
+	// are dropped. A message is at most a few hundred KiB.
 	Queue int
-	// ConnectTimeout bounds each try to connect to a server; 0 means 2 s. Tries
-	// are repeated without end, a quarter of a second apart.
+	// ConnectTimeout bounds each try to connect; 0 means 2 s. Tries repeat without end, a
+	// quarter of a second apart.
 	ConnectTimeout time.Duration
 	// Log may be nil.
 	Log *zap.Logger
@@ -90,9 +89,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// NATS is the Transport over NATS. Events and announcements come from one channel
-// of the connection, or from one stream, so that the order in which a publisher
-// sent them is kept.
+// Source is a Transport over NATS. Events and announcements come from one channel or one
+// stream, so that the messages of a publisher keep their order.
 type Source struct {
 	cluster       string
 	log           *zap.Logger
@@ -103,13 +101,12 @@ type Source struct {
 
 	messages chan *nats.Msg
 	frames   chan source.Frame
-	// changed wakes the pump when the connection came or went.
+	// changed wakes pump after the connection changed.
 	changed chan struct{}
 	lost    atomic.Bool
-	// connections counts those made.
+	// connections counts the connections so far.
 	connections atomic.Uint64
-	// linkMu guards link, which ends with the connection that there is now, and unlink,
-	// which ends it.
+	// linkMu guards link and unlink. link ends with the present connection; unlink ends it.
 	linkMu sync.Mutex
 	link   context.Context
 	unlink context.CancelFunc
@@ -121,9 +118,9 @@ type Source struct {
 
 var _ source.Transport = (*Source)(nil)
 
-// ConnectNATS connects and subscribes. While no server answers, it goes on
-// trying: the NATS that it returns then begins with FrameDisconnected. It fails
-// when an option is bad or a server refuses the credentials.
+// Connect connects and subscribes. Without a server it tries in the background, and the
+// Source begins with FrameDisconnected. It fails when an option is bad or a server
+// refuses the credentials.
 func Connect(o Options) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -159,7 +156,7 @@ func Connect(o Options) (*Source, error) {
 	return n, nil
 }
 
-// dial makes the connection, now or, when no server answers, in the background.
+// dial makes the connection: now, or in the background when no server answers.
 func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	away := func(err error) {
 		n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
@@ -181,7 +178,7 @@ func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	return err
 }
 
-// withoutCredentials is a list of URLs as it may be logged.
+// withoutCredentials returns a list of URLs as logs may show it.
 func withoutCredentials(urls string) string {
 	parts := strings.Split(urls, ",")
 	for i, p := range parts {
@@ -214,8 +211,7 @@ func (n *Source) subscribe(events bool) (err error) {
 	return nil
 }
 
-// Close ends the connection and waits for its goroutine. It may be called
-// twice.
+// Close ends the connection and waits for its goroutines. It may be called twice.
 func (n *Source) Close() error {
 	n.closeOnce.Do(func() {
 		close(n.closing)
@@ -229,14 +225,14 @@ func (n *Source) Close() error {
 	return nil
 }
 
-// connection is a context that ends when the present connection is lost.
+// connection returns a context that ends with the present connection.
 func (n *Source) connection() context.Context {
 	n.linkMu.Lock()
 	defer n.linkMu.Unlock()
 	return n.link
 }
 
-// cutQueries ends the queries in flight; their answers will not come.
+// cutQueries ends the queries in flight.
 func (n *Source) cutQueries() {
 	n.linkMu.Lock()
 	defer n.linkMu.Unlock()
@@ -256,7 +252,7 @@ func (n *Source) disconnected(_ *nats.Conn, err error) {
 	n.log.Warn("nats connection lost", zap.Error(err))
 }
 
-// connected is told of the first connection and of each later one.
+// connected is called for each connection.
 func (n *Source) connected(c *nats.Conn) {
 	n.lost.Store(false)
 	n.wake()
@@ -264,8 +260,8 @@ func (n *Source) connected(c *nats.Conn) {
 	n.log.Info("nats is connected", zap.String("server", c.ConnectedAddr()))
 }
 
-// troubled logs what nats.go reports besides. A slow consumer is reported once
-// per spell of it; the drops themselves are counted by the subscription.
+// troubled logs other problems that nats.go reports. Dropped messages are counted by the
+// subscription.
 func (n *Source) troubled(_ *nats.Conn, _ *nats.Subscription, err error) {
 	n.log.Warn("nats", zap.Error(err))
 }
@@ -313,15 +309,15 @@ func (n *Source) pump() {
 	}
 }
 
-// away reports whether what the router hears is not what is said now.
+// away reports whether the Source is disconnected or reads old messages.
 func (n *Source) away() bool {
 	return n.lost.Load() || n.stream != nil && n.stream.behind.Load()
 }
 
-// Frames is the Transport's.
+// Frames implements source.Transport.
 func (n *Source) Frames() <-chan source.Frame { return n.frames }
 
-// Stats is the Transport's.
+// Stats implements source.Transport.
 func (n *Source) Stats() source.Stats {
 	s := source.Stats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
 	if n.stream != nil {
@@ -330,7 +326,7 @@ func (n *Source) Stats() source.Stats {
 		return s
 	}
 	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
-		// The error says that the subscription is closed; then nothing is dropped.
+		// An error means that the subscription is closed, which drops nothing.
 		if dropped, err := sub.Dropped(); err == nil {
 			s.Dropped += uint64(dropped)
 		}

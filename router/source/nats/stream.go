@@ -20,25 +20,24 @@ import (
 
 // Bounds of reading a stream.
 const (
-	// pullMessages is how many messages are asked for at a time.
+	// pullMessages is how many messages one request asks for.
 	pullMessages = 256
-	// A reader that this many messages lie before is behind, until it has come
-	// within caughtUp of the end.
+	// A reader is behind when more than farBehind messages are pending, until at most
+	// caughtUp are.
 	farBehind = 4096
 	caughtUp  = 64
-	// streamTimeout bounds one request to JetStream, firstPause and lastPause the
-	// time between two tries to read.
+	// streamTimeout bounds one request to JetStream. firstPause and lastPause bound the
+	// pause between two tries to read.
 	streamTimeout = 5 * time.Second
 	firstPause    = 250 * time.Millisecond
 	lastPause     = 10 * time.Second
-	// Limits of a stream that no publisher has made.
+	// Limits of a stream that the router makes.
 	streamAge   = time.Hour
 	streamBytes = 1 << 30
 )
 
-// streamReader reads events and announcements from a JetStream stream, in order
-// and from a position on. What the stream has thrown away, or lost, is missed by
-// the ids of the events, like any other loss.
+// streamReader reads events and announcements from a JetStream stream, in order, from a
+// position. The ids of the events show what the stream has deleted.
 type streamReader struct {
 	cluster, name string
 	log           *zap.Logger
@@ -48,12 +47,12 @@ type streamReader struct {
 	frames chan source.Frame
 	resume chan uint64 // room for one
 	once   sync.Once
-	// behind is set while what comes is old, or nothing comes.
+	// behind is true while the reader brings old messages or none.
 	behind   atomic.Bool
 	failures atomic.Uint64
 	saved    atomic.Uint64
-	// clock is what the server's clock said at local, for the ages of messages. They
-	// belong to the reading goroutine.
+	// clock is the server's time at the local time local, for the ages of messages. Only
+	// the reading goroutine uses them.
 	clock, local time.Time
 
 	ctx  context.Context
@@ -69,7 +68,7 @@ func newStreamReader(o *Options, wake func()) *streamReader {
 	return r
 }
 
-// run reads until stop, from where Resume says.
+// run reads until stop, from the position of Resume.
 func (r *streamReader) run() {
 	var last uint64
 	select {
@@ -103,8 +102,7 @@ func (r *streamReader) wait(d time.Duration) {
 	}
 }
 
-// read delivers messages until an error, and keeps the position of the last one
-// in last.
+// read delivers messages until an error. last is the position of the last one.
 func (r *streamReader) read(last *uint64) error {
 	consumer, err := r.consumer(last)
 	if err != nil {
@@ -143,8 +141,7 @@ func (r *streamReader) read(last *uint64) error {
 	}
 }
 
-// age is how long ago a message was stored, by the server's clock. A server that does
-// not say its time is taken to have ours.
+// age returns how long ago a message was stored, by the server's clock if known.
 func (r *streamReader) age(stored, now time.Time) time.Duration {
 	if !r.clock.IsZero() {
 		now = r.clock.Add(now.Sub(r.local))
@@ -152,9 +149,8 @@ func (r *streamReader) age(stored, now time.Time) time.Duration {
 	return max(0, now.Sub(stored))
 }
 
-// consumer makes an ordered consumer of what follows last. Position 0, and one
-// that the stream never reached because it is another stream by now, are replaced
-// by where to begin.
+// consumer makes an ordered consumer of the messages after last. It replaces position 0,
+// and a position beyond the end of the stream, by the position to begin at.
 func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, streamTimeout)
 	defer cancel()
@@ -175,20 +171,19 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	case *last > state.LastSeq:
 		*last = max(state.FirstSeq, 1) - 1
 	}
-	// A consumer delivers nothing for as long as nothing is sent, and says so by no
-	// message.
+	// A consumer without messages reports nothing.
 	r.setBehind(state.LastSeq-*last > caughtUp)
 	return stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: kvevent.StreamSubjects(r.cluster),
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:    *last + 1,
-		// Beyond this, read begins again and looks at the stream.
+		// After these, read begins again and looks at the stream.
 		MaxResetAttempts:  3,
 		InactiveThreshold: time.Minute,
 	})
 }
 
-// open is the stream, made when there is none.
+// open returns the stream, and makes it when there is none.
 func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, r.name)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -209,8 +204,8 @@ func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstr
 	return stream, nil
 }
 
-// withoutJetStream makes an error of JetStream say that there is none, if that is what
-// it means.
+// withoutJetStream makes an error say that the server has no JetStream, if that is the
+// cause.
 func withoutJetStream(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("the server has no JetStream, or not for this account: %w", err)
@@ -226,8 +221,7 @@ func (r *streamReader) setBehind(behind bool) {
 
 var _ source.Resumer = (*Source)(nil)
 
-// Resume is the Resumer's. Without JetStream it does nothing: what arrives
-// arrives.
+// Resume implements source.Resumer. Without JetStream it does nothing.
 func (n *Source) Resume(position uint64) {
 	if n.stream != nil {
 		n.stream.once.Do(func() { n.stream.resume <- position })

@@ -7,9 +7,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Subscribe delivers the bodies of the messages of another subject than the
-// router's own, in order, until stop is called. A receiver that is slow loses
-// messages; NATS itself says so in the log, and dropped how many, until the end.
+// Subscribe delivers the messages of a further subject in order, until stop is called.
+// Messages that the receiver is too slow for are dropped; dropped counts them.
 func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
 	stopped := make(chan struct{})
 	sub, err := n.conn.Subscribe(subject, func(m *nats.Msg) {
@@ -22,7 +21,7 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 		return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 	}
 	if n.conn.IsConnected() {
-		// From here on nothing is missed: what is asked for next is not older.
+		// No message is missed from here on: later queries see no older state.
 		if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
 			return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 		}
@@ -31,12 +30,12 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 	stop = func() {
 		once.Do(func() {
 			close(stopped)
-			// The error says that the connection is closed, and with it the subscription.
+			// An error means that the connection is closed, and the subscription with it.
 			_ = sub.Unsubscribe()
 		})
 	}
 	return stop, func() uint64 {
-		// The error says that the subscription is closed; then nothing is dropped.
+		// An error means that the subscription is closed, which drops nothing.
 		lost, err := sub.Dropped()
 		if err != nil {
 			return 0
@@ -45,8 +44,8 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 	}, nil
 }
 
-// Connections is how many connections were made so far.
+// Connections returns the number of connections so far.
 func (n *Source) Connections() uint64 { return n.connections.Load() }
 
-// Connected is whether there is a connection now.
+// Connected reports whether there is a connection now.
 func (n *Source) Connected() bool { return n.conn.IsConnected() }

@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// maxRegistered bounds the worker ranks of a registry, maxRanks those of one
-	// worker.
+	// maxRegistered bounds the registered ranks, maxRanks the ranks of one worker.
 	maxRegistered = 1 << 14
 	maxRanks      = 1024
 	maxBlockSize  = 1 << 16
-	// maxCardNumber bounds the numbers that say what a worker can do.
+	// maxCardNumber bounds the numbers of a card.
 	maxCardNumber = 1<<53 - 1
 )
 
-// Registration describes a worker that no agent speaks for.
+// Registration describes a worker without a publisher.
 type Registration struct {
 	WorkerID uint64 `json:"worker_id"`
 	// Ranks is the number of data-parallel ranks, numbered from 0; 0 means 1.
@@ -31,23 +30,23 @@ type Registration struct {
 	// Model and BlockSize, in tokens, say which requests the worker serves.
 	Model     string `json:"model"`
 	BlockSize uint32 `json:"block_size"`
-	// Endpoint is where the engine takes requests; it may be empty. It is told to
-	// everybody, and has no user and no password.
+	// Endpoint is where the engine takes requests; it may be empty. Everybody may see it,
+	// so it has no user and no password.
 	Endpoint string `json:"endpoint"`
-	// Pool is the id of the pool that the worker loads from, 0 for none, and
-	// Namespace the namespace in 32 hexadecimal digits; it may be empty.
+	// Pool is the id of the worker's pool, 0 for none. Namespace has 32 hexadecimal
+	// digits; it may be empty.
 	Pool      uint64 `json:"pool"`
 	Namespace string `json:"namespace"`
-	// DeviceBlocks is the capacity of a rank's device; 0 says nothing.
+	// DeviceBlocks is the capacity of a rank's device; 0 is unknown.
 	DeviceBlocks uint64 `json:"device_blocks"`
-	// TotalKVBlocks is the same by the name that Dynamo has for it.
+	// TotalKVBlocks is DeviceBlocks under Dynamo's name.
 	TotalKVBlocks uint64 `json:"total_kv_blocks"`
-	// MaxBatchedTokens is how many tokens a rank computes in a step at most; 0 says
-	// nothing.
+	// MaxBatchedTokens is how many tokens a rank computes in one step, at most; 0 is
+	// unknown.
 	MaxBatchedTokens uint64 `json:"max_num_batched_tokens"`
 	// Taints are labels that requests may require or prefer; see kvevent.NewTaints.
 	Taints []string `json:"taints"`
-	// IsEagle says that the engine hashes pairs of tokens; see kv.BlockTokens.
+	// IsEagle is true when the engine hashes pairs of tokens; see kv.BlockTokens.
 	IsEagle bool `json:"is_eagle"`
 }
 
@@ -92,7 +91,7 @@ func (g *Registration) namespace() (kv.NamespaceID, error) {
 	return kv.ParseNamespaceID(g.Namespace)
 }
 
-// ranks is how many there are, 1 or more.
+// ranks returns the number of ranks, at least 1.
 func (g *Registration) ranks() uint32 { return max(1, g.Ranks) }
 
 // workers are the ranks of the worker.

@@ -17,31 +17,28 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// WorkersFile is the form of the file that RegistryOptions.File names: one JSON
-// object.
+// WorkersFile is the content of Options.File: one JSON object.
 type WorkersFile struct {
-	// Agents are base URLs to listen to over HTTP.
+	// Agents are base URLs of agents to follow over HTTP.
 	Agents []string `json:"agents"`
-	// Workers are those that no agent speaks for.
+	// Workers are workers without a publisher.
 	Workers []Registration `json:"workers"`
 }
 
-// maxWorkersFile bounds the file in bytes.
+// maxWorkersFile bounds the file, in bytes.
 const maxWorkersFile = 16 << 20
 
-// errSameFile says that a file has not changed since it was read.
+// errSameFile: the file has not changed since it was read.
 var errSameFile = errors.New("the file has not changed")
 
-// fileState is what was seen of the file at the last look, used by the goroutine
-// that looks.
+// fileState describes the file at the last look. Only the goroutine that looks uses it.
 type fileState struct {
 	size    int64
 	changed time.Time
 	failed  string
 }
 
-// ReadWorkersFile reads and checks a file, which must be a regular one; the error
-// names the field.
+// ReadWorkersFile reads and checks a regular file. The error names the field.
 func ReadWorkersFile(path string) (*WorkersFile, error) {
 	data, err := readRegular(path)
 	if err != nil {
@@ -54,8 +51,7 @@ func ReadWorkersFile(path string) (*WorkersFile, error) {
 	return w, nil
 }
 
-// readRegular reads a file of at most maxWorkersFile bytes. It never waits, as it
-// would for the other end of a pipe.
+// readRegular reads a file of at most maxWorkersFile bytes. It does not block on a pipe.
 func readRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -102,8 +98,8 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 	return &w, nil
 }
 
-// readFile takes the file over if it has changed. One that is not right changes
-// nothing, and is told of once.
+// readFile applies the file if it has changed. An invalid file changes nothing and is
+// reported once.
 func (r *Source) readFile() error {
 	info, err := os.Stat(r.opt.File)
 	if err != nil {
@@ -129,7 +125,7 @@ func (r *Source) readFile() error {
 	return nil
 }
 
-// fileFailed counts a failure; errSameFile if it is the one of the last look.
+// fileFailed counts a failure. It returns errSameFile for the failure of the last look.
 func (r *Source) fileFailed(err error, info fs.FileInfo) error {
 	again := r.file.failed == err.Error()
 	r.file.failed = err.Error()
@@ -145,7 +141,7 @@ func (r *Source) fileFailed(err error, info fs.FileInfo) error {
 	return err
 }
 
-// setAgents has HTTP listen to those of the options and of the file.
+// setAgents passes the agents of the options and of the file to HTTP.
 func (r *Source) setAgents(listed []string) error {
 	if r.opt.HTTP == nil {
 		return nil
@@ -154,8 +150,8 @@ func (r *Source) setAgents(listed []string) error {
 	return r.opt.HTTP.SetAgents(all)
 }
 
-// takeWorkers makes the file's workers those that there are. One that is registered
-// over HTTP is the file's from now on.
+// takeWorkers replaces the workers of the file. A worker that registered over HTTP and is
+// in the file belongs to the file.
 func (r *Source) takeWorkers(workers []Registration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

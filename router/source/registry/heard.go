@@ -8,11 +8,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// What a registry knows of the publishers of the transports that it joins it has
-// from the router, which says what became of their announcements: one that the
-// router refuses speaks for nobody.
+// The router tells the registry which announcements it accepted. A publisher that the
+// router refuses has no owner here.
 
-// connection notes that a source came or went.
+// connection notes that a source is connected (up) or disconnected.
 func (r *Source) connection(source int, up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -21,7 +20,7 @@ func (r *Source) connection(source int, up bool) {
 		return
 	}
 	delete(r.away, source)
-	// The silence was ours.
+	// The source was away, not its publishers.
 	for o, s := range r.spoken {
 		if s.source == source {
 			s.seen = time.Now()
@@ -30,7 +29,7 @@ func (r *Source) connection(source int, up bool) {
 	}
 }
 
-// SnapshotSource is the source whose position the router resumes at; 0 without one.
+// SnapshotSource implements source.Joiner.
 func (r *Source) SnapshotSource() int {
 	for i, t := range r.inner {
 		if _, ok := t.(source.Resumer); ok {
@@ -40,11 +39,10 @@ func (r *Source) SnapshotSource() int {
 	return 0
 }
 
-// Announced notes whether the router has taken in an announcement, and so who speaks
-// for whom. It must not wait for the router.
+// Announced implements source.Joiner. It updates which publisher has which owner.
 func (r *Source) Announced(source int, a *kvevent.Announcement, taken bool) {
 	if source == 0 {
-		return // said here
+		return // announced by the registry itself
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,12 +58,12 @@ func (r *Source) Announced(source int, a *kvevent.Announcement, taken bool) {
 	case known && have.publisher != a.PublisherID:
 		delete(r.publishers, have.publisher)
 	case !known && len(r.spoken) >= maxSpoken:
-		return // more than a router takes in
+		return // more owners than a router accepts
 	}
 	r.publishers[a.PublisherID] = source
 	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, source: source, seen: time.Now()}
 	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
-		// The router has ended it; what comes after is another one.
+		// The publisher ended the registered one. A later registration gets a new id.
 		e.publisher = 0
 	}
 }

@@ -8,15 +8,14 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// minTTL and maxTTL bound the time of a registration.
+// minTTL and maxTTL bound the time that a registration holds.
 const minTTL, maxTTL = time.Second, time.Hour
 
-// ErrConflict is wrapped by errors of registrations that do not fit to the others.
+// ErrConflict is wrapped by errors of registrations that contradict others.
 var ErrConflict = errors.New("conflict")
 
-// Register makes a worker known for a time, which a later call for the same worker
-// renews. A worker that has fewer ranks than before loses the others. The error
-// names the field.
+// Register announces a worker for a time. A later call for the same worker renews it; a
+// worker with fewer ranks than before loses the others. The error names the field.
 func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	err := g.Validate()
 	if err == nil && (ttl < minTTL || ttl > maxTTL) {
@@ -45,8 +44,8 @@ func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	return nil
 }
 
-// Unregister ends the registration of a worker; false when it has none. One that the
-// file lists stays.
+// Unregister ends the registration of a worker; false when it has none. It does not end
+// a registration of the file.
 func (r *Source) Unregister(worker uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,5 +58,5 @@ func (r *Source) Unregister(worker uint64) bool {
 	return found
 }
 
-// Announce says now what changed about one worker.
+// Announce announces one worker now, after Register or Unregister.
 func (r *Source) Announce(worker uint64) { r.announce(worker, time.Now()) }

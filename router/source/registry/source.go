@@ -16,28 +16,27 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// AgentFollower follows a list of agents that changes; *HTTP is one.
+// AgentFollower follows a changing list of agents; *http.Source implements it.
 type AgentFollower interface {
-	// SetAgents changes the list. The error names the URL that is bad; nothing is
-	// changed then.
+	// SetAgents replaces the list. The error names the bad URL; nothing changes then.
 	SetAgents(urls []string) error
 	// Agents describes the streams, ordered by URL.
 	Agents() []source.Agent
 }
 
-// RegistryOptions configure a Registry. The zero value is ready for use.
+// Options configure a Source. The zero value is ready for use.
 type Options struct {
-	// File lists agents and workers; see WorkersFile. Empty: none. It is read again
-	// when it has changed, which is looked for once in Poll; 0 means 2 s.
+	// File lists agents and workers; see WorkersFile. Empty means none. The file is read
+	// again when it has changed; Poll is how often the Source looks, 0 means 2 s.
 	File string
 	Poll time.Duration
-	// HTTP is told which agents the file lists, besides Agents; nil without one, and
-	// then the file may list none.
+	// HTTP follows Agents and the agents of the file; nil without HTTP. The file must
+	// list no agents then.
 	HTTP   AgentFollower
 	Agents []string
-	// FeedTimeout must be the router's; 0 means 15 s, as there.
+	// FeedTimeout must be the router's; 0 means 15 s.
 	FeedTimeout time.Duration
-	// AnnounceEvery is how often the workers are announced; 0 means 1 s.
+	// AnnounceEvery is the period of announcements; 0 means 1 s.
 	AnnounceEvery time.Duration
 	// Log may be nil.
 	Log *zap.Logger
@@ -67,15 +66,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Registry is a Transport that joins others and makes workers known which no agent
-// speaks for: those of a file, and those that register over HTTP. It announces such
-// a worker as an agent would, with no events to follow (kvevent.ModelCard.Silent),
-// for as long as nobody else announces it; a real publisher always wins.
+// Source is a Transport that joins others and announces registered workers: the workers
+// of a file, and those that register. A registered worker has no events
+// (kvevent.ModelCard.Silent). The Source announces it only while no publisher does: a
+// publisher always wins.
 //
-// Without any other transport it is all that a router has, and always connected.
-// With several, each is disconnected by itself: the frames say which they are of,
-// and whose publishers are not forgotten until it is back. Stats say that the whole
-// is connected when all are.
+// Without other transports the Source is always connected. With several, each one is
+// connected or not by itself: frames name their source, and the router forgets no
+// publisher of a disconnected source. Stats report connected when all transports are.
 type Source struct {
 	opt    Options
 	log    *zap.Logger
@@ -86,13 +84,13 @@ type Source struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// telling is held while what is said in workers' names is made and sent.
+	// telling is held while announcements are made and sent.
 	telling sync.Mutex
 
 	mu   sync.Mutex
-	away map[int]bool // sources that are disconnected
-	// publishers says of which source a publisher is that the router has taken in,
-	// spoken which owners such publishers speak for.
+	away map[int]bool // disconnected sources
+	// publishers has the source of each publisher that the router accepted. spoken has the
+	// publisher of each owner.
 	publishers map[uint64]int
 	spoken     map[kv.Owner]speaker
 	entries    map[kv.Worker]*registered
@@ -100,7 +98,7 @@ type Source struct {
 	file       fileState
 }
 
-// maxSpoken bounds the owners that are remembered.
+// maxSpoken bounds the owners in spoken.
 const maxSpoken = 1 << 16
 
 // speaker is the publisher of an owner.
@@ -127,8 +125,8 @@ var (
 	_ source.Resumer   = (*Source)(nil)
 )
 
-// NewRegistry joins the transports, which may be none; the caller closes them after
-// the registry. A file that is set must be there and right. Close must be called.
+// New joins the transports, which may be none. The caller closes them after the Source. A
+// file that is set must exist and be valid. Close must be called.
 func New(o Options, inner ...source.Transport) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -153,17 +151,17 @@ func New(o Options, inner ...source.Transport) (*Source, error) {
 	return r, nil
 }
 
-// Close ends the registry and waits for its goroutines. It may be called twice.
+// Close ends the Source and waits for its goroutines. It may be called twice.
 func (r *Source) Close() error {
 	r.cancel()
 	r.running.Wait()
 	return nil
 }
 
-// Frames is the Transport's.
+// Frames implements source.Transport.
 func (r *Source) Frames() <-chan source.Frame { return r.frames }
 
-// Stats is the Transport's: the sum over the joined ones, connected if all are.
+// Stats implements source.Transport: the sum over the transports, connected if all are.
 func (r *Source) Stats() source.Stats {
 	s := source.Stats{Connected: true}
 	for _, t := range r.inner {
@@ -177,7 +175,7 @@ func (r *Source) Stats() source.Stats {
 	return s
 }
 
-// Resume is the Resumer's, for those of the joined transports that are one.
+// Resume implements source.Resumer for the transports that are one.
 func (r *Source) Resume(position uint64) {
 	for _, t := range r.inner {
 		if resumer, ok := t.(source.Resumer); ok {
@@ -186,7 +184,7 @@ func (r *Source) Resume(position uint64) {
 	}
 }
 
-// Query is the Transport's.
+// Query implements source.Transport.
 func (r *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	r.mu.Lock()
 	i, ok := r.publishers[publisher]
@@ -197,7 +195,7 @@ func (r *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return r.inner[i-1].Query(ctx, publisher, q)
 }
 
-// RegistryStats is a snapshot of the counters.
+// Counters returns the gauges and counters.
 func (r *Source) Counters() Counters {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +221,7 @@ func (r *Source) Agents() []source.Agent {
 	return r.opt.HTTP.Agents()
 }
 
-// pump hands on the frames of the inner transport of an id.
+// pump passes on the frames of the transport with number id.
 func (r *Source) pump(id int, t source.Transport) {
 	for {
 		select {
@@ -271,8 +269,8 @@ func (r *Source) run() {
 	}
 }
 
-// announce says of one worker, or with 0 of all, which ranks are there that nobody
-// else speaks for, and which are gone because their registration has ended.
+// announce announces the registered ranks of one worker, or of all for 0. Ranks whose
+// registration ended say goodbye.
 func (r *Source) announce(worker uint64, now time.Time) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
@@ -283,8 +281,9 @@ func (r *Source) announce(worker uint64, now time.Time) {
 	}
 }
 
-// due is what is to be announced now, of one worker or with 0 of all. Owners whose publisher is silent for so long
-// that the router has forgotten it are spoken for again. The caller holds telling.
+// due returns the announcements to send now, for one worker or for all with 0. An owner
+// whose publisher has been silent for longer than the router waits is announced again.
+// The caller holds telling.
 func (r *Source) due(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,8 +320,8 @@ func (r *Source) due(worker uint64, now time.Time) []kvevent.Announcement {
 	return all
 }
 
-// SourceStats is the SourceCounter's: those of the joined transports, ordered by
-// name, the sums of those with one name.
+// Metrics implements source.Measured: the metrics of the transports, ordered by name.
+// Transports of one name are summed up.
 func (r *Source) Metrics() []source.Metrics {
 	var all []source.Metrics
 	for _, t := range r.inner {
