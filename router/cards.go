@@ -12,18 +12,18 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// cardTable is what the scheduler asks of workers. Its lock is a leaf: the scheduler
-// asks with its own lock held, and feeds change it with theirs.
+// cardTable holds the workers' cards for the scheduler. Its lock is a leaf: the scheduler
+// reads cards with its own lock held.
 type cardTable struct {
 	mu    sync.Mutex
 	cards map[kv.Worker]card
-	// measured says that a capacity was reported that the scheduler was not told of.
+	// measured is true when a reported capacity is new to the scheduler.
 	measured bool
 }
 
-// card is how a worker was described; card.config is the same for the scheduler. blocks
-// is what the worker last reported as its device's capacity, 0 for nothing: it stands in
-// where the card has none.
+// card is what is known of a worker: its announced card, the capacity of its device in
+// blocks as last reported (0 for none), and config, the same for the scheduler. The
+// reported capacity is used when the card has none.
 type card struct {
 	said   kvevent.ModelCard
 	blocks uint64
@@ -32,14 +32,14 @@ type card struct {
 
 func newCardTable() *cardTable { return &cardTable{cards: make(map[kv.Worker]card)} }
 
-// of describes a worker; of one that is not known there is nothing to say.
+// of returns the configuration of a worker; a zero value for an unknown one.
 func (t *cardTable) of(w kv.Worker) schedule.WorkerConfig {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cards[w].config
 }
 
-// set describes a worker and reports whether it was known by another description.
+// set stores a worker's card. It reports whether the worker was known with another card.
 func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +57,7 @@ func newCard(c *kvevent.ModelCard, blocks uint64) card {
 	}}
 }
 
-// reported notes the capacity that a load report has; 0 says nothing.
+// reported stores the capacity of a load report; 0 is ignored.
 func (t *cardTable) reported(w kv.Worker, blocks uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +69,7 @@ func (t *cardTable) reported(w kv.Worker, blocks uint64) {
 	t.cards[w] = newCard(&c.said, blocks)
 }
 
-// takeMeasured reports, once, whether the scheduler has to ask anew for what was reported.
+// takeMeasured reports once whether the scheduler must read the cards again.
 func (t *cardTable) takeMeasured() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *cardTable) remove(w kv.Worker) {
 	delete(t.cards, w)
 }
 
-// watcher tells metrics and estimator of decisions.
+// watcher passes decisions to metrics and the estimator.
 type watcher struct{ model *Model }
 
 var _ decide.Observer = (*watcher)(nil)
@@ -116,8 +116,8 @@ func (o *watcher) Freed(id string) {
 	}
 }
 
-// Added implements decide.Observer. What is cached is taken to be on the device, as
-// nothing is said of where.
+// Added implements decide.Observer. Cached tokens count as device blocks, because the
+// caller does not say which tier has them.
 func (o *watcher) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
 	if e := o.model.estimate; e != nil {
 		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: len(q.Tokens), BlockSize: blockSize,

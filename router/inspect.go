@@ -13,18 +13,16 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Workers are the workers that requests may be sent to, in order.
+// Workers returns the workers that may get requests, in order.
 func (r *Router) Workers() []feed.Worker { return r.feeds.Workers() }
 
-// Feeds are the publishers that the router listens to, ordered by owner.
+// Feeds returns the state of each publisher's feed, ordered by owner.
 func (r *Router) Feeds() []feed.State { return r.feeds.States() }
 
-// Loads are the last load reports of workers and pools; those that are older than a
-// minute are left out.
+// Loads returns the last load reports of workers and pools, of at most a minute ago.
 func (r *Router) Loads() map[kv.Owner]feed.Load { return r.feeds.Loads(time.Now()) }
 
-// Measures are what the estimators have learned of each worker; nil unless workers are
-// scored by cost.
+// Measures returns what the estimators learned of each worker; nil without cost mode.
 func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 	for _, m := range r.models.all() {
 		if m.estimate != nil {
@@ -34,11 +32,11 @@ func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 	return all
 }
 
-// Quality is the quality of a decision made now, for the model with the worst knowledge.
+// Quality returns the worst quality of all models with workers.
 func (r *Router) Quality() feed.Quality { return r.models.quality() }
 
-// Stats are the counters of all parts. Index and Requests are sums over the models,
-// retired ones included.
+// Stats are the gauges and counters of all parts. Index and Requests are sums over the
+// models, retired ones included.
 type Stats struct {
 	Workers   int
 	Index     index.Stats
@@ -50,7 +48,7 @@ type Stats struct {
 	Snapshots feed.SnapshotStats
 }
 
-// Stats is a snapshot of the counters.
+// Stats returns the gauges and counters.
 func (r *Router) Stats() Stats {
 	all, sum := r.models.stats()
 	return r.statsOf(all, &sum)
@@ -69,11 +67,10 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 	}
 }
 
-// Ready reports why the router cannot route a request: it knows no worker, or initial
-// workers are missing. It is nil when it can, also while a source is away: requests are
-// routed by what was known then, and their answers say QualityDegraded.
+// Ready returns why the router cannot route a request; nil when it can. A disconnected
+// source does not matter: answers say feed.Degraded then.
 func (r *Router) Ready() error {
-	// Also workers that nobody announced; see decide.Router.RegisterWorkers.
+	// Workers of decide.Router.RegisterWorkers count, which nobody announces.
 	if slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
 		return r.Started()
 	}
@@ -83,7 +80,7 @@ func (r *Router) Ready() error {
 	return ErrNoWorkers
 }
 
-// Sources are the transports' own counters, none when no transport has any.
+// Sources returns the transports' own metrics, if there are any.
 func (r *Router) Sources() []source.Metrics {
 	if counting, ok := r.transport.(source.Measured); ok {
 		return counting.Metrics()

@@ -21,29 +21,26 @@ import (
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
-// Model is everything that the router keeps for one model: which blocks its workers
-// and pools hold, what its workers have to do, and the decision among them. Models
-// owns it.
-//
-// The index, the scheduler, the decision and the estimator have locks of their own.
+// Model is one model of a router: the index of its blocks, the scheduler of its workers,
+// the decision, the estimator and the workers' cards. Models owns it. Each part has a
+// lock of its own.
 type Model struct {
 	key       feed.ModelKey
 	config    *config.Config
 	index     *index.Index
 	scheduler *schedule.Scheduler
 	decide    *decide.Router
-	estimate  *estimate.Estimator // nil unless workers are scored by cost
+	estimate  *estimate.Estimator // nil without cost mode
 	cards     *cardTable
 	metrics   *Metrics
 	log       *zap.Logger
-	// full is for saying once, of all models, that requests are routed without being
-	// booked.
+	// full logs once, for all models, that requests are routed without being booked.
 	full *sync.Once
-	// current is what a decision needs to know of the workers.
+	// current is the view that package feed published last.
 	current atomic.Pointer[feed.View]
 }
 
-// newModel returns a model without workers. o has the router's defaults.
+// newModel returns a model without workers. o must have its defaults.
 func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
 	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, full: full}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
@@ -72,7 +69,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metr
 	return out, err
 }
 
-// scheduling are the scheduler's options.
+// scheduling returns the scheduler's options.
 func (m *Model) scheduling(o *Options) schedule.Options {
 	c := m.config
 	s := schedule.Options{
@@ -85,7 +82,7 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 	}
 	if m.estimate != nil {
 		s.Estimator = m.estimate
-		// Nobody frees a request that has expired, or whose worker is gone.
+		// Nobody frees a request that expired, or whose worker left.
 		s.Load.Ended = m.estimate.Dropped
 	}
 	if c.RouterPrefillLoadModel == config.LoadModelAIC {
@@ -99,11 +96,11 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 	return s
 }
 
-// IsEagle reports whether the model's workers hash pairs of tokens: the configuration
-// says so, or most workers' cards do.
+// IsEagle reports whether the workers hash pairs of tokens: the configuration says so, or
+// most workers' cards do.
 func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().Pairs }
 
-// Quality is the quality of a decision made now.
+// Quality returns the quality of a decision made now.
 func (m *Model) Quality() feed.Quality {
 	if m.config.RouterMode == config.ModeRoundRobin {
 		return feed.Fallback
@@ -111,20 +108,20 @@ func (m *Model) Quality() feed.Quality {
 	return m.current.Load().Quality
 }
 
-// hasWorkers reports whether there is a worker to send requests to. Workers that
-// decide.Router.RegisterWorkers made known count too.
+// hasWorkers reports whether there is a worker. Workers of decide.Router.RegisterWorkers
+// count.
 func (m *Model) hasWorkers() bool { return len(m.index.Members().List) > 0 }
 
-// Idle implements FollowedModel.
+// Idle implements feed.Model.
 func (m *Model) Idle() bool { return !m.hasWorkers() && m.decide.PendingCount() == 0 }
 
-// Index implements FollowedModel.
+// Index implements feed.Model.
 func (m *Model) Index() *index.Index { return m.index }
 
-// SetView implements FollowedModel.
+// SetView implements feed.Model.
 func (m *Model) SetView(v feed.View) { m.current.Store(&v) }
 
-// Decide is the decision of the model.
+// Decide returns the decision of the model.
 func (m *Model) Decide() *decide.Router { return m.decide }
 
 // FindBestMatch chooses the worker for a request; see Router.FindBestMatch.
@@ -135,7 +132,7 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 		return Match{}, err
 	}
 	if found.Waited > 0 {
-		// It was chosen by what was known before the wait, from those there are now.
+		// The request was hashed before the wait and its worker chosen after it.
 		quality = worse(quality, m.Quality())
 	}
 	if q.UpdateStates && !found.Booked {
@@ -147,10 +144,10 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	return Match{found, quality}, nil
 }
 
-// tick does what is due with time, several times a second.
+// tick does the timed work of the model.
 func (m *Model) tick() {
 	if m.cards.takeMeasured() {
-		m.scheduler.WorkersChanged() // for all workers at once, as the call looks at every worker
+		m.scheduler.WorkersChanged() // once for all workers, because the call looks at each worker
 	}
 	m.decide.Tick()
 	m.index.Sweep(sweepRuns)
@@ -159,9 +156,9 @@ func (m *Model) tick() {
 // close ends what runs for the model.
 func (m *Model) close() error { return m.decide.Close() }
 
-// Described implements FollowedModel.
+// SetCard implements feed.Model.
 func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
-	// A new worker changes the list of members, which the scheduler notices itself.
+	// The scheduler notices a new worker by the list of members.
 	if m.cards.set(w, &a.Card) {
 		m.scheduler.WorkersChanged()
 	}
@@ -170,10 +167,10 @@ func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
 	}
 }
 
-// Left implements FollowedModel.
+// RemoveCard implements feed.Model.
 func (m *Model) RemoveCard(w kv.Worker) { m.cards.remove(w) }
 
-// Forget implements FollowedModel.
+// Forget implements feed.Model.
 func (m *Model) Forget(w kv.Worker) {
 	m.scheduler.RemoveWorker(w)
 	m.decide.ForgetWorker(w)
@@ -182,12 +179,12 @@ func (m *Model) Forget(w kv.Worker) {
 	}
 }
 
-// ApplyLoad implements FollowedModel.
+// ApplyLoad implements feed.Model.
 func (m *Model) ApplyLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
 		m.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
 		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
-		// An engine that does not tell its blocks does not tell its requests.
+		// An engine that does not report its blocks does not report its requests.
 		if l.Worker.DeviceBlocksTotal > 0 {
 			m.scheduler.ReportRequests(l.Owner.Worker(), l.Worker.Running, l.Worker.Waiting)
 		}
@@ -197,25 +194,24 @@ func (m *Model) ApplyLoad(l *kvevent.LoadReport) {
 	}
 }
 
-// ModelStats are the gauges and counters of one model. In all of its structs a uint64 is
-// a counter, and other numbers are gauges.
+// ModelStats are the gauges and counters of one model.
 type ModelStats struct {
 	Key     feed.ModelKey `metric:"-"`
 	Quality feed.Quality
-	// Workers are those that were announced or registered.
+	// Workers counts announced and registered workers.
 	Workers  int
 	Index    index.Stats
 	Requests schedule.Stats
-	// Guess is 0 where no decision is remembered, Estimate unless workers are scored by
+	// Guess is 0 unless decisions are remembered, Estimate unless workers are scored by
 	// cost.
 	Guess    approx.Stats
 	Estimate estimate.Stats
-	// Unbooked counts requests that AddRequest could not book, Unremembered decisions
-	// that are not among the guesses.
+	// Unbooked counts requests that found no room on the account, Unremembered decisions
+	// that were not remembered.
 	Unbooked, Unremembered uint64
 }
 
-// stats is a snapshot.
+// stats returns the gauges and counters.
 func (m *Model) stats() ModelStats {
 	s := ModelStats{
 		Key: m.key, Quality: m.Quality(), Workers: m.current.Load().Workers,
@@ -229,11 +225,12 @@ func (m *Model) stats() ModelStats {
 	return s
 }
 
-// stats are those of the open models, and their sum with the counters of retired models.
+// stats returns the stats of the open models and their sum, with the counters of retired
+// models.
 func (d *Models) stats() (all []ModelStats, sum ModelStats) {
 	d.mu.Lock()
 	sum = d.retired
-	open := d.routes.Load().all // in step with retired under the lock
+	open := d.routes.Load().all // consistent with retired under the lock
 	d.mu.Unlock()
 	for _, m := range open {
 		s := m.stats()

@@ -17,21 +17,18 @@ import (
 )
 
 var (
-	// ErrUnknownModel: a request names a model that no worker serves.
+	// ErrUnknownModel: no worker serves the model that a request names.
 	ErrUnknownModel = errors.New("no worker serves the model")
 	// ErrModelRequired: a request names no model, and workers serve several.
 	ErrModelRequired = errors.New("model: is required")
 )
 
-// Models is the directory of a router's models. The feeds open a model with its first
-// publisher and retire it when it has neither publishers nor workers. Requests find
+// Models is the directory of a router's models. Package feed opens a model with its first
+// publisher and retires it when it has neither publishers nor workers. Requests find
 // their model by name.
-//
-// A model is known by one name today. An adapter is going to be one more name of its base
-// model: routes.byName is where it belongs.
 type Models struct {
 	options *Options
-	shared  *sharedcache.Client // nil without one of the router's own
+	shared  *sharedcache.Client // nil when Options has one, or none is configured
 	metrics *Metrics
 	full    sync.Once
 
@@ -40,23 +37,23 @@ type Models struct {
 
 	mu    sync.Mutex
 	byKey map[feed.ModelKey]*Model
-	// busy replaces the configuration's thresholds in models to come; nil does not.
+	// busy are the thresholds of models to come; nil means the configuration's.
 	busy *schedule.BusyThresholds
-	// retired has the counters of the models that were retired.
+	// retired has the counters of retired models.
 	retired ModelStats
 	// balanced is when the memory was last divided.
 	balanced time.Time
 }
 
-// routes says which model a request means. It is never changed once it is published.
+// routes finds the model of a request. It is immutable.
 type routes struct {
 	// all are the open models, ordered by key.
 	all []*Model
-	// byName has the models with workers. Of several block sizes of one name it has
-	// the one that publishers speak for, then the one with most workers.
+	// byName has the models with workers. Of several block sizes of one name it has the
+	// one with publishers, then the one with most workers.
 	byName map[string]*Model
-	// unnamed is the model of requests that name none; nil when there is none, or
-	// when several have as good a claim.
+	// unnamed is the model of requests without a name; nil when several models rank
+	// equally.
 	unnamed *Model
 }
 
@@ -66,7 +63,7 @@ func newModels(o *Options, shared *sharedcache.Client) *Models {
 	return d
 }
 
-// Open implements ModelDirectory.
+// Open implements feed.Models.
 func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +84,7 @@ func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 	return m, nil
 }
 
-// Retire implements ModelDirectory.
+// Retire implements feed.Models.
 func (d *Models) Retire(followed feed.Model) error {
 	m := followed.(*Model) // Open made it.
 	d.mu.Lock()
@@ -100,7 +97,7 @@ func (d *Models) Retire(followed feed.Model) error {
 	return m.close()
 }
 
-// Changed implements ModelDirectory. It publishes what requests need to know.
+// Changed implements feed.Models. It publishes new routes.
 func (d *Models) Changed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,9 +127,9 @@ func (d *Models) routeLocked() {
 	d.routes.Store(r)
 }
 
-// claim ranks models for requests: 2 with a worker that a publisher speaks for, 1 with
-// workers that were registered, 0 without workers. A registration may be a mistake, so
-// it takes no request that names no model from a publisher's model.
+// claim ranks models for requests: 2 with a published worker, 1 with registered workers, 0
+// without workers. A registration may be a mistake, so it must not take requests without
+// a model name from a published model.
 func (m *Model) claim() int {
 	v := m.current.Load()
 	switch {
@@ -144,15 +141,14 @@ func (m *Model) claim() int {
 	return 0
 }
 
-// outupdateLosts reports whether requests of the models' common name go to m. The larger
-// block size wins between equals.
+// outweighs reports whether requests of the models' common name go to m. Of equals the
+// larger block size wins.
 func (m *Model) outweighs(o *Model) bool {
 	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().Workers, o.current.Load().Workers),
 		cmp.Compare(m.key.BlockSize, o.key.BlockSize)) > 0
 }
 
-// find returns the model that a request means. An empty name means the only model that
-// has workers. The error is ErrNoWorkers, ErrUnknownModel or ErrModelRequired.
+// find returns the model of a request; see Router.Model.
 func (d *Models) find(name string) (*Model, error) {
 	r := d.routes.Load()
 	if name == "" {
@@ -173,7 +169,7 @@ func (d *Models) find(name string) (*Model, error) {
 	return nil, fmt.Errorf("model: %.64q: %w: workers serve %s", name, ErrUnknownModel, r.names())
 }
 
-// named are the open models of a name, whatever their block size; all for an empty name.
+// named returns the open models of a name, or all for an empty name.
 func (r *routes) named(name string) []*Model {
 	if name == "" {
 		return r.all
@@ -187,7 +183,7 @@ func (r *routes) named(name string) []*Model {
 	return out
 }
 
-// names are the models with workers, as an error shows them.
+// names returns the names of the models with workers, as errors show them.
 func (r *routes) names() string {
 	const most = 8
 	names := slices.Sorted(maps.Keys(r.byName))
@@ -198,10 +194,10 @@ func (r *routes) names() string {
 	return fmt.Sprintf("%q%s", names, more)
 }
 
-// all are the open models, ordered by name and block size.
+// all returns the open models, ordered by name and block size.
 func (d *Models) all() []*Model { return d.routes.Load().all }
 
-// workers is the number of workers of all models; ranks of one worker count once.
+// workers returns the number of workers of all models. Ranks of one worker count once.
 func (d *Models) workers() (n int) {
 	for _, m := range d.all() {
 		n += m.decide.Workers()
@@ -209,7 +205,7 @@ func (d *Models) workers() (n int) {
 	return n
 }
 
-// quality is that of the model with the worst knowledge among those with workers.
+// quality returns the worst quality of the models with workers.
 func (d *Models) quality() feed.Quality {
 	q, any := feed.Exact, false
 	for _, m := range d.routes.Load().byName {
@@ -221,9 +217,7 @@ func (d *Models) quality() feed.Quality {
 	return q
 }
 
-// setBusy replaces the busy thresholds of the models of a name, or of all models and of
-// those to come. The error names the threshold that is out of range; then nothing has
-// changed.
+// setBusy replaces busy thresholds; see Router.SetBusy.
 func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 	if err := b.Validate(); err != nil {
 		return err
@@ -243,8 +237,7 @@ func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 	return nil
 }
 
-// busyOf is the busy thresholds of a model, or those of models to come for an empty
-// name.
+// busyOf returns busy thresholds; see Router.Busy.
 func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
 	if name != "" {
 		m, err := d.find(name)
@@ -261,7 +254,7 @@ func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
 	return d.options.Config.Busy(), nil
 }
 
-// balanceEvery is how often the memory is divided among the models' indexes.
+// balanceEvery is the period of dividing memory among the models' indexes.
 const balanceEvery = time.Second
 
 // balance divides the memory of the indexes again, when it is due.
@@ -274,9 +267,9 @@ func (d *Models) balance(now time.Time) {
 	}
 }
 
-// balanceLocked bounds each index by what the others leave of the memory, and never by
-// less than an equal share. An index keeps memory that it has, so that one which took
-// more than its share before others came is the only way above the whole.
+// balanceLocked limits each index to what the others leave of the memory, but never to less
+// than an equal share. An index never gives memory back, so the sum may exceed the whole
+// when a new model joins a large one.
 func (d *Models) balanceLocked() {
 	if len(d.byKey) == 0 {
 		return
@@ -294,8 +287,7 @@ func (d *Models) balanceLocked() {
 	}
 }
 
-// withRequest calls f with each model of a name, or with every model, until f reports
-// true: with the one whose request f is about.
+// withRequest calls f with each model of a name, or with every model, until f returns true.
 func (d *Models) withRequest(name string, f func(m *Model) bool) bool {
 	return slices.ContainsFunc(d.routes.Load().named(name), f)
 }

@@ -15,36 +15,32 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// NoSnapshots is a SnapshotThreshold: none is saved. One that is stored is loaded
-// all the same.
+// NoSnapshots is a SnapshotThreshold that saves no snapshot. A stored one is restored.
 const NoSnapshots = -1
 
 // Options configure a Router. The zero value is ready for use.
 type Options struct {
-	// Config is how workers are updateLosted and chosen, when requests wait, and what is
-	// remembered; nil means config.Default. Who made it shows its notices. Of the
-	// snapshots the fields below decide.
+	// Config says how to score and choose workers, when requests wait, and what to
+	// remember; nil means config.Default. Its snapshot settings are not used: see
+	// Snapshots below.
 	Config *config.Config
-	// Selector chooses instead of what Config says; nil for none.
+	// Selector chooses workers instead of Config; nil for none.
 	Selector schedule.Selector
-	// PrefillLoadEstimator lets the load of a prefill fade while it runs, when Config
-	// has the prefill load model aic, which needs it; no other one asks it.
+	// PrefillLoadEstimator predicts prefill times. Only the prefill load model "aic" of
+	// Config uses it, and needs it.
 	PrefillLoadEstimator decide.PrefillLoadEstimator
-	// SharedCache is asked besides the index; nil means the one that Config names, if
-	// it does.
+	// SharedCache is asked beside the index; nil means the one that Config names, if any.
 	SharedCache sharedcache.Cache
-	// FeedTimeout is the silence after which a publisher's owner is forgotten; 0
-	// means 15 s.
+	// FeedTimeout is the silence after which an owner is forgotten; 0 means 15 s.
 	FeedTimeout time.Duration
 	// QueryTimeout bounds one question to a publisher; 0 means 30 s.
 	QueryTimeout time.Duration
-	// MaxFeeds bounds the publishers listened to; 0 means 16,384. MaxQueries
-	// bounds the questions in flight; 0 means 16.
+	// MaxFeeds bounds the publishers; 0 means 16,384. MaxQueries bounds the questions in
+	// flight; 0 means 16.
 	MaxFeeds, MaxQueries int
-	// Snapshots keeps what the router knows for the next one; nil keeps nothing. A
-	// snapshot is saved each SnapshotThreshold events and when Run ends; 0 means
-	// 1,000,000 and NoSnapshots never. ResetStates discards the stored one at the
-	// start instead of beginning with it.
+	// Snapshots stores what the router knows for its next start; nil stores nothing. A
+	// snapshot is saved every SnapshotThreshold events and when Run ends; 0 means
+	// 1,000,000, NoSnapshots never. ResetStates discards the stored snapshot at the start.
 	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool

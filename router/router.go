@@ -19,14 +19,14 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
-// Errors that callers tell apart with errors.Is; those of packages decide, schedule
-// and load come through too.
+// Errors that callers tell apart with errors.Is. Errors of packages decide, schedule and
+// load are returned too.
 var (
-	// ErrNoWorkers: no worker is known to send a request to.
+	// ErrNoWorkers: the router knows no worker.
 	ErrNoWorkers = decide.ErrNoWorkers
-	// ErrNoRequestID: a request that is to be kept account of has no id.
+	// ErrNoRequestID: a request that is to be booked has no id.
 	ErrNoRequestID = decide.ErrNoContextID
-	// ErrStarting: the workers to wait for at the start are not all known yet.
+	// ErrStarting: some of the initial workers are still missing.
 	ErrStarting = errors.New("initial workers are missing")
 )
 
@@ -38,16 +38,16 @@ type Router struct {
 	feeds     *feed.Set
 	snapshots *feed.Keeper
 	transport source.Transport
-	shared    *sharedcache.Client // nil without one of the router's own
+	shared    *sharedcache.Client // nil when Options has one, or none is configured
 	timeout   time.Duration
 	results   chan *queryResult
 	metrics   *Metrics
-	// begun is set once the initial workers were all known.
+	// begun is true once all initial workers were known.
 	begun atomic.Bool
 }
 
-// New returns a router that listens to t once Run is called. The caller closes
-// t after Run has returned.
+// New returns a router that reads t once Run is called. The caller closes t after Run has
+// returned.
 func New(o Options, t source.Transport) (*Router, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
@@ -73,7 +73,7 @@ func New(o Options, t source.Transport) (*Router, error) {
 		MaxFeeds: o.MaxFeeds, MaxQueries: o.MaxQueries, WithoutEvents: !r.config.ShouldSubscribeToKVEvents(),
 	}
 	if feeds.WithoutEvents {
-		// The words are Dynamo's, for those who look for them.
+		// The text is Dynamo's, for operators who search for it.
 		r.log.Info(fmt.Sprintf("Skipping KV event subscription (use_kv_events=%t, overlap_score_credit=%v)",
 			r.config.UseKVEvents, r.config.OverlapScoreCredit))
 	}
@@ -96,9 +96,9 @@ type Match struct {
 	Quality feed.Quality
 }
 
-// FindBestMatch chooses the worker for a request. It waits where requests queue, until
-// ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, ErrUnknownModel,
-// ErrModelRequired, that of ctx, a *decide.QueryError, or one of packages schedule and
+// FindBestMatch chooses the worker for a request. It waits while the request is queued,
+// until ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, ErrUnknownModel,
+// ErrModelRequired, the one of ctx, a *decide.QueryError, or one of packages schedule and
 // load.
 func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	if err := r.Started(); err != nil {
@@ -111,31 +111,31 @@ func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	return m.FindBestMatch(ctx, q)
 }
 
-// Model returns the model that a request means. An empty name means the only model that
-// has workers. The error is ErrNoWorkers, ErrUnknownModel or ErrModelRequired.
+// Model returns the model of a request. An empty name means the only model with workers.
+// The error is ErrNoWorkers, ErrUnknownModel or ErrModelRequired.
 func (r *Router) Model(name string) (*Model, error) { return r.models.find(name) }
 
-// Models are the models of a name, or all of them, ordered by name and block size.
+// Models returns the models of a name, or all of them, ordered by name and block size.
 func (r *Router) Models(name string) []*Model { return r.models.routes.Load().named(name) }
 
-// Config is the router's configuration. It is only borrowed.
+// Config returns the router's configuration. Callers must not change it.
 func (r *Router) Config() *config.Config { return &r.config }
 
-// Metrics is what GET /metrics shows.
+// Metrics returns what GET /metrics shows.
 func (r *Router) Metrics() *Metrics { return r.metrics }
 
-// Registry is the router's transport if that is a registry; nil otherwise.
+// Registry returns the router's transport if it is a registry; nil otherwise.
 func (r *Router) Registry() *registry.Source {
 	g, _ := r.transport.(*registry.Source)
 	return g
 }
 
-// Busy is the busy thresholds of a model, or those of models to come for an empty name.
+// Busy returns the busy thresholds of a model. An empty name means models to come.
 func (r *Router) Busy(model string) (schedule.BusyThresholds, error) { return r.models.busyOf(model) }
 
-// SetBusy replaces the busy thresholds of the models of a name, or of all models and of
-// those to come. The error names the threshold that is out of range; then nothing has
-// changed.
+// SetBusy replaces the busy thresholds of the models of a name. An empty name means all
+// models and models to come. The error names the threshold that is out of range; nothing
+// changes then.
 func (r *Router) SetBusy(model string, b schedule.BusyThresholds) error {
 	return r.models.setBusy(model, b)
 }
@@ -149,7 +149,7 @@ func worse(a, b feed.Quality) feed.Quality {
 	return feed.Exact
 }
 
-// Started reports whether the workers to wait for at the start were all known once.
+// Started returns ErrStarting until all initial workers were known once.
 func (r *Router) Started() error {
 	if r.begun.Load() {
 		return nil
@@ -161,12 +161,10 @@ func (r *Router) Started() error {
 	return nil
 }
 
-// Facade returns the decision of one model, for callers that need more than a request's
-// life: the ranks of a worker, what workers have of a prompt, a dump of the index. An
-// empty name means the only model. A model that no worker serves is made where
-// kv_cache_block_size is set, for workers that decide.Router.RegisterWorkers is going to
-// make known. The decision belongs to the router and works while Run does. Errors are
-// those of FindBestMatch.
+// Facade returns the decision of one model, for embedding programs. An empty name means
+// the only model. When kv_cache_block_size is set, Facade makes a model that no worker
+// serves yet, for workers of decide.Router.RegisterWorkers. The decision belongs to the
+// router and works while Run does. Errors are the ones of FindBestMatch.
 func (r *Router) Facade(model string) (*decide.Router, error) {
 	m, err := r.models.find(model)
 	if err == nil || r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
@@ -184,18 +182,17 @@ func (r *Router) Facade(model string) (*decide.Router, error) {
 	return m.decide, nil
 }
 
-// MarkPrefillCompleted is decide.Router's, of whichever model of the name has the
-// request. An empty name means any model.
+// MarkPrefillCompleted ends the prefill of a request. An empty model means any model.
 func (r *Router) MarkPrefillCompleted(model, id string) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.MarkPrefillCompleted(id) })
 }
 
-// AddOutputBlock is decide.Router's, of whichever model of the name has the request.
+// AddOutputBlock counts one more output block of a request, as MarkPrefillCompleted.
 func (r *Router) AddOutputBlock(model, id string, decay *float64) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.AddOutputBlock(id, decay) })
 }
 
-// onRequest calls f for the models of a name, or for all, until one knows the request.
+// onRequest calls f for the models of a name until one has the request.
 func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	err := fmt.Errorf("request %q: %w", id, load.ErrUnknownRequest)
 	r.models.withRequest(model, func(m *Model) bool {
@@ -208,7 +205,7 @@ func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	return err
 }
 
-// Free is decide.Router's, of whichever model of the name has the request.
+// Free ends a request; false when no model of the name has it. An empty model means any.
 func (r *Router) Free(model, id string) bool {
 	return r.models.withRequest(model, func(m *Model) bool { return m.decide.Free(id) })
 }

@@ -9,23 +9,22 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// queryResult is what came of a question to a publisher.
+// queryResult is the answer to a query, or its error.
 type queryResult struct {
 	query  feed.Query
 	answer *source.Answer
 	err    error
 }
 
-// tickInterval is how often silent feeds and due queries are looked for.
+// tickInterval is the period of the router's timed work.
 const tickInterval = 100 * time.Millisecond
 
-// sweepRuns is how much of each index is looked at in each tick for what owners
-// left that are gone: all of a million blocks in a second or two.
+// sweepRuns is how many runs of each index one tick looks at, to remove blocks of owners
+// that left: a million blocks in a second or two.
 const sweepRuns = 4096
 
-// Run begins with the stored snapshot, if there is one, and applies what the
-// transport brings until ctx ends. Then it waits for the queries in flight and
-// saves the last snapshot. It always returns nil.
+// Run restores the stored snapshot and applies the transport's messages until ctx ends. Then
+// it waits for the queries in flight and saves the last snapshot. It always returns nil.
 func (r *Router) Run(ctx context.Context) error {
 	position := r.snapshots.Start(ctx)
 	if t, ok := r.transport.(source.Resumer); ok {
@@ -55,7 +54,7 @@ func (r *Router) Run(ctx context.Context) error {
 		case a := <-r.results:
 			ask(r.feeds.Answered(&a.query, a.answer, a.err, time.Now()))
 		case <-ticker.C:
-			now := time.Now() // The tick may have waited while the router stood still.
+			now := time.Now() // The tick may be old: the process may have been stopped.
 			for _, m := range r.models.all() {
 				m.tick()
 			}
@@ -67,7 +66,7 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 }
 
-// query asks a publisher and hands the result to Run.
+// query asks a publisher and passes the result to Run.
 func (r *Router) query(ctx context.Context, q feed.Query) {
 	asking, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()

@@ -10,40 +10,39 @@ import (
 )
 
 const (
-	// freeBody is how much of each body counts for nothing, so that what ends a
-	// request gets through however large the others are.
+	// freeBody is how many bytes of each body are free, so that small requests, which end
+	// others, always get through.
 	freeBody = 16 << 10
-	// maxReading bounds what is read and decoded at a time; decoding takes a few times
-	// as much memory. maxKept bounds the bodies of all requests at hand, of which
-	// prompts are what is left.
+	// maxReading bounds the bytes that are being read and decoded; decoding takes a few
+	// times as much memory. maxKept bounds the bodies of all requests in progress, which
+	// are mostly prompts.
 	maxReading = 128 << 20
 	maxKept    = 1 << 30
-	// slowAfter is how long an upload lasts at least before it counts as slow.
+	// slowAfter is how long an upload must last before it counts as slow.
 	slowAfter = time.Second
 )
 
-// errSlowBody: the body arrived slowly while others needed its room.
+// errSlowBody: the body came slowly while others needed its room.
 var errSlowBody = errors.New("body: arrived too slowly while others needed its room")
 
-// bodyBudget bounds the bytes of request bodies that have arrived. Each client may
-// take as much as it leaves free: alone half, beside one other a third. When a
-// client's share is used up, or all room is, the slowest upload gives its room to
-// the next one. It may be used from any goroutine.
+// bodyBudget bounds the bytes of request bodies. A client may take as much as it leaves
+// free: half when alone, a third beside one other. When a client's share or all room is
+// used, the slowest upload loses its room to the next one. It is safe for concurrent use.
 type bodyBudget struct {
 	counters *router.APICounters
 
 	mu            sync.Mutex
 	reading, kept byteLimit
-	// clients has those with any bytes.
+	// clients has the clients with bytes.
 	clients map[string]*bodyClient
-	// uploads are the bodies with bytes of which more is to arrive.
+	// uploads are the bodies with bytes that are not complete.
 	uploads map[*budgetedBody]struct{}
 }
 
-// byteLimit is how many bytes there may be, and how many there are.
+// byteLimit is a limit and the bytes in use.
 type byteLimit struct{ most, used int64 }
 
-// bodyClient is what the bodies of one client take. Each of them is counted in bodies.
+// bodyClient is what the bodies of one client use.
 type bodyClient struct {
 	reading, kept int64
 	bodies        int
@@ -57,10 +56,10 @@ func newBodyBudget(reading, kept int64, counters *router.APICounters) *bodyBudge
 	}
 }
 
-// fits reports whether a client that has taken some may take n more.
+// fits reports whether a client that uses taken bytes may use n more.
 func (l *byteLimit) fits(taken, n int64) bool { return taken+n <= l.most-l.used-n }
 
-// budgetedBody is a body that is charged for as it is read. One goroutine reads it.
+// budgetedBody charges a body to the budget as it is read. One goroutine reads it.
 type budgetedBody struct {
 	from      io.Reader
 	budget    *bodyBudget
@@ -68,23 +67,23 @@ type budgetedBody struct {
 	name      string
 	begun     time.Time
 
-	// The rest is under the budget's lock. client is nil until the body takes room.
+	// The budget's lock guards the rest. client is nil until the body uses room.
 	client *bodyClient
 	read   int64
-	// reading and kept are what was charged and not given back.
+	// reading and kept are the bytes charged now.
 	reading, kept int64
-	// slow is set when the body had to give up its room.
+	// slow is true after the body lost its room.
 	slow bool
 }
 
-// of is a body of a client, to be read; the caller calls decoded and then done.
-// interrupt ends a read that waits; it may be nil.
+// of wraps the body of a client. The caller calls decoded and then done. interrupt ends a
+// blocked read; it may be nil.
 func (b *bodyBudget) of(body io.Reader, client string, interrupt func()) *budgetedBody {
 	return &budgetedBody{from: body, budget: b, interrupt: interrupt, name: client, begun: time.Now()}
 }
 
-// Read implements io.Reader. The error is errBusy when there is no room for more, and
-// errSlowBody when the body had to give up its room.
+// Read implements io.Reader. The error is errBusy without room, and errSlowBody after the
+// body lost its room.
 func (b *budgetedBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	b.budget.mu.Lock()
@@ -106,7 +105,7 @@ func (b *budgetedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// chargeLocked gives a body room for n bytes more, at the cost of slower ones.
+// chargeLocked charges n more bytes to a body. It may end slower uploads.
 func (b *bodyBudget) chargeLocked(body *budgetedBody, n int64) bool {
 	if body.client == nil {
 		if body.client = b.clients[body.name]; body.client == nil {
@@ -127,15 +126,15 @@ func (b *bodyBudget) chargeLocked(body *budgetedBody, n int64) bool {
 	return true
 }
 
-// takeLocked adds to what a body was charged for.
+// takeLocked adds to the bytes that a body is charged for.
 func (b *bodyBudget) takeLocked(body *budgetedBody, reading, kept int64) {
 	body.reading, body.kept = body.reading+reading, body.kept+kept
 	body.client.reading, body.client.kept = body.client.reading+reading, body.client.kept+kept
 	b.reading.used, b.kept.used = b.reading.used+reading, b.kept.used+kept
 }
 
-// slowestLocked is the slowest upload that has lasted a while, among those of body's
-// client and of clients that have more than it; nil when body is no faster.
+// slowestLocked returns the slowest upload of body's client, or of a client that uses more;
+// nil when body is no faster. Uploads younger than slowAfter do not count.
 func (b *bodyBudget) slowestLocked(body *budgetedBody) *budgetedBody {
 	now := time.Now()
 	var slowest *budgetedBody
@@ -155,8 +154,7 @@ func (b *bodyBudget) slowestLocked(body *budgetedBody) *budgetedBody {
 	return slowest
 }
 
-// giveUpLocked takes the room of an upload back and ends it. Its memory is free as soon
-// as its goroutine has noticed.
+// giveUpLocked ends an upload and takes its room. Its goroutine frees the memory soon.
 func (b *bodyBudget) giveUpLocked(u *budgetedBody) {
 	b.counters.BodiesSlow.Add(1)
 	u.slow = true
@@ -167,7 +165,7 @@ func (b *bodyBudget) giveUpLocked(u *budgetedBody) {
 	}
 }
 
-// decoded says that the body is not needed any more, but for what was decoded.
+// decoded releases the room for reading; the decoded request keeps the rest.
 func (b *budgetedBody) decoded() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
@@ -181,7 +179,7 @@ func (b *budgetedBody) decodedLocked() {
 	}
 }
 
-// done says that nothing is left of it.
+// done releases all room of the body.
 func (b *budgetedBody) done() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// busyAnswer is the busy thresholds as they are now; null is none.
+// busyAnswer is the busy thresholds; null is none.
 type busyAnswer struct {
 	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens   *int64   `json:"active_prefill_tokens_threshold"`
 	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac"`
 }
 
-// maxBusyBody bounds a request to change them.
+// maxBusyBody bounds the body that changes them.
 const maxBusyBody = 1 << 16
 
-// busy answers the thresholds of the model that the query names, or of models to come.
+// busy answers with the thresholds of the named model, or of models to come.
 func (a *API) busy(w http.ResponseWriter, req *http.Request) {
 	a.answerBusy(w, req.URL.Query().Get("model"))
 }
@@ -35,15 +35,15 @@ func (a *API) answerBusy(w http.ResponseWriter, model string) {
 	a.answer(w, http.StatusOK, &busyAnswer{b.DecodeBlocks, b.PrefillTokens, b.PrefillFraction})
 }
 
-// setBusy changes the thresholds that the body names and leaves the others: those of one
-// model, or of all models and of those to come.
+// setBusy changes the thresholds in the body and keeps the others: for one model, or for
+// all models and models to come.
 func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBusyBody))
 	if err != nil {
 		a.fail(w, badBody(err), strictjson.Explain(err, nil))
 		return
 	}
-	// The model comes first, as its thresholds are what the body changes.
+	// The body changes the present thresholds of its model.
 	var named struct {
 		Model string `json:"model"`
 	}
@@ -66,7 +66,7 @@ func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 
 // decodeBusy changes the thresholds that a body names.
 func decodeBusy(data []byte, b *schedule.BusyThresholds) error {
-	// The decoder writes to where pointers lead, so those of the scheduler are not for it.
+	// The decoder writes through pointers, so it gets copies.
 	var body struct {
 		busyAnswer
 		Model *string `json:"model"`

@@ -15,10 +15,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 )
 
-// ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, with a
-// Registry POST and DELETE /v1/workers, and what Handler shows of the router. It
-// asks for no password: serve it with ServeControl at an address of package
-// control. docs/router-api.md describes the paths.
+// ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, POST and DELETE
+// /v1/workers with a registry, and the paths of Handler that change nothing. It asks for no
+// password: serve it with ServeControl at an address of package control.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.look(mux)
@@ -30,12 +29,12 @@ func (a *API) ControlHandler() http.Handler {
 	return control.Protect(mux)
 }
 
-// ServeControl answers operators on l until ctx ends, as Serve answers clients.
+// ServeControl answers operators on l until ctx ends, as Serve does.
 func (a *API) ServeControl(ctx context.Context, l net.Listener) error {
 	return a.serve(ctx, l, a.ControlHandler(), drainTimeout)
 }
 
-// elsewhere refuses what ControlHandler alone serves.
+// elsewhere refuses the paths that only ControlHandler serves.
 func (a *API) elsewhere(mux *http.ServeMux, patterns ...string) {
 	for _, p := range patterns {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) {
@@ -52,15 +51,15 @@ type patientWriter struct{ http.ResponseWriter }
 
 // Write implements io.Writer.
 func (w patientWriter) Write(b []byte) (int, error) {
-	// A writer without deadlines is that of a test.
+	// Only the writers of tests have no deadlines.
 	if err := http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(dumpPatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return w.ResponseWriter.Write(b)
 }
 
-// dump streams the indexes of all models, or of those of one name, as a JSON array of
-// stored events, one to a line. A dump without its closing bracket was cut off.
+// dump streams the indexes of all models, or of one name, as a JSON array with one stored
+// event on each line. A dump without its closing bracket broke off.
 func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	name := req.URL.Query().Get("model")
 	models := a.router.Models(name)
@@ -69,7 +68,7 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// The connection may be used again, for what takes longer.
+	// The next request on the connection may take longer.
 	defer func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) }()
 	out := bufio.NewWriterSize(patientWriter{w}, 64<<10)
 	encoder := json.NewEncoder(out)

@@ -20,26 +20,26 @@ import (
 
 // Headers of POST /v1/route.
 const (
-	// RequestIDHeader names the request; an answer to "new" carries the one that
-	// was given or made.
+	// RequestIDHeader names the request. The answer to "new" carries the given id, or a
+	// new one.
 	RequestIDHeader = "X-Request-Id"
 	// QualityHeader carries the Quality of the decision.
 	QualityHeader = "X-Blockyard-Quality"
 	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and
-	// what the cost was missing.
+	// the measure that cost mode lacked.
 	ScoreHeader = "X-Blockyard-Score"
 )
 
-// APIOptions configure an API.
+// Options configure an API.
 type Options struct {
-	// Registration lets whoever reaches Handler register workers; ControlHandler takes
-	// registrations in any case.
+	// Registration lets clients of Handler register workers. ControlHandler always takes
+	// registrations.
 	Registration bool
 	// Log may be nil.
 	Log *zap.Logger
 }
 
-// API serves a router over HTTP and NATS.
+// API serves a router over HTTP and NATS. Its methods are safe for concurrent use.
 type API struct {
 	router       *router.Router
 	log          *zap.Logger
@@ -47,7 +47,7 @@ type API struct {
 	service      *service
 }
 
-// NewAPI returns the API of a router.
+// New returns the API of a router.
 func New(r *router.Router, o Options) *API {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -55,10 +55,10 @@ func New(r *router.Router, o Options) *API {
 	return &API{router: r, log: o.Log, registration: o.Registration, service: newService(r)}
 }
 
-// Handler serves clients and metrics over HTTP: POST /v1/route, GET /v1/workers,
-// /v1/feeds, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and with a
-// registry GET /v1/agents. With APIOptions.Registration it also takes POST and DELETE
-// /v1/workers. ControlHandler has the rest. docs/router-api.md describes the paths.
+// Handler serves clients: POST /v1/route, GET /v1/workers, /v1/feeds, /v1/sources,
+// /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a registry. With
+// Options.Registration it also serves POST and DELETE /v1/workers. docs/router-api.md
+// describes the paths.
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
@@ -74,7 +74,7 @@ func (a *API) Handler() http.Handler {
 	return control.RefuseCrossSite(mux)
 }
 
-// look adds what shows the router and changes nothing.
+// look adds the paths that change nothing.
 func (a *API) look(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
@@ -97,20 +97,20 @@ func (a *API) look(mux *http.ServeMux) {
 }
 
 const (
-	// drainTimeout bounds how long requests may take to finish after the end.
+	// drainTimeout bounds how long requests may take after the end of ctx.
 	drainTimeout = 2 * time.Second
-	// answerTimeout is the time that those get to be answered that wait even then.
+	// answerTimeout bounds the answers to requests that still wait then.
 	answerTimeout = time.Second
 )
 
-// Serve answers HTTP on l until ctx ends, then lets the requests at hand finish, tells
-// those that still wait for a worker that the router stops, and closes l. The error is
-// nil when ctx ended it.
+// Serve answers HTTP on l until ctx ends. Then it lets requests finish, answers the ones
+// that still wait for a worker with an error, and closes l. The error is nil when ctx
+// ended it.
 func (a *API) Serve(ctx context.Context, l net.Listener) error {
 	return a.serve(ctx, l, a.Handler(), drainTimeout)
 }
 
-// serve is Serve with a handler; what is at hand at the end may take as long as drain.
+// serve is Serve with a handler and a time for requests to finish.
 func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
 	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
@@ -142,10 +142,10 @@ func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain t
 }
 
 func (a *API) route(w http.ResponseWriter, req *http.Request) {
-	host, _, _ := net.SplitHostPort(req.RemoteAddr) // what is no address is one client
+	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
 		id: req.Header.Get(RequestIDHeader), client: host,
-		// A reader that has no deadlines is that of a test; it is not waited for.
+		// Only the writers of tests have no deadlines. Their reads are not interrupted.
 		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
 	})
 	for name, value := range out.headers() {
@@ -159,9 +159,8 @@ func (a *API) route(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// deliverRoute delivers a reply. One that says where a request is booked is sent at
-// once, as it is only then known that it cannot be. Whether the caller goes away later
-// is not looked at: having read the reply it may.
+// deliverRoute delivers a reply. A reply with a booking is flushed, because only a flush
+// shows that the client has gone. A client that goes later may have read the reply.
 func (a *API) deliverRoute(w http.ResponseWriter, out *reply) error {
 	if err := deliver(w, out.status, out.body); err != nil || out.unbook == nil {
 		return err
@@ -184,7 +183,7 @@ type feedAnswer struct {
 	Divergences         uint64 `json:"divergences"`
 	DivergencesRepaired uint64 `json:"divergences_repaired"`
 	DigestOK            bool   `json:"digest_ok"`
-	// Rival is another publisher that speaks for the owner now.
+	// Rival is another publisher that announces the owner now.
 	Rival string `json:"rival,omitempty"`
 }
 
@@ -217,7 +216,7 @@ func (a *API) answer(w http.ResponseWriter, code int, v any) {
 	}
 }
 
-// undelivered logs that the client has gone, which is no error of ours.
+// undelivered logs an answer whose client has gone.
 func (a *API) undelivered(err error) { a.log.Debug("answer is not delivered", zap.Error(err)) }
 
 func deliver(w http.ResponseWriter, code int, v any) error {
@@ -240,7 +239,7 @@ func (a *API) sources(w http.ResponseWriter, _ *http.Request) {
 	a.answer(w, http.StatusOK, all)
 }
 
-// agents answers what is known of the agents' streams.
+// agents answers with the streams of the agents.
 func (a *API) agents(w http.ResponseWriter, g *registry.Source) {
 	all := g.Agents()
 	if all == nil {

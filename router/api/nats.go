@@ -20,30 +20,29 @@ import (
 
 // Headers of replies over NATS, besides those of HTTP.
 const (
-	// RouterHeader carries the subject of the router that answered. What is said of
-	// a request later has to go there: other routers do not know the request.
+	// RouterHeader carries the subject of the router that answered. Later calls about the
+	// request must go there: other routers do not know the request.
 	RouterHeader = "X-Blockyard-Router"
-	// NATSErrorHeader has the text of an error, as NATS clients expect it, and
+	// NATSErrorHeader carries the text of an error, as NATS clients expect it,
 	// NATSErrorCodeHeader its HTTP status.
 	NATSErrorHeader     = "Nats-Service-Error"
 	NATSErrorCodeHeader = "Nats-Service-Error-Code"
 )
 
-// RouteSubject is where the routers of a cluster take requests; each request is
-// answered by one of them.
+// RouteSubject returns the subject of a cluster's routers. One of them answers each request.
 func RouteSubject(cluster string) string { return "blockyard." + cluster + ".route" }
 
-// errStopping: a request waited for a worker when the router was stopped.
+// errStopping: the router stopped while a request waited for a worker.
 var errStopping = errors.New("the router is stopping")
 
 const (
-	// natsRequestQueue is how many requests wait to be taken up.
+	// natsRequestQueue is how many requests may wait to be read.
 	natsRequestQueue = 1024
-	// maxNATSRequests bounds the requests at hand. It is above maxNewRequests, so
-	// that those get through by which others end.
+	// maxNATSRequests bounds the requests in progress. It exceeds maxNewRequests, so that
+	// requests that end others get through.
 	maxNATSRequests = 2 * maxNewRequests
-	// natsPatience is how long a request waits for a worker that does not say: nobody
-	// notices when who asks has gone.
+	// natsPatience is the timeout of a request without one of its own: over NATS nobody
+	// notices that a client has gone.
 	natsPatience = 30 * time.Second
 )
 
@@ -51,21 +50,21 @@ const (
 type natsService struct {
 	service  *service
 	log      *zap.Logger
-	own      string // the subject that is this router's alone
+	own      string // the subject of this router alone
 	counters *router.APICounters
-	// slots holds a token for each request at hand that does not wait for a worker.
+	// slots holds a token for each request in progress that does not wait for a worker.
 	slots   chan struct{}
 	serving sync.WaitGroup
 }
 
-// ServeNATS answers route requests over n until ctx ends, then lets the requests at
-// hand finish. docs/router-api.md describes them. n must stay open until it returns;
-// while n has no server, no requests come. The error is nil when ctx ended it.
+// ServeNATS answers route requests over n until ctx ends. Then it lets requests finish. n
+// must stay open until ServeNATS returns. The error is nil when ctx ended it.
+// docs/router-api.md describes the requests.
 func (a *API) ServeNATS(ctx context.Context, n *natssource.Source) error {
 	return a.serveNATS(ctx, n, drainTimeout)
 }
 
-// serveNATS is ServeNATS; what is at hand at the end may take as long as drain.
+// serveNATS is ServeNATS with a time for requests to finish.
 func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
 	s := &natsService{
 		service:  a.service,
@@ -74,7 +73,7 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 		counters: &a.router.Metrics().API,
 		slots:    make(chan struct{}, maxNATSRequests),
 	}
-	// A queue group of its own subject has one member: this router.
+	// The queue group of the router's own subject has one member.
 	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.own)
 	if err != nil {
 		return fmt.Errorf("serve routing over nats: %w", err)
@@ -85,7 +84,7 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 		s.take(serving, q)
 	}
 	err = requests.Stop()
-	// Those that still wait for a worker then are told so.
+	// Requests that still wait for a worker then get errStopping.
 	end := time.AfterFunc(drain, func() { cancel(errStopping) })
 	defer end.Stop()
 	for q, ok := requests.Rest(); ok; q, ok = requests.Rest() {
@@ -95,7 +94,7 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 	return err
 }
 
-// take answers q on a goroutine of its own, or says that there are too many.
+// take answers q in a goroutine, or says that there are too many requests.
 func (s *natsService) take(ctx context.Context, q *natssource.Request) {
 	select {
 	case s.slots <- struct{}{}:
@@ -105,7 +104,7 @@ func (s *natsService) take(ctx context.Context, q *natssource.Request) {
 		return
 	}
 	s.serving.Go(func() {
-		// Those that wait for a worker leave room for those by which others end.
+		// A waiting request leaves its slot to requests that end others.
 		taken := sync.OnceFunc(func() { <-s.slots })
 		defer taken()
 		s.send(q, s.answer(ctx, q, taken))
@@ -120,7 +119,7 @@ func (s *natsService) answer(ctx context.Context, q *natssource.Request, waits f
 		caller{id: q.Header(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
 }
 
-// send replies to q. A request that was booked is freed when that is not possible.
+// send replies to q. A reply that cannot be sent takes its booking back.
 func (s *natsService) send(q *natssource.Request, r reply) {
 	err := s.reply(q, &r)
 	if err == nil {

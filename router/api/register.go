@@ -15,7 +15,7 @@ import (
 const (
 	// maxRegistrationBody bounds the body of a registration in bytes.
 	maxRegistrationBody = 64 << 10
-	// defaultTTL is how long a registration holds that names no time, in seconds.
+	// defaultTTL is the default of ttl_seconds.
 	defaultTTL = 30
 )
 
@@ -25,14 +25,14 @@ type registrationRequest struct {
 	TTLSeconds uint32 `json:"ttl_seconds"`
 }
 
-// registrationAnswer is the answer to it.
+// registrationAnswer is the answer to POST /v1/workers.
 type registrationAnswer struct {
 	WorkerID         uint64 `json:"worker_id"`
 	Ranks            uint32 `json:"ranks"`
 	ExpiresInSeconds uint32 `json:"expires_in_seconds"`
 }
 
-// register adds the handlers by which workers register.
+// register adds the paths by which workers register.
 func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))

@@ -22,11 +22,11 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// service answers route requests, whatever they travel over.
+// service answers route requests of any transport.
 type service struct {
 	router  *router.Router
 	metrics *router.Metrics
-	// overload is the HTTP status of requests that all workers are too busy for.
+	// overload is the HTTP status of requests whose workers are all too busy.
 	overload int
 	// routing holds a token for each request that is being routed.
 	routing chan struct{}
@@ -39,51 +39,49 @@ func newService(r *router.Router) *service {
 		routing: make(chan struct{}, maxNewRequests), bodies: newBodyBudget(maxReading, maxKept, &m.API)}
 }
 
-// maxNewRequests bounds the requests that are being routed: each keeps its prompt.
-// Those that wait for a worker are bounded by the queue.
+// maxNewRequests bounds the requests that are being routed, because each holds its prompt.
+// The queue bounds the requests that wait.
 const maxNewRequests = 4096
 
-// errImpatient: no worker had time for a request before its timeout_ms were over.
+// errImpatient: the timeout of a request ended before a worker was free.
 var errImpatient = errors.New("timeout_ms: no worker had time for the request")
 
-// caller is how a request came.
+// caller describes where a request came from.
 type caller struct {
-	// id is the request id that came beside the body, or empty. client is whose share
-	// of the room for bodies the request takes.
+	// id is the request id outside the body, or empty. client is the client whose share of
+	// the body budget the request uses.
 	id, client string
-	// interrupt ends a read of the body that waits for the caller, from another
-	// goroutine; nil where no read waits.
+	// interrupt ends a blocked read of the body, from another goroutine; nil when reads
+	// do not block.
 	interrupt func()
-	// unseen says that nobody notices when who asks has gone, and patience how long
-	// such a request waits that does not say; 0 is without end.
+	// unseen is true when the transport does not report that the client has gone. patience
+	// is the timeout of such a request without one of its own; 0 is none.
 	unseen   bool
 	patience time.Duration
 	// waits is called when the request begins to wait for a worker; it may be nil.
 	waits func()
 }
 
-// errBusy: there are maxNewRequests, as many requests as a transport takes, or no room
-// for a body.
+// errBusy: there are too many requests, or no room for a body.
 var errBusy = errors.New("the router has too many requests at hand")
 
 // reply is the answer to a route request.
 type reply struct {
-	// status is an HTTP status, also where there is no HTTP.
+	// status is an HTTP status, also without HTTP.
 	status int
-	// body is to be encoded as JSON; failed is the text of the error in it.
+	// body is encoded as JSON. failed is the text of its error.
 	body   any
 	failed string
-	// id names the request, empty when there is none. unbook takes its booking off the
-	// worker's account, for when nobody gets the reply; nil when nothing is booked.
+	// id is the request id, empty when there is none. unbook takes the booking back when
+	// nobody gets the reply; nil without a booking.
 	id     string
 	unbook func()
-	// quality is empty when nothing was decided or looked up, score when nothing was
-	// decided.
+	// quality is empty when nothing was looked up, score when nothing was decided.
 	quality feed.Quality
 	score   string
 }
 
-// headers are those of the reply that are not empty.
+// headers returns the reply's headers that are not empty.
 func (r *reply) headers() map[string]string {
 	all := map[string]string{RequestIDHeader: r.id, QualityHeader: string(r.quality), ScoreHeader: headerText(r.score)}
 	for name, value := range all {
@@ -94,7 +92,7 @@ func (r *reply) headers() map[string]string {
 	return all
 }
 
-// errorAnswer is the body of a reply that has no other.
+// errorAnswer is the body of an error.
 type errorAnswer struct {
 	Error string `json:"error"`
 }
@@ -136,7 +134,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	default:
 		return s.fail(http.StatusServiceUnavailable, errBusy)
 	}
-	// A request that waits gives its place back: others may not have to.
+	// A waiting request gives its token back, so that other requests can be routed.
 	routed := sync.OnceFunc(func() { <-s.routing })
 	defer routed()
 	if patience := cmp.Or(q.timeout(), c.patience); patience > 0 {
@@ -170,11 +168,11 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	var unbook func()
 	if m.Booked {
-		// By its number: who does not get the reply may ask again under the same id.
+		// By its number: a client without a reply may send the same id again.
 		unbook = func() { model.Decide().FreeBooking(id, m.Booking) }
 	}
 	if ctx.Err() != nil {
-		// Who asked has gone: nobody will send this request to the worker.
+		// The client has gone and will not send the request to the worker.
 		if unbook != nil {
 			unbook()
 		}
@@ -186,7 +184,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}}
 }
 
-// model returns the model that a request means, once the router has begun.
+// model returns the model of a request, once the router has started.
 func (s *service) model(name string) (*router.Model, error) {
 	if err := s.router.Started(); err != nil {
 		return nil, err
@@ -194,7 +192,7 @@ func (s *service) model(name string) (*router.Model, error) {
 	return s.router.Model(name)
 }
 
-// rank lets a pin that names no rank mean the only one that its worker has.
+// rank fills in the rank of a pinned worker that has only one.
 func (s *service) rank(model *router.Model, q *routeRequest, query *router.Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
@@ -263,7 +261,7 @@ func (s *service) overlap(q *routeRequest) reply {
 	return s.looked(q.Method, "", model.Quality(), &out)
 }
 
-// looked is the reply to a request that chose no worker.
+// looked returns the reply to a request that chose no worker.
 func (s *service) looked(method, id string, quality feed.Quality, body any) reply {
 	s.metrics.Served(method, quality)
 	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
@@ -274,7 +272,7 @@ func (s *service) fail(code int, err error) reply {
 	return reply{status: code, body: &errorAnswer{err.Error()}, failed: err.Error()}
 }
 
-// failed is the reply to a request that the facade could not serve.
+// failed returns the reply to an error of the router.
 func (s *service) failed(err error) reply {
 	out := s.fail(s.status(err), err)
 	var full *schedule.QueueRejection
@@ -285,7 +283,7 @@ func (s *service) failed(err error) reply {
 	return out
 }
 
-// status is the HTTP status of an error of the facade.
+// status returns the HTTP status of an error of the router.
 func (s *service) status(err error) int {
 	for _, known := range []struct {
 		err    error
@@ -319,7 +317,7 @@ func (s *service) status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// headerText is s as it may stand in a header: in one line, and not too long.
+// headerText returns s as one line of at most 512 bytes.
 func headerText(s string) string {
 	const limit = 512
 	b := []byte(s[:min(len(s), limit)])

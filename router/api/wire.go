@@ -24,22 +24,21 @@ import (
 // maxBody bounds the body of a request.
 const maxBody = 32 << 20
 
-// maxRequestID bounds a request id, which is kept as long as the request.
+// maxRequestID bounds a request id, in bytes.
 const maxRequestID = 256
 
-// routeRequest is the body of POST /v1/route. The tag "in" names the methods that take
-// a field.
+// routeRequest is the body of POST /v1/route. The tag "in" lists the methods of a field.
 type routeRequest struct {
 	Method    string    `json:"method" in:"new potential_loads overlap mark_prefill mark_free output_block"`
 	Tokens    tokenList `json:"tokens" in:"new potential_loads overlap"`
 	RequestID string    `json:"request_id" in:"new mark_prefill mark_free output_block"`
-	// Model may be left out where workers serve one model.
+	// Model is optional when workers serve one model.
 	Model    string `json:"model" in:"new potential_loads overlap mark_prefill mark_free output_block"`
 	LoRAName string `json:"lora_name" in:"new potential_loads overlap"`
 	// CacheNamespace is the cache salt.
 	CacheNamespace string                   `json:"cache_namespace" in:"new potential_loads overlap"`
 	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new potential_loads overlap"`
-	// PriorityJump, in seconds, and StrictPriority order requests that wait.
+	// PriorityJump, in seconds, and StrictPriority order waiting requests.
 	PriorityJump   float64            `json:"priority_jump" in:"new"`
 	StrictPriority uint32             `json:"strict_priority" in:"new"`
 	Override       *config.Override   `json:"router_config_override" in:"new potential_loads"`
@@ -47,28 +46,28 @@ type routeRequest struct {
 	Pinned         *workerName        `json:"pinned_worker" in:"new"`
 	Allowed        []kv.WorkerID      `json:"allowed_worker_ids" in:"new"`
 	Constraints    routingConstraints `json:"routing_constraints" in:"new"`
-	// TimeoutMS bounds the wait for a worker; 0 is the transport's.
+	// TimeoutMS bounds the wait for a worker; 0 is the transport's timeout.
 	TimeoutMS uint32 `json:"timeout_ms" in:"new"`
-	// DecayFraction is for "output_block".
+	// DecayFraction belongs to "output_block".
 	DecayFraction *float64 `json:"decay_fraction" in:"output_block"`
 }
 
 func (q *routeRequest) timeout() time.Duration { return time.Duration(q.TimeoutMS) * time.Millisecond }
 
-// workerName names a rank of a worker; nil is the only one that it has.
+// workerName is a rank of a worker. Without DPRank it is the worker's only rank.
 type workerName struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	DPRank   *kv.DPRank  `json:"dp_rank"`
 }
 
-// routingConstraints are taints that a worker must have, and those that make it more
-// or less welcome, with their weights.
+// routingConstraints are taints that a worker must have, and weights of taints that it
+// should have or not have.
 type routingConstraints struct {
 	Required  []string           `json:"required_taints"`
 	Preferred map[string]float64 `json:"preferred_taints"`
 }
 
-// query is the request as the facade takes it.
+// query returns the request for the router.
 func (q *routeRequest) query(id string) *router.Request {
 	out := &router.Request{
 		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
@@ -107,7 +106,7 @@ type rejectedAnswer struct {
 	Rejection rejection `json:"rejection"`
 }
 
-// rejection says which limit of the queue was reached.
+// rejection is the limit of the queue that was reached.
 type rejection struct {
 	PolicyClass string `json:"policy_class"`
 	LimitKind   string `json:"limit_kind"`
@@ -121,8 +120,8 @@ type overlapsAnswer struct {
 	Overlaps []overlapAnswer `json:"overlaps"`
 }
 
-// overlapAnswer is what one worker has of a prompt: blocks by tier, their weighted
-// number, and the same in tokens.
+// overlapAnswer is what one worker has of a prompt: blocks by tier, their weighted sum,
+// and the sum in tokens.
 type overlapAnswer struct {
 	WorkerID        uint64  `json:"worker_id"`
 	DPRank          uint32  `json:"dp_rank"`
@@ -138,14 +137,14 @@ type overlapAnswer struct {
 type markAnswer struct {
 	Method  string `json:"method"`
 	Success bool   `json:"success"`
-	// Active is for "mark_free": whether the request was on the account.
+	// Active belongs to "mark_free": whether the request was active.
 	Active *bool `json:"active,omitempty"`
 }
 
 type loadsAnswer struct {
 	Method string       `json:"method"`
 	Loads  []loadAnswer `json:"loads"`
-	// PendingCount are the requests that wait, PendingISLTokens their prompts.
+	// PendingCount counts waiting requests, PendingISLTokens the tokens of their prompts.
 	PendingCount     int `json:"pending_count"`
 	PendingISLTokens int `json:"pending_isl_tokens"`
 }
@@ -157,7 +156,7 @@ type loadAnswer struct {
 	DecodeBlocks  int    `json:"potential_decode_blocks"`
 }
 
-// decodeRoute reads a request body; the error names the field.
+// decodeRoute reads and checks a request body. The error names the field.
 func decodeRoute(body io.Reader) (*routeRequest, error) {
 	var q routeRequest
 	if err := strictjson.Decode(body, &q, "request", wantedFields()); err != nil {
@@ -166,7 +165,7 @@ func decodeRoute(body io.Reader) (*routeRequest, error) {
 	return &q, q.validate()
 }
 
-// Limits of what a request may name.
+// Limits of the lists and numbers of a request.
 const (
 	maxTaints  = 1024
 	maxAllowed = 1 << 14
@@ -204,8 +203,8 @@ func (q *routeRequest) validate() error {
 	return q.checkNames()
 }
 
-// tokenList is an array of token ids. It reads its own JSON because prompts
-// have tens of thousands of them.
+// tokenList is an array of token ids. It has a decoder of its own because prompts have
+// tens of thousands of tokens.
 type tokenList []uint32
 
 // UnmarshalJSON reads an array of integers in 0..2^32-1. data is valid JSON.
@@ -234,8 +233,8 @@ func (l *tokenList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// parseToken reads the digits in front of b, up to what may follow an element
-// of an array. It returns how many they are, 0 when there is anything else.
+// parseToken reads the digits at the start of b, up to a byte that may follow an element. n
+// is their number, 0 for anything else.
 func parseToken(b []byte) (v uint32, n int) {
 	var wide uint64
 	for n < len(b) && '0' <= b[n] && b[n] <= '9' {
@@ -253,7 +252,7 @@ func parseToken(b []byte) (v uint32, n int) {
 // maxName bounds lora_name and cache_namespace, in bytes.
 const maxName = 4096
 
-// checkFields refuses a field that the method does not take.
+// checkFields refuses fields that the method does not take.
 func (q *routeRequest) checkFields() error {
 	v := reflect.ValueOf(q).Elem()
 	for i := range v.NumField() {
@@ -266,7 +265,7 @@ func (q *routeRequest) checkFields() error {
 	return nil
 }
 
-// checkNames refuses texts that are too long.
+// checkNames refuses names that are too long.
 func (q *routeRequest) checkNames() error {
 	for _, name := range []struct {
 		field, value string
@@ -291,8 +290,8 @@ func (q *routeRequest) checkNames() error {
 	return nil
 }
 
-// checkRequestID refuses an id that a header of an answer cannot carry: HTTP and NATS cut
-// blanks off its ends, and clients disagree about bytes that are not ASCII.
+// checkRequestID refuses an id that a header cannot carry: HTTP and NATS trim blanks, and
+// clients disagree about bytes outside ASCII.
 func checkRequestID(field, id string) error {
 	if err := checkLength(field, id, maxRequestID); err != nil {
 		return err
@@ -312,7 +311,7 @@ func checkLength(field, value string, most int) error {
 	return nil
 }
 
-// wantedFields says what fields may be whose types allow more.
+// wantedFields returns the ranges of fields whose types allow more.
 func wantedFields() map[string]string {
 	return map[string]string{
 		"expected_output_tokens": fmt.Sprintf("an integer in 0..%d", math.MaxInt32),

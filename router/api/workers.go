@@ -18,20 +18,20 @@ type workerAnswer struct {
 	Model     string       `json:"model"`
 	BlockSize uint32       `json:"block_size"`
 	Quality   feed.Quality `json:"quality"`
-	// Source says who vouches for the worker: "agent", "file" or "http".
+	// Source is who announced the worker: "agent", "file", "http" or "dynamo".
 	Source string `json:"source"`
-	// Silent says that the worker publishes no events.
+	// Silent is true for a worker without events.
 	Silent       bool   `json:"silent,omitempty"`
 	Endpoint     string `json:"endpoint,omitempty"`
 	Ranks        uint32 `json:"ranks,omitempty"`
 	DeviceBlocks uint64 `json:"device_blocks,omitempty"`
-	// MaxBatchedTokens is how many tokens it computes in a step at most, and Taints are
-	// its labels.
+	// MaxBatchedTokens is how many tokens the worker computes in one step, at most. Taints
+	// are its labels.
 	MaxBatchedTokens uint64          `json:"max_num_batched_tokens,omitempty"`
 	Taints           []string        `json:"taints,omitempty"`
 	Load             *workerLoadJSON `json:"load,omitempty"`
 	PoolLoad         *poolLoadJSON   `json:"pool_load,omitempty"`
-	// Measured is what was learned of the worker, when workers are scored by cost.
+	// Measured is what the estimator learned of the worker, in cost mode.
 	Measured *estimate.WorkerMeasures `json:"measured,omitempty"`
 }
 
