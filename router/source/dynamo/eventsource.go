@@ -10,43 +10,43 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Bounds of recovering a source: as Dynamo's routers have them.
+// Bounds of recovering a source; Dynamo's routers have the same.
 const (
 	maxWaitingEvents = 1024
 	maxTries         = 8
 	firstRetry       = 200 * time.Millisecond
 	lastRetry        = firstRetry << (maxTries - 2)
-	// checkEvery is the silence after which a source is asked whether something
-	// was lost, givenUpFor the pause after eight tries in vain.
+	// checkEvery is the silence after which a source is asked whether something was lost,
+	// givenUpFor the pause after eight failed tries.
 	checkEvery = 10 * time.Second
 	givenUpFor = 30 * time.Second
 )
 
-// source follows the events of one publisher of Dynamo and keeps a table up to
-// date. It is told what arrives and when and says what to ask; it does no I/O
-// and knows no clock. What its methods append to out are the changes that they
-// made to the table.
+// eventSource follows the events of one Dynamo publisher and keeps a table up to date.
+// Callers pass in events, answers and the time, and send the queries that nextQuery
+// returns. Methods append their changes of the table to out. An eventSource does no I/O
+// and reads no clock.
 type eventSource struct {
 	origin origin
 	table  *table
 
-	// cursor is the id of the last event that the table contains, once started.
+	// cursor is the id of the last applied event, once started.
 	cursor  uint64
 	started bool
-	// whole is set while the table holds everything that the publisher said;
-	// doubted, while a message may have been lost that nobody can be asked for.
+	// whole is true while the table has all that the publisher said. doubted is true while
+	// a message may have been lost and nobody can be asked.
 	whole, doubted bool
 
-	// recovering: events wait, and the target is to be asked, for everything when
-	// dump is set.
+	// recovering is true while events wait for an answer. dump is true when everything is
+	// to be asked for.
 	recovering, dump bool
 	waiting          []kvevent.RouterEvent
 	tries            int
-	// askAt is when the target is to be asked next: again while recovering, else
-	// to check for a loss at the end of the stream.
+	// askAt is when to ask next: again during a recovery, otherwise to find a loss at the
+	// end of the stream.
 	askAt time.Time
-	// asked is the number of the query in flight, 0 without one; queries counts
-	// them. from is the cursor when it was sent.
+	// asked is the number of the query in flight, 0 for none; queries counts queries. from
+	// is the cursor when the query was sent.
 	asked, queries, from uint64
 	counters             *Counters
 }
@@ -66,11 +66,11 @@ func (s *eventSource) exact() bool {
 	return s.whole && !s.doubted && !s.recovering && s.table.holes == 0
 }
 
-// events takes in the live events of one message, which are only borrowed.
+// events applies the live events of one message. It only borrows them.
 func (s *eventSource) events(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	for i := range events {
 		if e := &events[i]; e.Owner.Worker() != s.origin.worker {
-			// Half of a message would be worse than none: the ids show the hole.
+			// The whole message is dropped: half of it would hide the hole.
 			s.counters.Foreign++
 			return out
 		}
@@ -86,7 +86,7 @@ func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, n
 	case s.started && e.ID <= s.cursor:
 		s.counters.Stale++
 	case e.Kind == kvevent.Cleared:
-		// Nothing before it matters, lost or not.
+		// No earlier event matters.
 		out = s.apply(out, e)
 		s.whole = true
 		s.recovered(now)
@@ -119,8 +119,7 @@ func (s *eventSource) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) [
 	return s.table.apply(out, e)
 }
 
-// gap begins a recovery of what follows the cursor. A check that is in flight
-// asks for the same, but its answer may be older than the gap.
+// gap begins a recovery. The answer to a check in flight may be older than the gap.
 func (s *eventSource) gap(now time.Time) {
 	s.counters.Gaps++
 	s.recovering, s.dump, s.tries, s.askAt, s.asked = true, false, 0, now, 0
@@ -128,7 +127,7 @@ func (s *eventSource) gap(now time.Time) {
 
 func (s *eventSource) wait(e *kvevent.RouterEvent) {
 	if len(s.waiting) == maxWaitingEvents {
-		// The hole that this makes is asked for afterwards.
+		// The hole is asked for afterwards.
 		s.waiting = slices.Delete(s.waiting, 0, 1)
 		s.counters.Overflowed++
 	}
@@ -137,7 +136,7 @@ func (s *eventSource) wait(e *kvevent.RouterEvent) {
 	s.waiting = append(s.waiting, kept)
 }
 
-// suspect says that messages may have been lost.
+// suspect notes that messages may have been lost.
 func (s *eventSource) suspect(now time.Time) {
 	if s.recoverable() && !s.recovering {
 		s.askAt = now
@@ -145,7 +144,7 @@ func (s *eventSource) suspect(now time.Time) {
 	s.doubted = s.doubted || !s.recoverable() // until the next event shows whether there is a hole
 }
 
-// nextQuery is the query to send now, if there is one, and its number.
+// nextQuery returns the query to send now and its number; due is false without one.
 func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
 	if !s.recoverable() || s.asked != 0 || now.Before(s.askAt) {
 		return q, 0, false
@@ -155,7 +154,7 @@ func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number ui
 	s.counters.Queries++
 	q.Worker, q.KnowsDumpFailed = s.origin.worker, true
 	if s.dump {
-		// Events wait, so that what the dump replaces is not newer than it.
+		// Events wait, so that the dump is not older than the table.
 		s.recovering = true
 	} else {
 		q.StartID, q.HasStart = s.cursor+1, true
@@ -163,8 +162,8 @@ func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number ui
 	return q, s.asked, true
 }
 
-// answered takes in the answer to query number, or the error that came instead,
-// and returns the error, or why the answer was of no use.
+// answered applies the answer to query number, or its error. It returns that error, or why
+// the answer was unusable.
 func (s *eventSource) answered(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
 	if number != s.asked {
 		return out, nil
@@ -190,11 +189,11 @@ func (s *eventSource) recovered(now time.Time) {
 	s.askAt = now.Add(checkEvery)
 }
 
-// errUnusable is wrapped by errors of answers that do not fit what is known
-// here, after which everything is asked for.
+// errUnusable is wrapped by errors of answers that contradict the table. The next query
+// asks for everything.
 var errUnusable = errors.New("answer does not fit")
 
-// takeIn makes the answer part of the table.
+// takeIn applies the answer to the table.
 func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
 	for i := range a.Events {
 		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
@@ -205,7 +204,7 @@ func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) (
 	switch {
 	case a.Kind == kvevent.QueryTreeDump:
 		if a.LastEventID < s.cursor && !s.recovering {
-			return out, nil // older than what came meanwhile
+			return out, nil // older than the live events
 		}
 		out = s.table.replace(out, a.Events)
 		s.cursor, s.started, s.whole = a.LastEventID, true, true
@@ -213,7 +212,7 @@ func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) (
 		return out, nil
 	case a.Kind == kvevent.QueryEvents && !s.dump:
 		for i := range a.Events {
-			// Holes in an answer are events that are not modelled.
+			// A hole in an answer is an event that is not modelled.
 			if e := &a.Events[i]; e.ID > s.cursor {
 				out = s.apply(out, e)
 			}
@@ -227,8 +226,8 @@ func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) (
 	return out, fmt.Errorf("%w: %s, newest event %d, cursor %d %s", errUnusable, a.Kind, a.LastEventID, s.cursor, a.Message)
 }
 
-// failed plans the next try. After the last one the events that waited are taken
-// as they are, and everything is asked for again from time to time.
+// failed plans the next try. After the last try the waiting events are applied with their
+// holes, and everything is asked for from time to time.
 func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	if !s.recovering {
 		s.askAt = now.Add(checkEvery)
@@ -253,7 +252,7 @@ func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent
 	return out
 }
 
-// drain takes in the events that waited, up to the next hole.
+// drain applies the waiting events up to the next hole.
 func (s *eventSource) drain(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	waiting := s.waiting
 	s.waiting = nil

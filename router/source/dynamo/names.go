@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Endpoint names what Dynamo's workers of one kind serve together.
+// Endpoint is the name under which Dynamo's workers of one kind serve.
 type Endpoint struct {
 	Namespace, Component, Name string
 }
 
-// ParseEndpoint reads NAMESPACE.COMPONENT.ENDPOINT, with or without the scheme
-// dyn:// in front. A namespace may contain dots.
+// ParseEndpoint reads NAMESPACE.COMPONENT.ENDPOINT, with or without dyn:// in front. A
+// namespace may contain dots.
 func ParseEndpoint(s string) (Endpoint, error) {
 	parts := strings.Split(strings.TrimPrefix(s, "dyn://"), ".")
 	n := len(parts)
@@ -24,18 +24,18 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return Endpoint{}, fmt.Errorf("endpoint %.256q: want namespace.component.endpoint", s)
 }
 
-// String is what ParseEndpoint reads.
+// String returns the text that ParseEndpoint reads.
 func (e Endpoint) String() string { return e.Namespace + "." + e.Component + "." + e.Name }
 
-// Subject is where the endpoint's publishers send the messages of a topic.
+// Subject returns the subject of a topic of the endpoint's publishers.
 func (e Endpoint) Subject(topic string) string {
 	segment := func(s string) string { return escape(s, "_-") }
 	return "namespace." + segment(e.Namespace) + ".component." + segment(e.Component) +
 		".endpoint." + segment(e.Name) + "." + segment(topic)
 }
 
-// cardPrefix and sourcePrefix are how the names of the files begin that hold the
-// endpoint's model cards and event sources; an id in hexadecimal follows.
+// cardPrefix and sourcePrefix begin the names of files with the endpoint's model cards and
+// event sources. An id in hexadecimal follows.
 func (e Endpoint) cardPrefix() string {
 	return escape(e.Namespace+"/"+e.Component+"/"+e.Name+"/", "")
 }
@@ -44,7 +44,7 @@ func (e Endpoint) sourcePrefix() string {
 	return escape("namespace/"+e.Namespace+"/component/"+e.Component+"/endpoint/"+e.Name+"/topic/"+topic+"/", "")
 }
 
-// escape writes every byte but letters, digits and those of keep as %XX.
+// escape writes every byte but letters, digits and the bytes of keep as %XX.
 func escape(s, keep string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

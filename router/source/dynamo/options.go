@@ -8,19 +8,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// Plane is a connection to Dynamo's event plane; *router.NATS is one.
+// Plane is a connection to Dynamo's event plane; *nats.Source implements it.
 type Plane interface {
-	// Subscribe delivers the bodies of a subject's messages in order until stop
-	// is called, after which messages may be abandoned. A receiver that is slow
-	// loses messages, and dropped says how many.
+	// Subscribe delivers the messages of a subject in order until stop is called. Messages
+	// that the receiver is too slow for are dropped; dropped counts them.
 	Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error)
-	// Connections is how many connections were made so far: when it has grown,
-	// messages may have been lost. Connected is whether there is one now.
+	// Connections returns the number of connections so far. When it has grown, messages may
+	// have been lost. Connected reports whether there is a connection now.
 	Connections() uint64
 	Connected() bool
 }
 
-// noPlane is the Plane where no events are wanted: always there, and silent.
+// noPlane is the Plane of a Source without events: connected, and silent.
 type noPlane struct{}
 
 // Subscribe implements Plane.
@@ -36,17 +35,17 @@ func (noPlane) Connected() bool { return true }
 
 // Options say which workers to follow.
 type Options struct {
-	// Directory is that of Dynamo's file discovery backend, DYN_FILE_KV.
+	// Directory is the directory of Dynamo's file discovery backend, DYN_FILE_KV.
 	Directory string
 	// Endpoint is what the workers serve.
 	Endpoint Endpoint
 	// PollEvery is how often the directory is read; 0 means 500 ms.
 	PollEvery time.Duration
-	// MaxRanks bounds the ranks that are followed, 0 means 4,096; MaxBlocks the
-	// blocks of all of them, about 150 bytes each, 0 means 1<<24.
+	// MaxRanks bounds the ranks; 0 means 4,096. MaxBlocks bounds the blocks of all ranks, at
+	// about 150 bytes each; 0 means 1<<24.
 	MaxRanks, MaxBlocks int
-	// NoEvents makes the workers known and neither subscribes to their events nor asks for
-	// them. Then the Plane brings loads alone, and may be nil.
+	// NoEvents neither subscribes to events nor asks for them. The Plane then brings only
+	// loads, and may be nil.
 	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger

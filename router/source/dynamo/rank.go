@@ -10,35 +10,34 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// rank is one data-parallel rank of a worker of Dynamo, as a publisher of ours:
-// it turns what its source says into a stream of its own, whose ids have no
-// holes and go on when the source changes.
+// rank is one data-parallel rank of a Dynamo worker. It looks to the router like a
+// publisher of ours: its event ids have no holes and continue when the source changes.
 type rank struct {
 	worker    kv.Worker
 	model     string
 	blockSize uint32
-	// publisher is this rank's publisher id towards the router.
+	// publisher is the rank's publisher id for the router.
 	publisher uint64
 	table     *table
 	// source is nil while there is none, or more than one.
 	source *eventSource
 
-	// said is what the worker's card says now.
+	// said is the worker's card.
 	said card
 
-	last, sequence uint64 // ids given to events and to envelopes
+	last, sequence uint64 // ids of the last event and envelope
 	health         kvevent.Health
 	announceAt     time.Time
-	// used is how many blocks of its device the rank said that it uses, when usedKnown,
-	// and reportAt when the router is told again.
+	// used is how many device blocks the rank uses, if usedKnown. The router is told again
+	// at reportAt.
 	used      uint64
 	usedKnown bool
 	reportAt  time.Time
 	changes   []kvevent.RouterEvent // reused
 }
 
-// attach makes o the rank's source; nil detaches. What the rank held is
-// forgotten. Frames are appended to out.
+// attach makes o the rank's source and forgets what the rank held; nil detaches. It
+// appends frames to out.
 func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Frame {
 	if r.source == nil && o == nil || r.source != nil && o != nil && r.source.origin == *o {
 		return out
@@ -51,8 +50,8 @@ func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Fra
 	return out
 }
 
-// publish appends the frames of changes, which get the rank as their owner and
-// its next ids.
+// publish appends the frames of changes. The changes get the rank as owner and its next
+// ids.
 func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []source.Frame {
 	for i := range changes {
 		r.last++
@@ -76,11 +75,10 @@ func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []sour
 	return out
 }
 
-// announceEvery is the heartbeat of a rank.
+// announceEvery is the period of a rank's announcements.
 const announceEvery = time.Second
 
-// announce appends an announcement when one is due, or when the rank's health
-// has changed.
+// announce appends an announcement when it is due or the rank's health has changed.
 func (r *rank) announce(out []source.Frame, now time.Time) []source.Frame {
 	health := kvevent.HealthDegraded
 	if r.source != nil && r.source.exact() {
@@ -102,7 +100,7 @@ func (r *rank) announcement(health kvevent.Health) source.Frame {
 	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }
 
-// answer serves a query of the router: everything, whatever was asked for.
+// answer returns a dump, whatever the router asked for.
 func (r *rank) answer() *source.Answer {
 	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: r.last, Events: r.table.dump(nil, nil)}
 	for i := range a.Events {
@@ -112,15 +110,15 @@ func (r *rank) answer() *source.Answer {
 }
 
 const (
-	// loadQueue is how many messages about loads may wait; each replaces an earlier one.
+	// loadQueue is how many load messages may wait; each replaces an earlier one.
 	loadQueue = 256
-	// loadEvery is how often the router is told again what a worker uses: workers of
-	// Dynamo say it when it changes, and the router forgets it after a minute.
+	// loadEvery is the period of load reports to the router, which keeps one for a minute.
+	// Dynamo's workers send one only when the load changes.
 	loadEvery = 20 * time.Second
 )
 
-// load takes in one message of the topic kvevent.LoadTopic. Of a rank that is not known
-// it is only counted.
+// load applies one message of the topic kvevent.LoadTopic. It counts messages of unknown
+// ranks.
 func (t *Source) load(data []byte, now time.Time) []source.Frame {
 	l, err := kvevent.DecodeLoadEnvelope(data)
 	t.mu.Lock()
@@ -144,8 +142,7 @@ func (t *Source) load(data []byte, now time.Time) []source.Frame {
 	return r.report(nil, now)
 }
 
-// report appends what the rank uses. It does not say how many requests the rank has,
-// because Dynamo does not.
+// report appends a load report. Requests are left out, because Dynamo does not report them.
 func (r *rank) report(out []source.Frame, now time.Time) []source.Frame {
 	r.reportAt = now.Add(loadEvery)
 	l := kvevent.LoadReport{PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Worker: kvevent.WorkerLoad{DeviceBlocksUsed: r.used}}

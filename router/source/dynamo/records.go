@@ -12,23 +12,23 @@ import (
 
 const topic = kvevent.Topic
 
-// Bounds of what a record may say.
+// Bounds of a record's numbers.
 const (
 	maxDataParallel = 1024
 	maxBlockSize    = 4096
 )
 
-// card is what a worker's model card says about it.
+// card is what a worker's model card says.
 type card struct {
 	worker    kv.WorkerID
 	model     string
 	blockSize uint32
 	firstRank kv.DPRank
 	ranks     uint32
-	// deviceBlocks and batchedTokens are the capacity of a rank's device in blocks, and
-	// of a step in tokens; 0 when the card does not say.
+	// deviceBlocks is the capacity of a rank's device, batchedTokens of one step; 0 is
+	// unknown.
 	deviceBlocks, batchedTokens uint64
-	// eagle says that the engine hashes pairs of tokens.
+	// eagle is true when the engine hashes pairs of tokens.
 	eagle bool
 }
 
@@ -58,8 +58,7 @@ func (n endpointName) is(e Endpoint) bool {
 	return n.Namespace == e.Namespace && n.Component == e.Component && n.Name == e.Name
 }
 
-// decodeCard reads the record of a worker of endpoint e. The error names the
-// field.
+// decodeCard reads the record of a worker of endpoint e. The error names the field.
 func decodeCard(data []byte, e Endpoint) (card, error) {
 	var r struct {
 		Type       string `json:"type"`
@@ -114,8 +113,7 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 	}, nil
 }
 
-// decodeOrigin reads the record of an event source of endpoint e. The error
-// names the field.
+// decodeOrigin reads the record of an event source of endpoint e. The error names the field.
 func decodeOrigin(data []byte, e Endpoint) (origin, error) {
 	var r struct {
 		Type  string `json:"type"`
@@ -157,7 +155,7 @@ func decodeOrigin(data []byte, e Endpoint) (origin, error) {
 	}
 	o := origin{publisher: r.PublisherID, worker: kv.Worker{ID: kv.WorkerID(m.Worker.ID), Rank: kv.DPRank(m.Worker.Rank)}}
 	if m.Target != nil {
-		// A target of another kind than TCP is one that we cannot ask.
+		// Only TCP targets can be asked.
 		o.target.address, o.target.path, _ = strings.Cut(m.Target.Transport.TCP, "/")
 	}
 	return o, nil

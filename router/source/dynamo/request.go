@@ -24,10 +24,10 @@ const (
 	maxCallers    = 8       // connections to the return address
 )
 
-// ask sends a query to a recovery target over Dynamo's TCP request plane. The
-// target acknowledges on our connection and answers on one that it makes to an
-// address given in the request. That address is the one by which we reached it,
-// with a port that is open for as long as the answer takes.
+// ask sends a query to a recovery target over Dynamo's TCP request plane. The target
+// acknowledges on our connection and sends the answer on a connection of its own, to an
+// address in the request: our address on the first connection, with a port that is open
+// until the answer has come.
 func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -45,7 +45,7 @@ func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryR
 		return nil, fmt.Errorf("recovery target %s: return address: %w", t, err)
 	}
 	defer back.Close()
-	// Closing is what ends a read or an accept when ctx does.
+	// Closing ends a blocked read or accept.
 	stop := context.AfterFunc(ctx, func() {
 		conn.Close()
 		back.Close()
@@ -69,7 +69,7 @@ func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryR
 	return a, nil
 }
 
-// requestFrame is path, headers and payload with their lengths; the payload is a
+// requestFrame returns path, headers and payload with their lengths. The payload is a
 // two-part message of a control header and the query.
 func requestFrame(path, back, subject string, query []byte) ([]byte, error) {
 	id := rand.Text()
@@ -104,8 +104,8 @@ func requestFrame(path, back, subject string, query []byte) ([]byte, error) {
 	return append(b, payload...), nil
 }
 
-// appendTwoPart appends a message of header and body with their lengths and a
-// checksum, which is 0 for none.
+// appendTwoPart appends a message of header and body with their lengths and a checksum;
+// checksum 0 means none.
 func appendTwoPart(dst, header, body []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(len(header)))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(len(body)))
@@ -113,7 +113,7 @@ func appendTwoPart(dst, header, body []byte) []byte {
 	return append(append(dst, header...), body...)
 }
 
-// readTwoPart reads what appendTwoPart writes.
+// readTwoPart reads the message that appendTwoPart writes.
 func readTwoPart(r io.Reader) (header, body []byte, err error) {
 	var sizes [24]byte
 	if _, err := io.ReadFull(r, sizes[:]); err != nil {
@@ -123,7 +123,7 @@ func readTwoPart(r io.Reader) (header, body []byte, err error) {
 	if h > maxAnswer || b > maxAnswer || h+b > maxAnswer {
 		return nil, nil, fmt.Errorf("message of %d and %d bytes: more than %d", h, b, maxAnswer)
 	}
-	// What is announced need not come: memory grows with what has come.
+	// Memory grows with the bytes that came, not with the announced length.
 	both, err := io.ReadAll(io.LimitReader(r, int64(h+b)))
 	if err == nil && uint64(len(both)) < h+b {
 		err = io.ErrUnexpectedEOF
@@ -134,7 +134,7 @@ func readTwoPart(r io.Reader) (header, body []byte, err error) {
 	return both[:h], both[h:], nil
 }
 
-// acknowledgement reads a length and as much text, which says why the request
+// acknowledgement reads a length and a text of that length. The text says why the request
 // is refused.
 func acknowledgement(r io.Reader) error {
 	var size [4]byte
@@ -152,10 +152,10 @@ func acknowledgement(r io.Reader) error {
 	return fmt.Errorf("refused: %q", text)
 }
 
-// errStranger is a connection to the return address that is not the answer.
+// errStranger: the connection to the return address is not the answer's.
 var errStranger = errors.New("not the answer's connection")
 
-// takeCall waits for the target's connection and reads the answer from it.
+// takeCall accepts the target's connection and reads the answer from it.
 func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.QueryReply, error) {
 	for range maxCallers {
 		conn, err := back.Accept()
@@ -173,7 +173,7 @@ func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.
 	return nil, fmt.Errorf("%d connections: %w", maxCallers, errStranger)
 }
 
-// readAnswer reads the caller's name, the prologue and the answer's messages.
+// readAnswer reads the caller's name, the prologue and the messages of the answer.
 func readAnswer(r io.Reader, subject string) (*kvevent.QueryReply, error) {
 	header, _, err := readTwoPart(r)
 	var caller struct {

@@ -16,15 +16,15 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of a Transport.
+// Bounds of a Source.
 const (
 	messageQueue  = 2048
 	maxRecoveries = 16
 	tickEvery     = 50 * time.Millisecond
 )
 
-// Transport is a router.Transport that follows the workers of one endpoint of
-// Dynamo. Make one with Open.
+// Source is a source.Transport that follows the workers of one endpoint of Dynamo. Make one
+// with Open.
 type Source struct {
 	options  Options
 	log      *zap.Logger
@@ -42,22 +42,21 @@ type Source struct {
 	mu          sync.Mutex
 	budget      budget
 	ranks       map[kv.Worker]*rank
-	publishers  map[uint64]*rank // by the ids that the router knows
-	sources     map[uint64]*rank // by the ids of Dynamo's publishers
+	publishers  map[uint64]*rank // by publisher id for the router
+	sources     map[uint64]*rank // by Dynamo's publisher id
 	unclaimed   unclaimed
 	decoder     kvevent.EnvelopeDecoder
 	envelope    kvevent.Envelope
 	inFlight    int
 	connections uint64
-	// away is set while the router was told that there is no connection, awayAt how
-	// many were made when it was.
+	// away is true after FrameDisconnected. awayAt is the number of connections then.
 	away     bool
 	awayAt   uint64
 	bad      []string
 	counters Counters
 }
 
-// result is what came of a question to a recovery target.
+// result is the answer to a query, or its error.
 type result struct {
 	source *eventSource
 	rank   *rank
@@ -68,9 +67,9 @@ type result struct {
 
 var _ source.Transport = (*Source)(nil)
 
-// Open subscribes to the endpoint's events and begins to watch the directory,
-// which need not be there yet. The error is that of a bad option or of the
-// subscription. The caller closes the transport, and then the plane.
+// Open subscribes to the endpoint's events and begins to watch the directory, which need not
+// exist yet. The error is a bad option or a failed subscription. The caller closes the
+// Source, and then the Plane.
 func Open(o Options, p Plane) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -110,8 +109,8 @@ func Open(o Options, p Plane) (*Source, error) {
 	return t, nil
 }
 
-// Close ends the subscription, waits for every goroutine and logs the counters.
-// It may be called twice.
+// Close ends the subscription, waits for every goroutine and logs the counters. It may be
+// called twice.
 func (t *Source) Close() error {
 	again := t.ctx.Err() != nil
 	t.close()
@@ -123,15 +122,15 @@ func (t *Source) Close() error {
 	return nil
 }
 
-// Frames is the Transport's.
+// Frames implements source.Transport.
 func (t *Source) Frames() <-chan source.Frame { return t.frames }
 
-// Stats is the Transport's.
+// Stats implements source.Transport.
 func (t *Source) Stats() source.Stats {
 	return source.Stats{Connected: t.plane.Connected(), Dropped: t.dropped()}
 }
 
-// Counters is a snapshot of the counters.
+// Counters returns the counters.
 func (t *Source) Counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,10 +147,10 @@ func (t *Source) Counters() Counters {
 	return c
 }
 
-// errNoPublisher is the answer about a rank that has left.
+// errNoPublisher is the error of a query about a rank that has left.
 var errNoPublisher = errors.New("no such publisher")
 
-// Query is the Transport's.
+// Query implements source.Transport.
 func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryRequest) (*source.Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,7 +161,7 @@ func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryReque
 	return r.answer(), nil
 }
 
-// watch reads the directory until the end.
+// watch reads the directory until Close.
 func (t *Source) watch(views chan<- view) {
 	w := newWatcher(t.options.Directory, t.options.Endpoint)
 	ticker := time.NewTicker(t.options.PollEvery)
@@ -190,7 +189,7 @@ func (t *Source) watch(views chan<- view) {
 	}
 }
 
-// run owns the ranks until the end.
+// run owns the ranks until Close.
 func (t *Source) run(views <-chan view) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
@@ -220,7 +219,7 @@ func (t *Source) run(views <-chan view) {
 	}
 }
 
-// message takes in one envelope.
+// message applies one envelope.
 func (t *Source) message(data []byte, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -238,15 +237,14 @@ func (t *Source) message(data []byte, now time.Time) []source.Frame {
 	return t.envelopeLocked(nil, r, now)
 }
 
-// envelopeLocked hands the decoded envelope to its rank.
+// envelopeLocked applies the decoded envelope to its rank.
 func (t *Source) envelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
 	out = r.publish(out, r.source.events(r.changes[:0], t.envelope.Events, now))
 	t.askLocked(r, now)
 	return r.announce(out, now)
 }
 
-// discovered makes the ranks and their sources what a view of the directory
-// says.
+// discovered adds and removes ranks and sources as a view of the directory says.
 func (t *Source) discovered(v *view, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -304,7 +302,7 @@ func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	return append(out, r.announcement(kvevent.HealthGone))
 }
 
-// bindLocked gives a rank its source, which is the only one that there is.
+// bindLocked gives a rank its source if there is exactly one.
 func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
 	was := r.source
 	var o *origin
@@ -335,8 +333,7 @@ func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now t
 	return r.announce(out, now)
 }
 
-// tick announces ranks, sends the queries that are due, and notices when
-// messages may have been lost.
+// tick announces ranks, sends due queries, and notices that messages may have been lost.
 func (t *Source) tick(now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -357,8 +354,8 @@ func (t *Source) tick(now time.Time) []source.Frame {
 	return t.connectionLocked(out)
 }
 
-// connectionLocked has the router know when the connection comes and goes. That it
-// is back is said after every rank has said that it may have missed something.
+// connectionLocked reports changes of the connection to the router. The ranks announce
+// possible losses before FrameConnected.
 func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	connected := t.plane.Connected()
 	switch {
@@ -372,7 +369,7 @@ func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	return out
 }
 
-// askLocked sends the query of a rank's source that is due.
+// askLocked sends the query of a rank's source, if one is due.
 func (t *Source) askLocked(r *rank, now time.Time) {
 	if r.source == nil || t.inFlight == maxRecoveries {
 		return
@@ -392,7 +389,7 @@ func (t *Source) askLocked(r *rank, now time.Time) {
 	})
 }
 
-// answered hands an answer to the source that asked, if it is still there.
+// answered passes an answer to the source that asked, if it is still there.
 func (t *Source) answered(res *result, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()

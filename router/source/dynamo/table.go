@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// externalHash is a block's name in Dynamo's events: the engine's own, opaque.
+// externalHash is a block's name in Dynamo's events: the engine's own hash.
 type externalHash uint64
 
 // entry is one named block of a rank.
@@ -20,20 +20,20 @@ type entry struct {
 	tiers       kv.TierMask
 }
 
-// budget is how many entries all tables of a transport may still make.
+// budget is how many more entries all tables of a Source may have.
 type budget struct{ left int }
 
-// table is what one rank holds. It turns changes that name blocks by external
-// hashes into changes that name them by SequenceHash. It is for one goroutine.
+// table is what one rank holds. It translates changes from external hashes to
+// SequenceHashes. It is for one goroutine.
 type table struct {
 	budget  *budget
 	entries map[externalHash]entry
-	// names counts, for each block and tier, the external hashes that stand for
-	// it: an engine may have several for the same content.
+	// names counts the external hashes of each block and tier. An engine may have several
+	// for the same content.
 	names map[kv.SequenceHash][kv.NumTiers]uint32
 	// digest and pairs are as in kvevent.Announcement.
 	digest, pairs uint64
-	// holes counts blocks that are missing here since the table was last whole.
+	// holes counts missing blocks since the table was last complete.
 	holes    uint64
 	counters *Counters
 }
@@ -46,7 +46,7 @@ func newTable(b *budget, c *Counters) *table {
 	}
 }
 
-// apply makes e part of the table and appends the changes that it means to out.
+// apply applies e and appends the resulting changes to out.
 func (t *table) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	switch e.Kind {
 	case kvevent.Stored:
@@ -75,7 +75,7 @@ func (t *table) clear(out []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return out
 }
 
-// release empties the table without a word.
+// release empties the table and reports no changes.
 func (t *table) release() {
 	t.budget.left += len(t.entries)
 	clear(t.entries)
@@ -83,8 +83,7 @@ func (t *table) release() {
 	t.digest, t.pairs, t.holes = 0, 0, 0
 }
 
-// store takes in the blocks of a stored event up to the first that cannot be
-// placed.
+// store adds the blocks of a stored event, up to the first with an unknown parent.
 func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	var above entry
 	position := uint32(0)
@@ -105,7 +104,7 @@ func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 		}
 		name := externalHash(b.Hash)
 		if was, ok := t.entries[name]; ok && was.seq != n.seq {
-			// The engine calls another block by this name now.
+			// The engine reuses the name for another block.
 			out = t.forget(flush(out, &run), name)
 			t.counters.Renamed++
 		}
@@ -145,8 +144,8 @@ func (t *table) orphans(out []kvevent.RouterEvent, n int) []kvevent.RouterEvent 
 	return out
 }
 
-// insert adds a tier to a named block. It reports whether the block was in that
-// tier under no name before, and whether there was room.
+// insert adds a tier to a named block. fresh reports whether the block is new in that tier,
+// ok whether there was room.
 func (t *table) insert(name externalHash, n entry, tier kv.Tier) (fresh, ok bool) {
 	have, known := t.entries[name]
 	if known && have.tiers.Has(tier) {
@@ -172,8 +171,8 @@ func (t *table) insert(name externalHash, n entry, tier kv.Tier) (fresh, ok bool
 	return true, true
 }
 
-// remove takes a named block out of the change's tier, and puts it into the
-// change when no other name keeps it there.
+// remove takes a named block out of the change's tier. When no other name keeps the block
+// there, it joins the change.
 func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
 	have, ok := t.entries[name]
 	tier := change.Tier
@@ -216,7 +215,7 @@ func (t *table) forget(out []kvevent.RouterEvent, name externalHash) []kvevent.R
 	return out
 }
 
-// replace makes the table what a dump says, and appends what that changes.
+// replace makes the table equal to a dump and appends the changes.
 func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
 	old := maps.Clone(t.names)
 	t.release()
@@ -237,8 +236,8 @@ func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return t.dump(out, func(seq kv.SequenceHash, tier kv.Tier) bool { return old[seq][tier] == 0 })
 }
 
-// dump appends what the table holds as stored events, parents before children:
-// the pairs of block and tier that keep accepts, or all of them when it is nil.
+// dump appends the table as stored events, parents before children. keep selects pairs of
+// block and tier; nil selects all.
 func (t *table) dump(out []kvevent.RouterEvent, keep func(kv.SequenceHash, kv.Tier) bool) []kvevent.RouterEvent {
 	for _, tier := range kv.Tiers {
 		out = t.dumpTier(out, tier, keep)
@@ -256,7 +255,7 @@ func (t *table) dumpTier(out []kvevent.RouterEvent, tier kv.Tier, keep func(kv.S
 	sorted := slices.SortedFunc(maps.Values(left), func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.seq, b.seq))
 	})
-	// One child of each block continues its run; the others begin runs.
+	// One child of each block continues its run; other children begin runs.
 	next := make(map[kv.SequenceHash]entry, len(sorted))
 	for _, e := range sorted {
 		if e.position > 0 {

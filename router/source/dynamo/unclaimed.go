@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Bounds of the messages that came before the record of their publisher.
+// Bounds of messages that came before the record of their publisher.
 const (
 	maxUnclaimed      = 1024
 	maxUnclaimedBytes = 16 << 20
 	unclaimedFor      = 5 * time.Second
 )
 
-// message is an encoded envelope whose publisher no record names yet.
+// message is an encoded envelope of an unknown publisher.
 type message struct {
 	publisher uint64
 	data      []byte
 	came      time.Time
 }
 
-// unclaimed keeps messages of unknown publishers for a short while: a record is
-// found up to a poll later than its publisher's first events, and the source of
-// a publisher that cannot be asked must not begin with a hole.
+// unclaimed keeps messages of unknown publishers for a short time. A record is found up to
+// one poll after its publisher's first events, and a source that cannot be asked must not
+// begin with a hole.
 type unclaimed struct {
 	kept  []message
 	bytes int
-	// dropped counts those that nobody claimed.
+	// dropped counts messages that nobody claimed.
 	dropped uint64
 }
 
@@ -42,7 +42,7 @@ func (u *unclaimed) add(publisher uint64, data []byte, now time.Time) {
 	}
 }
 
-// claim hands over the messages of a publisher, in order.
+// claim returns and forgets the messages of a publisher, in order.
 func (u *unclaimed) claim(publisher uint64) [][]byte {
 	var found [][]byte
 	u.kept = slices.DeleteFunc(u.kept, func(m message) bool {

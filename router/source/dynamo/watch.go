@@ -15,8 +15,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Bounds of the discovery directory. Owners touch their files every three to
-// four seconds, and Dynamo deletes one that is not touched for ten.
+// Bounds of the discovery directory. Owners touch their files every three to four seconds;
+// Dynamo deletes a file that nobody touched for ten.
 const (
 	maxRecords     = 1 << 14
 	maxRecordBytes = 1 << 20
@@ -27,22 +27,21 @@ const (
 type view struct {
 	cards   map[kv.WorkerID]card
 	origins map[kv.Worker][]origin
-	// bad are the files that could not be used, with the reason, in order.
+	// bad are the unusable files with their reasons, in order.
 	bad []string
 }
 
 // record is a file that was read.
 type record struct {
 	info os.FileInfo
-	// touched is when the file was first seen as it is, by our own clock.
+	// touched is when the present file was first seen, by the local clock.
 	touched time.Time
 	card    *card
 	origin  *origin
 	err     error
 }
 
-// watcher reads the discovery directory of one endpoint. It is for one
-// goroutine.
+// watcher reads the discovery directory of one endpoint. It is for one goroutine.
 type watcher struct {
 	dir      string
 	endpoint Endpoint
@@ -53,7 +52,7 @@ func newWatcher(dir string, e Endpoint) *watcher {
 	return &watcher{dir: dir, endpoint: e, records: make(map[string]*record)}
 }
 
-// scan reads what has changed. On an error the former view still holds.
+// scan reads the files that have changed. After an error the previous view is valid.
 func (w *watcher) scan(now time.Time) (view, error) {
 	seen := make(map[string]*record)
 	for _, bucket := range []struct{ name, prefix string }{
@@ -68,8 +67,8 @@ func (w *watcher) scan(now time.Time) (view, error) {
 	return w.view(now), nil
 }
 
-// bucket notes the files of a directory whose names are prefix and an id. A
-// directory that is not there is empty: its first owner makes it.
+// bucket adds the files of a directory whose names are prefix and an id. A missing directory
+// is empty: its first owner makes it.
 func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -91,8 +90,8 @@ func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.T
 	return nil
 }
 
-// read is the record at path, as it was if the file has not changed, or nil if
-// it has gone.
+// read returns the record at path: the old one when the file has not changed, nil when the
+// file is gone.
 func (w *watcher) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +130,7 @@ func (r *record) decode(bucket string, data []byte, e Endpoint) {
 	r.origin, r.err = &o, err
 }
 
-// view puts the live records together, in the order of their paths.
+// view joins the live records, in the order of their paths.
 func (w *watcher) view(now time.Time) view {
 	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
 	for _, path := range slices.Sorted(maps.Keys(w.records)) {
