@@ -84,13 +84,13 @@ func (t *cardTable) remove(w kv.Worker) {
 	delete(t.cards, w)
 }
 
-// watcher passes decisions to metrics and the estimator.
-type watcher struct{ model *Model }
+// decisionObserver passes decisions to metrics and the estimator.
+type decisionObserver struct{ model *Model }
 
-var _ decide.Observer = (*watcher)(nil)
+var _ decide.Observer = (*decisionObserver)(nil)
 
 // Decided implements decide.Observer.
-func (o *watcher) Decided(d *decide.Decision) {
+func (o *decisionObserver) Decided(d *decide.Decision) {
 	o.model.metrics.overhead.decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
@@ -100,17 +100,17 @@ func (o *watcher) Decided(d *decide.Decision) {
 }
 
 // SharedCacheFailed implements decide.Observer.
-func (o *watcher) SharedCacheFailed() { o.model.metrics.overhead.sharedCacheFailed() }
+func (o *decisionObserver) SharedCacheFailed() { o.model.metrics.overhead.sharedCacheFailed() }
 
 // PrefillCompleted implements decide.Observer.
-func (o *watcher) PrefillCompleted(id string) {
+func (o *decisionObserver) PrefillCompleted(id string) {
 	if e := o.model.estimate; e != nil {
 		e.PrefillDone(id)
 	}
 }
 
 // Freed implements decide.Observer.
-func (o *watcher) Freed(id string) {
+func (o *decisionObserver) Freed(id string) {
 	if e := o.model.estimate; e != nil {
 		e.Dropped(id)
 	}
@@ -118,7 +118,7 @@ func (o *watcher) Freed(id string) {
 
 // Added implements decide.Observer. Cached tokens count as device blocks, because the
 // caller does not say which tier has them.
-func (o *watcher) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
+func (o *decisionObserver) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
 	if e := o.model.estimate; e != nil {
 		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: len(q.Tokens), BlockSize: blockSize,
 			Hits: index.Hits{kv.TierDevice: uint32(cached)}})

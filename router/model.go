@@ -34,15 +34,15 @@ type Model struct {
 	cards     *cardTable
 	metrics   *Metrics
 	log       *zap.Logger
-	// full logs once, for all models, that requests are routed without being booked.
-	full *sync.Once
+	// unbookedOnce logs once, for all models, that requests are routed without being booked.
+	unbookedOnce *sync.Once
 	// current is the view that package feed published last.
 	current atomic.Pointer[feed.View]
 }
 
 // newModel returns a model without workers. o must have its defaults.
 func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
-	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, full: full}
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: full}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
@@ -64,7 +64,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metr
 		Config: o.Config, Index: out.index, Scheduler: out.scheduler,
 		BlockSize: func() int { return int(key.BlockSize) }, IsEagle: out.IsEagle,
 		SharedCache: cache, PrefillLoadEstimator: o.PrefillLoadEstimator,
-		Observer: &watcher{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
+		Observer: &decisionObserver{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
 	})
 	return out, err
 }
@@ -136,7 +136,7 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 		quality = worse(quality, m.Quality())
 	}
 	if q.UpdateStates && !found.Booked {
-		m.full.Do(func() {
+		m.unbookedOnce.Do(func() {
 			m.log.Warn("too many requests run: more are routed without being booked, and their load is not seen; router_max_active_requests allows more",
 				zap.Uint64("router_max_active_requests", m.config.MaxActiveRequests))
 		})

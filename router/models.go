@@ -27,10 +27,10 @@ var (
 // publisher and retires it when it has neither publishers nor workers. Requests find
 // their model by name.
 type Models struct {
-	options *Options
-	shared  *sharedcache.Client // nil when Options has one, or none is configured
-	metrics *Metrics
-	full    sync.Once
+	options      *Options
+	shared       *sharedcache.Client // nil when Options has one, or none is configured
+	metrics      *Metrics
+	unbookedOnce sync.Once
 
 	// routes is what requests read, without a lock.
 	routes atomic.Pointer[routes]
@@ -70,7 +70,7 @@ func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 	if len(d.byKey) >= most {
 		return nil, feed.ErrTooManyModels
 	}
-	m, err := newModel(key, d.options, d.shared, d.metrics, &d.full)
+	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce)
 	if err != nil {
 		return nil, err
 	}

@@ -42,8 +42,8 @@ type Router struct {
 	timeout   time.Duration
 	results   chan *queryResult
 	metrics   *Metrics
-	// begun is true once all initial workers were known.
-	begun atomic.Bool
+	// started is true once all initial workers were known.
+	started atomic.Bool
 }
 
 // New returns a router that reads t once Run is called. The caller closes t after Run has
@@ -151,13 +151,13 @@ func worse(a, b feed.Quality) feed.Quality {
 
 // Started returns ErrStarting until all initial workers were known once.
 func (r *Router) Started() error {
-	if r.begun.Load() {
+	if r.started.Load() {
 		return nil
 	}
 	if have, want := r.models.workers(), r.config.InitialWorkers(); have < want {
 		return fmt.Errorf("%w: %d of %d are known", ErrStarting, have, want)
 	}
-	r.begun.Store(true)
+	r.started.Store(true)
 	return nil
 }
 

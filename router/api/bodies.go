@@ -76,9 +76,9 @@ type budgetedBody struct {
 	slow bool
 }
 
-// of wraps the body of a client. The caller calls decoded and then done. interrupt ends a
+// wrap wraps the body of a client. The caller calls decoded and then done. interrupt ends a
 // blocked read; it may be nil.
-func (b *bodyBudget) of(body io.Reader, client string, interrupt func()) *budgetedBody {
+func (b *bodyBudget) wrap(body io.Reader, client string, interrupt func()) *budgetedBody {
 	return &budgetedBody{from: body, budget: b, interrupt: interrupt, name: client, begun: time.Now()}
 }
 
@@ -120,7 +120,7 @@ func (b *bodyBudget) chargeLocked(body *budgetedBody, n int64) bool {
 		if slowest == nil {
 			return false
 		}
-		b.giveUpLocked(slowest)
+		b.endUploadLocked(slowest)
 	}
 	b.takeLocked(body, n, n)
 	return true
@@ -154,8 +154,8 @@ func (b *bodyBudget) slowestLocked(body *budgetedBody) *budgetedBody {
 	return slowest
 }
 
-// giveUpLocked ends an upload and takes its room. Its goroutine frees the memory soon.
-func (b *bodyBudget) giveUpLocked(u *budgetedBody) {
+// endUploadLocked ends an upload and takes its room. Its goroutine frees the memory soon.
+func (b *bodyBudget) endUploadLocked(u *budgetedBody) {
 	b.counters.BodiesSlow.Add(1)
 	u.slow = true
 	delete(b.uploads, u)

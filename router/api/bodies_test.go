@@ -140,7 +140,7 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 func TestClientsShareTheRoomForBodies(t *testing.T) {
 	budget := newBodyBudget(100<<10, 1<<30, new(router.APICounters))
 	read := func(client string, n int) (*budgetedBody, error) {
-		b := budget.of(strings.NewReader(strings.Repeat("x", freeBody+n)), client, nil)
+		b := budget.wrap(strings.NewReader(strings.Repeat("x", freeBody+n)), client, nil)
 		_, err := io.Copy(io.Discard, b)
 		return b, err
 	}

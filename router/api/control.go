@@ -20,7 +20,7 @@ import (
 // password: serve it with ServeControl at an address of package control.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
-	a.look(mux)
+	a.inspection(mux)
 	mux.HandleFunc("GET /v1/dump", a.dump)
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
 	if g := a.router.Registry(); g != nil {
@@ -34,8 +34,8 @@ func (a *API) ServeControl(ctx context.Context, l net.Listener) error {
 	return a.serve(ctx, l, a.ControlHandler(), drainTimeout)
 }
 
-// elsewhere refuses the paths that only ControlHandler serves.
-func (a *API) elsewhere(mux *http.ServeMux, patterns ...string) {
+// controlOnly refuses the paths that only ControlHandler serves.
+func (a *API) controlOnly(mux *http.ServeMux, patterns ...string) {
 	for _, p := range patterns {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) {
 			a.fail(w, http.StatusForbidden, fmt.Errorf("%s: only on the control listener (--control)", p))
@@ -43,16 +43,16 @@ func (a *API) elsewhere(mux *http.ServeMux, patterns ...string) {
 	}
 }
 
-// dumpPatience bounds how long a client may take to read a piece of a dump.
-const dumpPatience = 30 * time.Second
+// dumpWriteTimeout bounds how long a client may take to read a piece of a dump.
+const dumpWriteTimeout = 30 * time.Second
 
-// patientWriter gives the client dumpPatience for each write.
-type patientWriter struct{ http.ResponseWriter }
+// deadlineWriter gives the client dumpWriteTimeout for each write.
+type deadlineWriter struct{ http.ResponseWriter }
 
 // Write implements io.Writer.
-func (w patientWriter) Write(b []byte) (int, error) {
+func (w deadlineWriter) Write(b []byte) (int, error) {
 	// Only the writers of tests have no deadlines.
-	if err := http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(dumpPatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(dumpWriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return w.ResponseWriter.Write(b)
@@ -70,7 +70,7 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	// The next request on the connection may take longer.
 	defer func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) }()
-	out := bufio.NewWriterSize(patientWriter{w}, 64<<10)
+	out := bufio.NewWriterSize(deadlineWriter{w}, 64<<10)
 	encoder := json.NewEncoder(out)
 	var event kvevent.StoredJSON
 	separator := byte('[')

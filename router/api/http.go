@@ -62,20 +62,20 @@ func New(r *router.Router, o Options) *API {
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", a.route)
-	a.look(mux)
-	a.elsewhere(mux, "GET /v1/dump", "POST /busy_threshold")
+	a.inspection(mux)
+	a.controlOnly(mux, "GET /v1/dump", "POST /busy_threshold")
 	switch g := a.router.Registry(); {
 	case g != nil && a.registration:
 		a.register(mux, g)
 	case g != nil:
-		a.elsewhere(mux, "POST /v1/workers", "DELETE /v1/workers")
+		a.controlOnly(mux, "POST /v1/workers", "DELETE /v1/workers")
 	}
 	mux.Handle("GET /metrics", a.router.Metrics().Handler())
 	return control.RefuseCrossSite(mux)
 }
 
-// look adds the paths that change nothing.
-func (a *API) look(mux *http.ServeMux) {
+// inspection adds the paths that change nothing.
+func (a *API) inspection(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
 	mux.HandleFunc("GET /v1/feeds", a.feeds)

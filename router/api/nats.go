@@ -41,9 +41,9 @@ const (
 	// maxNATSRequests bounds the requests in progress. It exceeds maxNewRequests, so that
 	// requests that end others get through.
 	maxNATSRequests = 2 * maxNewRequests
-	// natsPatience is the timeout of a request without one of its own: over NATS nobody
+	// natsTimeout is the timeout of a request without one of its own: over NATS nobody
 	// notices that a client has gone.
-	natsPatience = 30 * time.Second
+	natsTimeout = 30 * time.Second
 )
 
 // natsService answers route requests over one connection.
@@ -116,7 +116,7 @@ func (s *natsService) answer(ctx context.Context, q *natssource.Request, waits f
 		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(q.Body()), maxBody))
 	}
 	return s.service.route(ctx, bytes.NewReader(q.Body()),
-		caller{id: q.Header(RequestIDHeader), client: "nats", unseen: true, patience: natsPatience, waits: waits})
+		caller{id: q.Header(RequestIDHeader), client: "nats", unwatched: true, timeout: natsTimeout, onWait: waits})
 }
 
 // send replies to q. A reply that cannot be sent takes its booking back.

@@ -43,8 +43,8 @@ func newService(r *router.Router) *service {
 // The queue bounds the requests that wait.
 const maxNewRequests = 4096
 
-// errImpatient: the timeout of a request ended before a worker was free.
-var errImpatient = errors.New("timeout_ms: no worker had time for the request")
+// errTimeout: the timeout of a request ended before a worker was free.
+var errTimeout = errors.New("timeout_ms: no worker had time for the request")
 
 // caller describes where a request came from.
 type caller struct {
@@ -54,12 +54,12 @@ type caller struct {
 	// interrupt ends a blocked read of the body, from another goroutine; nil when reads
 	// do not block.
 	interrupt func()
-	// unseen is true when the transport does not report that the client has gone. patience
+	// unwatched is true when the transport does not report that the client has gone. timeout
 	// is the timeout of such a request without one of its own; 0 is none.
-	unseen   bool
-	patience time.Duration
-	// waits is called when the request begins to wait for a worker; it may be nil.
-	waits func()
+	unwatched bool
+	timeout   time.Duration
+	// onWait is called when the request begins to wait for a worker; it may be nil.
+	onWait func()
 }
 
 // errBusy: there are too many requests, or no room for a body.
@@ -99,7 +99,7 @@ type errorAnswer struct {
 
 // route answers the request in body, at most maxBody bytes of JSON.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
-	budgeted := s.bodies.of(body, c.client, c.interrupt)
+	budgeted := s.bodies.wrap(body, c.client, c.interrupt)
 	defer budgeted.done()
 	q, err := decodeRoute(budgeted)
 	if err != nil {
@@ -137,9 +137,9 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	// A waiting request gives its token back, so that other requests can be routed.
 	routed := sync.OnceFunc(func() { <-s.routing })
 	defer routed()
-	if patience := cmp.Or(q.timeout(), c.patience); patience > 0 {
+	if timeout := cmp.Or(q.timeout(), c.timeout); timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, patience, errImpatient)
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTimeout)
 		defer cancel()
 	}
 	start := time.Now()
@@ -150,14 +150,14 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 		out.id = id
 		return out
 	}
-	if err := s.rank(model, q, query); err != nil {
+	if err := s.pinRank(model, q, query); err != nil {
 		return s.fail(http.StatusBadRequest, err)
 	}
-	query.UpdateStates, query.Provisional = true, c.unseen
+	query.UpdateStates, query.Provisional = true, c.unwatched
 	query.Waits = func() {
 		routed()
-		if c.waits != nil {
-			c.waits()
+		if c.onWait != nil {
+			c.onWait()
 		}
 	}
 	m, err := model.FindBestMatch(ctx, query)
@@ -192,8 +192,8 @@ func (s *service) model(name string) (*router.Model, error) {
 	return s.router.Model(name)
 }
 
-// rank fills in the rank of a pinned worker that has only one.
-func (s *service) rank(model *router.Model, q *routeRequest, query *router.Request) error {
+// pinRank fills in the rank of a pinned worker that has only one.
+func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (s *service) mark(q *routeRequest, id string) reply {
 		active := s.router.Free(q.Model, id)
 		m = markAnswer{Method: "free_marked", Success: active, Active: &active}
 	}
-	return s.looked(q.Method, id, s.router.Quality(), &m)
+	return s.answered(q.Method, id, s.router.Quality(), &m)
 }
 
 func (s *service) potentialLoads(q *routeRequest) reply {
@@ -240,7 +240,7 @@ func (s *service) potentialLoads(q *routeRequest) reply {
 	for i, l := range loads {
 		out.Loads[i] = loadAnswer{uint64(l.Worker.ID), uint32(l.Worker.Rank), l.PrefillTokens, l.DecodeBlocks}
 	}
-	return s.looked(q.Method, "", model.Quality(), &out)
+	return s.answered(q.Method, "", model.Quality(), &out)
 }
 
 func (s *service) overlap(q *routeRequest) reply {
@@ -258,11 +258,11 @@ func (s *service) overlap(q *routeRequest) reply {
 			EffectiveBlocks: o.Effective, CachedTokens: o.CachedTokens,
 			Device: o.Hits[kv.TierDevice], Host: o.Hits[kv.TierHost], Disk: o.Hits[kv.TierDisk], External: o.Hits[kv.TierExternal]}
 	}
-	return s.looked(q.Method, "", model.Quality(), &out)
+	return s.answered(q.Method, "", model.Quality(), &out)
 }
 
-// looked returns the reply to a request that chose no worker.
-func (s *service) looked(method, id string, quality feed.Quality, body any) reply {
+// answered returns the reply to a request that chose no worker.
+func (s *service) answered(method, id string, quality feed.Quality, body any) reply {
 	s.metrics.Served(method, quality)
 	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
 }
@@ -298,7 +298,7 @@ func (s *service) status(err error) int {
 		{schedule.ErrAllOverloaded, s.overload},
 		{schedule.ErrPinnedOverloaded, s.overload},
 		{schedule.ErrQueueRejected, s.overload},
-		{errImpatient, s.overload},
+		{errTimeout, s.overload},
 		{router.ErrNoWorkers, http.StatusServiceUnavailable},
 		{router.ErrStarting, http.StatusServiceUnavailable},
 		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},

@@ -46,7 +46,7 @@ func TestWaitingRequestsLeaveRoomForOthers(t *testing.T) {
 		for i := range maxNewRequests {
 			go a.service.route(ctx, strings.NewReader(routertest.NewBody(`,"pinned_worker":{"worker_id":1}`, 5)), caller{id: fmt.Sprint("w", i)})
 		}
-		a.service.ask(ctx, caller{id: "told", waits: func() { told++ }}, routertest.NewBody(`,"pinned_worker":{"worker_id":1}`, 5))
+		a.service.ask(ctx, caller{id: "told", onWait: func() { told++ }}, routertest.NewBody(`,"pinned_worker":{"worker_id":1}`, 5))
 		if n := b.Router.Stats().Requests.Queue.Pending; n != maxNewRequests+1 || told != 1 {
 			t.Errorf("%d wait, want %d; the transport was told %d times", n, maxNewRequests+1, told)
 		}
@@ -68,9 +68,9 @@ func TestPatienceEnds(t *testing.T) {
 		after  time.Duration
 	}{
 		{`,"timeout_ms":1500`, caller{}, 1500 * time.Millisecond},
-		{``, caller{patience: natsPatience}, natsPatience},
-		{`,"timeout_ms":100`, caller{patience: natsPatience}, 100 * time.Millisecond},
-		{`,"timeout_ms":40000`, caller{patience: natsPatience}, 40 * time.Second},
+		{``, caller{timeout: natsTimeout}, natsTimeout},
+		{`,"timeout_ms":100`, caller{timeout: natsTimeout}, 100 * time.Millisecond},
+		{`,"timeout_ms":40000`, caller{timeout: natsTimeout}, 40 * time.Second},
 	} {
 		routertest.OnBench(t, router.Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
 			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
@@ -100,7 +100,7 @@ func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
 		h := New(b.Router, Options{}).Handler()
 		b.Route(h, "first", routertest.NewBody("", 1, 2, 3, 4))
-		over := func(id string) caller { return caller{id: id, unseen: true, patience: natsPatience} }
+		over := func(id string) caller { return caller{id: id, unwatched: true, timeout: natsTimeout} }
 		gone := newService(b.Router).ask(b.T.Context(), over("gone"), routertest.NewBody("", 5))
 		b.Route(h, "first", `{"method":"mark_prefill"}`)
 		if got := <-gone; got.unbook == nil {

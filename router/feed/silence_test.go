@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// newSilentSet is a feedSet of n publishers that were heard at now, without a router.
+// newSilentSet is a Set of n publishers that were heard at now, without a router.
 func newSilentSet(t *testing.T, n uint64, now time.Time) (*Set, []*sourcetest.Publisher) {
 	t.Helper()
 	s := freshFeeds(t)

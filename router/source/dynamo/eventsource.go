@@ -33,9 +33,9 @@ type eventSource struct {
 	// cursor is the id of the last applied event, once started.
 	cursor  uint64
 	started bool
-	// whole is true while the table has all that the publisher said. doubted is true while
+	// complete is true while the table has all that the publisher said. doubted is true while
 	// a message may have been lost and nobody can be asked.
-	whole, doubted bool
+	complete, doubted bool
 
 	// recovering is true while events wait for an answer. dump is true when everything is
 	// to be asked for.
@@ -45,9 +45,9 @@ type eventSource struct {
 	// askAt is when to ask next: again during a recovery, otherwise to find a loss at the
 	// end of the stream.
 	askAt time.Time
-	// asked is the number of the query in flight, 0 for none; queries counts queries. from
+	// query is the number of the query in flight, 0 for none; queries counts queries. from
 	// is the cursor when the query was sent.
-	asked, queries, from uint64
+	query, queries, from uint64
 	counters             *Counters
 }
 
@@ -63,7 +63,7 @@ func (s *eventSource) recoverable() bool { return s.origin.target.address != "" 
 
 // exact reports whether the table equals what the publisher said.
 func (s *eventSource) exact() bool {
-	return s.whole && !s.doubted && !s.recovering && s.table.holes == 0
+	return s.complete && !s.doubted && !s.recovering && s.table.holes == 0
 }
 
 // events applies the live events of one message. It only borrows them.
@@ -88,13 +88,13 @@ func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, n
 	case e.Kind == kvevent.Cleared:
 		// No earlier event matters.
 		out = s.apply(out, e)
-		s.whole = true
+		s.complete = true
 		s.recovered(now)
 		return s.drain(out, now)
 	case s.recovering:
 		s.wait(e)
 	case !s.started:
-		s.whole = e.ID == 1
+		s.complete = e.ID == 1
 		out = s.apply(out, e)
 	case e.ID == s.cursor+1:
 		out = s.apply(out, e)
@@ -107,7 +107,7 @@ func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, n
 	default:
 		s.counters.Gaps++
 		out = s.table.clear(out)
-		s.whole = false
+		s.complete = false
 		out = s.apply(out, e)
 	}
 	return out
@@ -122,7 +122,7 @@ func (s *eventSource) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) [
 // gap begins a recovery. The answer to a check in flight may be older than the gap.
 func (s *eventSource) gap(now time.Time) {
 	s.counters.Gaps++
-	s.recovering, s.dump, s.tries, s.askAt, s.asked = true, false, 0, now, 0
+	s.recovering, s.dump, s.tries, s.askAt, s.query = true, false, 0, now, 0
 }
 
 func (s *eventSource) wait(e *kvevent.RouterEvent) {
@@ -146,11 +146,11 @@ func (s *eventSource) suspect(now time.Time) {
 
 // nextQuery returns the query to send now and its number; due is false without one.
 func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
-	if !s.recoverable() || s.asked != 0 || now.Before(s.askAt) {
+	if !s.recoverable() || s.query != 0 || now.Before(s.askAt) {
 		return q, 0, false
 	}
 	s.queries++
-	s.asked, s.from = s.queries, s.cursor
+	s.query, s.from = s.queries, s.cursor
 	s.counters.Queries++
 	q.Worker, q.KnowsDumpFailed = s.origin.worker, true
 	if s.dump {
@@ -159,18 +159,18 @@ func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number ui
 	} else {
 		q.StartID, q.HasStart = s.cursor+1, true
 	}
-	return q, s.asked, true
+	return q, s.query, true
 }
 
 // answered applies the answer to query number, or its error. It returns that error, or why
 // the answer was unusable.
 func (s *eventSource) answered(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
-	if number != s.asked {
+	if number != s.query {
 		return out, nil
 	}
-	s.asked = 0
+	s.query = 0
 	if err == nil {
-		out, err = s.takeIn(out, a)
+		out, err = s.applyAnswer(out, a)
 	}
 	if err != nil {
 		s.counters.QueryFailures++
@@ -185,7 +185,7 @@ func (s *eventSource) answered(out []kvevent.RouterEvent, number uint64, a *kvev
 
 // recovered ends a recovery or a check.
 func (s *eventSource) recovered(now time.Time) {
-	s.recovering, s.dump, s.tries, s.asked = false, false, 0, 0
+	s.recovering, s.dump, s.tries, s.query = false, false, 0, 0
 	s.askAt = now.Add(checkEvery)
 }
 
@@ -193,8 +193,8 @@ func (s *eventSource) recovered(now time.Time) {
 // asks for everything.
 var errUnusable = errors.New("answer does not fit")
 
-// takeIn applies the answer to the table.
-func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
+// applyAnswer applies the answer to the table.
+func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
 	for i := range a.Events {
 		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
 			s.dump = true
@@ -207,7 +207,7 @@ func (s *eventSource) takeIn(out []kvevent.RouterEvent, a *kvevent.QueryReply) (
 			return out, nil // older than the live events
 		}
 		out = s.table.replace(out, a.Events)
-		s.cursor, s.started, s.whole = a.LastEventID, true, true
+		s.cursor, s.started, s.complete = a.LastEventID, true, true
 		s.counters.Dumps++
 		return out, nil
 	case a.Kind == kvevent.QueryEvents && !s.dump:
@@ -241,7 +241,7 @@ func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent
 		return out
 	}
 	s.counters.GivenUp++
-	s.recovering, s.whole = false, false
+	s.recovering, s.complete = false, false
 	for i := range s.waiting {
 		if e := &s.waiting[i]; !s.started || e.ID > s.cursor {
 			out = s.apply(out, e)

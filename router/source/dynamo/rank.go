@@ -22,8 +22,8 @@ type rank struct {
 	// source is nil while there is none, or more than one.
 	source *eventSource
 
-	// said is the worker's card.
-	said card
+	// card is the worker's card.
+	card card
 
 	last, sequence uint64 // ids of the last event and envelope
 	health         kvevent.Health
@@ -95,7 +95,7 @@ func (r *rank) announcement(health kvevent.Health) source.Frame {
 	a := kvevent.Announcement{
 		PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Model: r.model, BlockSize: r.blockSize,
 		LastEventID: r.last, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
-		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.said.deviceBlocks, MaxBatchedTokens: r.said.batchedTokens, Eagle: r.said.eagle},
+		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.card.deviceBlocks, MaxBatchedTokens: r.card.batchedTokens, Eagle: r.card.eagle},
 	}
 	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }

@@ -152,8 +152,8 @@ func acknowledgement(r io.Reader) error {
 	return fmt.Errorf("refused: %q", text)
 }
 
-// errStranger: the connection to the return address is not the answer's.
-var errStranger = errors.New("not the answer's connection")
+// errOtherCaller: the connection to the return address is not the answer's.
+var errOtherCaller = errors.New("not the answer's connection")
 
 // takeCall accepts the target's connection and reads the answer from it.
 func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.QueryReply, error) {
@@ -166,11 +166,11 @@ func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.
 		a, err := readAnswer(conn, subject)
 		stop()
 		conn.Close()
-		if !errors.Is(err, errStranger) {
+		if !errors.Is(err, errOtherCaller) {
 			return a, err
 		}
 	}
-	return nil, fmt.Errorf("%d connections: %w", maxCallers, errStranger)
+	return nil, fmt.Errorf("%d connections: %w", maxCallers, errOtherCaller)
 }
 
 // readAnswer reads the caller's name, the prologue and the messages of the answer.
@@ -180,7 +180,7 @@ func readAnswer(r io.Reader, subject string) (*kvevent.QueryReply, error) {
 		Subject string `json:"subject"`
 	}
 	if err != nil || json.Unmarshal(header, &caller) != nil || caller.Subject != subject {
-		return nil, errStranger
+		return nil, errOtherCaller
 	}
 	header, _, err = readTwoPart(r)
 	if err != nil {

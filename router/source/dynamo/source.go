@@ -273,7 +273,7 @@ func (t *Source) discovered(v *view, now time.Time) []source.Frame {
 			t.joinLocked(w, known[w])
 		}
 		if r := t.ranks[w]; r != nil {
-			r.said = known[w]
+			r.card = known[w]
 			origins := v.origins[w]
 			if t.options.NoEvents {
 				origins = nil

@@ -42,18 +42,18 @@ type record struct {
 }
 
 // watcher reads the discovery directory of one endpoint. It is for one goroutine.
-type watcher struct {
+type decisionObserver struct {
 	dir      string
 	endpoint Endpoint
 	records  map[string]*record // by path
 }
 
-func newWatcher(dir string, e Endpoint) *watcher {
-	return &watcher{dir: dir, endpoint: e, records: make(map[string]*record)}
+func newWatcher(dir string, e Endpoint) *decisionObserver {
+	return &decisionObserver{dir: dir, endpoint: e, records: make(map[string]*record)}
 }
 
 // scan reads the files that have changed. After an error the previous view is valid.
-func (w *watcher) scan(now time.Time) (view, error) {
+func (w *decisionObserver) scan(now time.Time) (view, error) {
 	seen := make(map[string]*record)
 	for _, bucket := range []struct{ name, prefix string }{
 		{"mdc", w.endpoint.cardPrefix()},
@@ -69,7 +69,7 @@ func (w *watcher) scan(now time.Time) (view, error) {
 
 // bucket adds the files of a directory whose names are prefix and an id. A missing directory
 // is empty: its first owner makes it.
-func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
+func (w *decisionObserver) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("discovery: %w", err)
@@ -92,7 +92,7 @@ func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.T
 
 // read returns the record at path: the old one when the file has not changed, nil when the
 // file is gone.
-func (w *watcher) read(path string, now time.Time) *record {
+func (w *decisionObserver) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -131,7 +131,7 @@ func (r *record) decode(bucket string, data []byte, e Endpoint) {
 }
 
 // view joins the live records, in the order of their paths.
-func (w *watcher) view(now time.Time) view {
+func (w *decisionObserver) view(now time.Time) view {
 	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
 	for _, path := range slices.Sorted(maps.Keys(w.records)) {
 		switch r := w.records[path]; {

@@ -74,7 +74,7 @@ func (l *agentLink) run() {
 	pauses := backoff.Jittered(l.h.opt.ReconnectWait, maxReconnectWait)
 	for l.ctx.Err() == nil {
 		connected, err := l.follow()
-		l.lost(connected, err)
+		l.end(connected, err)
 		if connected {
 			pauses.Reset()
 		}
@@ -113,8 +113,8 @@ func (l *agentLink) follow() (connected bool, err error) {
 	if err := checkAnswer(resp); err != nil {
 		return false, err
 	}
-	l.arrived()
-	r := bufio.NewReaderSize(&watched{resp.Body, watch, l.h.opt.Silence}, 64<<10)
+	l.begin()
+	r := bufio.NewReaderSize(&idleReader{resp.Body, watch, l.h.opt.Silence}, 64<<10)
 	for {
 		kind, body, err := kvevent.ReadStreamFrame(r, nil)
 		if errors.Is(err, io.EOF) {
@@ -152,7 +152,7 @@ func (l *agentLink) frame(kind kvevent.StreamKind, body []byte) bool {
 	case kvevent.StreamLoad:
 		return l.h.send(source.Frame{Kind: source.FrameLoad, Data: body})
 	case kvevent.StreamAnnouncement:
-		l.note(body)
+		l.remember(body)
 		return l.h.send(source.Frame{Kind: source.FrameAnnouncement, Data: body})
 	case kvevent.StreamHeartbeat:
 		if len(body) == 8 {
@@ -164,9 +164,9 @@ func (l *agentLink) frame(kind kvevent.StreamKind, body []byte) bool {
 	return l.ctx.Err() == nil
 }
 
-// note remembers which agent has a publisher. The router counts announcements that
+// remember notes which agent has a publisher. The router counts announcements that
 // cannot be decoded.
-func (l *agentLink) note(body []byte) {
+func (l *agentLink) remember(body []byte) {
 	a, err := kvevent.DecodeAnnouncement(body)
 	if err != nil {
 		return
@@ -191,9 +191,9 @@ func (l *agentLink) disownLocked(publisher uint64) {
 	}
 }
 
-// arrived begins a new stream. A restarted agent has other publishers, and announces all
+// begin begins a new stream. A restarted agent has other publishers, and announces all
 // of them on the new stream.
-func (l *agentLink) arrived() {
+func (l *agentLink) begin() {
 	l.h.mu.Lock()
 	for id := range l.announced {
 		l.disownLocked(id)
@@ -205,11 +205,11 @@ func (l *agentLink) arrived() {
 	l.err = nil
 	l.h.mu.Unlock()
 	l.h.log.Info("an agent is connected", zap.String("agent", l.url))
-	l.h.tell()
+	l.h.reportConnection()
 }
 
-// lost ends a stream and announces the agent's publishers as degraded.
-func (l *agentLink) lost(connected bool, err error) {
+// end ends a stream and announces the agent's publishers as degraded.
+func (l *agentLink) end(connected bool, err error) {
 	if l.ctx.Err() != nil {
 		return
 	}
@@ -224,13 +224,13 @@ func (l *agentLink) lost(connected bool, err error) {
 		l.h.log.Warn("an agent cannot be reached; trying on", zap.String("agent", l.url), zap.Error(err))
 	}
 	if connected {
-		l.sayAll(kvevent.HealthDegraded)
+		l.announceAll(kvevent.HealthDegraded)
 	}
-	l.h.tell()
+	l.h.reportConnection()
 }
 
-// sayAll announces a health for every publisher of the agent.
-func (l *agentLink) sayAll(health kvevent.Health) {
+// announceAll announces a health for every publisher of the agent.
+func (l *agentLink) announceAll(health kvevent.Health) {
 	for _, a := range l.announced {
 		a.Health = health
 		if !l.h.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
@@ -242,7 +242,7 @@ func (l *agentLink) sayAll(health kvevent.Health) {
 // leave ends the link of an agent that left the list. Its publishers become silent; they
 // may be heard over another link.
 func (l *agentLink) leave() {
-	l.sayAll(kvevent.HealthDegraded)
+	l.announceAll(kvevent.HealthDegraded)
 	l.h.mu.Lock()
 	l.connected = false
 	for id := range l.announced {
@@ -251,7 +251,7 @@ func (l *agentLink) leave() {
 	l.h.dropped += l.dropped + l.droppedNow
 	l.h.reconnects += max(1, l.connections) - 1
 	l.h.mu.Unlock()
-	l.h.tell()
+	l.h.reportConnection()
 }
 
 // query asks one of the agent's publishers.
@@ -273,7 +273,7 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 	if err := checkAnswer(resp); err != nil {
 		return nil, err
 	}
-	r := bufio.NewReaderSize(&watched{resp.Body, watch, answerSilence}, 64<<10)
+	r := bufio.NewReaderSize(&idleReader{resp.Body, watch, answerSilence}, 64<<10)
 	a := source.NewAssembly(publisher, &q)
 	var buf []byte
 	for done := false; !done; {

@@ -71,10 +71,10 @@ type Source struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// telling is held while a FrameDisconnected or FrameConnected is sent, so that they
+	// reporting is held while a FrameDisconnected or FrameConnected is sent, so that they
 	// keep their order. offline is true after FrameDisconnected.
-	telling sync.Mutex
-	offline bool
+	reporting sync.Mutex
+	offline   bool
 
 	mu         sync.Mutex
 	links      map[string]*agentLink
@@ -194,10 +194,10 @@ func (h *Source) awayLocked() bool {
 	return len(h.links) > 0
 }
 
-// tell sends FrameDisconnected or FrameConnected if the state has changed.
-func (h *Source) tell() {
-	h.telling.Lock()
-	defer h.telling.Unlock()
+// reportConnection sends FrameDisconnected or FrameConnected if the state has changed.
+func (h *Source) reportConnection() {
+	h.reporting.Lock()
+	defer h.reporting.Unlock()
 	h.mu.Lock()
 	away := h.awayLocked()
 	h.mu.Unlock()
@@ -239,15 +239,15 @@ func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return a, nil
 }
 
-// watched ends a request whose answer brings nothing for too long.
-type watched struct {
+// idleReader ends a request whose answer brings nothing for too long.
+type idleReader struct {
 	io.Reader
 	timer *time.Timer
 	limit time.Duration
 }
 
 // Read implements io.Reader. It restarts the timer when bytes come.
-func (w *watched) Read(b []byte) (int, error) {
+func (w *idleReader) Read(b []byte) (int, error) {
 	n, err := w.Reader.Read(b)
 	if n > 0 {
 		w.timer.Reset(w.limit)

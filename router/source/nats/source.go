@@ -173,7 +173,7 @@ func (n *Source) dial(o *Options, login nats.Option) (err error) {
 		nats.DisconnectErrHandler(n.disconnected),
 		nats.ConnectHandler(n.connected),
 		nats.ReconnectHandler(n.connected),
-		nats.ErrorHandler(n.troubled),
+		nats.ErrorHandler(n.reportError),
 	)
 	return err
 }
@@ -221,7 +221,7 @@ func (n *Source) Close() error {
 	})
 	n.pumping.Wait()
 	n.conn.Close()
-	n.cutQueries()
+	n.cancelQueries()
 	return nil
 }
 
@@ -232,8 +232,8 @@ func (n *Source) connection() context.Context {
 	return n.link
 }
 
-// cutQueries ends the queries in flight.
-func (n *Source) cutQueries() {
+// cancelQueries ends the queries in flight.
+func (n *Source) cancelQueries() {
 	n.linkMu.Lock()
 	defer n.linkMu.Unlock()
 	n.unlink()
@@ -248,7 +248,7 @@ func (n *Source) disconnected(_ *nats.Conn, err error) {
 	}
 	n.lost.Store(true)
 	n.wake()
-	n.cutQueries()
+	n.cancelQueries()
 	n.log.Warn("nats connection lost", zap.Error(err))
 }
 
@@ -260,9 +260,9 @@ func (n *Source) connected(c *nats.Conn) {
 	n.log.Info("nats is connected", zap.String("server", c.ConnectedAddr()))
 }
 
-// troubled logs other problems that nats.go reports. Dropped messages are counted by the
+// reportError logs other problems that nats.go reports. Dropped messages are counted by the
 // subscription.
-func (n *Source) troubled(_ *nats.Conn, _ *nats.Subscription, err error) {
+func (n *Source) reportError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	n.log.Warn("nats", zap.Error(err))
 }
 

@@ -119,7 +119,7 @@ func (r *Source) readFile() error {
 		return r.fileFailed(err, info)
 	}
 	r.file = fileState{size: info.Size(), changed: info.ModTime()}
-	r.takeWorkers(w.Workers)
+	r.replaceWorkers(w.Workers)
 	r.log.Info("the workers file is taken over", zap.String("file", r.opt.File),
 		zap.Int("agents", len(w.Agents)), zap.Int("workers", len(w.Workers)))
 	return nil
@@ -150,9 +150,9 @@ func (r *Source) setAgents(listed []string) error {
 	return r.opt.HTTP.SetAgents(all)
 }
 
-// takeWorkers replaces the workers of the file. A worker that registered over HTTP and is
+// replaceWorkers replaces the workers of the file. A worker that registered over HTTP and is
 // in the file belongs to the file.
-func (r *Source) takeWorkers(workers []Registration) {
+func (r *Source) replaceWorkers(workers []Registration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stats.FileReads++

@@ -84,25 +84,25 @@ type Source struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// telling is held while announcements are made and sent.
-	telling sync.Mutex
+	// announcing is held while announcements are made and sent.
+	announcing sync.Mutex
 
 	mu   sync.Mutex
 	away map[int]bool // disconnected sources
-	// publishers has the source of each publisher that the router accepted. spoken has the
+	// publishers has the source of each publisher that the router accepted. owners has the
 	// publisher of each owner.
 	publishers map[uint64]int
-	spoken     map[kv.Owner]speaker
+	owners     map[kv.Owner]ownerPublisher
 	entries    map[kv.Worker]*registered
 	stats      Counters
 	file       fileState
 }
 
-// maxSpoken bounds the owners in spoken.
-const maxSpoken = 1 << 16
+// maxOwners bounds the owners that are remembered.
+const maxOwners = 1 << 16
 
-// speaker is the publisher of an owner.
-type speaker struct {
+// ownerPublisher is the publisher of an owner.
+type ownerPublisher struct {
 	publisher uint64
 	source    int
 	seen      time.Time
@@ -133,7 +133,7 @@ func New(o Options, inner ...source.Transport) (*Source, error) {
 	}
 	r := &Source{
 		opt: o.withDefaults(), inner: inner, frames: make(chan source.Frame), away: make(map[int]bool),
-		publishers: make(map[uint64]int), spoken: make(map[kv.Owner]speaker), entries: make(map[kv.Worker]*registered),
+		publishers: make(map[uint64]int), owners: make(map[kv.Owner]ownerPublisher), entries: make(map[kv.Worker]*registered),
 	}
 	r.log = r.opt.Log
 	err := r.setAgents(nil)
@@ -206,7 +206,7 @@ func (r *Source) Counters() Counters {
 		} else {
 			s.FromHTTP++
 		}
-		if _, ok := r.spoken[kv.WorkerOwner(w)]; ok {
+		if _, ok := r.owners[kv.WorkerOwner(w)]; ok {
 			s.Spoken++
 		}
 	}
@@ -230,7 +230,7 @@ func (r *Source) pump(id int, t source.Transport) {
 		case f := <-t.Frames():
 			f.Source = id
 			if f.Kind == source.FrameDisconnected || f.Kind == source.FrameConnected {
-				r.connection(id, f.Kind == source.FrameConnected)
+				r.connectionChanged(id, f.Kind == source.FrameConnected)
 			}
 			r.send(f)
 		}
@@ -272,24 +272,24 @@ func (r *Source) run() {
 // announce announces the registered ranks of one worker, or of all for 0. Ranks whose
 // registration ended say goodbye.
 func (r *Source) announce(worker uint64, now time.Time) {
-	r.telling.Lock()
-	defer r.telling.Unlock()
-	for _, a := range r.due(worker, now) {
+	r.announcing.Lock()
+	defer r.announcing.Unlock()
+	for _, a := range r.dueAnnouncements(worker, now) {
 		if !r.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
 			return
 		}
 	}
 }
 
-// due returns the announcements to send now, for one worker or for all with 0. An owner
+// dueAnnouncements returns the announcements to send now, for one worker or for all with 0. An owner
 // whose publisher has been silent for longer than the router waits is announced again.
-// The caller holds telling.
-func (r *Source) due(worker uint64, now time.Time) []kvevent.Announcement {
+// The caller holds announcing.
+func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for o, s := range r.spoken {
+	for o, s := range r.owners {
 		if !r.away[s.source] && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
-			delete(r.spoken, o)
+			delete(r.owners, o)
 			delete(r.publishers, s.publisher)
 		}
 	}
@@ -303,7 +303,7 @@ func (r *Source) due(worker uint64, now time.Time) []kvevent.Announcement {
 			e.gone = true
 			r.log.Warn("a registration was not renewed", zap.Stringer("worker", w))
 		}
-		_, spoken := r.spoken[kv.WorkerOwner(w)]
+		_, spoken := r.owners[kv.WorkerOwner(w)]
 		switch {
 		case e.gone:
 			delete(r.entries, w)

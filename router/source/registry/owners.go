@@ -11,8 +11,8 @@ import (
 // The router tells the registry which announcements it accepted. A publisher that the
 // router refuses has no owner here.
 
-// connection notes that a source is connected (up) or disconnected.
-func (r *Source) connection(source int, up bool) {
+// connectionChanged notes that a source is connected (up) or disconnected.
+func (r *Source) connectionChanged(source int, up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !up {
@@ -21,10 +21,10 @@ func (r *Source) connection(source int, up bool) {
 	}
 	delete(r.away, source)
 	// The source was away, not its publishers.
-	for o, s := range r.spoken {
+	for o, s := range r.owners {
 		if s.source == source {
 			s.seen = time.Now()
-			r.spoken[o] = s
+			r.owners[o] = s
 		}
 	}
 }
@@ -46,22 +46,22 @@ func (r *Source) Announced(source int, a *kvevent.Announcement, taken bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	have, known := r.spoken[a.Owner]
+	have, known := r.owners[a.Owner]
 	if !taken {
 		delete(r.publishers, a.PublisherID)
 		if known && have.publisher == a.PublisherID {
-			delete(r.spoken, a.Owner)
+			delete(r.owners, a.Owner)
 		}
 		return
 	}
 	switch {
 	case known && have.publisher != a.PublisherID:
 		delete(r.publishers, have.publisher)
-	case !known && len(r.spoken) >= maxSpoken:
+	case !known && len(r.owners) >= maxOwners:
 		return // more owners than a router accepts
 	}
 	r.publishers[a.PublisherID] = source
-	r.spoken[a.Owner] = speaker{publisher: a.PublisherID, source: source, seen: time.Now()}
+	r.owners[a.Owner] = ownerPublisher{publisher: a.PublisherID, source: source, seen: time.Now()}
 	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
 		// The publisher ended the registered one. A later registration gets a new id.
 		e.publisher = 0
